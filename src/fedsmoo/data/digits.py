@@ -1,0 +1,44 @@
+"""Handwritten digits, 1,797 images of 8x8 that come inside scikit-learn: the data set that needs no download.
+
+Reference: Alpaydin and Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine Learning Repository, 1998
+(its test part, as scikit-learn ships it).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from fedsmoo.core.streams import stream
+from fedsmoo.data.dataset import Dataset
+
+TEST_SHARE = 0.2
+
+
+def digits() -> Dataset:
+    """The digits as float images ``[N, 1, 8, 8]`` in 0..1, with a fixed test part of a fifth of every class."""
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    x = torch.from_numpy((bunch.images / 16.0).astype(np.float32)[:, None])
+    y = torch.from_numpy(bunch.target.astype(np.int64))
+    train, test = stratified(bunch.target, TEST_SHARE, stream(0, "digits test part"))
+    return Dataset(
+        name="digits",
+        x_train=x[train],
+        y_train=y[train],
+        x_test=x[test],
+        y_test=y[test],
+        classes=10,
+        class_names=tuple(str(d) for d in range(10)),
+    )
+
+
+def stratified(labels: np.ndarray, share: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Sorted indices of a training and a test part; of every class the nearest whole number to ``share`` is tested."""
+    test = []
+    for k in np.unique(labels):
+        mine = np.flatnonzero(labels == k)
+        test.append(rng.permutation(mine)[: round(share * mine.size)])
+    chosen = np.sort(np.concatenate(test))
+    return np.setdiff1d(np.arange(labels.size), chosen), chosen
