@@ -1,0 +1,1 @@
+"""Literal transcriptions of the papers' algorithm boxes, and the package checked against them."""

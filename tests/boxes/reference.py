@@ -1,0 +1,50 @@
+"""Every method by name: ``run`` gives the global models round by round, ``trace`` the whole state.
+
+Hyper-parameters common to all: ``clip`` (None or a norm), ``clip_scope`` ("all", "released"), ``weight_decay``,
+``weights`` (client -> weight in the mean), ``relaxed`` (the b of FedInit, None for off), ``lr_server``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from .averaging import fedavg, fedopt, fedprox, fedsam
+from .duals import feddyn, fedlesam_d, fedsmoo, fedspeed
+from .layers import Hyper, LossGrad, Model, Round
+from .variates import fedcm, fedgamma, fedlesam, fedlesam_s, mofedsam, scaffold
+
+Box = Callable[[LossGrad, Model, list[Round], int, Hyper], Iterator[dict[str, Any]]]
+
+BOXES: dict[str, Box] = {
+    "FedAvg": fedavg,
+    "FedAvgM": partial(fedopt, "momentum"),
+    "FedAdam": partial(fedopt, "adam"),
+    "FedYogi": partial(fedopt, "yogi"),
+    "FedAdagrad": partial(fedopt, "adagrad"),
+    "FedProx": fedprox,
+    "SCAFFOLD": scaffold,
+    "FedCM": fedcm,
+    "FedDyn": feddyn,
+    "FedSAM": fedsam,
+    "MoFedSAM": mofedsam,
+    "FedSMOO": fedsmoo,
+    "FedSpeed": fedspeed,
+    "FedGamma": fedgamma,
+    "FedLESAM": fedlesam,
+    "FedLESAMS": fedlesam_s,
+    "FedLESAMD": fedlesam_d,
+}
+
+
+def trace(
+    method: str, loss_grad: LossGrad, w0: Model, rounds: list[Round], m: int, hyper: Hyper
+) -> list[dict[str, Any]]:
+    """The state after every round, as the box names it: ``w`` and, where the method has them, ``lam``, ``c_i``, ..."""
+    return list(BOXES[method](loss_grad, w0, rounds, m, hyper))
+
+
+def run(method: str, loss_grad: LossGrad, w0: Model, rounds: list[Round], m: int, hyper: Hyper) -> list[Model]:
+    """The global model after every round."""
+    return [state["w"] for state in trace(method, loss_grad, w0, rounds, m, hyper)]
