@@ -1,0 +1,5 @@
+"""``python -m fedsmoo``."""
+
+from fedsmoo.cli import main
+
+main()

@@ -1,0 +1,58 @@
+"""The methods, one short file per family, each reading like the box in its paper."""
+
+from __future__ import annotations
+
+from fedsmoo.algorithms.fedavg import FedAvg, FedProx
+from fedsmoo.algorithms.fedcm import FedCM
+from fedsmoo.algorithms.feddyn import FedDyn
+from fedsmoo.algorithms.fedlesam import FedLESAM, FedLESAMD, FedLESAMS
+from fedsmoo.algorithms.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
+from fedsmoo.algorithms.fedsmoo import FedSMOO
+from fedsmoo.algorithms.fedspeed import FedSpeed
+from fedsmoo.algorithms.relaxed import Relaxed
+from fedsmoo.algorithms.sam import FedGamma, FedSAM, MoFedSAM
+from fedsmoo.algorithms.scaffold import SCAFFOLD
+from fedsmoo.core import Algorithm
+
+# The name on the command line -> the method. The first eight are the paper's comparison, in its order.
+ALGORITHMS: dict[str, type[Algorithm]] = {
+    "fedavg": FedAvg,
+    "fedadam": FedAdam,
+    "scaffold": SCAFFOLD,
+    "fedcm": FedCM,
+    "feddyn": FedDyn,
+    "fedsam": FedSAM,
+    "mofedsam": MoFedSAM,
+    "fedsmoo": FedSMOO,
+    "fedprox": FedProx,
+    "fedavgm": FedAvgM,
+    "fedyogi": FedYogi,
+    "fedadagrad": FedAdagrad,
+    "fedspeed": FedSpeed,
+    "fedgamma": FedGamma,
+    "fedlesam": FedLESAM,
+    "fedlesam-s": FedLESAMS,
+    "fedlesam-d": FedLESAMD,
+}
+
+__all__ = [
+    "ALGORITHMS",
+    "SCAFFOLD",
+    "FedAdagrad",
+    "FedAdam",
+    "FedAvg",
+    "FedAvgM",
+    "FedCM",
+    "FedDyn",
+    "FedGamma",
+    "FedLESAM",
+    "FedLESAMD",
+    "FedLESAMS",
+    "FedProx",
+    "FedSAM",
+    "FedSMOO",
+    "FedSpeed",
+    "FedYogi",
+    "MoFedSAM",
+    "Relaxed",
+]

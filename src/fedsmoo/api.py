@@ -1,0 +1,90 @@
+"""The Python entry point: one call from a model and data to a trained model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedsmoo.core import Algorithm, FedsmooError
+from fedsmoo.data.check import from_arrays
+from fedsmoo.data.dataset import Dataset
+from fedsmoo.data.partition import Partition
+from fedsmoo.data.sources import load
+from fedsmoo.engines.task import SampleLoss, cross_entropy
+from fedsmoo.experiment.config import Config
+from fedsmoo.experiment.loop import Callback, Result
+from fedsmoo.experiment.resolve import assemble
+from fedsmoo.models import FlatModel, wrap
+
+
+def simulate(
+    model: str | nn.Module = "mlp",
+    data: str | Dataset | Sequence[Any] = "digits",
+    algorithm: str | Algorithm = "fedsmoo",
+    *,
+    clients: int = 100,
+    partition: str | Partition = "dirichlet-0.1",
+    client_indices: Sequence[Sequence[int] | np.ndarray] | None = None,
+    loss: SampleLoss = cross_entropy,
+    dtype: str | torch.dtype = "float32",
+    device: str | torch.device = "auto",
+    callback: Callback | None = None,
+    **settings: Any,
+) -> Result:
+    """Train a model by a federated method on simulated clients.
+
+    Args:
+        model: a name, or any ``nn.Module`` without buffers (its present weights are the start).
+        data: a name, a ``Dataset``, or ``(x_train, y_train, x_test, y_test)`` as tensors or arrays.
+        algorithm: a name, or a method with its hyper-parameters such as ``FedSMOO(r=0.1, beta=10.0)``.
+        clients: how many clients there are.
+        partition: who holds which samples: ``"dirichlet-0.1"``, ``"pathological-3"``, ``"iid"``, ``"natural"``, or a rule.
+        client_indices: instead of ``clients`` and ``partition``: each client's samples.
+        loss: outputs and labels of a batch -> one loss per sample.
+        callback: called with every round's record; returning ``False`` stops the run.
+        settings: any other setting of a run: ``cohort``, ``rounds``, ``local_epochs`` or ``local_steps``, ``batch_size``,
+            ``lr``, ``lr_decay``, ``weight_decay``, ``clip``, ``seed``, ``engine``, ... (see ``fedsmoo.Config``).
+
+    >>> result = simulate("softmax", "digits", "fedavg", clients=4, cohort=2, rounds=2, local_steps=1)
+    >>> len(result.history)
+    2
+    """
+    dtype = str(dtype).removeprefix("torch.")
+    config = Config(clients=clients, dtype=dtype, device=str(device)).replace(**settings)
+    data = load(data, config.data, config.seed) if isinstance(data, str) else data
+    if not isinstance(data, Dataset):
+        if len(data) != 4:
+            raise FedsmooError(f"data has {len(data)} parts, but must be (x_train, y_train, x_test, y_test)")
+        data = from_arrays(*data)
+    flat: FlatModel | None = None
+    if isinstance(model, str):
+        config = config.replace(model=model)
+    else:
+        flat = wrap(model, data)
+    if isinstance(algorithm, str):
+        config, algorithm = config.replace(algorithm=algorithm), None  # type: ignore[assignment]
+    indices = None
+    if client_indices is not None:
+        indices = checked_indices(client_indices, len(data.x_train))
+    elif isinstance(partition, str):
+        config = config.replace(partition=partition)
+    else:
+        indices = partition.split(data.y_train.numpy(), data.classes, clients, config.seed)
+    return assemble(config, algorithm, data, flat, indices, loss).run(callback)  # type: ignore[arg-type]
+
+
+def checked_indices(client_indices: Sequence[Sequence[int] | np.ndarray], samples: int) -> list[np.ndarray]:
+    """Each client's samples as integer arrays within the training part."""
+    out = []
+    for i, each in enumerate(client_indices):
+        array = np.asarray(each)
+        if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iu":
+            raise FedsmooError(f"client_indices[{i}] must be a non-empty list of whole numbers")
+        if array.min() < 0 or array.max() >= samples:
+            raise FedsmooError(f"client_indices[{i}] points outside the {samples} training samples")
+        out.append(array.astype(np.int64))
+    return out

@@ -1,0 +1,49 @@
+"""The command line: thin. Parse, call, print."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from fedsmoo.commands import data as data_commands
+from fedsmoo.commands.compare import compare
+from fedsmoo.commands.describe import list_things, show
+from fedsmoo.commands.run import run
+from fedsmoo.core.errors import FedsmooError
+from fedsmoo.version import __version__
+
+app = typer.Typer(
+    name="fedsmoo",
+    help="Federated optimisation: FedSMOO, its baselines and rivals, on heterogeneous clients.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("run", help="Train one method and keep the run in a folder.")(run)
+app.command("compare", help="Train several methods on the same task and print a table.")(compare)
+app.command("list", help="What there is: algorithms, models, datasets, partitions, engines.")(list_things)
+app.command("show", help="A method's box, its vectors and where each lives.")(show)
+app.add_typer(data_commands.app, name="data")
+
+
+@app.callback(invoke_without_command=True)
+def top(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if version:
+        typer.echo(f"fedsmoo {__version__}")
+        raise typer.Exit
+
+
+def main(arguments: list[str] | None = None) -> Any:
+    """Run the command line; errors meant for people are one line and a non-zero exit."""
+    try:
+        app(arguments)
+    except FedsmooError as e:
+        sys.stderr.write(f"fedsmoo: {e}\n")
+        sys.exit(2)
+    except BrokenPipeError:
+        sys.exit(1)
+
+
+__all__ = ["app", "main"]

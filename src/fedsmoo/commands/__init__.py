@@ -1,0 +1,1 @@
+"""What each command does, one module each; ``cli.py`` only gathers them."""

@@ -1,0 +1,87 @@
+"""``fedsmoo compare``: several methods on the same task, a table and a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedsmoo.commands.console import console, table
+from fedsmoo.commands.options import ConfigFile, Sets, assign, gather, with_settings
+from fedsmoo.commands.run import train
+from fedsmoo.core.errors import FedsmooError
+from fedsmoo.experiment.compare import cells, common_target, row
+from fedsmoo.experiment.config import Config
+from fedsmoo.experiment.loop import Record
+from fedsmoo.experiment.resolve import algorithm_class
+from fedsmoo.report.curves import accuracy_curves
+
+Algorithms = Annotated[str, typer.Option(help="Methods, separated by commas.")]
+Seeds = Annotated[str, typer.Option(help="Seeds, separated by commas: 0,1,2.")]
+Folder = Annotated[Path, typer.Option(help="Folder for the runs, the table and the picture.")]
+
+
+def parse_seeds(text: str) -> list[int]:
+    try:
+        seeds = [int(s) for s in text.split(",")]
+    except ValueError as e:
+        raise FedsmooError(f"--seeds {text!r} must be whole numbers separated by commas, such as 0,1,2") from e
+    if len(set(seeds)) != len(seeds):
+        raise FedsmooError(f"--seeds {text!r} names a seed twice")
+    return seeds
+
+
+def methods(names: str, file: Path | None, sets: list[str] | None, flags: dict[str, Any]) -> dict[str, Config]:
+    """A config per method; ``--set fedsmoo.r=0.05`` is for one method, ``--set lr=0.05`` for all."""
+    out: dict[str, Config] = {}
+    for name in (n.strip() for n in names.split(",")):
+        own = [w.partition(".")[2] for w in sets or [] if w.partition("=")[0].startswith(f"{name}.")]
+        common = [w for w in sets or [] if "." not in w.partition("=")[0]]
+        config = assign(gather(file, common, {**flags, "algorithm": name}), own)
+        label = algorithm_class(name).__name__
+        if label in out:
+            raise FedsmooError(f"--algorithms names {name!r} twice")
+        out[label] = config
+    for word in sets or []:
+        owner = word.partition("=")[0].partition(".")
+        if owner[1] and owner[0] not in names.split(","):
+            raise FedsmooError(f"--set {word!r}: {owner[0]!r} is not among --algorithms {names}")
+    return out
+
+
+def _compare(
+    config: ConfigFile = None,
+    algorithms: Algorithms = "fedavg,scaffold,feddyn,fedsam,fedsmoo",
+    seeds: Seeds = "0",
+    sets: Sets = None,
+    out: Folder = Path("runs/compare"),
+    *,
+    flags: dict[str, Any],
+) -> None:
+    configs = methods(algorithms, config, sets, flags)
+    numbers = parse_seeds(seeds)
+    if out.exists() and any(out.iterdir()):
+        raise FedsmooError(f"the folder {out} is not empty: choose another --out, nothing was overwritten")
+    runs: dict[str, list[list[Record]]] = {}
+    for label, each in configs.items():
+        for seed in numbers:
+            result, _ = train(each.replace(seed=seed), out / f"{label.lower()}-seed{seed}")
+            runs.setdefault(label, []).append(result.history)
+    report(next(iter(configs.values())), runs, out)
+
+
+def report(config: Config, runs: dict[str, list[list[Record]]], out: Path) -> None:
+    """The table on the screen and as text, the curves as PNG."""
+    target = config.target or common_target(runs)
+    rows = [row(label, histories, target) for label, histories in runs.items()]
+    best = max(range(len(rows)), key=lambda k: rows[k].accuracy)
+    goal = f"{100 * target:.0f}%"
+    columns = ["method", "accuracy (%)", f"rounds to {goal}", f"sent to {goal}", "seconds"]
+    accuracy_curves(runs, out / "curves.png", f"{config.dataset}, {config.partition}")
+    screen = console()
+    screen.print(table("", columns, [cells(r) for r in rows], best))
+    screen.print(f"curves: {out / 'curves.png'}", soft_wrap=True)
+
+
+compare = with_settings(_compare, leave_out=("algorithm", "seed"))

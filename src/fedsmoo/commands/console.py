@@ -1,0 +1,55 @@
+"""Printing for people: tables, progress, and plain text when nobody looks at a terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from fedsmoo.experiment.loop import Record
+
+
+def console() -> Console:
+    """The console; rich itself drops colours when the output is piped or NO_COLOR is set."""
+    out = Console(highlight=False)
+    return out if out.is_terminal else Console(highlight=False, width=max(out.width, 120))
+
+
+@contextmanager
+def progress(label: str, rounds: int, done: int = 0) -> Iterator[Any]:
+    """A progress bar with accuracy, loss and the time left; silent when standard error is not a terminal."""
+    screen = Console(stderr=True)
+    bar = Progress(
+        TextColumn("[bold]{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[state]}"),
+        TimeRemainingColumn(),
+        console=screen,
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    )
+    with bar:
+        task = bar.add_task(label, total=rounds, completed=done, state="")
+
+        def update(record: Record) -> None:
+            parts = [] if record.test_accuracy is None else [f"accuracy {100 * record.test_accuracy:.2f}%"]
+            parts += [] if record.train_loss is None else [f"loss {record.train_loss:.4f}"]
+            bar.update(task, completed=record.round, state="  ".join(parts))
+
+        yield update
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], best: int | None = None) -> Table:
+    """A table with the first column to the left, numbers to the right, and the best row bold."""
+    out = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for k, name in enumerate(columns):
+        out.add_column(name, justify="left" if k == 0 else "right", no_wrap=True)
+    for k, row in enumerate(rows):
+        out.add_row(*row, style="bold" if k == best else "")
+    return out

@@ -1,0 +1,82 @@
+"""``fedsmoo list`` and ``fedsmoo show``: what there is, in words."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from fedsmoo.algorithms import ALGORITHMS
+from fedsmoo.commands.console import console
+from fedsmoo.core.errors import unknown
+from fedsmoo.data.cohort import SAMPLINGS
+from fedsmoo.data.partition import PARTITIONS
+from fedsmoo.data.sources import SOURCES
+from fedsmoo.engines.auto import ENGINES
+from fedsmoo.experiment.ledger import paper_vectors
+from fedsmoo.experiment.resolve import algorithm_class, make_algorithm
+from fedsmoo.models import MODELS, model_options
+
+KINDS = ("algorithms", "models", "datasets", "partitions", "cohorts", "engines")
+
+
+def first_line(thing: Any) -> str:
+    return (inspect.getdoc(thing) or "").partition("\n")[0]
+
+
+def fields_of(cls: type) -> list[tuple[str, str, str]]:
+    """Name, default and meaning of a dataclass's fields."""
+    return [(f.name, str(f.default), f.metadata.get("help", "")) for f in dataclasses.fields(cls)]
+
+
+def entries(kind: str) -> list[tuple[str, str, list[tuple[str, str, str]]]]:
+    """Name, one line, and fields of everything of a kind."""
+    if kind == "algorithms":
+        return [(n, first_line(c), fields_of(c)) for n, c in ALGORITHMS.items()]
+    if kind == "models":
+        return [(n, line, [(o, str(d), "") for o, d in model_options(n).items()]) for n, (line, _) in MODELS.items()]
+    if kind == "partitions":
+        return [(n, first_line(c), fields_of(c)) for n, c in PARTITIONS.items()]
+    if kind == "datasets":
+        return [(n, line, []) for n, line in SOURCES.items()]
+    return [(n, line, []) for n, line in (ENGINES if kind == "engines" else SAMPLINGS).items()]
+
+
+def list_things(
+    kind: Annotated[str | None, typer.Argument(help=" | ".join(KINDS), show_default=False)] = None,
+) -> None:
+    if kind is not None and kind not in KINDS:
+        raise unknown("kind of thing", kind, KINDS)
+    out = console()
+    for each in [kind] if kind else KINDS:
+        out.print(f"[bold]{each}[/bold]")
+        for name, line, fields in entries(each):
+            out.print(f"  [bold]{name:<14}[/bold] {escape(line)}")
+            for field, default, meaning in fields:
+                out.print(f"  {'':<14}   {field} = {default}  [dim]{escape(meaning)}[/dim]")
+        out.print()
+
+
+def show(name: Annotated[str, typer.Argument(help="A method: a name, or path/to/file.py:Class.")]) -> None:
+    cls, algorithm = algorithm_class(name), make_algorithm(name, {})
+    out = console()
+    source = (inspect.getdoc(inspect.getmodule(cls)) or "").replace("\n", " ")
+    out.print(f"[bold]{cls.__name__}[/bold]   [dim]{escape(source)}[/dim]\n")
+    out.print(escape(inspect.getdoc(cls) or "") + "\n")
+    out.print("[bold]vectors[/bold]")
+    for label, where in (
+        ("down", "server -> client, every round"),
+        ("up", "client -> server, every round (only the mean is used)"),
+        ("server", "stays on the server"),
+        ("own", "stays on each client between rounds"),
+        ("local", "lives on a client for one round"),
+    ):
+        out.print(f"  {label:<7} {', '.join(getattr(algorithm, label)) or '-':<14} [dim]{where}[/dim]")
+    travels = len(algorithm.up) + len(algorithm.down)
+    out.print(f"  a client and round: {travels} vectors travel (the paper counts {paper_vectors(algorithm)})\n")
+    out.print("[bold]hyper-parameters[/bold]")
+    for field, default, meaning in fields_of(cls):
+        out.print(f"  {field:<14} {default:<8} [dim]{escape(meaning)}[/dim]")

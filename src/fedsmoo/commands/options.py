@@ -1,0 +1,89 @@
+"""Command-line flags derived from the settings: one flag per field of ``Config``, help beside it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedsmoo.core.errors import FedsmooError, unknown
+from fedsmoo.experiment.config import FIELDS, Config, read_toml
+from fedsmoo.experiment.resolve import algorithm_class
+
+PANELS = {"what": "What is trained", "data": "Data and clients", "training": "Training", "machine": "Machine"}
+
+
+def with_settings(command: Callable[..., Any], leave_out: Sequence[str] = ()) -> Callable[..., Any]:
+    """The command with one flag per setting; those that were given arrive together as ``flags``."""
+    flags = [n for n, f in FIELDS.items() if n not in leave_out and not n.endswith("_options")]
+
+    @functools.wraps(command)
+    def wrapped(**arguments: Any) -> Any:
+        given = {n: arguments.pop(n) for n in flags}
+        return command(**arguments, flags={n: v for n, v in given.items() if v is not None})
+
+    own = [p for p in inspect.signature(command).parameters.values() if p.name != "flags"]
+    parameters = [*own, *(_parameter(FIELDS[n]) for n in flags)]
+    wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    wrapped.__annotations__ = {p.name: p.annotation for p in parameters}
+    return wrapped
+
+
+def _parameter(spec: dataclasses.Field[Any]) -> inspect.Parameter:
+    """One flag. Values are taken as text and checked by ``Config``, so that its one-line errors serve here too."""
+    meta = spec.metadata
+    text = meta["help"] + (f" [{' | '.join(meta['choices'])}]" if meta["choices"] else "")
+    if spec.default is not None:
+        text += f" [default: {spec.default}]"
+    option = typer.Option(
+        "--" + spec.name.replace("_", "-"), help=text, show_default=False, metavar="VALUE", rich_help_panel=PANELS[meta["group"]]
+    )
+    return inspect.Parameter(
+        spec.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option]
+    )
+
+
+ConfigFile = Annotated[Path | None, typer.Argument(help="A TOML file with settings; flags override it.", show_default=False)]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Any setting, or a hyper-parameter of the method or model."),
+]
+
+
+def gather(file: Path | None, sets: Sequence[str] | None, flags: dict[str, Any]) -> Config:
+    """The config that a file, flags and ``--set`` describe, the later winning."""
+    values = read_toml(file) if file is not None else {}
+    algorithm = flags.get("algorithm")
+    if algorithm is not None and algorithm != values.get("algorithm"):
+        values.pop("algorithm_options", None)  # they belong to the file's method
+    values.update(flags)
+    config = Config(**values)
+    return assign(config, sets or ())
+
+
+def assign(config: Config, sets: Sequence[str]) -> Config:
+    """``KEY=VALUE`` words applied to a config: settings by name, else hyper-parameters of the method or model."""
+    from fedsmoo.models import MODELS, model_options
+
+    for word in sets:
+        key, equals, value = word.partition("=")
+        if not equals or not key:
+            raise FedsmooError(f"--set {word!r} must be KEY=VALUE, such as --set lr=0.05")
+        if key in FIELDS and not key.endswith("_options"):
+            config = config.replace(**{key: value})
+            continue
+        hyper = {f.name: f.default for f in dataclasses.fields(algorithm_class(config.algorithm))}
+        options = model_options(config.model) if config.model in MODELS else {}
+        if key in hyper:
+            config = config.replace(algorithm_options={**config.algorithm_options, key: value})
+        elif key in options or config.model not in MODELS:
+            number = type(options.get(key, 0))(value) if value.lstrip("-").replace(".", "", 1).isdigit() else value
+            config = config.replace(model_options={**config.model_options, key: number})
+        else:
+            raise unknown("setting", key, [*FIELDS, *hyper, *options])
+    return config

@@ -1,0 +1,102 @@
+"""What a federated method is: which vectors travel, which stay where, and pure functions on flat vectors.
+
+One round, as every engine runs it::
+
+    down = srv.pick(algorithm.down)                        # sent to the n clients of the cohort
+    for each client i of the cohort:
+        me = own state of i, or first_contact(down)        # plus zeros for what lives one round
+        w  = start(down, me)
+        repeat K times:  d, me = direction(w, grad, down, me);  w -= lr * (clip(d + pull(w, down)) + weight_decay * w)
+        me, up = finish(w, down, me, rnd)                  # own state is kept, up is sent
+    srv = aggregate(srv, mean of up over the cohort, rnd)
+
+Vectors are ``[P]`` (one client) or ``[C, P]`` (C clients at once); ``down`` may stay ``[P]`` and broadcasts; norms are
+over the last axis. Hyper-parameters may be ``[C, 1]`` tensors when several runs advance in one batch, so a method
+never branches on a number (switches are ``bool`` or ``str`` fields).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from fedsmoo.core.vectors import Vectors
+
+Gradient = Callable[[Tensor], Tensor]
+
+
+def option(default: Any, help: str, choices: tuple[str, ...] = ()) -> Any:
+    """A hyper-parameter: a dataclass field with its meaning beside it, which the command line prints."""
+    return field(default=default, metadata={"help": help, "choices": choices})
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a method may know of the current round besides vectors.
+
+    ``steps`` is, in ``finish``, the number of local steps of each client and, in ``aggregate``, their mean over the
+    cohort; ``share`` is n / m with the n clients that really took part.
+    """
+
+    number: int
+    lr: Any
+    steps: Any
+    share: Any
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """The base of every method: local SGD and the mean. Its fields are the hyper-parameters and the CLI flags."""
+
+    down: ClassVar[tuple[str, ...]] = ("w",)  # server -> client
+    server: ClassVar[tuple[str, ...]] = ()  # stays on the server
+    own: ClassVar[tuple[str, ...]] = ()  # stays on client i between rounds
+    local: ClassVar[tuple[str, ...]] = ()  # lives for one round
+    up: ClassVar[tuple[str, ...]] = ("w",)  # client -> server; only its mean over the cohort is used
+
+    def init(self, w: Tensor) -> Vectors:
+        """Server vectors before the first round: the model and zeros."""
+        names = dict.fromkeys((*self.down, *self.server))
+        return Vectors(**{n: w.clone() if n == "w" else torch.zeros_like(w) for n in names})
+
+    def first_contact(self, down: Vectors) -> Vectors:
+        """A client's own state when it is met for the first time, made only from what it was sent."""
+        return Vectors(**{n: torch.zeros_like(down.w) for n in self.own})
+
+    def start(self, down: Vectors, me: Vectors) -> Tensor:
+        """Where local training starts."""
+        return down.w
+
+    def slope(self, w: Tensor, grad: Gradient, down: Vectors, me: Vectors) -> tuple[Tensor, Vectors]:
+        """The gradient that the method descends: plain, or taken at a perturbed point."""
+        return grad(w), me
+
+    def direction(self, w: Tensor, grad: Gradient, down: Vectors, me: Vectors) -> tuple[Tensor, Vectors]:
+        """One local step's direction: the slope with its linear corrections."""
+        return self.slope(w, grad, down, me)
+
+    def pull(self, w: Tensor, down: Vectors) -> Tensor | None:
+        """The proximal term of the direction, kept apart because released code clips without it."""
+        return None
+
+    def finish(self, w: Tensor, down: Vectors, me: Vectors, rnd: Round) -> tuple[Vectors, Vectors]:
+        """After K steps: the client's new own state, and what it sends."""
+        return me, Vectors(w=w)
+
+    def aggregate(self, srv: Vectors, mean: Vectors, rnd: Round) -> Vectors:
+        """The server's new vectors from the mean of what was sent."""
+        return srv.replace(w=srv.w + (mean.w - srv.w))  # as an update: FedAvg with lr_server = 1 to the last bit
+
+    @property
+    def label(self) -> str:
+        """The name in tables."""
+        return type(self).__name__
+
+    def options(self) -> dict[str, Any]:
+        """The hyper-parameters as a plain dictionary."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}

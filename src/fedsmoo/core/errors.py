@@ -1,0 +1,22 @@
+"""Errors meant for people: one line that says what was wrong, where, and what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class FedsmooError(Exception):
+    """Bad input or a failed run, in words for the user; the command line prints it without a traceback."""
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> FedsmooError:
+    """The error for a name nobody knows, with the nearest match.
+
+    >>> str(unknown("algorithm", "fedsmo", ["fedavg", "fedsmoo"]))
+    "unknown algorithm 'fedsmo': did you mean 'fedsmoo'? Known: fedavg, fedsmoo"
+    """
+    names = sorted(known)
+    near = difflib.get_close_matches(name.lower(), [n.lower() for n in names], n=1, cutoff=0.5)
+    hint = "did you mean " + repr(next(n for n in names if n.lower() == near[0])) + "? " if near else ""
+    return FedsmooError(f"unknown {kind} {name!r}: {hint}Known: {', '.join(names)}")

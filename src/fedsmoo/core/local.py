@@ -1,0 +1,46 @@
+"""One client's local step, written once for every engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from fedsmoo.core.algorithm import Algorithm, Gradient
+from fedsmoo.core.vectors import Vectors, norm
+
+
+@dataclass(frozen=True)
+class LocalRule:
+    """How a direction becomes a step: ``w -= lr * (clip(d) + weight_decay * w)``.
+
+    ``clip`` scales the direction to at most that norm (``None``: never). With ``clip_scope = "released"`` the proximal
+    term is added after the clip, as the authors' released code does.
+    """
+
+    weight_decay: Any = 0.0
+    clip: float | None = None
+    clip_scope: str = "all"
+
+
+def clipped(d: Tensor, limit: float | None) -> Tensor:
+    """``d`` scaled to a norm of at most ``limit`` over the last axis."""
+    if limit is None:
+        return d
+    return d * (limit / norm(d)).clamp(max=1.0)  # limit / 0 is inf, which clamps to 1
+
+
+def local_step(
+    algorithm: Algorithm, rule: LocalRule, w: Tensor, grad: Gradient, down: Vectors, me: Vectors, lr: Any
+) -> tuple[Tensor, Vectors]:
+    """The model and the client's vectors after one local step."""
+    d, me = algorithm.direction(w, grad, down, me)
+    pull = algorithm.pull(w, down)
+    if pull is None:
+        d = clipped(d, rule.clip)
+    elif rule.clip_scope == "released":
+        d = clipped(d, rule.clip) + pull
+    else:
+        d = clipped(d + pull, rule.clip)
+    return w - lr * (d + rule.weight_decay * w), me

@@ -1,0 +1,62 @@
+"""Named flat vectors: the only thing that travels, is stored, or is averaged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Vectors:
+    """A few named tensors, read as attributes and never changed in place.
+
+    Each is ``[P]`` (one model) or ``[C, P]`` (C clients at once). A plain class with attributes, because
+    ``torch.compile`` traces one without a graph break.
+
+    >>> v = Vectors(w=torch.ones(2), s=torch.zeros(2))
+    >>> v.replace(s=v.w + 1).s
+    tensor([2., 2.])
+    """
+
+    def __init__(self, **parts: Tensor) -> None:
+        self.__dict__.update(parts)
+
+    def __getattr__(self, name: str) -> Any:  # only called for what is missing
+        raise AttributeError(f"no vector named {name!r} here; there are: {', '.join(self.__dict__) or 'none'}")
+
+    def replace(self, **parts: Tensor) -> Vectors:
+        """A copy with some vectors exchanged or added."""
+        return Vectors(**{**self.__dict__, **parts})
+
+    def pick(self, names: tuple[str, ...]) -> Vectors:
+        """Only the named vectors."""
+        return Vectors(**{n: self.__dict__[n] for n in names})
+
+    def map(self, f: Callable[[Tensor], Tensor]) -> Vectors:
+        """The same function of each vector."""
+        return Vectors(**{n: f(v) for n, v in self.__dict__.items()})
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.__dict__)
+
+    def items(self) -> Iterator[tuple[str, Tensor]]:
+        return iter(self.__dict__.items())
+
+    def __repr__(self) -> str:
+        return f"Vectors({', '.join(f'{n}={tuple(v.shape)}' for n, v in self.items())})"
+
+
+# Small enough to vanish beside any gradient that matters, large enough that 0 / (0 + EPS) is 0 in float32.
+EPS = 1e-12
+
+
+def norm(v: Tensor) -> Tensor:
+    """Euclidean norm over the last axis, which is kept: ``[C, P] -> [C, 1]``."""
+    return torch.linalg.vector_norm(v, dim=-1, keepdim=True)
+
+
+def unit(v: Tensor) -> Tensor:
+    """``v / (||v|| + eps)`` over the last axis; the zero vector stays zero."""
+    return v / (norm(v) + EPS)

@@ -1,0 +1,96 @@
+"""Who trains on what in a round: batch indices and augmentation draws, made on the host outside the hot loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedsmoo.core.streams import stream
+
+Draws = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The batches of C clients for one round.
+
+    ``index[k, c, :count[k, c]]`` are the samples of client c's k-th local step; the rest of the row is padding. A
+    count of 0 means that the client has finished. ``draws`` are augmentation draws of the same shape, or ``None``.
+    """
+
+    index: np.ndarray  # int64 [K, C, B]
+    count: np.ndarray  # int64 [K, C]
+    draws: Draws | None = None
+
+    @property
+    def steps(self) -> np.ndarray:
+        """How many local steps each client makes: ``[C]``."""
+        return (self.count > 0).sum(0)
+
+    @property
+    def full(self) -> bool:
+        """Whether every client fills every batch of every step, so that no mask is needed."""
+        return bool((self.count == self.index.shape[2]).all())
+
+    def select(self, clients: slice) -> Plan:
+        """The plan of some of the clients, without the steps that only others make."""
+        count = self.count[:, clients]
+        last = int((count > 0).any(1).sum())
+        draws = None if self.draws is None else {n: d[:last, clients] for n, d in self.draws.items()}
+        return Plan(self.index[:last, clients], count[:last], draws)
+
+
+def client_batches(
+    seed: int, number: int, client: int, samples: np.ndarray, batch_size: int, epochs: int | None, steps: int | None
+) -> list[np.ndarray]:
+    """One client's batches in one round: a fresh permutation per epoch, the last batch of an epoch may be smaller.
+
+    Either ``epochs`` passes over the samples or exactly ``steps`` batches. Depends on nobody else in the cohort.
+    """
+    rng = stream(seed, "batches", number, client)
+    batches: list[np.ndarray] = []
+    passes = 0
+    while passes < (epochs or 0) if steps is None else len(batches) < steps:
+        order = rng.permutation(samples)
+        batches += [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
+        passes += 1
+    return batches[:steps]
+
+
+def make_plan(
+    seed: int,
+    number: int,
+    clients: Sequence[int],
+    indices: Sequence[np.ndarray],
+    batch_size: int,
+    epochs: int | None = None,
+    steps: int | None = None,
+    draw: Callable[[np.random.Generator, tuple[int, ...]], Draws] | None = None,
+    width: int | None = None,
+) -> Plan:
+    """The plan of a cohort in round ``number``.
+
+    ``indices[i]`` are client i's samples; ``draw(rng, shape)`` makes augmentation draws; ``width`` is the common batch
+    width B (default: ``batch_size``, or less if no client has so many samples).
+    """
+    batches = [client_batches(seed, number, i, indices[i], batch_size, epochs, steps) for i in clients]
+    width = width or min(batch_size, max((len(b) for bs in batches for b in bs), default=1))
+    k = max((len(bs) for bs in batches), default=0)
+    index = np.zeros((k, len(batches), width), np.int64)
+    count = np.zeros((k, len(batches)), np.int64)
+    for c, bs in enumerate(batches):
+        for j, b in enumerate(bs):
+            index[j, c, : len(b)] = b
+            count[j, c] = len(b)
+    return Plan(index, count, None if draw is None else _draws(seed, number, clients, batches, index.shape, draw))
+
+
+def _draws(seed, number, clients, batches, shape, draw) -> Draws:
+    """Augmentation draws per client from its own stream, padded to the common shape."""
+    out: Draws = {}
+    for c, (i, bs) in enumerate(zip(clients, batches, strict=True)):
+        for name, values in draw(stream(seed, "augment", number, i), (len(bs), shape[2])).items():
+            out.setdefault(name, np.zeros(shape, values.dtype))[: len(bs), c] = values
+    return out

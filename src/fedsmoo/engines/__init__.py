@@ -1,0 +1,1 @@
+"""Who runs the local steps, and where client state lives."""

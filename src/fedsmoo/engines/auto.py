@@ -1,0 +1,76 @@
+"""Which engine to use: the named one, or the fastest of a few timed steps."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import torch
+
+from fedsmoo.core import FedsmooError
+from fedsmoo.core.errors import unknown
+from fedsmoo.data.plan import make_plan
+from fedsmoo.engines.base import Engine, Setup, Work
+from fedsmoo.engines.batched import Batched
+from fedsmoo.engines.serial import Serial
+
+ENGINES = {
+    "auto": "the fastest of the others, by timing a step of each",
+    "serial": "one client after the other: the readable reference",
+    "batched": "all clients of a cohort at once, by the model's hand-batched forward (vmap if it has none)",
+    "vmap": "all clients of a cohort at once, by torch.func.vmap over any module",
+}
+
+
+def make_engine(name: str, setup: Setup, chunk: int | None, cohort: int, batch_size: int) -> Engine:
+    """An engine by name; ``auto`` times a step of each on a cohort of this size."""
+    if name not in ENGINES:
+        raise unknown("engine", name, ENGINES)
+    if name == "serial":
+        return Serial(setup)
+    if name == "batched":
+        return Batched(setup, chunk=chunk)
+    if name == "vmap":
+        return Batched(setup, oracle="vmap", chunk=chunk)
+    return fastest(setup, chunk, cohort, batch_size)
+
+
+def fastest(setup: Setup, chunk: int | None, cohort: int, batch_size: int) -> Engine:
+    """The engine whose timed step is shortest; one that cannot run this model is left out."""
+    kinds = ["hand", "vmap"] if setup.task.model.batched is not None else ["vmap"]
+    engines: list[Engine] = [Serial(setup), *(Batched(setup, oracle=k, chunk=chunk) for k in kinds)]
+    times: dict[int, float] = {}
+    reasons = []
+    for i, engine in enumerate(engines):
+        try:
+            times[i] = seconds_of_a_step(engine, setup, cohort, batch_size)
+        except FedsmooError:
+            raise
+        except Exception as e:  # vmap cannot take every module: then the others remain
+            reasons.append(f"{engine.name}: {type(e).__name__}: {str(e).splitlines()[0] if str(e) else ''}")
+    if not times:
+        raise FedsmooError("no engine can run this model. " + "; ".join(reasons))
+    best = engines[min(times, key=times.__getitem__)]
+    best.table.rows.clear()  # the timed clients were never met
+    best.table.take_changes()
+    return best
+
+
+def seconds_of_a_step(engine: Engine, setup: Setup, cohort: int, batch_size: int, repeat: int = 2) -> float:
+    """Seconds of one local step of a cohort, after a warm-up; leaves rows in the engine's table."""
+    clients = list(range(cohort))
+    samples = [np.arange(min(batch_size, len(setup.task.data.x_train)))] * cohort
+    draws = None
+    if setup.task.augment:
+        from fedsmoo.data.augment import draws
+    plan = make_plan(0, 0, clients, samples, batch_size, steps=1, draw=draws)
+    w = setup.task.model.initial().to(setup.task.device, setup.task.dtype)
+    down = setup.algorithm.init(w).pick(setup.algorithm.down)
+    work = Work(0, down, clients, plan, 0.0, 1.0, [1 / cohort] * cohort)
+    best = float("inf")
+    for i in range(repeat + 1):
+        began = time.perf_counter()
+        engine.run_round(work)  # ends with a transfer to the host, so the clock reads true on a GPU too
+        if i:
+            best = min(best, time.perf_counter() - began)
+    return best

@@ -1,0 +1,73 @@
+"""What an engine is given each round, and what it returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fedsmoo.core import Algorithm, Vectors
+from fedsmoo.core.local import LocalRule
+from fedsmoo.data.plan import Plan
+from fedsmoo.engines.table import ClientTable
+from fedsmoo.engines.task import Task
+
+
+@dataclass(frozen=True)
+class Work:
+    """One round: what is sent, to whom, on which batches. ``weights`` sum to 1 over the cohort."""
+
+    number: int
+    down: Vectors
+    clients: list[int]
+    plan: Plan
+    lr: float
+    share: float
+    weights: list[float]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The weighted mean of what the cohort sent, and measurements of the local training."""
+
+    mean: Vectors
+    loss: float  # mean minibatch loss over clients and their steps
+    drift: float  # mean ||w_i - w||^2
+
+
+class Engine(Protocol):
+    """Runs the local steps of a cohort and averages what it sends."""
+
+    name: str
+    table: ClientTable
+
+    def run_round(self, work: Work) -> Outcome: ...
+
+
+@dataclass
+class Sums:
+    """Weighted sums over clients, in the order in which clients are added."""
+
+    up: Vectors | None = None
+    loss: Tensor | float = 0.0
+    drift: Tensor | float = 0.0
+
+    def add(self, up: Vectors, loss: Tensor, drift: Tensor) -> None:
+        self.up = up if self.up is None else Vectors(**{n: getattr(self.up, n) + v for n, v in up.items()})
+        self.loss, self.drift = self.loss + loss, self.drift + drift
+
+    def outcome(self, clients: int) -> Outcome:
+        assert self.up is not None
+        both = torch.stack([torch.as_tensor(self.loss), torch.as_tensor(self.drift)]).tolist()  # one transfer
+        return Outcome(self.up, both[0] / clients, both[1] / clients)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Everything an engine needs for a whole run."""
+
+    task: Task
+    algorithm: Algorithm
+    rule: LocalRule

@@ -1,0 +1,34 @@
+"""How many clients fit in memory at once."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from fedsmoo.engines.base import Setup
+
+# Models that live at once besides the declared vectors: the weights and their successor, two gradients, the direction.
+WORKING_COPIES = 5
+
+
+def available_bytes(device: torch.device) -> int:
+    """Free memory of a device: the GPU's, or the machine's."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):  # a system that does not say
+        return 2**32
+
+
+def bytes_per_client(setup: Setup) -> int:
+    """What one client of a running cohort needs for its vectors (activations come on top)."""
+    algorithm, size = setup.algorithm, setup.task.model.layout.size
+    vectors = 2 * len(algorithm.own) + 2 * len(algorithm.local) + len(algorithm.up) + WORKING_COPIES
+    return vectors * size * torch.finfo(setup.task.dtype).bits // 8
+
+
+def clients_that_fit(setup: Setup) -> int:
+    """How many clients may run at once using half of what is free; at least one."""
+    return max(1, available_bytes(setup.task.device) // 2 // bytes_per_client(setup))

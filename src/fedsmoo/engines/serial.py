@@ -1,0 +1,69 @@
+"""One client after the other: the slow, readable reference that every other engine is tested against."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedsmoo.core import Round, Vectors
+from fedsmoo.core.local import local_step
+from fedsmoo.data.plan import Plan
+from fedsmoo.engines.base import Outcome, Setup, Sums, Work
+from fedsmoo.engines.oracles import single_oracle
+from fedsmoo.engines.table import ClientTable
+from fedsmoo.engines.task import Batch, Task
+
+
+class Serial:
+    """The reference engine."""
+
+    name = "serial"
+
+    def __init__(self, setup: Setup, table: ClientTable | None = None) -> None:
+        self.setup = setup
+        self.table = table or ClientTable(setup.algorithm.own)
+
+    def run_round(self, work: Work) -> Outcome:
+        sums = Sums()
+        for c, client in enumerate(work.clients):
+            own = self.table.read([client], self.setup.algorithm.first_contact(work.down)).map(lambda v: v[0])
+            rnd = Round(work.number, work.lr, int(work.plan.steps[c]), work.share)
+            w, me, up, loss = train_client(self.setup, work.down, own, work.plan.select(slice(c, c + 1)), rnd)
+            self.table.write([client], me.map(lambda v: v[None]))
+            weight = work.weights[c]
+            sums.add(up.map(lambda v, weight=weight: weight * v), loss, (w - work.down.w).square().sum())
+        return sums.outcome(len(work.clients))
+
+
+def train_client(
+    setup: Setup, down: Vectors, own: Vectors, plan: Plan, rnd: Round
+) -> tuple[Tensor, Vectors, Vectors, Tensor]:
+    """One client's round: its last model, new own vectors, what it sends, and its mean minibatch loss."""
+    algorithm, task = setup.algorithm, setup.task
+    oracle = single_oracle(task)
+    me = own.replace(**{n: torch.zeros_like(down.w) for n in algorithm.local})
+    w = algorithm.start(down, me)
+    total = torch.zeros((), dtype=task.dtype, device=task.device)
+    for k in range(len(plan.index)):
+        batch = client_batch(task, plan, k)
+        losses: list[Tensor] = []
+
+        def grad(v: Tensor, batch: Batch = batch, losses: list[Tensor] = losses) -> Tensor:
+            g, loss = oracle(v, batch)
+            losses.append(loss)
+            return g
+
+        w, me = local_step(algorithm, setup.rule, w, grad, down, me, rnd.lr)
+        total = total + losses[0]
+    me, up = algorithm.finish(w, down, me, rnd)
+    return w, me.pick(algorithm.own), up.pick(algorithm.up), total / max(len(plan.index), 1)
+
+
+def client_batch(task: Task, plan: Plan, k: int) -> Batch:
+    """The k-th batch of a plan of one client, cut to its real samples."""
+    n = int(plan.count[k, 0])
+    index = torch.from_numpy(plan.index[k, 0, :n]).to(task.device)
+    draws = None
+    if plan.draws is not None:
+        draws = {name: torch.from_numpy(d[k, 0, :n]).to(task.device) for name, d in plan.draws.items()}
+    return task.batch(index, torch.full((n,), 1 / n, dtype=task.dtype, device=task.device), draws)

@@ -1,0 +1,47 @@
+"""The client table: every client's own vectors between rounds, wherever they lie.
+
+Rows of clients never met do not exist: they cost nothing and are made, at first contact, from what the client is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from fedsmoo.core import Vectors
+
+
+class ClientTable:
+    """Own-state rows ``{name: [P]}`` by client, in the memory of one device."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names
+        self.rows: dict[int, dict[str, Tensor]] = {}
+        self.changed: set[int] = set()  # since the last call of take_changes: what a checkpoint has to write
+
+    def read(self, clients: Sequence[int], first: Vectors) -> Vectors:
+        """The own vectors ``[C, P]`` of some clients; ``first`` stands in for those met for the first time."""
+
+        def row(c: int, i: int, name: str) -> Tensor:
+            if i in self.rows:
+                return self.rows[i][name]
+            new = getattr(first, name)
+            return new if new.dim() == 1 else new[c]
+
+        return Vectors(**{n: torch.stack([row(c, i, n) for c, i in enumerate(clients)]) for n in self.names})
+
+    def write(self, clients: Sequence[int], me: Vectors) -> None:
+        """Keep the own vectors ``[C, P]`` of some clients."""
+        for c, i in enumerate(clients):
+            self.rows[i] = {n: getattr(me, n)[c].clone() for n in self.names}
+        self.changed.update(clients)
+
+    def take_changes(self) -> set[int]:
+        """The clients whose rows changed since the last call."""
+        changed, self.changed = self.changed, set()
+        return changed
+
+    def items(self) -> Iterator[tuple[int, dict[str, Tensor]]]:
+        return iter(sorted(self.rows.items()))

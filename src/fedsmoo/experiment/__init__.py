@@ -1,0 +1,1 @@
+"""From a config to a run folder: settings, rounds, records."""

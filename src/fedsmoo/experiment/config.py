@@ -1,0 +1,189 @@
+"""The settings of a run: a dataclass with help beside each field, from which the command line derives."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+from fedsmoo.core.errors import FedsmooError, unknown
+
+
+def setting(default: Any, help: str, choices: tuple[str, ...] = (), group: str = "training") -> Any:
+    """A field with its meaning, the values it may take, and the panel of ``--help`` it is listed in."""
+    return field(default=default, metadata={"help": help, "choices": choices, "group": group})
+
+
+@dataclass(frozen=True)
+class Training:
+    """The numbers of a run; what it trains, and on what, are objects beside it."""
+
+    rounds: int = setting(100, "communication rounds")
+    cohort: int = setting(10, "clients in a round (n)")
+    sampling: str = setting("uniform", "how a cohort is drawn", ("uniform", "bernoulli"))
+    local_epochs: int | None = setting(None, "passes over a client's samples in a round (default 5)")
+    local_steps: int | None = setting(None, "local steps in a round, instead of local_epochs")
+    batch_size: int = setting(50, "samples in a minibatch")
+    lr: float = setting(0.1, "local learning rate")
+    lr_decay: float = setting(0.998, "factor of the local learning rate after every round")
+    weight_decay: float = setting(1e-3, "weight decay of a local step")
+    clip: float | None = setting(10.0, "norm at which a local direction is clipped; none: never")
+    clip_scope: str = setting("all", "released: add the proximal term after the clip", ("all", "released"))
+    weighted: bool = setting(False, "weight the mean by the clients' sample counts")
+    relaxed: float = setting(0.0, "relaxed initialisation (FedInit) of any method; 0: off")
+    augment: bool | None = setting(None, "random flips and crops (default: where the data set's images allow)")
+    seed: int = setting(0, "seed of all random streams")
+    eval_every: int = setting(1, "rounds between evaluations on the test part")
+    target: float | None = setting(None, "test accuracy (0..1) whose first round, bytes and seconds are reported")
+
+    def __post_init__(self) -> None:
+        for name, value in dataclasses.asdict(self).items():
+            object.__setattr__(self, name, checked(type(self), name, value))
+        positive = ["rounds", "cohort", "batch_size", "lr", "lr_decay", "eval_every"]
+        for name in [*positive, *(n for n in ("local_epochs", "local_steps", "clip") if getattr(self, n) is not None)]:
+            if not getattr(self, name) > 0:
+                raise FedsmooError(f"{name} is {getattr(self, name)}, but must be above 0")
+        if self.weight_decay < 0:
+            raise FedsmooError(f"weight_decay is {self.weight_decay}, but must not be negative")
+        if self.local_epochs is not None and self.local_steps is not None:
+            raise FedsmooError("both local_epochs and local_steps are given: choose one")
+        if self.seed < 0:
+            raise FedsmooError(f"seed is {self.seed}, but must not be negative")
+        if self.target is not None and not 0 < self.target <= 1:
+            raise FedsmooError(f"target is {self.target:g}, but is an accuracy between 0 and 1, such as 0.8")
+
+    @property
+    def epochs(self) -> int | None:
+        """Local passes in force: 5, as in the paper, if neither they nor steps are given."""
+        return (self.local_epochs or 5) if self.local_steps is None else None
+
+
+@dataclass(frozen=True)
+class Config(Training):
+    """Everything that defines a run, in plain values: what a TOML file holds and a run folder keeps."""
+
+    algorithm: str = setting("fedsmoo", "method: a name, or path/to/file.py:Class", group="what")
+    algorithm_options: dict[str, Any] = setting(None, "hyper-parameters of the method", group="what")
+    model: str = setting("mlp", "model: a name, or path/to/file.py:factory", group="what")
+    model_options: dict[str, Any] = setting(None, "options of the model", group="what")
+    dataset: str = setting("digits", "data set: a name, or text:PATH", group="data")
+    data: str | None = setting(None, "folder or .npz that holds the data set (default: the cache)", group="data")
+    partition: str = setting("dirichlet", "how samples are divided: iid, dirichlet, pathological, natural", group="data")
+    u: float = setting(0.1, "dirichlet: concentration; smaller is more heterogeneous", group="data")
+    c: int = setting(3, "pathological: classes per client", group="data")
+    replacement: bool = setting(True, "clients draw their samples with replacement, as in the paper", group="data")
+    split: str | None = setting(None, "a split file instead of a partition rule", group="data")
+    clients: int = setting(100, "clients in all (m)", group="data")
+    engine: str = setting("auto", "who runs the steps", ("auto", "serial", "batched", "vmap"), group="machine")
+    chunk: int | None = setting(None, "clients trained at once (default: what fits in memory)", group="machine")
+    device: str = setting("auto", "cpu, cuda, cuda:1, or auto", group="machine")
+    dtype: str = setting("float32", "numbers of the vectors", ("float32", "float64"), group="machine")
+
+    def replace(self, **changes: Any) -> Config:
+        """A copy with some settings changed; unknown names are refused with the nearest match."""
+        for name in changes:
+            if name not in FIELDS:
+                raise unknown("setting", name, FIELDS)
+        return dataclasses.replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+FIELDS: dict[str, dataclasses.Field[Any]] = {f.name: f for f in dataclasses.fields(Config)}
+
+
+def kind_of(cls: type, name: str) -> tuple[type, bool]:
+    """The plain type of a field, and whether it may be none."""
+    hint = get_type_hints(cls)[name]
+    options = [t for t in get_args(hint) if t is not type(None)]
+    if get_origin(hint) is not dict and options:
+        return options[0], True
+    return get_origin(hint) or hint, get_origin(hint) is dict
+
+
+def checked(cls: type, name: str, value: Any) -> Any:
+    """A field's value in the field's own type, or a clear refusal. Text (from a command line) is converted."""
+    kind, optional = kind_of(cls, name)
+    spec = next(f for f in dataclasses.fields(cls) if f.name == name)
+    if kind is dict:
+        if value is not None and not isinstance(value, dict):
+            raise FedsmooError(f"{name} is {value!r}, but must be a table of options")
+        return dict(value or {})
+    value = converted(name, value, kind, optional)
+    choices = spec.metadata.get("choices")
+    if choices and value not in choices:
+        raise unknown(f"value of {name}", str(value), choices)
+    return value
+
+
+WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+
+
+def converted(name: str, value: Any, kind: type, optional: bool) -> Any:
+    """``value`` as a ``kind``; ``none`` where that is allowed."""
+    if value is None or (isinstance(value, str) and value.lower() == "none"):
+        if optional:
+            return None
+        raise FedsmooError(f"{name} is none, but must be a {kind.__name__}")
+    if isinstance(value, str) and kind is bool and value.lower() in WORDS:
+        return WORDS[value.lower()]
+    if isinstance(value, bool) is (kind is bool):
+        try:
+            number = kind(value)
+        except (TypeError, ValueError):
+            number = None
+        if number is not None and (isinstance(value, str) or kind is str or number == value) and number == number:
+            if kind is str and not isinstance(value, str):
+                raise FedsmooError(f"{name} is {value!r}, but must be text")
+            return number
+    article = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}[kind.__name__]
+    raise FedsmooError(f"{name} is {value!r}, but must be {article}")
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The settings in a TOML file; ``[algorithm]`` and ``[model]`` may be tables with a ``name``."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as e:
+        raise FedsmooError(f"cannot read the config file {path}: {e.strerror}") from e
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+        raise FedsmooError(f"the config file {path} is not valid TOML: {e}") from e
+    return named_tables(table, str(path))
+
+
+def named_tables(table: dict[str, Any], where: str) -> dict[str, Any]:
+    """``algorithm = {name = "fedsmoo", r = 0.1}`` as a name and its options; misspelt keys are refused."""
+    out = dict(table)
+    for key in ("algorithm", "model"):
+        if isinstance(out.get(key), dict):
+            options = dict(out[key])
+            out[f"{key}_options"] = {**out.get(f"{key}_options", {}), **{k: v for k, v in options.items() if k != "name"}}
+            out.pop(key)
+            if "name" in options:
+                out[key] = options["name"]
+    for key in out:
+        if key not in FIELDS:
+            raise FedsmooError(f"{where}: {unknown('setting', key, FIELDS)}")
+    return out
+
+
+def to_toml(values: dict[str, Any]) -> str:
+    """Plain settings as TOML that :func:`read_toml` reads back; what is none is left out."""
+
+    def literal(v: Any) -> str:
+        if isinstance(v, bool):
+            return str(v).lower()
+        if isinstance(v, str):
+            return '"' + v.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+        return repr(v)
+
+    plain = [f"{k} = {literal(v)}" for k, v in values.items() if v is not None and not isinstance(v, dict)]
+    tables = [
+        f"\n[{k}]\n" + "\n".join(f"{n} = {literal(x)}" for n, x in v.items() if x is not None)
+        for k, v in values.items()
+        if isinstance(v, dict) and v
+    ]
+    return "\n".join(plain + tables) + "\n"

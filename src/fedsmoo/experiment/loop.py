@@ -1,0 +1,179 @@
+"""The rounds of a run: cohort, local training, aggregation, evaluation, record."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from fedsmoo.core import FedsmooError, Round, Vectors
+from fedsmoo.data.augment import draws as augmentation_draws
+from fedsmoo.data.cohort import cohort
+from fedsmoo.data.plan import Plan, make_plan
+from fedsmoo.engines.base import Engine, Outcome, Setup, Work
+from fedsmoo.engines.task import Task
+from fedsmoo.experiment.config import Training
+from fedsmoo.experiment.ledger import round_bytes
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is measured in one round."""
+
+    round: int  # counted from 1
+    test_accuracy: float | None  # None where the round was not evaluated
+    test_loss: float | None
+    train_loss: float | None  # None where a Bernoulli cohort was empty
+    drift: float | None  # mean ||w_i - w||^2 over the cohort
+    lr: float
+    cohort: list[int]
+    bytes_up: int
+    bytes_down: int
+    seconds_train: float
+    seconds_eval: float
+
+
+Callback = Callable[[Record], Any]
+
+
+@dataclass
+class Result:
+    """What a run leaves: its history, the trained module, and the vectors of the server and the clients."""
+
+    history: list[Record]
+    server: Vectors
+    simulation: Simulation = field(repr=False)
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """The history, one row a round."""
+        return pd.DataFrame([asdict(r) for r in self.history])
+
+    @property
+    def model(self) -> nn.Module:
+        """The module with the final global weights."""
+        return self.simulation.setup.task.model.export(self.server.w)
+
+    @property
+    def accuracy(self) -> float:
+        """Test accuracy of the last evaluated round."""
+        return next(r.test_accuracy for r in reversed(self.history) if r.test_accuracy is not None)
+
+    def client_state(self, client: int) -> dict[str, Tensor] | None:
+        """A client's own vectors, or ``None`` if it was never in a cohort."""
+        return dict(self.simulation.engine.table.items()).get(client)
+
+
+class Simulation:
+    """A federated run that advances one round at a time.
+
+    ``indices[i]`` are client i's training samples. All randomness comes from streams named by the seed, the round and
+    the client, so the state of a run is the server's vectors, the client table and the history; nothing else.
+    """
+
+    def __init__(
+        self, setup: Setup, engine: Engine, training: Training, indices: Sequence[np.ndarray], w: Tensor | None = None
+    ) -> None:
+        if training.cohort > len(indices):
+            raise FedsmooError(
+                f"a cohort of {training.cohort} out of {len(indices)} clients: lower cohort or raise clients"
+            )
+        empty = [i for i, samples in enumerate(indices) if len(samples) == 0]
+        if empty:
+            raise FedsmooError(f"client {empty[0]} has no samples ({len(empty)} such clients): change the partition")
+        self.setup, self.engine, self.training, self.indices = setup, engine, training, indices
+        task = setup.task
+        start = task.model.initial() if w is None else w
+        self.server = setup.algorithm.init(start.to(task.device, task.dtype))
+        self.history: list[Record] = []
+        self.width = min(training.batch_size, max(len(i) for i in indices))
+
+    @property
+    def lr(self) -> float:
+        """The local learning rate of the next round."""
+        return self.training.lr * self.training.lr_decay ** len(self.history)
+
+    def plan(self, number: int, clients: list[int]) -> Plan:
+        """The batches of a cohort in a round."""
+        t = self.training
+        draw = augmentation_draws if self.setup.task.augment else None
+        return make_plan(
+            t.seed, number, clients, self.indices, t.batch_size, t.epochs, t.local_steps, draw, self.width
+        )
+
+    def advance(self) -> Record:
+        """One round."""
+        began = time.perf_counter()
+        work = self.prepare()
+        outcome = self.engine.run_round(work) if work.clients else None
+        return self.complete(work, outcome, began)
+
+    def prepare(self) -> Work:
+        """What the next round asks of an engine: who is sent what, on which batches."""
+        number, t = len(self.history), self.training
+        clients = cohort(t.seed, number, len(self.indices), t.cohort, t.sampling)
+        sizes = np.array([len(self.indices[i]) if t.weighted else 1 for i in clients], float)
+        down = self.server.pick(self.setup.algorithm.down)
+        share = len(clients) / len(self.indices)
+        weights = (sizes / sizes.sum()).tolist() if clients else []
+        return Work(number, down, clients, self.plan(number, clients), self.lr, share, weights)
+
+    def complete(self, work: Work, outcome: Outcome | None, began: float) -> Record:
+        """Aggregate what the cohort sent, evaluate and record. A round without clients changes nothing."""
+        t, task = self.training, self.setup.task
+        if outcome is not None:
+            rnd = Round(work.number, work.lr, float(work.plan.steps.mean()), work.share)
+            server = self.setup.algorithm.aggregate(self.server, outcome.mean, rnd)
+            self._refuse_nan(work.number, outcome.loss, server)
+            self.server = server
+        synchronize(task.device)
+        trained = time.perf_counter()
+        accuracy = loss = None
+        if (work.number + 1) % t.eval_every == 0 or work.number + 1 == t.rounds:
+            accuracy, loss = task.evaluate(self.server.w)
+        up, down = round_bytes(self.setup.algorithm, task.model.layout.size, task.dtype, len(work.clients))
+        record = Record(
+            round=work.number + 1,
+            test_accuracy=accuracy,
+            test_loss=loss,
+            train_loss=None if outcome is None else outcome.loss,
+            drift=None if outcome is None else outcome.drift,
+            lr=work.lr,
+            cohort=work.clients,
+            bytes_up=up,
+            bytes_down=down,
+            seconds_train=trained - began,
+            seconds_eval=time.perf_counter() - trained,
+        )
+        self.history.append(record)
+        return record
+
+    def _refuse_nan(self, number: int, loss: float, server: Vectors) -> None:
+        if math.isfinite(loss) and all(bool(torch.isfinite(v).all()) for _, v in server.items()):
+            return
+        raise FedsmooError(
+            f"round {number + 1}: the training loss or the model is no longer finite; what came before is kept. "
+            f"Try a smaller lr (now {self.training.lr:g}), a lower clip (now {self.training.clip}), or, for FedDyn and "
+            "FedSMOO, a larger beta"
+        )
+
+    def run(self, callback: Callback | None = None) -> Result:
+        """All rounds that are left; a callback that returns ``False`` stops the run after its round."""
+        while len(self.history) < self.training.rounds:
+            record = self.advance()
+            if callback is not None and callback(record) is False:
+                break
+        return Result(self.history, self.server, self)
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait for a GPU, so that clocks read true."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

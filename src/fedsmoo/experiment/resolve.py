@@ -1,0 +1,155 @@
+"""From names to objects: the algorithm, model, data, clients and engine that a config describes."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedsmoo.algorithms import ALGORITHMS, Relaxed
+from fedsmoo.core import Algorithm, FedsmooError
+from fedsmoo.core.errors import unknown
+from fedsmoo.core.local import LocalRule
+from fedsmoo.data import partition as partitions
+from fedsmoo.data.dataset import Dataset
+from fedsmoo.data.sources import load
+from fedsmoo.data.splitfile import load_split
+from fedsmoo.engines.auto import make_engine
+from fedsmoo.engines.base import Setup
+from fedsmoo.engines.task import SampleLoss, Task, cross_entropy
+from fedsmoo.experiment.config import Config, Training, converted
+from fedsmoo.experiment.loop import Simulation
+from fedsmoo.models import FlatModel, build, make_module, wrap
+
+
+def user_object(spec: str, kind: str) -> Any:
+    """``path/to/file.py:Name`` from a user's own file."""
+    file, _, name = spec.rpartition(":")
+    path = Path(file)
+    if not path.is_file():
+        raise FedsmooError(f"{kind} {spec!r}: there is no file {file!r}")
+    module = import_file(path, kind)
+    if not hasattr(module, name):
+        raise unknown(f"{kind} in {file}", name, [n for n in vars(module) if not n.startswith("_")])
+    return getattr(module, name)
+
+
+def import_file(path: Path, kind: str) -> ModuleType:
+    name = f"fedsmoo_user_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise FedsmooError(f"{kind}: {path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up here
+    try:
+        spec.loader.exec_module(module)
+    except Exception as e:
+        raise FedsmooError(f"{kind}: {path} cannot be imported: {type(e).__name__}: {e}") from e
+    return module
+
+
+def algorithm_class(spec: str) -> type[Algorithm]:
+    """A method by name, or from a user's file."""
+    if ":" in spec:
+        cls = user_object(spec, "algorithm")
+        if not (isinstance(cls, type) and issubclass(cls, Algorithm)):
+            raise FedsmooError(f"algorithm {spec!r} is not a class derived from fedsmoo.Algorithm")
+        return cls
+    if spec.lower() not in ALGORITHMS:
+        raise unknown("algorithm", spec, ALGORITHMS)
+    return ALGORITHMS[spec.lower()]
+
+
+def make_algorithm(spec: str, options: dict[str, Any]) -> Algorithm:
+    """A method with some of its hyper-parameters set; wrong names and types are refused."""
+    cls = algorithm_class(spec)
+    known = {f.name: f for f in dataclasses.fields(cls)}
+    values = {}
+    for name, value in options.items():
+        if name not in known:
+            raise unknown(f"hyper-parameter of {cls.__name__}", name, known)
+        kind = type(known[name].default)
+        value = converted(name, value, kind, optional=False) if kind in (bool, int, float, str) else value
+        choices = known[name].metadata.get("choices")
+        if choices and value not in choices:
+            raise unknown(f"value of {name}", str(value), choices)
+        values[name] = value
+    return cls(**values)
+
+
+def make_model(spec: str, data: Dataset, seed: int, options: dict[str, Any]) -> FlatModel:
+    """A model by name, or from a user's file: ``factory(**options)`` returns an ``nn.Module``."""
+    if ":" not in spec:
+        return build(spec, data, seed, **options)
+    factory = user_object(spec, "model")
+    try:
+        module = make_module(lambda: factory(**options), seed)
+    except TypeError as e:
+        raise FedsmooError(f"model {spec!r}: {e}") from e
+    if not isinstance(module, nn.Module):
+        raise FedsmooError(f"model {spec!r} made a {type(module).__name__}, not an nn.Module")
+    return wrap(module, data)
+
+
+def make_device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as e:
+        raise FedsmooError(f"device {name!r} cannot be used here ({str(e).splitlines()[0]}): use cpu, cuda or auto") from e
+    return device
+
+
+def make_clients(config: Config, data: Dataset) -> list[np.ndarray]:
+    """Who holds which samples, from a split file, from the data's own clients, or by a rule."""
+    if config.split is not None:
+        return load_split(config.split, data)
+    if config.partition == "natural":
+        if data.natural is None:
+            raise FedsmooError(f"the data set {data.name!r} has no natural clients: choose another partition")
+        return [i.numpy() for i in data.natural]
+    rule = partitions.parse(config.partition, u=config.u, c=config.c, replacement=config.replacement)
+    labels = data.y_train.cpu().numpy()
+    return rule.split(labels if labels.ndim == 1 else labels[:, 0], data.classes, config.clients, config.seed)
+
+
+def assemble(
+    config: Config,
+    algorithm: Algorithm | None = None,
+    data: Dataset | None = None,
+    model: FlatModel | None = None,
+    indices: Sequence[np.ndarray] | None = None,
+    loss: SampleLoss = cross_entropy,
+) -> Simulation:
+    """The run that a config describes; objects given beside it take the place of what it names."""
+    device = make_device(config.device)
+    algorithm = algorithm or make_algorithm(config.algorithm, config.algorithm_options)
+    if config.relaxed:
+        algorithm = Relaxed(algorithm, config.relaxed)
+    data = data or load(config.dataset, config.data, config.seed)
+    indices = make_clients(config, data) if indices is None else indices
+    model = model or make_model(config.model, data, config.seed, config.model_options)
+    dtype = getattr(torch, config.dtype)
+    model.module.to(dtype)
+    augment = data.augment if config.augment is None else config.augment
+    if augment and not data.is_image:
+        raise FedsmooError(f"augment: the samples of {data.name!r} are not uint8 images")
+    task = Task(model, data.to(device), device, dtype, loss, augment)
+    setup = Setup(task, algorithm, LocalRule(config.weight_decay, config.clip, config.clip_scope))
+    engine = make_engine(config.engine, setup, config.chunk, min(config.cohort, len(indices)), config.batch_size)
+    return Simulation(setup, engine, training_of(config), indices)
+
+
+def training_of(config: Config) -> Training:
+    """The part of a config that the rounds need."""
+    return Training(**{f.name: getattr(config, f.name) for f in dataclasses.fields(Training)})

@@ -1,0 +1,90 @@
+"""Models by name, each as a function of one flat vector."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedsmoo.core.errors import FedsmooError, unknown
+from fedsmoo.core.streams import stream
+from fedsmoo.data.dataset import Dataset
+from fedsmoo.models.base import FlatModel
+from fedsmoo.models.live import LiveResNet
+from fedsmoo.models.resnet import ResNet18GN
+from fedsmoo.models.small import CNNGN, MLP, LeNet, Softmax
+from fedsmoo.models.text import CharGRU, CharLSTM
+
+Factory = Callable[..., nn.Module]
+
+
+def features(data: Dataset) -> int:
+    return data.x_train[0].numel()
+
+
+def image_shape(data: Dataset) -> tuple[int, int, int]:
+    """Channels, height and width of one input as the model takes it."""
+    shape = tuple(data.x_train.shape[1:])
+    if data.is_image:
+        return shape[2], shape[0], shape[1]
+    if len(shape) != 3:
+        raise FedsmooError(f"this model takes images, but the samples of {data.name!r} have the shape {shape}: use mlp or softmax")
+    return shape  # type: ignore[return-value]
+
+
+# name -> (one line, factory(data, **options))
+MODELS: dict[str, tuple[str, Factory]] = {
+    "softmax": ("softmax regression", lambda d: Softmax(features(d), d.classes)),
+    "mlp": ("two hidden layers of 64", lambda d, hidden=64: MLP(features(d), d.classes, hidden)),
+    "lenet": (
+        "the authors' LeNet: two 5x5 convolutions of 64, a 384-192 head",
+        lambda d: LeNet(image_shape(d)[0], image_shape(d)[1], d.classes),
+    ),
+    "cnn_gn": (
+        "three 3x3 convolutions with GroupNorm",
+        lambda d, width=16, groups=2: CNNGN(image_shape(d)[0], d.classes, width, groups),
+    ),
+    "resnet18_gn": (
+        "torchvision's ResNet-18 with GroupNorm(2), the paper's model",
+        lambda d, groups=2: ResNet18GN(d.classes, image_shape(d)[0], groups),
+    ),
+    "char_gru": ("next-character GRU for text", lambda d, hidden=64: CharGRU(d.classes, hidden=hidden)),
+    "char_lstm": ("next-character LSTM for text", lambda d, hidden=64: CharLSTM(d.classes, hidden=hidden)),
+}
+
+
+def model_options(name: str) -> dict[str, Any]:
+    """The options of a model and their defaults."""
+    if name not in MODELS:
+        raise unknown("model", name, MODELS)
+    return {n: p.default for n, p in list(inspect.signature(MODELS[name][1]).parameters.items())[1:]}
+
+
+def make_module(factory: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """A module initialised from its own stream; the global generator is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(stream(seed, "model").integers(2**63 - 1)))
+        return factory()
+
+
+def build(name: str, data: Dataset, seed: int, live: bool = True, **options: Any) -> FlatModel:
+    """A model by name, sized for a data set and initialised from the seed."""
+    known = model_options(name)
+    for option in options:
+        if option not in known:
+            raise unknown(f"option of the model {name}", option, known)
+    module = make_module(lambda: MODELS[name][1](data, **options), seed)
+    return wrap(module, data, live)
+
+
+def wrap(module: nn.Module, data: Dataset, live: bool = True) -> FlatModel:
+    """A module as a flat model; the ResNet keeps only the weights that can ever meet a pixel of these images."""
+    if live and isinstance(module, ResNet18GN) and data.is_image and LiveResNet.fits(module, image_shape(data)):
+        return LiveResNet(module)
+    return FlatModel(module)
+
+
+__all__ = ["MODELS", "FlatModel", "build", "make_module", "model_options", "wrap"]
