@@ -53,7 +53,7 @@ def fedprox(loss_grad: LossGrad, w0: Model, rounds: list[Round], m: int, h: Hype
 
 
 def fedsam(loss_grad: LossGrad, w0: Model, rounds: list[Round], m: int, h: Hyper) -> Iterator[dict[str, Any]]:
-    """Qu et al., ICML 2022, Algorithm 1."""
+    """Qu et al., ICML 2022: FedAvg whose local optimiser is SAM."""
     w, last = w0, {}
     for rnd in rounds:
         sent = {}

@@ -35,7 +35,7 @@ def scaffold(loss_grad: LossGrad, w0: Model, rounds: list[Round], m: int, h: Hyp
 
 
 def fedgamma(loss_grad: LossGrad, w0: Model, rounds: list[Round], m: int, h: Hyper) -> Iterator[dict[str, Any]]:
-    """Dai et al., TNNLS 2023, Algorithm 1: SCAFFOLD whose gradient is SAM's; c_i is then a mean SAM gradient."""
+    """Dai et al., TNNLS 2023: SCAFFOLD whose gradient is SAM's; c_i is then a mean SAM gradient."""
 
     def sam(w_i: Model, batch: Any) -> Model:
         return sam_gradient(loss_grad, w_i, batch, h["rho"])
@@ -46,7 +46,7 @@ def fedgamma(loss_grad: LossGrad, w0: Model, rounds: list[Round], m: int, h: Hyp
 def fedcm(
     loss_grad: LossGrad, w0: Model, rounds: list[Round], m: int, h: Hyper, rho: float = 0.0
 ) -> Iterator[dict[str, Any]]:
-    """FedCM (Xu et al. 2021, Algorithm 2); with rho > 0 MoFedSAM (Qu et al., ICML 2022, Algorithm 2).
+    """FedCM (Xu et al. 2021); with rho > 0 MoFedSAM (Qu et al., ICML 2022).
 
     alpha weighs the local gradient. The momentum D is a mean gradient per local step. Both papers have one K for all;
     where clients make different numbers of steps, K is their plain mean over the cohort.
