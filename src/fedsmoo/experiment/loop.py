@@ -38,6 +38,7 @@ class Record:
     bytes_down: int
     seconds_train: float
     seconds_eval: float
+    probes: dict[str, float] = field(default_factory=dict)  # measurements asked for besides, such as sharpness
 
 
 Callback = Callable[[Record], Any]

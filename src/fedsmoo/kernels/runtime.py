@@ -1,11 +1,28 @@
-"""Whether the Triton kernels can run here."""
+"""Whether the Triton kernels can run here, and the one place that launches them."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
 
 import torch
+
+from fedsmoo.core.errors import FedsmooError
+
+PRECISIONS = {
+    # name: (type of activations and of the weights' working copy, how a float32 product is done)
+    "bf16": (torch.bfloat16, "ieee"),
+    "tf32": (torch.float32, "tf32"),
+    "tf32x3": (torch.float32, "tf32x3"),
+    "fp32": (torch.float32, "ieee"),
+}
+
+_compile_only: ContextVar[bool] = ContextVar("compile_only", default=False)
 
 
 def interpreted() -> bool:
@@ -16,8 +33,8 @@ def interpreted() -> bool:
 def available(device: torch.device | str = "cuda") -> tuple[bool, str]:
     """Whether the kernels run on ``device``, and in words why not (empty when they do).
 
-    >>> available("cpu") if not interpreted() else (False, "the kernels need a CUDA device, not cpu")
-    (False, 'the kernels need a CUDA device, not cpu')
+    >>> available("cpu")[1] if not interpreted() and importlib.util.find_spec("triton") else "no"  # doctest: +SKIP
+    'the kernels need a CUDA device, not cpu'
     """
     kind = torch.device(device).type
     if importlib.util.find_spec("triton") is None:
@@ -32,3 +49,31 @@ def available(device: torch.device | str = "cuda") -> tuple[bool, str]:
     if major < 8:
         return False, f"the kernels need compute capability 8.0 or newer; this device has {major}.{minor}"
     return True, ""
+
+
+def require(device: torch.device | str) -> None:
+    """Raises in words when the kernels cannot run on ``device``."""
+    ok, why = available(device)
+    if not ok:
+        raise FedsmooError(f"the hand-written kernels cannot run here: {why}; choose another gradient oracle")
+
+
+def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **meta: Any) -> None:
+    """Starts a kernel, or only compiles it inside :func:`compiling`."""
+    if _compile_only.get():
+        kernel.warmup(*args, grid=grid, **meta)
+    else:
+        kernel[grid](*args, **meta)
+
+
+@contextmanager
+def compiling(threads: int) -> Iterator[None]:
+    """Inside, launches compile in parallel and compute nothing; on leaving, every kernel is ready."""
+    from triton.runtime._async_compile import AsyncCompileMode
+
+    with ThreadPoolExecutor(threads) as pool, AsyncCompileMode(pool):
+        token = _compile_only.set(True)
+        try:
+            yield
+        finally:
+            _compile_only.reset(token)
