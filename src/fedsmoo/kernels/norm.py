@@ -1,0 +1,154 @@
+"""GroupNorm inside a tile: the pieces that convolutions fuse, GroupNorm backward alone, and its parameters' gradient.
+
+A tile holds ``BM`` rows (pixels of whole samples, ``HW`` each) by ``BN`` channels (``NG`` whole groups of ``GW``), so
+every group's sums stay inside one program. With ``n = HW * GW`` and ``g = gamma * dz``,
+
+    dy = rstd * (g - sum(g) / n - xhat * sum(g * xhat) / n).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from fedsmoo.kernels.runtime import launch
+
+
+@triton.jit
+def group_mean(v, HW: tl.constexpr, GW: tl.constexpr, NG: tl.constexpr, BM: tl.constexpr):
+    """Means over each sample's groups: ``[BM, NG * GW] -> [BM / HW, NG]``."""
+    s = tl.sum(tl.reshape(v, (BM, NG, GW)), axis=2)
+    s = tl.sum(tl.reshape(s, (BM // HW, HW, NG)), axis=1)
+    return s / (HW * GW)
+
+
+@triton.jit
+def spread(s, HW: tl.constexpr, GW: tl.constexpr, NG: tl.constexpr, BM: tl.constexpr):
+    """Each sample's group value at all its elements: ``[BM / HW, NG] -> [BM, NG * GW]``."""
+    s = tl.reshape(tl.broadcast_to(s[:, None, :], (BM // HW, HW, NG)), (BM, NG))
+    return tl.reshape(tl.broadcast_to(s[:, :, None], (BM, NG, GW)), (BM, NG * GW))
+
+
+@triton.jit
+def finish_backward(
+    d, client, tile, rows, cols, B,
+    act, xhat, rstd, p, p_row, p_off, dz, dy, part, part_row, part_off,
+    CH: tl.constexpr, HW: tl.constexpr, GW: tl.constexpr, NG: tl.constexpr, BM: tl.constexpr,
+    RELU: tl.constexpr, KEEP: tl.constexpr,
+):  # fmt: skip
+    """From the gradient ``d`` of a block's or layer's output tile: ReLU, then GroupNorm, backwards.
+
+    Stores the gradient behind the ReLU in ``dz`` (if ``KEEP``: a shortcut needs it), that of the convolution's
+    output in ``dy``, and this tile's share of the gradients of gamma and beta in ``part``.
+    """
+    live = rows < B * HW
+    at = client * B * HW * CH + rows[:, None] * CH + cols[None, :]
+    mask = live[:, None] & (cols < CH)[None, :]
+    if RELU:
+        d = tl.where(tl.load(act + at, mask=mask, other=0.0) > 0, d, 0.0)
+    if KEEP:
+        tl.store(dz + at, d, mask=mask)
+    normed = tl.load(xhat + at, mask=mask, other=0.0).to(tl.float32)
+    share = part + client * part_row + part_off + tile * 2 * CH + cols
+    tl.store(share, tl.sum(d * normed, axis=0))
+    tl.store(share + CH, tl.sum(d, axis=0))
+    g = d * tl.load(p + client * p_row + p_off + cols)[None, :]
+    mean = spread(group_mean(g, HW, GW, NG, BM), HW, GW, NG, BM)
+    slope = spread(group_mean(g * normed, HW, GW, NG, BM), HW, GW, NG, BM)
+    samples = tile * (BM // HW) + tl.arange(0, BM // HW)
+    groups = tl.min(cols) // GW + tl.arange(0, NG)
+    at_group = client * B * (CH // GW) + samples[:, None] * (CH // GW) + groups[None, :]
+    r = tl.load(rstd + at_group, mask=(samples < B)[:, None] & (groups < CH // GW)[None, :], other=0.0)
+    tl.store(dy + at, (g - mean - normed * slope) * spread(r, HW, GW, NG, BM), mask=mask)
+
+
+@triton.jit
+def norm_backward_kernel(
+    d, act, xhat, rstd, p, dz, dy, part, B, p_row, p_off, part_row, part_off,
+    CH: tl.constexpr, HW: tl.constexpr, GW: tl.constexpr, BM: tl.constexpr,
+    RELU: tl.constexpr, KEEP: tl.constexpr,
+):  # fmt: skip
+    client = tl.program_id(1).to(tl.int64)
+    tile = tl.program_id(0) // (CH // GW)
+    cols = (tl.program_id(0) % (CH // GW)) * GW + tl.arange(0, GW)
+    rows = tile * BM + tl.arange(0, BM)
+    at = client * B * HW * CH + rows[:, None] * CH + cols[None, :]
+    value = tl.load(d + at, mask=(rows < B * HW)[:, None], other=0.0).to(tl.float32)
+    finish_backward(
+        value, client, tile, rows, cols, B, act, xhat, rstd, p, p_row, p_off, dz, dy, part, part_row, part_off,
+        CH, HW, GW, 1, BM, RELU, KEEP,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Behind:
+    """A layer whose GroupNorm (and ReLU) a gradient passes backwards: what it kept, and where results go.
+
+    Args:
+        act: output of the ReLU; None where there is none.
+        xhat, rstd: normalised convolution output ``[C, B, H, W, Ch]`` and ``[C, B, groups]``.
+        p, p_off: flat parameters ``[C, P]``; gamma begins at ``p_off``.
+        dz: where to keep the gradient behind the ReLU; None: nowhere.
+        dy: where the gradient of the convolution's output goes.
+        part, part_off: rows of partial sums ``[C, *]`` for gamma and beta; this layer's tiles begin at ``part_off``.
+    """
+
+    act: Tensor | None
+    xhat: Tensor
+    rstd: Tensor
+    p: Tensor
+    p_off: int
+    dz: Tensor | None
+    dy: Tensor
+    part: Tensor
+    part_off: int
+
+    @property
+    def group_width(self) -> int:
+        return self.xhat.shape[-1] // self.rstd.shape[-1]
+
+
+def norm_backward(d: Tensor, layer: Behind, rows: int, warps: int = 4) -> None:
+    """Takes the gradient ``d [C, B, H, W, Ch]`` of a layer's output back to its convolution's output.
+
+    ``rows`` pixels make a program's tile: a power of two and a multiple of ``H * W``.
+    """
+    clients, batch, side, _, channels = d.shape
+    width = layer.group_width
+    launch(
+        norm_backward_kernel, (-(-batch * side * side // rows) * (channels // width), clients),
+        d, d if layer.act is None else layer.act, layer.xhat, layer.rstd, layer.p,
+        d if layer.dz is None else layer.dz, layer.dy, layer.part,
+        batch, layer.p.stride(0), layer.p_off, layer.part.stride(0), layer.part_off,
+        CH=channels, HW=side * side, GW=width, BM=rows, RELU=layer.act is not None, KEEP=layer.dz is not None,
+        num_warps=warps,
+    )  # fmt: skip
+
+
+@triton.jit
+def sum_parts_kernel(part, table, grad, part_row, grad_row, BT: tl.constexpr, BC: tl.constexpr):
+    client = tl.program_id(1).to(tl.int64)
+    entry = table + tl.program_id(0) * 4
+    source, tiles, step, target = tl.load(entry), tl.load(entry + 1), tl.load(entry + 2), tl.load(entry + 3)
+    cols = tl.arange(0, BC)
+    acc = tl.zeros((BT, BC), tl.float32)
+    for first in range(0, tiles, BT):
+        t = first + tl.arange(0, BT)
+        at = part + client * part_row + source + t[:, None] * step + cols[None, :]
+        acc += tl.load(at, mask=(t < tiles)[:, None], other=0.0)
+    tl.store(grad + client * grad_row + target + cols, tl.sum(acc, axis=0))
+
+
+def sum_parts(part: Tensor, table: Tensor, grad: Tensor, columns: int = 64) -> None:
+    """Adds up all layers' tiles of gamma's and beta's gradients, in a fixed order, into ``grad [C, P]``.
+
+    ``table [n, 4]`` (int32) names, for each run of ``columns`` channels, where its tiles begin in ``part``, how many
+    they are, how far apart, and where the sum goes in ``grad``.
+    """
+    launch(
+        sum_parts_kernel, (table.shape[0], grad.shape[0]),
+        part, table, grad, part.stride(0), grad.stride(0), BT=16, BC=columns, num_warps=4,
+    )  # fmt: skip

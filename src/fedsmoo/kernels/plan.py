@@ -1,0 +1,113 @@
+"""The buffers of ResNet-18-GN's gradient: what each layer keeps, where its parameters lie, who reduces what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedsmoo.core.layout import Layout
+from fedsmoo.kernels.layout import BLOCKS, POOLED_SIDE, STEM, Conv
+from fedsmoo.kernels.tiles import Tile, key_of
+
+GROUPS = 2
+COLUMNS = 64  # channels per entry of the table that sums gamma's and beta's gradients
+
+
+def norm_rows(conv: Conv) -> int:
+    """Pixels per program of GroupNorm backward on its own: tiles of 4096 numbers, whole samples at least."""
+    return max(conv.side_out**2, 4096 // (conv.outside // GROUPS))
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A convolution and its GroupNorm: offsets in the flat vector, and static buffers.
+
+    ``part_tiles`` tiles of partial sums for gamma and beta begin at ``part_off`` of the common rows.
+    """
+
+    conv: Conv
+    norm: str
+    w_off: int
+    p_off: int
+    part_off: int
+    part_tiles: int
+    out: Tensor
+    xhat: Tensor
+    rstd: Tensor
+    dy: Tensor
+    dz: Tensor | None
+
+
+@dataclass(frozen=True)
+class BlockPlan:
+    """The units of a BasicBlock, and the buffer for its input's gradient where no layer takes it over at once."""
+
+    first: Unit
+    second: Unit
+    down: Unit | None
+    dx: Tensor | None
+
+
+class Plan:
+    """Everything static about C clients with batches of B: units, blocks, partial sums and their table."""
+
+    def __init__(
+        self, clients: int, batch: int, layout: Layout, tiles: Mapping[str, Tile], device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:  # fmt: skip
+        self.clients, self.batch, self.layout, self.tiles = clients, batch, layout, tiles
+        self.device, self.dtype = device, dtype
+        self.part_size = 0
+        self.stem = self._unit(STEM, "bn1", 256, keep=False)
+        self.pooled = self._map(POOLED_SIDE, STEM.outside)
+        self.taken = self._map(POOLED_SIDE, STEM.outside, torch.uint8)
+        self.blocks: list[BlockPlan] = []
+        for i, block in enumerate(BLOCKS):
+            after = BLOCKS[i + 1].conv1 if i + 1 < len(BLOCKS) else None
+            fused = after is not None and after.stride == 1
+            rows = self.tile("backward", after).rows if fused and after else norm_rows(block.conv2)
+            first = self._unit(block.conv1, f"{block.name}.bn1", self.tile("backward", block.conv2).rows, keep=False)
+            second = self._unit(block.conv2, f"{block.name}.bn2", rows, keep=True)
+            down = None
+            if block.down is not None:
+                down = self._unit(block.down, f"{block.name}.downsample.1", norm_rows(block.down), keep=False)
+            alone = i == 0 or block.conv1.stride > 1
+            dx = self._map(block.conv1.side_in, block.conv1.inside) if alone else None
+            self.blocks.append(BlockPlan(first, second, down, dx))
+        self.parts = torch.zeros(clients, self.part_size, device=device)
+        self.table = torch.tensor(self._table(), dtype=torch.int32, device=device)
+
+    def tile(self, kind: str, conv: Conv) -> Tile:
+        return self.tiles[key_of(kind, conv)]
+
+    def units(self) -> list[Unit]:
+        """All units, in the order of the flat vector."""
+        inner = [u for b in self.blocks for u in (b.first, b.second, b.down) if u is not None]
+        return [self.stem, *inner]
+
+    def _map(self, side: int, channels: int, dtype: torch.dtype | None = None) -> Tensor:
+        shape = (self.clients, self.batch, side, side, channels)
+        return torch.empty(shape, dtype=dtype or self.dtype, device=self.device)
+
+    def _unit(self, conv: Conv, norm: str, rows: int, keep: bool) -> Unit:
+        tiles = -(-self.batch * conv.side_out**2 // rows)
+        begin, self.part_size = self.part_size, self.part_size + 2 * tiles * conv.outside
+        out, xhat, dy = (self._map(conv.side_out, conv.outside) for _ in range(3))
+        return Unit(
+            conv, norm, self.layout.offsets[f"{conv.name}.weight"], self.layout.offsets[f"{norm}.weight"],
+            begin, tiles, out, xhat, torch.empty(self.clients, self.batch, GROUPS, device=self.device), dy,
+            self._map(conv.side_out, conv.outside) if keep else None,
+        )  # fmt: skip
+
+    def _table(self) -> list[list[int]]:
+        rows = []
+        for unit in self.units():
+            width = unit.conv.outside
+            for half, name in enumerate(("weight", "bias")):
+                for first in range(0, width, COLUMNS):
+                    source = unit.part_off + half * width + first
+                    rows.append([source, unit.part_tiles, 2 * width, self.layout.offsets[f"{unit.norm}.{name}"] + first])
+        return rows

@@ -1,0 +1,260 @@
+"""Gradients of ResNet-18-GN for many clients at once, on 32x32 images, as about 75 Triton launches.
+
+Forward: each convolution normalises, adds its shortcut and applies the ReLU before it writes. Backward: each data
+gradient passes the layer before it (ReLU, GroupNorm) before it writes, and weight gradients run beside that chain
+on a second stream. Nothing synchronises with the host and every sum has a fixed order, so a call can be captured in
+a CUDA graph and repeats to the last bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from fedsmoo.core.errors import FedsmooError, unknown
+from fedsmoo.kernels.conv import conv_backward, conv_forward
+from fedsmoo.kernels.head import head_gradient, head_logits, head_weight, padded_classes
+from fedsmoo.kernels.layout import IMAGE_CHANNELS, IMAGE_SIDE, WIDTHS, live_layout
+from fedsmoo.kernels.norm import Behind, norm_backward, sum_parts
+from fedsmoo.kernels.plan import BlockPlan, Plan, Unit, norm_rows
+from fedsmoo.kernels.runtime import PRECISIONS, compiling, interpreted, require
+from fedsmoo.kernels.stem import pool, pool_backward, stem_forward, stem_weight
+from fedsmoo.kernels.tiles import TABLES, Tile, splits_for
+from fedsmoo.kernels.weight import conv_weight, sum_splits
+
+LAYER1 = ("layer1.0.conv1.weight", "layer2.0.conv1.weight")  # from here until there, weight gradients may be split
+
+
+class Lane:
+    """Work beside the main chain: a second CUDA stream, or the same one where there is none."""
+
+    def __init__(self, device: torch.device, apart: bool) -> None:
+        self.stream = torch.cuda.Stream(device) if apart and device.type == "cuda" else None
+
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """Inside, launches go to the lane, after all that the main chain was given so far."""
+        if self.stream is None:
+            yield
+            return
+        self.stream.wait_stream(torch.cuda.current_stream(self.stream.device))
+        with torch.cuda.stream(self.stream):
+            yield
+
+    def join(self) -> None:
+        """The main chain waits for the lane."""
+        if self.stream is not None:
+            torch.cuda.current_stream(self.stream.device).wait_stream(self.stream)
+
+
+class ResNet18Gradient:
+    """Loss and gradient of ResNet-18-GN at C weight vectors on C batches, and its logits.
+
+    ``loss_c = sum_b weight[c, b] * cross_entropy(logits[c, b], labels[c, b])``.
+
+    Args:
+        clients, batch: C and B; buffers for them are kept between calls.
+        classes: outputs of the last layer.
+        device: a CUDA device (or the CPU under Triton's interpreter).
+        precision: ``bf16``, ``tf32``, ``tf32x3`` (float32 to about 1e-6 on the matrix units) or ``fp32``; norms, the
+            last layer, sums and the gradient are float32 always.
+        tiles: entries that replace those of the precision's table of tiles.
+        overlap: run weight gradients on a second stream.
+
+    >>> gradient = ResNet18Gradient(clients=10, batch=50)                       # doctest: +SKIP
+    >>> grad, loss = gradient(w, images, labels, weight)                        # doctest: +SKIP
+    """
+
+    def __init__(
+        self, clients: int, batch: int, classes: int = 10, device: torch.device | str = "cuda",
+        precision: str = "bf16", tiles: Mapping[str, Tile] | None = None, overlap: bool = True, eps: float = 1e-5,
+    ) -> None:  # fmt: skip
+        require(device)
+        if precision not in PRECISIONS:
+            raise unknown("precision", precision, PRECISIONS)
+        self.clients, self.batch, self.classes, self.eps = clients, batch, classes, eps
+        self.device = torch.device(device)
+        self.dtype, self.dot = PRECISIONS[precision]
+        self.layout = live_layout(classes)
+        table = {**TABLES[precision], **(tiles or {})}
+        self.plan = Plan(clients, batch, self.layout, table, self.device, self.dtype)
+        self.lane = Lane(self.device, overlap)
+        size = -(-self.layout.size // 128) * 128
+        self.working = torch.zeros(clients, size, dtype=self.dtype, device=self.device)
+        self.losses = torch.empty(clients, batch, device=self.device)
+        self.dlogits = torch.empty(clients, batch, padded_classes(classes), device=self.device)
+        self.features_grad = torch.empty_like(self.plan.blocks[-1].second.out)
+        self.stem_parts = torch.zeros(
+            max(4, splits_for(clients, 5, 16)), clients, self.plan.stem.p_off - self.plan.stem.w_off, device=self.device
+        )
+        first, last = (self.layout.offsets[name] for name in LAYER1)
+        splits = splits_for(clients, 9, 8)
+        self.layer1 = (first, last)
+        self.layer1_parts = torch.zeros(splits, clients, last - first, device=self.device) if splits > 1 else None
+
+    def __call__(
+        self, w: Tensor, images: Tensor, labels: Tensor, weight: Tensor, out: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Gradients ``[C, P]`` (a view of rows padded to 128 numbers) and losses ``[C]``, both float32.
+
+        Args:
+            w: ``[C, P]`` float32, in :func:`fedsmoo.kernels.live_layout`'s order.
+            images: ``[C, B, 32, 32, 3]``, normalised, in the compute type.
+            labels: ``[C, B]`` int64.
+            weight: ``[C, B]`` float32; 1/n for each of n samples, 0 for padding.
+            out: ``[C, >= P]`` float32 to write the gradient into; without it, each call makes a new tensor.
+        """
+        self._check(w, images)
+        if labels.shape != (self.clients, self.batch) or weight.shape != labels.shape:
+            raise FedsmooError(
+                f"labels {tuple(labels.shape)} and weight {tuple(weight.shape)} must both be "
+                f"[{self.clients}, {self.batch}]"
+            )
+        grad = torch.empty(self.working.shape, device=self.device) if out is None else out
+        total = torch.empty(self.clients, device=self.device)
+        self._forward(w, images, save=True)
+        features = self._features()
+        offset = self.layout.offsets["fc.weight"]
+        head_gradient(
+            features, w, offset, self.classes, labels, weight, self.losses, self.dlogits, self.features_grad
+        )
+        with self.lane.beside():
+            head_weight(features, self.dlogits, self.losses, grad, offset, self.classes, total)
+        last = self.plan.blocks[-1].second
+        norm_backward(self.features_grad, self._behind(last, w), norm_rows(last.conv))
+        for i in reversed(range(len(self.plan.blocks))):
+            self._block_backward(i, w, grad)
+        self._stem_backward(w, images, grad)
+        self.lane.join()
+        self._reduce(grad)
+        return grad[:, : self.layout.size], total
+
+    def logits(self, w: Tensor, images: Tensor) -> Tensor:
+        """Logits ``[C, B, classes]`` of C models on C batches, float32."""
+        self._check(w, images)
+        self._forward(w, images, save=False)
+        logits = torch.empty(self.clients, self.batch, self.classes, device=self.device)
+        head_logits(self._features(), w, self.layout.offsets["fc.weight"], logits)
+        return logits
+
+    def compile_ahead(self, threads: int = 8) -> None:
+        """Compiles all kernels in parallel; without it they compile one by one in the first call."""
+        if interpreted():
+            return
+        w = torch.zeros(self.clients, self.layout.size, device=self.device)
+        shape = (self.clients, self.batch, IMAGE_SIDE, IMAGE_SIDE, IMAGE_CHANNELS)
+        images = torch.zeros(shape, dtype=self.dtype, device=self.device)
+        labels = torch.zeros(self.clients, self.batch, dtype=torch.int64, device=self.device)
+        with compiling(threads):
+            self(w, images, labels, torch.zeros(self.clients, self.batch, device=self.device))
+            self.logits(w, images)
+
+    def _check(self, w: Tensor, images: Tensor) -> None:
+        if w.shape != (self.clients, self.layout.size) or w.dtype != torch.float32 or w.stride(-1) != 1:
+            raise FedsmooError(
+                f"weights are {tuple(w.shape)} {w.dtype}: expected rows of [{self.clients}, {self.layout.size}] float32"
+            )
+        expected = (self.clients, self.batch, IMAGE_SIDE, IMAGE_SIDE, IMAGE_CHANNELS)
+        if images.shape != expected or images.dtype != self.dtype or not images.is_contiguous():
+            raise FedsmooError(
+                f"images are {tuple(images.shape)} {images.dtype}: expected contiguous {expected} {self.dtype}"
+            )
+
+    def _features(self) -> Tensor:
+        return self.plan.blocks[-1].second.out.view(self.clients, self.batch, WIDTHS[-1])
+
+    def _forward(self, w: Tensor, images: Tensor, save: bool) -> None:
+        plan, stem = self.plan, self.plan.stem
+        self.working[:, : self.layout.size].copy_(w)
+        stem_forward(
+            stem.conv, images, self.working, stem.w_off, stem.xhat, stem.rstd, plan.tile("stem", stem.conv),
+            precision=self.dot, eps=self.eps,
+        )  # fmt: skip
+        pool(stem.xhat, w, stem.p_off, plan.pooled, plan.taken)
+        x = plan.pooled
+        for block in plan.blocks:
+            residual = x
+            if block.down is not None:
+                with self.lane.beside():
+                    self._conv(block.down, x, w, save, relu=False)
+                residual = block.down.out
+            self._conv(block.first, x, w, save)
+            if block.down is not None:
+                self.lane.join()
+            self._conv(block.second, block.first.out, w, save, residual=residual)
+            x = block.second.out
+
+    def _conv(
+        self, unit: Unit, x: Tensor, w: Tensor, save: bool, residual: Tensor | None = None, relu: bool = True
+    ) -> None:
+        conv_forward(
+            unit.conv, x, self.working, unit.w_off, w, unit.p_off, unit.out, self.plan.tile("forward", unit.conv),
+            residual=residual, relu=relu, xhat=unit.xhat if save else None, rstd=unit.rstd if save else None,
+            precision=self.dot, eps=self.eps,
+        )  # fmt: skip
+
+    def _behind(self, unit: Unit, w: Tensor, relu: bool = True) -> Behind:
+        act = unit.out if relu else None
+        return Behind(
+            act, unit.xhat, unit.rstd, w, unit.p_off, unit.dz, unit.dy, self.plan.parts, unit.part_off
+        )  # fmt: skip
+
+    def _block_backward(self, i: int, w: Tensor, grad: Tensor) -> None:
+        """From ``dz`` and ``dy`` of the block's second convolution to those of the block before."""
+        plan, block = self.plan, self.plan.blocks[i]
+        before = plan.blocks[i - 1].second if i > 0 else None
+        x = before.out if before is not None else plan.pooled
+        first, second, down = block.first, block.second, block.down
+        assert second.dz is not None
+        conv_backward(
+            second.conv, second.dy, self.working, second.w_off, plan.tile("backward", second.conv),
+            behind=self._behind(first, w), precision=self.dot,
+        )  # fmt: skip
+        if down is not None:
+            norm_backward(second.dz, self._behind(down, w, relu=False), norm_rows(down.conv))
+        with self.lane.beside():
+            self._weight(second, first.out, grad)
+            self._weight(first, x, grad)
+            if down is not None:
+                self._weight(down, x, grad)
+        self._input_gradient(block, before, w)
+
+    def _input_gradient(self, block: BlockPlan, before: Unit | None, w: Tensor) -> None:
+        first, down = block.first, block.down
+        fused = block.dx is None and before is not None
+        conv_backward(
+            first.conv, first.dy, self.working, first.w_off, self.plan.tile("backward", first.conv),
+            out=block.dx, behind=self._behind(before, w) if fused and before is not None else None,
+            add=block.second.dz if down is None else None,
+            dy_down=None if down is None else down.dy, down_off=0 if down is None else down.w_off,
+            precision=self.dot,
+        )  # fmt: skip
+        if before is not None and block.dx is not None:
+            norm_backward(block.dx, self._behind(before, w), norm_rows(before.conv))
+
+    def _weight(self, unit: Unit, x: Tensor, grad: Tensor) -> None:
+        out, offset = grad[None], unit.w_off
+        if self.layer1_parts is not None and self.layer1[0] <= offset < self.layer1[1]:
+            out, offset = self.layer1_parts, offset - self.layer1[0]
+        conv_weight(unit.conv, x, unit.dy, out, offset, self.plan.tile("weight", unit.conv), precision=self.dot)
+
+    def _stem_backward(self, w: Tensor, images: Tensor, grad: Tensor) -> None:
+        stem, d = self.plan.stem, self.plan.blocks[0].dx
+        assert d is not None
+        pool_backward(d, self.plan.taken, self._behind(stem, w, relu=False), stem.conv.side_out**2)
+        stem_weight(
+            stem.conv, images, stem.dy, self.stem_parts, 0, self.plan.tile("stem-weight", stem.conv),
+            precision=self.dot,
+        )  # fmt: skip
+
+    def _reduce(self, grad: Tensor) -> None:
+        """Sums of the split reductions; norms last, since their places lie between layer 1's convolutions."""
+        sum_splits(self.stem_parts, grad, self.plan.stem.w_off)
+        if self.layer1_parts is not None:
+            sum_splits(self.layer1_parts, grad, self.layer1[0])
+        sum_parts(self.plan.parts, self.plan.table, grad)
+
+

@@ -1,0 +1,186 @@
+"""The stem with a client axis: 7x7 convolution, GroupNorm, ReLU and 3x3 max-pooling, forward and backward.
+
+With 3 channels a reduction over taps times channels (147, padded to a multiple of the step) is gathered number by
+number; one program holds a whole sample of 16x16 pixels, so that its GroupNorm is fused.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from fedsmoo.kernels.conv import finish_forward
+from fedsmoo.kernels.layout import Conv
+from fedsmoo.kernels.norm import Behind, finish_backward
+from fedsmoo.kernels.runtime import launch
+from fedsmoo.kernels.tiles import Tile
+
+NOT_TAKEN = 9  # the pooling window's largest number was not positive: no gradient passes
+
+
+@triton.jit
+def patch(
+    x, rows, live, k,
+    CIN: tl.constexpr, TAPS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
+    HI: tl.constexpr, HO: tl.constexpr,
+):  # fmt: skip
+    """The numbers ``[rows, k]`` that reduction indices ``k = (tap_h, tap_v, channel)`` meet at output pixels."""
+    h = ((rows % (HO * HO)) // HO * STRIDE - PAD)[:, None] + (k // (TAPS * CIN))[None, :]
+    v = (rows % HO * STRIDE - PAD)[:, None] + (k // CIN % TAPS)[None, :]
+    seen = live[:, None] & (k < TAPS * TAPS * CIN)[None, :] & (h >= 0) & (h < HI) & (v >= 0) & (v < HI)
+    at = (((rows // (HO * HO) * HI)[:, None] + h) * HI + v) * CIN + (k % CIN)[None, :]
+    return tl.load(x + at, mask=seen, other=0.0)
+
+
+@triton.jit
+def stem_forward_kernel(
+    x, w, xhat, rstd, B, w_row, w_off, eps,
+    CIN: tl.constexpr, COUT: tl.constexpr, TAPS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
+    HI: tl.constexpr, HO: tl.constexpr, GW: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    client = tl.program_id(1).to(tl.int64)
+    tile = tl.program_id(0) // (COUT // BN)
+    cols = (tl.program_id(0) % (COUT // BN)) * BN + tl.arange(0, BN)
+    rows = tile * BM + tl.arange(0, BM)
+    x += client * B * HI * HI * CIN
+    w += client * w_row + w_off
+    acc = tl.zeros((BM, BN), tl.float32)
+    for first in range(0, TAPS * TAPS * CIN, BK):
+        k = first + tl.arange(0, BK)
+        a = patch(x, rows, rows < B * HO * HO, k, CIN, TAPS, STRIDE, PAD, HI, HO)
+        b = tl.load(w + k[:, None] * COUT + cols[None, :], mask=(k < TAPS * TAPS * CIN)[:, None], other=0.0)
+        acc = tl.dot(a, b, acc, input_precision=PRECISION)
+    finish_forward(
+        acc, client, tile, rows, cols, B, x, w, 0, 0, xhat, xhat, rstd, eps,
+        COUT, HO * HO, GW, BN // GW, BM, False, False, False, True,
+    )  # fmt: skip
+
+
+def stem_forward(
+    conv: Conv, x: Tensor, w: Tensor, w_off: int, xhat: Tensor, rstd: Tensor, tile: Tile, *,
+    precision: str = "ieee", eps: float = 1e-5,
+) -> None:  # fmt: skip
+    """Normalised convolution output of images ``x [C, B, H, H, 3]``; gamma and beta are applied by :func:`pool`."""
+    clients, batch = x.shape[:2]
+    launch(
+        stem_forward_kernel, (-(-batch * conv.side_out**2 // tile.rows) * (conv.outside // tile.cols), clients),
+        x, w, xhat, rstd, batch, w.stride(0), w_off, eps,
+        CIN=conv.inside, COUT=conv.outside, TAPS=conv.taps, STRIDE=conv.stride, PAD=conv.pad,
+        HI=conv.side_in, HO=conv.side_out, GW=conv.outside // rstd.shape[-1],
+        BM=tile.rows, BN=tile.cols, BK=tile.inner, PRECISION=precision, num_warps=tile.warps, num_stages=tile.stages,
+    )  # fmt: skip
+
+
+@triton.jit
+def pool_kernel(
+    xhat, p, out, taken, B, p_row, p_off,
+    CH: tl.constexpr, HI: tl.constexpr, HO: tl.constexpr, BM: tl.constexpr, NONE: tl.constexpr,
+):  # fmt: skip
+    client = tl.program_id(1).to(tl.int64)
+    rows = tl.program_id(0) * BM + tl.arange(0, BM)
+    cols = tl.arange(0, CH)
+    live = rows < B * HO * HO
+    scale = tl.load(p + client * p_row + p_off + cols)[None, :]
+    shift = tl.load(p + client * p_row + p_off + CH + cols)[None, :]
+    best = tl.zeros((BM, CH), tl.float32)
+    which = tl.full((BM, CH), NONE, tl.int32)
+    for tap in range(9):
+        h = (rows % (HO * HO)) // HO * 2 - 1 + tap // 3
+        v = rows % HO * 2 - 1 + tap % 3
+        seen = live & (h >= 0) & (h < HI) & (v >= 0) & (v < HI)
+        at = client * B * HI * HI * CH + ((rows // (HO * HO) * HI + h) * HI + v)[:, None] * CH + cols[None, :]
+        z = tl.load(xhat + at, mask=seen[:, None], other=0.0).to(tl.float32) * scale + shift
+        better = seen[:, None] & (z > best)
+        best = tl.where(better, z, best)
+        which = tl.where(better, tap, which)
+    at = client * B * HO * HO * CH + rows[:, None] * CH + cols[None, :]
+    tl.store(out + at, best, mask=live[:, None])
+    tl.store(taken + at, which.to(tl.uint8), mask=live[:, None])
+
+
+def pool(xhat: Tensor, p: Tensor, p_off: int, out: Tensor, taken: Tensor, rows: int = 64) -> None:
+    """``out = maxpool(relu(gamma * xhat + beta))``, 3x3 with stride 2; ``taken`` (uint8) keeps the winning taps."""
+    clients, batch, side, _, channels = xhat.shape
+    launch(
+        pool_kernel, (-(-batch * out.shape[2] ** 2 // rows), clients), xhat, p, out, taken, batch, p.stride(0), p_off,
+        CH=channels, HI=side, HO=out.shape[2], BM=rows, NONE=NOT_TAKEN, num_warps=4,
+    )  # fmt: skip
+
+
+@triton.jit
+def pool_backward_kernel(
+    d, taken, xhat, rstd, p, dy, part, B, p_row, p_off, part_row, part_off,
+    CH: tl.constexpr, HI: tl.constexpr, HO: tl.constexpr, GW: tl.constexpr, BM: tl.constexpr,
+):  # fmt: skip
+    client = tl.program_id(1).to(tl.int64)
+    tile = tl.program_id(0) // (CH // GW)
+    cols = (tl.program_id(0) % (CH // GW)) * GW + tl.arange(0, GW)
+    rows = tile * BM + tl.arange(0, BM)
+    live = rows < B * HI * HI
+    acc = tl.zeros((BM, GW), tl.float32)
+    for tap in range(9):
+        h = (rows % (HI * HI)) // HI + 1 - tap // 3
+        v = rows % HI + 1 - tap % 3
+        inside = (h >= 0) & (h < 2 * HO) & (h % 2 == 0) & (v >= 0) & (v < 2 * HO) & (v % 2 == 0)
+        mask = (live & inside)[:, None]
+        pixel = (rows // (HI * HI) * HO + h // 2) * HO + v // 2
+        at = client * B * HO * HO * CH + pixel[:, None] * CH + cols[None, :]
+        won = tl.load(taken + at, mask=mask, other=255).to(tl.int32) == tap
+        acc += tl.load(d + at, mask=mask & won, other=0.0)
+    finish_backward(
+        acc, client, tile, rows, cols, B, xhat, xhat, rstd, p, p_row, p_off, dy, dy, part, part_row, part_off,
+        CH, HI * HI, GW, 1, BM, False, False,
+    )  # fmt: skip
+
+
+def pool_backward(d: Tensor, taken: Tensor, layer: Behind, rows: int, warps: int = 8) -> None:
+    """Takes the pooled map's gradient ``d`` back through pooling, ReLU and GroupNorm to the stem's convolution."""
+    clients, batch, side, _, channels = layer.xhat.shape
+    width = layer.group_width
+    launch(
+        pool_backward_kernel, (-(-batch * side * side // rows) * (channels // width), clients),
+        d, taken, layer.xhat, layer.rstd, layer.p, layer.dy, layer.part,
+        batch, layer.p.stride(0), layer.p_off, layer.part.stride(0), layer.part_off,
+        CH=channels, HI=side, HO=d.shape[2], GW=width, BM=rows, num_warps=warps,
+    )  # fmt: skip
+
+
+@triton.jit
+def stem_weight_kernel(
+    x, dy, out, B, splits, out_row, out_split, out_off,
+    CIN: tl.constexpr, COUT: tl.constexpr, TAPS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
+    HI: tl.constexpr, HO: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    client = tl.program_id(1).to(tl.int64)
+    split = tl.program_id(0) % splits
+    k = tl.program_id(0) // splits * BN + tl.arange(0, BN)
+    cols = tl.arange(0, COUT)
+    x += client * B * HI * HI * CIN
+    dy += client * B * HO * HO * COUT
+    total = B * HO * HO
+    blocks = tl.cdiv(tl.cdiv(total, BK), splits)
+    acc = tl.zeros((COUT, BN), tl.float32)
+    for block in range(blocks):
+        rows = (split * blocks + block) * BK + tl.arange(0, BK)
+        a = tl.load(dy + rows[:, None] * COUT + cols[None, :], mask=(rows < total)[:, None], other=0.0)
+        b = patch(x, rows, rows < total, k, CIN, TAPS, STRIDE, PAD, HI, HO)
+        acc = tl.dot(tl.trans(a), b, acc, input_precision=PRECISION)
+    out += client * out_row + split.to(tl.int64) * out_split + out_off
+    tl.store(out + k[:, None] * COUT + cols[None, :], tl.trans(acc), mask=(k < TAPS * TAPS * CIN)[:, None])
+
+
+def stem_weight(
+    conv: Conv, x: Tensor, dy: Tensor, out: Tensor, offset: int, tile: Tile, *, precision: str = "ieee"
+) -> None:
+    """The gradient of the stem's weights; part ``s`` of the reduction goes to ``out[s, c, offset:]``."""
+    clients, batch = x.shape[:2]
+    tiles = -(-conv.taps**2 * conv.inside // tile.cols)
+    launch(
+        stem_weight_kernel, (tiles * out.shape[0], clients),
+        x, dy, out, batch, out.shape[0], out.stride(1), out.stride(0), offset,
+        CIN=conv.inside, COUT=conv.outside, TAPS=conv.taps, STRIDE=conv.stride, PAD=conv.pad,
+        HI=conv.side_in, HO=conv.side_out, BN=tile.cols, BK=tile.inner, PRECISION=precision,
+        num_warps=tile.warps, num_stages=tile.stages,
+    )  # fmt: skip

@@ -1,0 +1,83 @@
+"""Tile sizes of the kernels: a small table by kind of product and shape, chosen by timing on an H200."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fedsmoo.kernels.layout import Conv
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Rows and columns of a program's output tile, the step of its reduction, its warps and its pipeline's depth."""
+
+    rows: int
+    cols: int
+    inner: int
+    warps: int
+    stages: int
+
+
+# Keys are "kind:channels", with the channels on the side whose GroupNorm shares the tile (outputs for "forward",
+# inputs for "backward") and of the output for "weight". Forward tiles, and backward tiles of stride 1, hold whole
+# samples (rows a multiple of the map's pixels) and whole groups (columns a multiple of half the channels).
+BF16: dict[str, Tile] = {
+    "forward:64": Tile(128, 64, 64, 4, 3),
+    "forward:128": Tile(64, 64, 64, 4, 4),
+    "forward:256": Tile(64, 128, 64, 4, 4),
+    "forward:512": Tile(64, 256, 64, 8, 3),
+    "backward:64": Tile(128, 64, 64, 8, 3),
+    "backward:128": Tile(64, 64, 64, 4, 4),
+    "backward:256": Tile(64, 128, 64, 8, 4),
+    "backward:512": Tile(64, 256, 64, 8, 3),
+    "strided:64": Tile(64, 64, 64, 4, 4),
+    "strided:128": Tile(64, 64, 64, 4, 4),
+    "strided:256": Tile(64, 64, 64, 4, 4),
+    "weight:64": Tile(64, 64, 64, 4, 3),
+    "weight:128": Tile(64, 128, 64, 4, 3),
+    "weight:256": Tile(128, 128, 64, 8, 3),
+    "weight:512": Tile(128, 128, 64, 8, 2),
+    "stem:64": Tile(256, 64, 32, 8, 2),
+    "stem-weight:64": Tile(64, 32, 64, 4, 2),
+}
+
+# Twice the bytes per number: half the reduction step keeps the same shared memory.
+TF32: dict[str, Tile] = {
+    key: Tile(t.rows, t.cols, min(t.inner, 32), t.warps, min(t.stages, 3)) for key, t in BF16.items()
+}
+
+# Without matrix units each product is unrolled in registers: small tiles, short steps.
+FP32: dict[str, Tile] = {
+    "forward:64": Tile(64, 32, 16, 4, 2),
+    "forward:128": Tile(32, 64, 16, 4, 2),
+    "forward:256": Tile(16, 128, 16, 4, 2),
+    "forward:512": Tile(16, 256, 16, 8, 2),
+    "backward:64": Tile(64, 32, 16, 4, 2),
+    "backward:128": Tile(32, 64, 16, 4, 2),
+    "backward:256": Tile(16, 128, 16, 4, 2),
+    "backward:512": Tile(16, 256, 16, 8, 2),
+    "strided:64": Tile(32, 32, 16, 4, 2),
+    "strided:128": Tile(32, 32, 16, 4, 2),
+    "strided:256": Tile(32, 32, 16, 4, 2),
+    "weight:64": Tile(64, 32, 16, 4, 2),
+    "weight:128": Tile(64, 32, 16, 4, 2),
+    "weight:256": Tile(64, 64, 16, 4, 2),
+    "weight:512": Tile(64, 64, 16, 4, 2),
+    "stem:64": Tile(256, 32, 16, 8, 2),
+    "stem-weight:64": Tile(64, 32, 16, 4, 2),
+}
+
+TABLES: dict[str, Mapping[str, Tile]] = {"bf16": BF16, "tf32": TF32, "tf32x3": FP32, "fp32": FP32}
+
+
+def key_of(kind: str, conv: Conv) -> str:
+    """The table's key for a kind of product of one convolution."""
+    if kind == "backward":
+        return f"{'strided' if conv.stride > 1 else 'backward'}:{conv.inside}"
+    return f"{kind}:{conv.outside}"
+
+
+def splits_for(clients: int, programs: int, most: int, multiprocessors: int = 132) -> int:
+    """Into how many parts to cut a reduction so that each multiprocessor has about three programs."""
+    return max(1, min(most, -(-3 * multiprocessors // (clients * programs))))

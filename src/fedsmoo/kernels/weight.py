@@ -1,0 +1,91 @@
+"""Weight gradients with a client axis: products whose reduction runs over a client's output pixels.
+
+The stored kernel is one matrix ``[taps * taps * Cin, Cout]``, so each tile lies inside one tap. Where there are too
+few tiles to fill the device the reduction is cut into parts, summed afterwards in a fixed order: no atomics.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from fedsmoo.kernels.layout import Conv
+from fedsmoo.kernels.runtime import launch
+from fedsmoo.kernels.tiles import Tile
+
+
+@triton.jit
+def conv_weight_kernel(
+    x, dy, out, B, splits, out_row, out_split, out_off,
+    CIN: tl.constexpr, COUT: tl.constexpr, TAPS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
+    HI: tl.constexpr, HO: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    client = tl.program_id(1).to(tl.int64)
+    split = tl.program_id(0) % splits
+    tile = tl.program_id(0) // splits
+    first = tile // (COUT // BN) * BM
+    cols = (tile % (COUT // BN)) * BN + tl.arange(0, BN)
+    tap = first // CIN
+    shift_h = tap // TAPS - PAD
+    shift_v = tap % TAPS - PAD
+    channels = first % CIN + tl.arange(0, BM)
+    x += client * B * HI * HI * CIN
+    dy += client * B * HO * HO * COUT
+    total = B * HO * HO
+    blocks = tl.cdiv(tl.cdiv(total, BK), splits)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for block in range(blocks):
+        rows = (split * blocks + block) * BK + tl.arange(0, BK)
+        live = rows < total
+        h = (rows % (HO * HO)) // HO * STRIDE + shift_h
+        v = rows % HO * STRIDE + shift_v
+        seen = live & (h >= 0) & (h < HI) & (v >= 0) & (v < HI)
+        pixel = (rows // (HO * HO) * HI + h) * HI + v
+        a = tl.load(x + pixel[:, None] * CIN + channels[None, :], mask=seen[:, None], other=0.0)
+        b = tl.load(dy + rows[:, None] * COUT + cols[None, :], mask=live[:, None], other=0.0)
+        acc = tl.dot(tl.trans(a), b, acc, input_precision=PRECISION)
+    out += client * out_row + split.to(tl.int64) * out_split + out_off
+    tl.store(out + (first + tl.arange(0, BM))[:, None] * COUT + cols[None, :], acc)
+
+
+def conv_weight(
+    conv: Conv, x: Tensor, dy: Tensor, out: Tensor, offset: int, tile: Tile, *, precision: str = "ieee"
+) -> None:
+    """The gradient of a convolution's weights from its input ``x`` and the gradient ``dy`` of its output.
+
+    Args:
+        out: ``[S, C, *]`` float32; part ``s`` of the reduction goes to ``out[s, c, offset:]``.
+    """
+    clients, batch = x.shape[:2]
+    tiles = conv.taps**2 * (conv.inside // tile.rows) * (conv.outside // tile.cols)
+    launch(
+        conv_weight_kernel, (tiles * out.shape[0], clients),
+        x, dy, out, batch, out.shape[0], out.stride(1), out.stride(0), offset,
+        CIN=conv.inside, COUT=conv.outside, TAPS=conv.taps, STRIDE=conv.stride, PAD=conv.pad,
+        HI=conv.side_in, HO=conv.side_out, BM=tile.rows, BN=tile.cols, BK=tile.inner, PRECISION=precision,
+        num_warps=tile.warps, num_stages=tile.stages,
+    )  # fmt: skip
+
+
+@triton.jit
+def sum_splits_kernel(parts, grad, splits, count, part_row, part_split, grad_row, grad_off, BC: tl.constexpr):
+    client = tl.program_id(1).to(tl.int64)
+    at = tl.program_id(0) * BC + tl.arange(0, BC)
+    here = parts + client * part_row + at
+    acc = tl.zeros((BC,), tl.float32)
+    for _ in range(splits):
+        acc += tl.load(here, mask=at < count, other=0.0)
+        here += part_split
+    tl.store(grad + client * grad_row + grad_off + at, acc, mask=at < count)
+
+
+def sum_splits(parts: Tensor, grad: Tensor, offset: int) -> None:
+    """``grad[c, offset + i] = sum_s parts[s, c, i]``, added in the order of ``s``."""
+    splits, clients, count = parts.shape
+    launch(
+        sum_splits_kernel, (-(-count // 1024), clients),
+        parts, grad, splits, count, parts.stride(1), parts.stride(0), grad.stride(0), offset,
+        BC=1024, num_warps=4,
+    )  # fmt: skip

@@ -1,0 +1,37 @@
+"""The kernels run on the GPU where there is one, else on the CPU under Triton's interpreter."""
+
+import importlib.util
+import os
+
+import pytest
+import torch
+
+TRITON = importlib.util.find_spec("triton") is not None
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+if TRITON and DEVICE == "cpu":
+    os.environ["TRITON_INTERPRET"] = "1"  # before Triton is first imported: its own functions look at it, too
+    import triton.runtime.interpreter as interpreter
+
+    _patch = interpreter._patch_lang_tensor
+
+    def _patch_with_index(tensor, scope):
+        """Loop bounds are arrays of one element, which newer NumPy no longer turns into an int by itself."""
+        _patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    interpreter._patch_lang_tensor = _patch_with_index
+
+
+@pytest.fixture()
+def device():
+    if not TRITON:
+        pytest.skip("triton is not installed")
+    return DEVICE
+
+
+@pytest.fixture()
+def draw(device):
+    """``draw(*shape)``: standard normal float32 numbers on the device, the same in every run."""
+    generator = torch.Generator().manual_seed(20230723)
+    return lambda *shape: torch.randn(*shape, generator=generator).to(device)
