@@ -14,6 +14,7 @@ from fedsmoo.data.check import from_arrays
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.partition import Partition
 from fedsmoo.data.sources import load
+from fedsmoo.data.splitfile import checked
 from fedsmoo.engines.task import SampleLoss, cross_entropy
 from fedsmoo.experiment.config import Config
 from fedsmoo.experiment.loop import Callback, Result
@@ -69,22 +70,9 @@ def simulate(
         config, algorithm = config.replace(algorithm=algorithm), None  # type: ignore[assignment]
     indices = None
     if client_indices is not None:
-        indices = checked_indices(client_indices, len(data.x_train))
+        indices = checked([np.asarray(i) for i in client_indices], len(data.x_train), "client_indices")
     elif isinstance(partition, str):
         config = config.replace(partition=partition)
     else:
         indices = partition.split(data.y_train.numpy(), data.classes, clients, config.seed)
     return assemble(config, algorithm, data, flat, indices, loss).run(callback)  # type: ignore[arg-type]
-
-
-def checked_indices(client_indices: Sequence[Sequence[int] | np.ndarray], samples: int) -> list[np.ndarray]:
-    """Each client's samples as integer arrays within the training part."""
-    out = []
-    for i, each in enumerate(client_indices):
-        array = np.asarray(each)
-        if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iu":
-            raise FedsmooError(f"client_indices[{i}] must be a non-empty list of whole numbers")
-        if array.min() < 0 or array.max() >= samples:
-            raise FedsmooError(f"client_indices[{i}] points outside the {samples} training samples")
-        out.append(array.astype(np.int64))
-    return out

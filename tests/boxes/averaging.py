@@ -75,7 +75,7 @@ def fedopt(
 
     In the published box the first moment is ``m_t = b1 m_{t-1} + (1 - b1) Delta_t`` for all three, the second moment is
     fed by Delta_t itself and not by m_t, v_{-1} = tau^2, and nothing is corrected for its bias. FedAdagrad has b1 like
-    the others; the paper's experiments and its theory set it to 0. FedAvgM's momentum is the heavy ball of SGD:
+    the others; 0 makes it plain Adagrad. FedAvgM's momentum is the heavy ball of SGD:
     ``p = b1 p + Delta`` without the factor (1 - b1).
     """
     w, last = w0, {}

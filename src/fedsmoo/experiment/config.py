@@ -74,6 +74,7 @@ class Config(Training):
     u: float = setting(0.1, "dirichlet: concentration; smaller is more heterogeneous", group="data")
     c: int = setting(3, "pathological: classes per client", group="data")
     replacement: bool = setting(True, "clients draw their samples with replacement, as in the paper", group="data")
+    refill: bool = setting(False, "with replacement: deal classes from refilled decks, as released code does", group="data")
     split: str | None = setting(None, "a split file instead of a partition rule", group="data")
     clients: int = setting(100, "clients in all (m)", group="data")
     engine: str = setting("auto", "who runs the steps", ("auto", "serial", "batched", "vmap"), group="machine")

@@ -110,6 +110,19 @@ def make_device(name: str) -> torch.device:
     return device
 
 
+def make_partition(config: Config) -> partitions.Partition:
+    """The rule that a config names; ``dirichlet-0.6`` says its own concentration."""
+    kind, _, value = config.partition.partition("-")
+    if kind not in partitions.PARTITIONS:
+        raise unknown("partition", config.partition, [*partitions.PARTITIONS, "natural"])
+    fields = {f.name for f in dataclasses.fields(partitions.PARTITIONS[kind])}
+    options = {n: getattr(config, n) for n in ("u", "c", "replacement", "refill") if n in fields}
+    for own in ("u", "c"):
+        if value:
+            options.pop(own, None)
+    return partitions.parse(config.partition, **options)
+
+
 def make_clients(config: Config, data: Dataset) -> list[np.ndarray]:
     """Who holds which samples, from a split file, from the data's own clients, or by a rule."""
     if config.split is not None:
@@ -118,7 +131,7 @@ def make_clients(config: Config, data: Dataset) -> list[np.ndarray]:
         if data.natural is None:
             raise FedsmooError(f"the data set {data.name!r} has no natural clients: choose another partition")
         return [i.numpy() for i in data.natural]
-    rule = partitions.parse(config.partition, u=config.u, c=config.c, replacement=config.replacement)
+    rule = make_partition(config)
     labels = data.y_train.cpu().numpy()
     return rule.split(labels if labels.ndim == 1 else labels[:, 0], data.classes, config.clients, config.seed)
 

@@ -1,0 +1,89 @@
+"""``fedsmoo data``: get a data set, split it over clients, look at a split."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedsmoo.commands.console import console
+from fedsmoo.core.errors import FedsmooError
+from fedsmoo.data.download import fetch_dataset
+from fedsmoo.data.partition import to_rule
+from fedsmoo.data.sources import load
+from fedsmoo.data.splitfile import load_split, read_split, save_split
+from fedsmoo.experiment.config import Config
+from fedsmoo.experiment.resolve import make_clients, make_partition
+
+app = typer.Typer(help="Get data sets, split them over clients, look at splits.", no_args_is_help=True)
+Where = Annotated[str | None, typer.Option("--data", help="Folder or .npz of the data set (default: the cache).")]
+Text = Annotated[str | None, typer.Option(show_default=False)]
+
+
+@app.command("get", help="Download a data set into the cache (or --to a folder), with checksum and resume.")
+def get(name: str, to: Annotated[Path | None, typer.Option(help="Folder (default: the cache).")] = None) -> None:
+    console().print(f"{name}: {fetch_dataset(name, to)}", soft_wrap=True)
+
+
+@app.command("split", help="Divide a data set over clients and keep the division in a small file.")
+def split(
+    dataset: str,
+    out: Annotated[Path, typer.Option(help="The split file to write.")],
+    partition: Annotated[str, typer.Option(help="iid, dirichlet, pathological, natural.")] = "dirichlet",
+    u: Annotated[float, typer.Option(help="dirichlet: concentration.")] = 0.1,
+    c: Annotated[int, typer.Option(help="pathological: classes per client.")] = 3,
+    replacement: Annotated[bool, typer.Option(help="Draw with replacement, as in the paper.")] = True,
+    clients: Annotated[int, typer.Option(help="Clients in all.")] = 100,
+    seed: int = 0,
+    data: Where = None,
+) -> None:
+    config = Config(
+        dataset=dataset, data=data, partition=partition, u=u, c=c, replacement=replacement, clients=clients, seed=seed
+    )
+    loaded = load(dataset, data, seed)
+    refuse_existing(out)
+    rule = {"name": "natural"} if partition == "natural" else to_rule(make_partition(config))
+    save_split(out, make_clients(config, loaded), loaded, rule, seed)
+    console().print(f"{out}: {clients} clients of {dataset}, {partition}, seed {seed}", soft_wrap=True)
+
+
+@app.command("import", help="Turn another simulator's index lists or client arrays into a split file.")
+def import_(
+    source: Path,
+    dataset: Annotated[str, typer.Option(help="The data set that it divides.")],
+    out: Annotated[Path, typer.Option(help="The split file to write.")],
+    data: Where = None,
+) -> None:
+    from fedsmoo.data.splitfile import import_split
+
+    loaded = load(dataset, data)
+    refuse_existing(out)
+    indices = import_split(source, loaded)
+    save_split(out, indices, loaded, {"name": "imported"}, 0)
+    console().print(f"{out}: {len(indices)} clients of {dataset}", soft_wrap=True)
+
+
+@app.command("show", help="A split in numbers and pictures: who holds which class, and class totals.")
+def show(
+    split: Path,
+    data: Where = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the pictures (default: beside the split).")] = None,
+    suffix: Annotated[str, typer.Option("--format", help="png, pdf or svg.")] = "png",
+) -> None:
+    from fedsmoo.report.partition_figures import describe, draw
+
+    content = read_split(split)
+    loaded = load(content["dataset"], data, content["seed"])
+    indices = load_split(split, loaded)
+    folder = out or split.parent
+    screen = console()
+    for line in describe(indices, loaded):
+        screen.print(line)
+    for path in draw(indices, loaded, content, folder, split.stem, suffix):
+        screen.print(f"picture: {path}", soft_wrap=True)
+
+
+def refuse_existing(path: Path) -> None:
+    if path.exists():
+        raise FedsmooError(f"{path} already exists: choose another --out, nothing was overwritten")
