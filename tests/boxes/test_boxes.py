@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedsmoo import algorithms
+from fedsmoo import algorithms, simulate
 from fedsmoo.core import Algorithm
 from fedsmoo.core.local import LocalRule
 from fedsmoo.data.cohort import cohort
@@ -34,6 +34,7 @@ from .task import cnn, gradients, small_task, weights_of
 ROUNDS, M, N, SEED, BATCH, EPOCHS = 6, 6, 3, 4, 4, 2
 LR, DECAY, WEIGHT_DECAY = 0.2, 0.9, 0.01
 TASK = small_task()
+DATA = Dataset("boxes", TASK.x, TASK.y, TASK.x, TASK.y, TASK.classes)
 INDICES = [np.array(rows) for rows in TASK.clients]
 SIZES = {i: float(len(rows)) for i, rows in enumerate(TASK.clients)}
 
@@ -108,24 +109,18 @@ def make_algorithm(case: Case) -> Algorithm:
     return algorithms.Relaxed(made, options["relaxed"]) if "relaxed" in options else made
 
 
+def numbers(weighted: bool) -> dict[str, Any]:
+    """The settings of a run that make its rounds those of ``reference_rounds``."""
+    rounds = {"rounds": ROUNDS, "cohort": N, "seed": SEED, "eval_every": ROUNDS, "weighted": weighted}
+    return rounds | {"batch_size": BATCH, "local_epochs": EPOCHS, "lr": LR, "lr_decay": DECAY}
+
+
 def package_run(case: Case, engine_of: Callable[[Setup], Any]) -> list[dict[str, torch.Tensor]]:
     method, _, options = case
-    data = Dataset("boxes", TASK.x, TASK.y, TASK.x, TASK.y, TASK.classes)
-    task = Task(FlatModel(cnn()), data, torch.device("cpu"), torch.float64)
+    task = Task(FlatModel(cnn()), DATA, torch.device("cpu"), torch.float64)
     rule = LocalRule(WEIGHT_DECAY, CLIP[method], options.get("clip_scope", "all"))
     setup = Setup(task, make_algorithm(case), rule)
-    training = Training(
-        rounds=ROUNDS,
-        cohort=N,
-        batch_size=BATCH,
-        local_epochs=EPOCHS,
-        lr=LR,
-        lr_decay=DECAY,
-        weighted="weights" in options,
-        seed=SEED,
-        eval_every=ROUNDS,
-    )
-    simulation = Simulation(setup, engine_of(setup), training, INDICES)
+    simulation = Simulation(setup, engine_of(setup), Training(**numbers("weights" in options)), INDICES)
     models = []
     for _ in range(ROUNDS):
         simulation.advance()
@@ -134,11 +129,13 @@ def package_run(case: Case, engine_of: Callable[[Setup], Any]) -> list[dict[str,
 
 
 def largest_gap(case: Case, models: list[dict[str, torch.Tensor]]) -> float:
+    """Between the package's models of the last rounds and the reference's, over all numbers."""
     method, fields, options = case
     hyper = FIELDS[method] | fields | options | {"clip": CLIP[method], "weight_decay": WEIGHT_DECAY}
     net = cnn()
     expected = run(method, gradients(net), weights_of(net), reference_rounds(), M, hyper)
-    return max(float((a[k] - b[k]).abs().max()) for a, b in zip(expected, models, strict=True) for k in a)
+    last = expected[-len(models) :]
+    return max(float((a[k] - b[k]).abs().max()) for a, b in zip(last, models, strict=True) for k in a)
 
 
 @pytest.mark.parametrize("case", CASES, ids=name)
@@ -151,6 +148,28 @@ def test_batched_engine_follows_the_box(method: str) -> None:
     """All clients of the cohort at once, those with fewer steps masked out when they have finished."""
     case = (method, {}, {})
     assert largest_gap(case, package_run(case, Batched)) < 1e-10
+
+
+@pytest.mark.parametrize("engine", ["serial", "vmap"])
+def test_public_call_follows_the_box(engine: str) -> None:
+    """Every option at once, from the arguments of ``simulate`` to the trained module."""
+    options = {"clip_scope": "released", "weights": SIZES, "relaxed": 0.3}
+    result = simulate(
+        cnn(),
+        DATA,
+        make_algorithm(("FedSMOO", {}, {})),
+        client_indices=INDICES,
+        dtype="float64",
+        device="cpu",
+        engine=engine,
+        relaxed=0.3,
+        weight_decay=WEIGHT_DECAY,
+        clip=CLIP["FedSMOO"],
+        clip_scope="released",
+        **numbers(weighted=True),
+    )
+    models = [weights_of(result.model)]
+    assert largest_gap(("FedSMOO", {}, options), models) < 1e-10
 
 
 def test_every_method_of_the_package_has_a_box() -> None:
