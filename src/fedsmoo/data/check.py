@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -146,3 +147,23 @@ def channel_statistics(x: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]
         mean.append(m)
         std.append(s if s > 0 else 1.0)
     return tuple(mean), tuple(std)
+
+
+def checked(indices: Sequence[np.ndarray], samples: int, where: str) -> list[np.ndarray]:
+    """Lists of indices that every client can train on: whole numbers inside the data, none of them empty."""
+    if not len(indices):
+        raise FedsmooError(f"{where}: no clients")
+    out = []
+    for i, mine in enumerate(indices):
+        array = np.asarray(mine)
+        if array.size == 0:
+            raise FedsmooError(f"{where}: client {i} has no samples")
+        if array.ndim != 1 or array.dtype.kind not in "iu":
+            raise FedsmooError(f"{where}: client {i} is not a list of whole numbers")
+        if array.min() < 0 or array.max() >= samples:
+            raise FedsmooError(
+                f"{where}: client {i} points to sample {array.min() if array.min() < 0 else array.max()}, but the "
+                f"training part has samples 0 to {samples - 1}"
+            )
+        out.append(array.astype(np.int64))
+    return out

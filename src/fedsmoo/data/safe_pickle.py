@@ -23,10 +23,10 @@ def _latin1(text: str, encoding: str) -> bytes:
     return text.encode("latin-1")
 
 
-def _no_objects(kind: Any, *rest: Any) -> np.dtype:
-    """NumPy's dtype, except for those that hold objects."""
+def _dtype(kind: Any, *rest: Any) -> np.dtype:
+    """NumPy's dtype of numbers and strings, or plain object, whose elements then come from this same loader."""
     dtype = np.dtype(kind, *rest)
-    if dtype.hasobject:
+    if dtype.hasobject and dtype != np.dtype(object):
         raise pickle.UnpicklingError(f"dtype {dtype}")
     return dtype
 
@@ -43,7 +43,7 @@ def _empty_array(kind: Any, shape: Any, typecode: Any) -> np.ndarray:
 
 
 _ALLOWED = {
-    ("numpy", "dtype"): _no_objects,
+    ("numpy", "dtype"): _dtype,
     ("numpy", "ndarray"): _ArrayType,
     ("numpy.core.multiarray", "_reconstruct"): _empty_array,
     ("numpy._core.multiarray", "_reconstruct"): _empty_array,

@@ -6,6 +6,7 @@ one the folder ``$FEDSMOO_DATA`` or the user's cache is searched.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -149,9 +150,9 @@ def _from_archive(spec: Spec, place: Path) -> Arrays:
 
 def _cached(name: str, tree: Tree, read: Callable[[Tree], Arrays]) -> Arrays:
     """Decoded data from the cache, or read (and checked against checksums) and then kept there."""
-    key = fingerprint(tree)
-    file = user_cache() / "decoded" / f"{name}-{key[:16]}.safetensors"
-    return cached(file, key, lambda: read(tree))
+    place = hashlib.sha256(str(Path(tree.where).resolve()).encode("utf-8", "surrogateescape")).hexdigest()[:12]
+    file = user_cache() / "decoded" / f"{name}-{place}.safetensors"
+    return cached(file, fingerprint(tree), lambda: read(tree))
 
 
 def _to_dataset(name: str, arrays: Arrays) -> Dataset:

@@ -16,7 +16,11 @@ from typing import Any
 import numpy as np
 
 from fedsmoo.core.errors import FedsmooError
+from fedsmoo.data.check import checked
 from fedsmoo.data.dataset import Dataset
+from fedsmoo.data.import_split import import_split
+
+__all__ = ["checked", "import_split", "load_split", "read_split", "save_split"]
 
 FORMAT = "fedsmoo-split"
 VERSION = 1
@@ -95,23 +99,3 @@ def read_split(path: str | Path) -> dict[str, Any]:
 
 def _hash(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
-def checked(indices: Sequence[np.ndarray], samples: int, where: str) -> list[np.ndarray]:
-    """Lists of indices that every client can train on: whole numbers inside the data, none of them empty."""
-    if not len(indices):
-        raise FedsmooError(f"{where}: no clients")
-    out = []
-    for i, mine in enumerate(indices):
-        array = np.asarray(mine)
-        if array.size == 0:
-            raise FedsmooError(f"{where}: client {i} has no samples")
-        if array.ndim != 1 or array.dtype.kind not in "iu":
-            raise FedsmooError(f"{where}: client {i} is not a list of whole numbers")
-        if array.min() < 0 or array.max() >= samples:
-            raise FedsmooError(
-                f"{where}: client {i} points to sample {array.min() if array.min() < 0 else array.max()}, but the "
-                f"training part has samples 0 to {samples - 1}"
-            )
-        out.append(array.astype(np.int64))
-    return out
