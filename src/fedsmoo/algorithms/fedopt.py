@@ -29,16 +29,14 @@ class FedAvgM(FedAvg):
 
 
 @dataclass(frozen=True)
-class FedAdam(FedAvg):
-    """Adam on the server, without bias correction, from v = tau^2.
+class Adaptive(FedAvg):
+    """A server step divided by the root of a second moment v of the pseudo-gradients, from v = tau^2.
 
-    server   p <- beta1 p + (1 - beta1) D,   v <- beta2 v + (1 - beta2) D^2
-             w <- w + lr_server p / (sqrt(v) + tau)
+    server   p <- beta1 p + (1 - beta1) D,   w <- w + lr_server p / (sqrt(v) + tau)
     """
 
     lr_server: float = option(0.1, "server learning rate")
     beta1: float = option(0.9, "decay of the first moment")
-    beta2: float = option(0.99, "decay of the second moment")
     tau: float = option(1e-3, "degree of adaptivity: added to sqrt(v)")
     server = ("p", "v")
 
@@ -46,13 +44,27 @@ class FedAdam(FedAvg):
         return super().init(w).replace(v=torch.zeros_like(w) + self.tau**2)
 
     def second_moment(self, v: Tensor, d2: Tensor) -> Tensor:
-        return self.beta2 * v + (1 - self.beta2) * d2
+        raise NotImplementedError
 
     def aggregate(self, srv: Vectors, mean: Vectors, rnd: Round) -> Vectors:
         d = mean.w - srv.w
         p = self.beta1 * srv.p + (1 - self.beta1) * d
         v = self.second_moment(srv.v, d * d)
         return srv.replace(w=srv.w + self.lr_server * p / (v.sqrt() + self.tau), p=p, v=v)
+
+
+@dataclass(frozen=True)
+class FedAdam(Adaptive):
+    """Adam on the server, without bias correction, from v = tau^2.
+
+    server   p <- beta1 p + (1 - beta1) D,   v <- beta2 v + (1 - beta2) D^2
+             w <- w + lr_server p / (sqrt(v) + tau)
+    """
+
+    beta2: float = option(0.99, "decay of the second moment")
+
+    def second_moment(self, v: Tensor, d2: Tensor) -> Tensor:
+        return self.beta2 * v + (1 - self.beta2) * d2
 
 
 @dataclass(frozen=True)
@@ -67,7 +79,7 @@ class FedYogi(FedAdam):
 
 
 @dataclass(frozen=True)
-class FedAdagrad(FedAdam):
+class FedAdagrad(Adaptive):
     """FedAdam whose second moment only grows; no momentum by default.
 
     server   v <- v + D^2,   the rest as FedAdam

@@ -38,7 +38,7 @@ class FedSMOO(FedDyn):
     down = property(lambda self: ("w", "s") if self.agrees else ("w",))  # type: ignore[assignment]
     server = property(lambda self: ("lam",) if self.regularise else ())  # type: ignore[assignment]
     own = property(lambda self: ("mu",) * self.agrees + ("lam",) * self.regularise)  # type: ignore[assignment]
-    local = property(lambda self: ("s_hat",) if self.agrees else ())  # type: ignore[assignment]
+    local = property(lambda self: ("s_hat",) * (self.agrees and self.perturbation == "paper"))  # type: ignore[assignment]
     up = property(lambda self: ("w", "s_tilde") if self.agrees else ("w",))  # type: ignore[assignment]
 
     def slope(self, w: Tensor, grad: Gradient, down: Vectors, me: Vectors) -> tuple[Tensor, Vectors]:
@@ -48,7 +48,8 @@ class FedSMOO(FedDyn):
         if not self.correct:
             return grad(w + self.r * unit(g)), me
         s_hat = self.r * unit(g - me.mu - down.s)
-        return grad(w + s_hat), me.replace(mu=me.mu + s_hat - down.s, s_hat=s_hat)
+        me = me.replace(mu=me.mu + s_hat - down.s)
+        return grad(w + s_hat), me.replace(s_hat=s_hat) if self.local else me
 
     @property
     def base(self) -> type[Algorithm]:
