@@ -43,7 +43,8 @@ class Conv:
         return self.kernel // 2 - self.first_tap
 
 
-def _conv(name: str, inside: int, outside: int, kernel: int, stride: int, side_in: int) -> Conv:
+def live_conv(name: str, inside: int, outside: int, kernel: int, stride: int, side_in: int) -> Conv:
+    """A "same"-padded convolution on maps ``side_in`` wide, with the taps that meet a pixel there."""
     pad = kernel // 2
     side_out = (side_in + 2 * pad - kernel) // stride + 1
     live = [t for t in range(kernel) if any(0 <= o * stride + t - pad < side_in for o in range(side_out))]
@@ -67,15 +68,15 @@ def _blocks(side: int) -> list[Block]:
         for index in range(2):
             name = f"layer{stage}.{index}"
             stride = 2 if stage > 1 and index == 0 else 1
-            conv1 = _conv(f"{name}.conv1", inside, width, 3, stride, side)
-            conv2 = _conv(f"{name}.conv2", width, width, 3, 1, conv1.side_out)
-            down = _conv(f"{name}.downsample.0", inside, width, 1, stride, side) if stride == 2 else None
+            conv1 = live_conv(f"{name}.conv1", inside, width, 3, stride, side)
+            conv2 = live_conv(f"{name}.conv2", width, width, 3, 1, conv1.side_out)
+            down = live_conv(f"{name}.downsample.0", inside, width, 1, stride, side) if stride == 2 else None
             blocks.append(Block(name, conv1, conv2, down))
             inside, side = width, conv1.side_out
     return blocks
 
 
-STEM = _conv("conv1", IMAGE_CHANNELS, WIDTHS[0], 7, 2, IMAGE_SIDE)
+STEM = live_conv("conv1", IMAGE_CHANNELS, WIDTHS[0], 7, 2, IMAGE_SIDE)
 POOLED_SIDE = (STEM.side_out + 2 - 3) // 2 + 1
 BLOCKS = _blocks(POOLED_SIDE)
 CONVS = {c.name: c for b in BLOCKS for c in (b.conv1, b.conv2, b.down) if c is not None} | {STEM.name: STEM}

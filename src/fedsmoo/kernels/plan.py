@@ -109,5 +109,7 @@ class Plan:
             for half, name in enumerate(("weight", "bias")):
                 for first in range(0, width, COLUMNS):
                     source = unit.part_off + half * width + first
-                    rows.append([source, unit.part_tiles, 2 * width, self.layout.offsets[f"{unit.norm}.{name}"] + first])
+                    rows.append(
+                        [source, unit.part_tiles, 2 * width, self.layout.offsets[f"{unit.norm}.{name}"] + first]
+                    )
         return rows

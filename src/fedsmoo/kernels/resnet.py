@@ -17,7 +17,7 @@ from torch import Tensor
 from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.kernels.conv import conv_backward, conv_forward
 from fedsmoo.kernels.head import head_gradient, head_logits, head_weight, padded_classes
-from fedsmoo.kernels.layout import IMAGE_CHANNELS, IMAGE_SIDE, WIDTHS, live_layout
+from fedsmoo.kernels.layout import IMAGE_CHANNELS, IMAGE_SIDE, WIDTHS, Conv, live_layout
 from fedsmoo.kernels.norm import Behind, norm_backward, sum_parts
 from fedsmoo.kernels.plan import BlockPlan, Plan, Unit, norm_rows
 from fedsmoo.kernels.runtime import PRECISIONS, compiling, interpreted, require
@@ -87,13 +87,17 @@ class ResNet18Gradient:
         self.losses = torch.empty(clients, batch, device=self.device)
         self.dlogits = torch.empty(clients, batch, padded_classes(classes), device=self.device)
         self.features_grad = torch.empty_like(self.plan.blocks[-1].second.out)
-        self.stem_parts = torch.zeros(
-            max(4, splits_for(clients, 5, 16)), clients, self.plan.stem.p_off - self.plan.stem.w_off, device=self.device
-        )
         first, last = (self.layout.offsets[name] for name in LAYER1)
-        splits = splits_for(clients, 9, 8)
         self.layer1 = (first, last)
+        stem, conv = self.plan.stem, self.plan.blocks[0].first.conv
+        splits = splits_for(clients, 5, self._steps("stem-weight", stem.conv), least=4, most=16)
+        self.stem_parts = torch.zeros(splits, clients, stem.p_off - stem.w_off, device=self.device)
+        splits = splits_for(clients, 9, self._steps("weight", conv))
         self.layer1_parts = torch.zeros(splits, clients, last - first, device=self.device) if splits > 1 else None
+
+    def _steps(self, kind: str, conv: Conv) -> int:
+        """Steps of a weight gradient's reduction over one client's pixels."""
+        return -(-self.batch * conv.side_out**2 // self.plan.tile(kind, conv).inner)
 
     def __call__(
         self, w: Tensor, images: Tensor, labels: Tensor, weight: Tensor, out: Tensor | None = None
@@ -118,9 +122,7 @@ class ResNet18Gradient:
         self._forward(w, images, save=True)
         features = self._features()
         offset = self.layout.offsets["fc.weight"]
-        head_gradient(
-            features, w, offset, self.classes, labels, weight, self.losses, self.dlogits, self.features_grad
-        )
+        head_gradient(features, w, offset, self.classes, labels, weight, self.losses, self.dlogits, self.features_grad)
         with self.lane.beside():
             head_weight(features, self.dlogits, self.losses, grad, offset, self.classes, total)
         last = self.plan.blocks[-1].second
@@ -256,5 +258,3 @@ class ResNet18Gradient:
         if self.layer1_parts is not None:
             sum_splits(self.layer1_parts, grad, self.layer1[0])
         sum_parts(self.plan.parts, self.plan.table, grad)
-
-

@@ -176,7 +176,7 @@ def stem_weight(
 ) -> None:
     """The gradient of the stem's weights; part ``s`` of the reduction goes to ``out[s, c, offset:]``."""
     clients, batch = x.shape[:2]
-    tiles = -(-conv.taps**2 * conv.inside // tile.cols)
+    tiles = -(-(conv.taps**2) * conv.inside // tile.cols)
     launch(
         stem_weight_kernel, (tiles * out.shape[0], clients),
         x, dy, out, batch, out.shape[0], out.stride(1), out.stride(0), offset,

@@ -78,6 +78,10 @@ def key_of(kind: str, conv: Conv) -> str:
     return f"{kind}:{conv.outside}"
 
 
-def splits_for(clients: int, programs: int, most: int, multiprocessors: int = 132) -> int:
-    """Into how many parts to cut a reduction so that each multiprocessor has about three programs."""
-    return max(1, min(most, -(-3 * multiprocessors // (clients * programs))))
+def splits_for(clients: int, programs: int, steps: int, least: int = 1, most: int = 8) -> int:
+    """Into how many parts to cut a reduction of ``steps`` steps: about three programs for each multiprocessor.
+
+    A part has at least two steps; 132 is the number of multiprocessors of an H100 or H200.
+    """
+    wanted = max(least, -(-3 * 132 // (clients * programs)))
+    return max(1, min(wanted, most, steps // 2))

@@ -1,0 +1,120 @@
+"""The whole hand-batched gradient of ResNet-18-GN against autograd of the plain module in float64."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fedsmoo.core.errors import FedsmooError
+from fedsmoo.kernels import available, from_torchvision
+from fedsmoo.models.resnet import ResNet18GN
+
+CLASSES = 7
+
+
+def networks(count):
+    """Modules with drawn weights, norms included: with gamma = 1 and beta = 0 mistakes there would hide."""
+    torch.manual_seed(4)
+    nets = [ResNet18GN(classes=CLASSES) for _ in range(count)]
+    with torch.no_grad():
+        for net in nets:
+            for name, p in net.named_parameters():
+                if p.dim() == 1 and "fc" not in name:
+                    p.add_(0.3 * torch.randn_like(p))
+    return nets
+
+
+def truth(net, images, labels, weight):
+    """Loss and live gradient of one client, in float64 on the CPU."""
+    net = net.double()
+    each = F.cross_entropy(net(images.double().cpu().permute(0, 3, 1, 2)), labels.cpu(), reduction="none")
+    loss = (each * weight.double().cpu()).sum()
+    loss.backward()
+    return loss.detach(), from_torchvision({n: p.grad for n, p in net.named_parameters()})
+
+
+def batch(clients, size, device):
+    generator = torch.Generator().manual_seed(5)
+    images = torch.randn(clients, size, 32, 32, 3, generator=generator)
+    labels = torch.randint(0, CLASSES, (clients, size), generator=generator)
+    weight = torch.full((clients, size), 1 / size)
+    weight[-1, -1] = 0.0  # a partial batch
+    return images.to(device), labels.to(device), weight.to(device)
+
+
+def wide_tiles():
+    """Few, large programs: under the interpreter each one costs milliseconds, whatever its size."""
+    from fedsmoo.kernels.tiles import Tile
+
+    widths = (64, 128, 256, 512)
+    tiles = {f"{kind}:{w}": Tile(128, w, w, 4, 1) for kind in ("forward", "backward") for w in widths}
+    tiles |= {f"forward:{2 * w}": Tile(128, 2 * w, w, 4, 1) for w in widths[:3]}
+    tiles |= {f"strided:{w}": Tile(32, w, 2 * w, 4, 1) for w in widths[:3]}
+    tiles |= {f"weight:{2 * w}": Tile(w, 2 * w, 128, 4, 1) for w in widths[:3]}
+    # Steps short enough that the reductions of the stem and of layer 1 are split in two.
+    return tiles | {"weight:64": Tile(64, 64, 32, 4, 1), "stem-weight:64": Tile(64, 256, 128, 4, 1)}
+
+
+def test_gradient_loss_and_logits(device):
+    from fedsmoo.kernels.resnet import ResNet18Gradient
+
+    clients, size = 2, 2
+    nets = networks(clients)
+    w = torch.stack([from_torchvision(net.state_dict()) for net in nets]).to(device)
+    images, labels, weight = batch(clients, size, device)
+    tiles = wide_tiles() if device == "cpu" else None
+    gradient = ResNet18Gradient(clients, size, CLASSES, device, precision="fp32", tiles=tiles)
+    if device == "cpu":
+        assert gradient.stem_parts.shape[0] == gradient.layer1_parts.shape[0] == 2
+    for scratch in gradient.plan.units():
+        scratch.dy.fill_(float("nan"))  # what is not written must show
+    grad, loss = gradient(w, images, labels, weight, out=torch.full_like(gradient.working, float("nan")))
+    logits = gradient.logits(w, images)
+    for c, net in enumerate(nets):
+        expected_loss, expected = truth(net, images[c], labels[c], weight[c])
+        assert abs(loss[c].item() - expected_loss) < 1e-5 * expected_loss
+        ours = gradient.layout.split(grad[c].double().cpu())
+        for name, value in gradient.layout.split(expected).items():
+            error = (ours[name] - value).norm() / value.norm()
+            assert error < 2e-5, f"{name}: {error:.1e}"
+        outputs = net(images[c].double().cpu().permute(0, 3, 1, 2))
+        torch.testing.assert_close(logits[c].double().cpu(), outputs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("precision", "tolerance"), [("bf16", 5e-2), ("tf32", 5e-3), ("tf32x3", 2e-5), ("fp32", 2e-5)])
+def test_captured_gradient_repeats_and_is_right(precision, tolerance):
+    if not available("cuda")[0]:
+        pytest.skip(available("cuda")[1] or "the interpreter cannot capture")
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    from fedsmoo.kernels.resnet import ResNet18Gradient
+
+    clients, size = 3, 21
+    nets = networks(clients)
+    w = torch.stack([from_torchvision(net.state_dict()) for net in nets]).cuda()
+    images, labels, weight = batch(clients, size, "cuda")
+    gradient = ResNet18Gradient(clients, size, CLASSES, precision=precision)
+    images = images.to(gradient.dtype)
+    eager, eager_loss = gradient(w, images, labels, weight)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured, captured_loss = gradient(w, images, labels, weight)
+    graph.replay()
+    assert torch.equal(captured, eager)
+    assert torch.equal(captured_loss, eager_loss)
+    for c, net in enumerate(nets):
+        _, expected = truth(net, images[c].float(), labels[c], weight[c])
+        assert (captured[c].double().cpu() - expected).norm() < tolerance * expected.norm()
+
+
+def test_wrong_inputs_are_refused_in_words(device):
+    from fedsmoo.kernels.resnet import ResNet18Gradient
+
+    with pytest.raises(FedsmooError, match="did you mean 'tf32'"):
+        ResNet18Gradient(1, 1, CLASSES, device, precision="tf23")
+    gradient = ResNet18Gradient(1, 1, CLASSES, device, precision="fp32")
+    images, labels, weight = batch(1, 1, device)
+    with pytest.raises(FedsmooError, match="weights are"):
+        gradient(torch.zeros(1, 5, device=device), images, labels, weight)
+    with pytest.raises(FedsmooError, match="images are"):
+        gradient(torch.zeros(1, gradient.layout.size, device=device), images[:, :, :8], labels, weight)

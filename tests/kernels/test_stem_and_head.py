@@ -1,0 +1,88 @@
+"""The stem's and the last layer's kernels, on small shapes, against PyTorch's autograd in float64."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fedsmoo.core.errors import FedsmooError
+from fedsmoo.kernels.layout import live_conv
+
+C, B, CH, GROUPS = 2, 3, 32, 2
+
+
+def close(ours, truth, rtol=2e-6):
+    error = (ours.double().cpu() - truth.double().cpu()).norm() / truth.double().norm().cpu()
+    assert error < rtol, f"relative error {error:.1e}"
+
+
+def stem_truth(x, kernel, gamma, beta):
+    """conv 7x7/2, GroupNorm, ReLU, max-pool 3x3/2 for one client; returns the convolution's and the pooled output."""
+    y = F.conv2d(x.permute(0, 3, 1, 2), kernel.permute(3, 2, 0, 1), stride=2, padding=3)
+    pooled = F.max_pool2d(torch.relu(F.group_norm(y, GROUPS, gamma, beta)), 3, 2, 1)
+    return y, pooled.permute(0, 2, 3, 1)
+
+
+def test_stem_forward_and_backward(draw, device):
+    from fedsmoo.kernels.norm import Behind, sum_parts
+    from fedsmoo.kernels.stem import pool, pool_backward, stem_forward, stem_weight
+    from fedsmoo.kernels.tiles import Tile
+    from fedsmoo.kernels.weight import sum_splits
+
+    conv = live_conv("conv1", 3, CH, 7, 2, 8)
+    n = 147 * CH
+    flat, x, d = draw(C, n + 2 * CH), draw(C, B, 8, 8, 3), draw(C, B, 2, 2, CH)
+    xhat, dy, pooled = draw(C, B, 4, 4, CH), draw(C, B, 4, 4, CH), draw(C, B, 2, 2, CH)
+    taken = torch.full((C, B, 2, 2, CH), 77, dtype=torch.uint8, device=device)
+    rstd, part, grad = draw(C, B, GROUPS), draw(C, B * 2 * CH), draw(C, n + 2 * CH)
+    parts = draw(2, C, n)
+    stem_forward(conv, x, flat, 0, xhat, rstd, Tile(16, CH, 32, 4, 2))
+    pool(xhat, flat, n, pooled, taken, rows=16)
+    pool_backward(d, taken, Behind(None, xhat, rstd, flat, n, None, dy, part, 0), rows=16, warps=4)
+    stem_weight(conv, x, dy, parts, 0, Tile(CH, 32, 16, 4, 2))
+    sum_splits(parts, grad, 0)
+    table = [[half * CH, B, 2 * CH, n + half * CH] for half in range(2)]
+    sum_parts(part, torch.tensor(table, dtype=torch.int32, device=device), grad, columns=CH)
+    for c in range(C):
+        v = flat[c].double().cpu().requires_grad_()
+        y, out = stem_truth(x[c].double().cpu(), v[:n].reshape(7, 7, 3, CH), v[n : n + CH], v[n + CH :])
+        close(pooled[c], out)
+        dy_truth, dv = torch.autograd.grad(out, (y, v), d[c].double().cpu())
+        close(dy[c], dy_truth.permute(0, 2, 3, 1))
+        close(grad[c, :n], dv[:n])
+        close(grad[c, n:], dv[n:])
+
+
+@pytest.mark.parametrize("classes", [3, 10, 40])
+def test_head(classes, draw, device):
+    from fedsmoo.kernels.head import head_gradient, head_logits, head_weight, padded_classes
+
+    batch, channels, begin = 21, 64, 3
+    x, p = draw(C, batch, channels), draw(C, begin + (channels + 1) * classes)
+    labels = torch.arange(C * batch, device=device).reshape(C, batch) % classes
+    weight = draw(C, batch).abs()
+    weight[1, 5:] = 0.0
+    logits, loss, dx = draw(C, batch, classes), draw(C, batch), draw(C, batch, channels)
+    dlogits = draw(C, batch, padded_classes(classes))
+    grad, total = draw(C, p.shape[1]), draw(C)
+    head_logits(x, p, begin, logits)
+    head_gradient(x, p, begin, classes, labels, weight, loss, dlogits, dx)
+    head_weight(x, dlogits, loss, grad, begin, classes, total)
+    for c in range(C):
+        v, a = p[c].double().cpu().requires_grad_(), x[c].double().cpu().requires_grad_()
+        cut = begin + channels * classes
+        truth = a @ v[begin:cut].reshape(channels, classes) + v[cut:]
+        each = F.cross_entropy(truth, labels[c].cpu(), reduction="none") * weight[c].double().cpu()
+        dv, da = torch.autograd.grad(each.sum(), (v, a))
+        close(logits[c], truth)
+        close(loss[c], each)
+        close(total[c], each.sum())
+        close(grad[c, begin:], dv[begin:])
+        close(dx[c], da)
+        assert (dlogits[c, :, classes:] == 0).all()
+
+
+def test_too_many_classes_are_refused(device):
+    from fedsmoo.kernels.head import padded_classes
+
+    with pytest.raises(FedsmooError, match="1 to 1024 classes, not 5000"):
+        padded_classes(5000)
