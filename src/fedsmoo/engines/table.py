@@ -45,3 +45,7 @@ class ClientTable:
 
     def items(self) -> Iterator[tuple[int, dict[str, Tensor]]]:
         return iter(sorted(self.rows.items()))
+
+    def load(self, client: int, row: dict[str, Tensor]) -> None:
+        """Put back a row that a checkpoint kept; it does not count as changed."""
+        self.rows[client] = {n: row[n] for n in self.names}

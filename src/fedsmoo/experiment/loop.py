@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -96,6 +96,19 @@ class Simulation:
         self.history: list[Record] = []
         self.width = min(training.batch_size, max(len(i) for i in indices))
 
+    def restore(
+        self, server: Vectors, rows: Iterable[tuple[int, dict[str, Tensor]]], history: Sequence[Record]
+    ) -> None:
+        """Go on from a saved state: the server's vectors, the rows of the clients met, and the rounds so far."""
+        device = self.setup.task.device
+        shapes = {n: (v.shape, v.dtype) for n, v in self.server.items()}
+        if {n: (v.shape, v.dtype) for n, v in server.items()} != shapes:
+            raise FedsmooError("the saved vectors do not fit this method and model: they come from another run")
+        self.server = server.map(lambda v: v.to(device))
+        for client, row in rows:
+            self.engine.table.load(client, {n: v.to(device) for n, v in row.items()})
+        self.history = list(history)
+
     @property
     def lr(self) -> float:
         """The local learning rate of the next round."""
@@ -138,7 +151,7 @@ class Simulation:
         trained = time.perf_counter()
         accuracy = loss = None
         if (work.number + 1) % t.eval_every == 0 or work.number + 1 == t.rounds:
-            accuracy, loss = task.evaluate(self.server.w)
+            accuracy, loss = self.engine.evaluate(self.server.w)
         up, down = round_bytes(self.setup.algorithm, task.model.layout.size, task.dtype, len(work.clients))
         record = Record(
             round=work.number + 1,
