@@ -1,0 +1,233 @@
+"""Every method through one suite; and the suite itself against methods that break one rule each.
+
+The broken methods below stand in for papers of 2024.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedsmoo.algorithms import ALGORITHMS, FedAvg, FedDyn
+from fedsmoo.core import Algorithm, Round, Vectors
+from fedsmoo.core.algorithm import option
+from fedsmoo.core.local import LocalRule, local_step
+from fedsmoo.experiment.resolve import algorithm_class, make_algorithm
+from fedsmoo.testing import check_algorithm
+
+from .variants import EVERYTHING, METHODS
+
+USER_FILE = '''"""Sign-SGD with a mean of differences (made up for this test, 2024)."""
+from dataclasses import dataclass
+from fedsmoo import Algorithm, Vectors, option
+
+@dataclass(frozen=True)
+class SignDelta(Algorithm):
+    """Signs of gradients with a memory; the difference travels, not the model.
+
+    client   w_i <- w_i - lr [sign(g) + kappa e_i];   e_i <- w_i - w;   sends w_i - w
+    server   w <- w + mean
+    """
+
+    kappa: float = option(0.5, "weight of the memory")
+    own = ("e",)
+    up = ("delta",)
+
+    def direction(self, w, grad, down, me):
+        return grad(w).sign() + self.kappa * me.e, me
+
+    def finish(self, w, down, me, rnd):
+        return me.replace(e=w - down.w), Vectors(delta=w - down.w)
+
+    def aggregate(self, srv, mean, rnd):
+        return srv.replace(w=srv.w + mean.delta)
+'''
+
+
+@pytest.mark.parametrize("name", EVERYTHING)
+def test_method(name: str) -> None:
+    # Relaxed adds nothing that traces differently from one method to the next: one of each kind of state is traced.
+    traced = not name.startswith("relaxed") or name in ("relaxed-fedavg", "relaxed-fedsmoo", "relaxed-fedlesam-s")
+    check_algorithm(EVERYTHING[name], compiled=traced)
+
+
+def test_a_method_in_a_users_file(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(USER_FILE)
+    spec = f"{tmp_path / 'mine.py'}:SignDelta"
+    check_algorithm(make_algorithm(spec, {"kappa": "0.25"}))
+    assert make_algorithm(spec, {"kappa": "0.25"}).options() == {"kappa": 0.25}
+    assert algorithm_class(spec).__name__ == "SignDelta"
+
+
+def test_all_promised_methods_are_there() -> None:
+    names = "fedavg fedadam scaffold fedcm feddyn fedsam mofedsam fedsmoo fedprox fedavgm fedyogi fedadagrad fedspeed"
+    assert set(names.split()) | {"fedgamma", "fedlesam", "fedlesam-s", "fedlesam-d"} == set(ALGORITHMS)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_own_state_starts_from_what_was_sent(name: str) -> None:
+    """At first contact every own vector is zero or the model that was sent, bit for bit, whatever was sent before."""
+    algorithm = METHODS[name]
+    for seed in (0, 1):
+        w = torch.randn(5, generator=torch.Generator().manual_seed(seed))
+        algorithm.init(torch.ones(5))  # another run's start leaves no trace
+        own = algorithm.first_contact(algorithm.init(w).pick(algorithm.down))
+        for key, v in own.items():
+            assert torch.equal(v, w if key == "w_old" else torch.zeros(5))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_number_among_the_options_matters(name: str) -> None:
+    """A hyper-parameter that changes nothing would be a flag that lies."""
+    plain = METHODS[name]
+    for key, value in plain.options().items():
+        if isinstance(value, float):
+            changed = dataclasses.replace(plain, **{key: 0.5 * value if value else 0.5})
+            assert two_rounds(plain) != two_rounds(changed), key
+
+
+def two_rounds(algorithm: Algorithm) -> list[float]:
+    """The model after a client that was met in round 1 trains again in round 2."""
+    grad = lambda v: torch.tensor([1.0, 3.0]) * (v - torch.tensor([2.0, -1.0]))  # noqa: E731
+    srv, own = algorithm.init(torch.tensor([0.5, 1.0])), None
+    for number in range(3):
+        down = srv.pick(algorithm.down)
+        me = algorithm.first_contact(down) if own is None else own
+        me = me.replace(**{n: torch.zeros(2) for n in algorithm.local})
+        w = algorithm.start(down, me)
+        for _ in range(2):
+            w, me = local_step(algorithm, LocalRule(), w, grad, down, me, 0.1)
+        own, up = algorithm.finish(w, down, me, Round(number, 0.1, 2, 0.5))
+        srv = algorithm.aggregate(srv, up, Round(number, 0.1, 2.0, 0.5))
+    return srv.w.tolist()
+
+
+BOX = "A broken method.\n\n    client   w_i <- w_i - lr g(w_i)\n    "
+
+
+@dataclass(frozen=True)
+class ReadsUndeclared(FedAvg):
+    __doc__ = BOX
+
+    def direction(self, w, grad, down, me):
+        return grad(w) + down.c, me
+
+
+@dataclass(frozen=True)
+class SendsUndeclared(FedAvg):
+    __doc__ = BOX
+
+    def finish(self, w, down, me, rnd):
+        return me, Vectors(w=w, extra=w)
+
+
+@dataclass(frozen=True)
+class DeclaresUnused(FedAvg):
+    __doc__ = BOX
+    down = ("w", "c")
+
+
+@dataclass(frozen=True)
+class OwnUnused(FedAvg):
+    __doc__ = BOX
+    own = ("c",)
+
+    def finish(self, w, down, me, rnd):
+        return me.replace(c=me.c + w), Vectors(w=w)
+
+
+@dataclass(frozen=True)
+class InPlace(FedDyn):
+    __doc__ = BOX
+
+    def finish(self, w, down, me, rnd):
+        me.lam.sub_((w - down.w) / self.beta)
+        return me, Vectors(w=w)
+
+
+@dataclass(frozen=True)
+class Impure(FedAvg):
+    __doc__ = BOX
+
+    def direction(self, w, grad, down, me):
+        return grad(w) + 1e-3 * torch.rand(()), me
+
+
+@dataclass(frozen=True)
+class NormOfAll(FedAvg):
+    __doc__ = BOX
+
+    def direction(self, w, grad, down, me):
+        g = grad(w)
+        return g / g.norm(), me  # the norm of all clients together
+
+
+@dataclass(frozen=True)
+class BranchesOnANumber(FedAvg):
+    __doc__ = BOX
+    mu: float = option(0.1, "proximal weight")
+
+    def pull(self, w, down):
+        return self.mu * (w - down.w) if self.mu > 0 else None
+
+
+@dataclass(frozen=True)
+class Untraceable(FedAvg):
+    __doc__ = BOX
+
+    def direction(self, w, grad, down, me):
+        g = grad(w)
+        return (g if float(g.sum()) > 0 else g * 1), me
+
+
+@dataclass(frozen=True)
+class NoHelp(FedAvg):
+    __doc__ = BOX
+    mu: float = 0.1
+
+
+@dataclass(frozen=True)
+class NoBox(FedAvg):
+    """A sentence, but no box."""
+
+
+@dataclass
+class Thawed:
+    """Not a method at all: a plain dataclass.
+
+    client   nothing
+    """
+
+
+BROKEN = [
+    (ReadsUndeclared, "direction reads what is not declared"),
+    (SendsUndeclared, "finish sends"),
+    (DeclaresUnused, "down declares 'c', but nothing depends on it"),
+    (OwnUnused, "own declares 'c', but nothing depends on it"),
+    (InPlace, "finish changed its argument me"),
+    (Impure, "two answers"),
+    (NormOfAll, "is not what it is alone"),
+    (NoHelp, "mu has no help"),
+    (NoBox, "has no box"),
+    (Thawed, "is not frozen"),
+]
+
+
+@pytest.mark.parametrize(("cls", "reason"), BROKEN, ids=[c.__name__ for c, _ in BROKEN])
+def test_a_broken_method_is_caught(cls: type[Algorithm], reason: str) -> None:
+    with pytest.raises(AssertionError, match=reason):
+        check_algorithm(cls(), compiled=False)
+
+
+def test_a_branch_on_a_number_is_caught() -> None:
+    with pytest.raises((AssertionError, RuntimeError), match=r"ambiguous|\[C, 1\]"):
+        check_algorithm(BranchesOnANumber(), compiled=False)
+
+
+def test_a_graph_break_is_caught() -> None:
+    with pytest.raises(AssertionError, match="does not trace into one graph"):
+        check_algorithm(Untraceable())

@@ -1,0 +1,31 @@
+"""Every registered method, its option variants, and the wrappers: the list that several suites run over."""
+
+from __future__ import annotations
+
+from fedsmoo.algorithms import ALGORITHMS, FedAvg, FedDyn, FedLESAM, FedSMOO, FedSpeed, Relaxed
+from fedsmoo.core import Algorithm
+
+METHODS: dict[str, Algorithm] = {name: cls() for name, cls in ALGORITHMS.items()}
+
+VARIANTS: dict[str, Algorithm] = {
+    "fedsmoo-released": FedSMOO(perturbation="released"),
+    "fedsmoo-regulariser": FedSMOO(sam=False),
+    "fedsmoo-regulariser-sam": FedSMOO(correct=False),
+    "fedsmoo-agreed-sam": FedSMOO(regularise=False),
+    "fedsmoo-sam": FedSMOO(regularise=False, correct=False),
+    "fedsmoo-off": FedSMOO(regularise=False, sam=False),
+    "fedspeed-released": FedSpeed(form="released"),
+    "fedspeed-mixed": FedSpeed(alpha=0.6),
+}
+
+RELAXED: dict[str, Algorithm] = {f"relaxed-{name}": Relaxed(algorithm, 0.3) for name, algorithm in METHODS.items()}
+
+EVERYTHING = METHODS | VARIANTS | RELAXED
+
+# Larger radii and penalties than the defaults, so that each term weighs enough for an error in it to show.
+STRONG: dict[str, Algorithm] = {
+    name: type(a)(**{k: {"rho": 0.2, "r": 0.2, "beta": 2.0, "mu": 0.5}.get(k, v) for k, v in a.options().items()})
+    for name, a in (METHODS | VARIANTS).items()
+}
+
+__all__ = ["EVERYTHING", "METHODS", "RELAXED", "STRONG", "VARIANTS", "FedAvg", "FedDyn", "FedLESAM", "FedSMOO"]
