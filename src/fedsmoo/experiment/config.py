@@ -78,6 +78,7 @@ class Config(Training):
     split: str | None = setting(None, "a split file instead of a partition rule", group="data")
     clients: int = setting(100, "clients in all (m)", group="data")
     engine: str = setting("auto", "who runs the steps", ("auto", "serial", "batched", "vmap"), group="machine")
+    exact: bool = setting(False, "same bits with any number of ranks (torchrun), as serial; slower", group="machine")
     chunk: int | None = setting(None, "clients trained at once (default: what fits in memory)", group="machine")
     device: str = setting("auto", "cpu, cuda, cuda:1, or auto", group="machine")
     dtype: str = setting("float32", "numbers of the vectors", ("float32", "float64"), group="machine")

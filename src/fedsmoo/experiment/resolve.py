@@ -22,8 +22,9 @@ from fedsmoo.data import partition as partitions
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.sources import load
 from fedsmoo.data.splitfile import load_split
-from fedsmoo.engines.auto import make_engine
 from fedsmoo.engines.base import Setup
+from fedsmoo.engines.distributed import engine_for
+from fedsmoo.engines.ranks import own_device
 from fedsmoo.engines.task import SampleLoss, Task, cross_entropy
 from fedsmoo.experiment.config import Config, Training, converted
 from fedsmoo.experiment.loop import Simulation
@@ -145,7 +146,7 @@ def assemble(
     loss: SampleLoss = cross_entropy,
 ) -> Simulation:
     """The run that a config describes; objects given beside it take the place of what it names."""
-    device = make_device(config.device)
+    device = own_device(make_device(config.device))
     algorithm = algorithm or make_algorithm(config.algorithm, config.algorithm_options)
     if config.relaxed:
         algorithm = Relaxed(algorithm, config.relaxed)
@@ -159,7 +160,8 @@ def assemble(
         raise FedsmooError(f"augment: the samples of {data.name!r} are not uint8 images")
     task = Task(model, data.to(device), device, dtype, loss, augment)
     setup = Setup(task, algorithm, LocalRule(config.weight_decay, config.clip, config.clip_scope))
-    engine = make_engine(config.engine, setup, config.chunk, min(config.cohort, len(indices)), config.batch_size)
+    cohort = min(config.cohort, len(indices))
+    engine = engine_for(config.engine, setup, config.chunk, cohort, config.batch_size, config.exact)
     return Simulation(setup, engine, training_of(config), indices)
 
 

@@ -1,0 +1,153 @@
+"""Clients divided over the ranks of ``torch.distributed``; the sums of what they send are all-reduced.
+
+Every rank draws the same cohort from the same stream, trains its own clients with an inner engine, and adds its part
+to one fused all-reduce of ``len(up) * P + 2`` numbers (the weighted sums of ``up``, the loss and the drift). What
+follows, ``aggregate`` first, is computed alike on every rank from the same bits, so nothing else has to travel.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsmoo.core import Vectors
+from fedsmoo.engines.auto import make_engine
+from fedsmoo.engines.base import Engine, Outcome, Setup, Sums, Work
+from fedsmoo.engines.ranks import Ranks, join, launched
+from fedsmoo.engines.table import ClientTable
+
+
+def owners(clients: Sequence[int], world: int, stateful: bool) -> list[int]:
+    """The rank that trains each client of a cohort.
+
+    A client that keeps vectors between rounds belongs to rank ``client % world`` for good, so a cohort's shares differ
+    by chance; clients that keep nothing are dealt out evenly, in blocks of the cohort.
+
+    >>> owners([1, 4, 5, 9], 2, stateful=True), owners([1, 4, 5, 9], 2, stateful=False)
+    ([1, 0, 1, 1], [0, 0, 1, 1])
+    """
+    if stateful:
+        return [i % world for i in clients]
+    return [c * world // len(clients) for c in range(len(clients))]
+
+
+def part_of(work: Work, positions: list[int]) -> Work:
+    """The work of some clients of the cohort, with their weights as they are."""
+    return dataclasses.replace(
+        work,
+        clients=[work.clients[c] for c in positions],
+        weights=[work.weights[c] for c in positions],
+        plan=work.plan.select(np.array(positions)),  # type: ignore[arg-type]  # an index list cuts like a slice
+    )
+
+
+def engine_for(name: str, setup: Setup, chunk: int | None, cohort: int, batch_size: int, exact: bool = False) -> Engine:
+    """The engine of a run: one process's, or one of several ranks around it where a launcher started several.
+
+    With ``exact``, clients are trained one at a time (by ``serial``, unless another engine is named), so that the bits
+    do not depend on how they are divided.
+    """
+    if exact:
+        name, chunk = "serial" if name == "auto" else name, 1
+    if not launched():
+        return make_engine(name, setup, chunk, cohort, batch_size)
+    ranks = join(setup.task.device)
+    share = -(-cohort // ranks.world)
+    inner = None
+    if name == "auto":  # rank 0 times the engines: ranks that chose differently would round differently from day to day
+        inner = make_engine(name, setup, chunk, share, batch_size) if ranks.rank == 0 else None
+        name = ranks.same(inner.name if inner is not None else None)
+    return Distributed(setup, inner or make_engine(name, setup, chunk, share, batch_size), ranks, exact)
+
+
+class Distributed:
+    """The engine of several processes around an engine of one.
+
+    ``exact`` trains client by client and adds what they send in the order of the cohort, so that the result has the
+    same bits with any number of ranks, and those of ``serial`` if that is the inner engine. It costs the inner
+    engine's batching, and n broadcasts of ``len(up) * P`` numbers a round instead of one all-reduce.
+    """
+
+    def __init__(self, setup: Setup, inner: Engine, ranks: Ranks, exact: bool = False) -> None:
+        self.inner, self.ranks, self.exact = inner, ranks, exact
+        self.names = tuple(setup.algorithm.up)
+        self.name = f"{inner.name} on {ranks.world} ranks" + (", exact" if exact else "")
+        like = torch.zeros(setup.task.model.layout.size, dtype=setup.task.dtype, device=setup.task.device)
+        self.table: ClientTable = ShardedTable(inner.table, ranks, like)
+
+    def evaluate(self, w: Tensor) -> tuple[float, float]:
+        """On every rank alike: it would wait for the others anyway."""
+        return self.inner.evaluate(w)
+
+    def run_round(self, work: Work, meanwhile: Callable[[], None] | None = None) -> Outcome:
+        if meanwhile is not None:
+            meanwhile()
+        owner = owners(work.clients, self.ranks.world, stateful=bool(self.table.names))
+        return (self._exactly if self.exact else self._summed)(work, owner)
+
+    def _summed(self, work: Work, owner: list[int]) -> Outcome:
+        """Partial sums, added by one all-reduce; a rank without a client adds zeros."""
+        mine = [c for c, r in enumerate(owner) if r == self.ranks.rank]
+        part = self._train(work, mine) if mine else self._nothing(work)
+        mean, loss, drift = self._unpack(self.ranks.add(part), work)
+        n = len(work.clients)
+        return Outcome(mean, loss.item() / n, drift.item() / n)
+
+    def _exactly(self, work: Work, owner: list[int]) -> Outcome:
+        """Every client's own part, added in the cohort's order."""
+        mine = {c: self._train(work, [c]) for c, r in enumerate(owner) if r == self.ranks.rank}
+        sums, empty = Sums(), self._nothing(work)
+        for c, r in enumerate(owner):
+            sums.add(*self._unpack(self.ranks.share(mine.pop(c, empty), r), work))
+        return sums.outcome(len(work.clients))
+
+    def _train(self, work: Work, positions: list[int]) -> Tensor:
+        """Some clients' weighted sum of ``up``, and the sums of their losses and drifts, in one vector."""
+        out = self.inner.run_round(part_of(work, positions))
+        n, like = len(positions), out.mean.w
+        tail = torch.tensor([out.loss * n, out.drift * n], dtype=like.dtype, device=like.device)
+        return torch.cat([*(getattr(out.mean, name) for name in self.names), tail])
+
+    def _nothing(self, work: Work) -> Tensor:
+        w = work.down.w
+        return torch.zeros(len(self.names) * w.shape[-1] + 2, dtype=w.dtype, device=w.device)
+
+    def _unpack(self, v: Tensor, work: Work) -> tuple[Vectors, Tensor, Tensor]:
+        size = work.down.w.shape[-1]
+        up = {n: v[k * size : (k + 1) * size] for k, n in enumerate(self.names)}
+        return Vectors(**up), v[-2], v[-1]
+
+
+class ShardedTable(ClientTable):
+    """The client table of a job: every row lies on one rank.
+
+    :meth:`items` and :meth:`take_changes` are collective: all ranks call them together and see all rows, one at a
+    time. :meth:`load` keeps the rows of this rank only, so a job may go on with another number of ranks.
+    """
+
+    def __init__(self, inner: ClientTable, ranks: Ranks, like: Tensor) -> None:
+        super().__init__(inner.names)
+        self.inner, self.ranks, self.like = inner, ranks, like  # like: a vector of the shape and dtype of a row's
+
+    def read(self, clients: Sequence[int], first: Vectors) -> Vectors:
+        return self.inner.read(clients, first)
+
+    def write(self, clients: Sequence[int], me: Vectors) -> None:
+        self.inner.write(clients, me)
+
+    def take_changes(self) -> set[int]:
+        return self.ranks.union(self.inner.take_changes())
+
+    def items(self) -> Iterator[tuple[int, dict[str, Tensor]]]:
+        mine = dict(self.inner.items())
+        for client in sorted(self.ranks.union(set(mine))):
+            row = mine.get(client, dict.fromkeys(self.names, self.like))
+            yield client, {n: self.ranks.share(row[n], client % self.ranks.world) for n in self.names}
+
+    def load(self, client: int, row: dict[str, Tensor]) -> None:
+        if client % self.ranks.world == self.ranks.rank:
+            self.inner.load(client, row)

@@ -1,0 +1,129 @@
+"""The processes of one job, as ``torchrun`` starts them: who I am, and how we talk.
+
+Everything here is a no-op for a run in a single process.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from fedsmoo.core import FedsmooError
+
+
+def number(name: str, default: int) -> int:
+    """A whole number that a launcher left in the environment."""
+    text = os.environ.get(name, "")
+    try:
+        return int(text) if text else default
+    except ValueError as e:
+        raise FedsmooError(f"the environment variable {name} is {text!r}, but must be a whole number") from e
+
+
+def launched() -> bool:
+    """Whether a launcher such as ``torchrun`` started more than one of us."""
+    return number("WORLD_SIZE", 1) > 1 and "RANK" in os.environ
+
+
+def is_writer() -> bool:
+    """Whether this process writes files and prints: the only one, or rank 0."""
+    return not launched() or number("RANK", 0) == 0
+
+
+def own_device(device: torch.device) -> torch.device:
+    """The device of this rank: ranks of one machine take its GPUs in turn; a GPU named by number is left alone."""
+    if not launched() or device.type != "cuda" or device.index is not None:
+        return device
+    return torch.device("cuda", number("LOCAL_RANK", number("RANK", 0)) % torch.cuda.device_count())
+
+
+def backend_for(device: torch.device) -> str:
+    """NCCL if every rank of this machine has a GPU of its own, else gloo: NCCL refuses two ranks on one GPU."""
+    alone = device.type == "cuda" and number("LOCAL_WORLD_SIZE", 1) <= torch.cuda.device_count()
+    return "nccl" if alone and dist.is_nccl_available() else "gloo"
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among ``world`` others, and the few collective calls that the engine makes.
+
+    Every call must be made by all ranks, in the same order. A lost peer becomes one clear error.
+    """
+
+    rank: int
+    world: int
+    backend: str
+
+    def add(self, v: Tensor) -> Tensor:
+        """The sum of ``v`` over the ranks, the same bits on each of them."""
+        return self._through(v, lambda t: dist.all_reduce(t))
+
+    def share(self, v: Tensor, source: int) -> Tensor:
+        """``v`` of one rank, on all of them; the others pass a vector of the same shape to be filled."""
+        return self._through(v, lambda t: dist.broadcast(t, source))
+
+    def same(self, value: Any) -> Any:
+        """Rank 0's value, on all of them."""
+        box = [value]
+        with peers(self):
+            dist.broadcast_object_list(box, 0)
+        return box[0]
+
+    def union(self, values: set[int]) -> set[int]:
+        """The values that any rank holds."""
+        parts: list[Any] = [None] * self.world
+        with peers(self):
+            dist.all_gather_object(parts, sorted(values))
+        return set().union(*map(set, parts))
+
+    def _through(self, v: Tensor, call: Callable[[Tensor], Any]) -> Tensor:
+        """A collective call on a copy of ``v``; gloo goes through the host's memory."""
+        t = v.detach().clone() if self.backend == "nccl" else v.detach().to("cpu", copy=True)
+        with peers(self):
+            call(t)
+        return t.to(v.device)
+
+
+@contextmanager
+def peers(ranks: Ranks) -> Iterator[None]:
+    """A broken connection in words."""
+    try:
+        yield
+    except (RuntimeError, ValueError) as e:  # gloo and NCCL report a lost peer so
+        atexit.unregister(leave)
+        raise FedsmooError(
+            f"rank {ranks.rank} of {ranks.world}: another rank of this job was lost, or failed (its own message says "
+            "why); the rounds before are kept. Start the job again with fedsmoo resume and the run folder, with any "
+            f"number of ranks ({str(e).splitlines()[0] if str(e) else type(e).__name__})"
+        ) from e
+
+
+def join(device: torch.device) -> Ranks:
+    """Meet the other ranks; a second call returns the same."""
+    if not dist.is_initialized():
+        backend = backend_for(device)
+        if backend == "nccl":
+            torch.cuda.set_device(device)
+        try:
+            dist.init_process_group(backend)
+        except (RuntimeError, ValueError) as e:
+            raise FedsmooError(
+                "cannot meet the other ranks: start the job with torchrun, and see that MASTER_ADDR and MASTER_PORT "
+                f"can be reached ({str(e).splitlines()[0]})"
+            ) from e
+        atexit.register(leave)
+    return Ranks(dist.get_rank(), dist.get_world_size(), dist.get_backend())
+
+
+def leave() -> None:
+    """Say goodbye at the end of the process."""
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -1,0 +1,80 @@
+"""Two and three processes give what one gives: every method, unequal shares, ranks without clients."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from .cases import CASES, SMALL, outcome
+from .launch import HERE, environment
+
+
+@pytest.fixture(scope="module")
+def serial():
+    return {name: outcome(config.replace(engine="serial", exact=False)) for name, config in CASES.items()}
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    path = tmp_path_factory.mktemp("ranks") / "end"
+    done = subprocess.run(
+        [sys.executable, HERE / "worker.py", path, "2", "3"],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    return path
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def ranks(request, job):
+    """What each of the ranks ended with."""
+    return [torch.load(f"{job}.{request.param}.{r}") for r in range(request.param)]
+
+
+def vectors(end):
+    """All vectors of a run by name."""
+    rows = {f"client {i} {n}": v for i, row in end["clients"].items() for n, v in row.items()}
+    return {**end["server"], **rows}
+
+
+def test_the_cohorts_are_what_they_are_meant_to_be(serial):
+    cohorts = [h[4] for h in serial["fedsmoo"]["history"]]
+    for world in (2, 3):
+        shares = [[sum(i % world == r for i in c) for r in range(world)] for c in cohorts]
+        assert any(len(set(s)) > 1 for s in shares), "unequal shares"
+        assert any(0 in s and sum(s) for s in shares), "a rank without a client"
+        assert [] in cohorts, "an empty round"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_ranks_agree_with_serial(serial, ranks, case):
+    one, each = serial[case], [rank[case] for rank in ranks]
+    assert len(one["history"]) == SMALL.rounds
+    assert f"on {len(ranks)} ranks" in each[0]["engine"]
+    for end in each:
+        assert [h[4] for h in end["history"]] == [h[4] for h in one["history"]]
+        assert end["clients"].keys() == one["clients"].keys()
+        ours, theirs = vectors(end), vectors(one)
+        assert ours.keys() == theirs.keys()
+        for name in ours:
+            if "exact" in case:
+                assert torch.equal(ours[name], theirs[name]), name
+            else:  # float64: nothing but the order of additions differs
+                torch.testing.assert_close(ours[name], theirs[name], rtol=1e-11, atol=1e-11)
+    if "exact" in case:
+        assert all(end["history"] == one["history"] for end in each)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_all_ranks_hold_the_same_bits(ranks, case):
+    first, *others = (rank[case] for rank in ranks)
+    for other in others:
+        assert all(torch.equal(a, b) for a, b in zip(vectors(first).values(), vectors(other).values(), strict=True))
+        assert first["history"] == other["history"]
+        assert first["engine"] == other["engine"]
