@@ -23,14 +23,14 @@ if TRITON and DEVICE == "cpu":
     interpreter._patch_lang_tensor = _patch_with_index
 
 
-@pytest.fixture()
+@pytest.fixture
 def device():
     if not TRITON:
         pytest.skip("triton is not installed")
     return DEVICE
 
 
-@pytest.fixture()
+@pytest.fixture
 def draw(device):
     """``draw(*shape)``: standard normal float32 numbers on the device, the same in every run."""
     generator = torch.Generator().manual_seed(20230723)

@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from fedsmoo.core.errors import FedsmooError
 from fedsmoo.kernels.layout import live_conv
 
 C, B, GROUPS = 2, 3, 2
@@ -123,7 +124,7 @@ def test_gradient_through_the_layer_before(shape, alone, draw, device):
 
     conv = live_conv("c", *SHAPES[shape])
     side, ch, rows = conv.side_in, conv.inside, 16
-    flat, n = flat_of(conv, draw)
+    flat, _ = flat_of(conv, draw)
     p, y = draw(C, 2 * ch), draw(C, B, side, side, ch).double().cpu().requires_grad_()
     add, dy = draw(C, B, side, side, ch), draw(C, B, conv.side_out, conv.side_out, conv.outside)
     gamma, beta = (t.contiguous().requires_grad_() for t in p.double().cpu().chunk(2, dim=1))
@@ -170,3 +171,16 @@ def test_weight_gradient(shape, splits, draw):
     conv_weight(conv, x, dy, parts, 16, Tile(16, 32, 16, 4, 2))
     sum_splits(parts[:, :, 16:], grad, 4)
     close(grad[:, 4:], truth[..., live, live].permute(0, 3, 4, 2, 1).reshape(C, -1))
+
+
+@pytest.mark.parametrize("tile", [(16, 32, 64, 4, 2), (16, 8, 16, 4, 2), (8, 16, 16, 4, 2)])
+def test_tiles_that_would_leave_something_out_are_refused(tile, draw):
+    """A step larger than the channels, half a group, and half a sample."""
+    from fedsmoo.kernels.conv import conv_forward
+    from fedsmoo.kernels.tiles import Tile
+
+    conv = live_conv("c", *SHAPES["3x3"])
+    flat, n = flat_of(conv, draw)
+    x, out = draw(C, B, 4, 4, 32), draw(C, B, 4, 4, 32)
+    with pytest.raises(FedsmooError, match="does not fit the forward product of c"):
+        conv_forward(conv, x, flat, 0, flat, n, out, Tile(*tile))

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from fedsmoo.core.errors import FedsmooError
 from fedsmoo.kernels.layout import Conv
 from fedsmoo.kernels.norm import Behind, finish_backward, group_mean, spread
 from fedsmoo.kernels.runtime import launch
@@ -95,13 +96,15 @@ def conv_forward(
         xhat, rstd: where to keep the normalised output and ``[C, B, groups]``, for backward (None: nowhere).
     """
     clients, batch = x.shape[:2]
+    width = conv.outside // groups
+    tile.fits(f"forward product of {conv.name}", conv.outside, conv.inside, group=width, pixels=conv.side_out**2)
     grid = (-(-batch * conv.side_out**2 // tile.rows) * (conv.outside // tile.cols), clients)
     launch(
         conv_forward_kernel, grid,
         x, w, p, x if residual is None else residual, out, out if xhat is None else xhat, p if rstd is None else rstd,
         batch, w.stride(0), w_off, p.stride(0), p_off, eps,
         CIN=conv.inside, COUT=conv.outside, TAPS=conv.taps, STRIDE=conv.stride, PAD=conv.pad,
-        HI=conv.side_in, HO=conv.side_out, GW=conv.outside // groups,
+        HI=conv.side_in, HO=conv.side_out, GW=width,
         BM=tile.rows, BN=tile.cols, BK=tile.inner,
         RELU=relu, RESIDUAL=residual is not None, SAVE=xhat is not None, PRECISION=precision,
         num_warps=tile.warps, num_stages=tile.stages,
@@ -194,6 +197,12 @@ def conv_backward(
     """
     clients, batch = dy.shape[:2]
     classes = conv.stride**2
+    group, pixels = (1, 1) if behind is None else (behind.group_width, conv.side_in**2)
+    if behind is not None and conv.stride > 1:
+        raise FedsmooError(
+            f"{conv.name} has stride {conv.stride}: its data gradient cannot pass the layer before at once"
+        )
+    tile.fits(f"data gradient of {conv.name}", conv.inside, conv.outside, group=group, pixels=pixels)
     tiles = classes * -(-batch * (conv.side_in // conv.stride) ** 2 // tile.rows)
     target = behind.dy if behind is not None else out
     b = behind

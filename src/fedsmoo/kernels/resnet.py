@@ -142,8 +142,8 @@ class ResNet18Gradient:
         head_logits(self._features(), w, self.layout.offsets["fc.weight"], logits)
         return logits
 
-    def compile_ahead(self, threads: int = 8) -> None:
-        """Compiles all kernels in parallel; without it they compile one by one in the first call."""
+    def compile_ahead(self, threads: int = 8, logits: bool = True) -> None:
+        """Compiles the kernels in parallel, those of :meth:`logits` if asked; else they compile in the first call."""
         if interpreted():
             return
         w = torch.zeros(self.clients, self.layout.size, device=self.device)
@@ -152,7 +152,8 @@ class ResNet18Gradient:
         labels = torch.zeros(self.clients, self.batch, dtype=torch.int64, device=self.device)
         with compiling(threads):
             self(w, images, labels, torch.zeros(self.clients, self.batch, device=self.device))
-            self.logits(w, images)
+            if logits:
+                self.logits(w, images)
 
     def _check(self, w: Tensor, images: Tensor) -> None:
         if w.shape != (self.clients, self.layout.size) or w.dtype != torch.float32 or w.stride(-1) != 1:

@@ -64,11 +64,13 @@ def stem_forward(
 ) -> None:  # fmt: skip
     """Normalised convolution output of images ``x [C, B, H, H, 3]``; gamma and beta are applied by :func:`pool`."""
     clients, batch = x.shape[:2]
+    width = conv.outside // rstd.shape[-1]
+    tile.fits("stem's forward product", conv.outside, tile.inner, group=width, pixels=conv.side_out**2)
     launch(
         stem_forward_kernel, (-(-batch * conv.side_out**2 // tile.rows) * (conv.outside // tile.cols), clients),
         x, w, xhat, rstd, batch, w.stride(0), w_off, eps,
         CIN=conv.inside, COUT=conv.outside, TAPS=conv.taps, STRIDE=conv.stride, PAD=conv.pad,
-        HI=conv.side_in, HO=conv.side_out, GW=conv.outside // rstd.shape[-1],
+        HI=conv.side_in, HO=conv.side_out, GW=width,
         BM=tile.rows, BN=tile.cols, BK=tile.inner, PRECISION=precision, num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
 

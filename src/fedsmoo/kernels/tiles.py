@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fedsmoo.core.errors import FedsmooError
 from fedsmoo.kernels.layout import Conv
 
 
@@ -17,6 +18,15 @@ class Tile:
     inner: int
     warps: int
     stages: int
+
+    def fits(self, what: str, cols: int, inner: int, rows: int | None = None, group: int = 1, pixels: int = 1) -> None:
+        """Raises unless the tile divides ``cols``, ``inner`` and ``rows`` and holds whole groups and samples.
+
+        A kernel would not notice: it would leave out part of a sum.
+        """
+        whole = cols % self.cols == 0 and inner % self.inner == 0 and (rows is None or rows % self.rows == 0)
+        if not (whole and self.cols % group == 0 and self.rows % pixels == 0):
+            raise FedsmooError(f"the tile {self} does not fit the {what}: correct its entry in the table of tiles")
 
 
 # Keys are "kind:channels", with the channels on the side whose GroupNorm shares the tile (outputs for "forward",

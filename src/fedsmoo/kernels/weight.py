@@ -59,6 +59,7 @@ def conv_weight(
         out: ``[S, C, *]`` float32; part ``s`` of the reduction goes to ``out[s, c, offset:]``.
     """
     clients, batch = x.shape[:2]
+    tile.fits(f"weight gradient of {conv.name}", conv.outside, tile.inner, rows=conv.inside)
     tiles = conv.taps**2 * (conv.inside // tile.rows) * (conv.outside // tile.cols)
     launch(
         conv_weight_kernel, (tiles * out.shape[0], clients),
