@@ -1,52 +1,74 @@
 """Reading pickles of arrays without running what they say.
 
 A pickle is a program: loading one can call any function. CIFAR's official files are pickles, so they are read by a
-loader that knows exactly the few names such files need, each bound to a harmless stand-in, and refuses every other one
-before it is looked up.
+loader that knows exactly the few names such files need and refuses every other one before it is looked up. Not even
+NumPy's own unpickling code runs, since a forged dtype could make it follow arbitrary pointers: each name is bound to a
+stand-in that only keeps what it is given, and arrays are made from that afterwards.
 """
 
 from __future__ import annotations
 
 import io
 import pickle
+import re
 from typing import Any
 
 import numpy as np
 
 from fedsmoo.core.errors import FedsmooError
 
+_PLAIN = re.compile(r"[biufSU]\d+")  # numbers and fixed-width strings
+
+
+class _DType:
+    """Stands for a dtype: its code, such as u1, and its byte order."""
+
+    def __init__(self, code: str, *rest: Any) -> None:
+        self.code, self.order = str(code), "|"
+
+    def __setstate__(self, state: Any) -> None:
+        self.order = str(state[1])
+        if any(part is not None for part in state[2:5]):  # subarrays, field names, fields
+            raise pickle.UnpicklingError("a structured dtype")
+
+
+class _ArrayType:
+    """Stands for NumPy's array type, which a pickle may name but has no need to call."""
+
+
+class _Array:
+    """Stands for an array: shape, dtype, order and bytes, as NumPy pickles them."""
+
+    def __init__(self, *_: Any) -> None:
+        self.state: Any = None
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+    def value(self) -> Any:
+        """The array; ragged lists, which NumPy stores as an array of objects, come back as a list."""
+        _, shape, dtype, fortran, raw = self.state
+        if dtype.code in ("O", "O8") and isinstance(raw, list) and len(shape) == 1:
+            return [_unwrap(v) for v in raw]
+        if not _PLAIN.fullmatch(dtype.code) or dtype.order not in ("|", "<", ">", "="):
+            raise pickle.UnpicklingError(f"dtype {dtype.code}")
+        data = raw.encode("latin-1") if isinstance(raw, str) else bytes(raw)
+        flat = np.frombuffer(data, np.dtype(dtype.order + dtype.code)).copy()
+        return flat.reshape(shape, order="F" if fortran else "C")
+
 
 def _latin1(text: str, encoding: str) -> bytes:
-    """How Python 2 and 3 write bytes in old protocols; no other codec is needed, so none is available."""
+    """How old protocols write bytes; no other codec is needed, so none is available."""
     if encoding not in ("latin1", "latin-1"):
         raise pickle.UnpicklingError(f"codec {encoding!r}")
     return text.encode("latin-1")
 
 
-def _dtype(kind: Any, *rest: Any) -> np.dtype:
-    """NumPy's dtype of numbers and strings, or plain object, whose elements then come from this same loader."""
-    dtype = np.dtype(kind, *rest)
-    if dtype.hasobject and dtype != np.dtype(object):
-        raise pickle.UnpicklingError(f"dtype {dtype}")
-    return dtype
-
-
-class _ArrayType:
-    """Stands for NumPy's array type, which a pickle may name but must not call."""
-
-
-def _empty_array(kind: Any, shape: Any, typecode: Any) -> np.ndarray:
-    """The empty array that NumPy's pickles fill afterwards; only that, whatever the arguments ask for."""
-    if kind is not _ArrayType or tuple(shape) != (0,):
-        raise pickle.UnpicklingError("an array of an unusual kind")
-    return np.empty(0, np.uint8)
-
-
 _ALLOWED = {
-    ("numpy", "dtype"): _dtype,
+    ("numpy", "dtype"): _DType,
     ("numpy", "ndarray"): _ArrayType,
-    ("numpy.core.multiarray", "_reconstruct"): _empty_array,
-    ("numpy._core.multiarray", "_reconstruct"): _empty_array,
+    ("numpy.core.multiarray", "_reconstruct"): _Array,
+    ("numpy._core.multiarray", "_reconstruct"): _Array,
     ("_codecs", "encode"): _latin1,
 }
 
@@ -62,6 +84,19 @@ class _Loader(pickle.Unpickler):
         raise pickle.UnpicklingError("a persistent id")
 
 
+def _unwrap(value: Any) -> Any:
+    """Containers with arrays in place of their stand-ins; anything but plain data is an error."""
+    if isinstance(value, _Array):
+        return value.value()
+    if isinstance(value, dict):
+        return {_unwrap(k): _unwrap(v) for k, v in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return type(value)(_unwrap(v) for v in value)
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes | bytearray):
+        return value
+    raise pickle.UnpicklingError(f"an object of type {type(value).__name__.lstrip('_')}")
+
+
 def load_pickle(data: bytes, where: str) -> Any:
     """Arrays, numbers, strings and containers from a pickle; anything else in it is an error.
 
@@ -70,7 +105,7 @@ def load_pickle(data: bytes, where: str) -> Any:
         where: a name for error messages.
     """
     try:
-        return _Loader(io.BytesIO(data), encoding="latin1").load()
+        return _unwrap(_Loader(io.BytesIO(data), encoding="latin1").load())
     except pickle.UnpicklingError as error:
         raise FedsmooError(
             f"{where}: not a plain data file, it asks for {error}; it was not loaded. Get the official file again"

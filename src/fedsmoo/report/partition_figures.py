@@ -169,7 +169,7 @@ def class_totals(
         label = f"{name} (std {totals.std():,.0f})"
         colour = _COLOURS[j % len(_COLOURS)]
         if classes > 20 and j:  # many thin pairs of bars are hard to read; a line over bars is not
-            axes.stairs(totals, np.arange(classes + 1) - 0.5, label=label, color=colour, linewidth=1.5)
+            axes.stairs(totals, np.arange(classes + 1) - 0.5, baseline=None, label=label, color=colour, linewidth=1.5)
             continue
         thick = 0.9 if classes > 20 else width
         places = np.arange(classes) + (0 if classes > 20 else (j - (len(splits) - 1) / 2) * width)
