@@ -3,15 +3,11 @@
 import dataclasses
 import os
 import pickle
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
-import official
 
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.data import cache
@@ -19,6 +15,8 @@ from fedsmoo.data.catalog import SPECS, Remote
 from fedsmoo.data.safe_pickle import load_pickle
 from fedsmoo.data.sources import load
 from fedsmoo.data.tree import archive_tree
+
+from . import official
 
 
 @pytest.fixture(autouse=True)
