@@ -1,4 +1,4 @@
-"""FedCM: federated learning with client-level momentum (Xu et al., 2021, Algorithm 1)."""
+"""FedCM: federated learning with client-level momentum (Xu et al., 2021)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FedLESAM: locally estimated global perturbations (Fan et al., ICML 2024, Algorithm 1), plain and with SCAFFOLD's
+"""FedLESAM: locally estimated global perturbations (Fan et al., ICML 2024), plain and with SCAFFOLD's
 or FedDyn's correction. One gradient a step: the ascent direction is the way the global model has come."""
 
 from __future__ import annotations

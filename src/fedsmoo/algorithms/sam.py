@@ -1,5 +1,5 @@
-"""Methods whose slope is the gradient at a locally perturbed point: FedSAM and MoFedSAM (Qu et al., ICML 2022,
-Algorithms 1 and 2) and FedGamma (Dai et al., TNNLS 2023)."""
+"""Methods whose slope is the gradient at a locally perturbed point: FedSAM and MoFedSAM (Qu et al., ICML 2022)
+and FedGamma (Dai et al., TNNLS 2023)."""
 
 from __future__ import annotations
 

@@ -94,3 +94,20 @@ def _draws(seed, number, clients, batches, shape, draw) -> Draws:
         for name, values in draw(stream(seed, "augment", number, i), (len(bs), shape[2])).items():
             out.setdefault(name, np.zeros(shape, values.dtype))[: len(bs), c] = values
     return out
+
+
+def merge(plans: Sequence[Plan]) -> Plan:
+    """The plans of several groups of clients side by side, padded to the longest and the widest."""
+    if len(plans) == 1:
+        return plans[0]
+    steps, width = max(p.index.shape[0] for p in plans), max(p.index.shape[2] for p in plans)
+
+    def padded(a: np.ndarray) -> np.ndarray:
+        pads = [(0, steps - a.shape[0]), (0, 0), (0, width - a.shape[2] if a.ndim == 3 else 0)]
+        return np.pad(a, pads[: a.ndim])
+
+    draws = None
+    if plans[0].draws is not None:
+        draws = {n: np.concatenate([padded(p.draws[n]) for p in plans if p.draws], axis=1) for n in plans[0].draws}
+    index = np.concatenate([padded(p.index) for p in plans], axis=1)
+    return Plan(index, np.concatenate([padded(p.count) for p in plans], axis=1), draws)

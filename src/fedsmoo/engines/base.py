@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -43,7 +44,13 @@ class Engine(Protocol):
     name: str
     table: ClientTable
 
-    def run_round(self, work: Work) -> Outcome: ...
+    def run_round(self, work: Work, meanwhile: Callable[[], None] | None = None) -> Outcome:
+        """One round of local training; ``meanwhile`` is called where the host would otherwise wait for the device."""
+        ...
+
+    def evaluate(self, w: Tensor) -> tuple[float, float]:
+        """Accuracy and loss of a model on the test part."""
+        ...
 
 
 @dataclass

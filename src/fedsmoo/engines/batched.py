@@ -1,24 +1,56 @@
-"""All clients of a cohort at once: one batch of models."""
+"""All clients of a cohort at once: one batch of models. Cohorts of several runs may share a batch."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fedsmoo.core import FedsmooError, Round, Vectors
-from fedsmoo.core.local import local_step
-from fedsmoo.data.plan import Plan
+from fedsmoo.data.plan import merge
 from fedsmoo.engines.base import Outcome, Setup, Sums, Work
+from fedsmoo.engines.fused import FusedOracle, fused_reason
+from fedsmoo.engines.graph import GraphSteps
 from fedsmoo.engines.memory import clients_that_fit
 from fedsmoo.engines.oracles import Oracle, hand_oracle, vmap_oracle
+from fedsmoo.engines.stack import stack_algorithms, stack_rules
+from fedsmoo.engines.steps import DevicePlan, Stage, eager_steps
 from fedsmoo.engines.table import ClientTable
-from fedsmoo.engines.task import Batch, Task
+
+Meanwhile = Callable[[], None]
+
+
+def make_oracle(setup: Setup, kind: str) -> tuple[str, Oracle]:
+    """An engine's name and oracle: kernels where they serve, else by hand where the model can, else ``vmap``."""
+    task = setup.task
+    if kind in ("auto", "fused") and task.device.type == "cuda" and not fused_reason(task):
+        return "fused", FusedOracle(task)
+    if kind == "fused":
+        raise FedsmooError(f"the hand-written kernels cannot serve here: {fused_reason(task)}")
+    by_hand = task.model.batched is not None if kind == "auto" else kind == "hand"
+    return ("batched", hand_oracle(task)) if by_hand else ("vmap", vmap_oracle(task))
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One run's part of a batch of clients."""
+
+    engine: Batched
+    work: Work
+    part: slice
+
+    @property
+    def clients(self) -> list[int]:
+        return self.work.clients[self.part]
 
 
 class Batched:
     """The engine for one machine: C models as ``[C, P]``, C gradients from one call of the oracle.
 
-    ``chunk`` bounds how many clients run at once (default: what fits in memory); the result is the same.
+    ``chunk`` bounds how many clients run at once (default: what fits in memory); the result is the same. On CUDA a
+    local step is compiled and captured once as a graph, and replayed.
     """
 
     def __init__(
@@ -26,16 +58,19 @@ class Batched:
     ) -> None:
         self.setup = setup
         self.table = table or ClientTable(setup.algorithm.own)
-        by_hand = setup.task.model.batched is not None if oracle == "auto" else oracle == "hand"
-        self.name = "batched" if by_hand else "vmap"
-        self.oracle: Oracle = (hand_oracle if by_hand else vmap_oracle)(setup.task)
+        self.name, self.oracle = make_oracle(setup, oracle)
         self.chunk = chunk
+        self.steps = GraphSteps(self.oracle) if setup.task.device.type == "cuda" else eager_steps_of(self.oracle)
 
-    def run_round(self, work: Work) -> Outcome:
+    def evaluate(self, w: Tensor) -> tuple[float, float]:
+        return self.oracle.evaluate(w)
+
+    def run_round(self, work: Work, meanwhile: Meanwhile | None = None) -> Outcome:
+        """One round; ``meanwhile`` is called while the device is busy."""
         chunk = self.chunk or clients_that_fit(self.setup)
         while True:
             try:
-                return self._run(work, min(chunk, len(work.clients)))
+                return self._run(work, min(chunk, len(work.clients)), meanwhile)
             except torch.OutOfMemoryError as e:
                 if min(chunk, len(work.clients)) == 1:
                     raise FedsmooError(
@@ -46,69 +81,94 @@ class Batched:
                 self.chunk = chunk
                 torch.cuda.empty_cache()
 
-    def _run(self, work: Work, chunk: int) -> Outcome:
+    def _run(self, work: Work, chunk: int, meanwhile: Meanwhile | None) -> Outcome:
         sums, done = Sums(), []
         for start in range(0, len(work.clients), chunk):
-            part = slice(start, start + chunk)
-            me, up, loss, drift = self._train(work, part)
-            weights = torch.tensor(work.weights[part], dtype=up.w.dtype, device=up.w.device)
-            sums.add(up.map(lambda v, weights=weights: weights @ v), loss.sum(), drift.sum())
-            done.append((work.clients[part], me))
+            lane = Lane(self, work, slice(start, start + chunk))
+            ((me, up, loss, drift),) = train([lane])
+            sums.add(up, loss, drift)
+            # Captured steps answer with views of buffers that the next chunk overwrites.
+            done.append((lane.clients, me.map(torch.clone) if chunk < len(work.clients) else me))
         for clients, me in done:
             self.table.write(clients, me)
+        if meanwhile is not None:
+            meanwhile()
         return sums.outcome(len(work.clients))
 
-    def _train(self, work: Work, part: slice) -> tuple[Vectors, Vectors, Tensor, Tensor]:
-        """The round of some of the clients: new own vectors, what they send, their losses and drifts."""
-        algorithm, task = self.setup.algorithm, self.setup.task
-        plan, clients, down = work.plan.select(part), work.clients[part], work.down
-        device_plan = DevicePlan(plan, task)
-        own = self.table.read(clients, algorithm.first_contact(down))
-        zero = torch.zeros(len(clients), down.w.shape[-1], dtype=down.w.dtype, device=down.w.device)
-        me = own.replace(**dict.fromkeys(algorithm.local, zero))
-        w = algorithm.start(down, me).expand_as(zero)
-        total = torch.zeros(len(clients), dtype=task.dtype, device=task.device)
-        for k in range(len(plan.index)):
-            batch = device_plan.batch(k)
-            losses: list[Tensor] = []
 
-            def grad(v: Tensor, batch: Batch = batch, losses: list[Tensor] = losses) -> Tensor:
-                g, loss = self.oracle(v, batch)
-                losses.append(loss)
-                return g
-
-            new_w, new_me = local_step(algorithm, self.setup.rule, w, grad, down, me, work.lr)
-            active = device_plan.active(k)
-            if active is None:
-                w, me = new_w, new_me
-            else:  # clients that have finished stay where they are
-                w = torch.where(active, new_w, w)
-                me = Vectors(**{n: torch.where(active, v, getattr(me, n)) for n, v in new_me.items()})
-            total = total + losses[0]  # the loss of a client that has finished is an empty sum: zero
-        steps = torch.from_numpy(plan.steps).to(task.device, task.dtype)[:, None]
-        me, up = algorithm.finish(w, down, me, Round(work.number, work.lr, steps, work.share))
-        drift = (w - down.w).square().sum(-1)
-        return me.pick(algorithm.own), up.pick(algorithm.up), total / steps[:, 0], drift
+def eager_steps_of(oracle: Oracle):
+    """Eager steps bound to an oracle, with the signature of captured ones."""
+    return lambda stage, w, me, plan: eager_steps(oracle, stage, w, me, plan)
 
 
-class DevicePlan:
-    """A plan copied to the device once, read step by step."""
+def run_packed(engines: Sequence[Batched], works: Sequence[Work], meanwhile: Meanwhile | None = None) -> list[Outcome]:
+    """One round of several runs in one batch of clients; all engines share the first one's oracle and steps."""
+    lanes = [Lane(e, w, slice(0, len(w.clients))) for e, w in zip(engines, works, strict=True)]
+    results = train(lanes)
+    for lane, (me, _, _, _) in zip(lanes, results, strict=True):
+        lane.engine.table.write(lane.clients, me)
+    if meanwhile is not None:
+        meanwhile()
+    outcomes = []
+    for lane, (_, up, loss, drift) in zip(lanes, results, strict=True):
+        sums = Sums()
+        sums.add(up, loss, drift)
+        outcomes.append(sums.outcome(len(lane.clients)))
+    return outcomes
 
-    def __init__(self, plan: Plan, task: Task) -> None:
-        self.task = task
-        self.index = torch.from_numpy(plan.index).to(task.device)
-        count = torch.from_numpy(plan.count).to(task.device)[..., None]
-        self.draws = None
-        if plan.draws is not None:
-            self.draws = {n: torch.from_numpy(d).to(task.device) for n, d in plan.draws.items()}
-        real = torch.arange(plan.index.shape[2], device=task.device) < count
-        self.weight = real.to(task.dtype) / count.clamp(min=1).to(task.dtype)
-        self.running = None if (plan.count > 0).all() else count > 0
 
-    def batch(self, k: int) -> Batch:
-        draws = None if self.draws is None else {n: d[k] for n, d in self.draws.items()}
-        return self.task.batch(self.index[k], self.weight[k], draws)
+def train(lanes: Sequence[Lane]) -> list[tuple[Vectors, Vectors, Tensor, Tensor]]:
+    """The round of the clients of all lanes; per lane: own vectors, weighted sum of what was sent, losses, drifts."""
+    setup = lanes[0].engine.setup
+    task, counts = setup.task, [len(lane.clients) for lane in lanes]
+    plan = merge([lane.work.plan.select(lane.part) for lane in lanes])
+    stage = make_stage(lanes, counts)
+    own = concatenate([_own(lane) for lane in lanes])
+    zero = torch.zeros(sum(counts), task.model.layout.size, dtype=task.dtype, device=task.device)
+    me = own.replace(**dict.fromkeys(stage.algorithm.local, zero))
+    w = stage.algorithm.start(stage.down, me).expand_as(zero)
+    w, me, total = lanes[0].engine.steps(stage, w, me, DevicePlan(plan, task))
+    steps = torch.from_numpy(plan.steps).to(task.device, task.dtype)[:, None]
+    share = lanes[0].work.share if len(lanes) == 1 else per_client([lane.work.share for lane in lanes], counts, zero)
+    me, up = stage.algorithm.finish(w, stage.down, me, Round(lanes[0].work.number, stage.lr, steps, share))
+    drift = (w - stage.down.w).square().sum(-1)
+    loss = total / steps[:, 0]
+    out, start = [], 0
+    for lane, n in zip(lanes, counts, strict=True):
+        rows = slice(start, start + n)
+        weights = torch.tensor(lane.work.weights[lane.part], dtype=w.dtype, device=w.device)
+        mine = me.pick(lane.engine.setup.algorithm.own).map(lambda v, rows=rows: v[rows])
+        sent = up.pick(lane.engine.setup.algorithm.up).map(lambda v, rows=rows, weights=weights: weights @ v[rows])
+        out.append((mine, sent, loss[rows].sum(), drift[rows].sum()))
+        start += n
+    return out
 
-    def active(self, k: int) -> Tensor | None:
-        """``[C, 1]``: which clients still train at step k; ``None`` if all of them do at every step."""
-        return None if self.running is None else self.running[k]
+
+def _own(lane: Lane) -> Vectors:
+    return lane.engine.table.read(lane.clients, lane.engine.setup.algorithm.first_contact(lane.work.down))
+
+
+def make_stage(lanes: Sequence[Lane], counts: Sequence[int]) -> Stage:
+    """One run's own objects; for several runs, their numbers and sent vectors repeated for each client."""
+    if len(lanes) == 1:
+        setup, work = lanes[0].engine.setup, lanes[0].work
+        return Stage(setup.algorithm, setup.rule, work.down, work.lr, (id(setup),))
+    like = lanes[0].work.down.w
+    rows = [lane.work.down.map(lambda v, n=n: v.expand(n, -1)) for lane, n in zip(lanes, counts, strict=True)]
+    algorithm = stack_algorithms([lane.engine.setup.algorithm for lane in lanes], counts, like)
+    rule = stack_rules([lane.engine.setup.rule for lane in lanes], counts, like)
+    lr = per_client([lane.work.lr for lane in lanes], counts, like)
+    return Stage(algorithm, rule, concatenate(rows), lr, tuple(id(lane.engine.setup) for lane in lanes))
+
+
+def per_client(values: Sequence[float], counts: Sequence[int], like: Tensor) -> Tensor:
+    """A number per run as a number per client, ``[C, 1]``."""
+    repeated = [v for v, n in zip(values, counts, strict=True) for _ in range(n)]
+    return torch.tensor(repeated, dtype=like.dtype, device=like.device)[:, None]
+
+
+def concatenate(parts: Sequence[Vectors]) -> Vectors:
+    """Vectors of several runs, one below the other."""
+    if len(parts) == 1:
+        return parts[0]
+    return Vectors(**{n: torch.cat([getattr(p, n) for p in parts]) for n in parts[0].names()})

@@ -2,34 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import Tensor
-from torch.func import grad_and_value, vmap
+from torch.func import grad, grad_and_value, vmap
 
 from fedsmoo.core import FedsmooError
-from fedsmoo.engines.task import Batch, Task
+from fedsmoo.engines.task import Batch, Draws, Task
 
-Oracle = Callable[[Tensor, Batch], tuple[Tensor, Tensor]]
+
+class Oracle:
+    """Gradients and losses at flat weights; of one client (``w [P]``) or of C at once (``w [C, P]``)."""
+
+    opaque = False  # whether a compiler can not look into ``gradient``
+
+    def __init__(self, task: Task, gradient: Callable[[Tensor, Batch], tuple[Tensor, Tensor]]) -> None:
+        self.task, self.gradient = task, gradient
+
+    def __call__(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        with products(self.task):
+            return self.gradient(w, batch)
+
+    def batch(self, index: Tensor, weight: Tensor, draws: Draws | None = None) -> Batch:
+        """The training samples ``index [..., B]`` in the form that this oracle takes."""
+        return self.task.batch(index, weight, draws)
+
+    def row_stride(self, size: int) -> int:
+        """Numbers from one client's gradient to the next in memory."""
+        return size
+
+    def evaluate(self, w: Tensor) -> tuple[float, float]:
+        """Accuracy and loss of one model on the test part."""
+        with products(self.task):
+            return self.task.evaluate(w)
+
+
+@contextmanager
+def products(task: Task) -> Iterator[None]:
+    """Matrix products in the task's precision on a GPU, for as long as this lasts."""
+    if task.device.type != "cuda":
+        yield
+        return
+    matmul = torch.backends.cuda.matmul
+    before = matmul.allow_tf32
+    with ExitStack() as stack:
+        stack.enter_context(torch.backends.cudnn.flags(enabled=True, allow_tf32=task.precision != "fp32"))
+        if task.precision == "bf16":
+            stack.enter_context(torch.autocast("cuda", torch.bfloat16))
+        matmul.allow_tf32 = task.precision != "fp32"
+        try:
+            yield
+        finally:
+            matmul.allow_tf32 = before
 
 
 def single_oracle(task: Task) -> Oracle:
-    """One client: ``w [P]``, by plain autograd."""
+    """One client, by plain autograd."""
     model, layout = task.model, task.model.layout
 
-    def oracle(w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    def gradient(w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         parts = {n: p.detach().requires_grad_() for n, p in layout.split(w).items()}
         with torch.enable_grad():
             loss = (batch.weight * task.loss(model.forward(parts, batch.x), batch.y)).sum()
             grads = torch.autograd.grad(loss, list(parts.values()), materialize_grads=True)
         return layout.join(dict(zip(parts, grads, strict=True))), loss.detach()
 
-    return oracle
+    return Oracle(task, gradient)
 
 
 def vmap_oracle(task: Task) -> Oracle:
-    """C clients: ``w [C, P]``, by ``torch.func.vmap`` over any module."""
+    """C clients, by ``torch.func.vmap`` over any module."""
     model, layout = task.model, task.model.layout
 
     def loss(parts: dict[str, Tensor], x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
@@ -37,26 +81,29 @@ def vmap_oracle(task: Task) -> Oracle:
 
     many = vmap(grad_and_value(loss), randomness="error")
 
-    def oracle(w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    def gradient(w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         grads, losses = many(layout.split(w), batch.x, batch.y, batch.weight)
         return layout.join(grads), losses
 
-    return oracle
+    return Oracle(task, gradient)
 
 
 def hand_oracle(task: Task) -> Oracle:
-    """C clients: ``w [C, P]``, by the model's own hand-batched forward and one backward for all."""
+    """C clients, by the model's own hand-batched forward and one backward for all."""
     layout, batched = task.model.layout, task.model.batched
     if batched is None:
         raise FedsmooError(f"the model {type(task.model.module).__name__} has no hand-batched forward: use engine=vmap")
 
-    def oracle(w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        parts = {n: p.detach().requires_grad_() for n, p in layout.split(w).items()}
-        with torch.enable_grad():
-            out = batched(parts, batch.x).flatten(0, 1)
-            each = task.loss(out, batch.y.flatten(0, 1)).view(batch.weight.shape)
-            losses = (batch.weight * each).sum(1)
-            grads = torch.autograd.grad(losses.sum(), list(parts.values()), materialize_grads=True)
-        return layout.join(dict(zip(parts, grads, strict=True))), losses.detach()
+    def loss(parts: dict[str, Tensor], batch: Batch) -> tuple[Tensor, Tensor]:
+        out = batched(parts, batch.x).flatten(0, 1)
+        each = task.loss(out, batch.y.flatten(0, 1)).view(batch.weight.shape)
+        losses = (batch.weight * each).sum(1)
+        return losses.sum(), losses
 
-    return oracle
+    slopes = grad(loss, has_aux=True)
+
+    def gradient(w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        grads, losses = slopes(layout.split(w), batch)
+        return layout.join(grads), losses
+
+    return Oracle(task, gradient)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -22,8 +24,12 @@ class Serial:
     def __init__(self, setup: Setup, table: ClientTable | None = None) -> None:
         self.setup = setup
         self.table = table or ClientTable(setup.algorithm.own)
+        self.oracle = single_oracle(setup.task)
 
-    def run_round(self, work: Work) -> Outcome:
+    def evaluate(self, w: Tensor) -> tuple[float, float]:
+        return self.oracle.evaluate(w)
+
+    def run_round(self, work: Work, meanwhile: Callable[[], None] | None = None) -> Outcome:
         sums = Sums()
         for c, client in enumerate(work.clients):
             own = self.table.read([client], self.setup.algorithm.first_contact(work.down)).map(lambda v: v[0])

@@ -32,6 +32,9 @@ class ClientTable:
 
         return Vectors(**{n: torch.stack([row(c, i, n) for c, i in enumerate(clients)]) for n in self.names})
 
+    def prefetch(self, clients: Sequence[int]) -> None:
+        """A hint that these clients are read next."""
+
     def write(self, clients: Sequence[int], me: Vectors) -> None:
         """Keep the own vectors ``[C, P]`` of some clients."""
         for c, i in enumerate(clients):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from fedsmoo.models.base import FlatModel
 
 # outputs [B, ...], labels [B, ...] -> one loss per sample [B]
 SampleLoss = Callable[[Tensor, Tensor], Tensor]
+Draws = dict[str, Tensor]
 
 
 def cross_entropy(out: Tensor, y: Tensor) -> Tensor:
@@ -37,7 +38,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Task:
-    """The model, the data on its device, and the loss; all numbers in ``dtype``."""
+    """The model, the data on its device, and the loss; all vectors in ``dtype``."""
 
     model: FlatModel
     data: Dataset
@@ -45,25 +46,38 @@ class Task:
     dtype: torch.dtype = torch.float32
     loss: SampleLoss = cross_entropy
     augment: bool = False
+    precision: str = "fp32"  # of the products on a GPU: fp32, tf32 or bf16
 
-    def inputs(self, x: Tensor, draws: dict[str, Tensor] | None = None) -> Tensor:
+    # Mean and standard deviation of the channels, on the device: nothing is copied in the hot loop.
+    scale: tuple[Tensor | None, Tensor | None] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        known = self.data.mean is not None and self.data.std is not None
+        values = (self.data.mean, self.data.std) if known else (None, None)
+        scale = tuple(None if v is None else torch.tensor(v, dtype=self.dtype, device=self.device) for v in values)
+        object.__setattr__(self, "scale", scale)
+
+    def inputs(self, x: Tensor, draws: Draws | None = None, channels_first: bool = True) -> Tensor:
         """Stored samples as the model takes them: images normalised (and augmented), floats cast, text as it is."""
-        if self.data.is_image:
-            return prepare(x, draws, self.data.mean, self.data.std, self.dtype, channels_first=True)
-        return x.to(self.dtype) if x.is_floating_point() else x
+        return prepare(x, draws, *self.scale, self.dtype, channels_first=channels_first)
 
-    def batch(self, index: Tensor, weight: Tensor, draws: dict[str, Tensor] | None = None) -> Batch:
+    def batch(self, index: Tensor, weight: Tensor, draws: Draws | None = None, channels_first: bool = True) -> Batch:
         """The training samples ``index [..., B]``."""
-        return Batch(self.inputs(self.data.x_train[index], draws), self.data.y_train[index], weight)
+        return Batch(self.inputs(self.data.x_train[index], draws, channels_first), self.data.y_train[index], weight)
 
     def evaluate(self, w: Tensor, size: int = 1000) -> tuple[float, float]:
         """Accuracy and mean loss of one model on the test part."""
         parameters = self.model.layout.split(w)
+        with torch.no_grad():
+            return self.score(lambda x: self.model.forward(parameters, x), size)
+
+    def score(self, outputs: Callable[[Tensor], Tensor], size: int, channels_first: bool = True) -> tuple[float, float]:
+        """Accuracy and mean loss on the test part of what ``outputs`` makes of its inputs, ``size`` at a time."""
         correct = torch.zeros((), dtype=torch.float64, device=self.device)
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
-        with torch.no_grad():
-            for x, y in zip(self.data.x_test.split(size), self.data.y_test.split(size), strict=True):
-                out = self.model.forward(parameters, self.inputs(x))
-                correct += (out.argmax(-1) == y).sum()
-                loss += self.loss(out, y).sum()
-        return correct.item() / self.data.y_test.numel(), loss.item() / len(self.data.y_test)
+        for x, y in zip(self.data.x_test.split(size), self.data.y_test.split(size), strict=True):
+            out = outputs(self.inputs(x, channels_first=channels_first))
+            correct += (out.argmax(-1) == y).sum()
+            loss += self.loss(out, y).sum()
+        right, total = torch.stack([correct, loss]).tolist()  # one transfer
+        return right / self.data.y_test.numel(), total / len(self.data.y_test)

@@ -81,6 +81,7 @@ class Config(Training):
     exact: bool = setting(False, "same bits with any number of ranks (torchrun), as serial; slower", group="machine")
     chunk: int | None = setting(None, "clients trained at once (default: what fits in memory)", group="machine")
     device: str = setting("auto", "cpu, cuda, cuda:1, or auto", group="machine")
+    precision: str = setting("tf32", "matrix products on a GPU", ("fp32", "tf32", "bf16"), group="machine")
     dtype: str = setting("float32", "numbers of the vectors", ("float32", "float64"), group="machine")
 
     def replace(self, **changes: Any) -> Config:

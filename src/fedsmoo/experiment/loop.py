@@ -94,6 +94,7 @@ class Simulation:
         start = task.model.initial() if w is None else w
         self.server = setup.algorithm.init(start.to(task.device, task.dtype))
         self.history: list[Record] = []
+        self._drafts: dict[int, tuple[list[int], Plan]] = {}
         self.width = min(training.batch_size, max(len(i) for i in indices))
 
     def restore(
@@ -114,6 +115,19 @@ class Simulation:
         """The local learning rate of the next round."""
         return self.training.lr * self.training.lr_decay ** len(self.history)
 
+    def draft(self, number: int) -> tuple[list[int], Plan]:
+        """The clients of a round and their batches: what can be known before the round starts."""
+        t = self.training
+        clients = cohort(t.seed, number, len(self.indices), t.cohort, t.sampling)
+        return clients, self.plan(number, clients)
+
+    def draft_next(self) -> None:
+        """Prepare the round after the present one, while the device is busy with the present one."""
+        number = len(self.history) + 1
+        if number < self.training.rounds:
+            self._drafts = {number: self.draft(number)}
+            self.engine.table.prefetch(self._drafts[number][0])
+
     def plan(self, number: int, clients: list[int]) -> Plan:
         """The batches of a cohort in a round."""
         t = self.training
@@ -126,18 +140,18 @@ class Simulation:
         """One round."""
         began = time.perf_counter()
         work = self.prepare()
-        outcome = self.engine.run_round(work) if work.clients else None
+        outcome = self.engine.run_round(work, self.draft_next) if work.clients else None
         return self.complete(work, outcome, began)
 
     def prepare(self) -> Work:
         """What the next round asks of an engine: who is sent what, on which batches."""
         number, t = len(self.history), self.training
-        clients = cohort(t.seed, number, len(self.indices), t.cohort, t.sampling)
+        clients, plan = self._drafts.pop(number, None) or self.draft(number)
         sizes = np.array([len(self.indices[i]) if t.weighted else 1 for i in clients], float)
         down = self.server.pick(self.setup.algorithm.down)
         share = len(clients) / len(self.indices)
         weights = (sizes / sizes.sum()).tolist() if clients else []
-        return Work(number, down, clients, self.plan(number, clients), self.lr, share, weights)
+        return Work(number, down, clients, plan, self.lr, share, weights)
 
     def complete(self, work: Work, outcome: Outcome | None, began: float) -> Record:
         """Aggregate what the cohort sent, evaluate and record. A round without clients changes nothing."""

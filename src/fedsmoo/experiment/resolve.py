@@ -158,7 +158,7 @@ def assemble(
     augment = data.augment if config.augment is None else config.augment
     if augment and not data.is_image:
         raise FedsmooError(f"augment: the samples of {data.name!r} are not uint8 images")
-    task = Task(model, data.to(device), device, dtype, loss, augment)
+    task = Task(model, data.to(device), device, dtype, loss, augment, config.precision)
     setup = Setup(task, algorithm, LocalRule(config.weight_decay, config.clip, config.clip_scope))
     cohort = min(config.cohort, len(indices))
     engine = engine_for(config.engine, setup, config.chunk, cohort, config.batch_size, config.exact)

@@ -1,0 +1,51 @@
+"""Methods and step rules of several runs as one, whose numbers differ from client to client."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from fedsmoo.core import Algorithm, FedsmooError
+from fedsmoo.core.local import LocalRule
+
+T = TypeVar("T")
+
+
+def stack_algorithms(algorithms: Sequence[Algorithm], counts: Sequence[int], like: Tensor) -> Algorithm:
+    """One method for all runs: equal fields stay as they are, numbers that differ become ``[C, 1]``."""
+    return _stack(list(algorithms), counts, like)
+
+
+def stack_rules(rules: Sequence[LocalRule], counts: Sequence[int], like: Tensor) -> LocalRule:
+    """The same for how a direction becomes a step."""
+    return _stack(list(rules), counts, like)
+
+
+def _stack(things: list[T], counts: Sequence[int], like: Tensor) -> T:
+    first = things[0]
+    if any(type(t) is not type(first) for t in things):
+        raise FedsmooError("runs of different methods cannot share a batch")
+    changes: dict[str, Any] = {}
+    for field in dataclasses.fields(first):  # type: ignore[arg-type]
+        values = [getattr(t, field.name) for t in things]
+        if isinstance(values[0], Algorithm):  # a wrapped method
+            changes[field.name] = _stack(values, counts, like)
+        elif any(v != values[0] for v in values):
+            if not all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
+                raise FedsmooError(f"runs that differ in {field.name} cannot share a batch: it is not a plain number")
+            repeated = [v for v, n in zip(values, counts, strict=True) for _ in range(n)]
+            changes[field.name] = torch.tensor(repeated, dtype=like.dtype, device=like.device)[:, None]
+    return dataclasses.replace(first, **changes)  # type: ignore[type-var]
+
+
+def stackable(things: Sequence[Any]) -> bool:
+    """Whether methods (or rules) differ in plain numbers only."""
+    try:
+        _stack(list(things), [1] * len(things), torch.zeros(1))
+    except FedsmooError:
+        return False
+    return True

@@ -1,0 +1,79 @@
+"""K local steps of C clients, eagerly: the form that needs no compiler and no graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedsmoo.core import Algorithm, Vectors
+from fedsmoo.core.local import LocalRule, local_step
+from fedsmoo.data.plan import Plan
+from fedsmoo.engines.oracles import Oracle
+from fedsmoo.engines.task import Batch, Task
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What C clients train with: the method (numbers may be ``[C, 1]``), the step rule, and what they were sent."""
+
+    algorithm: Algorithm
+    rule: LocalRule
+    down: Vectors
+    lr: Any
+    tag: tuple[int, ...] = ()  # which runs these are: a recording is for them only
+
+
+class DevicePlan:
+    """A plan copied to the device once, read step by step."""
+
+    def __init__(self, plan: Plan, task: Task) -> None:
+        self.index = torch.from_numpy(plan.index).to(task.device)
+        self.draws = None
+        if plan.draws is not None:
+            self.draws = {n: torch.from_numpy(d).to(task.device) for n, d in plan.draws.items()}
+        count = torch.from_numpy(plan.count).to(task.device)[..., None]
+        real = torch.arange(plan.index.shape[2], device=task.device) < count
+        self.weight = real.to(task.dtype) / count.clamp(min=1).to(task.dtype)
+        self.running = None if (plan.count > 0).all() else count > 0  # [K, C, 1]
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """What a recording depends on besides the clients: the width of a batch, and which draws there are."""
+        return (self.index.shape[2], None if self.draws is None else tuple(self.draws))
+
+    def batch(self, k: int, oracle: Oracle) -> Batch:
+        draws = None if self.draws is None else {n: d[k] for n, d in self.draws.items()}
+        return oracle.batch(self.index[k], self.weight[k], draws)
+
+
+def one_step(
+    stage: Stage, gradient: Any, w: Tensor, me: Vectors, batch: Batch, active: Tensor | None
+) -> tuple[Tensor, Vectors, Tensor]:
+    """One local step of C clients, and their losses; those that are not active stay where they are."""
+    losses: list[Tensor] = []
+
+    def grad(v: Tensor) -> Tensor:
+        g, loss = gradient(v, batch)
+        losses.append(loss)
+        return g
+
+    new_w, new_me = local_step(stage.algorithm, stage.rule, w, grad, stage.down, me, stage.lr)
+    if active is not None:
+        new_w = torch.where(active, new_w, w)
+        new_me = Vectors(**{n: torch.where(active, v, getattr(me, n)) for n, v in new_me.items()})
+    return new_w, new_me, losses[0]  # the loss of a client without samples is an empty sum: zero
+
+
+def eager_steps(
+    oracle: Oracle, stage: Stage, w: Tensor, me: Vectors, plan: DevicePlan
+) -> tuple[Tensor, Vectors, Tensor]:
+    """All local steps: the clients' models, vectors, and summed minibatch losses."""
+    total = torch.zeros(len(w), dtype=w.dtype, device=w.device)
+    for k in range(len(plan.index)):
+        active = None if plan.running is None else plan.running[k]
+        w, me, loss = one_step(stage, oracle, w, me, plan.batch(k, oracle), active)
+        total = total + loss
+    return w, me, total

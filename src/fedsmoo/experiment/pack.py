@@ -1,0 +1,83 @@
+"""Several runs in one batch: seeds, and settings that are plain numbers, of one method advance together."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+
+from fedsmoo.core import FedsmooError
+from fedsmoo.engines.batched import Batched, run_packed
+from fedsmoo.engines.stack import stackable
+from fedsmoo.experiment.config import Config
+from fedsmoo.experiment.loop import Callback, Result, Simulation
+from fedsmoo.experiment.resolve import assemble, make_algorithm
+
+# What runs of one batch may differ in: the seed, plain numbers of the step, and the method's own plain numbers.
+FREE = ("seed", "lr", "lr_decay", "weight_decay", "target", "u", "c", "partition", "split", "algorithm_options", "relaxed")
+
+
+def packable(configs: Sequence[Config]) -> bool:
+    """Whether configs may share a batch: the same method, model, data and shape of a round."""
+    first = configs[0]
+    same = [f.name for f in dataclasses.fields(first) if f.name not in FREE]
+    if first.sampling != "uniform" or any(getattr(c, n) != getattr(first, n) for c in configs for n in same):
+        return False
+    if len({bool(c.relaxed) for c in configs}) > 1:
+        return False
+    return stackable([make_algorithm(c.algorithm, c.algorithm_options) for c in configs])
+
+
+def run_pack(configs: Sequence[Config], callbacks: Sequence[Callback | None] | None = None) -> list[Result]:
+    """Run configs that share a batch; a run whose callback returns ``False`` leaves it."""
+    return Pack(assemble_pack(configs)).run(callbacks)
+
+
+def assemble_pack(configs: Sequence[Config]) -> list[Simulation]:
+    """The simulations of configs that may share a batch; the data is on the device once."""
+    if not packable(configs):
+        raise FedsmooError("these runs differ in more than seeds and plain numbers: they cannot share a batch")
+    first = assemble(configs[0])
+    return [first, *(assemble(c, data=first.setup.task.data) for c in configs[1:])]
+
+
+class Pack:
+    """Simulations that advance together, a round of all of them at a time."""
+
+    def __init__(self, simulations: Sequence[Simulation]) -> None:
+        self.simulations = list(simulations)
+        self.engines: list[Batched] = []
+        for s in self.simulations:
+            if not isinstance(s.engine, Batched):
+                raise FedsmooError(f"the {s.engine.name} engine trains one run at a time: use engine=batched")
+            self.engines.append(s.engine)
+        for e in self.engines[1:]:  # one oracle and one set of buffers for all
+            e.oracle, e.steps = self.engines[0].oracle, self.engines[0].steps
+
+    def run(self, callbacks: Sequence[Callback | None] | None = None) -> list[Result]:
+        """All rounds that are left."""
+        calls = list(callbacks or [None] * len(self.simulations))
+        going = list(range(len(self.simulations)))
+        while going := [i for i in going if self._unfinished(i)]:
+            for i, record in zip(going, self.advance(going), strict=True):
+                call = calls[i]
+                if call is not None and call(record) is False:
+                    going = [k for k in going if k != i]
+        return [Result(s.history, s.server, s) for s in self.simulations]
+
+    def _unfinished(self, i: int) -> bool:
+        return len(self.simulations[i].history) < self.simulations[i].training.rounds
+
+    def advance(self, going: Sequence[int]) -> list:
+        """One round of the runs that are going; each is charged its share of the time."""
+        began = time.perf_counter()
+        runs = [self.simulations[i] for i in going]
+        works = [s.prepare() for s in runs]
+
+        def meanwhile() -> None:
+            for s in runs:
+                s.draft_next()
+
+        outcomes = run_packed([self.engines[i] for i in going], works, meanwhile)
+        share = (time.perf_counter() - began) / len(runs)
+        return [s.complete(w, o, time.perf_counter() - share) for s, w, o in zip(runs, works, outcomes, strict=True)]
