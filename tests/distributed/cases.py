@@ -31,6 +31,7 @@ def outcome(config: Config) -> dict:
         "clients": dict(result.simulation.engine.table.items()),
         "history": [(r.train_loss, r.drift, r.test_accuracy, r.test_loss, r.cohort) for r in result.history],
         "engine": result.simulation.engine.name,
+        "ranks": getattr(result.simulation.engine, "ranks", None) and result.simulation.engine.ranks.world,
     }
 
 

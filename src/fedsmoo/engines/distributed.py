@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedsmoo.core import Vectors
+from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.engines.auto import make_engine
 from fedsmoo.engines.base import Engine, Outcome, Setup, Sums, Work
-from fedsmoo.engines.ranks import Ranks, join, launched
+from fedsmoo.engines.ranks import Ended, Ranks, join, launched
 from fedsmoo.engines.table import ClientTable
 
 
@@ -70,24 +71,40 @@ class Distributed:
     ``exact`` trains client by client and adds what they send in the order of the cohort, so that the result has the
     same bits with any number of ranks, and those of ``serial`` if that is the inner engine. It costs the inner
     engine's batching, and n broadcasts of ``len(up) * P`` numbers a round instead of one all-reduce.
+
+    Rank 0 leads: a round starts on the others when it starts there, and until then they serve what rank 0 wants to
+    know of the client table. So the code that saves a run is the same for one process and for several.
     """
 
     def __init__(self, setup: Setup, inner: Engine, ranks: Ranks, exact: bool = False) -> None:
         self.inner, self.ranks, self.exact = inner, ranks, exact
+        self.name = inner.name
         self.names = tuple(setup.algorithm.up)
-        self.name = f"{inner.name} on {ranks.world} ranks" + (", exact" if exact else "")
         like = torch.zeros(setup.task.model.layout.size, dtype=setup.task.dtype, device=setup.task.device)
         self.table: ClientTable = ShardedTable(inner.table, ranks, like)
+
+    @property
+    def chunk(self) -> int | None:
+        """How many clients the inner engine trains at once."""
+        return getattr(self.inner, "chunk", None)
 
     def evaluate(self, w: Tensor) -> tuple[float, float]:
         """On every rank alike: it would wait for the others anyway."""
         return self.inner.evaluate(w)
 
     def run_round(self, work: Work, meanwhile: Callable[[], None] | None = None) -> Outcome:
+        assert isinstance(self.table, ShardedTable)
+        self.table.agree("round")
         if meanwhile is not None:
             meanwhile()
         owner = owners(work.clients, self.ranks.world, stateful=bool(self.table.names))
         return (self._exactly if self.exact else self._summed)(work, owner)
+
+    def serve(self) -> None:
+        """Ranks other than 0, after their last round: answer rank 0 until it ends the job."""
+        assert isinstance(self.table, ShardedTable)
+        with suppress(Ended):
+            self.table.agree("end")
 
     def _summed(self, work: Work, owner: list[int]) -> Outcome:
         """Partial sums, added by one all-reduce; a rank without a client adds zeros."""
@@ -123,15 +140,33 @@ class Distributed:
 
 
 class ShardedTable(ClientTable):
-    """The client table of a job: every row lies on one rank.
+    """The client table of a job: every row lies on one rank, and rank 0 can read them all, one at a time.
 
-    :meth:`items` and :meth:`take_changes` are collective: all ranks call them together and see all rows, one at a
-    time. :meth:`load` keeps the rows of this rank only, so a job may go on with another number of ranks.
+    Whoever calls :meth:`items` or :meth:`take_changes` on rank 0 needs no help: the other ranks answer while they wait
+    for the next round. :meth:`load` keeps the rows of this rank only, so a job may go on with another number of ranks.
     """
 
     def __init__(self, inner: ClientTable, ranks: Ranks, like: Tensor) -> None:
         super().__init__(inner.names)
         self.inner, self.ranks, self.like = inner, ranks, like  # like: a vector of the shape and dtype of a row's
+
+    def agree(self, what: str, client: int | None = None) -> None:
+        """Rank 0 says what comes next; another rank answers questions until that is what it waits for."""
+        if self.ranks.rank == 0:
+            self.ranks.same((what, client))
+            return
+        while (said := self.ranks.same(None)) != (what, client):
+            match said:
+                case ("clients", _):
+                    self.ranks.union({i for i, _ in self.inner.items()})
+                case ("changes", _):
+                    self.ranks.union(self.inner.take_changes())
+                case ("row", int(i)):
+                    self._row(i)
+                case ("end", _):
+                    raise Ended
+                case _:
+                    raise FedsmooError(f"rank {self.ranks.rank} waits for {what!r}, but rank 0 is at {said[0]!r}")
 
     def read(self, clients: Sequence[int], first: Vectors) -> Vectors:
         return self.inner.read(clients, first)
@@ -140,13 +175,21 @@ class ShardedTable(ClientTable):
         self.inner.write(clients, me)
 
     def take_changes(self) -> set[int]:
+        self.agree("changes")
         return self.ranks.union(self.inner.take_changes())
 
     def items(self) -> Iterator[tuple[int, dict[str, Tensor]]]:
-        mine = dict(self.inner.items())
-        for client in sorted(self.ranks.union(set(mine))):
-            row = mine.get(client, dict.fromkeys(self.names, self.like))
-            yield client, {n: self.ranks.share(row[n], client % self.ranks.world) for n in self.names}
+        self.agree("clients")
+        for client in sorted(self.ranks.union({i for i, _ in self.inner.items()})):
+            self.agree("row", client)
+            yield client, self._row(client)
+
+    def _row(self, client: int) -> dict[str, Tensor]:
+        owner = client % self.ranks.world
+        row = Vectors(**dict.fromkeys(self.names, self.like))
+        if owner == self.ranks.rank:
+            row = self.inner.read([client], row).map(lambda v: v[0])
+        return {n: self.ranks.share(v, owner) for n, v in row.items()}
 
     def load(self, client: int, row: dict[str, Tensor]) -> None:
         if client % self.ranks.world == self.ranks.rank:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import atexit
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +49,10 @@ def backend_for(device: torch.device) -> str:
     """NCCL if every rank of this machine has a GPU of its own, else gloo: NCCL refuses two ranks on one GPU."""
     alone = device.type == "cuda" and number("LOCAL_WORLD_SIZE", 1) <= torch.cuda.device_count()
     return "nccl" if alone and dist.is_nccl_available() else "gloo"
+
+
+class Ended(Exception):
+    """Rank 0 has ended the job."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +128,9 @@ def join(device: torch.device) -> Ranks:
 
 
 def leave() -> None:
-    """Say goodbye at the end of the process."""
+    """Say goodbye at the end of the process; rank 0 lets the others go first."""
     if dist.is_initialized():
+        if dist.get_rank() == 0:
+            with suppress(RuntimeError, ValueError):
+                dist.broadcast_object_list([("end", None)], 0)
         dist.destroy_process_group()
