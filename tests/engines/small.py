@@ -1,0 +1,92 @@
+"""A small federation with everything that trips an engine: unequal clients, a client of one sample, short batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsmoo.core import Algorithm
+from fedsmoo.core.local import LocalRule
+from fedsmoo.data.dataset import Dataset
+from fedsmoo.engines.base import Setup
+from fedsmoo.engines.batched import Batched
+from fedsmoo.engines.graph import GraphSteps
+from fedsmoo.engines.serial import Serial
+from fedsmoo.engines.task import Task
+from fedsmoo.experiment.config import Training
+from fedsmoo.experiment.loop import Simulation
+from fedsmoo.models import build
+
+SIZES = (9, 5, 7, 1, 4, 11)
+# Bernoulli cohorts of these rounds under this seed: one is empty, the others differ in size (checked by a test).
+SEED, ROUNDS = 68, 4
+
+OPTIONS: dict[str, dict[str, Any]] = {"mlp": {"hidden": 6}, "cnn_gn": {"width": 4}, "softmax": {}, "lenet": {}}
+
+
+def dataset(side: int = 6, classes: int = 3, seed: int = 0) -> Dataset:
+    """Noisy patterns whose classes lean with the client."""
+    rng = np.random.default_rng(seed)
+    labels = np.concatenate([rng.choice(classes, n, p=np.roll([0.7, 0.2, 0.1], i)) for i, n in enumerate(SIZES)])
+    x = rng.standard_normal((classes, 1, side, side))[labels] + rng.standard_normal((len(labels), 1, side, side))
+    x_, y_ = torch.from_numpy(x), torch.from_numpy(labels)
+    return Dataset("small", x_, y_, x_[:10], y_[:10], classes)
+
+
+def indices() -> list[np.ndarray]:
+    ends = np.cumsum(SIZES)
+    return [np.arange(end - n, end) for end, n in zip(ends, SIZES, strict=True)]
+
+
+def make_setup(model: str, algorithm: Algorithm, clip: float | None = 1.0, scope: str = "all") -> Setup:
+    data = dataset(side=16 if model == "lenet" else 6)
+    flat = build(model, data, 0, **OPTIONS[model])
+    flat.module.double()
+    return Setup(Task(flat, data, torch.device("cpu"), torch.float64), algorithm, LocalRule(0.01, clip, scope))
+
+
+def make_engine(kind: str, setup: Setup) -> Any:
+    if kind == "serial":
+        return Serial(setup)
+    if kind in ("hand", "vmap"):
+        return Batched(setup, oracle=kind)
+    if kind.startswith("chunk"):
+        return Batched(setup, chunk=int(kind[5:]))
+    engine = Batched(setup, chunk=int(kind[8:]) if kind[8:] else None)  # "recorded", "recorded2": CUDA's buffers
+    engine.steps = GraphSteps(engine.oracle, compile=False, capture=True)
+    return engine
+
+
+def simulation(kind: str, model: str, algorithm: Algorithm, rule: dict[str, Any] | None = None, **training: Any) -> Simulation:
+    setup = make_setup(model, algorithm, **(rule or {}))
+    settings = {"rounds": ROUNDS, "cohort": 3, "sampling": "bernoulli", "local_epochs": 2, "batch_size": 4, "lr": 0.2}
+    settings |= {"lr_decay": 0.9, "seed": SEED, "eval_every": 10**6}
+    return Simulation(setup, make_engine(kind, setup), Training(**settings | training), indices())
+
+
+Trace = list[dict[str, Tensor]]
+
+
+def trace(run: Simulation) -> Trace:
+    """All that a run holds after every round: server, client rows, loss and drift."""
+    out: Trace = []
+    for _ in range(run.training.rounds):
+        record = run.advance()
+        state = {f"server {n}": v for n, v in run.server.items()}
+        for i, row in run.engine.table.items():
+            state |= {f"client {i} {n}": v.clone() for n, v in row.items()}
+        numbers = [record.train_loss or 0.0, record.drift or 0.0]
+        out.append({**state, "loss, drift": torch.tensor(numbers, dtype=torch.float64)})
+    return out
+
+
+def largest_gap(a: Trace, b: Trace) -> float:
+    """The largest difference of two runs; they must hold the same things."""
+    worst = 0.0
+    for x, y in zip(a, b, strict=True):
+        assert x.keys() == y.keys()
+        worst = max(worst, *(float((x[k] - y[k]).abs().max()) for k in x))
+    return worst
