@@ -76,7 +76,11 @@ def build(name: str, data: Dataset, seed: int, live: bool = True, **options: Any
     for option in options:
         if option not in known:
             raise unknown(f"option of the model {name}", option, known)
-    module = make_module(lambda: MODELS[name][1](data, **options), seed)
+    try:
+        module = make_module(lambda: MODELS[name][1](data, **options), seed)
+    except (TypeError, ValueError, ArithmeticError, RuntimeError) as e:  # PyTorch's own words for an impossible layer
+        given = ", ".join(f"{k}={v!r}" for k, v in options.items()) or "these data"
+        raise FedsmooError(f"the model {name} cannot be built with {given}: {str(e).splitlines()[0]}") from e
     return wrap(module, data, live)
 
 

@@ -79,6 +79,8 @@ class LeNet(nn.Module):
         super().__init__()
         self.conv1, self.conv2 = nn.Conv2d(channels, 64, 5), nn.Conv2d(64, 64, 5)
         after = ((side - 4) // 2 - 4) // 2
+        if after < 1:
+            raise ValueError(f"two 5x5 convolutions with pooling need images of at least 16x16, not {side}x{side}")
         self.fc1, self.fc2, self.fc3 = nn.Linear(64 * after * after, 384), nn.Linear(384, 192), nn.Linear(192, classes)
 
     def forward(self, x: Tensor) -> Tensor:
