@@ -2,7 +2,7 @@
 
 One round, as every engine runs it::
 
-    down = srv.pick(algorithm.down)                        # sent to the n clients of the cohort
+    down = sent(srv)                                       # to the n clients of the cohort
     for each client i of the cohort:
         me = own state of i, or first_contact(down)        # plus zeros for what lives one round
         w  = start(down, me)
@@ -63,6 +63,10 @@ class Algorithm:
         """Server vectors before the first round: the model and zeros."""
         names = dict.fromkeys((*self.down, *self.server))
         return Vectors(**{n: w.clone() if n == "w" else torch.zeros_like(w) for n in names})
+
+    def sent(self, srv: Vectors) -> Vectors:
+        """What each client of a cohort receives."""
+        return srv.pick(self.down)
 
     def first_contact(self, down: Vectors) -> Vectors:
         """A client's own state when it is met for the first time, made only from what it was sent."""

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 def round_bytes(algorithm: Algorithm, size: int, dtype: torch.dtype, clients: int) -> tuple[int, int]:
     """Bytes up and down in a round: each client of the cohort sends and receives the declared vectors."""
-    vector = size * torch.finfo(dtype).bits // 8
+    rounded = getattr(algorithm, "vector_bytes", None)  # a method that rounds what travels knows its size
+    vector = size * torch.finfo(dtype).bits // 8 if rounded is None else rounded(size)
     return clients * len(algorithm.up) * vector, clients * len(algorithm.down) * vector
 
 

@@ -148,7 +148,7 @@ class Simulation:
         number, t = len(self.history), self.training
         clients, plan = self._drafts.pop(number, None) or self.draft(number)
         sizes = np.array([len(self.indices[i]) if t.weighted else 1 for i in clients], float)
-        down = self.server.pick(self.setup.algorithm.down)
+        down = self.setup.algorithm.sent(self.server)
         share = len(clients) / len(self.indices)
         weights = (sizes / sizes.sum()).tolist() if clients else []
         return Work(number, down, clients, plan, self.lr, share, weights)

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from fedsmoo.algorithms import ALGORITHMS, Relaxed
+from fedsmoo.algorithms.wired import Wired
 from fedsmoo.core import Algorithm, FedsmooError
 from fedsmoo.core.errors import unknown
 from fedsmoo.core.local import LocalRule
@@ -150,6 +151,8 @@ def assemble(
     algorithm = algorithm or make_algorithm(config.algorithm, config.algorithm_options)
     if config.relaxed:
         algorithm = Relaxed(algorithm, config.relaxed)
+    if config.wire != "exact":
+        algorithm = Wired(algorithm, config.wire)
     data = data or load(config.dataset, config.data, config.seed)
     indices = make_clients(config, data) if indices is None else indices
     model = model or make_model(config.model, data, config.seed, config.model_options)

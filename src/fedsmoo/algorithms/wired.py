@@ -1,0 +1,114 @@
+"""Fewer bits on the wire, an option of any method: half precision or 8-bit integers, with error feedback.
+
+Error feedback (Seide et al., Interspeech 2014; Karimireddy et al., ICML 2019): what rounding took away is kept and added
+to the next message, so that nothing is lost for good."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedsmoo.algorithms.fedavg import FedAvg
+from fedsmoo.core import Algorithm, Round, Vectors
+from fedsmoo.core.algorithm import option
+
+KINDS = ("fp16", "int8")
+BLOCK = 256  # numbers that share one scale
+TINY = 1e-30  # a block of nothing larger than this is sent as zeros
+HALF_MAX = 65504.0
+
+
+def int8_codes(v: Tensor) -> tuple[Tensor, Tensor]:
+    """Whole numbers from -127 to 127 and a bfloat16 scale per block of 256 along the last axis.
+
+    The scale has eight significant bits and a code seven, so their product is exact in float32, and encoding a decoded
+    vector gives the same codes: what a simulation rounds is, to the bit, what a real wire carries.
+    """
+    blocks = F.pad(v, (0, -v.shape[-1] % BLOCK)).unflatten(-1, (-1, BLOCK))
+    scale = (blocks.abs().amax(-1, keepdim=True) / 127).to(torch.bfloat16)
+    wide = scale.to(v.dtype)
+    codes = (blocks / torch.where(wide > TINY, wide, torch.inf)).round().clamp(-127, 127)
+    return codes.flatten(-2)[..., : v.shape[-1]], torch.where(wide.abs() <= TINY, 0, scale)[..., 0]
+
+
+def int8_values(codes: Tensor, scale: Tensor) -> Tensor:
+    """The vector that codes and scales stand for, in the codes' floating-point type."""
+    return codes * scale.to(codes.dtype).repeat_interleave(BLOCK, -1)[..., : codes.shape[-1]]
+
+
+def rounded(v: Tensor, kind: str) -> Tensor:
+    """``v`` as it arrives at the other end of the wire.
+
+    >>> rounded(torch.tensor([1.0, 0.3, 1e-5]), "int8")
+    tensor([1.0020, 0.2998, 0.0000])
+    """
+    if kind == "fp16":
+        return v.clamp(-HALF_MAX, HALF_MAX).to(torch.float16).to(v.dtype)
+    return int8_values(*int8_codes(v))
+
+
+def wire_bytes(size: int, kind: str) -> int:
+    """Bytes of one vector on the wire."""
+    return 2 * size if kind == "fp16" else size + 2 * -(-size // BLOCK)
+
+
+@dataclass(frozen=True)
+class Wired(Algorithm):
+    """Any method, with every vector that travels rounded to half precision or to 8 bits.
+
+    server   sends v' = Q(v + e);   e <- v + e - v'            v: each vector of down; e stays on the server
+    client   sends Q(v_i - v' + e_i);   e_i <- what Q took     where v was received too (w), else Q(v_i + e_i)
+    server   goes on as the method does, with v + mean of what was sent
+    """
+
+    inner: Any = option(FedAvg(), "the method whose vectors travel")
+    kind: str = option("fp16", "the numbers on the wire", KINDS)
+
+    down = property(lambda self: self.inner.down)  # type: ignore[assignment]
+    up = property(lambda self: self.inner.up)  # type: ignore[assignment]
+    local = property(lambda self: self.inner.local)  # type: ignore[assignment]
+    own = property(lambda self: (*self.inner.own, *(f"err_{n}" for n in self.up)))  # type: ignore[assignment]
+    server = property(lambda self: (*self.inner.server, *(f"err_{n}" for n in self.down)))  # type: ignore[assignment]
+
+    def init(self, w: Tensor) -> Vectors:
+        return self.inner.init(w).replace(**{f"err_{n}": torch.zeros_like(w) for n in self.down})
+
+    def sent(self, srv: Vectors) -> Vectors:
+        return Vectors(**{n: rounded(getattr(srv, n) + getattr(srv, f"err_{n}"), self.kind) for n in self.down})
+
+    def first_contact(self, down: Vectors) -> Vectors:
+        none = {f"err_{n}": torch.zeros_like(down.w) for n in self.up}
+        return self.inner.first_contact(down).replace(**none)
+
+    def start(self, down: Vectors, me: Vectors) -> Tensor:
+        return self.inner.start(down, me)
+
+    def direction(self, w, grad, down, me):
+        return self.inner.direction(w, grad, down, me)
+
+    def pull(self, w: Tensor, down: Vectors) -> Tensor | None:
+        return self.inner.pull(w, down)
+
+    def finish(self, w: Tensor, down: Vectors, me: Vectors, rnd: Round) -> tuple[Vectors, Vectors]:
+        me, up = self.inner.finish(w, down, me, rnd)
+        want = {n: (v - getattr(down, n) if n in self.down else v) + getattr(me, f"err_{n}") for n, v in up.items()}
+        sent = {n: rounded(v, self.kind) for n, v in want.items()}
+        return me.replace(**{f"err_{n}": v - sent[n] for n, v in want.items()}), Vectors(**sent)
+
+    def aggregate(self, srv: Vectors, mean: Vectors, rnd: Round) -> Vectors:
+        sent, shared = self.sent(srv), [n for n in self.up if n in self.down]
+        errors = {f"err_{n}": getattr(srv, n) + getattr(srv, f"err_{n}") - v for n, v in sent.items()}
+        mean = mean.replace(**{n: getattr(srv, n) + getattr(mean, n) for n in shared})
+        return self.inner.aggregate(srv, mean, rnd).replace(**errors)
+
+    def vector_bytes(self, size: int) -> int:
+        """What the ledger counts for each vector that travels."""
+        return wire_bytes(size, self.kind)
+
+    @property
+    def label(self) -> str:
+        return f"{self.inner.label}+{self.kind}"
