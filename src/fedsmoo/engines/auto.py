@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 import numpy as np
-import torch
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import unknown
@@ -13,6 +12,7 @@ from fedsmoo.data.plan import make_plan
 from fedsmoo.engines.base import Engine, Setup, Work
 from fedsmoo.engines.batched import Batched
 from fedsmoo.engines.serial import Serial
+from fedsmoo.engines.table import ClientTable
 
 ENGINES = {
     "auto": "the fastest of the others, by timing a step of each",
@@ -22,17 +22,21 @@ ENGINES = {
 }
 
 
-def make_engine(name: str, setup: Setup, chunk: int | None, cohort: int, batch_size: int) -> Engine:
+def make_engine(
+    name: str, setup: Setup, chunk: int | None, cohort: int, batch_size: int, table: ClientTable | None = None
+) -> Engine:
     """An engine by name; ``auto`` times a step of each on a cohort of this size."""
     if name not in ENGINES:
         raise unknown("engine", name, ENGINES)
     if name == "serial":
-        return Serial(setup)
-    if name == "batched":
-        return Batched(setup, chunk=chunk)
+        return Serial(setup, table)
     if name == "vmap":
-        return Batched(setup, oracle="vmap", chunk=chunk)
-    return fastest(setup, chunk, cohort, batch_size)
+        return Batched(setup, table, oracle="vmap", chunk=chunk)
+    if name == "batched" or setup.task.device.type == "cuda":  # on a GPU one by one is never faster
+        return Batched(setup, table, chunk=chunk)
+    best = fastest(setup, chunk, cohort, batch_size)
+    best.table = table or ClientTable(setup.algorithm.own)  # the timed clients were never met
+    return best
 
 
 def fastest(setup: Setup, chunk: int | None, cohort: int, batch_size: int) -> Engine:
@@ -50,10 +54,7 @@ def fastest(setup: Setup, chunk: int | None, cohort: int, batch_size: int) -> En
             reasons.append(f"{engine.name}: {type(e).__name__}: {str(e).splitlines()[0] if str(e) else ''}")
     if not times:
         raise FedsmooError("no engine can run this model. " + "; ".join(reasons))
-    best = engines[min(times, key=times.__getitem__)]
-    best.table.rows.clear()  # the timed clients were never met
-    best.table.take_changes()
-    return best
+    return engines[min(times, key=times.__getitem__)]
 
 
 def seconds_of_a_step(engine: Engine, setup: Setup, cohort: int, batch_size: int, repeat: int = 2) -> float:

@@ -46,7 +46,15 @@ def part_of(work: Work, positions: list[int]) -> Work:
     )
 
 
-def engine_for(name: str, setup: Setup, chunk: int | None, cohort: int, batch_size: int, exact: bool = False) -> Engine:
+def engine_for(
+    name: str,
+    setup: Setup,
+    chunk: int | None,
+    cohort: int,
+    batch_size: int,
+    exact: bool = False,
+    table: ClientTable | None = None,
+) -> Engine:
     """The engine of a run: one process's, or one of several ranks around it where a launcher started several.
 
     With ``exact``, clients are trained one at a time (by ``serial``, unless another engine is named), so that the bits
@@ -55,14 +63,14 @@ def engine_for(name: str, setup: Setup, chunk: int | None, cohort: int, batch_si
     if exact:
         name, chunk = "serial" if name == "auto" else name, 1
     if not launched():
-        return make_engine(name, setup, chunk, cohort, batch_size)
+        return make_engine(name, setup, chunk, cohort, batch_size, table)
     ranks = join(setup.task.device)
     share = -(-cohort // ranks.world)
     inner = None
     if name == "auto":  # rank 0 times the engines: ranks that chose differently would round differently from day to day
-        inner = make_engine(name, setup, chunk, share, batch_size) if ranks.rank == 0 else None
+        inner = make_engine(name, setup, chunk, share, batch_size, table) if ranks.rank == 0 else None
         name = ranks.same(inner.name if inner is not None else None)
-    return Distributed(setup, inner or make_engine(name, setup, chunk, share, batch_size), ranks, exact)
+    return Distributed(setup, inner or make_engine(name, setup, chunk, share, batch_size, table), ranks, exact)
 
 
 class Distributed:

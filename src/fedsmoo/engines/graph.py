@@ -65,9 +65,7 @@ class GraphSteps:
             return eager_steps(self.oracle, stage, w, me, plan)
         return recording.run(stage, w, me, plan)
 
-    def _record(
-        self, key: tuple[Any, ...], stage: Stage, me: Vectors, plan: DevicePlan, room: int
-    ) -> Recording | None:
+    def _record(self, key: tuple[Any, ...], stage: Stage, me: Vectors, plan: DevicePlan, room: int) -> Recording | None:
         self.recordings.pop(key, None)
         while self.compile or self.capture:
             try:
@@ -78,7 +76,9 @@ class GraphSteps:
             except Exception as e:
                 what = "compiled" if self.compile else "captured as a graph"
                 reason = (str(e).strip() or type(e).__name__).splitlines()[0]
-                warnings.warn(f"the local step cannot be {what} and runs slower: {reason}", RuntimeWarning, stacklevel=2)
+                warnings.warn(
+                    f"the local step cannot be {what} and runs slower: {reason}", RuntimeWarning, stacklevel=2
+                )
                 self.compile, self.capture = False, self.capture and self.compile
             else:
                 self.recordings[key] = recording
@@ -102,7 +102,9 @@ class Recording:
     ) -> None:
         self.oracle, self.number = oracle, next(_numbers)
         _oracles[self.number] = oracle
-        self.steps = len(plan.index) + (len(plan.index) // 4 if masked else 0)  # unequal clients: room for longer rounds
+        self.steps = len(plan.index) + (
+            len(plan.index) // 4 if masked else 0
+        )  # unequal clients: room for longer rounds
         size = stage.down.w.shape[-1]
         new = stage.down.w.new_zeros
         self.w = new(room, size)
@@ -143,7 +145,9 @@ class Recording:
         self.total.add_(loss)
         self.k.add_(1)
 
-    def _prepared(self, stage: Stage, me: Vectors, plan: DevicePlan, compile: bool, capture: bool) -> Callable[[], None]:
+    def _prepared(
+        self, stage: Stage, me: Vectors, plan: DevicePlan, compile: bool, capture: bool
+    ) -> Callable[[], None]:
         """The step compiled, warmed up and captured, as far as asked for."""
         step: Callable[[], None] = torch.compile(self.body, fullgraph=True, dynamic=False) if compile else self.body
         if not capture or self.w.device.type != "cuda":

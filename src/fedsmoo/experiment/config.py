@@ -42,10 +42,11 @@ class Training:
     def __post_init__(self) -> None:
         for name, value in dataclasses.asdict(self).items():
             object.__setattr__(self, name, checked(type(self), name, value))
-        positive = ["rounds", "cohort", "batch_size", "lr", "lr_decay", "eval_every"]
-        for name in [*positive, *(n for n in ("local_epochs", "local_steps", "clip") if getattr(self, n) is not None)]:
-            if not getattr(self, name) > 0:
-                raise FedsmooError(f"{name} is {getattr(self, name)}, but must be above 0")
+        positive = ("rounds", "cohort", "batch_size", "lr", "lr_decay", "eval_every", "local_epochs", "local_steps", "clip")
+        for name in (*positive, "clients", "chunk"):
+            value = getattr(self, name, None)
+            if value is not None and not value > 0:
+                raise FedsmooError(f"{name} is {value}, but must be above 0")
         if self.weight_decay < 0:
             raise FedsmooError(f"weight_decay is {self.weight_decay}, but must not be negative")
         if self.local_epochs is not None and self.local_steps is not None:
@@ -71,16 +72,21 @@ class Config(Training):
     model_options: dict[str, Any] = setting(None, "options of the model", group="what")
     dataset: str = setting("digits", "data set: a name, or text:PATH", group="data")
     data: str | None = setting(None, "folder or .npz that holds the data set (default: the cache)", group="data")
-    partition: str = setting("dirichlet", "how samples are divided: iid, dirichlet, pathological, natural", group="data")
+    partition: str = setting(
+        "dirichlet", "how samples are divided: iid, dirichlet, pathological, natural", group="data"
+    )
     u: float = setting(0.1, "dirichlet: concentration; smaller is more heterogeneous", group="data")
     c: int = setting(3, "pathological: classes per client", group="data")
     replacement: bool = setting(True, "clients draw their samples with replacement, as in the paper", group="data")
-    refill: bool = setting(False, "with replacement: deal classes from refilled decks, as released code does", group="data")
+    refill: bool = setting(
+        False, "with replacement: deal classes from refilled decks, as released code does", group="data"
+    )
     split: str | None = setting(None, "a split file instead of a partition rule", group="data")
     clients: int = setting(100, "clients in all (m)", group="data")
     engine: str = setting("auto", "who runs the steps", ("auto", "serial", "batched", "vmap"), group="machine")
     exact: bool = setting(False, "same bits with any number of ranks (torchrun), as serial; slower", group="machine")
     chunk: int | None = setting(None, "clients trained at once (default: what fits in memory)", group="machine")
+    table: str = setting("auto", "where client state lives", ("auto", "device", "host", "disk"), group="machine")
     device: str = setting("auto", "cpu, cuda, cuda:1, or auto", group="machine")
     precision: str = setting("tf32", "matrix products on a GPU", ("fp32", "tf32", "bf16"), group="machine")
     dtype: str = setting("float32", "numbers of the vectors", ("float32", "float64"), group="machine")
@@ -137,7 +143,7 @@ def converted(name: str, value: Any, kind: type, optional: bool) -> Any:
     if isinstance(value, bool) is (kind is bool):
         try:
             number = kind(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             number = None
         if number is not None and (isinstance(value, str) or kind is str or number == value) and number == number:
             if kind is str and not isinstance(value, str):
@@ -164,7 +170,10 @@ def named_tables(table: dict[str, Any], where: str) -> dict[str, Any]:
     for key in ("algorithm", "model"):
         if isinstance(out.get(key), dict):
             options = dict(out[key])
-            out[f"{key}_options"] = {**out.get(f"{key}_options", {}), **{k: v for k, v in options.items() if k != "name"}}
+            out[f"{key}_options"] = {
+                **out.get(f"{key}_options", {}),
+                **{k: v for k, v in options.items() if k != "name"},
+            }
             out.pop(key)
             if "name" in options:
                 out[key] = options["name"]

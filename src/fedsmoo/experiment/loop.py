@@ -18,7 +18,6 @@ from fedsmoo.data.augment import draws as augmentation_draws
 from fedsmoo.data.cohort import cohort
 from fedsmoo.data.plan import Plan, make_plan
 from fedsmoo.engines.base import Engine, Outcome, Setup, Work
-from fedsmoo.engines.task import Task
 from fedsmoo.experiment.config import Training
 from fedsmoo.experiment.ledger import round_bytes
 
@@ -132,9 +131,7 @@ class Simulation:
         """The batches of a cohort in a round."""
         t = self.training
         draw = augmentation_draws if self.setup.task.augment else None
-        return make_plan(
-            t.seed, number, clients, self.indices, t.batch_size, t.epochs, t.local_steps, draw, self.width
-        )
+        return make_plan(t.seed, number, clients, self.indices, t.batch_size, t.epochs, t.local_steps, draw, self.width)
 
     def advance(self) -> Record:
         """One round."""

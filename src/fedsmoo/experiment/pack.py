@@ -14,7 +14,19 @@ from fedsmoo.experiment.loop import Callback, Result, Simulation
 from fedsmoo.experiment.resolve import assemble, make_algorithm
 
 # What runs of one batch may differ in: the seed, plain numbers of the step, and the method's own plain numbers.
-FREE = ("seed", "lr", "lr_decay", "weight_decay", "target", "u", "c", "partition", "split", "algorithm_options", "relaxed")
+FREE = (
+    "seed",
+    "lr",
+    "lr_decay",
+    "weight_decay",
+    "target",
+    "u",
+    "c",
+    "partition",
+    "split",
+    "algorithm_options",
+    "relaxed",
+)
 
 
 def packable(configs: Sequence[Config]) -> bool:

@@ -27,6 +27,7 @@ from fedsmoo.engines.base import Setup
 from fedsmoo.engines.distributed import engine_for
 from fedsmoo.engines.ranks import own_device
 from fedsmoo.engines.task import SampleLoss, Task, cross_entropy
+from fedsmoo.engines.tiers import make_table
 from fedsmoo.experiment.config import Config, Training, converted
 from fedsmoo.experiment.loop import Simulation
 from fedsmoo.models import FlatModel, build, make_module, wrap
@@ -108,7 +109,9 @@ def make_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as e:
-        raise FedsmooError(f"device {name!r} cannot be used here ({str(e).splitlines()[0]}): use cpu, cuda or auto") from e
+        raise FedsmooError(
+            f"device {name!r} cannot be used here ({str(e).splitlines()[0]}): use cpu, cuda or auto"
+        ) from e
     return device
 
 
@@ -164,7 +167,8 @@ def assemble(
     task = Task(model, data.to(device), device, dtype, loss, augment, config.precision)
     setup = Setup(task, algorithm, LocalRule(config.weight_decay, config.clip, config.clip_scope))
     cohort = min(config.cohort, len(indices))
-    engine = engine_for(config.engine, setup, config.chunk, cohort, config.batch_size, config.exact)
+    table = make_table(config.table, setup, len(indices), cohort, config.rounds)
+    engine = engine_for(config.engine, setup, config.chunk, cohort, config.batch_size, config.exact, table)
     return Simulation(setup, engine, training_of(config), indices)
 
 

@@ -1,0 +1,112 @@
+"""Seconds of a round: the paper's CIFAR-10 round (ResNet-18-GN, 100 clients of 500 samples, 10 in a round, batch 50,
+5 epochs), for any method, precision, cohort, and number of seeds in one batch. One JSON line per measurement.
+
+PYTHONPATH=src python3 benchmarks/round.py --methods fedavg,scaffold,fedsmoo --out round.json
+PYTHONPATH=src python3 benchmarks/round.py --methods fedsmoo --seeds 4 --out seeds.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedsmoo.data.dataset import Dataset
+from fedsmoo.experiment.config import Config
+from fedsmoo.experiment.pack import Pack
+from fedsmoo.experiment.resolve import assemble
+from fedsmoo.version import __version__
+
+
+def noise(classes: int = 10, train: int = 50_000, test: int = 10_000) -> Dataset:
+    """Images of the size of CIFAR-10; what they show does not change the time."""
+    rng = np.random.default_rng(0)
+    x = torch.from_numpy(rng.integers(0, 256, (train + test, 32, 32, 3), dtype=np.uint8))
+    y = torch.from_numpy(rng.integers(classes, size=train + test))
+    mean, std = (0.49, 0.48, 0.45), (0.25, 0.24, 0.26)
+    return Dataset("noise", x[:train], y[:train], x[train:], y[train:], classes, mean, std, augment=True)
+
+
+def measure(config: Config, data: Dataset, samples: int, seeds: int, rounds: int) -> dict[str, Any]:
+    """Median seconds of training and evaluation over some rounds, after the first (which compiles)."""
+    on_gpu = torch.cuda.is_available()
+    if on_gpu:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    began = time.perf_counter()
+    rng = np.random.default_rng(1)
+    indices = [rng.integers(len(data.x_train), size=samples) for _ in range(config.clients)]
+    simulations = [assemble(config.replace(seed=s), data=data, indices=indices) for s in range(seeds)]
+    pack = Pack(simulations)
+    going = list(range(seeds))
+    pack.advance(going)
+    first = time.perf_counter() - began
+    train, evaluate = [], []
+    for _ in range(rounds):
+        records = pack.advance(going)
+        train.append(sum(r.seconds_train for r in records))
+        evaluate.append(sum(r.seconds_eval for r in records))
+    return {
+        "algorithm": config.algorithm,
+        "seconds_per_round": statistics.median(train),
+        "seconds_per_round_all": train,
+        "seconds_evaluation": statistics.median(evaluate),
+        "seconds_to_first_round": first,
+        "peak_memory_gb": torch.cuda.max_memory_allocated() / 1e9 if on_gpu else None,
+        "engine": simulations[0].engine.name,
+        "compiled": getattr(pack.engines[0].steps, "compile", None),
+        "captured": getattr(pack.engines[0].steps, "capture", None),
+        "settings": {
+            "model": config.model, "clients": config.clients, "cohort": config.cohort, "seeds": seeds,
+            "batch_size": config.batch_size, "local_epochs": config.epochs, "precision": config.precision,
+            "samples_per_client": len(simulations[0].indices[0]), "table": config.table,
+        },
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--methods", default="fedavg,scaffold,fedsmoo")
+    parser.add_argument("--model", default="resnet18_gn")
+    parser.add_argument("--precision", default="bf16", help="several, separated by commas")
+    parser.add_argument("--clients", type=int, default=100)
+    parser.add_argument("--cohort", default="10", help="several, separated by commas")
+    parser.add_argument("--seeds", default="1", help="runs in one batch; several, separated by commas")
+    parser.add_argument("--samples", type=int, default=500, help="per client")
+    parser.add_argument("--table", default="auto", help="where client state lives")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--commit", default="")
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    data = noise()
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or "cpu"
+    results = []
+    for method in args.methods.split(","):
+        for precision in args.precision.split(","):
+            for cohort in map(int, args.cohort.split(",")):
+                for seeds in map(int, args.seeds.split(",")):
+                    config = Config(
+                        algorithm=method, model=args.model, clients=args.clients, cohort=cohort, precision=precision,
+                        rounds=args.rounds + 1, batch_size=50, local_epochs=5,
+                        engine="batched", table=args.table,
+                    )  # fmt: skip
+                    result = measure(config, data, args.samples, seeds, args.rounds)
+                    result |= {"hardware": device, "commit": args.commit,
+                               "versions": {"fedsmoo": __version__, "torch": torch.__version__}}  # fmt: skip
+                    results.append(result)
+                    args.out.write_text(json.dumps(results, indent=1))
+                    print(f"{method:10s} {precision} n={cohort:<4d} seeds={seeds}  {result['seconds_per_round']:.4f} s/round  "
+                          f"eval {result['seconds_evaluation']:.4f}  first {result['seconds_to_first_round']:.1f} s  "
+                          f"peak {result['peak_memory_gb'] or 0:.1f} GB  {result['engine']} "
+                          f"compiled={result['compiled']} captured={result['captured']}", flush=True)  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""Every method on CUDA in float32 against the serial engine on the CPU; skipped, visibly, where there is no GPU."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fedsmoo.algorithms import ALGORITHMS
+from fedsmoo.core.local import LocalRule
+from fedsmoo.data.dataset import Dataset
+from fedsmoo.engines.base import Setup
+from fedsmoo.engines.batched import Batched
+from fedsmoo.engines.graph import GraphSteps
+from fedsmoo.engines.serial import Serial
+from fedsmoo.engines.task import Task
+from fedsmoo.experiment.config import Training
+from fedsmoo.experiment.loop import Simulation
+from fedsmoo.models import build
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+def images(n: int = 160, seed: int = 0) -> Dataset:
+    """Learnable noise: each class has its own mean picture."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(10, size=n)
+    x = np.clip(rng.normal(128, 60, (n, 32, 32, 3)) + 40 * rng.normal(size=(10, 1, 1, 3))[y], 0, 255).astype(np.uint8)
+    xt, yt = torch.from_numpy(x), torch.from_numpy(y)
+    return Dataset("noise", xt, yt, xt[:40], yt[:40], 10, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25), augment=True)
+
+
+def after_one_round(method: str, model: str, device: str, sampling: str, compiled: bool = False) -> torch.Tensor:
+    data = images()
+    flat = build(model, data, seed=0)
+    where = torch.device(device)
+    task = Task(flat, data.to(where), where, torch.float32, augment=True, precision="fp32")
+    setup = Setup(task, ALGORITHMS[method](), LocalRule(1e-3, 10.0))
+    if device == "cpu":
+        engine = Serial(setup)
+    else:
+        engine = Batched(setup)
+        engine.steps = GraphSteps(engine.oracle, compile=compiled)
+    # Unequal clients: 9 to 21 samples in batches of 8, so that batches are partial and clients end at different steps.
+    indices = [np.arange(20 * i, 20 * i + 9 + 2 * i) for i in range(7)]
+    training = Training(rounds=1, cohort=4, batch_size=8, local_epochs=2, sampling=sampling, seed=3)
+    simulation = Simulation(setup, engine, training, indices)
+    simulation.run()
+    if device != "cpu":
+        assert engine.steps.capture, "the step was not captured"
+        assert engine.steps.compile == compiled, "the step was not compiled"
+    return simulation.server.w.cpu() - flat.initial()
+
+
+@pytest.mark.parametrize("model", ["cnn_gn", "resnet18_gn"])
+@pytest.mark.parametrize("method", ALGORITHMS)
+def test_cuda_agrees_with_serial_on_the_cpu(method: str, model: str) -> None:
+    """Relative error of the round's change of the weights (stricter than of the weights) under 1e-3, weights 1e-4."""
+    sampling = "bernoulli" if method in ("fedavg", "fedsmoo", "scaffold") else "uniform"
+    truth, got = (after_one_round(method, model, d, sampling) for d in ("cpu", "cuda"))
+    start = build(model, images(), seed=0).initial()
+    assert (got - truth).norm() / (start + truth).norm() < 1e-4
+    assert (got - truth).norm() / truth.norm() < 5e-3
+
+
+@pytest.mark.parametrize("model", ["cnn_gn", "resnet18_gn", "mlp"])
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedsmoo"])
+def test_compiled_step_agrees_with_serial_on_the_cpu(method: str, model: str) -> None:
+    truth, got = (after_one_round(method, model, d, "uniform", compiled=True) for d in ("cpu", "cuda"))
+    start = build(model, images(), seed=0).initial()
+    assert (got - truth).norm() / (start + truth).norm() < 1e-4
