@@ -1,0 +1,113 @@
+"""Vectors, layouts, errors, and the local step by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedsmoo.algorithms import FedAvg, FedDyn, FedProx
+from fedsmoo.core import Layout, Vectors, norm, unit
+from fedsmoo.core.algorithm import Algorithm
+from fedsmoo.core.errors import unknown
+from fedsmoo.core.local import LocalRule, clipped, local_step
+
+
+def tensor(*values: float) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def test_vectors_are_replaced_not_changed() -> None:
+    v = Vectors(w=tensor(1, 2), c=tensor(3, 4))
+    new = v.replace(c=tensor(5, 6), d=tensor(7, 8))
+    assert v.c.tolist() == [3, 4]
+    assert new.names() == ("w", "c", "d")
+    assert new.pick(("d", "w")).names() == ("d", "w")
+    assert v.map(lambda x: 2 * x).c.tolist() == [6, 8]
+    assert dict(v.items())["w"] is v.w
+    assert repr(v) == "Vectors(w=(2,), c=(2,))"
+
+
+def test_a_missing_vector_says_which_there_are() -> None:
+    with pytest.raises(AttributeError, match="no vector named 's' here; there are: w, c"):
+        _ = Vectors(w=tensor(1), c=tensor(1)).s
+    with pytest.raises(AttributeError, match="there are: none"):
+        _ = Vectors().w
+
+
+def test_norms_and_units_are_over_the_last_axis() -> None:
+    v = torch.stack([tensor(3, 4), tensor(0, 0), tensor(0, -2)])
+    assert norm(v).tolist() == [[5], [0], [2]]
+    assert torch.allclose(unit(v), torch.stack([tensor(0.6, 0.8), tensor(0, 0), tensor(0, -1)]), rtol=0, atol=1e-11)
+    assert torch.equal(unit(v)[0], unit(v[0]))
+    assert unit(torch.zeros(3)).tolist() == [0, 0, 0]  # float32 too: the epsilon is above its smallest number
+
+
+def test_a_layout_splits_and_joins_with_and_without_client_axis() -> None:
+    layout = Layout({"a.weight": (2, 3), "a.bias": (2,), "scale": ()})
+    assert layout.size == 9
+    assert layout.offsets == {"a.weight": 0, "a.bias": 6, "scale": 8}
+    v = torch.arange(9.0)
+    parts = layout.split(v)
+    assert parts["a.weight"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert parts["a.bias"].tolist() == [6, 7]
+    assert parts["scale"].item() == 8
+    assert torch.equal(layout.join(parts), v)
+    many = torch.stack([v, v + 10])
+    assert layout.split(many)["a.weight"].shape == (2, 2, 3)
+    assert layout.split(many)["scale"].tolist() == [8, 18]
+    assert torch.equal(layout.join(layout.split(many)), many)
+    assert layout == Layout(dict(layout.shapes))
+    assert hash(layout) == hash(Layout(dict(layout.shapes)))
+    assert layout != Layout({"scale": (), "a.weight": (2, 3), "a.bias": (2,)})
+
+
+def test_unknown_names_get_the_nearest_match_only_if_there_is_one() -> None:
+    assert "did you mean 'SCAFFOLD'" in str(unknown("algorithm", "scafold", ["fedavg", "SCAFFOLD"]))
+    assert str(unknown("x", "zzz", ["b", "a"])) == "unknown x 'zzz': Known: a, b"
+
+
+def test_clip_scales_to_the_limit_and_leaves_the_rest() -> None:
+    rows = torch.stack([tensor(3, 4), tensor(0.3, 0.4), tensor(0, 0)])
+    assert torch.allclose(clipped(rows, 1.0), torch.stack([tensor(0.6, 0.8), tensor(0.3, 0.4), tensor(0, 0)]))
+    assert clipped(rows, None) is rows
+
+
+def step(algorithm: Algorithm, rule: LocalRule, me: Vectors | None = None) -> list[float]:
+    """One local step from w = (2, 0), sent (1, 0), with the gradient (3, 4) everywhere and lr = 0.1."""
+    down = Vectors(w=tensor(1, 0))
+    w, _ = local_step(algorithm, rule, tensor(2, 0), lambda v: tensor(3, 4), down, me or Vectors(), 0.1)
+    return w.tolist()
+
+
+def test_a_plain_step() -> None:
+    assert step(FedAvg(), LocalRule()) == pytest.approx([2 - 0.3, -0.4])
+
+
+def test_weight_decay_is_added_after_the_clip() -> None:
+    # clip: (3, 4) -> (0.6, 0.8); then 0.5 * (2, 0)
+    assert step(FedAvg(), LocalRule(weight_decay=0.5, clip=1.0)) == pytest.approx([2 - 0.1 * (0.6 + 1.0), -0.08])
+
+
+def test_both_scopes_of_the_clip() -> None:
+    """The pull is mu (w_i - w) = (5, 0): clipped together, (8, 4) / sqrt(80); apart, (0.6, 0.8) + (5, 0)."""
+    prox = FedProx(mu=5.0)
+    together = step(prox, LocalRule(clip=1.0))
+    assert together == pytest.approx([2 - 0.1 * 8 / 80**0.5, -0.1 * 4 / 80**0.5])
+    assert step(prox, LocalRule(clip=1.0, clip_scope="released")) == pytest.approx([2 - 0.1 * 5.6, -0.08])
+    assert step(prox, LocalRule()) == pytest.approx([2 - 0.8, -0.4])
+
+
+def test_the_dual_is_inside_the_clip_in_both_scopes() -> None:
+    """FedDyn: g - lam = (3, 4) - (3, 0) = (0, 4) -> (0, 1); the pull is (w_i - w) / beta = (0.5, 0)."""
+    me = Vectors(lam=tensor(3, 0))
+    got = step(FedDyn(beta=2.0), LocalRule(clip=1.0, clip_scope="released"), me)
+    assert got == pytest.approx([2 - 0.1 * 0.5, -0.1])
+
+
+def test_init_holds_the_model_and_zeros_and_copies() -> None:
+    w = tensor(1, 2)
+    server = FedDyn().init(w)
+    assert server.names() == ("w", "lam")
+    assert server.lam.tolist() == [0, 0]
+    w.zero_()
+    assert server.w.tolist() == [1, 2]
