@@ -39,7 +39,7 @@ class Layout:
         return torch.cat([parts[n].reshape(*lead[n], -1) for n in self.shapes], dim=-1)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Layout) and self.shapes == other.shapes
+        return isinstance(other, Layout) and list(self.shapes.items()) == list(other.shapes.items())
 
     def __hash__(self) -> int:
         return hash(tuple(self.shapes.items()))
