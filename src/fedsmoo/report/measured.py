@@ -1,0 +1,143 @@
+"""The measurements beside a run (``analysis/*.json``), checked field by field for a page."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedsmoo.report.safe import matrix, number, numbers, read_json, text
+
+FOLDER = "analysis"
+
+# Sun et al., ICML 2023, "Consistency and Hessian matrix": CIFAR-10, ResNet-18-GN, 10 of 100 clients, final models.
+PAPER = [
+    {"method": "FedSAM", "partition": "dirichlet-0.6", "drift": 0.866, "top": 142.65, "trace": 3104.1},
+    {"method": "FedSAM", "partition": "dirichlet-0.1", "drift": 1.245, "top": 177.18, "trace": 3842.3},
+    {"method": "FedSMOO", "partition": "dirichlet-0.6", "drift": 0.821, "top": 91.46, "trace": 1783.3},
+    {"method": "FedSMOO", "partition": "dirichlet-0.1", "drift": 1.061, "top": 107.44, "trace": 2689.4},
+]
+
+
+def read_all(folder: Path) -> dict[str, Any]:
+    """What has been measured of one run."""
+    found = {name: read_json(folder / FOLDER / f"{name}.json") for name in READERS}
+    read = {name: READERS[name](value) for name, value in found.items() if value is not None}
+    return {name: value for name, value in read.items() if value is not None}
+
+
+def hessian(value: dict[str, Any]) -> dict[str, Any]:
+    density = value.get("density")
+    return {
+        "eigenvalues": numbers(value.get("eigenvalues"))[:50],
+        "trace": number(value.get("trace")),
+        "trace_error": number(value.get("trace_error"), 3),
+        "samples": number(value.get("samples")),
+        "part": text(value.get("part", ""), 40),
+        "grid": numbers(density.get("grid"), 5)[:2000] if isinstance(density, dict) else [],
+        "density": numbers(density.get("values"), 4)[:2000] if isinstance(density, dict) else [],
+    }
+
+
+def surface(value: dict[str, Any]) -> dict[str, Any] | None:
+    loss, accuracy = matrix(value.get("loss")), matrix(value.get("accuracy"))
+    if loss is None:
+        return None
+    models = value.get("models")
+    return {
+        "a": numbers(value.get("a"), 5)[: len(loss)],
+        "b": numbers(value.get("b"), 5)[: len(loss[0])],
+        "loss": loss,
+        "accuracy": accuracy,
+        "part": text(value.get("part", ""), 40),
+        "samples": number(value.get("samples")),
+        "models": [
+            {"name": text(m.get("name", ""), 200), "a": number(m.get("a")), "b": number(m.get("b"))}
+            for m in (models if isinstance(models, list) else [])[:10]
+            if isinstance(m, dict)
+        ],
+    }
+
+
+def line(value: dict[str, Any]) -> dict[str, Any]:
+    names = value.get("models")
+    return {
+        "t": numbers(value.get("t"), 5),
+        "loss": numbers(value.get("loss"), 5),
+        "accuracy": numbers(value.get("accuracy"), 5),
+        "models": [text(n, 200) for n in names[:2]] if isinstance(names, list) else [],
+    }
+
+
+def plain(value: dict[str, Any]) -> dict[str, Any]:
+    """Only the numbers, by name."""
+    return {text(k, 80): n for k, v in list(value.items())[:100] if (n := number(v)) is not None}
+
+
+def fairness(value: dict[str, Any]) -> dict[str, Any]:
+    names = value.get("class_names")
+    return {
+        **plain(value),
+        "classes": numbers(value.get("classes"), 5)[:2000],
+        "clients": numbers(value.get("clients"), 5)[:20_000],
+        "class_names": [text(n, 60) for n in names[:2000]] if isinstance(names, list) else [],
+    }
+
+
+READERS = {
+    "hessian": hessian,
+    "landscape": surface,
+    "plane": surface,
+    "line": line,
+    "sharpness": plain,
+    "bound": plain,
+    "fairness": fairness,
+    "consistency": plain,
+}
+
+# Data sets that are made from the config alone: no file is opened and nothing is downloaded to show who holds what.
+BUILT_IN = ("digits", "synthetic")
+DIVISION = ("dataset", "partition", "u", "c", "replacement", "clients", "seed")
+
+
+def partition(folder: Path, config: dict[str, Any]) -> dict[str, Any] | None:
+    """Samples per client and class: as written beside the run, or made again for a built-in data set."""
+    kept = read_json(folder / FOLDER / "partition.json")
+    counts = matrix(kept.get("counts"), 9, limit=20_000) if kept else None
+    if counts is None:
+        return rebuilt(config)
+    names = kept.get("class_names") if kept else None
+    return {"counts": counts, "names": [text(n, 60) for n in names[:2000]] if isinstance(names, list) else None}
+
+
+def rebuilt(config: dict[str, Any]) -> dict[str, Any] | None:
+    """The partition that a config describes, if that needs nothing but the package."""
+    dataset = config.get("dataset")
+    if not isinstance(dataset, str) or dataset.partition(":")[0].partition("(")[0] not in BUILT_IN:
+        return None
+    if config.get("split") is not None or config.get("data") is not None:
+        return None
+    try:
+        return class_counts(tuple((k, config[k]) for k in DIVISION if k in config))
+    except Exception:  # whatever a config written by others asks for, the page is shown without it
+        return None
+
+
+@lru_cache(maxsize=64)  # many runs of a page share their clients
+def class_counts(division: tuple[tuple[str, Any], ...]) -> dict[str, Any] | None:
+    """Samples per client and class from the settings in ``DIVISION``."""
+    from fedsmoo.data.sources import load
+    from fedsmoo.experiment.config import Config, named_tables
+    from fedsmoo.experiment.resolve import make_clients
+
+    settings = Config(**named_tables(dict(division), "config"))
+    if settings.clients > 5000:
+        return None
+    data = load(settings.dataset, None, settings.seed)
+    labels = data.y_train.numpy()
+    labels = labels if labels.ndim == 1 else labels[:, 0]
+    indices = make_clients(settings, data)
+    counts = np.stack([np.bincount(labels[i], minlength=data.classes) for i in indices])
+    return {"counts": counts.tolist(), "names": list(data.class_names) if data.class_names else None}

@@ -1,0 +1,73 @@
+// Summary, flatness, fairness, settings and commands: what is a table.
+function drawSummary() {
+  const rows = [...groups(inTask())].map(([name, runs]) => {
+    const ends = runs.map(lastTested).filter(Boolean);
+    const cell = (values, digits) => { const v = values.filter((x) => x !== null && x !== undefined); return v.length ? { text: spread(v, digits), value: mean(v) } : { text: "–", value: null }; };
+    const open = runs.filter((r) => r.state !== "finished"), failed = open.some((r) => r.state === "failed");
+    const sent = runs.map((r) => axesOf(r).bytes.at(-1) ?? 0), time = runs.map((r) => axesOf(r).seconds.at(-1) ?? 0);
+    const rounds = [...new Set(runs.map(length))];
+    return { cells: [name + (open.length ? ` (${open.length === runs.length ? "" : `${open.length} `}${failed ? "failed or " : ""}unfinished)` : ""), { text: String(runs.length), value: runs.length }, { text: rounds.join(", "), value: Math.max(...rounds) },
+      cell(ends.map((e) => e.last), 2), cell(ends.map((e) => e.ten), 2), cell(ends.map((e) => e.best), 2), cell(ends.map((e) => e.loss), 4),
+      { text: bytes(mean(sent)), value: mean(sent) }, { text: show(mean(time), 1), value: mean(time) }] };
+  });
+  table(byId("summary-table"), choice.task ?? "No runs", [{ title: choice.merge ? "method" : "run" }, { title: "seeds" }, { title: "rounds" }, { title: "accuracy (%)", best: "high" },
+    { title: "last ten (%)", best: "high" }, { title: "best round (%)", best: "high" }, { title: "test loss", best: "low" }, { title: "sent", best: "low" }, { title: "seconds", best: "low" }], rows);
+}
+
+const partitionOf = (run) => run.task.split(", ")[1];
+
+function drawFlatness() {
+  const measured = inTask().filter((r) => r.analysis.hessian || r.analysis.sharpness || r.analysis.bound);
+  const value = (v, digits = 4) => ({ text: short(v, digits), value: v ?? null });
+  const rows = measured.map((r) => {
+    const h = r.analysis.hessian || {}, s = r.analysis.sharpness || {}, b = r.analysis.bound || {};
+    const drift = column(r, "drift").filter((v) => v !== null).at(-1);
+    const trace = h.trace === undefined || h.trace === null ? { text: "–", value: null } : { text: short(h.trace) + (h.trace_error ? ` ± ${short(h.trace_error, 2)}` : ""), value: h.trace };
+    return { cells: [`${r.group}: ${r.name}`, value((h.eigenvalues || [])[0]), trace, value(s.sharpness), value(s.average), value(b.log10_capacity), value(b.margin_error, 3), value(drift, 3), h.samples ? `${h.samples} (${h.part})` : "–"] };
+  });
+  // The paper measured ResNet-18-GN on CIFAR-10: its numbers stand beside ours only there.
+  for (const p of data.paper) {
+    const like = measured.find((r) => r.method === p.method && r.config.dataset === "cifar10" && r.config.model === "resnet18_gn" && partitionOf(r) === p.partition);
+    if (like) rows.push({ reference: true, cells: [`${p.method}, ${p.partition} (the paper)`, value(p.top, 5), value(p.trace, 5), "–", "–", "–", "–", value(p.drift), "–"] });
+  }
+  table(byId("hessian-table"), rows.length ? "Flatness of the final models: smaller is flatter" : "Nothing measured yet: fedsmoo analyse hessian RUN writes it.",
+    [{ title: "run" }, { title: "top eigenvalue", best: "low" }, { title: "trace", best: "low" }, { title: "sharpness", best: "low" }, { title: "average sharpness", best: "low" },
+      { title: "log₁₀ capacity", best: "low" }, { title: "margin error", best: "low" }, { title: "drift, last round", best: "low" }, { title: "samples", words: true }], rows);
+  const dense = inTask().filter((r) => r.analysis.hessian && r.analysis.hessian.density.length), t = theme();
+  byId("density-figure").classList.toggle("hidden", !dense.length);
+  if (dense.length) {
+    draw("plot-density", dense.map((r, k) => ({ x: r.analysis.hessian.grid, y: r.analysis.hessian.density, name: plain(clip(`${r.group}: ${r.name}`)), mode: "lines", line: { color: t.colours[k % t.colours.length], dash: DASHES[k % DASHES.length] } })),
+      { showlegend: true, xaxis: { title: { text: "eigenvalue" } }, yaxis: { title: { text: "density" }, type: "log", exponentformat: "power" } }, "Spectral density of the Hessian.");
+  }
+}
+
+function drawFairness() {
+  const all = inTask().filter((r) => r.analysis.fairness), t = theme();
+  const names = all.length ? all[0].analysis.fairness.class_names : [];
+  const classes = all.length ? all[0].analysis.fairness.classes.slice(0, 20) : [];
+  const per = (v) => ({ text: v === null || v === undefined ? "–" : show(100 * v, 1), value: v ?? null });
+  table(byId("fairness-table"), all.length ? "Accuracy of the global model in per cent: clients by their mix of classes, and each class" : "Nothing measured yet: fedsmoo analyse fairness RUN writes it.",
+    [{ title: "run" }, { title: "mean client", best: "high" }, { title: "worst 10 % of clients", best: "high" }, { title: "best 10 %", best: "high" }, { title: "deviation", best: "low" }, ...classes.map((_, k) => ({ title: names[k] ?? `class ${k}`, best: "high" }))],
+    all.map((r) => { const f = r.analysis.fairness; return { cells: [`${r.group}: ${r.name}`, per(f.mean), per(f.worst_tenth), per(f.best_tenth), per(f.deviation), ...classes.map((_, k) => per(f.classes[k]))] }; }));
+  byId("fairness-figure").classList.toggle("hidden", !all.length);
+  if (!all.length) return;
+  draw("plot-fairness", all.map((r, k) => ({ y: r.analysis.fairness.clients.filter((v) => v !== null).map((v) => 100 * v).sort((a, b) => a - b), name: plain(clip(`${r.group}: ${r.name}`)), mode: "lines+markers",
+    line: { color: t.colours[k % t.colours.length], dash: DASHES[k % DASHES.length] }, marker: { symbol: SYMBOLS[k % SYMBOLS.length], size: 5, maxdisplayed: 12 } })),
+    { showlegend: true, xaxis: { title: { text: "clients, worst first" } }, yaxis: { title: { text: "accuracy (%)" } } }, "Accuracy per client, sorted.");
+}
+
+function drawConfigs() {
+  const runs = inTask(), keys = [...new Set(runs.flatMap((r) => Object.keys(r.config)))];
+  const get = (r, k) => (Object.hasOwn(r.config, k) ? r.config[k] : "–");
+  const differ = keys.filter((k) => new Set(runs.map((r) => get(r, k))).size > 1);
+  const common = keys.filter((k) => !differ.includes(k));
+  table(byId("diff-table"), differ.length ? "Settings in which the runs differ" : "All runs shown have the same settings.", [{ title: "run" }, ...differ.map((k) => ({ title: k, words: true }))],
+    differ.length ? runs.map((r) => ({ cells: [r.name, ...differ.map((k) => get(r, k))] })) : []);
+  table(byId("common-table"), "Settings in common", [{ title: "setting" }, { title: "value", words: true }], runs.length ? common.map((k) => ({ cells: [k, get(runs[0], k)] })) : []);
+}
+
+function drawCommands() {
+  byId("command-list").replaceChildren(...inTask().map((r) => element("div", {}, element("h3", {}, r.name),
+    r.summary.command ? element("pre", { tabindex: "0" }, r.summary.command) : element("p", { class: "empty" }, "This run folder does not say which command made it."),
+    element("p", { class: "note" }, [r.summary.engine && `${r.summary.engine} engine`, r.summary.device, r.summary.parameters && `${r.summary.parameters} parameters`, r.summary.commit && `commit ${r.summary.commit.slice(0, 12)}`, r.state !== "finished" && r.state, r.summary.finished && `finished ${r.summary.finished}`].filter(Boolean).join(", ")))));
+}

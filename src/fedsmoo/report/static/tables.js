@@ -1,0 +1,58 @@
+// Real tables, made of text nodes only: nothing from a run folder is ever read as HTML.
+function element(tag, attributes = {}, ...children) {
+  const out = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) out.setAttribute(name, value);
+  out.append(...children.filter((c) => c !== null && c !== undefined));
+  return out;
+}
+
+const show = (v, digits = 2) => (v === null || v === undefined || Number.isNaN(v) ? "–" : v.toFixed(digits));
+const short = (v, digits = 4) => (v === null || v === undefined ? "–" : Number(v.toPrecision(digits)).toLocaleString("en", { maximumSignificantDigits: digits, useGrouping: false }));
+function bytes(n) {
+  if (n === null || n === undefined) return "–";
+  const units = ["B", "kB", "MB", "GB", "TB", "PB"];
+  let k = 0;
+  while (n >= 1000 && k < units.length - 1) { n /= 1000; k++; }
+  return `${k ? n.toFixed(1) : Math.round(n)} ${units[k]}`;
+}
+const spread = (values, digits = 2) => {
+  const s = deviation(values);
+  return show(mean(values), digits) + (s === null ? "" : ` ± ${show(s, digits)}`);
+};
+
+// A column: {title, words?, best?: "high" | "low"}; a cell: text, or {text, value}. Rows may carry {reference: true}.
+function table(place, caption, columns, rows, sort = null) {
+  place.replaceChildren();
+  if (!rows.length) {
+    place.append(element("p", { class: "empty" }, caption));
+    return;
+  }
+  const cells = rows.map((r) => r.cells.map((c) => (c !== null && typeof c === "object" ? c : { text: c ?? "–", value: null })));
+  const best = columns.map((c, k) => {
+    const values = cells.filter((_, i) => !rows[i].reference).map((r) => r[k].value).filter((v) => v !== null && v !== undefined);
+    return c.best && new Set(values).size > 1 ? (c.best === "high" ? Math.max(...values) : Math.min(...values)) : null;
+  });
+  const order = cells.map((_, i) => i);
+  if (sort) {
+    const key = (i) => cells[i][sort.column].value ?? cells[i][sort.column].text;
+    order.sort((i, j) => (typeof key(i) === "number" && typeof key(j) === "number" ? key(i) - key(j) : String(key(i)).localeCompare(String(key(j)))) * sort.sign);
+  }
+  const head = element("tr", {}, ...columns.map((c, k) => {
+    const button = element("button", { type: "button" }, c.title);
+    button.addEventListener("click", () => {
+      const sign = sort && sort.column === k ? -sort.sign : 1;
+      table(place, caption, columns, rows, { column: k, sign });
+      place.querySelectorAll("thead button")[k].focus();
+    });
+    const sorted = sort && sort.column === k ? { "aria-sort": sort.sign > 0 ? "ascending" : "descending" } : {};
+    return element("th", { scope: "col", ...(c.words ? { class: "words" } : {}), ...sorted }, button);
+  }));
+  const body = order.map((i) => element("tr", rows[i].reference ? { class: "reference" } : {}, ...cells[i].map((cell, k) => {
+    const wins = best[k] !== null && cell.value === best[k] && !rows[i].reference;
+    const content = wins ? element("strong", {}, cell.text, element("span", { class: "spoken" }, " (best)")) : cell.text;
+    if (k === 0) return element("th", { scope: "row" }, content);
+    return element("td", columns[k].words ? { class: "words" } : {}, content);
+  })));
+  const whole = element("table", {}, element("caption", {}, caption), element("thead", {}, head), element("tbody", {}, ...body));
+  place.append(element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, whole));
+}

@@ -1,0 +1,127 @@
+"""What the page is told: run folders read without trust."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from fedsmoo.core.errors import FedsmooError
+from fedsmoo.report import page
+from fedsmoo.report.gather import find_runs, gather, read_metrics, shortest_names
+from fedsmoo.report.safe import matrix, number, read_json
+
+from .folders import accuracy, measurements, run_folder
+
+
+def test_rounds_are_kept_and_constants_shortened(tmp_path: Path) -> None:
+    run = gather([run_folder(tmp_path, "a", "fedsmoo", 1, rounds=7)])["runs"][0]
+    assert run["rounds"] == 7
+    assert run["acc"] == pytest.approx([accuracy("fedsmoo", 1, t, 7) for t in range(1, 8)], rel=1e-4)
+    assert (run["up"], run["down"], run["sec"]) == (1_000_000, 2_000_000, 0.05)
+    assert run["probes"] == {"sharpness": [[5, 0.1]]}
+    assert (run["method"], run["group"]) == ("FedSMOO", "FedSMOO")
+    assert run["task"] == "digits, dirichlet-0.1, mlp, 4 of 20 clients"
+
+
+def test_partition_of_a_built_in_data_set_is_made_again(tmp_path: Path) -> None:
+    data = gather([run_folder(tmp_path, "a", "fedavg"), run_folder(tmp_path, "b", "fedsam")])
+    assert [r["partition"] for r in data["runs"]] == [0, 0]
+    counts = data["partitions"][0]["counts"]
+    assert (len(counts), len(counts[0])) == (20, 10)
+    assert sum(map(sum, counts)) == 20 * (1438 // 20)
+
+
+def test_a_config_that_names_code_or_files_is_only_shown(tmp_path: Path) -> None:
+    trap = tmp_path / "trap.py"
+    trap.write_text(f"open({str(tmp_path / 'sprung')!r}, 'w')\nclass A: pass\n")
+    runs = [
+        run_folder(tmp_path, "a", f"{trap}:A", model=f"{trap}:A"),
+        run_folder(tmp_path, "b", "fedavg", dataset=f"text:{trap}"),
+        run_folder(tmp_path, "c", "fedavg", data=str(tmp_path)),
+    ]
+    data = gather(runs)
+    assert [r["partition"] for r in data["runs"]][1:] == [None, None]
+    assert not (tmp_path / "sprung").exists()
+    assert data["runs"][0]["method"].endswith(":A")
+
+
+def test_broken_and_hostile_metrics_are_left_out(tmp_path: Path) -> None:
+    good = {"round": 1, "test_accuracy": 0.5}
+    lines = [
+        json.dumps(good),
+        "[" * 100_000,
+        '{"round": 2, "test_accuracy": NaN, "drift": 1e999, "probes": {"x": "<img>"}}',
+        '{"round": "3"}',
+        "null",
+        json.dumps({"round": 1, "test_accuracy": 0.9}),
+        '{"round": 4, "test_acc',
+    ]
+    file = tmp_path / "metrics.jsonl"
+    file.write_text("\n".join(lines))
+    columns, probes = read_metrics(file)
+    assert columns["rounds"] == 2
+    assert columns["acc"] == [0.5, None]
+    assert columns["drift"] == [None, None]
+    assert probes == {"x": [[2, None]]}
+
+
+def test_files_that_are_not_files_do_not_hang(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path, "a", "fedavg")
+    (folder / "metrics.jsonl").unlink()
+    os.mkfifo(folder / "metrics.jsonl")
+    assert gather([folder])["runs"][0]["rounds"] == 0
+
+
+def test_measurements_are_checked_field_by_field(tmp_path: Path) -> None:
+    bad = measurements(1.0)
+    bad["landscape"]["loss"] = [[1.0, 2.0], [3.0]]
+    bad["hessian"]["trace"] = "<b>"
+    bad["sharpness"] = {"sharpness": 0.5, "note": "text", "nested": {"x": 1}}
+    found = gather([run_folder(tmp_path, "a", "fedavg", analysis=bad)])["runs"][0]["analysis"]
+    assert "landscape" not in found
+    assert found["hessian"]["trace"] is None
+    assert found["hessian"]["eigenvalues"] == [100, 50]
+    assert found["sharpness"] == {"sharpness": 0.5}
+
+
+def test_groups_are_told_apart_by_what_differs(tmp_path: Path) -> None:
+    runs = [
+        run_folder(tmp_path, "a", "fedavg", 0, lr=0.1),
+        run_folder(tmp_path, "b", "fedavg", 1, lr=0.1),
+        run_folder(tmp_path, "c", "fedavg", 0, lr=0.5),
+        run_folder(tmp_path, "d", "fedsam", 0, lr=0.5),
+        run_folder(tmp_path, "e", "fedavg", 0, lr=0.1, u=0.6),
+    ]
+    data = gather(runs)["runs"]
+    assert [r["group"] for r in data] == ["FedAvg (lr=0.1)", "FedAvg (lr=0.1)", "FedAvg (lr=0.5)", "FedSAM", "FedAvg"]
+    assert data[4]["task"] != data[0]["task"]
+
+
+def test_names_take_as_many_parents_as_they_need() -> None:
+    assert shortest_names([Path("/x/a/run"), Path("/x/b/run")]) == ["a/run", "b/run"]
+    assert shortest_names([Path("/x/a/run"), Path("/x/b/walk")]) == ["run", "walk"]
+
+
+def test_folders_are_searched_downwards_but_links_are_not_followed(tmp_path: Path) -> None:
+    inside = run_folder(tmp_path / "all" / "sweep", "a", "fedavg")
+    (tmp_path / "all" / "loop").symlink_to(tmp_path / "all")
+    assert find_runs([tmp_path / "all"]) == [inside]
+    with pytest.raises(FedsmooError, match="not a folder"):
+        find_runs([tmp_path / "nowhere"])
+
+
+def test_without_plotly_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "find_spec", lambda name: None)
+    with pytest.raises(FedsmooError, match=r"pip install 'fedsmoo\[report\]'"):
+        page.plotly_source()
+
+
+def test_small_readers(tmp_path: Path) -> None:
+    assert number(10**400) is None
+    assert number(123456.789) == 123457
+    assert matrix([[1, "x"]]) == [[1, None]]
+    (tmp_path / "list.json").write_text("[1]")
+    assert read_json(tmp_path / "list.json") is None
