@@ -23,7 +23,7 @@ from fedsmoo.kernels.plan import BlockPlan, Plan, Unit, norm_rows
 from fedsmoo.kernels.runtime import PRECISIONS, compiling, interpreted, require
 from fedsmoo.kernels.stem import pool, pool_backward, stem_forward, stem_weight
 from fedsmoo.kernels.tiles import TABLES, Tile, splits_for
-from fedsmoo.kernels.weight import conv_weight, sum_splits
+from fedsmoo.kernels.weight import conv_weight, sum_splits, working_copy
 
 LAYER1 = ("layer1.0.conv1.weight", "layer2.0.conv1.weight")  # from here until there, weight gradients may be split
 
@@ -83,7 +83,7 @@ class ResNet18Gradient:
         self.plan = Plan(clients, batch, self.layout, table, self.device, self.dtype)
         self.lane = Lane(self.device, overlap)
         size = -(-self.layout.size // 128) * 128
-        self.working = torch.zeros(clients, size, dtype=self.dtype, device=self.device)
+        self.working = torch.empty(clients, size, dtype=self.dtype, device=self.device)
         self.losses = torch.empty(clients, batch, device=self.device)
         self.dlogits = torch.empty(clients, batch, padded_classes(classes), device=self.device)
         self.features_grad = torch.empty_like(self.plan.blocks[-1].second.out)
@@ -171,7 +171,7 @@ class ResNet18Gradient:
 
     def _forward(self, w: Tensor, images: Tensor, save: bool) -> None:
         plan, stem = self.plan, self.plan.stem
-        self.working[:, : self.layout.size].copy_(w)
+        working_copy(w, self.working)
         stem_forward(
             stem.conv, images, self.working, stem.w_off, stem.xhat, stem.rstd, plan.tile("stem", stem.conv),
             precision=self.dot, eps=self.eps,

@@ -130,7 +130,7 @@ def pool_backward_kernel(
         pixel = (rows // (HI * HI) * HO + h // 2) * HO + v // 2
         at = client * B * HO * HO * CH + pixel[:, None] * CH + cols[None, :]
         won = tl.load(taken + at, mask=mask, other=255).to(tl.int32) == tap
-        acc += tl.load(d + at, mask=mask & won, other=0.0)
+        acc += tl.where(won, tl.load(d + at, mask=mask, other=0.0).to(tl.float32), 0.0)
     finish_backward(
         acc, client, tile, rows, cols, B, xhat, xhat, rstd, p, p_row, p_off, dy, dy, part, part_row, part_off,
         CH, HI * HI, GW, 1, BM, False, False,

@@ -1,4 +1,4 @@
-"""Weight gradients with a client axis: products whose reduction runs over a client's output pixels.
+"""Weights and their gradients with a client axis: the working copy, and products that reduce over pixels.
 
 The stored kernel is one matrix ``[taps * taps * Cin, Cout]``, so each tile lies inside one tap. Where there are too
 few tiles to fill the device the reduction is cut into parts, summed afterwards in a fixed order: no atomics.
@@ -15,6 +15,25 @@ from fedsmoo.kernels.runtime import launch
 from fedsmoo.kernels.tiles import Tile
 
 
+# Rows of w are not aligned. Were the compiler told that rows of out are, each thread would take 8 neighbours, and a
+# warp's loads would be spread over 8 times the lines.
+@triton.jit(do_not_specialize=["out_row"])
+def working_copy_kernel(w, out, count, w_row, out_row, BC: tl.constexpr):
+    client = tl.program_id(1).to(tl.int64)
+    at = tl.program_id(0) * BC + tl.arange(0, BC)
+    value = tl.load(w + client * w_row + at, mask=at < count, other=0.0)
+    tl.store(out + client * out_row + at, value, mask=at < out_row)
+
+
+def working_copy(w: Tensor, out: Tensor) -> None:
+    """Copies flat parameters ``w [C, P]`` into the compute type's aligned rows ``out [C, >= P]``, zeros behind."""
+    clients, count = w.shape
+    launch(
+        working_copy_kernel, (-(-out.shape[1] // 4096), clients),
+        w, out, count, w.stride(0), out.stride(0), BC=4096, num_warps=8,
+    )  # fmt: skip
+
+
 @triton.jit
 def conv_weight_kernel(
     x, dy, out, B, splits, out_row, out_split, out_off,
@@ -25,12 +44,13 @@ def conv_weight_kernel(
     client = tl.program_id(1).to(tl.int64)
     split = tl.program_id(0) % splits
     tile = tl.program_id(0) // splits
-    first = tile // (COUT // BN) * BM
+    strip = tile // (COUT // BN)
     cols = (tile % (COUT // BN)) * BN + tl.arange(0, BN)
-    tap = first // CIN
+    tap = strip // (CIN // BM)
     shift_h = tap // TAPS - PAD
     shift_v = tap % TAPS - PAD
-    channels = first % CIN + tl.arange(0, BM)
+    # As a product with BM the compiler sees that loads are aligned; as a remainder by CIN it does not.
+    channels = strip % (CIN // BM) * BM + tl.arange(0, BM)
     x += client * B * HI * HI * CIN
     dy += client * B * HO * HO * COUT
     total = B * HO * HO
@@ -47,7 +67,7 @@ def conv_weight_kernel(
         b = tl.load(dy + rows[:, None] * COUT + cols[None, :], mask=live[:, None], other=0.0)
         acc = tl.dot(tl.trans(a), b, acc, input_precision=PRECISION)
     out += client * out_row + split.to(tl.int64) * out_split + out_off
-    tl.store(out + (first + tl.arange(0, BM))[:, None] * COUT + cols[None, :], acc)
+    tl.store(out + (strip * BM + tl.arange(0, BM))[:, None] * COUT + cols[None, :], acc)
 
 
 def conv_weight(
