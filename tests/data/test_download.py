@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import socket
 import sys
 import threading
 import time
@@ -179,6 +180,19 @@ def test_the_next_address_helps_and_a_refusal_is_not_repeated(server, tmp_path):
     (tmp_path / "cifar10" / NAME).unlink()
     with pytest.raises(FedsmooError, match="HTTP 403"):
         get(server, tmp_path)
+
+
+def test_a_name_that_does_not_resolve_is_not_asked_for_again_and_again(tmp_path, monkeypatch):
+    asked = []
+
+    def resolve(host, *rest, **more):
+        asked.append(host)
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    with pytest.raises(FedsmooError, match="cannot be resolved"):
+        fetch_spec(spec("http://nobody.invalid/x"), tmp_path, progress=False)
+    assert len(asked) == 1
 
 
 def test_nobody_there(tmp_path):

@@ -118,7 +118,7 @@ class Resume:
             headers["Range"] = f"bytes={have}-"
             if tag.exists():
                 headers["If-Range"] = tag.read_text("ascii", "replace")
-        with requests.get(url, headers=headers, stream=True, timeout=self.timeout) as answer:
+        with _ask(url, headers, self.timeout) as answer:
             if answer.status_code == 416:  # the part is as long as the file, or longer: not a beginning of it
                 self.part.unlink(missing_ok=True)
                 raise requests.exceptions.ConnectionError("the partial file did not fit and was dropped")
@@ -148,6 +148,17 @@ class Resume:
                 step(len(block))
             if total is not None and file.tell() != total:
                 raise requests.exceptions.ConnectionError(f"{file.tell()} of {total} bytes arrived")
+
+
+def _ask(url: str, headers: dict[str, str], timeout: tuple[float, float]) -> Any:
+    import requests
+
+    try:
+        return requests.get(url, headers=headers, stream=True, timeout=timeout)
+    except requests.exceptions.ConnectionError as error:
+        if "NameResolutionError" in repr(error):
+            raise Refused("the name of the server cannot be resolved (no network?)") from None
+        raise
 
 
 def _continues(answer: Any, have: int) -> bool:
