@@ -76,6 +76,12 @@ def test_chunks_where_nobody_speaks(tmp_path):
     )
 
 
+def test_a_few_headings_do_not_make_a_play():
+    novel = "Preface:\n" + "It was a dark night. " * 900 + "\nChapter one:\n" + "It was a dark day. " * 900
+    assert [len(c) for c in split_speakers(novel, 80)][:-1] == [8001] * (len(novel) // 8001)
+    assert "".join(split_speakers(novel, 80)) == novel
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [(b"", "empty"), (b"too short", "too short"), (b"\xff\xfe\x00 no utf-8", "not UTF-8"), (None, "no such file")],
