@@ -10,7 +10,8 @@ import typer
 from fedsmoo.commands import data as data_commands
 from fedsmoo.commands.compare import compare
 from fedsmoo.commands.describe import list_things, show
-from fedsmoo.commands.run import run
+from fedsmoo.commands.report import report
+from fedsmoo.commands.run import resume, run
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.version import __version__
 
@@ -22,7 +23,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("run", help="Train one method and keep the run in a folder.")(run)
+app.command("resume", help="Go on with a run that was stopped or killed.")(resume)
 app.command("compare", help="Train several methods on the same task and print a table.")(compare)
+app.command("report", help="Show run folders as one page that opens offline.")(report)
 app.command("list", help="What there is: algorithms, models, datasets, partitions, engines.")(list_things)
 app.command("show", help="A method's box, its vectors and where each lives.")(show)
 app.add_typer(data_commands.app, name="data")

@@ -1,22 +1,36 @@
-"""``fedsmoo run``: one method, one folder."""
+"""``fedsmoo run`` and ``fedsmoo resume``: one method, one folder."""
 
 from __future__ import annotations
 
 import itertools
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from fedsmoo.commands.console import console, progress
+from fedsmoo.commands.interrupt import polite
 from fedsmoo.commands.options import ConfigFile, Sets, gather, with_settings
 from fedsmoo.experiment.compare import human_bytes
+from fedsmoo.experiment.conduct import Run, same_threads
 from fedsmoo.experiment.config import Config
-from fedsmoo.experiment.loop import Result
-from fedsmoo.experiment.resolve import assemble
-from fedsmoo.experiment.runfolder import RunFolder
+from fedsmoo.experiment.loop import Record, Result
+from fedsmoo.experiment.tracking import trackers
 
 Out = Annotated[Path | None, typer.Option(help="Run folder (default: a new one under runs/).", show_default=False)]
+Track = Annotated[
+    list[str] | None, typer.Option(help="Also log to tensorboard, wandb or mlflow; may be given more than once.")
+]
+SaveEvery = Annotated[
+    int | None,
+    typer.Option(
+        min=0, help="Rounds between checkpoints; 0: none (default: under 5% of the time).", show_default=False
+    ),
+]
+Folder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run that was stopped or killed.")]
+Device = Annotated[str | None, typer.Option(help="Go on on another device.", show_default=False)]
 
 
 def new_folder(config: Config) -> Path:
@@ -28,25 +42,63 @@ def new_folder(config: Config) -> Path:
     return next(p for p in candidates if not p.exists())
 
 
-def train(config: Config, folder: Path) -> tuple[Result, dict[str, Any]]:
+def train(
+    config: Config, folder: Path, track: Sequence[str] = (), every: int | None = None
+) -> tuple[Result, dict[str, Any]]:
     """Run a config into a folder, with a progress bar."""
-    simulation = assemble(config)
-    keeper = RunFolder(folder, config)
-    with progress(simulation.setup.algorithm.label, config.rounds) as show:
-
-        def callback(record: Any) -> None:
-            keeper.record(record)
-            show(record)
-
-        result = simulation.run(callback)
-    return result, keeper.finish(result, config)
+    return carry_on(Run.begin(config, folder), track, every)
 
 
-def _run(config: ConfigFile = None, sets: Sets = None, out: Out = None, *, flags: dict[str, Any]) -> None:
+def carry_on(run: Run, track: Sequence[str] = (), every: int | None = None) -> tuple[Result, dict[str, Any]]:
+    """The rounds that are left of a run. Ctrl-C saves and ends the program with a word on how to go on."""
+    for note in run.notes:
+        sys.stderr.write(f"fedsmoo: {note}\n")
+    config, path, done = run.config, run.folder.path, len(run.simulation.history)
+    label = run.simulation.setup.algorithm.label
+    try:
+        with (
+            polite() as asked,
+            trackers(track, config, path, label, done) as log,
+            progress(label, config.rounds, done) as show,
+        ):
+
+            def watch(record: Record) -> None:
+                log.round(record)
+                show(record)
+
+            result, summary = run.go(watch, asked, every)
+            if summary is not None:
+                log.summary(summary)
+    except KeyboardInterrupt:
+        sys.stderr.write(f"stopped at once; go on from the last checkpoint with: fedsmoo resume {path}\n")
+        raise typer.Exit(130) from None
+    if summary is None:
+        rounds = len(result.history)
+        sys.stderr.write(f"saved after round {rounds} of {config.rounds}; go on with: fedsmoo resume {path}\n")
+        raise typer.Exit(130)
+    return result, summary
+
+
+def _run(
+    config: ConfigFile = None,
+    sets: Sets = None,
+    out: Out = None,
+    track: Track = None,
+    save_every: SaveEvery = None,
+    *,
+    flags: dict[str, Any],
+) -> None:
     settings = gather(config, sets, flags)
     folder = out or new_folder(settings)
-    result, summary = train(settings, folder)
+    result, summary = train(settings, folder, track or (), save_every)
     print_summary(settings, result, summary, folder)
+
+
+def resume(folder: Folder, device: Device = None, track: Track = None, save_every: SaveEvery = None) -> None:
+    same_threads(folder)
+    run = Run.reopen(folder, device)
+    result, summary = carry_on(run, track or (), save_every)
+    print_summary(run.config, result, summary, folder)
 
 
 def print_summary(config: Config, result: Result, summary: dict[str, Any], folder: Path) -> None:

@@ -1,7 +1,8 @@
-"""A run's folder: the resolved config, metrics round by round, the final model, and what made them."""
+"""A run's folder: the resolved config, metrics round by round, checkpoints, the final model, and what made them."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
@@ -16,49 +17,88 @@ import torch
 from safetensors.torch import save_file
 
 from fedsmoo.core import FedsmooError
-from fedsmoo.experiment.config import Config, named_tables, read_toml, to_toml
+from fedsmoo.experiment.checkpoint import Mark, write_durably
+from fedsmoo.experiment.config import FIELDS, Config, named_tables, read_toml, to_toml
 from fedsmoo.experiment.ledger import reached
-from fedsmoo.experiment.loop import Record, Result
+from fedsmoo.experiment.loop import Record, Result, Simulation
 from fedsmoo.version import __version__
 
 CONFIG, METRICS, SUMMARY, MODEL = "config.toml", "metrics.jsonl", "summary.json", "model.safetensors"
+STARTED, FAILED, CHECKPOINT = "started.json", "failed.json", "checkpoint"
 
 
 class RunFolder:
     """Writes one run; refuses a folder that already holds one."""
 
-    def __init__(self, path: Path, config: Config) -> None:
-        self.path = path
-        if (path / CONFIG).exists() or (path / METRICS).exists():
-            raise FedsmooError(f"the folder {path} already holds a run: choose another --out, nothing was overwritten")
+    def __init__(self, path: Path, config: Config, started: dict[str, Any] | None = None) -> None:
+        if (path / CONFIG).exists():
+            raise FedsmooError(
+                f"the folder {path} already holds a run: choose another --out, or go on with 'fedsmoo resume {path}'; "
+                "nothing was overwritten"
+            )
         try:
             path.mkdir(parents=True, exist_ok=True)
-            write_atomically(path / CONFIG, to_toml(config.to_dict()))
-            self.metrics = (path / METRICS).open("x", encoding="utf-8")
+            write_atomically(path / STARTED, json.dumps(started or {}, indent=2) + "\n")
+            write_atomically(path / CONFIG, config_text(config))
         except OSError as e:
             raise FedsmooError(f"cannot write the run folder {path}: {e.strerror}") from e
+        self._open(path, Mark(0, ""))
+
+    @classmethod
+    def reopen(cls, path: Path, mark: Mark) -> RunFolder:
+        """The folder of a stopped run, its metrics cut back to a checkpoint's."""
+        folder = cls.__new__(cls)
+        folder._open(path, mark)
+        return folder
+
+    def _open(self, path: Path, mark: Mark) -> None:
+        self.path = path
+        try:
+            self.metrics = (path / METRICS).open("ab")
+            self.metrics.truncate(mark.bytes)
+            self.digest = hashlib.sha256((path / METRICS).read_bytes())
+        except OSError as e:
+            raise FedsmooError(f"cannot write {path / METRICS}: {e.strerror}") from e
+        self.size = mark.bytes
 
     def record(self, record: Record) -> None:
-        """One line of metrics, on disk before the next round starts."""
+        """One line of metrics, handed to the system before the next round starts."""
+        line = (json.dumps(asdict(record)) + "\n").encode()
         try:
-            self.metrics.write(json.dumps(asdict(record)) + "\n")
+            self.metrics.write(line)
             self.metrics.flush()
         except OSError as e:
             raise FedsmooError(f"cannot write {self.path / METRICS}: {e.strerror}; the rounds before are kept") from e
+        self.digest.update(line)
+        self.size += len(line)
+
+    def mark(self) -> Mark:
+        """How far the metrics go, once they are on the disk: a checkpoint must never be ahead of them."""
+        try:
+            os.fsync(self.metrics.fileno())
+        except OSError as e:
+            raise FedsmooError(f"cannot write {self.path / METRICS}: {e.strerror}; the rounds before are kept") from e
+        return Mark(self.size, self.digest.hexdigest())
 
     def finish(self, result: Result, config: Config) -> dict[str, Any]:
         """The model and the summary; returns the summary."""
+        self.mark()
         self.metrics.close()
         model = result.simulation.setup.task.model
         state = {n: p.contiguous().cpu() for n, p in model.state_dict(result.server.w).items()}
-        summary = {**summarise(result.history, config.target), **provenance(result)}
+        summary = {**summarise(result.history, config.target), **provenance(result.simulation)}
         try:
-            save_file(state, self.path / (MODEL + ".part"), metadata={"fedsmoo": __version__, "model": config.model})
+            note = {"fedsmoo": f"{__version__} {config.model}"}  # one entry: several are written in no fixed order
+            save_file(state, self.path / (MODEL + ".part"), metadata=note)
             os.replace(self.path / (MODEL + ".part"), self.path / MODEL)
-            write_atomically(self.path / SUMMARY, json.dumps(summary, indent=2) + "\n")
+            write_durably(self.path / SUMMARY, (json.dumps(summary, indent=2) + "\n").encode())
         except OSError as e:
             raise FedsmooError(f"cannot write the results into {self.path}: {e.strerror}") from e
         return summary
+
+    def fail(self, error: Exception) -> None:
+        """Leave a note of why the run cannot go on, for whoever works through a list of runs."""
+        write_atomically(self.path / FAILED, json.dumps({"error": str(error)}) + "\n")
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -66,6 +106,12 @@ def write_atomically(path: Path, text: str) -> None:
     part = path.with_name(path.name + ".part")
     part.write_text(text, encoding="utf-8")
     os.replace(part, path)
+
+
+def config_text(config: Config) -> str:
+    """A config as TOML; a none that differs from the default is written as a word, for TOML has none."""
+    values = config.to_dict()
+    return to_toml({k: "none" if v is None and FIELDS[k].default is not None else v for k, v in values.items()})
 
 
 def summarise(history: list[Record], target: float | None) -> dict[str, Any]:
@@ -88,34 +134,82 @@ def summarise(history: list[Record], target: float | None) -> dict[str, Any]:
     }
 
 
-def provenance(result: Result) -> dict[str, Any]:
+def provenance(simulation: Simulation) -> dict[str, Any]:
     """Engine, hardware, versions and the command behind a run."""
-    task = result.simulation.setup.task
-    device = torch.cuda.get_device_name(task.device) if task.device.type == "cuda" else platform.processor() or "cpu"
+    task = simulation.setup.task
     return {
-        "engine": result.simulation.engine.name,
-        "device": device,
+        "engine": simulation.engine.name,
+        "device": device_name(task.device),
+        "threads": torch.get_num_threads(),
         "parameters": task.model.layout.size,
         "parameters_full": task.model.full_size,
-        "seed": result.simulation.training.seed,
-        "versions": {"fedsmoo": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        "seed": simulation.training.seed,
+        "versions": versions(),
+        "commit": commit(),
         "command": " ".join(["fedsmoo", *sys.argv[1:]]),
         "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
 
 
-def read_run(path: Path) -> tuple[Config, list[Record]]:
-    """The config and the metrics of a run folder; a torn last line (a killed run) is left out."""
+def device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu"
+
+
+def versions() -> dict[str, str]:
+    return {"fedsmoo": __version__, "torch": torch.__version__, "python": platform.python_version()}
+
+
+def commit() -> str | None:
+    """The commit of the checkout that this code runs from, read from its files; none when it is installed."""
+    for parent in Path(__file__).resolve().parents[:5]:
+        head = parent / ".git" / "HEAD"
+        if not head.is_file():
+            continue
+        text = head.read_text().strip()
+        if not text.startswith("ref: "):
+            return text
+        ref = text.removeprefix("ref: ")
+        if (parent / ".git" / ref).is_file():
+            return (parent / ".git" / ref).read_text().strip()
+        packed = parent / ".git" / "packed-refs"
+        lines = packed.read_text().splitlines() if packed.is_file() else []
+        return next((line.split()[0] for line in lines if line.endswith(" " + ref)), None)
+    return os.environ.get("FEDSMOO_COMMIT")
+
+
+def read_config(path: Path) -> Config:
+    """The config of a run folder."""
     if not (path / CONFIG).is_file():
         raise FedsmooError(f"{path} is not a run folder: it has no {CONFIG}")
-    config = Config(**named_tables(read_toml(path / CONFIG), str(path / CONFIG)))
-    records = []
-    lines = (path / METRICS).read_text(encoding="utf-8").splitlines() if (path / METRICS).exists() else []
+    return Config(**named_tables(read_toml(path / CONFIG), str(path / CONFIG)))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A small JSON file of a run folder; empty if there is none."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    except (OSError, ValueError) as e:
+        raise FedsmooError(f"{path} cannot be read: {e}") from e
+
+
+def read_run(path: Path) -> tuple[Config, list[Record]]:
+    """The config and the metrics of a run folder; a torn last line (a killed run) is left out."""
+    config = read_config(path)
+    text = (path / METRICS).read_bytes() if (path / METRICS).exists() else b""
+    return config, parse_records(text, str(path / METRICS))
+
+
+def parse_records(text: bytes, where: str) -> list[Record]:
+    """The rounds in a metrics file."""
+    records: list[Record] = []
+    lines = text.split(b"\n")
     for i, line in enumerate(lines):
+        if not line:
+            continue
         try:
             records.append(Record(**json.loads(line)))
         except (ValueError, TypeError) as e:
             if i == len(lines) - 1:
                 break
-            raise FedsmooError(f"{path / METRICS}, line {i + 1}: not a round's record") from e
-    return config, records
+            raise FedsmooError(f"{where}, line {i + 1}: not a round's record") from e
+    return records

@@ -1,0 +1,214 @@
+"""A run carried out in its folder: recorded round by round, saved now and then, stopped and resumed at will."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedsmoo.core import FedsmooError
+from fedsmoo.engines.auto import ENGINES
+from fedsmoo.experiment.checkpoint import Checkpoints, Mark, Saved, newest
+from fedsmoo.experiment.config import Config
+from fedsmoo.experiment.identity import config_of, differences, identity
+from fedsmoo.experiment.loop import Record, Result, Simulation
+from fedsmoo.experiment.resolve import assemble
+from fedsmoo.experiment.runfolder import (
+    CHECKPOINT,
+    FAILED,
+    METRICS,
+    STARTED,
+    SUMMARY,
+    RunFolder,
+    parse_records,
+    provenance,
+    read_config,
+    read_json,
+)
+
+
+@dataclass
+class Pace:
+    """When to save: so seldom that saving takes less than ``share`` of the time, or every so many rounds."""
+
+    every: int | None = None  # rounds; 0: never
+    share: float = 0.04
+    cost: float = 0.05  # seconds of a save, before one was timed
+    rate: float = 5e-9  # seconds a byte
+    since: float = field(default_factory=time.perf_counter)
+
+    def due(self, number: int, size: int) -> bool:
+        """Whether to save ``size`` bytes after round ``number``."""
+        if self.every is not None:
+            return self.every > 0 and number % self.every == 0
+        return (time.perf_counter() - self.since) * self.share > max(self.cost, self.rate * size)
+
+    def saved(self, began: float, size: int) -> None:
+        """Learn from a save that began at a time."""
+        self.since = time.perf_counter()
+        self.cost = self.since - began
+        self.rate = self.cost / max(size, 1)
+
+
+@dataclass
+class Run:
+    """A simulation with its folder and checkpoints."""
+
+    config: Config
+    simulation: Simulation
+    folder: RunFolder
+    checkpoints: Checkpoints
+    notes: list[str] = field(default_factory=list)  # what a person should know about how it was reopened
+
+    @classmethod
+    def begin(cls, config: Config, path: Path) -> Run:
+        """A new run in a new folder."""
+        simulation = assemble(config)
+        started = provenance(simulation)
+        started["started"] = started.pop("finished")
+        folder = RunFolder(path, config, started)
+        return cls(config, simulation, folder, Checkpoints(path / CHECKPOINT, about(config, simulation)))
+
+    @classmethod
+    def reopen(cls, path: Path, device: str | None = None) -> Run:
+        """A run that was stopped, at its newest sound checkpoint, or at its start if it has none."""
+        config = read_config(path)
+        if (path / SUMMARY).is_file():
+            raise FedsmooError(f"the run in {path} has finished: there is nothing to resume")
+        metrics = (path / METRICS).read_bytes() if (path / METRICS).is_file() else b""
+        saved, problems = newest(path / CHECKPOINT, lambda s: check_metrics(s.metrics, metrics, path))
+        if saved is None and problems:
+            raise FedsmooError(f"no checkpoint of {path} can be used; nothing was changed. " + "; ".join(problems))
+        pins = saved.about if saved else read_json(path / STARTED)
+        if saved is not None and identity(old := config_of(saved.about["config"])) != identity(config):
+            changed = "; ".join(differences(old, config))
+            raise FedsmooError(
+                f"{path} was started with other settings ({changed}): put config.toml back, or start a new run; "
+                "nothing was changed"
+            )
+        simulation = assemble(pinned(config, pins, device))
+        facts = about(config, simulation)
+        mark = Mark(0, "")
+        if saved is not None:
+            if saved.about["task"] != facts["task"]:
+                raise FedsmooError(f"the data or its division among clients is not what {path} was started with")
+            mark = saved.metrics
+            history = parse_records(metrics[: mark.bytes], str(path / METRICS))
+            simulation.restore(saved.server(), saved.rows(), history)
+        folder = RunFolder.reopen(path, mark)
+        (path / FAILED).unlink(missing_ok=True)
+        run = cls(config, simulation, folder, Checkpoints(path / CHECKPOINT, facts))
+        if saved is not None:
+            run.checkpoints.adopt(saved)
+        run.notes = problems + other_machine(pins, facts)
+        return run
+
+    def save(self, pace: Pace | None = None) -> None:
+        """A checkpoint of the run as it is, unless there is one already."""
+        number = len(self.simulation.history)
+        if self.checkpoints.last == number:
+            return
+        began, server, table = time.perf_counter(), self.simulation.server, self.simulation.engine.table
+        size = self.checkpoints.bytes_to_write(server, table)
+        self.checkpoints.about["chunk"] = getattr(self.simulation.engine, "chunk", None)  # lowered if memory ran out
+        self.checkpoints.save(number, server, table, self.folder.mark())
+        if pace is not None:
+            pace.saved(began, size)
+
+    def go(
+        self,
+        watch: Callable[[Record], Any] = lambda _: None,
+        stop: Callable[[], bool] = lambda: False,
+        every: int | None = None,
+        keep: bool = True,
+    ) -> tuple[Result, dict[str, Any] | None]:
+        """The rounds that are left; the summary is none if ``stop`` ended the run before its last round.
+
+        Args:
+            watch: called with every round's record.
+            stop: asked after every round; a run that stops is saved first.
+            every: rounds between checkpoints; by default as seldom as keeps their cost under a twentieth.
+            keep: keep the last checkpoint when the run is done, with every client's vectors.
+        """
+        pace = Pace(every)
+
+        def after(record: Record) -> bool:
+            self.folder.record(record)
+            watch(record)
+            last = record.round == self.config.rounds
+            if stop() and not last:
+                self.save()
+                return False
+            size = self.checkpoints.bytes_to_write(self.simulation.server, self.simulation.engine.table)
+            if not last and pace.due(record.round, size):
+                self.save(pace)
+            return True
+
+        result = self.simulation.run(after)
+        if len(result.history) < self.config.rounds:
+            return result, None
+        if keep and every != 0:
+            self.save()
+        summary = self.folder.finish(result, self.config)
+        if not keep:
+            self.checkpoints.remove()
+        return result, summary
+
+
+def about(config: Config, simulation: Simulation) -> dict[str, Any]:
+    """What a checkpoint says of its run: the settings, the task, and what decides the last bit of its numbers."""
+    facts = provenance(simulation)
+    kept = {k: facts[k] for k in ("engine", "device", "threads", "versions")}
+    chunk = getattr(simulation.engine, "chunk", None)
+    return {"config": config.to_dict(), "task": task_hash(simulation), "chunk": chunk, **kept}
+
+
+def task_hash(simulation: Simulation) -> str:
+    """A hash of who holds which samples, and of their labels."""
+    digest = hashlib.sha256()
+    for samples in simulation.indices:
+        digest.update(samples.tobytes() + b"|")
+    digest.update(simulation.setup.task.data.y_train.cpu().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def pinned(config: Config, pins: dict[str, Any], device: str | None) -> Config:
+    """The config with the engine that was chosen when the run started, so that its numbers stay the same."""
+    if config.engine == "auto" and pins.get("engine") in ENGINES:
+        config = config.replace(engine=pins["engine"])
+    if config.chunk is None and pins.get("chunk"):
+        config = config.replace(chunk=pins["chunk"])
+    return config if device is None else config.replace(device=device)
+
+
+def same_threads(path: Path) -> None:
+    """Use as many threads as the run started with: sums of floating-point numbers depend on it."""
+    threads = read_json(path / STARTED).get("threads")
+    if isinstance(threads, int) and threads > 0 and threads != torch.get_num_threads():
+        torch.set_num_threads(threads)
+
+
+def other_machine(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """A line for each difference that may change the last bits of what follows."""
+    lines = []
+    for key in ("engine", "device", "threads"):
+        if key in old and old[key] != new[key]:
+            lines.append(f"{key} was {old[key]}, is {new[key]}: what follows may differ in the last bits")
+    torches = [d.get("versions", {}).get("torch") for d in (old, new)]
+    if torches[0] not in (None, torches[1]):
+        lines.append(f"torch was {torches[0]}, is {torches[1]}: what follows may differ in the last bits")
+    return lines
+
+
+def check_metrics(mark: Mark, metrics: bytes, path: Path) -> None:
+    """Refuse a checkpoint whose metrics are not in the metrics file."""
+    if len(metrics) < mark.bytes or hashlib.sha256(metrics[: mark.bytes]).hexdigest() != mark.sha256:
+        raise FedsmooError(f"{path / METRICS} is not as it was when the checkpoint was written")
+
+
+__all__ = ["Pace", "Run", "Saved", "same_threads"]

@@ -1,0 +1,49 @@
+"""Which run a config describes: the same numbers, whatever machine they are computed on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from contextlib import suppress
+from typing import Any
+
+from fedsmoo.core import FedsmooError
+from fedsmoo.data.partition import to_rule
+from fedsmoo.experiment.config import FIELDS, Config
+from fedsmoo.experiment.resolve import make_algorithm, make_partition
+
+# Settings of the machine and of the report: they change where and how fast a run goes, not what it is.
+MACHINE = ("device", "engine", "chunk", "data", "target")
+
+
+def canonical(config: Config) -> dict[str, Any]:
+    """The settings that define a run's numbers, defaults filled in, so that equal runs compare equal.
+
+    >>> canonical(Config(partition="dirichlet", u=0.6)) == canonical(Config(partition="dirichlet-0.6"))
+    True
+    """
+    values = {k: v for k, v in config.to_dict().items() if k not in MACHINE}
+    values["local_epochs"] = config.epochs
+    with suppress(FedsmooError):  # a user's file that is not here: take the options as they were written
+        values["algorithm_options"] = make_algorithm(config.algorithm, config.algorithm_options).options()
+    rule = {k: values.pop(k, None) for k in ("partition", "u", "c", "replacement", "refill")}
+    if config.split is None:
+        values["partition"] = rule["partition"] if rule["partition"] == "natural" else to_rule(make_partition(config))
+    return values
+
+
+def identity(config: Config) -> str:
+    """A short hash of what a run is: sixteen hexadecimal digits."""
+    text = json.dumps(canonical(config), sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def differences(old: Config, new: Config) -> list[str]:
+    """What differs between two configs, in words: ``lr was 0.1, is 0.2``."""
+    a, b = canonical(old), canonical(new)
+    return [f"{k} was {a.get(k)}, is {b.get(k)}" for k in {**a, **b} if a.get(k) != b.get(k)]
+
+
+def config_of(values: dict[str, Any]) -> Config:
+    """A config from plain values that another version may have written: settings unknown here are left out."""
+    return Config(**{k: v for k, v in values.items() if k in FIELDS})

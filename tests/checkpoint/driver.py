@@ -1,0 +1,161 @@
+"""Runs killed by SIGKILL and resumed, in forked children; prints one line of JSON per method.
+
+``python driver.py ENGINE FOLDER SEED``. Half of the kills come at a random moment by the clock, the other half at a
+random event: before or after a round, in the middle of writing a file, before or after a flush, a rename, a removal.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save
+
+from fedsmoo.algorithms import ALGORITHMS
+from fedsmoo.data.sources import load
+from fedsmoo.experiment import checkpoint, conduct, resolve
+from fedsmoo.experiment.config import Config
+from fedsmoo.experiment.loop import Simulation
+from fedsmoo.experiment.runfolder import METRICS, MODEL, SUMMARY
+
+KILLS, ROUNDS = 20, 60
+TIMES = ("seconds_train", "seconds_eval")
+
+
+class Countdown:
+    """Kills this process at the n-th event, and says before which one."""
+
+    def __init__(self, left: int, log: Path) -> None:
+        self.left, self.log = left, log
+
+    def __call__(self, name: str) -> None:
+        self.left -= 1
+        if self.left == 0:
+            with self.log.open("a") as f:
+                f.write(name + "\n")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def around(self, owner: object, attribute: str) -> None:
+        inner = getattr(owner, attribute)
+
+        @functools.wraps(inner)
+        def wrapped(*args, **kwargs):
+            self(f"before {attribute}")
+            result = inner(*args, **kwargs)
+            self(f"after {attribute}")
+            return result
+
+        setattr(owner, attribute, wrapped)
+
+
+def torn_save_file(events: Countdown):
+    """``save_file`` that may be killed with half of the file written."""
+
+    def save_file(tensors, path, metadata=None):
+        data = save(tensors, metadata)
+        with open(path, "wb") as f:
+            f.write(data[: len(data) // 2])
+            f.flush()
+            events("within save_file")
+            f.write(data[len(data) // 2 :])
+
+    return save_file
+
+
+def in_child(work, seconds: float | None = None) -> bool:
+    """Do some work in a forked child, killed after some seconds; whether it came to its end."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+            os._exit(0)
+        except BaseException as e:
+            sys.stderr.write(f"{type(e).__name__}: {e}\n")
+            os._exit(3)
+    if seconds is not None:
+        time.sleep(seconds)
+        os.kill(pid, signal.SIGKILL)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if code not in (0, -signal.SIGKILL):
+        raise SystemExit(f"a child ended with {code}")
+    return code == 0
+
+
+def go_on(folder: Path, config: Config, every: int = 1) -> None:
+    started = (folder / "config.toml").is_file()
+    run = conduct.Run.reopen(folder) if started else conduct.Run.begin(config, folder)
+    run.go(every=every)
+
+
+def go_on_until(folder: Path, config: Config, events: Countdown) -> None:
+    events.around(os, "replace")
+    events.around(os, "fsync")
+    events.around(Path, "unlink")
+    events.around(Simulation, "advance")
+    checkpoint.save_file = torn_save_file(events)
+    go_on(folder, config)
+
+
+def metrics(folder: Path) -> list[dict]:
+    lines = [json.loads(x) for x in (folder / METRICS).read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k not in TIMES} for line in lines]
+
+
+def state(folder: Path) -> dict[str, torch.Tensor]:
+    saved, _ = checkpoint.newest(folder / "checkpoint")
+    rows = {f"{c}.{n}": v for c, row in saved.rows() for n, v in row.items()}
+    return {**dict(saved.server().items()), **rows}
+
+
+def equal(a: Path, b: Path) -> bool:
+    """Whether two runs left the same bits."""
+    left, right = state(a), state(b)
+    return (
+        (a / MODEL).read_bytes() == (b / MODEL).read_bytes()
+        and metrics(a) == metrics(b)
+        and left.keys() == right.keys()
+        and all(torch.equal(left[n], right[n]) for n in left)
+    )
+
+
+def main(engine: str, root: Path, seed: int) -> None:
+    torch.set_num_threads(1)
+    data = load("digits")
+    resolve.load = lambda *_: data  # read once, not in every child
+    rng = np.random.default_rng(seed)
+    go_on(root / "warm", Config(model="softmax", rounds=1, local_steps=1, engine=engine, device="cpu"))  # lazy imports
+    for method in ALGORITHMS:
+        config = Config(
+            algorithm=method, model="softmax", clients=12, cohort=3, rounds=ROUNDS, local_steps=2, batch_size=8,
+            partition="dirichlet-0.5", engine=engine, device="cpu",
+        )  # fmt: skip
+        whole, killed, log = root / f"{method}-whole", root / f"{method}-killed", root / f"{method}.log"
+        log.touch()
+        began, kills = time.perf_counter(), 0
+        in_child(lambda: go_on(whole, config, every=5))  # noqa: B023 (used at once)
+        longest = 0.03 + (time.perf_counter() - began) / KILLS  # so that the last kill comes before the last round
+        while kills < KILLS and not (killed / SUMMARY).is_file():
+            if kills % 2:
+                done = in_child(lambda: go_on(killed, config), float(rng.uniform(0, longest)))  # noqa: B023
+            else:
+                events = Countdown(int(rng.integers(1, 40)), log)
+                done = in_child(lambda: go_on_until(killed, config, events))  # noqa: B023
+            kills += not done
+        if not (killed / SUMMARY).is_file():
+            in_child(lambda: go_on(killed, config))  # noqa: B023
+        moments = log.read_text().splitlines()
+        print(
+            json.dumps({"method": method, "kills": kills, "moments": moments, "equal": equal(whole, killed)}),
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))

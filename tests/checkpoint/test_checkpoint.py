@@ -1,0 +1,244 @@
+"""Checkpoints that are damaged, foreign, unwritable or made under other settings; their cost; Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedsmoo.core import FedsmooError, Vectors
+from fedsmoo.engines.table import ClientTable
+from fedsmoo.experiment.checkpoint import Checkpoints, Mark, manifests_in, newest, write_tensors
+from fedsmoo.experiment.conduct import Pace, Run
+from fedsmoo.experiment.config import Config
+from fedsmoo.experiment.runfolder import METRICS, MODEL, read_config, read_run
+
+SMALL = Config(
+    algorithm="fedsmoo", model="softmax", clients=8, cohort=3, rounds=9, local_steps=1, batch_size=8,
+    partition="iid", engine="serial", device="cpu", clip=None,
+)  # fmt: skip
+
+
+def stopped(folder: Path, after: int = 6, every: int = 2) -> Path:
+    """A run that was stopped after some rounds, with checkpoints of rounds 4 and 6."""
+    run = Run.begin(SMALL, folder)
+    seen: list[int] = []
+    run.go(watch=lambda r: seen.append(r.round), stop=lambda: len(seen) >= after, every=every)
+    return folder
+
+
+def finished(folder: Path) -> bytes:
+    Run.begin(SMALL, folder).go()
+    return (folder / MODEL).read_bytes()
+
+
+def rows(*clients: int, value: float) -> Vectors:
+    return Vectors(c=torch.full((len(clients), 3), value))
+
+
+def test_a_stopped_run_keeps_two_checkpoints_and_resumes_to_the_same_bytes(tmp_path: Path) -> None:
+    folder = stopped(tmp_path / "a")
+    assert [int(p.stem) for p in manifests_in(folder / "checkpoint")] == [6, 4]
+    run = Run.reopen(folder)
+    assert len(run.simulation.history) == 6
+    run.go()
+    assert (folder / MODEL).read_bytes() == finished(tmp_path / "b")
+    assert [r.round for r in read_run(folder)[1]] == list(range(1, 10))
+
+
+def test_metrics_after_the_checkpoint_are_cut(tmp_path: Path) -> None:
+    folder = stopped(tmp_path / "a")
+    with (folder / METRICS).open("ab") as f:
+        f.write(b'{"round": 7, "tor')
+    Run.reopen(folder).go()
+    assert (folder / MODEL).read_bytes() == finished(tmp_path / "b")
+    assert len(read_run(folder)[1]) == 9
+
+
+@pytest.mark.parametrize("what", ["server", "rows", "manifest", "missing"])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path: Path, what: str) -> None:
+    folder = stopped(tmp_path / "a")
+    victim = folder / "checkpoint" / {"manifest": "000006.json"}.get(what, f"000006-{what}.safetensors")
+    if what == "missing":
+        (folder / "checkpoint" / "000006-server.safetensors").unlink()
+    else:
+        data = bytearray(victim.read_bytes())
+        data[len(data) // 2] ^= 1  # one bit
+        victim.write_bytes(data)
+    run = Run.reopen(folder)
+    assert len(run.simulation.history) == 4
+    assert "round 6 cannot be used" in run.notes[0]
+    run.go()
+    assert (folder / MODEL).read_bytes() == finished(tmp_path / "b")
+
+
+def test_when_nothing_is_sound_the_folder_is_left_alone(tmp_path: Path) -> None:
+    folder = stopped(tmp_path / "a")
+    for path in (folder / "checkpoint").iterdir():
+        path.write_bytes(b"not a checkpoint")
+    before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    with pytest.raises(FedsmooError, match=r"no checkpoint of .* can be used; nothing was changed"):
+        Run.reopen(folder)
+    assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
+
+
+def test_changed_settings_are_named(tmp_path: Path) -> None:
+    folder = stopped(tmp_path / "a")
+    text = (folder / "config.toml").read_text()
+    (folder / "config.toml").write_text(text.replace("lr = 0.1\n", "lr = 0.2\n"))
+    with pytest.raises(FedsmooError, match=r"other settings \(lr was 0.1, is 0.2\)"):
+        Run.reopen(folder)
+    (folder / "config.toml").write_text(text)
+    assert len(Run.reopen(folder).simulation.history) == 6
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
+    folder, other = stopped(tmp_path / "a"), tmp_path / "b"
+    Run.begin(SMALL.replace(seed=1), other).go(stop=lambda: True, every=1)
+    for path in (folder / "checkpoint").iterdir():
+        path.unlink()
+    for path in (other / "checkpoint").iterdir():
+        path.rename(folder / "checkpoint" / path.name)
+    with pytest.raises(FedsmooError, match="not as it was when the checkpoint was written"):
+        Run.reopen(folder)
+    (folder / METRICS).write_bytes((other / METRICS).read_bytes())
+    with pytest.raises(FedsmooError, match="seed was 1, is 0"):
+        Run.reopen(folder)
+
+
+def test_a_full_disk_is_one_line_and_leaves_the_checkpoint_before(tmp_path: Path) -> None:
+    code = f"""
+import resource, signal, sys
+from pathlib import Path
+from fedsmoo.experiment.conduct import Run
+from fedsmoo.experiment.config import Config
+run = Run.begin(Config(**{SMALL.to_dict()!r}), Path(sys.argv[1]))
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+def limit(record):
+    if record.round == 6:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+run.go(watch=limit, every=2)
+"""
+    folder = tmp_path / "a"
+    source = str(Path(__file__).parents[2] / "src")
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(folder)],
+        env={**os.environ, "PYTHONPATH": source},
+        capture_output=True,
+        text=True,
+    )
+    assert "cannot save the checkpoint of round 6" in done.stderr
+    assert "the one of round 4 is untouched" in done.stderr
+    assert not list((folder / "checkpoint").glob("*.part"))
+    Run.reopen(folder).go()
+    assert (folder / MODEL).read_bytes() == finished(tmp_path / "b")
+
+
+def test_only_changed_rows_are_written_and_thin_shards_are_gathered(tmp_path: Path) -> None:
+    table, server = ClientTable(("c",)), Vectors(w=torch.zeros(3))
+    store = Checkpoints(tmp_path / "checkpoint", {})
+    table.write([0, 1, 2, 3], rows(0, 1, 2, 3, value=1.0))
+    store.save(1, server, table, Mark(0, ""))
+    table.write([0], rows(0, value=2.0))
+    store.save(2, server, table, Mark(0, ""))
+    assert store.rows == {0: "000002-rows.safetensors", **dict.fromkeys([1, 2, 3], "000001-rows.safetensors")}
+    table.write([1, 2], rows(1, 2, value=3.0))
+    store.save(3, server, table, Mark(0, ""))  # the first shard now holds one live row of four: it is rewritten
+    assert store.rows == {0: "000002-rows.safetensors", **dict.fromkeys([1, 2, 3], "000003-rows.safetensors")}
+    store.save(4, server, table, Mark(0, ""))  # nothing changed: no rows are written
+    assert not (tmp_path / "checkpoint" / "000004-rows.safetensors").exists()
+    assert not (tmp_path / "checkpoint" / "000001-rows.safetensors").exists()  # of no use to the last two
+    saved, problems = newest(tmp_path / "checkpoint")
+    assert problems == []
+    assert {c: row["c"][0].item() for c, row in saved.rows()} == {0: 2.0, 1: 3.0, 2: 3.0, 3: 1.0}
+
+
+def test_a_tensor_that_is_part_of_another_is_saved_alone(tmp_path: Path) -> None:
+    from fedsmoo.experiment.checkpoint import on_host
+
+    whole = torch.arange(6.0).view(2, 3)
+    write_tensors(tmp_path / "x", {"a": on_host(whole[0]), "b": on_host(whole[1])})
+    assert (tmp_path / "x").stat().st_size < 300
+
+
+def test_the_default_pace_keeps_saving_under_a_twentieth(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    for seconds_a_round, cost in [(0.001, 0.02), (0.3, 0.5), (20.0, 6.0)]:
+        now[0], spent, pace = 0.0, 0.0, Pace(since=0.0)
+        for number in range(1, 20_000):
+            now[0] += seconds_a_round
+            if pace.due(number, 10**6):
+                began = now[0]
+                now[0] += cost
+                spent += cost
+                pace.saved(began, 10**6)
+        assert 0 < spent / now[0] < 0.05
+
+
+def test_what_a_run_saves_by_default_costs_little(tmp_path: Path) -> None:
+    run, spent = Run.begin(SMALL.replace(rounds=400, model="mlp"), tmp_path / "a"), []
+    inner = run.checkpoints.save
+
+    def timed(*args) -> None:
+        began = time.perf_counter()
+        inner(*args)
+        spent.append(time.perf_counter() - began)
+
+    run.checkpoints.save = timed  # type: ignore[method-assign]
+    began = time.perf_counter()
+    run.go(keep=False)
+    whole = time.perf_counter() - began
+    # The pace plans with the last save's cost; a disk that is suddenly slower is allowed for once.
+    assert sum(spent) <= 0.05 * whole + max(spent, default=0.0)
+
+
+def test_none_survives_the_config_file(tmp_path: Path) -> None:
+    folder = stopped(tmp_path / "a")
+    assert read_config(folder) == SMALL
+
+
+def test_rounds_that_were_finished_cannot_be_resumed(tmp_path: Path) -> None:
+    finished(tmp_path / "a")
+    with pytest.raises(FedsmooError, match="has finished"):
+        Run.reopen(tmp_path / "a")
+
+
+def test_a_run_that_keeps_nothing_leaves_no_checkpoint(tmp_path: Path) -> None:
+    Run.begin(SMALL, tmp_path / "a").go(every=2, keep=False)
+    assert not (tmp_path / "a" / "checkpoint").exists()
+
+
+def command(*arguments: str) -> subprocess.Popen[str]:
+    source = str(Path(__file__).parents[2] / "src")
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": source}
+    return subprocess.Popen([sys.executable, "-m", "fedsmoo", *arguments], env=env, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for_rounds(folder: Path, rounds: int) -> None:
+    end = time.monotonic() + 60
+    while not (folder / METRICS).is_file() or (folder / METRICS).read_bytes().count(b"\n") < rounds:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    process = command("run", "--model", "softmax", "--rounds", "100000", "--local-steps", "1", "--engine", "serial",
+                      "--cohort", "2", "--out", str(folder))  # fmt: skip
+    wait_for_rounds(folder, 3)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    done = len(read_run(folder)[1])
+    assert f"saved after round {done} of 100000; go on with: fedsmoo resume {folder}" in error
+    assert newest(folder / "checkpoint")[0].round == done
+    manifest = json.loads((folder / "checkpoint" / f"{done:06d}.json").read_text().rpartition("}")[0] + "}")
+    assert manifest["metrics"]["bytes"] == (folder / METRICS).stat().st_size

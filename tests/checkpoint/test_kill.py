@@ -1,0 +1,33 @@
+"""A run killed by SIGKILL at twenty random moments and resumed leaves the same bits as one never stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedsmoo.algorithms import ALGORITHMS
+
+DRIVER = Path(__file__).with_name("driver.py")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("engine", ["serial", "batched"])
+def test_twenty_kills_of_every_method_change_no_bit(engine: str, tmp_path: Path) -> None:
+    source = str(Path(__file__).parents[2] / "src")
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": source}
+    done = subprocess.run(
+        [sys.executable, str(DRIVER), engine, str(tmp_path), "0"], env=env, capture_output=True, text=True, timeout=400
+    )
+    assert done.returncode == 0, done.stderr
+    reports = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [r["method"] for r in reports] == list(ALGORITHMS)
+    assert [r["method"] for r in reports if not r["equal"]] == []
+    assert all(r["kills"] >= 15 for r in reports)  # a slow machine may finish a run before its last kill
+    assert sum(r["kills"] for r in reports) >= 19 * len(reports)
+    moments = {m for r in reports for m in r["moments"]}
+    assert {"within save_file", "before replace", "after replace", "before advance", "before fsync"} <= moments
