@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,28 +21,32 @@ class Vectors:
     """
 
     def __init__(self, **parts: Tensor) -> None:
-        self.__dict__.update(parts)
+        self._names = tuple(parts)  # kept beside the attributes: compilers do not trace a walk over __dict__
+        for name, v in parts.items():
+            setattr(self, name, v)
 
     def __getattr__(self, name: str) -> Any:  # only called for what is missing
-        raise AttributeError(f"no vector named {name!r} here; there are: {', '.join(self.__dict__) or 'none'}")
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise AttributeError(f"no vector named {name!r} here; there are: {', '.join(self._names) or 'none'}")
 
     def replace(self, **parts: Tensor) -> Vectors:
         """A copy with some vectors exchanged or added."""
-        return Vectors(**{**self.__dict__, **parts})
+        return Vectors(**{**dict(self.items()), **parts})
 
     def pick(self, names: tuple[str, ...]) -> Vectors:
         """Only the named vectors."""
-        return Vectors(**{n: self.__dict__[n] for n in names})
+        return Vectors(**{n: getattr(self, n) for n in names})
 
     def map(self, f: Callable[[Tensor], Tensor]) -> Vectors:
         """The same function of each vector."""
-        return Vectors(**{n: f(v) for n, v in self.__dict__.items()})
+        return Vectors(**{n: f(v) for n, v in self.items()})
 
     def names(self) -> tuple[str, ...]:
-        return tuple(self.__dict__)
+        return self._names
 
-    def items(self) -> Iterator[tuple[str, Tensor]]:
-        return iter(self.__dict__.items())
+    def items(self) -> list[tuple[str, Tensor]]:
+        return [(n, getattr(self, n)) for n in self._names]
 
     def __repr__(self) -> str:
         return f"Vectors({', '.join(f'{n}={tuple(v.shape)}' for n, v in self.items())})"

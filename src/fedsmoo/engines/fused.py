@@ -10,7 +10,7 @@ from fedsmoo.kernels import available
 from fedsmoo.kernels.runtime import PRECISIONS
 from fedsmoo.models.live import LiveResNet
 
-EVALUATED_AT_ONCE = 1000
+EVALUATED_AT_ONCE = 2500
 
 
 def fused_reason(task: Task) -> str:
