@@ -72,6 +72,7 @@ def check_names(algorithm: Algorithm) -> None:
     assert not {*algorithm.own} & {*algorithm.local}, f"{name}: a vector is either own or local"
     srv, down, _ = _start(algorithm)
     _same(f"{name}.init returns", srv.names(), (*algorithm.down, *algorithm.server))
+    _same(f"{name}.sent returns", down.names(), algorithm.down)
     own = _call(f"{name}.first_contact", algorithm.first_contact, down)
     _same(f"{name}.first_contact returns", own.names(), algorithm.own)
     me = own.replace(**{n: torch.zeros_like(down.w) for n in algorithm.local})
@@ -112,8 +113,8 @@ def check_use(algorithm: Algorithm) -> None:
     for n in algorithm.up:
         _matters(algorithm, "up", n, served, server(srv, _nudged(mean, n)))
     for n in algorithm.server:
-        sent = server(_nudged(srv, n), mean).pick(algorithm.down)
-        _matters(algorithm, "server", n, served.pick(algorithm.down), sent)
+        sent = algorithm.sent(server(_nudged(srv, n), mean))
+        _matters(algorithm, "server", n, algorithm.sent(served), sent)
 
 
 def check_purity(algorithm: Algorithm) -> None:
@@ -124,6 +125,7 @@ def check_purity(algorithm: Algorithm) -> None:
     rnd = Round(1, LR, STEPS, 0.5)
     calls: dict[str, Callable[[], Any]] = {
         "init": lambda: algorithm.init(w),
+        "sent": lambda: algorithm.sent(srv),
         "first_contact": lambda: algorithm.first_contact(down),
         "start": lambda: algorithm.start(down, me),
         "direction": lambda: algorithm.direction(w, _quadratic(0), down, me),
@@ -177,11 +179,11 @@ def check_hyperparameters(algorithm: Algorithm) -> None:
     many = _scaled(algorithm, torch.tensor(scales, dtype=torch.float64)[:, None])
     w = _random(("w",), 8, rows=CLIENTS).w
     servers, owns = many.init(w), _random(algorithm.own, 5, rows=CLIENTS)
-    kept, ups = _client(many, servers.pick(many.down), owns, _quadratic(None))
+    kept, ups = _client(many, many.sent(servers), owns, _quadratic(None))
     after = many.aggregate(servers, ups, Round(0, LR, float(STEPS), 0.5))
     for c, one in enumerate(each):
         srv = one.init(w[c])
-        own, up = _client(one, srv.pick(one.down), owns.map(lambda v, c=c: v[c]), _quadratic(c))
+        own, up = _client(one, one.sent(srv), owns.map(lambda v, c=c: v[c]), _quadratic(c))
         text = f"{algorithm.label}: with hyper-parameters of shape [C, 1], run {c} differs"
         _close(text, (kept, ups), (own, up), c)
         _close(text, (after,), (one.aggregate(srv, up, Round(0, LR, float(STEPS), 0.5)),), c)
@@ -229,7 +231,7 @@ def _start(algorithm: Algorithm) -> tuple[Vectors, Vectors, Vectors]:
     """A server in the middle of a run, what it sends, and a client it has met: no vector is zero."""
     srv = algorithm.init(_random(("w",), 0).w)
     srv = srv.replace(**{n: v for n, v in _random(srv.names(), 1).map(torch.abs).items() if n != "w"})
-    return srv, srv.pick(algorithm.down), _random(algorithm.own, 2)
+    return srv, algorithm.sent(srv), _random(algorithm.own, 2)
 
 
 def _random(names: Iterable[str], place: int, rows: int | None = None) -> Vectors:

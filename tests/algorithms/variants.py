@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fedsmoo.algorithms import ALGORITHMS, FedAvg, FedDyn, FedLESAM, FedSMOO, FedSpeed, Relaxed
+from fedsmoo.algorithms import ALGORITHMS, SCAFFOLD, FedSMOO, FedSpeed, Relaxed
+from fedsmoo.algorithms.wired import Wired
 from fedsmoo.core import Algorithm
 
 METHODS: dict[str, Algorithm] = {name: cls() for name, cls in ALGORITHMS.items()}
@@ -20,12 +21,16 @@ VARIANTS: dict[str, Algorithm] = {
 
 RELAXED: dict[str, Algorithm] = {f"relaxed-{name}": Relaxed(algorithm, 0.3) for name, algorithm in METHODS.items()}
 
-EVERYTHING = METHODS | VARIANTS | RELAXED
+WIRED: dict[str, Algorithm] = {
+    "wired-fp16": Wired(FedSMOO(), "fp16"),
+    "wired-int8": Wired(SCAFFOLD(), "int8"),
+    "wired-relaxed": Wired(Relaxed(FedSMOO()), "int8"),
+}
+
+EVERYTHING = METHODS | VARIANTS | RELAXED | WIRED
 
 # Larger radii and penalties than the defaults, so that each term weighs enough for an error in it to show.
 STRONG: dict[str, Algorithm] = {
     name: type(a)(**{k: {"rho": 0.2, "r": 0.2, "beta": 2.0, "mu": 0.5}.get(k, v) for k, v in a.options().items()})
     for name, a in (METHODS | VARIANTS).items()
 }
-
-__all__ = ["EVERYTHING", "METHODS", "RELAXED", "STRONG", "VARIANTS", "FedAvg", "FedDyn", "FedLESAM", "FedSMOO"]

@@ -1,0 +1,243 @@
+"""The Python entry point, with a module, arrays, indices and a loss of one's own."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fedsmoo
+from fedsmoo import FedDyn, FedsmooError, FedSMOO, Pathological, simulate
+from fedsmoo.algorithms import ALGORITHMS
+
+FEW = {"clients": 4, "cohort": 2, "rounds": 3, "local_steps": 2, "batch_size": 8, "engine": "batched"}
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((40, 6)).astype(np.float32)
+Y = (X[:, 0] > 0).astype(np.int64) + (X[:, 1] > 1)
+ARRAYS = (X[:30], Y[:30], X[30:], Y[30:])
+
+
+def net() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+
+
+def test_names_all_the_way() -> None:
+    result = simulate("softmax", "digits", "fedavg", **FEW)
+    assert [r.round for r in result.history] == [1, 2, 3]
+    assert all(len(r.cohort) == 2 for r in result.history)
+    assert result.accuracy == result.history[-1].test_accuracy
+
+
+@pytest.mark.parametrize("engine", ["serial", "vmap", "auto"])
+def test_a_module_and_arrays_of_one_s_own(engine: str) -> None:
+    mine = net()
+    before = copy.deepcopy(mine.state_dict())
+    result = simulate(mine, ARRAYS, FedSMOO(r=0.05, beta=5.0), **FEW | {"engine": engine})
+    trained = result.model
+    assert type(trained) is nn.Sequential
+    assert all(torch.equal(v, before[k]) for k, v in mine.state_dict().items())  # what was given is left as it was
+    w = torch.cat([p.detach().flatten() for p in trained.parameters()])
+    assert torch.equal(w, result.server.w)
+    assert not torch.equal(w, torch.cat([p.flatten() for p in before.values()]))
+    logits = trained(torch.from_numpy(X[30:]))
+    assert float((logits.argmax(1).numpy() == Y[30:]).mean()) == pytest.approx(result.accuracy)
+    loss = nn.functional.cross_entropy(logits, torch.from_numpy(Y[30:])).item()
+    assert result.history[-1].test_loss == pytest.approx(loss, rel=1e-5)
+
+
+def test_a_module_starts_where_it_is_both_times() -> None:
+    mine = net()
+    first = simulate(mine, ARRAYS, "fedavg", **FEW)
+    _ = first.model
+    second = simulate(mine, ARRAYS, "fedavg", **FEW)
+    assert torch.equal(first.server.w, second.server.w)
+
+
+def test_float64_on_the_cpu() -> None:
+    mine = net()
+    result = simulate(mine, ARRAYS, "scaffold", dtype=torch.float64, **FEW)
+    assert result.server.w.dtype == torch.float64
+    assert next(result.model.parameters()).dtype == torch.float64
+    assert next(mine.parameters()).dtype == torch.float32
+    single = simulate(mine, ARRAYS, "scaffold", dtype="float32", **FEW)
+    gap = float((single.server.w.double() - result.server.w).abs().max())
+    assert 0 < gap < 1e-4
+
+
+def test_client_indices_instead_of_a_partition() -> None:
+    indices = [[0, 1, 2], np.arange(3, 20), list(range(20, 30))]
+    result = simulate(net(), ARRAYS, "fedavg", client_indices=indices, **FEW | {"clients": 99, "cohort": 3})
+    assert [len(i) for i in result.simulation.indices] == [3, 17, 10]
+    assert {c for r in result.history for c in r.cohort} == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("indices", "message"),
+    [
+        ([[0], []], "client_indices: client 1"),
+        ([[0.5]], "client_indices: client 0"),
+        ([[0], [30]], "client_indices: client 1 points to sample 30"),
+        ([[-1]], "client_indices: client 0 points to sample -1"),
+    ],
+)
+def test_wrong_client_indices(indices: list, message: str) -> None:
+    with pytest.raises(FedsmooError, match=message):
+        simulate(net(), ARRAYS, "fedavg", client_indices=indices, **FEW | {"cohort": 1})
+
+
+def test_a_partition_object_and_its_name_are_the_same() -> None:
+    named = simulate("softmax", "digits", "fedavg", partition="pathological-2", **FEW)
+    made = simulate("softmax", "digits", "fedavg", partition=Pathological(c=2), **FEW)
+    assert all(np.array_equal(a, b) for a, b in zip(named.simulation.indices, made.simulation.indices, strict=True))
+    assert torch.equal(named.server.w, made.server.w)
+    labels = named.simulation.setup.task.data.y_train.numpy()
+    assert all(len(np.unique(labels[i])) <= 2 for i in named.simulation.indices)
+
+
+def test_the_number_in_a_partition_s_name_counts() -> None:
+    """dirichlet-100 is nearly even and dirichlet-0.01 nearly one class a client."""
+    spread = []
+    for name in ("dirichlet-100", "dirichlet-0.01"):
+        run = simulate("softmax", "digits", "fedavg", partition=name, **FEW).simulation
+        labels = run.setup.task.data.y_train.numpy()
+        spread.append(np.mean([np.bincount(labels[i], minlength=10).max() / len(i) for i in run.indices]))
+    assert spread[0] < 0.2 < 0.8 < spread[1]
+
+
+@pytest.mark.parametrize("engine", ["serial", "batched"])
+def test_a_loss_per_sample_of_one_s_own(engine: str) -> None:
+    """Squared distance to the one-hot label: the first round's loss is known from the starting model."""
+
+    def brier(out: Tensor, y: Tensor) -> Tensor:
+        return (out.softmax(-1) - (y[:, None] == torch.arange(out.shape[-1])).float()).square().sum(-1)
+
+    indices = [np.arange(30)]
+    settings = FEW | {"cohort": 1, "rounds": 1, "local_steps": 1, "batch_size": 30, "engine": engine}
+    result = simulate(net(), ARRAYS, "fedavg", client_indices=indices, loss=brier, **settings)
+    expected = brier(net()(torch.from_numpy(X[:30])), torch.from_numpy(Y[:30])).mean().item()
+    assert result.history[0].train_loss == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_loss_that_vmap_cannot_take_says_so_in_one_line() -> None:
+    def looks_inside(out: Tensor, y: Tensor) -> Tensor:
+        return out[:, 0] if float(out.detach().sum()) > 0 else out[:, 1]
+
+    with pytest.raises(FedsmooError, match="the vmap engine cannot train this model on these data"):
+        simulate(net(), ARRAYS, "fedavg", loss=looks_inside, **FEW | {"engine": "vmap"})
+    assert len(simulate(net(), ARRAYS, "fedavg", loss=looks_inside, **FEW | {"engine": "auto"}).history) == 3
+
+
+def test_a_module_that_does_not_fit_the_data_says_so_in_one_line() -> None:
+    with pytest.raises(FedsmooError, match="cannot train this model on these data") as caught:
+        simulate(nn.Linear(5, 3), ARRAYS, "fedavg", **FEW | {"engine": "serial"})
+    assert "\n" not in str(caught.value)
+
+
+def test_a_callback_sees_every_round_and_may_stop() -> None:
+    seen = []
+
+    def watch(record) -> bool:
+        seen.append(record)
+        return record.round < 2
+
+    result = simulate("softmax", "digits", "fedavg", callback=watch, **FEW | {"rounds": 50})
+    assert [r.round for r in seen] == [1, 2]
+    assert result.history == seen
+    assert len(simulate("softmax", "digits", "fedavg", callback=lambda r: None, **FEW).history) == 3
+
+
+def test_the_history_as_a_frame() -> None:
+    frame = simulate("softmax", "digits", "fedavg", eval_every=2, **FEW).frame
+    assert isinstance(frame, pd.DataFrame)
+    assert len(frame) == 3
+    assert {"round", "test_accuracy", "test_loss", "train_loss", "drift", "cohort", "bytes_up", "bytes_down"} <= set(frame)
+    assert {"seconds_train", "seconds_eval", "lr"} <= set(frame)
+    assert frame.test_accuracy.isna().tolist() == [True, False, False]  # every second round, and the last
+
+
+def test_client_state_on_request() -> None:
+    result = simulate("softmax", "digits", FedDyn(), **FEW | {"rounds": 1})
+    met = result.history[0].cohort
+    for i in range(4):
+        state = result.client_state(i)
+        if i in met:
+            assert set(state) == {"lam"}
+            assert float(state["lam"].norm()) > 0
+        else:
+            assert state is None
+
+
+def test_the_seed_decides_everything_and_the_global_generators_nothing() -> None:
+    first = simulate("mlp", "digits", "fedavg", seed=5, **FEW)
+    torch.manual_seed(99)
+    np.random.seed(99)  # noqa: NPY002
+    second = simulate("mlp", "digits", "fedavg", seed=5, **FEW)
+    other = simulate("mlp", "digits", "fedavg", seed=6, **FEW)
+    assert torch.equal(first.server.w, second.server.w)
+    assert not torch.equal(first.server.w, other.server.w)
+
+
+def test_lr_decays_after_every_round() -> None:
+    result = simulate("softmax", "digits", "fedavg", lr=0.5, lr_decay=0.9, **FEW)
+    assert [r.lr for r in result.history] == pytest.approx([0.5, 0.45, 0.405])
+
+
+def test_relaxed_is_a_setting_of_any_method() -> None:
+    result = simulate("softmax", "digits", FedDyn(), relaxed=0.2, **FEW)
+    met = result.history[0].cohort[0]
+    assert set(result.client_state(met)) == {"lam", "w_last"}
+    assert result.simulation.setup.algorithm.label == "FedDyn+relaxed"
+
+
+BAD = [
+    ({"algorithm": "fedsmo"}, "unknown algorithm 'fedsmo': did you mean 'fedsmoo'"),
+    ({"model": "mpl"}, "unknown model 'mpl': did you mean 'mlp'"),
+    ({"data": "digit"}, "did you mean 'digits'"),
+    ({"partition": "dirchlet"}, "unknown partition 'dirchlet'"),
+    ({"partition": "pathological-11"}, "c is 11, but the training labels have only 10 classes"),
+    ({"cohort": 5}, "a cohort of 5 out of 4 clients"),
+    ({"bathc_size": 5}, "unknown setting 'bathc_size': did you mean 'batch_size'"),
+    ({"rounds": "many"}, "rounds is 'many', but must be a whole number"),
+    ({"device": "tpu9"}, "device 'tpu9' cannot be used here"),
+    ({"dtype": "float16"}, "unknown value of dtype 'float16'"),
+    ({"data": (X, Y)}, "data has 2 parts"),
+    ({"data": (X[:0], Y[:0], X, Y)}, "empty"),
+    ({"data": (np.where(X > 2, np.nan, X), Y, X, Y)}, "NaN"),
+    ({"data": (X, Y - 1, X, Y)}, "labels run from -1"),
+    ({"data": (X, Y + 0.5, X, Y)}, "labels must be whole numbers"),
+    ({"data": (X, Y[:5], X, Y)}, "40 samples but 5 labels"),
+    ({"model": nn.BatchNorm1d(64)}, "GroupNorm"),
+    ({"augment": True}, "are not uint8 images"),
+]
+
+
+@pytest.mark.parametrize(("settings", "message"), BAD, ids=[m for _, m in BAD])
+def test_bad_input_is_one_clear_line(settings: dict, message: str) -> None:
+    call = {"model": "softmax", "data": "digits", "algorithm": "fedavg"} | FEW | settings
+    with pytest.raises(FedsmooError) as caught:
+        simulate(**call)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_run_that_diverges_stops_with_the_round_and_keeps_what_it_had() -> None:
+    seen = []
+    x = np.full((8, 6), 1e18, np.float32)
+    with pytest.raises(FedsmooError, match=r"round (\d+): .*no longer finite.*Try a smaller lr \(now 1e\+18\)") as caught:
+        simulate(net(), (x, Y[:8], X, Y), "fedavg", partition="iid", callback=seen.append, lr=1e18, clip=None, lr_decay=1.0,
+                 **FEW | {"rounds": 30})  # fmt: skip
+    number = int(str(caught.value).split(":")[0].removeprefix("round "))
+    assert [r.round for r in seen] == list(range(1, number))
+    assert all(math.isfinite(r.train_loss) for r in seen)
+
+
+def test_the_methods_are_exported_under_their_papers_names() -> None:
+    for cls in ALGORITHMS.values():
+        assert getattr(fedsmoo, cls.__name__) is cls
+    assert all(hasattr(fedsmoo, name) for name in fedsmoo.__all__)
