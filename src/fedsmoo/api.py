@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -65,7 +66,7 @@ def simulate(
     if isinstance(model, str):
         config = config.replace(model=model)
     else:
-        flat = wrap(model, data)
+        flat = wrap(copy.deepcopy(model), data)  # training and dtype must not reach the caller's own module
     if isinstance(algorithm, str):
         config, algorithm = config.replace(algorithm=algorithm), None  # type: ignore[assignment]
     indices = None

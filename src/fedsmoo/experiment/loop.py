@@ -137,7 +137,13 @@ class Simulation:
         """One round."""
         began = time.perf_counter()
         work = self.prepare()
-        outcome = self.engine.run_round(work, self.draft_next) if work.clients else None
+        try:
+            outcome = self.engine.run_round(work, self.draft_next) if work.clients else None
+        except (RuntimeError, TypeError, ValueError, IndexError) as e:
+            if self.history:  # what worked before is not the user's model that does not fit
+                raise
+            what = f"{type(e).__name__}: {(str(e).splitlines() or [''])[0]}"
+            raise FedsmooError(f"the {self.engine.name} engine cannot train this model on these data. {what}") from e
         return self.complete(work, outcome, began)
 
     def prepare(self) -> Work:
