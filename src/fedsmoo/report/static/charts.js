@@ -25,7 +25,7 @@ function layout(extra = {}) {
   return {
     paper_bgcolor: t.paper, plot_bgcolor: t.paper, font: { color: t.ink, size: 13, family: "system-ui, sans-serif" },
     margin: { l: narrow ? 44 : 60, r: 12, t: 12, b: 48 }, hovermode: "closest", hoverlabel: { namelength: 60 },
-    legend: narrow ? { orientation: "h", y: -0.25 } : {},
+    legend: narrow ? { orientation: "h", y: 1.02, yanchor: "bottom" } : {},
     xaxis: { ...axis, ...xaxis }, yaxis: { ...axis, ...yaxis }, ...rest,
   };
 }

@@ -1,0 +1,1 @@
+"""Measurements against dense computations, closed forms and invariances."""
