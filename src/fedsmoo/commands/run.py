@@ -13,10 +13,13 @@ import typer
 from fedsmoo.commands.console import console, progress
 from fedsmoo.commands.interrupt import polite
 from fedsmoo.commands.options import ConfigFile, Sets, gather, with_settings
+from fedsmoo.engines.ranks import is_writer
 from fedsmoo.experiment.compare import human_bytes
-from fedsmoo.experiment.conduct import Run, same_threads
+from fedsmoo.experiment.conduct import Run, same_threads, stopped
 from fedsmoo.experiment.config import Config
+from fedsmoo.experiment.follow import follow
 from fedsmoo.experiment.loop import Record, Result
+from fedsmoo.experiment.resolve import assemble
 from fedsmoo.experiment.tracking import trackers
 
 Out = Annotated[Path | None, typer.Option(help="Run folder (default: a new one under runs/).", show_default=False)]
@@ -46,6 +49,9 @@ def train(
     config: Config, folder: Path, track: Sequence[str] = (), every: int | None = None
 ) -> tuple[Result, dict[str, Any]]:
     """Run a config into a folder, with a progress bar."""
+    if not is_writer():
+        follow(assemble(config))
+        raise typer.Exit
     return carry_on(Run.begin(config, folder), track, every)
 
 
@@ -96,6 +102,9 @@ def _run(
 
 def resume(folder: Folder, device: Device = None, track: Track = None, save_every: SaveEvery = None) -> None:
     same_threads(folder)
+    if not is_writer():
+        follow(stopped(folder, device).simulation)
+        raise typer.Exit
     run = Run.reopen(folder, device)
     result, summary = carry_on(run, track or (), save_every)
     print_summary(run.config, result, summary, folder)

@@ -18,7 +18,7 @@ from torch import Tensor
 from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.engines.auto import make_engine
 from fedsmoo.engines.base import Engine, Outcome, Setup, Sums, Work
-from fedsmoo.engines.ranks import Ended, Ranks, join, launched
+from fedsmoo.engines.ranks import Ended, Ranks, desert, join, launched
 from fedsmoo.engines.table import ClientTable
 
 
@@ -106,7 +106,11 @@ class Distributed:
         if meanwhile is not None:
             meanwhile()
         owner = owners(work.clients, self.ranks.world, stateful=bool(self.table.names))
-        return (self._exactly if self.exact else self._summed)(work, owner)
+        try:
+            return (self._exactly if self.exact else self._summed)(work, owner)
+        except BaseException:
+            desert()  # the others wait in the middle of a round: a goodbye would not be understood
+            raise
 
     def serve(self) -> None:
         """Ranks other than 0, after their last round: answer rank 0 until it ends the job."""

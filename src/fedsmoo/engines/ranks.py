@@ -33,6 +33,11 @@ def launched() -> bool:
     return number("WORLD_SIZE", 1) > 1 and "RANK" in os.environ
 
 
+def world() -> int:
+    """How many ranks there are."""
+    return number("WORLD_SIZE", 1) if launched() else 1
+
+
 def is_writer() -> bool:
     """Whether this process writes files and prints: the only one, or rank 0."""
     return not launched() or number("RANK", 0) == 0
@@ -102,7 +107,7 @@ def peers(ranks: Ranks) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, ValueError) as e:  # gloo and NCCL report a lost peer so
-        atexit.unregister(leave)
+        desert()
         raise FedsmooError(
             f"rank {ranks.rank} of {ranks.world}: another rank of this job was lost, or failed (its own message says "
             "why); the rounds before are kept. Start the job again with fedsmoo resume and the run folder, with any "
@@ -134,3 +139,8 @@ def leave() -> None:
             with suppress(RuntimeError, ValueError):
                 dist.broadcast_object_list([("end", None)], 0)
         dist.destroy_process_group()
+
+
+def desert() -> None:
+    """End this process without a goodbye; the others notice that the connection broke."""
+    atexit.unregister(leave)

@@ -77,35 +77,12 @@ class Run:
     @classmethod
     def reopen(cls, path: Path, device: str | None = None) -> Run:
         """A run that was stopped, at its newest sound checkpoint, or at its start if it has none."""
-        config = read_config(path)
-        if (path / SUMMARY).is_file():
-            raise FedsmooError(f"the run in {path} has finished: there is nothing to resume")
-        metrics = (path / METRICS).read_bytes() if (path / METRICS).is_file() else b""
-        saved, problems = newest(path / CHECKPOINT, lambda s: check_metrics(s.metrics, metrics, path))
-        if saved is None and problems:
-            raise FedsmooError(f"no checkpoint of {path} can be used; nothing was changed. " + "; ".join(problems))
-        pins = saved.about if saved else read_json(path / STARTED)
-        if saved is not None and identity(old := config_of(saved.about["config"])) != identity(config):
-            changed = "; ".join(differences(old, config))
-            raise FedsmooError(
-                f"{path} was started with other settings ({changed}): put config.toml back, or start a new run; "
-                "nothing was changed"
-            )
-        simulation = assemble(pinned(config, pins, device))
-        facts = about(config, simulation)
-        mark = Mark(0, "")
-        if saved is not None:
-            if saved.about["task"] != facts["task"]:
-                raise FedsmooError(f"the data or its division among clients is not what {path} was started with")
-            mark = saved.metrics
-            history = parse_records(metrics[: mark.bytes], str(path / METRICS))
-            simulation.restore(saved.server(), saved.rows(), history)
-        folder = RunFolder.reopen(path, mark)
+        old = stopped(path, device)
+        folder = RunFolder.reopen(path, old.saved.metrics if old.saved else Mark(0, ""))
         (path / FAILED).unlink(missing_ok=True)
-        run = cls(config, simulation, folder, Checkpoints(path / CHECKPOINT, facts))
-        if saved is not None:
-            run.checkpoints.adopt(saved)
-        run.notes = problems + other_machine(pins, facts)
+        run = cls(old.config, old.simulation, folder, Checkpoints(path / CHECKPOINT, old.facts), old.notes)
+        if old.saved is not None:
+            run.checkpoints.adopt(old.saved)
         return run
 
     def save(self, pace: Pace | None = None) -> None:
@@ -158,6 +135,43 @@ class Run:
         if not keep:
             self.checkpoints.remove()
         return result, summary
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """A run that was stopped, as its folder tells it; nothing was written yet."""
+
+    config: Config
+    simulation: Simulation
+    saved: Saved | None
+    facts: dict[str, Any]
+    notes: list[str]
+
+
+def stopped(path: Path, device: str | None = None) -> Stopped:
+    """The run in a folder at its newest sound checkpoint, or at its start; changes nothing on the disk."""
+    config = read_config(path)
+    if (path / SUMMARY).is_file():
+        raise FedsmooError(f"the run in {path} has finished: there is nothing to resume")
+    metrics = (path / METRICS).read_bytes() if (path / METRICS).is_file() else b""
+    saved, problems = newest(path / CHECKPOINT, lambda s: check_metrics(s.metrics, metrics, path))
+    if saved is None and problems:
+        raise FedsmooError(f"no checkpoint of {path} can be used; nothing was changed. " + "; ".join(problems))
+    pins = saved.about if saved else read_json(path / STARTED)
+    if saved is not None and identity(old := config_of(saved.about["config"])) != identity(config):
+        changed = "; ".join(differences(old, config))
+        raise FedsmooError(
+            f"{path} was started with other settings ({changed}): put config.toml back, or start a new run; "
+            "nothing was changed"
+        )
+    simulation = assemble(pinned(config, pins, device))
+    facts = about(config, simulation)
+    if saved is not None:
+        if saved.about["task"] != facts["task"]:
+            raise FedsmooError(f"the data or its division among clients is not what {path} was started with")
+        history = parse_records(metrics[: saved.metrics.bytes], str(path / METRICS))
+        simulation.restore(saved.server(), saved.rows(), history)
+    return Stopped(config, simulation, saved, facts, problems + other_machine(pins, facts))
 
 
 def about(config: Config, simulation: Simulation) -> dict[str, Any]:

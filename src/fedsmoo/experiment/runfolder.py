@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.experiment.checkpoint import Mark, write_durably
+from fedsmoo.engines.ranks import world
 from fedsmoo.experiment.config import FIELDS, Config, named_tables, read_toml, to_toml
 from fedsmoo.experiment.ledger import reached
 from fedsmoo.experiment.loop import Record, Result, Simulation
@@ -139,6 +140,7 @@ def provenance(simulation: Simulation) -> dict[str, Any]:
     task = simulation.setup.task
     return {
         "engine": simulation.engine.name,
+        "ranks": world(),
         "device": device_name(task.device),
         "threads": torch.get_num_threads(),
         "parameters": task.model.layout.size,
