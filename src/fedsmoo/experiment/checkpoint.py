@@ -261,4 +261,4 @@ def sha256_of(path: Path, sync: bool = False) -> str:
     with path.open("rb+" if sync else "rb") as f:
         if sync:
             os.fsync(f.fileno())
-        return hashlib.file_digest(f, "sha256").hexdigest()
+        return hashlib.file_digest(f, "sha256").hexdigest()  # type: ignore[arg-type]

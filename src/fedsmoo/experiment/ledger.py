@@ -44,3 +44,43 @@ def reached(history: Sequence[Record], target: float) -> Reached | None:
         if r.test_accuracy is not None and r.test_accuracy >= target:
             return Reached(r.round, spent, seconds)
     return None
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """What a run has sent: vectors a client and round, bytes as they travel, and the paper's count beside them.
+
+    ``full`` counts the bytes had the whole exported model travelled, where dead weights were left out.
+    """
+
+    vectors_up: int
+    vectors_down: int
+    vectors_paper: int
+    bytes_up: int
+    bytes_down: int
+    bytes_paper: int
+    bytes_full: int
+    rounds: int
+    messages: int  # client visits: the sum of the cohorts
+
+    @property
+    def bytes(self) -> int:
+        return self.bytes_up + self.bytes_down
+
+
+def ledger(algorithm: Algorithm, history: Sequence[Record], size: int, full_size: int) -> Ledger:
+    """The ledger of a run, from its records; ``size`` numbers of the model live, ``full_size`` are exported."""
+    up, down = sum(r.bytes_up for r in history), sum(r.bytes_down for r in history)
+    travelling = len(algorithm.up) + len(algorithm.down)
+    paper = paper_vectors(algorithm)
+    return Ledger(
+        vectors_up=len(algorithm.up),
+        vectors_down=len(algorithm.down),
+        vectors_paper=paper,
+        bytes_up=up,
+        bytes_down=down,
+        bytes_paper=(up + down) * paper // travelling,
+        bytes_full=(up + down) * full_size // size,
+        rounds=len(history),
+        messages=sum(len(r.cohort) for r in history),
+    )
