@@ -1,7 +1,7 @@
 """Fewer bits on the wire, an option of any method: half precision or 8-bit integers, with error feedback.
 
-Error feedback (Seide et al., Interspeech 2014; Karimireddy et al., ICML 2019): what rounding took away is kept and added
-to the next message, so that nothing is lost for good."""
+Error feedback (Seide et al., Interspeech 2014; Karimireddy et al., ICML 2019): what rounding took away is kept and
+added to the next message, so that nothing is lost for good."""
 
 from __future__ import annotations
 

@@ -134,13 +134,19 @@ def join(device: torch.device) -> Ranks:
 
 def leave() -> None:
     """Say goodbye at the end of the process; rank 0 lets the others go first."""
-    if dist.is_initialized():
-        if dist.get_rank() == 0:
-            with suppress(RuntimeError, ValueError):
-                dist.broadcast_object_list([("end", None)], 0)
-        dist.destroy_process_group()
+    if dist.is_initialized() and dist.get_rank() == 0:
+        with suppress(RuntimeError, ValueError):
+            dist.broadcast_object_list([("end", None)], 0)
+    close()
 
 
 def desert() -> None:
-    """End this process without a goodbye; the others notice that the connection broke."""
+    """Let this process end without a goodbye; the others notice that the connection broke."""
     atexit.unregister(leave)
+    atexit.register(close)
+
+
+def close() -> None:
+    """Close the connections; left to themselves, broken ones abort the process."""
+    if dist.is_initialized():
+        dist.destroy_process_group()

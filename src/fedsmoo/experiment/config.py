@@ -10,6 +10,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from fedsmoo.core.errors import FedsmooError, unknown
 
+WIRES = ("exact", "fp16", "int8")
+
 
 def setting(default: Any, help: str, choices: tuple[str, ...] = (), group: str = "training") -> Any:
     """A field with its meaning, the values it may take, and the panel of ``--help`` it is listed in."""
@@ -33,7 +35,7 @@ class Training:
     clip_scope: str = setting("all", "released: add the proximal term after the clip", ("all", "released"))
     weighted: bool = setting(False, "weight the mean by the clients' sample counts")
     relaxed: float = setting(0.0, "relaxed initialisation (FedInit) of any method; 0: off")
-    wire: str = setting("exact", "numbers that travel: exact, or rounded with error feedback", ("exact", "fp16", "int8"))
+    wire: str = setting("exact", "numbers that travel: exact, or rounded with error feedback", choices=WIRES)
     augment: bool | None = setting(None, "random flips and crops (default: where the data set's images allow)")
     seed: int = setting(0, "seed of all random streams")
     eval_every: int = setting(1, "rounds between evaluations on the test part")

@@ -17,8 +17,8 @@ import torch
 from safetensors.torch import save_file
 
 from fedsmoo.core import FedsmooError
-from fedsmoo.experiment.checkpoint import Mark, write_durably
 from fedsmoo.engines.ranks import world
+from fedsmoo.experiment.checkpoint import Mark, write_durably
 from fedsmoo.experiment.config import FIELDS, Config, named_tables, read_toml, to_toml
 from fedsmoo.experiment.ledger import reached
 from fedsmoo.experiment.loop import Record, Result, Simulation
