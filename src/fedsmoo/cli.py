@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fedsmoo.commands import analyse as analyse_commands
 from fedsmoo.commands import data as data_commands
 from fedsmoo.commands.compare import compare
 from fedsmoo.commands.describe import list_things, show
@@ -29,6 +30,7 @@ app.command("report", help="Show run folders as one page that opens offline.")(r
 app.command("list", help="What there is: algorithms, models, datasets, partitions, engines.")(list_things)
 app.command("show", help="A method's box, its vectors and where each lives.")(show)
 app.add_typer(data_commands.app, name="data")
+app.add_typer(analyse_commands.app, name="analyse")
 
 
 @app.callback(invoke_without_command=True)

@@ -74,11 +74,12 @@ def test_on_a_network_no_random_perturbation_beats_it(small: Small) -> None:
     random = small.loss.evaluate_many(small.w + 0.2 * e / e.norm(dim=1, keepdim=True))[0] - here
     assert found.value > random.max().item() > 0
     average, error = average_case(small.loss, small.w, 0.2, draws=100, seed=9)
-    assert average == pytest.approx(random.mean().item(), abs=5 * error)
+    assert average == pytest.approx(random.mean().item(), abs=5 * random.std().item() / 10)
+    assert error < random.std().item() / 10  # pairs cancel the slope, so they know better than as many single draws
 
 
 def test_radius_and_draws_are_checked(small: Small) -> None:
     with pytest.raises(FedsmooError, match="above 0"):
         worst_case(small.loss, small.w, 0.0)
-    with pytest.raises(FedsmooError, match="at least 2"):
-        average_case(small.loss, small.w, draws=1)
+    with pytest.raises(FedsmooError, match="at least 4"):
+        average_case(small.loss, small.w, draws=3)

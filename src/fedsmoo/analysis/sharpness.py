@@ -69,13 +69,19 @@ def worst_case(
 def average_case(
     loss: Loss, w: Tensor, radius: float = 0.1, draws: int = 32, seed: int = 0, models: int = 8
 ) -> tuple[float, float]:
-    """The mean rise over random perturbations of length ``radius``, and its standard error."""
-    if draws < 2:
-        raise FedsmooError(f"{draws} draws for an average: at least 2 are needed to state an error")
+    """The mean rise over random perturbations of length ``radius``, and its standard error.
+
+    Perturbations come in pairs ``e, -e``: the slope of the loss, which averages to nothing, then cancels exactly.
+    """
+    pairs = draws // 2
+    if pairs < 2:
+        raise FedsmooError(f"{draws} draws for an average: at least 4 are needed to state an error")
     here = loss.evaluate(w)[0]
     rises: list[Tensor] = []
-    for first in range(0, draws, models):
-        e = random_on_sphere(w, min(models, draws - first), radius, seed, f"average sharpness {first}")
-        rises.append(loss.evaluate_many(w + e)[0] - here)
+    for first in range(0, pairs, models // 2):
+        count = min(models // 2, pairs - first)
+        e = random_on_sphere(w, count, radius, seed, f"average sharpness {first}")
+        found = loss.evaluate_many(torch.cat([w + e, w - e]))[0]
+        rises.append((found[:count] + found[count:]) / 2 - here)
     values = torch.cat(rises).double()
-    return values.mean().item(), values.std().item() / math.sqrt(draws)
+    return values.mean().item(), values.std().item() / math.sqrt(pairs)

@@ -99,7 +99,7 @@ READERS = {
 
 # Data sets that are made from the config alone: no file is opened and nothing is downloaded to show who holds what.
 BUILT_IN = ("digits", "synthetic")
-DIVISION = ("dataset", "partition", "u", "c", "replacement", "clients", "seed")
+DIVISION = ("dataset", "partition", "u", "c", "replacement", "refill", "clients", "seed")
 
 
 def partition(folder: Path, config: dict[str, Any]) -> dict[str, Any] | None:
