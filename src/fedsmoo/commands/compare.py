@@ -14,7 +14,7 @@ from fedsmoo.core.errors import FedsmooError
 from fedsmoo.experiment.compare import cells, common_target, row
 from fedsmoo.experiment.config import Config
 from fedsmoo.experiment.loop import Record
-from fedsmoo.experiment.resolve import algorithm_class
+from fedsmoo.experiment.resolve import algorithm_class, make_algorithm
 from fedsmoo.report.curves import accuracy_curves
 
 Algorithms = Annotated[str, typer.Option(help="Methods, separated by commas.")]
@@ -35,17 +35,19 @@ def parse_seeds(text: str) -> list[int]:
 def methods(names: str, file: Path | None, sets: list[str] | None, flags: dict[str, Any]) -> dict[str, Config]:
     """A config per method; ``--set fedsmoo.r=0.05`` is for one method, ``--set lr=0.05`` for all."""
     out: dict[str, Config] = {}
-    for name in (n.strip() for n in names.split(",")):
+    listed = [n.strip() for n in names.split(",")]
+    for name in listed:
         own = [w.partition(".")[2] for w in sets or [] if w.partition("=")[0].startswith(f"{name}.")]
         common = [w for w in sets or [] if "." not in w.partition("=")[0]]
         config = assign(gather(file, common, {**flags, "algorithm": name}), own)
+        make_algorithm(name, config.algorithm_options)  # a wrong option is said now, not when its turn comes
         label = algorithm_class(name).__name__
         if label in out:
             raise FedsmooError(f"--algorithms names {name!r} twice")
         out[label] = config
     for word in sets or []:
         owner = word.partition("=")[0].partition(".")
-        if owner[1] and owner[0] not in names.split(","):
+        if owner[1] and owner[0] not in listed:
             raise FedsmooError(f"--set {word!r}: {owner[0]!r} is not among --algorithms {names}")
     return out
 
@@ -61,13 +63,12 @@ def _compare(
 ) -> None:
     configs = methods(algorithms, config, sets, flags)
     numbers = parse_seeds(seeds)
-    if out.exists() and any(out.iterdir()):
-        raise FedsmooError(f"the folder {out} is not empty: choose another --out, nothing was overwritten")
+    if out.is_file() or (out.exists() and any(out.iterdir())):
+        raise FedsmooError(f"{out} is not an empty folder: choose another --out, nothing was overwritten")
     runs: dict[str, list[list[Record]]] = {}
-    for label, each in configs.items():
-        for seed in numbers:
-            result, _ = train(each.replace(seed=seed), out / f"{label.lower()}-seed{seed}")
-            runs.setdefault(label, []).append(result.history)
+    for label, seeded in [(label, each.replace(seed=seed)) for label, each in configs.items() for seed in numbers]:
+        result, _ = train(seeded, out / f"{label.lower()}-seed{seeded.seed}")
+        runs.setdefault(label, []).append(result.history)
     report(next(iter(configs.values())), runs, out)
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from fedsmoo.core.errors import FedsmooError, unknown
-from fedsmoo.experiment.config import FIELDS, Config, read_toml
+from fedsmoo.experiment.config import FIELDS, Config, converted, read_toml
 from fedsmoo.experiment.resolve import algorithm_class
 
 PANELS = {"what": "What is trained", "data": "Data and clients", "training": "Training", "machine": "Machine"}
@@ -27,7 +27,7 @@ def with_settings(command: Callable[..., Any], leave_out: Sequence[str] = ()) ->
         given = {n: arguments.pop(n) for n in flags}
         return command(**arguments, flags={n: v for n, v in given.items() if v is not None})
 
-    own = [p for p in inspect.signature(command).parameters.values() if p.name != "flags"]
+    own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "flags"]
     parameters = [*own, *(_parameter(FIELDS[n]) for n in flags)]
     wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     wrapped.__annotations__ = {p.name: p.annotation for p in parameters}
@@ -81,9 +81,25 @@ def assign(config: Config, sets: Sequence[str]) -> Config:
         options = model_options(config.model) if config.model in MODELS else {}
         if key in hyper:
             config = config.replace(algorithm_options={**config.algorithm_options, key: value})
-        elif key in options or config.model not in MODELS:
-            number = type(options.get(key, 0))(value) if value.lstrip("-").replace(".", "", 1).isdigit() else value
+        elif key in options:
+            number = converted(key, value, type(options[key]), optional=False)
             config = config.replace(model_options={**config.model_options, key: number})
+        elif config.model not in MODELS:
+            config = config.replace(model_options={**config.model_options, key: plain(value)})
         else:
             raise unknown("setting", key, [*FIELDS, *hyper, *options])
     return config
+
+
+def plain(text: str) -> Any:
+    """A word as the number or truth value it spells, else as text: a user's own model says no types.
+
+    >>> [plain(t) for t in ("3", "0.5", "true", "relu")]
+    [3, 0.5, True, 'relu']
+    """
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return {"true": True, "false": False}.get(text.lower(), text)
