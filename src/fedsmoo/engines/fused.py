@@ -50,7 +50,7 @@ class FusedOracle(Oracle):
 
     def batch(self, index: Tensor, weight: Tensor, draws: Draws | None = None) -> Batch:
         batch = self.task.batch(index, weight, draws, channels_first=False)
-        return Batch(batch.x.to(self.dtype), batch.y, batch.weight)
+        return Batch(batch.x.to(self.dtype).contiguous(), batch.y, batch.weight)
 
     def _launch(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         return self.kernel(*batch.weight.shape)(w, batch.x, batch.y, batch.weight)
@@ -60,6 +60,6 @@ class FusedOracle(Oracle):
 
     def evaluate(self, w: Tensor) -> tuple[float, float]:
         def outputs(x: Tensor) -> Tensor:
-            return self.kernel(1, len(x)).logits(w[None], x[None].to(self.dtype))[0]
+            return self.kernel(1, len(x)).logits(w[None], x[None].to(self.dtype).contiguous())[0]
 
         return self.task.score(outputs, EVALUATED_AT_ONCE, channels_first=False)
