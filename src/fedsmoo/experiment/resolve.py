@@ -150,14 +150,29 @@ def assemble(
     loss: SampleLoss = cross_entropy,
 ) -> Simulation:
     """The run that a config describes; objects given beside it take the place of what it names."""
+    data = data or load(config.dataset, config.data, config.seed)
+    indices = make_clients(config, data) if indices is None else indices
+    setup = make_setup(config, data, algorithm, model, loss)
+    cohort = min(config.cohort, len(indices))
+    table = make_table(config.table, setup, len(indices), cohort, config.rounds)
+    engine = engine_for(config.engine, setup, config.chunk, cohort, config.batch_size, config.exact, table)
+    return Simulation(setup, engine, training_of(config), indices)
+
+
+def make_setup(
+    config: Config,
+    data: Dataset,
+    algorithm: Algorithm | None = None,
+    model: FlatModel | None = None,
+    loss: SampleLoss = cross_entropy,
+) -> Setup:
+    """The method with its options, the model and the data on their device: what any engine needs."""
     device = own_device(make_device(config.device))
     algorithm = algorithm or make_algorithm(config.algorithm, config.algorithm_options)
     if config.relaxed:
         algorithm = Relaxed(algorithm, config.relaxed)
     if config.wire != "exact":
         algorithm = Wired(algorithm, config.wire)
-    data = data or load(config.dataset, config.data, config.seed)
-    indices = make_clients(config, data) if indices is None else indices
     model = model or make_model(config.model, data, config.seed, config.model_options)
     dtype = getattr(torch, config.dtype)
     model.module.to(dtype)
@@ -165,11 +180,7 @@ def assemble(
     if augment and not data.is_image:
         raise FedsmooError(f"augment: the samples of {data.name!r} are not uint8 images")
     task = Task(model, data.to(device), device, dtype, loss, augment, config.precision)
-    setup = Setup(task, algorithm, LocalRule(config.weight_decay, config.clip, config.clip_scope))
-    cohort = min(config.cohort, len(indices))
-    table = make_table(config.table, setup, len(indices), cohort, config.rounds)
-    engine = engine_for(config.engine, setup, config.chunk, cohort, config.batch_size, config.exact, table)
-    return Simulation(setup, engine, training_of(config), indices)
+    return Setup(task, algorithm, LocalRule(config.weight_decay, config.clip, config.clip_scope))
 
 
 def training_of(config: Config) -> Training:
