@@ -40,15 +40,15 @@ BF16: dict[str, Tile] = {
     "backward:64": Tile(128, 64, 64, 8, 3),
     "backward:128": Tile(64, 64, 64, 4, 4),
     "backward:256": Tile(64, 128, 64, 8, 4),
-    "backward:512": Tile(64, 256, 64, 8, 3),
+    "backward:512": Tile(16, 256, 64, 4, 4),
     "strided:64": Tile(64, 64, 64, 4, 4),
     "strided:128": Tile(64, 64, 64, 4, 4),
     "strided:256": Tile(64, 64, 64, 4, 4),
-    "weight:64": Tile(64, 64, 64, 4, 3),
+    "weight:64": Tile(64, 64, 128, 4, 3),
     "weight:128": Tile(64, 128, 64, 4, 3),
     "weight:256": Tile(128, 128, 64, 8, 3),
     "weight:512": Tile(128, 128, 64, 8, 2),
-    "stem:64": Tile(256, 64, 32, 8, 2),
+    "stem:64": Tile(256, 64, 32, 8, 1),
     "stem-weight:64": Tile(64, 32, 64, 4, 2),
 }
 
