@@ -1,0 +1,200 @@
+"""Every kind of bad input: one clear line, a non-zero exit, no traceback, nothing overwritten."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from .conftest import TINY, Answer, Call
+
+FILES = {
+    "misspelt.toml": "roudns = 3\n",
+    "broken.toml": "rounds = = 3\n",
+    "wrong_type.toml": 'rounds = "many"\n',
+    "endless.toml": "rounds = inf\n",
+    "option.toml": '[algorithm]\nname = "fedsmoo"\nradius = 0.1\n',
+    "syntax.py": "def net(:\n",
+    "raises.py": "raise RuntimeError('no luck')\n",
+    "things.py": "from torch import nn\n"
+    "class NotAMethod: pass\n"
+    "def number(): return 3\n"
+    "def normed(): return nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.BatchNorm1d(10))\n"
+    "def other(): return nn.Sequential(nn.Flatten(), nn.Linear(63, 10))\n"
+    "def needs(width): return nn.Linear(width, 10)\n",
+}
+
+REFUSED = [
+    (["--algorithm", "fedsmo"], "unknown algorithm 'fedsmo': did you mean 'fedsmoo'"),
+    (["--model", "mpl"], "unknown model 'mpl': did you mean 'mlp'"),
+    (["--dataset", "digit"], "did you mean 'digits'"),
+    (["--partition", "dirchlet"], "unknown partition 'dirchlet'"),
+    (["--sampling", "bernouli"], "did you mean 'bernoulli'"),
+    (["--engine", "seriel"], "did you mean 'serial'"),
+    (["--set", "betaa=3"], "unknown setting 'betaa'"),
+    (["--set", "lr"], "must be KEY=VALUE"),
+    (["--set", "=3"], "must be KEY=VALUE"),
+    (["--rounds", "ten"], "rounds is 'ten', but must be a whole number"),
+    (["--rounds", "-1"], "rounds is -1, but must be above 0"),
+    (["--lr", "fast"], "lr is 'fast', but must be a number"),
+    (["--weighted", "perhaps"], "weighted is 'perhaps', but must be true or false"),
+    (["--set", "r=big"], "r is 'big', but must be a number"),
+    (["--set", "perturbation=papr"], "did you mean 'paper'"),
+    (["--model", "mlp", "--set", "hidden=wide"], "hidden is 'wide', but must be a whole number"),
+    (["--model", "mlp", "--set", "hidden=1.5"], "hidden is '1.5', but must be a whole number"),
+    (["--model", "mlp", "--set", "hidden=-2"], "the model mlp cannot be built"),
+    (["--model", "lenet"], "the model lenet cannot be built"),
+    (["--cohort", "5"], "a cohort of 5 out of 4 clients"),
+    (["--clients", "0"], "clients is 0, but must be above 0"),
+    (["--chunk", "-3"], "chunk is -3, but must be above 0"),
+    (["--partition", "pathological", "--c", "11"], "c is 11, but the training labels have only 10 classes"),
+    (["--partition", "pathological", "--c", "0"], "c is 0"),
+    (["--partition", "dirichlet", "--u", "-1"], "u is -1"),
+    (["--partition", "natural"], "no natural clients"),
+    (["--clients", "5000", "--partition", "iid", "--replacement", "no"], "5000 clients cannot share"),
+    (["--device", "tpu9"], "device 'tpu9' cannot be used here"),
+    (["--augment", "yes"], "are not uint8 images"),
+    (["--target", "80"], "target is 80, but is an accuracy between 0 and 1"),
+    (["--local-epochs", "2"], "both local_epochs and local_steps"),
+    (["missing.toml"], "cannot read the config file missing.toml"),
+    (["misspelt.toml"], "misspelt.toml: unknown setting 'roudns': did you mean 'rounds'"),
+    (["broken.toml"], "the config file broken.toml is not valid TOML"),
+    (["wrong_type.toml", "--rounds", "many"], "rounds is 'many', but must be a whole number"),
+    (["endless.toml"], "rounds is inf, but must be a whole number"),
+    (["option.toml"], "unknown hyper-parameter of FedSMOO 'radius'"),
+    (["--algorithm", "nowhere.py:Method"], "there is no file 'nowhere.py'"),
+    (["--algorithm", "syntax.py:Method"], "syntax.py cannot be imported: SyntaxError"),
+    (["--algorithm", "raises.py:Method"], "raises.py cannot be imported: RuntimeError: no luck"),
+    (["--algorithm", "things.py:NotAMethd"], "did you mean 'NotAMethod'"),
+    (["--algorithm", "things.py:NotAMethod"], "is not a class derived from fedsmoo.Algorithm"),
+    (["--model", "things.py:number"], "made a int, not an nn.Module"),
+    (["--model", "things.py:normed"], "use nn.GroupNorm instead"),
+    (["--model", "things.py:needs"], "missing 1 required positional argument: 'width'"),
+    (["--model", "things.py:other"], "cannot train this model on these data"),
+    (["--model", "things.py:other", "--engine", "auto"], "no engine can run this model"),
+    (["--dataset", "cifar10", "--data", "nowhere"], "nowhere"),
+    (["--dataset", "mine", "--data", "empty.npz"], "empty"),
+    (["--dataset", "mine", "--data", "nan.npz"], "NaN"),
+    (["--dataset", "mine", "--data", "labels.npz"], "labels run from -1"),
+    (["--split", "none.npz"], "none.npz"),
+]
+
+
+def one_line(answer: Answer, message: str) -> None:
+    assert answer.code != 0
+    assert answer.out == ""
+    assert message in answer.err
+    assert answer.err.startswith("fedsmoo: ")
+    assert answer.err.count("\n") == 1
+    assert "Traceback" not in answer.err
+
+
+def arrays() -> None:
+    """Data files that are wrong in one way each."""
+    x, y = np.zeros((6, 3), np.float32), np.arange(6) % 2
+    nan = x.copy()
+    nan[2, 1] = np.nan
+    np.savez("empty.npz", x_train=x[:0], y_train=y[:0], x_test=x, y_test=y)
+    np.savez("nan.npz", x_train=nan, y_train=y, x_test=x, y_test=y)
+    np.savez("labels.npz", x_train=x, y_train=y - 1, x_test=x, y_test=y)
+
+
+@pytest.mark.parametrize(("arguments", "message"), REFUSED, ids=[" ".join(a) for a, _ in REFUSED])
+def test_run_refuses_in_one_line(arguments: list[str], message: str, call: Call) -> None:
+    for name, text in FILES.items():
+        Path(name).write_text(text)
+    arrays()
+    given = [*arguments]
+    for flag, value in zip(TINY[::2], TINY[1::2], strict=True):
+        if flag not in given and not (flag == "--rounds" and arguments[0] == "endless.toml"):
+            given += [flag, value]
+    before = sorted(p.name for p in Path().iterdir())
+    one_line(call("run", *given, "--out", "made"), message)
+    assert sorted(p.name for p in Path().iterdir()) in (before, sorted([*before, "made"]))
+
+
+COMPARE = [
+    (["--algorithms", "fedavg,fedsmo"], "unknown algorithm 'fedsmo'"),
+    (["--algorithms", "fedavg,fedavg"], "names 'fedavg' twice"),
+    (["--algorithms", "fedavg", "--seeds", "0,x"], "must be whole numbers separated by commas"),
+    (["--algorithms", "fedavg", "--seeds", "0,0"], "names a seed twice"),
+    (["--algorithms", "fedavg", "--seeds", "0,-1"], "seed is -1, but must not be negative"),
+    (["--algorithms", "fedavg", "--set", "fedsmoo.r=1"], "'fedsmoo' is not among --algorithms"),
+    (["--algorithms", "fedavg,fedsmoo", "--set", "fedsmoo.r=x"], "r is 'x', but must be a number"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), COMPARE, ids=[" ".join(a) for a, _ in COMPARE])
+def test_compare_refuses_before_it_trains_anything(arguments: list[str], message: str, call: Call) -> None:
+    one_line(call("compare", *arguments, *TINY, "--out", "made"), message)
+    assert not Path("made").exists()
+
+
+@pytest.mark.parametrize("command", [["run"], ["compare", "--algorithms", "fedavg"]], ids=["run", "compare"])
+def test_a_folder_that_cannot_be_written_is_refused(command: list[str], call: Call) -> None:
+    Path("file").write_text("precious")
+    for out in ("file", "file/inside", "/proc/nowhere"):
+        answer = call(*command, *TINY, "--out", out)
+        assert answer.code != 0
+        assert answer.err.startswith("fedsmoo: ")
+        assert answer.err.count("\n") == 1
+        assert out.split("/")[0] in answer.err
+    assert Path("file").read_text() == "precious"
+
+
+@pytest.mark.parametrize("left", [["config.toml"], ["config.toml", "metrics.jsonl", "model.safetensors"]])
+def test_a_folder_that_holds_a_run_is_not_overwritten(left: list[str], call: Call) -> None:
+    Path("old").mkdir()
+    for name in left:
+        (Path("old") / name).write_text("rounds = 1")
+    one_line(call("run", "--algorithm", "fedavg", *TINY, "--out", "old"), "already holds a run")
+    assert sorted(p.name for p in Path("old").iterdir()) == sorted(left)
+    assert all((Path("old") / name).read_text() == "rounds = 1" for name in left)
+
+
+def test_compare_does_not_write_into_a_folder_with_something_in_it(call: Call) -> None:
+    Path("old").mkdir()
+    Path("old/notes.txt").write_text("mine")
+    one_line(call("compare", "--algorithms", "fedavg", *TINY, "--out", "old"), "nothing was overwritten")
+    assert [p.name for p in Path("old").iterdir()] == ["notes.txt"]
+
+
+def test_a_run_that_diverges_says_which_round_and_keeps_the_rest(call: Call) -> None:
+    """The last layer's scale doubles the exponent every round until float32 ends."""
+    Path("grow.py").write_text(
+        "from dataclasses import dataclass\nfrom fedsmoo import FedAvg\n"
+        "@dataclass(frozen=True)\nclass Grow(FedAvg):\n"
+        "    def aggregate(self, srv, mean, rnd):\n        return srv.replace(w=srv.w * 1e15)\n"
+    )
+    answer = call("run", "--algorithm", "grow.py:Grow", *TINY, "--rounds", "9", "--clip", "none", "--out", "here")
+    assert answer.code != 0
+    assert "Traceback" not in answer.err
+    last = answer.err.strip().splitlines()[-1]
+    assert "no longer finite" in last
+    assert "Try a smaller lr" in last
+    number = int(last.partition("round ")[2].partition(":")[0])
+    assert 1 < number < 9
+    assert len(Path("here/metrics.jsonl").read_text().splitlines()) == number - 1
+    assert Path("here/config.toml").exists()
+    assert not Path("here/summary.json").exists()  # it did not finish
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["list", "algoritms"], "did you mean 'algorithms'"),
+        (["show", "fedsmo"], "did you mean 'fedsmoo'"),
+        (["show", "nowhere.py:X"], "there is no file 'nowhere.py'"),
+    ],
+)
+def test_other_commands(arguments: list[str], message: str, call: Call) -> None:
+    one_line(call(*arguments), message)
+
+
+@pytest.mark.parametrize("arguments", [["rum"], ["run", "--algorith"], ["run", "a.toml", "b.toml"], ["show"]])
+def test_wrong_words_get_a_usage_message(arguments: list[str], call: Call) -> None:
+    answer = call(*arguments)
+    assert answer.code == 2
+    assert "Usage" in answer.err
+    assert "Traceback" not in answer.err
