@@ -44,7 +44,7 @@ def rounded(v: Tensor, kind: str) -> Tensor:
     """``v`` as it arrives at the other end of the wire.
 
     >>> rounded(torch.tensor([1.0, 0.3, 1e-5]), "int8")
-    tensor([1.0020, 0.2998, 0.0000])
+    tensor([0.9999, 0.2992, 0.0000])
     """
     if kind == "fp16":
         return v.clamp(-HALF_MAX, HALF_MAX).to(torch.float16).to(v.dtype)
