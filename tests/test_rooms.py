@@ -102,8 +102,8 @@ try:
 except SystemExit as e:
     assert not e.code, e.code
 import json
-print("\\n" + json.dumps(sorted({(m.__name__.split(".")[0], getattr(m, "__file__", None) or "") for m in list(sys.modules.values())
-                         if hasattr(m, "__name__")})))
+loaded = [m for m in list(sys.modules.values()) if hasattr(m, "__name__")]
+print("\\n" + json.dumps(sorted({(m.__name__.split(".")[0], getattr(m, "__file__", None) or "") for m in loaded})))
 """
 
 

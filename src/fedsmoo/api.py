@@ -44,12 +44,13 @@ def simulate(
         data: a name, a ``Dataset``, or ``(x_train, y_train, x_test, y_test)`` as tensors or arrays.
         algorithm: a name, or a method with its hyper-parameters such as ``FedSMOO(r=0.1, beta=10.0)``.
         clients: how many clients there are.
-        partition: who holds which samples: ``"dirichlet-0.1"``, ``"pathological-3"``, ``"iid"``, ``"natural"``, or a rule.
+        partition: who holds which samples: ``"dirichlet-0.1"``, ``"pathological-3"``, ``"iid"``, ``"natural"``, a rule.
         client_indices: instead of ``clients`` and ``partition``: each client's samples.
         loss: outputs and labels of a batch -> one loss per sample.
         callback: called with every round's record; returning ``False`` stops the run.
-        settings: any other setting of a run: ``cohort``, ``rounds``, ``local_epochs`` or ``local_steps``, ``batch_size``,
-            ``lr``, ``lr_decay``, ``weight_decay``, ``clip``, ``seed``, ``engine``, ... (see ``fedsmoo.Config``).
+        settings: any other setting of a run: ``cohort``, ``rounds``, ``local_epochs`` or ``local_steps``,
+            ``batch_size``, ``lr``, ``lr_decay``, ``weight_decay``, ``clip``, ``seed``, ``engine``, ... (see
+            ``fedsmoo.Config``).
 
     >>> result = simulate("softmax", "digits", "fedavg", clients=4, cohort=2, rounds=2, local_steps=1)
     >>> len(result.history)

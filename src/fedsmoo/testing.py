@@ -1,9 +1,9 @@
 """Checks that every method passes, and that a method of your own can be held to.
 
-    from fedsmoo.testing import check_algorithm
+from fedsmoo.testing import check_algorithm
 
-    def test_my_method():
-        check_algorithm(MyMethod(rho=0.1))
+def test_my_method():
+    check_algorithm(MyMethod(rho=0.1))
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Callable, Iterable
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -56,7 +57,9 @@ def check_description(algorithm: Algorithm) -> None:
     box = [line for line in text.splitlines() if re.match(r"(client|server)\s", line)]
     assert box, f"{cls.__name__}: the docstring has no box (lines that start with 'client' or 'server')"
     paper = (inspect.getmodule(cls).__doc__ if inspect.getmodule(cls) else "") or ""
-    assert re.search(r"\b(19|20)\d\d\b", paper), f"{cls.__name__}: the module's docstring must name the paper and its year"
+    assert re.search(r"\b(19|20)\d\d\b", paper), (
+        f"{cls.__name__}: the module's docstring must name the paper and its year"
+    )
 
 
 def check_names(algorithm: Algorithm) -> None:
@@ -118,7 +121,7 @@ def check_use(algorithm: Algorithm) -> None:
 
 
 def check_purity(algorithm: Algorithm) -> None:
-    """The functions change neither their arguments nor the method, and twice the same input is twice the same output."""
+    """The functions change neither their arguments nor the method, and the same input gives the same output."""
     srv, down, own = _start(algorithm)
     me = own.replace(**{n: torch.zeros_like(down.w) for n in algorithm.local})
     w, up = _random(("w",), 4).w, _random(algorithm.up, 3)
@@ -158,7 +161,7 @@ def check_rows(algorithm: Algorithm) -> None:
     first = _client(algorithm, down, _rows_of(algorithm.first_contact(down)), _quadratic(None))
     wide = _client(algorithm, _rows_of(down), owns, _quadratic(None))
     for c in range(CLIENTS):
-        row = owns.map(lambda v, c=c: v[c])
+        row = owns.map(itemgetter(c))
         alone = _client(algorithm, down, row, _quadratic(c))
         _close(f"{algorithm.label}: client {c} of {CLIENTS} is not what it is alone", (kept, ups), alone, c)
         _close(f"{algorithm.label}: with down of shape [C, P] client {c} differs", wide, alone, c)
@@ -168,8 +171,8 @@ def check_rows(algorithm: Algorithm) -> None:
     rnd = Round(1, LR, float(STEPS), 0.5)
     together = algorithm.aggregate(servers, means, rnd)
     for c in range(CLIENTS):
-        alone = algorithm.aggregate(servers.map(lambda v, c=c: v[c]), means.map(lambda v, c=c: v[c]), rnd)
-        _close(f"{algorithm.label}.aggregate: server {c} of {CLIENTS} differs", (together,), (alone,), c)
+        after = algorithm.aggregate(servers.map(itemgetter(c)), means.map(itemgetter(c)), rnd)
+        _close(f"{algorithm.label}.aggregate: server {c} of {CLIENTS} differs", (together,), (after,), c)
 
 
 def check_hyperparameters(algorithm: Algorithm) -> None:
@@ -183,7 +186,7 @@ def check_hyperparameters(algorithm: Algorithm) -> None:
     after = many.aggregate(servers, ups, Round(0, LR, float(STEPS), 0.5))
     for c, one in enumerate(each):
         srv = one.init(w[c])
-        own, up = _client(one, one.sent(srv), owns.map(lambda v, c=c: v[c]), _quadratic(c))
+        own, up = _client(one, one.sent(srv), owns.map(itemgetter(c)), _quadratic(c))
         text = f"{algorithm.label}: with hyper-parameters of shape [C, 1], run {c} differs"
         _close(text, (kept, ups), (own, up), c)
         _close(text, (after,), (one.aggregate(srv, up, Round(0, LR, float(STEPS), 0.5)),), c)

@@ -23,11 +23,11 @@ def test_a_stream_is_its_name() -> None:
 
 
 def test_streams_do_not_touch_global_generators() -> None:
-    before = np.random.get_state()[1].copy()  # noqa: NPY002
+    before = np.random.get_state()[1].copy()
     stream(0, "x").random(100)
     assert torch_stream(0, "x").initial_seed() == torch_stream(0, "x").initial_seed()
     assert torch_stream(0, "x").initial_seed() != torch_stream(0, "y").initial_seed()
-    assert np.array_equal(before, np.random.get_state()[1])  # noqa: NPY002
+    assert np.array_equal(before, np.random.get_state()[1])
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 4, 50])

@@ -60,7 +60,9 @@ def make_engine(kind: str, setup: Setup) -> Any:
     return engine
 
 
-def simulation(kind: str, model: str, algorithm: Algorithm, rule: dict[str, Any] | None = None, **training: Any) -> Simulation:
+def simulation(
+    kind: str, model: str, algorithm: Algorithm, rule: dict[str, Any] | None = None, **training: Any
+) -> Simulation:
     setup = make_setup(model, algorithm, **(rule or {}))
     settings = {"rounds": ROUNDS, "cohort": 3, "sampling": "bernoulli", "local_epochs": 2, "batch_size": 4, "lr": 0.2}
     settings |= {"lr_decay": 0.9, "seed": SEED, "eval_every": 10**6}

@@ -123,10 +123,13 @@ def test_free_memory_is_a_plausible_number() -> None:
 @pytest.mark.parametrize("model", ["mlp", "cnn_gn"])
 def test_auto_chooses_an_engine_that_starts_from_nothing(model: str) -> None:
     setup = make_setup(model, SMOO)
-    engine = fastest(setup, None, 3, 4)
+    engine = auto.make_engine("auto", setup, None, 3, 4)
     assert engine.name in ("serial", "batched", "vmap")
     assert not engine.table.rows
     assert not engine.table.take_changes()
+    table = ClientTable(setup.algorithm.own)
+    assert auto.make_engine("auto", setup, None, 3, 4, table).table is table
+    assert not table.rows  # the timed clients were never met
 
 
 def test_auto_takes_the_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,7 +210,9 @@ def test_the_table_keeps_copies_and_knows_what_changed() -> None:
     me = Vectors(c=torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
     table.write([4, 7], me)
     me.c.fill_(9.0)
-    assert torch.equal(table.read([7, 5, 4], Vectors(c=torch.full((2,), 5.0))).c, torch.tensor([[3.0, 4], [5, 5], [1, 2]]))
+    assert torch.equal(
+        table.read([7, 5, 4], Vectors(c=torch.full((2,), 5.0))).c, torch.tensor([[3.0, 4], [5, 5], [1, 2]])
+    )
     assert table.take_changes() == {4, 7}
     assert table.take_changes() == set()
     assert [i for i, _ in table.items()] == [4, 7]

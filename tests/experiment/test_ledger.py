@@ -26,7 +26,9 @@ SIZE = 64 * 10 + 10  # softmax regression on 8x8 digits
 def test_bytes_of_a_run(dtype: str) -> None:
     width = {"float32": 4, "float64": 8}[dtype]
     for name, (down, up) in TRAVELS.items():
-        run = simulate("softmax", "digits", name, clients=5, cohort=3, rounds=2, local_steps=1, dtype=dtype, engine="batched")
+        run = simulate(
+            "softmax", "digits", name, clients=5, cohort=3, rounds=2, local_steps=1, dtype=dtype, engine="batched"
+        )
         for record in run.history:
             assert (record.bytes_down, record.bytes_up) == (3 * down * SIZE * width, 3 * up * SIZE * width), name
     assert set(TRAVELS) == set(ALGORITHMS)

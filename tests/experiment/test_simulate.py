@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import fedsmoo
-from fedsmoo import FedDyn, FedsmooError, FedSMOO, Pathological, simulate
+from fedsmoo import FedDyn, FedSMOO, FedsmooError, Pathological, simulate
 from fedsmoo.algorithms import ALGORITHMS
 
 FEW = {"clients": 4, "cohort": 2, "rounds": 3, "local_steps": 2, "batch_size": 8, "engine": "batched"}
@@ -156,7 +156,9 @@ def test_the_history_as_a_frame() -> None:
     frame = simulate("softmax", "digits", "fedavg", eval_every=2, **FEW).frame
     assert isinstance(frame, pd.DataFrame)
     assert len(frame) == 3
-    assert {"round", "test_accuracy", "test_loss", "train_loss", "drift", "cohort", "bytes_up", "bytes_down"} <= set(frame)
+    assert {"round", "test_accuracy", "test_loss", "train_loss", "drift", "cohort", "bytes_up", "bytes_down"} <= set(
+        frame
+    )
     assert {"seconds_train", "seconds_eval", "lr"} <= set(frame)
     assert frame.test_accuracy.isna().tolist() == [True, False, False]  # every second round, and the last
 
@@ -176,7 +178,7 @@ def test_client_state_on_request() -> None:
 def test_the_seed_decides_everything_and_the_global_generators_nothing() -> None:
     first = simulate("mlp", "digits", "fedavg", seed=5, **FEW)
     torch.manual_seed(99)
-    np.random.seed(99)  # noqa: NPY002
+    np.random.seed(99)
     second = simulate("mlp", "digits", "fedavg", seed=5, **FEW)
     other = simulate("mlp", "digits", "fedavg", seed=6, **FEW)
     assert torch.equal(first.server.w, second.server.w)
@@ -229,9 +231,11 @@ def test_bad_input_is_one_clear_line(settings: dict, message: str) -> None:
 def test_a_run_that_diverges_stops_with_the_round_and_keeps_what_it_had() -> None:
     seen = []
     x = np.full((8, 6), 1e18, np.float32)
-    with pytest.raises(FedsmooError, match=r"round (\d+): .*no longer finite.*Try a smaller lr \(now 1e\+18\)") as caught:
-        simulate(net(), (x, Y[:8], X, Y), "fedavg", partition="iid", callback=seen.append, lr=1e18, clip=None, lr_decay=1.0,
-                 **FEW | {"rounds": 30})  # fmt: skip
+    with pytest.raises(
+        FedsmooError, match=r"round (\d+): .*no longer finite.*Try a smaller lr \(now 1e\+18\)"
+    ) as caught:
+        simulate(net(), (x, Y[:8], X, Y), "fedavg", partition="iid", callback=seen.append, lr=1e18, clip=None,
+                 lr_decay=1.0, **FEW | {"rounds": 30})  # fmt: skip
     number = int(str(caught.value).split(":")[0].removeprefix("round "))
     assert [r.round for r in seen] == list(range(1, number))
     assert all(math.isfinite(r.train_loss) for r in seen)

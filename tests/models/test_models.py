@@ -32,7 +32,9 @@ def floats(shape: tuple[int, ...], classes: int = 3, n: int = 6) -> Dataset:
 
 def images(n: int = 2, classes: int = 4) -> Dataset:
     x = torch.randint(0, 256, (n, 32, 32, 3), generator=generator(), dtype=torch.uint8)
-    return Dataset("images", x, torch.arange(n) % classes, x, torch.arange(n) % classes, classes, (0.5,) * 3, (0.25,) * 3)
+    return Dataset(
+        "images", x, torch.arange(n) % classes, x, torch.arange(n) % classes, classes, (0.5,) * 3, (0.25,) * 3
+    )
 
 
 def plain_gradient(module: nn.Module, x: Tensor, y: Tensor, weight: Tensor) -> dict[str, Tensor]:
@@ -83,8 +85,8 @@ def test_live_resnet_s_gradient_is_the_full_network_s() -> None:
 
 
 def test_resnet_of_another_shape_keeps_all_its_weights() -> None:
-    small = Dataset("grey", torch.zeros(2, 32, 32, 1, dtype=torch.uint8), torch.zeros(2).long(), torch.zeros(2, 32, 32, 1,
-                    dtype=torch.uint8), torch.zeros(2).long(), 2, (0.5,), (0.5,))  # fmt: skip
+    x, y = torch.zeros(2, 32, 32, 1, dtype=torch.uint8), torch.zeros(2).long()
+    small = Dataset("grey", x, y, x, y, 2, (0.5,), (0.5,))
     flat = build("resnet18_gn", small, 0)
     assert type(flat) is FlatModel
     assert flat.layout.size == flat.full_size

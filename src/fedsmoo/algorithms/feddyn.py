@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -21,7 +22,7 @@ class FedDyn(Algorithm):
 
     beta: float = option(10.0, "penalty of the dynamic regulariser; larger holds local models less")
     server = ("lam",)
-    own = ("lam",)
+    own: ClassVar[tuple[str, ...]] = ("lam",)
 
     def direction(self, w: Tensor, grad: Gradient, down: Vectors, me: Vectors) -> tuple[Tensor, Vectors]:
         g, me = self.slope(w, grad, down, me)

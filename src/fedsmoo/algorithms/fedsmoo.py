@@ -27,7 +27,9 @@ class FedSMOO(FedDyn):
     sam: bool = option(True, "ablation: the perturbed gradient (off: plain gradients)")
     correct: bool = option(True, "ablation: the perturbation's correction by mu_i and s (off: each client's own SAM)")
     perturbation: str = option(
-        "paper", "what the server normalises: mean(mu_i - s_hat), or the released code's mean(mu_i)", ("paper", "released")
+        "paper",
+        "what the server normalises: mean(mu_i - s_hat), or the released code's mean(mu_i)",
+        ("paper", "released"),
     )
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -21,7 +22,7 @@ class SCAFFOLD(FedAvg):
     """
 
     down = ("w", "c")
-    own = ("c",)
+    own: ClassVar[tuple[str, ...]] = ("c",)
     up = ("w", "dc")
 
     def direction(self, w: Tensor, grad: Gradient, down: Vectors, me: Vectors) -> tuple[Tensor, Vectors]:

@@ -41,14 +41,20 @@ def _parameter(spec: dataclasses.Field[Any]) -> inspect.Parameter:
     if spec.default is not None:
         text += f" [default: {spec.default}]"
     option = typer.Option(
-        "--" + spec.name.replace("_", "-"), help=text, show_default=False, metavar="VALUE", rich_help_panel=PANELS[meta["group"]]
+        "--" + spec.name.replace("_", "-"),
+        help=text,
+        show_default=False,
+        metavar="VALUE",
+        rich_help_panel=PANELS[meta["group"]],
     )
     return inspect.Parameter(
         spec.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option]
     )
 
 
-ConfigFile = Annotated[Path | None, typer.Argument(help="A TOML file with settings; flags override it.", show_default=False)]
+ConfigFile = Annotated[
+    Path | None, typer.Argument(help="A TOML file with settings; flags override it.", show_default=False)
+]
 Sets = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Any setting, or a hyper-parameter of the method or model."),

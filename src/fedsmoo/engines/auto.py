@@ -8,6 +8,7 @@ import numpy as np
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import unknown
+from fedsmoo.data.augment import draws
 from fedsmoo.data.plan import make_plan
 from fedsmoo.engines.base import Engine, Setup, Work
 from fedsmoo.engines.batched import Batched
@@ -61,10 +62,7 @@ def seconds_of_a_step(engine: Engine, setup: Setup, cohort: int, batch_size: int
     """Seconds of one local step of a cohort, after a warm-up; leaves rows in the engine's table."""
     clients = list(range(cohort))
     samples = [np.arange(min(batch_size, len(setup.task.data.x_train)))] * cohort
-    draws = None
-    if setup.task.augment:
-        from fedsmoo.data.augment import draws
-    plan = make_plan(0, 0, clients, samples, batch_size, steps=1, draw=draws)
+    plan = make_plan(0, 0, clients, samples, batch_size, steps=1, draw=draws if setup.task.augment else None)
     w = setup.task.model.initial().to(setup.task.device, setup.task.dtype)
     down = setup.algorithm.init(w).pick(setup.algorithm.down)
     work = Work(0, down, clients, plan, 0.0, 1.0, [1 / cohort] * cohort)

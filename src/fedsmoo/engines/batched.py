@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter, methodcaller
 
 import torch
 from torch import Tensor
@@ -137,8 +139,8 @@ def train(lanes: Sequence[Lane]) -> list[tuple[Vectors, Vectors, Tensor, Tensor]
     for lane, n in zip(lanes, counts, strict=True):
         rows = slice(start, start + n)
         weights = torch.tensor(lane.work.weights[lane.part], dtype=w.dtype, device=w.device)
-        mine = me.pick(lane.engine.setup.algorithm.own).map(lambda v, rows=rows: v[rows])
-        sent = up.pick(lane.engine.setup.algorithm.up).map(lambda v, rows=rows, weights=weights: weights @ v[rows])
+        mine = me.pick(lane.engine.setup.algorithm.own).map(itemgetter(rows))
+        sent = up.pick(lane.engine.setup.algorithm.up).map(itemgetter(rows)).map(partial(torch.matmul, weights))
         out.append((mine, sent, loss[rows].sum(), drift[rows].sum()))
         start += n
     return out
@@ -154,7 +156,7 @@ def make_stage(lanes: Sequence[Lane], counts: Sequence[int]) -> Stage:
         setup, work = lanes[0].engine.setup, lanes[0].work
         return Stage(setup.algorithm, setup.rule, work.down, work.lr, (id(setup),))
     like = lanes[0].work.down.w
-    rows = [lane.work.down.map(lambda v, n=n: v.expand(n, -1)) for lane, n in zip(lanes, counts, strict=True)]
+    rows = [lane.work.down.map(methodcaller("expand", n, -1)) for lane, n in zip(lanes, counts, strict=True)]
     algorithm = stack_algorithms([lane.engine.setup.algorithm for lane in lanes], counts, like)
     rule = stack_rules([lane.engine.setup.rule for lane in lanes], counts, like)
     lr = per_client([lane.work.lr for lane in lanes], counts, like)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from operator import mul
 
 import torch
 from torch import Tensor
@@ -36,8 +38,7 @@ class Serial:
             rnd = Round(work.number, work.lr, int(work.plan.steps[c]), work.share)
             w, me, up, loss = train_client(self.setup, work.down, own, work.plan.select(slice(c, c + 1)), rnd)
             self.table.write([client], me.map(lambda v: v[None]))
-            weight = work.weights[c]
-            sums.add(up.map(lambda v, weight=weight: weight * v), loss, (w - work.down.w).square().sum())
+            sums.add(up.map(partial(mul, work.weights[c])), loss, (w - work.down.w).square().sum())
         return sums.outcome(len(work.clients))
 
 

@@ -206,8 +206,9 @@ def first_that_fits(need: int, working: int, device: torch.device) -> str:
         return "disk"
     raise FedsmooError(
         f"the clients' own vectors need {need / 1e9:.1f} GB, but the device has {available_bytes(device) / 1e9:.1f} GB "
-        f"free, the machine {host / 1e9:.1f} GB and {tempfile.gettempdir()} {free_disk() / 1e9:.1f} GB: use fewer clients "
-        "or rounds, a smaller model, a method without client state (fedavg, fedsam), or set TMPDIR to a larger disk"
+        f"free, the machine {host / 1e9:.1f} GB and {tempfile.gettempdir()} {free_disk() / 1e9:.1f} GB: use fewer "
+        "clients or rounds, a smaller model, a method without client state (fedavg, fedsam), or set TMPDIR to a "
+        "larger disk"
     )
 
 

@@ -44,7 +44,17 @@ class Training:
     def __post_init__(self) -> None:
         for name, value in dataclasses.asdict(self).items():
             object.__setattr__(self, name, checked(type(self), name, value))
-        positive = ("rounds", "cohort", "batch_size", "lr", "lr_decay", "eval_every", "local_epochs", "local_steps", "clip")
+        positive = (
+            "rounds",
+            "cohort",
+            "batch_size",
+            "lr",
+            "lr_decay",
+            "eval_every",
+            "local_epochs",
+            "local_steps",
+            "clip",
+        )
         for name in (*positive, "clients", "chunk"):
             value = getattr(self, name, None)
             if value is not None and not value > 0:

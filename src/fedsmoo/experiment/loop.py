@@ -149,7 +149,7 @@ class Simulation:
     def prepare(self) -> Work:
         """What the next round asks of an engine: who is sent what, on which batches."""
         number, t = len(self.history), self.training
-        clients, plan = self._drafts.pop(number, None) or self.draft(number)
+        clients, plan = self._drafts.pop(number) if number in self._drafts else self.draft(number)
         sizes = np.array([len(self.indices[i]) if t.weighted else 1 for i in clients], float)
         down = self.setup.algorithm.sent(self.server)
         share = len(clients) / len(self.indices)

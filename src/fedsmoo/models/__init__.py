@@ -31,7 +31,9 @@ def image_shape(data: Dataset) -> tuple[int, int, int]:
     if data.is_image:
         return shape[2], shape[0], shape[1]
     if len(shape) != 3:
-        raise FedsmooError(f"this model takes images, but the samples of {data.name!r} have the shape {shape}: use mlp or softmax")
+        raise FedsmooError(
+            f"this model takes images, but the samples of {data.name!r} have the shape {shape}: use mlp or softmax"
+        )
     return shape  # type: ignore[return-value]
 
 

@@ -63,11 +63,15 @@ class FlatModel:
 def refuse_buffers(module: nn.Module) -> None:
     """Running statistics have no place in a flat vector that clients average: say so, and what to do."""
     for name, part in module.named_modules():
-        if isinstance(part, nn.modules.batchnorm._NormBase) and (part.track_running_stats or "Batch" in type(part).__name__):
+        if isinstance(part, nn.modules.batchnorm._NormBase) and (
+            part.track_running_stats or "Batch" in type(part).__name__
+        ):
             raise FedsmooError(
-                f"{type(part).__name__} at {name or 'the top'!r}: running statistics of heterogeneous clients cannot be "
-                "averaged; use nn.GroupNorm instead (for a ResNet, GroupNorm with 2 groups)"
+                f"{type(part).__name__} at {name or 'the top'!r}: running statistics of heterogeneous clients cannot "
+                "be averaged; use nn.GroupNorm instead (for a ResNet, GroupNorm with 2 groups)"
             )
     buffers = [n for n, _ in module.named_buffers()]
     if buffers:
-        raise FedsmooError(f"the model has buffers ({', '.join(buffers[:3])}), which clients cannot average: remove them")
+        raise FedsmooError(
+            f"the model has buffers ({', '.join(buffers[:3])}), which clients cannot average: remove them"
+        )
