@@ -11,8 +11,13 @@ from fedsmoo.commands import analyse as analyse_commands
 from fedsmoo.commands import data as data_commands
 from fedsmoo.commands.compare import compare
 from fedsmoo.commands.describe import list_things, show
+from fedsmoo.commands.figure import figure
 from fedsmoo.commands.report import report
 from fedsmoo.commands.run import resume, run
+from fedsmoo.commands.serve import serve
+from fedsmoo.commands.sweep import sweep
+from fedsmoo.commands.table import app as results_app
+from fedsmoo.commands.table import table
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.version import __version__
 
@@ -25,11 +30,16 @@ app = typer.Typer(
 )
 app.command("run", help="Train one method and keep the run in a folder.")(run)
 app.command("resume", help="Go on with a run that was stopped or killed.")(resume)
+app.command("sweep", help="Carry out a grid of runs: skip what is done, resume what is not.")(sweep)
+app.command("table", help="The paper's tables, ours beside the printed numbers.")(table)
 app.command("compare", help="Train several methods on the same task and print a table.")(compare)
 app.command("report", help="Show run folders as one page that opens offline.")(report)
+app.command("serve", help="Show the report page live while runs go on.")(serve)
+app.command("figure", help="Draw a figure of some runs for a paper.")(figure)
 app.command("list", help="What there is: algorithms, models, datasets, partitions, engines.")(list_things)
 app.command("show", help="A method's box, its vectors and where each lives.")(show)
 app.add_typer(data_commands.app, name="data")
+app.add_typer(results_app, name="results")
 app.add_typer(analyse_commands.app, name="analyse")
 
 

@@ -32,6 +32,10 @@ PART = ".part"
 LIVE_SHARE = 0.5
 
 
+class DiskError(FedsmooError):
+    """The disk is full or cannot be written: no fault of the run, and no other run would fare better."""
+
+
 @dataclass(frozen=True)
 class Mark:
     """How much of the metrics file belongs to a checkpoint."""
@@ -129,7 +133,7 @@ class Checkpoints:
             self._drop_parts()
             before = "no checkpoint before it" if self.last is None else f"the one of round {self.last} is untouched"
             reason = getattr(e, "strerror", None) or str(e)
-            raise FedsmooError(
+            raise DiskError(
                 f"cannot save the checkpoint of round {number} in {self.folder}: {reason}; {before}. "
                 "Make room, then go on with: fedsmoo resume " + str(self.folder.parent)
             ) from e

@@ -31,6 +31,18 @@ from fedsmoo.experiment.runfolder import (
     read_json,
 )
 
+Watch = Callable[[Record], Any]
+Stop = Callable[[], bool]
+
+
+def quiet(record: Record) -> None:
+    """Watch nothing."""
+
+
+def never() -> bool:
+    """Do not stop."""
+    return False
+
 
 @dataclass
 class Pace:
@@ -66,18 +78,21 @@ class Run:
     notes: list[str] = field(default_factory=list)  # what a person should know about how it was reopened
 
     @classmethod
-    def begin(cls, config: Config, path: Path) -> Run:
+    def begin(cls, config: Config, path: Path, simulation: Simulation | None = None) -> Run:
         """A new run in a new folder."""
-        simulation = assemble(config)
+        simulation = simulation or assemble(config)
         started = provenance(simulation)
         started["started"] = started.pop("finished")
         folder = RunFolder(path, config, started)
         return cls(config, simulation, folder, Checkpoints(path / CHECKPOINT, about(config, simulation)))
 
     @classmethod
-    def reopen(cls, path: Path, device: str | None = None) -> Run:
-        """A run that was stopped, at its newest sound checkpoint, or at its start if it has none."""
-        old = stopped(path, device)
+    def reopen(cls, path: Path, device: str | None = None, simulation: Simulation | None = None) -> Run:
+        """A run that was stopped, at its newest sound checkpoint, or at its start if it has none.
+
+        ``simulation`` is one made from the same config, at its start, that takes the place of a new one.
+        """
+        old = stopped(path, device, simulation)
         folder = RunFolder.reopen(path, old.saved.metrics if old.saved else Mark(0, ""))
         (path / FAILED).unlink(missing_ok=True)
         run = cls(old.config, old.simulation, folder, Checkpoints(path / CHECKPOINT, old.facts), old.notes)
@@ -97,24 +112,11 @@ class Run:
         if pace is not None:
             pace.saved(began, size)
 
-    def go(
-        self,
-        watch: Callable[[Record], Any] = lambda _: None,
-        stop: Callable[[], bool] = lambda: False,
-        every: int | None = None,
-        keep: bool = True,
-    ) -> tuple[Result, dict[str, Any] | None]:
-        """The rounds that are left; the summary is none if ``stop`` ended the run before its last round.
-
-        Args:
-            watch: called with every round's record.
-            stop: asked after every round; a run that stops is saved first.
-            every: rounds between checkpoints; by default as seldom as keeps their cost under a twentieth.
-            keep: keep the last checkpoint when the run is done, with every client's vectors.
-        """
+    def after(self, watch: Watch = quiet, stop: Stop = never, every: int | None = None) -> Callable[[Record], bool]:
+        """What to do after every round: record it, save now and then, and say whether to go on."""
         pace = Pace(every)
 
-        def after(record: Record) -> bool:
+        def step(record: Record) -> bool:
             self.folder.record(record)
             watch(record)
             last = record.round == self.config.rounds
@@ -126,15 +128,33 @@ class Run:
                 self.save(pace)
             return True
 
-        result = self.simulation.run(after)
-        if len(result.history) < self.config.rounds:
-            return result, None
-        if keep and every != 0:
+        return step
+
+    def finish(self, keep: bool = True, **facts: Any) -> dict[str, Any] | None:
+        """The model and the summary, if the last round is done; ``keep`` keeps a checkpoint of it, with all clients."""
+        simulation = self.simulation
+        if len(simulation.history) < self.config.rounds:
+            return None
+        if keep:
             self.save()
-        summary = self.folder.finish(result, self.config)
+        summary = self.folder.finish(Result(simulation.history, simulation.server, simulation), self.config, **facts)
         if not keep:
             self.checkpoints.remove()
-        return result, summary
+        return summary
+
+    def go(
+        self, watch: Watch = quiet, stop: Stop = never, every: int | None = None, keep: bool = True
+    ) -> tuple[Result, dict[str, Any] | None]:
+        """The rounds that are left; the summary is none if ``stop`` ended the run before its last round.
+
+        Args:
+            watch: called with every round's record.
+            stop: asked after every round; a run that stops is saved first.
+            every: rounds between checkpoints (0: none); by default as seldom as keeps their cost under a twentieth.
+            keep: keep the last checkpoint when the run is done, with every client's vectors.
+        """
+        result = self.simulation.run(self.after(watch, stop, every))
+        return result, self.finish(keep and every != 0)
 
 
 @dataclass(frozen=True)
@@ -148,7 +168,7 @@ class Stopped:
     notes: list[str]
 
 
-def stopped(path: Path, device: str | None = None) -> Stopped:
+def stopped(path: Path, device: str | None = None, simulation: Simulation | None = None) -> Stopped:
     """The run in a folder at its newest sound checkpoint, or at its start; changes nothing on the disk."""
     config = read_config(path)
     if (path / SUMMARY).is_file():
@@ -164,7 +184,7 @@ def stopped(path: Path, device: str | None = None) -> Stopped:
             f"{path} was started with other settings ({changed}): put config.toml back, or start a new run; "
             "nothing was changed"
         )
-    simulation = assemble(pinned(config, pins, device))
+    simulation = simulation or assemble(pinned(config, pins, device))
     facts = about(config, simulation)
     if saved is not None:
         if saved.about["task"] != facts["task"]:

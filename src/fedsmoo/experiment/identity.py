@@ -13,7 +13,7 @@ from fedsmoo.experiment.config import FIELDS, Config
 from fedsmoo.experiment.resolve import make_algorithm, make_partition
 
 # Settings of the machine and of the report: they change where and how fast a run goes, not what it is.
-MACHINE = ("device", "engine", "chunk", "data", "target")
+MACHINE = ("data", "target", *(n for n, f in FIELDS.items() if f.metadata["group"] == "machine" and n != "dtype"))
 
 
 def canonical(config: Config) -> dict[str, Any]:
@@ -24,6 +24,8 @@ def canonical(config: Config) -> dict[str, Any]:
     """
     values = {k: v for k, v in config.to_dict().items() if k not in MACHINE}
     values["local_epochs"] = config.epochs
+    if config.precision == "bf16":  # coarse enough to be another experiment
+        values["precision"] = config.precision
     with suppress(FedsmooError):  # a user's file that is not here: take the options as they were written
         values["algorithm_options"] = make_algorithm(config.algorithm, config.algorithm_options).options()
     rule = {k: values.pop(k, None) for k in ("partition", "u", "c", "replacement", "refill")}

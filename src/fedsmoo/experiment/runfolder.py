@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.engines.ranks import world
-from fedsmoo.experiment.checkpoint import Mark, write_durably
+from fedsmoo.experiment.checkpoint import DiskError, Mark, write_durably
 from fedsmoo.experiment.config import FIELDS, Config, named_tables, read_toml, to_toml
 from fedsmoo.experiment.ledger import reached
 from fedsmoo.experiment.loop import Record, Result, Simulation
@@ -42,7 +42,7 @@ class RunFolder:
             write_atomically(path / STARTED, json.dumps(started or {}, indent=2) + "\n")
             write_atomically(path / CONFIG, config_text(config))
         except OSError as e:
-            raise FedsmooError(f"cannot write the run folder {path}: {e.strerror}") from e
+            raise DiskError(f"cannot write the run folder {path}: {e.strerror}") from e
         self._open(path, Mark(0, ""))
 
     @classmethod
@@ -59,7 +59,7 @@ class RunFolder:
             self.metrics.truncate(mark.bytes)
             self.digest = hashlib.sha256((path / METRICS).read_bytes())
         except OSError as e:
-            raise FedsmooError(f"cannot write {path / METRICS}: {e.strerror}") from e
+            raise DiskError(f"cannot write {path / METRICS}: {e.strerror}") from e
         self.size = mark.bytes
 
     def record(self, record: Record) -> None:
@@ -69,7 +69,7 @@ class RunFolder:
             self.metrics.write(line)
             self.metrics.flush()
         except OSError as e:
-            raise FedsmooError(f"cannot write {self.path / METRICS}: {e.strerror}; the rounds before are kept") from e
+            raise DiskError(f"cannot write {self.path / METRICS}: {e.strerror}; the rounds before are kept") from e
         self.digest.update(line)
         self.size += len(line)
 
@@ -78,23 +78,23 @@ class RunFolder:
         try:
             os.fsync(self.metrics.fileno())
         except OSError as e:
-            raise FedsmooError(f"cannot write {self.path / METRICS}: {e.strerror}; the rounds before are kept") from e
+            raise DiskError(f"cannot write {self.path / METRICS}: {e.strerror}; the rounds before are kept") from e
         return Mark(self.size, self.digest.hexdigest())
 
-    def finish(self, result: Result, config: Config) -> dict[str, Any]:
-        """The model and the summary; returns the summary."""
+    def finish(self, result: Result, config: Config, **facts: Any) -> dict[str, Any]:
+        """The model and the summary, with further facts in it; returns the summary."""
         self.mark()
         self.metrics.close()
         model = result.simulation.setup.task.model
         state = {n: p.contiguous().cpu() for n, p in model.state_dict(result.server.w).items()}
-        summary = {**summarise(result.history, config.target), **provenance(result.simulation)}
+        summary = {**summarise(result.history, config.target), **provenance(result.simulation), **facts}
         try:
             note = {"fedsmoo": f"{__version__} {config.model}"}  # one entry: several are written in no fixed order
             save_file(state, self.path / (MODEL + ".part"), metadata=note)
             os.replace(self.path / (MODEL + ".part"), self.path / MODEL)
             write_durably(self.path / SUMMARY, (json.dumps(summary, indent=2) + "\n").encode())
         except OSError as e:
-            raise FedsmooError(f"cannot write the results into {self.path}: {e.strerror}") from e
+            raise DiskError(f"cannot write the results into {self.path}: {e.strerror}") from e
         return summary
 
     def fail(self, error: Exception) -> None:
@@ -148,9 +148,14 @@ def provenance(simulation: Simulation) -> dict[str, Any]:
         "seed": simulation.training.seed,
         "versions": versions(),
         "commit": commit(),
-        "command": " ".join(["fedsmoo", *sys.argv[1:]]),
+        "command": command(),
         "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
+
+
+def command() -> str:
+    """The command line; of absolute paths only the names, for they mean nothing elsewhere."""
+    return " ".join(["fedsmoo", *(Path(a).name if os.path.isabs(a) else a for a in sys.argv[1:])])
 
 
 def device_name(device: torch.device) -> str:

@@ -1,0 +1,133 @@
+"""``fedsmoo sweep``: a grid of runs from one file."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from fedsmoo.commands.console import console
+from fedsmoo.commands.interrupt import polite
+from fedsmoo.commands.options import with_settings
+from fedsmoo.experiment.config import Config
+from fedsmoo.experiment.cost import estimate
+from fedsmoo.experiment.index import refresh
+from fedsmoo.experiment.loop import Record
+from fedsmoo.experiment.published import read_sweep
+from fedsmoo.experiment.resolve import make_device
+from fedsmoo.experiment.results import export
+from fedsmoo.experiment.sweep import run_name
+from fedsmoo.experiment.work import Orders, Report, state, work
+
+File = Annotated[Path, typer.Argument(help="A TOML file whose lists make a grid.")]
+Out = Annotated[Path | None, typer.Option(help="Folder of the runs (default: runs/NAME).", show_default=False)]
+Minutes = Annotated[float | None, typer.Option(help="Stop after so long, everything saved; call again to go on.")]
+PackSize = Annotated[int | None, typer.Option(help="Runs in one batch (default: 4 on a GPU, 1 on a CPU).")]
+Export = Annotated[Path | None, typer.Option(help="Write each finished run's result file here at once.")]
+Keep = Annotated[bool, typer.Option("--keep-checkpoints", help="Keep the checkpoints of finished runs.")]
+Retry = Annotated[bool, typer.Option("--retry", help="Try runs again that failed.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would run and what it costs, and stop.")]
+NoWait = Annotated[bool, typer.Option("--no-wait", help="Leave at once what another process is working on.")]
+
+
+@contextmanager
+def display(total: int, done: int) -> Iterator[tuple[Callable[[int, str], None], Callable[[str], None]]]:
+    """One bar for all rounds of all runs, and a way to print lines above it."""
+    screen = Console(stderr=True, highlight=False)
+    columns = (TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, console=screen, transient=True, disable=not sys.stderr.isatty())
+    with bar:
+        task = bar.add_task("rounds", total=total, completed=done)
+
+        def move(rounds: int, text: str) -> None:
+            bar.update(task, advance=rounds, description=text or "rounds")
+
+        yield move, lambda line: screen.print(line, markup=False, soft_wrap=True)
+
+
+def carry_through(
+    configs: Sequence[Config],
+    out: Path,
+    minutes: float | None = None,
+    pack: int | None = None,
+    results: Path | None = None,
+    **more: Any,
+) -> Report:
+    """Work through configs with one display; says each finished and failed run in a line."""
+    device = make_device(configs[0].device)
+    size = pack if pack is not None else 4 if device.type == "cuda" else 1
+    end = time.monotonic() + 60 * minutes if minutes is not None else float("inf")
+    complete = sum(state(out / run_name(c)) == "finished" for c in configs)
+    done = sum(c.rounds for c in configs if state(out / run_name(c)) == "finished")
+    count = [complete]
+    with polite() as asked, display(sum(c.rounds for c in configs), done) as (move, say):
+
+        def watch(config: Config, record: Record) -> None:
+            accuracy = "" if record.test_accuracy is None else f" {100 * record.test_accuracy:.1f}%"
+            move(1, f"{count[0]}/{len(configs)} runs · {config.algorithm}{accuracy}")
+
+        def finished(config: Config, folder: Path, summary: dict[str, Any]) -> None:
+            count[0] += 1
+            pace = summary["seconds_train"] / max(summary["rounds"], 1)
+            say(
+                f"[{count[0]}/{len(configs)}] {folder.name}: {100 * summary['test_accuracy']:.2f}% "
+                f"(last ten {100 * summary['test_accuracy_last10']:.2f}%), {pace:.3f} s/round"
+            )
+            if results is not None:
+                export([folder], results)
+
+        def failed(config: Config, folder: Path, reason: str) -> None:
+            say(f"failed: {folder.name}: {reason}")
+
+        orders = Orders(
+            pack=size, watch=watch, finished=finished, failed=failed, begun=lambda c, n: move(n, ""),
+            stop=lambda: asked() or time.monotonic() > end, **more,
+        )  # fmt: skip
+        report = work(configs, out, orders)
+    refresh(out)
+    return report
+
+
+def _sweep(
+    file: File,
+    out: Out = None,
+    minutes: Minutes = None,
+    pack: PackSize = None,
+    to: Export = None,
+    keep: Keep = False,
+    retry: Retry = False,
+    dry_run: DryRun = False,
+    no_wait: NoWait = False,
+    *,
+    flags: dict[str, Any],
+) -> None:
+    sweep = read_sweep(file, flags)
+    root = out or Path("runs") / file.stem
+    configs = sweep.configs
+    missing = [c for c in configs if state(root / run_name(c)) != "finished"]
+    sys.stderr.write(f"{sweep.title}: {len(configs)} runs, {len(configs) - len(missing)} of them done\n")
+    if dry_run:
+        console().print(str(estimate(missing)) if missing else "nothing is missing", soft_wrap=True)
+        return
+    try:
+        report = carry_through(configs, root, minutes, pack, to, keep=keep, retry=retry, wait=not no_wait)
+    except KeyboardInterrupt:
+        sys.stderr.write("stopped at once; the same command goes on from the last checkpoints\n")
+        raise typer.Exit(130) from None
+    words = f"{len(report.finished)} finished, {len(report.failed)} failed, {len(report.left)} left"
+    console().print(f"{words}; runs in {root}", soft_wrap=True)
+    if report.left:
+        sys.stderr.write("everything is saved; the same command goes on\n")
+        raise typer.Exit(0 if minutes is not None else 130)
+    if report.failed:
+        raise typer.Exit(1)
+
+
+sweep = with_settings(_sweep)

@@ -1,0 +1,220 @@
+"""``fedsmoo table``: the paper's tables, ours beside the printed numbers. ``fedsmoo results``: the files they need."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedsmoo.commands.compare import parse_seeds
+from fedsmoo.commands.options import with_settings
+from fedsmoo.commands.sweep import carry_through
+from fedsmoo.core.errors import FedsmooError
+from fedsmoo.experiment import tables
+from fedsmoo.experiment.cost import estimate
+from fedsmoo.experiment.published import EXPERIMENTS, experiment
+from fedsmoo.experiment.render import Table, render
+from fedsmoo.experiment.results import collect, export
+from fedsmoo.experiment.sweep import Sweep
+from fedsmoo.report.curves import accuracy_curves, hanning
+
+WINDOW = 20  # rounds of the Hanning window
+
+Name = Annotated[str | None, typer.Argument(help=" | ".join(EXPERIMENTS), show_default=False)]
+Words = Annotated[str | None, typer.Option(show_default=False, help="Some of them only, separated by commas.")]
+Scale = Annotated[
+    float, typer.Option(help="Share of the paper's rounds: 0.1 is an honest small version, marked as such.")
+]
+Format = Annotated[str, typer.Option("--format", help="text, markdown, latex or csv.")]
+Markdown = Annotated[bool, typer.Option("--markdown", help="The same as --format markdown.")]
+Compact = Annotated[bool, typer.Option("--compact", help="accuracy: one table, a cell per column.")]
+Out = Annotated[Path, typer.Option(help="Folder of the runs.")]
+Results = Annotated[Path | None, typer.Option(help="Folder of measured results.")]
+NoRun = Annotated[bool, typer.Option("--no-run", help="Only show what has been measured.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what is missing and what it costs, and stop.")]
+Figure = Annotated[Path | None, typer.Option(help="curves: a folder for one picture a column.", show_default=False)]
+Minutes = Annotated[float | None, typer.Option(help="Stop after so long, everything saved; call again to go on.")]
+PackSize = Annotated[int | None, typer.Option(help="Runs in one batch (default: 4 on a GPU, 1 on a CPU).")]
+Update = Annotated[
+    bool, typer.Option("--update", help="Rewrite the tables between markers in the files given instead.")
+]
+Check = Annotated[bool, typer.Option("--check", help="With --update: change nothing, fail if a table is out of date.")]
+Files = Annotated[list[Path] | None, typer.Argument(help="With --update: the files.", show_default=False)]
+
+MARKED = re.compile(r"(<!-- table: (?P<arguments>.*?) -->\n).*?(<!-- /table -->)", re.DOTALL)
+
+
+def build(sweep: Sweep, found: tables.Found, compact: bool = False) -> list[Table]:
+    """The tables of an experiment from what was measured."""
+    kind, grid = sweep.about["kind"], tables.Grid(sweep, found)
+    if kind == "accuracy":
+        return tables.accuracy(grid, sweep.title, compact)
+    if kind == "curves":
+        return tables.curves(grid, sweep.title, hanning, WINDOW)
+    return getattr(tables, kind)(grid, sweep.title)
+
+
+def pictures(sweep: Sweep, found: tables.Found, folder: Path) -> list[Path]:
+    """One picture a column: smoothed accuracy over rounds."""
+    grid, out = tables.Grid(sweep, found), []
+    folder.mkdir(parents=True, exist_ok=True)
+    for column in grid.columns:
+        runs = {m: [r.history for r in grid[m, column]] for m in grid.methods if grid[m, column]}
+        if runs:
+            path = folder / (re.sub(r"[^\w.-]+", "-", column) + ".png")
+            accuracy_curves(runs, path, column, smooth=WINDOW)
+            out.append(path)
+    return out
+
+
+def split(words: str | None) -> list[str]:
+    return [w.strip() for w in words.split(",") if w.strip()] if words else []
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What part of a table is wanted, and how it is to look: what a marker in a document may say."""
+
+    name: str
+    columns: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = ()
+    scale: float = 1.0
+    compact: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Wish:
+        """The words of a marker: ``accuracy --columns cifar10.dirichlet-0.1 --compact``."""
+        words = shlex.split(text)
+        values: dict[str, Any] = {}
+        rest = iter(words[1:])
+        for word in rest:
+            option = word.removeprefix("--")
+            if option == "compact":
+                values["compact"] = True
+            elif option in ("columns", "methods"):
+                values[option] = tuple(split(next(rest, "")))
+            elif option == "seeds":
+                values["seeds"] = tuple(parse_seeds(next(rest, "")))
+            elif option == "scale":
+                values["scale"] = float(next(rest, ""))
+            else:
+                raise FedsmooError(f"a table's marker says {text!r}: {word!r} is not understood there")
+        return cls(words[0] if words else "", **values)
+
+    def sweep(self, overrides: dict[str, Any] | None = None) -> Sweep:
+        return experiment(self.name, self.columns, self.methods, self.seeds, self.scale, overrides)
+
+
+def updated(text: str, found: tables.Found) -> str:
+    """A document with every marked table made again."""
+
+    def fresh(match: re.Match[str]) -> str:
+        wish = Wish.parse(match["arguments"])
+        return match[1] + render(build(wish.sweep(), found, wish.compact), "markdown") + match[3]
+
+    return MARKED.sub(fresh, text)
+
+
+def update(files: Sequence[Path], results: Path | None, check: bool) -> None:
+    """Rewrite (or check) the tables of documents from ``results`` alone."""
+    found, stale = collect((), results), []
+    for path in files:
+        try:
+            old = path.read_text(encoding="utf-8")
+        except OSError as e:
+            raise FedsmooError(f"cannot read {path}: {e.strerror}") from e
+        new = updated(old, found)
+        if new != old:
+            stale.append(str(path))
+            if not check:
+                path.write_text(new, encoding="utf-8")
+    if check and stale:
+        raise FedsmooError(f"tables out of date in {', '.join(stale)}: run 'fedsmoo table --update {' '.join(stale)}'")
+    sys.stderr.write(f"{len(files)} files, {len(stale)} changed\n")
+
+
+def run_missing(sweep: Sweep, found: tables.Found, out: Path, dry_run: bool, **more: Any) -> bool:
+    """Carry out what has not been measured; says first what it will cost. Whether all is there now."""
+    missing = list({c.identity: c.config for c in sweep.cells if c.identity not in found}.values())
+    if not missing:
+        return True
+    sys.stderr.write(f"{sweep.title}: {estimate(missing)}\n")
+    if dry_run:
+        return False
+    report = carry_through(missing, out, **more)
+    if report.left:
+        sys.stderr.write("everything is saved; the same command goes on\n")
+    return not report.left
+
+
+def _table(
+    name: Name = None,
+    files: Files = None,
+    columns: Words = None,
+    methods: Words = None,
+    seeds: Words = None,
+    scale: Scale = 1.0,
+    form: Format = "text",
+    markdown: Markdown = False,
+    compact: Compact = False,
+    out: Out = Path("runs/paper"),
+    results: Results = Path("results"),
+    figure: Figure = None,
+    no_run: NoRun = False,
+    dry_run: DryRun = False,
+    minutes: Minutes = None,
+    pack: PackSize = None,
+    update_files: Update = False,
+    check: Check = False,
+    *,
+    flags: dict[str, Any],
+) -> None:
+    if update_files:
+        update([Path(n) for n in ([name] if name else [])] + list(files or []), results, check)
+        return
+    if name is None:
+        raise FedsmooError(f"which table? {', '.join(EXPERIMENTS)}")
+    wish = Wish(
+        name, tuple(split(columns)), tuple(split(methods)), tuple(parse_seeds(seeds) if seeds else ()), scale, compact
+    )
+    sweep = wish.sweep(flags)
+    found = collect([out], results)
+    done = no_run or run_missing(sweep, found, out, dry_run, minutes=minutes, pack=pack)
+    if dry_run:
+        return
+    found = collect([out], results)
+    print(render(build(sweep, found, compact), "markdown" if markdown else form), end="")
+    for path in pictures(sweep, found, figure) if figure is not None else ():
+        sys.stderr.write(f"picture: {path}\n")
+    if not done:
+        raise typer.Exit(0 if minutes is not None else 130)
+
+
+table = with_settings(_table, leave_out=("seed", "algorithm"))
+
+app = typer.Typer(help="Measured results: small files behind the tables.", no_args_is_help=True)
+
+
+@app.callback()
+def group() -> None:
+    """Measured results: small files behind the tables."""
+
+
+@app.command("export")
+def export_results(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some.")],
+    to: Annotated[Path, typer.Option(help="Where the files go.")] = Path("results"),
+) -> None:
+    """Write one small JSON file for each finished run."""
+    written = export(runs, to)
+    if not written:
+        raise FedsmooError(f"no finished run in {', '.join(map(str, runs))}: there is nothing to export")
+    for path in written:
+        print(path)

@@ -1,0 +1,137 @@
+"""An index of run folders that can be queried, in SQLite. It holds nothing that the folders do not: lose it, and it is
+made again."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fedsmoo.core import FedsmooError
+from fedsmoo.experiment.config import FIELDS, Config, kind_of
+from fedsmoo.experiment.identity import identity
+from fedsmoo.experiment.runfolder import CONFIG, FAILED, METRICS, SUMMARY, read_config, read_json
+
+INDEX = ".index.sqlite"
+VERSION = 1
+PLAIN = [n for n in FIELDS if not n.endswith("_options")]
+NUMBERS = ("test_accuracy", "test_accuracy_last10", "best_accuracy", "test_loss", "bytes_up", "bytes_down",
+           "seconds_train", "seconds_eval", "parameters")  # fmt: skip
+TYPES = {int: "INTEGER", bool: "INTEGER", float: "REAL", str: "TEXT"}
+
+
+def columns() -> dict[str, str]:
+    """Names and types of the index's columns."""
+    settings = {n: TYPES[kind_of(Config, n)[0]] for n in PLAIN}
+    own = {"path": "TEXT PRIMARY KEY", "stamp": "TEXT", "identity": "TEXT", "state": "TEXT", "done": "INTEGER"}
+    more = {"options": "TEXT", "error": "TEXT", "finished": "TEXT", "device_name": "TEXT", "engine_used": "TEXT"}
+    return {**own, **settings, **dict.fromkeys(NUMBERS, "REAL"), **more}
+
+
+def run_folders(root: Path, depth: int = 4) -> Iterator[tuple[str, str]]:
+    """Run folders below ``root`` with a stamp that changes when they do."""
+    stack = [(str(root), depth)]
+    while stack:
+        folder, left = stack.pop()
+        try:
+            entries = {e.name: e for e in os.scandir(folder)}
+        except OSError:
+            continue
+        if CONFIG in entries:
+            stats = [entries[n].stat() for n in (CONFIG, METRICS, SUMMARY, FAILED) if n in entries]
+            yield folder, ",".join(f"{s.st_mtime_ns}:{s.st_size}" for s in stats)
+        elif left:
+            stack += [(e.path, left - 1) for n, e in entries.items() if not n.startswith(".") and e.is_dir()]
+
+
+def describe(folder: Path) -> dict[str, Any]:
+    """A run folder as a row."""
+    config, summary, failure = read_config(folder), read_json(folder / SUMMARY), read_json(folder / FAILED)
+    metrics = folder / METRICS
+    options = {**config.algorithm_options, **{f"model.{k}": v for k, v in config.model_options.items()}}
+    return {
+        "identity": identity(config),
+        "state": "finished" if summary else "failed" if failure else "unfinished",
+        "done": summary.get("rounds") or (metrics.read_bytes().count(b"\n") if metrics.is_file() else 0),
+        **{n: getattr(config, n) for n in PLAIN},
+        **{n: summary.get(n) for n in NUMBERS},
+        "options": json.dumps(options, sort_keys=True),
+        "error": failure.get("error"),
+        "finished": summary.get("finished"),
+        "device_name": summary.get("device"),
+        "engine_used": summary.get("engine"),
+    }
+
+
+def connect(root: Path) -> sqlite3.Connection:
+    """The index of a folder, made anew if it is missing, damaged or of another version."""
+    path = root / INDEX
+    for attempt in (1, 2):
+        db = sqlite3.connect(path, timeout=30, isolation_level=None)
+        try:
+            if db.execute("PRAGMA user_version").fetchone()[0] != VERSION:
+                db.execute("BEGIN IMMEDIATE")
+                db.execute("DROP TABLE IF EXISTS runs")
+                described = ", ".join(f'"{n}" {t}' for n, t in columns().items())
+                db.execute(f"CREATE TABLE runs ({described})")
+                db.execute(f"PRAGMA user_version = {VERSION}")
+                db.execute("COMMIT")
+            db.execute("SELECT path FROM runs LIMIT 1")
+            return db
+        except sqlite3.DatabaseError as e:
+            db.close()
+            if attempt == 2 or "locked" in str(e):
+                raise FedsmooError(f"cannot use the index {path}: {e}; delete it, it is made again") from e
+            path.unlink(missing_ok=True)
+    raise AssertionError
+
+
+def refresh(root: Path) -> int:
+    """Bring the index up to date with the folders; returns how many were read."""
+    root = root.resolve()
+    if not root.is_dir():
+        raise FedsmooError(f"{root} is not a folder: give one that holds runs")
+    db = connect(root)
+    try:
+        known = dict(db.execute("SELECT path, stamp FROM runs"))
+        there = {os.path.relpath(p, root): s for p, s in run_folders(root)}
+        rows = []
+        for path, stamp in there.items():
+            if known.get(path) == stamp:
+                continue
+            try:
+                rows.append({"path": path, "stamp": stamp, **describe(root / path)})
+            except FedsmooError as e:  # a folder that cannot be read is listed with the reason
+                rows.append({"path": path, "stamp": stamp, "state": "unreadable", "error": str(e)})
+        db.execute("BEGIN IMMEDIATE")
+        for row in rows:
+            names, marks = ", ".join(f'"{n}"' for n in row), ", ".join(f":{n}" for n in row)
+            db.execute(f"INSERT OR REPLACE INTO runs ({names}) VALUES ({marks})", row)
+        db.executemany("DELETE FROM runs WHERE path = ?", [(p,) for p in known if p not in there])
+        db.execute("COMMIT")
+        return len(rows)
+    except sqlite3.OperationalError as e:
+        raise FedsmooError(f"cannot write the index of {root}: {e}") from e
+    finally:
+        db.close()
+
+
+def query(
+    root: Path, where: str | None = None, order: str | None = None, limit: int | None = None
+) -> list[dict[str, Any]]:
+    """Runs that satisfy an SQL condition on the index's columns, such as ``algorithm = 'fedsmoo' AND lr < 0.1``."""
+    refresh(root)
+    db = sqlite3.connect(f"file:{(root / INDEX).resolve()}?mode=ro", uri=True)  # a condition can only read
+    db.row_factory = sqlite3.Row
+    text = "SELECT * FROM runs" + (f" WHERE {where}" if where else "")
+    text += f" ORDER BY {order or 'path'}" + (f" LIMIT {int(limit)}" if limit is not None else "")
+    try:
+        return [dict(row) for row in db.execute(text)]
+    except (sqlite3.OperationalError, sqlite3.Warning, sqlite3.ProgrammingError) as e:
+        names = ", ".join(n for n in columns() if n != "stamp")
+        raise FedsmooError(f"--where {where!r} is not a condition: {e}. Columns: {names}") from e
+    finally:
+        db.close()

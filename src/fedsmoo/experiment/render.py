@@ -1,0 +1,92 @@
+"""A table of text as plain text, Markdown, LaTeX or CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from fedsmoo.core.errors import unknown
+
+
+@dataclass(frozen=True)
+class Table:
+    """A title, a header, rows of text (the first column to the left, the others to the right), and notes below."""
+
+    title: str
+    header: list[str]
+    rows: list[list[str]]
+    notes: list[str] = field(default_factory=list)
+
+
+def text(table: Table) -> str:
+    """Aligned columns for a terminal."""
+    lines = [table.header, *table.rows]
+    widths = [max(len(line[k]) for line in lines) for k in range(len(table.header))]
+
+    def line(cells: Sequence[str]) -> str:
+        first, *rest = (
+            c.ljust(w) if k == 0 else c.rjust(w) for k, (c, w) in enumerate(zip(cells, widths, strict=True))
+        )
+        return "  ".join([first, *rest]).rstrip()
+
+    body = [table.title, line(table.header), "  ".join("-" * w for w in widths), *map(line, table.rows)]
+    return "\n".join([*body, *table.notes]) + "\n"
+
+
+def markdown(table: Table) -> str:
+    """A pipe table under a bold title."""
+
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |"
+
+    rule = "|---|" + "---:|" * (len(table.header) - 1)
+    body = [f"**{table.title}**", "", line(table.header), rule, *map(line, table.rows)]
+    return "\n".join([*body, *(f"\n{note}" for note in table.notes)]) + "\n"
+
+
+ESCAPES = {
+    "%": r"\%",
+    "_": r"\_",
+    "&": r"\&",
+    "#": r"\#",
+    "±": r"$\pm$",
+    "−": "$-$",
+    "×": r"$\times$",
+    "✓": r"\checkmark",
+}
+
+
+def latex(table: Table) -> str:
+    """A ``tabular`` with booktabs rules."""
+
+    def escaped(words: str) -> str:
+        return "".join(ESCAPES.get(ch, ch) for ch in words)
+
+    def line(cells: Sequence[str]) -> str:
+        return "  " + " & ".join(map(escaped, cells)) + r" \\"
+
+    head = [r"\begin{table}[t]", r"\centering", rf"\caption{{{escaped(' '.join([table.title + '.', *table.notes]))}}}"]
+    body = [rf"\begin{{tabular}}{{l{'r' * (len(table.header) - 1)}}}", r"  \toprule", line(table.header), r"  \midrule"]
+    tail = [r"  \bottomrule", r"\end{tabular}", r"\end{table}"]
+    return "\n".join([*head, *body, *map(line, table.rows), *tail]) + "\n"
+
+
+def as_csv(table: Table) -> str:
+    """Comma-separated values, the table's title in the first column."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["table", *table.header])
+    writer.writerows([table.title, *row] for row in table.rows)
+    return out.getvalue()
+
+
+FORMATS = {"text": text, "markdown": markdown, "latex": latex, "csv": as_csv}
+
+
+def render(tables: Sequence[Table], form: str) -> str:
+    """Tables one after the other, in a format by name."""
+    if form not in FORMATS:
+        raise unknown("format", form, FORMATS)
+    return "\n".join(FORMATS[form](t) for t in tables)

@@ -1,0 +1,159 @@
+"""A TOML file with lists becomes a grid of runs.
+
+::
+
+    rounds = 100
+    lr = [0.01, 0.1]                    # a list: one run for each value
+    seed = [0, 1, 2]
+    hyper = { beta = [1, 10] }          # hyper-parameters, for the methods that have them
+
+    [methods.FedAvg]                    # an axis of methods: a name and what differs for it
+    [methods.FedDyn]
+    lr_decay = 0.9995
+    [methods."FedSMOO without SAM"]
+    algorithm = "fedsmoo"
+    sam = false
+
+    [columns."dirichlet-0.1"]           # an axis of tasks
+    partition = "dirichlet-0.1"
+
+Settings at the top hold for all; a column's win over them, a method's over both, and those in a column's table ``last``
+over all. Without ``methods`` the axis is
+``algorithm`` itself, which may be a list too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedsmoo.core import FedsmooError
+from fedsmoo.core.errors import unknown
+from fedsmoo.data.partition import to_rule
+from fedsmoo.experiment.config import FIELDS, Config, named_tables
+from fedsmoo.experiment.identity import identity
+from fedsmoo.experiment.resolve import algorithm_class, make_partition
+
+WORDS = ("title", "kind", "base", "select", "methods", "columns", "hyper", "note")  # what is not a setting
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a sweep, and where it stands in a table."""
+
+    config: Config
+    method: str
+    column: str
+
+    @property
+    def identity(self) -> str:
+        return identity(self.config)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A grid of runs, with what its file says about it."""
+
+    title: str
+    cells: list[Cell]
+    about: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def configs(self) -> list[Config]:
+        """Each run once, in the order of the file."""
+        return list({c.identity: c.config for c in self.cells}.values())
+
+
+def load_table(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as e:
+        raise FedsmooError(f"cannot read the sweep file {path}: {e.strerror}") from e
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+        raise FedsmooError(f"the sweep file {path} is not valid TOML: {e}") from e
+
+
+def expand(table: dict[str, Any], where: str, overrides: dict[str, Any] | None = None) -> Sweep:
+    """The runs that a table describes; ``overrides`` are settings that win over all of it."""
+    base = named_tables({k: v for k, v in table.items() if k not in WORDS}, where)
+    hyper = dict(table.get("hyper", {}))
+    columns = table.get("columns") or {"": {}}
+    methods = table.get("methods") or {"": {}}
+    cells = []
+    for column, task in columns.items():
+        own = {**hyper, **task.get("hyper", {})}
+        plain = named_tables({k: v for k, v in task.items() if k not in ("hyper", "last")}, f"{where}, {column!r}")
+        for name, changes in methods.items():
+            settings = {k: v for k, v in changes.items() if k in FIELDS}
+            options = {k: v for k, v in changes.items() if k not in FIELDS}
+            if name:
+                settings.setdefault("algorithm", name.lower())
+            merged = {**base, **plain, **settings, **task.get("last", {}), **(overrides or {})}
+            cells += [
+                Cell(config, name or label(config), column) for config in grid(merged, own, options, f"{where}, {name}")
+            ]
+    if not cells:
+        raise FedsmooError(f"{where} describes no run")
+    return Sweep(str(table.get("title", Path(where).stem)), cells, {k: table[k] for k in WORDS if k in table})
+
+
+def grid(settings: dict[str, Any], hyper: dict[str, Any], options: dict[str, Any], where: str) -> Iterator[Config]:
+    """Every combination of the lists among settings and hyper-parameters."""
+    for plain in product(settings):
+        spec = plain.get("algorithm", Config.algorithm)
+        known = [f.name for f in dataclasses.fields(algorithm_class(spec))]
+        for name in options:
+            if name not in known:
+                raise FedsmooError(f"{where}: {unknown('setting or hyper-parameter', name, [*FIELDS, *known])}")
+        mine = {k: v for k, v in hyper.items() if k in known}
+        for values in product({**mine, **plain.pop("algorithm_options", {}), **options}):
+            yield Config(**plain, algorithm_options=values)
+
+
+def product(values: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """One dictionary for each choice from the lists in it, the last list running fastest."""
+    axes = [v if isinstance(v, list) else [v] for v in values.values()]
+    if any(not axis for axis in axes):
+        raise FedsmooError(f"{next(k for k, v in values.items() if v == [])} is an empty list: give at least one value")
+    for choice in itertools.product(*axes):
+        yield dict(zip(values, choice, strict=True))
+
+
+def label(config: Config) -> str:
+    """The method's name in tables."""
+    return algorithm_class(config.algorithm).__name__
+
+
+def run_name(config: Config) -> str:
+    """A folder's name that says what the run is: two configs have one name only if they are the same run."""
+    method = Path(config.algorithm).name.replace(":", "-")
+    if config.split is not None:
+        division = "split"
+    elif config.partition == "natural":
+        division = "natural"
+    else:
+        rule = to_rule(make_partition(config))
+        division = "-".join(str(v) for k, v in rule.items() if k in ("name", "u", "c"))
+    people = f"{config.cohort}of{config.clients}"
+    stem = f"{method}-{config.dataset}-{division}-{people}-{config.model}-seed{config.seed}".lower()
+    stem = "".join(ch if ch.isalnum() or ch in "-_." else "-" for ch in stem)
+    return f"{stem}-{identity(config)[:8]}"
+
+
+def groups(configs: Sequence[Config], size: int) -> list[list[Config]]:
+    """Configs in batches of at most ``size`` that may advance together; in order of their first member."""
+    from fedsmoo.experiment.pack import packable
+
+    out: list[list[Config]] = []
+    for config in configs:
+        home = next((g for g in out if len(g) < size and packable([*g, config])), None) if size > 1 else None
+        if home is None:
+            out.append([config])
+        else:
+            home.append(config)
+    return out

@@ -1,0 +1,263 @@
+"""The paper's tables: ours beside the printed numbers. What was not measured stays blank."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedsmoo.experiment.compare import human_bytes
+from fedsmoo.experiment.ledger import Reached, paper_vectors, reached
+from fedsmoo.experiment.published import published
+from fedsmoo.experiment.render import Table
+from fedsmoo.experiment.resolve import make_algorithm
+from fedsmoo.experiment.results import Measured
+from fedsmoo.experiment.sweep import Sweep
+
+Smooth = Callable[[np.ndarray, int], np.ndarray]
+Found = dict[str, Measured]
+TARGET = 0.74  # of the communication and wall-clock tables
+
+
+class Grid:
+    """The measured runs of a sweep by method and column, a list over seeds."""
+
+    def __init__(self, sweep: Sweep, found: Found) -> None:
+        self.methods = list(dict.fromkeys(c.method for c in sweep.cells))
+        self.columns = list(dict.fromkeys(c.column for c in sweep.cells))
+        self.notes: list[str] = list(sweep.about.get("notes", []))
+        self.runs: dict[tuple[str, str], list[Measured]] = {}
+        self.rounds = sorted({c.config.rounds for c in sweep.cells})
+        for cell in sweep.cells:
+            runs = self.runs.setdefault((cell.method, cell.column), [])
+            if cell.identity in found:
+                runs.append(found[cell.identity])
+
+    def __getitem__(self, key: tuple[str, str]) -> list[Measured]:
+        return self.runs.get(key, [])
+
+    def footnotes(self) -> list[str]:
+        """What made the numbers: hardware, versions, commits, seeds."""
+        runs = [r for each in self.runs.values() for r in each]
+        if not runs:
+            return [*self.notes, "Nothing measured yet."]
+        devices = sorted({str(r.facts.get("device", "?")) for r in runs})
+        torches = sorted({str(r.facts.get("versions", {}).get("torch", "?")) for r in runs})
+        commits = sorted({str(r.facts["commit"])[:10] for r in runs if r.facts.get("commit")})
+        seeds = sorted({r.config.seed for r in runs})
+        made = f"Measured on {', '.join(devices)} with torch {', '.join(torches)}"
+        made += f", commit {', '.join(commits)}" if commits else ""
+        return [*self.notes, f"{made}; {'seeds' if len(seeds) > 1 else 'seed'} {', '.join(map(str, seeds))}."]
+
+
+def last(run: Measured) -> float:
+    """Accuracy of the last round, in per cent."""
+    return 100 * run.accuracies[-1]
+
+
+def last_ten(run: Measured) -> float:
+    """Mean accuracy of the last ten evaluated rounds, in per cent."""
+    return 100 * statistics.fmean(run.accuracies[-10:])
+
+
+def spread(values: Sequence[float], digits: int = 2) -> str:
+    """Mean, and the standard deviation over seeds where there are several; blank without values."""
+    if not values:
+        return ""
+    mean = f"{statistics.fmean(values):.{digits}f}"
+    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.{digits}f}"
+
+
+def signed(ours: Sequence[float], paper: float | None, digits: int = 2) -> str:
+    """Ours less the paper's."""
+    return "" if not ours or paper is None else f"{statistics.fmean(ours) - paper:+.{digits}f}"
+
+
+def number(value: Any, form: str = "g") -> str:
+    return "" if value is None else str(value) if isinstance(value, str) else f"{value:{form}}"
+
+
+def paper_accuracy(column: str, method: str) -> tuple[float | None, float | None]:
+    """The printed accuracy and its half-width."""
+    who, _, task = column.partition(" ")
+    block = published()["accuracy"].get(who, {})
+    if task not in block.get("columns", ()) or method not in block:
+        return None, None
+    k = block["columns"].index(task)
+    return block[method][k], block[f"{method}_pm"][k]
+
+
+def accuracy(grid: Grid, title: str, compact: bool = False) -> list[Table]:
+    if compact:
+        return [_compact(grid, title)]
+    out = []
+    for column in grid.columns:
+        rows = []
+        for method in grid.methods:
+            runs, (paper, width) = grid[method, column], paper_accuracy(column, method)
+            ours = [last(r) for r in runs]
+            printed = "" if paper is None else f"{paper:.2f} ± {width:.2f}"
+            rows.append([method, spread(ours), spread([last_ten(r) for r in runs]), printed, signed(ours, paper)])
+        header = ["method", "last round", "mean of last ten", "paper", "last − paper"]
+        out.append(Table(f"{title}: {column}", header, rows))
+    return [*out[:-1], Table(out[-1].title, out[-1].header, out[-1].rows, grid.footnotes())]
+
+
+def _compact(grid: Grid, title: str) -> Table:
+    """One table: a column's cell is our last round and, in brackets, how far it is from the paper's."""
+    rows = []
+    for method in grid.methods:
+        cells = []
+        for column in grid.columns:
+            ours = [last(r) for r in grid[method, column]]
+            difference = signed(ours, paper_accuracy(column, method)[0])
+            cells.append(f"{spread(ours)} ({difference})" if difference else spread(ours))
+        rows.append([method, *cells])
+    how = "In brackets: the difference from the paper's number, in points."
+    return Table(title, ["method", *grid.columns], rows, [how, *grid.footnotes()])
+
+
+def hits(runs: Sequence[Measured], target: float) -> list[Reached]:
+    return [hit for r in runs if (hit := reached(r.history, target)) is not None]
+
+
+def rounds_cell(runs: Sequence[Measured], target: float) -> str:
+    """The mean round over seeds; a dash where no seed got there, a share where only some did."""
+    if not runs:
+        return ""
+    found = hits(runs, target)
+    if not found:
+        return "-"
+    partly = "" if len(found) == len(runs) else f" ({len(found)}/{len(runs)})"
+    return f"{statistics.fmean(h.round for h in found):.0f}{partly}"
+
+
+def rounds(grid: Grid, title: str) -> list[Table]:
+    out = []
+    for column in grid.columns:
+        who, _, task = column.partition(" ")
+        block = published()["rounds_to"].get(who, {"columns": []})
+        goals = [
+            (k, int(c.rpartition(" to ")[2])) for k, c in enumerate(block["columns"]) if c.startswith(f"{task} to ")
+        ]
+        rows = []
+        for method in grid.methods:
+            cells = []
+            for k, goal in goals:
+                printed = block[method][k] if method in block else None
+                cells += [rounds_cell(grid[method, column], goal / 100), number(printed)]
+            rows.append([method, *cells])
+        header = ["method", *(word for _, g in goals for word in (f"to {g}%", "paper"))]
+        out.append(Table(f"{title}: {column}", header, rows))
+    return [*out[:-1], Table(out[-1].title, out[-1].header, out[-1].rows, grid.footnotes())]
+
+
+def communication(grid: Grid, title: str) -> list[Table]:
+    column, printed = grid.columns[0], published()["communication"]
+    spent = {m: hits(grid[m, column], TARGET) for m in grid.methods}
+    real = {m: statistics.fmean(h.bytes for h in found) for m, found in spent.items() if found}
+    counted, full = {}, {}
+    for m in real:
+        run = grid[m, column][0]
+        method = make_algorithm(run.config.algorithm, run.config.algorithm_options)
+        counted[m] = real[m] * paper_vectors(method) / (len(method.up) + len(method.down))
+        full[m] = real[m] * run.facts.get("parameters_full", 1) / run.facts.get("parameters", 1)
+    rows = []
+    for m in grid.methods:
+        relative = [f"{v[m] / v['FedAvg']:.2f}" if m in v and "FedAvg" in v else "" for v in (real, counted)]
+        sizes = [human_bytes(v[m]) if m in v else "" for v in (real, full)]
+        rows.append([m, rounds_cell(grid[m, column], TARGET), *sizes, *relative, number(printed.get(m), ".2f")])
+    header = ["method", "rounds", "bytes", "bytes, full model", "× FedAvg", "× FedAvg, paper's count", "paper"]
+    note = "The paper counts FedCM and MoFedSAM as double both ways; they send one vector up and receive two."
+    return [Table(title, header, rows, [note, *grid.footnotes()])]
+
+
+def wallclock(grid: Grid, title: str) -> list[Table]:
+    column, printed = grid.columns[0], published()["seconds_per_round"]
+    block = published()["rounds_to"]["10%-of-100"]
+    k = block["columns"].index("cifar10.pathological-3 to 74")
+    rows, packed = [], 1
+    for m in grid.methods:
+        runs = grid[m, column]
+        packed = max([packed, *(int(r.facts.get("packed", 1)) for r in runs)])
+        train = [statistics.median(r.curve["seconds_train"]) for r in runs]
+        evaluate = [statistics.median(r.curve["seconds_eval"]) for r in runs]
+        paper, goal = printed.get(m), block[m][k]
+        faster = f"{paper / statistics.fmean(train):.1f}×" if train and paper else ""
+        found = hits(runs, TARGET)
+        total = f"{statistics.fmean(h.seconds for h in found):.1f}" if found else "-" if runs else ""
+        paper_total = f"{paper * goal:.0f}" if paper and isinstance(goal, int) else "-"
+        rows.append([m, spread(train, 3), spread(evaluate, 3), number(paper, ".2f"), faster, total, paper_total])
+    header = ["method", "s/round", "evaluation", "paper s/round", "faster by", "s to 74%", "paper s to 74%"]
+    notes = ["Medians over rounds, training and evaluation apart; the paper timed an A100, scoring included."]
+    if packed > 1:
+        notes.append(f"Up to {packed} runs advanced in one batch; each is charged its share of the time.")
+    return [Table(title, header, rows, [*notes, *grid.footnotes()])]
+
+
+def ablation(grid: Grid, title: str) -> list[Table]:
+    printed, column = published()["ablation"], grid.columns[0]
+    rows = []
+    for name in grid.methods:
+        runs = grid[name, column]
+        marks = ["✓" if part in name else "" for part in ("dynamic", "sam", "correction")]
+        ours = [last(r) for r in runs]
+        ten = spread([last_ten(r) for r in runs])
+        paper = printed.get(name)
+        rows.append([name, *marks, spread(ours), ten, number(paper, ".2f"), signed(ours, paper)])
+    header = ["parts", "regulariser", "SAM", "correction", "last round", "mean of last ten", "paper", "last − paper"]
+    return [Table(title, header, rows, grid.footnotes())]
+
+
+def sensitivity(grid: Grid, title: str) -> list[Table]:
+    method = grid.methods[0]
+    runs = {c: grid[method, c] for c in grid.columns}
+    rows = [[c, spread([last(r) for r in found]), spread([last_ten(r) for r in found])] for c, found in runs.items()]
+    return [Table(title, ["setting", "last round", "mean of last ten"], rows, grid.footnotes())]
+
+
+def flatness(grid: Grid, title: str) -> list[Table]:
+    printed = published()["flatness"]
+    pairs = [(m, c) for m in grid.methods for c in grid.columns]
+
+    def drift(run: Measured) -> float:
+        return statistics.fmean(d for d in run.curve["drift"][-10:] if d is not None)
+
+    def of_hessian(name: str) -> Callable[[Measured], float | None]:
+        return lambda run: run.facts.get("hessian", {}).get(name)
+
+    rows = []
+    for name, paper, value in (
+        ("client drift", "client_drift", drift),
+        ("Hessian, top eigenvalue", "hessian_top_eigenvalue", of_hessian("top")),
+        ("Hessian, trace", "hessian_trace", of_hessian("trace")),
+    ):
+        cells = []
+        for m, c in pairs:
+            ours = [v for r in grid[m, c] if (v := value(r)) is not None]
+            wanted = f"{m} {c.rpartition('.dirichlet')[1].lstrip('.')}{c.rpartition('.dirichlet')[2]}"
+            k = printed["columns"].index(wanted) if wanted in printed["columns"] else None
+            digits = 3 if paper == "client_drift" else 1
+            cells += [spread(ours, digits), number(None if k is None else printed[paper][k])]
+        rows.append([name, *cells])
+    header = ["", *(word for m, c in pairs for word in (f"{m} {c.rpartition(' ')[2].partition('.')[2]}", "paper"))]
+    note = "Client drift: the mean squared distance of a client's model from the global one, over the last ten rounds."
+    return [Table(title, header, rows, [note, *grid.footnotes()])]
+
+
+def curves(grid: Grid, title: str, smooth: Smooth, window: int) -> list[Table]:
+    out = []
+    for column in grid.columns:
+        lengths = [len(r.accuracies) for m in grid.methods for r in grid[m, column]]
+        steps = max(lengths, default=0)
+        at = sorted({max(1, steps * k // 8) for k in range(1, 9)}) if steps else []
+        rows = []
+        for m in grid.methods:
+            smoothed = [smooth(100 * np.array(r.accuracies), window) for r in grid[m, column]]
+            cells = [spread([float(s[min(t, len(s)) - 1]) for s in smoothed]) for t in at]
+            rows.append([m, *cells])
+        if at:
+            out.append(Table(f"{title}: {column}", ["method", *(f"evaluation {t}" for t in at)], rows))
+    return out or [Table(title, ["method"], [[m] for m in grid.methods], grid.footnotes())]

@@ -1,0 +1,162 @@
+"""Working through a list of runs in a folder: what is done is skipped, what was begun goes on, others may help."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fedsmoo.core import FedsmooError
+from fedsmoo.engines.batched import Batched
+from fedsmoo.experiment.checkpoint import DiskError
+from fedsmoo.experiment.claim import Claim, claim
+from fedsmoo.experiment.conduct import Run
+from fedsmoo.experiment.config import Config
+from fedsmoo.experiment.loop import Record
+from fedsmoo.experiment.pack import Pack, assemble_pack, packable
+from fedsmoo.experiment.resolve import assemble
+from fedsmoo.experiment.runfolder import CONFIG, FAILED, SUMMARY, read_json
+from fedsmoo.experiment.sweep import run_name
+
+PAUSE = 0.5  # seconds between looks at what others do
+
+
+@dataclass(frozen=True)
+class Orders:
+    """How to work."""
+
+    pack: int = 1  # runs that may advance in one batch
+    keep: bool = False  # keep the checkpoints of finished runs
+    retry: bool = False  # try failed runs again
+    wait: bool = True  # wait for what others are at, to take over if they die
+    every: int | None = None
+    watch: Callable[[Config, Record], Any] = lambda config, record: None
+    finished: Callable[[Config, Path, dict[str, Any]], Any] = lambda config, folder, summary: None
+    failed: Callable[[Config, Path, str], Any] = lambda config, folder, reason: None
+    begun: Callable[[Config, int], Any] = lambda config, rounds: None
+    stop: Callable[[], bool] = lambda: False
+
+
+@dataclass
+class Report:
+    """What came of it, by run folder."""
+
+    finished: list[Path] = field(default_factory=list)
+    failed: dict[Path, str] = field(default_factory=dict)
+    left: list[Path] = field(default_factory=list)
+
+
+def state(folder: Path) -> str:
+    """``finished``, ``failed``, ``begun`` or ``new``."""
+    for name, word in ((SUMMARY, "finished"), (FAILED, "failed"), (CONFIG, "begun")):
+        if (folder / name).is_file():
+            return word
+    return "new"
+
+
+def work(configs: Sequence[Config], root: Path, orders: Orders) -> Report:
+    """Carry out every config in its folder below ``root``; returns when all are done or ``stop`` says so."""
+    root.mkdir(parents=True, exist_ok=True)
+    places = {root / run_name(c): c for c in configs}
+    tried: set[Path] = set()
+
+    def open_runs() -> list[Path]:
+        closed = ("finished",) if orders.retry else ("finished", "failed")
+        return [p for p in places if state(p) not in closed and not (state(p) == "failed" and p in tried)]
+
+    while (todo := open_runs()) and not orders.stop():
+        batch = take(todo, places, root, orders)
+        if batch:
+            tried.update(batch)
+            try:
+                carry_out({p: places[p] for p in batch}, orders)
+            finally:
+                for held in batch.values():
+                    held.release()
+        elif orders.wait:
+            time.sleep(PAUSE)
+        else:
+            break
+    report = Report()
+    for path in places:
+        word = state(path)
+        if word == "failed":
+            report.failed[path] = read_json(path / FAILED).get("error", "")
+        else:
+            (report.finished if word == "finished" else report.left).append(path)
+    return report
+
+
+def take(todo: Sequence[Path], places: dict[Path, Config], root: Path, orders: Orders) -> dict[Path, Claim]:
+    """Claim the first run nobody is at, and up to ``pack`` that may share its batch."""
+    batch: dict[Path, Claim] = {}
+    for path in todo:
+        if len(batch) >= max(orders.pack, 1):
+            break
+        if batch and not packable([*(places[p] for p in batch), places[path]]):
+            continue
+        held = claim(path, root)
+        if held is None:
+            continue
+        if state(path) == "finished":  # somebody finished it in between
+            held.release()
+            continue
+        batch[path] = held
+    return batch
+
+
+def carry_out(batch: dict[Path, Config], orders: Orders) -> None:
+    """One run, or several in one batch; a failed one is noted in its folder, and does not stop the others."""
+    if len(batch) > 1:
+        try:
+            if together(batch, orders):
+                return
+        except DiskError:
+            raise
+        except FedsmooError:
+            pass  # one of them failed: alone, each goes on from its last checkpoint, and the culprit is found
+    for path, config in batch.items():
+        if state(path) == "finished" or orders.stop():
+            continue
+        run = open_run(path, config)
+        orders.begun(config, len(run.simulation.history))
+        try:
+            run.simulation.run(run.after(partial(orders.watch, config), orders.stop, orders.every))
+            conclude(run, path, orders, packed=1)
+        except DiskError:
+            raise
+        except FedsmooError as e:
+            run.folder.fail(e)
+            orders.failed(config, path, str(e))
+
+
+def open_run(path: Path, config: Config) -> Run:
+    if state(path) == "new":
+        return Run.begin(config, path, assemble(config))
+    return Run.reopen(path, config.device)
+
+
+def together(batch: dict[Path, Config], orders: Orders) -> bool:
+    """Several runs in one batch; whether the engine could do that."""
+    simulations = assemble_pack(list(batch.values()))
+    if not all(isinstance(s.engine, Batched) for s in simulations):
+        return False
+    runs = []
+    for (path, config), simulation in zip(batch.items(), simulations, strict=True):
+        begin = state(path) == "new"
+        runs.append(Run.begin(config, path, simulation) if begin else Run.reopen(path, simulation=simulation))
+        orders.begun(config, len(simulation.history))
+    callbacks = [r.after(partial(orders.watch, r.config), orders.stop, orders.every) for r in runs]
+    Pack([r.simulation for r in runs]).run(callbacks)
+    for run in runs:
+        conclude(run, run.folder.path, orders, packed=len(runs))
+    return True
+
+
+def conclude(run: Run, path: Path, orders: Orders, packed: int) -> None:
+    summary = run.finish(orders.keep, packed=packed)
+    if summary is not None:
+        orders.finished(run.config, path, summary)
