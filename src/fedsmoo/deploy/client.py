@@ -1,0 +1,117 @@
+"""A client's part of a federation, without a network: one request in, one answer out."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedsmoo.core import Algorithm, FedsmooError, Round, Vectors
+from fedsmoo.data.augment import draws as augmentation_draws
+from fedsmoo.data.dataset import Dataset
+from fedsmoo.data.plan import make_plan
+from fedsmoo.data.sources import load
+from fedsmoo.deploy.store import ClientStore
+from fedsmoo.engines.base import Setup
+from fedsmoo.engines.serial import train_client
+from fedsmoo.engines.task import SampleLoss, cross_entropy
+from fedsmoo.experiment.config import Config
+from fedsmoo.experiment.resolve import make_clients, make_setup
+from fedsmoo.models import FlatModel, make_module, wrap
+
+
+@functools.lru_cache(maxsize=1)
+def _whole(dataset: str, path: str | None, seed: int) -> Dataset:
+    return load(dataset, path, seed)
+
+
+def whole(config: Config) -> Dataset:
+    """The data set that the settings name."""
+    return _whole(config.dataset, config.data, config.seed)
+
+
+def share_of(client: int, config: Config) -> Dataset:
+    """A client's share of a public data set, by the partition in the settings: for trying things out."""
+    data = whole(config)
+    shares = make_clients(config, data)
+    if not 0 <= client < len(shares):
+        raise FedsmooError(f"there is no client {client}: the settings divide the data among {len(shares)} clients")
+    index = torch.from_numpy(shares[client])
+    return replace(data, x_train=data.x_train[index], y_train=data.y_train[index], natural=None)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a federation trains, beside its settings. Client and server must be given the same.
+
+    ``data(client, config)`` returns a client's own samples as a ``Dataset`` and is called on its node; ``test(config)``
+    returns the server's test data; ``model(config, data)`` makes a module instead of the settings' ``model``.
+    """
+
+    data: Callable[[int, Config], Dataset] = share_of
+    test: Callable[[Config], Dataset] = whole
+    model: Callable[[Config, Dataset], nn.Module] | None = None
+    algorithm: Algorithm | None = None
+    loss: SampleLoss = cross_entropy
+
+    def setup(self, config: Config, data: Dataset) -> Setup:
+        """The method, the model and the data, ready for training or evaluation."""
+        model: FlatModel | None = None
+        if (factory := self.model) is not None:
+            model = wrap(make_module(lambda: factory(config, data), config.seed), data)
+        return make_setup(config, data, self.algorithm, model, self.loss)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the server asks of a client in a round. ``known`` is the version of its vectors to go on from; 0: none."""
+
+    session: str
+    number: int
+    client: int
+    lr: float
+    share: float
+    known: int
+    down: Vectors
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a client sends back; ``version`` names the vectors it has kept meanwhile."""
+
+    up: Vectors
+    loss: float
+    drift: float
+    steps: int
+    samples: int
+    version: int
+
+
+def answer(config: Config, setup: Setup, request: Request, root: Path) -> Answer:
+    """Train one round, from the version of this client's vectors that the server knows, and keep the new version."""
+    algorithm, task, samples = setup.algorithm, setup.task, len(setup.task.data.x_train)
+    store = ClientStore(root, request.session, request.client)
+    down = request.down.map(lambda v: v.to(task.device))
+    if not algorithm.own or request.known == 0:
+        own = algorithm.first_contact(down)
+    else:
+        own = store.load(request.known, algorithm.own, task.model.layout.size).map(lambda v: v.to(task.device))
+    draw = augmentation_draws if task.augment else None
+    indices = {request.client: np.arange(samples)}
+    plan = make_plan(
+        config.seed, request.number, [request.client], indices, config.batch_size, config.epochs,  # type: ignore[arg-type]
+        config.local_steps, draw, config.batch_size,
+    )  # fmt: skip
+    steps = int(plan.steps[0])
+    rnd = Round(request.number, request.lr, steps, request.share)
+    w, me, up, loss = train_client(setup, down, own, plan, rnd)
+    version = request.number + 1
+    if algorithm.own:
+        store.save(version, me)
+        store.prune(below=request.known)
+    return Answer(up, loss.item(), (w - down.w).square().sum().item(), steps, samples, version)

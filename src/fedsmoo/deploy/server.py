@@ -1,0 +1,230 @@
+"""The server of a federation, without a network: whom to ask, what to make of the replies, and what to remember."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+import uuid
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save
+
+from fedsmoo.core import FedsmooError, Round, Vectors
+from fedsmoo.core.streams import stream
+from fedsmoo.data.cohort import cohort
+from fedsmoo.deploy.client import Answer
+from fedsmoo.deploy.judge import Expectation, Proportion, Reply, judge, steps_of
+from fedsmoo.deploy.settings import Federation, server_folder
+from fedsmoo.deploy.store import ServerStore, on_host
+from fedsmoo.deploy.wire import Refusal, wire_of
+from fedsmoo.engines.base import Outcome, Setup, Sums
+from fedsmoo.experiment.checkpoint import write_durably
+from fedsmoo.experiment.config import Config
+
+ROUNDS, MODEL = "rounds.jsonl", "model.safetensors"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What happened in a round."""
+
+    round: int  # counted from 1
+    cohort: list[int]
+    accepted: list[int]
+    refused: dict[int, str]  # client -> why its reply was left out
+    lr: float
+    train_loss: float | None
+    drift: float | None
+    test_accuracy: float | None
+    test_loss: float | None
+    skipped: str | None  # why the round changed nothing
+    seconds: float
+
+    @property
+    def reasons(self) -> dict[str, int]:
+        """How many replies were left out for which reason."""
+        kinds = [text.partition(":")[0] for text in self.refused.values()]
+        return {kind: kinds.count(kind) for kind in sorted(set(kinds))}
+
+
+class Coordinator:
+    """The state of a federation and its rounds. Saved after every round; made anew, it goes on where it was."""
+
+    def __init__(self, config: Config, federation: Federation, setup: Setup) -> None:
+        self.config, self.federation, self.setup = config, federation, setup
+        self.folder = server_folder(federation)
+        self.store = ServerStore(self.folder)
+        self.wire, self.began = wire_of(setup.algorithm), time.perf_counter()
+        task = setup.task
+        self.server = setup.algorithm.init(task.model.initial().to(task.device, task.dtype))
+        self.session = f"{federation.name}-{uuid.uuid4().hex[:12]}"
+        self.number = 0
+        self.known: dict[int, int] = {}  # client -> version of its vectors that the server has used
+        self.counts: dict[int, dict[str, int]] = {}  # client -> reason -> how often
+        self.proportion = Proportion(federation.norm_bound)
+        self._reload()
+
+    # -- memory
+
+    def _reload(self) -> None:
+        """Go on from what is on the disk, if anything is."""
+        found = self.store.load()
+        if found is None:
+            return
+        server, facts = found
+        now, then = ({k: v for k, v in c.items() if k != "rounds"} for c in (self.plain_config(), facts["config"]))
+        if now != then:
+            changed = ", ".join(k for k in now if now[k] != then.get(k))
+            raise FedsmooError(f"{self.folder} holds a federation with other settings ({changed}): choose another name")
+        if {n: v.shape for n, v in server.items()} != {n: v.shape for n, v in self.server.items()}:
+            raise FedsmooError(f"{self.folder} holds a federation of another method or model: choose another name")
+        device = self.setup.task.device
+        self.server = Vectors(**{n: getattr(server, n).to(device) for n in self.server.names()})
+        self.session, self.number = facts["session"], facts["number"]
+        self.known = {int(c): v for c, v in facts["known"].items()}
+        self.counts = {int(c): v for c, v in facts["counts"].items()}
+        self.proportion = Proportion(self.federation.norm_bound, facts["usual"])
+        self._forget_later_rounds()
+
+    def plain_config(self) -> dict[str, Any]:
+        """The settings as JSON gives them back."""
+        return json.loads(json.dumps(self.config.to_dict()))
+
+    def save(self) -> None:
+        facts = {
+            "session": self.session,
+            "number": self.number,
+            "known": self.known,
+            "counts": self.counts,
+            "usual": self.proportion.usual,
+            "config": self.plain_config(),
+        }
+        self.store.save(self.server, facts)
+
+    def _forget_later_rounds(self) -> None:
+        """A report may have been written just before a crash, and its round not: drop it."""
+        path = self.folder / ROUNDS
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        write_durably(path, "".join(line + "\n" for line in lines[: self.number]).encode())
+
+    # -- a round
+
+    @property
+    def finished(self) -> bool:
+        return self.number >= self.config.rounds
+
+    @property
+    def lr(self) -> float:
+        return self.config.lr * self.config.lr_decay**self.number
+
+    def draw(self, available: Collection[int]) -> list[int]:
+        """The cohort of this round: the simulation's, with clients that are away replaced by others that are there."""
+        c = self.config
+        drawn = cohort(c.seed, self.number, c.clients, min(c.cohort, c.clients), c.sampling)
+        here = [i for i in drawn if i in available]
+        spare = sorted(set(available) - set(drawn))
+        stream(c.seed, "substitutes", self.number).shuffle(spare)
+        return sorted(here + spare[: len(drawn) - len(here)])
+
+    def sent(self) -> Vectors:
+        """What every client of the cohort receives."""
+        return self.setup.algorithm.sent(self.server)
+
+    def expectation(self, client: int, samples: int) -> Expectation:
+        task = self.setup.task
+        return Expectation(
+            self.session, self.number, client, samples, steps_of(self.config, samples),
+            tuple(self.setup.algorithm.up), task.model.layout.size, task.dtype, self.wire,
+        )  # fmt: skip
+
+    def judge(self, client: int, samples: int, reply: Reply) -> Answer:
+        """A client's answer, or a ``Refusal``."""
+        return judge(reply, self.expectation(client, samples))
+
+    def close(self, asked: list[int], answers: Mapping[int, Answer], refused: Mapping[int, Refusal]) -> Report:
+        """End the round: leave out what is out of proportion, aggregate the rest, remember, report."""
+        refused = dict(refused)
+        for client in set(asked) - set(answers) - set(refused):
+            refused[client] = Refusal("missing", "no reply in time")
+        if self.federation.norm_bound and answers:
+            sizes = self.proportion.sizes(answers, self.sent(), self.wire)
+            refused.update(self.proportion.outliers(sizes))
+            self.proportion = self.proportion.learn(sizes)
+        good = {c: answers[c] for c in sorted(answers) if c not in refused}
+        need = self.federation.min_replies or math.ceil(len(asked) / 2) or 1
+        outcome, skipped = None, None
+        if len(good) < need:
+            skipped = f"{len(good)} good replies, {need} needed"
+        else:
+            outcome = self._mean(good)
+            skipped = self._aggregate(good, outcome)
+        return self._conclude(asked, good, refused, outcome, skipped)
+
+    def _mean(self, good: Mapping[int, Answer]) -> Outcome:
+        """The mean in the order of the clients, as the serial engine adds."""
+        task = self.setup.task
+        sizes = np.array([a.samples if self.config.weighted else 1 for a in good.values()], float)
+        sums = Sums()
+        for weight, a in zip((sizes / sizes.sum()).tolist(), good.values(), strict=True):
+            loss, drift = (torch.tensor(x, dtype=task.dtype, device=task.device) for x in (a.loss, a.drift))
+            sums.add(a.up.map(lambda v, weight=weight: weight * v.to(task.device)), loss, drift)  # type: ignore[misc]
+        return sums.outcome(len(good))
+
+    def _aggregate(self, good: Mapping[int, Answer], outcome: Outcome) -> str | None:
+        """The server's step, unless it would leave the numbers; then why not."""
+        steps = float(np.mean([a.steps for a in good.values()]))
+        rnd = Round(self.number, self.lr, steps, len(good) / self.config.clients)
+        server = self.setup.algorithm.aggregate(self.server, outcome.mean, rnd)
+        if not all(bool(torch.isfinite(v).all()) for _, v in server.items()):
+            return "the server's vectors would no longer be finite: try a smaller lr or, for FedSMOO, a larger beta"
+        self.server = server
+        if self.setup.algorithm.own:
+            self.known.update(dict.fromkeys(good, self.number + 1))
+        return None
+
+    def _conclude(
+        self,
+        asked: list[int],
+        good: Mapping[int, Answer],
+        refused: Mapping[int, Refusal],
+        outcome: Outcome | None,
+        skipped: str | None,
+    ) -> Report:
+        for client, why in refused.items():
+            mine = self.counts.setdefault(client, {})
+            mine[why.reason] = mine.get(why.reason, 0) + 1
+            if why.reason == "lost state" and self.federation.lost_state == "restart":
+                self.known.pop(client, None)
+        lr, self.number = self.lr, self.number + 1
+        accuracy = loss = None
+        if self.number % self.config.eval_every == 0 or self.finished:
+            accuracy, loss = self.setup.task.evaluate(self.server.w)
+        now = time.perf_counter()
+        report = Report(
+            self.number, asked, list(good), {c: str(r) for c, r in sorted(refused.items())}, lr,
+            outcome.loss if outcome else None, outcome.drift if outcome else None, accuracy, loss, skipped,
+            now - self.began,
+        )  # fmt: skip
+        self.began = now
+        self._write(report)
+        self.save()
+        if self.finished:
+            self._export()
+        return report
+
+    def _write(self, report: Report) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / ROUNDS).open("a", encoding="utf-8") as f:
+            f.write(json.dumps(asdict(report)) + "\n")
+
+    def _export(self) -> Path:
+        """The trained model under its module's own names."""
+        state = {n: on_host(v) for n, v in self.setup.task.model.state_dict(self.server.w).items()}
+        write_durably(self.folder / MODEL, save(state))
+        return self.folder / MODEL

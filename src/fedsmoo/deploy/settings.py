@@ -1,0 +1,96 @@
+"""The settings of a federation: those of any run, and a few that only a network needs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedsmoo.core import FedsmooError
+from fedsmoo.core.errors import unknown
+from fedsmoo.deploy.store import checked_name
+from fedsmoo.experiment.config import FIELDS, Config, checked, setting
+
+LOST = ("refuse", "restart")
+
+
+@dataclass(frozen=True)
+class Federation:
+    """How a federation is run, beside what it trains."""
+
+    name: str = setting("federation", "names the federation; a server started again under it goes on")
+    server_folder: str = setting("", "where the server keeps its state (default: a folder in FLWR_HOME)")
+    state_folder: str = setting("", "where clients keep their vectors; a node's own setting goes first")
+    min_replies: int = setting(0, "good replies below which a round is skipped (0: half of the cohort)")
+    norm_bound: float = setting(100.0, "a reply this many times larger than the median is left out (0: never)")
+    round_timeout: float = setting(600.0, "seconds to wait for the replies of a round")
+    wait: float = setting(600.0, "seconds to wait for the first cohort to be there")
+    lost_state: str = setting("refuse", "a client that lost its vectors: leave it out, or let it start anew", LOST)
+
+    def __post_init__(self) -> None:
+        for name, value in dataclasses.asdict(self).items():
+            object.__setattr__(self, name, checked(type(self), name, value))
+        checked_name(self.name)
+        for name in ("round_timeout", "wait"):
+            if not getattr(self, name) > 0:
+                raise FedsmooError(f"{name.replace('_', '-')} is {getattr(self, name)}, but must be above 0")
+        if self.min_replies < 0 or self.norm_bound < 0:
+            raise FedsmooError("min-replies and norm-bound must not be negative")
+
+
+def home() -> Path:
+    """The folder in which Flower, and so we, keep things."""
+    return Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
+
+
+def server_folder(federation: Federation) -> Path:
+    return Path(federation.server_folder or home() / "fedsmoo" / federation.name)
+
+
+def state_folder(node: Mapping[str, Any], run: Mapping[str, Any]) -> Path:
+    """Where a node keeps clients' vectors: its own setting, else the run's, else a folder in ``FLWR_HOME``."""
+    return Path(str(node.get("state-folder") or run.get("state-folder") or home() / "fedsmoo-clients"))
+
+
+def parse(values: Mapping[str, Any]) -> tuple[Config, Federation]:
+    """The settings in an app's run config: ``local-epochs = 1``, ``algorithm-options.r = 0.1``; "" is not given.
+
+    >>> config, federation = parse({"algorithm": "feddyn", "algorithm-options.beta": 5.0, "min-replies": 2})
+    >>> config.algorithm_options, federation.min_replies
+    ({'beta': 5.0}, 2)
+    """
+    own = {f.name for f in dataclasses.fields(Federation)}
+    settings: dict[str, Any] = {}
+    extra: dict[str, Any] = {}
+    for key, value in values.items():
+        if value == "":
+            continue
+        name, _, option = key.partition(".")
+        name = name.replace("-", "_")
+        if name in own:
+            extra[name] = value
+        elif name in FIELDS and option:
+            settings.setdefault(name, {})[option.replace("-", "_")] = value
+        elif name in FIELDS:
+            settings[name] = value
+        else:
+            raise unknown("setting in the app's config", key, [n.replace("_", "-") for n in [*FIELDS, *own]])
+    return Config(**settings), Federation(**extra)
+
+
+def to_json(config: Config) -> str:
+    """A config as it travels to clients."""
+    return json.dumps({k: v for k, v in config.to_dict().items() if v is not None})
+
+
+def from_json(text: str) -> Config:
+    """A config that came from the server; it may name what is installed, but not point at files to be run."""
+    config = Config(**json.loads(text))
+    for kind in ("algorithm", "model"):
+        if ":" in getattr(config, kind):
+            raise FedsmooError(f"a federation cannot take its {kind} from a file: give it to client_app and server_app")
+    return config

@@ -1,0 +1,92 @@
+"""Vectors as arrays for a wire, and back with suspicion: names, types, shapes and bytes are checked before use."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsmoo.algorithms.wired import BLOCK, Wired, int8_codes, int8_values
+from fedsmoo.core import Algorithm, Vectors
+
+SCALE = ".scale"
+
+
+class Refusal(Exception):
+    """Why something that arrived is left out: a short reason to count, and a detail to read."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(f"{reason}: {detail}" if detail else reason)
+        self.reason, self.detail = reason, detail
+
+
+def wire_of(algorithm: Algorithm) -> str:
+    """How a method's vectors travel: exact, fp16 or int8."""
+    return algorithm.kind if isinstance(algorithm, Wired) else "exact"
+
+
+def to_arrays(vectors: Vectors, wire: str) -> dict[str, np.ndarray]:
+    """Named arrays of what travels. Vectors that a ``Wired`` method rounded lose nothing here."""
+    out: dict[str, np.ndarray] = {}
+    for name, v in vectors.items():
+        v = v.detach().cpu()
+        if wire == "exact":
+            out[name] = v.numpy()
+        elif wire == "fp16":
+            out[name] = v.to(torch.float16).numpy()
+        else:
+            codes, scale = int8_codes(v)
+            out[name] = codes.to(torch.int8).numpy()
+            out[name + SCALE] = scale.contiguous().view(torch.int16).numpy()  # numpy has no bfloat16: its bits
+    return out
+
+
+def expected(names: tuple[str, ...], size: int, dtype: torch.dtype, wire: str) -> dict[str, tuple[np.dtype, int]]:
+    """The type and length of every array that should arrive."""
+    if wire == "int8":
+        codes = {n: (np.dtype(np.int8), size) for n in names}
+        return codes | {n + SCALE: (np.dtype(np.int16), -(-size // BLOCK)) for n in names}
+    kind = np.dtype(np.float16) if wire == "fp16" else torch.empty(0, dtype=dtype).numpy().dtype
+    return dict.fromkeys(names, (kind, size))
+
+
+def from_arrays(raw: Mapping[str, bytes], names: tuple[str, ...], size: int, dtype: torch.dtype, wire: str) -> Vectors:
+    """The vectors in ``.npy`` bytes by name, or a :class:`Refusal`."""
+    want = expected(names, size, dtype, wire)
+    if set(raw) != set(want):
+        raise Refusal("wrong names", f"{sorted(raw)[:6]} instead of {sorted(want)}")
+    parts = {n: npy_array(n, raw[n], *want[n]) for n in want}
+    out = {n: _decode(parts, n, dtype, wire) for n in names}
+    for n, v in out.items():
+        if not bool(torch.isfinite(v).all()):
+            raise Refusal("not finite", f"{n} has NaN or infinite numbers")
+    return Vectors(**out)
+
+
+def _decode(parts: Mapping[str, np.ndarray], name: str, dtype: torch.dtype, wire: str) -> Tensor:
+    v = torch.from_numpy(parts[name])
+    if wire == "int8":
+        return int8_values(v.to(dtype), torch.from_numpy(parts[name + SCALE]).view(torch.bfloat16))
+    return v.to(dtype)
+
+
+def npy_array(name: str, data: bytes, dtype: np.dtype, length: int) -> np.ndarray:
+    """An array from ``.npy`` bytes whose header must say exactly what is expected, before anything is allocated."""
+    stream = io.BytesIO(data)
+    try:
+        major, _ = np.lib.format.read_magic(stream)
+        read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
+        shape, _, found = read(stream, max_header_size=1000)
+    except (ValueError, SyntaxError, TypeError, OverflowError) as e:
+        raise Refusal("unreadable bytes", f"{name}: {type(e).__name__}") from e
+    if found != dtype:
+        raise Refusal("wrong type", f"{name} is {found}, not {dtype}")
+    if shape != (length,):
+        raise Refusal("wrong shape", f"{name} is {shape}, not {(length,)}")
+    rest = len(data) - stream.tell()
+    if rest != length * dtype.itemsize:
+        raise Refusal("unreadable bytes", f"{name} has {rest} bytes, not {length * dtype.itemsize}")
+    return np.frombuffer(data, dtype, length, stream.tell()).copy()

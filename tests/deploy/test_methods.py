@@ -1,0 +1,92 @@
+"""Every method through Flower's messages, with client vectors in files, to the bits of the serial engine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="pip install 'fedsmoo[flower]'")
+
+from fedsmoo.algorithms import ALGORITHMS
+from fedsmoo.deploy.client import Recipe
+from fedsmoo.deploy.flower import FlowerStrategy, client_app
+from fedsmoo.deploy.server import Coordinator
+from fedsmoo.deploy.settings import Federation
+from fedsmoo.experiment.config import Config
+from fedsmoo.experiment.resolve import assemble
+from flwr.app import ArrayRecord
+
+from .fake import FakeGrid
+
+SMALL = Config(
+    dataset="digits", model="softmax", clients=6, cohort=3, rounds=3, local_epochs=1, batch_size=32, lr=0.05,
+    device="cpu", seed=2, engine="serial",
+)  # fmt: skip
+
+
+def federate(config: Config, tmp_path, recipe: Recipe | None = None, grid=None, **federation):
+    """Run what is left of a federation; returns its coordinator and its grid."""
+    recipe = recipe or Recipe()
+    federation = Federation(name="test", server_folder=str(tmp_path / "server"), **federation)
+    coordinator = Coordinator(config, federation, recipe.setup(config, recipe.test(config)))
+    grid = grid or FakeGrid(client_app(recipe), config.clients, {}, tmp_path / "state")
+    FlowerStrategy(coordinator).start(grid, ArrayRecord(), config.rounds - coordinator.number)
+    return coordinator, grid
+
+
+# Rounding touches what travels and what is kept: three methods cover every pattern of that.
+CASES = [(name, "exact") for name in ALGORITHMS] + [
+    (name, wire) for name in ("fedsmoo", "scaffold", "fedcm") for wire in ("fp16", "int8")
+]
+
+
+@pytest.mark.parametrize(("name", "wire"), CASES)
+def test_a_federation_is_the_serial_run(name, wire, tmp_path):
+    config = SMALL.replace(algorithm=name, wire=wire)
+    coordinator, _ = federate(config, tmp_path)
+    result = assemble(config).run()
+    for n, v in result.server.items():
+        assert torch.equal(v, getattr(coordinator.server, n)), n
+    state = {p.parent.name for p in (tmp_path / "state").rglob("*.safetensors")}
+    met = {str(i) for r in result.history for i in r.cohort}
+    assert state == (met if result.simulation.setup.algorithm.own else set())
+
+
+@pytest.mark.parametrize("change", [{"weighted": True}, {"relaxed": 0.1}, {"local_epochs": None, "local_steps": 2}])
+def test_options_too(change, tmp_path):
+    config = SMALL.replace(algorithm="fedsmoo", **change)
+    coordinator, _ = federate(config, tmp_path)
+    result = assemble(config).run()
+    assert all(torch.equal(v, getattr(coordinator.server, n)) for n, v in result.server.items())
+
+
+def test_augmented_images_too(tmp_path):
+    """Colour images that are flipped and cropped: every node draws what the simulation draws for its client."""
+
+    def images(config):
+        from fedsmoo.data.dataset import Dataset
+
+        x = (torch.arange(60 * 8 * 8 * 3).view(60, 8, 8, 3) * 37 % 251).to(torch.uint8)
+        y = torch.arange(60) % 3
+        return Dataset("dots", x, y, x[:9], y[:9], 3, (0.5,) * 3, (0.2,) * 3, augment=True)
+
+    def mine(client, config):
+        data = images(config)
+        return replace(data, x_train=data.x_train[client::4], y_train=data.y_train[client::4])
+
+    config = SMALL.replace(algorithm="fedsmoo", model="cnn_gn", clients=4, cohort=2, batch_size=8)
+    coordinator, _ = federate(config, tmp_path, Recipe(data=mine, test=images))
+    indices = [torch.arange(60)[i::4].numpy() for i in range(4)]
+    result = assemble(config, data=images(config), indices=indices).run()
+    assert all(torch.equal(v, getattr(coordinator.server, n)) for n, v in result.server.items())
+
+
+def test_a_method_of_ones_own(tmp_path):
+    from fedsmoo.algorithms import FedSMOO
+
+    config, recipe = SMALL.replace(algorithm="fedavg"), Recipe(algorithm=FedSMOO(r=0.3, beta=5.0))
+    coordinator, _ = federate(config, tmp_path, recipe)
+    result = assemble(config, FedSMOO(r=0.3, beta=5.0)).run()
+    assert torch.equal(result.server.s, coordinator.server.s)
