@@ -9,6 +9,8 @@ import torch
 
 pytest.importorskip("flwr", reason="pip install 'fedsmoo[flower]'")
 
+from flwr.app import ArrayRecord
+
 from fedsmoo.algorithms import ALGORITHMS
 from fedsmoo.deploy.client import Recipe
 from fedsmoo.deploy.flower import FlowerStrategy, client_app
@@ -16,7 +18,6 @@ from fedsmoo.deploy.server import Coordinator
 from fedsmoo.deploy.settings import Federation
 from fedsmoo.experiment.config import Config
 from fedsmoo.experiment.resolve import assemble
-from flwr.app import ArrayRecord
 
 from .fake import FakeGrid
 

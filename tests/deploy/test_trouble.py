@@ -12,12 +12,13 @@ import torch
 
 pytest.importorskip("flwr", reason="pip install 'fedsmoo[flower]'")
 
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+
 from fedsmoo.core import FedsmooError
 from fedsmoo.deploy.client import Recipe
 from fedsmoo.deploy.flower import FlowerStrategy, client_app
 from fedsmoo.deploy.server import Coordinator
 from fedsmoo.deploy.settings import Federation
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from .fake import FakeGrid
 from .replay import replayed, reports
@@ -86,7 +87,9 @@ BAD: dict[str, tuple[Callable[[Message], Message | list[Message] | None], str]] 
     "vector left out": (lambda r: edit(r, drop=("s_tilde",)), "wrong names"),
     "vector too many": (lambda r: edit(r, arrays={"x": r.content["up"]["w"]}), "wrong names"),
     "no vectors": (lambda r: edit(r, drop=("w", "s_tilde")), "wrong names"),
-    "not an array": (lambda r: edit(r, arrays={"w": Array("float32", (650,), "numpy.ndarray", b"x")}), "unreadable bytes"),
+    "not an array": (
+        lambda r: edit(r, arrays={"w": Array("float32", (650,), "numpy.ndarray", b"x")}), "unreadable bytes"
+    ),
     "a pickle": (
         lambda r: edit(r, arrays={"w": Array("object", (1,), "numpy.ndarray", b"\x80\x04K\x01.")}), "unreadable bytes"
     ),
