@@ -1,8 +1,8 @@
 """The report page, live: a small read-only server for one person's browser on the same machine.
 
 It answers ``GET`` and ``HEAD`` for two addresses, the page and its data, and nothing else: no path ever reaches the
-file system. A request whose ``Host`` is not the server's own is refused, so that no other site can read the page by naming
-it (DNS rebinding), and no header lets another origin read it.
+file system. A request whose ``Host`` is not the server's own is refused, so that no other site can read the page by
+naming it (DNS rebinding), and no header lets another origin read it.
 """
 
 from __future__ import annotations

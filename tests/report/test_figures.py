@@ -1,0 +1,90 @@
+"""Figures for papers: what is drawn is what was measured, at the size and in the fonts that were promised."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedsmoo.core.errors import FedsmooError
+from fedsmoo.report import figures
+from fedsmoo.report.curves import hanning
+from fedsmoo.report.figures import FIGURES, Look, write_figure
+from fedsmoo.report.gather import gather
+
+from .folders import accuracy, measurements, run_folder
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    root = tmp_path_factory.mktemp("runs")
+    made = [
+        run_folder(root, f"{a}-{seed}", a, seed, rounds=30, analysis=measurements(2.0) if seed == 0 else {})
+        for a in ("fedavg", "fedsmoo")
+        for seed in (0, 1)
+    ]
+    return gather(made)
+
+
+@pytest.fixture(scope="module")
+def grid(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    root = tmp_path_factory.mktemp("sweep")
+    runs = [run_folder(root, f"{lr}-{seed}", "fedavg", seed, 20, lr=lr) for lr in (0.5, 0.05, 10.0) for seed in (0, 1)]
+    return gather(runs)
+
+
+@pytest.mark.parametrize("name", [n for n in FIGURES if n != "sensitivity"])
+def test_every_figure_is_drawn(name: str, data: dict[str, Any], tmp_path: Path) -> None:
+    written = write_figure(name, data, tmp_path / f"{name}.png", Look())
+    picture = Image.open(written)
+    assert picture.width == round(3.25 * 300)  # a column, at 300 dots an inch
+    assert len(np.unique(np.asarray(picture.convert("L")))) > 10  # something is on it
+
+
+def test_curves_are_means_over_seeds_smoothed(data: dict[str, Any]) -> None:
+    figure = figures.curves(data, Look(smooth=5), "acc", "accuracy", 100)
+    line = next(li for li in figure.axes[0].lines if li.get_label() == "FedSMOO")
+    each = [np.array([100 * accuracy("fedsmoo", s, t, 30) for t in range(1, 31)]) for s in (0, 1)]
+    np.testing.assert_allclose(line.get_ydata(), np.mean([hanning(e, 5) for e in each], axis=0), rtol=1e-4)
+    styles = {li.get_linestyle() for li in figure.axes[0].lines} | {li.get_marker() for li in figure.axes[0].lines}
+    assert len(styles) == 4  # two lines told apart by dash and marker
+
+
+@pytest.mark.parametrize(("axis", "end"), [("rounds", 30), ("bytes", 90.0), ("seconds", 1.5)])
+def test_horizontal_axes(data: dict[str, Any], axis: str, end: float) -> None:
+    figure = figures.curves(data, Look(axis=axis), "acc", "accuracy")
+    assert figure.axes[0].lines[0].get_xdata()[-1] == pytest.approx(end)
+
+
+def test_sensitivity_orders_numbers_and_averages_seeds(grid: dict[str, Any], tmp_path: Path) -> None:
+    figure = figures.sensitivity(grid, Look())
+    assert [t.get_text() for t in figure.axes[0].get_xticklabels()] == ["0.05", "0.5", "10.0"]
+    line = figure.axes[0].containers[0].lines[0]
+    expected = 100 * np.mean([accuracy("fedavg", s, 20, 20) for s in (0, 1)])
+    np.testing.assert_allclose(np.asarray(line.get_ydata(), float), [expected] * 3, rtol=1e-4)
+    assert write_figure("sensitivity", grid, tmp_path / "s.svg", Look(over="lr")).stat().st_size > 1000
+
+
+def test_pdf_has_real_fonts_and_no_date(data: dict[str, Any], tmp_path: Path) -> None:
+    one = write_figure("accuracy", data, tmp_path / "one.pdf", Look()).read_bytes()
+    two = write_figure("accuracy", data, tmp_path / "two.pdf", Look()).read_bytes()
+    assert one == two
+    assert b"/Type3" not in one
+
+
+def test_what_cannot_be_drawn_is_said(data: dict[str, Any], grid: dict[str, Any], tmp_path: Path) -> None:
+    for name, runs, look, words in (
+        ("acuracy", data, Look(), "did you mean 'accuracy'"),
+        ("accuracy", data, Look(width="wide"), "unknown width"),
+        ("landscape", grid, Look(), "fedsmoo analyse landscape"),
+        ("landscape", data, Look(focus="nobody"), "unknown run with a landscape"),
+        ("spectrum", grid, Look(), "--density"),
+        ("sensitivity", data, Look(), "one setting that varies"),
+    ):
+        with pytest.raises(FedsmooError, match=words):
+            write_figure(name, runs, tmp_path / "x.png", look)
+    with pytest.raises(FedsmooError, match=r"end in \.pdf"):
+        write_figure("accuracy", data, tmp_path / "x.gif", Look())
