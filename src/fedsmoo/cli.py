@@ -15,6 +15,7 @@ from fedsmoo.commands.figure import figure
 from fedsmoo.commands.report import report
 from fedsmoo.commands.run import resume, run
 from fedsmoo.commands.serve import serve
+from fedsmoo.commands.runs import runs, show_ledger
 from fedsmoo.commands.sweep import sweep
 from fedsmoo.commands.table import app as results_app
 from fedsmoo.commands.table import table
@@ -31,6 +32,8 @@ app = typer.Typer(
 app.command("run", help="Train one method and keep the run in a folder.")(run)
 app.command("resume", help="Go on with a run that was stopped or killed.")(resume)
 app.command("sweep", help="Carry out a grid of runs: skip what is done, resume what is not.")(sweep)
+app.command("runs", help="Which runs there are, by an SQL condition.")(runs)
+app.command("ledger", help="What runs sent: vectors, bytes, the paper's count beside.")(show_ledger)
 app.command("table", help="The paper's tables, ours beside the printed numbers.")(table)
 app.command("compare", help="Train several methods on the same task and print a table.")(compare)
 app.command("report", help="Show run folders as one page that opens offline.")(report)

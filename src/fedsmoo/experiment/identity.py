@@ -14,6 +14,7 @@ from fedsmoo.experiment.resolve import make_algorithm, make_partition
 
 # Settings of the machine and of the report: they change where and how fast a run goes, not what it is.
 MACHINE = ("data", "target", *(n for n, f in FIELDS.items() if f.metadata["group"] == "machine" and n != "dtype"))
+NOTHING = object()
 
 
 def canonical(config: Config) -> dict[str, Any]:
@@ -24,6 +25,8 @@ def canonical(config: Config) -> dict[str, Any]:
     """
     values = {k: v for k, v in config.to_dict().items() if k not in MACHINE}
     values["local_epochs"] = config.epochs
+    if ":" not in config.algorithm:
+        values["algorithm"] = config.algorithm.lower()
     if config.precision == "bf16":  # coarse enough to be another experiment
         values["precision"] = config.precision
     with suppress(FedsmooError):  # a user's file that is not here: take the options as they were written
@@ -35,9 +38,26 @@ def canonical(config: Config) -> dict[str, Any]:
 
 
 def identity(config: Config) -> str:
-    """A short hash of what a run is: sixteen hexadecimal digits."""
-    text = json.dumps(canonical(config), sort_keys=True, default=str)
+    """A short hash of what a run is: sixteen hexadecimal digits.
+
+    Settings at their defaults are left out, so that a new setting does not rename the runs of before.
+    """
+    values = canonical(config)
+    kept = {k: v for k, v in values.items() if v != DEFAULTS.get(k, NOTHING) and k != "algorithm_options"}
+    plain = make_options(config.algorithm)
+    kept["algorithm_options"] = {k: v for k, v in values["algorithm_options"].items() if v != plain.get(k)}
+    text = json.dumps(kept, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def make_options(algorithm: str) -> dict[str, Any]:
+    """A method's hyper-parameters as they are by default."""
+    with suppress(FedsmooError):
+        return make_algorithm(algorithm, {}).options()
+    return {}
+
+
+DEFAULTS = {k: v for k, v in canonical(Config()).items() if k not in ("algorithm", "model", "dataset", "partition")}
 
 
 def differences(old: Config, new: Config) -> list[str]:

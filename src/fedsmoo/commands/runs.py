@@ -1,0 +1,93 @@
+"""``fedsmoo runs``: which runs there are. ``fedsmoo ledger``: what they sent."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedsmoo.commands.console import console, table
+from fedsmoo.core.errors import FedsmooError
+from fedsmoo.experiment.compare import human_bytes
+from fedsmoo.experiment.index import columns, query
+from fedsmoo.experiment.ledger import ledger, reached
+from fedsmoo.experiment.resolve import make_algorithm
+from fedsmoo.experiment.runfolder import STARTED, SUMMARY, read_json, read_run
+
+SHOWN = ("path", "algorithm", "dataset", "partition", "lr", "seed", "state", "done", "rounds", "test_accuracy")
+
+Root = Annotated[Path, typer.Argument(help="A folder that holds runs, at any depth.")]
+Where = Annotated[str | None, typer.Option(help="An SQL condition: \"algorithm = 'fedsmoo' AND lr < 0.1\".")]
+Show = Annotated[str | None, typer.Option(help="Columns, separated by commas; all: every one.")]
+Order = Annotated[str | None, typer.Option(help='An SQL order: "test_accuracy DESC".')]
+Limit = Annotated[int | None, typer.Option(help="At most so many.")]
+AsJson = Annotated[bool, typer.Option("--json", help="As JSON, every column.")]
+
+
+def cell(name: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if name in ("test_accuracy", "test_accuracy_last10", "best_accuracy"):
+        return f"{100 * value:.2f}%"
+    if name.startswith("bytes"):
+        return human_bytes(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def runs(
+    root: Root = Path("runs"),
+    where: Where = None,
+    show: Show = None,
+    order: Order = None,
+    limit: Limit = None,
+    as_json: AsJson = False,
+) -> None:
+    found = query(root, where, order, limit)
+    if as_json:
+        print(json.dumps(found, indent=1))
+        return
+    names = list(SHOWN) if show is None else [n.strip() for n in show.split(",")]
+    if names == ["all"]:
+        names = [n for n in columns() if n != "stamp"]
+    for name in names:
+        if name not in columns():
+            raise FedsmooError(f"--show {name!r} is not a column. Columns: {', '.join(columns())}")
+    screen = console()
+    screen.print(table("", names, [[cell(n, row[n]) for n in names] for row in found]))
+    screen.print(f"{len(found)} runs")
+
+
+def show_ledger(
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")],
+    target: Annotated[float | None, typer.Option(help="Also what it took to this test accuracy (0..1).")] = None,
+    per_round: Annotated[bool, typer.Option("--per-round", help="A line for each round.")] = False,
+) -> None:
+    screen = console()
+    header = [
+        "run",
+        "vectors up",
+        "down",
+        "paper's count",
+        "bytes up",
+        "bytes down",
+        "as the paper counts",
+        "full model",
+    ]
+    goal = [] if target is None else [f"round of {100 * target:g}%", "bytes", "seconds"]
+    rows = []
+    for folder in folders:
+        config, history = read_run(folder)
+        facts = {**read_json(folder / STARTED), **read_json(folder / SUMMARY)}
+        size, full = facts.get("parameters", 1), facts.get("parameters_full", 1)
+        book = ledger(make_algorithm(config.algorithm, config.algorithm_options), history, size, full)
+        counts = [str(n) for n in (book.vectors_up, book.vectors_down, book.vectors_paper)]
+        sizes = [human_bytes(n) for n in (book.bytes_up, book.bytes_down, book.bytes_paper, book.bytes_full)]
+        hit = None if target is None else reached(history, target)
+        reach = ["never", "", ""] if hit is None else [str(hit.round), human_bytes(hit.bytes), f"{hit.seconds:.1f}"]
+        rows.append([folder.name, *counts, *sizes, *(reach if goal else [])])
+        if per_round:
+            lines = [[str(r.round), str(len(r.cohort)), f"{r.bytes_up:,}", f"{r.bytes_down:,}"] for r in history]
+            screen.print(table(folder.name, ["round", "clients", "bytes up", "bytes down"], lines))
+    screen.print(table("", [*header, *goal], rows))

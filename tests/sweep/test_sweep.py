@@ -1,0 +1,181 @@
+"""Grids, and two processes on one of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from fedsmoo.core import FedsmooError
+from fedsmoo.experiment.claim import CLAIM, claim, dead
+from fedsmoo.experiment.conduct import Run
+from fedsmoo.experiment.config import Config
+from fedsmoo.experiment.published import read_sweep
+from fedsmoo.experiment.runfolder import FAILED, METRICS, MODEL, SUMMARY, read_run
+from fedsmoo.experiment.sweep import expand, groups, run_name
+from fedsmoo.experiment.work import Orders, state, work
+from tests.sweep.small import twelve
+
+SOURCE = Path(__file__).parents[2] / "src"
+
+
+def test_lists_make_a_grid_and_the_narrower_setting_wins(tmp_path: Path) -> None:
+    sweep = read_sweep(twelve(tmp_path))
+    assert len(sweep.configs) == 12
+    assert Counter(c.lr for c in sweep.configs) == {0.05: 6, 0.1: 6}
+    assert Counter((c.algorithm, c.lr_decay) for c in sweep.configs) == {("fedavg", 0.998): 6, ("fedsmoo", 0.9995): 6}
+    assert len({run_name(c) for c in sweep.configs}) == 12
+
+
+def test_hyper_parameters_go_to_the_methods_that_have_them() -> None:
+    table = {
+        "hyper": {"beta": [1, 10], "r": 0.2},
+        "methods": {"FedAvg": {}, "FedDyn": {}, "FedSMOO": {"r": 0.3}},
+        "columns": {"a": {"hyper": {"r": 0.1}}, "b": {"dataset": "digits", "last": {"lr_decay": 0.5}}},
+    }
+    cells = expand(table, "here").cells
+    got = [(c.column, c.method, c.config.algorithm_options, c.config.lr_decay) for c in cells]
+    assert got == [
+        (column, method, options, decay)
+        for column, decay in (("a", 0.998), ("b", 0.5))
+        for method, options in (
+            ("FedAvg", {}),
+            ("FedDyn", {"beta": 1}),
+            ("FedDyn", {"beta": 10}),
+            ("FedSMOO", {"beta": 1, "r": 0.3}),
+            ("FedSMOO", {"beta": 10, "r": 0.3}),
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({"lr": []}, "lr is an empty list"),
+        ({"learning_rate": 1}, "unknown setting 'learning_rate'"),
+        ({"methods": {"FedAvg": {"gamma": 1}}}, "unknown setting or hyper-parameter 'gamma'"),
+        ({"methods": {"FedAvgg": {}}}, "did you mean 'fedavg'"),
+        ({"lr": ["high"]}, "lr is 'high', but must be a number"),
+    ],
+)
+def test_a_wrong_grid_is_one_line(table: dict, words: str) -> None:
+    with pytest.raises(FedsmooError, match=words):
+        expand(table, "here")
+
+
+def test_runs_that_differ_in_numbers_share_a_batch() -> None:
+    a = Config(engine="batched")
+    configs = [a, a.replace(seed=1), a.replace(algorithm="fedavg"), a.replace(lr=0.2), a.replace(batch_size=7)]
+    assert groups(configs, 4) == [[configs[0], configs[1], configs[3]], [configs[2]], [configs[4]]]
+    assert groups(configs, 2) == [[configs[0], configs[1]], [configs[2]], [configs[3]], [configs[4]]]
+    assert groups(configs, 1) == [[c] for c in configs]
+
+
+def test_a_packed_sweep_resumes_and_agrees_with_single_runs(tmp_path: Path) -> None:
+    configs = [c.replace(engine="batched") for c in read_sweep(twelve(tmp_path)).configs]
+    rounds = []
+    stop = lambda: len(rounds) > 30  # noqa: E731
+    work(configs, tmp_path / "packed", Orders(pack=4, watch=lambda c, r: rounds.append(r), stop=stop))
+    report = work(configs, tmp_path / "packed", Orders(pack=4, retry=True))
+    assert len(report.finished) == 12
+    work(configs, tmp_path / "single", Orders())
+    for config in configs:
+        ours, theirs = (read_run(tmp_path / way / run_name(config))[1] for way in ("packed", "single"))
+        assert [r.round for r in ours] == list(range(1, 13))
+        assert [r.test_loss for r in ours] == pytest.approx([r.test_loss for r in theirs], rel=1e-4)
+
+
+def test_a_failed_run_is_noted_and_does_not_stop_the_others(tmp_path: Path) -> None:
+    good = Config(model="softmax", rounds=3, local_steps=1, clients=6, cohort=2, engine="serial", device="cpu")
+    bad = good.replace(lr=1e30, clip=None)
+    said = []
+    report = work([bad, good], tmp_path, Orders(failed=lambda c, p, why: said.append(why)))
+    assert len(report.finished) == 1
+    assert "no longer finite" in said[0]
+    assert state(tmp_path / run_name(bad)) == "failed"
+    assert work([bad, good], tmp_path, Orders(failed=lambda c, p, why: said.append(why))).failed
+    assert len(said) == 1  # not tried again unless asked
+    work([bad, good], tmp_path, Orders(failed=lambda c, p, why: said.append(why), retry=True))
+    assert len(said) == 2
+    assert "no longer finite" in json.loads((tmp_path / run_name(bad) / FAILED).read_text())["error"]
+
+
+def test_a_claim_holds_while_its_owner_lives(tmp_path: Path) -> None:
+    first = claim(tmp_path / "run", tmp_path)
+    assert first is not None
+    assert claim(tmp_path / "run", tmp_path) is None
+    first.release()
+    again = claim(tmp_path / "run", tmp_path)
+    assert again is not None
+    again.release()
+
+
+def test_the_claim_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "pass"])
+    child.wait()
+    (tmp_path / "run").mkdir()
+    path = tmp_path / "run" / CLAIM
+    path.write_text(json.dumps({"pid": child.pid, "host": socket.gethostname(), "born": "1"}))
+    assert dead(path)
+    path.write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "born": "1"}))
+    assert dead(path)  # the number was given out again
+    path.write_text(json.dumps({"pid": 1, "host": "elsewhere", "born": None}))
+    assert not dead(path)
+    os.utime(path, (time.time() - 300, time.time() - 300))
+    assert dead(path)
+    held = claim(tmp_path / "run", tmp_path)
+    assert held is not None
+    held.release()
+
+
+def worker(file: Path, out: Path) -> subprocess.Popen[str]:
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SOURCE)}
+    arguments = [sys.executable, "-m", "fedsmoo", "sweep", str(file), "--out", str(out)]
+    return subprocess.Popen(arguments, env=env, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def reported(text: str) -> list[str]:
+    return [line.split()[1].rstrip(":") for line in text.splitlines() if line.startswith("[")]
+
+
+def test_two_processes_share_a_sweep_and_killing_one_loses_nothing(tmp_path: Path) -> None:
+    file, out = twelve(tmp_path, rounds="150"), tmp_path / "runs"
+    configs = read_sweep(file).configs
+    one, two = worker(file, out), worker(file, out)
+    end = time.monotonic() + 90
+    while sum((p / SUMMARY).is_file() for p in out.glob("*")) < 2 or not any(
+        json.loads((p / CLAIM).read_text() or "{}").get("pid") == one.pid
+        for p in out.glob("*")
+        if (p / CLAIM).is_file()
+    ):
+        assert time.monotonic() < end
+        assert two.poll() is None
+        time.sleep(0.005)
+    one.send_signal(signal.SIGKILL)
+    _, said_by_one = one.communicate()
+    _, said_by_two = two.communicate(timeout=120)
+    assert two.returncode == 0, said_by_two
+    done = Counter(reported(said_by_one) + reported(said_by_two))
+    names = {run_name(c) for c in configs}
+    assert set(done) <= names
+    assert max(done.values()) == 1  # nothing twice
+    assert len(names - set(done)) <= 1  # killed after its summary, before it could say so
+    assert reported(said_by_two)
+    for config in configs:
+        folder = out / run_name(config)
+        assert state(folder) == "finished"
+        assert [r.round for r in read_run(folder)[1]] == list(range(1, 151))
+    again = tmp_path / "again"
+    sample = configs[-1]
+    Run.begin(sample, again).go()
+    assert (again / MODEL).read_bytes() == (out / run_name(sample) / MODEL).read_bytes()
+    assert all(dead(p) for p in out.glob(f"*/{CLAIM}"))  # killed between a summary and the claim's removal
+    assert all((out / run_name(c) / METRICS).is_file() for c in configs)
