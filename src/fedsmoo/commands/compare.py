@@ -7,14 +7,17 @@ from typing import Annotated, Any
 
 import typer
 
-from fedsmoo.commands.console import console, table
+from fedsmoo.commands.console import console, progress, table
 from fedsmoo.commands.options import ConfigFile, Sets, assign, gather, with_settings
 from fedsmoo.commands.run import train
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.experiment.compare import cells, common_target, row
 from fedsmoo.experiment.config import Config
 from fedsmoo.experiment.loop import Record
-from fedsmoo.experiment.resolve import algorithm_class, make_algorithm
+from fedsmoo.experiment.pack import packable
+from fedsmoo.experiment.resolve import algorithm_class, make_algorithm, make_device
+from fedsmoo.experiment.runfolder import read_run
+from fedsmoo.experiment.work import Orders, carry_out
 from fedsmoo.report.curves import accuracy_curves
 
 Algorithms = Annotated[str, typer.Option(help="Methods, separated by commas.")]
@@ -66,10 +69,24 @@ def _compare(
     if out.is_file() or (out.exists() and any(out.iterdir())):
         raise FedsmooError(f"{out} is not an empty folder: choose another --out, nothing was overwritten")
     runs: dict[str, list[list[Record]]] = {}
-    for label, seeded in [(label, each.replace(seed=seed)) for label, each in configs.items() for seed in numbers]:
-        result, _ = train(seeded, out / f"{label.lower()}-seed{seeded.seed}")
-        runs.setdefault(label, []).append(result.history)
+    for label, each in configs.items():
+        seeded = {out / f"{label.lower()}-seed{s}": each.replace(seed=s) for s in numbers}
+        runs[label] = train_seeds(label, seeded)
     report(next(iter(configs.values())), runs, out)
+
+
+def train_seeds(label: str, seeded: dict[Path, Config]) -> list[list[Record]]:
+    """One method's runs, each in its folder: on a GPU as one batch of clients, else one after the other."""
+    configs = list(seeded.values())
+    if len(configs) == 1 or make_device(configs[0].device).type == "cpu" or not packable(configs):
+        return [train(config, folder)[0].history for folder, config in seeded.items()]
+
+    def failed(config: Config, folder: Path, reason: str) -> None:
+        raise FedsmooError(f"seed {config.seed}: {reason}")
+
+    with progress(f"{label} x {len(configs)}", configs[0].rounds) as show:
+        carry_out(seeded, Orders(pack=len(configs), watch=lambda config, record: show(record), failed=failed))
+    return [read_run(folder)[1] for folder in seeded]
 
 
 def report(config: Config, runs: dict[str, list[list[Record]]], out: Path) -> None:
