@@ -1,0 +1,128 @@
+"""A ready Flower app in a folder: settings, a client with a data hook to fill in, a server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedsmoo.core import FedsmooError
+from fedsmoo.deploy.store import checked_name
+
+PYPROJECT = """\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "{name}"
+version = "1.0.0"
+description = "A federation that trains with fedsmoo"
+license = "Apache-2.0"
+# Every machine has fedsmoo[flower] installed already. What is listed here would be downloaded by every node.
+dependencies = []
+
+[tool.hatch.build.targets.wheel]
+packages = ["federation"]
+
+[tool.flwr.app]
+publisher = "fedsmoo"
+
+[tool.flwr.app.components]
+serverapp = "federation.server:app"
+clientapp = "federation.client:app"
+
+# Any setting of `fedsmoo run`, with dashes, and a few that only a network needs (docs/flower.md).
+# To change one that stands here for one run: flwr run . --run-config "rounds=50 lr=0.05"
+[tool.flwr.app.config]
+name = "{name}"
+algorithm = "fedsmoo"
+model = "mlp"
+dataset = "digits"
+partition = "dirichlet"
+u = 0.5
+clients = {clients}
+cohort = {clients}
+rounds = 3
+local-epochs = 2
+batch-size = 32
+lr = 0.1
+lr-decay = 0.998
+weight-decay = 0.001
+seed = 0
+device = "cpu"
+wire = "exact"
+min-replies = 0
+norm-bound = 100.0
+round-timeout = 600.0
+lost-state = "refuse"
+server-folder = ""
+state-folder = ""
+
+[tool.flwr.app.config.algorithm-options]
+r = 0.1
+beta = 10.0
+"""
+
+CLIENT = '''\
+"""The client of this federation: it runs on every node, and only what it returns leaves the node."""
+
+from fedsmoo.data.dataset import Dataset
+from fedsmoo.deploy.client import share_of
+from fedsmoo.deploy.flower import client_app
+from fedsmoo.experiment.config import Config
+
+
+def data(client: int, config: Config) -> Dataset:
+    """This node's own samples. Put your own loading here, for example
+
+    return fedsmoo.data.check.from_arrays(x_train, y_train, x_test, y_test)
+
+    with images as uint8 [N, H, W, 1 or 3] or other samples as float [N, ...], and labels as whole numbers. The test
+    part is not used on a node; its largest label, like that of the training part, counts for the number of classes.
+    """
+    return share_of(client, config)  # a share of a public data set, to try things out
+
+
+app = client_app(data=data)
+'''
+
+SERVER = '''\
+"""The server of this federation: it sees vectors and counts, never samples."""
+
+from fedsmoo.data.dataset import Dataset
+from fedsmoo.deploy.client import whole
+from fedsmoo.deploy.flower import server_app
+from fedsmoo.experiment.config import Config
+
+
+def test(config: Config) -> Dataset:
+    """The test data on which the global model is scored after every round, in the shape of the clients' samples."""
+    return whole(config)
+
+
+app = server_app(test=test)
+'''
+
+IGNORE = "__pycache__/\n*.key\n*.pem\n*.db\ncertificates/\nkeys/\n"
+
+
+def write_app(folder: Path, name: str, clients: int = 3) -> list[Path]:
+    """Write an app into a new or empty folder; nothing is overwritten."""
+    checked_name(name)
+    if clients < 1:
+        raise FedsmooError(f"a federation of {clients} clients: there must be one at least")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise FedsmooError(f"{folder} is there already and not an empty folder: choose another, nothing was written")
+    files = {
+        "pyproject.toml": PYPROJECT.format(name=name, clients=clients),
+        "federation/__init__.py": '"""A federation."""\n',
+        "federation/client.py": CLIENT,
+        "federation/server.py": SERVER,
+        ".gitignore": IGNORE,
+    }
+    try:
+        for path, text in files.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(text, encoding="utf-8")
+    except OSError as e:
+        raise FedsmooError(f"cannot write the app into {folder}: {e.strerror}") from e
+    return [folder / path for path in files]

@@ -1,0 +1,75 @@
+"""Flower's own simulation engine: every method in one start, to the bits of the serial engine."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="pip install 'fedsmoo[flower]'")
+
+from fedsmoo.algorithms import ALGORITHMS
+from fedsmoo.deploy.app import write_app
+from fedsmoo.deploy.store import ServerStore
+from fedsmoo.experiment.config import Config
+from fedsmoo.experiment.resolve import assemble
+
+from .processes import end_those_of, environment, free_ports, run
+
+# A server that runs one small federation after the other, a method each, on one grid.
+SERVER = """
+from pathlib import Path
+
+from flwr.app import ArrayRecord
+from flwr.serverapp import ServerApp
+
+from fedsmoo.algorithms import ALGORITHMS
+from fedsmoo.deploy.client import Recipe
+from fedsmoo.deploy.flower import FlowerStrategy
+from fedsmoo.deploy.server import Coordinator
+from fedsmoo.deploy.settings import Federation, parse
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid, context):
+    config, federation = parse(context.run_config)
+    strategy = None
+    for name in ALGORITHMS:
+        one = config.replace(algorithm=name, algorithm_options={})
+        where = Federation(name=name, server_folder=str(Path(federation.server_folder) / name))
+        coordinator = Coordinator(one, where, Recipe().setup(one, Recipe().test(one)))
+        if strategy is None:
+            strategy = FlowerStrategy(coordinator)
+        strategy.coordinator = coordinator  # the nodes have said who they are
+        strategy.start(grid, ArrayRecord(), num_rounds=one.rounds)
+"""
+
+SETTINGS = {"model": "softmax", "clients": 3, "cohort": 2, "rounds": 3, "local-epochs": 1, "seed": 5}
+
+
+def test_every_method_in_flowers_simulation(tmp_path):
+    write_app(tmp_path / "app", "sim")
+    (tmp_path / "app" / "federation" / "server.py").write_text(SERVER)
+    http, control = map(str, free_ports(2))
+    env = environment(tmp_path / "home", FLWR_LOCAL_SUPERLINK_HTTP_API_PORT=http, FLWR_LOCAL_CONTROL_API_PORT=control)
+    folders = {"server-folder": tmp_path / "server", "state-folder": tmp_path / "state"}
+    words = [f"{k}={v!r}" if isinstance(v, str) else f"{k}={v}" for k, v in SETTINGS.items()]
+    words += [f"{k}='{v}'" for k, v in folders.items()]
+    try:
+        run(
+            ["flwr", "run", tmp_path / "app", "local", "--stream", "--run-config", " ".join(words).replace("'", '"'),
+             "--federation-config", "num-supernodes=3 client-resources-num-cpus=1"],
+            env, timeout=240,
+        )  # fmt: skip
+    finally:
+        end_those_of(tmp_path / "home")
+    for name in ALGORITHMS:
+        config = Config(
+            algorithm=name, model="softmax", dataset="digits", partition="dirichlet", u=0.5, clients=3, cohort=2,
+            rounds=3, local_epochs=1, batch_size=32, lr=0.1, device="cpu", seed=5, engine="serial",
+        )  # fmt: skip
+        found = ServerStore(tmp_path / "server" / name).load()
+        assert found is not None, name
+        for n, v in assemble(config).run().server.items():
+            assert torch.equal(v, getattr(found[0], n)), f"{name}: {n}"
