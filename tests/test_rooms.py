@@ -24,7 +24,8 @@ ARROWS: dict[str, set[str]] = {
     "data": {"core"},
     "models": {"core", "kernels", "data"},
     "engines": {"core", "models", "data", "kernels"},
-    "experiment": {"core", "algorithms", "kernels", "data", "models", "engines"},
+    "analysis": {"core", "models", "data", "engines"},
+    "experiment": {"core", "algorithms", "kernels", "data", "models", "engines", "analysis"},
 }
 TOP = {"cli", "commands", "__main__", "demo"}  # nothing below imports these
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from fedsmoo.analysis.saved import open_run
 from fedsmoo.cli import app
 from fedsmoo.core.errors import FedsmooError
+from fedsmoo.experiment.saved import open_run
 from fedsmoo.report.gather import gather
 
 SETTINGS = (

@@ -33,7 +33,10 @@ def dual_gaps(server: Vectors, rows: Mapping[int, Mapping[str, Tensor]], clients
     for name, mine in server.items():
         theirs = [row[name] for row in rows.values() if name in row]
         if name != "w" and theirs:
-            out[name] = (mine - torch.stack(theirs).sum(0) / clients).norm().item()
+            total = torch.zeros_like(mine)
+            for row in theirs:  # one at a time: all of them may not fit on the device
+                total += row.to(mine)
+            out[name] = (mine - total / clients).norm().item()
     return out
 
 

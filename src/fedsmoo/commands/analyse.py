@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from fedsmoo.analysis import measure
-from fedsmoo.analysis.saved import SavedRun, open_run
 from fedsmoo.commands.console import console, table
 from fedsmoo.commands.report import found
+from fedsmoo.experiment.saved import SavedRun, open_run
+from fedsmoo.report import measure
 
 app = typer.Typer(help="Measure finished runs: flatness, landscapes, consistency, fairness.", no_args_is_help=True)
 

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -20,6 +20,9 @@ from fedsmoo.data.plan import Plan, make_plan
 from fedsmoo.engines.base import Engine, Outcome, Setup, Work
 from fedsmoo.experiment.config import Training
 from fedsmoo.experiment.ledger import round_bytes
+
+if TYPE_CHECKING:
+    from fedsmoo.analysis.probes import Schedule
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,11 @@ class Simulation:
         self.history: list[Record] = []
         self._drafts: dict[int, tuple[list[int], Plan]] = {}
         self.width = min(training.batch_size, max(len(i) for i in indices))
+        self.probes: Schedule | None = None
+        if training.probe is not None:
+            from fedsmoo.analysis import probes  # late: most runs have none
+
+            self.probes = probes.Schedule.parse(training.probe).suits(engine.table)
 
     def restore(
         self, server: Vectors, rows: Iterable[tuple[int, dict[str, Tensor]]], history: Sequence[Record]
@@ -169,6 +177,7 @@ class Simulation:
         accuracy = loss = None
         if (work.number + 1) % t.eval_every == 0 or work.number + 1 == t.rounds:
             accuracy, loss = self.engine.evaluate(self.server.w)
+        probes = {} if self.probes is None else self._probe(work)
         up, down = round_bytes(self.setup.algorithm, task.model.layout.size, task.dtype, len(work.clients))
         record = Record(
             round=work.number + 1,
@@ -182,9 +191,18 @@ class Simulation:
             bytes_down=down,
             seconds_train=trained - began,
             seconds_eval=time.perf_counter() - trained,
+            probes=probes,
         )
         self.history.append(record)
         return record
+
+    def _probe(self, work: Work) -> dict[str, float]:
+        """The measurements that are due after a round."""
+        from fedsmoo.analysis.probes import Moment
+
+        assert self.probes is not None
+        now = Moment(self.setup, self.server, self.engine.table, self.indices, work)
+        return self.probes.measure(now, self.training.rounds)
 
     def _refuse_nan(self, number: int, loss: float, server: Vectors) -> None:
         if math.isfinite(loss) and all(bool(torch.isfinite(v).all()) for _, v in server.items()):

@@ -17,11 +17,10 @@ import torch
 from fedsmoo.analysis import bound, consistency, hessian, landscape, sharpness
 from fedsmoo.analysis.fairness import fairness
 from fedsmoo.analysis.objective import Objective, objective
-from fedsmoo.analysis.saved import SavedRun
 from fedsmoo.core import FedsmooError
 from fedsmoo.experiment.runfolder import device_name
-
-FOLDER = "analysis"
+from fedsmoo.experiment.saved import SavedRun
+from fedsmoo.report.measured import FOLDER
 
 
 def measure_hessian(
