@@ -40,7 +40,7 @@ class Training:
     seed: int = setting(0, "seed of all random streams")
     eval_every: int = setting(1, "rounds between evaluations on the test part")
     target: float | None = setting(None, "test accuracy (0..1) whose first round, bytes and seconds are reported")
-    probe: str | None = setting(None, "measure every so many rounds: hessian:50,sharpness:10 (also consistency, fairness)")
+    probe: str | None = setting(None, "measure every so many rounds, such as hessian:50,sharpness:10,consistency:10")
 
     def __post_init__(self) -> None:
         for name, value in dataclasses.asdict(self).items():
