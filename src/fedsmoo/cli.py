@@ -9,6 +9,7 @@ import typer
 
 from fedsmoo.commands import analyse as analyse_commands
 from fedsmoo.commands import data as data_commands
+from fedsmoo.commands import deploy as deploy_commands
 from fedsmoo.commands.compare import compare
 from fedsmoo.commands.describe import list_things, show
 from fedsmoo.commands.figure import figure
@@ -42,6 +43,7 @@ app.command("figure", help="Draw a figure of some runs for a paper.")(figure)
 app.command("list", help="What there is: algorithms, models, datasets, partitions, engines.")(list_things)
 app.command("show", help="A method's box, its vectors and where each lives.")(show)
 app.add_typer(data_commands.app, name="data")
+app.add_typer(deploy_commands.app, name="deploy")
 app.add_typer(results_app, name="results")
 app.add_typer(analyse_commands.app, name="analyse")
 
