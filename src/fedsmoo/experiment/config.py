@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import tomllib
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -118,6 +119,7 @@ class Config(Training):
 FIELDS: dict[str, dataclasses.Field[Any]] = {f.name: f for f in dataclasses.fields(Config)}
 
 
+@cache
 def kind_of(cls: type, name: str) -> tuple[type, bool]:
     """The plain type of a field, and whether it may be none."""
     hint = get_type_hints(cls)[name]
