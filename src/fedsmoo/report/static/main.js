@@ -1,6 +1,6 @@
 // Wiring: controls change the choice, the panels in sight are drawn again, the others when they come into sight.
 const PANELS = {
-  summary: drawSummary, curves: drawCurves, target: drawTarget, partition: drawPartition, drift: drawDrift,
+  summary: drawSummary, curves: drawCurves, target: drawTarget, partition: drawPartition, drift: drawDrift, consistency: drawConsistency,
   landscape: drawLandscape, flatness: drawFlatness, fairness: drawFairness, configs: drawConfigs, commands: drawCommands,
 };
 const stale = new Set(Object.keys(PANELS)), visible = new Set();

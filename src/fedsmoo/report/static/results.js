@@ -36,9 +36,17 @@ function drawFlatness() {
   const dense = inTask().filter((r) => r.analysis.hessian && r.analysis.hessian.density.length), t = theme();
   byId("density-figure").classList.toggle("hidden", !dense.length);
   if (dense.length) {
-    draw("plot-density", dense.map((r, k) => ({ x: r.analysis.hessian.grid, y: r.analysis.hessian.density, name: plain(clip(`${r.group}: ${r.name}`)), mode: "lines", line: { color: t.colours[k % t.colours.length], dash: DASHES[k % DASHES.length] } })),
+    draw("plot-density", dense.map((r, k) => ({ x: r.analysis.hessian.grid, y: r.analysis.hessian.density.map((v) => (v > 1e-8 ? v : null)), name: plain(clip(`${r.group}: ${r.name}`)), mode: "lines", line: { color: t.colours[k % t.colours.length], dash: DASHES[k % DASHES.length] } })),
       { showlegend: true, xaxis: { title: { text: "eigenvalue" } }, yaxis: { title: { text: "density" }, type: "log", exponentformat: "power" } }, "Spectral density of the Hessian.");
   }
+}
+
+function drawConsistency() {
+  const all = inTask().filter((r) => r.analysis.consistency);
+  const names = [...new Set(all.flatMap((r) => Object.keys(r.analysis.consistency)))];
+  const value = (r, n) => (Object.hasOwn(r.analysis.consistency, n) ? { text: short(r.analysis.consistency[n]), value: r.analysis.consistency[n] } : "–");
+  table(byId("consistency-table"), all.length ? "Final models: how far server and client duals are apart, and clients' perturbations from the global one (in radii)" : "Nothing measured yet: fedsmoo analyse consistency RUN writes it, and --probe consistency:10 follows it during training.",
+    [{ title: "run" }, ...names.map((n) => ({ title: n.replaceAll("_", " ") }))], all.map((r) => ({ cells: [`${r.group}: ${r.name}`, ...names.map((n) => value(r, n))] })));
 }
 
 function drawFairness() {

@@ -7,7 +7,11 @@ function element(tag, attributes = {}, ...children) {
 }
 
 const show = (v, digits = 2) => (v === null || v === undefined || Number.isNaN(v) ? "–" : v.toFixed(digits));
-const short = (v, digits = 4) => (v === null || v === undefined ? "–" : Number(v.toPrecision(digits)).toLocaleString("en", { maximumSignificantDigits: digits, useGrouping: false }));
+function short(v, digits = 4) {
+  if (v === null || v === undefined) return "–";
+  if (v !== 0 && Math.abs(v) < 1e-3) return v.toExponential(digits - 2).replace("e-", "e−");
+  return Number(v.toPrecision(digits)).toLocaleString("en", { maximumSignificantDigits: digits, useGrouping: false });
+}
 function bytes(n) {
   if (n === null || n === undefined) return "–";
   const units = ["B", "kB", "MB", "GB", "TB", "PB"];
@@ -30,7 +34,8 @@ function table(place, caption, columns, rows, sort = null) {
   const cells = rows.map((r) => r.cells.map((c) => (c !== null && typeof c === "object" ? c : { text: c ?? "–", value: null })));
   const best = columns.map((c, k) => {
     const values = cells.filter((_, i) => !rows[i].reference).map((r) => r[k].value).filter((v) => v !== null && v !== undefined);
-    return c.best && new Set(values).size > 1 ? (c.best === "high" ? Math.max(...values) : Math.min(...values)) : null;
+    const told = new Set(values).size > 1 || (values.length > 0 && values.length < cells.length);
+    return c.best && told ? (c.best === "high" ? Math.max(...values) : Math.min(...values)) : null;
   });
   const order = cells.map((_, i) => i);
   if (sort) {
