@@ -33,11 +33,13 @@ def images(n: int = 160, seed: int = 0) -> Dataset:
     return Dataset("noise", xt, yt, xt[:40], yt[:40], 10, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25), augment=True)
 
 
-def after_one_round(method: str, model: str, device: str, sampling: str, compiled: bool = False) -> torch.Tensor:
+def after_one_round(method: str, model: str, device: str, dtype: torch.dtype, compiled: bool = False) -> torch.Tensor:
+    """The global weights after one round, in float64."""
     data = images()
     flat = build(model, data, seed=0)
+    flat.module.to(dtype)
     where = torch.device(device)
-    task = Task(flat, data.to(where), where, torch.float32, augment=True, precision="fp32")
+    task = Task(flat, data.to(where), where, dtype, augment=True, precision="fp32")
     setup = Setup(task, ALGORITHMS[method](), LocalRule(1e-3, 10.0))
     if device == "cpu":
         engine = Serial(setup)
@@ -46,30 +48,33 @@ def after_one_round(method: str, model: str, device: str, sampling: str, compile
         engine.steps = GraphSteps(engine.oracle, compile=compiled)
     # Unequal clients: 9 to 21 samples in batches of 8, so that batches are partial and clients end at different steps.
     indices = [np.arange(20 * i, 20 * i + 9 + 2 * i) for i in range(7)]
+    sampling = "bernoulli" if method in ("fedavg", "fedsmoo", "scaffold") else "uniform"
     # A small learning rate: at 0.1 the ResNet amplifies rounding so much that float32 is 4e-4 from float64 on the CPU.
-    training = Training(rounds=1, cohort=4, batch_size=8, local_epochs=2, lr=0.003, sampling=sampling, seed=3)
+    training = Training(rounds=1, cohort=4, batch_size=8, local_epochs=2, lr=0.001, sampling=sampling, seed=3)
     simulation = Simulation(setup, engine, training, indices)
     simulation.run()
     if device != "cpu":
         assert engine.steps.capture, "the step was not captured"
         assert engine.steps.compile == compiled, "the step was not compiled"
-    return simulation.server.w.cpu() - flat.initial()
+    return simulation.server.w.double().cpu()
+
+
+def check(method: str, model: str, compiled: bool) -> None:
+    """Within 1e-4 of the serial engine, and no further from float64 than a few times the CPU's own float32 is."""
+    cpu = after_one_round(method, model, "cpu", torch.float32)
+    got = after_one_round(method, model, "cuda", torch.float32, compiled)
+    truth = after_one_round(method, model, "cpu", torch.float64)
+    assert (got - cpu).norm() / cpu.norm() < 1e-4
+    assert (got - truth).norm() < 5 * (cpu - truth).norm() + 1e-6 * truth.norm()
 
 
 @pytest.mark.parametrize("model", ["cnn_gn", "resnet18_gn"])
 @pytest.mark.parametrize("method", ALGORITHMS)
 def test_cuda_agrees_with_serial_on_the_cpu(method: str, model: str) -> None:
-    """Relative error of the weights after a round under 1e-4, and of the round's change of them under 1e-2."""
-    sampling = "bernoulli" if method in ("fedavg", "fedsmoo", "scaffold") else "uniform"
-    truth, got = (after_one_round(method, model, d, sampling) for d in ("cpu", "cuda"))
-    start = build(model, images(), seed=0).initial()
-    assert (got - truth).norm() / (start + truth).norm() < 1e-4
-    assert (got - truth).norm() / truth.norm() < 1e-2
+    check(method, model, compiled=False)
 
 
 @pytest.mark.parametrize("model", ["cnn_gn", "resnet18_gn", "mlp"])
 @pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedsmoo"])
 def test_compiled_step_agrees_with_serial_on_the_cpu(method: str, model: str) -> None:
-    truth, got = (after_one_round(method, model, d, "uniform", compiled=True) for d in ("cpu", "cuda"))
-    start = build(model, images(), seed=0).initial()
-    assert (got - truth).norm() / (start + truth).norm() < 1e-4
+    check(method, model, compiled=True)
