@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from fedsmoo.commands.console import console, table
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.experiment.compare import human_bytes
 from fedsmoo.experiment.index import columns, query
 from fedsmoo.experiment.ledger import ledger, reached
+from fedsmoo.experiment.render import Table, text
 from fedsmoo.experiment.resolve import make_algorithm
 from fedsmoo.experiment.runfolder import STARTED, SUMMARY, read_json, read_run
 
@@ -54,9 +54,8 @@ def runs(
     for name in names:
         if name not in columns():
             raise FedsmooError(f"--show {name!r} is not a column. Columns: {', '.join(columns())}")
-    screen = console()
-    screen.print(table("", names, [[cell(n, row[n]) for n in names] for row in found]))
-    screen.print(f"{len(found)} runs")
+    lines = [[cell(n, row[n]) for n in names] for row in found]
+    print(text(Table(f"{len(found)} runs in {root}", names, lines)), end="")
 
 
 def show_ledger(
@@ -64,7 +63,6 @@ def show_ledger(
     target: Annotated[float | None, typer.Option(help="Also what it took to this test accuracy (0..1).")] = None,
     per_round: Annotated[bool, typer.Option("--per-round", help="A line for each round.")] = False,
 ) -> None:
-    screen = console()
     header = [
         "run",
         "vectors up",
@@ -89,5 +87,5 @@ def show_ledger(
         rows.append([folder.name, *counts, *sizes, *(reach if goal else [])])
         if per_round:
             lines = [[str(r.round), str(len(r.cohort)), f"{r.bytes_up:,}", f"{r.bytes_down:,}"] for r in history]
-            screen.print(table(folder.name, ["round", "clients", "bytes up", "bytes down"], lines))
-    screen.print(table("", [*header, *goal], rows))
+            print(text(Table(folder.name, ["round", "clients", "bytes up", "bytes down"], lines)))
+    print(text(Table("What travelled", [*header, *goal], rows)), end="")

@@ -67,7 +67,7 @@ def pictures(sweep: Sweep, found: tables.Found, folder: Path) -> list[Path]:
     for column in grid.columns:
         runs = {m: [r.history for r in grid[m, column]] for m in grid.methods if grid[m, column]}
         if runs:
-            path = folder / (re.sub(r"[^\w.-]+", "-", column) + ".png")
+            path = folder / (re.sub(r"[^\w.]+", "-", column) + ".png")
             accuracy_curves(runs, path, column, smooth=WINDOW)
             out.append(path)
     return out

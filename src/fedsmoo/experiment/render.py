@@ -89,4 +89,8 @@ def render(tables: Sequence[Table], form: str) -> str:
     """Tables one after the other, in a format by name."""
     if form not in FORMATS:
         raise unknown("format", form, FORMATS)
-    return "\n".join(FORMATS[form](t) for t in tables)
+    parts = [FORMATS[form](t) for t in tables]
+    if form == "csv":  # one header for neighbours that share it
+        same = [k > 0 and t.header == tables[k - 1].header for k, t in enumerate(tables)]
+        return "".join(p.partition("\n")[2] if s else p for p, s in zip(parts, same, strict=True))
+    return "\n".join(parts)

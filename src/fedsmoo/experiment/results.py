@@ -98,7 +98,7 @@ def to_json(result: Measured) -> str:
     lines = {
         "format": FORMAT,
         "config": {k: v for k, v in config.items() if v is not None or FIELDS[k].default is not None},
-        **result.facts,
+        **{k: result.facts[k] for k in (*FACTS, "hessian") if k in result.facts},
         "rounds": len(result.curve["round"]),
         "seconds_per_round": rounded(sum(seconds) / max(len(seconds), 1), 4),
     }

@@ -1,0 +1,68 @@
+"""``fedsmoo table`` from nothing to a printed table, on a CPU with a small model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedsmoo.cli import main
+from tables.small import fake_cifar
+
+SMALL = [
+    "--model",
+    "softmax",
+    "--device",
+    "cpu",
+    "--engine",
+    "batched",
+    "--columns",
+    "10%-of-100 cifar10.dirichlet-0.1",
+]
+
+
+def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    return int(ended.value.code or 0)
+
+
+def test_a_small_version_runs_what_is_missing_and_prints_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDSMOO_DATA", str(fake_cifar(tmp_path / "data")))
+    table = ["table", "accuracy", "--scale", "0.01", *SMALL, "--methods", "FedAvg,FedSMOO"]
+    assert run(*table) == 0
+    first = capsys.readouterr()
+    assert "2 runs, 16 rounds: about" in first.err
+    assert "measured" in first.err
+    assert "Not the paper's setting" in first.out
+    assert "rounds = 8" in first.out
+    assert "model = softmax" in first.out
+    lines = {line.split()[0]: line.split() for line in first.out.splitlines() if line.startswith(("FedAvg", "FedSMOO"))}
+    assert 10 <= float(lines["FedSMOO"][1]) <= 100
+    assert lines["FedSMOO"][3] == "80.82"
+    assert run(*table) == 0
+    again = capsys.readouterr()
+    assert again.out == first.out
+    assert "rounds: about" not in again.err  # nothing was missing
+    assert run("results", "export", "runs/paper", "--to", "results") == 0
+    files = capsys.readouterr().out.split()
+    assert len(files) == 2
+    assert json.loads(Path(files[0]).read_text())["format"] == "fedsmoo result 1"
+    assert run(*table, "--out", "nowhere", "--no-run") == 0
+    assert capsys.readouterr().out == first.out  # from the files alone, to the byte
+    assert run(*table, "--format", "latex", "--no-run") == 0
+    assert r"\begin{tabular}" in capsys.readouterr().out
+    assert run("runs", "runs/paper", "--where", "algorithm = 'fedsmoo'") == 0
+    assert "finished" in capsys.readouterr().out
+
+
+def test_curves_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDSMOO_DATA", str(fake_cifar(tmp_path / "data")))
+    assert run("table", "curves", "--scale", "0.01", *SMALL, "--methods", "FedAvg", "--figure", "pictures") == 0
+    picture = tmp_path / "pictures" / "10-of-100-cifar10.dirichlet-0.1.png"
+    assert picture.read_bytes().startswith(b"\x89PNG")

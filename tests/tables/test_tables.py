@@ -1,0 +1,215 @@
+"""The paper's tables from results whose numbers are known."""
+
+from __future__ import annotations
+
+import csv
+import io
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from fedsmoo.commands.table import Wish, build, update, updated
+from fedsmoo.core import FedsmooError
+from fedsmoo.experiment.identity import identity
+from fedsmoo.experiment.published import EXPERIMENTS, description, experiment, published
+from fedsmoo.experiment.render import FORMATS, Table, render
+from fedsmoo.experiment.results import collect, from_json, to_json
+from tables.small import fake_result, write_results
+
+PATHOLOGICAL = "10%-of-100 cifar10.pathological-3"
+ACCURACIES = {"FedAvg": 74.0, "SCAFFOLD": 80.0, "FedCM": 80.0, "FedSMOO": 80.0}
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    write_results(tmp_path / "results", ACCURACIES, PATHOLOGICAL)
+    return tmp_path / "results"
+
+
+def rows(name: str, results: Path, **wish) -> dict[str, dict[str, str]]:
+    made = build(Wish(name, **wish).sweep(), collect((), results))
+    lines = list(csv.reader(io.StringIO(render(made, "csv"))))
+    return {line[1]: dict(zip(lines[0][2:], line[2:], strict=True)) for line in lines[1:]}
+
+
+def test_the_experiments_say_what_the_paper_says() -> None:
+    settings = published()["settings"]
+    for cell in experiment("accuracy").cells:
+        c = cell.config
+        data = settings[c.dataset]
+        assert (c.model, c.rounds, c.lr, c.weight_decay) == (
+            settings["model"], settings["rounds"], settings["lr"], settings["weight_decay"]
+        )  # fmt: skip
+        assert (c.batch_size, c.epochs) == (data["batch_size"], data["local_epochs"])
+        assert c.lr_decay == (0.9995 if cell.method in ("FedDyn", "FedSMOO") else settings["lr_decay"])
+        if cell.method in ("FedDyn", "FedSMOO"):
+            assert c.algorithm_options["beta"] == settings[f"beta_{c.dataset}"]
+        if cell.method in ("FedCM", "MoFedSAM"):
+            assert c.algorithm_options["alpha"] == settings["alpha"]
+        if cell.method in ("FedSAM", "MoFedSAM"):
+            assert c.algorithm_options["rho"] == 0.01
+        if cell.method == "FedSMOO":
+            assert c.algorithm_options["r"] == settings["r"]
+        assert f"{100 * c.cohort // c.clients}%-of-{c.clients} {c.dataset}.{c.partition}" == cell.column
+    blocks = published()["accuracy"]
+    printed = [f"{who} {task}" for who, block in blocks.items() for task in block["columns"]]
+    assert list(description("accuracy")["columns"]) == printed
+    assert len(experiment("accuracy").configs) == 8 * 16
+
+
+def test_tables_of_the_same_runs_share_them() -> None:
+    known = {identity(c) for c in experiment("accuracy").configs}
+    for name in ("rounds", "communication", "wallclock", "curves", "flatness"):
+        assert {identity(c) for c in experiment(name).configs} <= known
+    assert len({identity(c) for c in experiment("ablation").configs} - known) == 1
+    assert len({identity(c) for c in experiment("sensitivity").configs} - known) == 13 - 4  # the usual values are known
+
+
+def test_accuracy_stands_beside_the_paper(results: Path) -> None:
+    table = rows("accuracy", results, columns=(PATHOLOGICAL,))
+    # The mean of the last ten of 800 rounds of a straight line to 80 is 80 (1 - 4.5 / 800).
+    assert table["FedSMOO"] == {
+        "last round": "80.00", "mean of last ten": "79.55", "paper": "81.58 ± 0.16", "last − paper": "-1.58"
+    }  # fmt: skip
+    assert table["FedDyn"] == {
+        "last round": "", "mean of last ten": "", "paper": "77.63 ± 0.14", "last − paper": ""
+    }  # fmt: skip
+
+
+def test_several_seeds_have_error_bars(tmp_path: Path) -> None:
+    write_results(tmp_path, {"FedAvg": 70.0}, PATHOLOGICAL, seeds=(0, 1, 2))
+    table = rows("accuracy", tmp_path, columns=(PATHOLOGICAL,), methods=("fedavg",), seeds=(0, 1, 2))
+    assert table["FedAvg"]["last round"] == "71.00 ± 1.00"
+    assert table["FedAvg"]["last − paper"] == "-3.08"
+
+
+def test_rounds_to_a_target(results: Path) -> None:
+    table = rows("rounds", results, columns=(PATHOLOGICAL,))
+    # A line to 80 over 800 rounds is at 68% in round 680 and at 74% in round 740; one to 74 in round 800.
+    assert table["FedSMOO"]["to 68%"] == "680"
+    assert table["FedSMOO"]["to 74%"] == "740"
+    assert table["FedAvg"]["to 74%"] == "800"
+    assert table["FedDyn"]["to 74%"] == ""
+    assert table["FedAdam"]["paper"] == "-"
+
+
+def test_a_target_never_reached_is_a_dash(tmp_path: Path) -> None:
+    write_results(tmp_path, {"FedAvg": 70.0}, PATHOLOGICAL)
+    assert rows("rounds", tmp_path, columns=(PATHOLOGICAL,))["FedAvg"]["to 74%"] == "-"
+
+
+def test_communication_counts_what_travels_and_what_the_paper_counts(results: Path) -> None:
+    table = rows("communication", results)
+    # Relative to FedAvg's 800 rounds of 2 vectors: 740 rounds of 4, of 3 (counted as 4), of 4.
+    assert {m: (table[m]["× FedAvg"], table[m]["× FedAvg, paper's count"]) for m in ACCURACIES} == {
+        "FedAvg": ("1.00", "1.00"), "SCAFFOLD": ("1.85", "1.85"), "FedCM": ("1.39", "1.85"), "FedSMOO": ("1.85", "1.85")
+    }  # fmt: skip
+    assert table["FedAvg"]["bytes"] == "64.0 MB"  # 800 rounds x 10 clients x 2 vectors x 4,000 bytes
+    assert table["FedAvg"]["bytes, full model"] == "169.0 MB"
+    assert table["FedSMOO"]["paper"] == "0.53"
+
+
+def test_wall_clock(results: Path) -> None:
+    table = rows("wallclock", results)
+    assert table["FedSMOO"]["s/round"] == "0.500"
+    assert table["FedSMOO"]["s to 74%"] == "370.0"
+    assert table["FedSMOO"]["faster by"] == "47.0×"  # 23.52 / 0.5
+    assert table["FedSMOO"]["paper s to 74%"] == "4563"
+    assert table["FedAdam"]["paper s to 74%"] == "-"
+
+
+def test_ablation_and_flatness(results: Path) -> None:
+    table = rows("ablation", results)
+    assert table["none"]["last round"] == "74.00"
+    assert table["dynamic_regularisation_sam_and_correction"]["last − paper"] == "-1.58"
+    assert [table["dynamic_regularisation_and_sam"][k] for k in ("regulariser", "SAM", "correction")] == ["✓", "✓", ""]
+    assert rows("flatness", results)["client drift"]["paper"] != ""
+
+
+def test_a_smaller_version_is_marked_and_has_its_own_runs(results: Path) -> None:
+    sweep = Wish("accuracy", columns=(PATHOLOGICAL,), scale=0.1).sweep()
+    assert {c.rounds for c in sweep.configs} == {80}
+    made = build(sweep, collect((), results))
+    assert "Not the paper's setting, so not comparable with its numbers: rounds = 80." in made[0].notes
+    assert all(row[1] == "" for row in made[0].rows)
+
+
+def test_results_come_back_as_they_were(results: Path) -> None:
+    for path in results.glob("*.json"):
+        assert to_json(from_json(path)) == path.read_text()
+    config = experiment("accuracy", [PATHOLOGICAL], ["FedAvg"]).configs[0].replace(clip=None)
+    (results / "x.json").write_text(to_json(fake_result(config, 50.0)))
+    assert from_json(results / "x.json").config == config
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_table_regenerates_byte_for_byte(name: str, form: str, results: Path) -> None:
+    def text() -> str:
+        return render(
+            build(Wish(name, columns=() if name == "sensitivity" else ("10%-of-100",)).sweep(), collect((), results)),
+            form,
+        )
+
+    first = text()
+    for k, path in enumerate(sorted(results.glob("*.json"))):  # other names, another order
+        path.rename(path.with_name(f"{9 - k}.json"))
+    assert text() == first
+    assert "/tmp" not in first
+
+
+def test_documents_are_rewritten_between_their_markers(results: Path, tmp_path: Path) -> None:
+    document = tmp_path / "README.md"
+    marker = f"<!-- table: accuracy --columns '{PATHOLOGICAL}' --methods FedAvg,FedSMOO --compact -->"
+    document.write_text(
+        f"before\n{marker}\nold\n<!-- /table -->\nbetween\n<!-- table: ablation -->\n<!-- /table -->\nafter\n"
+    )
+    with pytest.raises(FedsmooError, match="out of date"):
+        update([document], results, check=True)
+    update([document], results, check=False)
+    once = document.read_text()
+    assert "| FedSMOO | 80.00 (-1.58) |" in once
+    assert once.startswith(f"before\n{marker}\n**Test accuracy")
+    assert once.endswith("<!-- /table -->\nafter\n")
+    assert "old" not in once.splitlines()
+    update([document], results, check=True)
+    assert updated(once, collect((), results)) == once
+
+
+@pytest.mark.parametrize(
+    ("wish", "words"),
+    [
+        ({"name": "accuracies"}, "did you mean 'accuracy'"),
+        ({"name": "accuracy", "columns": ("cifar11",)}, "unknown column 'cifar11'"),
+        ({"name": "accuracy", "methods": ("FedFoo",)}, "unknown method 'FedFoo'"),
+        ({"name": "accuracy", "scale": 2.0}, "--scale is 2"),
+    ],
+)
+def test_a_wrong_wish_is_one_line(wish: dict, words: str) -> None:
+    with pytest.raises(FedsmooError, match=words):
+        Wish(**wish).sweep()
+
+
+def test_words_name_columns_by_their_parts() -> None:
+    def count(*words: str) -> int:
+        return len({c.column for c in experiment("accuracy", words).cells})
+
+    assert [count("cifar10"), count("cifar100"), count("dirichlet-0.1"), count("5%-of-200"), count(PATHOLOGICAL)] == [
+        8, 8, 4, 8, 1
+    ]  # fmt: skip
+
+
+def test_formats() -> None:
+    table = Table("A & B", ["method", "x %"], [["a_b", "1 ± 2"], ["c|d", "−3"]], ["note"])
+    assert render([table], "text") == "A & B\nmethod    x %\n------  -----\na_b     1 ± 2\nc|d        −3\nnote\n"
+    assert "| c\\|d | −3 |" in render([table], "markdown")
+    assert r"a\_b & 1 $\pm$ 2 \\" in render([table], "latex")
+    assert list(csv.reader(io.StringIO(render([table], "csv"))))[1] == ["A & B", "a_b", "1 ± 2"]
+
+
+def test_the_folder_of_experiments_holds_a_file_for_each() -> None:
+    folder = Path(__file__).parents[2] / "experiments" / "paper"
+    assert sorted(p.stem for p in folder.glob("*.toml")) == sorted([*EXPERIMENTS, "published"])
+    for path in (folder.parent / "campaign").glob("*.toml"):
+        assert tomllib.loads(path.read_text())["base"] in EXPERIMENTS
