@@ -21,9 +21,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedsmoo.analysis.hessian import top_eigenvalues
 from fedsmoo.analysis.objective import Objective
 from fedsmoo.core import FedsmooError, unit
-from fedsmoo.core.streams import torch_stream
 
 
 @dataclass(frozen=True)
@@ -36,15 +36,14 @@ class Layer:
     units: int
 
 
-def weight_layers(module: nn.Module, x: Tensor, operator: bool = True, iterations: int = 200) -> list[Layer]:
+def weight_layers(module: nn.Module, x: Tensor, operator: bool = True) -> list[Layer]:
     """The norms of a network's linear and convolutional layers, as it stands.
 
     Args:
         module: the network with its weights.
         x: a batch of inputs, which tells on what maps each convolution works.
-        operator: a convolution as the linear map of its whole input (power iteration); otherwise its kernel as a matrix
+        operator: a convolution as the linear map of its whole input; otherwise its kernel as a matrix
             ``[out, in * k * k]``, a cheaper stand-in that is smaller by up to k.
-        iterations: of the power method.
     """
     shapes: dict[str, tuple[int, ...]] = {}
 
@@ -64,42 +63,35 @@ def weight_layers(module: nn.Module, x: Tensor, operator: bool = True, iteration
     finally:
         for hook in hooks:
             hook.remove()
-    return [measured(n, m, shapes[n], operator, iterations) for n, m in layers.items() if n in shapes]
+    return [measured(n, m, shapes[n], operator) for n, m in layers.items() if n in shapes]
 
 
-def measured(name: str, layer: nn.Linear | nn.Conv2d, shape: tuple[int, ...], operator: bool, iterations: int) -> Layer:
+def measured(name: str, layer: nn.Linear | nn.Conv2d, shape: tuple[int, ...], operator: bool) -> Layer:
     """One layer's norms. The Frobenius norm is that of the stored weights, as in the theorem."""
     weight = layer.weight.detach()
     matrix = weight.flatten(1)
     frobenius = matrix.norm().item()
     if isinstance(layer, nn.Conv2d) and operator:
-        spectral = convolution_norm(layer, shape, iterations)
+        spectral = convolution_norm(layer, shape)
     else:
         spectral = torch.linalg.matrix_norm(matrix, 2).item()
     return Layer(name, spectral, frobenius, max(matrix.shape))
 
 
-def convolution_norm(layer: nn.Conv2d, shape: tuple[int, ...], iterations: int = 200) -> float:
-    """The largest singular value of a convolution on inputs of a shape, by power iteration on ``A' A``."""
+def convolution_norm(layer: nn.Conv2d, shape: tuple[int, ...]) -> float:
+    """The largest singular value of a convolution on inputs of a shape: Lanczos on ``A' A``."""
     weight = layer.weight.detach()
-    options: dict[str, Any] = {
-        "stride": layer.stride,
-        "padding": layer.padding,
-        "dilation": layer.dilation,
-        "groups": layer.groups,
-    }
-    start = torch.randn(1, *shape, generator=torch_stream(0, "power iteration"), dtype=torch.float64)
-    v = start.to(weight.device, weight.dtype)
-    size = torch.zeros(())
-    for _ in range(iterations):
-        v = v / v.norm()
+    options: dict[str, Any] = {"stride": layer.stride, "padding": layer.padding, "dilation": layer.dilation}
+
+    def products(v: Tensor) -> Tensor:
+        x = v.view(1, *shape).requires_grad_()
         with torch.enable_grad():
-            v.requires_grad_()
-            out = F.conv2d(v, weight, **options)
-            size = out.detach().norm()
-            (back,) = torch.autograd.grad(out, v, out.detach())  # A' A v
-        v = back
-    return size.item()
+            out = F.conv2d(x, weight, groups=layer.groups, **options)
+            (back,) = torch.autograd.grad(out, x, out.detach())
+        return back.flatten()
+
+    values, _, _ = top_eigenvalues(products, weight.new_zeros(math.prod(shape)), tol=1e-6)
+    return math.sqrt(max(float(values[0]), 0.0))
 
 
 def log_capacity(layers: list[Layer]) -> float:
