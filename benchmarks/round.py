@@ -20,6 +20,7 @@ import torch
 
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.experiment.config import Config
+from fedsmoo.experiment.loop import Simulation
 from fedsmoo.experiment.pack import Pack
 from fedsmoo.experiment.resolve import assemble
 from fedsmoo.version import __version__
@@ -34,7 +35,16 @@ def noise(classes: int = 10, train: int = 50_000, test: int = 10_000) -> Dataset
     return Dataset("noise", x[:train], y[:train], x[train:], y[train:], classes, mean, std, augment=True)
 
 
-def measure(config: Config, data: Dataset, samples: int, seeds: int, rounds: int) -> dict[str, Any]:
+def meet_everybody(simulation: Simulation) -> None:
+    """Give every client a row, as late in a run, when all have been met."""
+    names, size = simulation.setup.algorithm.own, simulation.setup.task.model.layout.size
+    zeros = torch.zeros(size, device=simulation.setup.task.device)
+    for i in range(len(simulation.indices)):
+        row = {n: zeros.clone() for n in names}  # a row of its own on the device, a copy elsewhere
+        simulation.engine.table.load(i, row)
+
+
+def measure(config: Config, data: Dataset, samples: int, seeds: int, rounds: int, met: bool) -> dict[str, Any]:
     """Median seconds of training and evaluation over some rounds, after the first (which compiles)."""
     on_gpu = torch.cuda.is_available()
     if on_gpu:
@@ -44,6 +54,8 @@ def measure(config: Config, data: Dataset, samples: int, seeds: int, rounds: int
     rng = np.random.default_rng(1)
     indices = [rng.integers(len(data.x_train), size=samples) for _ in range(config.clients)]
     simulations = [assemble(config.replace(seed=s), data=data, indices=indices) for s in range(seeds)]
+    for s in simulations if met else []:
+        meet_everybody(s)
     pack = Pack(simulations)
     going = list(range(seeds))
     pack.advance(going)
@@ -81,6 +93,7 @@ def main() -> None:
     parser.add_argument("--seeds", default="1", help="runs in one batch; several, separated by commas")
     parser.add_argument("--samples", type=int, default=500, help="per client")
     parser.add_argument("--table", default="auto", help="where client state lives")
+    parser.add_argument("--met", action="store_true", help="start with a row for every client")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--commit", default="")
     parser.add_argument("--out", type=Path, required=True)
@@ -97,7 +110,7 @@ def main() -> None:
                         rounds=args.rounds + 1, batch_size=50, local_epochs=5,
                         engine="batched", table=args.table,
                     )  # fmt: skip
-                    result = measure(config, data, args.samples, seeds, args.rounds)
+                    result = measure(config, data, args.samples, seeds, args.rounds, args.met)
                     result |= {"hardware": device, "commit": args.commit,
                                "versions": {"fedsmoo": __version__, "torch": torch.__version__}}  # fmt: skip
                     results.append(result)
