@@ -22,7 +22,8 @@ from fedsmoo.experiment.published import read_sweep
 from fedsmoo.experiment.runfolder import FAILED, METRICS, MODEL, SUMMARY, read_run
 from fedsmoo.experiment.sweep import expand, groups, run_name
 from fedsmoo.experiment.work import Orders, state, work
-from sweep.small import twelve
+
+from .small import twelve
 
 SOURCE = Path(__file__).parents[2] / "src"
 

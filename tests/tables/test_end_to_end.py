@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from fedsmoo.cli import main
-from tables.small import fake_cifar
+
+from .small import fake_cifar
 
 SMALL = [
     "--model",

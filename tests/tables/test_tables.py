@@ -15,7 +15,8 @@ from fedsmoo.experiment.identity import identity
 from fedsmoo.experiment.published import EXPERIMENTS, description, experiment, published
 from fedsmoo.experiment.render import FORMATS, Table, render
 from fedsmoo.experiment.results import collect, from_json, to_json
-from tables.small import fake_result, write_results
+
+from .small import fake_result, write_results
 
 PATHOLOGICAL = "10%-of-100 cifar10.pathological-3"
 ACCURACIES = {"FedAvg": 74.0, "SCAFFOLD": 80.0, "FedCM": 80.0, "FedSMOO": 80.0}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -92,7 +93,7 @@ class WandB:
         wandb = need("wandb", "wandb")
         ident = folder / "wandb-id.txt"
         if not ident.is_file():
-            ident.write_text(wandb.util.generate_id())
+            ident.write_text(uuid.uuid4().hex[:12])
         self.run = wandb.init(
             project="fedsmoo",
             name=folder.name,

@@ -1,0 +1,108 @@
+"""Trackers against their own clients, in the modes that keep everything on this machine."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedsmoo.core import FedsmooError
+from fedsmoo.experiment.conduct import Run
+from fedsmoo.experiment.config import Config
+from fedsmoo.experiment.tracking import numbers, trackers
+
+SMALL = Config(
+    algorithm="fedavg", model="softmax", clients=6, cohort=2, rounds=4, local_steps=1, batch_size=8,
+    partition="iid", engine="serial", device="cpu",
+)  # fmt: skip
+
+
+def tracked(name: str, folder: Path) -> list[dict[str, float]]:
+    """A run stopped after two rounds and resumed, tracked in both halves; returns the numbers of its rounds."""
+    run, seen = Run.begin(SMALL, folder), []
+    with trackers([name], SMALL, folder, "FedAvg") as log:
+        run.go(lambda r: (seen.append(r), log.round(r)), stop=lambda: len(seen) == 2)
+    run = Run.reopen(folder)
+    with trackers([name], SMALL, folder, "FedAvg", done=2) as log:
+        _, summary = run.go(lambda r: (seen.append(r), log.round(r)))
+        log.summary(summary)
+    assert [r.round for r in seen] == [1, 2, 3, 4]
+    return [numbers(r) for r in seen]
+
+
+def test_tensorboard_event_files_hold_every_round(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    expected = tracked("tensorboard", tmp_path / "run")
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
+    for name in ("test_accuracy", "train_loss", "bytes_up"):
+        scalars = events.Scalars(name)
+        assert [s.step for s in scalars] == [1, 2, 3, 4]
+        assert [s.value for s in scalars] == pytest.approx([e[name] for e in expected], rel=1e-6)
+    assert events.Scalars("summary/rounds")[0].value == 4
+
+
+def log_records(data: bytes) -> Iterator[bytes]:
+    """The records of a log in LevelDB's format: blocks of 32 KiB; checksum, length and kind before each piece."""
+    at, record = 7, b""  # a header of seven bytes comes first
+    while at + 7 <= len(data):
+        if 32768 - at % 32768 < 7:  # the rest of a block too small for a header
+            at += 32768 - at % 32768
+            continue
+        length, kind = struct.unpack_from("<HB", data, at + 4)
+        piece = data[at + 7 : at + 7 + length]
+        at += 7 + length
+        record = piece if kind in (1, 2) else record + piece  # whole, first; middle, last
+        if kind in (1, 4):
+            yield record
+
+
+def test_wandb_offline_holds_every_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb")
+    from wandb.proto import wandb_internal_pb2
+
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    expected = tracked("wandb", tmp_path / "run")
+    rows: dict[int, dict[str, float]] = {}
+    files = sorted((tmp_path / "run").rglob("*.wandb"))
+    assert len(files) == 2  # one for each half, of the same run
+    assert len({f.stem for f in files}) == 1
+    for path in files:
+        for data in log_records(path.read_bytes()):
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(data)
+            if record.HasField("history"):
+                values = {(i.key or "/".join(i.nested_key)): i.value_json for i in record.history.item}
+                rows[int(values["_step"])] = {k: float(v) for k, v in values.items() if k == "test_loss"}
+    assert sorted(rows) == [1, 2, 3, 4]
+    assert [rows[k]["test_loss"] for k in sorted(rows)] == pytest.approx([e["test_loss"] for e in expected])
+
+
+def test_mlflow_local_store_holds_every_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # newer releases ask before they use plain files
+    mlflow.set_tracking_uri((tmp_path / "mlruns").as_uri())
+    expected = tracked("mlflow", tmp_path / "run")
+    client = mlflow.MlflowClient()
+    found = client.search_runs([client.get_experiment_by_name("fedsmoo").experiment_id])
+    assert len(found) == 1
+    assert found[0].data.params["algorithm"] == "fedavg"
+    history = client.get_metric_history(found[0].info.run_id, "test_loss")
+    assert [(m.step, m.value) for m in sorted(history, key=lambda m: m.step)] == [
+        (k + 1, pytest.approx(e["test_loss"])) for k, e in enumerate(expected)
+    ]
+    assert found[0].data.metrics["final_rounds"] == 4
+
+
+def test_an_unknown_or_missing_tracker_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        pytest.raises(FedsmooError, match="unknown tracker 'tensorbord': did you mean 'tensorboard'"),
+        trackers(["tensorbord"], SMALL, tmp_path, "FedAvg"),
+    ):
+        pass
+    monkeypatch.setitem(__import__("sys").modules, "wandb", None)
+    with pytest.raises(FedsmooError, match="pip install wandb"), trackers(["wandb"], SMALL, tmp_path, "FedAvg"):
+        pass
