@@ -242,3 +242,22 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
     assert newest(folder / "checkpoint")[0].round == done
     manifest = json.loads((folder / "checkpoint" / f"{done:06d}.json").read_text().rpartition("}")[0] + "}")
     assert manifest["metrics"]["bytes"] == (folder / METRICS).stat().st_size
+
+
+def test_ctrl_c_twice_stops_at_once_and_the_run_resumes(tmp_path: Path) -> None:
+    folder, whole = tmp_path / "a", tmp_path / "b"
+    long = ["--model", "softmax", "--rounds", "3", "--local-steps", "700", "--engine", "serial", "--cohort", "2"]
+    process = command("run", *long, "--out", str(folder), "--save-every", "1")
+    wait_for_rounds(folder, 1)
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    while "press Ctrl-C again" not in process.stderr.readline():
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert f"stopped at once; go on from the last checkpoint with: fedsmoo resume {folder}" in error
+    assert len(read_run(folder)[1]) < 3
+    assert command("resume", str(folder)).wait(120) == 0
+    Run.begin(read_config(folder), whole).go()
+    assert (folder / MODEL).read_bytes() == (whole / MODEL).read_bytes()
