@@ -161,6 +161,37 @@ def test_readable_on_a_phone_and_in_the_dark(browser: Any, page_file: Path) -> N
     seen.tab.context.close()
 
 
+def test_on_paper_tables_keep_their_headings_and_every_panel_is_drawn(visit: Visit) -> None:
+    visit.tab.emulate_media(media="print", color_scheme="dark")
+    visit.tab.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    for name in PLOTS:
+        assert visit.plot(name), name
+    assert visit.tab.locator("#summary-table thead th").nth(3).inner_text() == "accuracy (%)"
+    assert visit.tab.locator("#summary-table thead th").nth(3).is_visible()
+    assert not visit.tab.locator("#smooth").is_visible()
+    assert visit.tab.evaluate("document.getElementById('plot-fairness').layout.paper_bgcolor") == "#fff"
+
+
+def test_the_paper_s_hessian_stands_beside_ours(browser: Any, tmp_path: Path) -> None:
+    ours = {
+        "hessian": {"eigenvalues": [100.5], "trace": 2500.0, "trace_error": 20.0, "samples": 50000, "part": "train"}
+    }
+    paper = {"dataset": "cifar10", "model": "resnet18_gn", "clients": 100, "cohort": 10, "analysis": ours}
+    for algorithm in ("fedsam", "fedsmoo"):
+        for u in (0.6, 0.1):
+            run_folder(tmp_path / "runs", f"{algorithm}-{u}", algorithm, u=u, **paper)
+    seen = Visit(browser, write_page(find_runs([tmp_path / "runs"]), tmp_path / "page.html"))
+    for u, printed in (("0.1", ["107.44", "2689.4"]), ("0.6", ["91.46", "1783.3"])):
+        seen.tab.locator("#task").select_option(f"cifar10, dirichlet-{u}, resnet18_gn, 10 of 100 clients")
+        seen.see("flatness")
+        rows = {r[0]: r for r in seen.cells("hessian-table")}
+        assert rows[f"FedSMOO, dirichlet-{u} (the paper)"][1:3] == printed
+        assert rows[f"FedSMOO: fedsmoo-{u}"][1:3] == ["100.5", "2500 ± 20"]
+        assert len(rows) == 4
+    assert seen.problems == []
+    seen.tab.context.close()
+
+
 def test_two_hundred_runs_of_eight_hundred_rounds_open_quickly(browser: Any, tmp_path: Path) -> None:
     one = run_folder(tmp_path / "runs", "one", "fedsmoo", rounds=800)
     config, metrics = (one / "config.toml").read_text(), (one / "metrics.jsonl").read_text()

@@ -124,7 +124,7 @@ def read_folder(folder: Path) -> dict[str, Any]:
 def method_label(name: Any) -> str:
     """The method's name in tables; a user's own method keeps the name it was given."""
     known = ALGORITHMS.get(str(name).lower())
-    return known.__name__ if known is not None else text(name, 80)
+    return known.__name__ if known is not None else text(str(name).rpartition("/")[2], 80)
 
 
 def flat_config(config: dict[str, Any]) -> dict[str, str]:

@@ -33,8 +33,9 @@ function table(place, caption, columns, rows, sort = null) {
   }
   const cells = rows.map((r) => r.cells.map((c) => (c !== null && typeof c === "object" ? c : { text: c ?? "–", value: null })));
   const best = columns.map((c, k) => {
-    const values = cells.filter((_, i) => !rows[i].reference).map((r) => r[k].value).filter((v) => v !== null && v !== undefined);
-    const told = new Set(values).size > 1 || (values.length > 0 && values.length < cells.length);
+    const ours = cells.filter((_, i) => !rows[i].reference);
+    const values = ours.map((r) => r[k].value).filter((v) => v !== null && v !== undefined);
+    const told = new Set(values).size > 1 || (values.length > 0 && values.length < ours.length);
     return c.best && told ? (c.best === "high" ? Math.max(...values) : Math.min(...values)) : null;
   });
   const order = cells.map((_, i) => i);
