@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 from torch import Tensor
 
 from fedsmoo.core import FedsmooError
@@ -62,6 +61,8 @@ def top_eigenvalues(
         which: ``LA`` algebraically largest, ``LM`` largest in size, ``SA`` most negative.
         seed: names the stream of the starting vector.
     """
+    from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh  # half a second, only when asked
+
     size, taken = like.numel(), 0
     if not 1 <= k < size:
         raise FedsmooError(f"{k} eigenvalues of a model with {size} parameters: choose from 1 to {size - 1}")

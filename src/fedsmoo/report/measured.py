@@ -133,7 +133,7 @@ def class_counts(division: tuple[tuple[str, Any], ...]) -> dict[str, Any] | None
     from fedsmoo.experiment.resolve import make_clients
 
     settings = Config(**named_tables(dict(division), "config"))
-    if settings.clients > 5000:
+    if settings.clients > 1000:
         return None
     data = load(settings.dataset, None, settings.seed)
     labels = data.y_train.numpy()
