@@ -5,10 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 # What may differ between two runs of one line of a table: where and how often, not what.
-INCIDENTAL = frozenset(
-    {"seed", "device", "engine", "chunk", "table", "exact", "target", "data", "probe", "eval_every"}
-)
-TASK = ("dataset", "partition", "u", "c", "replacement", "split", "clients", "cohort", "model")
+INCIDENTAL = frozenset({"seed", "device", "engine", "chunk", "table", "exact", "target", "data", "probe", "eval_every"})
 
 
 def task_of(config: dict[str, str]) -> str:
