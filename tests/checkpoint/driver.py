@@ -25,7 +25,7 @@ from fedsmoo.experiment.config import Config
 from fedsmoo.experiment.loop import Simulation
 from fedsmoo.experiment.runfolder import METRICS, MODEL, SUMMARY
 
-KILLS, ROUNDS = 20, 60
+KILLS, ROUNDS = 20, 45
 TIMES = ("seconds_train", "seconds_eval")
 
 

@@ -148,7 +148,7 @@ def reported(text: str) -> list[str]:
 
 
 def test_two_processes_share_a_sweep_and_killing_one_loses_nothing(tmp_path: Path) -> None:
-    file, out = twelve(tmp_path, rounds="150"), tmp_path / "runs"
+    file, out = twelve(tmp_path, rounds="90"), tmp_path / "runs"
     configs = read_sweep(file).configs
     one, two = worker(file, out), worker(file, out)
     end = time.monotonic() + 90
@@ -173,7 +173,7 @@ def test_two_processes_share_a_sweep_and_killing_one_loses_nothing(tmp_path: Pat
     for config in configs:
         folder = out / run_name(config)
         assert state(folder) == "finished"
-        assert [r.round for r in read_run(folder)[1]] == list(range(1, 151))
+        assert [r.round for r in read_run(folder)[1]] == list(range(1, 91))
     again = tmp_path / "again"
     sample = configs[-1]
     Run.begin(sample, again).go()
