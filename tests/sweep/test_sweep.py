@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 from fedsmoo.core import FedsmooError
-from fedsmoo.experiment.claim import CLAIM, claim, dead
+from fedsmoo.experiment.claim import CLAIM, claim, claimed, dead
 from fedsmoo.experiment.conduct import Run
 from fedsmoo.experiment.config import Config
 from fedsmoo.experiment.published import read_sweep
 from fedsmoo.experiment.runfolder import FAILED, METRICS, MODEL, SUMMARY, read_run
-from fedsmoo.experiment.sweep import expand, groups, run_name
-from fedsmoo.experiment.work import Orders, state, work
+from fedsmoo.experiment.sweep import expand, run_name
+from fedsmoo.experiment.work import Orders, state, take, work
 
 from .small import twelve
 
@@ -72,12 +72,21 @@ def test_a_wrong_grid_is_one_line(table: dict, words: str) -> None:
         expand(table, "here")
 
 
-def test_runs_that_differ_in_numbers_share_a_batch() -> None:
+def test_runs_that_differ_in_numbers_share_a_batch(tmp_path: Path) -> None:
     a = Config(engine="batched")
     configs = [a, a.replace(seed=1), a.replace(algorithm="fedavg"), a.replace(lr=0.2), a.replace(batch_size=7)]
-    assert groups(configs, 4) == [[configs[0], configs[1], configs[3]], [configs[2]], [configs[4]]]
-    assert groups(configs, 2) == [[configs[0], configs[1]], [configs[2]], [configs[3]], [configs[4]]]
-    assert groups(configs, 1) == [[c] for c in configs]
+    places = {tmp_path / str(k): c for k, c in enumerate(configs)}
+    batches = []
+    while left := [p for p in places if not (p / CLAIM).exists()]:
+        batches.append(take(left, places, pack=4))
+    assert [[int(p.name) for p in batch] for batch in batches] == [[0, 1, 3], [2], [4]]
+    assert take(list(places), places, pack=4) == {}  # all of them are taken
+    for batch in batches:
+        for held in batch.values():
+            held.release()
+    alone = take(list(places), places, pack=1)
+    assert [p.name for p in alone] == ["0"]
+    alone[tmp_path / "0"].release()
 
 
 def test_a_packed_sweep_resumes_and_agrees_with_single_runs(tmp_path: Path) -> None:
@@ -110,11 +119,13 @@ def test_a_failed_run_is_noted_and_does_not_stop_the_others(tmp_path: Path) -> N
 
 
 def test_a_claim_holds_while_its_owner_lives(tmp_path: Path) -> None:
-    first = claim(tmp_path / "run", tmp_path)
+    first = claim(tmp_path / "run")
     assert first is not None
-    assert claim(tmp_path / "run", tmp_path) is None
+    assert claim(tmp_path / "run") is None
+    with pytest.raises(FedsmooError, match="another process is at work"), claimed(tmp_path / "run"):
+        pass
     first.release()
-    again = claim(tmp_path / "run", tmp_path)
+    again = claim(tmp_path / "run")
     assert again is not None
     again.release()
 
@@ -132,7 +143,7 @@ def test_the_claim_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
     assert not dead(path)
     os.utime(path, (time.time() - 300, time.time() - 300))
     assert dead(path)
-    held = claim(tmp_path / "run", tmp_path)
+    held = claim(tmp_path / "run")
     assert held is not None
     held.release()
 

@@ -41,5 +41,5 @@ def polite() -> Iterator[Interrupt]:
     try:
         yield interrupt
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for which, handler in before.items():
+            signal.signal(which, handler)

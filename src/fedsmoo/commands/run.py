@@ -14,13 +14,15 @@ from fedsmoo.commands.console import console, progress
 from fedsmoo.commands.interrupt import polite
 from fedsmoo.commands.options import ConfigFile, Sets, gather, with_settings
 from fedsmoo.engines.ranks import is_writer
+from fedsmoo.experiment.claim import claimed
 from fedsmoo.experiment.compare import human_bytes
 from fedsmoo.experiment.conduct import Run, same_threads, stopped
 from fedsmoo.experiment.config import Config
 from fedsmoo.experiment.follow import follow
 from fedsmoo.experiment.loop import Record, Result
 from fedsmoo.experiment.resolve import assemble
-from fedsmoo.experiment.tracking import trackers
+from fedsmoo.experiment.runfolder import read_config
+from fedsmoo.experiment.tracking import check_names, trackers
 
 Out = Annotated[Path | None, typer.Option(help="Run folder (default: a new one under runs/).", show_default=False)]
 Track = Annotated[
@@ -52,7 +54,10 @@ def train(
     if not is_writer():
         follow(assemble(config))
         raise typer.Exit
-    return carry_on(Run.begin(config, folder), track, every)
+    check_names(track)
+    run = Run.begin(config, folder)
+    with claimed(folder):
+        return carry_on(run, track, every)
 
 
 def carry_on(run: Run, track: Sequence[str] = (), every: int | None = None) -> tuple[Result, dict[str, Any]]:
@@ -105,9 +110,11 @@ def resume(folder: Folder, device: Device = None, track: Track = None, save_ever
     if not is_writer():
         follow(stopped(folder, device).simulation)
         raise typer.Exit
-    run = Run.reopen(folder, device)
-    result, summary = carry_on(run, track or (), save_every)
-    print_summary(run.config, result, summary, folder)
+    check_names(track or ())
+    config = read_config(folder)  # refuses a folder without a run before a claim is laid on it
+    with claimed(folder):
+        result, summary = carry_on(Run.reopen(folder, device), track or (), save_every)
+    print_summary(config, result, summary, folder)
 
 
 def print_summary(config: Config, result: Result, summary: dict[str, Any], folder: Path) -> None:

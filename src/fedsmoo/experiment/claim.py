@@ -17,6 +17,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from fedsmoo.core import FedsmooError
+
 CLAIM, LOCK = ".claim", ".lock"
 BEAT, SILENCE = 5.0, 120.0  # seconds between touches; seconds after which another machine's claim is dead
 
@@ -41,13 +43,13 @@ class Claim:
         self.path.unlink(missing_ok=True)
 
 
-def claim(folder: Path, root: Path) -> Claim | None:
-    """The claim on a run folder below ``root``, or ``None`` if somebody else is at work there."""
+def claim(folder: Path) -> Claim | None:
+    """The claim on a run folder, or ``None`` if somebody else is at work there."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / CLAIM
     if path.exists() and not dead(path):
         return None
-    with locked(root):
+    with locked(folder):
         if path.exists():
             if not dead(path):
                 return None
@@ -59,6 +61,20 @@ def claim(folder: Path, root: Path) -> Claim | None:
         with os.fdopen(fd, "w") as f:
             json.dump(me(), f)
     return Claim(path)
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """Alone at work on a run, or a line that says who is."""
+    held = claim(folder)
+    if held is None:
+        raise FedsmooError(
+            f"another process is at work on {folder}: wait for it, or stop it first; nothing was changed"
+        )
+    try:
+        yield
+    finally:
+        held.release()
 
 
 def me() -> dict[str, Any]:
@@ -100,13 +116,13 @@ def alive(pid: int, birth: str | None) -> bool:
 
 
 @contextmanager
-def locked(root: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """Alone in a folder, among processes that ask; a killed process leaves no lock behind."""
     try:
         import fcntl
     except ImportError:  # no such locks here: taking over dead claims is then not guarded
         yield
         return
-    with (root / LOCK).open("w") as f:
+    with (folder / LOCK).open("w") as f:
         fcntl.flock(f, fcntl.LOCK_EX)
         yield

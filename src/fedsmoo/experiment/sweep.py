@@ -27,7 +27,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -143,17 +143,3 @@ def run_name(config: Config) -> str:
     stem = f"{method}-{config.dataset}-{division}-{people}-{config.model}-seed{config.seed}".lower()
     stem = "".join(ch if ch.isalnum() or ch in "-_." else "-" for ch in stem)
     return f"{stem}-{identity(config)[:8]}"
-
-
-def groups(configs: Sequence[Config], size: int) -> list[list[Config]]:
-    """Configs in batches of at most ``size`` that may advance together; in order of their first member."""
-    from fedsmoo.experiment.pack import packable
-
-    out: list[list[Config]] = []
-    for config in configs:
-        home = next((g for g in out if len(g) < size and packable([*g, config])), None) if size > 1 else None
-        if home is None:
-            out.append([config])
-        else:
-            home.append(config)
-    return out

@@ -156,12 +156,17 @@ class Together:
             tracker.summary(summary)
 
 
-@contextmanager
-def trackers(names: Sequence[str], config: Config, folder: Path, label: str, done: int = 0) -> Iterator[Together]:
-    """The trackers with these names, open while the block runs; ``done`` rounds were logged before."""
+def check_names(names: Sequence[str]) -> None:
+    """Refuse a name nobody knows, before a run starts."""
     for name in names:
         if name not in TRACKERS:
             raise unknown("tracker", name, TRACKERS)
+
+
+@contextmanager
+def trackers(names: Sequence[str], config: Config, folder: Path, label: str, done: int = 0) -> Iterator[Together]:
+    """The trackers with these names, open while the block runs; ``done`` rounds were logged before."""
+    check_names(names)
     with ExitStack() as stack:
         opened = []
         for name in names:

@@ -68,7 +68,7 @@ def work(configs: Sequence[Config], root: Path, orders: Orders) -> Report:
         return [p for p in places if state(p) not in closed and not (state(p) == "failed" and p in tried)]
 
     while (todo := open_runs()) and not orders.stop():
-        batch = take(todo, places, root, orders)
+        batch = take(todo, places, orders.pack)
         if batch:
             tried.update(batch)
             try:
@@ -90,15 +90,15 @@ def work(configs: Sequence[Config], root: Path, orders: Orders) -> Report:
     return report
 
 
-def take(todo: Sequence[Path], places: dict[Path, Config], root: Path, orders: Orders) -> dict[Path, Claim]:
-    """Claim the first run nobody is at, and up to ``pack`` that may share its batch."""
+def take(todo: Sequence[Path], places: dict[Path, Config], pack: int) -> dict[Path, Claim]:
+    """Claim the first run nobody is at, and others that may share its batch, ``pack`` in all."""
     batch: dict[Path, Claim] = {}
     for path in todo:
-        if len(batch) >= max(orders.pack, 1):
+        if len(batch) >= max(pack, 1):
             break
         if batch and not packable([*(places[p] for p in batch), places[path]]):
             continue
-        held = claim(path, root)
+        held = claim(path)
         if held is None:
             continue
         if state(path) == "finished":  # somebody finished it in between
