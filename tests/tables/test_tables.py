@@ -144,6 +144,13 @@ def test_results_come_back_as_they_were(results: Path) -> None:
     assert from_json(results / "x.json").config == config
 
 
+def test_other_files_among_the_results_are_left_alone(results: Path) -> None:
+    before = collect((), results)
+    (results / "speed.json").write_text("[1, 2, 3]")
+    (results / "more.json").write_text('{"format": "something else"}')
+    assert collect((), results) == before
+
+
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_table_regenerates_byte_for_byte(name: str, form: str, results: Path) -> None:

@@ -74,7 +74,8 @@ def experiment(
     if scale != 1:
         changes["rounds"] = max(1, round(int(changes.get("rounds", table["rounds"])) * scale))
     sweep = expand(table, f"the table {name}", changes)
-    return Sweep(sweep.title, sweep.cells, {**sweep.about, "name": name, "notes": departures(table, changes)})
+    title = sweep.title if scale == 1 else f"{sweep.title} ({scale:g} of the paper's rounds)"
+    return Sweep(title, sweep.cells, {**sweep.about, "name": name, "notes": departures(table, changes)})
 
 
 def departures(table: dict[str, Any], changes: dict[str, Any]) -> list[str]:

@@ -31,6 +31,7 @@ COLUMNS = (
 FACTS = (
     "engine",
     "device",
+    "device_type",
     "threads",
     "packed",
     "parameters",
@@ -147,7 +148,8 @@ def collect(runs: Sequence[Path] = (), results: Path | None = None) -> dict[str,
     out: dict[str, Measured] = {}
     if results is not None and results.is_dir():
         for path in sorted(results.glob("*.json")):
-            if read_json(path).get("format") == FORMAT:  # other measurements may lie beside them
+            content = read_json(path)
+            if isinstance(content, dict) and content.get("format") == FORMAT:  # other measurements may lie beside them
                 value = from_json(path)
                 out[value.identity] = value
     for folder in finished_runs(runs):

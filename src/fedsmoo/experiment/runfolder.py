@@ -142,6 +142,7 @@ def provenance(simulation: Simulation) -> dict[str, Any]:
         "engine": simulation.engine.name,
         "ranks": world(),
         "device": device_name(task.device),
+        "device_type": task.device.type,
         "threads": torch.get_num_threads(),
         "parameters": task.model.layout.size,
         "parameters_full": task.model.full_size,

@@ -99,7 +99,8 @@ def expand(table: dict[str, Any], where: str, overrides: dict[str, Any] | None =
             ]
     if not cells:
         raise FedsmooError(f"{where} describes no run")
-    return Sweep(str(table.get("title", Path(where).stem)), cells, {k: table[k] for k in WORDS if k in table})
+    title = str(table.get("title", Path(where).stem)).replace("{rounds}", str(cells[0].config.rounds))
+    return Sweep(title, cells, {k: table[k] for k in WORDS if k in table})
 
 
 def grid(settings: dict[str, Any], hyper: dict[str, Any], options: dict[str, Any], where: str) -> Iterator[Config]:

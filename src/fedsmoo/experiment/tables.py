@@ -47,8 +47,9 @@ class Grid:
         torches = sorted({str(r.facts.get("versions", {}).get("torch", "?")) for r in runs})
         commits = sorted({str(r.facts["commit"])[:10] for r in runs if r.facts.get("commit")})
         seeds = sorted({r.config.seed for r in runs})
-        precisions = sorted({r.config.precision for r in runs})
-        made = f"Measured on {', '.join(devices)} with torch {', '.join(torches)}, products in {', '.join(precisions)}"
+        precisions = sorted({r.config.precision for r in runs if r.facts.get("device_type") != "cpu"})
+        made = f"Measured on {', '.join(devices)} with torch {', '.join(torches)}"
+        made += f", products in {', '.join(precisions)}" if precisions else ""
         made += f", commit {', '.join(commits)}" if commits else ""
         return [*self.notes, f"{made}; {'seeds' if len(seeds) > 1 else 'seed'} {', '.join(map(str, seeds))}."]
 
