@@ -31,7 +31,9 @@ Track = Annotated[
 SaveEvery = Annotated[
     int | None,
     typer.Option(
-        min=0, help="Rounds between checkpoints; 0: none (default: under 5% of the time).", show_default=False
+        min=0,
+        help="Rounds between checkpoints; 0: only when stopped (default: under 5% of the time).",
+        show_default=False,
     ),
 ]
 Folder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run that was stopped or killed.")]

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from fedsmoo.commands.console import console
 from fedsmoo.commands.interrupt import polite
 from fedsmoo.commands.options import with_settings
+from fedsmoo.commands.run import SaveEvery
 from fedsmoo.experiment.config import Config
 from fedsmoo.experiment.cost import estimate
 from fedsmoo.experiment.index import refresh
@@ -105,6 +106,7 @@ def _sweep(
     retry: Retry = False,
     dry_run: DryRun = False,
     no_wait: NoWait = False,
+    save_every: SaveEvery = None,
     *,
     flags: dict[str, Any],
 ) -> None:
@@ -117,7 +119,9 @@ def _sweep(
         console().print(str(estimate(missing)) if missing else "nothing is missing", soft_wrap=True)
         return
     try:
-        report = carry_through(configs, root, minutes, pack, to, keep=keep, retry=retry, wait=not no_wait)
+        report = carry_through(
+            configs, root, minutes, pack, to, keep=keep, retry=retry, wait=not no_wait, every=save_every
+        )
     except KeyboardInterrupt:
         sys.stderr.write("stopped at once; the same command goes on from the last checkpoints\n")
         raise typer.Exit(130) from None

@@ -44,12 +44,15 @@ def never() -> bool:
     return False
 
 
+SHARE = 0.04  # of the time may go into saving
+
+
 @dataclass
 class Pace:
     """When to save: so seldom that saving takes less than ``share`` of the time, or every so many rounds."""
 
     every: int | None = None  # rounds; 0: never
-    share: float = 0.04
+    share: float = SHARE
     cost: float = 0.05  # seconds of a save, before one was timed
     rate: float = 5e-9  # seconds a byte
     since: float = field(default_factory=time.perf_counter)
@@ -112,9 +115,14 @@ class Run:
         if pace is not None:
             pace.saved(began, size)
 
-    def after(self, watch: Watch = quiet, stop: Stop = never, every: int | None = None) -> Callable[[Record], bool]:
-        """What to do after every round: record it, save now and then, and say whether to go on."""
-        pace = Pace(every)
+    def after(
+        self, watch: Watch = quiet, stop: Stop = never, every: int | None = None, company: int = 1
+    ) -> Callable[[Record], bool]:
+        """What to do after every round: record it, save now and then, and say whether to go on.
+
+        ``company`` is the number of runs in a batch: they wait for each other's saves, so each may spend less on its own.
+        """
+        pace = Pace(every, share=SHARE / company)
 
         def step(record: Record) -> bool:
             self.folder.record(record)
@@ -150,7 +158,7 @@ class Run:
         Args:
             watch: called with every round's record.
             stop: asked after every round; a run that stops is saved first.
-            every: rounds between checkpoints (0: none); by default as seldom as keeps their cost under a twentieth.
+            every: rounds between checkpoints (0: only when stopped); by default as seldom as keeps their cost under a twentieth.
             keep: keep the last checkpoint when the run is done, with every client's vectors.
         """
         result = self.simulation.run(self.after(watch, stop, every))

@@ -149,7 +149,7 @@ def together(batch: dict[Path, Config], orders: Orders) -> bool:
         begin = state(path) == "new"
         runs.append(Run.begin(config, path, simulation) if begin else Run.reopen(path, simulation=simulation))
         orders.begun(config, len(simulation.history))
-    callbacks = [r.after(partial(orders.watch, r.config), orders.stop, orders.every) for r in runs]
+    callbacks = [r.after(partial(orders.watch, r.config), orders.stop, orders.every, len(runs)) for r in runs]
     Pack([r.simulation for r in runs]).run(callbacks)
     for run in runs:
         conclude(run, run.folder.path, orders, packed=len(runs))
