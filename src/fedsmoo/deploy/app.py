@@ -57,9 +57,10 @@ lost-state = "refuse"
 server-folder = ""
 state-folder = ""
 
-[tool.flwr.app.config.algorithm-options]
-r = 0.1
-beta = 10.0
+# Hyper-parameters of the method, where they differ from its defaults (fedsmoo show fedsmoo):
+# [tool.flwr.app.config.algorithm-options]
+# r = 0.1
+# beta = 10.0
 """
 
 CLIENT = '''\

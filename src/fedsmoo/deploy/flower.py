@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
-from logging import INFO, WARNING
+from logging import ERROR, INFO, WARNING
 from typing import Any
 
 from fedsmoo.core import FedsmooError, Vectors
@@ -127,20 +127,29 @@ def server_app(recipe: Recipe | None = None, **parts: Any) -> ServerApp:
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        config, federation = parse(context.run_config)
-        coordinator = Coordinator(config, federation, cook.setup(config, cook.test(config)))
-        if coordinator.finished:
-            log(INFO, "fedsmoo: all %d rounds are done; the model is in %s", config.rounds, coordinator.folder)
-            return
-        FlowerStrategy(coordinator).start(
-            grid=grid,
-            initial_arrays=ArrayRecord({"w": Array(coordinator.server.w.cpu().numpy())}),
-            num_rounds=config.rounds - coordinator.number,
-            timeout=federation.round_timeout,
-        )
-        log(INFO, "fedsmoo: the model and the rounds are in %s", coordinator.folder)
+        try:
+            serve(cook, grid, context)
+        except FedsmooError as e:
+            log(ERROR, "fedsmoo: %s", e)
+            raise
 
     return app
+
+
+def serve(cook: Recipe, grid: Grid, context: Context) -> None:
+    """All rounds that are left of the federation that a run's settings describe."""
+    config, federation = parse(context.run_config)
+    coordinator = Coordinator(config, federation, cook.setup(config, cook.test(config)))
+    if coordinator.finished:
+        log(INFO, "fedsmoo: all %d rounds are done; the model is in %s", config.rounds, coordinator.folder)
+        return
+    FlowerStrategy(coordinator).start(
+        grid=grid,
+        initial_arrays=ArrayRecord({"w": Array(coordinator.server.w.cpu().numpy())}),
+        num_rounds=config.rounds - coordinator.number,
+        timeout=federation.round_timeout,
+    )
+    log(INFO, "fedsmoo: the model and the rounds are in %s", coordinator.folder)
 
 
 class FlowerStrategy(Strategy):

@@ -1,7 +1,7 @@
 """A gate before a Flower server: TLS on the outside, and only what nodes need gets through.
 
-Flower serves nodes (``/v1/fleet``), its control commands (``/v1/control``) and its own programs (``/v1/runtime``) on one
-port. Whoever reaches the control commands can submit code that every node runs. So the server itself listens on
+Flower serves nodes (``/v1/fleet``), its control commands (``/v1/control``) and its own programs (``/v1/runtime``) on
+one port. Whoever reaches the control commands can submit code that every node runs. So the server itself listens on
 127.0.0.1 only, and this gate is what the network sees.
 """
 

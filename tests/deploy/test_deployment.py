@@ -1,0 +1,126 @@
+"""A real server and three nodes under TLS and authentication; a node dies mid-run, comes back, and the bits are right.
+
+Takes some minutes of mostly waiting: run it with ``make test-deploy``.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="pip install 'fedsmoo[flower]'")
+
+from fedsmoo.deploy.settings import parse
+from fedsmoo.deploy.store import ServerStore
+
+from .federation import Programs
+from .processes import end, wait_for
+from .replay import replayed, reports
+
+pytestmark = [
+    pytest.mark.deploy,
+    pytest.mark.skipif(not os.environ.get("FEDSMOO_TEST_DEPLOY"), reason="make test-deploy runs this"),
+]
+
+ROUNDS = 30  # more than anybody waits for: the run is stopped when it has shown what it should
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("federation")
+    p = Programs(folder)
+    try:
+        p.run("fedsmoo", "deploy", "init", "app", "--clients", "3")
+        p.run("fedsmoo", "deploy", "keys", ".", "--nodes", "4")
+        p.server()
+        for i in range(3):  # the fourth key stays unregistered
+            p.run("flwr", "supernode", "register", f"keys/node-{i}.pub", "mine")
+            p.node(i)
+        yield p
+    finally:
+        p.stop()
+
+
+def settings(p: Programs, name: str, algorithm: str) -> dict:
+    return {
+        "name": name, "algorithm": algorithm, "model": "softmax", "dataset": "digits", "rounds": ROUNDS,
+        "local-epochs": 1, "round-timeout": 25.0, "server-folder": str(p.folder / name),
+    }  # fmt: skip
+
+
+def begin(p: Programs, name: str, algorithm: str):
+    words = [f'{k}="{v}"' if isinstance(v, str) else f"{k}={v}" for k, v in settings(p, name, algorithm).items()]
+    process = p.start(name, "flwr", "run", "app", "mine", "--stream", "--run-config", " ".join(words))
+    wait_for(lambda: told(p, name) != [] or process.poll() is not None, 120, "the first round")
+    assert told(p, name), p.log(name)[-3000:]
+    return process
+
+
+def told(p: Programs, name: str) -> list[dict]:
+    return reports(p.folder / name) if (p.folder / name / "rounds.jsonl").exists() else []
+
+
+def finish(p: Programs, name: str, process) -> None:
+    """Stop the run by its number, as a user does."""
+    run_id = next(word for line in p.log(name).splitlines() if "run" in line.lower() for word in line.split()
+                  if word.strip(".").isdigit() and len(word) > 12).strip(".")  # fmt: skip
+    p.run("flwr", "stop", run_id, "mine")
+    end(process)
+
+
+def check(p: Programs, name: str, algorithm: str) -> None:
+    """The server's vectors, to the bit, from a replay with whoever took part."""
+    import tomllib
+
+    values = tomllib.loads((p.folder / "app" / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    found = ServerStore(p.folder / name).load()
+    assert found is not None
+    server, facts = found
+    config, _ = parse({**values, **settings(p, name, algorithm)})
+    for n, v in replayed(config, told(p, name)[: facts["number"]]).items():
+        assert torch.equal(v, getattr(server, n)), n
+
+
+def test_strangers_are_refused(programs):
+    p = programs
+    p.run("curl", "-sf", "--cacert", "certificates/ca.crt", f"https://127.0.0.1:{p.port}/health")
+    unknown = p.node(0, p.folder / "keys" / "node-3", "unregistered")
+    plain = p.node(1, None, "plaintext", "--insecure")
+    for process in (unknown, plain):
+        assert process.wait(60) != 0
+    assert "305" in p.log("unregistered") or "not registered" in p.log("unregistered").lower()
+
+
+def test_a_node_that_is_killed_comes_back_to_the_same_bits(programs):
+    p = programs
+    process = begin(p, "killed", "fedsmoo")
+    assert told(p, "killed")[0]["accepted"] == [0, 1, 2]
+    p.processes["node-2"].send_signal(signal.SIGKILL)
+    p.processes["node-2"].wait()
+    wait_for(lambda: [0, 1] in [r["accepted"] for r in told(p, "killed")], 120, "a round without the node")
+    until = time.monotonic() + 150  # its key is refused until the server has noticed that it is gone
+    while told(p, "killed")[-1]["accepted"] != [0, 1, 2]:
+        assert time.monotonic() < until, p.log("node-2")[-2000:]
+        if p.processes["node-2"].poll() is not None:
+            p.node(2)
+        time.sleep(1)
+    finish(p, "killed", process)
+    assert any(r["refused"].get("2", "").startswith(("missing", "error")) for r in told(p, "killed"))
+    check(p, "killed", "fedsmoo")
+
+
+def test_a_node_that_is_stopped_too(programs):
+    p = programs
+    if p.processes["node-2"].poll() is not None:
+        p.node(2)
+    process = begin(p, "stopped", "scaffold")
+    end(p.processes["node-2"])
+    wait_for(lambda: [0, 1] in [r["accepted"] for r in told(p, "stopped")], 120, "a round without the node")
+    p.node(2)
+    wait_for(lambda: told(p, "stopped")[-1]["accepted"] == [0, 1, 2], 120, "the node's return")
+    finish(p, "stopped", process)
+    check(p, "stopped", "scaffold")
