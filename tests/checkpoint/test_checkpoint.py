@@ -53,6 +53,18 @@ def test_a_stopped_run_keeps_two_checkpoints_and_resumes_to_the_same_bytes(tmp_p
     assert [r.round for r in read_run(folder)[1]] == list(range(1, 10))
 
 
+@pytest.mark.parametrize("table", ["device", "host", "disk"])
+def test_client_state_is_saved_wherever_it_lives(tmp_path: Path, table: str) -> None:
+    config, seen = SMALL.replace(table=table, engine="batched"), []
+    Run.begin(config, tmp_path / "a").go(watch=seen.append, stop=lambda: len(seen) == 5, every=2)
+    Run.reopen(tmp_path / "a").go(every=2)
+    Run.begin(config.replace(table="device"), tmp_path / "b").go()
+    left, right = (dict(newest(tmp_path / n / "checkpoint")[0].rows()) for n in "ab")
+    assert left.keys() == right.keys()
+    assert all(torch.equal(left[c][n], right[c][n]) for c in left for n in ("mu", "lam"))
+    assert (tmp_path / "a" / MODEL).read_bytes() == (tmp_path / "b" / MODEL).read_bytes()
+
+
 def test_metrics_after_the_checkpoint_are_cut(tmp_path: Path) -> None:
     folder = stopped(tmp_path / "a")
     with (folder / METRICS).open("ab") as f:

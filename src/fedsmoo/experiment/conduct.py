@@ -120,7 +120,7 @@ class Run:
     ) -> Callable[[Record], bool]:
         """What to do after every round: record it, save now and then, and say whether to go on.
 
-        ``company`` is the number of runs in a batch: they wait for each other's saves, so each may spend less on its own.
+        ``company`` is the number of runs in a batch, which wait for each other's saves: each has less time for its own.
         """
         pace = Pace(every, share=SHARE / company)
 
@@ -158,7 +158,7 @@ class Run:
         Args:
             watch: called with every round's record.
             stop: asked after every round; a run that stops is saved first.
-            every: rounds between checkpoints (0: only when stopped); by default as seldom as keeps their cost under a twentieth.
+            every: rounds between checkpoints (0: only when stopped); by default their cost stays under a twentieth.
             keep: keep the last checkpoint when the run is done, with every client's vectors.
         """
         result = self.simulation.run(self.after(watch, stop, every))
