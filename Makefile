@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 WORKERS ?= 2
 
-.PHONY: demo test install lint clean
+.PHONY: demo test test-deploy install lint clean
 
 install: $(STAMP)
 
@@ -14,7 +14,7 @@ $(STAMP): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedsmoo needs Python 3.11 or newer")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev,download]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev,download,flower]'
 	touch $@
 
 demo: $(STAMP)
@@ -27,6 +27,10 @@ lint: $(STAMP)
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS)
+
+# A real federation on this machine: some minutes, mostly of waiting.
+test-deploy: $(STAMP)
+	FEDSMOO_TEST_DEPLOY=1 OMP_NUM_THREADS=1 $(BIN)/pytest -m deploy tests/deploy
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache src/*.egg-info
