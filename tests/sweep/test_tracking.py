@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,6 +56,8 @@ def log_records(data: bytes) -> Iterator[bytes]:
         length, kind = struct.unpack_from("<HB", data, at + 4)
         piece = data[at + 7 : at + 7 + length]
         at += 7 + length
+        if at > len(data):  # still being written
+            return
         record = piece if kind in (1, 2) else record + piece  # whole, first; middle, last
         if kind in (1, 4):
             yield record
@@ -66,19 +69,24 @@ def test_wandb_offline_holds_every_round(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setenv("WANDB_MODE", "offline")
     expected = tracked("wandb", tmp_path / "run")
-    rows: dict[int, dict[str, float]] = {}
     files = sorted((tmp_path / "run").rglob("*.wandb"))
     assert len(files) == 2  # one for each half, of the same run
     assert len({f.stem for f in files}) == 1
+    rows: dict[int, float] = {}
+    end = time.monotonic() + 30
     for path in files:
-        for data in log_records(path.read_bytes()):
-            record = wandb_internal_pb2.Record()
-            record.ParseFromString(data)
-            if record.HasField("history"):
-                values = {(i.key or "/".join(i.nested_key)): i.value_json for i in record.history.item}
-                rows[int(values["_step"])] = {k: float(v) for k, v in values.items() if k == "test_loss"}
+        ended = False
+        while not ended:  # a service process may still be writing when the client has returned
+            assert time.monotonic() < end
+            for data in log_records(path.read_bytes()):
+                record = wandb_internal_pb2.Record()
+                record.ParseFromString(data)
+                ended |= record.HasField("exit")
+                if record.HasField("history"):
+                    values = {(i.key or "/".join(i.nested_key)): i.value_json for i in record.history.item}
+                    rows[int(values["_step"])] = float(values["test_loss"])
     assert sorted(rows) == [1, 2, 3, 4]
-    assert [rows[k]["test_loss"] for k in sorted(rows)] == pytest.approx([e["test_loss"] for e in expected])
+    assert [rows[k] for k in sorted(rows)] == pytest.approx([e["test_loss"] for e in expected])
 
 
 def test_mlflow_local_store_holds_every_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
