@@ -21,6 +21,8 @@ from fedsmoo.deploy.gate import allowed, gate_app
 from fedsmoo.deploy.security import make_keys
 from fedsmoo.deploy.settings import parse
 
+from .conftest import OFFLINE
+
 
 def test_the_servers_certificate_is_accepted_for_its_hosts_only(tmp_path):
     """A real handshake in memory, by Python's own TLS."""
@@ -107,6 +109,8 @@ def test_the_app_is_ready(tmp_path):
     assert table["project"]["dependencies"] == [], "nothing is downloaded by a node"
     config, federation = parse(table["tool"]["flwr"]["app"]["config"])
     assert (config.algorithm, config.clients, federation.name) == ("fedsmoo", 4, "clinic")
+    offline = (tmp_path / "app" / "offline.sh").read_text()
+    assert all(f"export {name}={value}" in offline for name, value in OFFLINE.items())
     for path in paths:
         if path.suffix == ".py":
             compile(path.read_text(), str(path), "exec")

@@ -103,6 +103,15 @@ def test(config: Config) -> Dataset:
 app = server_app(test=test)
 '''
 
+OFFLINE = """\
+# Source this before any of Flower's programs: . offline.sh
+# No telemetry, no update check, and no package is downloaded when an app starts.
+export FLWR_TELEMETRY_ENABLED=0
+export FLWR_DISABLE_UPDATE_CHECK=1
+export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1
+export RAY_USAGE_STATS_ENABLED=0
+"""
+
 IGNORE = "__pycache__/\n*.key\n*.pem\n*.db\ncertificates/\nkeys/\n"
 
 
@@ -118,6 +127,7 @@ def write_app(folder: Path, name: str, clients: int = 3) -> list[Path]:
         "federation/__init__.py": '"""A federation."""\n',
         "federation/client.py": CLIENT,
         "federation/server.py": SERVER,
+        "offline.sh": OFFLINE,
         ".gitignore": IGNORE,
     }
     try:
