@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,11 +13,12 @@ from torch import Tensor, nn
 from fedsmoo.algorithms import SCAFFOLD, FedAvg, FedDyn, FedSMOO
 from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.core.local import LocalRule
-from fedsmoo.engines import auto, batched, memory
+from fedsmoo.engines import auto, memory
 from fedsmoo.engines.auto import ENGINES, fastest
 from fedsmoo.engines.base import Setup
 from fedsmoo.engines.batched import Batched, run_packed
 from fedsmoo.engines.serial import Serial
+from fedsmoo.engines.steps import eager_steps
 from fedsmoo.engines.table import ClientTable
 from fedsmoo.engines.task import Task
 from fedsmoo.models.base import FlatModel
@@ -44,7 +46,7 @@ class Limited:
 
 def limit(engine: Batched, room: int) -> Limited:
     oracle = Limited(engine.oracle, room)
-    engine.oracle, engine.steps = oracle, batched.eager_steps_of(oracle)
+    engine.oracle, engine.steps = oracle, partial(eager_steps, oracle)
     return oracle
 
 
@@ -70,7 +72,7 @@ def test_running_out_of_memory_in_a_later_chunk_writes_no_row_twice() -> None:
             raise torch.OutOfMemoryError("no room")
         return inner(w, batch)
 
-    run.engine.steps = batched.eager_steps_of(_as_oracle(flaky, inner))
+    run.engine.steps = partial(eager_steps, _as_oracle(flaky, inner))
     expected = trace(simulation("serial", "mlp", SMOO, cohort=6, sampling="uniform", rounds=1))
     assert largest_gap(trace(run), expected) < 1e-10
     assert run.engine.chunk == 2

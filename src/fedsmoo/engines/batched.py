@@ -22,6 +22,7 @@ from fedsmoo.engines.steps import DevicePlan, Stage, eager_steps
 from fedsmoo.engines.table import ClientTable
 
 Meanwhile = Callable[[], None]
+Steps = Callable[[Stage, Tensor, Vectors, DevicePlan, Meanwhile | None], tuple[Tensor, Vectors, Tensor]]
 
 
 def make_oracle(setup: Setup, kind: str) -> tuple[str, Oracle]:
@@ -62,14 +63,17 @@ class Batched:
         self.table = table or ClientTable(setup.algorithm.own)
         self.name, self.oracle = make_oracle(setup, oracle)
         self.chunk = chunk
-        self.steps = GraphSteps(self.oracle) if setup.task.device.type == "cuda" else eager_steps_of(self.oracle)
+        self.fits: int | None = None  # asked once: a run's chunks must not follow what other programs leave free
+        on_gpu = setup.task.device.type == "cuda"
+        self.steps: Steps = GraphSteps(self.oracle) if on_gpu else partial(eager_steps, self.oracle)
 
     def evaluate(self, w: Tensor) -> tuple[float, float]:
         return self.oracle.evaluate(w)
 
     def run_round(self, work: Work, meanwhile: Meanwhile | None = None) -> Outcome:
         """One round; ``meanwhile`` is called while the device is busy."""
-        chunk = self.chunk or clients_that_fit(self.setup)
+        self.fits = self.fits or clients_that_fit(self.setup)
+        chunk = self.chunk or self.fits
         while True:
             try:
                 return self._run(work, min(chunk, len(work.clients)), meanwhile)
@@ -84,33 +88,26 @@ class Batched:
                 torch.cuda.empty_cache()
 
     def _run(self, work: Work, chunk: int, meanwhile: Meanwhile | None) -> Outcome:
-        sums, done = Sums(), []
+        sums, done, whole = Sums(), [], chunk >= len(work.clients)
         for start in range(0, len(work.clients), chunk):
             lane = Lane(self, work, slice(start, start + chunk))
-            ((me, up, loss, drift),) = train([lane])
+            ((me, up, loss, drift),) = train([lane], meanwhile if whole else None)
             sums.add(up, loss, drift)
             # Captured steps answer with views of buffers that the next chunk overwrites.
-            done.append((lane.clients, me.map(torch.clone) if chunk < len(work.clients) else me))
+            done.append((lane.clients, me if whole else me.map(torch.clone)))
         for clients, me in done:
             self.table.write(clients, me)
-        if meanwhile is not None:
+        if meanwhile is not None and not whole:  # only now is it known which rows are on their way back
             meanwhile()
         return sums.outcome(len(work.clients))
-
-
-def eager_steps_of(oracle: Oracle):
-    """Eager steps bound to an oracle, with the signature of captured ones."""
-    return lambda stage, w, me, plan: eager_steps(oracle, stage, w, me, plan)
 
 
 def run_packed(engines: Sequence[Batched], works: Sequence[Work], meanwhile: Meanwhile | None = None) -> list[Outcome]:
     """One round of several runs in one batch of clients; all engines share the first one's oracle and steps."""
     lanes = [Lane(e, w, slice(0, len(w.clients))) for e, w in zip(engines, works, strict=True)]
-    results = train(lanes)
+    results = train(lanes, meanwhile)
     for lane, (me, _, _, _) in zip(lanes, results, strict=True):
         lane.engine.table.write(lane.clients, me)
-    if meanwhile is not None:
-        meanwhile()
     outcomes = []
     for lane, (_, up, loss, drift) in zip(lanes, results, strict=True):
         sums = Sums()
@@ -119,7 +116,7 @@ def run_packed(engines: Sequence[Batched], works: Sequence[Work], meanwhile: Mea
     return outcomes
 
 
-def train(lanes: Sequence[Lane]) -> list[tuple[Vectors, Vectors, Tensor, Tensor]]:
+def train(lanes: Sequence[Lane], meanwhile: Meanwhile | None = None) -> list[tuple[Vectors, Vectors, Tensor, Tensor]]:
     """The round of the clients of all lanes; per lane: own vectors, weighted sum of what was sent, losses, drifts."""
     setup = lanes[0].engine.setup
     task, counts = setup.task, [len(lane.clients) for lane in lanes]
@@ -129,7 +126,7 @@ def train(lanes: Sequence[Lane]) -> list[tuple[Vectors, Vectors, Tensor, Tensor]
     zero = torch.zeros(sum(counts), task.model.layout.size, dtype=task.dtype, device=task.device)
     me = own.replace(**dict.fromkeys(stage.algorithm.local, zero))
     w = stage.algorithm.start(stage.down, me).expand_as(zero)
-    w, me, total = lanes[0].engine.steps(stage, w, me, DevicePlan(plan, task))
+    w, me, total = lanes[0].engine.steps(stage, w, me, DevicePlan(plan, task), meanwhile)
     steps = torch.from_numpy(plan.steps).to(task.device, task.dtype)[:, None]
     share = lanes[0].work.share if len(lanes) == 1 else per_client([lane.work.share for lane in lanes], counts, zero)
     me, up = stage.algorithm.finish(w, stage.down, me, Round(lanes[0].work.number, stage.lr, steps, share))

@@ -21,6 +21,7 @@ from fedsmoo.engines.oracles import Oracle, products
 from fedsmoo.engines.steps import DevicePlan, Stage, eager_steps, one_step
 from fedsmoo.engines.task import Batch
 
+HEAD_START = 4  # steps queued before the host turns to other work
 _numbers = itertools.count()
 _oracles: weakref.WeakValueDictionary[int, Oracle] = weakref.WeakValueDictionary()
 
@@ -47,11 +48,15 @@ class GraphSteps:
         self.recordings: dict[tuple[Any, ...], Recording] = {}
         self.sizes: set[int] = set()
 
-    def __call__(self, stage: Stage, w: Tensor, me: Vectors, plan: DevicePlan) -> tuple[Tensor, Vectors, Tensor]:
+    def __call__(
+        self, stage: Stage, w: Tensor, me: Vectors, plan: DevicePlan, meanwhile: Callable[[], None] | None = None
+    ) -> tuple[Tensor, Vectors, Tensor]:
         with products(self.oracle.task):
-            return self._steps(stage, w, me, plan)
+            return self._steps(stage, w, me, plan, meanwhile)
 
-    def _steps(self, stage: Stage, w: Tensor, me: Vectors, plan: DevicePlan) -> tuple[Tensor, Vectors, Tensor]:
+    def _steps(
+        self, stage: Stage, w: Tensor, me: Vectors, plan: DevicePlan, meanwhile: Callable[[], None] | None
+    ) -> tuple[Tensor, Vectors, Tensor]:
         clients = len(w)
         self.sizes.add(clients)
         # Cohorts of changing size share a few recordings: filled up with clients that never become active.
@@ -62,8 +67,8 @@ class GraphSteps:
         if recording is None or recording.steps < len(plan.index):
             recording = self._record(key, stage, me, plan, room)
         if recording is None:
-            return eager_steps(self.oracle, stage, w, me, plan)
-        return recording.run(stage, w, me, plan)
+            return eager_steps(self.oracle, stage, w, me, plan, meanwhile)
+        return recording.run(stage, w, me, plan, meanwhile)
 
     def _record(self, key: tuple[Any, ...], stage: Stage, me: Vectors, plan: DevicePlan, room: int) -> Recording | None:
         self.recordings.pop(key, None)
@@ -187,10 +192,17 @@ class Recording:
         self.total.zero_()
         self.k.zero_()
 
-    def run(self, stage: Stage, w: Tensor, me: Vectors, plan: DevicePlan) -> tuple[Tensor, Vectors, Tensor]:
-        """A round's local steps. The results are views of the buffers, good until the next round."""
+    def run(
+        self, stage: Stage, w: Tensor, me: Vectors, plan: DevicePlan, meanwhile: Callable[[], None] | None = None
+    ) -> tuple[Tensor, Vectors, Tensor]:
+        """A round's local steps. The results are views of the buffers, good until the next round.
+
+        ``meanwhile`` is called with a few steps queued: later, the queue may be full and the host would wait first.
+        """
         self._fill(stage, w, me, plan)
-        for _ in range(len(plan.index)):
+        for k in range(len(plan.index)):
             self.step()
+            if meanwhile is not None and k == min(HEAD_START, len(plan.index)) - 1:
+                meanwhile()
         clients = len(w)
         return self.w[:clients], self.me.map(lambda v: v[:clients]), self.total[:clients]

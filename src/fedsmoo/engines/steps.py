@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,7 +69,12 @@ def one_step(
 
 
 def eager_steps(
-    oracle: Oracle, stage: Stage, w: Tensor, me: Vectors, plan: DevicePlan
+    oracle: Oracle,
+    stage: Stage,
+    w: Tensor,
+    me: Vectors,
+    plan: DevicePlan,
+    meanwhile: Callable[[], None] | None = None,
 ) -> tuple[Tensor, Vectors, Tensor]:
     """All local steps: the clients' models, vectors, and summed minibatch losses."""
     total = torch.zeros(len(w), dtype=w.dtype, device=w.device)
@@ -76,4 +82,6 @@ def eager_steps(
         active = None if plan.running is None else plan.running[k]
         w, me, loss = one_step(stage, oracle, w, me, plan.batch(k, oracle), active)
         total = total + loss
+    if meanwhile is not None:
+        meanwhile()
     return w, me, total

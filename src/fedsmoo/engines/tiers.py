@@ -129,12 +129,16 @@ class StoredTable(ClientTable):
 
 
 class Lane:
-    """Copies between host and device on a stream of their own; plain copies where the device is the CPU."""
+    """Copies between host and device on streams of their own; plain copies where the device is the CPU.
+
+    Each way has its stream: a cohort that waits for its rows must not wait for the last one's to be written back.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.cuda = device.type == "cuda"
-        self.stream = torch.cuda.Stream(device) if self.cuda else None
+        self.inward = torch.cuda.Stream(device) if self.cuda else None
+        self.outward = torch.cuda.Stream(device) if self.cuda else None
 
     def to_device(self, rows: list[Tensor]) -> Tensor:
         """Host rows as one ``[C, P]`` on the device; complete for the compute after :meth:`join`."""
@@ -143,22 +147,22 @@ class Lane:
         staging = torch.empty(len(rows), *rows[0].shape, dtype=rows[0].dtype, pin_memory=True)
         for k, row in enumerate(rows):
             staging[k].copy_(row)
-        with torch.cuda.stream(self.stream):
+        with torch.cuda.stream(self.inward):
             return staging.to(self.device, non_blocking=True)
 
     def to_host(self, block: Row) -> Callable[[], Row]:
         """Starts the copy of ``[C, P]`` blocks to the host; the result waits for it."""
         if not self.cuda:
             return lambda: block
-        assert self.stream is not None
-        self.stream.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(self.stream):
+        assert self.outward is not None
+        self.outward.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self.outward):
             host = {n: torch.empty(v.shape, dtype=v.dtype, pin_memory=True) for n, v in block.items()}
             for n, v in block.items():
                 host[n].copy_(v, non_blocking=True)
-                v.record_stream(self.stream)
+                v.record_stream(self.outward)
             done = torch.cuda.Event()
-            done.record(self.stream)
+            done.record(self.outward)
 
         def wait() -> Row:
             done.synchronize()
@@ -168,8 +172,8 @@ class Lane:
 
     def join(self) -> None:
         """The compute waits for copies to the device that were started."""
-        if self.stream is not None:
-            torch.cuda.current_stream(self.device).wait_stream(self.stream)
+        if self.inward is not None:
+            torch.cuda.current_stream(self.device).wait_stream(self.inward)
 
 
 def make_table(tier: str, setup: Setup, clients: int, cohort: int, rounds: int) -> ClientTable:

@@ -1,0 +1,105 @@
+"""Client state outside the device: the same bits, whatever is fetched ahead, and clear words where nothing fits."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from fedsmoo.core import FedsmooError, Vectors
+from fedsmoo.engines import tiers
+from fedsmoo.engines.table import ClientTable
+from fedsmoo.engines.tiers import StoredTable, disk_rows, first_that_fits
+from fedsmoo.experiment.config import Config
+from fedsmoo.experiment.resolve import assemble
+
+GB = 10**9
+BASE = Config(
+    dataset="digits", model="softmax", algorithm="fedsmoo", clients=12, cohort=5, rounds=8, local_steps=2,
+    batch_size=8, device="cpu", engine="batched",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("chunk", [None, 2])
+@pytest.mark.parametrize("method", ["fedsmoo", "scaffold", "fedlesam-d", "fedavg"])
+def test_a_run_with_rows_on_disk_has_the_same_bits(method: str, chunk: int | None) -> None:
+    config = BASE.replace(algorithm=method, chunk=chunk)
+    plain, stored = assemble(config).run(), assemble(config.replace(table="disk")).run()
+    assert torch.equal(plain.server.w, stored.server.w)
+    tables = [dict(r.simulation.engine.table.items()) for r in (plain, stored)]
+    assert tables[0].keys() == tables[1].keys()
+    for i in tables[0]:
+        assert all(torch.equal(tables[0][i][n], tables[1][i][n]) for n in tables[0][i])
+
+
+def rows_in_memory(names: tuple[str, ...]) -> Callable[[int], dict[str, torch.Tensor]]:
+    return lambda i: {n: torch.empty(3) for n in names}
+
+
+def test_prefetched_rows_are_never_stale() -> None:
+    """Against a plain table, with cohorts that overlap in every way and a hint that is sometimes wrong."""
+    plain, stored = ClientTable(("a", "b")), StoredTable(("a", "b"), torch.device("cpu"), rows_in_memory(("a", "b")))
+    first = Vectors(a=torch.full((3,), 7.0), b=torch.zeros(3))
+    cohorts = [[0, 1], [1, 2], [0, 1, 2], [3], [3], [0, 3], [4, 2], [2, 4]]
+    for t, cohort in enumerate(cohorts):
+        rows = [table.read(cohort, first) for table in (plain, stored)]
+        for n in ("a", "b"):
+            assert torch.equal(getattr(rows[0], n), getattr(rows[1], n))
+        hinted = cohorts[(t + 1) % len(cohorts)] if t % 3 else [0, 1, 2, 3, 4]
+        stored.prefetch(hinted)
+        new = rows[0].map(lambda v, t=t: v * 0.5 + t)
+        for table in (plain, stored):
+            table.write(cohort, new)
+    assert plain.take_changes() == stored.take_changes() == {0, 1, 2, 3, 4}
+
+
+def test_a_loaded_row_replaces_a_fresh_one() -> None:
+    table = StoredTable(("a",), torch.device("cpu"), rows_in_memory(("a",)))
+    first = Vectors(a=torch.zeros(3))
+    table.write([5], Vectors(a=torch.ones(1, 3)))
+    table.load(5, {"a": torch.full((3,), 2.0)})
+    assert table.read([5], first).a.tolist() == [[2.0, 2.0, 2.0]]
+
+
+def test_an_error_of_the_writer_is_not_lost() -> None:
+    def broken(i: int) -> dict[str, torch.Tensor]:
+        return {"a": torch.empty(4)}  # of the wrong size: the copy fails in the writer's thread
+
+    table = StoredTable(("a",), torch.device("cpu"), broken)
+    table.write([0], Vectors(a=torch.ones(1, 3)))
+    with pytest.raises(RuntimeError):
+        list(table.items())
+
+
+def test_rows_never_met_take_no_disk() -> None:
+    make_row = disk_rows(("mu", "lam"), 1000, torch.float32, clients=1_000_000)  # 8 GB if they did
+    row = make_row(999_999)
+    row["lam"].fill_(3.0)
+    assert make_row(999_999)["lam"].sum() == 3000
+    assert make_row(0)["mu"].sum() == 0
+
+
+def test_the_first_tier_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = {"cuda": 100 * GB, "cpu": 50 * GB, "disk": 400 * GB}
+    monkeypatch.setattr(tiers, "available_bytes", lambda device: room[device.type])
+    monkeypatch.setattr(tiers, "free_disk", lambda: room["disk"])
+    gpu = torch.device("cuda")
+    assert first_that_fits(10 * GB, 10 * GB, gpu) == "device"
+    room["cuda"] = 20 * GB
+    assert first_that_fits(10 * GB, 10 * GB, gpu) == "host"
+    assert first_that_fits(200 * GB, 10 * GB, gpu) == "disk"
+    with pytest.raises(FedsmooError, match=rf"need 900.0 GB.*{tempfile.gettempdir()}.*fewer clients"):
+        first_that_fits(900 * GB, 10 * GB, gpu)
+
+
+def test_a_million_clients_cost_only_those_met() -> None:
+    pool = np.arange(1438)
+    indices = [pool[i % 1400 : i % 1400 + 10] for i in range(1_000_000)]
+    config = BASE.replace(model="mlp", clients=1_000_000, cohort=100, rounds=3, local_steps=1)
+    result = assemble(config, indices=indices).run()
+    met = dict(result.simulation.engine.table.items())
+    assert met.keys() == {i for r in result.history for i in r.cohort}
+    assert 290 <= len(met) <= 300
