@@ -83,6 +83,16 @@ def measure(config: Config, data: Dataset, samples: int, seeds: int, rounds: int
     }  # fmt: skip
 
 
+def line(r: dict[str, Any]) -> str:
+    s = r["settings"]
+    return (
+        f"{r['algorithm']:10s} {s['precision']} n={s['cohort']:<4d} seeds={s['seeds']}  "
+        f"{r['seconds_per_round']:.4f} s/round  eval {r['seconds_evaluation']:.4f}  "
+        f"first {r['seconds_to_first_round']:.1f} s  "
+        f"peak {r['peak_memory_gb'] or 0:.1f} GB  {r['engine']} compiled={r['compiled']} captured={r['captured']}"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--methods", default="fedavg,scaffold,fedsmoo")
@@ -115,10 +125,7 @@ def main() -> None:
                                "versions": {"fedsmoo": __version__, "torch": torch.__version__}}  # fmt: skip
                     results.append(result)
                     args.out.write_text(json.dumps(results, indent=1))
-                    print(f"{method:10s} {precision} n={cohort:<4d} seeds={seeds}  {result['seconds_per_round']:.4f} s/round  "
-                          f"eval {result['seconds_evaluation']:.4f}  first {result['seconds_to_first_round']:.1f} s  "
-                          f"peak {result['peak_memory_gb'] or 0:.1f} GB  {result['engine']} "
-                          f"compiled={result['compiled']} captured={result['captured']}", flush=True)  # fmt: skip
+                    print(line(result), flush=True)
 
 
 if __name__ == "__main__":
