@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 WORKERS ?= 2
 
-.PHONY: demo test test-deploy install lint clean
+.PHONY: demo test test-deploy tables install lint clean
 
 install: $(STAMP)
 
@@ -14,11 +14,21 @@ $(STAMP): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedsmoo needs Python 3.11 or newer")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev,download,flower]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev,download,report,flower]'
 	touch $@
 
+# Five methods on digits, who holds which class, and a page to look at; the commands are those a user would type.
 demo: $(STAMP)
-	$(BIN)/python -m fedsmoo.demo --out runs/demo
+	rm -rf runs/demo
+	OMP_NUM_THREADS=1 $(BIN)/fedsmoo compare experiments/demo.toml --seeds 0,1,2 --out runs/demo
+	$(BIN)/fedsmoo data split digits --partition dirichlet --u 0.1 --clients 40 --out runs/demo/split.json
+	$(BIN)/fedsmoo data show runs/demo/split.json
+	$(BIN)/fedsmoo report runs/demo/*-seed* --out runs/demo/report.html
+
+# The tables of README and docs from the measured results; none is typed.
+tables: $(STAMP)
+	$(BIN)/fedsmoo table --update README.md docs/results.md
+	$(BIN)/python benchmarks/tables.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

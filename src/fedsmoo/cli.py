@@ -15,8 +15,8 @@ from fedsmoo.commands.describe import list_things, show
 from fedsmoo.commands.figure import figure
 from fedsmoo.commands.report import report
 from fedsmoo.commands.run import resume, run
-from fedsmoo.commands.serve import serve
 from fedsmoo.commands.runs import runs, show_ledger
+from fedsmoo.commands.serve import serve
 from fedsmoo.commands.sweep import sweep
 from fedsmoo.commands.table import app as results_app
 from fedsmoo.commands.table import table

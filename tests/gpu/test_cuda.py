@@ -18,6 +18,8 @@ from fedsmoo.experiment.config import Training
 from fedsmoo.experiment.loop import Simulation
 from fedsmoo.models import build
 
+torch.set_num_threads(4)  # small clients on many cores spend their time waiting for each other
+
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),

@@ -28,7 +28,9 @@ def hanning(values: np.ndarray, window: int) -> np.ndarray:
     return np.convolve(padded, kernel / kernel.sum(), mode="valid")
 
 
-def accuracy_curves(runs: Mapping[str, Sequence[Sequence[Record]]], path: Path, title: str = "", smooth: int = 1) -> None:
+def accuracy_curves(
+    runs: Mapping[str, Sequence[Sequence[Record]]], path: Path, title: str = "", smooth: int = 1
+) -> None:
     """Test accuracy over rounds: the mean over seeds, with the range of the seeds shaded."""
     figure = Figure(figsize=(6.4, 4.0), dpi=150, layout="constrained")
     axes = figure.add_subplot()
