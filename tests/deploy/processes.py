@@ -60,12 +60,13 @@ def end(process: subprocess.Popen, grace: float = 10) -> None:
 
 
 def end_those_of(folder: Path) -> None:
-    """End whatever a program of ours left behind: processes whose command line names a folder of this test."""
-    for entry in Path("/proc").iterdir():
+    """End what our programs left behind: processes whose command line or Flower home names a folder of this test."""
+    for entry in Path("/proc").iterdir() if Path("/proc").is_dir() else ():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         with suppress(OSError):
-            if str(folder).encode() in (entry / "cmdline").read_bytes():
+            words = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+            if str(folder).encode() in words:
                 os.kill(int(entry.name), signal.SIGTERM)
 
 
