@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file
 
 from .conftest import TINY, Answer, Call
 
@@ -143,7 +144,7 @@ def test_a_folder_that_cannot_be_written_is_refused(command: list[str], call: Ca
     assert Path("file").read_text() == "precious"
 
 
-@pytest.mark.parametrize("left", [["config.toml"], ["config.toml", "metrics.jsonl", "model.safetensors"]])
+@pytest.mark.parametrize("left", [["config.toml"], ["metrics.jsonl"], ["config.toml", "metrics.jsonl", "model.safetensors"]])
 def test_a_folder_that_holds_a_run_is_not_overwritten(left: list[str], call: Call) -> None:
     Path("old").mkdir()
     for name in left:
@@ -178,6 +179,7 @@ def test_a_run_that_diverges_says_which_round_and_keeps_the_rest(call: Call) -> 
     assert len(Path("here/metrics.jsonl").read_text().splitlines()) == number - 1
     assert Path("here/config.toml").exists()
     assert not Path("here/summary.json").exists()  # it did not finish
+    assert all(v.isfinite().all() for v in load_file("here/model.safetensors").values())  # the last sound model
 
 
 @pytest.mark.parametrize(

@@ -54,9 +54,9 @@ def list_things(
     for each in [kind] if kind else KINDS:
         out.print(f"[bold]{each}[/bold]")
         for name, line, fields in entries(each):
-            out.print(f"  [bold]{name:<14}[/bold] {escape(line)}")
+            out.print(f"  [bold]{name:<22}[/bold] {escape(line)}")
             for field, default, meaning in fields:
-                out.print(f"  {'':<14}   {field} = {default}  [dim]{escape(meaning)}[/dim]")
+                out.print(f"  {'':<22}   {field} = {default}  [dim]{escape(meaning)}[/dim]")
         out.print()
 
 

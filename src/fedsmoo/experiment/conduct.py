@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from fedsmoo.core import FedsmooError
@@ -29,8 +31,10 @@ from fedsmoo.experiment.runfolder import (
     provenance,
     read_config,
     read_json,
+    write_atomically,
 )
 
+SHOWN = 1000  # clients that a picture of who holds what has room for
 Watch = Callable[[Record], Any]
 Stop = Callable[[], bool]
 
@@ -87,6 +91,7 @@ class Run:
         started = provenance(simulation)
         started["started"] = started.pop("finished")
         folder = RunFolder(path, config, started)
+        keep_division(simulation, path)
         return cls(config, simulation, folder, Checkpoints(path / CHECKPOINT, about(config, simulation)))
 
     @classmethod
@@ -161,7 +166,12 @@ class Run:
             every: rounds between checkpoints (0: only when stopped); by default their cost stays under a twentieth.
             keep: keep the last checkpoint when the run is done, with every client's vectors.
         """
-        result = self.simulation.run(self.after(watch, stop, every))
+        try:
+            result = self.simulation.run(self.after(watch, stop, every))
+        except FedsmooError:
+            if self.simulation.history:  # the last model that was sound is worth keeping
+                self.folder.keep_model(self.simulation, self.config)
+            raise
         return result, self.finish(keep and every != 0)
 
 
@@ -200,6 +210,19 @@ def stopped(path: Path, device: str | None = None, simulation: Simulation | None
         history = parse_records(metrics[: saved.metrics.bytes], str(path / METRICS))
         simulation.restore(saved.server(), saved.rows(), history)
     return Stopped(config, simulation, saved, facts, problems + other_machine(pins, facts))
+
+
+def keep_division(simulation: Simulation, path: Path) -> None:
+    """Samples per client and class, for the pages and figures that show them; not for crowds nobody can look at."""
+    data, indices = simulation.setup.task.data, simulation.indices
+    if data.y_train.dim() != 1 or len(indices) > SHOWN:
+        return
+    labels = data.y_train.cpu().numpy()
+    counts = [np.bincount(labels[i], minlength=data.classes).tolist() for i in indices]
+    (path / "analysis").mkdir(exist_ok=True)
+    names = list(data.class_names) if data.class_names else None
+    text = json.dumps({"counts": counts, "class_names": names}, separators=(",", ":"))
+    write_atomically(path / "analysis" / "partition.json", text + "\n")
 
 
 def about(config: Config, simulation: Simulation) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from fedsmoo.experiment.config import FIELDS, Config
 from fedsmoo.experiment.resolve import make_algorithm, make_partition
 
 # Settings of the machine and of the report: they change where and how fast a run goes, not what it is.
-MACHINE = ("data", "target", *(n for n, f in FIELDS.items() if f.metadata["group"] == "machine" and n != "dtype"))
+_OF_THE_MACHINE = (n for n, f in FIELDS.items() if f.metadata["group"] == "machine" and n != "dtype")
+MACHINE = ("data", "target", "probe", *_OF_THE_MACHINE)
 NOTHING = object()
 
 

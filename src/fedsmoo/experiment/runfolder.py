@@ -32,7 +32,7 @@ class RunFolder:
     """Writes one run; refuses a folder that already holds one."""
 
     def __init__(self, path: Path, config: Config, started: dict[str, Any] | None = None) -> None:
-        if (path / CONFIG).exists():
+        if (path / CONFIG).exists() or (path / METRICS).exists():
             raise FedsmooError(
                 f"the folder {path} already holds a run: choose another --out, or go on with 'fedsmoo resume {path}'; "
                 "nothing was overwritten"
@@ -85,17 +85,21 @@ class RunFolder:
         """The model and the summary, with further facts in it; returns the summary."""
         self.mark()
         self.metrics.close()
-        model = result.simulation.setup.task.model
-        state = {n: p.contiguous().cpu() for n, p in model.state_dict(result.server.w).items()}
         summary = {**summarise(result.history, config.target), **provenance(result.simulation), **facts}
         try:
-            note = {"fedsmoo": f"{__version__} {config.model}"}  # one entry: several are written in no fixed order
-            save_file(state, self.path / (MODEL + ".part"), metadata=note)
-            os.replace(self.path / (MODEL + ".part"), self.path / MODEL)
+            self.keep_model(result.simulation, config)
             write_durably(self.path / SUMMARY, (json.dumps(summary, indent=2) + "\n").encode())
         except OSError as e:
             raise DiskError(f"cannot write the results into {self.path}: {e.strerror}") from e
         return summary
+
+    def keep_model(self, simulation: Simulation, config: Config) -> None:
+        """The global model as it is, under its module's own names."""
+        state = simulation.setup.task.model.state_dict(simulation.server.w)
+        note = {"fedsmoo": f"{__version__} {config.model}"}  # one entry: several are written in no fixed order
+        part = self.path / (MODEL + ".part")
+        save_file({n: p.contiguous().cpu() for n, p in state.items()}, part, metadata=note)
+        os.replace(part, self.path / MODEL)
 
     def fail(self, error: Exception) -> None:
         """Leave a note of why the run cannot go on, for whoever works through a list of runs."""
