@@ -144,7 +144,9 @@ def test_a_folder_that_cannot_be_written_is_refused(command: list[str], call: Ca
     assert Path("file").read_text() == "precious"
 
 
-@pytest.mark.parametrize("left", [["config.toml"], ["metrics.jsonl"], ["config.toml", "metrics.jsonl", "model.safetensors"]])
+@pytest.mark.parametrize(
+    "left", [["config.toml"], ["metrics.jsonl"], ["config.toml", "metrics.jsonl", "model.safetensors"]]
+)
 def test_a_folder_that_holds_a_run_is_not_overwritten(left: list[str], call: Call) -> None:
     Path("old").mkdir()
     for name in left:
