@@ -17,27 +17,18 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
+from round import noise
 from safetensors.torch import load_file
 
 from fedsmoo.analysis import hessian, landscape
 from fedsmoo.analysis.objective import objective
-from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.sources import load
 from fedsmoo.engines.fused import fused_reason
 from fedsmoo.engines.task import Task
 from fedsmoo.experiment.loop import synchronize
 from fedsmoo.models import build
 from fedsmoo.version import __version__
-
-
-def noise(train: int = 50_000, test: int = 10_000) -> Dataset:
-    """Images of the size of CIFAR-10; what they show does not change the time."""
-    rng = np.random.default_rng(0)
-    x = torch.from_numpy(rng.integers(0, 256, (train + test, 32, 32, 3), dtype=np.uint8))
-    y = torch.from_numpy(rng.integers(10, size=train + test))
-    return Dataset("noise", x[:train], y[:train], x[train:], y[train:], 10, (0.49, 0.48, 0.45), (0.25, 0.24, 0.26))
 
 
 def seconds(task: Task, began: float) -> float:

@@ -103,3 +103,14 @@ def test_a_million_clients_cost_only_those_met() -> None:
     met = dict(result.simulation.engine.table.items())
     assert met.keys() == {i for r in result.history for i in r.cohort}
     assert 290 <= len(met) <= 300
+
+
+def test_a_run_says_what_it_will_need() -> None:
+    run = assemble(BASE.replace(cohort=5, rounds=2))
+    size = run.setup.task.model.layout.size * 4
+    total, text = tiers.memory_estimate(run.setup, run.engine.table, 12, 5, 2)
+    # At most 10 clients are met, two vectors each; a round: own, local and sent vectors of 5 clients and working copies.
+    vectors = 2 * 2 + 2 * 1 + 2 + 5
+    assert total == 10 * 2 * size + 5 * vectors * size
+    assert "on cpu" in text
+    assert tiers.memory_estimate(run.setup, run.engine.table, 12, 5, 100)[0] == 12 * 2 * size + 5 * vectors * size

@@ -6,14 +6,13 @@ added to the next message, so that nothing is lost for good."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedsmoo.algorithms.fedavg import FedAvg
-from fedsmoo.core import Algorithm, Round, Vectors
+from fedsmoo.algorithms.around import Around
+from fedsmoo.core import Round, Vectors
 from fedsmoo.core.algorithm import option
 
 KINDS = ("fp16", "int8")
@@ -57,7 +56,7 @@ def wire_bytes(size: int, kind: str) -> int:
 
 
 @dataclass(frozen=True)
-class Wired(Algorithm):
+class Wired(Around):
     """Any method, with every vector that travels rounded to half precision or to 8 bits.
 
     server   sends v' = Q(v + e);   e <- v + e - v'            v: each vector of down; e stays on the server
@@ -65,12 +64,8 @@ class Wired(Algorithm):
     server   goes on as the method does, with v + mean of what was sent
     """
 
-    inner: Any = option(FedAvg(), "the method whose vectors travel")
     kind: str = option("fp16", "the numbers on the wire", KINDS)
 
-    down = property(lambda self: self.inner.down)  # type: ignore[assignment]
-    up = property(lambda self: self.inner.up)  # type: ignore[assignment]
-    local = property(lambda self: self.inner.local)  # type: ignore[assignment]
     own = property(lambda self: (*self.inner.own, *(f"err_{n}" for n in self.up)))  # type: ignore[assignment]
     server = property(lambda self: (*self.inner.server, *(f"err_{n}" for n in self.down)))  # type: ignore[assignment]
 
@@ -83,15 +78,6 @@ class Wired(Algorithm):
     def first_contact(self, down: Vectors) -> Vectors:
         none = {f"err_{n}": torch.zeros_like(down.w) for n in self.up}
         return self.inner.first_contact(down).replace(**none)
-
-    def start(self, down: Vectors, me: Vectors) -> Tensor:
-        return self.inner.start(down, me)
-
-    def direction(self, w, grad, down, me):
-        return self.inner.direction(w, grad, down, me)
-
-    def pull(self, w: Tensor, down: Vectors) -> Tensor | None:
-        return self.inner.pull(w, down)
 
     def finish(self, w: Tensor, down: Vectors, me: Vectors, rnd: Round) -> tuple[Vectors, Vectors]:
         me, up = self.inner.finish(w, down, me, rnd)

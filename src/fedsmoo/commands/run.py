@@ -14,16 +14,18 @@ from fedsmoo.commands.console import console, progress
 from fedsmoo.commands.interrupt import polite
 from fedsmoo.commands.options import ConfigFile, Sets, gather, with_settings
 from fedsmoo.engines.ranks import is_writer
+from fedsmoo.engines.tiers import memory_estimate
 from fedsmoo.experiment.claim import claimed
 from fedsmoo.experiment.compare import human_bytes
 from fedsmoo.experiment.conduct import Run, same_threads, stopped
 from fedsmoo.experiment.config import Config
 from fedsmoo.experiment.follow import follow
-from fedsmoo.experiment.loop import Record, Result
+from fedsmoo.experiment.loop import Record, Result, Simulation
 from fedsmoo.experiment.resolve import assemble
 from fedsmoo.experiment.runfolder import read_config
 from fedsmoo.experiment.tracking import check_names, trackers
 
+WORTH_SAYING = 500e6  # bytes
 Out = Annotated[Path | None, typer.Option(help="Run folder (default: a new one under runs/).", show_default=False)]
 Track = Annotated[
     list[str] | None, typer.Option(help="Also log to tensorboard, wandb or mlflow; may be given more than once.")
@@ -62,9 +64,16 @@ def train(
         return carry_on(run, track, every)
 
 
+def memory_note(simulation: Simulation) -> list[str]:
+    """What the run will need, said before it starts where it is worth saying."""
+    clients, t = len(simulation.indices), simulation.training
+    size, text = memory_estimate(simulation.setup, simulation.engine.table, clients, t.cohort, t.rounds)
+    return [f"memory: {text}"] if size > WORTH_SAYING else []
+
+
 def carry_on(run: Run, track: Sequence[str] = (), every: int | None = None) -> tuple[Result, dict[str, Any]]:
     """The rounds that are left of a run. Ctrl-C saves and ends the program with a word on how to go on."""
-    for note in run.notes:
+    for note in [*run.notes, *memory_note(run.simulation)]:
         sys.stderr.write(f"fedsmoo: {note}\n")
     config, path, done = run.config, run.folder.path, len(run.simulation.history)
     label = run.simulation.setup.algorithm.label

@@ -183,8 +183,7 @@ def make_table(tier: str, setup: Setup, clients: int, cohort: int, rounds: int) 
     names, task = setup.algorithm.own, setup.task
     if not names:
         return ClientTable(names)
-    row = len(names) * task.model.layout.size * torch.finfo(task.dtype).bits // 8
-    need = row * min(clients, cohort * rounds)  # rows of clients never met do not exist
+    need = row_bytes(setup) * min(clients, cohort * rounds)
     if tier == "auto":
         tier = first_that_fits(need, cohort * bytes_per_client(setup), task.device)
     if tier == "device" or (tier == "host" and task.device.type == "cpu"):
@@ -193,6 +192,20 @@ def make_table(tier: str, setup: Setup, clients: int, cohort: int, rounds: int) 
     if tier == "host":
         return StoredTable(names, task.device, lambda i: {n: torch.empty(size, dtype=dtype) for n in names})
     return StoredTable(names, task.device, disk_rows(names, size, dtype, clients))
+
+
+def row_bytes(setup: Setup) -> int:
+    """What one client's own vectors take between rounds."""
+    return len(setup.algorithm.own) * setup.task.model.layout.size * torch.finfo(setup.task.dtype).bits // 8
+
+
+def memory_estimate(setup: Setup, table: ClientTable, clients: int, cohort: int, rounds: int) -> tuple[int, str]:
+    """Bytes that a run will need besides data and activations, and where, in words."""
+    rows = row_bytes(setup) * min(clients, cohort * rounds)  # rows of clients never met do not exist
+    round_ = cohort * bytes_per_client(setup)
+    place = "outside the device" if isinstance(table, StoredTable) else f"on {setup.task.device}"
+    kept = f", clients' vectors up to {rows / 1e9:.1f} GB {place}" if rows else ""
+    return rows + round_, f"a round's vectors {round_ / 1e9:.1f} GB on {setup.task.device}{kept}"
 
 
 def free_disk() -> int:
