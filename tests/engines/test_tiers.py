@@ -109,7 +109,7 @@ def test_a_run_says_what_it_will_need() -> None:
     run = assemble(BASE.replace(cohort=5, rounds=2))
     size = run.setup.task.model.layout.size * 4
     total, text = tiers.memory_estimate(run.setup, run.engine.table, 12, 5, 2)
-    # At most 10 clients are met, two vectors each; a round: own, local and sent vectors of 5 clients and working copies.
+    # At most 10 clients are met, with two vectors each; in a round 5 have own, local and sent ones and working copies.
     vectors = 2 * 2 + 2 * 1 + 2 + 5
     assert total == 10 * 2 * size + 5 * vectors * size
     assert "on cpu" in text
