@@ -144,3 +144,14 @@ def test_every_engine_gets_the_same_cohorts_and_batches(sampling: str) -> None:
             run.advance()
         seen[kind] = works
     assert all(works == seen["serial"] for works in seen.values())
+
+
+def test_augmentation_of_a_client_does_not_depend_on_others_or_their_sizes() -> None:
+    samples = [np.arange(3), np.arange(40)]
+    alone = make_plan(0, 2, [0], samples, batch_size=8, epochs=2, draw=draws)
+    wide = make_plan(0, 2, [0, 1], samples, batch_size=8, epochs=2, draw=draws)
+    assert alone.draws is not None
+    assert wide.draws is not None
+    assert alone.index.shape[2] == 3
+    for name in ("flip", "dy", "dx"):
+        np.testing.assert_array_equal(wide.draws[name][: len(alone.index), 0, :3], alone.draws[name][:, 0])

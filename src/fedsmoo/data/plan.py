@@ -84,16 +84,14 @@ def make_plan(
         for j, b in enumerate(bs):
             index[j, c, : len(b)] = b
             count[j, c] = len(b)
-    return Plan(index, count, None if draw is None else _draws(seed, number, clients, batches, index.shape, draw))
-
-
-def _draws(seed, number, clients, batches, shape, draw) -> Draws:
-    """Augmentation draws per client from its own stream, padded to the common shape."""
-    out: Draws = {}
+    if draw is None:
+        return Plan(index, count)
+    draws: Draws = {}
     for c, (i, bs) in enumerate(zip(clients, batches, strict=True)):
-        for name, values in draw(stream(seed, "augment", number, i), (len(bs), shape[2])).items():
-            out.setdefault(name, np.zeros(shape, values.dtype))[: len(bs), c] = values
-    return out
+        # As wide as a full batch, then cut: what a client draws must not depend on how many samples others have.
+        for name, values in draw(stream(seed, "augment", number, i), (len(bs), batch_size)).items():
+            draws.setdefault(name, np.zeros(index.shape, values.dtype))[: len(bs), c] = values[:, :width]
+    return Plan(index, count, draws)
 
 
 def merge(plans: Sequence[Plan]) -> Plan:
