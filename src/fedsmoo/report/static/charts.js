@@ -24,8 +24,8 @@ function layout(extra = {}) {
   const { xaxis = {}, yaxis = {}, ...rest } = extra;
   return {
     paper_bgcolor: t.paper, plot_bgcolor: t.paper, font: { color: t.ink, size: 13, family: "system-ui, sans-serif" },
-    margin: { l: narrow ? 44 : 60, r: 12, t: 12, b: 48 }, hovermode: "closest", hoverlabel: { namelength: 60 },
-    legend: narrow ? { orientation: "h", y: 1.02, yanchor: "bottom" } : {},
+    margin: { l: narrow ? 44 : 60, r: 12, t: 30, b: 48 }, hovermode: "closest", hoverlabel: { namelength: 60 },
+    legend: narrow ? { orientation: "h", y: 1.02, yanchor: "bottom" } : { y: 0.98 },
     xaxis: { ...axis, ...xaxis }, yaxis: { ...axis, ...yaxis }, ...rest,
   };
 }
