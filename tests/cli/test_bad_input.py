@@ -202,3 +202,14 @@ def test_wrong_words_get_a_usage_message(arguments: list[str], call: Call) -> No
     assert answer.code == 2
     assert "Usage" in answer.err
     assert "Traceback" not in answer.err
+
+
+@pytest.mark.parametrize("command", [["compare", "--algorithms", "fedavg", *TINY], ["sweep", "grid.toml"]])
+def test_only_single_runs_use_ranks(command: list[str], call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("grid.toml").write_text(
+        'algorithm = ["fedavg", "fedsam"]\nmodel = "softmax"\nclients = 4\ncohort = 2\nrounds = 1\n'
+    )
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    one_line(call(*command, "--out", "here"), "not under torchrun")
+    assert not Path("here").exists()

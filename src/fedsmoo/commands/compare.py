@@ -11,6 +11,7 @@ from fedsmoo.commands.console import console, progress, table
 from fedsmoo.commands.options import ConfigFile, Sets, assign, gather, with_settings
 from fedsmoo.commands.run import train
 from fedsmoo.core.errors import FedsmooError
+from fedsmoo.engines.ranks import alone
 from fedsmoo.experiment.compare import cells, common_target, row
 from fedsmoo.experiment.config import Config
 from fedsmoo.experiment.loop import Record
@@ -64,6 +65,7 @@ def _compare(
     *,
     flags: dict[str, Any],
 ) -> None:
+    alone("fedsmoo compare")
     configs = methods(algorithms, config, sets, flags)
     numbers = parse_seeds(seeds)
     if out.is_file() or (out.exists() and any(out.iterdir())):

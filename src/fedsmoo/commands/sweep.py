@@ -17,6 +17,7 @@ from fedsmoo.commands.console import console
 from fedsmoo.commands.interrupt import polite
 from fedsmoo.commands.options import with_settings
 from fedsmoo.commands.run import SaveEvery
+from fedsmoo.engines.ranks import alone
 from fedsmoo.experiment.config import Config
 from fedsmoo.experiment.cost import estimate
 from fedsmoo.experiment.index import refresh
@@ -110,6 +111,7 @@ def _sweep(
     *,
     flags: dict[str, Any],
 ) -> None:
+    alone("fedsmoo sweep")
     sweep = read_sweep(file, flags)
     root = out or Path("runs") / file.stem
     configs = sweep.configs

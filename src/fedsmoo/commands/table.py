@@ -16,6 +16,7 @@ from fedsmoo.commands.compare import parse_seeds
 from fedsmoo.commands.options import with_settings
 from fedsmoo.commands.sweep import carry_through
 from fedsmoo.core.errors import FedsmooError
+from fedsmoo.engines.ranks import alone
 from fedsmoo.experiment import tables
 from fedsmoo.experiment.cost import estimate
 from fedsmoo.experiment.published import EXPERIMENTS, experiment
@@ -142,6 +143,7 @@ def update(files: Sequence[Path], results: Path | None, check: bool) -> None:
 
 def run_missing(sweep: Sweep, found: tables.Found, out: Path, dry_run: bool, **more: Any) -> bool:
     """Carry out what has not been measured; says first what it will cost. Whether all is there now."""
+    alone("fedsmoo table")
     missing = list({c.identity: c.config for c in sweep.cells if c.identity not in found}.values())
     if not missing:
         return True

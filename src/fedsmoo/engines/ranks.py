@@ -43,6 +43,12 @@ def is_writer() -> bool:
     return not launched() or number("RANK", 0) == 0
 
 
+def alone(what: str) -> None:
+    """Refuse to do in every rank what one process should do once."""
+    if launched():
+        raise FedsmooError(f"{what} runs in one process, not under torchrun: only 'fedsmoo run' and 'resume' use ranks")
+
+
 def own_device(device: torch.device) -> torch.device:
     """The device of this rank: ranks of one machine take its GPUs in turn; a GPU named by number is left alone."""
     if not launched() or device.type != "cuda" or device.index is not None:
