@@ -13,6 +13,7 @@ from fedsmoo.deploy.store import ServerStore
 from fedsmoo.experiment.config import Config
 from fedsmoo.experiment.resolve import assemble
 
+from .loopback import isolated
 from .processes import end_those_of, environment, free_ports, run
 
 # A server that runs one small federation after the other, a method each, on one grid.
@@ -56,12 +57,12 @@ def test_every_method_in_flowers_simulation(tmp_path):
     folders = {"server-folder": tmp_path / "server", "state-folder": tmp_path / "state"}
     words = [f"{k}={v!r}" if isinstance(v, str) else f"{k}={v}" for k, v in SETTINGS.items()]
     words += [f"{k}='{v}'" for k, v in folders.items()]
+    command = [
+        "flwr", "run", str(tmp_path / "app"), "local", "--stream", "--run-config", " ".join(words).replace("'", '"'),
+        "--federation-config", "num-supernodes=3 client-resources-num-cpus=1",
+    ]  # fmt: skip
     try:
-        run(
-            ["flwr", "run", tmp_path / "app", "local", "--stream", "--run-config", " ".join(words).replace("'", '"'),
-             "--federation-config", "num-supernodes=3 client-resources-num-cpus=1"],
-            env, timeout=240,
-        )  # fmt: skip
+        run(isolated(command), env, timeout=240)
     finally:
         end_those_of(tmp_path / "home")
     for name in ALGORITHMS:
