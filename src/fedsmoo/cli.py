@@ -21,6 +21,7 @@ from fedsmoo.commands.sweep import sweep
 from fedsmoo.commands.table import app as results_app
 from fedsmoo.commands.table import table
 from fedsmoo.core.errors import FedsmooError
+from fedsmoo.engines.ranks import depart
 from fedsmoo.version import __version__
 
 app = typer.Typer(
@@ -61,9 +62,13 @@ def main(arguments: list[str] | None = None) -> Any:
         app(arguments)
     except FedsmooError as e:
         sys.stderr.write(f"fedsmoo: {e}\n")
+        depart(2)
         sys.exit(2)
     except BrokenPipeError:
         sys.exit(1)
+    except SystemExit as e:
+        depart(e.code if isinstance(e.code, int) else int(bool(e.code)))
+        raise
 
 
 __all__ = ["app", "main"]

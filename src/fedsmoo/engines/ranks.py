@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -17,6 +18,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from fedsmoo.core import FedsmooError
+
+
+_deserted = False  # a connection broke: there is nobody to say goodbye to
 
 
 def number(name: str, default: int) -> int:
@@ -140,16 +144,30 @@ def join(device: torch.device) -> Ranks:
 
 def leave() -> None:
     """Say goodbye at the end of the process; rank 0 lets the others go first."""
-    if dist.is_initialized() and dist.get_rank() == 0:
+    if dist.is_initialized() and dist.get_rank() == 0 and not _deserted:
         with suppress(RuntimeError, ValueError):
             dist.broadcast_object_list([("end", None)], 0)
     close()
 
 
+def depart(code: int) -> None:
+    """End this process now if it is one of several ranks.
+
+    After the goodbye nothing is left to do, and the libraries' own threads, torn down by a normal exit in no fixed
+    order, have been seen to abort a job whose work was done.
+    """
+    if not dist.is_initialized():
+        return
+    leave()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 def desert() -> None:
     """Let this process end without a goodbye; the others notice that the connection broke."""
-    atexit.unregister(leave)
-    atexit.register(close)
+    global _deserted
+    _deserted = True
 
 
 def close() -> None:
