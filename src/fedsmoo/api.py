@@ -56,6 +56,11 @@ def simulate(
     >>> len(result.history)
     2
     """
+    if not isinstance(algorithm, str | Algorithm):
+        hint = f"{algorithm.__name__}()" if isinstance(algorithm, type) else "FedSMOO() or 'fedsmoo'"
+        raise FedsmooError(f"algorithm is {algorithm!r}, but must be a method or its name: write {hint}")
+    if callback is not None and not callable(callback):
+        raise FedsmooError(f"callback is {callback!r}, but must be a function of a round's record")
     dtype = str(dtype).removeprefix("torch.")
     config = Config(clients=clients, dtype=dtype, device=str(device)).replace(**settings)
     data = load(data, config.data, config.seed) if isinstance(data, str) else data

@@ -213,3 +213,10 @@ def test_only_single_runs_use_ranks(command: list[str], call: Call, monkeypatch:
     monkeypatch.setenv("RANK", "1")
     one_line(call(*command, "--out", "here"), "not under torchrun")
     assert not Path("here").exists()
+
+
+def test_a_factory_that_fails_is_said_in_a_line(call: Call) -> None:
+    Path("net.py").write_text("def make():\n    raise KeyError('weights')\n")
+    one_line(
+        call("run", "--algorithm", "fedavg", *TINY, "--model", "net.py:make", "--out", "here"), "KeyError: 'weights'"
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +18,7 @@ from fedsmoo.experiment.compare import cells, common_target, row
 from fedsmoo.experiment.config import Config
 from fedsmoo.experiment.loop import Record
 from fedsmoo.experiment.pack import packable
-from fedsmoo.experiment.resolve import algorithm_class, make_algorithm, make_device
+from fedsmoo.experiment.resolve import algorithm_class, assemble, make_algorithm, make_device
 from fedsmoo.experiment.runfolder import read_run
 from fedsmoo.experiment.work import Orders, carry_out
 from fedsmoo.report.curves import accuracy_curves
@@ -70,11 +72,22 @@ def _compare(
     numbers = parse_seeds(seeds)
     if out.is_file() or (out.exists() and any(out.iterdir())):
         raise FedsmooError(f"{out} is not an empty folder: choose another --out, nothing was overwritten")
+    engine = one_engine(next(iter(configs.values())))
     runs: dict[str, list[list[Record]]] = {}
     for label, each in configs.items():
-        seeded = {out / f"{label.lower()}-seed{s}": each.replace(seed=s) for s in numbers}
+        seeded = {out / f"{label.lower()}-seed{s}": each.replace(seed=s, engine=engine) for s in numbers}
+        began = time.monotonic()
         runs[label] = train_seeds(label, seeded)
+        if not sys.stderr.isatty():  # no progress bar there
+            sys.stderr.write(f"{label}: {len(numbers)} runs in {time.monotonic() - began:.0f} s\n")
     report(next(iter(configs.values())), runs, out)
+
+
+def one_engine(config: Config) -> str:
+    """The engine of all runs: chosen once, so that seconds compare methods and not engines."""
+    if config.engine != "auto" or make_device(config.device).type != "cpu":
+        return config.engine
+    return assemble(config).engine.name
 
 
 def train_seeds(label: str, seeded: dict[Path, Config]) -> list[list[Record]]:

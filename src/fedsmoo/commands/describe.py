@@ -39,7 +39,11 @@ def entries(kind: str) -> list[tuple[str, str, list[tuple[str, str, str]]]]:
     if kind == "models":
         return [(n, line, [(o, str(d), "") for o, d in model_options(n).items()]) for n, (line, _) in MODELS.items()]
     if kind == "partitions":
-        return [(n, first_line(c), fields_of(c)) for n, c in PARTITIONS.items()]
+        rules = [(n, first_line(c), fields_of(c)) for n, c in PARTITIONS.items()]
+        return [
+            *rules,
+            ("natural", "The data's own clients, where it has them: speakers of a text, synthetic ones.", []),
+        ]
     if kind == "datasets":
         return [(n, line, []) for n, line in SOURCES.items()]
     return [(n, line, []) for n, line in (ENGINES if kind == "engines" else SAMPLINGS).items()]

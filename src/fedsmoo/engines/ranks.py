@@ -19,7 +19,6 @@ from torch import Tensor
 
 from fedsmoo.core import FedsmooError
 
-
 _deserted = False  # a connection broke: there is nobody to say goodbye to
 
 

@@ -95,8 +95,8 @@ def make_model(spec: str, data: Dataset, seed: int, options: dict[str, Any]) -> 
     factory = user_object(spec, "model")
     try:
         module = make_module(lambda: factory(**options), seed)
-    except TypeError as e:
-        raise FedsmooError(f"model {spec!r}: {e}") from e
+    except Exception as e:  # the user's own code
+        raise FedsmooError(f"model {spec!r} cannot be made: {type(e).__name__}: {e}") from e
     if not isinstance(module, nn.Module):
         raise FedsmooError(f"model {spec!r} made a {type(module).__name__}, not an nn.Module")
     return wrap(module, data)
@@ -110,7 +110,7 @@ def make_device(name: str) -> torch.device:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as e:
         raise FedsmooError(
-            f"device {name!r} cannot be used here ({str(e).splitlines()[0]}): use cpu, cuda or auto"
+            f"device {name!r} cannot be used here: use cpu or auto ({str(e).splitlines()[0][:80]})"
         ) from e
     return device
 

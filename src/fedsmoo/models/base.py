@@ -61,7 +61,8 @@ class FlatModel:
 
 
 def refuse_buffers(module: nn.Module) -> None:
-    """Running statistics have no place in a flat vector that clients average: say so, and what to do."""
+    """Running statistics have no place in a flat vector that clients average, nor random layers in a run that must
+    repeat: say so, and what to do."""
     for name, part in module.named_modules():
         if isinstance(part, nn.modules.batchnorm._NormBase) and (
             part.track_running_stats or "Batch" in type(part).__name__
@@ -69,6 +70,12 @@ def refuse_buffers(module: nn.Module) -> None:
             raise FedsmooError(
                 f"{type(part).__name__} at {name or 'the top'!r}: running statistics of heterogeneous clients cannot "
                 "be averaged; use nn.GroupNorm instead (for a ResNet, GroupNorm with 2 groups)"
+            )
+    for name, part in module.named_modules():
+        if isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0 and part.training:
+            raise FedsmooError(
+                f"{type(part).__name__} at {name or 'the top'!r}: random layers would not follow a run's seed on every "
+                "engine; remove it, or set its p to 0"
             )
     buffers = [n for n, _ in module.named_buffers()]
     if buffers:
