@@ -128,8 +128,22 @@ def kernels() -> str:
     return table(["kernel", "us", "launches"], rows) + f"\n\n{note}"
 
 
-BLOCKS = {"headline": headline, "rounds": rounds, "precision": precision, "scaling": scaling, "tiers": tiers,
-          "kernels": kernels}  # fmt: skip
+def cpu() -> str:
+    report = json.loads((ROOT / "results" / "cpu.json").read_text())
+    ways = ("plain loop", "batched", "vmap", "serial")
+    rows = [
+        [
+            r["model"],
+            *(f"{1000 * r['seconds_per_round'][w]:.1f}" for w in ways),
+            f"{r['faster_than_plain_loop']['batched']:.1f}x",
+        ]
+        for r in report["results"]
+    ]
+    note = f"{report['task']}; {report['hardware']}, torch {report['versions']['torch']}."
+    return table(["model", *(f"{w}, ms" for w in ways), "batched against the loop"], rows) + f"\n\n{note}"
+
+
+BLOCKS = {f.__name__: f for f in (cpu, headline, rounds, precision, scaling, tiers, kernels)}
 
 
 def main() -> None:
