@@ -1,7 +1,7 @@
 """Writes the GPU tables of README.md and docs/gpu.md from results/gpu/*.json and the runs in results/, and the demo's
 table from results/demo.txt, which is what ``make demo`` prints.
 
-PYTHONPATH=src python benchmarks/tables.py [--check]      # --check changes nothing, and fails if a table is out of date
+PYTHONPATH=src python benchmarks/tables.py [--check]    # --check changes nothing and fails if a table is out of date
 """
 
 from __future__ import annotations
@@ -131,8 +131,8 @@ def kernels() -> str:
     note = (
         f"10 clients, batch 50, bf16. Sum {total:.0f} us, with what runs beside the main stream counted in full. "
         f"The convolutions after the stem have {work:.0f} GFLOP, so they run at about {work / convolutions * 1e3:.0f} "
-        "TFLOP/s; the datasheet's limit is 990. They are small (50 to 3,200 rows a client) and end in norms; the rest moves "
-        "bytes."
+        "TFLOP/s; the datasheet's limit is 990. They are small (50 to 3,200 rows a client) and end in norms; the rest "
+        "moves bytes."
     )
     return table(["kernel", "us", "launches"], rows) + f"\n\n{note}"
 
