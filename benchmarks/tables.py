@@ -43,7 +43,7 @@ def headline() -> str:
         rows.append([name, f"{r['seconds_per_round']:.3f} s", f"{r['peak_memory_gb']:.1f} GB", f"{paper:.2f} s"])
     note = (
         f"bf16; median of {len(results[0]['seconds_per_round_all'])} rounds; {made(results[0])}. The last column is "
-        "what the paper prints for its code on one A100, evaluation included: another GPU and more work, so not a ratio."
+        "what the paper prints for its code on one A100, evaluation included: another GPU and more work, so no ratio."
     )
     return table(["method", "a round", "peak memory", "the paper's, A100"], rows) + f"\n\n{note}"
 
