@@ -16,6 +16,7 @@ FILES = {
     "wrong_type.toml": 'rounds = "many"\n',
     "endless.toml": "rounds = inf\n",
     "option.toml": '[algorithm]\nname = "fedsmoo"\nradius = 0.1\n',
+    "range.toml": '[algorithm]\nname = "feddyn"\nbeta = -10\n',
     "syntax.py": "def net(:\n",
     "raises.py": "raise RuntimeError('no luck')\n",
     "things.py": "from torch import nn\n"
@@ -41,6 +42,12 @@ REFUSED = [
     (["--lr", "fast"], "lr is 'fast', but must be a number"),
     (["--weighted", "perhaps"], "weighted is 'perhaps', but must be true or false"),
     (["--set", "r=big"], "r is 'big', but must be a number"),
+    (["--set", "r=-1"], "r is -1.0, but must be at least 0"),
+    (["--algorithm", "fedavgm", "--set", "beta1=1.5"], "beta1 is 1.5, but must be at least 0 and below 1"),
+    (["range.toml"], "beta is -10.0, but must be above 0"),
+    (["--set", "weight_decay=-1"], "weight_decay is -1.0, but must be at least 0"),
+    (["--set", "lr_decay=1.1"], "lr_decay is 1.1, but must be above 0 and at most 1"),
+    (["--relaxed", "-1"], "relaxed is -1.0, but must be at least 0"),
     (["--set", "perturbation=papr"], "did you mean 'paper'"),
     (["--model", "mlp", "--set", "hidden=wide"], "hidden is 'wide', but must be a whole number"),
     (["--model", "mlp", "--set", "hidden=1.5"], "hidden is '1.5', but must be a whole number"),
@@ -120,9 +127,10 @@ COMPARE = [
     (["--algorithms", "fedavg,fedavg"], "names 'fedavg' twice"),
     (["--algorithms", "fedavg", "--seeds", "0,x"], "must be whole numbers separated by commas"),
     (["--algorithms", "fedavg", "--seeds", "0,0"], "names a seed twice"),
-    (["--algorithms", "fedavg", "--seeds", "0,-1"], "seed is -1, but must not be negative"),
+    (["--algorithms", "fedavg", "--seeds", "0,-1"], "seed is -1, but must be at least 0"),
     (["--algorithms", "fedavg", "--set", "fedsmoo.r=1"], "'fedsmoo' is not among --algorithms"),
     (["--algorithms", "fedavg,fedsmoo", "--set", "fedsmoo.r=x"], "r is 'x', but must be a number"),
+    (["--algorithms", "fedavg,fedsmoo", "--set", "fedsmoo.r=-1"], "r is -1.0, but must be at least 0"),
 ]
 
 

@@ -18,7 +18,7 @@ class FedAvg(Algorithm):
     server   w   <- w + lr_server mean(w_i - w)
     """
 
-    lr_server: float = option(1.0, "server learning rate")
+    lr_server: float = option(1.0, "server learning rate", within="(0, inf)")
 
     def aggregate(self, srv: Vectors, mean: Vectors, rnd: Round) -> Vectors:
         return srv.replace(w=srv.w + self.lr_server * (mean.w - srv.w))
@@ -32,7 +32,7 @@ class FedProx(FedAvg):
     server   as FedAvg
     """
 
-    mu: float = option(0.01, "weight of the proximal term")
+    mu: float = option(0.01, "weight of the proximal term", within="[0, inf)")
 
     def pull(self, w: Tensor, down: Vectors) -> Tensor:
         return self.mu * (w - down.w)

@@ -19,7 +19,7 @@ class FedCM(FedAvg):
     server   w as FedAvg;   D <- mean(w - w_i) / (K lr)
     """
 
-    alpha: float = option(0.1, "weight of the client's own gradient; 1 is FedAvg")
+    alpha: float = option(0.1, "weight of the client's own gradient; 1 is FedAvg", within="(0, 1]")
     down = ("w", "D")
 
     def direction(self, w: Tensor, grad: Gradient, down: Vectors, me: Vectors) -> tuple[Tensor, Vectors]:

@@ -20,7 +20,7 @@ class FedDyn(Algorithm):
     server   lam <- lam - (n/m) mean(w_i - w) / beta;   w <- mean(w_i) - beta lam
     """
 
-    beta: float = option(10.0, "penalty of the dynamic regulariser; larger holds local models less")
+    beta: float = option(10.0, "penalty of the dynamic regulariser; larger holds local models less", within="(0, inf)")
     server = ("lam",)
     own: ClassVar[tuple[str, ...]] = ("lam",)
 

@@ -18,7 +18,7 @@ from fedsmoo.core.algorithm import Gradient, option
 class LocallyEstimated(Algorithm):
     """The slope g(w_i + rho unit(w_old_i - w)), w_old_i being the global model that client i received last."""
 
-    rho: float = option(0.01, "radius of the perturbation")
+    rho: float = option(0.01, "radius of the perturbation", within="[0, inf)")
 
     def first_contact(self, down: Vectors) -> Vectors:
         return super().first_contact(down).replace(w_old=down.w)  # nothing known yet: no perturbation

@@ -20,7 +20,7 @@ class FedAvgM(FedAvg):
     server   p <- beta1 p + D,   w <- w + lr_server p        D = mean(w_i - w)
     """
 
-    beta1: float = option(0.9, "server momentum")
+    beta1: float = option(0.9, "server momentum", within="[0, 1)")
     server = ("p",)
 
     def aggregate(self, srv: Vectors, mean: Vectors, rnd: Round) -> Vectors:
@@ -35,9 +35,9 @@ class Adaptive(FedAvg):
     server   p <- beta1 p + (1 - beta1) D,   w <- w + lr_server p / (sqrt(v) + tau)
     """
 
-    lr_server: float = option(0.1, "server learning rate")
-    beta1: float = option(0.9, "decay of the first moment")
-    tau: float = option(1e-3, "degree of adaptivity: added to sqrt(v)")
+    lr_server: float = option(0.1, "server learning rate", within="(0, inf)")
+    beta1: float = option(0.9, "decay of the first moment", within="[0, 1)")
+    tau: float = option(1e-3, "degree of adaptivity: added to sqrt(v)", within="(0, inf)")
     server = ("p", "v")
 
     def init(self, w: Tensor) -> Vectors:
@@ -61,7 +61,7 @@ class FedAdam(Adaptive):
              w <- w + lr_server p / (sqrt(v) + tau)
     """
 
-    beta2: float = option(0.99, "decay of the second moment")
+    beta2: float = option(0.99, "decay of the second moment", within="[0, 1)")
 
     def second_moment(self, v: Tensor, d2: Tensor) -> Tensor:
         return self.beta2 * v + (1 - self.beta2) * d2
@@ -85,7 +85,7 @@ class FedAdagrad(Adaptive):
     server   v <- v + D^2,   the rest as FedAdam
     """
 
-    beta1: float = option(0.0, "decay of the first moment")
+    beta1: float = option(0.0, "decay of the first moment", within="[0, 1)")
 
     def second_moment(self, v: Tensor, d2: Tensor) -> Tensor:
         return v + d2

@@ -24,8 +24,8 @@ class FedSpeed(FedDyn):
     ``form = "released"``: the authors' code, with rho unit(g), alpha = 1, and FedDyn's server.
     """
 
-    rho: float = option(0.1, "ascent step of the perturbed gradient")
-    alpha: float = option(1.0, "share of the perturbed gradient (1 in the released form)")
+    rho: float = option(0.1, "ascent step of the perturbed gradient", within="[0, inf)")
+    alpha: float = option(1.0, "share of the perturbed gradient (1 in the released form)", within="[0, 1]")
     form: str = option("paper", "the paper's box, or the authors' released code", ("paper", "released"))
 
     @property

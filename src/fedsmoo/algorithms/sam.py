@@ -18,7 +18,7 @@ from fedsmoo.core.algorithm import Gradient, option
 class SAM(Algorithm):
     """The sharpness-aware slope g(w + rho unit(g(w))), for any method to inherit (Foret et al., ICLR 2021)."""
 
-    rho: float = option(0.01, "radius of the local perturbation")
+    rho: float = option(0.01, "radius of the local perturbation", within="[0, inf)")
 
     def slope(self, w: Tensor, grad: Gradient, down: Vectors, me: Vectors) -> tuple[Tensor, Vectors]:
         return grad(w + self.rho * unit(grad(w))), me

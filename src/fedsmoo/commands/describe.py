@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -11,6 +12,7 @@ from rich.markup import escape
 
 from fedsmoo.algorithms import ALGORITHMS
 from fedsmoo.commands.console import console
+from fedsmoo.core.algorithm import in_words
 from fedsmoo.core.errors import unknown
 from fedsmoo.data.cohort import SAMPLINGS
 from fedsmoo.data.partition import PARTITIONS
@@ -29,7 +31,14 @@ def first_line(thing: Any) -> str:
 
 def fields_of(cls: type) -> list[tuple[str, str, str]]:
     """Name, default and meaning of a dataclass's fields."""
-    return [(f.name, str(f.default), f.metadata.get("help", "")) for f in dataclasses.fields(cls)]
+    return [(f.name, str(f.default), f.metadata.get("help", "") + allowed(f.metadata)) for f in dataclasses.fields(cls)]
+
+
+def allowed(meta: Mapping[str, Any]) -> str:
+    """What a field may be, where it says so."""
+    if meta.get("within"):
+        return f" ({in_words(meta['within'])})"
+    return f" ({' | '.join(meta['choices'])})" if meta.get("choices") else ""
 
 
 def entries(kind: str) -> list[tuple[str, str, list[tuple[str, str, str]]]]:

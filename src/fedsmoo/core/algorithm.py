@@ -18,21 +18,57 @@ never branches on a number (switches are ``bool`` or ``str`` fields).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.core.vectors import Vectors
 
 Gradient = Callable[[Tensor], Tensor]
 
 
-def option(default: Any, help: str, choices: tuple[str, ...] = ()) -> Any:
-    """A hyper-parameter: a dataclass field with its meaning beside it, which the command line prints."""
-    return field(default=default, metadata={"help": help, "choices": choices})
+def option(default: Any, help: str, choices: tuple[str, ...] = (), within: str = "") -> Any:
+    """A hyper-parameter: a dataclass field with its meaning beside it, which the command line prints.
+
+    ``choices`` are the words it may be; ``within`` is the interval of the numbers it may be, such as ``"[0, 1)"``.
+    """
+    return field(default=default, metadata={"help": help, "choices": choices, "within": within})
+
+
+def inside(value: Any, within: str) -> bool:
+    """Whether a number lies in an interval; nan lies in none."""
+    low, high = (float(end) for end in within[1:-1].split(","))
+    return low < value < high or (value == low and within[0] == "[") or (value == high and within[-1] == "]")
+
+
+def in_words(within: str) -> str:
+    """An interval for people.
+
+    >>> in_words("[0, 1)"), in_words("(0, inf)")
+    ('at least 0 and below 1', 'above 0')
+    """
+    low, high = within[1:-1].split(", ")
+    below = "" if high == "inf" else f" and {'below' if within[-1] == ')' else 'at most'} {high}"
+    return ("above " if within[0] == "(" else "at least ") + low + below
+
+
+def refuse_outside(name: str, value: Any, meta: Mapping[str, Any]) -> None:
+    """Refuse what a field's ``choices`` or ``within`` do not allow; tensors, a number per client, are not looked at."""
+    choices, within = meta.get("choices"), meta.get("within")
+    if choices and value not in choices:
+        raise unknown(f"value of {name}", str(value), choices)
+    if not within or isinstance(value, Tensor):
+        return
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise FedsmooError(f"{name} is {value!r}, but must be a number")
+    if not inside(value, within):
+        raise FedsmooError(f"{name} is {value}, but must be {'finite' if value == math.inf else in_words(within)}")
 
 
 @dataclass(frozen=True)
@@ -58,6 +94,10 @@ class Algorithm:
     own: ClassVar[tuple[str, ...]] = ()  # stays on client i between rounds
     local: ClassVar[tuple[str, ...]] = ()  # lives for one round
     up: ClassVar[tuple[str, ...]] = ("w",)  # client -> server; only its mean over the cohort is used
+
+    def __post_init__(self) -> None:
+        for f in dataclasses.fields(self):
+            refuse_outside(f.name, getattr(self, f.name), f.metadata)
 
     def init(self, w: Tensor) -> Vectors:
         """Server vectors before the first round: the model and zeros."""

@@ -9,64 +9,46 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
+from fedsmoo.core.algorithm import refuse_outside
 from fedsmoo.core.errors import FedsmooError, unknown
 
 WIRES = ("exact", "fp16", "int8")
 
 
-def setting(default: Any, help: str, choices: tuple[str, ...] = (), group: str = "training") -> Any:
-    """A field with its meaning, the values it may take, and the panel of ``--help`` it is listed in."""
-    return field(default=default, metadata={"help": help, "choices": choices, "group": group})
+def setting(default: Any, help: str, choices: tuple[str, ...] = (), group: str = "training", within: str = "") -> Any:
+    """A field with its meaning, the words or the interval it may take, and the panel of ``--help`` it is listed in."""
+    return field(default=default, metadata={"help": help, "choices": choices, "group": group, "within": within})
 
 
 @dataclass(frozen=True)
 class Training:
     """The numbers of a run; what it trains, and on what, are objects beside it."""
 
-    rounds: int = setting(100, "communication rounds")
-    cohort: int = setting(10, "clients in a round (n)")
+    rounds: int = setting(100, "communication rounds", within="(0, inf)")
+    cohort: int = setting(10, "clients in a round (n)", within="(0, inf)")
     sampling: str = setting("uniform", "how a cohort is drawn", ("uniform", "bernoulli"))
-    local_epochs: int | None = setting(None, "passes over a client's samples in a round (default 5)")
-    local_steps: int | None = setting(None, "local steps in a round, instead of local_epochs")
-    batch_size: int = setting(50, "samples in a minibatch")
-    lr: float = setting(0.1, "local learning rate")
-    lr_decay: float = setting(0.998, "factor of the local learning rate after every round")
-    weight_decay: float = setting(1e-3, "weight decay of a local step")
-    clip: float | None = setting(10.0, "norm at which a local direction is clipped; none: never")
+    local_epochs: int | None = setting(None, "passes over a client's samples in a round (default 5)", within="(0, inf)")
+    local_steps: int | None = setting(None, "local steps in a round, instead of local_epochs", within="(0, inf)")
+    batch_size: int = setting(50, "samples in a minibatch", within="(0, inf)")
+    lr: float = setting(0.1, "local learning rate", within="(0, inf)")
+    lr_decay: float = setting(0.998, "factor of the local learning rate after every round", within="(0, 1]")
+    weight_decay: float = setting(1e-3, "weight decay of a local step", within="[0, inf)")
+    clip: float | None = setting(10.0, "norm at which a local direction is clipped; none: never", within="(0, inf]")
     clip_scope: str = setting("all", "released: add the proximal term after the clip", ("all", "released"))
     weighted: bool = setting(False, "weight the mean by the clients' sample counts")
-    relaxed: float = setting(0.0, "relaxed initialisation (FedInit) of any method; 0: off")
+    relaxed: float = setting(0.0, "relaxed initialisation (FedInit) of any method; 0: off", within="[0, inf)")
     wire: str = setting("exact", "numbers that travel: exact, or rounded with error feedback", choices=WIRES)
     augment: bool | None = setting(None, "random flips and crops (default: where the data set's images allow)")
-    seed: int = setting(0, "seed of all random streams")
-    eval_every: int = setting(1, "rounds between evaluations on the test part")
+    seed: int = setting(0, "seed of all random streams", within="[0, inf)")
+    eval_every: int = setting(1, "rounds between evaluations on the test part", within="(0, inf)")
     target: float | None = setting(None, "test accuracy (0..1) whose first round, bytes and seconds are reported")
     probe: str | None = setting(None, "measure every so many rounds, such as hessian:50,sharpness:10,consistency:10")
 
     def __post_init__(self) -> None:
         for name, value in dataclasses.asdict(self).items():
             object.__setattr__(self, name, checked(type(self), name, value))
-        positive = (
-            "rounds",
-            "cohort",
-            "batch_size",
-            "lr",
-            "lr_decay",
-            "eval_every",
-            "local_epochs",
-            "local_steps",
-            "clip",
-        )
-        for name in (*positive, "clients", "chunk"):
-            value = getattr(self, name, None)
-            if value is not None and not value > 0:
-                raise FedsmooError(f"{name} is {value}, but must be above 0")
-        if self.weight_decay < 0:
-            raise FedsmooError(f"weight_decay is {self.weight_decay}, but must not be negative")
         if self.local_epochs is not None and self.local_steps is not None:
             raise FedsmooError("both local_epochs and local_steps are given: choose one")
-        if self.seed < 0:
-            raise FedsmooError(f"seed is {self.seed}, but must not be negative")
         if self.target is not None and not 0 < self.target <= 1:
             raise FedsmooError(f"target is {self.target:g}, but is an accuracy between 0 and 1, such as 0.8")
 
@@ -89,17 +71,19 @@ class Config(Training):
     partition: str = setting(
         "dirichlet", "how samples are divided: iid, dirichlet, pathological, natural", group="data"
     )
-    u: float = setting(0.1, "dirichlet: concentration; smaller is more heterogeneous", group="data")
-    c: int = setting(3, "pathological: classes per client", group="data")
+    u: float = setting(0.1, "dirichlet: concentration; smaller is more heterogeneous", group="data", within="(0, inf)")
+    c: int = setting(3, "pathological: classes per client", group="data", within="(0, inf)")
     replacement: bool = setting(True, "clients draw their samples with replacement, as in the paper", group="data")
     refill: bool = setting(
         False, "with replacement: deal classes from refilled decks, as released code does", group="data"
     )
     split: str | None = setting(None, "a split file instead of a partition rule", group="data")
-    clients: int = setting(100, "clients in all (m)", group="data")
+    clients: int = setting(100, "clients in all (m)", group="data", within="(0, inf)")
     engine: str = setting("auto", "who runs the steps", ("auto", "serial", "batched", "vmap"), group="machine")
     exact: bool = setting(False, "same bits with any number of ranks (torchrun), as serial; slower", group="machine")
-    chunk: int | None = setting(None, "clients trained at once (default: what fits in memory)", group="machine")
+    chunk: int | None = setting(
+        None, "clients trained at once (default: what fits in memory)", group="machine", within="(0, inf)"
+    )
     table: str = setting("auto", "where client state lives", ("auto", "device", "host", "disk"), group="machine")
     device: str = setting("auto", "cpu, cuda, cuda:1, or auto", group="machine")
     precision: str = setting("tf32", "matrix products on a GPU", ("fp32", "tf32", "bf16"), group="machine")
@@ -138,9 +122,8 @@ def checked(cls: type, name: str, value: Any) -> Any:
             raise FedsmooError(f"{name} is {value!r}, but must be a table of options")
         return dict(value or {})
     value = converted(name, value, kind, optional)
-    choices = spec.metadata.get("choices")
-    if choices and value not in choices:
-        raise unknown(f"value of {name}", str(value), choices)
+    if value is not None:
+        refuse_outside(name, value, spec.metadata)
     return value
 
 

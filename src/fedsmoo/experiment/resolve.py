@@ -72,7 +72,7 @@ def algorithm_class(spec: str) -> type[Algorithm]:
 
 
 def make_algorithm(spec: str, options: dict[str, Any]) -> Algorithm:
-    """A method with some of its hyper-parameters set; wrong names and types are refused."""
+    """A method with some of its hyper-parameters set; wrong names, types and ranges are refused."""
     cls = algorithm_class(spec)
     known = {f.name: f for f in dataclasses.fields(cls)}
     values = {}
@@ -80,12 +80,8 @@ def make_algorithm(spec: str, options: dict[str, Any]) -> Algorithm:
         if name not in known:
             raise unknown(f"hyper-parameter of {cls.__name__}", name, known)
         kind = type(known[name].default)
-        value = converted(name, value, kind, optional=False) if kind in (bool, int, float, str) else value
-        choices = known[name].metadata.get("choices")
-        if choices and value not in choices:
-            raise unknown(f"value of {name}", str(value), choices)
-        values[name] = value
-    return cls(**values)
+        values[name] = converted(name, value, kind, optional=False) if kind in (bool, int, float, str) else value
+    return cls(**values)  # which checks choices and ranges
 
 
 def make_model(spec: str, data: Dataset, seed: int, options: dict[str, Any]) -> FlatModel:
