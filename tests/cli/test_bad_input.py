@@ -8,6 +8,11 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
+from fedsmoo import simulate
+from fedsmoo.core import FedsmooError
+from fedsmoo.experiment.config import read_toml
+from fedsmoo.experiment.sweep import expand
+
 from .conftest import TINY, Answer, Call
 
 FILES = {
@@ -120,6 +125,83 @@ def test_run_refuses_in_one_line(arguments: list[str], message: str, call: Call)
     before = sorted(p.name for p in Path().iterdir())
     one_line(call("run", *given, "--out", "made"), message)
     assert sorted(p.name for p in Path().iterdir()) in (before, sorted([*before, "made"]))
+
+
+SPLITS = {
+    "dirichlet.json": ["--partition", "dirichlet", "--u", "0.6"],
+    "pathological.json": ["--partition", "pathological", "--c", "2"],
+    "imported.json": None,
+}
+CONTRADICTIONS = [
+    ("dirichlet.json", ["--clients", "5"], "clients is 5, but in the split dirichlet.json it is 4: leave clients out"),
+    ("dirichlet.json", ["--clients", "100"], "clients is 100"),  # which is also the default
+    ("dirichlet.json", ["--set", "clients=100"], "clients is 100"),
+    ("dirichlet.json", ["hundred.toml"], "clients is 100"),
+    ("dirichlet.json", ["--partition", "dirichlet-0.1"], "u is 0.1, but in the split dirichlet.json it is 0.6"),
+    ("dirichlet.json", ["--partition", "iid"], "partition is iid, but in the split dirichlet.json it is dirichlet"),
+    ("dirichlet.json", ["--c", "2"], "the split dirichlet.json is dirichlet and has no c: leave c out"),
+    ("dirichlet.json", ["--replacement", "no"], "replacement is False"),
+    ("pathological.json", ["--c", "3"], "c is 3, but in the split pathological.json it is 2"),
+    (
+        "imported.json",
+        ["--partition", "natural"],
+        "partition is natural, but in the split imported.json it is imported",
+    ),
+    ("imported.json", ["--u", "0.1"], "the split imported.json is imported and has no u"),
+    ("missing.json", [], "split missing.json: no such file"),
+]
+AGREE = [
+    ("dirichlet.json", []),
+    ("dirichlet.json", ["--clients", "4", "--partition", "dirichlet-0.6", "--u", "0.6", "--refill", "no"]),
+    ("pathological.json", ["--partition", "pathological", "--c", "2"]),
+    ("imported.json", ["--clients", "4"]),
+]
+SHORT = [w for k, w in enumerate(TINY) if "--clients" not in (w, TINY[k - 1])]
+
+
+@pytest.fixture
+def splits(call: Call) -> None:
+    """Split files of four clients each, in the folder that commands are called in."""
+    Path("lists.json").write_text("[[0, 1], [2, 3], [4, 5], [6, 7]]")
+    Path("hundred.toml").write_text("clients = 100\n")
+    for name, rule in SPLITS.items():
+        words = ["import", "lists.json", "--dataset", "digits"] if rule is None else ["split", "digits", *rule]
+        assert call("data", *words, *(["--clients", "4"] if rule else []), "--out", name).code == 0
+
+
+@pytest.mark.usefixtures("splits")
+@pytest.mark.parametrize(
+    ("file", "arguments", "message"), CONTRADICTIONS, ids=[" ".join(a) for _, a, _ in CONTRADICTIONS]
+)
+def test_what_contradicts_a_split_file_is_refused(file: str, arguments: list[str], message: str, call: Call) -> None:
+    one_line(call("run", *arguments, "--split", file, *SHORT, "--out", "made"), message)
+    assert not Path("made").exists()
+
+
+@pytest.mark.usefixtures("splits")
+@pytest.mark.parametrize(("file", "arguments"), AGREE, ids=[" ".join(a) for _, a in AGREE])
+def test_what_agrees_with_a_split_file_is_accepted(file: str, arguments: list[str], call: Call) -> None:
+    """The folder's config says how many clients there were, and is itself a config that runs."""
+    answer = call("run", *arguments, "--split", file, *SHORT, "--out", "made")
+    assert answer.code == 0
+    assert "on digits, 4 clients" in answer.out
+    config = read_toml(Path("made/config.toml"))
+    assert (config["clients"], config["split"], "partition" in config) == (4, file, False)
+    assert call("run", "made/config.toml", "--out", "again").code == 0
+    assert Path("made/model.safetensors").read_bytes() == Path("again/model.safetensors").read_bytes()
+
+
+@pytest.mark.usefixtures("splits")
+def test_a_split_file_is_held_against_other_ways_to_say_it() -> None:
+    given = {"rounds": 1, "local_steps": 1, "cohort": 2, "split": "dirichlet.json"}
+    assert len(simulate("softmax", **given).simulation.indices) == 4
+    with pytest.raises(FedsmooError, match=r"clients is 7, but in the split dirichlet\.json it is 4"):
+        simulate("softmax", clients=7, **given)
+    with pytest.raises(FedsmooError, match=r"u is 0\.3, but in the split dirichlet\.json it is 0\.6"):
+        simulate("softmax", partition="dirichlet-0.3", **given)
+    with pytest.raises(FedsmooError, match="clients is 100, but in the split"):
+        expand({"split": "dirichlet.json", "clients": [4, 100]}, "here")
+    assert expand({"split": "dirichlet.json"}, "here").configs[0].clients == 4
 
 
 COMPARE = [

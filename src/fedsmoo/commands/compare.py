@@ -111,7 +111,8 @@ def report(config: Config, runs: dict[str, list[list[Record]]], out: Path) -> No
     best = max(range(len(rows)), key=lambda k: rows[k].accuracy)
     goal = f"{100 * target:.0f}%"
     columns = ["method", "accuracy (%)", f"rounds to {goal}", f"sent to {goal}", "seconds"]
-    accuracy_curves(runs, out / "curves.png", f"{config.dataset}, {config.partition}")
+    division = config.partition if config.split is None else f"split {Path(config.split).name}"
+    accuracy_curves(runs, out / "curves.png", f"{config.dataset}, {division}")
     screen = console()
     screen.print(table("", columns, [cells(r) for r in rows], best))
     screen.print(f"curves: {out / 'curves.png'}", soft_wrap=True)

@@ -13,7 +13,7 @@ import typer
 
 from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.experiment.config import FIELDS, Config, converted, read_toml
-from fedsmoo.experiment.resolve import algorithm_class
+from fedsmoo.experiment.resolve import algorithm_class, settled
 
 PANELS = {"what": "What is trained", "data": "Data and clients", "training": "Training", "machine": "Machine"}
 
@@ -68,8 +68,8 @@ def gather(file: Path | None, sets: Sequence[str] | None, flags: dict[str, Any])
     if algorithm is not None and algorithm != values.get("algorithm"):
         values.pop("algorithm_options", None)  # they belong to the file's method
     values.update(flags)
-    config = Config(**values)
-    return assign(config, sets or ())
+    config = assign(Config(**values), sets or ())
+    return settled(config, [*values, *(word.partition("=")[0] for word in sets or ())])
 
 
 def assign(config: Config, sets: Sequence[str]) -> Config:

@@ -20,7 +20,7 @@ from fedsmoo.data.check import checked
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.import_split import import_split
 
-__all__ = ["checked", "import_split", "load_split", "read_split", "save_split"]
+__all__ = ["checked", "import_split", "load_split", "read_split", "refuse_contradiction", "save_split"]
 
 FORMAT = "fedsmoo-split"
 VERSION = 1
@@ -95,6 +95,21 @@ def read_split(path: str | Path) -> dict[str, Any]:
     if stated != _hash(content):
         raise FedsmooError(f"split {path}: its content does not match its checksum, it was altered; make it again")
     return content
+
+
+def refuse_contradiction(path: str | Path, content: dict[str, Any], asked: dict[str, Any]) -> None:
+    """Refuse settings (``clients``, ``partition``, the options of its rule) that are not what a split file holds."""
+    rule = dict(content["rule"])
+    fixed = {"clients": content["clients"], "partition": rule.pop("name", "of another kind"), **rule}
+    for name, value in asked.items():
+        if name not in fixed:
+            raise FedsmooError(
+                f"{name} is {value}, but the split {path} is {fixed['partition']} and has no {name}: leave {name} out"
+            )
+        if value != fixed[name]:
+            raise FedsmooError(
+                f"{name} is {value}, but in the split {path} it is {fixed[name]}: leave {name} out, or make a new split"
+            )
 
 
 def _hash(content: dict[str, Any]) -> str:

@@ -13,6 +13,7 @@ from fedsmoo.core.algorithm import refuse_outside
 from fedsmoo.core.errors import FedsmooError, unknown
 
 WIRES = ("exact", "fp16", "int8")
+DIVISION = ("clients", "partition", "u", "c", "replacement", "refill")  # what a split file fixes
 
 
 def setting(default: Any, help: str, choices: tuple[str, ...] = (), group: str = "training", within: str = "") -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,13 +22,13 @@ from fedsmoo.core.local import LocalRule
 from fedsmoo.data import partition as partitions
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.sources import load
-from fedsmoo.data.splitfile import load_split
+from fedsmoo.data.splitfile import load_split, read_split, refuse_contradiction
 from fedsmoo.engines.base import Setup
 from fedsmoo.engines.distributed import engine_for
 from fedsmoo.engines.ranks import own_device
 from fedsmoo.engines.task import SampleLoss, Task, cross_entropy
 from fedsmoo.engines.tiers import make_table
-from fedsmoo.experiment.config import Config, Training, converted
+from fedsmoo.experiment.config import DIVISION, Config, Training, converted
 from fedsmoo.experiment.loop import Simulation
 from fedsmoo.models import FlatModel, build, make_module, wrap
 
@@ -124,9 +124,33 @@ def make_partition(config: Config) -> partitions.Partition:
     return partitions.parse(config.partition, **options)
 
 
+def division(config: Config) -> dict[str, Any]:
+    """The settings that say who holds what, were there no split file; ``dirichlet-0.6`` taken apart."""
+    plain = {n: getattr(config, n) for n in DIVISION}
+    rule = {"name": "natural"} if config.partition == "natural" else partitions.to_rule(make_partition(config))
+    return {**plain, "partition": rule.pop("name"), **rule}
+
+
+def settled(config: Config, given: Iterable[str]) -> Config:
+    """The config with as many clients as its split file has, if any; settings that contradict the file are refused.
+
+    ``given`` are the names of the settings that somebody chose: the others are defaults, which a split overrules.
+    """
+    if config.split is None:
+        return config
+    names, asked = set(given), division(config)
+    if "partition" in names and "-" in config.partition:
+        names.add({"dirichlet": "u", "pathological": "c"}[asked["partition"]])
+    content = read_split(config.split)
+    refuse_contradiction(config.split, content, {n: v for n, v in asked.items() if n in names})
+    return config.replace(clients=content["clients"])
+
+
 def make_clients(config: Config, data: Dataset) -> list[np.ndarray]:
     """Who holds which samples, from a split file, from the data's own clients, or by a rule."""
     if config.split is not None:
+        plain = division(Config())
+        settled(config, [n for n, v in division(config).items() if v != plain[n]])
         return load_split(config.split, data)
     if config.partition == "natural":
         if data.natural is None:

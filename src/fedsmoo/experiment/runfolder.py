@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from fedsmoo.core import FedsmooError
 from fedsmoo.engines.ranks import world
 from fedsmoo.experiment.checkpoint import DiskError, Mark, write_durably
-from fedsmoo.experiment.config import FIELDS, Config, named_tables, read_toml, to_toml
+from fedsmoo.experiment.config import DIVISION, FIELDS, Config, named_tables, read_toml, to_toml
 from fedsmoo.experiment.ledger import reached
 from fedsmoo.experiment.loop import Record, Result, Simulation
 from fedsmoo.version import __version__
@@ -114,8 +114,12 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def config_text(config: Config) -> str:
-    """A config as TOML; a none that differs from the default is written as a word, for TOML has none."""
-    values = config.to_dict()
+    """A config as TOML; a none that differs from the default is written as a word, for TOML has none.
+
+    Beside a split file there is no partition rule: it would only say what was not used.
+    """
+    unused = set(DIVISION) - {"clients"} if config.split is not None else set()
+    values = {k: v for k, v in config.to_dict().items() if k not in unused}
     return to_toml({k: "none" if v is None and FIELDS[k].default is not None else v for k, v in values.items()})
 
 

@@ -37,7 +37,7 @@ from fedsmoo.core.errors import unknown
 from fedsmoo.data.partition import to_rule
 from fedsmoo.experiment.config import FIELDS, Config, named_tables
 from fedsmoo.experiment.identity import identity
-from fedsmoo.experiment.resolve import algorithm_class, make_algorithm, make_partition
+from fedsmoo.experiment.resolve import algorithm_class, make_algorithm, make_partition, settled
 
 WORDS = ("title", "kind", "base", "select", "methods", "columns", "hyper", "note")  # what is not a setting
 
@@ -114,7 +114,7 @@ def grid(settings: dict[str, Any], hyper: dict[str, Any], options: dict[str, Any
         mine = {k: v for k, v in hyper.items() if k in known}
         for values in product({**mine, **plain.pop("algorithm_options", {}), **options}):
             make_algorithm(spec, values)  # a wrong option is said now, not when its turn comes
-            yield Config(**plain, algorithm_options=values)
+            yield settled(Config(**plain, algorithm_options=values), plain)
 
 
 def product(values: dict[str, Any]) -> Iterator[dict[str, Any]]:

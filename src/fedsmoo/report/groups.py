@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 # What may differ between two runs of one line of a table: where and how often, not what.
@@ -11,7 +12,9 @@ INCIDENTAL = frozenset({"seed", "device", "engine", "chunk", "table", "exact", "
 def task_of(config: dict[str, str]) -> str:
     """The task in words: what is learned, by whom."""
     partition = config.get("partition", "?")
-    if partition == "dirichlet":
+    if "split" in config:
+        partition = f"split {Path(config['split']).name}"
+    elif partition == "dirichlet":
         partition += f"-{config.get('u', '?')}"
     elif partition == "pathological":
         partition += f"-{config.get('c', '?')}"
