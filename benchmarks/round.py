@@ -44,7 +44,9 @@ def meet_everybody(simulation: Simulation) -> None:
         simulation.engine.table.load(i, row)
 
 
-def measure(config: Config, data: Dataset, samples: int, seeds: int, rounds: int, met: bool) -> dict[str, Any]:
+def measure(
+    config: Config, data: Dataset, samples: int, seeds: int, rounds: int, met: bool, profiled: bool
+) -> dict[str, Any]:
     """Median seconds of training and evaluation over some rounds, after the first (which compiles)."""
     on_gpu = torch.cuda.is_available()
     if on_gpu:
@@ -65,13 +67,16 @@ def measure(config: Config, data: Dataset, samples: int, seeds: int, rounds: int
         records = pack.advance(going)
         train.append(sum(r.seconds_train for r in records))
         evaluate.append(sum(r.seconds_eval for r in records))
-    return {
+    peak = torch.cuda.max_memory_allocated() / 1e9 if on_gpu else None
+    steps = config.epochs * -(-samples // config.batch_size)
+    kernels = {"kernels_per_step": by_kernel(pack, going, steps)} if profiled else {}
+    return kernels | {
         "algorithm": config.algorithm,
         "seconds_per_round": statistics.median(train),
         "seconds_per_round_all": train,
         "seconds_evaluation": statistics.median(evaluate),
         "seconds_to_first_round": first,
-        "peak_memory_gb": torch.cuda.max_memory_allocated() / 1e9 if on_gpu else None,
+        "peak_memory_gb": peak,
         "engine": simulations[0].engine.name,
         "compiled": getattr(pack.engines[0].steps, "compile", None),
         "captured": getattr(pack.engines[0].steps, "capture", None),
@@ -81,6 +86,22 @@ def measure(config: Config, data: Dataset, samples: int, seeds: int, rounds: int
             "samples_per_client": len(simulations[0].indices[0]), "table": config.table,
         },
     }  # fmt: skip
+
+
+def by_kernel(pack: Pack, going: list[int], steps: int) -> dict[str, dict[str, float]]:
+    """Microseconds and launches of one local step by kernel, largest first, from a profile of one round."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        pack.advance(going)
+        torch.cuda.synchronize()
+    sums: dict[str, list[float]] = {}
+    for e in profiler.events():
+        if e.device_type == torch.autograd.DeviceType.CUDA:
+            entry = sums.setdefault(e.name[:80], [0.0, 0])
+            entry[0], entry[1] = entry[0] + e.time_range.elapsed_us(), entry[1] + 1
+    per_step = {n: {"us": round(t / steps, 2), "launches": round(c / steps, 2)} for n, (t, c) in sums.items()}
+    return dict(sorted(per_step.items(), key=lambda item: -item[1]["us"]))
 
 
 def line(r: dict[str, Any]) -> str:
@@ -105,6 +126,7 @@ def main() -> None:
     parser.add_argument("--table", default="auto", help="where client state lives")
     parser.add_argument("--met", action="store_true", help="start with a row for every client")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--profile", action="store_true", help="add the time of a local step by kernel")
     parser.add_argument("--commit", default="")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
@@ -120,7 +142,7 @@ def main() -> None:
                         rounds=args.rounds + 1, batch_size=50, local_epochs=5,
                         engine="batched", table=args.table,
                     )  # fmt: skip
-                    result = measure(config, data, args.samples, seeds, args.rounds, args.met)
+                    result = measure(config, data, args.samples, seeds, args.rounds, args.met, args.profile)
                     result |= {"hardware": device, "commit": args.commit,
                                "versions": {"fedsmoo": __version__, "torch": torch.__version__}}  # fmt: skip
                     results.append(result)

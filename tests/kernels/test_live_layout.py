@@ -7,6 +7,7 @@ import torch
 
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.kernels import from_torchvision, live_layout, to_torchvision
+from fedsmoo.kernels.layout import fine_offset
 from fedsmoo.models.resnet import ResNet18GN
 
 
@@ -36,16 +37,25 @@ def test_module_has_torchvision_names_and_shapes(classes):
 def test_parameter_counts():
     assert sum(math.prod(s) for s in expected_shapes(10).values()) == 11_181_642
     # Dead taps: 5 of 9 in layer4.0.conv1 (256 -> 512), 8 of 9 in three convolutions 512 -> 512.
-    assert live_layout(10).size == 11_181_642 - 5 * 256 * 512 - 3 * 8 * 512 * 512
+    assert live_layout(10).count == 11_181_642 - 5 * 256 * 512 - 3 * 8 * 512 * 512
 
 
-def test_live_names_keep_torchvision_order():
-    assert list(live_layout(7).shapes) == list(expected_shapes(7))
+def test_convolutions_come_first_and_rows_are_aligned():
+    layout = live_layout(7)
+    names = list(expected_shapes(7))
+    convolutions = [n for n in names if len(expected_shapes(7)[n]) == 4]
+    assert list(layout.shapes) == convolutions + [n for n in names if n not in convolutions]
+    assert fine_offset(layout) == sum(math.prod(layout.shapes[n]) for n in convolutions)
+    assert layout.size % 128 == 0
+    assert 0 <= layout.size - layout.count < 128
+    assert (layout.join({n: torch.ones(s) for n, s in layout.shapes.items()})[layout.count :] == 0).all()
 
 
 @pytest.mark.parametrize("classes", [1, 10, 100])
 def test_round_trip_of_a_live_vector(classes):
-    v = torch.randn(live_layout(classes).size, generator=torch.Generator().manual_seed(classes))
+    layout = live_layout(classes)
+    v = torch.randn(layout.size, generator=torch.Generator().manual_seed(classes))
+    v[layout.count :] = 0
     state = to_torchvision(v)
     assert {n: tuple(p.shape) for n, p in state.items()} == expected_shapes(classes)
     assert torch.equal(from_torchvision(state), v)

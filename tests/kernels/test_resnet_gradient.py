@@ -67,7 +67,8 @@ def test_gradient_loss_and_logits(device):
         assert gradient.stem_parts.shape[0] == gradient.layer1_parts.shape[0] == 2
     for scratch in gradient.plan.units():
         scratch.dy.fill_(float("nan"))  # what is not written must show
-    grad, loss = gradient(w, images, labels, weight, out=torch.full_like(gradient.working, float("nan")))
+    grad, loss = gradient(w, images, labels, weight, out=torch.full_like(w, float("nan")))
+    assert (grad[:, gradient.layout.count :] == 0).all()
     logits = gradient.logits(w, images)
     for c, net in enumerate(nets):
         expected_loss, expected = truth(net, images[c], labels[c], weight[c])
@@ -81,7 +82,7 @@ def test_gradient_loss_and_logits(device):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("precision", "tolerance"), [("bf16", 5e-2), ("tf32", 5e-3), ("tf32x3", 2e-5), ("fp32", 2e-5)])
+@pytest.mark.parametrize(("precision", "tolerance"), [("bf16", 5e-2), ("tf32", 5e-3), ("fp32", 2e-5)])
 def test_captured_gradient_repeats_and_is_right(precision, tolerance):
     if not available("cuda")[0]:
         pytest.skip(available("cuda")[1] or "the interpreter cannot capture")

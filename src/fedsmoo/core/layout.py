@@ -10,20 +10,24 @@ from torch import Tensor
 
 
 class Layout:
-    """The names, shapes and offsets of a model's parameters in one flat vector of ``size`` numbers.
+    """The names, shapes and offsets of a model's parameters in one flat vector.
+
+    ``count`` numbers are parameters; ``size`` is the vector's length, ``count`` rounded up to a multiple of ``align``.
+    The numbers behind the parameters are zero and stay so: no method moves a number whose gradient is zero.
 
     >>> layout = Layout({"weight": (2, 3), "bias": (2,)})
     >>> layout.size, layout.split(torch.arange(8.0))["bias"]
     (8, tensor([6., 7.]))
     """
 
-    def __init__(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], align: int = 1) -> None:
         self.shapes = {name: tuple(shape) for name, shape in shapes.items()}
         self.offsets: dict[str, int] = {}
-        self.size = 0
+        self.count = 0
         for name, shape in self.shapes.items():
-            self.offsets[name] = self.size
-            self.size += math.prod(shape)
+            self.offsets[name] = self.count
+            self.count += math.prod(shape)
+        self.size = -(-self.count // align) * align
 
     def split(self, v: Tensor) -> dict[str, Tensor]:
         """Views of the parameters in ``v``: ``[..., P] -> {name: [..., *shape]}``."""
@@ -36,10 +40,17 @@ class Layout:
     def join(self, parts: Mapping[str, Tensor]) -> Tensor:
         """The flat vector of named parameters: the inverse of :meth:`split`, leading axes kept."""
         lead = {n: parts[n].shape[: parts[n].dim() - len(s)] for n, s in self.shapes.items()}
-        return torch.cat([parts[n].reshape(*lead[n], -1) for n in self.shapes], dim=-1)
+        flat = [parts[n].reshape(*lead[n], -1) for n in self.shapes]
+        if self.size > self.count:
+            flat.append(flat[0].new_zeros(*flat[0].shape[:-1], self.size - self.count))
+        return torch.cat(flat, dim=-1)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Layout) and list(self.shapes.items()) == list(other.shapes.items())
+        return (
+            isinstance(other, Layout)
+            and self.size == other.size
+            and list(self.shapes.items()) == list(other.shapes.items())
+        )
 
     def __hash__(self) -> int:
         return hash(tuple(self.shapes.items()))

@@ -1,8 +1,9 @@
 """K local steps of C clients as one compiled step, captured as a CUDA graph and replayed.
 
 Everything a step reads or writes lies in buffers that never move: weights, client vectors, what was sent, the plan, the
-learning rate and the step counter. Hand-written kernels are one opaque operator, so that the method's arithmetic around
-the gradient is traced whole and fused, whatever the method. Nothing inside a round waits for the host.
+batch, the learning rate and the step counter. Hand-written kernels are one opaque operator, so that the method's
+arithmetic around the gradient is traced whole and fused, whatever the method; the pass that writes the new weights also
+writes them in the type that the kernels read. Nothing inside a round waits for the host.
 """
 
 from __future__ import annotations
@@ -21,20 +22,23 @@ from fedsmoo.engines.oracles import Oracle, products
 from fedsmoo.engines.steps import DevicePlan, Stage, eager_steps, one_step
 from fedsmoo.engines.task import Batch
 
+# A method's arithmetic is cheap beside the bytes of a vector: compute twice rather than store between.
+INLINE: dict[str, Any] = {"realize_reads_threshold": 32, "realize_opcount_threshold": 256}
 HEAD_START = 4  # steps queued before the host turns to other work
 _numbers = itertools.count()
 _oracles: weakref.WeakValueDictionary[int, Oracle] = weakref.WeakValueDictionary()
 
 
 @torch.library.custom_op("fedsmoo::gradient", mutates_args=())
-def _gradient(w: Tensor, x: Tensor, y: Tensor, weight: Tensor, oracle: int) -> tuple[Tensor, Tensor]:
-    return _oracles[oracle].gradient(w, Batch(x, y, weight))
+def _gradient(
+    working: Tensor, fine: Tensor, x: Tensor, y: Tensor, weight: Tensor, oracle: int
+) -> tuple[Tensor, Tensor]:
+    return _oracles[oracle].launch(working, fine, Batch(x, y, weight))
 
 
 @_gradient.register_fake
-def _(w: Tensor, x: Tensor, y: Tensor, weight: Tensor, oracle: int) -> tuple[Tensor, Tensor]:
-    stride = _oracles[oracle].row_stride(w.shape[-1])
-    return w.new_empty_strided(w.shape, (stride, 1)), w.new_empty(len(w))
+def _(working: Tensor, fine: Tensor, x: Tensor, y: Tensor, weight: Tensor, oracle: int) -> tuple[Tensor, Tensor]:
+    return fine.new_empty(working.shape), fine.new_empty(len(working))
 
 
 class GraphSteps:
@@ -51,7 +55,9 @@ class GraphSteps:
     def __call__(
         self, stage: Stage, w: Tensor, me: Vectors, plan: DevicePlan, meanwhile: Callable[[], None] | None = None
     ) -> tuple[Tensor, Vectors, Tensor]:
-        with products(self.oracle.task):
+        # Each recording compiles its step once, on purpose: a sweep of many methods is no runaway recompilation.
+        unlimited = torch._dynamo.config.patch(recompile_limit=2**31, accumulated_recompile_limit=2**31)
+        with products(self.oracle.task), unlimited:
             return self._steps(stage, w, me, plan, meanwhile)
 
     def _steps(
@@ -113,6 +119,7 @@ class Recording:
         size = stage.down.w.shape[-1]
         new = stage.down.w.new_zeros
         self.w = new(room, size)
+        self.working = oracle.working(self.w) if oracle.opaque else self.w  # kept equal to w, in the kernels' type
         self.me = me.map(lambda v: new(room, size))
         self.down = stage.down.map(lambda v: new(v.shape) if v.dim() == 1 else new(room, size))
         self.lr = new(()) if not isinstance(stage.lr, Tensor) else new(room, 1)
@@ -126,25 +133,41 @@ class Recording:
         self.index, self.weight = over_steps(plan.index, width), over_steps(plan.weight, width)
         self.running = torch.zeros(self.steps, room, 1, dtype=torch.bool, device=self.w.device) if masked else None
         self.draws = None if plan.draws is None else {n: over_steps(d, width) for n, d in plan.draws.items()}
+        self.batch, self.active = self._picked()
         self.stage = Stage(stage.algorithm, stage.rule, self.down, self.lr, stage.tag)
         self.step = self._prepared(stage, me, plan, compile, capture)
 
-    def body(self) -> None:
-        """One local step on the buffers."""
+    def _picked(self) -> tuple[Batch, Tensor | None]:
+        """The batch of step ``k``, and which clients are still running."""
 
         def at_k(t: Tensor) -> Tensor:
             return t.index_select(0, self.k)[0]
 
         draws = None if self.draws is None else {n: at_k(d) for n, d in self.draws.items()}
         batch = self.oracle.batch(at_k(self.index), at_k(self.weight), draws)
-        active = None if self.running is None else at_k(self.running)
+        return batch, None if self.running is None else at_k(self.running)
+
+    def load(self) -> None:
+        """The step's batch into its buffers: once for all gradients of the step."""
+        batch, active = self._picked()
+        self.batch.x.copy_(batch.x)
+        self.batch.y.copy_(batch.y)
+        self.batch.weight.copy_(batch.weight)
+        if self.active is not None and active is not None:
+            self.active.copy_(active)
+
+    def body(self) -> None:
+        """One local step on the buffers."""
 
         def opaque(v: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-            return torch.ops.fedsmoo.gradient(v, batch.x, batch.y, batch.weight, self.number)
+            working = self.working if v is self.w else self.oracle.working(v)
+            return torch.ops.fedsmoo.gradient(working, self.oracle.fine(v), batch.x, batch.y, batch.weight, self.number)
 
         gradient = opaque if self.oracle.opaque else self.oracle.gradient
-        w, me, loss = one_step(self.stage, gradient, self.w, self.me, batch, active)
+        w, me, loss = one_step(self.stage, gradient, self.w, self.me, self.batch, self.active)
         self.w.copy_(w)
+        if self.working is not self.w:
+            self.working.copy_(w)
         for name, v in me.items():
             getattr(self.me, name).copy_(v)
         self.total.add_(loss)
@@ -154,7 +177,14 @@ class Recording:
         self, stage: Stage, me: Vectors, plan: DevicePlan, compile: bool, capture: bool
     ) -> Callable[[], None]:
         """The step compiled, warmed up and captured, as far as asked for."""
-        step: Callable[[], None] = torch.compile(self.body, fullgraph=True, dynamic=False) if compile else self.body
+        load, body = self.load, self.body
+        if compile:
+            load, body = (torch.compile(f, fullgraph=True, dynamic=False, options=INLINE) for f in (load, body))
+
+        def step() -> None:
+            load()
+            body()
+
         if not capture or self.w.device.type != "cuda":
             return step
         side = torch.cuda.Stream(self.w.device)
@@ -173,6 +203,8 @@ class Recording:
         """Copy a round's inputs into the buffers; rows beyond its clients never become active."""
         clients, steps = len(w), len(plan.index)
         self.w[:clients].copy_(w)
+        if self.working is not self.w:
+            self.working[:clients].copy_(w)
         for name, v in me.items():
             getattr(self.me, name)[:clients].copy_(v)
         for name, v in stage.down.items():

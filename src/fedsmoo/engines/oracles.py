@@ -16,7 +16,7 @@ from fedsmoo.engines.task import Batch, Draws, Task
 class Oracle:
     """Gradients and losses at flat weights; of one client (``w [P]``) or of C at once (``w [C, P]``)."""
 
-    opaque = False  # whether a compiler can not look into ``gradient``
+    opaque = False  # whether a compiler can not look into ``gradient``; then there are the three below
 
     def __init__(self, task: Task, gradient: Callable[[Tensor, Batch], tuple[Tensor, Tensor]]) -> None:
         self.task, self.gradient = task, gradient
@@ -29,9 +29,17 @@ class Oracle:
         """The training samples ``index [..., B]`` in the form that this oracle takes."""
         return self.task.batch(index, weight, draws)
 
-    def row_stride(self, size: int) -> int:
-        """Numbers from one client's gradient to the next in memory."""
-        return size
+    def working(self, w: Tensor) -> Tensor:
+        """Weights ``[C, P]`` in the type that products are made in; ``w`` itself where that is its own."""
+        raise NotImplementedError
+
+    def fine(self, w: Tensor) -> Tensor:
+        """A copy of the few weights that are read as they are, whatever the type of products."""
+        raise NotImplementedError
+
+    def launch(self, working: Tensor, fine: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Gradients and losses at weights given in these two forms."""
+        raise NotImplementedError
 
     def evaluate(self, w: Tensor) -> tuple[float, float]:
         """Accuracy and loss of one model on the test part."""

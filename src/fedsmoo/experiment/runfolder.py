@@ -124,13 +124,15 @@ def config_text(config: Config) -> str:
 
 
 def summarise(history: list[Record], target: float | None) -> dict[str, Any]:
-    """A run in a few numbers: the last round, the mean of the last ten beside it, and what was spent."""
+    """A run in a few numbers: the last round, the mean of the last ten evaluations beside it (of all, if fewer),
+    and what was spent."""
     tested = [r for r in history if r.test_accuracy is not None]
     last = [r.test_accuracy for r in tested[-10:] if r.test_accuracy is not None]
     hit = reached(history, target) if target is not None else None
     return {
         "rounds": len(history),
         "test_accuracy": last[-1] if last else None,
+        "evaluations": len(tested),
         "test_accuracy_last10": float(np.mean(last)) if last else None,
         "best_accuracy": max((r.test_accuracy or 0.0 for r in tested), default=None),
         "test_loss": tested[-1].test_loss if tested else None,
@@ -152,7 +154,7 @@ def provenance(simulation: Simulation) -> dict[str, Any]:
         "device": device_name(task.device),
         "device_type": task.device.type,
         "threads": torch.get_num_threads(),
-        "parameters": task.model.layout.size,
+        "parameters": task.model.layout.count,
         "parameters_full": task.model.full_size,
         "seed": simulation.training.seed,
         "versions": versions(),

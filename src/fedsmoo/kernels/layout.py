@@ -2,7 +2,8 @@
 
 On maps of 1x1 a padded 3x3 kernel sees only its centre tap, and with stride 2 on 2x2 maps only four taps: the other
 weights of layer 4 never meet a pixel, so they are left out (4.23 M of 11.18 M stay). Convolutions are stored
-tap-major, ``[kh, kw, in, out]``, and the last layer ``[in, out]``, the way the kernels read them.
+tap-major, ``[kh, kw, in, out]``, and the last layer ``[in, out]``, the way the kernels read them. Convolutions come
+first; behind them, from :func:`fine_offset` on, what is always read in float32: norms and the last layer.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from fedsmoo.core.layout import Layout
 WIDTHS = (64, 128, 256, 512)
 IMAGE_SIDE = 32
 IMAGE_CHANNELS = 3
+ALIGN = 128  # numbers; rows of vectors then begin at full cache lines and can be read 16 bytes at a time
 
 
 @dataclass(frozen=True)
@@ -83,16 +85,17 @@ CONVS = {c.name: c for b in BLOCKS for c in (b.conv1, b.conv2, b.down) if c is n
 
 
 def live_layout(classes: int = 10) -> Layout:
-    """Names (torchvision's, in its order), stored shapes and offsets of the live weights.
+    """Names (torchvision's), stored shapes and offsets of the live weights.
 
-    >>> live_layout(10).size
-    4234826
+    >>> live_layout(10).count, live_layout(10).size
+    (4234826, 4234880)
     """
     shapes: dict[str, tuple[int, ...]] = {}
+    fine: dict[str, tuple[int, ...]] = {}
 
     def add(conv: Conv, norm: str) -> None:
         shapes[f"{conv.name}.weight"] = (conv.taps, conv.taps, conv.inside, conv.outside)
-        shapes[f"{norm}.weight"] = shapes[f"{norm}.bias"] = (conv.outside,)
+        fine[f"{norm}.weight"] = fine[f"{norm}.bias"] = (conv.outside,)
 
     add(STEM, "bn1")
     for block in BLOCKS:
@@ -100,9 +103,14 @@ def live_layout(classes: int = 10) -> Layout:
         add(block.conv2, f"{block.name}.bn2")
         if block.down is not None:
             add(block.down, f"{block.name}.downsample.1")
-    shapes["fc.weight"] = (WIDTHS[-1], classes)
-    shapes["fc.bias"] = (classes,)
-    return Layout(shapes)
+    fine["fc.weight"] = (WIDTHS[-1], classes)
+    fine["fc.bias"] = (classes,)
+    return Layout(shapes | fine, ALIGN)
+
+
+def fine_offset(layout: Layout) -> int:
+    """Where the parameters begin that are read in float32 whatever the precision."""
+    return layout.offsets["bn1.weight"]
 
 
 def to_torchvision(v: Tensor) -> dict[str, Tensor]:
@@ -147,9 +155,11 @@ def from_torchvision(state: Mapping[str, Tensor]) -> Tensor:
 
 def _classes(v: Tensor) -> int:
     """How many classes a live vector of this length has: each adds one column of 512 weights and a bias."""
-    base, each = live_layout(0).size, WIDTHS[-1] + 1
-    if v.dim() != 1 or v.numel() <= base or (v.numel() - base) % each:
+    base, each = live_layout(0).count, WIDTHS[-1] + 1
+    classes = (v.numel() - base) // each
+    if v.dim() != 1 or classes < 1 or v.numel() != live_layout(classes).size:
         raise FedsmooError(
-            f"a vector of shape {tuple(v.shape)} is not a live ResNet-18: its length must be {base} + {each} x classes"
+            f"a vector of shape {tuple(v.shape)} is not a live ResNet-18: its length must be "
+            f"{base} + {each} x classes, rounded up to a multiple of {ALIGN}"
         )
-    return (v.numel() - base) // each
+    return classes

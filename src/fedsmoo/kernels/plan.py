@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedsmoo.core.layout import Layout
-from fedsmoo.kernels.layout import BLOCKS, POOLED_SIDE, STEM, Conv
+from fedsmoo.kernels.layout import BLOCKS, POOLED_SIDE, STEM, Conv, fine_offset
 from fedsmoo.kernels.tiles import Tile, key_of
 
 GROUPS = 2
@@ -23,7 +23,8 @@ def norm_rows(conv: Conv) -> int:
 
 @dataclass(frozen=True)
 class Unit:
-    """A convolution and its GroupNorm: offsets in the flat vector, and static buffers.
+    """A convolution and its GroupNorm: offsets in the flat vector (``w_off``) and in its fine part (``p_off``), and
+    static buffers.
 
     ``part_tiles`` tiles of partial sums for gamma and beta begin at ``part_off`` of the common rows.
     """
@@ -96,8 +97,9 @@ class Plan:
         tiles = -(-self.batch * conv.side_out**2 // rows)
         begin, self.part_size = self.part_size, self.part_size + 2 * tiles * conv.outside
         out, xhat, dy = (self._map(conv.side_out, conv.outside) for _ in range(3))
+        offsets = self.layout.offsets
         return Unit(
-            conv, norm, self.layout.offsets[f"{conv.name}.weight"], self.layout.offsets[f"{norm}.weight"],
+            conv, norm, offsets[f"{conv.name}.weight"], offsets[f"{norm}.weight"] - fine_offset(self.layout),
             begin, tiles, out, xhat, torch.empty(self.clients, self.batch, GROUPS, device=self.device), dy,
             self._map(conv.side_out, conv.outside) if keep else None,
         )  # fmt: skip

@@ -8,8 +8,10 @@ a CUDA graph and repeats to the last bit.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,15 +19,26 @@ from torch import Tensor
 from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.kernels.conv import conv_backward, conv_forward
 from fedsmoo.kernels.head import head_gradient, head_logits, head_weight, padded_classes
-from fedsmoo.kernels.layout import IMAGE_CHANNELS, IMAGE_SIDE, WIDTHS, Conv, live_layout
+from fedsmoo.kernels.layout import IMAGE_CHANNELS, IMAGE_SIDE, WIDTHS, Conv, fine_offset, live_layout
 from fedsmoo.kernels.norm import Behind, norm_backward, sum_parts
 from fedsmoo.kernels.plan import BlockPlan, Plan, Unit, norm_rows
 from fedsmoo.kernels.runtime import PRECISIONS, compiling, interpreted, require
 from fedsmoo.kernels.stem import pool, pool_backward, stem_forward, stem_weight
 from fedsmoo.kernels.tiles import TABLES, Tile, splits_for
-from fedsmoo.kernels.weight import conv_weight, sum_splits, working_copy
+from fedsmoo.kernels.weight import conv_weight, sum_splits
 
 LAYER1 = ("layer1.0.conv1.weight", "layer2.0.conv1.weight")  # from here until there, weight gradients may be split
+
+
+class Weights(NamedTuple):
+    """C weight vectors as the kernels read them.
+
+    ``working`` is ``[C, P]`` in the compute type, for the convolutions; ``fine`` is float32 from
+    :func:`fedsmoo.kernels.layout.fine_offset` on, for norms and the last layer.
+    """
+
+    working: Tensor
+    fine: Tensor
 
 
 class Lane:
@@ -59,8 +72,8 @@ class ResNet18Gradient:
         clients, batch: C and B; buffers for them are kept between calls.
         classes: outputs of the last layer.
         device: a CUDA device (or the CPU under Triton's interpreter).
-        precision: ``bf16``, ``tf32``, ``tf32x3`` (float32 to about 1e-6 on the matrix units) or ``fp32``; norms, the
-            last layer, sums and the gradient are float32 always.
+        precision: ``bf16``, ``tf32`` or ``fp32`` (each product as three of tf32); norms, the last layer, sums and the
+            gradient are float32 always.
         tiles: entries that replace those of the precision's table of tiles.
         overlap: run weight gradients on a second stream.
 
@@ -82,8 +95,7 @@ class ResNet18Gradient:
         table = {**TABLES[precision], **(tiles or {})}
         self.plan = Plan(clients, batch, self.layout, table, self.device, self.dtype)
         self.lane = Lane(self.device, overlap)
-        size = -(-self.layout.size // 128) * 128
-        self.working = torch.empty(clients, size, dtype=self.dtype, device=self.device)
+        self.fine = fine_offset(self.layout)
         self.losses = torch.empty(clients, batch, device=self.device)
         self.dlogits = torch.empty(clients, batch, padded_classes(classes), device=self.device)
         self.features_grad = torch.empty_like(self.plan.blocks[-1].second.out)
@@ -91,7 +103,9 @@ class ResNet18Gradient:
         self.layer1 = (first, last)
         stem, conv = self.plan.stem, self.plan.blocks[0].first.conv
         splits = splits_for(clients, 5, self._steps("stem-weight", stem.conv), least=4, most=16)
-        self.stem_parts = torch.zeros(splits, clients, stem.p_off - stem.w_off, device=self.device)
+        self.stem_parts = torch.zeros(
+            splits, clients, math.prod(self.layout.shapes[f"{stem.conv.name}.weight"]), device=self.device
+        )
         splits = splits_for(clients, 9, self._steps("weight", conv))
         self.layer1_parts = torch.zeros(splits, clients, last - first, device=self.device) if splits > 1 else None
 
@@ -99,31 +113,40 @@ class ResNet18Gradient:
         """Steps of a weight gradient's reduction over one client's pixels."""
         return -(-self.batch * conv.side_out**2 // self.plan.tile(kind, conv).inner)
 
+    def weights(self, w: Tensor) -> Weights:
+        """Flat vectors ``w [C, P]``, float32, in :func:`fedsmoo.kernels.live_layout`'s order, as the kernels read
+        them: a copy in the compute type where that is another one."""
+        return Weights(w.to(self.dtype), w[:, self.fine :])
+
     def __call__(
-        self, w: Tensor, images: Tensor, labels: Tensor, weight: Tensor, out: Tensor | None = None
+        self, w: Tensor | Weights, images: Tensor, labels: Tensor, weight: Tensor, out: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Gradients ``[C, P]`` (a view of rows padded to 128 numbers) and losses ``[C]``, both float32.
+        """Gradients ``[C, P]`` and losses ``[C]``, both float32.
 
         Args:
-            w: ``[C, P]`` float32, in :func:`fedsmoo.kernels.live_layout`'s order.
+            w: ``[C, P]`` float32, or what :meth:`weights` made of it.
             images: ``[C, B, 32, 32, 3]``, normalised, in the compute type.
             labels: ``[C, B]`` int64.
             weight: ``[C, B]`` float32; 1/n for each of n samples, 0 for padding.
-            out: ``[C, >= P]`` float32 to write the gradient into; without it, each call makes a new tensor.
+            out: ``[C, P]`` float32 to write the gradient into; without it, each call makes a new tensor.
         """
-        self._check(w, images)
+        w = self._checked(w, images)
         if labels.shape != (self.clients, self.batch) or weight.shape != labels.shape:
             raise FedsmooError(
                 f"labels {tuple(labels.shape)} and weight {tuple(weight.shape)} must both be "
                 f"[{self.clients}, {self.batch}]"
             )
-        grad = torch.empty(self.working.shape, device=self.device) if out is None else out
+        grad = torch.empty(self.clients, self.layout.size, device=self.device) if out is None else out
         total = torch.empty(self.clients, device=self.device)
         self._forward(w, images, save=True)
         features = self._features()
         offset = self.layout.offsets["fc.weight"]
-        head_gradient(features, w, offset, self.classes, labels, weight, self.losses, self.dlogits, self.features_grad)
+        head_gradient(
+            features, w.fine, offset - self.fine, self.classes, labels, weight, self.losses, self.dlogits,
+            self.features_grad,
+        )  # fmt: skip
         with self.lane.beside():
+            grad[:, self.layout.count :].zero_()
             head_weight(features, self.dlogits, self.losses, grad, offset, self.classes, total)
         last = self.plan.blocks[-1].second
         norm_backward(self.features_grad, self._behind(last, w), norm_rows(last.conv))
@@ -132,14 +155,14 @@ class ResNet18Gradient:
         self._stem_backward(w, images, grad)
         self.lane.join()
         self._reduce(grad)
-        return grad[:, : self.layout.size], total
+        return grad, total
 
-    def logits(self, w: Tensor, images: Tensor) -> Tensor:
+    def logits(self, w: Tensor | Weights, images: Tensor) -> Tensor:
         """Logits ``[C, B, classes]`` of C models on C batches, float32."""
-        self._check(w, images)
+        w = self._checked(w, images)
         self._forward(w, images, save=False)
         logits = torch.empty(self.clients, self.batch, self.classes, device=self.device)
-        head_logits(self._features(), w, self.layout.offsets["fc.weight"], logits)
+        head_logits(self._features(), w.fine, self.layout.offsets["fc.weight"] - self.fine, logits)
         return logits
 
     def compile_ahead(self, threads: int = 8, logits: bool = True) -> None:
@@ -155,28 +178,31 @@ class ResNet18Gradient:
             if logits:
                 self.logits(w, images)
 
-    def _check(self, w: Tensor, images: Tensor) -> None:
-        if w.shape != (self.clients, self.layout.size) or w.dtype != torch.float32 or w.stride(-1) != 1:
+    def _checked(self, w: Tensor | Weights, images: Tensor) -> Weights:
+        whole = w.working if isinstance(w, Weights) else w
+        dtype = self.dtype if isinstance(w, Weights) else torch.float32
+        if whole.shape != (self.clients, self.layout.size) or whole.dtype != dtype or whole.stride(-1) != 1:
             raise FedsmooError(
-                f"weights are {tuple(w.shape)} {w.dtype}: expected rows of [{self.clients}, {self.layout.size}] float32"
+                f"weights are {tuple(whole.shape)} {whole.dtype}: expected rows of "
+                f"[{self.clients}, {self.layout.size}] {dtype}"
             )
         expected = (self.clients, self.batch, IMAGE_SIDE, IMAGE_SIDE, IMAGE_CHANNELS)
         if images.shape != expected or images.dtype != self.dtype or not images.is_contiguous():
             raise FedsmooError(
                 f"images are {tuple(images.shape)} {images.dtype}: expected contiguous {expected} {self.dtype}"
             )
+        return w if isinstance(w, Weights) else self.weights(w)
 
     def _features(self) -> Tensor:
         return self.plan.blocks[-1].second.out.view(self.clients, self.batch, WIDTHS[-1])
 
-    def _forward(self, w: Tensor, images: Tensor, save: bool) -> None:
+    def _forward(self, w: Weights, images: Tensor, save: bool) -> None:
         plan, stem = self.plan, self.plan.stem
-        working_copy(w, self.working)
         stem_forward(
-            stem.conv, images, self.working, stem.w_off, stem.xhat, stem.rstd, plan.tile("stem", stem.conv),
+            stem.conv, images, w.working, stem.w_off, stem.xhat, stem.rstd, plan.tile("stem", stem.conv),
             precision=self.dot, eps=self.eps,
         )  # fmt: skip
-        pool(stem.xhat, w, stem.p_off, plan.pooled, plan.taken)
+        pool(stem.xhat, w.fine, stem.p_off, plan.pooled, plan.taken)
         x = plan.pooled
         for block in plan.blocks:
             residual = x
@@ -191,21 +217,21 @@ class ResNet18Gradient:
             x = block.second.out
 
     def _conv(
-        self, unit: Unit, x: Tensor, w: Tensor, save: bool, residual: Tensor | None = None, relu: bool = True
+        self, unit: Unit, x: Tensor, w: Weights, save: bool, residual: Tensor | None = None, relu: bool = True
     ) -> None:
         conv_forward(
-            unit.conv, x, self.working, unit.w_off, w, unit.p_off, unit.out, self.plan.tile("forward", unit.conv),
+            unit.conv, x, w.working, unit.w_off, w.fine, unit.p_off, unit.out, self.plan.tile("forward", unit.conv),
             residual=residual, relu=relu, xhat=unit.xhat if save else None, rstd=unit.rstd if save else None,
             precision=self.dot, eps=self.eps,
         )  # fmt: skip
 
-    def _behind(self, unit: Unit, w: Tensor, relu: bool = True) -> Behind:
+    def _behind(self, unit: Unit, w: Weights, relu: bool = True) -> Behind:
         act = unit.out if relu else None
         return Behind(
-            act, unit.xhat, unit.rstd, w, unit.p_off, unit.dz, unit.dy, self.plan.parts, unit.part_off
+            act, unit.xhat, unit.rstd, w.fine, unit.p_off, unit.dz, unit.dy, self.plan.parts, unit.part_off
         )  # fmt: skip
 
-    def _block_backward(self, i: int, w: Tensor, grad: Tensor) -> None:
+    def _block_backward(self, i: int, w: Weights, grad: Tensor) -> None:
         """From ``dz`` and ``dy`` of the block's second convolution to those of the block before."""
         plan, block = self.plan, self.plan.blocks[i]
         before = plan.blocks[i - 1].second if i > 0 else None
@@ -213,7 +239,7 @@ class ResNet18Gradient:
         first, second, down = block.first, block.second, block.down
         assert second.dz is not None
         conv_backward(
-            second.conv, second.dy, self.working, second.w_off, plan.tile("backward", second.conv),
+            second.conv, second.dy, w.working, second.w_off, plan.tile("backward", second.conv),
             behind=self._behind(first, w), precision=self.dot,
         )  # fmt: skip
         if down is not None:
@@ -225,11 +251,11 @@ class ResNet18Gradient:
                 self._weight(down, x, grad)
         self._input_gradient(block, before, w)
 
-    def _input_gradient(self, block: BlockPlan, before: Unit | None, w: Tensor) -> None:
+    def _input_gradient(self, block: BlockPlan, before: Unit | None, w: Weights) -> None:
         first, down = block.first, block.down
         fused = block.dx is None and before is not None
         conv_backward(
-            first.conv, first.dy, self.working, first.w_off, self.plan.tile("backward", first.conv),
+            first.conv, first.dy, w.working, first.w_off, self.plan.tile("backward", first.conv),
             out=block.dx, behind=self._behind(before, w) if fused and before is not None else None,
             add=block.second.dz if down is None else None,
             dy_down=None if down is None else down.dy, down_off=0 if down is None else down.w_off,
@@ -244,7 +270,7 @@ class ResNet18Gradient:
             out, offset = self.layer1_parts, offset - self.layer1[0]
         conv_weight(unit.conv, x, unit.dy, out, offset, self.plan.tile("weight", unit.conv), precision=self.dot)
 
-    def _stem_backward(self, w: Tensor, images: Tensor, grad: Tensor) -> None:
+    def _stem_backward(self, w: Weights, images: Tensor, grad: Tensor) -> None:
         stem, d = self.plan.stem, self.plan.blocks[0].dx
         assert d is not None
         pool_backward(d, self.plan.taken, self._behind(stem, w, relu=False), stem.conv.side_out**2)
@@ -254,7 +280,7 @@ class ResNet18Gradient:
         )  # fmt: skip
 
     def _reduce(self, grad: Tensor) -> None:
-        """Sums of the split reductions; norms last, since their places lie between layer 1's convolutions."""
+        """Sums of the split reductions."""
         sum_splits(self.stem_parts, grad, self.plan.stem.w_off)
         if self.layer1_parts is not None:
             sum_splits(self.layer1_parts, grad, self.layer1[0])

@@ -57,7 +57,7 @@ TF32: dict[str, Tile] = {
     key: Tile(t.rows, t.cols, min(t.inner, 32), t.warps, min(t.stages, 3)) for key, t in BF16.items()
 }
 
-# Without matrix units each product is unrolled in registers: small tiles, short steps.
+# Three products of split operands live in registers: small tiles, short steps.
 FP32: dict[str, Tile] = {
     "forward:64": Tile(64, 32, 16, 4, 2),
     "forward:128": Tile(32, 64, 16, 4, 2),
@@ -78,7 +78,7 @@ FP32: dict[str, Tile] = {
     "stem-weight:64": Tile(64, 32, 16, 4, 2),
 }
 
-TABLES: dict[str, Mapping[str, Tile]] = {"bf16": BF16, "tf32": TF32, "tf32x3": FP32, "fp32": FP32}
+TABLES: dict[str, Mapping[str, Tile]] = {"bf16": BF16, "tf32": TF32, "fp32": FP32}
 
 
 def key_of(kind: str, conv: Conv) -> str:

@@ -1,4 +1,4 @@
-"""Weights and their gradients with a client axis: the working copy, and products that reduce over pixels.
+"""Weight gradients with a client axis: products that reduce over pixels.
 
 The stored kernel is one matrix ``[taps * taps * Cin, Cout]``, so each tile lies inside one tap. Where there are too
 few tiles to fill the device the reduction is cut into parts, summed afterwards in a fixed order: no atomics.
@@ -13,25 +13,6 @@ from torch import Tensor
 from fedsmoo.kernels.layout import Conv
 from fedsmoo.kernels.runtime import launch
 from fedsmoo.kernels.tiles import Tile
-
-
-# Rows of w are not aligned. Were the compiler told that rows of out are, each thread would take 8 neighbours, and a
-# warp's loads would be spread over 8 times the lines.
-@triton.jit(do_not_specialize=["out_row"])
-def working_copy_kernel(w, out, count, w_row, out_row, BC: tl.constexpr):
-    client = tl.program_id(1).to(tl.int64)
-    at = tl.program_id(0) * BC + tl.arange(0, BC)
-    value = tl.load(w + client * w_row + at, mask=at < count, other=0.0)
-    tl.store(out + client * out_row + at, value, mask=at < out_row)
-
-
-def working_copy(w: Tensor, out: Tensor) -> None:
-    """Copies flat parameters ``w [C, P]`` into the compute type's aligned rows ``out [C, >= P]``, zeros behind."""
-    clients, count = w.shape
-    launch(
-        working_copy_kernel, (-(-out.shape[1] // 4096), clients),
-        w, out, count, w.stride(0), out.stride(0), BC=4096, num_warps=8,
-    )  # fmt: skip
 
 
 @triton.jit

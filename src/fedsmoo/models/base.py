@@ -32,7 +32,7 @@ class FlatModel:
 
     @property
     def full_size(self) -> int:
-        """How many numbers the exported model has; more than ``layout.size`` where dead weights are left out."""
+        """How many numbers the exported model has; more than ``layout.count`` where dead weights are left out."""
         return sum(p.numel() for p in self.module.parameters())
 
     def initial(self) -> Tensor:
