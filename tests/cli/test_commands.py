@@ -84,6 +84,24 @@ def test_a_run_leaves_a_complete_folder(call: Call) -> None:
     assert len(answer.out.splitlines()) < 25  # one screen
 
 
+@pytest.mark.parametrize(
+    ("rounds", "every", "words"),
+    [
+        (1, 1, ""),
+        (4, 1, "(mean of the last 4 evaluations "),
+        (9, 3, "(mean of the last 3 evaluations "),
+        (12, 1, "(mean of the last ten evaluations "),
+    ],
+)
+def test_the_mean_at_the_end_says_over_what(rounds: int, every: int, words: str, call: Call) -> None:
+    given = ["--algorithm", "fedavg", *TINY, "--rounds", str(rounds), "--eval-every", str(every)]
+    answer = call("run", *given, "--out", "here")
+    line = next(line for line in answer.out.splitlines() if "test accuracy" in line)
+    summary = json.loads(Path("here/summary.json").read_text())
+    mean = f"{words}{100 * summary['test_accuracy_last10']:.2f}%)" if words else ""
+    assert line.split("%", 1)[1].strip() == mean
+
+
 def test_the_saved_model_is_the_trained_one(call: Call) -> None:
     call("run", "--algorithm", "fedavg", *TINY, "--out", "here")
     state = load_file("here/model.safetensors")

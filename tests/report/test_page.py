@@ -90,6 +90,18 @@ def test_summary_means_over_seeds_with_the_best_in_bold(visit: Visit) -> None:
     assert "FedAvg (lr=0.5)" in rows
 
 
+@pytest.mark.parametrize(
+    ("lengths", "title"), [((4,), "last 4 (%)"), ((12,), "last ten (%)"), ((4, 12), "last ten or all (%)")]
+)
+def test_the_mean_at_the_end_says_over_what(browser: Any, tmp_path: Path, lengths: tuple[int, ...], title: str) -> None:
+    for seed, rounds in enumerate(lengths):
+        run_folder(tmp_path, f"run-{seed}", "fedavg", seed, rounds=rounds)
+    seen = Visit(browser, write_page(find_runs([tmp_path]), tmp_path / "report.html"))
+    seen.cells("summary-table")
+    assert seen.tab.locator("#summary-table thead th").nth(4).inner_text() == title
+    seen.tab.context.close()
+
+
 def test_smoothing_axis_and_choice_of_runs_change_the_curves(visit: Visit) -> None:
     visit.see("curves")
     before = visit.plot("accuracy")

@@ -80,6 +80,23 @@ def test_accuracy_stands_beside_the_paper(results: Path) -> None:
     }  # fmt: skip
 
 
+def test_a_mean_of_fewer_than_ten_rounds_says_so(tmp_path: Path) -> None:
+    """A two-hundredth of 800 rounds is four: a line to 80 has the mean 80 (1 + 2 + 3 + 4) / 16 = 50."""
+    tables = {"accuracy": (PATHOLOGICAL,), "ablation": (), "sensitivity": (), "flatness": ()}
+    for name, columns in tables.items():
+        sweep = Wish(name, columns=columns, scale=4 / 800).sweep()
+        found = {c.identity: fake_result(c.config, 80.0) for c in sweep.cells}
+        text = render(build(sweep, found), "csv") + render(build(sweep, found), "text")
+        assert "last ten" not in text.replace("over the last ten rounds (over all of a run that has fewer)", ""), name
+        if name != "flatness":
+            assert "mean of last 4" in text
+            assert "50.00" in text
+    # Runs of several lengths in one table: the heading fits all of them.
+    sweep = Wish("accuracy", columns=(PATHOLOGICAL,)).sweep()
+    lengths = {c.identity: fake_result(c.config.replace(rounds=4 + 800 * k), 80.0) for k, c in enumerate(sweep.cells)}
+    assert "mean of last ten (or all)" in render(build(sweep, lengths), "csv")
+
+
 def test_several_seeds_have_error_bars(tmp_path: Path) -> None:
     write_results(tmp_path, {"FedAvg": 70.0}, PATHOLOGICAL, seeds=(0, 1, 2))
     table = rows("accuracy", tmp_path, columns=(PATHOLOGICAL,), methods=("fedavg",), seeds=(0, 1, 2))

@@ -45,6 +45,13 @@ def progress(label: str, rounds: int, done: int = 0) -> Iterator[Any]:
         yield update
 
 
+def mean_of_last(summary: dict[str, Any]) -> str:
+    """``" (mean of the last ten evaluations 81.20%)"``; of as many as there are, and nothing where there is one."""
+    count = min(10, summary["evaluations"])
+    words = f"mean of the last {'ten' if count == 10 else count} evaluations"
+    return "" if count < 2 else f" ({words} {100 * summary['test_accuracy_last10']:.2f}%)"
+
+
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], best: int | None = None) -> Table:
     """A table with the first column to the left, numbers to the right, and the best row bold."""
     out = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fedsmoo.commands.console import console
+from fedsmoo.commands.console import console, mean_of_last
 from fedsmoo.commands.interrupt import polite
 from fedsmoo.commands.options import with_settings
 from fedsmoo.commands.run import SaveEvery
@@ -79,8 +79,8 @@ def carry_through(
             count[0] += 1
             pace = summary["seconds_train"] / max(summary["rounds"], 1)
             say(
-                f"[{count[0]}/{len(configs)}] {folder.name}: {100 * summary['test_accuracy']:.2f}% "
-                f"(last ten {100 * summary['test_accuracy_last10']:.2f}%), {pace:.3f} s/round"
+                f"[{count[0]}/{len(configs)}] {folder.name}: {100 * summary['test_accuracy']:.2f}%"
+                f"{mean_of_last(summary)}, {pace:.3f} s/round"
             )
             if results is not None:
                 export([folder], results)

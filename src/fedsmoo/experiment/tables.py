@@ -19,8 +19,7 @@ from fedsmoo.experiment.sweep import Sweep
 Smooth = Callable[[np.ndarray, int], np.ndarray]
 Found = dict[str, Measured]
 TARGET = 0.74  # of the communication and wall-clock tables
-# The authors' code, hence the paper, reports the best round on the test part: only that compares like with like.
-MEASURES = ["last round", "mean of last ten", "best round", "paper (best round)", "best − paper"]
+TEN = 10  # evaluations in a mean at the end of a run
 
 
 class Grid:
@@ -62,8 +61,24 @@ def last(run: Measured) -> float:
 
 
 def last_ten(run: Measured) -> float:
-    """Mean accuracy of the last ten evaluated rounds, in per cent."""
-    return 100 * statistics.fmean(run.accuracies[-10:])
+    """Mean accuracy of the last ten evaluated rounds, or of all if they are fewer, in per cent."""
+    return 100 * statistics.fmean(run.accuracies[-TEN:])
+
+
+def mean_of_last(runs: Sequence[Measured]) -> str:
+    """What ``last_ten`` is for these runs, in words."""
+    counts = {min(TEN, len(r.accuracies)) for r in runs} or {TEN}
+    if len(counts) > 1:
+        return "mean of last ten (or all)"
+    return "mean of last ten" if counts == {TEN} else f"mean of last {counts.pop()}"
+
+
+def measures(runs: Sequence[Measured]) -> list[str]:
+    """The columns of an accuracy table.
+
+    The authors' code, hence the paper, reports the best round on the test part: only that compares like with like.
+    """
+    return ["last round", mean_of_last(runs), "best round", "paper (best round)", "best − paper"]
 
 
 def best(run: Measured) -> float:
@@ -110,7 +125,8 @@ def accuracy(grid: Grid, title: str, compact: bool = False) -> list[Table]:
             printed = "" if paper is None else f"{paper:.2f} ± {width:.2f}"
             ours = [spread([last(r) for r in runs]), spread([last_ten(r) for r in runs]), spread(top)]
             rows.append([method, *ours, printed, signed(top, paper)])
-        out.append(Table(f"{title}: {column}", ["method", *MEASURES], rows))
+        shown = [r for m in grid.methods for r in grid[m, column]]
+        out.append(Table(f"{title}: {column}", ["method", *measures(shown)], rows))
     return [*out[:-1], Table(out[-1].title, out[-1].header, out[-1].rows, grid.footnotes())]
 
 
@@ -216,14 +232,16 @@ def ablation(grid: Grid, title: str) -> list[Table]:
         paper = printed.get(name)
         rows.append([name, *marks, *ours, number(paper, ".2f"), signed([best(r) for r in runs], paper)])
     parts = ["parts", "regulariser", "SAM", "correction"]
-    return [Table(title, [*parts, *MEASURES], rows, grid.footnotes())]
+    shown = [r for name in grid.methods for r in grid[name, column]]
+    return [Table(title, [*parts, *measures(shown)], rows, grid.footnotes())]
 
 
 def sensitivity(grid: Grid, title: str) -> list[Table]:
     method = grid.methods[0]
     runs = {c: grid[method, c] for c in grid.columns}
     rows = [[c, spread([last(r) for r in found]), spread([last_ten(r) for r in found])] for c, found in runs.items()]
-    return [Table(title, ["setting", "last round", "mean of last ten"], rows, grid.footnotes())]
+    header = ["setting", "last round", mean_of_last([r for found in runs.values() for r in found])]
+    return [Table(title, header, rows, grid.footnotes())]
 
 
 def flatness(grid: Grid, title: str) -> list[Table]:
@@ -231,7 +249,7 @@ def flatness(grid: Grid, title: str) -> list[Table]:
     pairs = [(m, c) for m in grid.methods for c in grid.columns]
 
     def drift(run: Measured) -> float:
-        return statistics.fmean(d for d in run.curve["drift"][-10:] if d is not None)
+        return statistics.fmean(d for d in run.curve["drift"][-TEN:] if d is not None)
 
     def of_hessian(name: str) -> Callable[[Measured], float | None]:
         return lambda run: run.facts.get("hessian", {}).get(name)
@@ -251,7 +269,9 @@ def flatness(grid: Grid, title: str) -> list[Table]:
             cells += [spread(ours, digits), number(None if k is None else printed[paper][k])]
         rows.append([name, *cells])
     header = ["", *(word for m, c in pairs for word in (f"{m} {c.rpartition(' ')[2].partition('.')[2]}", "paper"))]
-    note = "Client drift: the mean squared distance of a client's model from the global one, over the last ten rounds."
+    few = any(len(r.curve["drift"]) < TEN for m, c in pairs for r in grid[m, c])
+    note = "Client drift: the mean squared distance of a client's model from the global one, over the last ten rounds"
+    note += " (over all of a run that has fewer)." if few else "."
     return [Table(title, header, rows, [note, *grid.footnotes()])]
 
 

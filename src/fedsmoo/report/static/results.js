@@ -1,4 +1,9 @@
 // Summary, flatness, fairness, settings and commands: what is a table.
+function lastTitle(runs) {
+  const counts = new Set(runs.map(lastTested).filter(Boolean).map((e) => e.count));
+  return counts.size > 1 ? "last ten or all (%)" : counts.size && !counts.has(10) ? `last ${[...counts][0]} (%)` : "last ten (%)";
+}
+
 function drawSummary() {
   const rows = [...groups(inTask())].map(([name, runs]) => {
     const ends = runs.map(lastTested).filter(Boolean);
@@ -11,7 +16,7 @@ function drawSummary() {
       { text: bytes(mean(sent)), value: mean(sent) }, { text: show(mean(time), 1), value: mean(time) }] };
   });
   table(byId("summary-table"), choice.task ?? "No runs", [{ title: choice.merge ? "method" : "run" }, { title: "seeds" }, { title: "rounds" }, { title: "accuracy (%)", best: "high" },
-    { title: "last ten (%)", best: "high" }, { title: "best round (%)", best: "high" }, { title: "test loss", best: "low" }, { title: "sent", best: "low" }, { title: "seconds", best: "low" }], rows);
+    { title: lastTitle(inTask()), best: "high" }, { title: "best round (%)", best: "high" }, { title: "test loss", best: "low" }, { title: "sent", best: "low" }, { title: "seconds", best: "low" }], rows);
 }
 
 const partitionOf = (run) => run.task.split(", ")[1];

@@ -104,5 +104,5 @@ function lastTested(run) {
   const tested = column(run, "acc").filter((v) => v !== null);
   if (!tested.length) return null;
   const loss = column(run, "loss").filter((v) => v !== null);
-  return { last: 100 * tested.at(-1), ten: 100 * mean(tested.slice(-10)), best: 100 * Math.max(...tested), loss: loss.at(-1) ?? null };
+  return { last: 100 * tested.at(-1), ten: 100 * mean(tested.slice(-10)), count: Math.min(10, tested.length), best: 100 * Math.max(...tested), loss: loss.at(-1) ?? null };
 }
