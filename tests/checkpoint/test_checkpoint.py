@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import torch
 
 from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.engines.table import ClientTable
-from fedsmoo.experiment.checkpoint import Checkpoints, Mark, manifests_in, newest, write_tensors
+from fedsmoo.experiment.checkpoint import Checkpoints, Mark, manifests_in, newest, seal, unseal, write_tensors
 from fedsmoo.experiment.conduct import Pace, Run
 from fedsmoo.experiment.config import Config
 from fedsmoo.experiment.runfolder import METRICS, MODEL, read_config, read_run
@@ -118,11 +119,62 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
         path.unlink()
     for path in (other / "checkpoint").iterdir():
         path.rename(folder / "checkpoint" / path.name)
-    with pytest.raises(FedsmooError, match="not as it was when the checkpoint was written"):
+    before = (folder / METRICS).read_bytes()
+    with pytest.raises(FedsmooError, match="seed was 1, is 0"):
         Run.reopen(folder)
+    assert (folder / METRICS).read_bytes() == before
     (folder / METRICS).write_bytes((other / METRICS).read_bytes())
     with pytest.raises(FedsmooError, match="seed was 1, is 0"):
         Run.reopen(folder)
+
+
+def cut(whole: bytes, how: str) -> bytes | None:
+    lines = whole.splitlines(keepends=True)
+    changed = [*lines[:1], lines[1].replace(b'"round": 2', b'"round": 8'), *lines[2:]]
+    return {"two rounds": b"".join(lines[:2]), "torn": whole[: len(lines[0]) + 9], "empty": b"", "gone": None,
+            "changed": b"".join(changed)}[how]  # fmt: skip
+
+
+@pytest.mark.parametrize("how", ["two rounds", "torn", "empty", "gone", "changed"])
+def test_metrics_that_were_lost_are_put_back_from_the_checkpoint(tmp_path: Path, how: str) -> None:
+    folder = stopped(tmp_path / "a")
+    whole = (folder / METRICS).read_bytes()
+    (folder / METRICS).unlink()
+    if (left := cut(whole, how)) is not None:
+        (folder / METRICS).write_bytes(left)
+    run = Run.reopen(folder)
+    assert (folder / METRICS).read_bytes() == whole
+    assert len(run.simulation.history) == 6
+    assert ["was cut or changed: its rounds are taken from the checkpoint's copy" in n for n in run.notes] == [True]
+    aside = folder / f"{METRICS}.changed"
+    assert (aside.read_bytes() if aside.exists() else None) == (left if how == "changed" else None)
+    run.go()
+    assert (folder / MODEL).read_bytes() == finished(tmp_path / "b")
+    assert [r.round for r in read_run(folder)[1]] == list(range(1, 10))
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_again_and_says_so(tmp_path: Path) -> None:
+    folder = stopped(tmp_path / "a", after=2)
+    shutil.rmtree(folder / "checkpoint")
+    run = Run.reopen(folder)
+    assert run.notes == ["no checkpoint was written yet: the run starts again at its first round"]
+    assert run.simulation.history == []
+
+
+def test_metrics_that_nobody_has_are_refused_with_advice(tmp_path: Path) -> None:
+    """Checkpoints of before held no copy."""
+    folder = stopped(tmp_path / "a")
+    for path in manifests_in(folder / "checkpoint"):
+        manifest = unseal(path)
+        del manifest["files"][f"{path.stem}-metrics.jsonl"]
+        path.write_bytes(seal(manifest))
+    assert len(Run.reopen(folder).simulation.history) == 6  # the file alone is enough
+    (folder / METRICS).write_bytes(b"")
+    before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    with pytest.raises(FedsmooError, match="not as it was when the checkpoint was written") as caught:
+        Run.reopen(folder)
+    assert f"'fedsmoo run {folder / 'config.toml'} --out NEW' starts the same run again" in str(caught.value)
+    assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
 
 
 def test_a_full_disk_is_one_line_and_leaves_the_checkpoint_before(tmp_path: Path) -> None:

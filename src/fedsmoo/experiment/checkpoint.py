@@ -5,7 +5,7 @@ vectors, and shards with client rows. A save writes the rows that changed since 
 shards. Every file is written under another name, flushed to the disk and renamed, the manifest last; the checkpoint
 before is removed only when the new one is complete, and one before the newest is always kept. Random streams are named
 by seed, round and client, so a round number is all that is needed of them; metrics lie in ``metrics.jsonl``, of which
-the manifest holds the length and the hash.
+the manifest holds the length and the hash, and of which a copy lies beside it, should that file be cut or changed.
 """
 
 from __future__ import annotations
@@ -63,6 +63,11 @@ class Saved:
     def metrics(self) -> Mark:
         return Mark(**self.manifest["metrics"])
 
+    def lines(self) -> bytes:
+        """The copy of the metrics up to this checkpoint; empty in a checkpoint that has none."""
+        name = metrics_name(self.round)
+        return (self.folder / name).read_bytes() if name in self.manifest["files"] else b""
+
     def server(self) -> Vectors:
         with safe_open(self.folder / self.manifest["server"], "pt") as f:
             return Vectors(**{n: f.get_tensor(n) for n in f.keys()})  # noqa: SIM118 (not a dictionary)
@@ -101,8 +106,8 @@ class Checkpoints:
         vector = server.w.numel() * server.w.element_size()
         return vector * (len(server.names()) + len(self.pending) * len(table.names))
 
-    def save(self, number: int, server: Vectors, table: ClientTable, metrics: Mark) -> None:
-        """Write a checkpoint after ``number`` rounds; if that fails, the one before is as it was."""
+    def save(self, number: int, server: Vectors, table: ClientTable, metrics: Mark, lines: bytes = b"") -> None:
+        """Write a checkpoint after ``number`` rounds and their metrics; if that fails, the one before is as it was."""
         self.pending |= table.take_changes()
         stem = f"{number:06d}"
         try:
@@ -116,7 +121,10 @@ class Checkpoints:
                 files[f"{stem}-rows.safetensors"] = shard
                 rows.update(dict.fromkeys(wanted, f"{stem}-rows.safetensors"))
             fresh = {name: write_tensors(self.folder / name, tensors) for name, tensors in files.items()}
-            used = {f"{stem}-server.safetensors", *rows.values()}
+            if lines:
+                write_durably(self.folder / metrics_name(number), lines)
+                fresh[metrics_name(number)] = hashlib.sha256(lines).hexdigest()
+            used = {f"{stem}-server.safetensors", metrics_name(number), *rows.values()}
             hashes = {n: h for n, h in {**self.hashes, **fresh}.items() if n in used}
             manifest = {
                 "format": FORMAT,
@@ -176,6 +184,10 @@ class Checkpoints:
             path.unlink(missing_ok=True)  # manifests first: a half-removed checkpoint must not look whole
         if self.folder.is_dir():
             self.folder.rmdir()
+
+
+def metrics_name(number: int) -> str:
+    return f"{number:06d}-metrics.jsonl"
 
 
 def manifests_in(folder: Path) -> list[Path]:

@@ -15,13 +15,14 @@ import torch
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.engines.auto import ENGINES
-from fedsmoo.experiment.checkpoint import Checkpoints, Mark, Saved, newest
+from fedsmoo.experiment.checkpoint import Checkpoints, DiskError, Mark, Saved, newest, write_durably
 from fedsmoo.experiment.config import Config
 from fedsmoo.experiment.identity import config_of, differences, identity
 from fedsmoo.experiment.loop import Record, Result, Simulation
 from fedsmoo.experiment.resolve import assemble
 from fedsmoo.experiment.runfolder import (
     CHECKPOINT,
+    CONFIG,
     FAILED,
     METRICS,
     STARTED,
@@ -101,6 +102,7 @@ class Run:
         ``simulation`` is one made from the same config, at its start, that takes the place of a new one.
         """
         old = stopped(path, device, simulation)
+        put_back(path / METRICS, old.lines)
         folder = RunFolder.reopen(path, old.saved.metrics if old.saved else Mark(0, ""))
         (path / FAILED).unlink(missing_ok=True)
         run = cls(old.config, old.simulation, folder, Checkpoints(path / CHECKPOINT, old.facts), old.notes)
@@ -116,7 +118,7 @@ class Run:
         began, server, table = time.perf_counter(), self.simulation.server, self.simulation.engine.table
         size = self.checkpoints.bytes_to_write(server, table)
         self.checkpoints.about["chunk"] = getattr(self.simulation.engine, "chunk", None)  # lowered if memory ran out
-        self.checkpoints.save(number, server, table, self.folder.mark())
+        self.checkpoints.save(number, server, table, self.folder.mark(), self.folder.lines())
         if pace is not None:
             pace.saved(began, size)
 
@@ -182,6 +184,7 @@ class Stopped:
     config: Config
     simulation: Simulation
     saved: Saved | None
+    lines: bytes  # the metrics that belong to it
     facts: dict[str, Any]
     notes: list[str]
 
@@ -192,9 +195,17 @@ def stopped(path: Path, device: str | None = None, simulation: Simulation | None
     if (path / SUMMARY).is_file():
         raise FedsmooError(f"the run in {path} has finished: there is nothing to resume")
     metrics = (path / METRICS).read_bytes() if (path / METRICS).is_file() else b""
-    saved, problems = newest(path / CHECKPOINT, lambda s: check_metrics(s.metrics, metrics, path))
-    if saved is None and problems:
-        raise FedsmooError(f"no checkpoint of {path} can be used; nothing was changed. " + "; ".join(problems))
+    saved, notes = newest(path / CHECKPOINT, lambda s: refuse_unknown(lines_of(s, metrics), path))
+    if saved is None and notes:
+        raise FedsmooError(
+            f"no checkpoint of {path} can be used; nothing was changed. {'; '.join(notes)}. Put the damaged files back "
+            f"if there is a copy of them; else 'fedsmoo run {path / CONFIG} --out NEW' starts the same run again"
+        )
+    lines = lines_of(saved, metrics) if saved else b""
+    if saved is None and metrics:
+        notes.append("no checkpoint was written yet: the run starts again at its first round")
+    if not metrics.startswith(lines):
+        notes.append(f"{path / METRICS} was cut or changed: its rounds are taken from the checkpoint's copy")
     pins = saved.about if saved else read_json(path / STARTED)
     if saved is not None and identity(old := config_of(saved.about["config"])) != identity(config):
         changed = "; ".join(differences(old, config))
@@ -207,9 +218,9 @@ def stopped(path: Path, device: str | None = None, simulation: Simulation | None
     if saved is not None:
         if saved.about["task"] != facts["task"]:
             raise FedsmooError(f"the data or its division among clients is not what {path} was started with")
-        history = parse_records(metrics[: saved.metrics.bytes], str(path / METRICS))
+        history = parse_records(lines, str(path / METRICS))
         simulation.restore(saved.server(), saved.rows(), history)
-    return Stopped(config, simulation, saved, facts, problems + other_machine(pins, facts))
+    return Stopped(config, simulation, saved, lines, facts, notes + other_machine(pins, facts))
 
 
 def keep_division(simulation: Simulation, path: Path) -> None:
@@ -270,10 +281,32 @@ def other_machine(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     return lines
 
 
-def check_metrics(mark: Mark, metrics: bytes, path: Path) -> None:
-    """Refuse a checkpoint whose metrics are not in the metrics file."""
-    if len(metrics) < mark.bytes or hashlib.sha256(metrics[: mark.bytes]).hexdigest() != mark.sha256:
+def lines_of(saved: Saved, metrics: bytes) -> bytes:
+    """The metrics of a checkpoint from the metrics file, or else from its copy; empty if neither has them."""
+    mark = saved.metrics
+    for lines in (metrics[: mark.bytes], saved.lines()):
+        if hashlib.sha256(lines).hexdigest() == mark.sha256:
+            return lines
+    return b""
+
+
+def refuse_unknown(lines: bytes, path: Path) -> None:
+    """Refuse a checkpoint whose metrics nobody has."""
+    if not lines:
         raise FedsmooError(f"{path / METRICS} is not as it was when the checkpoint was written")
+
+
+def put_back(path: Path, lines: bytes) -> None:
+    """Make a metrics file start with the given lines; what it held instead is kept beside it unless it was a part."""
+    held = path.read_bytes() if path.is_file() else b""
+    if held.startswith(lines):
+        return
+    try:
+        if not lines.startswith(held):
+            write_durably(path.with_name(path.name + ".changed"), held)
+        write_durably(path, lines)
+    except OSError as e:
+        raise DiskError(f"cannot write {path}: {e.strerror}") from e
 
 
 __all__ = ["Pace", "Run", "Saved", "same_threads"]
