@@ -66,11 +66,25 @@ def test_hyper_parameters_go_to_the_methods_that_have_them() -> None:
         ({"methods": {"FedAvgg": {}}}, "did you mean 'fedavg'"),
         ({"lr": ["high"]}, "lr is 'high', but must be a number"),
         ({"hyper": {"r": [0.1, -1]}}, "r is -1.0, but must be at least 0"),
+        ({"algorithm": 3}, "algorithm is 3, but must be text"),
+        ({"algorithm": ["fedavg", 3]}, "algorithm is 3, but must be text"),
+        ({"algorithm_options": 3}, "here: algorithm_options is 3, but must be a table"),
+        ({"methods": 3}, "here: methods is 3, but must be a table"),
+        ({"methods": ["FedAvg"]}, r"here: methods is \['FedAvg'\], but must be a table"),
+        ({"methods": {"FedAvg": 3}}, "here: methods.FedAvg is 3, but must be a table"),
+        ({"columns": {"a": {"hyper": 3}}}, "here: columns.a.hyper is 3, but must be a table"),
+        ({"hyper": 3}, "here: hyper is 3, but must be a table"),
     ],
 )
 def test_a_wrong_grid_is_one_line(table: dict, words: str) -> None:
     with pytest.raises(FedsmooError, match=words):
         expand(table, "here")
+
+
+def test_a_base_that_is_no_name_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text("base = 3\n")
+    with pytest.raises(FedsmooError, match="unknown table '3'"):
+        read_sweep(tmp_path / "a.toml")
 
 
 def test_runs_that_differ_in_numbers_share_a_batch(tmp_path: Path) -> None:

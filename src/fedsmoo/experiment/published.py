@@ -39,7 +39,7 @@ def completed(own: dict[str, Any]) -> dict[str, Any]:
     """A table with what it takes from the experiment that its ``base`` names: settings, methods, selected columns."""
     if "base" not in own:
         return own
-    base = description(own["base"])
+    base = description(str(own["base"]))
     out = {**base, **own, "hyper": {**base.get("hyper", {}), **own.get("hyper", {})}}
     if "select" in own:
         for column in own["select"]:

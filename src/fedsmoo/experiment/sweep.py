@@ -35,7 +35,7 @@ from typing import Any
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import unknown
 from fedsmoo.data.partition import to_rule
-from fedsmoo.experiment.config import FIELDS, Config, named_tables
+from fedsmoo.experiment.config import FIELDS, Config, checked, named_tables
 from fedsmoo.experiment.identity import identity
 from fedsmoo.experiment.resolve import algorithm_class, make_algorithm, make_partition, settled
 
@@ -80,6 +80,7 @@ def load_table(path: Path) -> dict[str, Any]:
 
 def expand(table: dict[str, Any], where: str, overrides: dict[str, Any] | None = None) -> Sweep:
     """The runs that a table describes; ``overrides`` are settings that win over all of it."""
+    refuse_misshapen(table, where)
     base = named_tables({k: v for k, v in table.items() if k not in WORDS}, where)
     hyper = dict(table.get("hyper", {}))
     columns = table.get("columns") or {"": {}}
@@ -103,10 +104,24 @@ def expand(table: dict[str, Any], where: str, overrides: dict[str, Any] | None =
     return Sweep(title, cells, {k: table[k] for k in WORDS if k in table})
 
 
+def refuse_misshapen(table: dict[str, Any], where: str) -> None:
+    """Refuse a sweep whose tables are something else."""
+    parts: dict[str, Any] = {n: table.get(n, {}) for n in ("methods", "columns", "hyper", "algorithm_options")}
+    for word in ("methods", "columns"):
+        entries = parts[word] if isinstance(parts[word], dict) else {}
+        parts |= {f"{word}.{name}": entry for name, entry in entries.items()}
+        for name, entry in entries.items():
+            if word == "columns" and isinstance(entry, dict):
+                parts |= {f"{word}.{name}.{n}": entry.get(n, {}) for n in ("hyper", "last")}
+    for name, value in parts.items():
+        if not isinstance(value, dict):
+            raise FedsmooError(f"{where}: {name} is {value!r}, but must be a table of settings")
+
+
 def grid(settings: dict[str, Any], hyper: dict[str, Any], options: dict[str, Any], where: str) -> Iterator[Config]:
     """Every combination of the lists among settings and hyper-parameters."""
     for plain in product(settings):
-        spec = plain.get("algorithm", Config.algorithm)
+        spec = checked(Config, "algorithm", plain.get("algorithm", Config.algorithm))
         known = [f.name for f in dataclasses.fields(algorithm_class(spec))]
         for name in options:
             if name not in known:
