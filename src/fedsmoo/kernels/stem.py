@@ -121,15 +121,22 @@ def pool_backward_kernel(
     cols = (tl.program_id(0) % (CH // GW)) * GW + tl.arange(0, GW)
     rows = tile * BM + tl.arange(0, BM)
     live = rows < B * HI * HI
+    h = (rows % (HI * HI)) // HI
+    v = rows % HI
     acc = tl.zeros((BM, GW), tl.float32)
-    for tap in range(9):
-        h = (rows % (HI * HI)) // HI + 1 - tap // 3
-        v = rows % HI + 1 - tap % 3
-        inside = (h >= 0) & (h < 2 * HO) & (h % 2 == 0) & (v >= 0) & (v < 2 * HO) & (v % 2 == 0)
+    # A pixel lies in the window at half its coordinate (tap 1 of 3 if that is even, else tap 2) and, if odd, also in the
+    # next one (tap 0): four windows at most, not nine taps of which parity rules out three in four.
+    for window in tl.static_range(4):
+        down = window // 2
+        right = window % 2
+        wh = h // 2 + down
+        wv = v // 2 + right
+        inside = (wh < HO) & (wv < HO) & (h % 2 >= down) & (v % 2 >= right)
+        tap = (h % 2 + 1 - 2 * down) * 3 + v % 2 + 1 - 2 * right
         mask = (live & inside)[:, None]
-        pixel = (rows // (HI * HI) * HO + h // 2) * HO + v // 2
+        pixel = (rows // (HI * HI) * HO + wh) * HO + wv
         at = client * B * HO * HO * CH + pixel[:, None] * CH + cols[None, :]
-        won = tl.load(taken + at, mask=mask, other=255).to(tl.int32) == tap
+        won = tl.load(taken + at, mask=mask, other=255).to(tl.int32) == tap[:, None]
         acc += tl.where(won, tl.load(d + at, mask=mask, other=0.0).to(tl.float32), 0.0)
     finish_backward(
         acc, client, tile, rows, cols, B, xhat, xhat, rstd, p, p_row, p_off, dy, dy, part, part_row, part_off,
