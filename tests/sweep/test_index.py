@@ -55,7 +55,7 @@ def test_it_follows_the_folders_and_survives_its_deletion(runs: Path) -> None:
 
 def test_a_condition_can_only_read(runs: Path) -> None:
     for bad in ("1; DROP TABLE runs", "nonsense ==", "learning_rate > 1"):
-        with pytest.raises(FedsmooError, match="is not a condition"):
+        with pytest.raises(FedsmooError, match="is not SQL for these columns"):
             query(runs, bad)
     assert len(query(runs)) == 3
 

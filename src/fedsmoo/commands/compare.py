@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedsmoo.commands.console import console, progress, table
+from fedsmoo.commands.console import console, counted, progress, table
 from fedsmoo.commands.options import ConfigFile, Sets, assign, gather, with_settings
 from fedsmoo.commands.run import train
 from fedsmoo.core.errors import FedsmooError
@@ -79,7 +79,7 @@ def _compare(
         began = time.monotonic()
         runs[label] = train_seeds(label, seeded)
         if not sys.stderr.isatty():  # no progress bar there
-            sys.stderr.write(f"{label}: {len(numbers)} runs in {time.monotonic() - began:.0f} s\n")
+            sys.stderr.write(f"{label}: {counted(len(numbers), 'run')} in {time.monotonic() - began:.0f} s\n")
     report(next(iter(configs.values())), runs, out)
 
 

@@ -45,6 +45,11 @@ def progress(label: str, rounds: int, done: int = 0) -> Iterator[Any]:
         yield update
 
 
+def counted(count: int, thing: str) -> str:
+    """``"1 run"``, ``"2 runs"``."""
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
+
+
 def mean_of_last(summary: dict[str, Any]) -> str:
     """``" (mean of the last ten evaluations 81.20%)"``; of as many as there are, and nothing where there is one."""
     count = min(10, summary["evaluations"])

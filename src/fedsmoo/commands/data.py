@@ -44,8 +44,9 @@ def split(
     loaded = load(dataset, data, seed)
     refuse_existing(out)
     rule = {"name": "natural"} if partition == "natural" else to_rule(make_partition(config))
-    save_split(out, make_clients(config, loaded), loaded, rule, seed)
-    console().print(f"{out}: {clients} clients of {dataset}, {partition}, seed {seed}", soft_wrap=True)
+    indices = make_clients(config, loaded)
+    save_split(out, indices, loaded, rule, seed)
+    console().print(f"{out}: {len(indices)} clients of {dataset}, {partition}, seed {seed}", soft_wrap=True)
 
 
 @app.command("import", help="Turn another simulator's index lists or client arrays into a split file.")

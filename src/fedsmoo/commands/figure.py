@@ -30,6 +30,6 @@ def figure(
 ) -> None:
     paths = [*(runs or []), *(more or [])]
     if not paths:
-        raise FedsmooError(f"figure {name}: give run folders with --runs")
+        raise FedsmooError(f"figure {name}: say of which runs: fedsmoo figure {name} RUN ...")
     path = write_figure(name, gather(found(paths)), out or Path(f"{name}.pdf"), Look(width, smooth, over, focus, axis))
     console().print(str(path), soft_wrap=True, markup=False)

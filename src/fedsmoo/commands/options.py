@@ -93,7 +93,7 @@ def assign(config: Config, sets: Sequence[str]) -> Config:
         elif config.model not in MODELS:
             config = config.replace(model_options={**config.model_options, key: plain(value)})
         else:
-            raise unknown("setting", key, [*FIELDS, *hyper, *options])
+            raise unknown("setting", key, [n for n in (*FIELDS, *hyper, *options) if not n.endswith("_options")])
     return config
 
 

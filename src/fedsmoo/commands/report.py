@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedsmoo.commands.console import console
+from fedsmoo.commands.console import console, counted
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.report.gather import find_runs
 from fedsmoo.report.page import write_page
@@ -18,7 +18,7 @@ Runs = Annotated[list[Path], typer.Argument(help="Run folders, or folders that h
 def report(runs: Runs, out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html")) -> None:
     folders = found(runs)
     path = write_page(folders, out)
-    console().print(f"{len(folders)} {'run' if len(folders) == 1 else 'runs'}: {path}", soft_wrap=True, markup=False)
+    console().print(f"{counted(len(folders), 'run')}: {path}", soft_wrap=True, markup=False)
 
 
 def found(paths: list[Path]) -> list[Path]:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fedsmoo.commands.console import counted
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.experiment.compare import human_bytes
 from fedsmoo.experiment.index import columns, query
@@ -22,7 +23,7 @@ Root = Annotated[Path, typer.Argument(help="A folder that holds runs, at any dep
 Where = Annotated[str | None, typer.Option(help="An SQL condition: \"algorithm = 'fedsmoo' AND lr < 0.1\".")]
 Show = Annotated[str | None, typer.Option(help="Columns, separated by commas; all: every one.")]
 Order = Annotated[str | None, typer.Option(help='An SQL order: "test_accuracy DESC".')]
-Limit = Annotated[int | None, typer.Option(help="At most so many.")]
+Limit = Annotated[int | None, typer.Option(min=0, help="At most so many.")]
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON, every column.")]
 
 
@@ -55,7 +56,7 @@ def runs(
         if name not in columns():
             raise FedsmooError(f"--show {name!r} is not a column. Columns: {', '.join(columns())}")
     lines = [[cell(n, row[n]) for n in names] for row in found]
-    print(text(Table(f"{len(found)} runs in {root}", names, lines)), end="")
+    print(text(Table(f"{counted(len(found), 'run')} in {root}", names, lines)), end="")
 
 
 def show_ledger(

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fedsmoo.commands.console import console, mean_of_last
+from fedsmoo.commands.console import console, counted, mean_of_last
 from fedsmoo.commands.interrupt import polite
 from fedsmoo.commands.options import with_settings
 from fedsmoo.commands.run import SaveEvery
@@ -30,8 +30,10 @@ from fedsmoo.experiment.work import Orders, Report, state, work
 
 File = Annotated[Path, typer.Argument(help="A TOML file whose lists make a grid.")]
 Out = Annotated[Path | None, typer.Option(help="Folder of the runs (default: runs/NAME).", show_default=False)]
-Minutes = Annotated[float | None, typer.Option(help="Stop after so long, everything saved; call again to go on.")]
-PackSize = Annotated[int | None, typer.Option(help="Runs in one batch (default: 4 on a GPU, 1 on a CPU).")]
+Minutes = Annotated[
+    float | None, typer.Option(min=0, help="Stop after so long, everything saved; call again to go on.")
+]
+PackSize = Annotated[int | None, typer.Option(min=1, help="Runs in one batch (default: 4 on a GPU, 1 on a CPU).")]
 Export = Annotated[Path | None, typer.Option(help="Write each finished run's result file here at once.")]
 Keep = Annotated[bool, typer.Option("--keep-checkpoints", help="Keep the checkpoints of finished runs.")]
 Retry = Annotated[bool, typer.Option("--retry", help="Try runs again that failed.")]
@@ -116,7 +118,7 @@ def _sweep(
     root = out or Path("runs") / file.stem
     configs = sweep.configs
     missing = [c for c in configs if state(root / run_name(c)) != "finished"]
-    sys.stderr.write(f"{sweep.title}: {len(configs)} runs, {len(configs) - len(missing)} of them done\n")
+    sys.stderr.write(f"{sweep.title}: {counted(len(configs), 'run')}, {len(configs) - len(missing)} done\n")
     if dry_run:
         console().print(str(estimate(missing)) if missing else "nothing is missing", soft_wrap=True)
         return

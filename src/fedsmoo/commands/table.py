@@ -13,14 +13,15 @@ from typing import Annotated, Any
 import typer
 
 from fedsmoo.commands.compare import parse_seeds
+from fedsmoo.commands.console import counted
 from fedsmoo.commands.options import with_settings
 from fedsmoo.commands.sweep import carry_through
-from fedsmoo.core.errors import FedsmooError
+from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.engines.ranks import alone
 from fedsmoo.experiment import tables
 from fedsmoo.experiment.cost import estimate
 from fedsmoo.experiment.published import EXPERIMENTS, experiment
-from fedsmoo.experiment.render import Table, render
+from fedsmoo.experiment.render import FORMATS, Table, render
 from fedsmoo.experiment.results import collect, export
 from fedsmoo.experiment.sweep import Sweep
 from fedsmoo.report.curves import accuracy_curves, hanning
@@ -138,7 +139,7 @@ def update(files: Sequence[Path], results: Path | None, check: bool) -> None:
                 path.write_text(new, encoding="utf-8")
     if check and stale:
         raise FedsmooError(f"tables out of date in {', '.join(stale)}: run 'fedsmoo table --update {' '.join(stale)}'")
-    sys.stderr.write(f"{len(files)} files, {len(stale)} changed\n")
+    sys.stderr.write(f"{counted(len(files), 'file')}, {len(stale)} changed\n")
 
 
 def run_missing(sweep: Sweep, found: tables.Found, out: Path, dry_run: bool, **more: Any) -> bool:
@@ -181,6 +182,8 @@ def _table(
     if update_files:
         update([Path(n) for n in ([name] if name else [])] + list(files or []), results, check)
         return
+    if form not in FORMATS:  # said now, not when the runs are done
+        raise unknown("format", form, FORMATS)
     if name is None:
         raise FedsmooError(f"which table? {', '.join(EXPERIMENTS)}")
     wish = Wish(

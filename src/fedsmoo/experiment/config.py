@@ -157,7 +157,9 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as e:
-        raise FedsmooError(f"cannot read the config file {path}: {e.strerror}") from e
+        inside = path / "config.toml"
+        hint = f"; did you mean {inside}?" if inside.is_file() else ""
+        raise FedsmooError(f"cannot read the config file {path}: {e.strerror}{hint}") from e
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
         raise FedsmooError(f"the config file {path} is not valid TOML: {e}") from e
     return named_tables(table, str(path))

@@ -132,6 +132,7 @@ def query(
         return [dict(row) for row in db.execute(text)]
     except (sqlite3.OperationalError, sqlite3.Warning, sqlite3.ProgrammingError) as e:
         names = ", ".join(n for n in columns() if n != "stamp")
-        raise FedsmooError(f"--where {where!r} is not a condition: {e}. Columns: {names}") from e
+        given = [f"{n} {v!r}" for n, v in (("--where", where), ("--order", order)) if v is not None]
+        raise FedsmooError(f"{' or '.join(given)} is not SQL for these columns: {e}. Columns: {names}") from e
     finally:
         db.close()

@@ -155,6 +155,11 @@ def make_clients(config: Config, data: Dataset) -> list[np.ndarray]:
     if config.partition == "natural":
         if data.natural is None:
             raise FedsmooError(f"the data set {data.name!r} has no natural clients: choose another partition")
+        count = len(data.natural)
+        if config.clients not in (Config.clients, count):
+            raise FedsmooError(
+                f"clients is {config.clients}, but {data.name!r} has {count} natural clients: leave it out"
+            )
         return [i.numpy() for i in data.natural]
     rule = make_partition(config)
     labels = data.y_train.cpu().numpy()

@@ -113,9 +113,12 @@ def from_json(path: Path) -> Measured:
     value = read_json(path)
     if value.get("format") != FORMAT:
         raise FedsmooError(f"{path} is not a result of this version ({FORMAT!r})")
-    curve = dict(value["curve"])
-    rounds = len(curve["round"])
-    curve = {k: v if isinstance(v, list) else [v] * rounds for k, v in curve.items()}
+    if not isinstance(value.get("config"), dict) or not isinstance(value.get("curve"), dict):
+        raise FedsmooError(f"{path} is cut or damaged: it has no config or no curve; export the run again")
+    rounds = len(value["curve"].get("round", ()))
+    curve = {k: v if isinstance(v, list) else [v] * rounds for k, v in value["curve"].items()}
+    if any(len(curve.get(n, ())) != rounds for n in COLUMNS):
+        raise FedsmooError(f"{path} is damaged: the columns of its curve differ in length; export the run again")
     facts = {k: value[k] for k in (*FACTS, "hessian") if k in value}
     return Measured(config_of(value["config"]), curve, facts)
 
@@ -126,8 +129,11 @@ def export(folders: Sequence[Path], to: Path) -> list[Path]:
     for folder in finished_runs(folders):
         result = from_folder(folder)
         path = to / f"{run_name(result.config)}.json"
-        to.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, to_json(result))
+        try:
+            to.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, to_json(result))
+        except OSError as e:
+            raise FedsmooError(f"cannot write {path}: {e.strerror}; choose another --to") from e
         out.append(path)
     return out
 

@@ -206,7 +206,8 @@ def commit() -> str | None:
 def read_config(path: Path) -> Config:
     """The config of a run folder."""
     if not (path / CONFIG).is_file():
-        raise FedsmooError(f"{path} is not a run folder: it has no {CONFIG}")
+        hint = f"; did you mean {path.parent}?" if path.is_file() and (path.parent / CONFIG).is_file() else ""
+        raise FedsmooError(f"{path} is not a run folder: it has no {CONFIG}{hint}")
     return Config(**named_tables(read_toml(path / CONFIG), str(path / CONFIG)))
 
 

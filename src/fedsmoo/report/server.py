@@ -115,8 +115,9 @@ class PageServer(ThreadingHTTPServer):
             self.address_family = socket.AF_INET6
         try:
             super().__init__((host, port), Handler)
-        except OSError as e:
-            raise FedsmooError(f"cannot listen on {host}, port {port}: {e.strerror}; choose another --port") from e
+        except (OSError, OverflowError) as e:  # the latter is a port that no machine has
+            reason = getattr(e, "strerror", None) or "ports are 0 to 65535"
+            raise FedsmooError(f"cannot listen on {host}, port {port}: {reason}; choose another --port") from e
         self.hosts = names_of(host, self.server_address[1])
 
     @property

@@ -1,0 +1,84 @@
+"""Slips of a newcomer: a wrong place, a wrong word, a damaged file. One line each, and what to do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from .conftest import TINY, Call
+from .test_bad_input import one_line
+
+NATURAL = [
+    "run",
+    "--dataset",
+    "synthetic",
+    "--model",
+    "softmax",
+    "--cohort",
+    "2",
+    "--rounds",
+    "1",
+    "--local-steps",
+    "1",
+]
+SLIPS = [
+    (["run", "here"], "cannot read the config file here: Is a directory; did you mean here/config.toml?"),
+    (["resume", "here/config.toml"], "here/config.toml is not a run folder: it has no config.toml; did you mean here?"),
+    (["serve", "here", "--port", "99999"], "cannot listen on 127.0.0.1, port 99999: ports are 0 to 65535"),
+    (["runs", ".", "--order", "nonsense"], "--order 'nonsense' is not SQL for these columns: no such column: nonsense"),
+    (["runs", ".", "--where", "lr >"], "--where 'lr >' is not SQL for these columns"),
+    (["results", "export", "here", "--to", "file"], "cannot write file/"),
+    (["table", "accuracy", "--format", "xlsx"], "unknown format 'xlsx': Known: csv, latex, markdown, text"),
+    (["table", "--update", "file", "--results", "cut"], "cut/a.json is cut or damaged"),
+    (["table", "--update", "file", "--results", "uneven"], "uneven/a.json is damaged: the columns of its curve differ"),
+    (["figure", "accuracy"], "figure accuracy: say of which runs: fedsmoo figure accuracy RUN"),
+    ([*NATURAL, "--partition", "natural", "--clients", "7"], "clients is 7, but 'synthetic(0.5,0.5)' has 30 natural"),
+]
+
+
+@pytest.fixture
+def here(call: Call) -> None:
+    """A finished run, a file, and results that are not whole."""
+    assert call("run", "--algorithm", "fedavg", *TINY, "--out", "here").code == 0
+    Path("file").write_text("precious")
+    for name, curve in (("cut", {}), ("uneven", {"curve": {"round": [1, 2], "test_accuracy": [0.5]}})):
+        Path(name).mkdir()
+        Path(name, "a.json").write_text(json.dumps({"format": "fedsmoo result 1", "config": {}, **curve}))
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(("arguments", "message"), SLIPS, ids=[" ".join(a) for a, _ in SLIPS])
+def test_a_slip_is_one_line(arguments: list[str], message: str, call: Call) -> None:
+    one_line(call(*arguments), message)
+    assert Path("file").read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["sweep", "a.toml", "--pack", "0"], ["sweep", "a.toml", "--minutes", "-1"], ["runs", ".", "--limit", "-1"]],
+)
+def test_counts_below_their_least_are_refused(arguments: list[str], call: Call) -> None:
+    answer = call(*arguments)
+    assert answer.code == 2
+    assert f"Invalid value for '{arguments[2]}'" in answer.err
+
+
+def test_tables_of_options_are_not_offered_to_set(call: Call) -> None:
+    answer = call("run", *TINY, "--set", "algorithm_options=3")
+    assert "unknown setting 'algorithm_options'" in answer.err
+    assert "algorithm_options" not in answer.err.partition("'algorithm_options'")[2]
+
+
+def test_a_natural_split_says_how_many_clients_it_has(call: Call) -> None:
+    answer = call("data", "split", "synthetic", "--partition", "natural", "--out", "n.json")
+    assert answer.out == "n.json: 30 clients of synthetic, natural, seed 0\n"
+    assert json.loads(Path("n.json").read_text())["clients"] == 30
+
+
+def test_one_thing_is_not_several(call: Call) -> None:
+    answer = call("run", "--algorithm", "fedavg", *TINY, "--rounds", "1", "--out", "here")
+    assert "2 per round, 1 round (serial engine)" in answer.out
+    assert all(line == line.rstrip() for line in answer.out.splitlines())
+    assert call("runs", ".").out.startswith("1 run in .\n")
