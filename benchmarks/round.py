@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from fedsmoo.data.dataset import Dataset
+from fedsmoo.engines.memory import release
 from fedsmoo.experiment.config import Config
 from fedsmoo.experiment.loop import Simulation
 from fedsmoo.experiment.pack import Pack
@@ -50,7 +51,7 @@ def measure(
     """Median seconds of training and evaluation over some rounds, after the first (which compiles)."""
     on_gpu = torch.cuda.is_available()
     if on_gpu:
-        torch.cuda.empty_cache()
+        release()
         torch.cuda.reset_peak_memory_stats()
     began = time.perf_counter()
     rng = np.random.default_rng(1)

@@ -15,7 +15,7 @@ from fedsmoo.data.plan import merge
 from fedsmoo.engines.base import Outcome, Setup, Sums, Work
 from fedsmoo.engines.fused import FusedOracle, fused_reason
 from fedsmoo.engines.graph import GraphSteps
-from fedsmoo.engines.memory import clients_that_fit
+from fedsmoo.engines.memory import clients_that_fit, release
 from fedsmoo.engines.oracles import Oracle, hand_oracle, vmap_oracle
 from fedsmoo.engines.stack import stack_algorithms, stack_rules
 from fedsmoo.engines.steps import DevicePlan, Stage, eager_steps
@@ -85,7 +85,7 @@ class Batched:
                     ) from e
                 chunk = (min(chunk, len(work.clients)) + 1) // 2  # nothing is written before all chunks are done
                 self.chunk = chunk
-                torch.cuda.empty_cache()
+                release()
 
     def _run(self, work: Work, chunk: int, meanwhile: Meanwhile | None) -> Outcome:
         sums, done, whole = Sums(), [], chunk >= len(work.clients)

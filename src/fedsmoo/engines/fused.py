@@ -31,7 +31,7 @@ class FusedOracle(Oracle):
     opaque = True
 
     def __init__(self, task: Task) -> None:
-        super().__init__(task, self._launch)
+        super().__init__(task)
         from fedsmoo.kernels.resnet import ResNet18Gradient, Weights
 
         self.kernel_class, self.weights_class = ResNet18Gradient, Weights
@@ -52,7 +52,7 @@ class FusedOracle(Oracle):
         batch = self.task.batch(index, weight, draws, channels_first=False)
         return Batch(batch.x.to(self.dtype).contiguous(), batch.y, batch.weight)
 
-    def _launch(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    def gradient(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         return self.launch(self.working(w), self.fine(w), batch)
 
     def working(self, w: Tensor) -> Tensor:

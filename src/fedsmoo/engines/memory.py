@@ -1,7 +1,8 @@
-"""How many clients fit in memory at once."""
+"""How many clients fit in memory at once, and giving memory back."""
 
 from __future__ import annotations
 
+import gc
 import os
 
 import torch
@@ -20,6 +21,14 @@ def available_bytes(device: torch.device) -> int:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):  # a system that does not say
         return 2**32
+
+
+def release() -> None:
+    """Give back what finished runs held: objects that refer to each other wait for the collector, and their buffers on
+    the device with them."""
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
 
 
 def bytes_per_client(setup: Setup) -> int:

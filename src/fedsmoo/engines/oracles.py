@@ -18,12 +18,17 @@ class Oracle:
 
     opaque = False  # whether a compiler can not look into ``gradient``; then there are the three below
 
-    def __init__(self, task: Task, gradient: Callable[[Tensor, Batch], tuple[Tensor, Tensor]]) -> None:
-        self.task, self.gradient = task, gradient
+    def __init__(self, task: Task, function: Callable[[Tensor, Batch], tuple[Tensor, Tensor]] | None = None) -> None:
+        self.task, self.function = task, function
 
     def __call__(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         with products(self.task):
             return self.gradient(w, batch)
+
+    def gradient(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Gradients and losses, in whatever precision of products is in force."""
+        assert self.function is not None
+        return self.function(w, batch)
 
     def batch(self, index: Tensor, weight: Tensor, draws: Draws | None = None) -> Batch:
         """The training samples ``index [..., B]`` in the form that this oracle takes."""

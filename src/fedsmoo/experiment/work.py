@@ -11,6 +11,7 @@ from typing import Any
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.engines.batched import Batched
+from fedsmoo.engines.memory import release
 from fedsmoo.experiment.checkpoint import DiskError
 from fedsmoo.experiment.claim import Claim, claim
 from fedsmoo.experiment.conduct import Run
@@ -76,6 +77,7 @@ def work(configs: Sequence[Config], root: Path, orders: Orders) -> Report:
             finally:
                 for held in batch.values():
                     held.release()
+                release()
         elif orders.wait:
             time.sleep(PAUSE)
         else:

@@ -124,8 +124,8 @@ def pool_backward_kernel(
     h = (rows % (HI * HI)) // HI
     v = rows % HI
     acc = tl.zeros((BM, GW), tl.float32)
-    # A pixel lies in the window at half its coordinate (tap 1 of 3 if that is even, else tap 2) and, if odd, also in the
-    # next one (tap 0): four windows at most, not nine taps of which parity rules out three in four.
+    # A pixel lies in the window at half its coordinate (as tap 1 if that is even, else as tap 2) and, if odd, also in
+    # the next one (as tap 0): four windows at most, not nine taps of which parity rules out three in four.
     for window in tl.static_range(4):
         down = window // 2
         right = window % 2
