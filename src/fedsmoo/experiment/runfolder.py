@@ -186,7 +186,12 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """The commit of the checkout that this code runs from, read from its files; none when it is installed."""
+    """The commit of the checkout that this code runs from, read from its files; none when it is installed.
+
+    ``FEDSMOO_COMMIT`` wins: an unpacked archive may lie inside another checkout.
+    """
+    if "FEDSMOO_COMMIT" in os.environ:
+        return os.environ["FEDSMOO_COMMIT"]
     for parent in Path(__file__).resolve().parents[:5]:
         head = parent / ".git" / "HEAD"
         if not head.is_file():
@@ -200,7 +205,7 @@ def commit() -> str | None:
         packed = parent / ".git" / "packed-refs"
         lines = packed.read_text().splitlines() if packed.is_file() else []
         return next((line.split()[0] for line in lines if line.endswith(" " + ref)), None)
-    return os.environ.get("FEDSMOO_COMMIT")
+    return None
 
 
 def read_config(path: Path) -> Config:
