@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 WORKERS ?= 2
 
-.PHONY: demo test test-deploy tables install lint clean
+.PHONY: demo test test-gpu test-deploy tables install lint clean
 
 install: $(STAMP)
 
@@ -37,6 +37,12 @@ lint: $(STAMP)
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS)
+
+# Every method on a GPU against the CPU, with the machine's own Python and torch. The first case fills the cache of
+# compiled kernels, so that eight processes do not all compile the same.
+test-gpu:
+	PYTHONPATH=src $(PYTHON) -m pytest -q tests/gpu -k "agrees and fedsmoo-resnet18_gn"
+	PYTHONPATH=src OMP_NUM_THREADS=2 $(PYTHON) -m pytest -q -n 8 tests/gpu tests/checkpoint/test_gpu.py tests/kernels
 
 # A real federation on this machine: some minutes, mostly of waiting.
 test-deploy: $(STAMP)

@@ -14,7 +14,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from fedsmoo.experiment.cost import gradients_of_a_step
 from fedsmoo.experiment.published import published
+from fedsmoo.experiment.resolve import algorithm_class, make_algorithm
 from fedsmoo.kernels.layout import CONVS, STEM
 
 ROOT = Path(__file__).parents[1]
@@ -32,7 +34,7 @@ def table(header: list[str], rows: list[list[str]]) -> str:
 
 
 def made(result: dict[str, Any]) -> str:
-    return f"{result['hardware']}, torch {result['versions']['torch']}, commit {result['commit'] or 'unknown'}"
+    return f"{result['hardware']}, torch {result['versions']['torch']}, commit {result['commit'][:10] or 'unknown'}"
 
 
 def headline() -> str:
@@ -55,14 +57,28 @@ def gigaflops(clients: int = 10, batch: int = 50) -> float:
 
 
 def rounds() -> str:
-    rows = [
-        [NAMES[r["algorithm"]], f"{r['seconds_per_round']:.4f}", f"{r['seconds_evaluation']:.4f}",
-         f"{r['seconds_to_first_round']:.1f}", f"{r['peak_memory_gb']:.1f}"]
-        for r in read("round.json")
-    ]  # fmt: skip
-    header = ["method", "training, s", "evaluation of 10,000 images, s", "start to end of first round, s", "peak GB"]
-    note = "The first row's start compiles the kernels on an empty cache; later ones find them on disk."
-    return table(header, rows) + f"\n\n{note} {made(read('round.json')[0])}."
+    """All methods, each beside the plainest one with as many gradients a step."""
+    results = {r["algorithm"]: r for r in [*read("round.json"), *read("methods.json")]}
+    gradients = {name: gradients_of_a_step(make_algorithm(name, {})) for name in results}
+    plainest = {1: results["fedavg"]["seconds_per_round"], 2: results["fedsam"]["seconds_per_round"]}
+    rows = []
+    for name in sorted(results, key=lambda n: (gradients[n], results[n]["seconds_per_round"])):
+        r = results[name]
+        more = f"{100 * (r['seconds_per_round'] / plainest[gradients[name]] - 1):+.0f}%"
+        label = algorithm_class(name).__name__
+        rows.append(
+            [label, str(gradients[name]), f"{r['seconds_per_round']:.4f}", more, f"{r['seconds_evaluation']:.4f}"]
+        )
+    header = ["method", "gradients a step", "training, s", "against FedAvg or FedSAM", "evaluation of 10,000 images, s"]
+    first = read("round.json")
+    counts = [len(read(f)[0]["seconds_per_round_all"]) for f in ("round.json", "methods.json")]
+    note = (
+        f"Medians of {counts[0]} rounds (FedAvg, SCAFFOLD, FedSMOO) or {counts[1]}. From an empty cache, start to "
+        f"the end of the first round takes {first[0]['seconds_to_first_round']:.0f} s; another method after that, in "
+        f"the same process, {first[-1]['seconds_to_first_round']:.1f} s. Peak memory at most "
+        f"{max(r['peak_memory_gb'] for r in first):.1f} GB (FedSMOO, 100 clients). "
+    )
+    return table(header, rows) + f"\n\n{note}{made(first[0])}."
 
 
 def precision() -> str:
@@ -85,8 +101,7 @@ def precision() -> str:
     note = (
         "Relative error of a gradient against float64 at the initial weights. FedSMOO, CIFAR-10, Dirichlet 0.1, 800 "
         "rounds: best round and mean of the last ten in per cent, a number per seed; the seed also draws the split. "
-        "bf16 and tf32 of seed 0 differ by less than seeds do. Gradient times are of the kernels' first version; the "
-        "table of versions below has today's bf16."
+        "bf16 and tf32 of seed 0 differ by less than seeds do. Gradient times are of the kernels' first version."
     )
     header = ["products", "relative error", "gradient of 10 clients, ms", "seeds", "best round", "mean of last ten"]
     return table(header, rows) + f"\n\n{note}"
@@ -100,10 +115,8 @@ def scaling() -> str:
     rows += [["FedSMOO", str(r["settings"]["cohort"]), str(r["settings"]["seeds"]), f"{r['seconds_per_round']:.3f}",
               f"{1000 * r['seconds_per_round'] / r['settings']['cohort'] / r['settings']['seeds']:.2f}",
               f"{r['peak_memory_gb']:.1f}"] for r in [smoo, *read("seeds.json")]]  # fmt: skip
-    note = "The row of four seeds was measured before the search for tile sizes (0.85 ms a gradient instead of 0.81)."
-    return table(["method", "clients a round", "seeds in the batch", "round, s", "ms a client", "peak GB"], rows) + (
-        f"\n\n{note}"
-    )
+    header = ["method", "clients a round", "seeds in the batch", "round, s", "ms a client", "peak GB"]
+    return table(header, rows) + f"\n\n{made(smoo)}."
 
 
 def tiers() -> str:
@@ -113,28 +126,69 @@ def tiers() -> str:
         r = read(f"tier_{name}.json")[0]
         slower = f"{100 * (r['seconds_per_round'] / device - 1):+.1f}%"
         rows.append([name, f"{r['seconds_per_round']:.4f}", slower, f"{r['peak_memory_gb']:.1f}"])
-    note = (
-        "FedSMOO, 1,000 clients, all of them met before. Measured before the write-back got a stream of its own and "
-        "the fetch a head start; not measured again since."
-    )
+    note = f"FedSMOO, 1,000 clients, all of them met before. {made(read('tier_host.json')[0])}."
     return table(["tier", "round, s", "slower", "peak GPU GB"], rows) + f"\n\n{note}"
 
 
+# What a kernel's name begins with, and what it does.
+GROUPS = {
+    "conv_forward": "convolutions, forward", "conv_backward": "convolutions, data gradient",
+    "conv_weight": "convolutions, weight gradient", "stem": "stem, forward and weight gradient", "pool": "pooling",
+    "norm_backward": "norms, backward", "head": "last layer", "sum_": "sums of split reductions",
+    "triton_poi_fused__to_copy_add_arange": "batch: gather and augment", "triton_": "the method, compiled",
+}  # fmt: skip
+
+
 def kernels() -> str:
-    groups = read("kernels.json")["groups"]
+    """A local step of FedAvg and FedSMOO by what its kernels do, from a profile of a round."""
+    results = {r["algorithm"]: r for r in read("round.json")}
+    steps = results["fedavg"]["settings"]["local_epochs"] * 10
+    sums: dict[str, dict[str, list[float]]] = {}
+    for method in ("fedavg", "fedsmoo"):
+        for name, entry in results[method]["kernels_per_step"].items():
+            group = next(
+                (g for start, g in GROUPS.items() if name.startswith(start)), "copies, fills and the server's step"
+            )
+            mine = sums.setdefault(group, {}).setdefault(method, [0.0, 0.0])
+            mine[0], mine[1] = mine[0] + entry["us"], mine[1] + entry["launches"]
     rows = [
-        [name, f"{g['us']:.0f}", str(g["launches"])] for name, g in sorted(groups.items(), key=lambda kv: -kv[1]["us"])
+        [group, *(f"{both[m][i]:.0f}" for m in ("fedavg", "fedsmoo") for i in (0, 1))]
+        for group, both in sorted(sums.items(), key=lambda item: -item[1]["fedsmoo"][0])
     ]
-    total = sum(g["us"] for g in groups.values())
+    walls = [1e6 * results[m]["seconds_per_round"] / steps for m in ("fedavg", "fedsmoo")]
+    totals = [sum(both[m][0] for both in sums.values()) for m in ("fedavg", "fedsmoo")]
+    rows.append(["sum", f"{totals[0]:.0f}", "", f"{totals[1]:.0f}", ""])
+    rows.append(["a step by the clock", f"{walls[0]:.0f}", "", f"{walls[1]:.0f}", ""])
     work = gigaflops()
-    convolutions = sum(g["us"] for name, g in groups.items() if name.startswith("conv_"))
+    convolutions = sum(sums[g]["fedavg"][0] for g in sums if g.startswith("convolutions"))
     note = (
-        f"10 clients, batch 50, bf16. Sum {total:.0f} us, with what runs beside the main stream counted in full. "
-        f"The convolutions after the stem have {work:.0f} GFLOP, so they run at about {work / convolutions * 1e3:.0f} "
-        "TFLOP/s; the datasheet's limit is 990. They are small (50 to 3,200 rows a client) and end in norms; the rest "
-        "moves bytes."
+        "10 clients, batch 50, bf16. Sums exceed the clock because weight gradients run beside the main chain, and "
+        "what runs beside something else takes longer. The convolutions after the stem have "
+        f"{work:.0f} GFLOP a gradient; at the datasheet's 990 TFLOP/s that would be {work / 0.99:.0f} us, and they "
+        f"take at most {convolutions:.0f}: they are small (50 to 3,200 rows a client) and end in norms. "
     )
-    return table(["kernel", "us", "launches"], rows) + f"\n\n{note}"
+    return (
+        table(["part", "FedAvg, us", "launches", "FedSMOO, us", "launches"], rows)
+        + f"\n\n{note}{made(results['fedavg'])}."
+    )
+
+
+def history() -> str:
+    def cell(entry: dict[str, Any], key: str, form: str) -> str:
+        return format(entry[key], form) if key in entry else ""
+
+    rows = [
+        [
+            e["version"],
+            cell(e, "gradient_ms", ".3f"),
+            cell(e, "fedavg_s", ".4f"),
+            cell(e, "fedsmoo_s", ".4f"),
+            e["note"],
+        ]
+        for e in read("history.json")
+    ]
+    header = ["version", "gradient, ms", "FedAvg, s", "FedSMOO, s", "note"]
+    return table(header, rows) + "\n\n10 clients, bf16: one gradient, and a round of 50 steps."
 
 
 def cpu() -> str:
@@ -152,7 +206,7 @@ def cpu() -> str:
     return table(["model", *(f"{w}, ms" for w in ways), "batched against the loop"], rows) + f"\n\n{note}"
 
 
-BLOCKS = {f.__name__: f for f in (cpu, headline, rounds, precision, scaling, tiers, kernels)}
+BLOCKS = {f.__name__: f for f in (cpu, headline, rounds, precision, scaling, tiers, kernels, history)}
 
 
 def main() -> None:
