@@ -66,6 +66,8 @@ def main(arguments: list[str] | None = None) -> Any:
         sys.exit(2)
     except BrokenPipeError:
         sys.exit(1)
+    except KeyboardInterrupt:  # between commands' own answers to it: nothing has begun
+        sys.exit(130)
     except SystemExit as e:
         depart(e.code if isinstance(e.code, int) else int(bool(e.code)))
         raise
