@@ -1,8 +1,8 @@
 """Seconds of a round of the FedSMOO authors' released simulator, training alone, beside ours on the same machine.
 
-Their code is not part of this project: give the folder of a checkout (github.com/woodenchild95/FL-Simulator). Images are
-noise, since what they show does not change the time; cohorts are ten clients of 500 images exactly; their scoring of
-60,000 images after every round is left out of the time. Ours is read from a file that ``benchmarks/round.py`` wrote.
+Their code is not part of this project: give the folder of a checkout (github.com/woodenchild95/FL-Simulator). Images
+are noise, since what they show does not change the time; cohorts are ten clients of 500 images exactly; their scoring
+of 60,000 images after every round is left out of the time. Ours is read from a file that ``benchmarks/round.py`` wrote.
 
 PYTHONPATH=src python3 benchmarks/authors.py --code FL-Simulator --ours round.json --out authors.json
 """
