@@ -45,7 +45,7 @@ def simulate(
         algorithm: a name, or a method with its hyper-parameters such as ``FedSMOO(r=0.1, beta=10.0)``.
         clients: how many clients there are.
         partition: who holds which samples: ``"dirichlet-0.1"``, ``"pathological-3"``, ``"iid"``, ``"natural"``, a rule.
-        client_indices: instead of ``clients`` and ``partition``: each client's samples.
+        client_indices: instead of ``clients``, ``partition`` and ``split``: each client's samples.
         loss: outputs and labels of a batch -> one loss per sample.
         callback: called with every round's record; returning ``False`` stops the run.
         settings: any other setting of a run: ``cohort``, ``rounds``, ``local_epochs`` or ``local_steps``,
@@ -76,6 +76,9 @@ def simulate(
     if isinstance(algorithm, str):
         config, algorithm = config.replace(algorithm=algorithm), None  # type: ignore[assignment]
     indices = None
+    if config.split is not None and (client_indices is not None or not isinstance(partition, str)):
+        other = "partition" if client_indices is None else "client_indices"
+        raise FedsmooError(f"both {other} and split={config.split!r} say who holds which samples: choose one")
     if client_indices is not None:
         indices = checked([np.asarray(i) for i in client_indices], len(data.x_train), "client_indices")
     elif isinstance(partition, str):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from fedsmoo import simulate
+from fedsmoo import Dirichlet, simulate
 from fedsmoo.core import FedsmooError
 from fedsmoo.experiment.config import read_toml
 from fedsmoo.experiment.sweep import expand
@@ -199,6 +199,10 @@ def test_a_split_file_is_held_against_other_ways_to_say_it() -> None:
         simulate("softmax", clients=7, **given)
     with pytest.raises(FedsmooError, match=r"u is 0\.3, but in the split dirichlet\.json it is 0\.6"):
         simulate("softmax", partition="dirichlet-0.3", **given)
+    with pytest.raises(FedsmooError, match=r"^both client_indices and split='dirichlet\.json' say who holds which"):
+        simulate("softmax", client_indices=[[0, 1], [2, 3]], **given)
+    with pytest.raises(FedsmooError, match=r"^both partition and split='dirichlet\.json' say who holds which samples"):
+        simulate("softmax", partition=Dirichlet(0.6), **given)
     with pytest.raises(FedsmooError, match="clients is 100, but in the split"):
         expand({"split": "dirichlet.json", "clients": [4, 100]}, "here")
     assert expand({"split": "dirichlet.json"}, "here").configs[0].clients == 4
