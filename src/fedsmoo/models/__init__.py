@@ -75,6 +75,8 @@ def make_module(factory: Callable[[], nn.Module], seed: int) -> nn.Module:
 def build(name: str, data: Dataset, seed: int, live: bool = True, **options: Any) -> FlatModel:
     """A model by name, sized for a data set and initialised from the seed."""
     known = model_options(name)
+    if options and not known:
+        raise FedsmooError(f"the model {name} has no options: leave out {', '.join(options)}")
     for option in options:
         if option not in known:
             raise unknown(f"option of the model {name}", option, known)
