@@ -168,7 +168,7 @@ def test_unknown_models_and_options_are_refused_with_the_nearest() -> None:
         build("lenett", floats((1, 5, 5)), 0)
     with pytest.raises(FedsmooError, match="unknown option of the model mlp 'hiden': did you mean 'hidden'"):
         build("mlp", floats((1, 5, 5)), 0, hiden=3)
-    with pytest.raises(FedsmooError, match="^the model softmax has no options: leave out hidden, depth$"):
+    with pytest.raises(FedsmooError, match=r"^the model softmax has no options: leave out hidden, depth$"):
         build("softmax", floats((1, 5, 5)), 0, hidden=3, depth=2)
     assert model_options("mlp") == {"hidden": 64}
 
