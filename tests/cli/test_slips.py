@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from fedsmoo.experiment.config import Config, read_toml
+from fedsmoo.experiment.identity import identity
+from fedsmoo.experiment.runfolder import read_config
+
 from .conftest import TINY, Call
 from .test_bad_input import one_line
 
@@ -75,6 +79,36 @@ def test_a_natural_split_says_how_many_clients_it_has(call: Call) -> None:
     answer = call("data", "split", "synthetic", "--partition", "natural", "--out", "n.json")
     assert answer.out == "n.json: 30 clients of synthetic, natural, seed 0\n"
     assert json.loads(Path("n.json").read_text())["clients"] == 30
+
+
+def test_a_run_with_natural_clients_keeps_their_number(call: Call) -> None:
+    """In the config, the report and the result file; and the run is still the one that the command describes."""
+    given = [*NATURAL, "--partition", "natural", "--engine", "serial"]
+    assert call(*given, "--out", "n").code == 0
+    assert read_toml(Path("n/config.toml"))["clients"] == 30
+    assert call("run", "n/config.toml", "--out", "again").code == 0
+    assert Path("n/model.safetensors").read_bytes() == Path("again/model.safetensors").read_bytes()
+    assert call("report", "n", "--out", "n.html").code == 0
+    page = Path("n.html").read_text()
+    assert "of 30 clients" in page
+    assert "of 100 clients" not in page
+    asked = Config(dataset="synthetic", model="softmax", cohort=2, rounds=1, local_steps=1, partition="natural")
+    assert identity(read_config(Path("n"))) == identity(asked) == identity(asked.replace(clients=30))
+    assert identity(asked) != identity(asked.replace(partition="iid"))
+
+
+def test_a_sweep_with_natural_clients_finds_its_runs_again(call: Call) -> None:
+    lines = [
+        f'{flag[2:].replace("-", "_")} = "{value}"' for flag, value in zip(NATURAL[1::2], NATURAL[2::2], strict=True)
+    ]
+    Path("grid.toml").write_text("\n".join([*lines, 'algorithm = "fedavg"', 'partition = "natural"', "seed = [0, 1]"]))
+    assert "2 finished, 0 failed, 0 left" in call("sweep", "grid.toml", "--out", "s").out
+    assert "2 runs, 2 done" in call("sweep", "grid.toml", "--out", "s").err
+    folders = sorted(p.name for p in Path("s").iterdir() if p.is_dir())
+    assert len(folders) == 2
+    assert {read_toml(Path("s", name, "config.toml"))["clients"] for name in folders} == {30}
+    written = call("results", "export", "s", "--to", "files").out.split()
+    assert [Path(name).stem for name in written] == folders
 
 
 def test_one_thing_is_not_several(call: Call) -> None:

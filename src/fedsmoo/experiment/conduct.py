@@ -87,8 +87,10 @@ class Run:
 
     @classmethod
     def begin(cls, config: Config, path: Path, simulation: Simulation | None = None) -> Run:
-        """A new run in a new folder."""
+        """A new run in a new folder; how many natural clients there are is known now, and kept in its config."""
         simulation = simulation or assemble(config)
+        if config.split is None and config.partition == "natural":
+            config = config.replace(clients=len(simulation.indices))
         started = provenance(simulation)
         started["started"] = started.pop("finished")
         folder = RunFolder(path, config, started)

@@ -33,8 +33,11 @@ def canonical(config: Config) -> dict[str, Any]:
     with suppress(FedsmooError):  # a user's file that is not here: take the options as they were written
         values["algorithm_options"] = make_algorithm(config.algorithm, config.algorithm_options).options()
     rule = {k: values.pop(k, None) for k in ("partition", "u", "c", "replacement", "refill")}
-    if config.split is None:
-        values["partition"] = rule["partition"] if rule["partition"] == "natural" else to_rule(make_partition(config))
+    if config.split is None and config.partition == "natural":
+        values["partition"] = "natural"
+        values.pop("clients")  # the data's to say, and not known before it is read
+    elif config.split is None:
+        values["partition"] = to_rule(make_partition(config))
     return values
 
 

@@ -149,14 +149,14 @@ def label(config: Config) -> str:
 def run_name(config: Config) -> str:
     """A folder's name that says what the run is: two configs have one name only if they are the same run."""
     method = Path(config.algorithm).name.replace(":", "-")
+    people = f"{config.cohort}of{config.clients}"
     if config.split is not None:
         division = "split"
     elif config.partition == "natural":
-        division = "natural"
+        division, people = "natural", str(config.cohort)  # of how many, the data says
     else:
         rule = to_rule(make_partition(config))
         division = "-".join(str(v) for k, v in rule.items() if k in ("name", "u", "c"))
-    people = f"{config.cohort}of{config.clients}"
     stem = f"{method}-{config.dataset}-{division}-{people}-{config.model}-seed{config.seed}".lower()
     stem = "".join(ch if ch.isalnum() or ch in "-_." else "-" for ch in stem)
     return f"{stem}-{identity(config)[:8]}"
