@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from fedsmoo.commands.console import console, counted, progress, table
+from fedsmoo.commands.interrupt import polite
 from fedsmoo.commands.options import ConfigFile, Sets, assign, gather, with_settings
-from fedsmoo.commands.run import train
+from fedsmoo.commands.run import reopen, train
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.engines.ranks import alone
+from fedsmoo.experiment.claim import claimed
 from fedsmoo.experiment.compare import cells, common_target, row
+from fedsmoo.experiment.conduct import same_threads
 from fedsmoo.experiment.config import Config
+from fedsmoo.experiment.identity import MACHINE, differences
 from fedsmoo.experiment.loop import Record
 from fedsmoo.experiment.pack import packable
 from fedsmoo.experiment.resolve import algorithm_class, assemble, make_algorithm, make_device
-from fedsmoo.experiment.runfolder import read_run
-from fedsmoo.experiment.work import Orders, carry_out
+from fedsmoo.experiment.runfolder import CONFIG, read_config, read_run
+from fedsmoo.experiment.work import Orders, carry_out, state
 from fedsmoo.report.curves import accuracy_curves
 
+AGAIN = "the same command"
 Algorithms = Annotated[str, typer.Option(help="Methods, separated by commas.")]
 Seeds = Annotated[str, typer.Option(help="Seeds, separated by commas: 0,1,2.")]
 Folder = Annotated[Path, typer.Option(help="Folder for the runs, the table and the picture.")]
@@ -69,39 +76,96 @@ def _compare(
 ) -> None:
     alone("fedsmoo compare")
     configs = methods(algorithms, config, sets, flags)
-    numbers = parse_seeds(seeds)
-    if out.is_file() or (out.exists() and any(out.iterdir())):
-        raise FedsmooError(f"{out} is not an empty folder: choose another --out, nothing was overwritten")
-    engine = one_engine(next(iter(configs.values())))
+    first, numbers = next(iter(configs.values())), parse_seeds(seeds)
+    places = {label: {s: out / f"{label.lower()}-seed{s}" for s in numbers} for label in configs}
+    begun = begun_in(out, [folder for seeded in places.values() for folder in seeded.values()])
+    engine = one_engine(first, begun)
+    plan = {
+        label: {places[label][s]: each.replace(seed=s, engine=engine) for s in numbers}
+        for label, each in configs.items()
+    }
+    refuse_others(out, begun, {folder: config for seeded in plan.values() for folder, config in seeded.items()})
     runs: dict[str, list[list[Record]]] = {}
-    for label, each in configs.items():
-        seeded = {out / f"{label.lower()}-seed{s}": each.replace(seed=s, engine=engine) for s in numbers}
-        began = time.monotonic()
-        runs[label] = train_seeds(label, seeded)
-        if not sys.stderr.isatty():  # no progress bar there
-            sys.stderr.write(f"{label}: {counted(len(numbers), 'run')} in {time.monotonic() - began:.0f} s\n")
-    report(next(iter(configs.values())), runs, out)
+    try:
+        for label, seeded in plan.items():
+            began, left = time.monotonic(), [p for p in seeded if state(p) != "finished"]
+            runs[label] = train_seeds(label, seeded)
+            if not sys.stderr.isatty():  # no progress bar there
+                before = f", {len(seeded) - len(left)} done before" if len(left) < len(seeded) else ""
+                seconds = time.monotonic() - began
+                sys.stderr.write(f"{label}: {counted(len(left), 'run')} in {seconds:.0f} s{before}\n")
+    except KeyboardInterrupt:
+        sys.stderr.write(f"stopped at once; go on from the last checkpoints with: {AGAIN}\n")
+        raise typer.Exit(130) from None
+    report(first, runs, out)
 
 
-def one_engine(config: Config) -> str:
+def begun_in(out: Path, places: Sequence[Path]) -> list[Path]:
+    """Runs of this comparison that were begun; a folder that holds something else is refused."""
+    begun = [p for p in places if (p / CONFIG).is_file()]
+    if out.is_file() or (out.is_dir() and not begun and any(p not in places for p in out.iterdir())):
+        raise FedsmooError(f"{out} is not an empty folder: choose another --out, nothing was overwritten")
+    return begun
+
+
+def refuse_others(out: Path, begun: Sequence[Path], plan: dict[Path, Config]) -> None:
+    """Refuse to go on in a folder that was begun with other settings, or with methods or seeds not named now."""
+    for folder in begun:
+        changed = differences(read_config(folder), plan[folder], MACHINE)
+        if changed:
+            raise FedsmooError(
+                f"{folder} was begun with other settings ({'; '.join(changed)}): choose another --out, or give the "
+                "same settings to go on; nothing was changed"
+            )
+    others = [p.name for p in sorted(out.iterdir()) if (p / CONFIG).is_file() and p not in plan] if begun else []
+    if others:
+        raise FedsmooError(
+            f"{out} also holds {', '.join(others)}: choose another --out, or name these methods and seeds too; "
+            "nothing was changed"
+        )
+
+
+def one_engine(config: Config, begun: Sequence[Path] = ()) -> str:
     """The engine of all runs: chosen once, so that seconds compare methods and not engines."""
     if config.engine != "auto" or make_device(config.device).type != "cpu":
         return config.engine
-    return assemble(config).engine.name
+    return read_config(begun[0]).engine if begun else assemble(config).engine.name
 
 
 def train_seeds(label: str, seeded: dict[Path, Config]) -> list[list[Record]]:
-    """One method's runs, each in its folder: on a GPU as one batch of clients, else one after the other."""
-    configs = list(seeded.values())
-    if len(configs) == 1 or make_device(configs[0].device).type == "cpu" or not packable(configs):
-        return [train(config, folder)[0].history for folder, config in seeded.items()]
+    """One method's runs, each in its folder: on a GPU as one batch of clients, else one after the other.
+
+    What is done is skipped, and what was begun goes on.
+    """
+    left = {folder: config for folder, config in seeded.items() if state(folder) != "finished"}
+    configs = list(left.values())
+    if len(left) > 1 and make_device(configs[0].device).type != "cpu" and packable(configs):
+        train_together(label, left)
+    else:
+        for folder, config in left.items():
+            if state(folder) == "new":
+                train(config, folder, again=AGAIN)
+            else:
+                same_threads(folder)
+                reopen(folder, again=AGAIN)
+    return [read_run(folder)[1] for folder in seeded]
+
+
+def train_together(label: str, seeded: dict[Path, Config]) -> None:
+    """Runs in one batch; Ctrl-C saves them all and ends the program with a word on how to go on."""
 
     def failed(config: Config, folder: Path, reason: str) -> None:
         raise FedsmooError(f"seed {config.seed}: {reason}")
 
-    with progress(f"{label} x {len(configs)}", configs[0].rounds) as show:
-        carry_out(seeded, Orders(pack=len(configs), watch=lambda config, record: show(record), failed=failed))
-    return [read_run(folder)[1] for folder in seeded]
+    rounds = next(iter(seeded.values())).rounds
+    with ExitStack() as held, polite() as asked, progress(f"{label} x {len(seeded)}", rounds) as show:
+        for folder in seeded:
+            held.enter_context(claimed(folder))
+        orders = Orders(pack=len(seeded), watch=lambda config, record: show(record), failed=failed, stop=asked)
+        carry_out(seeded, orders)
+    if any(state(folder) != "finished" for folder in seeded):
+        sys.stderr.write(f"everything is saved; go on with: {AGAIN}\n")
+        raise typer.Exit(130)
 
 
 def report(config: Config, runs: dict[str, list[list[Record]]], out: Path) -> None:

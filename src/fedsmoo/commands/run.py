@@ -52,16 +52,30 @@ def new_folder(config: Config) -> Path:
 
 
 def train(
-    config: Config, folder: Path, track: Sequence[str] = (), every: int | None = None
+    config: Config, folder: Path, track: Sequence[str] = (), every: int | None = None, again: str | None = None
 ) -> tuple[Result, dict[str, Any]]:
-    """Run a config into a folder, with a progress bar."""
+    """Run a config into a folder, with a progress bar; ``again`` is the command that goes on with it, if stopped."""
     if not is_writer():
         follow(assemble(config))
         raise typer.Exit
     check_names(track)
     run = Run.begin(config, folder)
     with claimed(folder):
-        return carry_on(run, track, every)
+        return carry_on(run, track, every, again)
+
+
+def reopen(
+    folder: Path,
+    device: str | None = None,
+    track: Sequence[str] = (),
+    every: int | None = None,
+    again: str | None = None,
+) -> tuple[Result, dict[str, Any]]:
+    """Go on with the run in a folder."""
+    check_names(track)
+    read_config(folder)  # refuses a folder without a run before a claim is laid on it
+    with claimed(folder):
+        return carry_on(Run.reopen(folder, device), track, every, again)
 
 
 def memory_note(simulation: Simulation) -> list[str]:
@@ -71,11 +85,14 @@ def memory_note(simulation: Simulation) -> list[str]:
     return [f"memory: {text}"] if size > WORTH_SAYING else []
 
 
-def carry_on(run: Run, track: Sequence[str] = (), every: int | None = None) -> tuple[Result, dict[str, Any]]:
+def carry_on(
+    run: Run, track: Sequence[str] = (), every: int | None = None, again: str | None = None
+) -> tuple[Result, dict[str, Any]]:
     """The rounds that are left of a run. Ctrl-C saves and ends the program with a word on how to go on."""
     for note in [*run.notes, *memory_note(run.simulation)]:
         sys.stderr.write(f"fedsmoo: {note}\n")
     config, path, done = run.config, run.folder.path, len(run.simulation.history)
+    again = again or f"fedsmoo resume {path}"
     label = run.simulation.setup.algorithm.label
     try:
         with (
@@ -92,11 +109,11 @@ def carry_on(run: Run, track: Sequence[str] = (), every: int | None = None) -> t
             if summary is not None:
                 log.summary(summary)
     except KeyboardInterrupt:
-        sys.stderr.write(f"stopped at once; go on from the last checkpoint with: fedsmoo resume {path}\n")
+        sys.stderr.write(f"stopped at once; go on from the last checkpoint with: {again}\n")
         raise typer.Exit(130) from None
     if summary is None:
         rounds = len(result.history)
-        sys.stderr.write(f"saved after round {rounds} of {config.rounds}; go on with: fedsmoo resume {path}\n")
+        sys.stderr.write(f"saved after round {rounds} of {config.rounds}; go on with: {again}\n")
         raise typer.Exit(130)
     return result, summary
 
@@ -121,11 +138,8 @@ def resume(folder: Folder, device: Device = None, track: Track = None, save_ever
     if not is_writer():
         follow(stopped(folder, device).simulation)
         raise typer.Exit
-    check_names(track or ())
-    config = read_config(folder)  # refuses a folder without a run before a claim is laid on it
-    with claimed(folder):
-        result, summary = carry_on(Run.reopen(folder, device), track or (), save_every)
-    print_summary(config, result, summary, folder)
+    result, summary = reopen(folder, device, track or (), save_every)
+    print_summary(read_config(folder), result, summary, folder)
 
 
 def print_summary(config: Config, result: Result, summary: dict[str, Any], folder: Path) -> None:

@@ -45,7 +45,10 @@ class Claim:
 
 def claim(folder: Path) -> Claim | None:
     """The claim on a run folder, or ``None`` if somebody else is at work there."""
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise FedsmooError(f"cannot write the run folder {folder}: {e.strerror}") from e
     path = folder / CLAIM
     if path.exists() and not dead(path):
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -15,6 +16,7 @@ from fedsmoo.experiment.resolve import make_algorithm, make_partition
 # Settings of the machine and of the report: they change where and how fast a run goes, not what it is.
 _OF_THE_MACHINE = (n for n, f in FIELDS.items() if f.metadata["group"] == "machine" and n != "dtype")
 MACHINE = ("data", "target", "probe", *_OF_THE_MACHINE)
+RULE = ("partition", "u", "c", "replacement", "refill")  # which say one thing together
 NOTHING = object()
 
 
@@ -24,7 +26,7 @@ def canonical(config: Config) -> dict[str, Any]:
     >>> canonical(Config(partition="dirichlet", u=0.6)) == canonical(Config(partition="dirichlet-0.6"))
     True
     """
-    values = {k: v for k, v in config.to_dict().items() if k not in MACHINE}
+    values = {k: v for k, v in config.to_dict().items() if k not in (*MACHINE, *RULE)}
     values["local_epochs"] = config.epochs
     if ":" not in config.algorithm:
         values["algorithm"] = config.algorithm.lower()
@@ -32,7 +34,6 @@ def canonical(config: Config) -> dict[str, Any]:
         values["precision"] = config.precision
     with suppress(FedsmooError):  # a user's file that is not here: take the options as they were written
         values["algorithm_options"] = make_algorithm(config.algorithm, config.algorithm_options).options()
-    rule = {k: values.pop(k, None) for k in ("partition", "u", "c", "replacement", "refill")}
     if config.split is None and config.partition == "natural":
         values["partition"] = "natural"
         values.pop("clients")  # the data's to say, and not known before it is read
@@ -64,9 +65,9 @@ def make_options(algorithm: str) -> dict[str, Any]:
 DEFAULTS = {k: v for k, v in canonical(Config()).items() if k not in ("algorithm", "model", "dataset", "partition")}
 
 
-def differences(old: Config, new: Config) -> list[str]:
-    """What differs between two configs, in words: ``lr was 0.1, is 0.2``."""
-    a, b = canonical(old), canonical(new)
+def differences(old: Config, new: Config, also: Sequence[str] = ()) -> list[str]:
+    """What differs between two configs, in words: ``lr was 0.1, is 0.2``; ``also`` names settings of the machine."""
+    a, b = ({**{k: getattr(c, k) for k in also}, **canonical(c)} for c in (old, new))
     return [f"{k} was {a.get(k)}, is {b.get(k)}" for k in {**a, **b} if a.get(k) != b.get(k)]
 
 
