@@ -27,6 +27,7 @@ NATURAL = [
     "--local-steps",
     "1",
 ]
+MARKED = "<!-- table: accuracy -->\n<!-- /table -->\n"
 SLIPS = [
     (["run", "here"], "cannot read the config file here: Is a directory; did you mean here/config.toml?"),
     (["resume", "here/config.toml"], "here/config.toml is not a run folder: it has no config.toml; did you mean here?"),
@@ -37,6 +38,13 @@ SLIPS = [
     (["table", "accuracy", "--format", "xlsx"], "unknown format 'xlsx': Known: csv, latex, markdown, text"),
     (["table", "--update", "file", "--results", "cut"], "cut/a.json is cut or damaged"),
     (["table", "--update", "file", "--results", "uneven"], "uneven/a.json is damaged: the columns of its curve differ"),
+    (["table", "--update", "file", "--results", "empty"], "file has no marker: a table goes between the lines"),
+    (["table", "--update", "marked", "file", "--results", "empty"], "file has no marker"),
+    (["table", "--update", "opened", "--results", "empty"], "opened has no marker"),
+    (["table", "--update", "marked", "--results", "nowhere"], "--results nowhere: there is no such folder"),
+    (["table", "--update", "marked"], "--results results: there is no such folder"),
+    (["table", "--update", "--results", "empty"], "--update: which files?"),
+    (["table", "accuracy", "--no-run", "--results", "nowhere"], "--results nowhere: there is no such folder"),
     (["figure", "accuracy"], "figure accuracy: say of which runs: fedsmoo figure accuracy RUN"),
     ([*NATURAL, "--partition", "natural", "--clients", "7"], "clients is 7, but 'synthetic(0.5,0.5)' has 30 natural"),
 ]
@@ -47,6 +55,9 @@ def here(call: Call) -> None:
     """A finished run, a file, and results that are not whole."""
     assert call("run", "--algorithm", "fedavg", *TINY, "--out", "here").code == 0
     Path("file").write_text("precious")
+    Path("opened").write_text("<!-- table: accuracy -->\n")
+    Path("marked").write_text(MARKED)
+    Path("empty").mkdir()
     for name, curve in (("cut", {}), ("uneven", {"curve": {"round": [1, 2], "test_accuracy": [0.5]}})):
         Path(name).mkdir()
         Path(name, "a.json").write_text(json.dumps({"format": "fedsmoo result 1", "config": {}, **curve}))
@@ -57,6 +68,17 @@ def here(call: Call) -> None:
 def test_a_slip_is_one_line(arguments: list[str], message: str, call: Call) -> None:
     one_line(call(*arguments), message)
     assert Path("file").read_text() == "precious"
+    assert Path("marked").read_text() == MARKED
+
+
+def test_a_marked_table_is_updated_without_a_result(call: Call) -> None:
+    """The folder must be there, not results in it; the default one may be missing where nothing is updated."""
+    Path("empty").mkdir()
+    Path("marked").write_text(MARKED)
+    assert call("table", "--update", "marked", "--results", "empty").err == "1 file, 1 changed\n"
+    assert "| FedSMOO |  |" in Path("marked").read_text()
+    assert call("table", "--update", "marked", "--results", "empty").err == "1 file, 0 changed\n"
+    assert call("table", "accuracy", "--no-run").code == 0
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from fedsmoo.experiment.results import collect, export
 from fedsmoo.experiment.sweep import Sweep
 from fedsmoo.report.curves import accuracy_curves, hanning
 
+RESULTS = Path("results")  # unless another folder is named; nothing was measured where it is not there
 WINDOW = 20  # rounds of the Hanning window
 
 Name = Annotated[str | None, typer.Argument(help=" | ".join(EXPERIMENTS), show_default=False)]
@@ -37,7 +38,10 @@ Format = Annotated[str, typer.Option("--format", help="text, markdown, latex or 
 Markdown = Annotated[bool, typer.Option("--markdown", help="The same as --format markdown.")]
 Compact = Annotated[bool, typer.Option("--compact", help="accuracy: one table, a cell per column.")]
 Out = Annotated[Path, typer.Option(help="Folder of the runs.")]
-Results = Annotated[Path | None, typer.Option(help="Folder of measured results.")]
+Results = Annotated[
+    Path | None,
+    typer.Option(help="Folder of measured results (default: results, if there is one).", show_default=False),
+]
 NoRun = Annotated[bool, typer.Option("--no-run", help="Only show what has been measured.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what is missing and what it costs, and stop.")]
 Figure = Annotated[Path | None, typer.Option(help="curves: a folder for one picture a column.", show_default=False)]
@@ -124,22 +128,39 @@ def updated(text: str, found: tables.Found) -> str:
     return MARKED.sub(fresh, text)
 
 
-def update(files: Sequence[Path], results: Path | None, check: bool) -> None:
-    """Rewrite (or check) the tables of documents from ``results`` alone."""
-    found, stale = collect((), results), []
-    for path in files:
-        try:
-            old = path.read_text(encoding="utf-8")
-        except OSError as e:
-            raise FedsmooError(f"cannot read {path}: {e.strerror}") from e
-        new = updated(old, found)
-        if new != old:
-            stale.append(str(path))
-            if not check:
-                path.write_text(new, encoding="utf-8")
+def measured(folder: Path) -> Path:
+    """A folder of results that somebody named, or needs."""
+    if not folder.is_dir():
+        raise FedsmooError(f"--results {folder}: there is no such folder")
+    return folder
+
+
+def update(files: Sequence[Path], results: Path, check: bool) -> None:
+    """Rewrite (or check) the tables of documents from ``results`` alone; nothing is written if one cannot be."""
+    if not files:
+        raise FedsmooError("--update: which files? such as 'fedsmoo table --update README.md'")
+    found = collect((), measured(results))
+    old = {path: marked(path) for path in files}
+    stale = {path: new for path, text in old.items() if (new := updated(text, found)) != text}
+    names = " ".join(map(str, stale))
     if check and stale:
-        raise FedsmooError(f"tables out of date in {', '.join(stale)}: run 'fedsmoo table --update {' '.join(stale)}'")
+        raise FedsmooError(f"tables out of date in {', '.join(map(str, stale))}: run 'fedsmoo table --update {names}'")
+    for path, text in stale.items():
+        path.write_text(text, encoding="utf-8")
     sys.stderr.write(f"{counted(len(files), 'file')}, {len(stale)} changed\n")
+
+
+def marked(path: Path) -> str:
+    """A document that has a table to update."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as e:
+        raise FedsmooError(f"cannot read {path}: {e.strerror}") from e
+    if not MARKED.search(text):
+        raise FedsmooError(
+            f"{path} has no marker: a table goes between the lines '<!-- table: accuracy -->' and '<!-- /table -->'"
+        )
+    return text
 
 
 def run_missing(sweep: Sweep, found: tables.Found, out: Path, dry_run: bool, **more: Any) -> bool:
@@ -168,7 +189,7 @@ def _table(
     markdown: Markdown = False,
     compact: Compact = False,
     out: Out = Path("runs/paper"),
-    results: Results = Path("results"),
+    results: Results = None,
     figure: Figure = None,
     no_run: NoRun = False,
     dry_run: DryRun = False,
@@ -180,7 +201,7 @@ def _table(
     flags: dict[str, Any],
 ) -> None:
     if update_files:
-        update([Path(n) for n in ([name] if name else [])] + list(files or []), results, check)
+        update([Path(n) for n in ([name] if name else [])] + list(files or []), results or RESULTS, check)
         return
     if form not in FORMATS:  # said now, not when the runs are done
         raise unknown("format", form, FORMATS)
@@ -190,6 +211,7 @@ def _table(
         name, tuple(split(columns)), tuple(split(methods)), tuple(parse_seeds(seeds) if seeds else ()), scale, compact
     )
     sweep = wish.sweep(flags)
+    results = RESULTS if results is None else measured(results)
     found = collect([out], results)
     done = no_run or run_missing(sweep, found, out, dry_run, minutes=minutes, pack=pack)
     if dry_run:
