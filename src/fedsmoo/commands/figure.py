@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fedsmoo.commands.console import console
-from fedsmoo.commands.report import found
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.report.figures import FIGURES, Look, write_figure
-from fedsmoo.report.gather import gather
+from fedsmoo.report.figures_sources import drawable, find
 
 Name = Annotated[str, typer.Argument(help=f"One of: {', '.join(FIGURES)}.", show_default=False)]
-More = Annotated[list[Path] | None, typer.Argument(help="Run folders, or folders that hold some.", show_default=False)]
+More = Annotated[
+    list[Path] | None,
+    typer.Argument(help="Run folders, result files (results/*.json), or folders that hold some.", show_default=False),
+]
+Where = Annotated[
+    list[str] | None, typer.Option(help="Only runs with this setting, such as seed=0; may be said again.")
+]
 
 
 def figure(
@@ -27,9 +33,15 @@ def figure(
     axis: Annotated[str, typer.Option(help="Horizontal axis: rounds, bytes or seconds.")] = "rounds",
     over: Annotated[str | None, typer.Option(help="sensitivity: the setting on the axis, such as algorithm.r.")] = None,
     focus: Annotated[str | None, typer.Option(help="landscape: the run whose grid lies over the others.")] = None,
+    apart: Annotated[bool, typer.Option("--apart", help="landscape: side by side on the same axes.")] = False,
+    where: Where = None,
 ) -> None:
     paths = [*(runs or []), *(more or [])]
     if not paths:
         raise FedsmooError(f"figure {name}: say of which runs: fedsmoo figure {name} RUN ...")
-    path = write_figure(name, gather(found(paths)), out or Path(f"{name}.pdf"), Look(width, smooth, over, focus, axis))
+    sources = find(paths)
+    if sources.others:
+        sys.stderr.write(f"left out, no run in it: {', '.join(map(str, sources.others))}\n")
+    data = drawable(sources, where or ())
+    path = write_figure(name, data, out or Path(f"{name}.pdf"), Look(width, smooth, over, focus, axis, apart))
     console().print(str(path), soft_wrap=True, markup=False)

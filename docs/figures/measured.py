@@ -1,0 +1,126 @@
+"""Writes the tables of docs/analysis.md from results/gpu/analysis_*.json, the runs in results/ and the paper's numbers.
+
+PYTHONPATH=src python docs/figures/measured.py [--check]   # --check changes nothing and fails if a table is out of date
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedsmoo.experiment.published import published
+from fedsmoo.experiment.render import Table, render
+from fedsmoo.experiment.results import Measured, collect
+from fedsmoo.report.gather import method_label
+
+ROOT = Path(__file__).parents[2]
+DOCUMENT = ROOT / "docs" / "analysis.md"
+RADII = (0.2, 0.4, 0.6, 0.8, 1.0)
+
+
+def measured(kind: str) -> list[tuple[Path, dict[str, Any], str, dict[str, Any]]]:
+    """File, its content, name and measurements of each model that has one of this kind."""
+    files = sorted((ROOT / "results" / "gpu").glob("analysis_*.json"))
+    content = [(path, json.loads(path.read_text(encoding="utf-8"))) for path in files]
+    every = [(path, value, name, found) for path, value in content for name, found in value["models"].items()]
+    return [each for each in every if kind in each[3]]
+
+
+def run_of(found: dict[str, Any], runs: list[Measured]) -> Measured | None:
+    """The run whose final model this is: its result holds the same eigenvalue and trace."""
+    top, trace = max(found["hessian"]["eigenvalues"]), found["hessian"]["trace"]
+    facts = [(r, r.facts.get("hessian") or {}) for r in runs]
+    return next((r for r, h in facts if (h.get("top"), h.get("trace")) == (top, trace)), None)
+
+
+def split_of(path: Path) -> str:
+    """The partition in a file's name: ``analysis_06`` was measured at Dirichlet 0.6."""
+    digits = re.match(r"analysis_(\d)(\d+)", path.stem)
+    return f"dirichlet-{digits[1]}.{digits[2]}" if digits else "?"
+
+
+def printed(method: str, split: str, key: str) -> str:
+    """The paper's number; blank where it has none."""
+    table = published()["flatness"]
+    column = f"{method} {split}"
+    return f"{table[key][table['columns'].index(column)]:.1f}" if column in table["columns"] else ""
+
+
+def flatness() -> str:
+    """Eigenvalue and trace beside the paper's, with the time that each took."""
+    runs = list(collect((), ROOT / "results").values())
+    rows, commits, devices = [], set(), set()
+    for path, value, name, found in measured("hessian"):
+        h, grid, run = found["hessian"], found.get("landscape", {}), run_of(found, runs)
+        method, split = method_label(name), split_of(path)
+        if run is not None:
+            commits.add(str(run.facts["commit"])[:7])
+            assert str(run.config.partition) == split, f"{path.name}: {name} was trained on {run.config.partition}"
+        devices.add(f"{value['device']}, torch {value['versions']['torch']}, products in {value['precision']}")
+        rows.append([
+            f"{method}, {split}", f"{h['samples']:,}",
+            f"{max(h['eigenvalues']):.1f}", printed(method, split, "hessian_top_eigenvalue"),
+            f"{h['trace']:.0f} ± {h['trace_error']:.0f}", printed(method, split, "hessian_trace"),
+            f"{h['seconds_eigenvalues']:.1f}", f"{h['seconds_trace']:.1f}",
+            f"{grid['seconds']:.1f}" if grid else "",
+        ])  # fmt: skip
+    note = "ResNet-18-GN on CIFAR-10, 10 of 100 clients, 800 rounds, seed 0, trained at commit "
+    note += f"{', '.join(sorted(commits))}. Measured on {'; '.join(sorted(devices))}. Seconds of each measurement, "
+    note += "without compilation."
+    header = ["final model", "training samples", "top eigenvalue", "paper's", "trace ± its standard error", "paper's"]
+    times = ["eigenvalue, s", "trace, s", "landscape, s"]
+    return render([Table("Flatness of final models", [*header, *times], rows, [note])], "markdown")
+
+
+def landscape() -> str:
+    """How far the test loss rises around each model."""
+    rows, notes = [], []
+    for path, value, name, found in measured("landscape"):
+        grid = found["landscape"]
+        z = np.array(grid["loss"])
+        distance = np.hypot(*np.meshgrid(grid["a"], grid["b"], indexing="ij"))
+        half = (grid["a"][1] - grid["a"][0]) / 2
+        rise = [f"{(z[np.abs(distance - r) <= half] - grid['centre']).mean():+.3f}" for r in RADII]
+        model = f"{method_label(name)}, {split_of(path)}"
+        rows.append([model, f"{100 * grid['recorded_accuracy']:.2f}", f"{grid['centre']:.3f}", *rise])
+        notes.append(
+            f"{z.shape[0]} x {z.shape[1]} points, {grid['samples']:,} {grid['part']} images, "
+            f"products in {value['grid_precision']}"
+        )
+    how = "Rise: the mean loss of the grid points at that distance, less the loss at the model; at a distance of 1 "
+    how += f"every filter has been changed by a vector of about its own length. {'; '.join(dict.fromkeys(notes))}."
+    header = ["final model", "test accuracy, %", "test loss", *(f"rise at {r:g}" for r in RADII)]
+    return render([Table("The landscape around them", header, rows, [how])], "markdown")
+
+
+BLOCKS = {"flatness": flatness, "landscape": landscape}
+
+
+def updated(text: str) -> str:
+    """The document with its marked tables made again."""
+    return re.sub(
+        r"(<!-- measured: (\w+) -->\n).*?(<!-- /measured -->)",
+        lambda m: m[1] + BLOCKS[m[2]]() + m[3], text, flags=re.DOTALL,
+    )  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--check", action="store_true")
+    check = parser.parse_args().check
+    old = DOCUMENT.read_text(encoding="utf-8")
+    new = updated(old)
+    if check and new != old:
+        sys.exit(f"tables out of date in {DOCUMENT.name}: run python docs/figures/measured.py")
+    if not check:
+        DOCUMENT.write_text(new, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
