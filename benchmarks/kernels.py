@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 
 from fedsmoo.kernels import available, from_torchvision, live_layout
+from fedsmoo.kernels.layout import IMAGE_CHANNELS, stored_images
 from fedsmoo.kernels.tiles import TABLES, Tile
 from fedsmoo.models.resnet import ResNet18GN
 
@@ -55,7 +56,7 @@ def inputs(clients: int, dtype: torch.dtype, seed: int = 0) -> tuple[torch.Tenso
     torch.manual_seed(seed)
     base = from_torchvision(ResNet18GN(CLASSES).state_dict()).cuda()
     w = base + 0.02 * torch.randn(clients, base.numel(), generator=generator, device="cuda")
-    images = torch.randn(clients, BATCH, 32, 32, 3, generator=generator, device="cuda").to(dtype)
+    images = stored_images(torch.randn(clients, BATCH, 32, 32, 3, generator=generator, device="cuda"), dtype)
     labels = torch.randint(0, CLASSES, (clients, BATCH), generator=generator, device="cuda")
     return w, images, labels, torch.full((clients, BATCH), 1 / BATCH, device="cuda")
 
@@ -68,7 +69,8 @@ def reference(w: torch.Tensor, images: torch.Tensor, labels: torch.Tensor, weigh
     for c in range(w.shape[0]):
         net = ResNet18GN(CLASSES).double().cuda()
         net.load_state_dict(to_torchvision(w[c].double()))
-        each = F.cross_entropy(net(images[c].double().permute(0, 3, 1, 2)), labels[c], reduction="none")
+        outputs = net(images[c, ..., :IMAGE_CHANNELS].double().permute(0, 3, 1, 2))
+        each = F.cross_entropy(outputs, labels[c], reduction="none")
         (each * weight[c].double()).sum().backward()
         rows.append(from_torchvision({name: p.grad for name, p in net.named_parameters()}))
     return torch.stack(rows)

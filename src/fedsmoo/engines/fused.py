@@ -7,7 +7,7 @@ from torch import Tensor
 from fedsmoo.engines.oracles import Oracle
 from fedsmoo.engines.task import Batch, Draws, Task, cross_entropy
 from fedsmoo.kernels import available
-from fedsmoo.kernels.layout import fine_offset
+from fedsmoo.kernels.layout import fine_offset, stored_images
 from fedsmoo.kernels.runtime import PRECISIONS
 from fedsmoo.models.live import LiveResNet
 
@@ -50,7 +50,7 @@ class FusedOracle(Oracle):
 
     def batch(self, index: Tensor, weight: Tensor, draws: Draws | None = None) -> Batch:
         batch = self.task.batch(index, weight, draws, channels_first=False)
-        return Batch(batch.x.to(self.dtype).contiguous(), batch.y, batch.weight)
+        return Batch(stored_images(batch.x, self.dtype), batch.y, batch.weight)
 
     def gradient(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         return self.launch(self.working(w), self.fine(w), batch)
@@ -67,6 +67,6 @@ class FusedOracle(Oracle):
 
     def evaluate(self, w: Tensor) -> tuple[float, float]:
         def outputs(x: Tensor) -> Tensor:
-            return self.kernel(1, len(x)).logits(w[None], x[None].to(self.dtype).contiguous())[0]
+            return self.kernel(1, len(x)).logits(w[None], stored_images(x[None], self.dtype))[0]
 
         return self.task.score(outputs, EVALUATED_AT_ONCE, channels_first=False)

@@ -19,7 +19,7 @@ from torch import Tensor
 from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.kernels.conv import conv_backward, conv_forward
 from fedsmoo.kernels.head import head_gradient, head_logits, head_weight, padded_classes
-from fedsmoo.kernels.layout import IMAGE_CHANNELS, IMAGE_SIDE, WIDTHS, Conv, fine_offset, live_layout
+from fedsmoo.kernels.layout import IMAGE_SIDE, STORED_CHANNELS, WIDTHS, Conv, fine_offset, live_layout
 from fedsmoo.kernels.norm import Behind, norm_backward, sum_parts
 from fedsmoo.kernels.plan import BlockPlan, Plan, Unit, norm_rows
 from fedsmoo.kernels.runtime import PRECISIONS, compiling, interpreted, require
@@ -102,7 +102,7 @@ class ResNet18Gradient:
         first, last = (self.layout.offsets[name] for name in LAYER1)
         self.layer1 = (first, last)
         stem, conv = self.plan.stem, self.plan.blocks[0].first.conv
-        splits = splits_for(clients, 5, self._steps("stem-weight", stem.conv), least=4, most=16)
+        splits = splits_for(clients, 7, self._steps("stem-weight", stem.conv), least=12, most=16)
         self.stem_parts = torch.zeros(
             splits, clients, math.prod(self.layout.shapes[f"{stem.conv.name}.weight"]), device=self.device
         )
@@ -125,7 +125,7 @@ class ResNet18Gradient:
 
         Args:
             w: ``[C, P]`` float32, or what :meth:`weights` made of it.
-            images: ``[C, B, 32, 32, 3]``, normalised, in the compute type.
+            images: ``[C, B, 32, 32, 4]``, normalised, from :func:`fedsmoo.kernels.layout.stored_images`.
             labels: ``[C, B]`` int64.
             weight: ``[C, B]`` float32; 1/n for each of n samples, 0 for padding.
             out: ``[C, P]`` float32 to write the gradient into; without it, each call makes a new tensor.
@@ -170,7 +170,7 @@ class ResNet18Gradient:
         if interpreted():
             return
         w = torch.zeros(self.clients, self.layout.size, device=self.device)
-        shape = (self.clients, self.batch, IMAGE_SIDE, IMAGE_SIDE, IMAGE_CHANNELS)
+        shape = (self.clients, self.batch, IMAGE_SIDE, IMAGE_SIDE, STORED_CHANNELS)
         images = torch.zeros(shape, dtype=self.dtype, device=self.device)
         labels = torch.zeros(self.clients, self.batch, dtype=torch.int64, device=self.device)
         with compiling(threads):
@@ -186,7 +186,7 @@ class ResNet18Gradient:
                 f"weights are {tuple(whole.shape)} {whole.dtype}: expected rows of "
                 f"[{self.clients}, {self.layout.size}] {dtype}"
             )
-        expected = (self.clients, self.batch, IMAGE_SIDE, IMAGE_SIDE, IMAGE_CHANNELS)
+        expected = (self.clients, self.batch, IMAGE_SIDE, IMAGE_SIDE, STORED_CHANNELS)
         if images.shape != expected or images.dtype != self.dtype or not images.is_contiguous():
             raise FedsmooError(
                 f"images are {tuple(images.shape)} {images.dtype}: expected contiguous {expected} {self.dtype}"

@@ -1,7 +1,8 @@
 """The stem with a client axis: 7x7 convolution, GroupNorm, ReLU and 3x3 max-pooling, forward and backward.
 
-With 3 channels a reduction over taps times channels (147, padded to a multiple of the step) is gathered number by
-number; one program holds a whole sample of 16x16 pixels, so that its GroupNorm is fused.
+Images are stored with ``CS`` channels, of which ``CIN`` are real: with a fourth channel of zeros, the reduction over
+taps and channels (196, padded to a multiple of the step) is gathered pixel by pixel instead of number by number. One
+program holds a whole sample of 16x16 pixels, so that its GroupNorm is fused.
 """
 
 from __future__ import annotations
@@ -16,27 +17,29 @@ from fedsmoo.kernels.norm import Behind, finish_backward
 from fedsmoo.kernels.runtime import launch
 from fedsmoo.kernels.tiles import Tile
 
+REGISTERS = 128  # a thread: then two programs of eight warps share a multiprocessor; the compiler would take up to 156
 NOT_TAKEN = 9  # the pooling window's largest number was not positive: no gradient passes
 
 
 @triton.jit
 def patch(
     x, rows, live, k,
-    CIN: tl.constexpr, TAPS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
+    CS: tl.constexpr, TAPS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
     HI: tl.constexpr, HO: tl.constexpr,
 ):  # fmt: skip
     """The numbers ``[rows, k]`` that reduction indices ``k = (tap_h, tap_v, channel)`` meet at output pixels."""
-    h = ((rows % (HO * HO)) // HO * STRIDE - PAD)[:, None] + (k // (TAPS * CIN))[None, :]
-    v = (rows % HO * STRIDE - PAD)[:, None] + (k // CIN % TAPS)[None, :]
-    seen = live[:, None] & (k < TAPS * TAPS * CIN)[None, :] & (h >= 0) & (h < HI) & (v >= 0) & (v < HI)
-    at = (((rows // (HO * HO) * HI)[:, None] + h) * HI + v) * CIN + (k % CIN)[None, :]
+    h = ((rows % (HO * HO)) // HO * STRIDE - PAD)[:, None] + (k // (TAPS * CS))[None, :]
+    v = (rows % HO * STRIDE - PAD)[:, None] + (k // CS % TAPS)[None, :]
+    seen = live[:, None] & (k < TAPS * TAPS * CS)[None, :] & (h >= 0) & (h < HI) & (v >= 0) & (v < HI)
+    at = (((rows // (HO * HO) * HI)[:, None] + h) * HI + v) * CS + (k % CS)[None, :]
     return tl.load(x + at, mask=seen, other=0.0)
 
 
 @triton.jit
 def stem_forward_kernel(
     x, w, xhat, rstd, B, w_row, w_off, eps,
-    CIN: tl.constexpr, COUT: tl.constexpr, TAPS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
+    CIN: tl.constexpr, CS: tl.constexpr, COUT: tl.constexpr,
+    TAPS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
     HI: tl.constexpr, HO: tl.constexpr, GW: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -44,13 +47,14 @@ def stem_forward_kernel(
     tile = tl.program_id(0) // (COUT // BN)
     cols = (tl.program_id(0) % (COUT // BN)) * BN + tl.arange(0, BN)
     rows = tile * BM + tl.arange(0, BM)
-    x += client * B * HI * HI * CIN
+    x += client * B * HI * HI * CS
     w += client * w_row + w_off
     acc = tl.zeros((BM, BN), tl.float32)
-    for first in range(0, TAPS * TAPS * CIN, BK):
+    for first in range(0, TAPS * TAPS * CS, BK):
         k = first + tl.arange(0, BK)
-        a = patch(x, rows, rows < B * HO * HO, k, CIN, TAPS, STRIDE, PAD, HI, HO)
-        b = tl.load(w + k[:, None] * COUT + cols[None, :], mask=(k < TAPS * TAPS * CIN)[:, None], other=0.0)
+        a = patch(x, rows, rows < B * HO * HO, k, CS, TAPS, STRIDE, PAD, HI, HO)
+        real = (k < TAPS * TAPS * CS) & (k % CS < CIN)
+        b = tl.load(w + (k // CS * CIN + k % CS)[:, None] * COUT + cols[None, :], mask=real[:, None], other=0.0)
         acc = tl.dot(a, b, acc, input_precision=PRECISION)
     finish_forward(
         acc, client, tile, rows, cols, B, x, w, 0, 0, xhat, xhat, rstd, eps,
@@ -62,16 +66,17 @@ def stem_forward(
     conv: Conv, x: Tensor, w: Tensor, w_off: int, xhat: Tensor, rstd: Tensor, tile: Tile, *,
     precision: str = "ieee", eps: float = 1e-5,
 ) -> None:  # fmt: skip
-    """Normalised convolution output of images ``x [C, B, H, H, 3]``; gamma and beta are applied by :func:`pool`."""
+    """Normalised convolution output of images ``x [C, B, H, H, CS]``; gamma and beta are applied by :func:`pool`."""
     clients, batch = x.shape[:2]
     width = conv.outside // rstd.shape[-1]
     tile.fits("stem's forward product", conv.outside, tile.inner, group=width, pixels=conv.side_out**2)
     launch(
         stem_forward_kernel, (-(-batch * conv.side_out**2 // tile.rows) * (conv.outside // tile.cols), clients),
         x, w, xhat, rstd, batch, w.stride(0), w_off, eps,
-        CIN=conv.inside, COUT=conv.outside, TAPS=conv.taps, STRIDE=conv.stride, PAD=conv.pad,
+        CIN=conv.inside, CS=x.shape[-1], COUT=conv.outside, TAPS=conv.taps, STRIDE=conv.stride, PAD=conv.pad,
         HI=conv.side_in, HO=conv.side_out, GW=width,
         BM=tile.rows, BN=tile.cols, BK=tile.inner, PRECISION=precision, num_warps=tile.warps, num_stages=tile.stages,
+        maxnreg=REGISTERS,
     )  # fmt: skip
 
 
@@ -152,21 +157,22 @@ def pool_backward(d: Tensor, taken: Tensor, layer: Behind, rows: int, warps: int
         pool_backward_kernel, (-(-batch * side * side // rows) * (channels // width), clients),
         d, taken, layer.xhat, layer.rstd, layer.p, layer.dy, layer.part,
         batch, layer.p.stride(0), layer.p_off, layer.part.stride(0), layer.part_off,
-        CH=channels, HI=side, HO=d.shape[2], GW=width, BM=rows, num_warps=warps,
+        CH=channels, HI=side, HO=d.shape[2], GW=width, BM=rows, num_warps=warps, maxnreg=REGISTERS,
     )  # fmt: skip
 
 
 @triton.jit
 def stem_weight_kernel(
     x, dy, out, B, splits, out_row, out_split, out_off,
-    CIN: tl.constexpr, COUT: tl.constexpr, TAPS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
+    CIN: tl.constexpr, CS: tl.constexpr, COUT: tl.constexpr,
+    TAPS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
     HI: tl.constexpr, HO: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     client = tl.program_id(1).to(tl.int64)
     split = tl.program_id(0) % splits
     k = tl.program_id(0) // splits * BN + tl.arange(0, BN)
     cols = tl.arange(0, COUT)
-    x += client * B * HI * HI * CIN
+    x += client * B * HI * HI * CS
     dy += client * B * HO * HO * COUT
     total = B * HO * HO
     blocks = tl.cdiv(tl.cdiv(total, BK), splits)
@@ -174,10 +180,11 @@ def stem_weight_kernel(
     for block in range(blocks):
         rows = (split * blocks + block) * BK + tl.arange(0, BK)
         a = tl.load(dy + rows[:, None] * COUT + cols[None, :], mask=(rows < total)[:, None], other=0.0)
-        b = patch(x, rows, rows < total, k, CIN, TAPS, STRIDE, PAD, HI, HO)
+        b = patch(x, rows, rows < total, k, CS, TAPS, STRIDE, PAD, HI, HO)
         acc = tl.dot(tl.trans(a), b, acc, input_precision=PRECISION)
     out += client * out_row + split.to(tl.int64) * out_split + out_off
-    tl.store(out + k[:, None] * COUT + cols[None, :], tl.trans(acc), mask=(k < TAPS * TAPS * CIN)[:, None])
+    real = (k < TAPS * TAPS * CS) & (k % CS < CIN)
+    tl.store(out + (k // CS * CIN + k % CS)[:, None] * COUT + cols[None, :], tl.trans(acc), mask=real[:, None])
 
 
 def stem_weight(
@@ -185,11 +192,11 @@ def stem_weight(
 ) -> None:
     """The gradient of the stem's weights; part ``s`` of the reduction goes to ``out[s, c, offset:]``."""
     clients, batch = x.shape[:2]
-    tiles = -(-(conv.taps**2) * conv.inside // tile.cols)
+    tiles = -(-(conv.taps**2) * x.shape[-1] // tile.cols)
     launch(
         stem_weight_kernel, (tiles * out.shape[0], clients),
         x, dy, out, batch, out.shape[0], out.stride(1), out.stride(0), offset,
-        CIN=conv.inside, COUT=conv.outside, TAPS=conv.taps, STRIDE=conv.stride, PAD=conv.pad,
+        CIN=conv.inside, CS=x.shape[-1], COUT=conv.outside, TAPS=conv.taps, STRIDE=conv.stride, PAD=conv.pad,
         HI=conv.side_in, HO=conv.side_out, BN=tile.cols, BK=tile.inner, PRECISION=precision,
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
