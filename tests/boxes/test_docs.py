@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import inspect
 import re
 from pathlib import Path
 
@@ -10,9 +12,11 @@ import pytest
 import torch
 
 from fedsmoo.algorithms import ALGORITHMS
-from fedsmoo.core import Algorithm
+from fedsmoo.core import Algorithm, FedsmooError
+from fedsmoo.experiment.resolve import make_algorithm
 
-PAGES = Path(__file__).parents[2] / "docs" / "algorithms"
+ROOT = Path(__file__).parents[2]
+PAGES = ROOT / "docs" / "algorithms"
 
 
 def by_label(label: str) -> Algorithm:
@@ -62,3 +66,34 @@ def test_page_names_every_option(name: str) -> None:
     text = (PAGES / page).read_text()
     missing = [f.name for f in dataclasses.fields(ALGORITHMS[name]) if f"`{f.name}`" not in text]
     assert missing == []
+
+
+def block(document: str, name: str) -> str:
+    """The Python block of a document that defines a class."""
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / document).read_text(), re.S | re.M)
+    return next(text for text in blocks if f"class {name}(" in text)
+
+
+def bare(text: str) -> str:
+    """A class without docstring and types of functions, in one spelling."""
+    tree = next(n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.ClassDef))
+    if ast.get_docstring(tree):
+        del tree.body[0]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            node.returns = None
+            for argument in node.args.args:
+                argument.annotation = None
+    return ast.unparse(tree)
+
+
+def test_all_of_fedcm_is_what_the_readme_says() -> None:
+    assert bare(block("README.md", "FedCM")) == bare(inspect.getsource(ALGORITHMS["fedcm"]))
+
+
+def test_the_method_of_the_guide_refuses_what_its_formula_does_not_mean(tmp_path: Path) -> None:
+    (tmp_path / "my_method.py").write_text(block("CONTRIBUTING.md", "FedDecay"))
+    spec = f"{tmp_path / 'my_method.py'}:FedDecay"
+    assert make_algorithm(spec, {"a": "0.5"}).options()["a"] == 0.5
+    with pytest.raises(FedsmooError, match=r"a is -1\.0, but must be at least 0"):
+        make_algorithm(spec, {"a": -1})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -52,6 +53,14 @@ def test_a_stopped_run_keeps_two_checkpoints_and_resumes_to_the_same_bytes(tmp_p
     run.go()
     assert (folder / MODEL).read_bytes() == finished(tmp_path / "b")
     assert [r.round for r in read_run(folder)[1]] == list(range(1, 10))
+
+
+def test_the_page_names_every_file_of_a_run(tmp_path: Path) -> None:
+    folder = stopped(tmp_path / "a")
+    made = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file() and "analysis" not in p.parts}
+    text = (Path(__file__).parents[2] / "docs" / "resume.md").read_text()
+    listed = {line.split()[0].removeprefix("runs/a/") for line in text.splitlines() if line.startswith("runs/a/")}
+    assert {re.sub("00000[46]", "000120", name) for name in made} <= listed
 
 
 @pytest.mark.parametrize("table", ["device", "host", "disk"])
