@@ -21,7 +21,10 @@ PRECISIONS = {
     "fp32": (torch.float32, "tf32x3"),  # three products, float32's accuracy: faster than plain arithmetic
 }
 
+Launch = tuple[Any, tuple[int, ...], tuple[Any, ...], dict[str, Any]]  # kernel, grid, arguments, options
+
 _compile_only: ContextVar[bool] = ContextVar("compile_only", default=False)
+_noted: ContextVar[list[Launch] | None] = ContextVar("noted", default=None)
 
 
 def interpreted() -> bool:
@@ -58,11 +61,25 @@ def require(device: torch.device | str) -> None:
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **meta: Any) -> None:
-    """Starts a kernel, or only compiles it inside :func:`compiling`."""
-    if _compile_only.get():
+    """Starts a kernel, or only compiles it inside :func:`compiling`, or only notes it inside :func:`noting`."""
+    noted = _noted.get()
+    if noted is not None:
+        noted.append((kernel, grid, args, meta))
+    elif _compile_only.get():
         kernel.warmup(*args, grid=grid, **meta)
     else:
         kernel[grid](*args, **meta)
+
+
+@contextmanager
+def noting() -> Iterator[list[Launch]]:
+    """Inside, launches are noted in order and nothing runs: what a program would do, without a device."""
+    launches: list[Launch] = []
+    token = _noted.set(launches)
+    try:
+        yield launches
+    finally:
+        _noted.reset(token)
 
 
 @contextmanager

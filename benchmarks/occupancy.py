@@ -1,0 +1,119 @@
+"""What Triton's compiler makes of every kernel of one gradient of ResNet-18-GN, without a GPU: registers, bytes
+spilled, shared memory, programs that fit a multiprocessor, and waves of programs on an H100 or H200.
+
+PYTHONPATH=src python3 benchmarks/occupancy.py                                # all kernels, 10 clients, bf16
+PYTHONPATH=src python3 benchmarks/occupancy.py --only stem,pool --out occupancy.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import tempfile
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from fedsmoo.kernels import resnet
+from fedsmoo.kernels.layout import STORED_CHANNELS
+from fedsmoo.kernels.runtime import Launch, noting
+
+TARGET = GPUTarget("cuda", 90, 32)
+MULTIPROCESSORS, REGISTERS, SHARED, WARPS = 132, 65536, 227 * 1024, 64  # of an H100 or H200
+TYPES = {
+    torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.uint8: "*u8", torch.int64: "*i64", torch.int32: "*i32"
+}  # fmt: skip
+ALIGNED = [["tt.divisibility", 16]]
+
+
+def launches(clients: int, batch: int, precision: str) -> list[Launch]:
+    """All launches of one gradient, in order."""
+    resnet.require = lambda device: None  # nothing will run: the CPU will do
+    with noting() as noted:
+        gradient = resnet.ResNet18Gradient(clients, batch, 10, "cpu", precision)
+        images = torch.zeros(clients, batch, 32, 32, STORED_CHANNELS, dtype=gradient.dtype)
+        labels = torch.zeros(clients, batch, dtype=torch.int64)
+        gradient(torch.zeros(clients, gradient.layout.size), images, labels, torch.zeros(clients, batch))
+    return noted
+
+
+def compiled(launch: Launch) -> Any:
+    """The kernel as Triton compiles it for these arguments: multiples of 16 are known to be, ones are constants."""
+    kernel, _, args, meta = launch
+    values = {p.name: v for p, v in zip(kernel.params, args, strict=False)} | meta
+    signature, constants, known = {}, {}, {}
+    for i, parameter in enumerate(kernel.params):
+        value = values[parameter.name]
+        if isinstance(value, torch.Tensor):
+            signature[parameter.name], known[i,] = TYPES[value.dtype], ALIGNED
+        elif isinstance(value, float) and not parameter.is_constexpr:
+            signature[parameter.name] = "fp32"
+        elif isinstance(value, int) and value != 1 and not parameter.is_constexpr:
+            signature[parameter.name] = "i32" if abs(value) < 2**31 else "i64"
+            known |= {(i,): ALIGNED} if value % 16 == 0 else {}
+        else:
+            signature[parameter.name], constants[i,] = "constexpr", value
+    options = {k: v for k, v in meta.items() if k in ("num_warps", "num_stages", "maxnreg")}
+    return triton.compile(ASTSource(kernel, signature, constants, known), target=TARGET, options=options)
+
+
+def usage(cubin: bytes) -> tuple[int, int]:
+    """Registers a thread and bytes spilled, as the assembler says."""
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        said = subprocess.run([tool, "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
+    return int(re.search(r"REG:(\d+)", said)[1]), int(re.search(r"STACK:(\d+)", said)[1])
+
+
+def describe(launch: Launch) -> dict[str, Any]:
+    kernel, grid, _, meta = launch
+    built = compiled(launch)
+    registers, spilled = usage(built.asm["cubin"])
+    warps, shared = meta["num_warps"], built.metadata.shared
+    fit = min(REGISTERS // (32 * warps * registers), SHARED // (shared + 1024), WARPS // warps)
+    shape = {k: v for k, v in meta.items() if k.isupper() and not isinstance(v, (bool, str))}
+    return {
+        "kernel": kernel.__name__, "shape": shape,
+        "warps": warps, "registers": registers, "spilled": spilled, "shared": shared, "programs": prod(grid),
+        "programs_at_once": fit, "waves": round(prod(grid) / (MULTIPROCESSORS * max(fit, 1)), 2),
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--clients", type=int, default=10)
+    parser.add_argument("--batch", type=int, default=50)
+    parser.add_argument("--precision", default="bf16")
+    parser.add_argument("--only", default="", help="beginnings of kernels' names, separated by commas")
+    parser.add_argument("--once", action="store_true", help="every kernel at its first shape only")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    rows, seen = [], set()
+    for launch in launches(options.clients, options.batch, options.precision):
+        key = (launch[0].__name__, "" if options.once else str(sorted(launch[3].items(), key=str)))
+        if key in seen or not launch[0].__name__.startswith(tuple(options.only.split(","))):
+            continue
+        seen.add(key)
+        row = describe(launch)
+        rows.append(row)
+        shape = " ".join(f"{k}={v}" for k, v in row["shape"].items())
+        print(
+            f"{row['kernel']:22s} {row['warps']:2d} warps {row['registers']:3d} registers {row['spilled']:3d} B spilled"
+            f" {row['shared'] / 1024:5.1f} KiB  {row['programs']:4d} programs, {row['programs_at_once']} at once, "
+            f"{row['waves']:.2f} waves  {shape}", flush=True,
+        )  # fmt: skip
+    if options.out:
+        options.out.write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()

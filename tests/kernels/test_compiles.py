@@ -1,0 +1,28 @@
+"""Every kernel compiles for a real GPU, on a machine without one, and the assembler spills next to nothing."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(("precision", "only"), [("bf16", ""), ("fp32", "stem_forward,pool")])
+def test_kernels_compile_without_a_gpu(precision, only, tmp_path, device):
+    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "benchmarks/occupancy.py", "--once", "--precision", precision, "--only", only]
+    out = tmp_path / "occupancy.json"
+    done = subprocess.run([*command, "--out", out], cwd=ROOT, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(out.read_text())
+    names = {r["kernel"] for r in rows}
+    assert {"stem_forward_kernel", "pool_kernel", "pool_backward_kernel"} <= names
+    assert not [r for r in rows if r["spilled"] > 16]
+    assert not [r for r in rows if r["programs_at_once"] < 1]
+    if not only:
+        assert {"conv_forward_kernel", "conv_backward_kernel", "conv_weight_kernel", "stem_weight_kernel"} <= names
+        assert all(r["programs_at_once"] >= 2 for r in rows if r["programs"] > 132)
