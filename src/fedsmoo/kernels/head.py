@@ -67,8 +67,9 @@ def head_kernel(
         tl.store(logits + client * B * classes + rows[:, None] * classes + cols[None, :], acc, mask=real)
 
 
-def _step(columns: int) -> int:
-    return max(16, min(64, 16384 // columns))
+def _step(columns: int, channels: int) -> int:
+    """Channels at a time: few long steps, since each waits for memory, but no more than registers hold."""
+    return min(channels, max(16, min(256, 8192 // columns)))
 
 
 def head_logits(x: Tensor, p: Tensor, p_off: int, logits: Tensor) -> None:
@@ -78,7 +79,7 @@ def head_logits(x: Tensor, p: Tensor, p_off: int, logits: Tensor) -> None:
     launch(
         head_kernel, (-(-batch // ROWS), clients),
         x, p, p, p, logits, p, p, p, batch, p.stride(0), p_off, classes,
-        CH=x.shape[-1], BN=columns, BM=ROWS, BK=_step(columns), GRAD=False, num_warps=4,
+        CH=x.shape[-1], BN=columns, BM=ROWS, BK=_step(columns, x.shape[-1]), GRAD=False, num_warps=8,
     )  # fmt: skip
 
 
@@ -92,7 +93,7 @@ def head_gradient(
     launch(
         head_kernel, (-(-batch // ROWS), clients),
         x, p, labels, weight, loss, loss, dlogits, dx, batch, p.stride(0), p_off, classes,
-        CH=x.shape[-1], BN=columns, BM=ROWS, BK=_step(columns), GRAD=True, num_warps=4,
+        CH=x.shape[-1], BN=columns, BM=ROWS, BK=_step(columns, x.shape[-1]), GRAD=True, num_warps=8,
     )  # fmt: skip
 
 
