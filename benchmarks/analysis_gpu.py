@@ -28,6 +28,7 @@ from fedsmoo.data.sources import load
 from fedsmoo.engines.fused import fused_reason
 from fedsmoo.engines.task import Task
 from fedsmoo.experiment.loop import synchronize
+from fedsmoo.experiment.runfolder import commit
 from fedsmoo.models import build
 from fedsmoo.version import __version__
 
@@ -131,6 +132,7 @@ def main() -> None:
     result: dict[str, Any] = {
         "device": torch.cuda.get_device_name() if device.type == "cuda" else platform.processor(),
         "versions": {"fedsmoo": __version__, "torch": torch.__version__},
+        "commit": commit(),
         "data": data.name,
         "precision": options.precision,
         "grid_precision": options.grid_precision,
