@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import subprocess
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .processes import end, end_those_of, environment, free_ports, run, wait_for
+from .processes import end, environment, family, free_ports, run, wait_for
 
 CONNECTION = """\
 [superlink]
@@ -26,6 +27,8 @@ class Programs:
     processes: dict[str, subprocess.Popen] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.held = ExitStack()
+        self.held.enter_context(family())
         self.port, self.gate = free_ports(2)
         self.env = environment(self.folder / "home")
         text = CONNECTION.format(port=self.port, ca=self.folder / "certificates" / "ca.crt")
@@ -74,4 +77,4 @@ class Programs:
     def stop(self) -> None:
         for process in self.processes.values():
             end(process, grace=5)
-        end_those_of(self.folder)
+        self.held.close()

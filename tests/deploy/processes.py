@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from .conftest import OFFLINE
 
 SOURCE = Path(__file__).parents[2] / "src"
 BIN = Path(sys.executable).parent
+PR_SET_CHILD_SUBREAPER = 36
 
 
 def free_ports(n: int) -> list[int]:
@@ -59,15 +61,58 @@ def end(process: subprocess.Popen, grace: float = 10) -> None:
             process.wait()
 
 
-def end_those_of(folder: Path) -> None:
-    """End what our programs left behind: processes whose command line or Flower home names a folder of this test."""
-    for entry in Path("/proc").iterdir() if Path("/proc").is_dir() else ():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
+@contextmanager
+def family(grace: float = 10) -> Iterator[None]:
+    """Ends every process that was started within this, and what those started, by their ids; nobody else.
+
+    Flower's programs start others in sessions of their own and leave them behind. An orphan becomes the child of its
+    nearest ancestor that asks for it, which we do: whatever descends from us and did not before is of this family.
+    """
+    before = descendants(os.getpid())
+    adopt_orphans(True)
+    try:
+        yield
+    finally:
+        end_all(lambda: descendants(os.getpid(), before), grace)
+        adopt_orphans(False)
+
+
+def adopt_orphans(yes: bool) -> None:
+    """Become the parent of descendants whose parent ended; where the system has no such thing, they are left."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(yes), 0, 0, 0)
+
+
+def descendants(pid: int, but: Collection[int] = ()) -> set[int]:
+    """The ids of the processes below one, without those below ``but``."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
-            words = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
-            if str(folder).encode() in words:
-                os.kill(int(entry.name), signal.SIGTERM)
+            parent = int(entry.read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(entry.parent.name))
+    found: set[int] = set()
+    left = [pid]
+    while left:
+        new = {c for c in children.get(left.pop(), ()) if c not in but}
+        found |= new
+        left += new
+    return found
+
+
+def end_all(ids: Callable[[], set[int]], grace: float) -> None:
+    """Ask processes to end, wait, and end those that did not; ``ids`` says which are left."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        told: set[int] = set()
+        until = time.monotonic() + grace
+        while (left := ids()) and time.monotonic() < until:
+            for pid in left:
+                with suppress(ProcessLookupError):
+                    if pid not in told:
+                        os.kill(pid, number)
+                with suppress(ChildProcessError):  # not our own child: its parent hears of its end
+                    os.waitpid(pid, os.WNOHANG)
+            told |= left
+            time.sleep(0.05)
 
 
 def wait_for(true: Callable[[], bool], seconds: float, what: str) -> None:

@@ -14,7 +14,7 @@ from fedsmoo.experiment.config import Config
 from fedsmoo.experiment.resolve import assemble
 
 from .loopback import isolated
-from .processes import end_those_of, environment, free_ports, run
+from .processes import environment, family, free_ports, run
 
 # A server that runs one small federation after the other, a method each, on one grid.
 SERVER = """
@@ -61,10 +61,8 @@ def test_every_method_in_flowers_simulation(tmp_path):
         "flwr", "run", str(tmp_path / "app"), "local", "--stream", "--run-config", " ".join(words).replace("'", '"'),
         "--federation-config", "num-supernodes=3 client-resources-num-cpus=1",
     ]  # fmt: skip
-    try:
+    with family():
         run(isolated(command), env, timeout=240)
-    finally:
-        end_those_of(tmp_path / "home")
     for name in ALGORITHMS:
         config = Config(
             algorithm=name, model="softmax", dataset="digits", partition="dirichlet", u=0.5, clients=3, cohort=2,

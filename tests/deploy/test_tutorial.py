@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 pytest.importorskip("flwr", reason="pip install 'fedsmoo[flower]'")
 
-from .processes import end_those_of, environment, free_ports
+from .processes import environment, family, free_ports
 
 DOC = Path(__file__).parents[2] / "docs" / "flower.md"
 slow = [
@@ -44,14 +44,12 @@ def test_every_command(tmp_path):
     script = tmp_path / "tutorial.sh"
     script.write_text(f"set -eu\ncd {tmp_path}\n{text}\n")
     env = environment(tmp_path / "home")
-    try:
+    with family():
         done = subprocess.run(
             ["bash", script], env=env, cwd=tmp_path, timeout=300, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout[-4000:]
-    finally:
-        end_those_of(tmp_path)
     rounds = [json.loads(x) for x in (tmp_path / "home/fedsmoo/laptop/rounds.jsonl").read_text().splitlines()]
     assert [r["accepted"] for r in rounds] == [[0, 1, 2]] * 2
     assert load_file(tmp_path / "home/fedsmoo/laptop/model.safetensors")
