@@ -91,6 +91,16 @@ def test_counts_below_their_least_are_refused(arguments: list[str], call: Call) 
     assert f"Invalid value for '{arguments[2]}'" in answer.err
 
 
+def test_a_sweep_says_that_its_folder_cannot_be_written(call: Call) -> None:
+    Path("grid.toml").write_text("rounds = 1\nseed = [0, 1]\n")
+    Path("file").write_text("precious")
+    answer = call("sweep", "grid.toml", *TINY, "--out", "file/inside")
+    assert answer.code == 2
+    assert answer.err.splitlines()[-1].startswith("fedsmoo: cannot write the run folder file/inside/")
+    assert "Traceback" not in answer.err
+    assert Path("file").read_text() == "precious"
+
+
 def test_tables_of_options_are_not_offered_to_set(call: Call) -> None:
     answer = call("run", *TINY, "--set", "algorithm_options=3")
     assert "unknown setting 'algorithm_options'" in answer.err

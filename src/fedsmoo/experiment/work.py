@@ -60,7 +60,6 @@ def state(folder: Path) -> str:
 
 def work(configs: Sequence[Config], root: Path, orders: Orders) -> Report:
     """Carry out every config in its folder below ``root``; returns when all are done or ``stop`` says so."""
-    root.mkdir(parents=True, exist_ok=True)
     places = {root / run_name(c): c for c in configs}
     tried: set[Path] = set()
 
