@@ -76,10 +76,11 @@ class Round:
     """What a method may know of the current round besides vectors.
 
     ``steps`` is, in ``finish``, the number of local steps of each client and, in ``aggregate``, their mean over the
-    cohort; ``share`` is n / m with the n clients that really took part.
+    cohort; ``share`` is n / m with the n clients that really took part. In ``finish`` each may be a number per client,
+    ``[C, 1]``: several runs can share a batch.
     """
 
-    number: int
+    number: Any
     lr: Any
     steps: Any
     share: Any

@@ -58,6 +58,11 @@ def load(name: str, path: str | Path | None = None, seed: int = 0) -> Dataset:
     return check(_to_dataset(name, _find(name, path)))
 
 
+def drawn(name: str) -> bool:
+    """Whether a data set is drawn from a run's seed, so that another seed is another data set."""
+    return _SYNTHETIC.fullmatch(name) is not None
+
+
 def _synthetic(name: str, seed: int) -> Dataset:
     match = _SYNTHETIC.fullmatch(name)
     alpha, beta = match.groups() if match else (None, None)

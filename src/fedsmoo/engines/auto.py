@@ -54,7 +54,7 @@ def fastest(setup: Setup, chunk: int | None, cohort: int, batch_size: int) -> En
         except Exception as e:  # vmap cannot take every module: then the others remain
             reasons.append(f"{engine.name}: {type(e).__name__}: {str(e).splitlines()[0] if str(e) else ''}")
     if not times:
-        raise FedsmooError("no engine can run this model. " + "; ".join(reasons))
+        raise FedsmooError("no engine can run this model with this method. " + "; ".join(reasons))
     return engines[min(times, key=times.__getitem__)]
 
 
@@ -65,7 +65,7 @@ def seconds_of_a_step(engine: Engine, setup: Setup, cohort: int, batch_size: int
     plan = make_plan(0, 0, clients, samples, batch_size, steps=1, draw=draws if setup.task.augment else None)
     w = setup.task.model.initial().to(setup.task.device, setup.task.dtype)
     down = setup.algorithm.init(w).pick(setup.algorithm.down)
-    work = Work(0, down, clients, plan, 0.0, 1.0, [1 / cohort] * cohort)
+    work = Work(0, down, clients, plan, 1e-3, 1.0, [1 / cohort] * cohort)  # methods may divide by the learning rate
     best = float("inf")
     for i in range(repeat + 1):
         began = time.perf_counter()

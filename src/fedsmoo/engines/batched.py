@@ -76,18 +76,27 @@ class Batched:
         chunk = self.chunk or self.fits
         while True:
             try:
-                return self._run(work, min(chunk, len(work.clients)), meanwhile)
+                sums, done = self._train(work, min(chunk, len(work.clients)), meanwhile)
+                break
             except torch.OutOfMemoryError as e:
                 if min(chunk, len(work.clients)) == 1:
                     raise FedsmooError(
                         f"not even one client fits in the memory of {self.setup.task.device}: "
                         "use a smaller batch_size or model, or engine=serial on the CPU"
                     ) from e
-                chunk = (min(chunk, len(work.clients)) + 1) // 2  # nothing is written before all chunks are done
+                chunk = (min(chunk, len(work.clients)) + 1) // 2  # nothing was written: the round begins anew
                 self.chunk = chunk
                 release()
+        for clients, me in done:
+            keep(self.table, clients, me)
+        if meanwhile is not None and len(done) > 1:  # only now is it known which rows are on their way back
+            meanwhile()
+        return sums.outcome(len(work.clients))
 
-    def _run(self, work: Work, chunk: int, meanwhile: Meanwhile | None) -> Outcome:
+    def _train(
+        self, work: Work, chunk: int, meanwhile: Meanwhile | None
+    ) -> tuple[Sums, list[tuple[list[int], Vectors]]]:
+        """A round's sums, and what clients keep of it, not yet written; ``chunk`` clients at a time."""
         sums, done, whole = Sums(), [], chunk >= len(work.clients)
         for start in range(0, len(work.clients), chunk):
             lane = Lane(self, work, slice(start, start + chunk))
@@ -95,19 +104,31 @@ class Batched:
             sums.add(up, loss, drift)
             # Captured steps answer with views of buffers that the next chunk overwrites.
             done.append((lane.clients, me if whole else me.map(torch.clone)))
-        for clients, me in done:
-            self.table.write(clients, me)
-        if meanwhile is not None and not whole:  # only now is it known which rows are on their way back
-            meanwhile()
-        return sums.outcome(len(work.clients))
+        return sums, done
+
+
+def keep(table: ClientTable, clients: list[int], me: Vectors) -> None:
+    """Write rows; if memory runs out meanwhile, again after giving back what can be: the same rows are the same."""
+    try:
+        table.write(clients, me)
+    except torch.OutOfMemoryError:
+        release()
+        table.write(clients, me)
 
 
 def run_packed(engines: Sequence[Batched], works: Sequence[Work], meanwhile: Meanwhile | None = None) -> list[Outcome]:
     """One round of several runs in one batch of clients; all engines share the first one's oracle and steps."""
     lanes = [Lane(e, w, slice(0, len(w.clients))) for e, w in zip(engines, works, strict=True)]
+    first, clients = engines[0], sum(len(w.clients) for w in works)
+    first.fits = first.fits or clients_that_fit(first.setup)
+    if first.fits < clients:
+        raise FedsmooError(
+            f"{len(works)} runs of {clients} clients in all do not fit in the memory of {first.setup.task.device} at "
+            f"once ({first.fits} clients do): put fewer runs in a batch"
+        )
     results = train(lanes, meanwhile)
     for lane, (me, _, _, _) in zip(lanes, results, strict=True):
-        lane.engine.table.write(lane.clients, me)
+        keep(lane.engine.table, lane.clients, me)
     outcomes = []
     for lane, (_, up, loss, drift) in zip(lanes, results, strict=True):
         sums = Sums()
@@ -129,7 +150,9 @@ def train(lanes: Sequence[Lane], meanwhile: Meanwhile | None = None) -> list[tup
     w, me, total = lanes[0].engine.steps(stage, w, me, DevicePlan(plan, task), meanwhile)
     steps = torch.from_numpy(plan.steps).to(task.device, task.dtype)[:, None]
     share = lanes[0].work.share if len(lanes) == 1 else per_client([lane.work.share for lane in lanes], counts, zero)
-    me, up = stage.algorithm.finish(w, stage.down, me, Round(lanes[0].work.number, stage.lr, steps, share))
+    numbers = [lane.work.number for lane in lanes]  # reopened runs may be at different rounds
+    number = numbers[0] if len(set(numbers)) == 1 else per_client(numbers, counts, zero)
+    me, up = stage.algorithm.finish(w, stage.down, me, Round(number, stage.lr, steps, share))
     drift = (w - stage.down.w).square().sum(-1)
     loss = total / steps[:, 0]
     out, start = [], 0

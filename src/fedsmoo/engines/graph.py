@@ -65,8 +65,9 @@ class GraphSteps:
     ) -> tuple[Tensor, Vectors, Tensor]:
         clients = len(w)
         self.sizes.add(clients)
-        # Cohorts of changing size share a few recordings: filled up with clients that never become active.
-        room = clients if len(self.sizes) == 1 else -(-clients // 4) * 4
+        # Cohorts of changing size share a few recordings: filled up with clients that never become active. Several runs
+        # in one batch have cohorts of fixed size, and numbers for each client.
+        room = clients if len(self.sizes) == 1 or len(stage.tag) > 1 else -(-clients // 4) * 4
         padded = room != clients
         key = (stage.tag, room, plan.shape, padded or plan.running is not None)
         recording = self.recordings.get(key)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -64,7 +65,7 @@ class StoredTable(ClientTable):
         self.out = set(clients)
         missing = [i for i in clients if i in self.rows and i not in at and i not in self.fresh_at]
         late = self._fetch(missing) if missing and self.names else {}
-        self.lane.join()
+        self.lane.join([*coming.values(), *late.values()])
 
         def row(c: int, i: int, name: str) -> Tensor:
             if i in self.fresh_at:
@@ -170,10 +171,14 @@ class Lane:
 
         return wait
 
-    def join(self) -> None:
-        """The compute waits for copies to the device that were started."""
-        if self.inward is not None:
-            torch.cuda.current_stream(self.device).wait_stream(self.inward)
+    def join(self, arrived: Sequence[Tensor]) -> None:
+        """The compute waits for copies to the device that were started, and is a user of what arrived."""
+        if self.inward is None:
+            return
+        compute = torch.cuda.current_stream(self.device)
+        compute.wait_stream(self.inward)
+        for v in arrived:
+            v.record_stream(compute)
 
 
 def make_table(tier: str, setup: Setup, clients: int, cohort: int, rounds: int) -> ClientTable:
@@ -237,6 +242,7 @@ def disk_rows(names: tuple[str, ...], size: int, dtype: torch.dtype, clients: in
     os.ftruncate(handle, clients * row)
     table = np.memmap(path, kind, "r+", shape=(clients, len(names), size))
     Path(path).unlink()  # the mapping keeps it alive, and nothing is left behind
+    weakref.finalize(table, os.close, handle)
 
     def make_row(client: int) -> Row:
         try:

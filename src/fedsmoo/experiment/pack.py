@@ -7,8 +7,11 @@ import time
 from collections.abc import Sequence
 
 from fedsmoo.core import FedsmooError
+from fedsmoo.data.sources import drawn
 from fedsmoo.engines.batched import Batched, run_packed
+from fedsmoo.engines.memory import bytes_per_client
 from fedsmoo.engines.stack import stackable
+from fedsmoo.engines.tiers import first_that_fits, row_bytes
 from fedsmoo.experiment.config import Config
 from fedsmoo.experiment.loop import Callback, Result, Simulation
 from fedsmoo.experiment.resolve import assemble, make_algorithm
@@ -35,6 +38,10 @@ def packable(configs: Sequence[Config]) -> bool:
     same = [f.name for f in dataclasses.fields(first) if f.name not in FREE]
     if first.sampling != "uniform" or any(getattr(c, n) != getattr(first, n) for c in configs for n in same):
         return False
+    if drawn(first.dataset) and len({c.seed for c in configs}) > 1:  # each seed has data of its own
+        return False
+    if first.chunk is not None and first.chunk < first.cohort * len(configs):
+        return False
     if len({bool(c.relaxed) for c in configs}) > 1:
         return False
     return stackable([make_algorithm(c.algorithm, c.algorithm_options) for c in configs])
@@ -50,7 +57,21 @@ def assemble_pack(configs: Sequence[Config]) -> list[Simulation]:
     if not packable(configs):
         raise FedsmooError("these runs differ in more than seeds and plain numbers: they cannot share a batch")
     first = assemble(configs[0])
-    return [first, *(assemble(c, data=first.setup.task.data) for c in configs[1:])]
+    data, place = first.setup.task.data, shared_tier(first, len(configs), configs[0])
+    if place != configs[0].table:
+        configs = [c.replace(table=place) for c in configs]
+        first = assemble(configs[0], data=data)
+    return [first, *(assemble(c, data=data) for c in configs[1:])]
+
+
+def shared_tier(first: Simulation, runs: int, config: Config) -> str:
+    """Where client state lives when several runs share a device: where the rows of all of them fit."""
+    if config.table != "auto" or not first.setup.algorithm.own:
+        return config.table
+    clients = len(first.indices)
+    rows = row_bytes(first.setup) * min(clients, config.cohort * config.rounds)
+    working = config.cohort * bytes_per_client(first.setup)
+    return first_that_fits(runs * rows, runs * working, first.setup.task.device)
 
 
 class Pack:
