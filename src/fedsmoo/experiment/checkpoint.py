@@ -70,7 +70,7 @@ class Saved:
 
     def server(self) -> Vectors:
         with safe_open(self.folder / self.manifest["server"], "pt") as f:
-            return Vectors(**{n: f.get_tensor(n) for n in f.keys()})  # noqa: SIM118 (not a dictionary)
+            return Vectors(**{n: aligned(f.get_tensor(n)) for n in f.keys()})  # noqa: SIM118 (not a dictionary)
 
     def rows(self) -> Iterator[tuple[int, dict[str, Tensor]]]:
         """Every client's own vectors, shard by shard."""
@@ -81,7 +81,7 @@ class Saved:
             with safe_open(self.folder / shard, "pt") as f:
                 names = sorted({k.partition(".")[2] for k in f.keys()})  # noqa: SIM118
                 for client in sorted(clients):
-                    yield client, {n: f.get_tensor(f"{client}.{n}") for n in names}
+                    yield client, {n: aligned(f.get_tensor(f"{client}.{n}")) for n in names}
 
 
 class Checkpoints:
@@ -236,6 +236,11 @@ def unseal(path: Path) -> dict[str, Any]:
     if manifest.get("format") != FORMAT:
         raise FedsmooError(f"{path} has the format {manifest.get('format')!r}, this version reads {FORMAT!r}")
     return manifest
+
+
+def aligned(v: Tensor) -> Tensor:
+    """A tensor in memory of its own: where a file's tensor happens to start changes the last bits of products."""
+    return v.clone()
 
 
 def on_host(v: Tensor) -> Tensor:
