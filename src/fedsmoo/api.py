@@ -46,7 +46,7 @@ def simulate(
         clients: how many clients there are.
         partition: who holds which samples: ``"dirichlet-0.1"``, ``"pathological-3"``, ``"iid"``, ``"natural"``, a rule.
         client_indices: instead of ``clients``, ``partition`` and ``split``: each client's samples.
-        loss: outputs and labels of a batch -> one loss per sample.
+        loss: outputs and labels of a batch -> one loss per sample (PyTorch's losses with ``reduction="none"``).
         callback: called with every round's record; returning ``False`` stops the run.
         settings: any other setting of a run: ``cohort``, ``rounds``, ``local_epochs`` or ``local_steps``,
             ``batch_size``, ``lr``, ``lr_decay``, ``weight_decay``, ``clip``, ``seed``, ``engine``, ... (see

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import math
+from functools import partial
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 import fedsmoo
 from fedsmoo import FedDyn, FedSMOO, FedsmooError, Pathological, simulate
@@ -122,6 +124,33 @@ def test_a_loss_per_sample_of_one_s_own(engine: str) -> None:
     result = simulate(net(), ARRAYS, "fedavg", client_indices=indices, loss=brier, **settings)
     expected = brier(net()(torch.from_numpy(X[:30])), torch.from_numpy(Y[:30])).mean().item()
     assert result.history[0].train_loss == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("engine", ["serial", "vmap", "auto"])
+def test_a_loss_of_one_number_is_refused(engine: str) -> None:
+    """Its mean would count the padding of a short batch as samples, and the test loss would be a sum of means."""
+    settings = FEW | {"engine": engine, "rounds": 1}
+    with pytest.raises(
+        FedsmooError, match=r'has the shape \[\].*one loss per sample, \[2\].*reduction="none"'
+    ) as caught:
+        simulate(net(), ARRAYS, "fedavg", loss=F.cross_entropy, **settings)
+    assert "\n" not in str(caught.value)
+    each = simulate(net(), ARRAYS, "fedavg", loss=partial(F.cross_entropy, reduction="none"), **settings)
+    plain = simulate(net(), ARRAYS, "fedavg", **settings)
+    torch.testing.assert_close(each.server.w, plain.server.w)
+    assert each.history[-1].test_loss == pytest.approx(plain.history[-1].test_loss, rel=1e-6)
+
+
+def test_losses_of_other_shapes_are_refused() -> None:
+    one = nn.Sequential(nn.Linear(6, 1))
+    cases = [
+        (lambda out, y: (out - y[:, None]).square(), r"has the shape \[2, 1\]"),
+        (lambda out, y: float(out.sum()), "has the type float"),
+        (lambda out, y: out.missing, "cannot be computed from outputs \\[2, 1\\] and labels \\[2\\]: AttributeError"),
+    ]
+    for loss, message in cases:
+        with pytest.raises(FedsmooError, match=message):
+            simulate(one, ARRAYS, "fedavg", loss=loss, **FEW | {"engine": "serial"})
 
 
 def test_a_loss_that_vmap_cannot_take_says_so_in_one_line() -> None:

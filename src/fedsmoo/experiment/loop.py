@@ -18,6 +18,7 @@ from fedsmoo.data.augment import draws as augmentation_draws
 from fedsmoo.data.cohort import cohort
 from fedsmoo.data.plan import Plan, make_plan
 from fedsmoo.engines.base import Engine, Outcome, Setup, Work
+from fedsmoo.engines.task import Task, cross_entropy
 from fedsmoo.experiment.config import Training
 from fedsmoo.experiment.ledger import round_bytes
 
@@ -94,7 +95,9 @@ class Simulation:
         self.setup, self.engine, self.training, self.indices = setup, engine, training, indices
         task = setup.task
         start = task.model.initial() if w is None else w
-        self.server = setup.algorithm.init(start.to(task.device, task.dtype))
+        start = start.to(task.device, task.dtype)
+        refuse_reduced_loss(task, start)
+        self.server = setup.algorithm.init(start)
         self.history: list[Record] = []
         self._drafts: dict[int, tuple[list[int], Plan]] = {}
         self.width = min(training.batch_size, max(len(i) for i in indices))
@@ -220,6 +223,31 @@ class Simulation:
             if callback is not None and callback(record) is False:
                 break
         return Result(self.history, self.server, self)
+
+
+def refuse_reduced_loss(task: Task, w: Tensor) -> None:
+    """A loss of one's own must give a number for each sample: a mean of its own would count padding as samples."""
+    if task.loss is cross_entropy:
+        return
+    x, y = task.inputs(task.data.x_train[:2]), task.data.y_train[:2]
+    try:
+        with torch.no_grad():
+            out = task.model.forward(task.model.layout.split(w), x)
+    except (RuntimeError, TypeError, ValueError, IndexError):
+        return  # it is the model that does not fit: the first round says so
+    try:
+        with torch.no_grad():
+            found = task.loss(out, y)
+    except Exception as e:  # the user's own code
+        what = f"{type(e).__name__}: {(str(e).splitlines() or [''])[0]}"
+        shapes = f"outputs {list(out.shape)} and labels {list(y.shape)}"
+        raise FedsmooError(f"the loss cannot be computed from {shapes}: {what}") from e
+    if not isinstance(found, Tensor) or found.shape != y.shape[:1]:
+        shape = f"the shape {list(found.shape)}" if isinstance(found, Tensor) else f"the type {type(found).__name__}"
+        raise FedsmooError(
+            f"the loss of {len(y)} samples has {shape}, but must be a tensor of one loss per sample, [{len(y)}]: with "
+            'PyTorch\'s losses write reduction="none", as in partial(F.cross_entropy, reduction="none")'
+        )
 
 
 def synchronize(device: torch.device) -> None:
