@@ -47,11 +47,6 @@ def packable(configs: Sequence[Config]) -> bool:
     return stackable([make_algorithm(c.algorithm, c.algorithm_options) for c in configs])
 
 
-def run_pack(configs: Sequence[Config], callbacks: Sequence[Callback | None] | None = None) -> list[Result]:
-    """Run configs that share a batch; a run whose callback returns ``False`` leaves it."""
-    return Pack(assemble_pack(configs)).run(callbacks)
-
-
 def assemble_pack(configs: Sequence[Config]) -> list[Simulation]:
     """The simulations of configs that may share a batch; the data is on the device once."""
     if not packable(configs):
