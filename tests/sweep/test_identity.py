@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
 import pytest
 
+from fedsmoo.experiment import contents
 from fedsmoo.experiment.config import Config
-from fedsmoo.experiment.identity import differences, identity
-from fedsmoo.experiment.sweep import run_name
+from fedsmoo.experiment.identity import config_of, differences, identity
+from fedsmoo.experiment.results import FORMAT
+from fedsmoo.experiment.sweep import expand, run_name
+
+RESULTS = Path(__file__).parents[2] / "results"
 
 
 @pytest.mark.parametrize(
@@ -55,3 +65,87 @@ def test_a_partition_means_the_same_however_it_is_written() -> None:
 
 def test_differences_are_in_words() -> None:
     assert differences(Config(), Config(lr=0.2)) == ["lr was 0.1, is 0.2"]
+
+
+def test_results_keep_their_names_wherever_the_data_lay() -> None:
+    files = [p for p in RESULTS.glob("*.json") if json.loads(p.read_text()).get("format") == FORMAT]
+    assert len(files) >= 15
+    for path in files:
+        config = config_of(json.loads(path.read_text())["config"])
+        assert run_name(config) == path.stem
+        assert run_name(config.replace(data="somewhere.npz")) == path.stem
+
+
+def arrays(path: Path, seed: int) -> str:
+    g = np.random.default_rng(seed)
+    x = g.integers(0, 255, (20, 4, 4, 1)).astype(np.uint8)
+    np.savez(path, x_train=x, y_train=np.arange(20) % 2, x_test=x, y_test=np.arange(20) % 2)
+    return str(path)
+
+
+def test_other_data_under_a_name_of_ones_own_is_another_run(tmp_path: Path) -> None:
+    a, b = (arrays(tmp_path / f"{n}.npz", k) for k, n in enumerate("ab"))
+    sweep = expand({"algorithm": "fedavg", "dataset": "mine", "data": [a, b]}, "here")
+    assert len(sweep.configs) == 2
+    config = sweep.configs[0]
+    (tmp_path / "moved").mkdir()
+    shutil.copy(a, tmp_path / "moved" / "mine.npz")
+    for place in ("moved", "moved/mine.npz"):  # the same bytes elsewhere, as a file or in a folder
+        assert identity(config.replace(data=str(tmp_path / place))) == identity(config)
+    before = identity(config)
+    arrays(Path(a), 2)
+    assert identity(config) != before
+    assert differences(config, sweep.configs[1])[0].startswith("data_content was ")
+    assert identity(config.replace(data=str(tmp_path / "absent"))) != before
+
+
+def test_data_in_the_cache_folder_counts_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDSMOO_DATA", str(tmp_path))
+    arrays(tmp_path / "mine.npz", 0)
+    before = identity(Config(dataset="mine"))
+    arrays(tmp_path / "mine.npz", 1)
+    assert identity(Config(dataset="mine")) != before
+
+
+def test_a_folder_of_images_counts_by_its_images(tmp_path: Path) -> None:
+    files = [tmp_path / "train" / c / "1.png" for c in "ab"] + [tmp_path / "test" / "a" / "1.png"]
+    for k, path in enumerate(files):
+        path.parent.mkdir(parents=True)
+        path.write_bytes(bytes([k] * 9))
+    config = Config(dataset="mine", data=str(tmp_path))
+    before = identity(config)
+    (tmp_path / "README").write_text("not read by a run")
+    assert identity(config) == before
+    files[0].write_bytes(b"of another")
+    changed = identity(config)
+    files[1].rename(files[1].with_name("2.png"))
+    assert len({before, changed, identity(config)}) == 3
+
+
+@pytest.mark.parametrize(
+    ("file", "setting"),
+    [("mine.py", {"algorithm": "mine.py:M"}), ("mine.py", {"model": "mine.py:net"}), ("a.json", {"split": "a.json"}),
+     ("play.txt", {"dataset": "text:play.txt"})],
+)  # fmt: skip
+def test_an_edited_file_is_another_run(
+    file: str, setting: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    seen = []
+    for text in ("x = 1", "x = 2", "x = 1"):
+        Path(file).write_text(text)
+        seen.append(identity(Config(**setting)))
+    assert seen[0] == seen[2] != seen[1]
+
+
+def test_a_file_is_read_again_only_when_it_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = []
+    monkeypatch.setattr(contents, "file_hash", lambda p: reads.append(p) or f"{len(reads):064d}")
+    path = tmp_path / "a.npz"
+    for year in (1, 2):
+        path.write_bytes(b"x")
+        os.utime(path, (year * 3e7, year * 3e7))
+        assert len({contents.content_hash(path) for _ in range(3)}) == 1
+    assert len(reads) == 2
+    path.touch()  # changed just now: its clock may not tell the next change
+    assert len({contents.content_hash(path) for _ in range(3)}) == 3

@@ -11,9 +11,11 @@ from typing import Any
 from fedsmoo.core import FedsmooError
 from fedsmoo.data.partition import to_rule
 from fedsmoo.experiment.config import FIELDS, Config
+from fedsmoo.experiment.contents import contents
 from fedsmoo.experiment.resolve import make_algorithm, make_partition
 
-# Settings of the machine and of the report: they change where and how fast a run goes, not what it is.
+# Settings of the machine and of the report: they change where and how fast a run goes, not what it is. Of a user's own
+# data the content counts (see contents.py), of other data the name says all.
 _OF_THE_MACHINE = (n for n, f in FIELDS.items() if f.metadata["group"] == "machine" and n != "dtype")
 MACHINE = ("data", "target", "probe", *_OF_THE_MACHINE)
 RULE = ("partition", "u", "c", "replacement", "refill")  # which say one thing together
@@ -39,7 +41,7 @@ def canonical(config: Config) -> dict[str, Any]:
         values.pop("clients")  # the data's to say, and not known before it is read
     elif config.split is None:
         values["partition"] = to_rule(make_partition(config))
-    return values
+    return {**values, **contents(config)}
 
 
 def identity(config: Config) -> str:
