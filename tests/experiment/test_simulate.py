@@ -14,8 +14,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import fedsmoo
-from fedsmoo import FedDyn, FedSMOO, FedsmooError, Pathological, simulate
+from fedsmoo import Config, FedDyn, FedSMOO, FedsmooError, Pathological, simulate
 from fedsmoo.algorithms import ALGORITHMS
+from fedsmoo.core.streams import stream
+from fedsmoo.data.augment import draws
+from fedsmoo.data.check import from_arrays
+from fedsmoo.experiment.resolve import assemble
 
 FEW = {"clients": 4, "cohort": 2, "rounds": 3, "local_steps": 2, "batch_size": 8, "engine": "batched"}
 RNG = np.random.default_rng(0)
@@ -179,6 +183,18 @@ def test_a_callback_sees_every_round_and_may_stop() -> None:
     assert [r.round for r in seen] == [1, 2]
     assert result.history == seen
     assert len(simulate("softmax", "digits", "fedavg", callback=lambda r: None, **FEW).history) == 3
+
+
+@pytest.mark.parametrize(("side", "pad"), [(32, 4), (64, 8), (8, 1)])
+def test_images_are_shifted_by_an_eighth_of_their_height(side: int, pad: int) -> None:
+    x = np.zeros((120, side, side, 3), np.uint8)
+    config = Config(model="softmax", clients=2, cohort=2, partition="iid", batch_size=60, device="cpu", augment=True)
+    y = np.arange(120) % 4
+    run = assemble(config.replace(engine="serial"), data=from_arrays(x, y, x[:4], y[:4]))
+    drawn = run.plan(0, [0, 1]).draws
+    assert all((drawn[n].min(), drawn[n].max()) == (-pad, pad) for n in ("dy", "dx"))
+    alone = draws(stream(0, "augment", 0, 1), (len(drawn["dy"]), 60), pad)  # 4 for 32x32, as it always was
+    assert all(np.array_equal(drawn[n][:, 1], alone[n]) for n in ("flip", "dy", "dx"))
 
 
 def test_the_history_as_a_frame() -> None:

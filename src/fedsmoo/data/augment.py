@@ -13,7 +13,8 @@ it pads by 4 for images of 32x32 and by 8 for 64x64.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -26,12 +27,17 @@ def padding(height: int) -> int:
 
 
 def draws(rng: np.random.Generator, shape: Sequence[int], pad: int = 4) -> dict[str, np.ndarray]:
-    """What happens to each of ``shape`` images: ``flip`` (bool) and the shift ``dy``, ``dx`` (int8, 0 if no crop)."""
+    """What happens to each of ``shape`` images: ``flip`` (bool) and the shift ``dy``, ``dx`` (0 if no crop)."""
     shape = tuple(shape)
     flip = rng.random(shape) < 0.5
     crop = rng.random(shape) < 0.5
-    dy, dx = rng.integers(-pad, pad, size=(2, *shape), dtype=np.int8, endpoint=True)
+    dy, dx = rng.integers(-pad, pad, size=(2, *shape), dtype=np.int8 if pad < 128 else np.int16, endpoint=True)
     return {"flip": flip, "dy": dy * crop, "dx": dx * crop}
+
+
+def drawing(height: int) -> Callable[[np.random.Generator, Sequence[int]], dict[str, np.ndarray]]:
+    """``draws`` with the customary padding for images of this height: what a plan of a round is made with."""
+    return partial(draws, pad=padding(height))
 
 
 def prepare(

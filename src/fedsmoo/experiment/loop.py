@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsmoo.core import FedsmooError, Round, Vectors
-from fedsmoo.data.augment import draws as augmentation_draws
+from fedsmoo.data.augment import drawing
 from fedsmoo.data.cohort import cohort
 from fedsmoo.data.plan import Plan, make_plan
 from fedsmoo.engines.base import Engine, Outcome, Setup, Work
@@ -140,8 +140,8 @@ class Simulation:
 
     def plan(self, number: int, clients: list[int]) -> Plan:
         """The batches of a cohort in a round."""
-        t = self.training
-        draw = augmentation_draws if self.setup.task.augment else None
+        t, task = self.training, self.setup.task
+        draw = drawing(task.data.x_train.shape[1]) if task.augment else None  # images are [N, H, W, channels]
         return make_plan(t.seed, number, clients, self.indices, t.batch_size, t.epochs, t.local_steps, draw, self.width)
 
     def advance(self) -> Record:
