@@ -40,6 +40,15 @@ def test_probes_measure_the_model_after_their_round() -> None:
     assert 0 < probes["perturbation_distance"] < 2
 
 
+def test_rounded_vectors_add_no_gap_of_their_errors() -> None:
+    few = SMALL | {"rounds": 2}
+    result = simulate("softmax", "digits", "feddyn", wire="int8", probe="consistency:2", **few)
+    assert {n for n in result.history[-1].probes if n.startswith("dual_gap")} == {"dual_gap_lam"}
+    rows = dict(result.simulation.engine.table.items()).values()
+    assert "err_w" in result.server.names()  # both sides do keep errors under one name
+    assert all("err_w" in row for row in rows)
+
+
 def test_a_probe_nobody_knows_is_refused_before_the_first_round() -> None:
     with pytest.raises(FedsmooError, match="did you mean 'hessian'"):
         simulate("softmax", "digits", "fedavg", probe="hesian:5", **SMALL)

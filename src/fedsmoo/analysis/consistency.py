@@ -27,12 +27,13 @@ from fedsmoo.engines.table import ClientTable
 def dual_gaps(server: Vectors, rows: Mapping[int, Mapping[str, Tensor]], clients: int) -> dict[str, float]:
     """``||v - mean_i v_i||`` for every vector that the server and the clients both keep under one name.
 
-    The mean is over all clients; one that was never met holds zero.
+    The mean is over all clients; one that was never met holds zero. Errors of rounding that either side feeds back
+    (``err_...``) share a name but are no multipliers: each side has its own, and they are left out.
     """
     out = {}
     for name, mine in server.items():
         theirs = [row[name] for row in rows.values() if name in row]
-        if name != "w" and theirs:
+        if name != "w" and not name.startswith("err_") and theirs:
             total = torch.zeros_like(mine)
             for row in theirs:  # one at a time: all of them may not fit on the device
                 total += row.to(mine)
