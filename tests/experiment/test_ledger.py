@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedsmoo import simulate
+from fedsmoo import FedsmooError, simulate
 from fedsmoo.algorithms import ALGORITHMS, FedSMOO
 from fedsmoo.experiment.compare import cells, common_target, human_bytes, row
 from fedsmoo.experiment.ledger import paper_vectors, reached
@@ -67,6 +67,12 @@ def test_a_row_over_seeds() -> None:
     assert cells(made) == ["FedAvg", "35.00 ± 7.07", "3 (1/2)", "90 B", "3.5"]
     assert cells(row("FedAvg", [other], 0.5)) == ["FedAvg", "30.00", "-", "-", "2.0"]
     assert common_target({"a": [HISTORY], "b": [other]}) == 0.36
+
+
+def test_a_history_without_an_evaluation_is_refused_in_words() -> None:
+    for make in (lambda h: row("FedAvg", [h], 0.5), lambda h: common_target({"a": [h]})):
+        with pytest.raises(FedsmooError, match="none of the 1 rounds so far was evaluated"):
+            make([record(1, None)])
 
 
 def test_bytes_for_people() -> None:

@@ -185,6 +185,13 @@ def test_a_callback_sees_every_round_and_may_stop() -> None:
     assert len(simulate("softmax", "digits", "fedavg", callback=lambda r: None, **FEW).history) == 3
 
 
+def test_a_run_stopped_before_its_first_evaluation_has_no_accuracy_and_says_so() -> None:
+    result = simulate("softmax", "digits", "fedavg", callback=lambda r: r.round < 2, eval_every=3, **FEW)
+    with pytest.raises(FedsmooError, match=r"none of the 2 rounds so far was evaluated.*eval_every"):
+        _ = result.accuracy
+    assert all(r.test_accuracy is None for r in result.history)
+
+
 @pytest.mark.parametrize(("side", "pad"), [(32, 4), (64, 8), (8, 1)])
 def test_images_are_shifted_by_an_eighth_of_their_height(side: int, pad: int) -> None:
     x = np.zeros((120, side, side, 3), np.uint8)

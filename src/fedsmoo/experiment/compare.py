@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedsmoo.experiment.ledger import reached
-from fedsmoo.experiment.loop import Record
+from fedsmoo.experiment.loop import Record, last_accuracy
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,6 @@ class Row:
     bytes: float | None
     seconds: float  # of local training, per run
     reached: int  # how many seeds reached the target
-
-
-def last_accuracy(history: Sequence[Record]) -> float:
-    """The accuracy of the last evaluated round."""
-    return next(r.test_accuracy for r in reversed(history) if r.test_accuracy is not None)
 
 
 def row(method: str, runs: Sequence[Sequence[Record]], target: float) -> Row:

@@ -47,6 +47,17 @@ class Record:
 Callback = Callable[[Record], Any]
 
 
+def last_accuracy(history: Sequence[Record]) -> float:
+    """The accuracy of the last evaluated round; a history without one is refused."""
+    for record in reversed(history):
+        if record.test_accuracy is not None:
+            return record.test_accuracy
+    raise FedsmooError(
+        f"none of the {len(history)} rounds so far was evaluated, so there is no accuracy: run longer, or set "
+        "eval_every lower"
+    )
+
+
 @dataclass
 class Result:
     """What a run leaves: its history, the trained module, and the vectors of the server and the clients."""
@@ -67,8 +78,8 @@ class Result:
 
     @property
     def accuracy(self) -> float:
-        """Test accuracy of the last evaluated round."""
-        return next(r.test_accuracy for r in reversed(self.history) if r.test_accuracy is not None)
+        """Test accuracy of the last evaluated round; an error if a callback stopped the run before there was one."""
+        return last_accuracy(self.history)
 
     def client_state(self, client: int) -> dict[str, Tensor] | None:
         """A client's own vectors, or ``None`` if it was never in a cohort."""
