@@ -192,7 +192,8 @@ class Simulation:
         if (work.number + 1) % t.eval_every == 0 or work.number + 1 == t.rounds:
             accuracy, loss = self.engine.evaluate(self.server.w)
         probes = {} if self.probes is None else self._probe(work)
-        up, down = round_bytes(self.setup.algorithm, task.model.layout.size, task.dtype, len(work.clients))
+        # What a message needs: the zeros behind the parameters, which align a vector on a device, need not travel.
+        up, down = round_bytes(self.setup.algorithm, task.model.layout.count, task.dtype, len(work.clients))
         record = Record(
             round=work.number + 1,
             test_accuracy=accuracy,
