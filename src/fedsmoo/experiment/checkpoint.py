@@ -36,6 +36,11 @@ class DiskError(FedsmooError):
     """The disk is full or cannot be written: no fault of the run, and no other run would fare better."""
 
 
+def reason(e: Exception) -> str:
+    """Why something could not be written, in the system's words: what wraps them may have no ``strerror``."""
+    return getattr(e, "strerror", None) or str(e)
+
+
 @dataclass(frozen=True)
 class Mark:
     """How much of the metrics file belongs to a checkpoint."""
@@ -140,9 +145,8 @@ class Checkpoints:
         except (OSError, SafetensorError) as e:
             self._drop_parts()
             before = "no checkpoint before it" if self.last is None else f"the one of round {self.last} is untouched"
-            reason = getattr(e, "strerror", None) or str(e)
             raise DiskError(
-                f"cannot save the checkpoint of round {number} in {self.folder}: {reason}; {before}. "
+                f"cannot save the checkpoint of round {number} in {self.folder}: {reason(e)}; {before}. "
                 "Make room, then go on with: fedsmoo resume " + str(self.folder.parent)
             ) from e
         self.rows, self.hashes, self.pending, self.last = rows, hashes, set(), number

@@ -6,6 +6,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.engines.auto import ENGINES
-from fedsmoo.experiment.checkpoint import Checkpoints, DiskError, Mark, Saved, newest, write_durably
+from fedsmoo.experiment.checkpoint import Checkpoints, DiskError, Mark, Saved, newest, reason, write_durably
 from fedsmoo.experiment.config import Config
 from fedsmoo.experiment.identity import config_of, differences, identity
 from fedsmoo.experiment.loop import Record, Result, Simulation
@@ -174,7 +175,8 @@ class Run:
             result = self.simulation.run(self.after(watch, stop, every))
         except FedsmooError:
             if self.simulation.history:  # the last model that was sound is worth keeping
-                self.folder.keep_model(self.simulation, self.config)
+                with suppress(DiskError):  # but what went wrong first is what a person has to know
+                    self.folder.keep_model(self.simulation, self.config)
             raise
         return result, self.finish(keep and every != 0)
 
@@ -232,10 +234,13 @@ def keep_division(simulation: Simulation, path: Path) -> None:
         return
     labels = data.y_train.cpu().numpy()
     counts = [np.bincount(labels[i], minlength=data.classes).tolist() for i in indices]
-    (path / "analysis").mkdir(exist_ok=True)
     names = list(data.class_names) if data.class_names else None
     text = json.dumps({"counts": counts, "class_names": names}, separators=(",", ":"))
-    write_atomically(path / "analysis" / "partition.json", text + "\n")
+    try:
+        (path / "analysis").mkdir(exist_ok=True)
+        write_atomically(path / "analysis" / "partition.json", text + "\n")
+    except OSError as e:
+        raise DiskError(f"cannot write into {path / 'analysis'}: {reason(e)}") from e
 
 
 def about(config: Config, simulation: Simulation) -> dict[str, Any]:
@@ -308,7 +313,7 @@ def put_back(path: Path, lines: bytes) -> None:
             write_durably(path.with_name(path.name + ".changed"), held)
         write_durably(path, lines)
     except OSError as e:
-        raise DiskError(f"cannot write {path}: {e.strerror}") from e
+        raise DiskError(f"cannot write {path}: {reason(e)}") from e
 
 
 __all__ = ["Pace", "Run", "Saved", "same_threads"]

@@ -8,17 +8,19 @@ import os
 import platform
 import sys
 import time
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.engines.ranks import world
-from fedsmoo.experiment.checkpoint import DiskError, Mark, write_durably
+from fedsmoo.experiment.checkpoint import PART, DiskError, Mark, reason, write_durably
 from fedsmoo.experiment.config import DIVISION, FIELDS, Config, named_tables, read_toml, to_toml
 from fedsmoo.experiment.ledger import reached
 from fedsmoo.experiment.loop import Record, Result, Simulation
@@ -42,7 +44,7 @@ class RunFolder:
             write_atomically(path / STARTED, json.dumps(started or {}, indent=2) + "\n")
             write_atomically(path / CONFIG, config_text(config))
         except OSError as e:
-            raise DiskError(f"cannot write the run folder {path}: {e.strerror}") from e
+            raise DiskError(f"cannot write the run folder {path}: {reason(e)}") from e
         self._open(path, Mark(0, ""))
 
     @classmethod
@@ -59,7 +61,7 @@ class RunFolder:
             self.metrics.truncate(mark.bytes)
             self.digest = hashlib.sha256((path / METRICS).read_bytes())
         except OSError as e:
-            raise DiskError(f"cannot write {path / METRICS}: {e.strerror}") from e
+            raise DiskError(f"cannot write {path / METRICS}: {reason(e)}") from e
         self.size = mark.bytes
 
     def record(self, record: Record) -> None:
@@ -69,7 +71,7 @@ class RunFolder:
             self.metrics.write(line)
             self.metrics.flush()
         except OSError as e:
-            raise DiskError(f"cannot write {self.path / METRICS}: {e.strerror}; the rounds before are kept") from e
+            raise DiskError(f"cannot write {self.path / METRICS}: {reason(e)}; the rounds before are kept") from e
         self.digest.update(line)
         self.size += len(line)
 
@@ -78,7 +80,7 @@ class RunFolder:
         try:
             os.fsync(self.metrics.fileno())
         except OSError as e:
-            raise DiskError(f"cannot write {self.path / METRICS}: {e.strerror}; the rounds before are kept") from e
+            raise DiskError(f"cannot write {self.path / METRICS}: {reason(e)}; the rounds before are kept") from e
         return Mark(self.size, self.digest.hexdigest())
 
     def lines(self) -> bytes:
@@ -94,31 +96,48 @@ class RunFolder:
         self.mark()
         self.metrics.close()
         summary = {**summarise(result.history, config.target), **provenance(result.simulation), **facts}
+        self.keep_model(result.simulation, config)
         try:
-            self.keep_model(result.simulation, config)
             write_durably(self.path / SUMMARY, (json.dumps(summary, indent=2) + "\n").encode())
         except OSError as e:
-            raise DiskError(f"cannot write the results into {self.path}: {e.strerror}") from e
+            raise self._full("summary", e) from e
         return summary
 
     def keep_model(self, simulation: Simulation, config: Config) -> None:
         """The global model as it is, under its module's own names."""
         state = simulation.setup.task.model.state_dict(simulation.server.w)
         note = {"fedsmoo": f"{__version__} {config.model}"}  # one entry: several are written in no fixed order
-        part = self.path / (MODEL + ".part")
-        save_file({n: p.contiguous().cpu() for n, p in state.items()}, part, metadata=note)
-        os.replace(part, self.path / MODEL)
+        part = self.path / (MODEL + PART)
+        try:
+            save_file({n: p.contiguous().cpu() for n, p in state.items()}, part, metadata=note)
+            os.replace(part, self.path / MODEL)
+        except (OSError, SafetensorError) as e:
+            with suppress(OSError):
+                part.unlink()
+            raise self._full("model", e) from e
+
+    def _full(self, what: str, e: Exception) -> DiskError:
+        advice = f"Make room, then go on with: fedsmoo resume {self.path}"
+        return DiskError(f"cannot write the {what} into {self.path}: {reason(e)}. {advice}")
 
     def fail(self, error: Exception) -> None:
         """Leave a note of why the run cannot go on, for whoever works through a list of runs."""
-        write_atomically(self.path / FAILED, json.dumps({"error": str(error)}) + "\n")
+        try:
+            write_atomically(self.path / FAILED, json.dumps({"error": str(error)}) + "\n")
+        except OSError as e:
+            raise DiskError(f"{error}; nor can a note of it be written into {self.path}: {reason(e)}") from error
 
 
 def write_atomically(path: Path, text: str) -> None:
     """The whole file or nothing."""
-    part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    os.replace(part, path)
+    part = path.with_name(path.name + PART)
+    try:
+        part.write_text(text, encoding="utf-8")
+        os.replace(part, path)
+    except OSError:
+        with suppress(OSError):
+            part.unlink()
+        raise
 
 
 def config_text(config: Config) -> str:

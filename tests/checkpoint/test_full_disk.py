@@ -1,0 +1,81 @@
+"""A disk that is full at the end of a run, or when it fails: one line, and the line that matters."""
+
+from __future__ import annotations
+
+import resource
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from fedsmoo.core import FedsmooError
+from fedsmoo.experiment.checkpoint import DiskError
+from fedsmoo.experiment.conduct import Run
+from fedsmoo.experiment.config import Config
+from fedsmoo.experiment.runfolder import FAILED, MODEL, SUMMARY
+
+TINY = Config(
+    algorithm="fedavg", model="softmax", clients=4, cohort=2, rounds=3, local_steps=1, batch_size=8, partition="iid",
+    engine="serial", device="cpu",
+)  # fmt: skip
+
+
+@contextmanager
+def no_file_over(size: int) -> Iterator[None]:
+    """Writing beyond ``size`` bytes fails, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def parts(folder: Path) -> list[Path]:
+    return list(folder.rglob("*.part"))
+
+
+def test_a_disk_that_is_full_at_the_end_is_one_line_and_the_run_resumes(tmp_path: Path) -> None:
+    run = Run.begin(TINY, tmp_path / "a")
+    with no_file_over(1900), pytest.raises(DiskError, match=r"the model into .*a: .*File too large.* resume"):
+        run.go(every=0)
+    assert not (tmp_path / "a" / SUMMARY).exists()
+    assert parts(tmp_path) == []
+    Run.reopen(tmp_path / "a").go(every=0)
+    Run.begin(TINY, tmp_path / "b").go(every=0)
+    assert (tmp_path / "a" / MODEL).read_bytes() == (tmp_path / "b" / MODEL).read_bytes()
+
+
+def diverging(run: Run) -> Callable[[object], None]:
+    """Break a run after its second round."""
+
+    def watch(record: object) -> None:
+        if len(run.simulation.history) == 2:
+            run.simulation.server = run.simulation.server.map(lambda v: v * float("inf"))
+
+    return watch
+
+
+def test_a_full_disk_does_not_hide_why_a_run_failed(tmp_path: Path) -> None:
+    run = Run.begin(TINY, tmp_path / "a")
+    with no_file_over(1900), pytest.raises(FedsmooError, match="round 3: the training loss or the model is no longer"):
+        run.go(diverging(run), every=0)
+    assert parts(tmp_path) == []
+
+
+def test_the_note_of_a_failure_that_cannot_be_written_is_told_with_it(tmp_path: Path) -> None:
+    run = Run.begin(TINY, tmp_path / "a")
+    with no_file_over(10), pytest.raises(DiskError, match=r"the loss is nan; nor can a note .* File too large"):
+        run.folder.fail(FedsmooError("the loss is nan"))
+    assert not (tmp_path / "a" / FAILED).exists()
+    assert parts(tmp_path) == []
+
+
+def test_a_disk_that_fills_while_a_run_begins_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedsmoo.experiment.conduct.RunFolder", lambda path, *_: path.mkdir())
+    with no_file_over(10), pytest.raises(DiskError, match=r"cannot write into .*analysis: File too large"):
+        Run.begin(TINY, tmp_path / "a")
