@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import importlib.util
 import sys
 from collections.abc import Iterable, Sequence
@@ -45,17 +46,32 @@ def user_object(spec: str, kind: str) -> Any:
     return getattr(module, name)
 
 
+_imported: dict[tuple[Path, str], ModuleType] = {}
+
+
 def import_file(path: Path, kind: str) -> ModuleType:
-    name = f"fedsmoo_user_{path.stem}"
+    """A user's file as a module; one module while its content stays, so that runs of its classes can share a batch."""
+    try:
+        source = path.read_bytes()
+    except OSError as e:
+        raise FedsmooError(f"{kind}: {path} cannot be read: {e.strerror}") from e
+    content = hashlib.sha256(source).hexdigest()
+    key = (path.absolute(), content)
+    if key in _imported:
+        return _imported[key]
+    name = f"fedsmoo_user_{path.stem}_{content[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise FedsmooError(f"{kind}: {path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their module up here
     try:
-        spec.loader.exec_module(module)
+        # Not by the loader: the compiled copy that it keeps is taken for a file edited within the same second.
+        exec(compile(source, str(path), "exec"), module.__dict__)
     except Exception as e:
+        del sys.modules[name]
         raise FedsmooError(f"{kind}: {path} cannot be imported: {type(e).__name__}: {e}") from e
+    _imported[key] = module
     return module
 
 
