@@ -11,7 +11,7 @@ from pathlib import Path
 from fedsmoo.core import FedsmooError
 from fedsmoo.data.cache import fingerprint, user_cache
 from fedsmoo.data.readers import SUFFIXES
-from fedsmoo.data.sources import SOURCES
+from fedsmoo.data.sources import SOURCES, drawn
 from fedsmoo.data.tree import file_tree, folder_tree
 from fedsmoo.experiment.config import Config
 
@@ -44,7 +44,7 @@ def data_place(name: str, path: str | None) -> Path | None:
     """Where a data set of the user's own lies: a text, an ``.npz``, or a folder of class folders."""
     if name.startswith("text:"):
         return Path(name.removeprefix("text:")).expanduser()
-    if name in SOURCES or name == "synthetic" or name.startswith("synthetic("):
+    if name in SOURCES or drawn(name):
         return None
     home = user_cache()
     places = [Path(path).expanduser()] if path is not None else [home / name, home / f"{name}.npz"]
