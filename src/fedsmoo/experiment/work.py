@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,10 +17,9 @@ from fedsmoo.experiment.checkpoint import DiskError
 from fedsmoo.experiment.claim import Claim, claim
 from fedsmoo.experiment.conduct import Run
 from fedsmoo.experiment.config import Config
-from fedsmoo.experiment.loop import Record
+from fedsmoo.experiment.loop import Record, Simulation
 from fedsmoo.experiment.pack import Pack, assemble_pack, packable
-from fedsmoo.experiment.resolve import assemble
-from fedsmoo.experiment.runfolder import CONFIG, FAILED, SUMMARY, read_json
+from fedsmoo.experiment.runfolder import CONFIG, FAILED, SUMMARY, read_json, write_atomically
 from fedsmoo.experiment.sweep import run_name
 
 PAUSE = 0.5  # seconds between looks at what others do
@@ -122,22 +122,33 @@ def carry_out(batch: dict[Path, Config], orders: Orders) -> None:
     for path, config in batch.items():
         if state(path) == "finished" or orders.stop():
             continue
-        run = open_run(path, config)
-        orders.begun(config, len(run.simulation.history))
         try:
+            run = open_run(path, config)
+            orders.begun(config, len(run.simulation.history))
             run.simulation.run(run.after(partial(orders.watch, config), orders.stop, orders.every))
             conclude(run, path, orders, packed=1)
         except DiskError:
             raise
         except FedsmooError as e:
-            run.folder.fail(e)
+            give_up(path, e)
             orders.failed(config, path, str(e))
 
 
-def open_run(path: Path, config: Config) -> Run:
-    if state(path) == "new":
-        return Run.begin(config, path, assemble(config))
-    return Run.reopen(path, config.device)
+def give_up(path: Path, error: Exception) -> None:
+    """Note in a run's folder why it cannot go on, even if it could not begin."""
+    try:
+        write_atomically(path / FAILED, json.dumps({"error": str(error)}) + "\n")
+    except OSError as e:
+        raise DiskError(f"{error}; nor can a note of it be written into {path}: {e.strerror}") from error
+
+
+def open_run(path: Path, config: Config, simulation: Simulation | None = None) -> Run:
+    """A run at its start, or where it was stopped; one that failed before it had a config begins again."""
+    if (path / CONFIG).is_file():
+        return Run.reopen(path, config.device, simulation)
+    run = Run.begin(config, path, simulation)
+    (path / FAILED).unlink(missing_ok=True)
+    return run
 
 
 def together(batch: dict[Path, Config], orders: Orders) -> bool:
@@ -147,8 +158,7 @@ def together(batch: dict[Path, Config], orders: Orders) -> bool:
         return False
     runs = []
     for (path, config), simulation in zip(batch.items(), simulations, strict=True):
-        begin = state(path) == "new"
-        runs.append(Run.begin(config, path, simulation) if begin else Run.reopen(path, simulation=simulation))
+        runs.append(open_run(path, config, simulation))
         orders.begun(config, len(simulation.history))
     callbacks = [r.after(partial(orders.watch, r.config), orders.stop, orders.every, len(runs)) for r in runs]
     Pack([r.simulation for r in runs]).run(callbacks)
