@@ -241,6 +241,39 @@ def test_a_tensor_that_is_part_of_another_is_saved_alone(tmp_path: Path) -> None
     assert (tmp_path / "x").stat().st_size < 300
 
 
+def test_a_vector_under_two_names_is_saved_and_restored(tmp_path: Path) -> None:
+    one, table = torch.arange(3.0), ClientTable(("c", "d"))
+    table.rows[5] = table.rows[6] = {"c": one, "d": one}
+    table.changed.update((5, 6))
+    Checkpoints(tmp_path / "checkpoint", {}).save(1, Vectors(w=one, anchor=one, third=one + 1), table, Mark(0, ""))
+    saved = newest(tmp_path / "checkpoint")[0]
+    server = {n: v.tolist() for n, v in saved.server().items()}
+    assert server == {"w": [0.0, 1.0, 2.0], "anchor": [0.0, 1.0, 2.0], "third": [1.0, 2.0, 3.0]}
+    clients = {c: {n: v.tolist() for n, v in row.items()} for c, row in saved.rows()}
+    assert clients == {c: {"c": [0.0, 1.0, 2.0], "d": [0.0, 1.0, 2.0]} for c in (5, 6)}
+
+
+KEEPER = """
+from dataclasses import dataclass
+from fedsmoo import FedAvg
+@dataclass(frozen=True)
+class Keeper(FedAvg):
+    server = ("anchor",)
+    def aggregate(self, srv, mean, rnd):
+        new = super().aggregate(srv, mean, rnd)
+        return new.replace(anchor=new.w)
+"""
+
+
+def test_a_method_whose_server_keeps_the_model_under_a_second_name_resumes(tmp_path: Path) -> None:
+    (tmp_path / "keeper.py").write_text(KEEPER)
+    config = SMALL.replace(algorithm=f"{tmp_path / 'keeper.py'}:Keeper", rounds=4)
+    Run.begin(config, tmp_path / "a").go(stop=lambda: True)
+    Run.reopen(tmp_path / "a").go()
+    Run.begin(config, tmp_path / "b").go()
+    assert (tmp_path / "a" / MODEL).read_bytes() == (tmp_path / "b" / MODEL).read_bytes()
+
+
 def test_the_default_pace_keeps_saving_under_a_twentieth(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])

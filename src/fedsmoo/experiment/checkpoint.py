@@ -117,13 +117,13 @@ class Checkpoints:
         stem = f"{number:06d}"
         try:
             self.folder.mkdir(exist_ok=True)
-            files = {f"{stem}-server.safetensors": {n: on_host(v) for n, v in server.items()}}
+            files = {f"{stem}-server.safetensors": apart({n: on_host(v) for n, v in server.items()})}
             wanted = (self.pending | self._thin()) if table.names else set()
             found = table.items() if wanted else ()
             shard = {f"{c}.{n}": on_host(v) for c, row in found if c in wanted for n, v in row.items()}
             rows = dict(self.rows)
             if shard:
-                files[f"{stem}-rows.safetensors"] = shard
+                files[f"{stem}-rows.safetensors"] = apart(shard)
                 rows.update(dict.fromkeys(wanted, f"{stem}-rows.safetensors"))
             fresh = {name: write_tensors(self.folder / name, tensors) for name, tensors in files.items()}
             if lines:
@@ -248,9 +248,20 @@ def aligned(v: Tensor) -> Tensor:
 
 
 def on_host(v: Tensor) -> Tensor:
-    """A tensor in host memory that shares its storage with no other."""
+    """A tensor in host memory that is all of its storage."""
     v = v.detach().cpu().contiguous()
     return v if v.untyped_storage().nbytes() == v.nbytes else v.clone()
+
+
+def apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors of which no two share memory: one that a method keeps under two names is written twice."""
+    out: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, v in tensors.items():
+        place = v.untyped_storage().data_ptr()
+        out[name] = v.clone() if place in seen else v
+        seen.add(place)
+    return out
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> str:
