@@ -6,7 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
+from fedsmoo.engines import batched
+from fedsmoo.experiment.conduct import Run
 from fedsmoo.experiment.config import Config
 from fedsmoo.experiment.runfolder import CHECKPOINT, FAILED, SUMMARY
 from fedsmoo.experiment.sweep import run_name
@@ -64,3 +67,49 @@ def test_a_damaged_checkpoint_does_not_stop_the_others(pack: int, tmp_path: Path
     assert report.finished == [tmp_path / run_name(good)]
     assert "no checkpoint of" in error_in(tmp_path / run_name(bad))
     assert not (tmp_path / run_name(bad) / SUMMARY).exists()
+
+
+def test_a_batch_too_large_for_the_memory_goes_on_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train, rounds = batched.train, []
+
+    def small(lanes: list, meanwhile: object = None) -> list:
+        rounds.append(len(lanes))
+        if len(lanes) > 1 and len(rounds) > 1:  # the memory is full in the second round
+            raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 2 GiB")
+        return train(lanes, meanwhile)
+
+    monkeypatch.setattr(batched, "train", small)
+    notes: list[str] = []
+    configs = [TINY, TINY.replace(seed=1)]
+    report = work(configs, tmp_path, Orders(pack=2, note=notes.append, every=1))
+    assert len(report.finished) == 2
+    assert rounds == [2, 2, 1, 1, 1, 1]  # each goes on after the round that the batch had saved
+    assert notes == ["2 runs cannot go on in one batch, so they go on one by one: CUDA out of memory."]
+
+
+def test_a_run_alone_that_is_too_large_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = Run.begin
+
+    def small(config: Config, path: Path, simulation: object = None) -> Run:
+        if config.seed == 0:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return begin(config, path)
+
+    monkeypatch.setattr(Run, "begin", small)
+    report = work([TINY, TINY.replace(seed=1)], tmp_path, Orders())
+    assert len(report.finished) == 1
+    assert list(report.failed.values()) == ["the memory ran out: CUDA out of memory"]
+
+
+def test_a_model_that_does_not_fit_is_one_line_in_a_batch_too(tmp_path: Path) -> None:
+    file = tmp_path / "net.py"
+    file.write_text(
+        "import torch\ndef net():\n    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(63, 10))\n"
+    )
+    notes: list[str] = []
+    configs = [TINY.replace(model=f"{file}:net", engine="vmap", seed=s) for s in (0, 1)]
+    report = work(configs, tmp_path / "runs", Orders(pack=2, note=notes.append))
+    assert len(report.failed) == 2
+    assert all("cannot train this model on these data" in why for why in report.failed.values())
+    assert len(notes) == 1
+    assert "one by one: RuntimeError: " in notes[0]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.engines.batched import Batched
@@ -23,6 +26,11 @@ from fedsmoo.experiment.runfolder import CONFIG, FAILED, SUMMARY, read_json, wri
 from fedsmoo.experiment.sweep import run_name
 
 PAUSE = 0.5  # seconds between looks at what others do
+MISFITS = (RuntimeError, TypeError, ValueError, IndexError)  # what a model raises that does not fit its data
+
+
+def to_stderr(line: str) -> None:
+    sys.stderr.write(f"fedsmoo: {line}\n")
 
 
 @dataclass(frozen=True)
@@ -38,6 +46,7 @@ class Orders:
     finished: Callable[[Config, Path, dict[str, Any]], Any] = lambda config, folder, summary: None
     failed: Callable[[Config, Path, str], Any] = lambda config, folder, reason: None
     begun: Callable[[Config, int], Any] = lambda config, rounds: None
+    note: Callable[[str], Any] = to_stderr  # what a person should know besides
     stop: Callable[[], bool] = lambda: False
 
 
@@ -117,8 +126,10 @@ def carry_out(batch: dict[Path, Config], orders: Orders) -> None:
                 return
         except DiskError:
             raise
-        except FedsmooError:
-            pass  # one of them failed: alone, each goes on from its last checkpoint, and the culprit is found
+        except (FedsmooError, torch.OutOfMemoryError) as e:
+            # Alone, each goes on from its last checkpoint, and if one of them is the culprit, it is found.
+            orders.note(f"{len(batch)} runs cannot go on in one batch, so they go on one by one: {first_line(e)}")
+        release()
     for path, config in batch.items():
         if state(path) == "finished" or orders.stop():
             continue
@@ -129,17 +140,22 @@ def carry_out(batch: dict[Path, Config], orders: Orders) -> None:
             conclude(run, path, orders, packed=1)
         except DiskError:
             raise
-        except FedsmooError as e:
-            give_up(path, e)
-            orders.failed(config, path, str(e))
+        except (FedsmooError, torch.OutOfMemoryError) as e:
+            why = str(e) if isinstance(e, FedsmooError) else f"the memory ran out: {first_line(e)}"
+            give_up(path, why)
+            orders.failed(config, path, why)
 
 
-def give_up(path: Path, error: Exception) -> None:
+def first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def give_up(path: Path, why: str) -> None:
     """Note in a run's folder why it cannot go on, even if it could not begin."""
     try:
-        write_atomically(path / FAILED, json.dumps({"error": str(error)}) + "\n")
+        write_atomically(path / FAILED, json.dumps({"error": why}) + "\n")
     except OSError as e:
-        raise DiskError(f"{error}; nor can a note of it be written into {path}: {e.strerror}") from error
+        raise DiskError(f"{why}; nor can a note of it be written into {path}: {e.strerror}") from e
 
 
 def open_run(path: Path, config: Config, simulation: Simulation | None = None) -> Run:
@@ -161,7 +177,12 @@ def together(batch: dict[Path, Config], orders: Orders) -> bool:
         runs.append(open_run(path, config, simulation))
         orders.begun(config, len(simulation.history))
     callbacks = [r.after(partial(orders.watch, r.config), orders.stop, orders.every, len(runs)) for r in runs]
-    Pack([r.simulation for r in runs]).run(callbacks)
+    try:
+        Pack([r.simulation for r in runs]).run(callbacks)
+    except MISFITS as e:
+        if any(r.simulation.history for r in runs):  # what worked before is not a model that does not fit its data
+            raise
+        raise FedsmooError(f"{type(e).__name__}: {first_line(e)}") from e
     for run in runs:
         conclude(run, run.folder.path, orders, packed=len(runs))
     return True
