@@ -40,7 +40,8 @@ def simulate(
     """Train a model by a federated method on simulated clients.
 
     Args:
-        model: a name, or any ``nn.Module`` without buffers (its present weights are the start).
+        model: a name, or any ``nn.Module`` without buffers (its present weights are the start; parameters with
+            ``requires_grad=False`` stay as they are).
         data: a name, a ``Dataset``, or ``(x_train, y_train, x_test, y_test)`` as tensors or arrays.
         algorithm: a name, or a method with its hyper-parameters such as ``FedSMOO(r=0.1, beta=10.0)``.
         clients: how many clients there are.
@@ -72,7 +73,9 @@ def simulate(
     if isinstance(model, str):
         config = config.replace(model=model)
     else:
-        flat = wrap(copy.deepcopy(model), data)  # training and dtype must not reach the caller's own module
+        # Training and dtype must not reach the caller's own module. Dead weights are told from live ones only where all
+        # of them are trained.
+        flat = wrap(copy.deepcopy(model), data, live=all(p.requires_grad for p in model.parameters()))
     if isinstance(algorithm, str):
         config, algorithm = config.replace(algorithm=algorithm), None  # type: ignore[assignment]
     indices = None

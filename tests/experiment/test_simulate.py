@@ -19,7 +19,9 @@ from fedsmoo.algorithms import ALGORITHMS
 from fedsmoo.core.streams import stream
 from fedsmoo.data.augment import draws
 from fedsmoo.data.check import from_arrays
+from fedsmoo.experiment.pack import Pack
 from fedsmoo.experiment.resolve import assemble
+from fedsmoo.models import FlatModel
 
 FEW = {"clients": 4, "cohort": 2, "rounds": 3, "local_steps": 2, "batch_size": 8, "engine": "batched"}
 RNG = np.random.default_rng(0)
@@ -63,6 +65,52 @@ def test_a_module_starts_where_it_is_both_times() -> None:
     _ = first.model
     second = simulate(mine, ARRAYS, "fedavg", **FEW)
     assert torch.equal(first.server.w, second.server.w)
+
+
+class Body(nn.Module):
+    """A frozen layer below a trained one, with a forward for many clients at once."""
+
+    def __init__(self, seed: int = 3) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.below, self.above = nn.Linear(6, 5).requires_grad_(False), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.above(self.below(x).tanh())
+
+    def batched(self, p: dict[str, Tensor], x: Tensor) -> Tensor:
+        hidden = torch.baddbmm(p["below.bias"][:, None], x, p["below.weight"].mT).tanh()
+        return torch.baddbmm(p["above.bias"][:, None], hidden, p["above.weight"].mT)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("engine", ["serial", "vmap", "batched"])
+def test_a_frozen_layer_is_part_of_the_data(engine: str, dtype: str) -> None:
+    """Training above a frozen layer is training on what that layer makes of the data."""
+    mine = Body()
+    with torch.no_grad():
+        seen = [mine.below(torch.from_numpy(x)).tanh() for x in (X[:30], X[30:])]
+    settings = FEW | {"engine": engine, "dtype": dtype, "weight_decay": 0.01}
+    result = simulate(mine, ARRAYS, "fedsmoo", **settings)
+    alone = simulate(mine.above, (seen[0], Y[:30], seen[1], Y[30:]), "fedsmoo", **settings | {"engine": "serial"})
+    torch.testing.assert_close(result.server.w, alone.server.w, rtol=1e-5, atol=1e-6)
+    assert result.history[-1].test_loss == pytest.approx(alone.history[-1].test_loss, rel=1e-5)
+    assert result.history[-1].bytes_up == alone.history[-1].bytes_up  # nobody sends what nobody changes
+    trained = result.model
+    assert torch.equal(trained.below.weight, mine.below.weight.to(trained.below.weight))
+    assert not torch.equal(trained.above.weight, mine.above.weight.to(trained.above.weight))
+    assert (trained.below.weight.requires_grad, trained.above.weight.requires_grad) == (False, True)
+
+
+def test_runs_in_one_batch_must_share_what_is_frozen() -> None:
+    config = Config(clients=4, cohort=2, rounds=1, local_steps=1, partition="iid", engine="batched", device="cpu")
+
+    def pack(*seeds: int) -> Pack:
+        return Pack([assemble(config, data=from_arrays(*ARRAYS), model=FlatModel(Body(s))) for s in seeds])
+
+    assert [len(r.history) for r in pack(3, 3).run()] == [1, 1]
+    with pytest.raises(FedsmooError, match=r"different frozen parameters.*--pack 1"):
+        pack(3, 4).run()
 
 
 def test_float64_on_the_cpu() -> None:

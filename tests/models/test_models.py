@@ -65,6 +65,47 @@ def test_gradients_of_three_clients_are_the_module_s_own(name: str) -> None:
         assert by_hand[1][c].item() == pytest.approx(alone[1].item(), abs=1e-12)
 
 
+@pytest.mark.parametrize("name", ["mlp", "cnn_gn"])
+def test_frozen_parameters_are_no_part_of_the_vector_and_stay(name: str) -> None:
+    data = floats(SHAPES[name])
+    module = build(name, data, 0).module
+    kept = next(iter(dict(module.named_parameters())))
+    module.get_parameter(kept).requires_grad_(False)
+    before = module.get_parameter(kept).detach().clone().double()
+    flat = FlatModel(module)
+    module.double()  # as a run does, after the model is wrapped
+    assert kept not in flat.layout.shapes
+    assert flat.full_size == flat.layout.count + before.numel()
+    task = Task(flat, data, CPU, torch.float64)
+    w = flat.initial() + 0.1 * torch.randn(2, flat.layout.size, generator=generator(1), dtype=torch.float64)
+    batch = task.batch(torch.tensor([[0, 1], [2, 3]]), torch.full((2, 2), 0.5, dtype=torch.float64))
+    by_hand, by_vmap = hand_oracle(task)(w, batch), vmap_oracle(task)(w, batch)
+    for c in range(2):
+        whole = flat.export(w[c])
+        assert torch.equal(whole.get_parameter(kept), before)
+        for p in whole.parameters():
+            p.requires_grad_()
+        expected = flat.layout.join(plain_gradient(whole, batch.x[c], batch.y[c], batch.weight[c]))
+        alone = single_oracle(task)(w[c], Batch(batch.x[c], batch.y[c], batch.weight[c]))
+        for gradient in (by_hand[0][c], by_vmap[0][c], alone[0]):
+            assert float((gradient - expected).abs().max()) < 1e-12 < float(expected.norm())
+    state = flat.state_dict(w[1])
+    assert list(state) == list(module.state_dict())
+    assert torch.equal(state[kept], before)
+    assert torch.equal(flat.flatten(state), w[1])
+
+
+def test_frozen_parameters_that_cannot_be_left_out_are_refused() -> None:
+    whole = nn.Linear(2, 2).requires_grad_(False)
+    with pytest.raises(FedsmooError, match="Linear has only frozen parameters"):
+        FlatModel(whole)
+    resnet = ResNet18GN(4)
+    resnet.conv1.requires_grad_(False)
+    with pytest.raises(FedsmooError, match=r"'conv1.weight' of ResNet18GN is frozen.*module of your own"):
+        wrap(resnet, images())
+    assert wrap(resnet, images(), live=False).layout.count == sum(p.numel() for p in resnet.parameters()) - 64 * 3 * 49
+
+
 def test_live_resnet_s_gradient_is_the_full_network_s() -> None:
     """Two clients of two images through the hand-batched live network, against nn.Module's backward in float64."""
     data = images()
