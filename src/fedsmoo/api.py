@@ -64,11 +64,7 @@ def simulate(
         raise FedsmooError(f"callback is {callback!r}, but must be a function of a round's record")
     dtype = str(dtype).removeprefix("torch.")
     config = Config(clients=clients, dtype=dtype, device=str(device)).replace(**settings)
-    data = load(data, config.data, config.seed) if isinstance(data, str) else data
-    if not isinstance(data, Dataset):
-        if len(data) != 4:
-            raise FedsmooError(f"data has {len(data)} parts, but must be (x_train, y_train, x_test, y_test)")
-        data = from_arrays(*data)
+    data = as_dataset(data, config)
     flat: FlatModel | None = None
     if isinstance(model, str):
         config = config.replace(model=model)
@@ -78,14 +74,36 @@ def simulate(
         flat = wrap(copy.deepcopy(model), data, live=all(p.requires_grad for p in model.parameters()))
     if isinstance(algorithm, str):
         config, algorithm = config.replace(algorithm=algorithm), None  # type: ignore[assignment]
-    indices = None
-    if config.split is not None and (client_indices is not None or not isinstance(partition, str)):
+    if isinstance(partition, str) and client_indices is None:
+        config = config.replace(partition=partition)
+    indices = given_clients(config, data, partition, client_indices)
+    return assemble(config, algorithm, data, flat, indices, loss).run(callback)  # type: ignore[arg-type]
+
+
+def as_dataset(data: str | Dataset | Sequence[Any], config: Config) -> Dataset:
+    """The data set that a caller names, has, or gives as four arrays."""
+    if isinstance(data, str):
+        return load(data, config.data, config.seed)
+    if isinstance(data, Dataset):
+        return data
+    if len(data) != 4:
+        raise FedsmooError(f"data has {len(data)} parts, but must be (x_train, y_train, x_test, y_test)")
+    return from_arrays(*data)
+
+
+def given_clients(
+    config: Config,
+    data: Dataset,
+    partition: str | Partition,
+    client_indices: Sequence[Sequence[int] | np.ndarray] | None,
+) -> list[np.ndarray] | None:
+    """Each client's samples as a caller gives them, or as a rule of theirs does; ``None`` where the config says it."""
+    if client_indices is None and isinstance(partition, str):
+        return None
+    if config.split is not None:
         other = "partition" if client_indices is None else "client_indices"
         raise FedsmooError(f"both {other} and split={config.split!r} say who holds which samples: choose one")
     if client_indices is not None:
-        indices = checked([np.asarray(i) for i in client_indices], len(data.x_train), "client_indices")
-    elif isinstance(partition, str):
-        config = config.replace(partition=partition)
-    else:
-        indices = partition.split(data.y_train.numpy(), data.classes, clients, config.seed)
-    return assemble(config, algorithm, data, flat, indices, loss).run(callback)  # type: ignore[arg-type]
+        return checked([np.asarray(i) for i in client_indices], len(data.x_train), "client_indices")
+    assert not isinstance(partition, str)
+    return partition.split(data.y_train.numpy(), data.classes, config.clients, config.seed)
