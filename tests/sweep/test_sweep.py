@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from fedsmoo.core import FedsmooError
-from fedsmoo.experiment.claim import CLAIM, claim, claimed, dead
+from fedsmoo.experiment.claim import CLAIM, Claim, claim, claimed, dead, me
 from fedsmoo.experiment.conduct import Run
 from fedsmoo.experiment.config import Config
+from fedsmoo.experiment.loop import Record
 from fedsmoo.experiment.published import read_sweep
 from fedsmoo.experiment.runfolder import FAILED, METRICS, MODEL, SUMMARY, read_run
 from fedsmoo.experiment.sweep import expand, run_name
@@ -150,17 +150,71 @@ def test_the_claim_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
     child.wait()
     (tmp_path / "run").mkdir()
     path = tmp_path / "run" / CLAIM
-    path.write_text(json.dumps({"pid": child.pid, "host": socket.gethostname(), "born": "1"}))
+    path.write_text(json.dumps({**me(), "pid": child.pid, "born": "1"}))
     assert dead(path)
-    path.write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "born": "1"}))
+    path.write_text(json.dumps({**me(), "born": "1"}))
     assert dead(path)  # the number was given out again
-    path.write_text(json.dumps({"pid": 1, "host": "elsewhere", "born": None}))
-    assert not dead(path)
-    os.utime(path, (time.time() - 300, time.time() - 300))
-    assert dead(path)
+    for other in ({"host": "elsewhere"}, {"boot": "another"}, {"space": "pid:[1]"}, {"space": None}):
+        path.write_text(json.dumps({**me(), "pid": child.pid, **other}))  # where that number means another process
+        assert not dead(path)
+        os.utime(path, (time.time() - 300, time.time() - 300))
+        assert dead(path)
     held = claim(tmp_path / "run")
     assert held is not None
     held.release()
+
+
+def taken_over(folder: Path) -> Claim:
+    """Make a claim look as if its machine had been silent, and claim its run."""
+    path = folder / CLAIM
+    path.write_text(json.dumps({**json.loads(path.read_text()), "host": "elsewhere"}))
+    os.utime(path, (time.time() - 300, time.time() - 300))
+    held = claim(folder)
+    assert held is not None
+    return held
+
+
+def test_who_was_only_paused_leaves_the_claim_of_another_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedsmoo.experiment.claim.BEAT", 0.01)
+    first = claim(tmp_path)
+    assert first is not None
+    assert first.ours()
+    first.done.set()  # no beat, as in a process that is paused
+    first.thread.join()
+    second = taken_over(tmp_path)
+    assert second.ours()
+    assert not first.ours()
+    first.done.clear()
+    first._beat()  # ends by itself
+    first.release()
+    assert second.ours()
+    assert claim(tmp_path) is None
+    second.release()
+    assert not (tmp_path / CLAIM).exists()
+    assert not second.ours()
+
+
+@pytest.mark.parametrize(("pack", "at"), [(1, 2), (1, 3), (2, 2), (2, 3)])
+def test_a_run_that_another_took_over_ends_without_writing(pack: int, at: int, tmp_path: Path) -> None:
+    first = Config(model="softmax", rounds=3, local_steps=1, clients=6, cohort=2, engine="batched", device="cpu")
+    configs = [first, first.replace(seed=1)][:pack]
+    folder = tmp_path / run_name(first)
+    others: list[Claim] = []
+    notes: list[str] = []
+
+    def watch(config: Config, record: Record) -> None:
+        if config.seed == 0 and record.round == at - 1:
+            others.append(taken_over(folder))
+
+    report = work(configs, tmp_path, Orders(pack=pack, watch=watch, note=notes.append, wait=False, every=0))
+    assert len(others) == 1  # and it was not begun again
+    assert others[0].ours()
+    assert report.left == [folder]
+    assert report.finished == [tmp_path / run_name(c) for c in configs[1:]]
+    assert [r.round for r in read_run(folder)[1]] == list(range(1, at))
+    assert not (folder / "checkpoint").exists()
+    assert notes == [f"{folder.name}: another process took this run over while this one was silent; it ends here"]
+    others[0].release()
 
 
 def worker(file: Path, out: Path) -> subprocess.Popen[str]:

@@ -2,13 +2,15 @@
 
 The file is created exclusively, names its owner and is touched every few seconds. A claim is dead when its process is
 (on this machine), or when it was not touched for a while (on another). Taking over a dead one is guarded by a lock on
-the folder, or two processes could each remove the other's new claim.
+the folder, or two processes could each remove the other's new claim. A process that was only paused finds another
+token in the file than its own when it wakes, and leaves the run alone.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import secrets
 import socket
 import threading
 import time
@@ -26,21 +28,32 @@ BEAT, SILENCE = 5.0, 120.0  # seconds between touches; seconds after which anoth
 class Claim:
     """A run that this process works on; released by ``release`` or by the end of the process."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, token: str) -> None:
+        self.path, self.token = path, token
         self.done = threading.Event()
         self.thread = threading.Thread(target=self._beat, daemon=True)
         self.thread.start()
 
     def _beat(self) -> None:
-        while not self.done.wait(BEAT):
+        while not self.done.wait(BEAT) and self.ours():
             with suppress(OSError):
                 os.utime(self.path)
+
+    def ours(self) -> bool:
+        """Whether the run is still this process's: another may have thought it dead and taken over."""
+        try:
+            return owner_of(self.path).get("token") == self.token
+        except (FileNotFoundError, ValueError):
+            return False
+        except OSError:  # the disk does not answer, so nobody else can have taken over either
+            return True
 
     def release(self) -> None:
         self.done.set()
         self.thread.join()
-        self.path.unlink(missing_ok=True)
+        with suppress(OSError), locked(self.path.parent):
+            if self.ours():
+                self.path.unlink(missing_ok=True)
 
 
 def claim(folder: Path) -> Claim | None:
@@ -61,9 +74,10 @@ def claim(folder: Path) -> Claim | None:
             fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
         except FileExistsError:
             return None
+        token = secrets.token_hex(8)
         with os.fdopen(fd, "w") as f:
-            json.dump(me(), f)
-    return Claim(path)
+            json.dump({**me(), "token": token}, f)
+    return Claim(path, token)
 
 
 @contextmanager
@@ -81,7 +95,25 @@ def claimed(folder: Path) -> Iterator[None]:
 
 
 def me() -> dict[str, Any]:
-    return {"pid": os.getpid(), "host": socket.gethostname(), "born": born(os.getpid())}
+    return {"pid": os.getpid(), **here(), "born": born(os.getpid())}
+
+
+def here() -> dict[str, str | None]:
+    """Where process numbers mean the same as to us: containers and copies of a machine may share a host's name."""
+    boot = space = None
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    with suppress(OSError):
+        space = os.readlink("/proc/self/ns/pid")
+    return {"host": socket.gethostname(), "boot": boot, "space": space}
+
+
+def owner_of(path: Path) -> dict[str, Any]:
+    """What a claim says of its owner; a ``ValueError`` if it says nothing (yet)."""
+    owner = json.loads(path.read_text())
+    if not isinstance(owner, dict):
+        raise ValueError(f"{path} is not a claim")
+    return owner
 
 
 def born(pid: int) -> str | None:
@@ -95,7 +127,7 @@ def born(pid: int) -> str | None:
 def dead(path: Path) -> bool:
     """Whether a claim's owner is gone."""
     try:
-        owner = json.loads(path.read_text())
+        owner = owner_of(path)
         age = time.time() - path.stat().st_mtime
     except FileNotFoundError:
         return True
@@ -103,7 +135,7 @@ def dead(path: Path) -> bool:
         with suppress(OSError):
             return time.time() - path.stat().st_mtime > SILENCE
         return True
-    if owner.get("host") != socket.gethostname():
+    if any(owner.get(k) != v for k, v in here().items()):
         return age > SILENCE
     return not alive(owner.get("pid", -1), owner.get("born"))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from fedsmoo.experiment.sweep import run_name
 
 PAUSE = 0.5  # seconds between looks at what others do
 MISFITS = (RuntimeError, TypeError, ValueError, IndexError)  # what a model raises that does not fit its data
+NOBODYS: Mapping[Path, Claim] = {}  # the caller sees to it that nobody else is at work
 
 
 def to_stderr(line: str) -> None:
@@ -81,7 +82,7 @@ def work(configs: Sequence[Config], root: Path, orders: Orders) -> Report:
         if batch:
             tried.update(batch)
             try:
-                carry_out({p: places[p] for p in batch}, orders)
+                carry_out({p: places[p] for p in batch}, orders, batch)
             finally:
                 for held in batch.values():
                     held.release()
@@ -118,11 +119,14 @@ def take(todo: Sequence[Path], places: dict[Path, Config], pack: int) -> dict[Pa
     return batch
 
 
-def carry_out(batch: dict[Path, Config], orders: Orders) -> None:
-    """One run, or several in one batch; a failed one is noted in its folder, and does not stop the others."""
+def carry_out(batch: dict[Path, Config], orders: Orders, claims: Mapping[Path, Claim] = NOBODYS) -> None:
+    """One run, or several in one batch; a failed one is noted in its folder, and does not stop the others.
+
+    A run whose claim is no longer ours ends where it is: it belongs to another process.
+    """
     if len(batch) > 1:
         try:
-            if together(batch, orders):
+            if together(batch, orders, claims):
                 return
         except DiskError:
             raise
@@ -131,16 +135,18 @@ def carry_out(batch: dict[Path, Config], orders: Orders) -> None:
             orders.note(f"{len(batch)} runs cannot go on in one batch, so they go on one by one: {first_line(e)}")
         release()
     for path, config in batch.items():
-        if state(path) == "finished" or orders.stop():
+        if state(path) == "finished" or orders.stop() or lost(path, claims):
             continue
         try:
             run = open_run(path, config)
             orders.begun(config, len(run.simulation.history))
-            run.simulation.run(run.after(partial(orders.watch, config), orders.stop, orders.every))
-            conclude(run, path, orders, packed=1)
-        except DiskError:
-            raise
+            run.simulation.run(after(run, orders, claims))
+            conclude(run, orders, claims)
         except (FedsmooError, torch.OutOfMemoryError) as e:
+            if lost(path, claims):
+                continue
+            if isinstance(e, DiskError):
+                raise
             why = str(e) if isinstance(e, FedsmooError) else f"the memory ran out: {first_line(e)}"
             give_up(path, why)
             orders.failed(config, path, why)
@@ -167,7 +173,26 @@ def open_run(path: Path, config: Config, simulation: Simulation | None = None) -
     return run
 
 
-def together(batch: dict[Path, Config], orders: Orders) -> bool:
+def lost(path: Path, claims: Mapping[Path, Claim]) -> bool:
+    """Whether another process took a run over that this one had claimed."""
+    return path in claims and not claims[path].ours()
+
+
+def after(run: Run, orders: Orders, claims: Mapping[Path, Claim], company: int = 1) -> Callable[[Record], bool]:
+    """What to do after every round of a run; nothing is written, and the run ends, once it is another process's."""
+    path = run.folder.path
+    step = run.after(partial(orders.watch, run.config), orders.stop, orders.every, company)
+
+    def guarded(record: Record) -> bool:
+        if lost(path, claims):
+            orders.note(f"{path.name}: another process took this run over while this one was silent; it ends here")
+            return False
+        return step(record)
+
+    return guarded
+
+
+def together(batch: dict[Path, Config], orders: Orders, claims: Mapping[Path, Claim]) -> bool:
     """Several runs in one batch; whether the engine could do that."""
     simulations = assemble_pack(list(batch.values()))
     if not all(isinstance(s.engine, Batched) for s in simulations):
@@ -176,7 +201,7 @@ def together(batch: dict[Path, Config], orders: Orders) -> bool:
     for (path, config), simulation in zip(batch.items(), simulations, strict=True):
         runs.append(open_run(path, config, simulation))
         orders.begun(config, len(simulation.history))
-    callbacks = [r.after(partial(orders.watch, r.config), orders.stop, orders.every, len(runs)) for r in runs]
+    callbacks = [after(r, orders, claims, len(runs)) for r in runs]
     try:
         Pack([r.simulation for r in runs]).run(callbacks)
     except MISFITS as e:
@@ -184,11 +209,13 @@ def together(batch: dict[Path, Config], orders: Orders) -> bool:
             raise
         raise FedsmooError(f"{type(e).__name__}: {first_line(e)}") from e
     for run in runs:
-        conclude(run, run.folder.path, orders, packed=len(runs))
+        conclude(run, orders, claims, packed=len(runs))
     return True
 
 
-def conclude(run: Run, path: Path, orders: Orders, packed: int) -> None:
-    summary = run.finish(orders.keep, packed=packed)
+def conclude(run: Run, orders: Orders, claims: Mapping[Path, Claim], packed: int = 1) -> None:
+    """The results of a run, if its last round is done and it is ours."""
+    path = run.folder.path
+    summary = None if lost(path, claims) else run.finish(orders.keep, packed=packed)
     if summary is not None:
         orders.finished(run.config, path, summary)
