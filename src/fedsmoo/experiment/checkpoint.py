@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -224,7 +225,7 @@ def newest(folder: Path, accept: Callable[[Saved], None] = lambda _: None) -> tu
 
 def seal(manifest: dict[str, Any]) -> bytes:
     """A manifest as JSON with its own hash on the last line."""
-    text = json.dumps(manifest, indent=1, default=str)
+    text = json.dumps(manifest, indent=1, default=lambda v: v.item() if isinstance(v, np.generic) else str(v))
     return f"{text}\n{hashlib.sha256(text.encode()).hexdigest()}\n".encode()
 
 

@@ -8,6 +8,7 @@ import os
 import platform
 import sys
 import time
+import tomllib
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -21,7 +22,7 @@ from safetensors.torch import save_file
 from fedsmoo.core import FedsmooError
 from fedsmoo.engines.ranks import world
 from fedsmoo.experiment.checkpoint import PART, DiskError, Mark, reason, write_durably
-from fedsmoo.experiment.config import DIVISION, FIELDS, Config, named_tables, read_toml, to_toml
+from fedsmoo.experiment.config import DIVISION, FIELDS, Config, brief, named_tables, read_toml, to_toml
 from fedsmoo.experiment.ledger import reached
 from fedsmoo.experiment.loop import Record, Result, Simulation
 from fedsmoo.version import __version__
@@ -39,10 +40,12 @@ class RunFolder:
                 f"the folder {path} already holds a run: choose another --out, or go on with 'fedsmoo resume {path}'; "
                 "nothing was overwritten"
             )
+        text = config_text(config)
+        refuse_lossy(config, text)
         try:
             path.mkdir(parents=True, exist_ok=True)
             write_atomically(path / STARTED, json.dumps(started or {}, indent=2) + "\n")
-            write_atomically(path / CONFIG, config_text(config))
+            write_atomically(path / CONFIG, text)
         except OSError as e:
             raise DiskError(f"cannot write the run folder {path}: {reason(e)}") from e
         self._open(path, Mark(0, ""))
@@ -148,6 +151,17 @@ def config_text(config: Config) -> str:
     unused = set(DIVISION) - {"clients"} if config.split is not None else set()
     values = {k: v for k, v in config.to_dict().items() if k not in unused}
     return to_toml({k: "none" if v is None and FIELDS[k].default is not None else v for k, v in values.items()})
+
+
+def refuse_lossy(config: Config, text: str) -> None:
+    """Refuse a run whose settings do not come back from its own file: it could neither be resumed nor told apart."""
+    try:
+        back = Config(**named_tables(tomllib.loads(text), CONFIG))
+    except tomllib.TOMLDecodeError as e:
+        raise FedsmooError(f"the settings cannot be kept in {CONFIG}: {e}") from e
+    if config_text(back) != text:
+        lost = [n for n, v in config.to_dict().items() if brief(getattr(back, n)) != brief(v)]
+        raise FedsmooError(f"the settings cannot be kept in {CONFIG}: {', '.join(lost)} would be read back otherwise")
 
 
 def summarise(history: list[Record], target: float | None) -> dict[str, Any]:
