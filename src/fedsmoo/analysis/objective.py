@@ -18,7 +18,6 @@ from fedsmoo.core.streams import stream
 from fedsmoo.engines.fused import FusedOracle, fused_reason
 from fedsmoo.engines.oracles import products as products_in
 from fedsmoo.engines.task import Task
-from fedsmoo.kernels.layout import stored_images
 
 PARTS = {"train": "the training part", "test": "the test part"}
 
@@ -137,7 +136,7 @@ def fused_outputs(task: Task, count: int, size: int) -> Callable[[Tensor, Tensor
 
     def outputs(w: Tensor, x: Tensor) -> Tensor:
         images = torch.cat([x, x.new_zeros(size - len(x), *x.shape[1:])]) if len(x) < size else x
-        same = stored_images(images.expand(count, *images.shape), oracle.dtype)
+        same = oracle.images(images.expand(count, *images.shape))
         return kernel.logits(w, same)[:, : len(x)]
 
     return outputs

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from fedsmoo.core import Algorithm, FedsmooError, Round, Vectors
-from fedsmoo.data.augment import draws as augmentation_draws
+from fedsmoo.data.augment import drawing
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.plan import make_plan
 from fedsmoo.data.sources import load
@@ -101,7 +101,7 @@ def answer(config: Config, setup: Setup, request: Request, root: Path) -> Answer
         own = algorithm.first_contact(down)
     else:
         own = store.load(request.known, algorithm.own, task.model.layout.size).map(lambda v: v.to(task.device))
-    draw = augmentation_draws if task.augment else None
+    draw = drawing(task.data.x_train.shape[1]) if task.augment else None
     indices = {request.client: np.arange(samples)}
     plan = make_plan(
         config.seed, request.number, [request.client], indices, config.batch_size, config.epochs,  # type: ignore[arg-type]

@@ -50,7 +50,11 @@ class FusedOracle(Oracle):
 
     def batch(self, index: Tensor, weight: Tensor, draws: Draws | None = None) -> Batch:
         batch = self.task.batch(index, weight, draws, channels_first=False)
-        return Batch(stored_images(batch.x, self.dtype), batch.y, batch.weight)
+        return Batch(self.images(batch.x), batch.y, batch.weight)
+
+    def images(self, x: Tensor) -> Tensor:
+        """Images ``[..., 3]`` as the kernels read them."""
+        return stored_images(x, self.dtype)
 
     def gradient(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         return self.launch(self.working(w), self.fine(w), batch)
@@ -67,6 +71,6 @@ class FusedOracle(Oracle):
 
     def evaluate(self, w: Tensor) -> tuple[float, float]:
         def outputs(x: Tensor) -> Tensor:
-            return self.kernel(1, len(x)).logits(w[None], stored_images(x[None], self.dtype))[0]
+            return self.kernel(1, len(x)).logits(w[None], self.images(x[None]))[0]
 
         return self.task.score(outputs, EVALUATED_AT_ONCE, channels_first=False)

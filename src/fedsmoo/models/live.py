@@ -33,6 +33,7 @@ class LiveResNet(FlatModel):
             shape == (IMAGE_CHANNELS, IMAGE_SIDE, IMAGE_SIDE)
             and isinstance(module, ResNet18GN)
             and module.bn1.num_groups == 2
+            and all(p.requires_grad for p in module.parameters())
         )
 
     def initial(self) -> Tensor:
