@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from torch import Tensor
 
 from fedsmoo.core import Vectors
 from fedsmoo.data.check import from_arrays
+from fedsmoo.engines import batched, memory
 from fedsmoo.engines.table import ClientTable
 from fedsmoo.experiment.checkpoint import Checkpoints, Mark, newest
 from fedsmoo.experiment.conduct import Run
@@ -60,6 +63,79 @@ def test_a_resumed_run_has_the_same_bits_in_double_precision(method: str, tmp_pa
             expected = state(whole)
             assert resumed.keys() == expected.keys()
             assert [n for n in expected if not torch.equal(resumed[n], expected[n])] == []
+
+
+@pytest.fixture
+def room(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[int]]:
+    """Makes it so that some clients fit in half of the free memory; returns the list of how many trained at once."""
+
+    def only(clients: int) -> list[int]:
+        sizes: list[int] = []
+
+        def train(lanes: Sequence[batched.Lane], meanwhile: Any = None) -> Any:
+            sizes.append(sum(len(lane.clients) for lane in lanes))
+            return real(lanes, meanwhile)
+
+        monkeypatch.setattr(memory, "available_bytes", lambda _: 2 * clients * memory.bytes_per_client(setup) + 1)
+        monkeypatch.setattr(batched, "train", train)
+        return sizes
+
+    real, setup = batched.train, small(CROWD).setup
+    return only
+
+
+def stop_after_two(config: Config, folder: Path) -> Path:
+    seen: list[int] = []
+    Run.begin(config, folder, small(config)).go(lambda r: seen.append(r.round), lambda: len(seen) == 2)
+    return folder
+
+
+CROWD = TASK.replace(cohort=5, rounds=3, algorithm="fedavg")
+CHANGED = "clients trained at once were {}, are {}: what follows may differ in the last bits"
+
+
+@pytest.mark.parametrize(("first", "then"), [(3, 8), (8, 3)])
+def test_as_many_clients_train_at_once_after_a_resume_whatever_is_free(
+    first: int, then: int, room: Callable[[int], list[int]], tmp_path: Path
+) -> None:
+    before = room(first)
+    folder = stop_after_two(CROWD, tmp_path / "a")
+    after = room(then)
+    run = Run.reopen(folder, simulation=small(CROWD))
+    run.go()
+    assert before == 2 * after
+    assert after == ([3, 2] if first == 3 else [5])
+    assert run.notes == []
+    saved = newest(folder / "checkpoint")[0]
+    assert saved is not None
+    assert saved.about["chunk"] == min(first, 5)
+
+
+def test_a_cohort_of_any_size_is_trained_as_before(room: Callable[[int], list[int]], tmp_path: Path) -> None:
+    """With Bernoulli cohorts a round may have more clients than the mean."""
+    config = CROWD.replace(sampling="bernoulli", cohort=3, rounds=12)
+    room(8)
+    folder = stop_after_two(config, tmp_path / "a")
+    after = room(6)
+    run = Run.reopen(folder, simulation=small(config))
+    run.go()
+    assert after == [len(r.cohort) for r in run.simulation.history[2:] if r.cohort]
+    assert max(after) > 3
+
+
+def test_what_changes_how_many_train_at_once_is_said(room: Callable[[int], list[int]], tmp_path: Path) -> None:
+    room(8)
+    folder = stop_after_two(CROWD, tmp_path / "a")
+    after = room(2)  # not even all that is free has room for five
+    run = Run.reopen(folder, simulation=small(CROWD))
+    assert run.notes == [CHANGED.format(5, 2)]
+    room(8)
+    run.go()
+    assert after == []
+    assert run.checkpoints.about["chunk"] == 2
+    folder = stop_after_two(CROWD, tmp_path / "b")
+    assert Run.reopen(folder, simulation=small(CROWD.replace(chunk=4))).notes == [CHANGED.format(5, 4)]
+    assert Run.reopen(folder, simulation=small(CROWD.replace(chunk=7))).notes == []
 
 
 def test_restored_vectors_start_where_fresh_ones_do(tmp_path: Path) -> None:

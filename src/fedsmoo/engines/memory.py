@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from pathlib import Path
 
 import torch
 
@@ -11,12 +12,18 @@ from fedsmoo.engines.base import Setup
 
 # Models that live at once besides the declared vectors: the weights and their successor, two gradients, the direction.
 WORKING_COPIES = 5
+MEMINFO = Path("/proc/meminfo")
 
 
 def available_bytes(device: torch.device) -> int:
-    """Free memory of a device: the GPU's, or the machine's."""
+    """Free memory of a device: the GPU's, or the machine's, with what the system can give back (caches of files)."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
+    try:
+        lines = MEMINFO.read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, ValueError, IndexError, StopIteration):  # not on this system
+        pass
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):  # a system that does not say

@@ -16,6 +16,8 @@ import torch
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.engines.auto import ENGINES
+from fedsmoo.engines.batched import Batched
+from fedsmoo.engines.memory import clients_that_fit
 from fedsmoo.experiment.checkpoint import Checkpoints, DiskError, Mark, Saved, newest, reason, write_durably
 from fedsmoo.experiment.config import Config
 from fedsmoo.experiment.identity import config_of, differences, identity
@@ -120,7 +122,7 @@ class Run:
             return
         began, server, table = time.perf_counter(), self.simulation.server, self.simulation.engine.table
         size = self.checkpoints.bytes_to_write(server, table)
-        self.checkpoints.about["chunk"] = getattr(self.simulation.engine, "chunk", None)  # lowered if memory ran out
+        self.checkpoints.about["chunk"] = at_once(self.simulation)  # known once a round is done, and may be lowered
         self.checkpoints.save(number, server, table, self.folder.mark(), self.folder.lines())
         if pace is not None:
             pace.saved(began, size)
@@ -218,6 +220,7 @@ def stopped(path: Path, device: str | None = None, simulation: Simulation | None
             "nothing was changed"
         )
     simulation = simulation or assemble(pinned(config, pins, device))
+    notes += keep_company(simulation, pins.get("chunk"))
     facts = about(config, simulation)
     if saved is not None:
         if saved.about["task"] != facts["task"]:
@@ -247,8 +250,7 @@ def about(config: Config, simulation: Simulation) -> dict[str, Any]:
     """What a checkpoint says of its run: the settings, the task, and what decides the last bit of its numbers."""
     facts = provenance(simulation)
     kept = {k: facts[k] for k in ("engine", "device", "threads", "versions")}
-    chunk = getattr(simulation.engine, "chunk", None)
-    return {"config": config.to_dict(), "task": task_hash(simulation), "chunk": chunk, **kept}
+    return {"config": config.to_dict(), "task": task_hash(simulation), "chunk": at_once(simulation), **kept}
 
 
 def task_hash(simulation: Simulation) -> str:
@@ -264,9 +266,48 @@ def pinned(config: Config, pins: dict[str, Any], device: str | None) -> Config:
     """The config with the engine that was chosen when the run started, so that its numbers stay the same."""
     if config.engine == "auto" and pins.get("engine") in ENGINES:
         config = config.replace(engine=pins["engine"])
-    if config.chunk is None and pins.get("chunk"):
-        config = config.replace(chunk=pins["chunk"])
     return config if device is None else config.replace(device=device)
+
+
+def batched_engine(simulation: Simulation) -> Batched | None:
+    """The engine that trains several clients at once, if there is one; several processes each have theirs."""
+    engine = getattr(simulation.engine, "inner", simulation.engine)
+    return engine if isinstance(engine, Batched) else None
+
+
+def most_clients(simulation: Simulation) -> int:
+    """How many clients a round may have."""
+    t = simulation.training
+    return t.cohort if t.sampling == "uniform" else len(simulation.indices)
+
+
+def at_once(simulation: Simulation) -> int | None:
+    """How many clients train at once; none where that is not known yet, or where they train one by one."""
+    engine = batched_engine(simulation)
+    if engine is None or engine.chunk or not engine.fits:
+        return engine.chunk if engine else None
+    return min(engine.fits, most_clients(simulation))
+
+
+def keep_company(simulation: Simulation, before: int | None) -> list[str]:
+    """Train as many clients at once as ``before``, whatever is free today, and say so if that cannot be.
+
+    Sums depend on it in the last bits. Settings win; so does a machine that has no room: without a GPU there is no
+    second try when memory runs out.
+    """
+    engine = batched_engine(simulation)
+    if engine is None or not before:
+        return []
+    most = most_clients(simulation)
+    if engine.chunk is None:
+        engine.fits = clients_that_fit(engine.setup)
+        # That counts on half of what is free, which is prudent, and here too prudent.
+        if engine.setup.task.device.type == "cuda" or min(before, most) <= 2 * engine.fits:
+            engine.chunk = before
+    now = min(engine.chunk or engine.fits or most, most)
+    if now == min(before, most):
+        return []
+    return [f"clients trained at once were {min(before, most)}, are {now}: what follows may differ in the last bits"]
 
 
 def same_threads(path: Path) -> None:
