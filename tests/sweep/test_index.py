@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 import time
 from pathlib import Path
 
 import pytest
 
 from fedsmoo.core import FedsmooError
+from fedsmoo.experiment import index
 from fedsmoo.experiment.config import Config
 from fedsmoo.experiment.index import INDEX, connect, query, refresh
 from fedsmoo.experiment.runfolder import CONFIG, FAILED, SUMMARY, config_text
@@ -53,6 +55,26 @@ def test_it_follows_the_folders_and_survives_its_deletion(runs: Path) -> None:
     assert [(r["path"], r["state"]) for r in query(runs)] == [("c", "unfinished"), ("deep/b", "finished")]
 
 
+@pytest.mark.parametrize("change", ["added", "removed"])
+def test_an_index_with_other_columns_is_made_again(runs: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
+    """Another version of fedsmoo has other settings."""
+    now = index.columns()
+    other = {"added": {n: t for n, t in now.items() if n != "lr"}, "removed": {**now, "momentum": "REAL"}}
+    with monkeypatch.context() as older:
+        older.setattr(index, "columns", lambda: other[change])
+        index.connect(runs).close()
+    assert [r["path"] for r in query(runs, "lr < 0.05")] == ["deep/b"]
+    assert list(query(runs)[0]) == list(now)
+
+
+def test_an_index_of_before_versions_were_derived_is_made_again(runs: Path) -> None:
+    db = sqlite3.connect(runs / INDEX)
+    db.execute("CREATE TABLE runs (path TEXT PRIMARY KEY, stamp TEXT)")
+    db.execute("PRAGMA user_version = 1")
+    db.close()
+    assert len(query(runs)) == 3
+
+
 def test_a_condition_can_only_read(runs: Path) -> None:
     for bad in ("1; DROP TABLE runs", "nonsense ==", "learning_rate > 1"):
         with pytest.raises(FedsmooError, match="is not SQL for these columns"):
@@ -74,8 +96,6 @@ def test_ten_thousand_runs_answer_within_a_second(tmp_path: Path) -> None:
         folder = tmp_path / f"{k:05d}"
         folder.mkdir()
         (folder / CONFIG).write_text(text)
-    from fedsmoo.experiment import index
-
     # Reading ten thousand folders takes a while, once; here every row is the first one's, under its own path.
     row = index.describe(tmp_path / "00000")
     db = connect(tmp_path)

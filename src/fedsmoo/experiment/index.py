@@ -3,6 +3,7 @@ made again."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sqlite3
@@ -16,7 +17,6 @@ from fedsmoo.experiment.identity import identity
 from fedsmoo.experiment.runfolder import CONFIG, FAILED, METRICS, SUMMARY, read_config, read_json
 
 INDEX = ".index.sqlite"
-VERSION = 1
 PLAIN = [n for n in FIELDS if not n.endswith("_options")]
 NUMBERS = ("test_accuracy", "test_accuracy_last10", "best_accuracy", "test_loss", "bytes_up", "bytes_down",
            "seconds_train", "seconds_eval", "parameters")  # fmt: skip
@@ -29,6 +29,12 @@ def columns() -> dict[str, str]:
     own = {"path": "TEXT PRIMARY KEY", "stamp": "TEXT", "identity": "TEXT", "state": "TEXT", "done": "INTEGER"}
     more = {"options": "TEXT", "error": "TEXT", "finished": "TEXT", "device_name": "TEXT", "engine_used": "TEXT"}
     return {**own, **settings, **dict.fromkeys(NUMBERS, "REAL"), **more}
+
+
+def version() -> int:
+    """A number for these columns: an index with others, of another version of fedsmoo, is made again."""
+    digest = hashlib.sha256(json.dumps(columns()).encode()).digest()
+    return int.from_bytes(digest[:4], "big") % (2**31 - 1) + 1  # SQLite keeps 31 bits; 0 is a new file's
 
 
 def run_folders(root: Path, depth: int = 4) -> Iterator[tuple[str, str]]:
@@ -66,18 +72,23 @@ def describe(folder: Path) -> dict[str, Any]:
     }
 
 
+def version_of(db: sqlite3.Connection) -> int:
+    return db.execute("PRAGMA user_version").fetchone()[0]
+
+
 def connect(root: Path) -> sqlite3.Connection:
     """The index of a folder, made anew if it is missing, damaged or of another version."""
     path = root / INDEX
     for attempt in (1, 2):
         db = sqlite3.connect(path, timeout=30, isolation_level=None)
         try:
-            if db.execute("PRAGMA user_version").fetchone()[0] != VERSION:
+            if version_of(db) != version():
                 db.execute("BEGIN IMMEDIATE")
-                db.execute("DROP TABLE IF EXISTS runs")
-                described = ", ".join(f'"{n}" {t}' for n, t in columns().items())
-                db.execute(f"CREATE TABLE runs ({described})")
-                db.execute(f"PRAGMA user_version = {VERSION}")
+                if version_of(db) != version():  # nobody else made it meanwhile
+                    db.execute("DROP TABLE IF EXISTS runs")
+                    described = ", ".join(f'"{n}" {t}' for n, t in columns().items())
+                    db.execute(f"CREATE TABLE runs ({described})")
+                    db.execute(f"PRAGMA user_version = {version()}")
                 db.execute("COMMIT")
             db.execute("SELECT path FROM runs LIMIT 1")
             return db
