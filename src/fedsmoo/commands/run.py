@@ -15,6 +15,7 @@ from fedsmoo.commands.interrupt import polite
 from fedsmoo.commands.options import ConfigFile, Sets, gather, with_settings
 from fedsmoo.engines.ranks import is_writer
 from fedsmoo.engines.tiers import memory_estimate
+from fedsmoo.experiment.checkpoint import DiskError, reason
 from fedsmoo.experiment.claim import claimed
 from fedsmoo.experiment.compare import human_bytes
 from fedsmoo.experiment.conduct import Run, same_threads, stopped
@@ -22,7 +23,7 @@ from fedsmoo.experiment.config import Config
 from fedsmoo.experiment.follow import follow
 from fedsmoo.experiment.loop import Record, Result, Simulation
 from fedsmoo.experiment.resolve import assemble
-from fedsmoo.experiment.runfolder import read_config
+from fedsmoo.experiment.runfolder import config_text, read_config
 from fedsmoo.experiment.tracking import check_names, trackers
 
 WORTH_SAYING = 500e6  # bytes
@@ -43,25 +44,44 @@ Device = Annotated[str | None, typer.Option(help="Go on on another device.", sho
 
 
 def new_folder(config: Config) -> Path:
-    """``runs/fedsmoo-digits-seed0``, numbered if that exists."""
+    """``runs/fedsmoo-digits-seed0``, numbered if that exists; made at once, so that nobody else chooses it."""
     name = Path(config.algorithm.rpartition(":")[2] or config.algorithm).name
     stem = f"{name}-{config.dataset.partition(':')[0]}-seed{config.seed}".lower()
     stem = "".join(ch if ch.isalnum() or ch in "-_." else "-" for ch in stem)
-    candidates = (Path("runs") / (stem if i == 1 else f"{stem}-{i}") for i in itertools.count(1))
-    return next(p for p in candidates if not p.exists())
+    for i in itertools.count(1):
+        folder = Path("runs") / (stem if i == 1 else f"{stem}-{i}")
+        try:
+            folder.mkdir(parents=True)
+            return folder
+        except FileExistsError:
+            continue
+        except OSError as e:
+            raise DiskError(f"cannot write the run folder {folder}: {reason(e)}") from e
+    raise AssertionError
+
+
+def begin(config: Config, folder: Path | None = None) -> Run:
+    """A run in a folder, or in a new one under ``runs/``, which is made once the run is known to be possible."""
+    config_text(config)  # which refuses settings that cannot be kept
+    simulation = assemble(config)
+    return Run.begin(config, folder or new_folder(config), simulation)
 
 
 def train(
-    config: Config, folder: Path, track: Sequence[str] = (), every: int | None = None, again: str | None = None
-) -> tuple[Result, dict[str, Any]]:
+    config: Config,
+    folder: Path | None = None,
+    track: Sequence[str] = (),
+    every: int | None = None,
+    again: str | None = None,
+) -> tuple[Path, Result, dict[str, Any]]:
     """Run a config into a folder, with a progress bar; ``again`` is the command that goes on with it, if stopped."""
     if not is_writer():
         follow(assemble(config))
         raise typer.Exit
     check_names(track)
-    run = Run.begin(config, folder)
-    with claimed(folder):
-        return carry_on(run, track, every, again)
+    run = begin(config, folder)
+    with claimed(run.folder.path):
+        return run.folder.path, *carry_on(run, track, every, again)
 
 
 def reopen(
@@ -128,8 +148,7 @@ def _run(
     flags: dict[str, Any],
 ) -> None:
     settings = gather(config, sets, flags)
-    folder = out or new_folder(settings)
-    result, summary = train(settings, folder, track or (), save_every)
+    folder, result, summary = train(settings, out, track or (), save_every)
     print_summary(settings, result, summary, folder)
 
 
