@@ -16,7 +16,8 @@ from fedsmoo.experiment.config import Config
 from fedsmoo.experiment.loop import Simulation
 from fedsmoo.experiment.resolve import assemble
 from fedsmoo.experiment.runfolder import read_config
-from tests.cli.conftest import TINY, Call
+
+from .conftest import TINY, Call
 
 
 def test_runs_that_start_together_have_a_folder_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

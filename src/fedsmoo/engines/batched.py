@@ -121,6 +121,8 @@ def run_packed(engines: Sequence[Batched], works: Sequence[Work], meanwhile: Mea
     lanes = [Lane(e, w, slice(0, len(w.clients))) for e, w in zip(engines, works, strict=True)]
     first, clients = engines[0], sum(len(w.clients) for w in works)
     first.fits = first.fits or clients_that_fit(first.setup)
+    for e in engines:  # a run that goes on alone later trains as many at once as its checkpoint says
+        e.fits = first.fits
     if first.fits < clients:
         raise FedsmooError(
             f"{len(works)} runs of {clients} clients in all do not fit in the memory of {first.setup.task.device} at "
