@@ -20,6 +20,7 @@ from fedsmoo.engines.batched import Batched
 from fedsmoo.engines.memory import clients_that_fit
 from fedsmoo.experiment.checkpoint import Checkpoints, DiskError, Mark, Saved, newest, reason, write_durably
 from fedsmoo.experiment.config import Config
+from fedsmoo.experiment.contents import contents
 from fedsmoo.experiment.identity import config_of, differences, identity
 from fedsmoo.experiment.loop import Record, Result, Simulation
 from fedsmoo.experiment.resolve import assemble
@@ -96,6 +97,7 @@ class Run:
             config = config.replace(clients=len(simulation.indices))
         started = provenance(simulation)
         started["started"] = started.pop("finished")
+        started |= files_held(config)
         folder = RunFolder(path, config, started)
         keep_division(simulation, path)
         return cls(config, simulation, folder, Checkpoints(path / CHECKPOINT, about(config, simulation)))
@@ -213,8 +215,9 @@ def stopped(path: Path, device: str | None = None, simulation: Simulation | None
     if not metrics.startswith(lines):
         notes.append(f"{path / METRICS} was cut or changed: its rounds are taken from the checkpoint's copy")
     pins = saved.about if saved else read_json(path / STARTED)
-    if saved is not None and identity(old := config_of(saved.about["config"])) != identity(config):
-        changed = "; ".join(differences(old, config))
+    held = saved.about.get("contents") if saved else None
+    if saved is not None and identity(old := config_of(saved.about["config"]), held) != identity(config):
+        changed = "; ".join(differences(old, config, held=held))
         raise FedsmooError(
             f"{path} was started with other settings ({changed}): put config.toml back, or start a new run; "
             "nothing was changed"
@@ -250,7 +253,18 @@ def about(config: Config, simulation: Simulation) -> dict[str, Any]:
     """What a checkpoint says of its run: the settings, the task, and what decides the last bit of its numbers."""
     facts = provenance(simulation)
     kept = {k: facts[k] for k in ("engine", "device", "threads", "versions")}
-    return {"config": config.to_dict(), "task": task_hash(simulation), "chunk": at_once(simulation), **kept}
+    return {
+        "config": config.to_dict(),
+        "task": task_hash(simulation),
+        "chunk": at_once(simulation),
+        **kept,
+    } | files_held(config)
+
+
+def files_held(config: Config) -> dict[str, dict[str, str]]:
+    """What the user's own files hold when a run begins, if it has any: edited later, they would be another run."""
+    held = contents(config)
+    return {"contents": held} if held else {}
 
 
 def task_hash(simulation: Simulation) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -22,8 +22,10 @@ RULE = ("partition", "u", "c", "replacement", "refill")  # which say one thing t
 NOTHING = object()
 
 
-def canonical(config: Config) -> dict[str, Any]:
+def canonical(config: Config, held: Mapping[str, str] | None = None) -> dict[str, Any]:
     """The settings that define a run's numbers, defaults filled in, so that equal runs compare equal.
+
+    ``held`` is what the user's files held when a run began; without it, what they hold now.
 
     >>> canonical(Config(partition="dirichlet", u=0.6)) == canonical(Config(partition="dirichlet-0.6"))
     True
@@ -41,15 +43,15 @@ def canonical(config: Config) -> dict[str, Any]:
         values.pop("clients")  # the data's to say, and not known before it is read
     elif config.split is None:
         values["partition"] = to_rule(make_partition(config))
-    return {**values, **contents(config)}
+    return {**values, **(contents(config) if held is None else held)}
 
 
-def identity(config: Config) -> str:
-    """A short hash of what a run is: sixteen hexadecimal digits.
+def identity(config: Config, held: Mapping[str, str] | None = None) -> str:
+    """A short hash of what a run is: sixteen hexadecimal digits. ``held`` as in :func:`canonical`.
 
     Settings at their defaults are left out, so that a new setting does not rename the runs of before.
     """
-    values = canonical(config)
+    values = canonical(config, held)
     kept = {k: v for k, v in values.items() if v != DEFAULTS.get(k, NOTHING) and k != "algorithm_options"}
     plain = make_options(config.algorithm)
     kept["algorithm_options"] = {k: v for k, v in values["algorithm_options"].items() if v != plain.get(k)}
@@ -67,9 +69,13 @@ def make_options(algorithm: str) -> dict[str, Any]:
 DEFAULTS = {k: v for k, v in canonical(Config()).items() if k not in ("algorithm", "model", "dataset", "partition")}
 
 
-def differences(old: Config, new: Config, also: Sequence[str] = ()) -> list[str]:
-    """What differs between two configs, in words: ``lr was 0.1, is 0.2``; ``also`` names settings of the machine."""
-    a, b = ({**{k: getattr(c, k) for k in also}, **canonical(c)} for c in (old, new))
+def differences(old: Config, new: Config, also: Sequence[str] = (), held: Mapping[str, str] | None = None) -> list[str]:
+    """What differs between two configs, in words: ``lr was 0.1, is 0.2``.
+
+    ``also`` names settings of the machine; ``held`` is what the old one's files held, as in :func:`canonical`.
+    """
+    pairs = ((old, held), (new, None))
+    a, b = ({**{k: getattr(c, k) for k in also}, **canonical(c, h)} for c, h in pairs)
     return [f"{k} was {a.get(k)}, is {b.get(k)}" for k in {**a, **b} if a.get(k) != b.get(k)]
 
 

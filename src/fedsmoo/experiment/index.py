@@ -14,7 +14,7 @@ from typing import Any
 from fedsmoo.core import FedsmooError
 from fedsmoo.experiment.config import FIELDS, Config, kind_of
 from fedsmoo.experiment.identity import identity
-from fedsmoo.experiment.runfolder import CONFIG, FAILED, METRICS, SUMMARY, read_config, read_json
+from fedsmoo.experiment.runfolder import CONFIG, FAILED, METRICS, STARTED, SUMMARY, read_config, read_json
 
 INDEX = ".index.sqlite"
 PLAIN = [n for n in FIELDS if not n.endswith("_options")]
@@ -59,7 +59,7 @@ def describe(folder: Path) -> dict[str, Any]:
     metrics = folder / METRICS
     options = {**config.algorithm_options, **{f"model.{k}": v for k, v in config.model_options.items()}}
     return {
-        "identity": identity(config),
+        "identity": identity(config, read_json(folder / STARTED).get("contents")),
         "state": "finished" if summary else "failed" if failure else "unfinished",
         "done": summary.get("rounds") or (metrics.read_bytes().count(b"\n") if metrics.is_file() else 0),
         **{n: getattr(config, n) for n in PLAIN},

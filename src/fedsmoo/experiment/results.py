@@ -40,6 +40,7 @@ FACTS = (
     "commit",
     "command",
     "finished",
+    "contents",
 )
 
 
@@ -53,7 +54,7 @@ class Measured:
 
     @property
     def identity(self) -> str:
-        return identity(self.config)
+        return identity(self.config, self.facts.get("contents"))
 
     @property
     def history(self) -> list[Record]:
