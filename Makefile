@@ -4,18 +4,19 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 WORKERS ?= 2
+# Tests start hundreds of processes; without bytecode on disk each would compile the package anew.
+export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: demo test test-gpu test-deploy tables install lint clean
 
 install: $(STAMP)
 
-# torch comes first and pinned: a range would admit newer releases and gigabytes of CUDA packages. Python compiles what it
-# imports, when it does; compiling everything beforehand takes as long as half of the installation.
+# torch comes first and pinned: a range would admit newer releases and gigabytes of CUDA packages.
 $(STAMP): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedsmoo needs Python 3.11 or newer")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check torch==2.13.0
-	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check -e '.[dev,download,report,flower]'
+	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev,download,report,flower]'
 	touch $@
 
 # Five methods on digits, who holds which class, and a page to look at; the commands are those a user would type.
