@@ -153,7 +153,11 @@ def test_landscape_can_be_turned_compared_and_flattened(visit: Visit) -> None:
     eye = "document.getElementById('plot-surface').layout.scene.camera.eye.x"
     before = visit.tab.evaluate(eye)
     visit.tab.get_by_role("button", name="Turn right").click()
-    visit.tab.wait_for_function(f"{eye} !== {before}")  # the plot follows a moment later
+    for _ in range(50):  # the plot follows a moment later
+        if visit.tab.evaluate(eye) != before:
+            break
+        visit.tab.wait_for_timeout(100)
+    assert visit.tab.evaluate(eye) != before
     visit.tab.locator("#surface-b").select_option("fedsmoo-0")
     assert len(visit.plot("surface")) == 2
     visit.tab.locator("#surface-view").select_option("contour")
