@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import time
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from fedsmoo.data.sources import load
 from fedsmoo.engines.fused import fused_reason
 from fedsmoo.engines.task import Task
 from fedsmoo.experiment.loop import synchronize
-from fedsmoo.experiment.runfolder import commit
+from fedsmoo.experiment.runfolder import commit, device_name
 from fedsmoo.models import build
 from fedsmoo.version import __version__
 
@@ -130,7 +129,7 @@ def main() -> None:
     model.module.to(device)
     flat, image = (Task(model, data, device, precision=p) for p in (options.precision, options.grid_precision))
     result: dict[str, Any] = {
-        "device": torch.cuda.get_device_name() if device.type == "cuda" else platform.processor(),
+        "device": device_name(device),
         "versions": {"fedsmoo": __version__, "torch": torch.__version__},
         "commit": commit(),
         "data": data.name,

@@ -69,9 +69,7 @@ def simulate(
     if isinstance(model, str):
         config = config.replace(model=model)
     else:
-        # Training and dtype must not reach the caller's own module. Dead weights are told from live ones only where all
-        # of them are trained.
-        flat = wrap(copy.deepcopy(model), data, live=all(p.requires_grad for p in model.parameters()))
+        flat = wrap(copy.deepcopy(model), data)  # training and dtype must not reach the caller's own module
     if isinstance(algorithm, str):
         config, algorithm = config.replace(algorithm=algorithm), None  # type: ignore[assignment]
     if isinstance(partition, str) and client_indices is None:

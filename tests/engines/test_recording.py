@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedsmoo.algorithms import ALGORITHMS
 from fedsmoo.engines.graph import GraphSteps
-from fedsmoo.engines.oracles import Oracle, hand_oracle
+from fedsmoo.engines.oracles import OpaqueOracle, hand_oracle
 from fedsmoo.engines.steps import eager_steps
 from fedsmoo.engines.task import Batch, Task
 
@@ -20,18 +20,13 @@ from .small import largest_gap, simulation, trace
 FINE = 7  # the last weights are read as they are, the others rounded to bfloat16
 
 
-class Rounded(Oracle):
+class Rounded(OpaqueOracle):
     """Gradients at rounded weights, as the kernels make them, but by the hand-batched model in float64."""
-
-    opaque = True
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
         self.exact = hand_oracle(task).gradient
         self.roundings = 0
-
-    def gradient(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        return self.launch(self.working(w), self.fine(w), batch)
 
     def working(self, w: Tensor) -> Tensor:
         self.roundings += 1

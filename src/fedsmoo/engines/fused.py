@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from fedsmoo.engines.oracles import Oracle
+from fedsmoo.engines.oracles import OpaqueOracle
 from fedsmoo.engines.task import Batch, Draws, Task, cross_entropy
 from fedsmoo.kernels import available
 from fedsmoo.kernels.layout import fine_offset, stored_images
@@ -25,10 +25,8 @@ def fused_reason(task: Task) -> str:
     return available(task.device)[1]
 
 
-class FusedOracle(Oracle):
+class FusedOracle(OpaqueOracle):
     """Gradients by Triton kernels with a client axis; one set of buffers per shape of cohort."""
-
-    opaque = True
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
@@ -55,9 +53,6 @@ class FusedOracle(Oracle):
     def images(self, x: Tensor) -> Tensor:
         """Images ``[..., 3]`` as the kernels read them."""
         return stored_images(x, self.dtype)
-
-    def gradient(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        return self.launch(self.working(w), self.fine(w), batch)
 
     def working(self, w: Tensor) -> Tensor:
         return w.to(self.dtype)

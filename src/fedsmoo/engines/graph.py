@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fedsmoo.core import Vectors
-from fedsmoo.engines.oracles import Oracle, products
+from fedsmoo.engines.oracles import OpaqueOracle, Oracle, products
 from fedsmoo.engines.steps import DevicePlan, Stage, eager_steps, one_step
 from fedsmoo.engines.task import Batch
 
@@ -26,7 +26,7 @@ from fedsmoo.engines.task import Batch
 INLINE: dict[str, Any] = {"realize_reads_threshold": 32, "realize_opcount_threshold": 256}
 HEAD_START = 4  # steps queued before the host turns to other work
 _numbers = itertools.count()
-_oracles: weakref.WeakValueDictionary[int, Oracle] = weakref.WeakValueDictionary()
+_oracles: weakref.WeakValueDictionary[int, OpaqueOracle] = weakref.WeakValueDictionary()
 
 
 @torch.library.custom_op("fedsmoo::gradient", mutates_args=())
@@ -113,14 +113,17 @@ class Recording:
         capture: bool,
     ) -> None:
         self.oracle, self.number = oracle, next(_numbers)
-        _oracles[self.number] = oracle
+        self.opaque = oracle if isinstance(oracle, OpaqueOracle) else None
+        if self.opaque is not None:
+            _oracles[self.number] = self.opaque
         self.steps = len(plan.index) + (
             len(plan.index) // 4 if masked else 0
         )  # unequal clients: room for longer rounds
         size = stage.down.w.shape[-1]
         new = stage.down.w.new_zeros
         self.w = new(room, size)
-        self.working = oracle.working(self.w) if oracle.opaque else self.w  # kept equal to w, in the kernels' type
+        # Kept equal to w, in the kernels' type.
+        self.working = self.w if self.opaque is None else self.opaque.working(self.w)
         self.me = me.map(lambda v: new(room, size))
         self.down = stage.down.map(lambda v: new(v.shape) if v.dim() == 1 else new(room, size))
         self.lr = new(()) if not isinstance(stage.lr, Tensor) else new(room, 1)
@@ -160,11 +163,14 @@ class Recording:
     def body(self) -> None:
         """One local step on the buffers."""
 
-        def opaque(v: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-            working = self.working if v is self.w else self.oracle.working(v)
-            return torch.ops.fedsmoo.gradient(working, self.oracle.fine(v), batch.x, batch.y, batch.weight, self.number)
+        opaque = self.opaque
 
-        gradient = opaque if self.oracle.opaque else self.oracle.gradient
+        def gradient(v: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+            if opaque is None:
+                return self.oracle.gradient(v, batch)
+            working = self.working if v is self.w else opaque.working(v)
+            return torch.ops.fedsmoo.gradient(working, opaque.fine(v), batch.x, batch.y, batch.weight, self.number)
+
         w, me, loss = one_step(self.stage, gradient, self.w, self.me, self.batch, self.active)
         self.w.copy_(w)
         if self.working is not self.w:

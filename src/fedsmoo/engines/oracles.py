@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -16,9 +17,7 @@ from fedsmoo.engines.task import Batch, Draws, Task
 class Oracle:
     """Gradients and losses at flat weights; of one client (``w [P]``) or of C at once (``w [C, P]``)."""
 
-    opaque = False  # whether a compiler can not look into ``gradient``; then there are the three below
-
-    def __init__(self, task: Task, function: Callable[[Tensor, Batch], tuple[Tensor, Tensor]] | None = None) -> None:
+    def __init__(self, task: Task, function: Callable[[Tensor, Batch], tuple[Tensor, Tensor]]) -> None:
         self.task, self.function = task, function
 
     def __call__(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -27,29 +26,38 @@ class Oracle:
 
     def gradient(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Gradients and losses, in whatever precision of products is in force."""
-        assert self.function is not None
         return self.function(w, batch)
 
     def batch(self, index: Tensor, weight: Tensor, draws: Draws | None = None) -> Batch:
         """The training samples ``index [..., B]`` in the form that this oracle takes."""
         return self.task.batch(index, weight, draws)
 
-    def working(self, w: Tensor) -> Tensor:
-        """Weights ``[C, P]`` in the type that products are made in; ``w`` itself where that is its own."""
-        raise NotImplementedError
-
-    def fine(self, w: Tensor) -> Tensor:
-        """A copy of the few weights that are read as they are, whatever the type of products."""
-        raise NotImplementedError
-
-    def launch(self, working: Tensor, fine: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Gradients and losses at weights given in these two forms."""
-        raise NotImplementedError
-
     def evaluate(self, w: Tensor) -> tuple[float, float]:
         """Accuracy and loss of one model on the test part."""
         with products(self.task):
             return self.task.evaluate(w)
+
+
+class OpaqueOracle(Oracle, ABC):
+    """An oracle that a compiler cannot look into, and that reads weights in two forms of its own."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+
+    def gradient(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        return self.launch(self.working(w), self.fine(w), batch)
+
+    @abstractmethod
+    def working(self, w: Tensor) -> Tensor:
+        """Weights ``[C, P]`` in the type that products are made in; ``w`` itself where that is its own."""
+
+    @abstractmethod
+    def fine(self, w: Tensor) -> Tensor:
+        """A copy of the few weights that are read as they are, whatever the type of products."""
+
+    @abstractmethod
+    def launch(self, working: Tensor, fine: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Gradients and losses at weights given in these two forms."""
 
 
 @contextmanager
