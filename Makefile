@@ -32,13 +32,12 @@ tables: $(STAMP)
 	$(BIN)/fedsmoo table --update README.md docs/results.md
 	$(BIN)/python benchmarks/tables.py
 
-# The pictures and tables of docs/analysis.md.
+# The pictures of docs/analysis.md.
 figures: $(STAMP)
 	$(BIN)/fedsmoo figure landscape results/gpu/analysis_01.json --apart --width page --out docs/figures/landscape.svg
 	$(BIN)/fedsmoo figure accuracy results/*-cifar10-dirichlet-0.1-10of100-*-seed0-*.json \
 		results/*-cifar10-pathological-3-10of100-*-seed0-*.json --where precision=bf16 --smooth 20 --width page \
 		--out docs/figures/curves.svg
-	$(BIN)/python docs/figures/measured.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -1,5 +1,5 @@
-"""Writes the GPU tables of README.md and docs/gpu.md from results/gpu/*.json and the runs in results/, and the demo's
-table from results/demo.txt, which is what ``make demo`` prints.
+"""Writes the GPU tables of README.md, docs/gpu.md and docs/analysis.md from results/gpu/*.json and the runs in
+results/, and the demo's table from results/demo.txt, which is what ``make demo`` prints.
 
 PYTHONPATH=src python benchmarks/tables.py [--check]    # --check changes nothing and fails if a table is out of date
 """
@@ -13,6 +13,8 @@ import statistics
 import sys
 from pathlib import Path
 from typing import Any
+
+from flatness import flatness, landscape
 
 from fedsmoo.experiment.cost import gradients_of_a_step
 from fedsmoo.experiment.published import published
@@ -208,7 +210,9 @@ def cpu() -> str:
     return table(["model", *(f"{w}, ms" for w in ways), "batched against the loop"], rows) + f"\n\n{note}"
 
 
-BLOCKS = {f.__name__: f for f in (cpu, headline, rounds, precision, scaling, tiers, kernels, history)}
+BLOCKS = {
+    f.__name__: f for f in (cpu, headline, rounds, precision, scaling, tiers, kernels, history, flatness, landscape)
+}
 
 
 def main() -> None:
@@ -218,7 +222,7 @@ def main() -> None:
     stale = []
     printed = (ROOT / "results" / "demo.txt").read_text().rstrip()
     demo = f"<!-- demo -->\n```text\n{printed}\n```\n<!-- /demo -->"
-    for path in (ROOT / "README.md", ROOT / "docs" / "gpu.md"):
+    for path in (ROOT / "README.md", ROOT / "docs" / "gpu.md", ROOT / "docs" / "analysis.md"):
         old = path.read_text()
         new = re.sub(
             r"<!-- gpu:(\w+) -->\n.*?<!-- /gpu -->",

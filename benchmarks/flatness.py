@@ -1,14 +1,11 @@
-"""Writes the tables of docs/analysis.md from results/gpu/analysis_*.json, the runs in results/ and the paper's numbers.
-
-PYTHONPATH=src python docs/figures/measured.py [--check]   # --check changes nothing and fails if a table is out of date
+"""The tables of docs/analysis.md, from results/gpu/analysis_*.json, the runs in results/ and the paper's numbers;
+``benchmarks/tables.py`` writes them.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +16,7 @@ from fedsmoo.experiment.render import Table, render
 from fedsmoo.experiment.results import Measured, collect
 from fedsmoo.report.gather import method_label
 
-ROOT = Path(__file__).parents[2]
-DOCUMENT = ROOT / "docs" / "analysis.md"
+ROOT = Path(__file__).parents[1]
 RADII = (0.2, 0.4, 0.6, 0.8, 1.0)
 
 
@@ -75,7 +71,7 @@ def flatness() -> str:
     note += "without compilation."
     header = ["final model", "training samples", "top eigenvalue", "paper's", "trace ± its standard error", "paper's"]
     times = ["eigenvalue, s", "trace, s", "landscape, s"]
-    return render([Table("Flatness of final models", [*header, *times], rows, [note])], "markdown")
+    return render([Table("Flatness of final models", [*header, *times], rows, [note])], "markdown").rstrip("\n")
 
 
 def landscape() -> str:
@@ -96,31 +92,4 @@ def landscape() -> str:
     how = "Rise: the mean loss of the grid points at that distance, less the loss at the model; at a distance of 1 "
     how += f"every filter has been changed by a vector of about its own length. {'; '.join(dict.fromkeys(notes))}."
     header = ["final model", "test accuracy, %", "test loss", *(f"rise at {r:g}" for r in RADII)]
-    return render([Table("The landscape around them", header, rows, [how])], "markdown")
-
-
-BLOCKS = {"flatness": flatness, "landscape": landscape}
-
-
-def updated(text: str) -> str:
-    """The document with its marked tables made again."""
-    return re.sub(
-        r"(<!-- measured: (\w+) -->\n).*?(<!-- /measured -->)",
-        lambda m: m[1] + BLOCKS[m[2]]() + m[3], text, flags=re.DOTALL,
-    )  # fmt: skip
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--check", action="store_true")
-    check = parser.parse_args().check
-    old = DOCUMENT.read_text(encoding="utf-8")
-    new = updated(old)
-    if check and new != old:
-        sys.exit(f"tables out of date in {DOCUMENT.name}: run python docs/figures/measured.py")
-    if not check:
-        DOCUMENT.write_text(new, encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
+    return render([Table("The landscape around them", header, rows, [how])], "markdown").rstrip("\n")
