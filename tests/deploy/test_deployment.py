@@ -27,6 +27,7 @@ pytestmark = [
 ]
 
 ROUNDS = 30  # more than anybody waits for: the run is stopped when it has shown what it should
+PATIENCE = 240  # seconds: other tests run beside
 
 
 @pytest.fixture(scope="module")
@@ -48,20 +49,26 @@ def programs(tmp_path_factory):
 def settings(p: Programs, name: str, algorithm: str) -> dict:
     return {
         "name": name, "algorithm": algorithm, "model": "softmax", "dataset": "digits", "rounds": ROUNDS,
-        "local-epochs": 1, "round-timeout": 25.0, "server-folder": str(p.folder / name),
+        "local-epochs": 1, "round-timeout": 40.0, "server-folder": str(p.folder / name),
     }  # fmt: skip
 
 
 def begin(p: Programs, name: str, algorithm: str):
     words = [f'{k}="{v}"' if isinstance(v, str) else f"{k}={v}" for k, v in settings(p, name, algorithm).items()]
     process = p.start(name, "flwr", "run", "app", "mine", "--stream", "--run-config", " ".join(words))
-    wait_for(lambda: told(p, name) != [] or process.poll() is not None, 120, "the first round")
-    assert told(p, name), p.log(name)[-3000:]
+    wait_for(lambda: everybody(p, name) or process.poll() is not None, PATIENCE, "a round of all nodes")
+    assert everybody(p, name), p.log(name)[-3000:]
     return process
 
 
 def told(p: Programs, name: str) -> list[dict]:
     return reports(p.folder / name) if (p.folder / name / "rounds.jsonl").exists() else []
+
+
+def everybody(p: Programs, name: str) -> bool:
+    """Whether the last round had all nodes; on a busy machine the first ones may not."""
+    rounds = told(p, name)
+    return bool(rounds) and rounds[-1]["accepted"] == [0, 1, 2]
 
 
 def finish(p: Programs, name: str, process) -> None:
@@ -98,12 +105,11 @@ def test_strangers_are_refused(programs):
 def test_a_node_that_is_killed_comes_back_to_the_same_bits(programs):
     p = programs
     process = begin(p, "killed", "fedsmoo")
-    assert told(p, "killed")[0]["accepted"] == [0, 1, 2]
     p.processes["node-2"].send_signal(signal.SIGKILL)
     p.processes["node-2"].wait()
-    wait_for(lambda: [0, 1] in [r["accepted"] for r in told(p, "killed")], 120, "a round without the node")
-    until = time.monotonic() + 150  # its key is refused until the server has noticed that it is gone
-    while told(p, "killed")[-1]["accepted"] != [0, 1, 2]:
+    wait_for(lambda: [0, 1] in [r["accepted"] for r in told(p, "killed")], PATIENCE, "a round without the node")
+    until = time.monotonic() + PATIENCE  # its key is refused until the server has noticed that it is gone
+    while not everybody(p, "killed"):
         assert time.monotonic() < until, p.log("node-2")[-2000:]
         if p.processes["node-2"].poll() is not None:
             p.node(2)
@@ -119,8 +125,8 @@ def test_a_node_that_is_stopped_too(programs):
         p.node(2)
     process = begin(p, "stopped", "scaffold")
     end(p.processes["node-2"])
-    wait_for(lambda: [0, 1] in [r["accepted"] for r in told(p, "stopped")], 120, "a round without the node")
+    wait_for(lambda: [0, 1] in [r["accepted"] for r in told(p, "stopped")], PATIENCE, "a round without the node")
     p.node(2)
-    wait_for(lambda: told(p, "stopped")[-1]["accepted"] == [0, 1, 2], 120, "the node's return")
+    wait_for(lambda: everybody(p, "stopped"), PATIENCE, "the node's return")
     finish(p, "stopped", process)
     check(p, "stopped", "scaffold")

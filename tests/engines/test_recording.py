@@ -26,10 +26,8 @@ class Rounded(OpaqueOracle):
     def __init__(self, task: Task) -> None:
         super().__init__(task)
         self.exact = hand_oracle(task).gradient
-        self.roundings = 0
 
     def working(self, w: Tensor) -> Tensor:
-        self.roundings += 1
         return w.to(torch.bfloat16)
 
     def fine(self, w: Tensor) -> Tensor:
@@ -39,45 +37,70 @@ class Rounded(OpaqueOracle):
         return self.exact(torch.cat([working[:, :-FINE].to(fine.dtype), fine], dim=1), batch)
 
 
-def run(method: str, recorded: bool, compile: bool = False):
+def run(method: str, recorded: bool, compile: bool = False, groups: int | None = None):
     made = simulation("batched", "mlp", ALGORITHMS[method]())
-    oracle = Rounded(made.setup.task)
-    made.engine.oracle = oracle
-    made.engine.steps = GraphSteps(oracle, compile=compile, capture=True) if recorded else partial(eager_steps, oracle)
-    return made, oracle
+    made.engine.oracle = oracle = Rounded(made.setup.task)
+    made.engine.steps = GraphSteps(oracle, compile, groups=groups) if recorded else partial(eager_steps, oracle)
+    return made
 
 
+@pytest.fixture
+def traced(monkeypatch):
+    """Functions are traced and run as they are; the list holds each traced one's operations."""
+    torch.compiler.reset()
+    seen, compile = [], torch.compile
+
+    def backend(module, inputs):
+        seen.append([str(n.target) for n in module.graph.nodes])
+        return module.forward
+
+    monkeypatch.setattr(torch, "compile", lambda f, **k: compile(f, fullgraph=True, dynamic=False, backend=backend))
+    yield seen
+    torch.compiler.reset()
+
+
+@pytest.mark.parametrize("groups", [1, 2, 3])
 @pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedsam", "fedsmoo"])
-def test_weights_kept_in_the_kernels_type_follow_the_weights(method):
-    eager, _ = run(method, recorded=False)
-    recorded, _ = run(method, recorded=True)
+def test_weights_kept_in_the_kernels_type_follow_the_weights(method, groups):
+    eager, recorded = run(method, recorded=False), run(method, recorded=True, groups=groups)
     assert largest_gap(trace(eager), trace(recorded)) < 1e-14
     plain = simulation("batched", "mlp", ALGORITHMS[method]())
-    assert largest_gap(trace(plain), trace(run(method, recorded=True)[0])) > 1e-5  # the rounding is really there
+    assert largest_gap(trace(plain), trace(run(method, recorded=True))) > 1e-5  # the rounding is really there
 
 
-def test_the_step_rounds_only_what_no_buffer_holds():
+def test_groups_share_no_oracle_and_no_plan():
+    made = run("fedsmoo", recorded=True, groups=2)
+    made.advance()
+    (recording,) = made.engine.steps.recordings.values()
+    first, second = recording.groups
+    assert first.oracle is not second.oracle
+    assert first.k.data_ptr() != second.k.data_ptr()
+    for v in (second.index, second.weight, second.total):  # views of something larger would begin anywhere
+        assert v.storage_offset() == 0
+    assert second.rows.w.data_ptr() == recording.rows.w[len(first.rows.w) :].data_ptr()
+
+
+def test_the_step_rounds_only_what_no_buffer_holds(traced):
     """FedAvg's gradient is at the weights, whose rounded copy the step keeps; SAM's second one is elsewhere."""
-    rounds = {}
+    rounded = {}
     for method in ("fedavg", "fedsam"):
-        made, oracle = run(method, recorded=True)
-        made.advance()
-        rounds[method] = oracle.roundings
-    assert rounds["fedavg"] == 1  # the buffer itself
-    assert rounds["fedsam"] > 1
+        run(method, recorded=True, compile=True).advance()
+        rounded[method] = traced[-1].count("to")
+    assert rounded == {"fedavg": 0, "fedsam": 1}
 
 
-def test_many_methods_compile_in_one_process(monkeypatch):
+def test_groups_of_one_size_and_all_methods_share_traced_code(traced):
+    run("fedavg", recorded=True, compile=True, groups=2).advance()
+    assert len(traced) == 2  # the batch, the step: once for both groups
+    run("scaffold", recorded=True, compile=True, groups=2).advance()
+    assert len(traced) == 3  # another step, the same batch
+
+
+def test_many_methods_compile_in_one_process(traced):
     """More recordings than the compiler's limit of recompilations of one function."""
-    torch.compiler.reset()
-    compile = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda f, **k: compile(f, fullgraph=True, dynamic=False, backend="eager"))
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", RuntimeWarning)
-            for method in list(ALGORITHMS)[:12]:
-                made, _ = run(method, recorded=True, compile=True)
-                made.advance()
-                assert made.engine.steps.compile, method
-    finally:
-        torch.compiler.reset()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        for method in list(ALGORITHMS)[:12]:
+            made = run(method, recorded=True, compile=True)
+            made.advance()
+            assert made.engine.steps.compile, method

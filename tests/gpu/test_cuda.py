@@ -11,6 +11,7 @@ from fedsmoo.core.local import LocalRule
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.engines.base import Setup
 from fedsmoo.engines.batched import Batched
+from fedsmoo.engines.fused import FusedOracle
 from fedsmoo.engines.graph import GraphSteps
 from fedsmoo.engines.serial import Serial
 from fedsmoo.engines.task import Task
@@ -80,3 +81,16 @@ def test_cuda_agrees_with_serial_on_the_cpu(method: str, model: str) -> None:
 @pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedsmoo"])
 def test_compiled_step_agrees_with_serial_on_the_cpu(method: str, model: str) -> None:
     check(method, model, compiled=True)
+
+
+def test_captured_evaluation_follows_the_weights() -> None:
+    data = images()
+    where = torch.device("cuda")
+    oracle = FusedOracle(Task(build("resnet18_gn", data, seed=0), data.to(where), where, precision="fp32"))
+    on_cpu = Task(build("resnet18_gn", data, seed=0), data, torch.device("cpu"))
+    start = oracle.task.model.initial().cpu()
+    for scale in (1.0, 0.5, 1.0):
+        accuracy, loss = oracle.evaluate(scale * start.to(where))
+        expected = on_cpu.evaluate(scale * start)
+        assert accuracy == pytest.approx(expected[0], abs=0.03)  # one of 40 may be a tie
+        assert loss == pytest.approx(expected[1], rel=1e-4)

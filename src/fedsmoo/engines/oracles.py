@@ -47,6 +47,10 @@ class OpaqueOracle(Oracle, ABC):
     def gradient(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         return self.launch(self.working(w), self.fine(w), batch)
 
+    def twin(self) -> OpaqueOracle:
+        """Another one for the same task: the two share no buffers and may run at the same time."""
+        return type(self)(self.task)
+
     @abstractmethod
     def working(self, w: Tensor) -> Tensor:
         """Weights ``[C, P]`` in the type that products are made in; ``w`` itself where that is its own."""

@@ -73,11 +73,19 @@ class Task:
 
     def score(self, outputs: Callable[[Tensor], Tensor], size: int, channels_first: bool = True) -> tuple[float, float]:
         """Accuracy and mean loss on the test part of what ``outputs`` makes of its inputs, ``size`` at a time."""
+        return self.means(self.tally(outputs, size, channels_first))
+
+    def means(self, tally: Tensor) -> tuple[float, float]:
+        """Accuracy and mean loss from :meth:`tally`."""
+        right, total = tally.tolist()  # one transfer
+        return right / self.data.y_test.numel(), total / len(self.data.y_test)
+
+    def tally(self, outputs: Callable[[Tensor], Tensor], size: int, channels_first: bool = True) -> Tensor:
+        """Correct answers and summed loss on the test part, left on the device."""
         correct = torch.zeros((), dtype=torch.float64, device=self.device)
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
         for x, y in zip(self.data.x_test.split(size), self.data.y_test.split(size), strict=True):
             out = outputs(self.inputs(x, channels_first=channels_first))
             correct += (out.argmax(-1) == y).sum()
             loss += self.loss(out, y).sum()
-        right, total = torch.stack([correct, loss]).tolist()  # one transfer
-        return right / self.data.y_test.numel(), total / len(self.data.y_test)
+        return torch.stack([correct, loss])

@@ -2,8 +2,8 @@
 
 Forward: each convolution normalises, adds its shortcut and applies the ReLU before it writes. Backward: each data
 gradient passes the layer before it (ReLU, GroupNorm) before it writes, and weight gradients run beside that chain
-on a second stream. Nothing synchronises with the host and every sum has a fixed order, so a call can be captured in
-a CUDA graph and repeats to the last bit.
+on a stream of lower priority. Nothing synchronises with the host and every sum has a fixed order, so a call can be
+captured in a CUDA graph and repeats to the last bit.
 """
 
 from __future__ import annotations
@@ -42,14 +42,17 @@ class Weights(NamedTuple):
 
 
 class Lane:
-    """Work beside the main chain: a second CUDA stream, or the same one where there is none."""
+    """A CUDA stream beside the current one, or the same one where there is none.
 
-    def __init__(self, device: torch.device, apart: bool) -> None:
-        self.stream = torch.cuda.Stream(device) if apart and device.type == "cuda" else None
+    Programs of a higher priority (a lower number) start first where several streams have some ready.
+    """
+
+    def __init__(self, device: torch.device, apart: bool, priority: int = 0) -> None:
+        self.stream = torch.cuda.Stream(device, priority=priority) if apart and device.type == "cuda" else None
 
     @contextmanager
     def beside(self) -> Iterator[None]:
-        """Inside, launches go to the lane, after all that the main chain was given so far."""
+        """Inside, launches go to the lane, after all that the current stream was given so far."""
         if self.stream is None:
             yield
             return
@@ -58,7 +61,7 @@ class Lane:
             yield
 
     def join(self) -> None:
-        """The main chain waits for the lane."""
+        """The current stream waits for the lane."""
         if self.stream is not None:
             torch.cuda.current_stream(self.stream.device).wait_stream(self.stream)
 
@@ -75,7 +78,7 @@ class ResNet18Gradient:
         precision: ``bf16``, ``tf32`` or ``fp32`` (each product as three of tf32); norms, the last layer, sums and the
             gradient are float32 always.
         tiles: entries that replace those of the precision's table of tiles.
-        overlap: run weight gradients on a second stream.
+        overlap: run on streams of its own, weight gradients beside the rest.
 
     >>> gradient = ResNet18Gradient(clients=10, batch=50)                       # doctest: +SKIP
     >>> grad, loss = gradient(w, images, labels, weight)                        # doctest: +SKIP
@@ -94,7 +97,9 @@ class ResNet18Gradient:
         self.layout = live_layout(classes)
         table = {**TABLES[precision], **(tiles or {})}
         self.plan = Plan(clients, batch, self.layout, table, self.device, self.dtype)
-        self.lane = Lane(self.device, overlap)
+        # The chain of layers is what a step waits for; weight gradients have time until it ends, and what else runs on
+        # the device (another group's update moves bytes only) fills the rest.
+        self.chain, self.lane = Lane(self.device, overlap, -2), Lane(self.device, overlap, -1)
         self.fine = fine_offset(self.layout)
         self.losses = torch.empty(clients, batch, device=self.device)
         self.dlogits = torch.empty(clients, batch, padded_classes(classes), device=self.device)
@@ -138,6 +143,14 @@ class ResNet18Gradient:
             )
         grad = torch.empty(self.clients, self.layout.size, device=self.device) if out is None else out
         total = torch.empty(self.clients, device=self.device)
+        with self.chain.beside():
+            self._gradient(w, images, labels, weight, grad, total)
+        self.chain.join()
+        return grad, total
+
+    def _gradient(
+        self, w: Weights, images: Tensor, labels: Tensor, weight: Tensor, grad: Tensor, total: Tensor
+    ) -> None:
         self._forward(w, images, save=True)
         features = self._features()
         offset = self.layout.offsets["fc.weight"]
@@ -155,7 +168,6 @@ class ResNet18Gradient:
         self._stem_backward(w, images, grad)
         self.lane.join()
         self._reduce(grad)
-        return grad, total
 
     def logits(self, w: Tensor | Weights, images: Tensor) -> Tensor:
         """Logits ``[C, B, classes]`` of C models on C batches, float32."""
