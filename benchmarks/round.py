@@ -85,6 +85,7 @@ def measure(
             "model": config.model, "clients": config.clients, "cohort": config.cohort, "seeds": seeds,
             "batch_size": config.batch_size, "local_epochs": config.epochs, "precision": config.precision,
             "samples_per_client": len(simulations[0].indices[0]), "table": config.table,
+            "everybody_met": met,
         },
     }  # fmt: skip
 
