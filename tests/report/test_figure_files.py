@@ -159,6 +159,20 @@ def test_the_command_takes_all_json_files_and_says_what_it_left_out(tmp_path: Pa
     ElementTree.fromstring(svg)
     assert not re.search(r' d="[^"]*\.\d{3}', svg)
     assert [r["seed"] for r in drawable(find([tmp_path / "folders", tmp_path]), ["seed=1"])["runs"]] == ["1", "1"]
+    assert [r["seed"] for r in drawable(find([tmp_path]), ["seed!=1"])["runs"]] == ["0", "0"]
+
+
+def test_a_legend_below_stays_inside(tmp_path: Path) -> None:
+    for u in (0.1, 0.6):
+        for k in range(7):
+            run_folder(tmp_path, f"{u}-{k}", "fedavg", 0, u=u, weight_decay=k / 1000, lr_decay=0.9 + k / 1000)
+    drawn = figures.curves(drawable(find([tmp_path])), Look("page"), "acc", "accuracy")
+    drawn.draw_without_rendering()
+    (legend,) = drawn.legends
+    box = legend.get_window_extent()
+    assert box.x0 >= 0
+    assert box.x1 <= drawn.bbox.x1
+    assert len(legend.get_texts()) == 7
 
 
 def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:

@@ -94,9 +94,12 @@ def test_groups_are_told_apart_by_what_differs(tmp_path: Path) -> None:
         run_folder(tmp_path, "c", "fedavg", 0, lr=0.5),
         run_folder(tmp_path, "d", "fedsam", 0, lr=0.5),
         run_folder(tmp_path, "e", "fedavg", 0, lr=0.1, u=0.6),
+        run_folder(tmp_path, "f", "fedcm", 0),  # as it comes: its plain name, as in tasks where it is alone
+        run_folder(tmp_path, "g", "fedcm", 0, clip=1.0),
     ]
     data = gather(runs)["runs"]
-    assert [r["group"] for r in data] == ["FedAvg (lr=0.1)", "FedAvg (lr=0.1)", "FedAvg (lr=0.5)", "FedSAM", "FedAvg"]
+    two = ["FedAvg (lr=0.1)", "FedAvg (lr=0.1)", "FedAvg (lr=0.5)"]
+    assert [r["group"] for r in data] == [*two, "FedSAM", "FedAvg", "FedCM", "FedCM (clip=1.0)"]
     assert data[4]["task"] != data[0]["task"]
 
 

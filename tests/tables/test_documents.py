@@ -4,9 +4,22 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
+from fedsmoo.experiment.published import experiment, published
+from fedsmoo.experiment.results import collect
+
 ROOT = Path(__file__).parents[2]
+FOUND = collect([], ROOT / "results")
+WORDS = " ".join((ROOT / "docs" / "results.md").read_text().split())
+
+
+def curves(name: str, column: str = "") -> dict[str, list[float]]:
+    """Test accuracies in per cent over rounds, by method."""
+    cells = experiment(name, (f"10%-of-100 cifar10.{column}",) if column else ()).cells
+    runs = {c.method: FOUND[c.identity].curve["test_accuracy"] for c in cells if c.identity in FOUND}
+    return {method: [100 * a for a in run] for method, run in runs.items()}
 
 
 def test_benchmark_tables_are_up_to_date() -> None:
@@ -20,3 +33,27 @@ def test_paper_tables_are_up_to_date() -> None:
     words = [sys.executable, "-m", "fedsmoo", "table", "--update", "README.md", "docs/results.md", "--check"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+def test_what_was_found_is_what_the_results_say() -> None:
+    """Numbers in the prose; tables are checked above."""
+    for column, words in (
+        ("dirichlet-0.1", "Dirichlet 0.1 {:+.1f} to {:+.1f}"), ("pathological-3", "Pathological 3 {:+.1f} to {:+.1f}"),
+        ("dirichlet-0.6", "Dirichlet 0.6 {:+.1f} to {:+.1f}"), ("pathological-6", "Pathological 6 {:+.1f} to {:+.1f}"),
+    ):  # fmt: skip
+        printed = published()["accuracy"]["10%-of-100"]
+        at = printed["columns"].index(f"cifar10.{column}")
+        gaps = [round(max(run) - printed[method][at], 2) for method, run in curves("accuracy", column).items()]
+        assert words.format(min(gaps), max(gaps)) in WORDS
+    best = [max(run) for run in curves("ablation").values()]
+    gains = "brings {:.1f} points, SAM with it none ({:.1f}), the correction of the perturbation {:.1f}."
+    assert gains.format(*(b - a for a, b in pairwise(best))) in WORDS
+
+    def rounds_to(accuracy: float) -> list[int]:
+        runs = list(curves("ablation").values())[1:]
+        return [next(i + 1 for i, a in enumerate(run) if a >= accuracy) for run in runs]
+
+    late = "FedDyn leaves chance (12%) after {} rounds; with a perturbation of r = 0.1 after {}; with the correction, "
+    assert late.format(*rounds_to(12)[:2]) in WORDS
+    assert f"after {rounds_to(12)[2]}. FedSAM" in WORDS
+    assert "To 68% it takes {}, {} and {} rounds".format(*rounds_to(68)) in WORDS

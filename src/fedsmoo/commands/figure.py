@@ -19,7 +19,7 @@ More = Annotated[
     typer.Argument(help="Run folders, result files (results/*.json), or folders that hold some.", show_default=False),
 ]
 Where = Annotated[
-    list[str] | None, typer.Option(help="Only runs with this setting, such as seed=0; may be said again.")
+    list[str] | None, typer.Option(help="Only runs with this setting, such as seed=0, or seed!=0; may be said again.")
 ]
 
 

@@ -94,10 +94,20 @@ def close(figure: Figure, drawn: Sequence[tuple[Any, Lines]], across: str, up: s
         handles, labels = axes.get_legend_handles_labels()
         below.update(zip(labels, handles, strict=True))
     if len(drawn) > 1:
-        figure.legend(
-            list(below.values()), list(below), loc="outside lower center", ncols=min(len(below), 5), frameon=False,
+        legend_below(figure, below)
+
+
+def legend_below(figure: Figure, lines: dict[str, Any]) -> None:
+    """A legend of as many columns as fit in the figure's width."""
+    for columns in range(min(len(lines), 5), 0, -1):
+        legend = figure.legend(
+            list(lines.values()), list(lines), loc="outside lower center", ncols=columns, frameon=False,
             handlelength=3.2,
         )  # fmt: skip
+        figure.draw_without_rendering()
+        if columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
+            return
+        legend.remove()
 
 
 def numbered(drawn: Sequence[tuple[Any, Lines]]) -> Iterator[tuple[Any, int, str, list[dict[str, Any]]]]:

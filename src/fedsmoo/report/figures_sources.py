@@ -102,18 +102,19 @@ def model(path: Path, value: dict[str, Any], name: str, found: dict[str, Any]) -
 
 
 def drawable(sources: Sources, where: Sequence[str] = ()) -> dict[str, Any]:
-    """Everything a figure may need, of the runs whose settings are as ``where`` says (``setting=value``)."""
+    """Everything a figure may need, of the runs with all of ``where`` (``setting=value`` or ``setting!=value``)."""
     data = gather(sources.folders)
     runs = [*data["runs"], *sources.runs]
     for condition in where:
         key, equals, wanted = (word.strip() for word in condition.partition("="))
         if not equals:
-            raise FedsmooError(f"--where {condition}: say setting=value, such as seed=0")
+            raise FedsmooError(f"--where {condition}: say setting=value, such as seed=0, or setting!=value")
+        other, key = key.endswith("!"), key.removesuffix("!").strip()
         settings = {k for run in runs for k in run["config"]}
         if key not in settings:
             raise unknown("setting", key, sorted(settings))
         values = {run["config"].get(key, "") for run in runs}
-        runs = [run for run in runs if run["config"].get(key) == wanted]
+        runs = [run for run in runs if (run["config"].get(key) == wanted) != other]
         if not runs:
             raise FedsmooError(f"--where {condition}: no run has that; there is {', '.join(sorted(values))}")
     return {**data, "runs": add_groups(runs)}

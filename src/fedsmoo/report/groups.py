@@ -40,7 +40,7 @@ def add_groups(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         common = frozenset.intersection(*others)
         own = sorted(f"{k.removeprefix('algorithm.')}={v}" for k, v in key - common)
         label = run["method"]
-        if len(others) > 1:
-            label += f" ({', '.join(own[:4]) or 'defaults'})"
+        if len(others) > 1 and own:  # the one without settings of its own keeps the plain name, in every task
+            label += f" ({', '.join(own[:4])})"
         out.append({**run, "task": task, "group": label, "seed": run["config"].get("seed", "0")})
     return out
