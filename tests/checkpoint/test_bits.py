@@ -16,7 +16,7 @@ from fedsmoo.data.check import from_arrays
 from fedsmoo.engines import batched, memory
 from fedsmoo.engines.table import ClientTable
 from fedsmoo.experiment.checkpoint import Checkpoints, Mark, newest
-from fedsmoo.experiment.conduct import Run
+from fedsmoo.experiment.conduct import Run, other_machine
 from fedsmoo.experiment.config import Config
 from fedsmoo.experiment.loop import Simulation
 from fedsmoo.experiment.resolve import assemble
@@ -149,3 +149,11 @@ def test_restored_vectors_start_where_fresh_ones_do(tmp_path: Path) -> None:
         assert saved is not None
         restored = [v for _, v in saved.server().items()] + [row["mu"] for _, row in saved.rows()]
         assert [v.data_ptr() % 64 for v in restored] == [torch.rand(size).data_ptr() % 64] * len(restored)
+
+
+def test_another_number_of_ranks_is_said_where_bits_depend_on_it() -> None:
+    old = {"engine": "batched", "ranks": 2, "device": "cpu", "threads": 1, "versions": {"torch": "2"}}
+    new = {**old, "ranks": 1}
+    said = other_machine(old, {**new, "config": {"exact": False}})
+    assert said == ["ranks was 2, is 1: what follows may differ in the last bits"]
+    assert other_machine(old, {**new, "config": {"exact": True}}) == []

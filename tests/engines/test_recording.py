@@ -14,6 +14,9 @@ from fedsmoo.engines.graph import GraphSteps
 from fedsmoo.engines.oracles import OpaqueOracle, hand_oracle
 from fedsmoo.engines.steps import eager_steps
 from fedsmoo.engines.task import Batch, Task
+from fedsmoo.experiment.config import Config
+from fedsmoo.experiment.pack import Pack, assemble_pack
+from fedsmoo.experiment.resolve import assemble
 
 from .small import largest_gap, simulation, trace
 
@@ -104,3 +107,30 @@ def test_many_methods_compile_in_one_process(traced):
             made = run(method, recorded=True, compile=True)
             made.advance()
             assert made.engine.steps.compile, method
+
+
+@pytest.mark.parametrize("groups", [1, 2, 3])
+def test_groups_of_several_runs_with_numbers_of_their_own(groups):
+    """Two runs of three clients that differ in r, weight decay and learning rate: a group may hold parts of both."""
+    base = {"dataset": "digits", "model": "softmax", "clients": 9, "cohort": 3, "rounds": 2, "local_steps": 2}
+    base |= {"batch_size": 8, "algorithm": "fedsmoo", "engine": "batched", "device": "cpu", "eval_every": 10}
+    configs = [
+        Config(**base, seed=i, lr=0.1 * (i + 1), weight_decay=0.01 * i, algorithm_options={"r": 0.1 * (i + 1)})
+        for i in range(2)
+    ]
+    alone = [assemble(c) for c in configs]
+    for run in alone:
+        run.engine.oracle = Rounded(run.setup.task)
+        run.engine.steps = partial(eager_steps, run.engine.oracle)
+        run.run()
+    runs = assemble_pack(configs)
+    runs[0].engine.oracle = Rounded(runs[0].setup.task)
+    runs[0].engine.steps = steps = GraphSteps(runs[0].engine.oracle, compile=False, groups=groups)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        Pack(runs).run()
+    (recording,) = steps.recordings.values()
+    assert len(recording.groups) == groups
+    for one, packed in zip(alone, runs, strict=True):
+        for name, v in one.server.items():
+            torch.testing.assert_close(getattr(packed.server, name), v, rtol=1e-4, atol=1e-6)

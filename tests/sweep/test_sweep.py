@@ -217,6 +217,25 @@ def test_a_run_that_another_took_over_ends_without_writing(pack: int, at: int, t
     others[0].release()
 
 
+@pytest.mark.parametrize("at", [2, 3])
+def test_a_single_run_that_another_took_over_says_so_and_writes_nothing_more(at: int, tmp_path: Path) -> None:
+    config = Config(model="softmax", rounds=3, local_steps=1, clients=6, cohort=2, engine="batched", device="cpu")
+    run = Run.begin(config, tmp_path / "run")
+    run.claim = claim(tmp_path / "run")
+    others: list[Claim] = []
+
+    def watch(record: Record) -> None:
+        if record.round == at - 1:
+            others.append(taken_over(tmp_path / "run"))
+
+    with pytest.raises(FedsmooError, match="run: another process took this run over"):
+        run.go(watch, every=0)
+    assert [r.round for r in read_run(tmp_path / "run")[1]] == list(range(1, at))
+    assert not (tmp_path / "run" / "checkpoint").exists()
+    assert state(tmp_path / "run") == "begun"
+    others[0].release()
+
+
 def worker(file: Path, out: Path) -> subprocess.Popen[str]:
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SOURCE)}
     arguments = [sys.executable, "-m", "fedsmoo", "sweep", str(file), "--out", str(out)]

@@ -159,10 +159,9 @@ def train_together(label: str, seeded: dict[Path, Config]) -> None:
 
     rounds = next(iter(seeded.values())).rounds
     with ExitStack() as held, polite() as asked, progress(f"{label} x {len(seeded)}", rounds) as show:
-        for folder in seeded:
-            held.enter_context(claimed(folder))
+        claims = {folder: held.enter_context(claimed(folder)) for folder in seeded}
         orders = Orders(pack=len(seeded), watch=lambda config, record: show(record), failed=failed, stop=asked)
-        carry_out(seeded, orders)
+        carry_out(seeded, orders, claims)
     if any(state(folder) != "finished" for folder in seeded):
         sys.stderr.write(f"everything is saved; go on with: {AGAIN}\n")
         raise typer.Exit(130)

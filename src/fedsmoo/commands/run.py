@@ -80,7 +80,7 @@ def train(
         raise typer.Exit
     check_names(track)
     run = begin(config, folder)
-    with claimed(run.folder.path):
+    with claimed(run.folder.path) as run.claim:
         return run.folder.path, *carry_on(run, track, every, again)
 
 
@@ -94,8 +94,10 @@ def reopen(
     """Go on with the run in a folder."""
     check_names(track)
     read_config(folder)  # refuses a folder without a run before a claim is laid on it
-    with claimed(folder):
-        return carry_on(Run.reopen(folder, device), track, every, again)
+    with claimed(folder) as claim:
+        run = Run.reopen(folder, device)
+        run.claim = claim
+        return carry_on(run, track, every, again)
 
 
 def memory_note(simulation: Simulation) -> list[str]:

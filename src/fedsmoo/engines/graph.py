@@ -20,6 +20,7 @@ from torch import Tensor
 from fedsmoo.core import Vectors
 from fedsmoo.engines.capture import captured
 from fedsmoo.engines.oracles import OpaqueOracle, Oracle, products
+from fedsmoo.engines.stack import of_clients
 from fedsmoo.engines.steps import DevicePlan, Stage, eager_steps, one_step
 from fedsmoo.engines.task import Batch
 
@@ -28,12 +29,14 @@ INLINE: dict[str, Any] = {"realize_reads_threshold": 32, "realize_opcount_thresh
 HEAD_START = 4  # steps queued before the host turns to other work
 GROUPS = 2  # of clients, each on its own stream: one's update moves bytes while another's gradient computes
 
-_serving: ContextVar[OpaqueOracle] = ContextVar("serving")
+_serving: ContextVar[OpaqueOracle | None] = ContextVar("serving")  # whose gradients the step at hand takes
 
 
 @torch.library.custom_op("fedsmoo::gradient", mutates_args=())
 def _gradient(working: Tensor, fine: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    return _serving.get().launch(working, fine, Batch(x, y, weight))
+    oracle = _serving.get()
+    assert oracle is not None
+    return oracle.launch(working, fine, Batch(x, y, weight))
 
 
 @_gradient.register_fake
@@ -167,7 +170,10 @@ class Group:
         self.total = w.new_zeros(room)
         self.k = torch.zeros(1, dtype=torch.int64, device=w.device)
         self.batch, self.active = self._picked()
-        self.stage = Stage(stage.algorithm, stage.rule, self.rows.down, self.lr, stage.tag)
+        algorithm, rule = stage.algorithm, stage.rule
+        if len(stage.tag) > 1:  # of several runs, whose numbers may differ
+            algorithm, rule = of_clients(algorithm, part), of_clients(rule, part)
+        self.stage = Stage(algorithm, rule, self.rows.down, self.lr, stage.tag)
         self.stream = torch.cuda.Stream(w.device) if w.device.type == "cuda" else None
         self.step: Callable[[], None]  # made by prepare()
 
@@ -244,10 +250,11 @@ class Group:
             load, body = (torch.compile(f, fullgraph=True, dynamic=False, options=INLINE) for f in (load, body))
 
         def step() -> None:
-            token = None if self.opaque is None else _serving.set(self.opaque)
-            load()
-            body()
-            if token is not None:
+            token = _serving.set(self.opaque)
+            try:
+                load()
+                body()
+            finally:
                 _serving.reset(token)
 
         self.step = step if not capture or self.stream is None else captured(step, self.stream, fill)

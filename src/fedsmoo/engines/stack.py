@@ -42,6 +42,18 @@ def _stack(things: list[T], counts: Sequence[int], like: Tensor) -> T:
     return dataclasses.replace(first, **changes)  # type: ignore[type-var]
 
 
+def of_clients(thing: T, part: slice) -> T:
+    """A stacked method or rule for some of its clients, with numbers in memory of their own."""
+    changes: dict[str, Any] = {}
+    for field in dataclasses.fields(thing):  # type: ignore[arg-type]
+        value = getattr(thing, field.name)
+        if isinstance(value, Algorithm):
+            changes[field.name] = of_clients(value, part)
+        elif isinstance(value, Tensor):
+            changes[field.name] = value[part].clone()
+    return dataclasses.replace(thing, **changes) if changes else thing  # type: ignore[type-var]
+
+
 def stackable(things: Sequence[Any]) -> bool:
     """Whether methods (or rules) differ in plain numbers only."""
     try:

@@ -81,7 +81,7 @@ def claim(folder: Path) -> Claim | None:
 
 
 @contextmanager
-def claimed(folder: Path) -> Iterator[None]:
+def claimed(folder: Path) -> Iterator[Claim]:
     """Alone at work on a run, or a line that says who is."""
     held = claim(folder)
     if held is None:
@@ -89,7 +89,7 @@ def claimed(folder: Path) -> Iterator[None]:
             f"another process is at work on {folder}: wait for it, or stop it first; nothing was changed"
         )
     try:
-        yield
+        yield held
     finally:
         held.release()
 

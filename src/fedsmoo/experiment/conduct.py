@@ -19,6 +19,7 @@ from fedsmoo.engines.auto import ENGINES
 from fedsmoo.engines.batched import Batched
 from fedsmoo.engines.memory import clients_that_fit
 from fedsmoo.experiment.checkpoint import Checkpoints, DiskError, Mark, Saved, newest, reason, write_durably
+from fedsmoo.experiment.claim import Claim
 from fedsmoo.experiment.config import Config
 from fedsmoo.experiment.contents import contents
 from fedsmoo.experiment.identity import config_of, differences, identity
@@ -54,6 +55,7 @@ def never() -> bool:
 
 
 SHARE = 0.04  # of the time may go into saving
+TAKEN = "another process took this run over while this one was silent; it ends here"
 
 
 @dataclass
@@ -88,6 +90,7 @@ class Run:
     folder: RunFolder
     checkpoints: Checkpoints
     notes: list[str] = field(default_factory=list)  # what a person should know about how it was reopened
+    claim: Claim | None = None  # none: the caller sees to it that nobody else is at work
 
     @classmethod
     def begin(cls, config: Config, path: Path, simulation: Simulation | None = None) -> Run:
@@ -117,6 +120,10 @@ class Run:
             run.checkpoints.adopt(old.saved)
         return run
 
+    def lost(self) -> bool:
+        """Whether another process took the run over: from then on, nothing is written here."""
+        return self.claim is not None and not self.claim.ours()
+
     def save(self, pace: Pace | None = None) -> None:
         """A checkpoint of the run as it is, unless there is one already."""
         number = len(self.simulation.history)
@@ -139,6 +146,8 @@ class Run:
         pace = Pace(every, share=SHARE / company)
 
         def step(record: Record) -> bool:
+            if self.lost():
+                return False
             self.folder.record(record)
             watch(record)
             last = record.round == self.config.rounds
@@ -155,7 +164,7 @@ class Run:
     def finish(self, keep: bool = True, **facts: Any) -> dict[str, Any] | None:
         """The model and the summary, if the last round is done; ``keep`` keeps a checkpoint of it, with all clients."""
         simulation = self.simulation
-        if len(simulation.history) < self.config.rounds:
+        if len(simulation.history) < self.config.rounds or self.lost():
             return None
         if keep:
             self.save()
@@ -178,11 +187,14 @@ class Run:
         try:
             result = self.simulation.run(self.after(watch, stop, every))
         except FedsmooError:
-            if self.simulation.history:  # the last model that was sound is worth keeping
+            if self.simulation.history and not self.lost():  # the last model that was sound is worth keeping
                 with suppress(DiskError):  # but what went wrong first is what a person has to know
                     self.folder.keep_model(self.simulation, self.config)
             raise
-        return result, self.finish(keep and every != 0)
+        summary = self.finish(keep and every != 0)
+        if summary is None and self.lost():
+            raise FedsmooError(f"{self.folder.path}: {TAKEN}")
+        return result, summary
 
 
 @dataclass(frozen=True)
@@ -252,7 +264,7 @@ def keep_division(simulation: Simulation, path: Path) -> None:
 def about(config: Config, simulation: Simulation) -> dict[str, Any]:
     """What a checkpoint says of its run: the settings, the task, and what decides the last bit of its numbers."""
     facts = provenance(simulation)
-    kept = {k: facts[k] for k in ("engine", "device", "threads", "versions")}
+    kept = {k: facts[k] for k in ("engine", "ranks", "device", "threads", "versions")}
     return {
         "config": config.to_dict(),
         "task": task_hash(simulation),
@@ -334,7 +346,8 @@ def same_threads(path: Path) -> None:
 def other_machine(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """A line for each difference that may change the last bits of what follows."""
     lines = []
-    for key in ("engine", "device", "threads"):
+    keys = ("engine", "device", "threads") if new["config"]["exact"] else ("engine", "ranks", "device", "threads")
+    for key in keys:
         if key in old and old[key] != new[key]:
             lines.append(f"{key} was {old[key]}, is {new[key]}: what follows may differ in the last bits")
     torches = [d.get("versions", {}).get("torch") for d in (old, new)]

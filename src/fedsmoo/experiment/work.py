@@ -18,7 +18,7 @@ from fedsmoo.engines.batched import Batched
 from fedsmoo.engines.memory import release
 from fedsmoo.experiment.checkpoint import DiskError
 from fedsmoo.experiment.claim import Claim, claim
-from fedsmoo.experiment.conduct import Run
+from fedsmoo.experiment.conduct import TAKEN, Run
 from fedsmoo.experiment.config import Config
 from fedsmoo.experiment.loop import Record, Simulation
 from fedsmoo.experiment.pack import Pack, assemble_pack, packable
@@ -138,10 +138,10 @@ def carry_out(batch: dict[Path, Config], orders: Orders, claims: Mapping[Path, C
         if state(path) == "finished" or orders.stop() or lost(path, claims):
             continue
         try:
-            run = open_run(path, config)
+            run = open_run(path, config, claims)
             orders.begun(config, len(run.simulation.history))
-            run.simulation.run(after(run, orders, claims))
-            conclude(run, orders, claims)
+            run.simulation.run(run.after(partial(orders.watch, config), orders.stop, orders.every))
+            conclude(run, orders)
         except (FedsmooError, torch.OutOfMemoryError) as e:
             if lost(path, claims):
                 continue
@@ -164,32 +164,20 @@ def give_up(path: Path, why: str) -> None:
         raise DiskError(f"{why}; nor can a note of it be written into {path}: {e.strerror}") from e
 
 
-def open_run(path: Path, config: Config, simulation: Simulation | None = None) -> Run:
+def open_run(path: Path, config: Config, claims: Mapping[Path, Claim], simulation: Simulation | None = None) -> Run:
     """A run at its start, or where it was stopped; one that failed before it had a config begins again."""
     if (path / CONFIG).is_file():
-        return Run.reopen(path, config.device, simulation)
-    run = Run.begin(config, path, simulation)
-    (path / FAILED).unlink(missing_ok=True)
+        run = Run.reopen(path, config.device, simulation)
+    else:
+        run = Run.begin(config, path, simulation)
+        (path / FAILED).unlink(missing_ok=True)
+    run.claim = claims.get(path)
     return run
 
 
 def lost(path: Path, claims: Mapping[Path, Claim]) -> bool:
     """Whether another process took a run over that this one had claimed."""
     return path in claims and not claims[path].ours()
-
-
-def after(run: Run, orders: Orders, claims: Mapping[Path, Claim], company: int = 1) -> Callable[[Record], bool]:
-    """What to do after every round of a run; nothing is written, and the run ends, once it is another process's."""
-    path = run.folder.path
-    step = run.after(partial(orders.watch, run.config), orders.stop, orders.every, company)
-
-    def guarded(record: Record) -> bool:
-        if lost(path, claims):
-            orders.note(f"{path.name}: another process took this run over while this one was silent; it ends here")
-            return False
-        return step(record)
-
-    return guarded
 
 
 def together(batch: dict[Path, Config], orders: Orders, claims: Mapping[Path, Claim]) -> bool:
@@ -199,9 +187,9 @@ def together(batch: dict[Path, Config], orders: Orders, claims: Mapping[Path, Cl
         return False
     runs = []
     for (path, config), simulation in zip(batch.items(), simulations, strict=True):
-        runs.append(open_run(path, config, simulation))
+        runs.append(open_run(path, config, claims, simulation))
         orders.begun(config, len(simulation.history))
-    callbacks = [after(r, orders, claims, len(runs)) for r in runs]
+    callbacks = [r.after(partial(orders.watch, r.config), orders.stop, orders.every, len(runs)) for r in runs]
     try:
         Pack([r.simulation for r in runs]).run(callbacks)
     except MISFITS as e:
@@ -209,13 +197,14 @@ def together(batch: dict[Path, Config], orders: Orders, claims: Mapping[Path, Cl
             raise
         raise FedsmooError(f"{type(e).__name__}: {first_line(e)}") from e
     for run in runs:
-        conclude(run, orders, claims, packed=len(runs))
+        conclude(run, orders, packed=len(runs))
     return True
 
 
-def conclude(run: Run, orders: Orders, claims: Mapping[Path, Claim], packed: int = 1) -> None:
+def conclude(run: Run, orders: Orders, packed: int = 1) -> None:
     """The results of a run, if its last round is done and it is ours."""
-    path = run.folder.path
-    summary = None if lost(path, claims) else run.finish(orders.keep, packed=packed)
+    summary = run.finish(orders.keep, packed=packed)
     if summary is not None:
-        orders.finished(run.config, path, summary)
+        orders.finished(run.config, run.folder.path, summary)
+    elif run.lost():
+        orders.note(f"{run.folder.path.name}: {TAKEN}")
