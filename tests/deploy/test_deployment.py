@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 
 import pytest
@@ -71,6 +72,11 @@ def everybody(p: Programs, name: str) -> bool:
     return bool(rounds) and rounds[-1]["accepted"] == [0, 1, 2]
 
 
+def kill(process: subprocess.Popen) -> None:
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
 def finish(p: Programs, name: str, process) -> None:
     """Stop the run by its number, as a user does."""
     run_id = next(word for line in p.log(name).splitlines() if "run" in line.lower() for word in line.split()
@@ -102,31 +108,18 @@ def test_strangers_are_refused(programs):
     assert "305" in p.log("unregistered") or "not registered" in p.log("unregistered").lower()
 
 
-def test_a_node_that_is_killed_comes_back_to_the_same_bits(programs):
+def test_nodes_that_are_killed_or_stopped_come_back_to_the_same_bits(programs):
     p = programs
-    process = begin(p, "killed", "fedsmoo")
-    p.processes["node-2"].send_signal(signal.SIGKILL)
-    p.processes["node-2"].wait()
-    wait_for(lambda: [0, 1] in [r["accepted"] for r in told(p, "killed")], PATIENCE, "a round without the node")
-    until = time.monotonic() + PATIENCE  # its key is refused until the server has noticed that it is gone
-    while not everybody(p, "killed"):
-        assert time.monotonic() < until, p.log("node-2")[-2000:]
-        if p.processes["node-2"].poll() is not None:
-            p.node(2)
-        time.sleep(1)
-    finish(p, "killed", process)
-    assert any(r["refused"].get("2", "").startswith(("missing", "error")) for r in told(p, "killed"))
-    check(p, "killed", "fedsmoo")
-
-
-def test_a_node_that_is_stopped_too(programs):
-    p = programs
-    if p.processes["node-2"].poll() is not None:
-        p.node(2)
-    process = begin(p, "stopped", "scaffold")
-    end(p.processes["node-2"])
-    wait_for(lambda: [0, 1] in [r["accepted"] for r in told(p, "stopped")], PATIENCE, "a round without the node")
-    p.node(2)
-    wait_for(lambda: everybody(p, "stopped"), PATIENCE, "the node's return")
-    finish(p, "stopped", process)
-    check(p, "stopped", "scaffold")
+    process = begin(p, "run", "fedsmoo")
+    for node, others, leave in ((2, [0, 1], kill), (1, [0, 2], end)):
+        leave(p.processes[f"node-{node}"])
+        wait_for(lambda o=others: o in [r["accepted"] for r in told(p, "run")], PATIENCE, "a round without the node")
+        until = time.monotonic() + PATIENCE  # a killed node's key is refused until the server has noticed its end
+        while not everybody(p, "run"):
+            assert time.monotonic() < until, p.log(f"node-{node}")[-2000:]
+            if p.processes[f"node-{node}"].poll() is not None:
+                p.node(node)
+            time.sleep(1)
+    finish(p, "run", process)
+    assert any(r["refused"].get("2", "").startswith(("missing", "error")) for r in told(p, "run"))
+    check(p, "run", "fedsmoo")
