@@ -39,14 +39,17 @@ def test_an_edited_method_file_does_not_take_over_an_old_run(tmp_path):
     Run.begin(config, tmp_path / "done").go()
     seen: list[int] = []
     Run.begin(config, tmp_path / "cut").go(watch=lambda r: seen.append(r.round), stop=lambda: len(seen) == 2)
+    Run.begin(config, tmp_path / "unsaved")  # killed before its first checkpoint
     written(method, "edited since")
     assert identity(config) != began
     result = from_folder(tmp_path / "done")
     assert result.identity == describe(tmp_path / "done")["identity"] == began
     (tmp_path / "result.json").write_text(to_json(result))
     assert from_json(tmp_path / "result.json").identity == began
-    with pytest.raises(FedsmooError, match=r"other settings \(algorithm_content was"):
-        Run.reopen(tmp_path / "cut")
+    for name in ("cut", "unsaved"):
+        with pytest.raises(FedsmooError, match=r"other settings \(algorithm_content was"):
+            Run.reopen(tmp_path / name)
     written(method, "as it is")
-    Run.reopen(tmp_path / "cut").go()
-    assert from_folder(tmp_path / "cut").curve["test_accuracy"] == result.curve["test_accuracy"]
+    for name in ("cut", "unsaved"):
+        Run.reopen(tmp_path / name).go()
+        assert from_folder(tmp_path / name).curve["test_accuracy"] == result.curve["test_accuracy"]

@@ -227,8 +227,8 @@ def stopped(path: Path, device: str | None = None, simulation: Simulation | None
     if not metrics.startswith(lines):
         notes.append(f"{path / METRICS} was cut or changed: its rounds are taken from the checkpoint's copy")
     pins = saved.about if saved else read_json(path / STARTED)
-    held = saved.about.get("contents") if saved else None
-    if saved is not None and identity(old := config_of(saved.about["config"]), held) != identity(config):
+    held, old = pins.get("contents"), config_of(saved.about["config"]) if saved else config
+    if identity(old, held) != identity(config):
         changed = "; ".join(differences(old, config, held=held))
         raise FedsmooError(
             f"{path} was started with other settings ({changed}): put config.toml back, or start a new run; "
