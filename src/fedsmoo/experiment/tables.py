@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -35,6 +37,7 @@ class Grid:
             runs = self.runs.setdefault((cell.method, cell.column), [])
             if cell.identity in found:
                 runs.append(found[cell.identity])
+        self.most = max(map(len, self.runs.values()), default=0)  # seeds of the cell that has most
 
     def __getitem__(self, key: tuple[str, str]) -> list[Measured]:
         return self.runs.get(key, [])
@@ -47,12 +50,66 @@ class Grid:
         devices = sorted({str(r.facts.get("device", "?")) for r in runs})
         torches = sorted({str(r.facts.get("versions", {}).get("torch", "?")) for r in runs})
         commits = sorted({str(r.facts["commit"])[:10] for r in runs if r.facts.get("commit")})
-        seeds = sorted({r.config.seed for r in runs})
         precisions = sorted({r.config.precision for r in runs if r.facts.get("device_type") != "cpu"})
         made = f"Measured on {', '.join(devices)} with torch {', '.join(torches)}"
         made += f", products in {', '.join(precisions)}" if precisions else ""
         made += f", commit {', '.join(commits)}" if commits else ""
-        return [*self.notes, f"{made}; {'seeds' if len(seeds) > 1 else 'seed'} {', '.join(map(str, seeds))}."]
+        return [*self.notes, f"{made}; {self.seeds()}."]
+
+    def seeds(self) -> str:
+        """The seeds of most cells, then those of every row, or cell of a row, that has others."""
+        has = {key: tuple(sorted({r.config.seed for r in runs})) for key, runs in self.runs.items() if runs}
+        usual = Counter(has.values()).most_common(1)[0][0]
+        words = [named(usual)]
+        for method in self.methods:
+            mine = {column: has[method, column] for column in self.columns if (method, column) in has}
+            if len(set(mine.values())) == 1:
+                words += [f"{method} {named(seeds)}" for seeds in set(mine.values()) if seeds != usual]
+            else:
+                words += [f"{method} ({column}) {named(seeds)}" for column, seeds in mine.items() if seeds != usual]
+        return "; ".join(words)
+
+    def spread(self, values: Sequence[float], digits: int = 2) -> str:
+        """Mean, and the standard deviation over seeds where there are several; blank without values.
+
+        One seed has no deviation; several, but fewer than another cell of the table has, are counted in brackets.
+        """
+        if not values:
+            return ""
+        mean = f"{statistics.fmean(values):.{digits}f}"
+        if len(values) == 1:
+            return mean
+        fewer = f" ({len(values)} seeds)" if len(values) < self.most else ""
+        return f"{mean} ± {statistics.stdev(values):.{digits}f}{fewer}"
+
+    def rounds_to(self, key: tuple[str, str], target: float) -> str:
+        """The mean round over seeds; a dash where no seed got there, a share where only some did.
+
+        Fewer seeds than another cell of the table has are counted in brackets.
+        """
+        runs = self[key]
+        if not runs:
+            return ""
+        found = hits(runs, target)
+        mean = f"{statistics.fmean(h.round for h in found):.0f}" if found else "-"
+        partly = f"{len(found)}/" if 0 < len(found) < len(runs) else ""
+        fewer = "" if len(runs) == self.most else " seed" if len(runs) == 1 else " seeds"
+        return f"{mean} ({partly}{len(runs)}{fewer})" if partly or fewer else mean
+
+
+def named(seeds: Sequence[int]) -> str:
+    """Seeds in words.
+
+    >>> named((0,)), named((0, 2))
+    ('seed 0', 'seeds 0, 2')
+    """
+    return f"{'seeds' if len(seeds) > 1 else 'seed'} {', '.join(map(str, seeds))}"
+
+
+def noted(tables: Sequence[Table], notes: list[str]) -> list[Table]:
+    """Tables of which the last carries the notes of all."""
+    *others, end = tables
+    return [*others, dataclasses.replace(end, notes=notes)]
 
 
 def last(run: Measured) -> float:
@@ -86,14 +143,6 @@ def best(run: Measured) -> float:
     return 100 * max(run.accuracies)
 
 
-def spread(values: Sequence[float], digits: int = 2) -> str:
-    """Mean, and the standard deviation over seeds where there are several; blank without values."""
-    if not values:
-        return ""
-    mean = f"{statistics.fmean(values):.{digits}f}"
-    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.{digits}f}"
-
-
 def signed(ours: Sequence[float], paper: float | None, digits: int = 2) -> str:
     """Ours less the paper's."""
     return "" if not ours or paper is None else f"{statistics.fmean(ours) - paper:+.{digits}f}"
@@ -123,11 +172,11 @@ def accuracy(grid: Grid, title: str, compact: bool = False) -> list[Table]:
             runs, (paper, width) = grid[method, column], paper_accuracy(column, method)
             top = [best(r) for r in runs]
             printed = "" if paper is None else f"{paper:.2f} ± {width:.2f}"
-            ours = [spread([last(r) for r in runs]), spread([last_ten(r) for r in runs]), spread(top)]
+            ours = [grid.spread([last(r) for r in runs]), grid.spread([last_ten(r) for r in runs]), grid.spread(top)]
             rows.append([method, *ours, printed, signed(top, paper)])
         shown = [r for m in grid.methods for r in grid[m, column]]
         out.append(Table(f"{title}: {column}", ["method", *measures(shown)], rows))
-    return [*out[:-1], Table(out[-1].title, out[-1].header, out[-1].rows, grid.footnotes())]
+    return noted(out, grid.footnotes())
 
 
 def _compact(grid: Grid, title: str) -> Table:
@@ -138,7 +187,7 @@ def _compact(grid: Grid, title: str) -> Table:
         for column in grid.columns:
             ours = [best(r) for r in grid[method, column]]
             difference = signed(ours, paper_accuracy(column, method)[0])
-            cells.append(f"{spread(ours)} ({difference})" if difference else spread(ours))
+            cells.append(f"{grid.spread(ours)} ({difference})" if difference else grid.spread(ours))
         rows.append([method, *cells])
     how = "Best round on the test part, as the paper reports; in brackets the difference from the paper's, in points."
     return Table(title, ["method", *grid.columns], rows, [how, *grid.footnotes()])
@@ -146,17 +195,6 @@ def _compact(grid: Grid, title: str) -> Table:
 
 def hits(runs: Sequence[Measured], target: float) -> list[Reached]:
     return [hit for r in runs if (hit := reached(r.history, target)) is not None]
-
-
-def rounds_cell(runs: Sequence[Measured], target: float) -> str:
-    """The mean round over seeds; a dash where no seed got there, a share where only some did."""
-    if not runs:
-        return ""
-    found = hits(runs, target)
-    if not found:
-        return "-"
-    partly = "" if len(found) == len(runs) else f" ({len(found)}/{len(runs)})"
-    return f"{statistics.fmean(h.round for h in found):.0f}{partly}"
 
 
 def rounds(grid: Grid, title: str) -> list[Table]:
@@ -172,11 +210,11 @@ def rounds(grid: Grid, title: str) -> list[Table]:
             cells = []
             for k, goal in goals:
                 printed = block[method][k] if method in block else None
-                cells += [rounds_cell(grid[method, column], goal / 100), number(printed)]
+                cells += [grid.rounds_to((method, column), goal / 100), number(printed)]
             rows.append([method, *cells])
         header = ["method", *(word for _, g in goals for word in (f"to {g}%", "paper"))]
         out.append(Table(f"{title}: {column}", header, rows))
-    return [*out[:-1], Table(out[-1].title, out[-1].header, out[-1].rows, grid.footnotes())]
+    return noted(out, grid.footnotes())
 
 
 def communication(grid: Grid, title: str) -> list[Table]:
@@ -193,7 +231,7 @@ def communication(grid: Grid, title: str) -> list[Table]:
     for m in grid.methods:
         relative = [f"{v[m] / v['FedAvg']:.2f}" if m in v and "FedAvg" in v else "" for v in (real, counted)]
         sizes = [human_bytes(v[m]) if m in v else "" for v in (real, full)]
-        rows.append([m, rounds_cell(grid[m, column], TARGET), *sizes, *relative, number(printed.get(m), ".2f")])
+        rows.append([m, grid.rounds_to((m, column), TARGET), *sizes, *relative, number(printed.get(m), ".2f")])
     header = ["method", "rounds", "bytes", "bytes, full model", "× FedAvg", "× FedAvg, paper's count", "paper"]
     note = "The paper counts FedCM and MoFedSAM as double both ways; they send one vector up and receive two."
     return [Table(title, header, rows, [note, *grid.footnotes()])]
@@ -214,7 +252,9 @@ def wallclock(grid: Grid, title: str) -> list[Table]:
         found = hits(runs, TARGET)
         total = f"{statistics.fmean(h.seconds for h in found):.1f}" if found else "-" if runs else ""
         paper_total = f"{paper * goal:.0f}" if paper and isinstance(goal, int) else "-"
-        rows.append([m, spread(train, 3), spread(evaluate, 3), number(paper, ".2f"), faster, total, paper_total])
+        rows.append(
+            [m, grid.spread(train, 3), grid.spread(evaluate, 3), number(paper, ".2f"), faster, total, paper_total]
+        )
     header = ["method", "s/round", "evaluation", "paper s/round", "paper / ours", "s to 74%", "paper s to 74%"]
     notes = [
         "Medians over rounds, training and evaluation apart. The paper timed an A100 and counted the scoring of 60,000 "
@@ -231,7 +271,7 @@ def ablation(grid: Grid, title: str) -> list[Table]:
     for name in grid.methods:
         runs = grid[name, column]
         marks = ["✓" if part in name else "" for part in ("dynamic", "sam", "correction")]
-        ours = [spread([measure(r) for r in runs]) for measure in (last, last_ten, best)]
+        ours = [grid.spread([measure(r) for r in runs]) for measure in (last, last_ten, best)]
         paper = printed.get(name)
         rows.append([name, *marks, *ours, number(paper, ".2f"), signed([best(r) for r in runs], paper)])
     parts = ["parts", "regulariser", "SAM", "correction"]
@@ -242,7 +282,10 @@ def ablation(grid: Grid, title: str) -> list[Table]:
 def sensitivity(grid: Grid, title: str) -> list[Table]:
     method = grid.methods[0]
     runs = {c: grid[method, c] for c in grid.columns}
-    rows = [[c, spread([last(r) for r in found]), spread([last_ten(r) for r in found])] for c, found in runs.items()]
+    rows = [
+        [c, grid.spread([last(r) for r in found]), grid.spread([last_ten(r) for r in found])]
+        for c, found in runs.items()
+    ]
     header = ["setting", "last round", mean_of_last([r for found in runs.values() for r in found])]
     return [Table(title, header, rows, grid.footnotes())]
 
@@ -269,7 +312,7 @@ def flatness(grid: Grid, title: str) -> list[Table]:
             wanted = f"{m} {c.rpartition('.dirichlet')[1].lstrip('.')}{c.rpartition('.dirichlet')[2]}"
             k = printed["columns"].index(wanted) if wanted in printed["columns"] else None
             digits = 3 if paper == "client_drift" else 1
-            cells += [spread(ours, digits), number(None if k is None else printed[paper][k])]
+            cells += [grid.spread(ours, digits), number(None if k is None else printed[paper][k])]
         rows.append([name, *cells])
     header = ["", *(word for m, c in pairs for word in (f"{m} {c.rpartition(' ')[2].partition('.')[2]}", "paper"))]
     few = any(len(r.curve["drift"]) < TEN for m, c in pairs for r in grid[m, c])
@@ -287,8 +330,8 @@ def curves(grid: Grid, title: str, smooth: Smooth, window: int) -> list[Table]:
         rows = []
         for m in grid.methods:
             smoothed = [smooth(100 * np.array(r.accuracies), window) for r in grid[m, column]]
-            cells = [spread([float(s[min(t, len(s)) - 1]) for s in smoothed]) for t in at]
+            cells = [grid.spread([float(s[min(t, len(s)) - 1]) for s in smoothed]) for t in at]
             rows.append([m, *cells])
         if at:
             out.append(Table(f"{title}: {column}", ["method", *(f"evaluation {t}" for t in at)], rows))
-    return out or [Table(title, ["method"], [[m] for m in grid.methods], grid.footnotes())]
+    return noted(out or [Table(title, ["method"], [[m] for m in grid.methods])], grid.footnotes())
