@@ -56,6 +56,19 @@ def test_prefetched_rows_are_never_stale() -> None:
     assert plain.take_changes() == stored.take_changes() == {0, 1, 2, 3, 4}
 
 
+def test_a_row_that_is_being_trained_is_not_fetched_ahead() -> None:
+    """Another write comes between, so that the row is read from the store and not from what was written last."""
+    table = StoredTable(("a",), torch.device("cpu"), rows_in_memory(("a",)))
+    first = Vectors(a=torch.zeros(3))
+    table.write([0, 1], Vectors(a=torch.tensor([[1.0] * 3, [2.0] * 3])))
+    table.read([0], first)
+    table.prefetch([0, 1])
+    table.reader.submit(lambda: None).result()  # what was fetched ahead has arrived before the row changes
+    table.write([0], Vectors(a=torch.full((1, 3), 10.0)))
+    table.write([5], Vectors(a=torch.full((1, 3), 50.0)))
+    assert table.read([0, 1, 5], first).a[:, 0].tolist() == [10.0, 2.0, 50.0]
+
+
 def test_a_loaded_row_replaces_a_fresh_one() -> None:
     table = StoredTable(("a",), torch.device("cpu"), rows_in_memory(("a",)))
     first = Vectors(a=torch.zeros(3))
