@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
+
+from fedsmoo.engines import distributed
+from fedsmoo.engines.ranks import Ranks
 
 from .cases import CASES, SMALL, outcome
 from .launch import HERE, environment
@@ -78,3 +82,15 @@ def test_all_ranks_hold_the_same_bits(ranks, case):
         assert all(torch.equal(a, b) for a, b in zip(vectors(first).values(), vectors(other).values(), strict=True))
         assert first["history"] == other["history"]
         assert first["engine"] == other["engine"]
+
+
+def test_ranks_on_gpus_ask_for_an_engine_that_can_be_asked_for(monkeypatch):
+    """Where nothing is timed there is nothing to agree on; the name of what a rank got is no engine to ask for."""
+    asked = []
+    setup = SimpleNamespace(task=SimpleNamespace(device=torch.device("cuda")))
+    monkeypatch.setattr(distributed, "launched", lambda: True)
+    monkeypatch.setattr(distributed, "join", lambda device: Ranks(1, 2, "nccl"))
+    monkeypatch.setattr(distributed, "make_engine", lambda name, *rest: asked.append(name))
+    monkeypatch.setattr(distributed, "Distributed", lambda setup, inner, ranks, exact: inner)
+    distributed.engine_for("auto", setup, None, 4, 8)
+    assert asked == ["auto"]

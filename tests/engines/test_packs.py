@@ -14,12 +14,13 @@ import torch
 from fedsmoo.algorithms import FedAvg
 from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.engines import batched, tiers
-from fedsmoo.engines.graph import GraphSteps
+from fedsmoo.engines.graph import GraphSteps, Recording
 from fedsmoo.engines.table import ClientTable
 from fedsmoo.experiment import pack as packs
 from fedsmoo.experiment.config import Config
 from fedsmoo.experiment.pack import Pack, assemble_pack, packable
 from fedsmoo.experiment.resolve import assemble
+from fedsmoo.models.base import FlatModel
 
 BASE = {
     "model": "softmax", "rounds": 4, "clients": 10, "cohort": 3, "local_steps": 2, "device": "cpu", "engine": "batched",
@@ -94,6 +95,51 @@ def test_the_others_go_on_recorded_when_a_run_leaves(different):
     assert steps.capture
     assert gap(alone[0], runs[0]) < 1e-12
     assert gap(alone[1], runs[1]) < 1e-12
+
+
+def test_models_that_hold_other_tensors_do_not_share_a_batch():
+    """Plain tensors in a module are no parameters: a batch would train every run with the first one's."""
+
+    class Projected(torch.nn.Module):
+        def __init__(self, seed: int) -> None:
+            super().__init__()
+            self.project = torch.randn(64, 8, generator=torch.Generator().manual_seed(seed))
+            self.last = torch.nn.Linear(8, 10)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.last(x.flatten(1) @ self.project)
+
+    config = Config(**BASE | {"engine": "vmap", "dtype": "float32"}, algorithm="fedavg")
+    Pack([assemble(config.replace(seed=s), model=FlatModel(Projected(3))) for s in range(2)])
+    with pytest.raises(FedsmooError, match=r"tensors in their models that are no parameters.*--pack 1"):
+        Pack([assemble(config.replace(seed=s), model=FlatModel(Projected(s))) for s in range(2)])
+
+
+def test_runs_in_one_batch_have_one_engine():
+    config = Config(**BASE, algorithm="fedavg")
+    runs = [assemble(config), assemble(config.replace(seed=1, engine="vmap"))]
+    assert [r.engine.name for r in Pack(runs).simulations] == ["batched", "batched"]
+
+
+def test_buffers_for_other_sizes_of_cohort_make_room(monkeypatch):
+    """Memory for 40 clients' buffers; no cohort has more than 16: nothing is trained in smaller parts for good."""
+    config = Config(**BASE | {"clients": 40, "cohort": 10, "rounds": 20}, sampling="bernoulli", algorithm="fedavg")
+    run = assemble(config)
+    run.engine.steps = steps = GraphSteps(run.engine.oracle, compile=False, capture=True)
+    begin, refused, forgotten = Recording.__init__, [], []
+
+    def limited(self, oracles, stage, me, plan, room, *rest):
+        if sum(len(r.rows.w) for r in steps.recordings.values()) + room > 40:
+            refused.append(room)
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        begin(self, oracles, stage, me, plan, room, *rest)
+
+    monkeypatch.setattr(Recording, "__init__", limited)
+    monkeypatch.setattr(type(run.engine.oracle), "forget", lambda self: forgotten.append(self), raising=False)
+    run.run()
+    assert refused
+    assert len(forgotten) == len(refused)
+    assert run.engine.chunk is None
 
 
 def test_memory_that_runs_out_while_rows_are_kept_does_not_apply_a_round_twice(monkeypatch):

@@ -29,11 +29,6 @@ class Plan:
         """How many local steps each client makes: ``[C]``."""
         return (self.count > 0).sum(0)
 
-    @property
-    def full(self) -> bool:
-        """Whether every client fills every batch of every step, so that no mask is needed."""
-        return bool((self.count == self.index.shape[2]).all())
-
     def select(self, clients: slice) -> Plan:
         """The plan of some of the clients, without the steps that only others make."""
         count = self.count[:, clients]

@@ -17,6 +17,7 @@ def captured(work: Callable[[], None], stream: torch.cuda.Stream, fill: Callable
             work()
     current.wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    # On this stream, which is on the right device; calls of other threads, which fetch rows meanwhile, are no matter.
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
         work()
     return graph.replay

@@ -67,7 +67,8 @@ def engine_for(
     ranks = join(setup.task.device)
     share = -(-cohort // ranks.world)
     inner = None
-    if name == "auto":  # rank 0 times the engines: ranks that chose differently would round differently from day to day
+    if name == "auto" and setup.task.device.type != "cuda":  # where there is a choice, rank 0 times the engines:
+        # ranks that chose differently would round differently from day to day
         inner = make_engine(name, setup, chunk, share, batch_size, table) if ranks.rank == 0 else None
         name = ranks.same(inner.name if inner is not None else None)
     return Distributed(setup, inner or make_engine(name, setup, chunk, share, batch_size, table), ranks, exact)

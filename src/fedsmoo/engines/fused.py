@@ -13,7 +13,7 @@ from fedsmoo.engines.capture import captured
 from fedsmoo.engines.oracles import OpaqueOracle
 from fedsmoo.engines.task import Batch, Draws, Task, cross_entropy
 from fedsmoo.kernels import available
-from fedsmoo.kernels.layout import fine_offset, stored_images
+from fedsmoo.kernels.layout import MOST_CLASSES, fine_offset, stored_images
 from fedsmoo.kernels.runtime import PRECISIONS
 from fedsmoo.models.live import LiveResNet
 
@@ -24,6 +24,8 @@ def fused_reason(task: Task) -> str:
     """Why the kernels cannot serve this task; empty if they can."""
     if not isinstance(task.model, LiveResNet):
         return "the model has none"
+    if task.data.classes > MOST_CLASSES:
+        return f"they know at most {MOST_CLASSES} classes"
     if task.loss is not cross_entropy:
         return "they know cross-entropy only"
     if str(task.dtype) != "torch.float32":
@@ -82,11 +84,16 @@ class FusedOracle(OpaqueOracle):
     def evaluate(self, w: Tensor) -> tuple[float, float]:
         if self.task.device.type != "cuda":
             return self.task.means(self.tally(w))
-        if self.judge is None:
-            self.judge = self._judge()
-        self.judge.w.copy_(w)
-        self.judge.replay()
-        return self.task.means(self.judge.result)
+        with torch.cuda.device(self.task.device):
+            if self.judge is None:
+                self.judge = self._judge()
+            self.judge.w.copy_(w)
+            self.judge.replay()
+            return self.task.means(self.judge.result)
+
+    def forget(self) -> None:
+        self.kernels.clear()
+        self.judge = None  # it captured their buffers
 
     def tally(self, w: Tensor) -> Tensor:
         """Correct answers and summed loss of one model on the test part."""

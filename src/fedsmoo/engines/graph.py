@@ -19,6 +19,7 @@ from torch import Tensor
 
 from fedsmoo.core import Vectors
 from fedsmoo.engines.capture import captured
+from fedsmoo.engines.memory import release
 from fedsmoo.engines.oracles import OpaqueOracle, Oracle, products
 from fedsmoo.engines.stack import of_clients
 from fedsmoo.engines.steps import DevicePlan, Stage, eager_steps, one_step
@@ -86,12 +87,19 @@ class GraphSteps:
 
     def _record(self, key: tuple[Any, ...], stage: Stage, me: Vectors, plan: DevicePlan, room: int) -> Recording | None:
         self.recordings.pop(key, None)
+        crowded = False
         while self.compile or self.capture:
+            if crowded:
+                release()
             try:
                 recording = Recording(self.oracles, stage, me, plan, room, key[-1], self.compile, self.capture)
             except torch.OutOfMemoryError:
+                crowded = bool(self.recordings)  # by buffers for other sizes of cohort
+                if not crowded:
+                    raise
                 self.recordings.clear()
-                raise
+                for oracle in self.oracles:
+                    oracle.forget()
             except Exception as e:
                 what = "compiled" if self.compile else "captured as a graph"
                 reason = (str(e).strip() or type(e).__name__).splitlines()[0]
@@ -187,7 +195,6 @@ class Group:
         if self.running is not None:
             self.running.zero_()
             self.running[:steps, :clients] = True if plan.running is None else plan.running[:, self.part]
-            self.weight[:, clients:].zero_()
         if isinstance(stage.lr, Tensor):
             self.lr[:clients].copy_(stage.lr[self.part])
         else:

@@ -18,6 +18,7 @@ MEMINFO = Path("/proc/meminfo")
 def available_bytes(device: torch.device) -> int:
     """Free memory of a device: the GPU's, or the machine's, with what the system can give back (caches of files)."""
     if device.type == "cuda":
+        torch.cuda.empty_cache()  # what earlier runs left in the allocator is free, too
         return torch.cuda.mem_get_info(device)[0]
     try:
         lines = MEMINFO.read_text().splitlines()

@@ -32,6 +32,9 @@ class Oracle:
         """The training samples ``index [..., B]`` in the form that this oracle takes."""
         return self.task.batch(index, weight, draws)
 
+    def forget(self) -> None:
+        """Let go of buffers that can be made again; whoever captured a use of them must let go of that as well."""
+
     def evaluate(self, w: Tensor) -> tuple[float, float]:
         """Accuracy and loss of one model on the test part."""
         with products(self.task):
@@ -66,13 +69,14 @@ class OpaqueOracle(Oracle, ABC):
 
 @contextmanager
 def products(task: Task) -> Iterator[None]:
-    """Matrix products in the task's precision on a GPU, for as long as this lasts."""
+    """Matrix products in the task's precision on its GPU, for as long as this lasts."""
     if task.device.type != "cuda":
         yield
         return
     matmul = torch.backends.cuda.matmul
     before = matmul.allow_tf32
     with ExitStack() as stack:
+        stack.enter_context(torch.cuda.device(task.device))  # kernels and graphs are launched on the current one
         stack.enter_context(torch.backends.cudnn.flags(enabled=True, allow_tf32=task.precision != "fp32"))
         if task.precision == "bf16":
             stack.enter_context(torch.autocast("cuda", torch.bfloat16))

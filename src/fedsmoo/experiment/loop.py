@@ -171,7 +171,6 @@ class Simulation:
 
     def prepare(self) -> Work:
         """What the next round asks of an engine: who is sent what, on which batches."""
-        self._refuse_frozen_of_others()
         number, t = len(self.history), self.training
         clients, plan = self._drafts.pop(number) if number in self._drafts else self.draft(number)
         sizes = np.array([len(self.indices[i]) if t.weighted else 1 for i in clients], float)
@@ -212,16 +211,6 @@ class Simulation:
         )
         self.history.append(record)
         return record
-
-    def _refuse_frozen_of_others(self) -> None:
-        """Runs in one batch are trained by the first one's model: whatever is frozen in it must be their own, too."""
-        mine = self.setup.task.model
-        used = getattr(getattr(self.engine, "oracle", None), "task", self.setup.task).model
-        if used is not mine and not used.same_frozen(mine):
-            raise FedsmooError(
-                "runs in one batch have different frozen parameters: make them the same for every seed (read them from "
-                "a file), or run one at a time (sweep with --pack 1)"
-            )
 
     def _probe(self, work: Work) -> dict[str, float]:
         """The measurements that are due after a round."""

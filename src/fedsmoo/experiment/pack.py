@@ -69,6 +69,20 @@ def shared_tier(first: Simulation, runs: int, config: Config) -> str:
     return first_that_fits(runs * rows, runs * working, first.setup.task.device)
 
 
+def refuse_other_models(simulations: Sequence[Simulation]) -> None:
+    """Runs in one batch are trained by the first one's model: the others must be the same but for their parameters."""
+    first = simulations[0]
+    model, x = first.setup.task.model, first.setup.task.inputs(first.setup.task.data.x_test[:2])
+    for other in simulations[1:]:
+        theirs = other.setup.task.model
+        if theirs is not model and not (theirs.same_frozen(model) and theirs.same_function(model, first.server.w, x)):
+            raise FedsmooError(
+                "runs in one batch have different frozen parameters, or tensors in their models that are no "
+                "parameters: make them the same for every seed (read them from a file), or run one at a time "
+                "(sweep with --pack 1)"
+            )
+
+
 class Pack:
     """Simulations that advance together, a round of all of them at a time."""
 
@@ -79,8 +93,10 @@ class Pack:
             if not isinstance(s.engine, Batched):
                 raise FedsmooError(f"the {s.engine.name} engine trains one run at a time: use engine=batched")
             self.engines.append(s.engine)
+        refuse_other_models(self.simulations)
+        first = self.engines[0]
         for e in self.engines[1:]:  # one oracle and one set of buffers for all
-            e.oracle, e.steps = self.engines[0].oracle, self.engines[0].steps
+            e.oracle, e.steps, e.name = first.oracle, first.steps, first.name
 
     def run(self, callbacks: Sequence[Callback | None] | None = None) -> list[Result]:
         """All rounds that are left."""

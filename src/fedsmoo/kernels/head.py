@@ -12,9 +12,9 @@ import triton.language as tl
 from torch import Tensor
 
 from fedsmoo.core.errors import FedsmooError
+from fedsmoo.kernels.layout import MOST_CLASSES
 from fedsmoo.kernels.runtime import launch
 
-MOST_CLASSES = 1024
 ROWS = 16
 
 

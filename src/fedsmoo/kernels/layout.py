@@ -20,6 +20,7 @@ from fedsmoo.core.layout import Layout
 WIDTHS = (64, 128, 256, 512)
 IMAGE_SIDE = 32
 IMAGE_CHANNELS = 3
+MOST_CLASSES = 1024  # which the last layer's kernels hold at once
 STORED_CHANNELS = 4  # with a fourth of zeros, a pixel is one aligned load instead of three single ones
 ALIGN = 128  # numbers; rows of vectors then begin at full cache lines and can be read 16 bytes at a time
 

@@ -63,6 +63,12 @@ class FlatModel:
             torch.equal(p, _like(theirs[n], p.device, p.dtype)) for n, p in mine.items()
         )
 
+    def same_function(self, other: FlatModel, w: Tensor, x: Tensor) -> bool:
+        """Whether two models answer alike at the weights ``w``: modules may hold tensors that are no parameters."""
+        with torch.no_grad():
+            mine, theirs = (model.forward(model.layout.split(w), x) for model in (self, other))
+        return torch.equal(mine, theirs)
+
     @property
     def full_size(self) -> int:
         """How many numbers the exported model has; more than ``layout.count`` where dead or frozen weights are left
