@@ -92,6 +92,17 @@ def test_planes_lines_and_the_rest_reach_the_page(folders: list[Path]) -> None:
     assert page["FedSMOO"]["sharpness"]["sharpness"] > 0
 
 
+@pytest.mark.parametrize("points", ["2", "7", "51"])
+def test_a_line_has_the_models_and_the_middle_among_its_points(folders: list[Path], points: str) -> None:
+    one, two = folders
+    said = run("analyse", "line", str(one), str(two), "--points", points, "--device", "cpu")
+    found, models = written(one, "line"), [open_run(f, "cpu") for f in folders]
+    true = [models[0].task.evaluate((1 - t) * models[0].w + t * models[1].w)[1] for t in (0.0, 0.5, 1.0)]
+    assert [found["loss"][found["t"].index(t)] for t in (0.0, 0.5, 1.0)] == pytest.approx(true, rel=1e-9)
+    assert all(f"{loss:.4f}" in said for loss in true)
+    assert len(found["t"]) <= int(points) + 3
+
+
 def test_what_cannot_be_measured_is_said_in_one_line(folders: list[Path], tmp_path: Path) -> None:
     with pytest.raises(FedsmooError, match="odd number"):
         run("analyse", "landscape", str(folders[0]), "--points", "4", "--device", "cpu")

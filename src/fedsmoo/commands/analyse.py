@@ -118,7 +118,7 @@ def line(
     loss = measure.loss_of(first, part, samples, size=size)
     values = measure.measure_line(first, second, loss, points)
     measure.keep(first, "line", values, loss)
-    ends = [values["loss"][i] for i in (points // 6, points // 2, points - 1 - points // 6)]
+    ends = [values["loss"][values["t"].index(t)] for t in (0.0, 0.5, 1.0)]
     show(["loss here", "half-way", "there"], [[f"{first.name} to {second.name}", *(f"{v:.4f}" for v in ends)]])
 
 

@@ -78,7 +78,10 @@ def measure_plane(
 def measure_line(one: SavedRun, other: SavedRun, loss: Objective, points: int = 51, models: int = 32) -> dict[str, Any]:
     """Loss and accuracy between (0..1) and beyond the final models of two runs."""
     same_task([one, other])
-    t = np.linspace(-0.25, 1.25, points)
+    if points < 2:
+        raise FedsmooError(f"a line of {points} points: take at least 2")
+    # The models themselves and the middle are always among the points, whatever the number asked for.
+    t = np.unique(np.round([*np.linspace(-0.25, 1.25, points), 0.0, 0.5, 1.0], 12))
     losses, accuracies = landscape.line(loss, one.w, other.w, t, models)
     return {"t": t.tolist(), "loss": losses.tolist(), "accuracy": accuracies.tolist(), "models": [one.name, other.name]}
 
