@@ -155,3 +155,21 @@ def test_ctrl_c_twice_says_how_to_go_on(call: Call, monkeypatch: pytest.MonkeyPa
     answer = call(*SAME, "--out", "both")
     assert (answer.code, answer.out) == (130, "")
     assert answer.err == "stopped at once; go on from the last checkpoints with: the same command\n"
+
+
+METHOD = "from fedsmoo.algorithms import FedAvg\nclass FedDecay(FedAvg):\n    factor = 1.0\n"
+NET = "from torch import nn\ndef net(): return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n"
+
+
+@pytest.mark.parametrize("name", ["method.py", "net.py"])
+def test_an_edited_file_is_not_averaged_with_what_it_was(name: str, call: Call) -> None:
+    Path("method.py").write_text(METHOD)
+    Path("net.py").write_text(NET)
+    words = ["compare", "--algorithms", "method.py:FedDecay", *TINY, "--model", "net.py:net", "--out", "both"]
+    assert call(*words).code == 0
+    assert call(*words).code == 0
+    with Path(name).open("a") as f:
+        f.write("edited = True\n")
+    for seeds in ("0", "0,1"):
+        one_line(call(*words, "--seeds", seeds), f"{name} was edited since both/feddecay-seed0 was begun: choose")
+    assert not Path("both/feddecay-seed1").exists()

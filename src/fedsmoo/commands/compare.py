@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,11 +21,12 @@ from fedsmoo.experiment.claim import claimed
 from fedsmoo.experiment.compare import cells, common_target, row
 from fedsmoo.experiment.conduct import same_threads
 from fedsmoo.experiment.config import Config
+from fedsmoo.experiment.contents import code_place, contents, data_place
 from fedsmoo.experiment.identity import MACHINE, differences
 from fedsmoo.experiment.loop import Record
 from fedsmoo.experiment.pack import packable
 from fedsmoo.experiment.resolve import algorithm_class, assemble, make_algorithm, make_device
-from fedsmoo.experiment.runfolder import CONFIG, read_config, read_run
+from fedsmoo.experiment.runfolder import CONFIG, STARTED, read_config, read_json, read_run
 from fedsmoo.experiment.work import Orders, carry_out, state
 from fedsmoo.report.curves import accuracy_curves
 
@@ -111,11 +112,18 @@ def begun_in(out: Path, places: Sequence[Path]) -> list[Path]:
 def refuse_others(out: Path, begun: Sequence[Path], plan: dict[Path, Config]) -> None:
     """Refuse to go on in a folder that was begun with other settings, or with methods or seeds not named now."""
     for folder in begun:
-        changed = differences(read_config(folder), plan[folder], MACHINE)
+        config = plan[folder]
+        changed = differences(read_config(folder), config, MACHINE, held=contents(config))
         if changed:
             raise FedsmooError(
                 f"{folder} was begun with other settings ({'; '.join(changed)}): choose another --out, or give the "
                 "same settings to go on; nothing was changed"
+            )
+        files = edited(config, read_json(folder / STARTED).get("contents"))
+        if files:
+            raise FedsmooError(
+                f"{', '.join(files)} was edited since {folder} was begun: choose another --out, or put back what it "
+                "held to go on; nothing was changed"
             )
     others = [p.name for p in sorted(out.iterdir()) if (p / CONFIG).is_file() and p not in plan] if begun else []
     if others:
@@ -123,6 +131,18 @@ def refuse_others(out: Path, begun: Sequence[Path], plan: dict[Path, Config]) ->
             f"{out} also holds {', '.join(others)}: choose another --out, or name these methods and seeds too; "
             "nothing was changed"
         )
+
+
+def edited(config: Config, held: Mapping[str, str] | None) -> list[str]:
+    """The user's files that no longer hold what they held; none where nobody wrote down what that was."""
+    places = {
+        "data_content": data_place(config.dataset, config.data),
+        "split_content": config.split,
+        "algorithm_content": code_place(config.algorithm),
+        "model_content": code_place(config.model),
+    }
+    now = contents(config)
+    return [] if held is None else [str(places[n]) for n in places if now.get(n) != held.get(n)]
 
 
 def one_engine(config: Config, begun: Sequence[Path] = ()) -> str:
