@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from fedsmoo.commands.run import train
 from fedsmoo.core import FedsmooError
 from fedsmoo.experiment.claim import CLAIM, Claim, claim, claimed, dead, me
 from fedsmoo.experiment.conduct import Run
@@ -141,6 +142,20 @@ def test_a_claim_holds_while_its_owner_lives(tmp_path: Path) -> None:
         pass
     first.release()
     again = claim(tmp_path / "run")
+    assert again is not None
+    again.release()
+
+
+def test_a_single_run_writes_nothing_into_a_folder_that_another_claimed(tmp_path: Path) -> None:
+    tiny = Config(model="softmax", rounds=2, local_steps=1, clients=6, cohort=2, engine="serial", device="cpu")
+    with claimed(tmp_path / "run"):
+        before = sorted(tmp_path.rglob("*"))
+        with pytest.raises(FedsmooError, match=r"another process is at work on .*; nothing was changed"):
+            train(tiny, tmp_path / "run")
+        assert sorted(tmp_path.rglob("*")) == before
+    train(tiny, tmp_path / "run")  # what a claim leaves behind is no run
+    assert state(tmp_path / "run") == "finished"
+    again = claim(tmp_path / "run")  # given back
     assert again is not None
     again.release()
 

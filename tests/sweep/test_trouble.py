@@ -54,6 +54,15 @@ def test_what_failed_to_begin_begins_when_the_reason_is_gone(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("pack", [1, 2])
+def test_another_run_in_the_folder_is_not_taken_for_the_one_asked_for(pack: int, tmp_path: Path) -> None:
+    config, good = TINY, TINY.replace(seed=1)
+    Run.begin(config.replace(lr=0.5), tmp_path / run_name(config))
+    report = work([config, good], tmp_path, Orders(pack=pack, note=lambda line: None))
+    assert report.finished == [tmp_path / run_name(good)]
+    assert "holds another run (lr was 0.5, is 0.1)" in report.failed[tmp_path / run_name(config)]
+
+
+@pytest.mark.parametrize("pack", [1, 2])
 def test_a_damaged_checkpoint_does_not_stop_the_others(pack: int, tmp_path: Path) -> None:
     bad, good = TINY, TINY.replace(seed=1)
     rounds: list[int] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,7 +24,7 @@ from fedsmoo.experiment.config import Config
 from fedsmoo.experiment.follow import follow
 from fedsmoo.experiment.loop import Record, Result, Simulation
 from fedsmoo.experiment.resolve import assemble
-from fedsmoo.experiment.runfolder import config_text, read_config
+from fedsmoo.experiment.runfolder import lossless_text, read_config, refuse_used
 from fedsmoo.experiment.tracking import check_names, trackers
 
 WORTH_SAYING = 500e6  # bytes
@@ -60,11 +61,23 @@ def new_folder(config: Config) -> Path:
     raise AssertionError
 
 
-def begin(config: Config, folder: Path | None = None) -> Run:
-    """A run in a folder, or in a new one under ``runs/``, which is made once the run is known to be possible."""
-    config_text(config)  # which refuses settings that cannot be kept
+def begin(config: Config, folder: Path | None = None, held: ExitStack | None = None) -> Run:
+    """A run in a folder, or in a new one under ``runs/``, which is made once the run is known to be possible.
+
+    The folder is claimed before anything is written into it, until ``held`` is closed; without it, it is not.
+    """
+    lossless_text(config)
+    if folder is not None:
+        refuse_used(folder)
     simulation = assemble(config)
-    return Run.begin(config, folder or new_folder(config), simulation)
+    folder = folder or new_folder(config)
+    try:
+        claim = None if held is None else held.enter_context(claimed(folder))
+    except OSError as e:
+        raise DiskError(f"cannot write the run folder {folder}: {reason(e)}") from e
+    run = Run.begin(config, folder, simulation)
+    run.claim = claim
+    return run
 
 
 def train(
@@ -79,8 +92,8 @@ def train(
         follow(assemble(config))
         raise typer.Exit
     check_names(track)
-    run = begin(config, folder)
-    with claimed(run.folder.path) as run.claim:
+    with ExitStack() as held:
+        run = begin(config, folder, held)
         return run.folder.path, *carry_on(run, track, every, again)
 
 

@@ -35,13 +35,8 @@ class RunFolder:
     """Writes one run; refuses a folder that already holds one."""
 
     def __init__(self, path: Path, config: Config, started: dict[str, Any] | None = None) -> None:
-        if (path / CONFIG).exists() or (path / METRICS).exists():
-            raise FedsmooError(
-                f"the folder {path} already holds a run: choose another --out, or go on with 'fedsmoo resume {path}'; "
-                "nothing was overwritten"
-            )
-        text = config_text(config)
-        refuse_lossy(config, text)
+        refuse_used(path)
+        text = lossless_text(config)
         try:
             path.mkdir(parents=True, exist_ok=True)
             write_atomically(path / STARTED, json.dumps(started or {}, indent=2) + "\n")
@@ -153,8 +148,18 @@ def config_text(config: Config) -> str:
     return to_toml({k: "none" if v is None and FIELDS[k].default is not None else v for k, v in values.items()})
 
 
-def refuse_lossy(config: Config, text: str) -> None:
-    """Refuse a run whose settings do not come back from its own file: it could neither be resumed nor told apart."""
+def refuse_used(path: Path) -> None:
+    """Refuse a folder that holds a run; claims do not matter."""
+    if (path / CONFIG).exists() or (path / METRICS).exists():
+        raise FedsmooError(
+            f"the folder {path} already holds a run: choose another --out, or go on with 'fedsmoo resume {path}'; "
+            "nothing was overwritten"
+        )
+
+
+def lossless_text(config: Config) -> str:
+    """A config as TOML; settings that would not come back from it could neither be resumed nor told apart."""
+    text = config_text(config)
     try:
         back = Config(**named_tables(tomllib.loads(text), CONFIG))
     except tomllib.TOMLDecodeError as e:
@@ -162,6 +167,7 @@ def refuse_lossy(config: Config, text: str) -> None:
     if config_text(back) != text:
         lost = [n for n, v in config.to_dict().items() if brief(getattr(back, n)) != brief(v)]
         raise FedsmooError(f"the settings cannot be kept in {CONFIG}: {', '.join(lost)} would be read back otherwise")
+    return text
 
 
 def summarise(history: list[Record], target: float | None) -> dict[str, Any]:

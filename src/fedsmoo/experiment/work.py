@@ -20,9 +20,10 @@ from fedsmoo.experiment.checkpoint import DiskError
 from fedsmoo.experiment.claim import Claim, claim
 from fedsmoo.experiment.conduct import TAKEN, Run
 from fedsmoo.experiment.config import Config
+from fedsmoo.experiment.identity import differences, identity
 from fedsmoo.experiment.loop import Record, Simulation
 from fedsmoo.experiment.pack import Pack, assemble_pack, packable
-from fedsmoo.experiment.runfolder import CONFIG, FAILED, SUMMARY, read_json, write_atomically
+from fedsmoo.experiment.runfolder import CONFIG, FAILED, STARTED, SUMMARY, read_config, read_json, write_atomically
 from fedsmoo.experiment.sweep import run_name
 
 PAUSE = 0.5  # seconds between looks at what others do
@@ -167,12 +168,21 @@ def give_up(path: Path, why: str) -> None:
 def open_run(path: Path, config: Config, claims: Mapping[Path, Claim], simulation: Simulation | None = None) -> Run:
     """A run at its start, or where it was stopped; one that failed before it had a config begins again."""
     if (path / CONFIG).is_file():
+        refuse_another(path, config)
         run = Run.reopen(path, config.device, simulation)
     else:
         run = Run.begin(config, path, simulation)
         (path / FAILED).unlink(missing_ok=True)
     run.claim = claims.get(path)
     return run
+
+
+def refuse_another(path: Path, config: Config) -> None:
+    """Refuse a folder that somebody began with other settings: its numbers would pass for those of ``config``."""
+    held, begun = read_json(path / STARTED).get("contents"), read_config(path)
+    if identity(begun, held) != identity(config):
+        changed = "; ".join(differences(begun, config, held=held))
+        raise FedsmooError(f"{path} holds another run ({changed}): move it away, or choose another folder")
 
 
 def lost(path: Path, claims: Mapping[Path, Claim]) -> bool:
