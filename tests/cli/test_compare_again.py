@@ -173,3 +173,30 @@ def test_an_edited_file_is_not_averaged_with_what_it_was(name: str, call: Call) 
     for seeds in ("0", "0,1"):
         one_line(call(*words, "--seeds", seeds), f"{name} was edited since both/feddecay-seed0 was begun: choose")
     assert not Path("both/feddecay-seed1").exists()
+
+
+DIVERGES = """from fedsmoo.algorithms import FedAvg
+class Bad(FedAvg):
+    def aggregate(self, srv, mean, rnd):
+        return srv.replace(w=mean.w * float("nan"))
+"""
+
+
+@pytest.mark.parametrize("batch", [False, True], ids=["one by one", "in one batch"])
+def test_a_run_that_fails_is_named_and_the_others_go_on(
+    batch: bool, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if batch:  # as on a GPU
+        monkeypatch.setattr(compare_command, "make_device", lambda name: SimpleNamespace(type="cuda"))
+    Path("bad.py").write_text(DIVERGES)
+    engine = ["--engine", "batched"] if batch else []
+    words = ["compare", "--algorithms", "bad.py:Bad,fedavg", "--seeds", "0,1", *TINY, *engine, "--out", "both"]
+    for _ in range(2):  # again: the same answer
+        answer = call(*words)
+        assert answer.code == 1
+        lines = [line for line in answer.err.splitlines() if line.startswith("failed: ")]
+        assert [line.partition(": round")[0] for line in lines] == ["failed: Bad, seed 0", "failed: Bad, seed 1"]
+        assert "no longer finite" in lines[0]
+        assert [line.split()[0] for line in answer.out.splitlines()[1:2]] == ["FedAvg"]
+        assert answer.out.endswith("failed: bad-seed0, bad-seed1\n")
+    assert len(read_run(Path("both/fedavg-seed1"))[1]) == 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,6 +17,7 @@ from fedsmoo.commands.options import ConfigFile, Sets, assign, gather, with_sett
 from fedsmoo.commands.run import reopen, train
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.engines.ranks import alone
+from fedsmoo.experiment.checkpoint import DiskError
 from fedsmoo.experiment.claim import claimed
 from fedsmoo.experiment.compare import cells, common_target, row
 from fedsmoo.experiment.conduct import same_threads
@@ -31,6 +32,7 @@ from fedsmoo.experiment.work import Orders, carry_out, state
 from fedsmoo.report.curves import accuracy_curves
 
 AGAIN = "the same command"
+Failed = Callable[[Config, Path, str], None]
 Algorithms = Annotated[str, typer.Option(help="Methods, separated by commas.")]
 Seeds = Annotated[str, typer.Option(help="Seeds, separated by commas: 0,1,2.")]
 Folder = Annotated[Path, typer.Option(help="Folder for the runs, the table and the picture.")]
@@ -86,11 +88,11 @@ def _compare(
         for label, each in configs.items()
     }
     refuse_others(out, begun, {folder: config for seeded in plan.values() for folder, config in seeded.items()})
-    runs: dict[str, list[list[Record]]] = {}
+    failed: dict[Path, str] = {}
     try:
         for label, seeded in plan.items():
             began, left = time.monotonic(), [p for p in seeded if state(p) != "finished"]
-            runs[label] = train_seeds(label, seeded)
+            failed |= train_seeds(label, seeded)
             if not sys.stderr.isatty():  # no progress bar there
                 before = f", {len(seeded) - len(left)} done before" if len(left) < len(seeded) else ""
                 seconds = time.monotonic() - began
@@ -98,7 +100,13 @@ def _compare(
     except KeyboardInterrupt:
         sys.stderr.write(f"stopped at once; go on from the last checkpoints with: {AGAIN}\n")
         raise typer.Exit(130) from None
-    report(first, runs, out)
+    worked = {label: [p for p in seeded if p not in failed] for label, seeded in plan.items()}
+    runs = {label: [read_run(p)[1] for p in folders] for label, folders in worked.items() if folders}
+    if runs:
+        report(first, runs, out, len(numbers))
+    if failed:
+        console().print(f"failed: {', '.join(p.name for p in failed)}", soft_wrap=True)
+        raise typer.Exit(1)
 
 
 def begun_in(out: Path, places: Sequence[Path]) -> list[Path]:
@@ -152,45 +160,53 @@ def one_engine(config: Config, begun: Sequence[Path] = ()) -> str:
     return read_config(begun[0]).engine if begun else assemble(config).engine.name
 
 
-def train_seeds(label: str, seeded: dict[Path, Config]) -> list[list[Record]]:
+def train_seeds(label: str, seeded: dict[Path, Config]) -> dict[Path, str]:
     """One method's runs, each in its folder: on a GPU as one batch of clients, else one after the other.
 
-    What is done is skipped, and what was begun goes on.
+    What is done is skipped, and what was begun goes on; a run that fails is said at once and does not stop the others.
+    Returns why, by folder.
     """
     left = {folder: config for folder, config in seeded.items() if state(folder) != "finished"}
-    configs = list(left.values())
+    configs, reasons = list(left.values()), dict[Path, str]()
+
+    def failed(config: Config, folder: Path, reason: str) -> None:
+        reasons[folder] = reason
+        sys.stderr.write(f"failed: {label}, seed {config.seed}: {reason}\n")
+
     if len(left) > 1 and make_device(configs[0].device).type != "cpu" and packable(configs):
-        train_together(label, left)
-    else:
-        for folder, config in left.items():
+        train_together(label, left, failed, reasons)
+        return reasons
+    for folder, config in left.items():
+        try:
             if state(folder) == "new":
                 train(config, folder, again=AGAIN)
             else:
                 same_threads(folder)
                 reopen(folder, again=AGAIN)
-    return [read_run(folder)[1] for folder in seeded]
+        except DiskError:
+            raise  # the others would have no room either
+        except FedsmooError as e:
+            failed(config, folder, str(e))
+    return reasons
 
 
-def train_together(label: str, seeded: dict[Path, Config]) -> None:
+def train_together(label: str, seeded: dict[Path, Config], failed: Failed, reasons: Mapping[Path, str]) -> None:
     """Runs in one batch; Ctrl-C saves them all and ends the program with a word on how to go on."""
-
-    def failed(config: Config, folder: Path, reason: str) -> None:
-        raise FedsmooError(f"seed {config.seed}: {reason}")
-
     rounds = next(iter(seeded.values())).rounds
     with ExitStack() as held, polite() as asked, progress(f"{label} x {len(seeded)}", rounds) as show:
         claims = {folder: held.enter_context(claimed(folder)) for folder in seeded}
         orders = Orders(pack=len(seeded), watch=lambda config, record: show(record), failed=failed, stop=asked)
         carry_out(seeded, orders, claims)
-    if any(state(folder) != "finished" for folder in seeded):
+    if any(state(folder) != "finished" and folder not in reasons for folder in seeded):
         sys.stderr.write(f"everything is saved; go on with: {AGAIN}\n")
         raise typer.Exit(130)
 
 
-def report(config: Config, runs: dict[str, list[list[Record]]], out: Path) -> None:
-    """The table on the screen and as text, the curves as PNG."""
+def report(config: Config, runs: dict[str, list[list[Record]]], out: Path, seeds: int) -> None:
+    """The table on the screen and as text, the curves as PNG; of ``seeds``, some runs may have failed."""
+    part = {label: f" ({len(h)} of {seeds} seeds)" if len(h) < seeds else "" for label, h in runs.items()}
     target = config.target or common_target(runs)
-    rows = [row(label, histories, target) for label, histories in runs.items()]
+    rows = [row(label + part[label], histories, target) for label, histories in runs.items()]
     best = max(range(len(rows)), key=lambda k: rows[k].accuracy)
     goal = f"{100 * target:.0f}%"
     columns = ["method", "accuracy (%)", f"rounds to {goal}", f"sent to {goal}", "seconds"]
