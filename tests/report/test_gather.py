@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,38 @@ def test_groups_are_told_apart_by_what_differs(tmp_path: Path) -> None:
     two = ["FedAvg (lr=0.1)", "FedAvg (lr=0.1)", "FedAvg (lr=0.5)"]
     assert [r["group"] for r in data] == [*two, "FedSAM", "FedAvg", "FedCM", "FedCM (clip=1.0)"]
     assert data[4]["task"] != data[0]["task"]
+
+
+def test_switches_away_from_their_defaults_are_named_even_alone(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path, "a", "fedsmoo")
+    with (folder / "config.toml").open("a") as config:
+        config.write('[algorithm_options]\nsam = false\ncorrect = true\nperturbation = "released"\nr = 0.5\n')
+    assert gather([folder])["runs"][0]["group"] == "FedSMOO (perturbation=released, sam=False)"
+
+
+def test_a_seed_counts_once(tmp_path: Path) -> None:
+    one, two = (run_folder(tmp_path, f"s{seed}", "fedavg", seed) for seed in (0, 1))
+    shutil.copytree(one, tmp_path / "copy")
+    open_still = run_folder(tmp_path, "begun", "fedavg", finished=False)
+    data = gather([open_still, one, two, tmp_path / "copy"])["runs"]
+    assert [r["group"] for r in data] == ["FedAvg (again 2)", "FedAvg", "FedAvg", "FedAvg (again)"]
+    assert find_runs([one, tmp_path / "copy" / ".." / "s0"]) == [one]
+
+
+def test_an_edited_method_is_another(tmp_path: Path) -> None:
+    runs = [run_folder(tmp_path, f"s{seed}", "mine.py:Mine", seed) for seed in (0, 1, 2)]
+    for run, content in zip(runs, ("aaaaaaaa1", "bbbbbbbb1", "aaaaaaaa1"), strict=True):
+        (run / "started.json").write_text(json.dumps({"contents": {"algorithm_content": content}}))
+    one, two = "mine.py:Mine (algorithm_content=aaaaaaaa)", "mine.py:Mine (algorithm_content=bbbbbbbb)"
+    assert [r["group"] for r in gather(runs)["runs"]] == [one, two, one]
+
+
+def test_accuracies_keep_the_digits_that_their_spread_needs(tmp_path: Path) -> None:
+    true = [0.8788254, 0.9073243]  # their deviation is 2.0152 points; of five digits each it would be 2.0145
+    for seed, value in enumerate(true):
+        folder = run_folder(tmp_path, f"s{seed}", "fedavg", seed, rounds=1)
+        (folder / "metrics.jsonl").write_text(json.dumps({"round": 1, "test_accuracy": value}))
+    assert [r["acc"] for r in gather(find_runs([tmp_path]))["runs"]] == true
 
 
 def test_names_take_as_many_parents_as_they_need() -> None:

@@ -18,6 +18,7 @@ from fedsmoo.report.gather import (
     find_runs,
     flat_config,
     gather,
+    hashes,
     method_label,
 )
 from fedsmoo.report.groups import add_groups
@@ -80,7 +81,7 @@ def result(path: Path, value: dict[str, Any]) -> dict[str, Any]:
         "file": str(path.resolve()),
         "name": text(path.stem, 200),
         "method": method_label(value["config"].get("algorithm", "?")),
-        "config": flat_config(value["config"]),
+        "config": {**flat_config(value["config"]), **hashes(value.get("contents"))},
         "rounds": compact_rounds(curve["round"]),
         **{short: constant(numbers(curve[name], digits)) for short, name, digits in COLUMNS},
         "analysis": {},

@@ -17,7 +17,7 @@ CONFIG, METRICS, SUMMARY = "config.toml", "metrics.jsonl", "summary.json"
 STARTED, FAILED = "started.json", "failed.json"
 # page name, name in a round's record, significant digits
 COLUMNS = (
-    ("acc", "test_accuracy", 5),
+    ("acc", "test_accuracy", 8),
     ("loss", "test_loss", 5),
     ("train", "train_loss", 5),
     ("drift", "drift", 4),
@@ -31,12 +31,13 @@ SUMMARY_TEXTS = ("engine", "device", "command", "commit", "started", "finished")
 
 def find_runs(paths: Sequence[Path], depth: int = 4) -> list[Path]:
     """The run folders at or below the given folders, in order of name; links are not followed downwards."""
-    found: dict[Path, None] = {}
+    found: dict[Path, Path] = {}
     for path in paths:
         if not path.is_dir():
             raise FedsmooError(f"{path} is not a folder: give run folders, or a folder that holds some")
-        found.update(dict.fromkeys(_below(path, depth)))
-    return list(found)
+        for folder in _below(path, depth):
+            found.setdefault(folder.resolve(), folder)  # a folder named twice is one run
+    return list(found.values())
 
 
 def _below(path: Path, depth: int) -> Iterator[Path]:
@@ -108,7 +109,7 @@ def read_folder(folder: Path) -> dict[str, Any]:
     facts = {**(read_json(folder / STARTED) or {}), **summary}
     return {
         "method": method_label(config.get("algorithm", "?")),
-        "config": flat_config(config),
+        "config": {**flat_config(config), **hashes(facts.get("contents"))},
         "state": "finished" if summary else "failed" if (folder / FAILED).exists() else "unfinished",
         **columns,
         "probes": probes,
@@ -137,6 +138,12 @@ def flat_config(config: dict[str, Any]) -> dict[str, str]:
         else:
             out[text(key, 80)] = text(value, 200)
     return out
+
+
+def hashes(contents: Any) -> dict[str, str]:
+    """What a user's own files held when the run began, as settings of it: an edited method is another method."""
+    known = contents.items() if isinstance(contents, dict) else ()
+    return {text(k, 80): text(v, 80)[:8] for k, v in list(known)[:10]}
 
 
 def read_metrics(path: Path) -> tuple[dict[str, Any], dict[str, list[list[Any]]]]:

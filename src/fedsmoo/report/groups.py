@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
+
+from fedsmoo.algorithms import ALGORITHMS
 
 # What may differ between two runs of one line of a table: where and how often, not what.
 INCIDENTAL = frozenset({"seed", "device", "engine", "chunk", "table", "exact", "target", "data", "probe", "eval_every"})
@@ -22,25 +27,51 @@ def task_of(config: dict[str, str]) -> str:
     return f"{config.get('dataset', '?')}, {partition}, {config.get('model', '?')}, {who}"
 
 
-def add_groups(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def switches(method: str) -> dict[str, str]:
+    """The options of a method of ours that say what it does, not how much of it: on or off, or one of several words."""
+    known = next((m for m in ALGORITHMS.values() if m.__name__ == method), None)
+    options = fields(known) if known else ()
+    return {f"algorithm.{f.name}": str(f.default) for f in options if isinstance(f.default, bool | str)}
+
+
+def add_groups(runs: list[dict[str, Any]], over: str | None = None) -> list[dict[str, Any]]:
     """The runs with ``task``, ``group`` (the line they belong to) and ``seed`` added.
 
-    A group is named by its method, and by the settings that tell it from other groups of the same method and task.
+    A group is named by its method, by switches turned away from the method's defaults, and by the settings that tell
+    it from other groups of the same method and task. No seed is twice in a group: what has the settings and the seed
+    of another run, such as a copy, goes to a group "again".
+
+    Args:
+        runs: as read from folders or files.
+        over: a setting that may differ within a group.
     """
-    keys = [frozenset((k, v) for k, v in r["config"].items() if k not in INCIDENTAL) for r in runs]
-    tasks = [task_of(r["config"]) for r in runs]
+    left = [{k: v for k, v in r["config"].items() if k != over} for r in runs]
+    keys = [frozenset((k, v) for k, v in config.items() if k not in INCIDENTAL) for config in left]
+    tasks = [task_of(config) for config in left]
     siblings: dict[tuple[str, str], list[frozenset[tuple[str, str]]]] = {}
     for run, task, key in zip(runs, tasks, keys, strict=True):
         known = siblings.setdefault((task, run["method"]), [])
         if key not in known:
             known.append(key)
     out = []
-    for run, task, key in zip(runs, tasks, keys, strict=True):
-        others = siblings[(task, run["method"])]
-        common = frozenset.intersection(*others)
-        own = sorted(f"{k.removeprefix('algorithm.')}={v}" for k, v in key - common)
-        label = run["method"]
-        if len(others) > 1 and own:  # the one without settings of its own keeps the plain name, in every task
-            label += f" ({', '.join(own[:4])})"
+    for run, task, key, again in zip(runs, tasks, keys, repeats(runs, keys, over), strict=True):
+        usual = switches(run["method"])
+        turned = {(k, v) for k, v in key if usual.get(k, v) != v}
+        # The one without settings of its own keeps the plain name, in every task.
+        own = (key - frozenset.intersection(*siblings[(task, run["method"])])) | turned
+        words = sorted(f"{k.removeprefix('algorithm.')}={v}" for k, v in own)
+        words += [] if not again else ["again"] if again == 1 else [f"again {again}"]
+        label = f"{run['method']} ({', '.join(words)})" if words else run["method"]
         out.append({**run, "task": task, "group": label, "seed": run["config"].get("seed", "0")})
+    return out
+
+
+def repeats(runs: Sequence[dict[str, Any]], keys: Sequence[Any], over: str | None) -> list[int]:
+    """How many runs of the same settings and seed come before each one, finished ones first."""
+    seen, out = Counter[Any](), [0] * len(runs)
+    for i in sorted(range(len(runs)), key=lambda i: runs[i].get("state", "finished") != "finished"):
+        config = runs[i]["config"]
+        which = (runs[i]["method"], keys[i], config.get("seed", "0"), config.get(over or ""))
+        out[i] = seen[which]
+        seen[which] += 1
     return out
