@@ -69,6 +69,21 @@ def test_sensitivity_orders_numbers_and_averages_seeds(grid: dict[str, Any], tmp
     assert write_figure("sensitivity", grid, tmp_path / "s.svg", Look(over="lr")).stat().st_size > 1000
 
 
+def test_sensitivity_has_a_line_for_each_combination_of_the_other_settings(tmp_path: Path) -> None:
+    grid = [(lr, size, seed) for lr in (0.05, 0.5) for size in (10, 50) for seed in (0, 1)]
+    runs = [
+        run_folder(tmp_path, f"{lr}-{size}-{seed}", "fedavg", seed, size, lr=lr, batch_size=size)
+        for lr, size, seed in grid
+    ]
+    axes = figures.sensitivity(gather(runs), Look(over="lr")).axes[0]
+    drawn = dict(zip(axes.get_legend_handles_labels()[1], axes.containers, strict=True))
+    assert sorted(drawn) == [f"FedAvg (batch_size={size}, rounds={size})" for size in (10, 50)]
+    for size in (10, 50):
+        found = drawn[f"FedAvg (batch_size={size}, rounds={size})"].lines[0].get_ydata()
+        expected = 100 * np.mean([accuracy("fedavg", s, size, size) for s in (0, 1)])
+        np.testing.assert_allclose(np.asarray(found, float), [expected] * 2, rtol=1e-6)
+
+
 def test_pdf_has_real_fonts_and_no_date(data: dict[str, Any], tmp_path: Path) -> None:
     one = write_figure("accuracy", data, tmp_path / "one.pdf", Look()).read_bytes()
     two = write_figure("accuracy", data, tmp_path / "two.pdf", Look()).read_bytes()

@@ -15,9 +15,10 @@ from matplotlib.ticker import MaxNLocator
 
 from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.report.curves import COLOURS, STYLES
-from fedsmoo.report.figures_base import AXES, MARKERS, STYLE, WIDTHS, Look, column, finish
-from fedsmoo.report.figures_curves import curves, rounds_to_target
+from fedsmoo.report.figures_base import AXES, STYLE, WIDTHS, Look, column, finish
+from fedsmoo.report.figures_curves import curves, looks, rounds_to_target, style, titles
 from fedsmoo.report.figures_surfaces import contours, landscape
+from fedsmoo.report.groups import add_groups
 
 SUFFIXES = (".pdf", ".svg", ".png")
 
@@ -60,27 +61,28 @@ def class_totals(data: dict[str, Any], look: Look) -> Figure:
 
 
 def sensitivity(data: dict[str, Any], look: Look) -> Figure:
-    """Last accuracy over one setting: mean and standard deviation over seeds, a line per method."""
+    """Last accuracy over one setting: mean and standard deviation over seeds, a line for each group of the others."""
     over = look.over or varying(data["runs"])
     figure = look.figure()
     axes = figure.add_subplot()
-    methods: dict[str, dict[str, list[float]]] = {}
-    for run in data["runs"]:
-        tested = column(run, "acc")
-        tested = tested[np.isfinite(tested)]
-        if over in run["config"] and len(tested):
-            methods.setdefault(run["method"], {}).setdefault(run["config"][over], []).append(100 * tested[-1])
-    if not methods:
+    runs = add_groups([r for r in data["runs"] if over in r["config"] and np.isfinite(column(r, "acc")).any()], over)
+    if not runs:
         raise FedsmooError(f"no run says its {over}: choose another setting with --over")
-    words = sorted({v for values in methods.values() for v in values}, key=lambda v: (not is_number(v), sort_key(v)))
-    for k, (method, values) in enumerate(methods.items()):
+    tasks = list(dict.fromkeys(r["task"] for r in runs))
+    named = dict(zip(tasks, titles(tasks), strict=True))
+    lines: dict[str, dict[str, list[float]]] = {}
+    for run in runs:
+        tested = column(run, "acc")
+        name = ": ".join(filter(None, (named[run["task"]], run["group"])))
+        value = 100 * float(tested[np.isfinite(tested)][-1])
+        lines.setdefault(name, {}).setdefault(run["config"][over], []).append(value)
+    words = sorted({v for values in lines.values() for v in values}, key=lambda v: (not is_number(v), sort_key(v)))
+    number = looks(list(lines))
+    for name, values in lines.items():
         at = [words.index(v) for v in words if v in values]
         means = [np.mean(values[words[i]]) for i in at]
         spread = [float(np.std(values[words[i]], ddof=min(1, len(values[words[i]]) - 1))) for i in at]
-        axes.errorbar(
-            at, means, spread, label=method, color=COLOURS[k % len(COLOURS)], linestyle=STYLES[k % len(STYLES)],
-            marker=MARKERS[k % len(MARKERS)], markersize=4, capsize=2,
-        )  # fmt: skip
+        axes.errorbar(at, means, spread, label=name, capsize=2, **style(number[name]))
     axes.set_xticks(range(len(words)), words)
     axes.set(xlabel=over.removeprefix("algorithm."), ylabel="test accuracy (%)")
     finish(axes)
