@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import struct
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from fedsmoo.cli import main
 from fedsmoo.core import FedsmooError
 from fedsmoo.experiment.conduct import Run
 from fedsmoo.experiment.config import Config
-from fedsmoo.experiment.tracking import numbers, trackers
+from fedsmoo.experiment.tracking import TRACKERS, numbers, trackers
 
 SMALL = Config(
     algorithm="fedavg", model="softmax", clients=6, cohort=2, rounds=4, local_steps=1, batch_size=8,
@@ -113,4 +116,36 @@ def test_an_unknown_or_missing_tracker_is_one_line(tmp_path: Path, monkeypatch: 
         pass
     monkeypatch.setitem(__import__("sys").modules, "wandb", None)
     with pytest.raises(FedsmooError, match="pip install wandb"), trackers(["wandb"], SMALL, tmp_path, "FedAvg"):
+        pass
+
+
+def test_a_login_that_is_missing_is_one_line_before_a_folder_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def login() -> None:
+        raise ValueError("No API key configured.\nmore\n")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(login=login))
+    small = ["--model", "softmax", "--clients", "4", "--cohort", "2", "--rounds", "1", "--local-steps", "1"]
+    with pytest.raises(SystemExit) as ended:
+        main(["run", *small, "--track", "wandb", "--out", "here"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == (
+        "fedsmoo: --track wandb cannot log in: No API key configured. Do so with 'wandb login', or keep the numbers on "
+        "this machine with WANDB_MODE=offline\n"
+    )
+    assert not Path("here").exists()
+
+
+def test_what_a_client_raises_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object) -> None:
+        raise OSError("no such host\nand more")
+
+    monkeypatch.setitem(TRACKERS, "mlflow", refuse)
+    with (
+        pytest.raises(FedsmooError, match=r"--track mlflow cannot be opened: OSError: no such host\. .*resume"),
+        trackers(["mlflow"], SMALL, tmp_path, "FedAvg"),
+    ):
         pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -92,17 +93,31 @@ class WandB:
     def __init__(self, config: Config, folder: Path, label: str, done: int) -> None:
         wandb = need("wandb", "wandb")
         ident = folder / "wandb-id.txt"
-        if not ident.is_file():
-            ident.write_text(uuid.uuid4().hex[:12])
+        name = ident.read_text().strip() if ident.is_file() else uuid.uuid4().hex[:12]
         self.run = wandb.init(
             project="fedsmoo",
             name=folder.name,
             dir=str(folder),
-            id=ident.read_text().strip(),
+            id=name,
             resume="allow",
             config={**flat_settings(config), "label": label},
             settings=wandb.Settings(silent=True),
         )
+        ident.write_text(name)
+
+    @staticmethod
+    def ready() -> None:
+        """Log in, which asks at a terminal and else refuses, unless everything stays on this machine."""
+        wandb = need("wandb", "wandb")
+        if os.environ.get("WANDB_MODE", "online") not in ("online", "shared"):
+            return
+        try:
+            wandb.login()
+        except Exception as e:
+            raise FedsmooError(
+                f"--track wandb cannot log in: {first_line(e)} Do so with 'wandb login', or keep the numbers on this "
+                "machine with WANDB_MODE=offline"
+            ) from e
 
     def round(self, record: Record) -> None:
         self.run.log(numbers(record), step=record.round)
@@ -156,20 +171,44 @@ class Together:
             tracker.summary(summary)
 
 
+def first_line(error: Exception) -> str:
+    """An error's first line as a sentence, or its name."""
+    line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return line if line.endswith(".") else f"{line}."
+
+
+def known(name: str) -> Any:
+    if name not in TRACKERS:
+        raise unknown("tracker", name, TRACKERS)
+    return TRACKERS[name]
+
+
 def check_names(names: Sequence[str]) -> None:
-    """Refuse a name nobody knows, before a run starts."""
-    for name in names:
-        if name not in TRACKERS:
-            raise unknown("tracker", name, TRACKERS)
+    """Refuse a name nobody knows, and a tracker that wants a login first, before a run has a folder."""
+    for kind in [known(name) for name in names]:
+        if hasattr(kind, "ready"):
+            kind.ready()
+
+
+def opened(name: str, config: Config, folder: Path, label: str, done: int) -> Tracker:
+    """A tracker by name; whatever its own client raises is said in a line."""
+    try:
+        return known(name)(config, folder, label, done)
+    except FedsmooError:
+        raise
+    except Exception as e:
+        raise FedsmooError(
+            f"--track {name} cannot be opened: {type(e).__name__}: {first_line(e)} The run can go on "
+            f"without it, or once it can be: fedsmoo resume {folder}"
+        ) from e
 
 
 @contextmanager
 def trackers(names: Sequence[str], config: Config, folder: Path, label: str, done: int = 0) -> Iterator[Together]:
     """The trackers with these names, open while the block runs; ``done`` rounds were logged before."""
-    check_names(names)
     with ExitStack() as stack:
-        opened = []
+        each = []
         for name in names:
-            opened.append(TRACKERS[name](config, folder, label, done))
-            stack.callback(opened[-1].close)
-        yield Together(opened)
+            each.append(opened(name, config, folder, label, done))
+            stack.callback(each[-1].close)
+        yield Together(each)
