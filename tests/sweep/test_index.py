@@ -90,6 +90,12 @@ def test_a_broken_folder_is_listed_with_its_reason(runs: Path) -> None:
     assert "not valid TOML" in row["error"]
 
 
+def test_a_number_beyond_64_bits_does_not_block_the_index(runs: Path) -> None:
+    fake(runs / "d", Config(seed=2**64, algorithm_options={"r": 0.3}), test_accuracy=0.6)
+    assert [r["path"] for r in query(runs, "seed > 9e18")] == ["d"]
+    assert len(query(runs)) == 4
+
+
 def test_ten_thousand_runs_answer_within_a_second(tmp_path: Path) -> None:
     text = config_text(Config())
     for k in range(10_000):

@@ -72,6 +72,11 @@ def describe(folder: Path) -> dict[str, Any]:
     }
 
 
+def storable(row: dict[str, Any]) -> dict[str, Any]:
+    """A row that SQLite takes: whole numbers beyond its 64 bits as text."""
+    return {n: str(v) if isinstance(v, int) and not -(2**63) <= v < 2**63 else v for n, v in row.items()}
+
+
 def version_of(db: sqlite3.Connection) -> int:
     return db.execute("PRAGMA user_version").fetchone()[0]
 
@@ -120,7 +125,7 @@ def refresh(root: Path) -> int:
         db.execute("BEGIN IMMEDIATE")
         for row in rows:
             names, marks = ", ".join(f'"{n}"' for n in row), ", ".join(f":{n}" for n in row)
-            db.execute(f"INSERT OR REPLACE INTO runs ({names}) VALUES ({marks})", row)
+            db.execute(f"INSERT OR REPLACE INTO runs ({names}) VALUES ({marks})", storable(row))
         db.executemany("DELETE FROM runs WHERE path = ?", [(p,) for p in known if p not in there])
         db.execute("COMMIT")
         return len(rows)
