@@ -11,6 +11,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from fedsmoo.analysis.objective import Objective
 from fedsmoo.cli import app
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.experiment.saved import open_run
@@ -103,9 +104,32 @@ def test_a_line_has_the_models_and_the_middle_among_its_points(folders: list[Pat
     assert len(found["t"]) <= int(points) + 3
 
 
+def test_consistency_takes_the_run_s_own_radius_and_says_where_there_is_nothing(
+    folders: list[Path], tmp_path: Path
+) -> None:
+    words = ["--algorithm", "fedsmoo", *SETTINGS.split(), "--set", "r=0.02"]
+    run("run", *words, "--out", str(tmp_path / "small"))
+    run("analyse", "consistency", str(tmp_path / "small"), "--device", "cpu")
+    found, saved = written(tmp_path / "small", "consistency"), open_run(tmp_path / "small", "cpu")
+    server, rows = saved.vectors()
+    true = []
+    for i in sorted(rows):
+        x, y = saved.task.data.x_train[saved.indices[i]], saved.task.data.y_train[saved.indices[i]]
+        g = Objective(saved.task, x, y).gradient(server.w) - rows[i]["mu"] - server.s
+        true.append((0.02 * g / g.norm() - server.s).norm().item() / 0.02)
+    assert found["perturbation_distance_mean"] == pytest.approx(np.mean(true))
+    assert (found["radius"], found["clients_met"], found["clients_taken"]) == (0.02, len(rows), len(rows))
+    said = run("analyse", "consistency", str(folders[0]), "--device", "cpu")
+    assert said == "fedavg: nothing to measure: the clients of fedavg keep no vectors\n"
+    assert not (folders[0] / "analysis" / "consistency.json").exists()
+
+
 def test_what_cannot_be_measured_is_said_in_one_line(folders: list[Path], tmp_path: Path) -> None:
     with pytest.raises(FedsmooError, match="odd number"):
         run("analyse", "landscape", str(folders[0]), "--points", "4", "--device", "cpu")
+    for span in ("nan", "-1", "inf"):
+        with pytest.raises(FedsmooError, match=r"span is .* must be above 0"):
+            run("analyse", "landscape", str(folders[0]), "--span", span, "--device", "cpu")
     with pytest.raises(FedsmooError, match="not a folder"):
         run("analyse", "hessian", str(tmp_path / "none"))
     unfinished = tmp_path / "unfinished"

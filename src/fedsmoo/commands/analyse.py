@@ -173,9 +173,23 @@ def fairness(runs: Runs, device: Device = "auto") -> None:
     show(["mean client (%)", "worst tenth", "best tenth", "deviation"], rows)
 
 
-@app.command("consistency", help="Dual gaps and perturbations of the clients, from the newest checkpoint.")
-def consistency(runs: Runs, radius: Radius = 0.1, device: Device = "auto") -> None:
+@app.command(
+    "consistency",
+    help="Dual gaps of all clients, and perturbations of the first 20 clients met, from the newest checkpoint.",
+)
+def consistency(
+    runs: Runs,
+    radius: Annotated[
+        float | None,
+        typer.Option(help="Length of the perturbation (default: the run's own r).", show_default=False),
+    ] = None,
+    device: Device = "auto",
+) -> None:
     for run in opened(runs, device, "fp32"):
         values = measure.measure_consistency(run, radius)
+        if not values:
+            said = f"{run.name}: nothing to measure: the clients of {run.config.algorithm} keep no vectors"
+            console().print(said, soft_wrap=True, markup=False)
+            continue
         measure.keep(run, "consistency", values)
         show(["value"], [[f"{run.name}: {k}", f"{v:.4g}"] for k, v in values.items()])

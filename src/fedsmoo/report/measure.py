@@ -7,13 +7,14 @@ import math
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from fedsmoo.algorithms import ALGORITHMS
 from fedsmoo.analysis import bound, consistency, hessian, landscape, sharpness
 from fedsmoo.analysis.fairness import fairness
 from fedsmoo.analysis.objective import Objective, objective
@@ -68,6 +69,8 @@ def measure_plane(
 ) -> dict[str, Any]:
     """The loss on the plane through the final models of two or three runs."""
     same_task(runs)
+    if points < 2:
+        raise FedsmooError(f"a plane of {points} points per axis: take at least 2")
     plane = landscape.plane_through([r.w for r in runs], seed)
     a, b = (around([p[k] for p in plane.places], points) for k in range(2))
     found = landscape.surface(loss, plane.origin, plane.across, plane.along, a, b, models)
@@ -132,9 +135,26 @@ def measure_fairness(run: SavedRun) -> dict[str, Any]:
     }
 
 
-def measure_consistency(run: SavedRun, r: float = 0.1, clients: int = 20) -> dict[str, Any]:
-    """Dual gaps from the newest checkpoint, and how far clients' perturbations are from the global one."""
+def radius_of(run: SavedRun) -> float:
+    """The radius of the run's own method, the paper's r or rho; 0.1 where it has none."""
+    known = ALGORITHMS.get(run.config.algorithm.lower())
+    defaults = {f.name: f.default for f in fields(known)} if known else {}
+    options = {**defaults, **run.config.algorithm_options}
+    return float(options.get("r", options.get("rho", 0.1)))
+
+
+def measure_consistency(run: SavedRun, radius: float | None = None, clients: int = 20) -> dict[str, Any]:
+    """Dual gaps from the newest checkpoint, and how far clients' perturbations are from the global one.
+
+    The radius is the method's own unless said. Perturbations are those of so many clients, the first that were met.
+    A method whose clients keep no vectors has nothing to measure: the result is empty.
+    """
+    r = radius_of(run) if radius is None else radius
+    if not 0 < r < math.inf:
+        raise FedsmooError(f"{run.path}: a radius of {r:g} is no unit of distance: say one above 0 with --radius")
     server, rows = run.vectors()
+    if not rows:
+        return {}
     met = sorted(rows)[:clients]
     data = run.task.data
     losses = []
@@ -142,12 +162,11 @@ def measure_consistency(run: SavedRun, r: float = 0.1, clients: int = 20) -> dic
         held = torch.from_numpy(run.indices[i]).to(run.task.device)
         losses.append(Objective(run.task, data.x_train[held], data.y_train[held], "train"))
     s = getattr(server, "s", None) if "s" in server.names() else None
-    duals = torch.stack([rows[i]["mu"] for i in met]) if s is not None and met and "mu" in rows[met[0]] else None
+    duals = torch.stack([rows[i]["mu"] for i in met]) if s is not None and "mu" in rows[met[0]] else None
     out: dict[str, Any] = {f"dual_gap_{n}": v for n, v in consistency.dual_gaps(server, rows, len(run.indices)).items()}
-    if met:
-        found = consistency.perturbations(losses, server.w, r, s if duals is not None else None, duals)
-        out |= {f"perturbation_distance_{n}": v for n, v in found.items()}
-    return {**out, "clients_met": len(rows), "radius": r}
+    found = consistency.perturbations(losses, server.w, r, s if duals is not None else None, duals)
+    out |= {f"perturbation_distance_{n}": v for n, v in found.items()}
+    return {**out, "clients_met": len(rows), "clients_taken": len(met), "radius": r}
 
 
 def measure_partition(run: SavedRun) -> dict[str, Any]:
@@ -161,6 +180,8 @@ def centred(points: int, span: float) -> np.ndarray:
     """An axis with the model itself among its points."""
     if points < 3 or points % 2 == 0:
         raise FedsmooError(f"a grid of {points} points has no middle for the model: take an odd number from 3")
+    if not 0 < span < math.inf:
+        raise FedsmooError(f"span is {span:g}, but must be above 0 and finite")
     return np.linspace(-span, span, points)
 
 
