@@ -10,17 +10,20 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from fedsmoo.core import FedsmooError, Vectors
+from fedsmoo.data.sources import load
 from fedsmoo.engines.table import ClientTable
+from fedsmoo.experiment import resolve
 from fedsmoo.experiment.checkpoint import Checkpoints, Mark, manifests_in, newest, seal, unseal, write_tensors
 from fedsmoo.experiment.conduct import Pace, Run
 from fedsmoo.experiment.config import Config
-from fedsmoo.experiment.runfolder import METRICS, MODEL, read_config, read_run
+from fedsmoo.experiment.runfolder import METRICS, MODEL, SUMMARY, read_config, read_run
 
 SMALL = Config(
     algorithm="fedsmoo", model="softmax", clients=8, cohort=3, rounds=9, local_steps=1, batch_size=8,
@@ -135,6 +138,23 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
     (folder / METRICS).write_bytes((other / METRICS).read_bytes())
     with pytest.raises(FedsmooError, match="seed was 1, is 0"):
         Run.reopen(folder)
+
+
+@pytest.mark.parametrize("what", ["labels", "division"])
+def test_a_resume_on_other_data_or_another_division_is_refused(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = stopped(tmp_path / "a")
+    before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    if what == "labels":
+        other = replace(load("digits"), y_train=load("digits").y_train.roll(1))
+        monkeypatch.setattr(resolve, "load", lambda *_: other)
+    else:
+        made = resolve.make_clients
+        monkeypatch.setattr(resolve, "make_clients", lambda *given: made(*given)[::-1])
+    with pytest.raises(FedsmooError, match="the data or its division among clients is not what"):
+        Run.reopen(folder)
+    assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
 
 
 def cut(whole: bytes, how: str) -> bytes | None:
@@ -315,6 +335,26 @@ def test_rounds_that_were_finished_cannot_be_resumed(tmp_path: Path) -> None:
     finished(tmp_path / "a")
     with pytest.raises(FedsmooError, match="has finished"):
         Run.reopen(tmp_path / "a")
+
+
+def test_results_are_on_the_disk_before_the_checkpoints_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, log = Run.begin(SMALL.replace(rounds=2), tmp_path / "a"), []
+    fsync, rename, remove = os.fsync, os.replace, Checkpoints.remove
+
+    def synced(fd: int) -> None:
+        log.append("sync " + Path(f"/proc/self/fd/{fd}").readlink().name)
+        fsync(fd)
+
+    def renamed(old: Path, new: Path) -> None:
+        log.append(f"rename {Path(new).name}")
+        rename(old, new)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", renamed)
+    monkeypatch.setattr(Checkpoints, "remove", lambda self: log.append("remove") or remove(self))
+    run.go(every=1, keep=False)
+    written = [line for name in (MODEL, SUMMARY) for line in (f"sync {name}.part", f"rename {name}", "sync a")]
+    assert log[-7:] == [*written, "remove"]
 
 
 def test_a_run_that_keeps_nothing_leaves_no_checkpoint(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from fedsmoo.experiment.checkpoint import DiskError
 from fedsmoo.experiment.conduct import Run
 from fedsmoo.experiment.config import Config
 from fedsmoo.experiment.runfolder import FAILED, MODEL, SUMMARY
+from fedsmoo.experiment.work import give_up
 
 TINY = Config(
     algorithm="fedavg", model="softmax", clients=4, cohort=2, rounds=3, local_steps=1, batch_size=8, partition="iid",
@@ -68,9 +69,9 @@ def test_a_full_disk_does_not_hide_why_a_run_failed(tmp_path: Path) -> None:
 
 
 def test_the_note_of_a_failure_that_cannot_be_written_is_told_with_it(tmp_path: Path) -> None:
-    run = Run.begin(TINY, tmp_path / "a")
+    (tmp_path / "a").mkdir()
     with no_file_over(10), pytest.raises(DiskError, match=r"the loss is nan; nor can a note .* File too large"):
-        run.folder.fail(FedsmooError("the loss is nan"))
+        give_up(tmp_path / "a", "the loss is nan")
     assert not (tmp_path / "a" / FAILED).exists()
     assert parts(tmp_path) == []
 

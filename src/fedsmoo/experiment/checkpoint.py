@@ -265,10 +265,10 @@ def apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return out
 
 
-def write_tensors(path: Path, tensors: dict[str, Tensor]) -> str:
-    """Tensors into a file, whole or not at all; returns the file's SHA-256."""
+def write_tensors(path: Path, tensors: dict[str, Tensor], note: dict[str, str] | None = None) -> str:
+    """Tensors and a note into a file, whole or not at all; returns the file's SHA-256."""
     part = path.with_name(path.name + PART)
-    save_file(tensors, part)
+    save_file(tensors, part, metadata=note)
     digest = sha256_of(part, sync=True)
     os.replace(part, path)
     return digest

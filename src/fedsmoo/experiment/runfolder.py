@@ -17,11 +17,10 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import save_file
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.engines.ranks import world
-from fedsmoo.experiment.checkpoint import PART, DiskError, Mark, reason, write_durably
+from fedsmoo.experiment.checkpoint import PART, DiskError, Mark, reason, sync_folder, write_durably, write_tensors
 from fedsmoo.experiment.config import DIVISION, FIELDS, Config, brief, named_tables, read_toml, to_toml
 from fedsmoo.experiment.ledger import reached
 from fedsmoo.experiment.loop import Record, Result, Simulation
@@ -90,13 +89,14 @@ class RunFolder:
         return lines if hashlib.sha256(lines).digest() == self.digest.digest() else b""
 
     def finish(self, result: Result, config: Config, **facts: Any) -> dict[str, Any]:
-        """The model and the summary, with further facts in it; returns the summary."""
+        """The model and the summary, with further facts in it, on the disk; returns the summary."""
         self.mark()
         self.metrics.close()
         summary = {**summarise(result.history, config.target), **provenance(result.simulation), **facts}
         self.keep_model(result.simulation, config)
         try:
             write_durably(self.path / SUMMARY, (json.dumps(summary, indent=2) + "\n").encode())
+            sync_folder(self.path)
         except OSError as e:
             raise self._full("summary", e) from e
         return summary
@@ -105,25 +105,17 @@ class RunFolder:
         """The global model as it is, under its module's own names."""
         state = simulation.setup.task.model.state_dict(simulation.server.w)
         note = {"fedsmoo": f"{__version__} {config.model}"}  # one entry: several are written in no fixed order
-        part = self.path / (MODEL + PART)
         try:
-            save_file({n: p.contiguous().cpu() for n, p in state.items()}, part, metadata=note)
-            os.replace(part, self.path / MODEL)
+            write_tensors(self.path / MODEL, {n: p.contiguous().cpu() for n, p in state.items()}, note)
+            sync_folder(self.path)  # a summary must never be there without its model
         except (OSError, SafetensorError) as e:
             with suppress(OSError):
-                part.unlink()
+                (self.path / (MODEL + PART)).unlink()
             raise self._full("model", e) from e
 
     def _full(self, what: str, e: Exception) -> DiskError:
         advice = f"Make room, then go on with: fedsmoo resume {self.path}"
         return DiskError(f"cannot write the {what} into {self.path}: {reason(e)}. {advice}")
-
-    def fail(self, error: Exception) -> None:
-        """Leave a note of why the run cannot go on, for whoever works through a list of runs."""
-        try:
-            write_atomically(self.path / FAILED, json.dumps({"error": str(error)}) + "\n")
-        except OSError as e:
-            raise DiskError(f"{error}; nor can a note of it be written into {self.path}: {reason(e)}") from error
 
 
 def write_atomically(path: Path, text: str) -> None:
