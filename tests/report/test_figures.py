@@ -95,6 +95,7 @@ def test_what_cannot_be_drawn_is_said(data: dict[str, Any], grid: dict[str, Any]
     for name, runs, look, words in (
         ("acuracy", data, Look(), "did you mean 'accuracy'"),
         ("accuracy", data, Look(width="wide"), "unknown width"),
+        ("accuracy", data, Look(smooth=-5), "at least 1 round"),
         ("landscape", grid, Look(), "fedsmoo analyse landscape"),
         ("landscape", data, Look(focus="nobody"), "unknown run with a landscape"),
         ("spectrum", grid, Look(), "--density"),

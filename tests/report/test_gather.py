@@ -109,6 +109,10 @@ def test_switches_away_from_their_defaults_are_named_even_alone(tmp_path: Path) 
     with (folder / "config.toml").open("a") as config:
         config.write('[algorithm_options]\nsam = false\ncorrect = true\nperturbation = "released"\nr = 0.5\n')
     assert gather([folder])["runs"][0]["group"] == "FedSMOO (perturbation=released, sam=False)"
+    typed = run_folder(tmp_path, "b", "fedsmoo", 1)  # by --set
+    with (typed / "config.toml").open("a") as config:
+        config.write('[algorithm_options]\nsam = "no"\ncorrect = "on"\n')
+    assert gather([typed])["runs"][0]["group"] == "FedSMOO (sam=False)"
 
 
 def test_a_seed_counts_once(tmp_path: Path) -> None:

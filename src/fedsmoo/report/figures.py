@@ -151,6 +151,8 @@ def write_figure(name: str, data: dict[str, Any], out: Path, look: Look) -> Path
         raise unknown("width", look.width, WIDTHS)
     if look.axis not in AXES:
         raise unknown("axis", look.axis, AXES)
+    if look.smooth < 1:
+        raise FedsmooError(f"--smooth {look.smooth}: a window has at least 1 round, which smooths nothing")
     if out.suffix.lower() not in SUFFIXES:
         raise FedsmooError(f"{out}: figures end in {', '.join(SUFFIXES)}; choose one of these")
     with mpl.rc_context(STYLE):

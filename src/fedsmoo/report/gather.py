@@ -9,8 +9,9 @@ from typing import Any
 
 from fedsmoo.algorithms import ALGORITHMS
 from fedsmoo.core.errors import FedsmooError
+from fedsmoo.experiment.config import WORDS
 from fedsmoo.report import measured
-from fedsmoo.report.groups import add_groups
+from fedsmoo.report.groups import add_groups, switches
 from fedsmoo.report.safe import number, read_json, read_text, read_toml, text
 
 CONFIG, METRICS, SUMMARY = "config.toml", "metrics.jsonl", "summary.json"
@@ -134,7 +135,11 @@ def flat_config(config: dict[str, Any]) -> dict[str, str]:
     for key, value in list(config.items())[:200]:
         if isinstance(value, dict):
             prefix = key.removesuffix("_options")
-            out.update({text(f"{prefix}.{k}", 80): text(v, 200) for k, v in list(value.items())[:50]})
+            known = switches(method_label(config.get("algorithm", "?"))) if prefix == "algorithm" else {}
+            for name, word in list(value.items())[:50]:
+                full = text(f"{prefix}.{name}", 80)
+                on_or_off = known.get(full) in ("True", "False")  # --set keeps the word that was typed
+                out[full] = text(WORDS.get(str(word).lower(), word) if on_or_off else word, 200)
         else:
             out[text(key, 80)] = text(value, 200)
     return out
