@@ -7,8 +7,8 @@ import torch
 
 from fedsmoo.algorithms import FedAvg, FedDyn, FedProx
 from fedsmoo.core import Layout, Vectors, norm, unit
-from fedsmoo.core.algorithm import Algorithm
-from fedsmoo.core.errors import unknown
+from fedsmoo.core.algorithm import Algorithm, in_words, inside, option
+from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.core.local import LocalRule, clipped, local_step
 
 
@@ -111,3 +111,14 @@ def test_init_holds_the_model_and_zeros_and_copies() -> None:
     assert server.lam.tolist() == [0, 0]
     w.zero_()
     assert server.w.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("within", ["0..1", "[0; 1)", "[0, 1", "0, 1", "[1, 0]", "[a, b]", "[0, 1, 2]", "["])
+def test_what_is_not_an_interval_is_refused_where_it_is_written(within: str) -> None:
+    with pytest.raises(FedsmooError, match=r"is not an interval: write it as '\[0, 1\)'"):
+        option(0.5, "a share", within=within)
+
+
+def test_an_interval_may_be_written_without_a_space() -> None:
+    assert in_words("[0,1)") == "at least 0 and below 1"
+    assert [inside(x, "[0,1)") for x in (-1, 0, 0.5, 1)] == [False, True, True, False]

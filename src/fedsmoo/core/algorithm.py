@@ -38,12 +38,30 @@ def option(default: Any, help: str, choices: tuple[str, ...] = (), within: str =
 
     ``choices`` are the words it may be; ``within`` is the interval of the numbers it may be, such as ``"[0, 1)"``.
     """
+    if within:
+        ends(within)
     return field(default=default, metadata={"help": help, "choices": choices, "within": within})
+
+
+def ends(within: str) -> list[str]:
+    """The ends of an interval as they are written; what is none is refused.
+
+    >>> ends("[0, inf)")
+    ['0', 'inf']
+    """
+    words = [word.strip() for word in within[1:-1].split(",")]
+    try:
+        low, high = (float(word) for word in words)
+    except ValueError:
+        low, high = math.nan, math.nan
+    if within[:1] not in ("[", "(") or within[-1:] not in ("]", ")") or not low <= high:
+        raise FedsmooError(f"within={within!r} is not an interval: write it as '[0, 1)' or '(0, inf)'")
+    return words
 
 
 def inside(value: Any, within: str) -> bool:
     """Whether a number lies in an interval; nan lies in none."""
-    low, high = (float(end) for end in within[1:-1].split(","))
+    low, high = (float(end) for end in ends(within))
     return low < value < high or (value == low and within[0] == "[") or (value == high and within[-1] == "]")
 
 
@@ -53,7 +71,7 @@ def in_words(within: str) -> str:
     >>> in_words("[0, 1)"), in_words("(0, inf)")
     ('at least 0 and below 1', 'above 0')
     """
-    low, high = within[1:-1].split(", ")
+    low, high = ends(within)
     below = "" if high == "inf" else f" and {'below' if within[-1] == ')' else 'at most'} {high}"
     return ("above " if within[0] == "(" else "at least ") + low + below
 
