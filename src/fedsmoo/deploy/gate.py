@@ -7,12 +7,14 @@ one port. Whoever reaches the control commands can submit code that every node r
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Any
 
 from fedsmoo.core import FedsmooError
 
 OPEN = b"/v1/fleet/"
+PORTS = 65535
 # Headers that belong to one connection and are not passed on.
 HOP = {"connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade", "proxy-authorization", "host"}
 
@@ -61,12 +63,34 @@ def gate_app(to: str, ca: Path) -> Any:
     return Starlette(routes=[Route("/{path:path}", forward, methods=methods)])
 
 
+def refuse_address(port: int, to: str) -> None:
+    """Refuse a port that is none, and a server that is no address."""
+    server, _, number = to.rpartition(":")
+    if not server or "/" in to or not number.isascii() or not number.isdigit() or not 0 < int(number) <= PORTS:
+        raise FedsmooError(f"--to {to!r} is not an address with a port, such as 127.0.0.1:8000")
+    if not 0 < port <= PORTS:
+        raise FedsmooError(f"--port is {port}, but must be between 1 and {PORTS}")
+
+
+def refuse_busy(host: str, port: int) -> None:
+    """Refuse what cannot be listened on: a port of somebody else's, an address of another machine."""
+    try:
+        kind, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.create_server(place, family=kind):
+            pass
+    except OSError as e:
+        why = str(e.strerror).partition(" (")[0]
+        raise FedsmooError(f"cannot listen on {host}:{port}: {why}; choose another --host or --port") from e
+
+
 def serve_gate(host: str, port: int, to: str, certificates: Path) -> None:
     """Run the gate until it is stopped."""
+    refuse_address(port, to)
     files = {n: certificates / n for n in ("ca.crt", "server.crt", "server.key")}
     for path in files.values():
         if not path.is_file():
             raise FedsmooError(f"there is no {path}: make certificates with fedsmoo deploy keys")
+    refuse_busy(host, port)
     app = gate_app(to, files["ca.crt"])
     import uvicorn
 
