@@ -86,8 +86,6 @@ def test_a_plan_pads_unequal_clients_and_says_so() -> None:
     assert plan.count[:, 0].tolist() == [4, 4, 2, 4, 4, 2]
     assert plan.count[:, 1].tolist() == [3, 3, 0, 0, 0, 0]
     assert plan.count[:, 2].tolist() == [1, 1, 0, 0, 0, 0]
-    assert not plan.full
-    assert make_plan(0, 0, [0], INDICES, 5, epochs=1).full
     part = plan.select(slice(1, 3))
     assert part.index.shape == (2, 2, 4)
     assert part.count.tolist() == [[3, 1], [3, 1]]
