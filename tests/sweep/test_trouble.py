@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedsmoo.engines import batched
+from fedsmoo.engines import auto, batched
 from fedsmoo.experiment.conduct import Run
 from fedsmoo.experiment.config import Config
-from fedsmoo.experiment.runfolder import CHECKPOINT, FAILED, SUMMARY
+from fedsmoo.experiment.runfolder import CHECKPOINT, FAILED, STARTED, SUMMARY, read_json
 from fedsmoo.experiment.sweep import run_name
 from fedsmoo.experiment.work import Orders, state, work
 
@@ -76,6 +76,35 @@ def test_a_damaged_checkpoint_does_not_stop_the_others(pack: int, tmp_path: Path
     assert report.finished == [tmp_path / run_name(good)]
     assert "no checkpoint of" in error_in(tmp_path / run_name(bad))
     assert not (tmp_path / run_name(bad) / SUMMARY).exists()
+
+
+@pytest.mark.parametrize("pack", [1, 2])
+def test_what_was_odd_when_a_run_was_reopened_is_said(pack: int, tmp_path: Path) -> None:
+    configs, rounds = [TINY, TINY.replace(seed=1)], []
+    folder = tmp_path / run_name(TINY)
+    Run.begin(TINY, folder).go(watch=rounds.append, stop=lambda: len(rounds) == 2, every=1)
+    (folder / CHECKPOINT / "000002.json").write_text("x")
+    notes: list[str] = []
+    assert len(work(configs, tmp_path, Orders(pack=pack, note=notes.append)).finished) == 2
+    assert len(notes) == 1
+    assert notes[0].startswith(f"{folder.name}: checkpoint of round 2 cannot be used")
+
+
+def test_a_batch_goes_on_with_the_engine_of_the_run_that_was_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    picks = ["vmap"]  # whatever is timed as the fastest
+    monkeypatch.setattr(auto, "fastest", lambda setup, *rest: auto.make_engine(picks[0], setup, *rest))
+    configs = [TINY.replace(engine="auto", model="mlp", seed=s) for s in (0, 1)]
+    folders = [tmp_path / run_name(c) for c in configs]
+    Run.begin(configs[0], folders[0])
+    picks[0] = "batched"
+    notes: list[str] = []
+    work(configs, tmp_path, Orders(pack=2, note=notes.append))
+    told = [[read_json(f / name).get("engine") for name in (STARTED, SUMMARY)] for f in folders]
+    assert told == [["vmap", "vmap"]] * 2
+    assert [read_json(f / SUMMARY)["packed"] for f in folders] == [2, 2]
+    assert notes == []
 
 
 def test_a_batch_too_large_for_the_memory_goes_on_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

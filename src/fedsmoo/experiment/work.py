@@ -18,7 +18,7 @@ from fedsmoo.engines.batched import Batched
 from fedsmoo.engines.memory import release
 from fedsmoo.experiment.checkpoint import DiskError
 from fedsmoo.experiment.claim import Claim, claim
-from fedsmoo.experiment.conduct import TAKEN, Run
+from fedsmoo.experiment.conduct import TAKEN, Run, pinned
 from fedsmoo.experiment.config import Config
 from fedsmoo.experiment.identity import differences, identity
 from fedsmoo.experiment.loop import Record, Simulation
@@ -140,7 +140,7 @@ def carry_out(batch: dict[Path, Config], orders: Orders, claims: Mapping[Path, C
             continue
         try:
             run = open_run(path, config, claims)
-            orders.begun(config, len(run.simulation.history))
+            announce(run, config, orders)
             run.simulation.run(run.after(partial(orders.watch, config), orders.stop, orders.every))
             conclude(run, orders)
         except (FedsmooError, torch.OutOfMemoryError) as e:
@@ -192,16 +192,17 @@ def lost(path: Path, claims: Mapping[Path, Claim]) -> bool:
 
 def together(batch: dict[Path, Config], orders: Orders, claims: Mapping[Path, Claim]) -> bool:
     """Several runs in one batch; whether the engine could do that."""
-    simulations = assemble_pack(list(batch.values()))
-    if not all(isinstance(s.engine, Batched) for s in simulations):
+    configs = one_engine(batch)
+    simulations = assemble_pack(configs) if configs else []
+    if not simulations or not all(isinstance(s.engine, Batched) for s in simulations):
         return False
-    runs = []
-    for (path, config), simulation in zip(batch.items(), simulations, strict=True):
-        runs.append(open_run(path, config, claims, simulation))
-        orders.begun(config, len(simulation.history))
-    callbacks = [r.after(partial(orders.watch, r.config), orders.stop, orders.every, len(runs)) for r in runs]
+    runs: list[Run] = []
     try:
-        Pack([r.simulation for r in runs]).run(callbacks)
+        pack = Pack(simulations)  # which has one engine for all: the folders of new runs are to name it
+        for (path, config), simulation in zip(batch.items(), simulations, strict=True):
+            runs.append(open_run(path, config, claims, simulation))
+            announce(runs[-1], config, orders)
+        pack.run([r.after(partial(orders.watch, r.config), orders.stop, orders.every, len(runs)) for r in runs])
     except MISFITS as e:
         if any(r.simulation.history for r in runs):  # what worked before is not a model that does not fit its data
             raise
@@ -209,6 +210,21 @@ def together(batch: dict[Path, Config], orders: Orders, claims: Mapping[Path, Cl
     for run in runs:
         conclude(run, orders, packed=len(runs))
     return True
+
+
+def one_engine(batch: Mapping[Path, Config]) -> list[Config]:
+    """The configs with the engine that those of them that were begun have; none if these have several."""
+    begun = {pinned(c, read_json(p / STARTED), None).engine for p, c in batch.items() if (p / CONFIG).is_file()}
+    if len(begun) > 1:
+        return []
+    return [c.replace(engine=next(iter(begun), c.engine)) for c in batch.values()]
+
+
+def announce(run: Run, config: Config, orders: Orders) -> None:
+    """Where a run goes on, and what a person should know about how it was reopened."""
+    for line in run.notes:
+        orders.note(f"{run.folder.path.name}: {line}")
+    orders.begun(config, len(run.simulation.history))
 
 
 def conclude(run: Run, orders: Orders, packed: int = 1) -> None:
