@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,9 @@ from fedsmoo.data.partition import Partition
 from fedsmoo.data.sources import load
 from fedsmoo.data.splitfile import checked
 from fedsmoo.engines.task import SampleLoss, cross_entropy
-from fedsmoo.experiment.config import Config
+from fedsmoo.experiment.config import DIVISION, Config
 from fedsmoo.experiment.loop import Callback, Result
-from fedsmoo.experiment.resolve import assemble
+from fedsmoo.experiment.resolve import assemble, settled
 from fedsmoo.models import FlatModel, wrap
 
 
@@ -28,8 +28,8 @@ def simulate(
     data: str | Dataset | Sequence[Any] = "digits",
     algorithm: str | Algorithm = "fedsmoo",
     *,
-    clients: int = 100,
-    partition: str | Partition = "dirichlet-0.1",
+    clients: int | None = None,
+    partition: str | Partition | None = None,
     client_indices: Sequence[Sequence[int] | np.ndarray] | None = None,
     loss: SampleLoss = cross_entropy,
     dtype: str | torch.dtype = "float32",
@@ -44,8 +44,9 @@ def simulate(
             ``requires_grad=False`` stay as they are).
         data: a name, a ``Dataset``, or ``(x_train, y_train, x_test, y_test)`` as tensors or arrays.
         algorithm: a name, or a method with its hyper-parameters such as ``FedSMOO(r=0.1, beta=10.0)``.
-        clients: how many clients there are.
-        partition: who holds which samples: ``"dirichlet-0.1"``, ``"pathological-3"``, ``"iid"``, ``"natural"``, a rule.
+        clients: how many clients there are (default 100).
+        partition: who holds which samples: ``"dirichlet-0.1"`` (the default), ``"pathological-3"``, ``"iid"``,
+            ``"natural"``, or a rule such as ``Dirichlet(0.1, replacement=False)``.
         client_indices: instead of ``clients``, ``partition`` and ``split``: each client's samples.
         loss: outputs and labels of a batch -> one loss per sample (PyTorch's losses with ``reduction="none"``).
         callback: called with every round's record; returning ``False`` stops the run.
@@ -63,7 +64,10 @@ def simulate(
     if callback is not None and not callable(callback):
         raise FedsmooError(f"callback is {callback!r}, but must be a function of a round's record")
     dtype = str(dtype).removeprefix("torch.")
-    config = Config(clients=clients, dtype=dtype, device=str(device)).replace(**settings)
+    settings |= {n: v for n, v in (("clients", clients), ("partition", partition)) if v is not None}
+    refuse_two_divisions(settings, client_indices)
+    plain = {n: v for n, v in settings.items() if not isinstance(v, Partition)}
+    config = settled(Config(dtype=dtype, device=str(device)).replace(**plain), plain)
     data = as_dataset(data, config)
     flat: FlatModel | None = None
     if isinstance(model, str):
@@ -72,8 +76,6 @@ def simulate(
         flat = wrap(copy.deepcopy(model), data)  # training and dtype must not reach the caller's own module
     if isinstance(algorithm, str):
         config, algorithm = config.replace(algorithm=algorithm), None  # type: ignore[assignment]
-    if isinstance(partition, str) and client_indices is None:
-        config = config.replace(partition=partition)
     indices = given_clients(config, data, partition, client_indices)
     return assemble(config, algorithm, data, flat, indices, loss).run(callback)  # type: ignore[arg-type]
 
@@ -89,19 +91,32 @@ def as_dataset(data: str | Dataset | Sequence[Any], config: Config) -> Dataset:
     return from_arrays(*data)
 
 
+def refuse_two_divisions(
+    settings: Mapping[str, Any], client_indices: Sequence[Sequence[int] | np.ndarray] | None
+) -> None:
+    """Refuse settings beside each client's samples, or beside a rule, that say otherwise who holds what."""
+    others, rule = ["split", *DIVISION], settings.get("partition")
+    if client_indices is not None:
+        what = "client_indices"
+    elif isinstance(rule, Partition):
+        what, others = f"partition={rule!r}", [n for n in others if n not in ("clients", "partition")]
+    else:
+        return
+    for name in others:
+        same = name == "clients" and client_indices is not None and settings.get(name) == len(client_indices)
+        if settings.get(name) is not None and not same:
+            raise FedsmooError(f"both {what} and {name}={settings[name]!r} say who holds which samples: choose one")
+
+
 def given_clients(
     config: Config,
     data: Dataset,
-    partition: str | Partition,
+    partition: str | Partition | None,
     client_indices: Sequence[Sequence[int] | np.ndarray] | None,
 ) -> list[np.ndarray] | None:
     """Each client's samples as a caller gives them, or as a rule of theirs does; ``None`` where the config says it."""
-    if client_indices is None and isinstance(partition, str):
-        return None
-    if config.split is not None:
-        other = "partition" if client_indices is None else "client_indices"
-        raise FedsmooError(f"both {other} and split={config.split!r} say who holds which samples: choose one")
     if client_indices is not None:
         return checked([np.asarray(i) for i in client_indices], len(data.x_train), "client_indices")
-    assert not isinstance(partition, str)
+    if partition is None or isinstance(partition, str):
+        return None
     return partition.split(data.y_train.numpy(), data.classes, config.clients, config.seed)

@@ -201,7 +201,7 @@ def test_a_split_file_is_held_against_other_ways_to_say_it() -> None:
         simulate("softmax", partition="dirichlet-0.3", **given)
     with pytest.raises(FedsmooError, match=r"^both client_indices and split='dirichlet\.json' say who holds which"):
         simulate("softmax", client_indices=[[0, 1], [2, 3]], **given)
-    with pytest.raises(FedsmooError, match=r"^both partition and split='dirichlet\.json' say who holds which samples"):
+    with pytest.raises(FedsmooError, match=r"^both partition=Dirichlet\(.*\) and split='dirichlet\.json' say who"):
         simulate("softmax", partition=Dirichlet(0.6), **given)
     with pytest.raises(FedsmooError, match="clients is 100, but in the split"):
         expand({"split": "dirichlet.json", "clients": [4, 100]}, "here")

@@ -126,7 +126,7 @@ def test_float64_on_the_cpu() -> None:
 
 def test_client_indices_instead_of_a_partition() -> None:
     indices = [[0, 1, 2], np.arange(3, 20), list(range(20, 30))]
-    result = simulate(net(), ARRAYS, "fedavg", client_indices=indices, **FEW | {"clients": 99, "cohort": 3})
+    result = simulate(net(), ARRAYS, "fedavg", client_indices=indices, **FEW | {"clients": 3, "cohort": 3})
     assert [len(i) for i in result.simulation.indices] == [3, 17, 10]
     assert {c for r in result.history for c in r.cohort} == {0, 1, 2}
 
@@ -142,7 +142,7 @@ def test_client_indices_instead_of_a_partition() -> None:
 )
 def test_wrong_client_indices(indices: list, message: str) -> None:
     with pytest.raises(FedsmooError, match=message):
-        simulate(net(), ARRAYS, "fedavg", client_indices=indices, **FEW | {"cohort": 1})
+        simulate(net(), ARRAYS, "fedavg", client_indices=indices, **FEW | {"clients": len(indices), "cohort": 1})
 
 
 def test_a_partition_object_and_its_name_are_the_same() -> None:
@@ -164,6 +164,36 @@ def test_the_number_in_a_partition_s_name_counts() -> None:
     assert spread[0] < 0.2 < 0.8 < spread[1]
 
 
+def test_u_counts_beside_the_partition_that_is_the_default() -> None:
+    """Without a partition's name, u says the concentration: 100 is as good as even, 0.01 one class a client."""
+    even, uneven = (simulate("softmax", "digits", "fedavg", u=u, **FEW).simulation for u in (100, 0.01))
+    named = simulate("softmax", "digits", "fedavg", partition="dirichlet-100", **FEW).simulation
+    assert all(np.array_equal(a, b) for a, b in zip(even.indices, named.indices, strict=True))
+    assert not all(np.array_equal(a, b) for a, b in zip(even.indices, uneven.indices, strict=True))
+
+
+def test_iid_is_without_replacement_unless_asked_for() -> None:
+    for options, different in (({}, 1438), ({"replacement": True}, 909)):  # 1438 (1 - 1/e) of them, about
+        run = simulate("softmax", "digits", "fedavg", partition="iid", **options, **FEW).simulation
+        assert np.unique(np.concatenate(run.indices)).size == pytest.approx(different, abs=60 if options else 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"partition": "dirichlet-0.6", "u": 0.1}, r"u is 0\.1, but the partition 'dirichlet-0\.6' says 0\.6: leave u"),
+        ({"partition": "pathological-2", "c": 5}, "c is 5, but the partition 'pathological-2' says 2: leave c out"),
+        ({"partition": Pathological(2), "c": 2}, r"both partition=Pathological\(c=2, .*\) and c=2 say who holds"),
+        ({"partition": Pathological(2), "replacement": False}, "and replacement=False say who holds which samples"),
+        ({"client_indices": [[0]] * 4, "partition": "iid"}, "both client_indices and partition='iid' say who holds"),
+        ({"client_indices": [[0], [1]]}, "both client_indices and clients=4 say who holds"),
+    ],
+)
+def test_two_words_on_who_holds_what_are_refused(given: dict, message: str) -> None:
+    with pytest.raises(FedsmooError, match=message):
+        simulate("softmax", "digits", "fedavg", **given, **FEW)
+
+
 @pytest.mark.parametrize("engine", ["serial", "batched"])
 def test_a_loss_per_sample_of_one_s_own(engine: str) -> None:
     """Squared distance to the one-hot label: the first round's loss is known from the starting model."""
@@ -172,7 +202,7 @@ def test_a_loss_per_sample_of_one_s_own(engine: str) -> None:
         return (out.softmax(-1) - (y[:, None] == torch.arange(out.shape[-1])).float()).square().sum(-1)
 
     indices = [np.arange(30)]
-    settings = FEW | {"cohort": 1, "rounds": 1, "local_steps": 1, "batch_size": 30, "engine": engine}
+    settings = FEW | {"clients": 1, "cohort": 1, "rounds": 1, "local_steps": 1, "batch_size": 30, "engine": engine}
     result = simulate(net(), ARRAYS, "fedavg", client_indices=indices, loss=brier, **settings)
     expected = brier(net()(torch.from_numpy(X[:30])), torch.from_numpy(Y[:30])).mean().item()
     assert result.history[0].train_loss == pytest.approx(expected, rel=1e-5)

@@ -14,7 +14,7 @@ from fedsmoo.data.partition import to_rule
 from fedsmoo.data.sources import load
 from fedsmoo.data.splitfile import load_split, read_split, save_split
 from fedsmoo.experiment.config import Config
-from fedsmoo.experiment.resolve import make_clients, make_partition
+from fedsmoo.experiment.resolve import make_clients, make_partition, settled
 
 app = typer.Typer(help="Get data sets, split them over clients, look at splits.", no_args_is_help=True)
 Where = Annotated[str | None, typer.Option("--data", help="Folder or .npz of the data set (default: the cache).")]
@@ -31,16 +31,19 @@ def split(
     dataset: str,
     out: Annotated[Path, typer.Option(help="The split file to write.")],
     partition: Annotated[str, typer.Option(help="iid, dirichlet, pathological, natural.")] = "dirichlet",
-    u: Annotated[float, typer.Option(help="dirichlet: concentration.")] = 0.1,
-    c: Annotated[int, typer.Option(help="pathological: classes per client.")] = 3,
-    replacement: Annotated[bool, typer.Option(help="Draw with replacement, as in the paper.")] = True,
-    clients: Annotated[int, typer.Option(help="Clients in all.")] = 100,
+    u: Annotated[float | None, typer.Option(help="dirichlet: concentration (default 0.1).")] = None,
+    c: Annotated[int | None, typer.Option(help="pathological: classes per client (default 3).")] = None,
+    replacement: Annotated[
+        bool | None, typer.Option(help="Draw with replacement, as in the paper (default, but for iid).")
+    ] = None,
+    clients: Annotated[int | None, typer.Option(help="Clients in all (default 100).")] = None,
     seed: int = 0,
     data: Where = None,
 ) -> None:
-    config = Config(
-        dataset=dataset, data=data, partition=partition, u=u, c=c, replacement=replacement, clients=clients, seed=seed
-    )
+    options = {"u": u, "c": c, "replacement": replacement, "clients": clients}
+    given = {n: v for n, v in options.items() if v is not None}
+    config = Config(dataset=dataset, data=data, partition=partition, seed=seed).replace(**given)
+    config = settled(config, given)
     loaded = load(dataset, data, seed)
     refuse_existing(out)
     rule = {"name": "natural"} if partition == "natural" else to_rule(make_partition(config))

@@ -80,7 +80,7 @@ class Config(Training):
     )
     u: float = setting(0.1, "dirichlet: concentration; smaller is more heterogeneous", group="data", within="(0, inf)")
     c: int = setting(3, "pathological: classes per client", group="data", within="(0, inf)")
-    replacement: bool = setting(True, "clients draw their samples with replacement, as in the paper", group="data")
+    replacement: bool = setting(True, "clients draw with replacement, as in the paper; iid: if given", group="data")
     refill: bool = setting(
         False, "with replacement: deal classes from refilled decks, as released code does", group="data"
     )

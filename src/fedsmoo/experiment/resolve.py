@@ -148,18 +148,33 @@ def division(config: Config) -> dict[str, Any]:
 
 
 def settled(config: Config, given: Iterable[str]) -> Config:
-    """The config with as many clients as its split file has, if any; settings that contradict the file are refused.
+    """The config with what its partition's name says (``dirichlet-0.6``: u) and what it leaves open filled in.
 
-    ``given`` are the names of the settings that somebody chose: the others are defaults, which a split overrules.
+    iid is without replacement unless somebody asks for it, and a split file says how many clients there are. Settings
+    that contradict each other, or the file, are refused. ``given`` are the names of the settings that somebody chose:
+    the others are defaults, which a partition's name or a split overrules.
     """
-    if config.split is None:
-        return config
     names, asked = set(given), division(config)
+    refuse_other_number(config, names)
+    if config.split is None:
+        own = {"replacement": False} if asked["partition"] == "iid" and "replacement" not in names else {}
+        return config.replace(u=asked["u"], c=asked["c"], **own)
     if "partition" in names and "-" in config.partition:
         names.add({"dirichlet": "u", "pathological": "c"}[asked["partition"]])
     content = read_split(config.split)
     refuse_contradiction(config.split, content, {n: v for n, v in asked.items() if n in names})
     return config.replace(clients=content["clients"])
+
+
+def refuse_other_number(config: Config, given: Iterable[str]) -> None:
+    """Refuse ``u`` or ``c`` beside a partition whose name says another number."""
+    said = division(config)
+    for name in {"u", "c"}.intersection(given):
+        if getattr(config, name) != said[name]:
+            raise FedsmooError(
+                f"{name} is {getattr(config, name)}, but the partition {config.partition!r} says {said[name]}: "
+                f"leave {name} out, or write the partition as {said['partition']!r}"
+            )
 
 
 def make_clients(config: Config, data: Dataset) -> list[np.ndarray]:
