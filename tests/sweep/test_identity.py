@@ -99,6 +99,15 @@ def test_other_data_under_a_name_of_ones_own_is_another_run(tmp_path: Path) -> N
     assert identity(config.replace(data=str(tmp_path / "absent"))) != before
 
 
+def test_a_split_file_is_the_same_wherever_it_lies(tmp_path: Path) -> None:
+    for name, text in (("a.json", "x = 1"), ("b.json", "x = 1"), ("c.json", "x = 2")):
+        (tmp_path / name).write_text(text)
+    a, b, c, none = (Config(split=str(tmp_path / f"{n}.json")) for n in ("a", "b", "c", "absent"))
+    assert identity(a) == identity(b)
+    assert run_name(a) == run_name(b)
+    assert len({identity(config) for config in (a, c, none, Config())}) == 4
+
+
 def test_data_in_the_cache_folder_counts_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDSMOO_DATA", str(tmp_path))
     arrays(tmp_path / "mine.npz", 0)

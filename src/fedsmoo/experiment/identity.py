@@ -43,7 +43,10 @@ def canonical(config: Config, held: Mapping[str, str] | None = None) -> dict[str
         values.pop("clients")  # the data's to say, and not known before it is read
     elif config.split is None:
         values["partition"] = to_rule(make_partition(config))
-    return {**values, **(contents(config) if held is None else held)}
+    hashes = contents(config) if held is None else held
+    if "split_content" in hashes:  # wherever the file lies
+        values.pop("split")
+    return {**values, **hashes}
 
 
 def identity(config: Config, held: Mapping[str, str] | None = None) -> str:
