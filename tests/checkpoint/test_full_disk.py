@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fedsmoo.commands.run import train
 from fedsmoo.core import FedsmooError
 from fedsmoo.experiment.checkpoint import DiskError
 from fedsmoo.experiment.conduct import Run
@@ -80,3 +81,9 @@ def test_a_disk_that_fills_while_a_run_begins_is_one_line(tmp_path: Path, monkey
     monkeypatch.setattr("fedsmoo.experiment.conduct.RunFolder", lambda path, *_: path.mkdir())
     with no_file_over(10), pytest.raises(DiskError, match=r"cannot write into .*analysis: File too large"):
         Run.begin(TINY, tmp_path / "a")
+
+
+def test_a_folder_that_cannot_be_made_is_the_disks_fault(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("precious")
+    with pytest.raises(DiskError, match=r"cannot write the run folder .*inside: Not a directory"):
+        train(TINY, tmp_path / "file" / "inside")
