@@ -181,6 +181,13 @@ class Bad(FedAvg):
         return srv.replace(w=mean.w * float("nan"))
 """
 
+OPTION = """from dataclasses import dataclass
+from fedsmoo.algorithms import FedAvg
+@dataclass(frozen=True)
+class Mine(FedAvg):
+    decay: float = 0.5
+"""
+
 
 @pytest.mark.parametrize("batch", [False, True], ids=["one by one", "in one batch"])
 def test_a_run_that_fails_is_named_and_the_others_go_on(
@@ -200,3 +207,18 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(
         assert [line.split()[0] for line in answer.out.splitlines()[1:2]] == ["FedAvg"]
         assert answer.out.endswith("failed: bad-seed0, bad-seed1\n")
     assert len(read_run(Path("both/fedavg-seed1"))[1]) == 2
+
+
+def test_two_files_with_one_name_are_told_apart(call: Call) -> None:
+    for folder in ("a", "b"):
+        Path(folder).mkdir()
+        Path(folder, "m.py").write_text(OPTION)
+    words = ["compare", "--algorithms", "a/m.py:Mine,b/m.py:Mine", "--set", "b/m.py:Mine.decay=0.25", *TINY]
+    answer = call(*words, "--out", "both")
+    assert answer.code == 0, answer.err
+    assert [line.partition(")")[0] for line in answer.out.splitlines()[1:3]] == ["Mine (a/m.py", "Mine (b/m.py"]
+    configs = [read_run(Path("both", name))[0] for name in ("mine-a-m.py-seed0", "mine-b-m.py-seed0")]
+    assert [(c.algorithm, c.algorithm_options) for c in configs] == [
+        ("a/m.py:Mine", {}), ("b/m.py:Mine", {"decay": "0.25"}),
+    ]  # fmt: skip
+    one_line(call(*words, "--algorithms", "a/m.py:Mine,./a/m.py:Mine", "--out", "two"), "names './a/m.py:Mine' twice")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,7 @@ from fedsmoo.commands.options import ConfigFile, Sets, assign, gather, with_sett
 from fedsmoo.commands.run import reopen, train
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.engines.ranks import alone
-from fedsmoo.experiment.checkpoint import DiskError
+from fedsmoo.experiment.checkpoint import DiskError, reason
 from fedsmoo.experiment.claim import claimed
 from fedsmoo.experiment.compare import cells, common_target, row
 from fedsmoo.experiment.conduct import same_threads
@@ -52,20 +53,42 @@ def methods(names: str, file: Path | None, sets: list[str] | None, flags: dict[s
     """A config per method; ``--set fedsmoo.r=0.05`` is for one method, ``--set lr=0.05`` for all."""
     out: dict[str, Config] = {}
     listed = [n.strip() for n in names.split(",")]
-    for name in listed:
-        own = [w.partition(".")[2] for w in sets or [] if w.partition("=")[0].startswith(f"{name}.")]
+    for name, label in zip(listed, labels(listed), strict=True):
+        own = [w.removeprefix(f"{name}.") for w in sets or [] if w.partition("=")[0].startswith(f"{name}.")]
         common = [w for w in sets or [] if "." not in w.partition("=")[0]]
         config = assign(gather(file, common, {**flags, "algorithm": name}), own)
         make_algorithm(name, config.algorithm_options)  # a wrong option is said now, not when its turn comes
-        label = algorithm_class(name).__name__
-        if label in out:
-            raise FedsmooError(f"--algorithms names {name!r} twice")
         out[label] = config
     for word in sets or []:
-        owner = word.partition("=")[0].partition(".")
-        if owner[1] and owner[0] not in listed:
-            raise FedsmooError(f"--set {word!r}: {owner[0]!r} is not among --algorithms {names}")
+        owner, dot, _ = word.partition("=")[0].rpartition(".")
+        if dot and owner not in listed:
+            raise FedsmooError(f"--set {word!r}: {owner!r} is not among --algorithms {names}")
     return out
+
+
+def labels(listed: Sequence[str]) -> list[str]:
+    """A name in tables for each method: its class's, and with its file's where two classes have the same."""
+    classes = [algorithm_class(name) for name in listed]
+    for k, name in enumerate(listed):
+        if classes[k] in classes[:k]:
+            raise FedsmooError(f"--algorithms names {name!r} twice")
+    plain = [cls.__name__ for cls in classes]
+    shared = [sum(stem(label) == stem(other) for other in plain) > 1 for label in plain]
+    files = [code_place(name) for name in listed]
+    out = [f"{a} ({b})" if c and b else a for a, b, c in zip(plain, files, shared, strict=True)]
+    for k, label in enumerate(out):
+        if stem(label) in map(stem, out[:k]):
+            raise FedsmooError(f"--algorithms: {listed[k]} and another would share a folder: give its class a new name")
+    return out
+
+
+def stem(label: str) -> str:
+    """A label in the name of a folder.
+
+    >>> stem("FedSMOO"), stem("Mine (new/m.py)")
+    ('fedsmoo', 'mine-new-m.py')
+    """
+    return re.sub(r"[^\w.]+", "-", label.lower()).strip("-")
 
 
 def _compare(
@@ -80,7 +103,7 @@ def _compare(
     alone("fedsmoo compare")
     configs = methods(algorithms, config, sets, flags)
     first, numbers = next(iter(configs.values())), parse_seeds(seeds)
-    places = {label: {s: out / f"{label.lower()}-seed{s}" for s in numbers} for label in configs}
+    places = {label: {s: out / f"{stem(label)}-seed{s}" for s in numbers} for label in configs}
     begun = begun_in(out, [folder for seeded in places.values() for folder in seeded.values()])
     engine = one_engine(first, begun)
     plan = {
@@ -88,6 +111,10 @@ def _compare(
         for label, each in configs.items()
     }
     refuse_others(out, begun, {folder: config for seeded in plan.values() for folder, config in seeded.items()})
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise DiskError(f"cannot write the run folder {out}: {reason(e)}") from e
     failed: dict[Path, str] = {}
     try:
         for label, seeded in plan.items():
@@ -169,9 +196,9 @@ def train_seeds(label: str, seeded: dict[Path, Config]) -> dict[Path, str]:
     left = {folder: config for folder, config in seeded.items() if state(folder) != "finished"}
     configs, reasons = list(left.values()), dict[Path, str]()
 
-    def failed(config: Config, folder: Path, reason: str) -> None:
-        reasons[folder] = reason
-        sys.stderr.write(f"failed: {label}, seed {config.seed}: {reason}\n")
+    def failed(config: Config, folder: Path, why: str) -> None:
+        reasons[folder] = why
+        sys.stderr.write(f"failed: {label}, seed {config.seed}: {why}\n")
 
     if len(left) > 1 and make_device(configs[0].device).type != "cpu" and packable(configs):
         train_together(label, left, failed, reasons)
