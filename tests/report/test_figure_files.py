@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -173,6 +174,26 @@ def test_a_legend_below_stays_inside(tmp_path: Path) -> None:
     assert box.x0 >= 0
     assert box.x1 <= drawn.bbox.x1
     assert len(legend.get_texts()) == 7
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("tasks", "lines_each", "width"), [(1, 20, "column"), (7, 2, "column"), (7, 9, "page")])
+def test_many_lines_and_panels_make_a_figure_larger_not_smaller(
+    tmp_path: Path, tasks: int, lines_each: int, width: str
+) -> None:
+    for k in range(tasks * lines_each):
+        run_folder(tmp_path, str(k), "fedavg", 0, 5, u=0.1 + k % tasks, lr=0.1 * (1 + k // tasks))
+    drawn = figures.curves(drawable(find([tmp_path])), Look(width), "acc", "accuracy")
+    drawn.draw_without_rendering()
+    (legend,) = drawn.legends
+    named = [li for axes in drawn.axes[:1] for li in axes.lines]
+    assert len({(li.get_color(), str(li._unscaled_dash_pattern), li.get_marker()) for li in named}) == lines_each
+    for axes in drawn.axes:
+        box = axes.get_window_extent()
+        assert box.height / drawn.dpi > 0.7
+        assert not legend.get_window_extent().overlaps(axes.get_tightbbox())
+    for one, two in itertools.combinations(drawn.axes, 2):
+        assert not one.title.get_window_extent().overlaps(two.title.get_window_extent())
 
 
 def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:

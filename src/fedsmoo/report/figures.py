@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedsmoo.core.errors import FedsmooError, unknown
-from fedsmoo.report.curves import COLOURS, STYLES
-from fedsmoo.report.figures_base import AXES, STYLE, WIDTHS, Look, column, finish
+from fedsmoo.report.curves import COLOURS
+from fedsmoo.report.figures_base import AXES, STYLE, WIDTHS, Look, column, finish, legend
 from fedsmoo.report.figures_curves import curves, looks, rounds_to_target, style, titles
 from fedsmoo.report.figures_surfaces import contours, landscape
 from fedsmoo.report.groups import add_groups
@@ -57,6 +57,7 @@ def class_totals(data: dict[str, Any], look: Look) -> Figure:
     if len(names) <= 20:
         axes.set_xticks(range(len(names)), names)
     finish(axes)
+    legend(figure, [axes])
     return figure
 
 
@@ -86,6 +87,7 @@ def sensitivity(data: dict[str, Any], look: Look) -> Figure:
     axes.set_xticks(range(len(words)), words)
     axes.set(xlabel=over.removeprefix("algorithm."), ylabel="test accuracy (%)")
     finish(axes)
+    legend(figure, [axes])
     return figure
 
 
@@ -121,10 +123,11 @@ def spectrum(data: dict[str, Any], look: Look) -> Figure:
     for k, run in enumerate(runs):
         found = run["analysis"]["hessian"]
         y = np.array(found["density"], float)
-        label, colour = f"{run['group']} (top {found['eigenvalues'][0]:.4g})", COLOURS[k % len(COLOURS)]
-        axes.plot(found["grid"], np.maximum(y, 1e-9), label=label, color=colour, linestyle=STYLES[k % len(STYLES)])
+        label = f"{run['group']} (top {found['eigenvalues'][0]:.4g})"
+        axes.plot(found["grid"], np.maximum(y, 1e-9), label=label, **{**style(k), "marker": ""})
     axes.set(xlabel="eigenvalue", ylabel="density", yscale="log", ylim=(1e-7, None))
     finish(axes)
+    legend(figure, [axes])
     return figure
 
 

@@ -11,6 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 WIDTHS = {"column": 3.25, "page": 6.75}  # inches, as in two-column conference styles
+ABREAST = {"column": 2, "page": 3}  # panels beside each other at most
 # Fonts of 8 points beside a text of 10; TrueType in PDF, because submission systems refuse Type 3.
 STYLE: Any = {
     "font.size": 8,
@@ -46,6 +47,11 @@ class Look:
         FigureCanvasAgg(made)
         return made
 
+    def rows(self, panels: int) -> tuple[int, int]:
+        """How many rows of how many panels."""
+        abreast = min(ABREAST[self.width], panels)
+        return -(-panels // abreast), abreast
+
 
 def column(run: dict[str, Any], key: str) -> np.ndarray:
     """A quantity per round; nan where it was not measured."""
@@ -76,8 +82,41 @@ def grouped(runs: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     return out
 
 
-def finish(axes: Any, legend: bool = True) -> None:
+def finish(axes: Any) -> None:
     axes.grid(alpha=0.25, linewidth=0.5)
     axes.spines[["top", "right"]].set_visible(False)
-    if legend and len(axes.get_legend_handles_labels()[0]) > 0:
-        axes.legend(frameon=False, handlelength=2.4)
+
+
+INSIDE = 8  # lines that a legend among the lines may name
+
+
+def legend(figure: Figure, every: Sequence[Any]) -> None:
+    """One legend for all axes: among the lines where it is small, else below, for which the figure grows."""
+    lines: dict[str, Any] = {}
+    for axes in every:
+        handles, labels = axes.get_legend_handles_labels()
+        lines.update(zip(labels, handles, strict=True))
+    if not lines:
+        return
+    width, height = (float(v) for v in figure.get_size_inches())
+    wide, high = legend_size(lines, 1, width)
+    if len(every) == 1 and len(lines) <= INSIDE and wide < 0.85 * width and high < 0.55 * height:
+        every[0].legend(frameon=False, handlelength=2.4)
+        return
+    for columns in range(min(len(lines), 5), 0, -1):
+        wide, high = legend_size(lines, columns, width)
+        if wide <= width:
+            break
+    figure.set_size_inches(width, height + high)
+    look: dict[str, Any] = {"ncols": columns, "frameon": False, "handlelength": 3.2}
+    figure.legend(list(lines.values()), list(lines), loc="outside lower center", **look)
+
+
+def legend_size(lines: dict[str, Any], columns: int, width: float) -> tuple[float, float]:
+    """Width and height of a legend of so many columns, in inches; drawn apart, which is quicker than all the figure."""
+    scratch = Figure(figsize=(width, 1))
+    FigureCanvasAgg(scratch)
+    made = scratch.legend(list(lines.values()), list(lines), ncols=columns, frameon=False, handlelength=3.2)
+    scratch.draw_without_rendering()
+    box = made.get_window_extent()
+    return box.width / scratch.dpi, box.height / scratch.dpi

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,11 +13,11 @@ from matplotlib.figure import Figure
 from fedsmoo.algorithms import ALGORITHMS
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.report.curves import COLOURS, STYLES, hanning
-from fedsmoo.report.figures_base import AXES, MARKERS, Look, column, finish, grouped, horizontal
+from fedsmoo.report.figures_base import AXES, MARKERS, WIDTHS, Look, column, finish, grouped, horizontal, legend
 
 # The paper's methods in its order, which is that of the registry.
 PAPER = {method.__name__: k for k, method in enumerate(itertools.islice(ALGORITHMS.values(), 8))}
-ABREAST = 3  # panels beside each other at most
+LETTERS = 13  # of a title, in an inch
 STEP = 0.5  # points of accuracy between two targets
 Lines = dict[str, list[dict[str, Any]]]
 
@@ -44,25 +45,38 @@ def titles(tasks: Sequence[str]) -> list[str]:
 
 
 def panels(tasks: dict[str, Lines], look: Look) -> tuple[Figure, list[tuple[Any, Lines]]]:
-    """A figure with axes for each task, all on the same scales."""
-    abreast = min(ABREAST, len(tasks))
-    down = -(-len(tasks) // abreast)
-    figure = look.figure(ratio=(0.95 if abreast > 1 else 0.72) * down / abreast + (0.05 if len(tasks) > 1 else 0))
+    """A figure with axes for each task, all on the same scales; every row of them adds its height."""
+    down, abreast = look.rows(len(tasks))
+    figure = look.figure(ratio=(0.88 if abreast > 1 else 0.72) * down / abreast)
     every = figure.subplots(down, abreast, sharex=True, sharey=True, squeeze=False).ravel()
-    for axes, title in zip(every, titles(list(tasks)), strict=False):
-        axes.set_title(title)
+    letters = int(LETTERS * WIDTHS[look.width] / abreast)
+    for k, (axes, title) in enumerate(zip(every, titles(list(tasks)), strict=False)):
+        axes.set_title(wrapped(title, letters))
+        axes.tick_params(labelbottom=k + abreast >= len(tasks))  # the lowest of its column, though its row goes on
     for axes in every[len(tasks) :]:
         axes.remove()
     return figure, list(zip(every, tasks.values(), strict=False))
 
 
+def wrapped(title: str, letters: int) -> str:
+    """A title in lines of so many letters, broken at its commas.
+
+    >>> wrapped("digits, dirichlet-0.1, 4 of 20 clients", 24)
+    'digits, dirichlet-0.1,\\n4 of 20 clients'
+    """
+    parts = ", ".join(part.replace(" ", "\u00a0") for part in title.split(", "))
+    return textwrap.fill(parts, letters, break_long_words=False, break_on_hyphens=False).replace("\u00a0", " ")
+
+
 def style(k: int) -> dict[str, Any]:
-    """Colour, dash and marker of the k-th line; each alone tells eight lines apart."""
+    """Colour, dash and marker of the k-th line; each alone tells eight lines apart, together they tell 64."""
+    shifted = k + k // len(COLOURS)  # the second eight have the colours again, with other dashes and markers
+    marker = MARKERS[shifted % len(MARKERS)]
     return {
         "color": COLOURS[k % len(COLOURS)],
-        "linestyle": STYLES[k % len(STYLES)],
-        "marker": MARKERS[k % len(MARKERS)],
-        "markersize": 6 if MARKERS[k % len(MARKERS)] == "*" else 4,
+        "linestyle": STYLES[shifted % len(STYLES)],
+        "marker": marker,
+        "markersize": 6 if marker == "*" else 4,
         "markeredgecolor": "white",  # so that a marker stands out from lines that cross it
         "markeredgewidth": 0.4,
     }
@@ -86,28 +100,13 @@ def every_so_often(k: int, points: int) -> tuple[int, int]:
 
 
 def close(figure: Figure, drawn: Sequence[tuple[Any, Lines]], across: str, up: str) -> None:
-    """Words at the axes; one legend below where there are several panels."""
-    below: dict[str, Any] = {}
-    for k, (axes, _) in enumerate(drawn):
-        axes.set(xlabel=across, ylabel=up if k % ABREAST == 0 else "")
-        finish(axes, legend=len(drawn) == 1)
-        handles, labels = axes.get_legend_handles_labels()
-        below.update(zip(labels, handles, strict=True))
-    if len(drawn) > 1:
-        legend_below(figure, below)
-
-
-def legend_below(figure: Figure, lines: dict[str, Any]) -> None:
-    """A legend of as many columns as fit in the figure's width."""
-    for columns in range(min(len(lines), 5), 0, -1):
-        legend = figure.legend(
-            list(lines.values()), list(lines), loc="outside lower center", ncols=columns, frameon=False,
-            handlelength=3.2,
-        )  # fmt: skip
-        figure.draw_without_rendering()
-        if columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
-            return
-        legend.remove()
+    """Words at the outer axes, and a legend."""
+    for axes, _ in drawn:
+        place = axes.get_subplotspec()
+        lowest = axes.xaxis.get_tick_params()["labelbottom"]
+        axes.set(xlabel=across if lowest else "", ylabel=up if place.is_first_col() else "")
+        finish(axes)
+    legend(figure, [axes for axes, _ in drawn])
 
 
 def numbered(drawn: Sequence[tuple[Any, Lines]]) -> Iterator[tuple[Any, int, str, list[dict[str, Any]]]]:

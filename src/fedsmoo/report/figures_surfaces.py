@@ -33,9 +33,10 @@ def landscape(data: dict[str, Any], look: Look) -> Figure:
     smoo = [r["name"] for r in runs if r["method"] == "FedSMOO"]
     focus = runs[names.index(look.focus or (smoo[0] if smoo else names[-1]))]
     others = [r for r in runs if r is not focus] or [focus]
-    figure = look.figure(ratio=0.9 if len(others) == 1 else 1.0 / len(others) + 0.05)
+    down, abreast = look.rows(len(others))
+    figure = look.figure(ratio=0.9 if len(others) == 1 else (1.0 / abreast + 0.05) * down)
     for k, run in enumerate(others):
-        axes = solid(figure, len(others), k)
+        axes = solid(figure, (down, abreast), k)
         axes.set_zlim(*limits)
         surface(axes, run["analysis"]["landscape"], limits)
         if run is not focus:
@@ -48,10 +49,11 @@ def landscape(data: dict[str, Any], look: Look) -> Figure:
 
 def apart(runs: list[dict[str, Any]], look: Look, limits: tuple[float, float]) -> Figure:
     """Surfaces side by side, with level lines on the floor at the same losses."""
-    figure = look.figure(ratio=0.88 / len(runs))
+    down, abreast = look.rows(len(runs))
+    figure = look.figure(ratio=0.88 * down / abreast)
     floor = limits[0] - 0.4 * (limits[1] - limits[0])
     for k, run in enumerate(runs):
-        axes, found = solid(figure, len(runs), k), run["analysis"]["landscape"]
+        axes, found = solid(figure, (down, abreast), k), run["analysis"]["landscape"]
         axes.set_zlim(floor, limits[1])
         a, b, z = arrays(found)
         axes.contour(a, b, z, levels=np.linspace(*limits, 11), zdir="z", offset=floor, colors="black", linewidths=0.4)
@@ -77,9 +79,9 @@ def arrays(found: dict[str, Any]) -> Grid3:
     return a, b, np.array([[np.nan if v is None else v for v in row] for row in found["loss"]], float)
 
 
-def solid(figure: Figure, count: int, k: int) -> Any:
-    """The k-th of so many axes in three dimensions."""
-    axes: Any = figure.add_subplot(1, count, k + 1, projection="3d")
+def solid(figure: Figure, rows: tuple[int, int], k: int) -> Any:
+    """The k-th of so many rows of so many axes in three dimensions."""
+    axes: Any = figure.add_subplot(*rows, k + 1, projection="3d")
     axes.set_xlabel("a", labelpad=-8)
     axes.set_ylabel("b", labelpad=-8)
     for axis in (axes.xaxis, axes.yaxis, axes.zaxis):
@@ -115,14 +117,15 @@ def grid(axes: Any, found: dict[str, Any]) -> None:
 def contours(data: dict[str, Any], look: Look) -> Figure:
     """The same landscapes from above, on one scale."""
     runs = with_surface(data)
-    figure = look.figure(ratio=1.0 / len(runs) + 0.08)
+    down, abreast = look.rows(len(runs))
+    figure = look.figure(ratio=(1.0 / abreast + 0.08) * down)
     all_z = [arrays(r["analysis"]["landscape"])[2] for r in runs]
     levels = np.linspace(min(np.nanmin(z) for z in all_z), min(np.nanmax(z) for z in all_z), 15)
     for k, (run, z) in enumerate(zip(runs, all_z, strict=True)):
-        axes = figure.add_subplot(1, len(runs), k + 1)
+        axes = figure.add_subplot(down, abreast, k + 1)
         found = run["analysis"]["landscape"]
         drawn = axes.contour(found["a"], found["b"], z.T, levels=levels, cmap="cividis", linewidths=0.8)
         axes.clabel(drawn, levels[::4], fontsize=5)
         axes.plot(0, 0, "kx", markersize=4)
-        axes.set(title=run["group"], xlabel="a", ylabel="b" if k == 0 else "", aspect="equal")
+        axes.set(title=run["group"], xlabel="a", ylabel="b" if k % abreast == 0 else "", aspect="equal")
     return figure

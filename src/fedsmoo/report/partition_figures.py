@@ -82,6 +82,8 @@ def draw(
 ) -> list[Path]:
     """Both pictures of a split, with the class totals of its twin drawn the other way (with or without replacement).
 
+    More clients than samples have no twin without replacement: there the split stands alone.
+
     Args:
         indices: the split.
         data: what it divides.
@@ -101,7 +103,7 @@ def draw(
         words = {True: "with replacement", False: "without replacement"}
         title += f", {words[with_replacement]}"
         splits = {words[with_replacement]: indices}
-        if with_replacement or len(indices) <= len(labels):
+        if not with_replacement or len(indices) <= len(labels):  # else some would be empty without replacement
             splits[words[not with_replacement]] = other.split(labels, data.classes, len(indices), content["seed"])
         splits = dict(sorted(splits.items()))
     ending = suffix.lstrip(".")
