@@ -58,12 +58,18 @@ MARKED = re.compile(r"(<!-- table: (?P<arguments>.*?) -->\n).*?(<!-- /table -->)
 
 def build(sweep: Sweep, found: tables.Found, compact: bool = False) -> list[Table]:
     """The tables of an experiment from what was measured."""
-    kind, grid = sweep.about["kind"], tables.Grid(sweep, found)
+    kind, grid, title = sweep.about["kind"], tables.Grid(sweep, found), sweep.title + mark(sweep)
     if kind == "accuracy":
-        return tables.accuracy(grid, sweep.title, compact)
+        return tables.accuracy(grid, title, compact)
     if kind == "curves":
-        return tables.curves(grid, sweep.title, hanning, WINDOW)
-    return getattr(tables, kind)(grid, sweep.title)
+        return tables.curves(grid, title, hanning, WINDOW)
+    return getattr(tables, kind)(grid, title)
+
+
+def mark(sweep: Sweep) -> str:
+    """For every title, which is all that some formats keep: what is not as in the paper, if anything."""
+    notes = [note.partition(": ")[2].rstrip(".") for note in sweep.about.get("notes", [])]
+    return f", not the paper's setting ({'; '.join(notes)})" if notes else ""
 
 
 def pictures(sweep: Sweep, found: tables.Found, folder: Path) -> list[Path]:
@@ -74,7 +80,7 @@ def pictures(sweep: Sweep, found: tables.Found, folder: Path) -> list[Path]:
         runs = {m: [r.history for r in grid[m, column]] for m in grid.methods if grid[m, column]}
         if runs:
             path = folder / (re.sub(r"[^\w.]+", "-", column) + ".png")
-            accuracy_curves(runs, path, column, smooth=WINDOW)
+            accuracy_curves(runs, path, column + mark(sweep).replace(", ", "\n", 1), smooth=WINDOW)
             out.append(path)
     return out
 
