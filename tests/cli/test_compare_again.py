@@ -175,6 +175,21 @@ def test_an_edited_file_is_not_averaged_with_what_it_was(name: str, call: Call) 
     assert not Path("both/feddecay-seed1").exists()
 
 
+def test_a_file_edited_while_the_comparison_runs_ends_it(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("method.py").write_text(METHOD)
+    real = compare_command.train
+
+    def train(*words: Any, **more: Any) -> Any:
+        done = real(*words, **more)
+        Path("method.py").write_text(METHOD + "edited = True\n")
+        return done
+
+    monkeypatch.setattr(compare_command, "train", train)
+    words = ["compare", "--algorithms", "method.py:FedDecay", "--seeds", "0,1", *TINY, "--out", "both"]
+    one_line(call(*words), "method.py was edited since this comparison began: choose another --out")
+    assert [p.name for p in Path("both").iterdir()] == ["feddecay-seed0"]
+
+
 DIVERGES = """from fedsmoo.algorithms import FedAvg
 class Bad(FedAvg):
     def aggregate(self, srv, mean, rnd):

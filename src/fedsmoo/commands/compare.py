@@ -102,6 +102,7 @@ def _compare(
 ) -> None:
     alone("fedsmoo compare")
     configs = methods(algorithms, config, sets, flags)
+    held = {label: contents(each) for label, each in configs.items()}
     first, numbers = next(iter(configs.values())), parse_seeds(seeds)
     places = {label: {s: out / f"{stem(label)}-seed{s}" for s in numbers} for label in configs}
     begun = begun_in(out, [folder for seeded in places.values() for folder in seeded.values()])
@@ -119,7 +120,7 @@ def _compare(
     try:
         for label, seeded in plan.items():
             began, left = time.monotonic(), [p for p in seeded if state(p) != "finished"]
-            failed |= train_seeds(label, seeded)
+            failed |= train_seeds(label, seeded, held[label])
             if not sys.stderr.isatty():  # no progress bar there
                 before = f", {len(seeded) - len(left)} done before" if len(left) < len(seeded) else ""
                 seconds = time.monotonic() - began
@@ -154,12 +155,7 @@ def refuse_others(out: Path, begun: Sequence[Path], plan: dict[Path, Config]) ->
                 f"{folder} was begun with other settings ({'; '.join(changed)}): choose another --out, or give the "
                 "same settings to go on; nothing was changed"
             )
-        files = edited(config, read_json(folder / STARTED).get("contents"))
-        if files:
-            raise FedsmooError(
-                f"{', '.join(files)} was edited since {folder} was begun: choose another --out, or put back what it "
-                "held to go on; nothing was changed"
-            )
+        refuse_edited(config, read_json(folder / STARTED).get("contents"), f"{folder} was begun")
     others = [p.name for p in sorted(out.iterdir()) if (p / CONFIG).is_file() and p not in plan] if begun else []
     if others:
         raise FedsmooError(
@@ -168,8 +164,8 @@ def refuse_others(out: Path, begun: Sequence[Path], plan: dict[Path, Config]) ->
         )
 
 
-def edited(config: Config, held: Mapping[str, str] | None) -> list[str]:
-    """The user's files that no longer hold what they held; none where nobody wrote down what that was."""
+def refuse_edited(config: Config, held: Mapping[str, str] | None, since: str) -> None:
+    """Refuse files of the user's that no longer hold what they held, if somebody wrote down what that was."""
     places = {
         "data_content": data_place(config.dataset, config.data),
         "split_content": config.split,
@@ -177,7 +173,11 @@ def edited(config: Config, held: Mapping[str, str] | None) -> list[str]:
         "model_content": code_place(config.model),
     }
     now = contents(config)
-    return [] if held is None else [str(places[n]) for n in places if now.get(n) != held.get(n)]
+    files = [] if held is None else [str(places[n]) for n in places if now.get(n) != held.get(n)]
+    if files:
+        raise FedsmooError(
+            f"{', '.join(files)} was edited since {since}: choose another --out, or put back what it held to go on"
+        )
 
 
 def one_engine(config: Config, begun: Sequence[Path] = ()) -> str:
@@ -187,11 +187,11 @@ def one_engine(config: Config, begun: Sequence[Path] = ()) -> str:
     return read_config(begun[0]).engine if begun else assemble(config).engine.name
 
 
-def train_seeds(label: str, seeded: dict[Path, Config]) -> dict[Path, str]:
+def train_seeds(label: str, seeded: dict[Path, Config], held: Mapping[str, str]) -> dict[Path, str]:
     """One method's runs, each in its folder: on a GPU as one batch of clients, else one after the other.
 
     What is done is skipped, and what was begun goes on; a run that fails is said at once and does not stop the others.
-    Returns why, by folder.
+    Returns why, by folder. ``held`` is what the user's files held when the comparison began: all runs have to be of it.
     """
     left = {folder: config for folder, config in seeded.items() if state(folder) != "finished"}
     configs, reasons = list(left.values()), dict[Path, str]()
@@ -201,9 +201,11 @@ def train_seeds(label: str, seeded: dict[Path, Config]) -> dict[Path, str]:
         sys.stderr.write(f"failed: {label}, seed {config.seed}: {why}\n")
 
     if len(left) > 1 and make_device(configs[0].device).type != "cpu" and packable(configs):
+        refuse_edited(configs[0], held, "this comparison began")
         train_together(label, left, failed, reasons)
         return reasons
     for folder, config in left.items():
+        refuse_edited(config, held, "this comparison began")
         try:
             if state(folder) == "new":
                 train(config, folder, again=AGAIN)
