@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from fedsmoo.core import FedsmooError
 from fedsmoo.experiment.config import Config, read_toml
 from fedsmoo.experiment.identity import identity
+from fedsmoo.experiment.published import experiment
 from fedsmoo.experiment.runfolder import read_config
+from fedsmoo.experiment.sweep import expand
 
 from .conftest import TINY, Call
 from .test_bad_input import one_line
@@ -99,6 +102,16 @@ def test_a_sweep_says_that_its_folder_cannot_be_written(call: Call) -> None:
     assert answer.err.splitlines()[-1].startswith("fedsmoo: cannot write the run folder file/inside/")
     assert "Traceback" not in answer.err
     assert Path("file").read_text() == "precious"
+
+
+def test_a_slip_in_a_sweep_s_hyper_parameters_is_said() -> None:
+    """A name that none of its methods has; the paper's tables may be asked for with some of their methods only."""
+    for slip in ({"hyper": {"betta": [1, 10]}}, {"columns": {"a": {"hyper": {"betta": 1}}}}):
+        with pytest.raises(FedsmooError, match="unknown hyper-parameter of these methods 'betta': did you mean 'beta'"):
+            expand({"algorithm": ["feddyn", "fedavg"], **slip}, "here")
+    with pytest.raises(FedsmooError, match="'beta'"):
+        expand({"algorithm": "fedavg", "hyper": {"beta": 1}}, "here")
+    assert experiment("accuracy", methods=["FedAvg"]).cells
 
 
 def test_tables_of_options_are_not_offered_to_set(call: Call) -> None:

@@ -32,6 +32,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedsmoo.algorithms import ALGORITHMS
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import unknown
 from fedsmoo.data.partition import to_rule
@@ -100,6 +101,7 @@ def expand(table: dict[str, Any], where: str, overrides: dict[str, Any] | None =
             ]
     if not cells:
         raise FedsmooError(f"{where} describes no run")
+    refuse_unknown_hyper(table, cells, where)
     title = str(table.get("title", Path(where).stem)).replace("{rounds}", str(cells[0].config.rounds))
     return Sweep(title, cells, {k: table[k] for k in WORDS if k in table})
 
@@ -116,6 +118,18 @@ def refuse_misshapen(table: dict[str, Any], where: str) -> None:
     for name, value in parts.items():
         if not isinstance(value, dict):
             raise FedsmooError(f"{where}: {name} is {value!r}, but must be a table of settings")
+
+
+def refuse_unknown_hyper(table: dict[str, Any], cells: list[Cell], where: str) -> None:
+    """Refuse a name in a table ``hyper`` that no method of the sweep has: it would change nothing."""
+    methods = {algorithm_class(cell.config.algorithm) for cell in cells}
+    if "kind" in table:  # one of the paper's tables, which may be asked for with some of its methods only
+        methods |= set(ALGORITHMS.values())
+    known = {f.name for cls in methods for f in dataclasses.fields(cls)}
+    for part in (table, *table.get("columns", {}).values()):
+        for name in part.get("hyper", {}):
+            if name not in known:
+                raise FedsmooError(f"{where}: {unknown('hyper-parameter of these methods', name, known)}")
 
 
 def grid(settings: dict[str, Any], hyper: dict[str, Any], options: dict[str, Any], where: str) -> Iterator[Config]:
