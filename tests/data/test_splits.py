@@ -224,5 +224,13 @@ def test_draw_and_describe_a_split(tmp_path, data, rule):
     assert any("their std" in line for line in lines)
 
 
+def test_more_clients_than_samples_are_drawn_alone(tmp_path, data):
+    """Without replacement some would be empty, so that there is no such twin to draw beside them."""
+    clients = len(data.y_train) + 1
+    split = Dirichlet(0.3).split(data.y_train.numpy(), 4, clients, 0)
+    totals = draw(split, data, {"rule": to_rule(Dirichlet(0.3)), "seed": 0}, tmp_path, "s", "svg")[1].read_text()
+    assert ("with replacement" in totals, "without replacement" in totals) == (True, False)
+
+
 def test_draw_an_imported_split(tmp_path, data, split):
     assert all(p.exists() for p in draw(split, data, {"rule": {"name": "imported"}, "seed": 0}, tmp_path, "s"))
