@@ -61,6 +61,9 @@ def simulate(
     if not isinstance(algorithm, str | Algorithm):
         hint = f"{algorithm.__name__}()" if isinstance(algorithm, type) else "FedSMOO() or 'fedsmoo'"
         raise FedsmooError(f"algorithm is {algorithm!r}, but must be a method or its name: write {hint}")
+    if not isinstance(model, str | nn.Module):
+        hint = f"{model.__name__}(...)" if isinstance(model, type) else "nn.Linear(64, 10) or 'mlp'"
+        raise FedsmooError(f"model is {model!r}, but must be an nn.Module or a model's name: write {hint}")
     if callback is not None and not callable(callback):
         raise FedsmooError(f"callback is {callback!r}, but must be a function of a round's record")
     dtype = str(dtype).removeprefix("torch.")

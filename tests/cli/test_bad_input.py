@@ -90,7 +90,11 @@ REFUSED = [
     (["--dataset", "mine", "--data", "empty.npz"], "empty"),
     (["--dataset", "mine", "--data", "nan.npz"], "NaN"),
     (["--dataset", "mine", "--data", "labels.npz"], "labels run from -1"),
+    (["--dataset", "mine", "--data", "strange.npz"], "the test part has samples of class 2, but the training part has"),
     (["--split", "none.npz"], "none.npz"),
+    (["--seed", str(2**63)], "seed is 9223372036854775808, but must be at most 9223372036854775807"),
+    (["--set", f"seed={10**23}"], "seed is 1" + 23 * "0"),
+    (["--rounds", "9" * 23], "but must be at most 9223372036854775807"),
 ]
 
 
@@ -110,6 +114,7 @@ def arrays() -> None:
     nan[2, 1] = np.nan
     np.savez("empty.npz", x_train=x[:0], y_train=y[:0], x_test=x, y_test=y)
     np.savez("nan.npz", x_train=nan, y_train=y, x_test=x, y_test=y)
+    np.savez("strange.npz", x_train=x, y_train=y, x_test=x, y_test=np.arange(6) % 3)
     np.savez("labels.npz", x_train=x, y_train=y - 1, x_test=x, y_test=y)
 
 
@@ -213,6 +218,7 @@ COMPARE = [
     (["--algorithms", "fedavg,fedavg"], "names 'fedavg' twice"),
     (["--algorithms", "fedavg", "--seeds", "0,x"], "must be whole numbers separated by commas"),
     (["--algorithms", "fedavg", "--seeds", "0,0"], "names a seed twice"),
+    (["--algorithms", "fedavg", "--seeds", f"0,{2**63}"], "seed is 9223372036854775808, but must be at most"),
     (["--algorithms", "fedavg", "--seeds", "0,-1"], "seed is -1, but must be at least 0"),
     (["--algorithms", "fedavg", "--set", "fedsmoo.r=1"], "'fedsmoo' is not among --algorithms"),
     (["--algorithms", "fedavg,fedsmoo", "--set", "fedsmoo.r=x"], "r is 'x', but must be a number"),

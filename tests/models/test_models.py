@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedsmoo import simulate
 from fedsmoo.core import FedsmooError
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.engines.oracles import hand_oracle, single_oracle, vmap_oracle
@@ -236,3 +237,15 @@ def test_a_model_that_cannot_be_built_says_so_in_one_line(name: str, shape: tupl
         build(name, floats(shape), 0, **options)
     assert name in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_labels_beyond_the_outputs_are_refused_in_one_line() -> None:
+    x, y = torch.randn(12, 6, generator=generator()), torch.arange(12) % 3
+    for labels in ((y, y + 4), (y + 4, y)):
+        with pytest.raises(FedsmooError, match=r"^the model has 3 outputs, but the labels .* go up to 6: it needs 7"):
+            simulate(nn.Linear(6, 3), (x, labels[0], x, labels[1]), clients=2, partition="iid", rounds=1)
+
+
+def test_a_class_instead_of_a_module_gets_a_hint() -> None:
+    with pytest.raises(FedsmooError, match=r"must be an nn\.Module or a model's name: write Linear\(\.\.\.\)"):
+        simulate(nn.Linear, rounds=1)  # type: ignore[arg-type]

@@ -55,7 +55,22 @@ def load(name: str, path: str | Path | None = None, seed: int = 0) -> Dataset:
         if path is not None:
             raise FedsmooError(f"data set {name} is made by the package and takes no path; leave out {path}")
         return check(digits() if name == "digits" else _synthetic(name, seed))
-    return check(_to_dataset(name, _find(name, path)))
+    data = check(_to_dataset(name, _find(name, path)))
+    if name not in SPECS:
+        _refuse_untrained_classes(data)
+    return data
+
+
+def _refuse_untrained_classes(data: Dataset) -> None:
+    """Refuse data of one's own whose test part has classes that nobody trains on, as class folders are refused."""
+    if data.y_train.dim() != 1 or data.y_test.dim() != 1:
+        return
+    strange = sorted(set(data.y_test.tolist()) - set(data.y_train.tolist()))
+    if strange:
+        raise FedsmooError(
+            f"data set {data.name}: the test part has samples of class {strange[0]}, but the training part has none; "
+            "add some, or leave those samples out"
+        )
 
 
 def drawn(name: str) -> bool:

@@ -18,6 +18,7 @@ from fedsmoo.core.algorithm import refuse_outside
 from fedsmoo.core.errors import FedsmooError, unknown
 
 WIRES = ("exact", "fp16", "int8")
+LARGEST = 2**63 - 1  # whole number of a setting
 BARE = re.compile(r"[A-Za-z0-9_-]+")  # names that are keys of TOML as they are
 DIVISION = ("clients", "partition", "u", "c", "replacement", "refill")  # what a split file fixes
 
@@ -101,13 +102,25 @@ class Config(Training):
         for name in changes:
             if name not in FIELDS:
                 raise unknown("setting", name, FIELDS)
-        return dataclasses.replace(self, **changes)
+        changed = dataclasses.replace(self, **changes)
+        refuse_beyond({n: getattr(changed, n) for n in changes})
+        return changed
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
 
 FIELDS: dict[str, dataclasses.Field[Any]] = {f.name: f for f in dataclasses.fields(Config)}
+
+
+def refuse_beyond(values: dict[str, Any]) -> None:
+    """Refuse whole numbers that generators, tensors and SQL do not take.
+
+    Apart from the check of every value, so that folders which hold such a number can still be read.
+    """
+    for name, value in values.items():
+        if isinstance(value, int) and value > LARGEST:
+            raise FedsmooError(f"{name} is {value}, but must be at most {LARGEST}")
 
 
 @cache

@@ -29,7 +29,7 @@ from fedsmoo.engines.distributed import engine_for
 from fedsmoo.engines.ranks import own_device
 from fedsmoo.engines.task import SampleLoss, Task, cross_entropy
 from fedsmoo.engines.tiers import make_table
-from fedsmoo.experiment.config import DIVISION, Config, Training, converted
+from fedsmoo.experiment.config import DIVISION, Config, Training, converted, refuse_beyond
 from fedsmoo.experiment.loop import Simulation
 from fedsmoo.models import FlatModel, build, make_module, wrap
 
@@ -154,6 +154,7 @@ def settled(config: Config, given: Iterable[str]) -> Config:
     that contradict each other, or the file, are refused. ``given`` are the names of the settings that somebody chose:
     the others are defaults, which a partition's name or a split overrules.
     """
+    refuse_beyond(config.to_dict())
     names, asked = set(given), division(config)
     refuse_other_number(config, names)
     if config.split is None:
@@ -209,6 +210,8 @@ def assemble(
     data = data or load(config.dataset, config.data, config.seed)
     indices = make_clients(config, data) if indices is None else indices
     setup = make_setup(config, data, algorithm, model, loss)
+    if model is not None or ":" in config.model:
+        refuse_few_outputs(setup.task)
     cohort = min(config.cohort, len(indices))
     table = make_table(config.table, setup, len(indices), cohort, config.rounds)
     engine = engine_for(config.engine, setup, config.chunk, cohort, config.batch_size, config.exact, table)
@@ -237,6 +240,26 @@ def make_setup(
         raise FedsmooError(f"augment: the samples of {data.name!r} are not uint8 images")
     task = Task(model, data.to(device), device, dtype, loss, augment, config.precision)
     return Setup(task, algorithm, LocalRule(config.weight_decay, config.clip, config.clip_scope))
+
+
+def refuse_few_outputs(task: Task) -> None:
+    """Refuse a model of one's own with fewer outputs than there are classes, where the loss needs one for each."""
+    if task.loss is not cross_entropy:
+        return
+    try:
+        with torch.no_grad():
+            out = task.model.forward(
+                task.model.layout.split(task.model.initial().to(task.device, task.dtype)),
+                task.inputs(task.data.x_test[:1]),
+            )
+    except (RuntimeError, TypeError, ValueError, IndexError):
+        return  # the model does not fit the samples: the first round says so
+    largest = max(int(task.data.y_train.max()), int(task.data.y_test.max()))
+    if isinstance(out, torch.Tensor) and out.dim() > 1 and out.shape[-1] <= largest:
+        raise FedsmooError(
+            f"the model has {out.shape[-1]} outputs, but the labels of {task.data.name!r} go up to {largest}: it needs "
+            f"{largest + 1} outputs, one for each class from 0"
+        )
 
 
 def training_of(config: Config) -> Training:
