@@ -23,7 +23,7 @@ from fedsmoo.experiment import resolve
 from fedsmoo.experiment.checkpoint import Checkpoints, Mark, manifests_in, newest, seal, unseal, write_tensors
 from fedsmoo.experiment.conduct import Pace, Run
 from fedsmoo.experiment.config import Config
-from fedsmoo.experiment.runfolder import METRICS, MODEL, SUMMARY, read_config, read_run
+from fedsmoo.experiment.runfolder import METRICS, MODEL, read_config, read_run
 
 SMALL = Config(
     algorithm="fedsmoo", model="softmax", clients=8, cohort=3, rounds=9, local_steps=1, batch_size=8,
@@ -335,26 +335,6 @@ def test_rounds_that_were_finished_cannot_be_resumed(tmp_path: Path) -> None:
     finished(tmp_path / "a")
     with pytest.raises(FedsmooError, match="has finished"):
         Run.reopen(tmp_path / "a")
-
-
-def test_results_are_on_the_disk_before_the_checkpoints_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, log = Run.begin(SMALL.replace(rounds=2), tmp_path / "a"), []
-    fsync, rename, remove = os.fsync, os.replace, Checkpoints.remove
-
-    def synced(fd: int) -> None:
-        log.append("sync " + Path(f"/proc/self/fd/{fd}").readlink().name)
-        fsync(fd)
-
-    def renamed(old: Path, new: Path) -> None:
-        log.append(f"rename {Path(new).name}")
-        rename(old, new)
-
-    monkeypatch.setattr(os, "fsync", synced)
-    monkeypatch.setattr(os, "replace", renamed)
-    monkeypatch.setattr(Checkpoints, "remove", lambda self: log.append("remove") or remove(self))
-    run.go(every=1, keep=False)
-    written = [line for name in (MODEL, SUMMARY) for line in (f"sync {name}.part", f"rename {name}", "sync a")]
-    assert log[-7:] == [*written, "remove"]
 
 
 def test_a_run_that_keeps_nothing_leaves_no_checkpoint(tmp_path: Path) -> None:

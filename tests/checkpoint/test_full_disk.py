@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import signal
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ import pytest
 
 from fedsmoo.commands.run import train
 from fedsmoo.core import FedsmooError
-from fedsmoo.experiment.checkpoint import DiskError
+from fedsmoo.experiment.checkpoint import Checkpoints, DiskError
 from fedsmoo.experiment.conduct import Run
 from fedsmoo.experiment.config import Config
 from fedsmoo.experiment.runfolder import FAILED, MODEL, SUMMARY
@@ -87,3 +88,23 @@ def test_a_folder_that_cannot_be_made_is_the_disks_fault(tmp_path: Path) -> None
     (tmp_path / "file").write_text("precious")
     with pytest.raises(DiskError, match=r"cannot write the run folder .*inside: Not a directory"):
         train(TINY, tmp_path / "file" / "inside")
+
+
+def test_results_are_on_the_disk_before_the_checkpoints_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, log = Run.begin(TINY, tmp_path / "a"), []
+    fsync, rename, remove = os.fsync, os.replace, Checkpoints.remove
+
+    def synced(fd: int) -> None:
+        log.append("sync " + Path(f"/proc/self/fd/{fd}").readlink().name)
+        fsync(fd)
+
+    def renamed(old: Path, new: Path) -> None:
+        log.append(f"rename {Path(new).name}")
+        rename(old, new)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", renamed)
+    monkeypatch.setattr(Checkpoints, "remove", lambda self: log.append("remove") or remove(self))
+    run.go(every=1, keep=False)
+    written = [line for name in (MODEL, SUMMARY) for line in (f"sync {name}.part", f"rename {name}", "sync a")]
+    assert log[-7:] == [*written, "remove"]
