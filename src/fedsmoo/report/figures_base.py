@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from matplotlib.figure import Figure
 
 WIDTHS = {"column": 3.25, "page": 6.75}  # inches, as in two-column conference styles
 ABREAST = {"column": 2, "page": 3}  # panels beside each other at most
+LETTERS = 13  # of a title, in an inch
 # Fonts of 8 points beside a text of 10; TrueType in PDF, because submission systems refuse Type 3.
 STYLE: Any = {
     "font.size": 8,
@@ -51,6 +53,20 @@ class Look:
         """How many rows of how many panels."""
         abreast = min(ABREAST[self.width], panels)
         return -(-panels // abreast), abreast
+
+    def letters(self, abreast: int) -> int:
+        """How many letters a line of a panel's title has room for."""
+        return int(LETTERS * WIDTHS[self.width] / abreast)
+
+
+def wrapped(title: str, letters: int) -> str:
+    """A title in lines of so many letters, broken at its commas.
+
+    >>> wrapped("digits, dirichlet-0.1, 4 of 20 clients", 24)
+    'digits, dirichlet-0.1,\\n4 of 20 clients'
+    """
+    parts = ", ".join(part.replace(" ", "\u00a0") for part in title.split(", "))
+    return textwrap.fill(parts, letters, break_long_words=False, break_on_hyphens=False).replace("\u00a0", " ")
 
 
 def column(run: dict[str, Any], key: str) -> np.ndarray:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,11 +12,10 @@ from matplotlib.figure import Figure
 from fedsmoo.algorithms import ALGORITHMS
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.report.curves import COLOURS, STYLES, hanning
-from fedsmoo.report.figures_base import AXES, MARKERS, WIDTHS, Look, column, finish, grouped, horizontal, legend
+from fedsmoo.report.figures_base import AXES, MARKERS, Look, column, finish, grouped, horizontal, legend, wrapped
 
 # The paper's methods in its order, which is that of the registry.
 PAPER = {method.__name__: k for k, method in enumerate(itertools.islice(ALGORITHMS.values(), 8))}
-LETTERS = 13  # of a title, in an inch
 STEP = 0.5  # points of accuracy between two targets
 Lines = dict[str, list[dict[str, Any]]]
 
@@ -49,23 +47,12 @@ def panels(tasks: dict[str, Lines], look: Look) -> tuple[Figure, list[tuple[Any,
     down, abreast = look.rows(len(tasks))
     figure = look.figure(ratio=(0.88 if abreast > 1 else 0.72) * down / abreast)
     every = figure.subplots(down, abreast, sharex=True, sharey=True, squeeze=False).ravel()
-    letters = int(LETTERS * WIDTHS[look.width] / abreast)
     for k, (axes, title) in enumerate(zip(every, titles(list(tasks)), strict=False)):
-        axes.set_title(wrapped(title, letters))
+        axes.set_title(wrapped(title, look.letters(abreast)))
         axes.tick_params(labelbottom=k + abreast >= len(tasks))  # the lowest of its column, though its row goes on
     for axes in every[len(tasks) :]:
         axes.remove()
     return figure, list(zip(every, tasks.values(), strict=False))
-
-
-def wrapped(title: str, letters: int) -> str:
-    """A title in lines of so many letters, broken at its commas.
-
-    >>> wrapped("digits, dirichlet-0.1, 4 of 20 clients", 24)
-    'digits, dirichlet-0.1,\\n4 of 20 clients'
-    """
-    parts = ", ".join(part.replace(" ", "\u00a0") for part in title.split(", "))
-    return textwrap.fill(parts, letters, break_long_words=False, break_on_hyphens=False).replace("\u00a0", " ")
 
 
 def style(k: int) -> dict[str, Any]:

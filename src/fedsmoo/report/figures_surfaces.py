@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedsmoo.core.errors import FedsmooError, unknown
-from fedsmoo.report.figures_base import Look
+from fedsmoo.report.figures_base import Look, wrapped
 
 Grid3 = tuple[np.ndarray, np.ndarray, np.ndarray]  # both coordinates and the height
 
@@ -41,7 +41,8 @@ def landscape(data: dict[str, Any], look: Look) -> Figure:
         surface(axes, run["analysis"]["landscape"], limits)
         if run is not focus:
             grid(axes, focus["analysis"]["landscape"])
-            axes.set_title(f"{words(run)}, and of {focus['group']} as a grid")
+            title = f"{words(run)}, and of {focus['group']} as a grid"
+            axes.set_title(title if abreast == 1 else wrapped(title, look.letters(abreast)))
         else:
             axes.set_title(words(run))
     return figure
@@ -127,5 +128,10 @@ def contours(data: dict[str, Any], look: Look) -> Figure:
         drawn = axes.contour(found["a"], found["b"], z.T, levels=levels, cmap="cividis", linewidths=0.8)
         axes.clabel(drawn, levels[::4], fontsize=5)
         axes.plot(0, 0, "kx", markersize=4)
-        axes.set(title=run["group"], xlabel="a", ylabel="b" if k % abreast == 0 else "", aspect="equal")
+        axes.set(
+            title=wrapped(run["group"], look.letters(abreast)),
+            xlabel="a",
+            ylabel="b" if k % abreast == 0 else "",
+            aspect="equal",
+        )
     return figure

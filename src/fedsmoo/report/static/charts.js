@@ -30,7 +30,8 @@ function layout(extra = {}) {
   };
 }
 
-const OPTIONS = { responsive: true, displaylogo: false, plotlyServerURL: "", modeBarButtonsToRemove: ["lasso2d", "select2d"] };
+// On a narrow page the legend stands where the plotting library has its buttons: there they are left out.
+const options = () => ({ displayModeBar: window.innerWidth < 640 ? false : "hover", responsive: true, displaylogo: false, plotlyServerURL: "", modeBarButtonsToRemove: ["lasso2d", "select2d"] });
 
 function draw(id, traces, extra, label) {
   const place = byId(id);
@@ -46,7 +47,7 @@ function draw(id, traces, extra, label) {
   place.style.height = "";
   place.setAttribute("role", "img");
   place.setAttribute("aria-label", label);
-  return Plotly.react(place, traces, layout(extra), OPTIONS);
+  return Plotly.react(place, traces, layout(extra), options());
 }
 
 // One line per group, numbered the same in every chart, with the range of the seeds shaded.
@@ -57,13 +58,14 @@ function lines(pick, suffix = "") {
     const k = names.indexOf(name), curve = groupCurve(runs, pick);
     if (!curve) continue;
     const { x, y, low, high } = thinned(curve, limit), colour = t.colours[k % t.colours.length];
+    const again = k + Math.floor(k / t.colours.length); // the ninth line has the first one's colour with another dash
     if (low && all.size <= 16) {
       traces.push({ x: [...x, ...x.slice().reverse()], y: [...high, ...low.slice().reverse()], fill: "toself", mode: "none",
         fillcolor: colour + "26", hoverinfo: "skip", showlegend: false, legendgroup: name });
     }
     traces.push({ x, y, name: plain(clip(name)), legendgroup: name, mode: all.size > 40 ? "lines" : "lines+markers",
-      line: { color: colour, dash: DASHES[k % DASHES.length], width: 2 },
-      marker: { symbol: SYMBOLS[k % SYMBOLS.length], size: 7, maxdisplayed: 8 },
+      line: { color: colour, dash: DASHES[again % DASHES.length], width: 2 },
+      marker: { symbol: SYMBOLS[again % SYMBOLS.length], size: 7, maxdisplayed: 8 },
       hovertemplate: `%{x}<br>%{y:.4g}${suffix}` });
   }
   return traces;
