@@ -71,11 +71,7 @@ def begin(config: Config, folder: Path | None = None, held: ExitStack | None = N
         refuse_used(folder)
     simulation = assemble(config)
     folder = folder or new_folder(config)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        claim = None if held is None else held.enter_context(claimed(folder))
-    except OSError as e:
-        raise DiskError(f"cannot write the run folder {folder}: {reason(e)}") from e
+    claim = None if held is None else held.enter_context(claimed(folder))
     run = Run.begin(config, folder, simulation)
     run.claim = claim
     return run

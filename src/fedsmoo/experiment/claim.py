@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsmoo.core import FedsmooError
+from fedsmoo.experiment.checkpoint import DiskError, reason
 
 CLAIM, LOCK = ".claim", ".lock"
 BEAT, SILENCE = 5.0, 120.0  # seconds between touches; seconds after which another machine's claim is dead
@@ -60,8 +61,12 @@ def claim(folder: Path) -> Claim | None:
     """The claim on a run folder, or ``None`` if somebody else is at work there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        return _claim(folder)
     except OSError as e:
-        raise FedsmooError(f"cannot write the run folder {folder}: {e.strerror}") from e
+        raise DiskError(f"cannot write the run folder {folder}: {reason(e)}") from e
+
+
+def _claim(folder: Path) -> Claim | None:
     path = folder / CLAIM
     if path.exists() and not dead(path):
         return None
