@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from fedsmoo.analysis.objective import Objective
@@ -130,6 +133,16 @@ def test_what_cannot_be_measured_is_said_in_one_line(folders: list[Path], tmp_pa
     for span in ("nan", "-1", "inf"):
         with pytest.raises(FedsmooError, match=r"span is .* must be above 0"):
             run("analyse", "landscape", str(folders[0]), "--span", span, "--device", "cpu")
+    for command in ("sharpness", "bound"):
+        with pytest.raises(FedsmooError, match="the radius is nan"):
+            run("analyse", command, str(folders[0]), "--radius", "nan", "--device", "cpu")
+    diverged = tmp_path / "diverged"
+    shutil.copytree(folders[0], diverged)
+    weights = {n: v * math.nan for n, v in load_file(diverged / "model.safetensors").items()}
+    save_file(weights, diverged / "model.safetensors")
+    for words in (["landscape", str(diverged)], ["line", str(folders[0]), str(diverged)]):
+        with pytest.raises(FedsmooError, match="has the run diverged"):
+            run("analyse", *words, "--points", "3", "--device", "cpu")
     with pytest.raises(FedsmooError, match="not a folder"):
         run("analyse", "hessian", str(tmp_path / "none"))
     unfinished = tmp_path / "unfinished"

@@ -9,6 +9,7 @@ import typer
 
 from fedsmoo.commands.console import console, table
 from fedsmoo.commands.report import found
+from fedsmoo.core.errors import FedsmooError
 from fedsmoo.experiment.saved import SavedRun, open_run
 from fedsmoo.report import measure
 
@@ -76,8 +77,10 @@ def landscape(
     for run in opened(runs, device, precision):
         loss = measure.loss_of(run, part, samples, seed, size)
         values = measure.measure_landscape(run, loss, points, span, seed, models)
-        measure.keep(run, "landscape", values, loss)
         centre = values["loss"][points // 2][points // 2]
+        if centre is None:
+            raise FedsmooError(f"{run.path}: the loss at the model is not finite; has the run diverged?")
+        measure.keep(run, "landscape", values, loss)
         corner = max(v for row in values["loss"] for v in row if v is not None)
         rows.append(
             [run.name, f"{centre:.4f}", f"{corner:.4f}", f"{loss.samples} ({part})", f"{values['seconds']:.1f}"]

@@ -93,6 +93,7 @@ def measure_sharpness(
     run: SavedRun, loss: Objective, radius: float = 0.1, steps: int = 20, draws: int = 32
 ) -> dict[str, Any]:
     """Worst-case and average-case rise of the loss within a radius."""
+    positive("the radius", radius)
     average, error = sharpness.average_case(loss, run.w, radius, draws)
     return {
         "sharpness": sharpness.worst_case(loss, run.w, radius, steps).value,
@@ -104,6 +105,8 @@ def measure_sharpness(
 
 def measure_bound(run: SavedRun, loss: Objective, eps: float = 0.1, r: float = 0.1, p: float = 0.05) -> dict[str, Any]:
     """The capacity term, the margin error at the perturbed model, and the bound's second term."""
+    positive("the radius", r)
+    positive("eps", eps)
     module = run.task.model.export(run.w)
     x = next(loss.batches())[0]
     layers = bound.weight_layers(module, x)
@@ -180,9 +183,14 @@ def centred(points: int, span: float) -> np.ndarray:
     """An axis with the model itself among its points."""
     if points < 3 or points % 2 == 0:
         raise FedsmooError(f"a grid of {points} points has no middle for the model: take an odd number from 3")
-    if not 0 < span < math.inf:
-        raise FedsmooError(f"span is {span:g}, but must be above 0 and finite")
+    positive("span", span)
     return np.linspace(-span, span, points)
+
+
+def positive(name: str, value: float) -> None:
+    """Refuse a length that is none, nan and inf among them."""
+    if not 0 < value < math.inf:
+        raise FedsmooError(f"{name} is {value:g}, but must be above 0 and finite")
 
 
 def around(places: list[float], points: int) -> np.ndarray:
@@ -229,4 +237,6 @@ def keep(run: SavedRun, name: str, values: dict[str, Any], loss: Objective | Non
         os.replace(part, path)
     except OSError as e:
         raise FedsmooError(f"cannot write {path}: {e.strerror}") from e
+    except ValueError as e:
+        raise FedsmooError(f"{run.path}: the {name} has numbers that are not finite; has the run diverged?") from e
     return path
