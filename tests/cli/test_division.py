@@ -84,3 +84,9 @@ def test_an_iid_run_of_before_is_another_run() -> None:
     before, now = Config(partition="iid"), expand({"partition": "iid"}, "here").configs[0]
     assert identity(before) != identity(now)
     assert identity(before) == expand({"partition": "iid", "replacement": True}, "here").cells[0].identity
+
+
+def test_a_partition_on_the_command_line_wins_over_the_file_s_number(call: Call) -> None:
+    Path("kept.toml").write_text('partition = "dirichlet"\nu = 0.5\n')
+    assert call("run", "kept.toml", *RUN[1:], "--partition", "dirichlet-0.2").code == 0
+    assert read_config(Path("made")).u == 0.2

@@ -67,6 +67,8 @@ def gather(file: Path | None, sets: Sequence[str] | None, flags: dict[str, Any])
     algorithm = flags.get("algorithm")
     if algorithm is not None and algorithm != values.get("algorithm"):
         values.pop("algorithm_options", None)  # they belong to the file's method
+    if "-" in (flags.get("partition") or ""):  # dirichlet-0.6 says its own number, whatever the file's was
+        values = {name: value for name, value in values.items() if name not in ("u", "c")}
     values.update(flags)
     config = assign(Config(**values), sets or ())
     return settled(config, [*values, *(word.partition("=")[0] for word in sets or ())])

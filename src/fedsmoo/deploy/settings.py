@@ -14,6 +14,7 @@ from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import unknown
 from fedsmoo.deploy.store import checked_name
 from fedsmoo.experiment.config import FIELDS, Config, checked, setting
+from fedsmoo.experiment.resolve import settled
 
 LOST = ("refuse", "restart")
 
@@ -79,7 +80,8 @@ def parse(values: Mapping[str, Any]) -> tuple[Config, Federation]:
             settings[name] = value
         else:
             raise unknown("setting in the app's config", key, [n.replace("_", "-") for n in [*FIELDS, *own]])
-    return Config(**settings), Federation(**extra)
+    config = Config(**settings)
+    return settled(config, settings) if config.split is None else config, Federation(**extra)
 
 
 def to_json(config: Config) -> str:
