@@ -90,3 +90,9 @@ def test_a_partition_on_the_command_line_wins_over_the_file_s_number(call: Call)
     Path("kept.toml").write_text('partition = "dirichlet"\nu = 0.5\n')
     assert call("run", "kept.toml", *RUN[1:], "--partition", "dirichlet-0.2").code == 0
     assert read_config(Path("made")).u == 0.2
+
+
+def test_hyper_parameters_on_the_command_line_are_kept_as_what_they_are(call: Call) -> None:
+    words = ["run", "--algorithm", "fedsmoo", *TINY, "--set", "r=0.3", "--set", "sam=false", "--out", "made"]
+    assert call(*words).code == 0
+    assert read_config(Path("made")).algorithm_options == {"r": 0.3, "sam": False}

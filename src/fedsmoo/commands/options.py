@@ -88,6 +88,8 @@ def assign(config: Config, sets: Sequence[str]) -> Config:
         hyper = {f.name: f.default for f in dataclasses.fields(algorithm_class(config.algorithm))}
         options = model_options(config.model) if config.model in MODELS else {}
         if key in hyper:
+            kind = type(hyper[key])
+            value = converted(key, value, kind, optional=False) if kind in (bool, int, float, str) else value
             config = config.replace(algorithm_options={**config.algorithm_options, key: value})
         elif key in options:
             number = converted(key, value, type(options[key]), optional=False)
