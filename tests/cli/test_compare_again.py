@@ -234,6 +234,6 @@ def test_two_files_with_one_name_are_told_apart(call: Call) -> None:
     assert [line.partition(")")[0] for line in answer.out.splitlines()[1:3]] == ["Mine (a/m.py", "Mine (b/m.py"]
     configs = [read_run(Path("both", name))[0] for name in ("mine-a-m.py-seed0", "mine-b-m.py-seed0")]
     assert [(c.algorithm, c.algorithm_options) for c in configs] == [
-        ("a/m.py:Mine", {}), ("b/m.py:Mine", {"decay": "0.25"}),
+        ("a/m.py:Mine", {}), ("b/m.py:Mine", {"decay": 0.25}),
     ]  # fmt: skip
     one_line(call(*words, "--algorithms", "a/m.py:Mine,./a/m.py:Mine", "--out", "two"), "names './a/m.py:Mine' twice")
