@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from threading import Barrier
 
@@ -48,7 +49,8 @@ def test_a_run_that_starts_while_another_reads_its_data_goes_elsewhere(
         return assemble(config)
 
     monkeypatch.setattr(run, "assemble", slow)
-    mine, other = begin(tiny).folder.path, others[0].folder.path
+    with ExitStack() as held:
+        mine, other = begin(tiny, None, held).folder.path, others[0].folder.path
     assert (mine.name, other.name) == ("fedsmoo-digits-seed0-2", "fedsmoo-digits-seed0")
     assert read_config(mine) == read_config(other) == tiny
 

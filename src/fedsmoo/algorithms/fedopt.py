@@ -3,6 +3,7 @@ Algorithm 2), all from the pseudo-gradient D = mean(w_i - w)."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
@@ -29,7 +30,7 @@ class FedAvgM(FedAvg):
 
 
 @dataclass(frozen=True)
-class Adaptive(FedAvg):
+class Adaptive(FedAvg, ABC):
     """A server step divided by the root of a second moment v of the pseudo-gradients, from v = tau^2.
 
     server   p <- beta1 p + (1 - beta1) D,   w <- w + lr_server p / (sqrt(v) + tau)
@@ -43,8 +44,9 @@ class Adaptive(FedAvg):
     def init(self, w: Tensor) -> Vectors:
         return super().init(w).replace(v=torch.zeros_like(w) + self.tau**2)
 
+    @abstractmethod
     def second_moment(self, v: Tensor, d2: Tensor) -> Tensor:
-        raise NotImplementedError
+        """The next v, from the squares of the pseudo-gradient."""
 
     def aggregate(self, srv: Vectors, mean: Vectors, rnd: Round) -> Vectors:
         d = mean.w - srv.w

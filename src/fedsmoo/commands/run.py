@@ -61,17 +61,17 @@ def new_folder(config: Config) -> Path:
     raise AssertionError
 
 
-def begin(config: Config, folder: Path | None = None, held: ExitStack | None = None) -> Run:
+def begin(config: Config, folder: Path | None, held: ExitStack) -> Run:
     """A run in a folder, or in a new one under ``runs/``, which is made once the run is known to be possible.
 
-    The folder is claimed before anything is written into it, until ``held`` is closed; without it, it is not.
+    The folder is claimed before anything is written into it, until ``held`` is closed.
     """
     lossless_text(config)
     if folder is not None:
         refuse_used(folder)
     simulation = assemble(config)
     folder = folder or new_folder(config)
-    claim = None if held is None else held.enter_context(claimed(folder))
+    claim = held.enter_context(claimed(folder))
     run = Run.begin(config, folder, simulation)
     run.claim = claim
     return run

@@ -10,6 +10,15 @@ class FedsmooError(Exception):
     """Bad input or a failed run, in words for the user; the command line prints it without a traceback."""
 
 
+def first_line(error: BaseException) -> str:
+    """What an error says in one line: its first line that is not empty, or its name.
+
+    >>> first_line(ValueError("\\n too small\\nat line 3")), first_line(KeyError())
+    ('too small', 'KeyError')
+    """
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> FedsmooError:
     """The error for a name nobody knows, with the nearest match.
 

@@ -18,6 +18,7 @@ Consistency and Smooth Landscape", ICML 2023, "Dataset splitting"; Hsu et al., a
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar
 
@@ -32,7 +33,7 @@ _REFILL = "with replacement: deal each class from a shuffled deck that is refill
 
 
 @dataclass(frozen=True)
-class Partition:
+class Partition(ABC):
     """A rule that gives every client its samples."""
 
     label: ClassVar[str] = ""
@@ -42,9 +43,9 @@ class Partition:
         """The short name, as ``parse`` reads it: ``dirichlet-0.1``."""
         return self.label
 
+    @abstractmethod
     def split(self, labels: np.ndarray, classes: int, clients: int, seed: int) -> list[np.ndarray]:
         """Sorted int64 indices into ``labels`` for each of the clients."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import time
 import numpy as np
 
 from fedsmoo.core import FedsmooError
-from fedsmoo.core.errors import unknown
+from fedsmoo.core.errors import first_line, unknown
 from fedsmoo.data.augment import draws
 from fedsmoo.data.plan import make_plan
 from fedsmoo.engines.base import Engine, Setup, Work
@@ -52,7 +52,7 @@ def fastest(setup: Setup, chunk: int | None, cohort: int, batch_size: int) -> En
         except FedsmooError:
             raise
         except Exception as e:  # vmap cannot take every module: then the others remain
-            reasons.append(f"{engine.name}: {type(e).__name__}: {str(e).splitlines()[0] if str(e) else ''}")
+            reasons.append(f"{engine.name}: {type(e).__name__}: {first_line(e)}")
     if not times:
         raise FedsmooError("no engine can run this model with this method. " + "; ".join(reasons))
     return engines[min(times, key=times.__getitem__)]

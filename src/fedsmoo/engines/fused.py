@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedsmoo.core.errors import first_line
 from fedsmoo.engines.capture import captured
 from fedsmoo.engines.oracles import OpaqueOracle
 from fedsmoo.engines.task import Batch, Draws, Task, cross_entropy
@@ -115,6 +116,6 @@ class FusedOracle(OpaqueOracle):
         try:
             return Judge(w, result, captured(work, torch.cuda.Stream(device), w.zero_))
         except RuntimeError as e:  # memory that ran out is one too
-            reason = str(e).strip().splitlines()[0]
-            warnings.warn(f"the evaluation cannot be captured and runs slower: {reason}", RuntimeWarning, stacklevel=3)
+            why = first_line(e)
+            warnings.warn(f"the evaluation cannot be captured and runs slower: {why}", RuntimeWarning, stacklevel=3)
             return Judge(w, result, work)

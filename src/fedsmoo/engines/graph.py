@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from fedsmoo.core import Vectors
+from fedsmoo.core.errors import first_line
 from fedsmoo.engines.capture import captured
 from fedsmoo.engines.memory import release
 from fedsmoo.engines.oracles import OpaqueOracle, Oracle, products
@@ -102,9 +103,8 @@ class GraphSteps:
                     oracle.forget()
             except Exception as e:
                 what = "compiled" if self.compile else "captured as a graph"
-                reason = (str(e).strip() or type(e).__name__).splitlines()[0]
                 warnings.warn(
-                    f"the local step cannot be {what} and runs slower: {reason}", RuntimeWarning, stacklevel=2
+                    f"the local step cannot be {what} and runs slower: {first_line(e)}", RuntimeWarning, stacklevel=2
                 )
                 self.compile, self.capture = False, self.capture and self.compile
             else:

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from fedsmoo.core import FedsmooError
+from fedsmoo.core.errors import first_line
 
 _deserted = False  # a connection broke: there is nobody to say goodbye to
 
@@ -120,7 +121,7 @@ def peers(ranks: Ranks) -> Iterator[None]:
         raise FedsmooError(
             f"rank {ranks.rank} of {ranks.world}: another rank of this job was lost, or failed (its own message says "
             "why); the rounds before are kept. Start the job again with fedsmoo resume and the run folder, with any "
-            f"number of ranks ({str(e).splitlines()[0] if str(e) else type(e).__name__})"
+            f"number of ranks ({first_line(e)})"
         ) from e
 
 
@@ -135,7 +136,7 @@ def join(device: torch.device) -> Ranks:
         except (RuntimeError, ValueError) as e:
             raise FedsmooError(
                 "cannot meet the other ranks: start the job with torchrun, and see that MASTER_ADDR and MASTER_PORT "
-                f"can be reached ({str(e).splitlines()[0]})"
+                f"can be reached ({first_line(e)})"
             ) from e
         atexit.register(leave)
     return Ranks(dist.get_rank(), dist.get_world_size(), dist.get_backend())

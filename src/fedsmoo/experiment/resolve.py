@@ -18,7 +18,7 @@ from torch import nn
 from fedsmoo.algorithms import ALGORITHMS, Relaxed
 from fedsmoo.algorithms.wired import Wired
 from fedsmoo.core import Algorithm, FedsmooError
-from fedsmoo.core.errors import unknown
+from fedsmoo.core.errors import first_line, unknown
 from fedsmoo.core.local import LocalRule
 from fedsmoo.data import partition as partitions
 from fedsmoo.data.dataset import Dataset
@@ -121,9 +121,7 @@ def make_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as e:
-        raise FedsmooError(
-            f"device {name!r} cannot be used here: use cpu or auto ({str(e).splitlines()[0][:80]})"
-        ) from e
+        raise FedsmooError(f"device {name!r} cannot be used here: use cpu or auto ({first_line(e)[:80]})") from e
     return device
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedsmoo.core import FedsmooError
-from fedsmoo.core.errors import unknown
+from fedsmoo.core.errors import first_line, unknown
 from fedsmoo.experiment.config import Config
 from fedsmoo.experiment.loop import Record
 
@@ -115,7 +115,7 @@ class WandB:
             wandb.login()
         except Exception as e:
             raise FedsmooError(
-                f"--track wandb cannot log in: {first_line(e)} Do so with 'wandb login', or keep the numbers on this "
+                f"--track wandb cannot log in ({first_line(e)}): do so with 'wandb login', or keep the numbers on this "
                 "machine with WANDB_MODE=offline"
             ) from e
 
@@ -171,12 +171,6 @@ class Together:
             tracker.summary(summary)
 
 
-def first_line(error: Exception) -> str:
-    """An error's first line as a sentence, or its name."""
-    line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return line if line.endswith(".") else f"{line}."
-
-
 def known(name: str) -> Any:
     if name not in TRACKERS:
         raise unknown("tracker", name, TRACKERS)
@@ -198,7 +192,7 @@ def opened(name: str, config: Config, folder: Path, label: str, done: int) -> Tr
         raise
     except Exception as e:
         raise FedsmooError(
-            f"--track {name} cannot be opened: {type(e).__name__}: {first_line(e)} The run can go on "
+            f"--track {name} cannot be opened: {type(e).__name__}: {first_line(e).rstrip('.')}. The run can go on "
             f"without it, or once it can be: fedsmoo resume {folder}"
         ) from e
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from fedsmoo.core import FedsmooError
+from fedsmoo.core.errors import first_line
 from fedsmoo.engines.batched import Batched
 from fedsmoo.engines.memory import release
 from fedsmoo.experiment.checkpoint import DiskError
@@ -151,10 +152,6 @@ def carry_out(batch: dict[Path, Config], orders: Orders, claims: Mapping[Path, C
             why = str(e) if isinstance(e, FedsmooError) else f"the memory ran out: {first_line(e)}"
             give_up(path, why)
             orders.failed(config, path, why)
-
-
-def first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def give_up(path: Path, why: str) -> None:

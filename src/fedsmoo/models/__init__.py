@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedsmoo.core.errors import FedsmooError, unknown
+from fedsmoo.core.errors import FedsmooError, first_line, unknown
 from fedsmoo.core.streams import stream
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.models.base import FlatModel
@@ -84,7 +84,7 @@ def build(name: str, data: Dataset, seed: int, live: bool = True, **options: Any
         module = make_module(lambda: MODELS[name][1](data, **options), seed)
     except (TypeError, ValueError, ArithmeticError, RuntimeError) as e:  # PyTorch's own words for an impossible layer
         given = ", ".join(f"{k}={v!r}" for k, v in options.items()) or "these data"
-        raise FedsmooError(f"the model {name} cannot be built with {given}: {str(e).splitlines()[0]}") from e
+        raise FedsmooError(f"the model {name} cannot be built with {given}: {first_line(e)}") from e
     return wrap(module, data, live)
 
 

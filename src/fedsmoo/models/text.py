@@ -8,13 +8,14 @@ Reference: Cho et al., EMNLP 2014 (GRU); Hochreiter and Schmidhuber, Neural Comp
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
 
-class CharModel(nn.Module):
+class CharModel(nn.Module, ABC):
     """Embedding, one recurrent layer, linear read-out: ``int64 [B, T] -> logits [B, T, V]``.
 
     Args:
@@ -58,9 +59,9 @@ class CharModel(nn.Module):
         seen = torch.stack(outputs, 2).flatten(1, 2)
         return _affine(seen, parameters["weight_out"], parameters["bias_out"]).unflatten(1, (batch, length))
 
+    @abstractmethod
     def cell(self, given: Tensor, recalled: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """The next state from the input's and the old state's parts of the gates."""
-        raise NotImplementedError
 
 
 class CharGRU(CharModel):
