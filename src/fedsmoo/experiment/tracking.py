@@ -115,7 +115,7 @@ class WandB:
             wandb.login()
         except Exception as e:
             raise FedsmooError(
-                f"--track wandb cannot log in ({first_line(e)}): do so with 'wandb login', or keep the numbers on this "
+                f"--track wandb cannot log in: {first_line(e).rstrip('.')}. Do so with 'wandb login', or keep the numbers on this "
                 "machine with WANDB_MODE=offline"
             ) from e
 
