@@ -115,8 +115,8 @@ class WandB:
             wandb.login()
         except Exception as e:
             raise FedsmooError(
-                f"--track wandb cannot log in: {first_line(e).rstrip('.')}. Do so with 'wandb login', or keep the numbers on this "
-                "machine with WANDB_MODE=offline"
+                f"--track wandb cannot log in: {first_line(e).rstrip('.')}. Do so with 'wandb login', or keep the "
+                "numbers on this machine with WANDB_MODE=offline"
             ) from e
 
     def round(self, record: Record) -> None:
