@@ -155,7 +155,7 @@ GROUPS = {
     "conv_forward": "convolutions, forward", "conv_backward": "convolutions, data gradient",
     "conv_weight": "convolutions, weight gradient", "stem": "stem, forward and weight gradient", "pool": "pooling",
     "norm_backward": "norms, backward", "head": "last layer", "sum_": "sums of split reductions",
-    "triton_poi_fused__to_copy_add_arange": "batch: gather and augment", "triton_": "the method, compiled",
+    "triton_": "batch: gather and augment", "vector_pass": "the method", "fold": "the method",
 }  # fmt: skip
 
 

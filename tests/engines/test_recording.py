@@ -7,43 +7,24 @@ from functools import partial
 
 import pytest
 import torch
-from torch import Tensor
 
 from fedsmoo.algorithms import ALGORITHMS
 from fedsmoo.engines.graph import GraphSteps
-from fedsmoo.engines.oracles import OpaqueOracle, hand_oracle
 from fedsmoo.engines.steps import eager_steps
-from fedsmoo.engines.task import Batch, Task
 from fedsmoo.experiment.config import Config
 from fedsmoo.experiment.pack import Pack, assemble_pack
 from fedsmoo.experiment.resolve import assemble
 
+from .opaque import Rounded
 from .small import largest_gap, simulation, trace
-
-FINE = 7  # the last weights are read as they are, the others rounded to bfloat16
-
-
-class Rounded(OpaqueOracle):
-    """Gradients at rounded weights, as the kernels make them, but by the hand-batched model in float64."""
-
-    def __init__(self, task: Task) -> None:
-        super().__init__(task)
-        self.exact = hand_oracle(task).gradient
-
-    def working(self, w: Tensor) -> Tensor:
-        return w.to(torch.bfloat16)
-
-    def fine(self, w: Tensor) -> Tensor:
-        return w[:, -FINE:].contiguous()
-
-    def launch(self, working: Tensor, fine: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        return self.exact(torch.cat([working[:, :-FINE].to(fine.dtype), fine], dim=1), batch)
 
 
 def run(method: str, recorded: bool, compile: bool = False, groups: int | None = None):
     made = simulation("batched", "mlp", ALGORITHMS[method]())
     made.engine.oracle = oracle = Rounded(made.setup.task)
-    made.engine.steps = GraphSteps(oracle, compile, groups=groups) if recorded else partial(eager_steps, oracle)
+    made.engine.steps = (
+        GraphSteps(oracle, compile, groups=groups, passes=False) if recorded else partial(eager_steps, oracle)
+    )
     return made
 
 
@@ -125,7 +106,7 @@ def test_groups_of_several_runs_with_numbers_of_their_own(groups):
         run.run()
     runs = assemble_pack(configs)
     runs[0].engine.oracle = Rounded(runs[0].setup.task)
-    runs[0].engine.steps = steps = GraphSteps(runs[0].engine.oracle, compile=False, groups=groups)
+    runs[0].engine.steps = steps = GraphSteps(runs[0].engine.oracle, False, groups=groups, passes=False)
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
         Pack(runs).run()

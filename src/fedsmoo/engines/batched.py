@@ -13,6 +13,7 @@ from torch import Tensor
 from fedsmoo.core import FedsmooError, Round, Vectors
 from fedsmoo.data.plan import merge
 from fedsmoo.engines.base import Outcome, Setup, Sums, Work
+from fedsmoo.engines.ending import ended
 from fedsmoo.engines.fused import FusedOracle, fused_reason
 from fedsmoo.engines.graph import GraphSteps
 from fedsmoo.engines.memory import clients_that_fit, release
@@ -146,16 +147,17 @@ def train(lanes: Sequence[Lane], meanwhile: Meanwhile | None = None) -> list[tup
     plan = merge([lane.work.plan.select(lane.part) for lane in lanes])
     stage = make_stage(lanes, counts)
     own = concatenate([_own(lane) for lane in lanes])
-    zero = torch.zeros(sum(counts), task.model.layout.size, dtype=task.dtype, device=task.device)
+    zero = torch.zeros((), dtype=task.dtype, device=task.device).expand(sum(counts), task.model.layout.size)
     me = own.replace(**dict.fromkeys(stage.algorithm.local, zero))
     w = stage.algorithm.start(stage.down, me).expand_as(zero)
-    w, me, total = lanes[0].engine.steps(stage, w, me, DevicePlan(plan, task), meanwhile)
+    step = lanes[0].engine.steps
+    w, me, total = step(stage, w, me, DevicePlan(plan, task), meanwhile)
     steps = torch.from_numpy(plan.steps).to(task.device, task.dtype)[:, None]
     share = lanes[0].work.share if len(lanes) == 1 else per_client([lane.work.share for lane in lanes], counts, zero)
     numbers = [lane.work.number for lane in lanes]  # reopened runs may be at different rounds
     number = numbers[0] if len(set(numbers)) == 1 else per_client(numbers, counts, zero)
-    me, up = stage.algorithm.finish(w, stage.down, me, Round(number, stage.lr, steps, share))
-    drift = (w - stage.down.w).square().sum(-1)
+    end = step.end if isinstance(step, GraphSteps) else ended
+    me, up, drift = end(stage, w, me, Round(number, stage.lr, steps, share))
     loss = total / steps[:, 0]
     out, start = [], 0
     for lane, n in zip(lanes, counts, strict=True):

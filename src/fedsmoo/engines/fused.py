@@ -11,11 +11,11 @@ from torch import Tensor
 
 from fedsmoo.core.errors import first_line
 from fedsmoo.engines.capture import captured
-from fedsmoo.engines.oracles import OpaqueOracle
+from fedsmoo.engines.oracles import OpaqueOracle, Slopes
 from fedsmoo.engines.task import Batch, Draws, Task, cross_entropy
 from fedsmoo.kernels import available
 from fedsmoo.kernels.layout import MOST_CLASSES, fine_offset, stored_images
-from fedsmoo.kernels.runtime import PRECISIONS
+from fedsmoo.kernels.runtime import PRECISIONS, keep_cache_in_one_place
 from fedsmoo.models.live import LiveResNet
 
 EVALUATED_AT_ONCE = 2500
@@ -46,13 +46,12 @@ class FusedOracle(OpaqueOracle):
     """Gradients by Triton kernels with a client axis; one set of buffers per shape of cohort."""
 
     def __init__(self, task: Task) -> None:
-        super().__init__(task)
+        super().__init__(task, PRECISIONS[task.precision][0], fine_offset(task.model.layout))
         from fedsmoo.kernels.resnet import ResNet18Gradient, Weights
 
+        keep_cache_in_one_place()
         self.kernel_class, self.weights_class = ResNet18Gradient, Weights
         self.kernels: dict[tuple[int, int], ResNet18Gradient] = {}
-        self.dtype = PRECISIONS[task.precision][0]
-        self.begin = fine_offset(task.model.layout)
         self.judge: Judge | None = None
 
     def kernel(self, clients: int, batch: int):
@@ -72,15 +71,8 @@ class FusedOracle(OpaqueOracle):
         """Images ``[..., 3]`` as the kernels read them."""
         return stored_images(x, self.dtype)
 
-    def working(self, w: Tensor) -> Tensor:
-        return w.to(self.dtype)
-
-    def fine(self, w: Tensor) -> Tensor:
-        return w[:, self.begin :].contiguous()
-
-    def launch(self, working: Tensor, fine: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        weights = self.weights_class(working, fine)
-        return self.kernel(*batch.weight.shape)(weights, batch.x, batch.y, batch.weight)
+    def launch(self, working: Tensor, fine: Tensor, batch: Batch, into: Slopes) -> None:
+        self.kernel(*batch.weight.shape)(self.weights_class(working, fine), batch.x, batch.y, batch.weight, into)
 
     def evaluate(self, w: Tensor) -> tuple[float, float]:
         if self.task.device.type != "cuda":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,30 +42,57 @@ class Oracle:
             return self.task.evaluate(w)
 
 
-class OpaqueOracle(Oracle, ABC):
-    """An oracle that a compiler cannot look into, and that reads weights in two forms of its own."""
+class Slopes(NamedTuple):
+    """Where an opaque oracle writes: gradients ``[C, P]``, their part from ``begin`` on (theirs, or apart), losses.
 
-    def __init__(self, task: Task) -> None:
-        self.task = task
+    What rows have behind the last parameter is zero from the beginning, and nobody's to write.
+    """
+
+    coarse: Tensor
+    fine: Tensor
+    loss: Tensor
+
+
+class OpaqueOracle(Oracle, ABC):
+    """An oracle that a compiler cannot look into. It reads weights in the type that products are made in, ``dtype``,
+    but those from ``begin`` on as they are."""
+
+    def __init__(self, task: Task, dtype: torch.dtype, begin: int) -> None:
+        self.task, self.dtype, self.begin = task, dtype, begin
 
     def gradient(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        return self.launch(self.working(w), self.fine(w), batch)
+        return self.taken(self.working(w), self.fine(w), batch)
+
+    def taken(self, working: Tensor, fine: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Gradients in full, and losses, at weights given in the oracle's two forms."""
+        into = self._whole(fine.new_zeros(working.shape))
+        self.launch(working, fine, batch, into)
+        return into.coarse, into.loss
 
     def twin(self) -> OpaqueOracle:
         """Another one for the same task: the two share no buffers and may run at the same time."""
-        return type(self)(self.task)
+        return type(self)(self.task)  # type: ignore[call-arg]
 
-    @abstractmethod
     def working(self, w: Tensor) -> Tensor:
         """Weights ``[C, P]`` in the type that products are made in; ``w`` itself where that is its own."""
+        return w.to(self.dtype)
 
-    @abstractmethod
     def fine(self, w: Tensor) -> Tensor:
-        """A copy of the few weights that are read as they are, whatever the type of products."""
+        """A copy of the few weights that are read as they are."""
+        return w[:, self.begin :].contiguous()
+
+    def slopes(self, w: Tensor) -> Slopes:
+        """Room, zeros, for gradients at ``w`` in the type of products, and in full from ``begin`` on."""
+        if w.dtype == self.dtype:
+            return self._whole(torch.zeros_like(w))
+        return Slopes(torch.zeros_like(w, dtype=self.dtype), torch.zeros_like(self.fine(w)), w.new_zeros(len(w)))
+
+    def _whole(self, gradients: Tensor) -> Slopes:
+        return Slopes(gradients, gradients[:, self.begin :], gradients.new_empty(len(gradients)))
 
     @abstractmethod
-    def launch(self, working: Tensor, fine: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Gradients and losses at weights given in these two forms."""
+    def launch(self, working: Tensor, fine: Tensor, batch: Batch, into: Slopes) -> None:
+        """Write gradients and losses at weights given in these two forms."""
 
 
 @contextmanager

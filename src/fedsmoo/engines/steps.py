@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,10 +35,10 @@ class DevicePlan:
         self.draws = None
         if plan.draws is not None:
             self.draws = {n: torch.from_numpy(d).to(task.device) for n, d in plan.draws.items()}
-        count = torch.from_numpy(plan.count).to(task.device)[..., None]
-        real = torch.arange(plan.index.shape[2], device=task.device) < count
-        self.weight = real.to(task.dtype) / count.clamp(min=1).to(task.dtype)
-        self.running = None if (plan.count > 0).all() else count > 0  # [K, C, 1]
+        count = torch.from_numpy(plan.count)[..., None]
+        weight = (torch.arange(plan.index.shape[2]) < count).to(task.dtype) / count.clamp(min=1).to(task.dtype)
+        self.weight = weight.to(task.device)  # made on the host: the device is waiting
+        self.running = None if (plan.count > 0).all() else (count > 0).to(task.device)  # [K, C, 1]
 
     @property
     def shape(self) -> tuple[Any, ...]:
@@ -50,8 +50,15 @@ class DevicePlan:
         return oracle.batch(self.index[k], self.weight[k], draws)
 
 
+class Feed(NamedTuple):
+    """What a step is fed: a batch, and which clients are still running (``None``: all)."""
+
+    batch: Batch
+    active: Tensor | None
+
+
 def one_step(
-    stage: Stage, gradient: Any, w: Tensor, me: Vectors, batch: Batch, active: Tensor | None
+    stage: Stage, gradient: Any, w: Tensor, me: Vectors, batch: Batch | None, active: Tensor | None
 ) -> tuple[Tensor, Vectors, Tensor]:
     """One local step of C clients, and their losses; those that are not active stay where they are."""
     losses: list[Tensor] = []
@@ -64,7 +71,8 @@ def one_step(
     new_w, new_me = local_step(stage.algorithm, stage.rule, w, grad, stage.down, me, stage.lr)
     if active is not None:
         new_w = torch.where(active, new_w, w)
-        new_me = Vectors(**{n: torch.where(active, v, getattr(me, n)) for n, v in new_me.items()})
+        old = dict(me.items())
+        new_me = Vectors(**{n: v if v is old[n] else torch.where(active, v, old[n]) for n, v in new_me.items()})
     return new_w, new_me, losses[0]  # the loss of a client without samples is an empty sum: zero
 
 

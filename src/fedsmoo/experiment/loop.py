@@ -221,7 +221,7 @@ class Simulation:
         return self.probes.measure(now, self.training.rounds)
 
     def _refuse_nan(self, number: int, loss: float, server: Vectors) -> None:
-        if math.isfinite(loss) and all(bool(torch.isfinite(v).all()) for _, v in server.items()):
+        if math.isfinite(loss) and bool(torch.stack([torch.isfinite(v).all() for _, v in server.items()]).all()):
             return
         raise FedsmooError(
             f"round {number + 1}: the training loss or the model is no longer finite; what came before is kept. "

@@ -129,7 +129,7 @@ def head_weight_kernel(
 def head_weight(
     x: Tensor, dlogits: Tensor, loss: Tensor, grad: Tensor, offset: int, classes: int, total_loss: Tensor
 ) -> None:
-    """The gradients of the last layer's weights and bias, into ``grad [C, P]`` at ``offset``, and losses ``[C]``."""
+    """The gradients of the last layer's weights and bias, into ``grad [C, *]`` at ``offset``, and losses ``[C]``."""
     clients, batch, channels = x.shape[0], x.shape[1], x.shape[-1]
     rows = 32
     launch(

@@ -143,7 +143,7 @@ def sum_parts_kernel(part, table, grad, part_row, grad_row, BT: tl.constexpr, BC
 
 
 def sum_parts(part: Tensor, table: Tensor, grad: Tensor, columns: int = 64) -> None:
-    """Adds up all layers' tiles of gamma's and beta's gradients, in a fixed order, into ``grad [C, P]``.
+    """Adds up all layers' tiles of gamma's and beta's gradients, in a fixed order, into ``grad [C, *]``.
 
     ``table [n, 4]`` (int32) names, for each run of ``columns`` channels, where its tiles begin in ``part``, how many
     they are, how far apart, and where the sum goes in ``grad``.

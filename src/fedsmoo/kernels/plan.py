@@ -111,7 +111,6 @@ class Plan:
             for half, name in enumerate(("weight", "bias")):
                 for first in range(0, width, COLUMNS):
                     source = unit.part_off + half * width + first
-                    rows.append(
-                        [source, unit.part_tiles, 2 * width, self.layout.offsets[f"{unit.norm}.{name}"] + first]
-                    )
+                    target = self.layout.offsets[f"{unit.norm}.{name}"] - fine_offset(self.layout) + first
+                    rows.append([source, unit.part_tiles, 2 * width, target])
         return rows

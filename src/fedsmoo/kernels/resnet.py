@@ -9,8 +9,7 @@ captured in a CUDA graph and repeats to the last bit.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -19,6 +18,7 @@ from torch import Tensor
 from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.kernels.conv import conv_backward, conv_forward
 from fedsmoo.kernels.head import head_gradient, head_logits, head_weight, padded_classes
+from fedsmoo.kernels.lane import Lane
 from fedsmoo.kernels.layout import IMAGE_SIDE, STORED_CHANNELS, WIDTHS, Conv, fine_offset, live_layout
 from fedsmoo.kernels.norm import Behind, norm_backward, sum_parts
 from fedsmoo.kernels.plan import BlockPlan, Plan, Unit, norm_rows
@@ -39,31 +39,6 @@ class Weights(NamedTuple):
 
     working: Tensor
     fine: Tensor
-
-
-class Lane:
-    """A CUDA stream beside the current one, or the same one where there is none.
-
-    Programs of a higher priority (a lower number) start first where several streams have some ready.
-    """
-
-    def __init__(self, device: torch.device, apart: bool, priority: int = 0) -> None:
-        self.stream = torch.cuda.Stream(device, priority=priority) if apart and device.type == "cuda" else None
-
-    @contextmanager
-    def beside(self) -> Iterator[None]:
-        """Inside, launches go to the lane, after all that the current stream was given so far."""
-        if self.stream is None:
-            yield
-            return
-        self.stream.wait_stream(torch.cuda.current_stream(self.stream.device))
-        with torch.cuda.stream(self.stream):
-            yield
-
-    def join(self) -> None:
-        """The current stream waits for the lane."""
-        if self.stream is not None:
-            torch.cuda.current_stream(self.stream.device).wait_stream(self.stream)
 
 
 class ResNet18Gradient:
@@ -123,17 +98,27 @@ class ResNet18Gradient:
         them: a copy in the compute type where that is another one."""
         return Weights(w.to(self.dtype), w[:, self.fine :])
 
+    def into(self, gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """For ``out`` of a call: into ``gradients [C, P]``; what that type would spoil goes elsewhere."""
+        fine = gradients[:, self.fine :]
+        if gradients.dtype != torch.float32:
+            fine = torch.zeros(fine.shape, device=self.device)
+        return gradients, fine, torch.empty(self.clients, device=self.device)
+
     def __call__(
-        self, w: Tensor | Weights, images: Tensor, labels: Tensor, weight: Tensor, out: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Gradients ``[C, P]`` and losses ``[C]``, both float32.
+        self, w: Tensor | Weights, images: Tensor, labels: Tensor, weight: Tensor,
+        out: tuple[Tensor, Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """Gradients ``[C, P]`` and losses ``[C]``, both float32 if ``out`` is not given.
 
         Args:
             w: ``[C, P]`` float32, or what :meth:`weights` made of it.
             images: ``[C, B, 32, 32, 4]``, normalised, from :func:`fedsmoo.kernels.layout.stored_images`.
             labels: ``[C, B]`` int64.
             weight: ``[C, B]`` float32; 1/n for each of n samples, 0 for padding.
-            out: ``[C, P]`` float32 to write the gradient into; without it, each call makes a new tensor.
+            out: where to write: gradients ``[C, P]``, of any type, the fine parameters' ``[C, *]`` and losses ``[C]``,
+                both float32; what rows have behind the last parameter stays as it is. Without it, each call makes new
+                tensors.
         """
         w = self._checked(w, images)
         if labels.shape != (self.clients, self.batch) or weight.shape != labels.shape:
@@ -141,33 +126,32 @@ class ResNet18Gradient:
                 f"labels {tuple(labels.shape)} and weight {tuple(weight.shape)} must both be "
                 f"[{self.clients}, {self.batch}]"
             )
-        grad = torch.empty(self.clients, self.layout.size, device=self.device) if out is None else out
-        total = torch.empty(self.clients, device=self.device)
+        if out is None:
+            out = self.into(torch.zeros(self.clients, self.layout.size, device=self.device))
         with self.chain.beside():
-            self._gradient(w, images, labels, weight, grad, total)
+            self._gradient(w, images, labels, weight, *out)
         self.chain.join()
-        return grad, total
+        return out[0], out[2]
 
     def _gradient(
-        self, w: Weights, images: Tensor, labels: Tensor, weight: Tensor, grad: Tensor, total: Tensor
+        self, w: Weights, images: Tensor, labels: Tensor, weight: Tensor, grad: Tensor, fine: Tensor, total: Tensor
     ) -> None:
         self._forward(w, images, save=True)
         features = self._features()
-        offset = self.layout.offsets["fc.weight"]
+        offset = self.layout.offsets["fc.weight"] - self.fine
         head_gradient(
-            features, w.fine, offset - self.fine, self.classes, labels, weight, self.losses, self.dlogits,
+            features, w.fine, offset, self.classes, labels, weight, self.losses, self.dlogits,
             self.features_grad,
         )  # fmt: skip
         with self.lane.beside():
-            grad[:, self.layout.count :].zero_()
-            head_weight(features, self.dlogits, self.losses, grad, offset, self.classes, total)
+            head_weight(features, self.dlogits, self.losses, fine, offset, self.classes, total)
         last = self.plan.blocks[-1].second
         norm_backward(self.features_grad, self._behind(last, w), norm_rows(last.conv))
         for i in reversed(range(len(self.plan.blocks))):
             self._block_backward(i, w, grad)
         self._stem_backward(w, images, grad)
         self.lane.join()
-        self._reduce(grad)
+        self._reduce(grad, fine)
 
     def logits(self, w: Tensor | Weights, images: Tensor) -> Tensor:
         """Logits ``[C, B, classes]`` of C models on C batches, float32."""
@@ -185,8 +169,9 @@ class ResNet18Gradient:
         shape = (self.clients, self.batch, IMAGE_SIDE, IMAGE_SIDE, STORED_CHANNELS)
         images = torch.zeros(shape, dtype=self.dtype, device=self.device)
         labels = torch.zeros(self.clients, self.batch, dtype=torch.int64, device=self.device)
+        out = self.into(torch.empty_like(w, dtype=self.dtype))  # as steps take it
         with compiling(threads):
-            self(w, images, labels, torch.zeros(self.clients, self.batch, device=self.device))
+            self(w, images, labels, torch.zeros(self.clients, self.batch, device=self.device), out)
             if logits:
                 self.logits(w, images)
 
@@ -291,9 +276,9 @@ class ResNet18Gradient:
             precision=self.dot,
         )  # fmt: skip
 
-    def _reduce(self, grad: Tensor) -> None:
+    def _reduce(self, grad: Tensor, fine: Tensor) -> None:
         """Sums of the split reductions."""
         sum_splits(self.stem_parts, grad, self.plan.stem.w_off)
         if self.layer1_parts is not None:
             sum_splits(self.layer1_parts, grad, self.layer1[0])
-        sum_parts(self.plan.parts, self.plan.table, grad)
+        sum_parts(self.plan.parts, self.plan.table, fine)

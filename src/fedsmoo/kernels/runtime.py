@@ -60,6 +60,14 @@ def require(device: torch.device | str) -> None:
         raise FedsmooError(f"the hand-written kernels cannot run here: {why}; choose another gradient oracle")
 
 
+def keep_cache_in_one_place() -> None:
+    """Compiled kernels stay where they are now: else ``torch.compile`` moves their folder for the rest of a process, or
+    does not, by what its own cache holds, and the next process looks for them in the other one."""
+    from triton import knobs
+
+    os.environ.setdefault("TRITON_CACHE_DIR", knobs.cache.dir)
+
+
 def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **meta: Any) -> None:
     """Starts a kernel, or only compiles it inside :func:`compiling`, or only notes it inside :func:`noting`."""
     noted = _noted.get()

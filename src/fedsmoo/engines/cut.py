@@ -1,0 +1,342 @@
+"""A local step between its gradients: the method's arithmetic as a few passes over the clients' vectors.
+
+The step is traced once and cut where it must wait: at gradients, and at norms. What lies between becomes one kernel
+each. Four rules save passes, for any method:
+
+- what does not change within a round is computed at its beginning (FedLESAM's perturbation, SCAFFOLD's ``c - c_i``);
+- the pass that makes the new weights also makes the point of the next step's first gradient, in the kernels' type;
+- a factor clamped at one (the clip) is taken for one while its norm is summed in the same pass; clients whose factor
+  turns out smaller are done again from the weights before, which are still there;
+- a vector that steps write but none reads is written by the last step only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from operator import getitem
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from fedsmoo.core import Vectors
+from fedsmoo.engines.steps import Stage, one_step
+from fedsmoo.kernels.translate import CLAMPS, limits
+
+aten = torch.ops.aten
+
+
+@torch.library.custom_op("fedsmoo::slope", mutates_args=())
+def _slope(v: Tensor) -> tuple[Tensor, Tensor]:
+    raise AssertionError("only traced, never run")
+
+
+@_slope.register_fake
+def _(v: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(v), v.new_empty(len(v))
+
+
+class NotCut(Exception):
+    """Why a step cannot be cut into passes."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The tensors a step reads, by name; ``me.`` and ``down.`` before those of a client and of the server."""
+
+    w: Tensor
+    me: Vectors
+    down: Vectors
+    lr: Tensor
+    active: Tensor | None
+
+    def named(self) -> dict[str, Tensor]:
+        named = {"w": self.w, "lr": self.lr} | ({} if self.active is None else {"active": self.active})
+        named |= {f"me_{n}": v for n, v in self.me.items()}
+        return named | {f"down_{n}": v for n, v in self.down.items()}
+
+
+def record(
+    function: Callable[..., list[Tensor]], named: dict[str, Tensor]
+) -> tuple[GraphModule, dict[Node, str], list[Node]]:
+    """The operations of a function of named tensors, which input is which, and its results."""
+    with torch.autocast("cuda", enabled=False):
+        module = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*named.values())
+    module.graph.eliminate_dead_code()
+    nodes = list(module.graph.nodes)
+    given = dict(zip([n for n in nodes if n.op == "placeholder"], named, strict=True))
+    refuse_strangers(nodes[:-1], named["w"])
+    return module, given, list(nodes[-1].args[0])
+
+
+def refuse_strangers(nodes: Iterable[Node], w: Tensor) -> None:
+    """Passes know vectors and numbers, of each client or of all, of one type; and the same inputs give the same."""
+    clients, size = w.shape
+    known = {(clients, size), (1, size), (size,), (clients, 1), (clients,), (1, 1), (1,), ()}
+    for node in nodes:
+        value = node.meta["val"]
+        if isinstance(value, Tensor) and (tuple(value.shape) not in known or value.dtype not in (w.dtype, torch.bool)):
+            raise NotCut(f"{node} is {tuple(value.shape)} of {value.dtype}")
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            raise NotCut(f"{node} draws numbers")
+        found = reduction(node)
+        if found is not None and shape(found.of)[-1] != size:
+            raise NotCut(f"{node} adds up numbers")
+
+
+def traced(stage: Stage, inputs: Inputs) -> tuple[GraphModule, dict[Node, str], dict[str, Node]]:
+    """A step's operations, the name of each input, and what becomes of the weights and of the client's vectors."""
+    named, names = inputs.named(), inputs.me.names()
+
+    def step(*tensors: Tensor) -> list[Tensor]:
+        given = dict(zip(named, tensors, strict=True))
+        me = Vectors(**{n: given[f"me_{n}"] for n in names})
+        down = Vectors(**{n: given[f"down_{n}"] for n in inputs.down.names()})
+        here = Stage(stage.algorithm, stage.rule, down, given["lr"], stage.tag)
+        slope = torch.ops.fedsmoo.slope
+        w, me, _ = one_step(here, lambda v, _: slope(v), given["w"], me, None, given.get("active"))
+        return [w, *(getattr(me, n) for n in names)]
+
+    module, given, results = record(step, named)
+    return module, given, dict(zip(["w", *(f"me_{n}" for n in names)], results, strict=True))
+
+
+class Sum(NamedTuple):
+    """A reduction of a vector to a number per client: a norm (the root of squares) or a plain sum."""
+
+    of: Node
+    norm: bool
+
+
+def reduction(node: Node) -> Sum | None:
+    """A norm or a sum over the last axis; nothing for other operations."""
+    args = (*node.args, *(None,) * 4)
+    if node.target is aten.linalg_vector_norm.default and args[1] in (2, None) and args[2] == [-1]:
+        return Sum(args[0], True)  # type: ignore[arg-type]
+    if node.target is aten.sum.dim_IntList and args[1] == [-1]:
+        return Sum(args[0], False)  # type: ignore[arg-type]
+    return None
+
+
+def shape(node: Node) -> torch.Size:
+    return node.meta["val"].shape
+
+
+class Cut:
+    """What of a traced step is constant, a gradient or a sum, and what each thing needs.
+
+    ``hoisted`` are the constants that are computed at the beginning of a round.
+    """
+
+    def __init__(self, module: GraphModule, given: dict[Node, str], results: dict[str, Node], size: int) -> None:
+        self.module, self.given, self.size = module, given, size
+        by_name = {name: node for node, name in given.items()}
+        self.results = {n: v for n, v in results.items() if v is not by_name[n]}
+        self.w = by_name["w"]
+        self.old = {n: by_name[n] for n in self.results}
+        moving = {*self.old.values(), *(n for n, name in given.items() if name == "active")}
+        self.slopes: list[Node] = []
+        self.constant: dict[Node, bool] = {}
+        for node in module.graph.nodes:
+            if node.op == "call_function" and node.target is torch.ops.fedsmoo.slope.default:
+                self.slopes.append(node)
+                moving.add(node)
+            if node.op in ("placeholder", "get_attr", "call_function"):
+                self.constant[node] = node not in moving and all(self.constant[n] for n in node.all_input_nodes)
+        self.hoisted = self._hoisted()
+        self.sums = [n for n in self.constant if reduction(n) and not self.constant[n]]
+
+    def vector(self, node: Node) -> bool:
+        return bool(shape(node)) and shape(node)[-1] == self.size
+
+    def gradient(self, node: Node) -> int | None:
+        """Which of the step's gradients a node is."""
+        if node.target is getitem and node.args[0] in self.slopes:
+            return self.slopes.index(node.args[0])  # type: ignore[arg-type]
+        return None
+
+    def leaf(self, node: Node) -> bool:
+        """Whether a node's numbers lie in memory and need not be computed in a pass."""
+        return (
+            node.op != "call_function" or node in self.hoisted or self.gradient(node) is not None or node in self.sums
+        )
+
+    def below(self, targets: Iterable[Node]) -> set[Node]:
+        """All that passes visit on the way from targets down to leaves, both included."""
+        seen: set[Node] = set()
+        todo = list(targets)
+        while todo:
+            node = todo.pop()
+            if node not in seen:
+                seen.add(node)
+                todo += [] if self.leaf(node) else node.all_input_nodes
+        return seen
+
+    def _hoisted(self) -> list[Node]:
+        """Constants that steps use, if they hold a norm or if they replace two vectors or more."""
+        used = {
+            n for node, c in self.constant.items() if not c for n in node.all_input_nodes if self.constant[n]
+        } | {v for v in self.results.values() if self.constant[v]}  # fmt: skip
+        chosen = []
+        for node in self.constant:
+            if node in used and node.op == "call_function":
+                above = self._ancestors(node)
+                vectors = sum(n.op != "call_function" and self.vector(n) for n in above)
+                if any(reduction(n) for n in above) or (self.vector(node) and vectors > 1):
+                    chosen.append(node)
+        return chosen
+
+    def _ancestors(self, node: Node) -> set[Node]:
+        seen, todo = set(), [node]
+        while todo:
+            n = todo.pop()
+            if n not in seen:
+                seen.add(n)
+                todo += n.all_input_nodes
+        return seen
+
+    def hoist(self, tensors: dict[Node, Tensor]) -> list[Tensor]:
+        """The hoisted constants' values, given those of the inputs."""
+        wanted = set().union(*(self._ancestors(n) for n in self.hoisted))
+        values: dict[Node, Any] = dict(tensors)
+
+        def value(argument: Any) -> Any:
+            return torch.fx.node.map_arg(argument, values.__getitem__)
+
+        for node in self.module.graph.nodes:
+            if node in wanted and node.op == "get_attr":
+                values[node] = getattr(self.module, str(node.target))
+            elif node in wanted and node.op == "call_function":
+                values[node] = node.target(*value(node.args), **value(node.kwargs))  # type: ignore[operator]
+        return [values[n] for n in self.hoisted]
+
+
+class Take(NamedTuple):
+    """Take gradient ``number`` at the weights that lie ready."""
+
+    number: int
+
+
+class Reduce(NamedTuple):
+    """A pass that only sums."""
+
+    sums: tuple[Node, ...]
+
+
+class Move(NamedTuple):
+    """A pass that writes the point of the next gradient, and the results that are ready and in nobody's way."""
+
+    point: Node
+    results: tuple[str, ...]
+
+
+class Finish(NamedTuple):
+    """The last pass: the remaining results and the next step's first point. With ``sums``, factors are taken for one
+    and clients for whom they are not are done again."""
+
+    results: tuple[str, ...]
+    sums: tuple[Node, ...]
+    factors: tuple[Node, ...]
+
+
+Action = Take | Reduce | Move | Finish
+
+
+def schedule(cut: Cut, speculate: bool = True) -> list[Action]:
+    """The step as a list of gradients and passes; ``speculate``: the weights before a step are kept."""
+    if not cut.slopes or "w" not in cut.results:
+        raise NotCut("the step takes no gradient")
+    if any(n in cut.sums or cut.gradient(n) is not None for n in cut.below([point(cut, 0)])):
+        raise NotCut("the first gradient waits for a norm")
+    actions: list[Action] = []
+    summed: set[Node] = set()
+    left = list(cut.results)
+    for number in range(len(cut.slopes)):
+        actions.append(Take(number))
+        last = number + 1 == len(cut.slopes)
+        targets = [cut.results[n] for n in left] if last else [point(cut, number + 1)]
+        while waiting := pending(cut, targets, summed):
+            ready = tuple(n for n in waiting if not pending(cut, [summand(n)], summed))
+            factors = speculated(cut, left, waiting) if speculate and last and len(ready) == len(waiting) else ()
+            if factors:
+                return [*actions, Finish(tuple(left), ready, factors)]
+            actions.append(Reduce(ready))
+            summed.update(ready)
+        if last:
+            return [*actions, Finish(tuple(left), (), ())]
+        written = early(cut, left, number, summed)
+        actions.append(Move(point(cut, number + 1), written))
+        left = [n for n in left if n not in written]
+    raise AssertionError
+
+
+def point(cut: Cut, number: int) -> Node:
+    """Where a step takes one of its gradients."""
+    return cut.slopes[number].args[0]  # type: ignore[return-value]
+
+
+def summand(node: Node) -> Node:
+    found = reduction(node)
+    assert found is not None
+    return found.of
+
+
+def pending(cut: Cut, targets: Iterable[Node], summed: set[Node]) -> list[Node]:
+    """The sums that targets wait for, and those that these wait for, in the step's order."""
+    found: set[Node] = set()
+    todo = list(targets)
+    while todo:
+        new = {n for n in cut.below(todo) if n in cut.sums} - summed - found
+        found |= new
+        todo = [summand(n) for n in new]
+    return [n for n in cut.sums if n in found]
+
+
+def speculated(cut: Cut, left: list[str], waiting: list[Node]) -> tuple[Node, ...]:
+    """Factors clamped at one that alone stand between the weights and these sums; none if results would get lost.
+
+    Only the weights may depend on them, since only the weights before the step are kept; and what the new weights are
+    made of must not be overwritten by the same pass.
+    """
+    factors = tuple(n for n in cut.below(cut.results[r] for r in left) if clamped_at_one(n) and not cut.vector(n))
+    factors = tuple(f for f in factors if any(n in waiting for n in cut.below([f])))
+    others = [cut.results[r] for r in left if r != "w"]
+    new = cut.results.get("w")
+    if not factors or new is None or any(n in waiting for n in cut.below(others)):
+        return ()
+    seen, todo = set(), [new]  # as `below`, but not past the factors
+    while todo:
+        node = todo.pop()
+        if node not in seen:
+            seen.add(node)
+            todo += [] if cut.leaf(node) or node in factors else node.all_input_nodes
+    overwritten = {cut.old[r] for r in left if r != "w"}
+    everything = cut.below([new, *(summand(n) for n in waiting)])
+    if any(n in waiting for n in seen) or everything & overwritten or set(cut.below(others)) & set(factors):
+        return ()
+    return factors
+
+
+def clamped_at_one(node: Node) -> bool:
+    return node.target in CLAMPS and limits(node) == (None, 1.0)
+
+
+def early(cut: Cut, left: list[str], number: int, summed: set[Node]) -> tuple[str, ...]:
+    """The results that are ready after gradient ``number`` and overwrite nothing that is needed later."""
+
+    def ready(target: Node) -> bool:
+        later = any((g := cut.gradient(n)) is not None and g > number for n in cut.below([target]))
+        return not later and not pending(cut, [target], summed)
+
+    chosen = [r for r in left if r != "w" and ready(cut.results[r])]
+    ahead = [point(cut, n) for n in range(number + 2, len(cut.slopes))]
+    ahead += [summand(n) for n in cut.sums if n not in summed]
+    while True:
+        needed = cut.below([*ahead, *(cut.results[r] for r in left if r not in chosen)])
+        kept = [r for r in chosen if cut.old[r] not in needed]
+        if kept == chosen:
+            return tuple(chosen)
+        chosen = kept

@@ -1,0 +1,86 @@
+"""Traced operations on vectors and numbers, as expressions of Triton's language."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+aten = torch.ops.aten
+
+
+class NotTranslated(Exception):
+    """An operation that passes do not know; its name is the message."""
+
+
+def _nan_kept(function: str) -> str:
+    return f"tl.{function}({{}}, {{}}, propagate_nan=tl.PropagateNan.ALL)"
+
+
+# Operation: its Triton, by position of arguments.
+TRITON: dict[Any, str] = {
+    aten.mul.Tensor: "({} * {})",
+    aten.div.Tensor: "({} / {})",
+    aten.neg.default: "(-{})",
+    aten.reciprocal.default: "(1.0 / {})",
+    aten.square.default: "({0} * {0})",
+    aten.sqrt.default: "tl.sqrt({})",
+    aten.rsqrt.default: "(1.0 / tl.sqrt({}))",
+    aten.exp.default: "tl.exp({})",
+    aten.log.default: "tl.log({})",
+    aten.abs.default: "tl.abs({})",
+    aten.sigmoid.default: "(1.0 / (1.0 + tl.exp(-{})))",
+    aten.maximum.default: _nan_kept("maximum"),
+    aten.minimum.default: _nan_kept("minimum"),
+    aten.where.self: "tl.where({}, {}, {})",
+    aten.gt.Tensor: "({} > {})",
+    aten.gt.Scalar: "({} > {})",
+    aten.ge.Tensor: "({} >= {})",
+    aten.ge.Scalar: "({} >= {})",
+    aten.lt.Tensor: "({} < {})",
+    aten.lt.Scalar: "({} < {})",
+    aten.le.Tensor: "({} <= {})",
+    aten.le.Scalar: "({} <= {})",
+    aten.zeros_like.default: "0.0",
+    aten.ones_like.default: "1.0",
+}
+SAME = {  # the numbers stay, whatever becomes of the shape: in a pass everything broadcasts
+    aten.alias.default, aten.clone.default, aten.detach.default, aten.expand.default, aten.lift_fresh_copy.default,
+    aten.squeeze.dim, aten.unsqueeze.default, aten.view.default,
+}  # fmt: skip
+
+CLAMPS = {aten.clamp.default, aten.clamp_min.default, aten.clamp_max.default}
+
+
+def translated(node: Node, term: Callable[[Any], str]) -> str:
+    """The Triton expression of an operation; ``term`` gives that of an argument."""
+    target, args = node.target, node.args
+    if target in SAME:
+        return term(args[0])
+    if target in (aten.add.Tensor, aten.sub.Tensor):
+        scaled = term(args[1])
+        if (alpha := node.kwargs.get("alpha", 1)) != 1:
+            scaled = f"({scaled} * {term(alpha)})"
+        return f"({term(args[0])} {'+' if target is aten.add.Tensor else '-'} {scaled})"
+    if target is aten.rsub.Scalar and len(args) == 2:
+        return f"({term(args[1])} - {term(args[0])})"
+    if target is aten.pow.Tensor_Scalar and args[1] == 2:
+        return TRITON[aten.square.default].format(term(args[0]))
+    if target in CLAMPS:
+        low, high = limits(node)
+        text = term(args[0])
+        text = text if low is None else TRITON[aten.maximum.default].format(text, term(low))
+        return text if high is None else TRITON[aten.minimum.default].format(text, term(high))
+    if target in TRITON and not node.kwargs.get("rounding_mode"):
+        return TRITON[target].format(*(term(a) for a in args))
+    raise NotTranslated(str(target))
+
+
+def limits(node: Node) -> tuple[Any, Any]:
+    """Between what a clamp holds its argument."""
+    low, high = (*node.args[1:], None, None)[:2]
+    if node.target is aten.clamp_max.default:
+        return None, low
+    return node.kwargs.get("min", low), node.kwargs.get("max", high)

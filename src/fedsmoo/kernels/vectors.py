@@ -1,0 +1,225 @@
+"""Passes over vectors of many clients: Triton kernels written from the traced arithmetic of a method.
+
+A pass reads each vector it needs once, computes whatever was asked for in registers, and writes it. Programs of
+different clients at the same place run side by side, so what all clients were sent is read from memory once.
+"""
+
+from __future__ import annotations
+
+import linecache
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.fx import Node
+
+from fedsmoo.kernels.runtime import launch
+from fedsmoo.kernels.translate import NotTranslated, translated
+
+BLOCK, WARPS = 2048, 4
+FEW = 64  # programs per client of a pass that is rarely needed
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """What a pass reads: a vector or a number, of each client or of all of them (``shared``).
+
+    A gradient's numbers from ``split`` on lie in the tensor ``rest``. ``row`` picks a line of folded sums, of which a
+    norm is the ``root``.
+    """
+
+    name: str
+    vector: bool
+    shared: bool = False
+    rest: str = ""
+    split: int = 0
+    row: int | None = None
+    root: bool = False
+
+
+@dataclass(frozen=True)
+class Store:
+    """Where a pass writes a vector: all of it, or what lies from ``begin`` on."""
+
+    name: str
+    node: Node
+    ahead: bool = False  # computed from what this pass makes of the weights and the client's vectors
+    begin: int = 0
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a pass is to do.
+
+    Args:
+        stores: vectors to write.
+        sums: vectors to reduce to their sum (or sum of squares), per client.
+        assumed: factors taken for one.
+        unless: factors; where all of them are one, nothing is read and nothing written.
+        ahead: what ``Store.ahead`` reads in place of a leaf.
+    """
+
+    stores: Sequence[Store]
+    sums: Sequence[tuple[Node, bool]] = ()
+    assumed: frozenset[Node] = frozenset()
+    unless: Sequence[Node] = ()
+    ahead: Mapping[Node, Node] | None = None
+
+
+class VectorPass:
+    """One kernel: ``request`` for ``clients`` vectors of ``size`` numbers, whose leaves ``leaf`` names."""
+
+    def __init__(
+        self, request: Request, leaf: Callable[[Node], Leaf | None], clients: int, size: int, dtype: torch.dtype
+    ) -> None:
+        self.request, self.leaf = request, leaf
+        self.clients, self.size = clients, size
+        self.dtype = {torch.float32: "tl.float32", torch.float64: "tl.float64"}[dtype]
+        self.names: list[str] = []
+        self.lines: list[str] = []
+        self.known: dict[tuple[Node, bool], str] = {}
+        self.loaded: dict[Leaf, str] = {}
+        self.fresh = count()
+        self.kernel = _jit(self._source())
+
+    @staticmethod
+    def blocks(size: int) -> int:
+        """Programs per client, each of which leaves a part of every sum."""
+        return -(-size // BLOCK)
+
+    def __call__(self, tensors: Mapping[str, Tensor]) -> None:
+        programs = min(FEW, self.blocks(self.size)) if self.request.unless else self.blocks(self.size)
+        launch(self.kernel, (self.clients, programs), *(tensors[n] for n in self.names), num_warps=WARPS)
+
+    def _source(self) -> str:
+        r = self.request
+        guard = " or ".join(f"not ({self._value(f, False)} >= 1.0)" for f in r.unless)
+        before, self.lines = self.lines, []
+        for store in r.stores:
+            self._store(store)
+        for i, (node, squared) in enumerate(r.sums):
+            v = self._value(node, False)
+            kept = f"tl.where(inside, {f'{v} * {v}' if squared else v}, 0.0)"
+            at = f"{self._name('parts')} + ({i * self.clients} + client) * {self.blocks(self.size)} + block"
+            self.lines.append(f"tl.store({at}, tl.sum({kept}))")
+        place = [f"at = block * {BLOCK} + tl.arange(0, {BLOCK})", f"inside = at < {self.size}"]
+        head = ["client = tl.program_id(0).to(tl.int64)", "block = tl.program_id(1)"]
+        if guard:  # programs mostly end at once: few, of which each would visit several blocks
+            loop = f"for block in range(block, {self.blocks(self.size)}, tl.num_programs(1)):"
+            body = [f"if {guard}:", f"    {loop}", *(f"        {line}" for line in (*place, *self.lines))]
+        else:
+            body = [*place, *self.lines]
+        lines = [f"    {line}" for line in (*head, *before, *body)]
+        return "\n".join([f"def vector_pass({', '.join(self.names)}):", *lines, ""])
+
+    def _name(self, name: str) -> str:
+        if name not in self.names:
+            self.names.append(name)
+        return name
+
+    def _fresh(self, text: str) -> str:
+        name = f"v{next(self.fresh)}"
+        self.lines.append(f"{name} = {text}")
+        return name
+
+    def _value(self, node: Node, ahead: bool) -> str:
+        """The variable that holds a node; ``ahead``: of the next step, as far as this pass makes it."""
+        if (node, ahead) in self.known:
+            return self.known[node, ahead]
+        if ahead and self.request.ahead and node in self.request.ahead:
+            text = self._value(self.request.ahead[node], False)
+        elif node in self.request.assumed:
+            text = "1.0"
+        elif (leaf := self.leaf(node)) is not None:
+            text = self._load(leaf)
+        else:
+            text = self._fresh(translated(node, lambda a: self._term(a, ahead)))
+        self.known[node, ahead] = text
+        return text
+
+    def _term(self, argument: Any, ahead: bool) -> str:
+        if isinstance(argument, Node):
+            return self._value(argument, ahead)
+        if isinstance(argument, bool | int):
+            return repr(argument)
+        if isinstance(argument, float):
+            return repr(argument) if math.isfinite(argument) else f'float("{argument}")'
+        raise NotTranslated(f"an argument {argument!r}")
+
+    def _load(self, leaf: Leaf) -> str:
+        if leaf in self.loaded:
+            return self.loaded[leaf]
+        name = self._name(leaf.name)
+        if leaf.row is not None:
+            text = f"tl.load({name} + {leaf.row * self.clients} + client)"
+            text = f"tl.sqrt({text})" if leaf.root else text
+        elif not leaf.vector:
+            text = f"tl.load({name})" if leaf.shared else f"tl.load({name} + client)"
+        else:
+            row = "" if leaf.shared else f" + client * {self.size}"
+            inside = f"inside & (at < {leaf.split})" if leaf.rest else "inside"
+            text = f"tl.load({name}{row} + at, mask={inside}, other=0.0).to({self.dtype})"
+            if leaf.rest:
+                begin, rest = leaf.split, self._name(leaf.rest)
+                at = f"{rest} + client * {self.size - begin} + (at - {begin})"
+                fine = f"tl.load({at}, mask=inside & (at >= {begin}), other=0.0)"
+                text = f"tl.where(at < {begin}, {text}, {fine})"
+        self.loaded[leaf] = self._fresh(text)
+        return self.loaded[leaf]
+
+    def _store(self, store: Store) -> None:
+        value, name, begin = self._value(store.node, store.ahead), self._name(store.name), store.begin
+        at = f"{name} + client * {self.size - begin} + " + (f"(at - {begin})" if begin else "at")
+        inside = f"inside & (at >= {begin})" if begin else "inside"
+        self.lines.append(f"tl.store({at}, {value}, mask={inside})")
+
+
+_sources = count()
+
+
+def _jit(source: str) -> Any:
+    """A Triton kernel of generated text; Triton reads a function's text, so it is put where texts are looked for."""
+    if source not in _kernels:
+        name = f"<vector pass {next(_sources)}>"
+        linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+        scope: dict[str, Any] = {"tl": tl, "__name__": __name__}
+        exec(compile(source, name, "exec"), scope)
+        _kernels[source] = triton.jit(scope["vector_pass"])
+    return _kernels[source]
+
+
+_kernels: dict[str, Any] = {}
+
+
+@triton.jit
+def fold_kernel(
+    parts, sums, total, loss, blocks, clients, first,
+    COUNT: tl.constexpr, CLOSE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    client = tl.program_id(0)
+    for r in tl.static_range(COUNT):
+        here = parts + (r * clients + client) * blocks
+        acc = tl.zeros((BLOCK,), parts.dtype.element_ty)
+        for begin in range(0, blocks, BLOCK):
+            at = begin + tl.arange(0, BLOCK)
+            acc += tl.load(here + at, mask=at < blocks, other=0.0)
+        tl.store(sums + (first + r) * clients + client, tl.sum(acc))
+    if CLOSE:
+        tl.store(total + client, tl.load(total + client) + tl.load(loss + client))
+
+
+def fold(tensors: Mapping[str, Tensor], clients: int, blocks: int, first: int, rows: int, close: bool) -> None:
+    """Add up what programs of a pass left, in a fixed order, into ``rows`` rows of sums from ``first`` on.
+
+    ``close`` ends a step: its losses join the total.
+    """
+    launch(
+        fold_kernel, (clients,), *(tensors[n] for n in ("parts", "sums", "total", "loss")),
+        blocks, clients, first, COUNT=rows, CLOSE=close, BLOCK=1024, num_warps=4,
+    )  # fmt: skip

@@ -1,0 +1,33 @@
+"""An oracle that a compiler cannot look into, for tests of what surrounds one."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedsmoo.engines.oracles import OpaqueOracle, Slopes, hand_oracle
+from fedsmoo.engines.task import Batch, Task
+
+FINE = 7  # the last weights are read as they are, the others rounded
+
+
+class Rounded(OpaqueOracle):
+    """Gradients at rounded weights, themselves rounded, as the kernels make them, by the hand-batched model."""
+
+    rounds_to = torch.bfloat16
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task, self.rounds_to, task.model.layout.size - FINE)
+        self.exact = hand_oracle(task).gradient
+
+    def launch(self, working: Tensor, fine: Tensor, batch: Batch, into: Slopes) -> None:
+        g, loss = self.exact(torch.cat([working[:, :-FINE].to(fine.dtype), fine], dim=1), batch)
+        into.coarse.copy_(g.to(self.dtype))
+        into.fine.copy_(g[:, -FINE:])
+        into.loss.copy_(loss)
+
+
+class RoundedToFloat(Rounded):
+    """The same for vectors of float64: Triton's interpreter rounds to float32 as PyTorch does."""
+
+    rounds_to = torch.float32

@@ -1,0 +1,202 @@
+"""A step cut into generated passes is the step: every method, in float64, against the eager steps."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import ClassVar
+
+import pytest
+import torch
+from algorithms.variants import STRONG
+from engines.opaque import RoundedToFloat
+from engines.small import largest_gap, simulation, trace
+
+from fedsmoo.algorithms import FedAvg, FedLESAMS, FedSMOO, Relaxed
+from fedsmoo.core import Algorithm, norm
+from fedsmoo.engines.cut import Finish, Move, Reduce, Take, schedule
+from fedsmoo.engines.ending import ended
+from fedsmoo.engines.graph import GraphSteps
+from fedsmoo.engines.stack import stack_algorithms
+from fedsmoo.engines.steps import eager_steps
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="in float64, by the interpreter")
+
+
+@dataclass(frozen=True)
+class Momentum(FedAvg):
+    """The clip hangs on a vector that the step overwrites, so nothing may be taken for one."""
+
+    local: ClassVar[tuple[str, ...]] = ("m",)
+
+    def direction(self, w, grad, down, me):
+        m = 0.9 * me.m + grad(w)
+        return m, me.replace(m=m)
+
+
+@dataclass(frozen=True)
+class Chain(FedAvg):
+    """Two vectors of which each needs the other's value before the step, and the second gradient the first."""
+
+    local: ClassVar[tuple[str, ...]] = ("a", "b")
+
+    def direction(self, w, grad, down, me):
+        g = grad(w)
+        a, b = me.b + g / (1 + norm(g)), 0.5 * me.a - g
+        return grad(w + 0.1 * a) + 0.1 * me.a, me.replace(a=a, b=b)
+
+
+@dataclass(frozen=True)
+class Cut(FedAvg):
+    """A factor of the method's own, clamped at one, although the rule clips nothing."""
+
+    def direction(self, w, grad, down, me):
+        g = grad(w)
+        return g * (0.5 / norm(g)).clamp(max=1.0), me
+
+
+@dataclass(frozen=True)
+class Beyond(FedAvg):
+    """Arithmetic that passes do not know, or would get wrong."""
+
+    kind: str = "sorted"
+
+    def direction(self, w, grad, down, me):
+        g = grad(w)
+        if self.kind == "summed up":
+            return g.cumsum(-1) * 1e-3, me
+        if self.kind == "rows":  # five numbers that are none of the clients'
+            return (g.view(len(g), 5, -1) * torch.linspace(0, 1, 5, dtype=g.dtype)[:, None]).view(g.shape), me
+        if self.kind == "rounded":
+            return g.float().double(), me
+        if self.kind == "random":  # drawn in every step, not once in a round
+            return g + 0 * torch.rand_like(down.w), me
+        return g * norm(norm(g)), me
+
+
+@dataclass(frozen=True)
+class Looking(FedAvg):
+    """``finish`` looks at a number."""
+
+    def finish(self, w, down, me, rnd):
+        return super().finish(w * (0.5 if float(rnd.lr) > 0.1 else 1.0), down, me, rnd)
+
+
+METHODS: dict[str, Algorithm] = {
+    **STRONG,
+    "relaxed-fedsmoo": Relaxed(FedSMOO(r=0.2, beta=2.0), 0.3),
+    "relaxed-fedlesam-s": Relaxed(FedLESAMS(rho=0.2), 0.3),
+    "momentum": Momentum(),
+    "chain": Chain(),
+    "cut": Cut(),
+}
+EQUAL = {"cohort": 2, "sampling": "uniform", "local_epochs": None, "local_steps": 3, "rounds": 3}
+
+
+def run(method: Algorithm, passes: bool, groups: int = 1, **settings):
+    made = simulation("batched", "mlp", method, **settings)
+    made.engine.oracle = oracle = RoundedToFloat(made.setup.task)
+    made.engine.steps = GraphSteps(oracle, False, groups=groups) if passes else partial(eager_steps, oracle)
+    return made
+
+
+def compared(name: str | Algorithm, **settings):
+    method = METHODS[name] if isinstance(name, str) else name
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "the local step")
+        eager, passed = (run(method, p, **settings) for p in (False, True))
+        assert largest_gap(trace(eager), trace(passed)) < 1e-11
+    return passed.engine.steps
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_clients_of_one_length(name, device):
+    """Nothing is masked; an odd number of steps; what no step reads is written by the last one only."""
+    steps = compared(name, **EQUAL)
+    assert [r.cut for r in steps.recordings.values()] == [True]
+    assert all(steps.endings.values())
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedsmoo", "fedlesam-d", "momentum", "chain"])
+def test_unequal_clients_in_groups_of_their_own(name, device):
+    """Bernoulli cohorts, short batches, clients that have ended; two groups, one of which may hold padding."""
+    steps = compared(name, groups=2)
+    assert all(r.cut for r in steps.recordings.values())
+
+
+@pytest.mark.parametrize("rule", [{"clip": None}, {"clip": 1.0, "scope": "released"}, {"clip": 1e-3}, {"clip": 1e3}])
+@pytest.mark.parametrize("name", ["fedprox", "fedsmoo", "cut"])
+def test_rules_of_a_step(name, rule, device):
+    compared(name, rule=rule, **EQUAL)
+
+
+def test_a_clip_binds_for_some_clients_and_not_for_others(device):
+    """Else the tests above would not see a client done again beside one that is not."""
+    made = run(METHODS["fedavg"], True, **EQUAL)
+    made.advance()
+    (recording,) = made.engine.steps.recordings.values()
+    norms = recording.groups[0].passes.tensors["sums"][0].sqrt()
+    limit = float(norms.mean())
+    assert norms.min() < limit < norms.max()
+    compared("fedavg", rule={"clip": limit}, **EQUAL)
+
+
+@pytest.mark.parametrize("kind", ["summed up", "rows", "rounded", "random", "norm of a norm"])
+def test_beyond_the_passes(kind, device):
+    steps = compared(Beyond(kind=kind), **EQUAL)
+    assert [r.cut for r in steps.recordings.values()] == [False]
+
+
+def test_a_finish_that_looks_at_numbers(device):
+    steps = compared(Looking(), **EQUAL)
+    assert [r.cut for r in steps.recordings.values()] == [True]
+    assert list(steps.endings.values()) == [None]
+
+
+def test_numbers_of_each_client(device):
+    """Several runs in one batch: r and beta are a number per client, what was sent a vector per client."""
+    made = run(METHODS["fedsmoo"], True, **EQUAL)
+    work = made.prepare()
+    from fedsmoo.core import Round, Vectors
+    from fedsmoo.engines.steps import DevicePlan, Stage
+
+    task, clients = made.setup.task, len(work.clients)
+    like = work.down.w
+    methods = [FedSMOO(r=0.2, beta=2.0), FedSMOO(r=0.05, beta=7.0)]
+    algorithm = stack_algorithms(methods, [1] * clients, like)
+    generator = torch.Generator().manual_seed(0)
+    down = work.down.map(lambda v: v + 0.1 * torch.randn(clients, len(v), generator=generator, dtype=v.dtype))
+    zeros = torch.zeros_like(down.w)
+    me = Vectors(mu=zeros + 0.01, lam=zeros - 0.02, s_hat=zeros)
+    lr = torch.tensor([[0.1], [0.3]], dtype=like.dtype)
+    stage = Stage(algorithm, made.setup.rule, down, lr, (1, 2))
+    plan, rnd = DevicePlan(work.plan, task), Round(3, lr, torch.full_like(lr, 3.0), 0.5)
+    oracle = RoundedToFloat(task)
+    steps = GraphSteps(oracle, False, groups=2)
+    w, mine, total = eager_steps(oracle, stage, down.w, me, plan)
+    expected = [total, *(v for part in ended(stage, w, mine, rnd)[:2] for _, v in part.items())]
+    w, mine, total = steps(stage, down.w, me, plan)
+    own, up, _ = steps.end(stage, w, mine, rnd)
+    found = [total, *(v for part in (mine.replace(**dict(own.items())), up) for _, v in part.items())]
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-12)
+    assert all(r.cut for r in steps.recordings.values())
+    assert all(steps.endings.values())
+
+
+def actions(method: Algorithm) -> list[type]:
+    made = run(method, True, **EQUAL)
+    made.advance()
+    (recording,) = made.engine.steps.recordings.values()
+    return [type(a) for a in schedule(recording.groups[0].passes.cut)]
+
+
+def test_how_many_passes_a_step_takes(device):
+    """One after the last gradient, with the clip's norm beside it; SAM's perturbation waits for a norm of its own."""
+    assert (
+        actions(METHODS["fedavg"]) == actions(METHODS["fedlesam-s"]) == actions(METHODS["scaffold"]) == [Take, Finish]
+    )
+    assert actions(METHODS["fedsmoo"]) == [Take, Reduce, Move, Take, Finish]
+    assert actions(replace(METHODS["fedsmoo"], sam=False)) == [Take, Finish]
+    assert actions(METHODS["momentum"]) == [Take, Reduce, Finish]
