@@ -20,9 +20,9 @@ from fedsmoo.engines.steps import DevicePlan, Stage, eager_steps
 from fedsmoo.kernels import available
 
 HEAD_START = 3  # replays queued before the host turns to other work
-# Groups of clients, each on its own stream: one's update moves bytes while another's gradient computes. Smaller groups
-# than this would leave most of the device idle in each kernel.
-GROUPS, FEWEST = 2, 8
+# Groups of clients, each on its own stream: one's update moves bytes while another's gradient computes. Of smaller groups
+# than this, two take as long as one or longer, as they happen to fall against each other.
+GROUPS, FEWEST = 2, 16
 
 
 def without_limit() -> Any:
