@@ -12,6 +12,7 @@ from fedsmoo.experiment.results import collect
 
 ROOT = Path(__file__).parents[2]
 FOUND = collect([], ROOT / "results")
+COLUMNS = ("dirichlet-0.1", "pathological-3", "dirichlet-0.6", "pathological-6")
 WORDS = " ".join((ROOT / "docs" / "results.md").read_text().split())
 
 
@@ -37,14 +38,18 @@ def test_paper_tables_are_up_to_date() -> None:
 
 def test_what_was_found_is_what_the_results_say() -> None:
     """Numbers in the prose; tables are checked above."""
-    for column, words in (
-        ("dirichlet-0.1", "Dirichlet 0.1 {:+.1f} to {:+.1f}"), ("pathological-3", "Pathological 3 {:+.1f} to {:+.1f}"),
-        ("dirichlet-0.6", "Dirichlet 0.6 {:+.1f} to {:+.1f}"), ("pathological-6", "Pathological 6 {:+.1f} to {:+.1f}"),
-    ):  # fmt: skip
+    for column in COLUMNS:
         printed = published()["accuracy"]["10%-of-100"]
         at = printed["columns"].index(f"cifar10.{column}")
         gaps = [round(max(run) - printed[method][at], 2) for method, run in curves("accuracy", column).items()]
+        words = column.capitalize().replace("-", " ") + " {:+.1f} to {:+.1f}"
         assert words.format(min(gaps), max(gaps)) in WORDS
+    pair = {c: [max(curves("accuracy", c)[m]) for m in ("MoFedSAM", "FedSMOO")] for c in COLUMNS}
+    assert "{:.1f} and {:.1f} at Dirichlet 0.1".format(*pair["dirichlet-0.1"]) in WORDS
+    assert "{:.1f} and {:.1f} at Pathological 3".format(*pair["pathological-3"]) in WORDS
+    leads = [pair[c][1] - pair[c][0] for c in ("dirichlet-0.6", "pathological-6")]
+    assert "leads by {:.1f} (Dirichlet 0.6) and {:.1f} (Pathological 6)".format(*leads) in WORDS
+    assert f"{sum(len(curves('accuracy', c)) for c in COLUMNS)} runs of 800 rounds" in WORDS
     best = [max(run) for run in curves("ablation").values()]
     gains = "brings {:.1f} points, SAM with it none ({:.1f}), the correction of the perturbation {:.1f}."
     assert gains.format(*(b - a for a, b in pairwise(best))) in WORDS
