@@ -20,8 +20,8 @@ from fedsmoo.engines.steps import DevicePlan, Stage, eager_steps
 from fedsmoo.kernels import available
 
 HEAD_START = 3  # replays queued before the host turns to other work
-# Groups of clients, each on its own stream: one's update moves bytes while another's gradient computes. Of smaller groups
-# than this, two take as long as one or longer, as they happen to fall against each other.
+# Groups of clients, each on its own stream: one's update moves bytes while another's gradient computes. Of groups
+# smaller than this, two take as long as one or longer, as they happen to fall against each other.
 GROUPS, FEWEST = 2, 16
 
 
@@ -69,7 +69,9 @@ class GraphSteps:
             if self.passes and isinstance(self.oracle, OpaqueOracle) and available(w.device)[0]:
                 with suppress(Exception):  # a method that looks at its numbers: as it is written, then
                     self.endings[key] = Ending(stage, w, me, rnd)
-        return (self.endings[key] or ended)(stage, w, me, rnd)
+        # Kernels are launched on the current device.
+        with torch.cuda.device(w.device) if w.device.type == "cuda" else nullcontext():
+            return (self.endings[key] or ended)(stage, w, me, rnd)
 
     def _steps(
         self, stage: Stage, w: Tensor, me: Vectors, plan: DevicePlan, meanwhile: Callable[[], None] | None
