@@ -18,7 +18,8 @@ from fedsmoo.engines.task import Task
 
 @dataclass(frozen=True)
 class Work:
-    """One round: what is sent, to whom, on which batches. ``weights`` sum to 1 over the cohort."""
+    """One round: what is sent, to whom, on which batches. ``weights`` sum to 1 over the cohort, whose size ``varies``
+    from round to round, or does not."""
 
     number: int
     down: Vectors
@@ -27,6 +28,7 @@ class Work:
     lr: float
     share: float
     weights: list[float]
+    varies: bool = False
 
 
 @dataclass(frozen=True)

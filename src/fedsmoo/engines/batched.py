@@ -178,7 +178,8 @@ def make_stage(lanes: Sequence[Lane], counts: Sequence[int]) -> Stage:
     """One run's own objects; for several runs, their numbers and sent vectors repeated for each client."""
     if len(lanes) == 1:
         setup, work = lanes[0].engine.setup, lanes[0].work
-        return Stage(setup.algorithm, setup.rule, work.down, work.lr, (id(setup),))
+        varies = work.varies or counts[0] < len(work.clients)  # chunks may end in a shorter one
+        return Stage(setup.algorithm, setup.rule, work.down, work.lr, (id(setup),), varies)
     like = lanes[0].work.down.w
     rows = [lane.work.down.map(methodcaller("expand", n, -1)) for lane, n in zip(lanes, counts, strict=True)]
     algorithm = stack_algorithms([lane.engine.setup.algorithm for lane in lanes], counts, like)

@@ -12,7 +12,7 @@ each. Four rules save passes, for any method:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from operator import getitem
 from typing import Any, NamedTuple
@@ -77,9 +77,13 @@ def refuse_strangers(nodes: Iterable[Node], w: Tensor) -> None:
     clients, size = w.shape
     known = {(clients, size), (1, size), (size,), (clients, 1), (clients,), (1, 1), (1,), ()}
     for node in nodes:
-        value = node.meta["val"]
+        value = node.meta.get("val")
         if isinstance(value, Tensor) and (tuple(value.shape) not in known or value.dtype not in (w.dtype, torch.bool)):
             raise NotCut(f"{node} is {tuple(value.shape)} of {value.dtype}")
+        if node.op == "get_attr" and value is not None and value.device != w.device:
+            raise NotCut(f"{node} is on {value.device}")
+        if value is None or getattr(getattr(node.target, "_schema", None), "is_mutable", False):
+            raise NotCut(f"{node} changes something in place")
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
             raise NotCut(f"{node} draws numbers")
         found = reduction(node)
@@ -90,17 +94,23 @@ def refuse_strangers(nodes: Iterable[Node], w: Tensor) -> None:
 def traced(stage: Stage, inputs: Inputs) -> tuple[GraphModule, dict[Node, str], dict[str, Node]]:
     """A step's operations, the name of each input, and what becomes of the weights and of the client's vectors."""
     named, names = inputs.named(), inputs.me.names()
+    taken: list[Tensor] = []
+
+    def slope(v: Tensor, _: object) -> tuple[Tensor, Tensor]:
+        taken.append(v)
+        return torch.ops.fedsmoo.slope(v)
 
     def step(*tensors: Tensor) -> list[Tensor]:
         given = dict(zip(named, tensors, strict=True))
         me = Vectors(**{n: given[f"me_{n}"] for n in names})
         down = Vectors(**{n: given[f"down_{n}"] for n in inputs.down.names()})
         here = Stage(stage.algorithm, stage.rule, down, given["lr"], stage.tag)
-        slope = torch.ops.fedsmoo.slope
-        w, me, _ = one_step(here, lambda v, _: slope(v), given["w"], me, None, given.get("active"))
+        w, me, _ = one_step(here, slope, given["w"], me, None, given.get("active"))
         return [w, *(getattr(me, n) for n in names)]
 
     module, given, results = record(step, named)
+    if len(taken) != sum(n.target is torch.ops.fedsmoo.slope.default for n in module.graph.nodes):
+        raise NotCut("the step takes a gradient and does not use it")  # but its loss counts
     return module, given, dict(zip(["w", *(f"me_{n}" for n in names)], results, strict=True))
 
 
@@ -164,15 +174,15 @@ class Cut:
             node.op != "call_function" or node in self.hoisted or self.gradient(node) is not None or node in self.sums
         )
 
-    def below(self, targets: Iterable[Node]) -> set[Node]:
-        """All that passes visit on the way from targets down to leaves, both included."""
+    def below(self, targets: Iterable[Node], stop: Collection[Node] = ()) -> set[Node]:
+        """All that passes visit on the way from targets down to leaves, both included, and not past ``stop``."""
         seen: set[Node] = set()
         todo = list(targets)
         while todo:
             node = todo.pop()
             if node not in seen:
                 seen.add(node)
-                todo += [] if self.leaf(node) else node.all_input_nodes
+                todo += [] if self.leaf(node) or node in stop else node.all_input_nodes
         return seen
 
     def _hoisted(self) -> list[Node]:
@@ -301,21 +311,13 @@ def speculated(cut: Cut, left: list[str], waiting: list[Node]) -> tuple[Node, ..
     Only the weights may depend on them, since only the weights before the step are kept; and what the new weights are
     made of must not be overwritten by the same pass.
     """
-    factors = tuple(n for n in cut.below(cut.results[r] for r in left) if clamped_at_one(n) and not cut.vector(n))
-    factors = tuple(f for f in factors if any(n in waiting for n in cut.below([f])))
     others = [cut.results[r] for r in left if r != "w"]
-    new = cut.results.get("w")
-    if not factors or new is None or any(n in waiting for n in cut.below(others)):
+    new = cut.results["w"]
+    found = [n for n in cut.below([new]) if clamped_at_one(n) and not cut.vector(n)]
+    factors = tuple(f for f in found if any(n in waiting for n in cut.below([f])))
+    if any(n in waiting for n in cut.below(others)) or any(n in waiting for n in cut.below([new], stop=factors)):
         return ()
-    seen, todo = set(), [new]  # as `below`, but not past the factors
-    while todo:
-        node = todo.pop()
-        if node not in seen:
-            seen.add(node)
-            todo += [] if cut.leaf(node) or node in factors else node.all_input_nodes
-    overwritten = {cut.old[r] for r in left if r != "w"}
-    everything = cut.below([new, *(summand(n) for n in waiting)])
-    if any(n in waiting for n in seen) or everything & overwritten or set(cut.below(others)) & set(factors):
+    if cut.below([new, *(summand(n) for n in waiting)]) & {cut.old[r] for r in left if r != "w"}:
         return ()
     return factors
 
@@ -328,14 +330,14 @@ def early(cut: Cut, left: list[str], number: int, summed: set[Node]) -> tuple[st
     """The results that are ready after gradient ``number`` and overwrite nothing that is needed later."""
 
     def ready(target: Node) -> bool:
-        later = any((g := cut.gradient(n)) is not None and g > number for n in cut.below([target]))
-        return not later and not pending(cut, [target], summed)
+        waits = any((g := cut.gradient(n)) is not None and g > number for n in cut.below([target]))
+        return not waits and not pending(cut, [target], summed)
 
     chosen = [r for r in left if r != "w" and ready(cut.results[r])]
-    ahead = [point(cut, n) for n in range(number + 2, len(cut.slopes))]
-    ahead += [summand(n) for n in cut.sums if n not in summed]
+    later = [point(cut, n) for n in range(number + 2, len(cut.slopes))]
+    later += [summand(n) for n in cut.sums if n not in summed]
     while True:
-        needed = cut.below([*ahead, *(cut.results[r] for r in left if r not in chosen)])
+        needed = cut.below([*later, *(cut.results[r] for r in left if r not in chosen)])
         kept = [r for r in chosen if cut.old[r] not in needed]
         if kept == chosen:
             return tuple(chosen)

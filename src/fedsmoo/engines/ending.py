@@ -69,7 +69,8 @@ class Ending:
 
     def _named(self, stage: Stage, w: Tensor, me: Vectors, rnd: Round) -> dict[str, Tensor]:
         named = {"w": w} | {f"me_{n}": v for n, v in me.items()} | {f"down_{n}": v for n, v in stage.down.items()}
-        return named | {n: number(getattr(rnd, n), w) for n in NUMBERS}
+        named |= {n: number(getattr(rnd, n), w) for n in NUMBERS}
+        return {n: v.contiguous() for n, v in named.items()}  # passes go by rows of a fixed length
 
     def _leaf(self, node: Node) -> Any:
         from fedsmoo.kernels.vectors import Leaf

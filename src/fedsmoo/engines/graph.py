@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -45,13 +45,13 @@ class GraphSteps:
         passes: bool = True,
     ) -> None:
         self.oracle, self.compile, self.capture, self.passes = oracle, compile, capture, passes
+        self.asked = compile
         # Groups run at the same time: an oracle with buffers of its own serves one of them.
         self.oracles, self.fewest = [oracle], FEWEST if groups is None else 1
         if isinstance(oracle, OpaqueOracle):
             self.oracles += [oracle.twin() for _ in range((groups or GROUPS) - 1)]
         self.recordings: dict[tuple[Any, ...], Recording] = {}
         self.endings: dict[tuple[Any, ...], Ending | None] = {}
-        self.sizes: set[int] = set()
 
     def __call__(
         self, stage: Stage, w: Tensor, me: Vectors, plan: DevicePlan, meanwhile: Callable[[], None] | None = None
@@ -64,23 +64,32 @@ class GraphSteps:
     def end(self, stage: Stage, w: Tensor, me: Vectors, rnd: Round) -> tuple[Vectors, Vectors, Tensor]:
         """What clients keep and send after their steps, and how far they went."""
         key = (stage.tag, *w.shape)
-        if key not in self.endings:
-            self.endings[key] = None
-            if self.passes and isinstance(self.oracle, OpaqueOracle) and available(w.device)[0]:
-                with suppress(Exception):  # a method that looks at its numbers: as it is written, then
-                    self.endings[key] = Ending(stage, w, me, rnd)
         # Kernels are launched on the current device.
         with torch.cuda.device(w.device) if w.device.type == "cuda" else nullcontext():
+            if key not in self.endings:
+                self.endings[key] = self._ending(stage, w, me, rnd)
             return (self.endings[key] or ended)(stage, w, me, rnd)
+
+    def _ending(self, stage: Stage, w: Tensor, me: Vectors, rnd: Round) -> Ending | None:
+        """A pass, tried out; none for a method that looks at its numbers: that one ends as it is written."""
+        if not self.passes or not isinstance(self.oracle, OpaqueOracle) or not available(w.device)[0]:
+            return None
+        try:
+            ending = Ending(stage, w, me, rnd)
+            ending(stage, w, me, rnd)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:
+            return None
+        return ending
 
     def _steps(
         self, stage: Stage, w: Tensor, me: Vectors, plan: DevicePlan, meanwhile: Callable[[], None] | None
     ) -> tuple[Tensor, Vectors, Tensor]:
         clients = len(w)
-        self.sizes.add(clients)
-        # Cohorts of changing size share a few recordings: filled up with clients that never become active. Several runs
-        # in one batch have cohorts of fixed size, and numbers for each client.
-        room = clients if len(self.sizes) == 1 or len(stage.tag) > 1 else -(-clients // 4) * 4
+        # Cohorts of changing size share a few recordings: filled up with clients that never become active. Not by what
+        # sizes there were so far: a resumed run must take the same ones.
+        room = -(-clients // 4) * 4 if stage.varies else clients
         padded = room != clients
         key = (stage.tag, room, plan.shape, padded or plan.running is not None)
         recording = self.recordings.get(key)
@@ -93,47 +102,59 @@ class GraphSteps:
 
     def _record(self, key: tuple[Any, ...], stage: Stage, me: Vectors, plan: DevicePlan, room: int) -> Recording | None:
         self.recordings.pop(key, None)
-        crowded = False
+        oracles = self.oracles[: max(1, room // self.fewest)]
         while self.compile or self.capture:
-            if crowded:
-                release()
             recording: Recording | None = None
+            crowded = False
             try:
-                recording = Recording(self.oracles[: max(1, room // self.fewest)], stage, me, plan, room, key[-1])
+                recording = Recording(oracles, stage, me, plan, room, key[-1], self.passes)
                 recording.prepare(stage, me, plan, self.compile, self.capture, self.passes)
             except torch.OutOfMemoryError:
                 crowded = bool(self.recordings)  # by buffers for other sizes of cohort
                 if not crowded:
                     raise
-                self.recordings.clear()
-                for oracle in self.oracles:
-                    oracle.forget()
             except Exception as e:
-                cut = recording is not None and recording.cut
-                what = "cut into passes" if cut else "compiled" if self.compile else "captured as a graph"
-                warnings.warn(
-                    f"the local step cannot be {what} and runs slower: {first_line(e)}", RuntimeWarning, stacklevel=2
-                )
-                if cut:
-                    self.passes = False
-                else:
-                    self.compile, self.capture = False, self.capture and self.compile
+                self._give_up(recording is not None and recording.cut, first_line(e))
             else:
                 self.recordings[key] = recording
                 return recording
+            if crowded:
+                recording = None
+                self.recordings.clear()
+                for oracle in self.oracles:
+                    oracle.forget()
+                release()
         return None
+
+    def _give_up(self, cut: bool, why: str) -> None:
+        """Go on with less; what was cut may have failed in the passes or in what is compiled beside them."""
+        what = "compiled" if self.compile else "cut into passes" if cut else "captured as a graph"
+        warnings.warn(f"the local step cannot be {what} and runs slower: {why}", RuntimeWarning, stacklevel=4)
+        if self.compile:
+            self.compile = False
+        elif cut:
+            self.passes, self.compile = False, self.asked
+        else:
+            self.capture = False
 
 
 class Recording:
     """The buffers of one shape of batch, and the groups of clients that work on them."""
 
     def __init__(
-        self, oracles: Sequence[Oracle], stage: Stage, me: Vectors, plan: DevicePlan, room: int, masked: bool
+        self,
+        oracles: Sequence[Oracle],
+        stage: Stage,
+        me: Vectors,
+        plan: DevicePlan,
+        room: int,
+        masked: bool,
+        passes: bool,
     ) -> None:
-        self.steps = len(plan.index)
+        self.steps, self.masked = len(plan.index), masked
         if masked:  # unequal clients: room for longer rounds
-            self.steps += self.steps // 4
-        alternate = isinstance(oracles[0], OpaqueOracle) and stage.rule.clip is not None
+            self.steps += 1 + self.steps // 4
+        alternate = passes and isinstance(oracles[0], OpaqueOracle) and stage.rule.clip is not None
         self.rows = Rows.make(stage, me, room, alternate)
         size = -(-room // len(oracles))
         parts = [slice(start, start + size) for start in range(0, room, size)]
@@ -146,20 +167,27 @@ class Recording:
         """Make the step and, where that is asked for, compile and capture it."""
         for group in self.groups:
             group.prepare(compile, capture, passes)
-        self._units(stage, me, plan)
+        if self.cut and any(group.passes is None for group in self.groups):  # all or none
+            for group in self.groups:
+                group.prepare(compile, capture, passes=False)
+        lengths = [len(plan.index)]
+        if self.masked:  # rounds of other lengths will come: an even and an odd one have all there is to capture
+            lengths.append(lengths[0] + 1)
+        for steps in lengths:
+            self._units(stage, me, plan, steps)
 
     @property
     def cut(self) -> bool:
         """Whether the step is cut into passes."""
         return any(group.passes is not None for group in self.groups)
 
-    def _units(self, stage: Stage, me: Vectors, plan: DevicePlan) -> list[tuple[Callable[[], None], ...]]:
+    def _units(self, stage: Stage, me: Vectors, plan: DevicePlan, steps: int) -> list[tuple[Callable[[], None], ...]]:
         """What each group is to call, one after the other; what is not captured yet is, on the buffers as they are."""
 
         def fill() -> None:
             self._fill(stage, self.rows.w[: plan.index.shape[1]], me, plan)
 
-        return list(zip(*(group.round(len(plan.index), fill) for group in self.groups), strict=True))
+        return list(zip(*(group.round(steps, fill) for group in self.groups), strict=True))
 
     def _fill(self, stage: Stage, w: Tensor, me: Vectors, plan: DevicePlan) -> None:
         self.rows.fill(stage, w, me)
@@ -173,7 +201,7 @@ class Recording:
 
         ``meanwhile`` is called with a few steps queued: later, the queue may be full and the host would wait first.
         """
-        units = self._units(stage, me, plan)
+        units = self._units(stage, me, plan, len(plan.index))
         self._fill(stage, w, me, plan)
         for group in self.groups:
             group.begin()

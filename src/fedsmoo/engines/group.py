@@ -8,7 +8,6 @@ method beyond those, or a model that a compiler can look into, is compiled whole
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,14 +17,13 @@ from torch import Tensor
 
 from fedsmoo.core import Vectors
 from fedsmoo.engines.capture import captured
-from fedsmoo.engines.cut import Inputs, NotCut
+from fedsmoo.engines.cut import Inputs
 from fedsmoo.engines.oracles import OpaqueOracle, Oracle
 from fedsmoo.engines.stack import of_clients
 from fedsmoo.engines.steps import DevicePlan, Feed, Stage, one_step
 from fedsmoo.engines.task import Batch
 from fedsmoo.kernels import available
-from fedsmoo.kernels.lane import Lane
-from fedsmoo.kernels.translate import NotTranslated
+from fedsmoo.kernels.sidestream import SideStream
 
 if TYPE_CHECKING:
     from fedsmoo.engines.passes import Passes
@@ -115,7 +113,7 @@ class Group:
             algorithm, rule = of_clients(algorithm, part), of_clients(rule, part)
         self.stage = Stage(algorithm, rule, self.rows.down, self.lr, stage.tag)
         self.stream = torch.cuda.Stream(w.device) if w.device.type == "cuda" else None
-        self.ahead = Lane(w.device, apart=True)
+        self.loader = SideStream(w.device, apart=True)
         self.passes: Passes | None = None
         self.working = self.rows.w  # kept equal to it, in the oracle's type
         self.compile = self.capture = False
@@ -189,9 +187,14 @@ class Group:
     def prepare(self, compile: bool, capture: bool, passes: bool) -> None:
         """Make the step, as fast as asked for and as the method allows."""
         self.compile, self.capture = compile, capture and self.stream is not None
+        self.passes = None
         if self.opaque is not None and passes and available(self.rows.w.device)[0]:
-            with suppress(NotCut, NotTranslated):  # beyond the passes: compiled whole
+            try:
                 self.passes = self._passes(self.opaque)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception:  # beyond the passes, or beyond tracing: compiled whole, which says what is wrong
+                self.passes = None
         if self.opaque is not None and self.passes is None:
             self.working = self.opaque.working(self.rows.w)
         options: dict[str, Any] = {"fullgraph": True, "dynamic": False, "options": INLINE}
@@ -249,10 +252,10 @@ class Group:
                 self.loads(self.feeds[0])
                 self.whole()
             else:
-                with self.ahead.beside():
+                with self.loader.beside():
                     self.loads(self.feeds[not odd])
                 self.passes.step(odd, last)
-                self.ahead.join()
+                self.loader.join()
         finally:
             _serving.reset(token)
 

@@ -106,16 +106,16 @@ class Passes:
         if isinstance(action, Move):
             return [self._over(Request((*stores, *self._point(action.point))))]
         new = {self.cut.old[n]: self.cut.results[n] for n in action.results}
-        ahead = self._point(point(self.cut, 0), ahead=True)
+        first = self._point(point(self.cut, 0), following=True)
         factors = frozenset(action.factors)
         parts: list[Part] = [
-            self._over(Request((*stores, *ahead), self._sums(action.sums), factors, ahead=new)),
+            self._over(Request((*stores, *first), self._sums(action.sums), factors, becomes=new)),
             self._fold(action.sums, close=True),
         ]
         if factors:
             again = [s for s in stores if s.name == "w_new"]
             new = {n: v for n, v in new.items() if self.cut.given[n] == "w"}
-            parts.append(self._over(Request((*again, *ahead), unless=action.factors, ahead=new)))
+            parts.append(self._over(Request((*again, *first), unless=action.factors, becomes=new)))
         return parts
 
     def _take(self, number: int) -> Part:
@@ -136,9 +136,9 @@ class Passes:
     def _sums(self, nodes: Sequence[Node]) -> list[tuple[Node, bool]]:
         return [(s.of, s.norm) for n in nodes if (s := reduction(n))]
 
-    def _point(self, node: Node, ahead: bool = False) -> list[Store]:
+    def _point(self, node: Node, following: bool = False) -> list[Store]:
         """Where a gradient is to be taken, in the two forms that the oracle reads."""
-        return [Store("working", node, ahead), Store("fine", node, ahead, self.oracle.begin)]
+        return [Store("working", node, following), Store("fine", node, following, self.oracle.begin)]
 
     def _leaf(self, node: Node) -> Leaf | None:
         """What of a node lies in memory, and where."""

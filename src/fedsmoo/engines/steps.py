@@ -25,6 +25,7 @@ class Stage:
     down: Vectors
     lr: Any
     tag: tuple[int, ...] = ()  # which runs these are: a recording is for them only
+    varies: bool = False  # whether other rounds may have other numbers of clients
 
 
 class DevicePlan:

@@ -177,7 +177,7 @@ class Simulation:
         down = self.setup.algorithm.sent(self.server)
         share = len(clients) / len(self.indices)
         weights = (sizes / sizes.sum()).tolist() if clients else []
-        return Work(number, down, clients, plan, self.lr, share, weights)
+        return Work(number, down, clients, plan, self.lr, share, weights, varies=t.sampling != "uniform")
 
     def complete(self, work: Work, outcome: Outcome | None, began: float) -> Record:
         """Aggregate what the cohort sent, evaluate and record. A round without clients changes nothing."""

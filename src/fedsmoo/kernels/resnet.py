@@ -18,11 +18,11 @@ from torch import Tensor
 from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.kernels.conv import conv_backward, conv_forward
 from fedsmoo.kernels.head import head_gradient, head_logits, head_weight, padded_classes
-from fedsmoo.kernels.lane import Lane
 from fedsmoo.kernels.layout import IMAGE_SIDE, STORED_CHANNELS, WIDTHS, Conv, fine_offset, live_layout
 from fedsmoo.kernels.norm import Behind, norm_backward, sum_parts
 from fedsmoo.kernels.plan import BlockPlan, Plan, Unit, norm_rows
 from fedsmoo.kernels.runtime import PRECISIONS, compiling, interpreted, require
+from fedsmoo.kernels.sidestream import SideStream
 from fedsmoo.kernels.stem import pool, pool_backward, stem_forward, stem_weight
 from fedsmoo.kernels.tiles import TABLES, Tile, splits_for
 from fedsmoo.kernels.weight import conv_weight, sum_splits
@@ -74,7 +74,8 @@ class ResNet18Gradient:
         self.plan = Plan(clients, batch, self.layout, table, self.device, self.dtype)
         # The chain of layers is what a step waits for; weight gradients have time until it ends, and what else runs on
         # the device (another group's update moves bytes only) fills the rest.
-        self.chain, self.lane = Lane(self.device, overlap, -2), Lane(self.device, overlap, -1)
+        self.chain = SideStream(self.device, overlap, -2)
+        self.side = SideStream(self.device, overlap, -1)
         self.fine = fine_offset(self.layout)
         self.losses = torch.empty(clients, batch, device=self.device)
         self.dlogits = torch.empty(clients, batch, padded_classes(classes), device=self.device)
@@ -143,14 +144,14 @@ class ResNet18Gradient:
             features, w.fine, offset, self.classes, labels, weight, self.losses, self.dlogits,
             self.features_grad,
         )  # fmt: skip
-        with self.lane.beside():
+        with self.side.beside():
             head_weight(features, self.dlogits, self.losses, fine, offset, self.classes, total)
         last = self.plan.blocks[-1].second
         norm_backward(self.features_grad, self._behind(last, w), norm_rows(last.conv))
         for i in reversed(range(len(self.plan.blocks))):
             self._block_backward(i, w, grad)
         self._stem_backward(w, images, grad)
-        self.lane.join()
+        self.side.join()
         self._reduce(grad, fine)
 
     def logits(self, w: Tensor | Weights, images: Tensor) -> Tensor:
@@ -204,12 +205,12 @@ class ResNet18Gradient:
         for block in plan.blocks:
             residual = x
             if block.down is not None:
-                with self.lane.beside():
+                with self.side.beside():
                     self._conv(block.down, x, w, save, relu=False)
                 residual = block.down.out
             self._conv(block.first, x, w, save)
             if block.down is not None:
-                self.lane.join()
+                self.side.join()
             self._conv(block.second, block.first.out, w, save, residual=residual)
             x = block.second.out
 
@@ -241,7 +242,7 @@ class ResNet18Gradient:
         )  # fmt: skip
         if down is not None:
             norm_backward(second.dz, self._behind(down, w, relu=False), norm_rows(down.conv))
-        with self.lane.beside():
+        with self.side.beside():
             self._weight(second, first.out, grad)
             self._weight(first, x, grad)
             if down is not None:

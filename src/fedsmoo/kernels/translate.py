@@ -34,7 +34,7 @@ TRITON: dict[Any, str] = {
     aten.sigmoid.default: "(1.0 / (1.0 + tl.exp(-{})))",
     aten.maximum.default: _nan_kept("maximum"),
     aten.minimum.default: _nan_kept("minimum"),
-    aten.where.self: "tl.where({}, {}, {})",
+    aten.where.self: "tl.where({} != 0, {}, {})",
     aten.gt.Tensor: "({} > {})",
     aten.gt.Scalar: "({} > {})",
     aten.ge.Tensor: "({} >= {})",
@@ -51,6 +51,9 @@ SAME = {  # the numbers stay, whatever becomes of the shape: in a pass everythin
     aten.squeeze.dim, aten.unsqueeze.default, aten.view.default,
 }  # fmt: skip
 
+ARITHMETIC = {
+    aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor, aten.maximum.default, aten.minimum.default,
+}  # fmt: skip
 CLAMPS = {aten.clamp.default, aten.clamp_min.default, aten.clamp_max.default}
 
 
@@ -59,6 +62,10 @@ def translated(node: Node, term: Callable[[Any], str]) -> str:
     target, args = node.target, node.args
     if target in SAME:
         return term(args[0])
+    if target in ARITHMETIC:
+        if truth(node):  # PyTorch's sum of truths is "or", the device's is "either or"
+            raise NotTranslated(f"{target} of truths")
+        plain, term = term, lambda a: f"tl.where({plain(a)}, 1.0, 0.0)" if truth(a) else plain(a)
     if target in (aten.add.Tensor, aten.sub.Tensor):
         scaled = term(args[1])
         if (alpha := node.kwargs.get("alpha", 1)) != 1:
@@ -76,6 +83,11 @@ def translated(node: Node, term: Callable[[Any], str]) -> str:
     if target in TRITON and not node.kwargs.get("rounding_mode"):
         return TRITON[target].format(*(term(a) for a in args))
     raise NotTranslated(str(target))
+
+
+def truth(argument: Any) -> bool:
+    """Whether an argument is true or false rather than a number."""
+    return isinstance(argument, Node) and argument.meta["val"].dtype is torch.bool
 
 
 def limits(node: Node) -> tuple[Any, Any]:

@@ -49,7 +49,7 @@ class Store:
 
     name: str
     node: Node
-    ahead: bool = False  # computed from what this pass makes of the weights and the client's vectors
+    following: bool = False  # the next step's value: of what this pass makes of the weights and the client's vectors
     begin: int = 0
 
 
@@ -62,14 +62,14 @@ class Request:
         sums: vectors to reduce to their sum (or sum of squares), per client.
         assumed: factors taken for one.
         unless: factors; where all of them are one, nothing is read and nothing written.
-        ahead: what ``Store.ahead`` reads in place of a leaf.
+        becomes: what a leaf is in the next step, for ``Store.following``.
     """
 
     stores: Sequence[Store]
     sums: Sequence[tuple[Node, bool]] = ()
     assumed: frozenset[Node] = frozenset()
     unless: Sequence[Node] = ()
-    ahead: Mapping[Node, Node] | None = None
+    becomes: Mapping[Node, Node] | None = None
 
 
 class VectorPass:
@@ -101,6 +101,8 @@ class VectorPass:
         r = self.request
         guard = " or ".join(f"not ({self._value(f, False)} >= 1.0)" for f in r.unless)
         before, self.lines = self.lines, []
+        for node, following in [*((s.node, s.following) for s in r.stores), *((node, False) for node, _ in r.sums)]:
+            self._value(node, following)  # all is read before anything is written
         for store in r.stores:
             self._store(store)
         for i, (node, squared) in enumerate(r.sums):
@@ -128,24 +130,24 @@ class VectorPass:
         self.lines.append(f"{name} = {text}")
         return name
 
-    def _value(self, node: Node, ahead: bool) -> str:
-        """The variable that holds a node; ``ahead``: of the next step, as far as this pass makes it."""
-        if (node, ahead) in self.known:
-            return self.known[node, ahead]
-        if ahead and self.request.ahead and node in self.request.ahead:
-            text = self._value(self.request.ahead[node], False)
+    def _value(self, node: Node, following: bool) -> str:
+        """The variable that holds a node; ``following``: its value in the next step, as far as this pass makes it."""
+        if (node, following) in self.known:
+            return self.known[node, following]
+        if following and self.request.becomes and node in self.request.becomes:
+            text = self._value(self.request.becomes[node], False)
         elif node in self.request.assumed:
             text = "1.0"
         elif (leaf := self.leaf(node)) is not None:
             text = self._load(leaf)
         else:
-            text = self._fresh(translated(node, lambda a: self._term(a, ahead)))
-        self.known[node, ahead] = text
+            text = self._fresh(translated(node, lambda a: self._term(a, following)))
+        self.known[node, following] = text
         return text
 
-    def _term(self, argument: Any, ahead: bool) -> str:
+    def _term(self, argument: Any, following: bool) -> str:
         if isinstance(argument, Node):
-            return self._value(argument, ahead)
+            return self._value(argument, following)
         if isinstance(argument, bool | int):
             return repr(argument)
         if isinstance(argument, float):
@@ -174,7 +176,7 @@ class VectorPass:
         return self.loaded[leaf]
 
     def _store(self, store: Store) -> None:
-        value, name, begin = self._value(store.node, store.ahead), self._name(store.name), store.begin
+        value, name, begin = self._value(store.node, store.following), self._name(store.name), store.begin
         at = f"{name} + client * {self.size - begin} + " + (f"(at - {begin})" if begin else "at")
         inside = f"inside & (at >= {begin})" if begin else "inside"
         self.lines.append(f"tl.store({at}, {value}, mask={inside})")

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 
 
-class Lane:
+class SideStream:
     """A CUDA stream beside the current one, or the same one where there is none.
 
     Programs of a higher priority (a lower number) start first where several streams have some ready.
@@ -19,7 +19,7 @@ class Lane:
 
     @contextmanager
     def beside(self) -> Iterator[None]:
-        """Inside, launches go to the lane, after all that the current stream was given so far."""
+        """Inside, launches go to the side stream, after all that the current stream was given so far."""
         if self.stream is None:
             yield
             return
@@ -28,6 +28,6 @@ class Lane:
             yield
 
     def join(self) -> None:
-        """The current stream waits for the lane."""
+        """The current stream waits for the side stream."""
         if self.stream is not None:
             torch.cuda.current_stream(self.stream.device).wait_stream(self.stream)
