@@ -35,7 +35,11 @@ def test_ctrl_c_during_the_imports_shows_no_traceback(way: str, package: str, tm
     (tmp_path / f"{package}.py").write_text(SLOW)
     env = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT / 'src'}"}
     words = [sys.executable, *starts()[way], "--version"]
-    process = subprocess.Popen(words, env=env, stderr=subprocess.PIPE, text=True)
+
+    def heed() -> None:  # a shell in the background has its children ignore the signal
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    process = subprocess.Popen(words, env=env, stderr=subprocess.PIPE, text=True, preexec_fn=heed)
     assert process.stderr is not None
     assert process.stderr.readline() == "importing\n"
     process.send_signal(signal.SIGINT)
