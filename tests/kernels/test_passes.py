@@ -16,9 +16,9 @@ from engines.small import largest_gap, simulation, trace
 
 from fedsmoo.algorithms import FedAvg, FedLESAMS, FedSMOO, Relaxed
 from fedsmoo.core import Algorithm, norm
-from fedsmoo.engines.cut import Finish, Move, Reduce, Take, schedule
 from fedsmoo.engines.ending import ended
 from fedsmoo.engines.graph import GraphSteps
+from fedsmoo.engines.schedule import Finish, Move, Reduce, Take, schedule
 from fedsmoo.engines.stack import stack_algorithms
 from fedsmoo.engines.steps import eager_steps
 
@@ -143,7 +143,7 @@ EQUAL = {"cohort": 2, "sampling": "uniform", "local_epochs": None, "local_steps"
 def small_blocks(monkeypatch):
     """Vectors of 285 numbers have several blocks then, also in the loop that does clients again."""
     if importlib.util.find_spec("triton"):
-        monkeypatch.setattr("fedsmoo.kernels.vectors.BLOCK", 64)
+        monkeypatch.setattr("fedsmoo.kernels.vectors.BLOCK", 128)
         monkeypatch.setattr("fedsmoo.kernels.vectors.FEW", 2)
 
 
@@ -171,10 +171,10 @@ def test_clients_of_one_length(name, device):
     assert all(steps.endings.values())
 
 
-@pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedsmoo", "fedlesam-d", "momentum", "chain"])
+@pytest.mark.parametrize("name", ["fedavg", "fedsmoo", "fedlesam-d", "chain"])
 def test_unequal_clients_in_groups_of_their_own(name, device):
     """Bernoulli cohorts, short batches, clients that have ended; two groups, one of which may hold padding."""
-    steps = compared(name, groups=2)
+    steps = compared(name, groups=2, rounds=3, local_epochs=1)
     assert all(r.cut for r in steps.recordings.values())
 
 

@@ -1,14 +1,4 @@
-"""A local step between its gradients: the method's arithmetic as a few passes over the clients' vectors.
-
-The step is traced once and cut where it must wait: at gradients, and at norms. What lies between becomes one kernel
-each. Four rules save passes, for any method:
-
-- what does not change within a round is computed at its beginning (FedLESAM's perturbation, SCAFFOLD's ``c - c_i``);
-- the pass that makes the new weights also makes the point of the next step's first gradient, in the kernels' type;
-- a factor clamped at one (the clip) is taken for one while its norm is summed in the same pass; clients whose factor
-  turns out smaller are done again from the weights before, which are still there;
-- a vector that steps write but none reads is written by the last step only.
-"""
+"""A method's arithmetic, traced: what of a local step is constant in a round, and where it must wait."""
 
 from __future__ import annotations
 
@@ -20,11 +10,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from fedsmoo.core import Vectors
 from fedsmoo.engines.steps import Stage, one_step
-from fedsmoo.kernels.translate import CLAMPS, limits
 
 aten = torch.ops.aten
 
@@ -63,6 +51,8 @@ def record(
     function: Callable[..., list[Tensor]], named: dict[str, Tensor]
 ) -> tuple[GraphModule, dict[Node, str], list[Node]]:
     """The operations of a function of named tensors, which input is which, and its results."""
+    from torch.fx.experimental.proxy_tensor import make_fx  # late: it imports a second's worth of algebra
+
     with torch.autocast("cuda", enabled=False):
         module = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*named.values())
     module.graph.eliminate_dead_code()
@@ -145,7 +135,6 @@ class Cut:
         self.module, self.given, self.size = module, given, size
         by_name = {name: node for node, name in given.items()}
         self.results = {n: v for n, v in results.items() if v is not by_name[n]}
-        self.w = by_name["w"]
         self.old = {n: by_name[n] for n in self.results}
         moving = {*self.old.values(), *(n for n, name in given.items() if name == "active")}
         self.slopes: list[Node] = []
@@ -222,123 +211,3 @@ class Cut:
             elif node in wanted and node.op == "call_function":
                 values[node] = node.target(*value(node.args), **value(node.kwargs))  # type: ignore[operator]
         return [values[n] for n in self.hoisted]
-
-
-class Take(NamedTuple):
-    """Take gradient ``number`` at the weights that lie ready."""
-
-    number: int
-
-
-class Reduce(NamedTuple):
-    """A pass that only sums."""
-
-    sums: tuple[Node, ...]
-
-
-class Move(NamedTuple):
-    """A pass that writes the point of the next gradient, and the results that are ready and in nobody's way."""
-
-    point: Node
-    results: tuple[str, ...]
-
-
-class Finish(NamedTuple):
-    """The last pass: the remaining results and the next step's first point. With ``sums``, factors are taken for one
-    and clients for whom they are not are done again."""
-
-    results: tuple[str, ...]
-    sums: tuple[Node, ...]
-    factors: tuple[Node, ...]
-
-
-Action = Take | Reduce | Move | Finish
-
-
-def schedule(cut: Cut, speculate: bool = True) -> list[Action]:
-    """The step as a list of gradients and passes; ``speculate``: the weights before a step are kept."""
-    if not cut.slopes or "w" not in cut.results:
-        raise NotCut("the step takes no gradient")
-    if any(n in cut.sums or cut.gradient(n) is not None for n in cut.below([point(cut, 0)])):
-        raise NotCut("the first gradient waits for a norm")
-    actions: list[Action] = []
-    summed: set[Node] = set()
-    left = list(cut.results)
-    for number in range(len(cut.slopes)):
-        actions.append(Take(number))
-        last = number + 1 == len(cut.slopes)
-        targets = [cut.results[n] for n in left] if last else [point(cut, number + 1)]
-        while waiting := pending(cut, targets, summed):
-            ready = tuple(n for n in waiting if not pending(cut, [summand(n)], summed))
-            factors = speculated(cut, left, waiting) if speculate and last and len(ready) == len(waiting) else ()
-            if factors:
-                return [*actions, Finish(tuple(left), ready, factors)]
-            actions.append(Reduce(ready))
-            summed.update(ready)
-        if last:
-            return [*actions, Finish(tuple(left), (), ())]
-        written = early(cut, left, number, summed)
-        actions.append(Move(point(cut, number + 1), written))
-        left = [n for n in left if n not in written]
-    raise AssertionError
-
-
-def point(cut: Cut, number: int) -> Node:
-    """Where a step takes one of its gradients."""
-    return cut.slopes[number].args[0]  # type: ignore[return-value]
-
-
-def summand(node: Node) -> Node:
-    found = reduction(node)
-    assert found is not None
-    return found.of
-
-
-def pending(cut: Cut, targets: Iterable[Node], summed: set[Node]) -> list[Node]:
-    """The sums that targets wait for, and those that these wait for, in the step's order."""
-    found: set[Node] = set()
-    todo = list(targets)
-    while todo:
-        new = {n for n in cut.below(todo) if n in cut.sums} - summed - found
-        found |= new
-        todo = [summand(n) for n in new]
-    return [n for n in cut.sums if n in found]
-
-
-def speculated(cut: Cut, left: list[str], waiting: list[Node]) -> tuple[Node, ...]:
-    """Factors clamped at one that alone stand between the weights and these sums; none if results would get lost.
-
-    Only the weights may depend on them, since only the weights before the step are kept; and what the new weights are
-    made of must not be overwritten by the same pass.
-    """
-    others = [cut.results[r] for r in left if r != "w"]
-    new = cut.results["w"]
-    found = [n for n in cut.below([new]) if clamped_at_one(n) and not cut.vector(n)]
-    factors = tuple(f for f in found if any(n in waiting for n in cut.below([f])))
-    if any(n in waiting for n in cut.below(others)) or any(n in waiting for n in cut.below([new], stop=factors)):
-        return ()
-    if cut.below([new, *(summand(n) for n in waiting)]) & {cut.old[r] for r in left if r != "w"}:
-        return ()
-    return factors
-
-
-def clamped_at_one(node: Node) -> bool:
-    return node.target in CLAMPS and limits(node) == (None, 1.0)
-
-
-def early(cut: Cut, left: list[str], number: int, summed: set[Node]) -> tuple[str, ...]:
-    """The results that are ready after gradient ``number`` and overwrite nothing that is needed later."""
-
-    def ready(target: Node) -> bool:
-        waits = any((g := cut.gradient(n)) is not None and g > number for n in cut.below([target]))
-        return not waits and not pending(cut, [target], summed)
-
-    chosen = [r for r in left if r != "w" and ready(cut.results[r])]
-    later = [point(cut, n) for n in range(number + 2, len(cut.slopes))]
-    later += [summand(n) for n in cut.sums if n not in summed]
-    while True:
-        needed = cut.below([*later, *(cut.results[r] for r in left if r not in chosen)])
-        kept = [r for r in chosen if cut.old[r] not in needed]
-        if kept == chosen:
-            return tuple(chosen)
-        chosen = kept

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from fedsmoo.engines.cut import Cut, Finish, Inputs, Move, Reduce, Take, point, reduction, schedule, shape, traced
+from fedsmoo.engines.cut import Cut, Inputs, reduction, shape, traced
 from fedsmoo.engines.oracles import OpaqueOracle
+from fedsmoo.engines.schedule import Finish, Move, Reduce, Take, point, schedule
 from fedsmoo.engines.steps import Feed, Stage
 from fedsmoo.engines.task import Batch
 from fedsmoo.kernels.vectors import Leaf, Request, Store, VectorPass, fold
