@@ -1,5 +1,6 @@
-"""What Triton's compiler makes of every kernel of one gradient of ResNet-18-GN, without a GPU: registers, bytes
-spilled, shared memory, programs that fit a multiprocessor, and waves of programs on an H100 or H200.
+"""What Triton's compiler makes of every kernel of one gradient of ResNet-18-GN, and of the passes of a method's step,
+without a GPU: registers, bytes spilled, shared memory, programs that fit a multiprocessor, and waves of programs on an
+H100 or H200.
 
 PYTHONPATH=src python3 benchmarks/occupancy.py                                # all kernels, 10 clients, bf16
 PYTHONPATH=src python3 benchmarks/occupancy.py --only stem,pool --out occupancy.json
@@ -21,6 +22,13 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from fedsmoo.core import Vectors
+from fedsmoo.core.local import LocalRule
+from fedsmoo.engines.cut import Inputs
+from fedsmoo.engines.oracles import OpaqueOracle, Slopes
+from fedsmoo.engines.passes import Passes
+from fedsmoo.engines.steps import Feed, Stage
+from fedsmoo.experiment.resolve import make_algorithm
 from fedsmoo.kernels import resnet
 from fedsmoo.kernels.layout import STORED_CHANNELS
 from fedsmoo.kernels.runtime import Launch, noting
@@ -28,7 +36,8 @@ from fedsmoo.kernels.runtime import Launch, noting
 TARGET = GPUTarget("cuda", 90, 32)
 MULTIPROCESSORS, REGISTERS, SHARED, WARPS = 132, 65536, 227 * 1024, 64  # of an H100 or H200
 TYPES = {
-    torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.uint8: "*u8", torch.int64: "*i64", torch.int32: "*i32"
+    torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.uint8: "*u8", torch.int64: "*i64", torch.int32: "*i32",
+    torch.bool: "*i1",
 }  # fmt: skip
 ALIGNED = [["tt.divisibility", 16]]
 
@@ -41,6 +50,30 @@ def launches(clients: int, batch: int, precision: str) -> list[Launch]:
         images = torch.zeros(clients, batch, 32, 32, STORED_CHANNELS, dtype=gradient.dtype)
         labels = torch.zeros(clients, batch, dtype=torch.int64)
         gradient(torch.zeros(clients, gradient.layout.size), images, labels, torch.zeros(clients, batch))
+    return noted
+
+
+class Idle(OpaqueOracle):
+    """Passes around no gradient."""
+
+    def launch(self, working: torch.Tensor, fine: torch.Tensor, batch: Any, into: Slopes) -> None:
+        pass
+
+
+def passes(method: str, clients: int, precision: str) -> list[Launch]:
+    """All launches of one local step of a method besides its gradients, of clients some of which have ended."""
+    layout, algorithm = resnet.live_layout(), make_algorithm(method, {})
+    oracle = Idle(None, resnet.PRECISIONS[precision][0], resnet.fine_offset(layout))  # type: ignore[arg-type]
+    with torch.device("meta"):
+        rows = torch.empty(clients, layout.size)
+        me = Vectors(**{n: torch.empty_like(rows) for n in (*algorithm.own, *algorithm.local)})
+        down, lr = Vectors(**{n: torch.empty(layout.size) for n in algorithm.down}), torch.empty(())
+        feed = Feed(None, torch.empty(clients, 1, dtype=torch.bool))  # type: ignore[arg-type]
+        stage = Stage(algorithm, LocalRule(1e-3, 10.0), down, lr)
+        inputs = Inputs(rows, me, down, lr, feed.active)
+        made = Passes(oracle, stage, inputs, torch.empty_like(rows), (feed, feed), torch.empty(clients))
+    with noting() as noted:
+        made.step(odd=False, last=True)
     return noted
 
 
@@ -93,13 +126,18 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=10)
     parser.add_argument("--batch", type=int, default=50)
     parser.add_argument("--precision", default="bf16")
+    parser.add_argument("--methods", default="fedavg,fedsmoo", help="whose passes; several, separated by commas")
     parser.add_argument("--only", default="", help="beginnings of kernels' names, separated by commas")
     parser.add_argument("--once", action="store_true", help="every kernel at its first shape only")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     rows, seen = [], set()
-    for launch in launches(options.clients, options.batch, options.precision):
-        key = (launch[0].__name__, "" if options.once else str(sorted(launch[3].items(), key=str)))
+    noted = launches(options.clients, options.batch, options.precision)
+    for method in options.methods.split(","):
+        noted += passes(method, options.clients, options.precision)
+    for launch in noted:
+        generated = launch[0].src if launch[0].__name__ == "vector_pass" else ""
+        key = (launch[0].__name__, generated, "" if options.once else str(sorted(launch[3].items(), key=str)))
         if key in seen or not launch[0].__name__.startswith(tuple(options.only.split(","))):
             continue
         seen.add(key)
