@@ -372,7 +372,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
 
 def test_ctrl_c_twice_stops_at_once_and_the_run_resumes(tmp_path: Path) -> None:
     folder, whole = tmp_path / "a", tmp_path / "b"
-    long = ["--model", "softmax", "--rounds", "3", "--local-steps", "300", "--engine", "serial", "--cohort", "2"]
+    long = ["--model", "softmax", "--rounds", "3", "--local-steps", "150", "--engine", "serial", "--cohort", "2"]
     process = command("run", *long, "--out", str(folder), "--save-every", "1")
     wait_for_rounds(folder, 1)
     process.send_signal(signal.SIGINT)

@@ -136,7 +136,7 @@ METHODS: dict[str, Algorithm] = {
 }
 TOLERANCE = 1e-7  # a last bit in float64 may decide how a weight is rounded to float32
 BEYOND = ["summed up", "rows", "rounded", "random", "norm of a norm", "in place", "unused", "or"]
-EQUAL = {"cohort": 2, "sampling": "uniform", "local_epochs": None, "local_steps": 3, "rounds": 3}
+EQUAL = {"cohort": 2, "sampling": "uniform", "local_epochs": None, "local_steps": 3, "rounds": 2}
 
 
 @pytest.fixture(autouse=True)
