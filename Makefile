@@ -45,7 +45,7 @@ lint: $(STAMP)
 	$(BIN)/mypy
 
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadgroup
 
 # Every method on a GPU against the CPU, with the machine's own Python and torch. The first case fills the cache of
 # compiled kernels, so that eight processes do not all compile the same.

@@ -1,6 +1,6 @@
 """Runs killed by SIGKILL and resumed, in forked children; prints one line of JSON per method.
 
-``python driver.py ENGINE FOLDER SEED``. Half of the kills come at a random moment by the clock, the other half at a
+``python driver.py ENGINE FOLDER SEED METHODS``. Half of the kills come at a random moment by the clock, the others at a
 random event: before or after a round, in the middle of writing a file, before or after a flush, a rename, a removal.
 """
 
@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from safetensors.torch import save
 
-from fedsmoo.algorithms import ALGORITHMS
 from fedsmoo.data.sources import load
 from fedsmoo.experiment import checkpoint, conduct, resolve
 from fedsmoo.experiment.config import Config
@@ -125,13 +124,13 @@ def equal(a: Path, b: Path) -> bool:
     )
 
 
-def main(engine: str, root: Path, seed: int) -> None:
+def main(engine: str, root: Path, seed: int, methods: list[str]) -> None:
     torch.set_num_threads(1)
     data = load("digits")
     resolve.load = lambda *_: data  # read once, not in every child
     rng = np.random.default_rng(seed)
     go_on(root / "warm", Config(model="softmax", rounds=1, local_steps=1, engine=engine, device="cpu"))  # lazy imports
-    for method in ALGORITHMS:
+    for method in methods:
         config = Config(
             algorithm=method, model="softmax", clients=12, cohort=3, rounds=ROUNDS, local_steps=2, batch_size=8,
             partition="dirichlet-0.5", engine=engine, device="cpu",
@@ -158,4 +157,4 @@ def main(engine: str, root: Path, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))
+    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4].split(","))

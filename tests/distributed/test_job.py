@@ -16,6 +16,8 @@ from fedsmoo.experiment.runfolder import read_run
 
 from .launch import environment, finish, free_port, start
 
+pytestmark = pytest.mark.xdist_group("job")  # all in one process: the fixtures take long
+
 ROUNDS = 120
 SETTINGS = {
     "algorithm": "fedsmoo", "dataset": "digits", "model": "softmax", "clients": 9, "cohort": 4, "rounds": ROUNDS,

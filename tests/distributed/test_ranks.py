@@ -15,6 +15,8 @@ from fedsmoo.engines.ranks import Ranks
 from .cases import CASES, SMALL, outcome
 from .launch import HERE, environment
 
+pytestmark = pytest.mark.xdist_group("ranks")  # all in one process: the fixtures take long
+
 
 @pytest.fixture(scope="module")
 def serial():
