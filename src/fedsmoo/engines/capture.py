@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import torch
+
+from fedsmoo.core.errors import first_line
+
+
+def say_slower(what: str, error: Exception) -> None:
+    """Tell that something works, but not in its fastest way, and why."""
+    warnings.warn(f"{what} and runs slower: {first_line(error)}", RuntimeWarning, stacklevel=3)
 
 
 def captured(work: Callable[[], None], stream: torch.cuda.Stream, fill: Callable[[], object]) -> Callable[[], None]:

@@ -62,6 +62,12 @@ def record(
     return module, given, list(nodes[-1].args[0])
 
 
+def numbers(module: GraphModule) -> dict[str, Tensor]:
+    """The tensors that a method holds itself, by the names they have in the trace: numbers of each client."""
+    names = [str(n.target) for n in module.graph.nodes if n.op == "get_attr"]
+    return {name: getattr(module, name) for name in names}
+
+
 def refuse_strangers(nodes: Iterable[Node], w: Tensor) -> None:
     """Passes know vectors and numbers, of each client or of all, of one type; and the same inputs give the same."""
     clients, size = w.shape

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.fx import Node
 
 from fedsmoo.core import Round, Vectors
-from fedsmoo.engines.cut import NotCut, record, reduction, shape
+from fedsmoo.engines.cut import NotCut, numbers, record, reduction, shape
 from fedsmoo.engines.steps import Stage
 
 NUMBERS = ("number", "lr", "steps", "share")
@@ -41,9 +41,7 @@ class Ending:
             return [*(v for _, v in kept.items()), *(v for _, v in sent.items()), given["w"] - down.w]
 
         module, self.given, results = record(end, named)
-        self.constants = {
-            str(n.target): getattr(module, str(n.target)) for n in module.graph.nodes if n.op == "get_attr"
-        }
+        self.numbers = numbers(module)
         if any(reduction(n) for n in module.graph.nodes):
             raise NotCut("the end of a round waits for a norm")
         *vectors, gone = results
@@ -58,7 +56,7 @@ class Ending:
         from fedsmoo.kernels.vectors import fold
 
         blocks, drift = self.end.blocks(self.size), w.new_empty(1, self.clients)
-        tensors = self._named(stage, w, me, rnd) | self.constants
+        tensors = self._named(stage, w, me, rnd) | self.numbers
         tensors |= {name: torch.empty_like(w) for name in self.made}
         tensors |= {"parts": w.new_empty(self.clients * blocks), "sums": drift, "total": drift, "loss": drift}
         self.end(tensors)
@@ -77,8 +75,7 @@ class Ending:
 
         if node.op not in ("placeholder", "get_attr"):
             return None
-        vector = bool(shape(node)) and shape(node)[-1] == self.size
-        return Leaf(self.given.get(node, str(node.target)), vector, shape(node).numel() == (self.size if vector else 1))
+        return Leaf.of(self.given.get(node, str(node.target)), shape(node), self.size)
 
 
 def number(value: Any, like: Tensor) -> Tensor:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedsmoo.core.errors import first_line
-from fedsmoo.engines.capture import captured
+from fedsmoo.engines.capture import captured, say_slower
 from fedsmoo.engines.oracles import OpaqueOracle, Slopes
 from fedsmoo.engines.task import Batch, Draws, Task, cross_entropy
 from fedsmoo.kernels import available
@@ -108,6 +106,5 @@ class FusedOracle(OpaqueOracle):
         try:
             return Judge(w, result, captured(work, torch.cuda.Stream(device), w.zero_))
         except RuntimeError as e:  # memory that ran out is one too
-            why = first_line(e)
-            warnings.warn(f"the evaluation cannot be captured and runs slower: {why}", RuntimeWarning, stacklevel=3)
+            say_slower("the evaluation cannot be captured", e)
             return Judge(w, result, work)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -11,13 +10,15 @@ import torch
 from torch import Tensor
 
 from fedsmoo.core import Round, Vectors
-from fedsmoo.core.errors import first_line
+from fedsmoo.engines.capture import say_slower
+from fedsmoo.engines.cut import NotCut
 from fedsmoo.engines.ending import Ending, ended
 from fedsmoo.engines.group import Group, Rows
 from fedsmoo.engines.memory import release
 from fedsmoo.engines.oracles import OpaqueOracle, Oracle, products
 from fedsmoo.engines.steps import DevicePlan, Stage, eager_steps
 from fedsmoo.kernels import available
+from fedsmoo.kernels.translate import NotTranslated
 
 HEAD_START = 3  # replays queued before the host turns to other work
 # Groups of clients, each on its own stream: one's update moves bytes while another's gradient computes. Of groups
@@ -71,15 +72,18 @@ class GraphSteps:
             return (self.endings[key] or ended)(stage, w, me, rnd)
 
     def _ending(self, stage: Stage, w: Tensor, me: Vectors, rnd: Round) -> Ending | None:
-        """A pass, tried out; none for a method that looks at its numbers: that one ends as it is written."""
+        """A pass, tried out; none for a method beyond it, which ends as it is written."""
         if not self.passes or not isinstance(self.oracle, OpaqueOracle) or not available(w.device)[0]:
             return None
         try:
             ending = Ending(stage, w, me, rnd)
             ending(stage, w, me, rnd)
+        except (NotCut, NotTranslated):
+            return None
         except torch.OutOfMemoryError:
             raise
-        except Exception:
+        except Exception as e:  # a method that looks at its numbers, for one
+            say_slower("the end of a round cannot be one pass", e)
             return None
         return ending
 
@@ -114,7 +118,7 @@ class GraphSteps:
                 if not crowded:
                     raise
             except Exception as e:
-                self._give_up(recording is not None and recording.cut, first_line(e))
+                self._give_up(recording is not None and recording.cut, e)
             else:
                 self.recordings[key] = recording
                 return recording
@@ -126,10 +130,10 @@ class GraphSteps:
                 release()
         return None
 
-    def _give_up(self, cut: bool, why: str) -> None:
+    def _give_up(self, cut: bool, why: Exception) -> None:
         """Go on with less; what was cut may have failed in the passes or in what is compiled beside them."""
         what = "compiled" if self.compile else "cut into passes" if cut else "captured as a graph"
-        warnings.warn(f"the local step cannot be {what} and runs slower: {why}", RuntimeWarning, stacklevel=4)
+        say_slower(f"the local step cannot be {what}", why)
         if self.compile:
             self.compile = False
         elif cut:

@@ -16,14 +16,15 @@ import torch
 from torch import Tensor
 
 from fedsmoo.core import Vectors
-from fedsmoo.engines.capture import captured
-from fedsmoo.engines.cut import Inputs
+from fedsmoo.engines.capture import captured, say_slower
+from fedsmoo.engines.cut import Inputs, NotCut
 from fedsmoo.engines.oracles import OpaqueOracle, Oracle
 from fedsmoo.engines.stack import of_clients
 from fedsmoo.engines.steps import DevicePlan, Feed, Stage, one_step
 from fedsmoo.engines.task import Batch
 from fedsmoo.kernels import available
 from fedsmoo.kernels.sidestream import SideStream
+from fedsmoo.kernels.translate import NotTranslated
 
 if TYPE_CHECKING:
     from fedsmoo.engines.passes import Passes
@@ -116,7 +117,7 @@ class Group:
         self.loader = SideStream(w.device, apart=True)
         self.passes: Passes | None = None
         self.working = self.rows.w  # kept equal to it, in the oracle's type
-        self.compile = self.capture = False
+        self.capture = False
         self.units: dict[tuple[int, bool], Callable[[], None]] = {}  # by steps, and whether they end a round
 
     def fill(self, stage: Stage, plan: DevicePlan) -> None:
@@ -186,15 +187,17 @@ class Group:
 
     def prepare(self, compile: bool, capture: bool, passes: bool) -> None:
         """Make the step, as fast as asked for and as the method allows."""
-        self.compile, self.capture = compile, capture and self.stream is not None
+        self.capture = capture and self.stream is not None
         self.passes = None
         if self.opaque is not None and passes and available(self.rows.w.device)[0]:
             try:
                 self.passes = self._passes(self.opaque)
+            except (NotCut, NotTranslated):
+                pass  # beyond the passes: compiled whole
             except torch.OutOfMemoryError:
                 raise
-            except Exception:  # beyond the passes, or beyond tracing: compiled whole, which says what is wrong
-                self.passes = None
+            except Exception as e:  # beyond tracing
+                say_slower("the local step cannot be cut into passes", e)
         if self.opaque is not None and self.passes is None:
             self.working = self.opaque.working(self.rows.w)
         options: dict[str, Any] = {"fullgraph": True, "dynamic": False, "options": INLINE}

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from fedsmoo.engines.cut import Cut, Inputs, reduction, shape, traced
+from fedsmoo.engines.cut import Cut, Inputs, numbers, reduction, shape, traced
 from fedsmoo.engines.oracles import OpaqueOracle
 from fedsmoo.engines.schedule import Finish, Move, Reduce, Take, point, schedule
 from fedsmoo.engines.steps import Feed, Stage
@@ -60,7 +60,6 @@ class Passes:
         self.rows = {n: i for i, n in enumerate(n for a in actions if isinstance(a, Reduce | Finish) for n in a.sums)}
         # Gradients are kept in the type of products; those of norms and of the last layer as they are.
         self.slopes = [oracle.slopes(w) for _ in self.cut.slopes]
-        self.numbers = {n: getattr(module, str(n.target)) for n in self.cut.constant if n.op == "get_attr"}
         self.spare = w if spare is None or not actions[-1].sums else spare  # type: ignore[union-attr]
         self.tensors: Tensors = {
             **inputs.named(), "total": total, "loss": self.slopes[0].loss,
@@ -68,7 +67,7 @@ class Passes:
             "sums": w.new_zeros(max(1, len(self.rows)), self.clients),
             "parts": w.new_zeros(max(1, len(self.rows)) * self.clients * VectorPass.blocks(self.size)),
         }  # fmt: skip
-        self.tensors |= {str(n.target): t for n, t in self.numbers.items()}
+        self.tensors |= numbers(module)
         self.tensors |= {f"constant_{i}": w.new_zeros(shape(n)) for i, n in enumerate(self.cut.hoisted)}
         for i, s in enumerate(self.slopes):
             self.tensors |= {f"slope_{i}": s.coarse, f"slope_{i}_fine": s.fine}
@@ -157,5 +156,4 @@ class Passes:
             name = cut.given.get(node, str(node.target))
         else:
             return None
-        numbers = shape(node).numel()
-        return Leaf(name, cut.vector(node), numbers == (self.size if cut.vector(node) else 1))
+        return Leaf.of(name, shape(node), self.size)

@@ -42,6 +42,12 @@ class Leaf:
     row: int | None = None
     root: bool = False
 
+    @classmethod
+    def of(cls, name: str, shape: Sequence[int], size: int) -> Leaf:
+        """A tensor of this shape: vectors are ``size`` numbers long, and what is there once is everybody's."""
+        vector = bool(shape) and shape[-1] == size
+        return cls(name, vector, shared=math.prod(shape) == (size if vector else 1))
+
 
 @dataclass(frozen=True)
 class Store:
