@@ -1,8 +1,10 @@
-"""Seconds of a round: the paper's CIFAR-10 round (ResNet-18-GN, 100 clients of 500 samples, 10 in a round, batch 50,
+r"""Seconds of a round: the paper's CIFAR-10 round (ResNet-18-GN, 100 clients of 500 samples, 10 in a round, batch 50,
 5 epochs), for any method, precision, cohort, and number of seeds in one batch. One JSON line per measurement.
 
 PYTHONPATH=src python3 benchmarks/round.py --methods fedavg,scaffold,fedsmoo --out round.json
 PYTHONPATH=src python3 benchmarks/round.py --methods fedsmoo --seeds 4 --out seeds.json
+PYTHONPATH=src python3 benchmarks/round.py --methods fedavg,scaffold,fedsmoo --precision tf32 --met --rounds 7 \
+    --commit "$(git rev-parse HEAD)" --out results/gpu/round_tf32.json    # at the precision of the authors' code
 """
 
 from __future__ import annotations

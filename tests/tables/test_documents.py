@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
+
+import pytest
 
 from fedsmoo.experiment.published import experiment, published
 from fedsmoo.experiment.results import collect
@@ -28,6 +32,27 @@ def test_benchmark_tables_are_up_to_date() -> None:
         [sys.executable, "benchmarks/tables.py", "--check"], cwd=ROOT, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_ratios_at_equal_precision_stand_beside_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As soon as our round was measured in the precision of the authors' code."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    tables = importlib.import_module("tables")
+    assert "was not measured" in tables.headline() or (ROOT / "results/gpu/round_tf32.json").is_file()
+    for path in (ROOT / "results/gpu").glob("*.json"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    ours = [r | {"seconds_per_round": 4 * r["seconds_per_round"]} for r in tables.read("round.json")]
+    (tmp_path / "round_tf32.json").write_text(json.dumps(ours))
+    theirs = tables.read("authors.json")["results"][0]["seconds_per_round"]
+    monkeypatch.setattr(tables, "GPU", tmp_path)
+    row = next(line for line in tables.headline().splitlines() if line.startswith("| FedAvg"))
+    assert row.split("|")[2:7] == [
+        f" {f} " for f in (
+            f"{ours[0]['seconds_per_round'] / 4:.3f} s", f"{ours[0]['seconds_per_round']:.3f} s", f"{theirs:.1f} s",
+            f"{4 * theirs / ours[0]['seconds_per_round']:.0f}x", f"{theirs / ours[0]['seconds_per_round']:.0f}x",
+        )
+    ]  # fmt: skip
+    assert "was not measured" not in tables.headline()
 
 
 def test_paper_tables_are_up_to_date() -> None:
