@@ -148,7 +148,7 @@ def precision() -> str:
     note = (
         "Relative error of a gradient against float64 at the initial weights. FedSMOO, CIFAR-10, Dirichlet 0.1, 800 "
         "rounds: mean of the last ten and best round (the maximum over the test set) in per cent, a number per seed; "
-        "the seed also draws the split. tf32 was run with one seed, which has no spread: whether it ends differently from "
+        "the seed also draws the split. tf32 was run with one seed, which has no spread: whether it differs from "
         "bf16 is not known."
     )
     header = ["products", "relative error", "gradient of 10 clients, ms", "seeds", "mean of last ten", "best round"]
