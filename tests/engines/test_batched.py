@@ -182,6 +182,16 @@ def test_engines_by_name() -> None:
         auto.make_engine("seriel", setup, None, 3, 4)
 
 
+def test_clients_of_a_model_with_random_layers_do_not_share_a_batch() -> None:
+    setup = make_setup("mlp", FedAvg())
+    setup.task.model.random = True
+    for name in ("batched", "vmap"):
+        with pytest.raises(FedsmooError, match=r"^the model MLP draws random numbers .* use engine=serial"):
+            auto.make_engine(name, setup, None, 3, 4)
+    assert isinstance(auto.make_engine("auto", setup, None, 3, 4), Serial)
+    assert isinstance(auto.make_engine("serial", setup, None, 3, 4), Serial)
+
+
 def test_a_hand_batched_forward_is_needed_to_ask_for_it() -> None:
     task = Task(FlatModel(Stubborn()), dataset(), torch.device("cpu"), torch.float64)
     with pytest.raises(FedsmooError, match="Stubborn has no hand-batched forward"):

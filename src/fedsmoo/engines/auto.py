@@ -29,7 +29,7 @@ def make_engine(
     """An engine by name; ``auto`` times a step of each on a cohort of this size."""
     if name not in ENGINES:
         raise unknown("engine", name, ENGINES)
-    if name == "serial":
+    if name == "serial" or (name == "auto" and setup.task.model.random):  # the others refuse random layers
         return Serial(setup, table)
     if name == "vmap":
         return Batched(setup, table, oracle="vmap", chunk=chunk)

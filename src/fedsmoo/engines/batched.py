@@ -60,6 +60,11 @@ class Batched:
     def __init__(
         self, setup: Setup, table: ClientTable | None = None, oracle: str = "auto", chunk: int | None = None
     ) -> None:
+        if setup.task.model.random:
+            raise FedsmooError(
+                f"the model {type(setup.task.model.module).__name__} draws random numbers while it trains (dropout and "
+                "the like), so that clients cannot share a batch: use engine=serial, or engine=auto, which takes it"
+            )
         self.setup = setup
         self.table = table or ClientTable(setup.algorithm.own)
         self.name, self.oracle = make_oracle(setup, oracle)

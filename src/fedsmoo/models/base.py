@@ -27,6 +27,7 @@ class FlatModel:
     def __init__(self, module: nn.Module) -> None:
         refuse_buffers(module)
         self.module = module
+        self.random = False  # whether a step draws random numbers (dropout): then clients train one after the other
         self.layout = Layout({n: tuple(p.shape) for n, p in module.named_parameters() if p.requires_grad})
         self._frozen = {n: p.detach().clone() for n, p in module.named_parameters() if not p.requires_grad}
         if self.layout.size == 0:
