@@ -19,7 +19,7 @@ from fedsmoo.data.splitfile import checked
 from fedsmoo.engines.task import SampleLoss, cross_entropy
 from fedsmoo.experiment.config import DIVISION, Config
 from fedsmoo.experiment.loop import Callback, Result
-from fedsmoo.experiment.resolve import assemble, settled
+from fedsmoo.experiment.resolve import assemble, refuse_idle, refuse_other_count, settled
 from fedsmoo.models import FlatModel, wrap
 
 
@@ -44,9 +44,10 @@ def simulate(
             ``requires_grad=False`` stay as they are).
         data: a name, a ``Dataset``, or ``(x_train, y_train, x_test, y_test)`` as tensors or arrays.
         algorithm: a name, or a method with its hyper-parameters such as ``FedSMOO(r=0.1, beta=10.0)``.
-        clients: how many clients there are (default 100).
-        partition: who holds which samples: ``"dirichlet-0.1"`` (the default), ``"pathological-3"``, ``"iid"``,
-            ``"natural"``, or a rule such as ``Dirichlet(0.1, replacement=False)``.
+        clients: how many clients there are (default 100; the data's own where it has some).
+        partition: who holds which samples: ``"dirichlet-0.1"``, ``"pathological-3"``, ``"iid"``, ``"natural"``, or a
+            rule such as ``Dirichlet(0.1, replacement=False)``. Default: the data's own clients where it has some, else
+            ``"dirichlet-0.1"``.
         client_indices: instead of ``clients``, ``partition`` and ``split``: each client's samples.
         loss: outputs and labels of a batch -> one loss per sample (PyTorch's losses with ``reduction="none"``).
         callback: called with every round's record; returning ``False`` stops the run.
@@ -70,8 +71,9 @@ def simulate(
     settings |= {n: v for n, v in (("clients", clients), ("partition", partition)) if v is not None}
     refuse_two_divisions(settings, client_indices)
     plain = {n: v for n, v in settings.items() if not isinstance(v, Partition)}
-    config = settled(Config(dtype=dtype, device=str(device)).replace(**plain), plain)
+    config = Config(dtype=dtype, device=str(device)).replace(**plain)
     data = as_dataset(data, config)
+    config = divided(config, data, plain, client_indices is not None or isinstance(partition, Partition))
     flat: FlatModel | None = None
     if isinstance(model, str):
         config = config.replace(model=model)
@@ -92,6 +94,21 @@ def as_dataset(data: str | Dataset | Sequence[Any], config: Config) -> Dataset:
     if len(data) != 4:
         raise FedsmooError(f"data has {len(data)} parts, but must be (x_train, y_train, x_test, y_test)")
     return from_arrays(*data)
+
+
+def divided(config: Config, data: Dataset, given: Mapping[str, Any], elsewhere: bool) -> Config:
+    """The config with its partition settled: the data's own clients, where it has some and nobody says otherwise.
+
+    ``elsewhere``: who holds what is not for the config to say.
+    """
+    names = set(given)
+    if not elsewhere and config.split is None and data.natural is not None and "partition" not in names:
+        config, names = config.replace(partition="natural"), names | {"partition"}
+    if not elsewhere and config.partition == "natural" and "clients" in names:
+        refuse_other_count(config, data)
+    config = settled(config, names - {"clients"} if config.partition == "natural" else names)
+    refuse_idle(config, names)
+    return config
 
 
 def refuse_two_divisions(

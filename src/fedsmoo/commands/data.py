@@ -14,7 +14,7 @@ from fedsmoo.data.partition import to_rule
 from fedsmoo.data.sources import load
 from fedsmoo.data.splitfile import load_split, read_split, save_split
 from fedsmoo.experiment.config import Config
-from fedsmoo.experiment.resolve import make_clients, make_partition, settled
+from fedsmoo.experiment.resolve import make_clients, make_partition, refuse_idle, settled
 
 app = typer.Typer(help="Get data sets, split them over clients, look at splits.", no_args_is_help=True)
 Where = Annotated[str | None, typer.Option("--data", help="Folder or .npz of the data set (default: the cache).")]
@@ -30,26 +30,34 @@ def get(name: str, to: Annotated[Path | None, typer.Option(help="Folder (default
 def split(
     dataset: str,
     out: Annotated[Path, typer.Option(help="The split file to write.")],
-    partition: Annotated[str, typer.Option(help="iid, dirichlet, pathological, natural.")] = "dirichlet",
+    partition: Annotated[
+        str | None,
+        typer.Option(help="iid, dirichlet, pathological, natural (default: natural for text and synthetic data)."),
+    ] = None,
     u: Annotated[float | None, typer.Option(help="dirichlet: concentration (default 0.1).")] = None,
     c: Annotated[int | None, typer.Option(help="pathological: classes per client (default 3).")] = None,
     replacement: Annotated[
         bool | None, typer.Option(help="Draw with replacement, as in the paper (default, but for iid).")
     ] = None,
+    refill: Annotated[
+        bool | None, typer.Option(help="Deal classes from refilled decks, as released code does.", show_default=False)
+    ] = None,
     clients: Annotated[int | None, typer.Option(help="Clients in all (default 100).")] = None,
     seed: int = 0,
     data: Where = None,
 ) -> None:
-    options = {"u": u, "c": c, "replacement": replacement, "clients": clients}
+    options = {"partition": partition, "u": u, "c": c, "replacement": replacement}
+    options |= {"refill": refill, "clients": clients}
     given = {n: v for n, v in options.items() if v is not None}
-    config = Config(dataset=dataset, data=data, partition=partition, seed=seed).replace(**given)
+    config = Config(dataset=dataset, data=data, seed=seed).replace(**given)
     config = settled(config, given)
+    refuse_idle(config, given)
     loaded = load(dataset, data, seed)
     refuse_existing(out)
-    rule = {"name": "natural"} if partition == "natural" else to_rule(make_partition(config))
+    rule = {"name": "natural"} if config.partition == "natural" else to_rule(make_partition(config))
     indices = make_clients(config, loaded)
     save_split(out, indices, loaded, rule, seed)
-    console().print(f"{out}: {len(indices)} clients of {dataset}, {partition}, seed {seed}", soft_wrap=True)
+    console().print(f"{out}: {len(indices)} clients of {dataset}, {config.partition}, seed {seed}", soft_wrap=True)
 
 
 @app.command("import", help="Turn another simulator's index lists or client arrays into a split file.")

@@ -13,7 +13,7 @@ import typer
 
 from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.experiment.config import FIELDS, Config, converted, read_toml
-from fedsmoo.experiment.resolve import algorithm_class, settled
+from fedsmoo.experiment.resolve import algorithm_class, refuse_idle, settled
 
 PANELS = {"what": "What is trained", "data": "Data and clients", "training": "Training", "machine": "Machine"}
 
@@ -67,11 +67,16 @@ def gather(file: Path | None, sets: Sequence[str] | None, flags: dict[str, Any])
     algorithm = flags.get("algorithm")
     if algorithm is not None and algorithm != values.get("algorithm"):
         values.pop("algorithm_options", None)  # they belong to the file's method
-    if "-" in (flags.get("partition") or ""):  # dirichlet-0.6 says its own number, whatever the file's was
-        values = {name: value for name, value in values.items() if name not in ("u", "c")}
+    if flags.get("partition") is not None:  # the file's numbers belong to its own partition
+        kept = {"dirichlet": "u", "pathological": "c"}.get(flags["partition"])  # dirichlet-0.6 says its own
+        values = {name: value for name, value in values.items() if name not in ("u", "c") or name == kept}
+    words = {word.partition("=")[0] for word in sets or ()}
+    # Run folders write every setting down: what a file leaves at its default is nobody's choice.
+    chosen = {n for n, v in values.items() if v != FIELDS[n].default} | {*flags} | words
     values.update(flags)
-    config = assign(Config(**values), sets or ())
-    return settled(config, [*values, *(word.partition("=")[0] for word in sets or ())])
+    config = settled(assign(Config(**values), sets or ()), {*values, *words})
+    refuse_idle(config, chosen)
+    return config
 
 
 def assign(config: Config, sets: Sequence[str]) -> Config:

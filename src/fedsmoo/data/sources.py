@@ -78,6 +78,11 @@ def drawn(name: str) -> bool:
     return _SYNTHETIC.fullmatch(name) is not None
 
 
+def has_natural_clients(name: str) -> bool:
+    """Whether a data set comes with clients of its own: the speakers or chunks of a text, those of synthetic data."""
+    return name.startswith("text:") or drawn(name)
+
+
 def _synthetic(name: str, seed: int) -> Dataset:
     match = _SYNTHETIC.fullmatch(name)
     alpha, beta = match.groups() if match else (None, None)

@@ -14,7 +14,7 @@ from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import unknown
 from fedsmoo.deploy.store import checked_name
 from fedsmoo.experiment.config import FIELDS, Config, checked, setting
-from fedsmoo.experiment.resolve import settled
+from fedsmoo.experiment.resolve import refuse_idle, settled
 
 LOST = ("refuse", "restart")
 
@@ -81,7 +81,12 @@ def parse(values: Mapping[str, Any]) -> tuple[Config, Federation]:
         else:
             raise unknown("setting in the app's config", key, [n.replace("_", "-") for n in [*FIELDS, *own]])
     config = Config(**settings)
-    return settled(config, settings) if config.split is None else config, Federation(**extra)
+    if config.split is None:
+        config = settled(config, settings)
+        refuse_idle(config, settings)
+        if config.partition == "natural" and "clients" not in settings:  # the server counts on it, and has no data
+            raise FedsmooError(f"{config.dataset!r} has clients of its own: say how many there are, with clients")
+    return config, Federation(**extra)
 
 
 def to_json(config: Config) -> str:

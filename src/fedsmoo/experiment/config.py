@@ -16,6 +16,7 @@ import numpy as np
 
 from fedsmoo.core.algorithm import refuse_outside
 from fedsmoo.core.errors import FedsmooError, unknown
+from fedsmoo.data.sources import has_natural_clients
 
 WIRES = ("exact", "fp16", "int8")
 LARGEST = 2**63 - 1  # whole number of a setting
@@ -77,7 +78,10 @@ class Config(Training):
     dataset: str = setting("digits", "data set: a name, or text:PATH", group="data")
     data: str | None = setting(None, "folder or .npz that holds the data set (default: the cache)", group="data")
     partition: str = setting(
-        "dirichlet", "how samples are divided: iid, dirichlet, pathological, natural", group="data"
+        None,
+        "how samples are divided: iid, dirichlet, pathological, natural (default: natural for text and synthetic, "
+        "which have clients of their own, else dirichlet)",
+        group="data",
     )
     u: float = setting(0.1, "dirichlet: concentration; smaller is more heterogeneous", group="data", within="(0, inf)")
     c: int = setting(3, "pathological: classes per client", group="data", within="(0, inf)")
@@ -96,6 +100,12 @@ class Config(Training):
     device: str = setting("auto", "cpu, cuda, cuda:1, or auto", group="machine")
     precision: str = setting("tf32", "matrix products on a GPU", ("fp32", "tf32", "bf16"), group="machine")
     dtype: str = setting("float32", "numbers of the vectors", ("float32", "float64"), group="machine")
+
+    def __post_init__(self) -> None:
+        if self.partition is None:  # recorded as what it comes to, so that a run's folder says who held what
+            natural = isinstance(self.dataset, str) and has_natural_clients(self.dataset)
+            object.__setattr__(self, "partition", "natural" if natural else "dirichlet")
+        super().__post_init__()
 
     def replace(self, **changes: Any) -> Config:
         """A copy with some settings changed; unknown names are refused with the nearest match."""

@@ -153,9 +153,14 @@ def settled(config: Config, given: Iterable[str]) -> Config:
     the others are defaults, which a partition's name or a split overrules.
     """
     refuse_beyond(config.to_dict())
-    names, asked = set(given), division(config)
+    names = set(given)
+    if "partition" not in names:
+        config = config.replace(partition=None)  # which the data set decides, and that may have changed since
+    asked = division(config)
     refuse_other_number(config, names)
     if config.split is None:
+        if config.partition == "natural" and "clients" in names and config.clients == Config.clients:
+            refuse_other_count(config, load(config.dataset, config.data, config.seed))  # else make_clients sees it
         own = {"replacement": False} if asked["partition"] == "iid" and "replacement" not in names else {}
         return config.replace(u=asked["u"], c=asked["c"], **own)
     if "partition" in names and "-" in config.partition:
@@ -176,20 +181,44 @@ def refuse_other_number(config: Config, given: Iterable[str]) -> None:
             )
 
 
+def refuse_idle(config: Config, given: Iterable[str]) -> None:
+    """Refuse options of a partition that the one in force does not have: they would change nothing."""
+    if config.split is not None:
+        return  # which refuses what it contradicts
+    kind = division(config)["partition"]
+    has = {f.name for f in dataclasses.fields(partitions.PARTITIONS[kind])} if kind != "natural" else set()
+    for name in ("u", "c", "replacement", "refill"):
+        if name in given and name not in has:
+            owner = {"u": "dirichlet", "c": "pathological"}.get(name, "dirichlet or pathological")
+            raise FedsmooError(
+                f"{name} is {getattr(config, name)}, but the partition {kind!r} has no {name}: leave it out, or name "
+                f"the partition that has it ({owner})"
+            )
+    if "refill" in given and config.refill and not config.replacement:
+        raise FedsmooError("refill is of a division with replacement: leave out refill, or set replacement to true")
+
+
+def refuse_other_count(config: Config, data: Dataset) -> None:
+    """Refuse a number of clients that is not that of the data's own."""
+    count = len(data.natural or ())
+    if config.clients != count:
+        raise FedsmooError(
+            f"clients is {config.clients}, but {data.name!r} has {count} natural clients: leave it out, or name a "
+            "partition, such as iid"
+        )
+
+
 def make_clients(config: Config, data: Dataset) -> list[np.ndarray]:
     """Who holds which samples, from a split file, from the data's own clients, or by a rule."""
     if config.split is not None:
-        plain = division(Config())
+        plain = division(Config(dataset=config.dataset))
         settled(config, [n for n, v in division(config).items() if v != plain[n]])
         return load_split(config.split, data)
     if config.partition == "natural":
         if data.natural is None:
             raise FedsmooError(f"the data set {data.name!r} has no natural clients: choose another partition")
-        count = len(data.natural)
-        if config.clients not in (Config.clients, count):
-            raise FedsmooError(
-                f"clients is {config.clients}, but {data.name!r} has {count} natural clients: leave it out"
-            )
+        if config.clients != Config.clients:  # the default is nobody's choice
+            refuse_other_count(config, data)
         return [i.numpy() for i in data.natural]
     rule = make_partition(config)
     labels = data.y_train.cpu().numpy()

@@ -102,6 +102,7 @@ def expand(table: dict[str, Any], where: str, overrides: dict[str, Any] | None =
     if not cells:
         raise FedsmooError(f"{where} describes no run")
     refuse_unknown_hyper(table, cells, where)
+    refuse_idle_everywhere(cells, where)
     title = str(table.get("title", Path(where).stem)).replace("{rounds}", str(cells[0].config.rounds))
     return Sweep(title, cells, {k: table[k] for k in WORDS if k in table})
 
@@ -130,6 +131,16 @@ def refuse_unknown_hyper(table: dict[str, Any], cells: list[Cell], where: str) -
         for name in part.get("hyper", {}):
             if name not in known:
                 raise FedsmooError(f"{where}: {unknown('hyper-parameter of these methods', name, known)}")
+
+
+def refuse_idle_everywhere(cells: list[Cell], where: str) -> None:
+    """Refuse an option of a partition that no run of the sweep has: its values would be the same run."""
+    configs = [cell.config for cell in cells if cell.config.split is None]
+    rules = {name for config in configs if config.partition != "natural" for name in to_rule(make_partition(config))}
+    for config in configs:
+        for name in ("u", "c", "refill"):
+            if name not in rules and getattr(config, name) != FIELDS[name].default:
+                raise FedsmooError(f"{where}: {name} is {getattr(config, name)}, but no partition of the sweep has it")
 
 
 def grid(settings: dict[str, Any], hyper: dict[str, Any], options: dict[str, Any], where: str) -> Iterator[Config]:
