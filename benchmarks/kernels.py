@@ -21,8 +21,8 @@ import torch
 import torch.nn.functional as F
 
 from fedsmoo.kernels import available, from_torchvision, live_layout
-from fedsmoo.kernels.layout import IMAGE_CHANNELS, stored_images
-from fedsmoo.kernels.tiles import TABLES, Tile
+from fedsmoo.kernels.resnet18.shapes import IMAGE_CHANNELS, stored_images
+from fedsmoo.kernels.resnet18.tiles import TABLES, Tile
 from fedsmoo.models.resnet import ResNet18GN
 
 BATCH = 50
@@ -31,7 +31,7 @@ CLASSES = 10
 
 def compile_one(job: tuple[int, str, Mapping[str, Tile] | None, bool]) -> None:
     """Compiles one gradient's kernels into Triton's cache on disk; runs in a process of its own."""
-    from fedsmoo.kernels.resnet import ResNet18Gradient
+    from fedsmoo.kernels.resnet18.gradient import ResNet18Gradient
 
     clients, precision, tiles, logits = job
     try:
@@ -78,7 +78,7 @@ def reference(w: torch.Tensor, images: torch.Tensor, labels: torch.Tensor, weigh
 
 def accuracy(precision: str, clients: int = 3) -> dict[str, Any]:
     """Relative errors, over all parameters and for the worst one, and whether a second call gives the same bits."""
-    from fedsmoo.kernels.resnet import ResNet18Gradient
+    from fedsmoo.kernels.resnet18.gradient import ResNet18Gradient
 
     gradient = ResNet18Gradient(clients, BATCH, CLASSES, precision=precision)
     data = inputs(clients, gradient.dtype, seed=1)
@@ -131,7 +131,7 @@ def timed(
     clients: int, precision: str, tiles: Mapping[str, Tile] | None = None, overlap: bool = True
 ) -> dict[str, Any]:
     """Time of one gradient of C clients in a CUDA graph, of the logits alone, and the peak memory."""
-    from fedsmoo.kernels.resnet import ResNet18Gradient
+    from fedsmoo.kernels.resnet18.gradient import ResNet18Gradient
 
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
@@ -150,7 +150,7 @@ def by_launch(clients: int, precision: str) -> list[dict[str, Any]]:
     """Device time of each launch of one gradient, in order, without the second stream."""
     from torch.profiler import ProfilerActivity, profile
 
-    from fedsmoo.kernels.resnet import ResNet18Gradient
+    from fedsmoo.kernels.resnet18.gradient import ResNet18Gradient
 
     gradient = ResNet18Gradient(clients, BATCH, CLASSES, precision=precision, overlap=False)
     data = inputs(clients, gradient.dtype)
@@ -209,7 +209,7 @@ def options_of(key: str) -> list[Tile]:
 
 def gradient_ms(clients: int, precision: str, tiles: Mapping[str, Tile]) -> float:
     """Time of a whole gradient with these tiles; infinite where they do not fit the device."""
-    from fedsmoo.kernels.resnet import ResNet18Gradient
+    from fedsmoo.kernels.resnet18.gradient import ResNet18Gradient
 
     try:
         gradient = ResNet18Gradient(clients, BATCH, CLASSES, precision=precision, tiles=tiles)

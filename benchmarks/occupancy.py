@@ -22,15 +22,15 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from fedsmoo.compiler.step import CompiledStep
+from fedsmoo.compiler.trace import StepInputs
 from fedsmoo.core import Vectors
 from fedsmoo.core.local import LocalRule
-from fedsmoo.engines.cut import Inputs
-from fedsmoo.engines.oracles import OpaqueOracle, Slopes
-from fedsmoo.engines.passes import Passes
-from fedsmoo.engines.steps import Feed, Stage
+from fedsmoo.engines.oracles import OpaqueOracle
 from fedsmoo.experiment.resolve import make_algorithm
-from fedsmoo.kernels import resnet
-from fedsmoo.kernels.layout import STORED_CHANNELS
+from fedsmoo.kernels.gradients import GradientBuffers
+from fedsmoo.kernels.resnet18 import gradient as resnet18
+from fedsmoo.kernels.resnet18.shapes import STORED_CHANNELS
 from fedsmoo.kernels.runtime import Launch, noting
 
 TARGET = GPUTarget("cuda", 90, 32)
@@ -44,9 +44,9 @@ ALIGNED = [["tt.divisibility", 16]]
 
 def launches(clients: int, batch: int, precision: str) -> list[Launch]:
     """All launches of one gradient, in order."""
-    resnet.require = lambda device: None  # nothing will run: the CPU will do
+    resnet18.require = lambda device: None  # nothing will run: the CPU will do
     with noting() as noted:
-        gradient = resnet.ResNet18Gradient(clients, batch, 10, "cpu", precision)
+        gradient = resnet18.ResNet18Gradient(clients, batch, 10, "cpu", precision)
         images = torch.zeros(clients, batch, 32, 32, STORED_CHANNELS, dtype=gradient.dtype)
         labels = torch.zeros(clients, batch, dtype=torch.int64)
         gradient(torch.zeros(clients, gradient.layout.size), images, labels, torch.zeros(clients, batch))
@@ -56,22 +56,21 @@ def launches(clients: int, batch: int, precision: str) -> list[Launch]:
 class Idle(OpaqueOracle):
     """Passes around no gradient."""
 
-    def launch(self, working: torch.Tensor, fine: torch.Tensor, batch: Any, into: Slopes) -> None:
+    def launch(self, working: torch.Tensor, fine: torch.Tensor, batch: Any, into: GradientBuffers) -> None:
         pass
 
 
 def passes(method: str, clients: int, precision: str) -> list[Launch]:
     """All launches of one local step of a method besides its gradients, of clients some of which have ended."""
-    layout, algorithm = resnet.live_layout(), make_algorithm(method, {})
-    oracle = Idle(None, resnet.PRECISIONS[precision][0], resnet.fine_offset(layout))  # type: ignore[arg-type]
+    layout, algorithm = resnet18.live_layout(), make_algorithm(method, {})
+    oracle = Idle(None, resnet18.PRECISIONS[precision][0], resnet18.fine_offset(layout))  # type: ignore[arg-type]
     with torch.device("meta"):
         rows = torch.empty(clients, layout.size)
         me = Vectors(**{n: torch.empty_like(rows) for n in (*algorithm.own, *algorithm.local)})
         down, lr = Vectors(**{n: torch.empty(layout.size) for n in algorithm.down}), torch.empty(())
-        feed = Feed(None, torch.empty(clients, 1, dtype=torch.bool))  # type: ignore[arg-type]
-        stage = Stage(algorithm, LocalRule(1e-3, 10.0), down, lr)
-        inputs = Inputs(rows, me, down, lr, feed.active)
-        made = Passes(oracle, stage, inputs, torch.empty_like(rows), (feed, feed), torch.empty(clients))
+        active, rule = torch.empty(clients, 1, dtype=torch.bool), LocalRule(1e-3, 10.0)
+        inputs, feeds = StepInputs(rows, me, down, lr, active), [(None, active)] * 2
+        made = CompiledStep(oracle, algorithm, rule, inputs, torch.empty_like(rows), feeds, torch.empty(clients))
     with noting() as noted:
         made.step(odd=False, last=True)
     return noted

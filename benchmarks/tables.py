@@ -20,7 +20,7 @@ from fedsmoo.core import Algorithm
 from fedsmoo.experiment.cost import gradients_of_a_step
 from fedsmoo.experiment.published import published
 from fedsmoo.experiment.resolve import algorithm_class, make_algorithm
-from fedsmoo.kernels.layout import CONVS, STEM
+from fedsmoo.kernels.resnet18.shapes import CONVS, STEM
 
 ROOT = Path(__file__).parents[1]
 GPU = ROOT / "results" / "gpu"

@@ -23,7 +23,8 @@ ARROWS: dict[str, set[str]] = {
     "kernels": {"core"},
     "data": {"core"},
     "models": {"core", "kernels", "data"},
-    "engines": {"core", "models", "data", "kernels"},
+    "compiler": {"core", "kernels"},
+    "engines": {"core", "models", "data", "kernels", "compiler"},
     "analysis": {"core", "models", "data", "engines"},
     "experiment": {"core", "algorithms", "kernels", "data", "models", "engines", "analysis"},
 }

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedsmoo.engines.oracles import OpaqueOracle, Slopes, hand_oracle
+from fedsmoo.engines.oracles import OpaqueOracle, hand_oracle
 from fedsmoo.engines.task import Batch, Task
+from fedsmoo.kernels.gradients import GradientBuffers
 
 FINE = 7  # the last weights are read as they are, the others rounded
 
@@ -20,7 +21,7 @@ class Rounded(OpaqueOracle):
         super().__init__(task, self.rounds_to, task.model.layout.size - FINE)
         self.exact = hand_oracle(task).gradient
 
-    def launch(self, working: Tensor, fine: Tensor, batch: Batch, into: Slopes) -> None:
+    def launch(self, working: Tensor, fine: Tensor, batch: Batch, into: GradientBuffers) -> None:
         g, loss = self.exact(torch.cat([working[:, :-FINE].to(fine.dtype), fine], dim=1), batch)
         into.coarse.copy_(g.to(self.dtype))
         into.fine.copy_(g[:, -FINE:])

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from fedsmoo.core.errors import FedsmooError
-from fedsmoo.kernels.layout import live_conv
+from fedsmoo.kernels.resnet18.shapes import live_conv
 
 C, B, GROUPS = 2, 3, 2
 # name: (inside, outside, kernel, stride, side_in): the kinds of convolution in the network, at small widths
@@ -60,8 +60,8 @@ def normalise(y, gamma, beta):
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("shortcut", [False, True])
 def test_forward(shape, shortcut, draw):
-    from fedsmoo.kernels.conv import conv_forward
-    from fedsmoo.kernels.tiles import Tile
+    from fedsmoo.kernels.resnet18.conv import conv_forward
+    from fedsmoo.kernels.resnet18.tiles import Tile
 
     conv = live_conv("c", *SHAPES[shape])
     flat, n = flat_of(conv, draw)
@@ -84,8 +84,8 @@ def test_forward(shape, shortcut, draw):
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_data_gradient(shape, draw):
-    from fedsmoo.kernels.conv import conv_backward
-    from fedsmoo.kernels.tiles import Tile
+    from fedsmoo.kernels.resnet18.conv import conv_backward
+    from fedsmoo.kernels.resnet18.tiles import Tile
 
     conv = live_conv("c", *SHAPES[shape])
     flat, _ = flat_of(conv, draw)
@@ -98,8 +98,8 @@ def test_data_gradient(shape, draw):
 
 
 def test_data_gradient_with_shortcut(draw):
-    from fedsmoo.kernels.conv import conv_backward
-    from fedsmoo.kernels.tiles import Tile
+    from fedsmoo.kernels.resnet18.conv import conv_backward
+    from fedsmoo.kernels.resnet18.tiles import Tile
 
     conv, down = live_conv("c", 32, 64, 3, 2, 4), live_conv("d", 32, 64, 1, 2, 4)
     flat, n = flat_of(conv, draw)
@@ -118,9 +118,9 @@ def test_data_gradient_with_shortcut(draw):
 @pytest.mark.parametrize("alone", [False, True])
 def test_gradient_through_the_layer_before(shape, alone, draw, device):
     """conv^T, then ReLU and GroupNorm backwards: fused in one kernel, and GroupNorm backward on its own."""
-    from fedsmoo.kernels.conv import conv_backward
-    from fedsmoo.kernels.norm import Behind, norm_backward, sum_parts
-    from fedsmoo.kernels.tiles import Tile
+    from fedsmoo.kernels.resnet18.conv import conv_backward
+    from fedsmoo.kernels.resnet18.norm import Behind, norm_backward, sum_parts
+    from fedsmoo.kernels.resnet18.tiles import Tile
 
     conv = live_conv("c", *SHAPES[shape])
     side, ch, rows = conv.side_in, conv.inside, 16
@@ -157,8 +157,8 @@ def test_gradient_through_the_layer_before(shape, alone, draw, device):
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("splits", [1, 3])
 def test_weight_gradient(shape, splits, draw):
-    from fedsmoo.kernels.tiles import Tile
-    from fedsmoo.kernels.weight import conv_weight, sum_splits
+    from fedsmoo.kernels.resnet18.conv_weight import conv_weight, sum_splits
+    from fedsmoo.kernels.resnet18.tiles import Tile
 
     conv = live_conv("c", *SHAPES[shape])
     flat, n = flat_of(conv, draw)
@@ -179,8 +179,8 @@ def test_weight_gradient(shape, splits, draw):
 @pytest.mark.parametrize("tile", [(16, 32, 64, 4, 2), (16, 8, 16, 4, 2), (8, 16, 16, 4, 2)])
 def test_tiles_that_would_leave_something_out_are_refused(tile, draw):
     """A step larger than the channels, half a group, and half a sample."""
-    from fedsmoo.kernels.conv import conv_forward
-    from fedsmoo.kernels.tiles import Tile
+    from fedsmoo.kernels.resnet18.conv import conv_forward
+    from fedsmoo.kernels.resnet18.tiles import Tile
 
     conv = live_conv("c", *SHAPES["3x3"])
     flat, n = flat_of(conv, draw)

@@ -7,7 +7,7 @@ import torch
 
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.kernels import from_torchvision, live_layout, to_torchvision
-from fedsmoo.kernels.layout import fine_offset
+from fedsmoo.kernels.resnet18.shapes import fine_offset
 from fedsmoo.models.resnet import ResNet18GN
 
 

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.kernels import available, from_torchvision
-from fedsmoo.kernels.layout import stored_images
+from fedsmoo.kernels.resnet18.shapes import stored_images
 from fedsmoo.models.resnet import ResNet18GN
 
 CLASSES = 7
@@ -44,7 +44,7 @@ def batch(clients, size, device):
 
 def wide_tiles():
     """Few, large programs: under the interpreter each one costs milliseconds, whatever its size."""
-    from fedsmoo.kernels.tiles import Tile
+    from fedsmoo.kernels.resnet18.tiles import Tile
 
     widths = (64, 128, 256, 512)
     tiles = {f"{kind}:{w}": Tile(128, w, w, 4, 1) for kind in ("forward", "backward") for w in widths}
@@ -56,7 +56,7 @@ def wide_tiles():
 
 
 def test_gradient_loss_and_logits(device):
-    from fedsmoo.kernels.resnet import ResNet18Gradient
+    from fedsmoo.kernels.resnet18.gradient import ResNet18Gradient
 
     clients, size = 2, 2
     nets = networks(clients)
@@ -99,7 +99,7 @@ def test_captured_gradient_repeats_and_is_right(precision, tolerance):
         pytest.skip(available("cuda")[1] or "the interpreter cannot capture")
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
-    from fedsmoo.kernels.resnet import ResNet18Gradient
+    from fedsmoo.kernels.resnet18.gradient import ResNet18Gradient
 
     clients, size = 5, 21
     nets = networks(clients)
@@ -124,7 +124,7 @@ def test_captured_gradient_repeats_and_is_right(precision, tolerance):
 
 
 def test_wrong_inputs_are_refused_in_words(device):
-    from fedsmoo.kernels.resnet import ResNet18Gradient
+    from fedsmoo.kernels.resnet18.gradient import ResNet18Gradient
 
     with pytest.raises(FedsmooError, match="did you mean 'tf32'"):
         ResNet18Gradient(1, 1, CLASSES, device, precision="tf23")

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from fedsmoo.core.errors import FedsmooError
-from fedsmoo.kernels.layout import live_conv
+from fedsmoo.kernels.resnet18.shapes import live_conv
 
 C, B, CH, GROUPS = 2, 3, 32, 2
 
@@ -24,10 +24,10 @@ def stem_truth(x, kernel, gamma, beta):
 
 @pytest.mark.parametrize("stored", [3, 4])
 def test_stem_forward_and_backward(stored, draw, device):
-    from fedsmoo.kernels.norm import Behind, sum_parts
-    from fedsmoo.kernels.stem import pool, pool_backward, stem_forward, stem_weight
-    from fedsmoo.kernels.tiles import Tile
-    from fedsmoo.kernels.weight import sum_splits
+    from fedsmoo.kernels.resnet18.conv_weight import sum_splits
+    from fedsmoo.kernels.resnet18.norm import Behind, sum_parts
+    from fedsmoo.kernels.resnet18.stem import pool, pool_backward, stem_forward, stem_weight
+    from fedsmoo.kernels.resnet18.tiles import Tile
 
     conv = live_conv("conv1", 3, CH, 7, 2, 8)
     n = 147 * CH
@@ -55,7 +55,7 @@ def test_stem_forward_and_backward(stored, draw, device):
 
 @pytest.mark.parametrize("classes", [3, 10, 40])
 def test_head(classes, draw, device):
-    from fedsmoo.kernels.head import head_gradient, head_logits, head_weight, padded_classes
+    from fedsmoo.kernels.resnet18.head import head_gradient, head_logits, head_weight, padded_classes
 
     batch, channels, begin = 21, 64, 3
     x, p = draw(C, batch, channels), draw(C, begin + (channels + 1) * classes)
@@ -83,7 +83,7 @@ def test_head(classes, draw, device):
 
 
 def test_too_many_classes_are_refused(device):
-    from fedsmoo.kernels.head import padded_classes
+    from fedsmoo.kernels.resnet18.head import padded_classes
 
     with pytest.raises(FedsmooError, match="1 to 1024 classes, not 5000"):
         padded_classes(5000)

@@ -11,7 +11,7 @@ from fedsmoo.core import FedsmooError
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.engines.oracles import hand_oracle, single_oracle, vmap_oracle
 from fedsmoo.engines.task import Batch, Task
-from fedsmoo.kernels.layout import from_torchvision
+from fedsmoo.kernels.resnet18.shapes import from_torchvision
 from fedsmoo.models import MODELS, build, make_module, model_options, wrap
 from fedsmoo.models.base import FlatModel
 from fedsmoo.models.live import LiveResNet

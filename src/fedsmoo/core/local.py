@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fedsmoo.core.algorithm import Algorithm, Gradient
@@ -44,3 +45,22 @@ def local_step(
     else:
         d = clipped(d + pull, rule.clip)
     return w - lr * (d + rule.weight_decay * w), me
+
+
+def masked_step(
+    algorithm: Algorithm,
+    rule: LocalRule,
+    w: Tensor,
+    grad: Gradient,
+    down: Vectors,
+    me: Vectors,
+    lr: Any,
+    active: Tensor | None,
+) -> tuple[Tensor, Vectors]:
+    """One local step of C clients; those that are not ``active [C, 1]`` stay where they are (``None``: all are)."""
+    new_w, new_me = local_step(algorithm, rule, w, grad, down, me, lr)
+    if active is None:
+        return new_w, new_me
+    old = dict(me.items())
+    kept = {n: v if v is old[n] else torch.where(active, v, old[n]) for n, v in new_me.items()}
+    return torch.where(active, new_w, w), Vectors(**kept)

@@ -13,13 +13,12 @@ from torch import Tensor
 from fedsmoo.core import FedsmooError, Round, Vectors
 from fedsmoo.data.plan import merge
 from fedsmoo.engines.base import Outcome, Setup, Sums, Work
-from fedsmoo.engines.ending import ended
 from fedsmoo.engines.fused import FusedOracle, fused_reason
 from fedsmoo.engines.graph import GraphSteps
 from fedsmoo.engines.memory import clients_that_fit, release
 from fedsmoo.engines.oracles import Oracle, hand_oracle, vmap_oracle
 from fedsmoo.engines.stack import stack_algorithms, stack_rules
-from fedsmoo.engines.steps import DevicePlan, Stage, eager_steps
+from fedsmoo.engines.steps import DevicePlan, Stage, eager_steps, plain_end
 from fedsmoo.engines.table import ClientTable
 
 Meanwhile = Callable[[], None]
@@ -161,7 +160,7 @@ def train(lanes: Sequence[Lane], meanwhile: Meanwhile | None = None) -> list[tup
     share = lanes[0].work.share if len(lanes) == 1 else per_client([lane.work.share for lane in lanes], counts, zero)
     numbers = [lane.work.number for lane in lanes]  # reopened runs may be at different rounds
     number = numbers[0] if len(set(numbers)) == 1 else per_client(numbers, counts, zero)
-    end = step.end if isinstance(step, GraphSteps) else ended
+    end = step.end if isinstance(step, GraphSteps) else plain_end
     me, up, drift = end(stage, w, me, Round(number, stage.lr, steps, share))
     loss = total / steps[:, 0]
     out, start = [], 0

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from fedsmoo.engines.capture import captured, say_slower
-from fedsmoo.engines.oracles import OpaqueOracle, Slopes
+from fedsmoo.engines.oracles import OpaqueOracle
 from fedsmoo.engines.task import Batch, Draws, Task, cross_entropy
 from fedsmoo.kernels import available
-from fedsmoo.kernels.layout import MOST_CLASSES, fine_offset, stored_images
+from fedsmoo.kernels.gradients import GradientBuffers
+from fedsmoo.kernels.resnet18.shapes import MOST_CLASSES, fine_offset, stored_images
 from fedsmoo.kernels.runtime import PRECISIONS, keep_cache_in_one_place
 from fedsmoo.models.live import LiveResNet
 
@@ -45,7 +46,7 @@ class FusedOracle(OpaqueOracle):
 
     def __init__(self, task: Task) -> None:
         super().__init__(task, PRECISIONS[task.precision][0], fine_offset(task.model.layout))
-        from fedsmoo.kernels.resnet import ResNet18Gradient, Weights
+        from fedsmoo.kernels.resnet18.gradient import ResNet18Gradient, Weights
 
         keep_cache_in_one_place()
         self.kernel_class, self.weights_class = ResNet18Gradient, Weights
@@ -69,7 +70,7 @@ class FusedOracle(OpaqueOracle):
         """Images ``[..., 3]`` as the kernels read them."""
         return stored_images(x, self.dtype)
 
-    def launch(self, working: Tensor, fine: Tensor, batch: Batch, into: Slopes) -> None:
+    def launch(self, working: Tensor, fine: Tensor, batch: Batch, into: GradientBuffers) -> None:
         self.kernel(*batch.weight.shape)(self.weights_class(working, fine), batch.x, batch.y, batch.weight, into)
 
     def evaluate(self, w: Tensor) -> tuple[float, float]:

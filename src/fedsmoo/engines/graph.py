@@ -9,16 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedsmoo.compiler import NotCompiled
+from fedsmoo.compiler.round_end import CompiledRoundEnd
 from fedsmoo.core import Round, Vectors
 from fedsmoo.engines.capture import say_slower
-from fedsmoo.engines.cut import NotCut
-from fedsmoo.engines.ending import Ending, ended
 from fedsmoo.engines.group import Group, Rows
 from fedsmoo.engines.memory import release
 from fedsmoo.engines.oracles import OpaqueOracle, Oracle, products
-from fedsmoo.engines.steps import DevicePlan, Stage, eager_steps
+from fedsmoo.engines.steps import DevicePlan, Stage, eager_steps, plain_end
 from fedsmoo.kernels import available
-from fedsmoo.kernels.translate import NotTranslated
 
 HEAD_START = 3  # replays queued before the host turns to other work
 # Groups of clients, each on its own stream: one's update moves bytes while another's gradient computes. Of groups
@@ -52,7 +51,7 @@ class GraphSteps:
         if isinstance(oracle, OpaqueOracle):
             self.oracles += [oracle.twin() for _ in range((groups or GROUPS) - 1)]
         self.recordings: dict[tuple[Any, ...], Recording] = {}
-        self.endings: dict[tuple[Any, ...], Ending | None] = {}
+        self.endings: dict[tuple[Any, ...], CompiledRoundEnd | None] = {}
 
     def __call__(
         self, stage: Stage, w: Tensor, me: Vectors, plan: DevicePlan, meanwhile: Callable[[], None] | None = None
@@ -69,16 +68,17 @@ class GraphSteps:
         with torch.cuda.device(w.device) if w.device.type == "cuda" else nullcontext():
             if key not in self.endings:
                 self.endings[key] = self._ending(stage, w, me, rnd)
-            return (self.endings[key] or ended)(stage, w, me, rnd)
+            compiled = self.endings[key]
+            return plain_end(stage, w, me, rnd) if compiled is None else compiled(w, stage.down, me, rnd)
 
-    def _ending(self, stage: Stage, w: Tensor, me: Vectors, rnd: Round) -> Ending | None:
+    def _ending(self, stage: Stage, w: Tensor, me: Vectors, rnd: Round) -> CompiledRoundEnd | None:
         """A pass, tried out; none for a method beyond it, which ends as it is written."""
         if not self.passes or not isinstance(self.oracle, OpaqueOracle) or not available(w.device)[0]:
             return None
         try:
-            ending = Ending(stage, w, me, rnd)
-            ending(stage, w, me, rnd)
-        except (NotCut, NotTranslated):
+            ending = CompiledRoundEnd(stage.algorithm, w, stage.down, me, rnd)
+            ending(w, stage.down, me, rnd)
+        except NotCompiled:
             return None
         except torch.OutOfMemoryError:
             raise

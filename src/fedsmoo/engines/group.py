@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from fedsmoo.compiler import NotCompiled
+from fedsmoo.compiler.trace import StepInputs
 from fedsmoo.core import Vectors
 from fedsmoo.engines.capture import captured, say_slower
-from fedsmoo.engines.cut import Inputs, NotCut
 from fedsmoo.engines.oracles import OpaqueOracle, Oracle
 from fedsmoo.engines.stack import of_clients
 from fedsmoo.engines.steps import DevicePlan, Feed, Stage, one_step
 from fedsmoo.engines.task import Batch
 from fedsmoo.kernels import available
-from fedsmoo.kernels.sidestream import SideStream
-from fedsmoo.kernels.translate import NotTranslated
+from fedsmoo.kernels.streams import SideStream
 
 if TYPE_CHECKING:
-    from fedsmoo.engines.passes import Passes
+    from fedsmoo.compiler.step import CompiledStep
 
 # A method's arithmetic is cheap beside the bytes of a vector: compute twice rather than store between.
 INLINE: dict[str, Any] = {"realize_reads_threshold": 32, "realize_opcount_threshold": 256}
@@ -115,7 +115,7 @@ class Group:
         self.stage = Stage(algorithm, rule, self.rows.down, self.lr, stage.tag)
         self.stream = torch.cuda.Stream(w.device) if w.device.type == "cuda" else None
         self.loader = SideStream(w.device, apart=True)
-        self.passes: Passes | None = None
+        self.passes: CompiledStep | None = None
         self.working = self.rows.w  # kept equal to it, in the oracle's type
         self.capture = False
         self.units: dict[tuple[int, bool], Callable[[], None]] = {}  # by steps, and whether they end a round
@@ -192,7 +192,7 @@ class Group:
         if self.opaque is not None and passes and available(self.rows.w.device)[0]:
             try:
                 self.passes = self._passes(self.opaque)
-            except (NotCut, NotTranslated):
+            except NotCompiled:
                 pass  # beyond the passes: compiled whole
             except torch.OutOfMemoryError:
                 raise
@@ -204,12 +204,12 @@ class Group:
         self.loads = torch.compile(self.load, **options) if compile else self.load
         self.whole = torch.compile(self.body, **options) if compile and self.passes is None else self.body
 
-    def _passes(self, oracle: OpaqueOracle) -> Passes:
-        from fedsmoo.engines.passes import Passes  # needs Triton
+    def _passes(self, oracle: OpaqueOracle) -> CompiledStep:
+        from fedsmoo.compiler.step import CompiledStep  # needs Triton
 
         b = self.rows
-        inputs = Inputs(b.w, b.me, b.down, self.lr, self.feeds[0].active)
-        return Passes(oracle, self.stage, inputs, b.spare, self.feeds, self.total)
+        inputs = StepInputs(b.w, b.me, b.down, self.lr, self.feeds[0].active)
+        return CompiledStep(oracle, self.stage.algorithm, self.stage.rule, inputs, b.spare, self.feeds, self.total)
 
     def round(self, steps: int, fill: Callable[[], None]) -> list[Callable[[], None]]:
         """What to call for a round of so many steps, captured where it can be; ``fill`` gives it something to work on.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,6 +12,7 @@ from torch.func import grad, grad_and_value, vmap
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.engines.task import Batch, Draws, Task
+from fedsmoo.kernels.gradients import GradientBuffers
 
 
 class Oracle:
@@ -40,17 +40,6 @@ class Oracle:
         """Accuracy and loss of one model on the test part."""
         with products(self.task):
             return self.task.evaluate(w)
-
-
-class Slopes(NamedTuple):
-    """Where an opaque oracle writes: gradients ``[C, P]``, their part from ``begin`` on (theirs, or apart), losses.
-
-    What rows have behind the last parameter is zero from the beginning, and nobody's to write.
-    """
-
-    coarse: Tensor
-    fine: Tensor
-    loss: Tensor
 
 
 class OpaqueOracle(Oracle, ABC):
@@ -81,17 +70,19 @@ class OpaqueOracle(Oracle, ABC):
         """A copy of the few weights that are read as they are."""
         return w[:, self.begin :].contiguous()
 
-    def slopes(self, w: Tensor) -> Slopes:
+    def buffers(self, w: Tensor) -> GradientBuffers:
         """Room, zeros, for gradients at ``w`` in the type of products, and in full from ``begin`` on."""
         if w.dtype == self.dtype:
             return self._whole(torch.zeros_like(w))
-        return Slopes(torch.zeros_like(w, dtype=self.dtype), torch.zeros_like(self.fine(w)), w.new_zeros(len(w)))
+        return GradientBuffers(
+            torch.zeros_like(w, dtype=self.dtype), torch.zeros_like(self.fine(w)), w.new_zeros(len(w))
+        )
 
-    def _whole(self, gradients: Tensor) -> Slopes:
-        return Slopes(gradients, gradients[:, self.begin :], gradients.new_empty(len(gradients)))
+    def _whole(self, gradients: Tensor) -> GradientBuffers:
+        return GradientBuffers(gradients, gradients[:, self.begin :], gradients.new_empty(len(gradients)))
 
     @abstractmethod
-    def launch(self, working: Tensor, fine: Tensor, batch: Batch, into: Slopes) -> None:
+    def launch(self, working: Tensor, fine: Tensor, batch: Batch, into: GradientBuffers) -> None:
         """Write gradients and losses at weights given in these two forms."""
 
 

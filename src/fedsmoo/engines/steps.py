@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fedsmoo.core import Algorithm, Vectors
-from fedsmoo.core.local import LocalRule, local_step
+from fedsmoo.core import Algorithm, Round, Vectors
+from fedsmoo.core.local import LocalRule, masked_step
 from fedsmoo.data.plan import Plan
 from fedsmoo.engines.oracles import Oracle
 from fedsmoo.engines.task import Batch, Task
@@ -69,11 +69,8 @@ def one_step(
         losses.append(loss)
         return g
 
-    new_w, new_me = local_step(stage.algorithm, stage.rule, w, grad, stage.down, me, stage.lr)
-    if active is not None:
-        new_w = torch.where(active, new_w, w)
-        old = dict(me.items())
-        new_me = Vectors(**{n: v if v is old[n] else torch.where(active, v, old[n]) for n, v in new_me.items()})
+    s = stage
+    new_w, new_me = masked_step(s.algorithm, s.rule, w, grad, s.down, me, s.lr, active)
     return new_w, new_me, losses[0]  # the loss of a client without samples is an empty sum: zero
 
 
@@ -94,3 +91,9 @@ def eager_steps(
     if meanwhile is not None:
         meanwhile()
     return w, me, total
+
+
+def plain_end(stage: Stage, w: Tensor, me: Vectors, rnd: Round) -> tuple[Vectors, Vectors, Tensor]:
+    """Finish a round as the method is written: the clients' own vectors, what they send, and ``||w_i - w||^2``."""
+    me, up = stage.algorithm.finish(w, stage.down, me, rnd)
+    return me, up, (w - stage.down.w).square().sum(-1)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedsmoo.kernels.layout import BLOCKS, STEM, Conv
+from fedsmoo.kernels.resnet18.shapes import BLOCKS, STEM, Conv
 
 Parameters = Mapping[str, Tensor]
 GROUPS = 2

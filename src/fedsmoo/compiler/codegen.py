@@ -19,8 +19,9 @@ import triton.language as tl
 from torch import Tensor
 from torch.fx import Node
 
+from fedsmoo.compiler import NotCompiled
+from fedsmoo.compiler.expressions import translated
 from fedsmoo.kernels.runtime import launch
-from fedsmoo.kernels.translate import NotTranslated, translated
 
 BLOCK, WARPS = 2048, 4
 FEW = 64  # programs per client of a pass that is rarely needed
@@ -158,7 +159,7 @@ class VectorPass:
             return repr(argument)
         if isinstance(argument, float):
             return repr(argument) if math.isfinite(argument) else f'float("{argument}")'
-        raise NotTranslated(f"an argument {argument!r}")
+        raise NotCompiled(f"an argument {argument!r}")
 
     def _load(self, leaf: Leaf) -> str:
         if leaf in self.loaded:

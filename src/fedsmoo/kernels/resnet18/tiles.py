@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fedsmoo.core.errors import FedsmooError
-from fedsmoo.kernels.layout import Conv
+from fedsmoo.kernels.resnet18.shapes import Conv
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fedsmoo.kernels.conv import finish_forward
-from fedsmoo.kernels.layout import Conv
-from fedsmoo.kernels.norm import Behind, finish_backward
+from fedsmoo.kernels.resnet18.conv import finish_forward
+from fedsmoo.kernels.resnet18.norm import Behind, finish_backward
+from fedsmoo.kernels.resnet18.shapes import Conv
+from fedsmoo.kernels.resnet18.tiles import Tile
 from fedsmoo.kernels.runtime import launch
-from fedsmoo.kernels.tiles import Tile
 
 REGISTERS = 128  # a thread: then two programs of eight warps share a multiprocessor; the compiler would take up to 156
 NOT_TAKEN = 9  # the pooling window's largest number was not positive: no gradient passes

@@ -16,16 +16,16 @@ import torch
 from torch import Tensor
 
 from fedsmoo.core.errors import FedsmooError, unknown
-from fedsmoo.kernels.conv import conv_backward, conv_forward
-from fedsmoo.kernels.head import head_gradient, head_logits, head_weight, padded_classes
-from fedsmoo.kernels.layout import IMAGE_SIDE, STORED_CHANNELS, WIDTHS, Conv, fine_offset, live_layout
-from fedsmoo.kernels.norm import Behind, norm_backward, sum_parts
-from fedsmoo.kernels.plan import BlockPlan, Plan, Unit, norm_rows
+from fedsmoo.kernels.resnet18.buffers import BlockPlan, Plan, Unit, norm_rows
+from fedsmoo.kernels.resnet18.conv import conv_backward, conv_forward
+from fedsmoo.kernels.resnet18.conv_weight import conv_weight, sum_splits
+from fedsmoo.kernels.resnet18.head import head_gradient, head_logits, head_weight, padded_classes
+from fedsmoo.kernels.resnet18.norm import Behind, norm_backward, sum_parts
+from fedsmoo.kernels.resnet18.shapes import IMAGE_SIDE, STORED_CHANNELS, WIDTHS, Conv, fine_offset, live_layout
+from fedsmoo.kernels.resnet18.stem import pool, pool_backward, stem_forward, stem_weight
+from fedsmoo.kernels.resnet18.tiles import TABLES, Tile, splits_for
 from fedsmoo.kernels.runtime import PRECISIONS, compiling, interpreted, require
-from fedsmoo.kernels.sidestream import SideStream
-from fedsmoo.kernels.stem import pool, pool_backward, stem_forward, stem_weight
-from fedsmoo.kernels.tiles import TABLES, Tile, splits_for
-from fedsmoo.kernels.weight import conv_weight, sum_splits
+from fedsmoo.kernels.streams import SideStream
 
 LAYER1 = ("layer1.0.conv1.weight", "layer2.0.conv1.weight")  # from here until there, weight gradients may be split
 
@@ -34,7 +34,7 @@ class Weights(NamedTuple):
     """C weight vectors as the kernels read them.
 
     ``working`` is ``[C, P]`` in the compute type, for the convolutions; ``fine`` is float32 from
-    :func:`fedsmoo.kernels.layout.fine_offset` on, for norms and the last layer.
+    :func:`fedsmoo.kernels.resnet18.shapes.fine_offset` on, for norms and the last layer.
     """
 
     working: Tensor
@@ -114,7 +114,7 @@ class ResNet18Gradient:
 
         Args:
             w: ``[C, P]`` float32, or what :meth:`weights` made of it.
-            images: ``[C, B, 32, 32, 4]``, normalised, from :func:`fedsmoo.kernels.layout.stored_images`.
+            images: ``[C, B, 32, 32, 4]``, normalised, from :func:`fedsmoo.kernels.resnet18.shapes.stored_images`.
             labels: ``[C, B]`` int64.
             weight: ``[C, B]`` float32; 1/n for each of n samples, 0 for padding.
             out: where to write: gradients ``[C, P]``, of any type, the fine parameters' ``[C, *]`` and losses ``[C]``,

@@ -8,11 +8,9 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from fedsmoo.compiler import NotCompiled
+
 aten = torch.ops.aten
-
-
-class NotTranslated(Exception):
-    """An operation that passes do not know; its name is the message."""
 
 
 def _nan_kept(function: str) -> str:
@@ -64,7 +62,7 @@ def translated(node: Node, term: Callable[[Any], str]) -> str:
         return term(args[0])
     if target in ARITHMETIC:
         if truth(node):  # PyTorch's sum of truths is "or", the device's is "either or"
-            raise NotTranslated(f"{target} of truths")
+            raise NotCompiled(f"{target} of truths")
         plain, term = term, lambda a: f"tl.where({plain(a)}, 1.0, 0.0)" if truth(a) else plain(a)
     if target in (aten.add.Tensor, aten.sub.Tensor):
         scaled = term(args[1])
@@ -82,7 +80,7 @@ def translated(node: Node, term: Callable[[Any], str]) -> str:
         return text if high is None else TRITON[aten.minimum.default].format(text, term(high))
     if target in TRITON and not node.kwargs.get("rounding_mode"):
         return TRITON[target].format(*(term(a) for a in args))
-    raise NotTranslated(str(target))
+    raise NotCompiled(str(target))
 
 
 def truth(argument: Any) -> bool:

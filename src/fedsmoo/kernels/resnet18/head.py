@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from fedsmoo.core.errors import FedsmooError
-from fedsmoo.kernels.layout import MOST_CLASSES
+from fedsmoo.kernels.resnet18.shapes import MOST_CLASSES
 from fedsmoo.kernels.runtime import launch
 
 ROWS = 16

@@ -15,12 +15,11 @@ from engines.opaque import RoundedToFloat
 from engines.small import largest_gap, simulation, trace
 
 from fedsmoo.algorithms import FedAvg, FedLESAMS, FedSMOO, Relaxed
+from fedsmoo.compiler.schedule import LastPass, PointPass, SumPass, TakeGradient, schedule
 from fedsmoo.core import Algorithm, norm
-from fedsmoo.engines.ending import ended
 from fedsmoo.engines.graph import GraphSteps
-from fedsmoo.engines.schedule import Finish, Move, Reduce, Take, schedule
 from fedsmoo.engines.stack import stack_algorithms
-from fedsmoo.engines.steps import eager_steps
+from fedsmoo.engines.steps import eager_steps, plain_end
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="in float64, by the interpreter")
 
@@ -143,8 +142,8 @@ EQUAL = {"cohort": 2, "sampling": "uniform", "local_epochs": None, "local_steps"
 def small_blocks(monkeypatch):
     """Vectors of 285 numbers have several blocks then, also in the loop that does clients again."""
     if importlib.util.find_spec("triton"):
-        monkeypatch.setattr("fedsmoo.kernels.vectors.BLOCK", 128)
-        monkeypatch.setattr("fedsmoo.kernels.vectors.FEW", 2)
+        monkeypatch.setattr("fedsmoo.compiler.codegen.BLOCK", 128)
+        monkeypatch.setattr("fedsmoo.compiler.codegen.FEW", 2)
 
 
 def run(method: Algorithm, passes: bool, groups: int = 1, **settings):
@@ -244,7 +243,7 @@ def test_numbers_of_each_client(device):
     oracle = RoundedToFloat(task)
     steps = GraphSteps(oracle, False, groups=2)
     w, mine, total = eager_steps(oracle, stage, down.w, me, plan)
-    expected = [total, *(v for part in ended(stage, w, mine, rnd)[:2] for _, v in part.items())]
+    expected = [total, *(v for part in plain_end(stage, w, mine, rnd)[:2] for _, v in part.items())]
     w, mine, total = steps(stage, down.w, me, plan)
     own, up, _ = steps.end(stage, w, mine, rnd)
     found = [total, *(v for part in (mine.replace(**dict(own.items())), up) for _, v in part.items())]
@@ -258,14 +257,17 @@ def actions(method: Algorithm) -> list[type]:
     made = run(method, True, **EQUAL)
     made.advance()
     (recording,) = made.engine.steps.recordings.values()
-    return [type(a) for a in schedule(recording.groups[0].passes.cut)]
+    return [type(a) for a in schedule(recording.groups[0].passes.flow)]
 
 
 def test_how_many_passes_a_step_takes(device):
     """One after the last gradient, with the clip's norm beside it; SAM's perturbation waits for a norm of its own."""
     assert (
-        actions(METHODS["fedavg"]) == actions(METHODS["fedlesam-s"]) == actions(METHODS["scaffold"]) == [Take, Finish]
+        actions(METHODS["fedavg"])
+        == actions(METHODS["fedlesam-s"])
+        == actions(METHODS["scaffold"])
+        == [TakeGradient, LastPass]
     )
-    assert actions(METHODS["fedsmoo"]) == [Take, Reduce, Move, Take, Finish]
-    assert actions(replace(METHODS["fedsmoo"], sam=False)) == [Take, Finish]
-    assert actions(METHODS["momentum"]) == [Take, Reduce, Finish]
+    assert actions(METHODS["fedsmoo"]) == [TakeGradient, SumPass, PointPass, TakeGradient, LastPass]
+    assert actions(replace(METHODS["fedsmoo"], sam=False)) == [TakeGradient, LastPass]
+    assert actions(METHODS["momentum"]) == [TakeGradient, SumPass, LastPass]

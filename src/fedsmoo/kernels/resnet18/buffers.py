@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from fedsmoo.core.layout import Layout
-from fedsmoo.kernels.layout import BLOCKS, POOLED_SIDE, STEM, Conv, fine_offset
-from fedsmoo.kernels.tiles import Tile, key_of
+from fedsmoo.kernels.resnet18.shapes import BLOCKS, POOLED_SIDE, STEM, Conv, fine_offset
+from fedsmoo.kernels.resnet18.tiles import Tile, key_of
 
 GROUPS = 2
 COLUMNS = 64  # channels per entry of the table that sums gamma's and beta's gradients

@@ -12,10 +12,10 @@ import triton.language as tl
 from torch import Tensor
 
 from fedsmoo.core.errors import FedsmooError
-from fedsmoo.kernels.layout import Conv
-from fedsmoo.kernels.norm import Behind, finish_backward, group_mean, spread
+from fedsmoo.kernels.resnet18.norm import Behind, finish_backward, group_mean, spread
+from fedsmoo.kernels.resnet18.shapes import Conv
+from fedsmoo.kernels.resnet18.tiles import Tile
 from fedsmoo.kernels.runtime import launch
-from fedsmoo.kernels.tiles import Tile
 
 
 @triton.jit

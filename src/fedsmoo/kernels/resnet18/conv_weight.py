@@ -10,9 +10,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fedsmoo.kernels.layout import Conv
+from fedsmoo.kernels.resnet18.shapes import Conv
+from fedsmoo.kernels.resnet18.tiles import Tile
 from fedsmoo.kernels.runtime import launch
-from fedsmoo.kernels.tiles import Tile
 
 
 @triton.jit

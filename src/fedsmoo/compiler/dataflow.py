@@ -1,0 +1,104 @@
+"""Find what of a traced local step is constant in a round, and where it must wait for a gradient or a norm."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from operator import getitem
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Node
+
+from fedsmoo.compiler.trace import Trace, reduction, shape, takes_gradient
+
+
+class Dataflow:
+    """What of a traced step is constant in a round, what is a gradient or a sum, and what each value is computed from.
+
+    ``hoisted`` are the constants that are computed once, at the beginning of a round.
+    """
+
+    def __init__(self, trace: Trace, size: int) -> None:
+        self.trace, self.given, self.size = trace, trace.given, size
+        by_name = {name: node for node, name in trace.given.items()}
+        self.results = {n: v for n, v in trace.results.items() if v is not by_name[n]}
+        self.old = {n: by_name[n] for n in self.results}
+        moving = {*self.old.values(), *(n for n, name in trace.given.items() if name == "active")}
+        self.gradients: list[Node] = []
+        self.constant: dict[Node, bool] = {}
+        for node in trace.module.graph.nodes:
+            if takes_gradient(node):
+                self.gradients.append(node)
+                moving.add(node)
+            if node.op in ("placeholder", "get_attr", "call_function"):
+                self.constant[node] = node not in moving and all(self.constant[n] for n in node.all_input_nodes)
+        self.hoisted = self._hoisted()
+        self.sums = [n for n in self.constant if reduction(n) and not self.constant[n]]
+
+    def vector(self, node: Node) -> bool:
+        return bool(shape(node)) and shape(node)[-1] == self.size
+
+    def gradient_number(self, node: Node) -> int | None:
+        """Return which of the step's gradients a node is, if it is one."""
+        if node.target is getitem and node.args[0] in self.gradients:
+            return self.gradients.index(node.args[0])  # type: ignore[arg-type]
+        return None
+
+    def leaf(self, node: Node) -> bool:
+        """Whether a node's numbers lie in memory and need not be computed in a pass."""
+        return (
+            node.op != "call_function"
+            or node in self.hoisted
+            or self.gradient_number(node) is not None
+            or node in self.sums
+        )
+
+    def below(self, targets: Iterable[Node], stop: Collection[Node] = ()) -> set[Node]:
+        """Collect what a pass computes and loads for some targets, down to what lies in memory; not past ``stop``."""
+        seen: set[Node] = set()
+        todo = list(targets)
+        while todo:
+            node = todo.pop()
+            if node not in seen:
+                seen.add(node)
+                todo += [] if self.leaf(node) or node in stop else node.all_input_nodes
+        return seen
+
+    def _hoisted(self) -> list[Node]:
+        """Choose the constants to compute once: those behind a norm, and those that replace two vectors or more."""
+        used = {
+            n for node, c in self.constant.items() if not c for n in node.all_input_nodes if self.constant[n]
+        } | {v for v in self.results.values() if self.constant[v]}  # fmt: skip
+        chosen = []
+        for node in self.constant:
+            if node in used and node.op == "call_function":
+                above = self._ancestors(node)
+                vectors = sum(n.op != "call_function" and self.vector(n) for n in above)
+                if any(reduction(n) for n in above) or (self.vector(node) and vectors > 1):
+                    chosen.append(node)
+        return chosen
+
+    def _ancestors(self, node: Node) -> set[Node]:
+        seen, todo = set(), [node]
+        while todo:
+            n = todo.pop()
+            if n not in seen:
+                seen.add(n)
+                todo += n.all_input_nodes
+        return seen
+
+    def hoist(self, tensors: dict[Node, Tensor]) -> list[Tensor]:
+        """Compute the hoisted constants from the inputs' values."""
+        wanted = set().union(*(self._ancestors(n) for n in self.hoisted))
+        values: dict[Node, Any] = dict(tensors)
+
+        def value(argument: Any) -> Any:
+            return torch.fx.node.map_arg(argument, values.__getitem__)
+
+        for node in self.trace.module.graph.nodes:
+            if node in wanted and node.op == "get_attr":
+                values[node] = getattr(self.trace.module, str(node.target))
+            elif node in wanted and node.op == "call_function":
+                values[node] = node.target(*value(node.args), **value(node.kwargs))  # type: ignore[operator]
+        return [values[n] for n in self.hoisted]

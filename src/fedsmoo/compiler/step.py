@@ -1,0 +1,189 @@
+"""Run local steps as hand-written gradients with generated passes between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from torch.fx import Node
+
+from fedsmoo.compiler.codegen import Leaf, Request, Store, VectorPass, fold
+from fedsmoo.compiler.dataflow import Dataflow
+from fedsmoo.compiler.schedule import Action, PointPass, SumPass, TakeGradient, point, schedule
+from fedsmoo.compiler.trace import StepInputs, reduction, shape, trace_step
+from fedsmoo.core import Algorithm
+from fedsmoo.core.local import LocalRule
+from fedsmoo.kernels.gradients import GradientBuffers
+
+Tensors = dict[str, Tensor]
+
+
+class GradientKernels(Protocol):
+    """What passes ask of a gradient that is computed by hand-written kernels.
+
+    It reads weights in ``dtype``, the type of its products, but those from ``begin`` on as they are.
+    """
+
+    dtype: torch.dtype
+    begin: int
+
+    def fine(self, w: Tensor) -> Tensor:
+        """Copy the weights from ``begin`` on."""
+
+    def buffers(self, w: Tensor) -> GradientBuffers:
+        """Make room for gradients at ``w``."""
+
+    def launch(self, working: Tensor, fine: Tensor, batch: Any, into: GradientBuffers) -> None:
+        """Write gradients and losses at weights given in these two forms."""
+
+
+class StepBuffers(NamedTuple):
+    """What an even, or an odd, step works on."""
+
+    tensors: Tensors
+    batch: Any
+
+
+Part = Callable[[StepBuffers], None]
+
+
+class CompiledStep:
+    """Local steps of C clients on buffers that never move.
+
+    A step reads the weights in one of two buffers and writes the other one, or stays in one (``spare is w``). ``enter``
+    comes once before the first step of a round.
+
+    Args:
+        kernels: the gradient.
+        algorithm: the method; its numbers may be ``[C, 1]``.
+        rule: how a direction becomes a step.
+        inputs: the buffers that are read; the client's vectors are changed in place.
+        spare: another buffer for weights; without it nothing is speculated, and norms come first.
+        feeds: two pairs of buffers, a step's batch and who is active; an odd step reads the second pair.
+        total: where a step adds its losses.
+
+    Raises:
+        NotCompiled: for a method that passes cannot express.
+    """
+
+    def __init__(
+        self,
+        kernels: GradientKernels,
+        algorithm: Algorithm,
+        rule: LocalRule,
+        inputs: StepInputs,
+        spare: Tensor | None,
+        feeds: Sequence[tuple[Any, Tensor | None]],
+        total: Tensor,
+    ) -> None:
+        self.kernels, w = kernels, inputs.w
+        self.clients, self.size = w.shape
+        trace = trace_step(algorithm, rule, inputs)
+        self.flow = Dataflow(trace, self.size)
+        actions = schedule(self.flow, speculate=spare is not None)
+        sums = [n for a in actions if not isinstance(a, TakeGradient | PointPass) for n in a.sums]
+        self.rows = {n: i for i, n in enumerate(sums)}
+        # Gradients are kept in the type of products; those of norms and of the last layer as they are.
+        self.gradients = [kernels.buffers(w) for _ in self.flow.gradients]
+        self.spare = w if spare is None or not actions[-1].sums else spare  # type: ignore[union-attr]
+        self.tensors = self._buffers(inputs, total) | trace.held()
+        self.alternating = [
+            StepBuffers(self.tensors | {"w": old, "w_new": new} | ({} if active is None else {"active": active}), batch)
+            for old, new, (batch, active) in ((w, self.spare, feeds[0]), (self.spare, w, feeds[1]))
+        ]
+        self.first = self._pass(Request(self._point(point(self.flow, 0))))
+        # Vectors that no step reads are written by the last one only.
+        unread = {name for name, node in self.flow.old.items() if not node.users}
+        self.programs = [[part for a in actions for part in self._parts(a, skip)] for skip in (unread, set())]
+        self.marked_end = bool(unread)
+
+    def _buffers(self, inputs: StepInputs, total: Tensor) -> Tensors:
+        """Make what passes read and write besides the clients' own rows."""
+        w, sums = inputs.w, max(1, len(self.rows))
+        tensors: Tensors = {
+            **inputs.named(), "total": total, "loss": self.gradients[0].loss,
+            "working": torch.zeros_like(w, dtype=self.kernels.dtype), "fine": self.kernels.fine(w).clone(),
+            "sums": w.new_zeros(sums, self.clients),
+            "parts": w.new_zeros(sums * self.clients * VectorPass.blocks(self.size)),
+        }  # fmt: skip
+        tensors |= {f"constant_{i}": w.new_zeros(shape(n)) for i, n in enumerate(self.flow.hoisted)}
+        for i, g in enumerate(self.gradients):
+            tensors |= {f"gradient_{i}": g.coarse, f"gradient_{i}_fine": g.fine}
+        return tensors
+
+    def enter(self) -> None:
+        """Compute what is constant in a round, and the point of its first gradient."""
+        inputs = {node: self.tensors[name] for node, name in self.flow.given.items()}
+        for i, value in enumerate(self.flow.hoist(inputs)):
+            self.tensors[f"constant_{i}"].copy_(value)
+        self.first(self.alternating[0].tensors)
+
+    def step(self, odd: bool, last: bool) -> None:
+        """Run one step; ``odd``: from the spare buffer of weights to the other one; ``last``: of the round."""
+        for part in self.programs[last]:
+            part(self.alternating[odd])
+
+    def _parts(self, action: Action, skip: set[str]) -> list[Part]:
+        if isinstance(action, TakeGradient):
+            return [self._take(action.number)]
+        if isinstance(action, SumPass):
+            return [self._over(Request((), self._sums(action.sums))), self._fold(action.sums)]
+        stores = [
+            Store("w_new" if n == "w" else n, self.flow.results[n]) for n in action.results if n not in skip
+        ]  # fmt: skip
+        if isinstance(action, PointPass):
+            return [self._over(Request((*stores, *self._point(action.point))))]
+        new = {self.flow.old[n]: self.flow.results[n] for n in action.results}
+        first = self._point(point(self.flow, 0), following=True)
+        factors = frozenset(action.factors)
+        parts: list[Part] = [
+            self._over(Request((*stores, *first), self._sums(action.sums), factors, becomes=new)),
+            self._fold(action.sums, close=True),
+        ]
+        if factors:
+            again = [s for s in stores if s.name == "w_new"]
+            new = {n: v for n, v in new.items() if self.flow.given[n] == "w"}
+            parts.append(self._over(Request((*again, *first), unless=action.factors, becomes=new)))
+        return parts
+
+    def _take(self, number: int) -> Part:
+        into = self.gradients[number]
+        return lambda at: self.kernels.launch(at.tensors["working"], at.tensors["fine"], at.batch, into)
+
+    def _over(self, request: Request) -> Part:
+        made = self._pass(request)
+        return lambda at: made(at.tensors)
+
+    def _pass(self, request: Request) -> VectorPass:
+        return VectorPass(request, self._leaf, self.clients, self.size, self.tensors["w"].dtype)
+
+    def _fold(self, sums: Sequence[Node], close: bool = False) -> Part:
+        first = self.rows[sums[0]] if sums else 0
+        return lambda at: fold(at.tensors, self.clients, VectorPass.blocks(self.size), first, len(sums), close)
+
+    def _sums(self, nodes: Sequence[Node]) -> list[tuple[Node, bool]]:
+        return [(s.of, s.norm) for n in nodes if (s := reduction(n))]
+
+    def _point(self, node: Node, following: bool = False) -> list[Store]:
+        """Where a gradient is to be taken, in the two forms that the oracle reads."""
+        return [Store("working", node, following), Store("fine", node, following, self.kernels.begin)]
+
+    def _leaf(self, node: Node) -> Leaf | None:
+        """What of a node lies in memory, and where."""
+        flow, number = self.flow, self.flow.gradient_number(node)
+        if number is not None:
+            apart = self.gradients[number].coarse.dtype != self.tensors["w"].dtype
+            rest = (f"gradient_{number}_fine", self.kernels.begin) if apart else ("", 0)
+            return Leaf(f"gradient_{number}", True, False, *rest)
+        if node in self.rows:
+            found = reduction(node)
+            return Leaf("sums", False, row=self.rows[node], root=found is not None and found.norm)
+        if node in flow.hoisted:
+            name = f"constant_{flow.hoisted.index(node)}"
+        elif node.op in ("placeholder", "get_attr"):
+            name = flow.given.get(node, str(node.target))
+        else:
+            return None
+        return Leaf.of(name, shape(node), self.size)

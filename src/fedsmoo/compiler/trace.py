@@ -1,0 +1,149 @@
+"""Record the operations of a function of named vectors and numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from fedsmoo.compiler import NotCompiled
+from fedsmoo.core import Algorithm, Vectors
+from fedsmoo.core.local import LocalRule, masked_step
+
+aten = torch.ops.aten
+
+
+@torch.library.custom_op("fedsmoo::traced_gradient", mutates_args=())
+def _traced_gradient(v: Tensor) -> tuple[Tensor, Tensor]:
+    raise AssertionError("only traced, never run")
+
+
+@_traced_gradient.register_fake
+def _(v: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(v), v.new_empty(len(v))
+
+
+def takes_gradient(node: Node) -> bool:
+    """Whether a node stands for a gradient (and losses) at a point."""
+    return node.op == "call_function" and node.target is torch.ops.fedsmoo.traced_gradient.default
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What a function does: its operations, the name of each input, and the node of each named result."""
+
+    module: GraphModule
+    given: dict[Node, str]
+    results: dict[str, Node]
+
+    def held(self) -> dict[str, Tensor]:
+        """Return the tensors that a method holds itself, under their names in the trace: numbers of each client."""
+        names = [str(n.target) for n in self.module.graph.nodes if n.op == "get_attr"]
+        return {name: getattr(self.module, name) for name in names}
+
+
+def record(function: Callable[..., dict[str, Tensor]], named: dict[str, Tensor]) -> Trace:
+    """Trace a function of named tensors ``[C, P]``, ``[P]``, ``[C, 1]`` or ``[]``; one of them is called ``w``.
+
+    Raises:
+        NotCompiled: if it does anything but arithmetic on such vectors and numbers.
+    """
+    from torch.fx.experimental.proxy_tensor import make_fx  # late: it imports a second's worth of algebra
+
+    names: list[str] = []
+
+    def flat(*tensors: Tensor) -> list[Tensor]:
+        found = function(*tensors)
+        names[:] = found
+        return list(found.values())
+
+    with torch.autocast("cuda", enabled=False):
+        module = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*named.values())
+    module.graph.eliminate_dead_code()
+    nodes = list(module.graph.nodes)
+    given = dict(zip([n for n in nodes if n.op == "placeholder"], named, strict=True))
+    refuse_strangers(nodes[:-1], named["w"])
+    return Trace(module, given, dict(zip(names, nodes[-1].args[0], strict=True)))
+
+
+def refuse_strangers(nodes: Iterable[Node], w: Tensor) -> None:
+    """Refuse all but pure operations on vectors and numbers, of each client or of all, of one type."""
+    clients, size = w.shape
+    known = {(clients, size), (1, size), (size,), (clients, 1), (clients,), (1, 1), (1,), ()}
+    for node in nodes:
+        value = node.meta.get("val")
+        if isinstance(value, Tensor) and (tuple(value.shape) not in known or value.dtype not in (w.dtype, torch.bool)):
+            raise NotCompiled(f"{node} is {tuple(value.shape)} of {value.dtype}")
+        if node.op == "get_attr" and value is not None and value.device != w.device:
+            raise NotCompiled(f"{node} is on {value.device}")
+        if value is None or getattr(getattr(node.target, "_schema", None), "is_mutable", False):
+            raise NotCompiled(f"{node} changes something in place")
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            raise NotCompiled(f"{node} draws numbers")
+        found = reduction(node)
+        if found is not None and shape(found.of)[-1] != size:
+            raise NotCompiled(f"{node} adds up numbers")
+
+
+@dataclass(frozen=True)
+class StepInputs:
+    """The tensors a local step reads, called ``w``, ``lr``, ``active``, ``me_NAME`` and ``down_NAME`` in a trace."""
+
+    w: Tensor
+    me: Vectors
+    down: Vectors
+    lr: Tensor
+    active: Tensor | None
+
+    def named(self) -> dict[str, Tensor]:
+        named = {"w": self.w, "lr": self.lr} | ({} if self.active is None else {"active": self.active})
+        named |= {f"me_{n}": v for n, v in self.me.items()}
+        return named | {f"down_{n}": v for n, v in self.down.items()}
+
+
+def trace_step(algorithm: Algorithm, rule: LocalRule, inputs: StepInputs) -> Trace:
+    """Trace a local step. Its results are the new weights ``w`` and the client's new vectors ``me_NAME``."""
+    named, names = inputs.named(), inputs.me.names()
+    taken: list[Tensor] = []
+
+    def gradient(v: Tensor) -> Tensor:
+        taken.append(v)
+        return torch.ops.fedsmoo.traced_gradient(v)[0]
+
+    def step(*tensors: Tensor) -> dict[str, Tensor]:
+        given = dict(zip(named, tensors, strict=True))
+        me = Vectors(**{n: given[f"me_{n}"] for n in names})
+        down = Vectors(**{n: given[f"down_{n}"] for n in inputs.down.names()})
+        lr, active = given["lr"], given.get("active")
+        w, me = masked_step(algorithm, rule, given["w"], gradient, down, me, lr, active)
+        return {"w": w} | {f"me_{n}": getattr(me, n) for n in names}
+
+    trace = record(step, named)
+    if len(taken) != sum(takes_gradient(n) for n in trace.module.graph.nodes):
+        raise NotCompiled("the step takes a gradient and does not use it")  # but its loss counts
+    return trace
+
+
+class Sum(NamedTuple):
+    """A reduction of a vector to a number per client: a norm (the root of squares) or a plain sum."""
+
+    of: Node
+    norm: bool
+
+
+def reduction(node: Node) -> Sum | None:
+    """Return what a norm or a sum over the last axis reduces; nothing for other operations."""
+    args = (*node.args, *(None,) * 4)
+    if node.target is aten.linalg_vector_norm.default and args[1] in (2, None) and args[2] == [-1]:
+        return Sum(args[0], True)  # type: ignore[arg-type]
+    if node.target is aten.sum.dim_IntList and args[1] == [-1]:
+        return Sum(args[0], False)  # type: ignore[arg-type]
+    return None
+
+
+def shape(node: Node) -> torch.Size:
+    return node.meta["val"].shape
