@@ -13,7 +13,9 @@ from fedsmoo.analysis import consistency
 from fedsmoo.analysis.fairness import fairness, tenth
 from fedsmoo.analysis.objective import Objective
 from fedsmoo.core import unit
+from fedsmoo.experiment.config import Config
 from fedsmoo.experiment.loop import Result
+from fedsmoo.experiment.resolve import assemble
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +45,28 @@ def test_client_models_are_those_the_round_then_reaches() -> None:
     record = run.advance()
     torch.testing.assert_close(models.mean(0), run.server.w)  # FedAvg: the new global model is their mean
     assert (models - before).square().sum(1).mean().item() == pytest.approx(record.drift)
+    assert (models - run.server.w).square().sum(1).mean().item() == pytest.approx(record.drift_after, rel=1e-10)
     found = consistency.residuals(models, before, run.server.w, beta=10.0)
     assert found["dual"] == pytest.approx((run.server.w - before).norm().item() / 10)
     assert found["primal"] == pytest.approx(math.sqrt(models.var(0, correction=0).sum().item()))
+
+
+@pytest.mark.parametrize("engine", ["serial", "batched"])
+def test_drift_after_the_server_s_step_of_methods_that_do_not_send_their_models(engine: str) -> None:
+    """Rounded on the way, weighted by samples, moved on by the server: the drift is of the models themselves."""
+    config = Config(
+        algorithm="fedsmoo", clients=12, cohort=4, rounds=3, local_steps=3, dtype="float64", wire="int8",
+        weighted=True, relaxed=0.1, engine=engine, device="cpu", partition="dirichlet", replacement=False,
+    )  # fmt: skip
+    run = assemble(config)
+    for _ in range(3):
+        work = run.prepare()
+        models = consistency.client_models(run.setup, run.engine.table, work)
+        record = run.advance()
+        assert (models - work.down.w).square().sum(1).mean().item() == pytest.approx(record.drift, rel=1e-10)
+        after = (models - run.server.w).square().sum(1).mean().item()
+        assert after == pytest.approx(record.drift_after, rel=1e-10)
+        assert after != pytest.approx(record.drift, rel=0.01)
 
 
 def test_cosines_of_known_angles() -> None:

@@ -19,6 +19,7 @@ CASES: dict[str, Config] = {
     **{f"{name}, exact": SMALL.replace(algorithm=name, exact=True, dtype="float32") for name in ALGORITHMS},
     "relaxed": SMALL.replace(algorithm="fedsmoo", relaxed=0.1, engine="batched"),
     "vmap": SMALL.replace(algorithm="fedsmoo", engine="vmap"),
+    "holdout": SMALL.replace(algorithm="fedsmoo", holdout=0.2, engine="batched"),
     "auto": SMALL.replace(algorithm="scaffold", engine="auto"),
 }
 
@@ -29,7 +30,10 @@ def outcome(config: Config) -> dict:
     return {
         "server": dict(result.server.items()),
         "clients": dict(result.simulation.engine.table.items()),
-        "history": [(r.train_loss, r.drift, r.test_accuracy, r.test_loss, r.cohort) for r in result.history],
+        "history": [
+            (r.train_loss, r.drift, r.drift_after, r.test_accuracy, r.test_loss, r.validation_accuracy, r.cohort)
+            for r in result.history
+        ],
         "engine": result.simulation.engine.name,
         "ranks": getattr(result.simulation.engine, "ranks", None) and result.simulation.engine.ranks.world,
     }

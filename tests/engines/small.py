@@ -80,8 +80,8 @@ def trace(run: Simulation) -> Trace:
         state = {f"server {n}": v for n, v in run.server.items()}
         for i, row in run.engine.table.items():
             state |= {f"client {i} {n}": v.clone() for n, v in row.items()}
-        numbers = [record.train_loss or 0.0, record.drift or 0.0]
-        out.append({**state, "loss, drift": torch.tensor(numbers, dtype=torch.float64)})
+        numbers = [record.train_loss or 0.0, record.drift or 0.0, record.drift_after or 0.0]
+        out.append({**state, "loss, drifts": torch.tensor(numbers, dtype=torch.float64)})
     return out
 
 

@@ -30,7 +30,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="As JSON, every column.")]
 def cell(name: str, value: Any) -> str:
     if value is None:
         return ""
-    if name in ("test_accuracy", "test_accuracy_last10", "best_accuracy"):
+    if name in ("test_accuracy", "test_accuracy_last10", "best_accuracy", "validated_accuracy"):
         return f"{100 * value:.2f}%"
     if name.startswith("bytes"):
         return human_bytes(value)

@@ -81,6 +81,8 @@ def parse(values: Mapping[str, Any]) -> tuple[Config, Federation]:
         else:
             raise unknown("setting in the app's config", key, [n.replace("_", "-") for n in [*FIELDS, *own]])
     config = Config(**settings)
+    if config.holdout:
+        raise FedsmooError("holdout is for simulated runs: the clients of a federation hold out samples themselves")
     if config.split is None:
         config = settled(config, settings)
         refuse_idle(config, settings)

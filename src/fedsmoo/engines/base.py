@@ -13,7 +13,12 @@ from fedsmoo.core import Algorithm, Vectors
 from fedsmoo.core.local import LocalRule
 from fedsmoo.data.plan import Plan
 from fedsmoo.engines.table import ClientTable
-from fedsmoo.engines.task import Task
+from fedsmoo.engines.task import Samples, Task
+
+
+def identity(v: Tensor) -> Tensor:
+    """The same: what one process knows is all there is."""
+    return v
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,22 @@ class Outcome:
     mean: Vectors
     loss: float  # mean minibatch loss over clients and their steps
     drift: float  # mean ||w_i - w||^2
+    clients: int = 0  # how many there were
+    moved: Tensor | None = None  # sum of w_i - w over the clients of this process
+    everywhere: Callable[[Tensor], Tensor] = identity  # adds a number up over all processes
+
+    def drift_from(self, before: Tensor, after: Tensor) -> float | None:
+        """mean ||w_i - w'||^2, w' being the model ``after`` the server's step; ``before`` is w. None: not known.
+
+        Nobody keeps all the w_i until then. With d_i = w_i - w and g = w' - w it is mean ||d_i||^2 - 2 mean <d_i, g> +
+        ||g||^2, of which the first is the drift: exact up to the rounding of that.
+        """
+        if self.moved is None:
+            return None
+        step = (after - before).double()
+        product = self.everywhere(self.moved.double() @ step) / self.clients
+        found = torch.stack([product, step @ step]).tolist()  # one transfer
+        return max(self.drift - 2 * found[0] + found[1], 0.0)
 
 
 class Engine(Protocol):
@@ -50,8 +71,8 @@ class Engine(Protocol):
         """One round of local training; ``meanwhile`` is called where the host would otherwise wait for the device."""
         ...
 
-    def evaluate(self, w: Tensor) -> tuple[float, float]:
-        """Accuracy and loss of a model on the test part."""
+    def evaluate(self, w: Tensor, on: Samples | None = None) -> tuple[float, float]:
+        """Accuracy and loss of a model on the test part, or on other samples."""
         ...
 
 
@@ -62,15 +83,18 @@ class Sums:
     up: Vectors | None = None
     loss: Tensor | float = 0.0
     drift: Tensor | float = 0.0
+    moved: Tensor | None = None
 
-    def add(self, up: Vectors, loss: Tensor, drift: Tensor) -> None:
+    def add(self, up: Vectors, loss: Tensor, drift: Tensor, moved: Tensor | None = None) -> None:
+        """A client's part, or the sums of several; ``moved`` is w_i - w, the path of a client's model."""
         self.up = up if self.up is None else Vectors(**{n: getattr(self.up, n) + v for n, v in up.items()})
         self.loss, self.drift = self.loss + loss, self.drift + drift
+        self.moved = moved if self.moved is None or moved is None else self.moved + moved
 
     def outcome(self, clients: int) -> Outcome:
         assert self.up is not None
         both = torch.stack([torch.as_tensor(self.loss), torch.as_tensor(self.drift)]).tolist()  # one transfer
-        return Outcome(self.up, both[0] / clients, both[1] / clients)
+        return Outcome(self.up, both[0] / clients, both[1] / clients, clients, self.moved)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter, methodcaller
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from fedsmoo.engines.oracles import Oracle, hand_oracle, vmap_oracle
 from fedsmoo.engines.stack import stack_algorithms, stack_rules
 from fedsmoo.engines.steps import DevicePlan, Stage, eager_steps, plain_end
 from fedsmoo.engines.table import ClientTable
+from fedsmoo.engines.task import Samples
 
 Meanwhile = Callable[[], None]
 Steps = Callable[[Stage, Tensor, Vectors, DevicePlan, Meanwhile | None], tuple[Tensor, Vectors, Tensor]]
@@ -72,8 +74,8 @@ class Batched:
         on_gpu = setup.task.device.type == "cuda"
         self.steps: Steps = GraphSteps(self.oracle) if on_gpu else partial(eager_steps, self.oracle)
 
-    def evaluate(self, w: Tensor) -> tuple[float, float]:
-        return self.oracle.evaluate(w)
+    def evaluate(self, w: Tensor, on: Samples | None = None) -> tuple[float, float]:
+        return self.oracle.evaluate(w, on)
 
     def run_round(self, work: Work, meanwhile: Meanwhile | None = None) -> Outcome:
         """One round; ``meanwhile`` is called while the device is busy."""
@@ -105,10 +107,10 @@ class Batched:
         sums, done, whole = Sums(), [], chunk >= len(work.clients)
         for start in range(0, len(work.clients), chunk):
             lane = Lane(self, work, slice(start, start + chunk))
-            ((me, up, loss, drift),) = train([lane], meanwhile if whole else None)
-            sums.add(up, loss, drift)
+            (part,) = train([lane], meanwhile if whole else None)
+            sums.add(part.up, part.loss, part.drift, part.moved)
             # Captured steps answer with views of buffers that the next chunk overwrites.
-            done.append((lane.clients, me if whole else me.map(torch.clone)))
+            done.append((lane.clients, part.me if whole else part.me.map(torch.clone)))
         return sums, done
 
 
@@ -134,18 +136,28 @@ def run_packed(engines: Sequence[Batched], works: Sequence[Work], meanwhile: Mea
             f"once ({first.fits} clients do): put fewer runs in a batch"
         )
     results = train(lanes, meanwhile)
-    for lane, (me, _, _, _) in zip(lanes, results, strict=True):
-        keep(lane.engine.table, lane.clients, me)
+    for lane, part in zip(lanes, results, strict=True):
+        keep(lane.engine.table, lane.clients, part.me)
     outcomes = []
-    for lane, (_, up, loss, drift) in zip(lanes, results, strict=True):
+    for lane, part in zip(lanes, results, strict=True):
         sums = Sums()
-        sums.add(up, loss, drift)
+        sums.add(part.up, part.loss, part.drift, part.moved)
         outcomes.append(sums.outcome(len(lane.clients)))
     return outcomes
 
 
-def train(lanes: Sequence[Lane], meanwhile: Meanwhile | None = None) -> list[tuple[Vectors, Vectors, Tensor, Tensor]]:
-    """The round of the clients of all lanes; per lane: own vectors, weighted sum of what was sent, losses, drifts."""
+class Part(NamedTuple):
+    """What a lane's clients keep, the weighted sum of what they sent, and sums of losses, drifts and paths."""
+
+    me: Vectors
+    up: Vectors
+    loss: Tensor
+    drift: Tensor
+    moved: Tensor
+
+
+def train(lanes: Sequence[Lane], meanwhile: Meanwhile | None = None) -> list[Part]:
+    """The round of the clients of all lanes."""
     setup = lanes[0].engine.setup
     task, counts = setup.task, [len(lane.clients) for lane in lanes]
     plan = merge([lane.work.plan.select(lane.part) for lane in lanes])
@@ -169,7 +181,8 @@ def train(lanes: Sequence[Lane], meanwhile: Meanwhile | None = None) -> list[tup
         weights = torch.tensor(lane.work.weights[lane.part], dtype=w.dtype, device=w.device)
         mine = me.pick(lane.engine.setup.algorithm.own).map(itemgetter(rows))
         sent = up.pick(lane.engine.setup.algorithm.up).map(itemgetter(rows)).map(partial(torch.matmul, weights))
-        out.append((mine, sent, loss[rows].sum(), drift[rows].sum()))
+        moved = w[rows].sum(0) - n * lane.work.down.w
+        out.append(Part(mine, sent, loss[rows].sum(), drift[rows].sum(), moved))
         start += n
     return out
 

@@ -2,7 +2,8 @@
 
 Every rank draws the same cohort from the same stream, trains its own clients with an inner engine, and adds its part
 to one fused all-reduce of ``len(up) * P + 2`` numbers (the weighted sums of ``up``, the loss and the drift). What
-follows, ``aggregate`` first, is computed alike on every rank from the same bits, so nothing else has to travel.
+follows, ``aggregate`` first, is computed alike on every rank from the same bits, so nothing else has to travel but a
+number for the drift after it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from fedsmoo.engines.auto import make_engine
 from fedsmoo.engines.base import Engine, Outcome, Setup, Sums, Work
 from fedsmoo.engines.ranks import Ended, Ranks, desert, join, launched
 from fedsmoo.engines.table import ClientTable
+from fedsmoo.engines.task import Samples
 
 
 def owners(clients: Sequence[int], world: int, stateful: bool) -> list[int]:
@@ -79,7 +81,7 @@ class Distributed:
 
     ``exact`` trains client by client and adds what they send in the order of the cohort, so that the result has the
     same bits with any number of ranks, and those of ``serial`` if that is the inner engine. It costs the inner
-    engine's batching, and n broadcasts of ``len(up) * P`` numbers a round instead of one all-reduce.
+    engine's batching, and n broadcasts of ``(len(up) + 1) * P`` numbers a round instead of one all-reduce.
 
     Rank 0 leads: a round starts on the others when it starts there, and until then they serve what rank 0 wants to
     know of the client table. So the code that saves a run is the same for one process and for several.
@@ -97,9 +99,9 @@ class Distributed:
         """How many clients the inner engine trains at once."""
         return getattr(self.inner, "chunk", None)
 
-    def evaluate(self, w: Tensor) -> tuple[float, float]:
+    def evaluate(self, w: Tensor, on: Samples | None = None) -> tuple[float, float]:
         """On every rank alike: it would wait for the others anyway."""
-        return self.inner.evaluate(w)
+        return self.inner.evaluate(w, on)
 
     def run_round(self, work: Work, meanwhile: Callable[[], None] | None = None) -> Outcome:
         assert isinstance(self.table, ShardedTable)
@@ -122,29 +124,33 @@ class Distributed:
     def _summed(self, work: Work, owner: list[int]) -> Outcome:
         """Partial sums, added by one all-reduce; a rank without a client adds zeros."""
         mine = [c for c, r in enumerate(owner) if r == self.ranks.rank]
-        part = self._train(work, mine) if mine else self._nothing(work)
+        part, moved = self._train(work, mine) if mine else self._nothing(work)
         mean, loss, drift = self._unpack(self.ranks.add(part), work)
         n = len(work.clients)
-        return Outcome(mean, loss.item() / n, drift.item() / n)
+        return Outcome(mean, loss.item() / n, drift.item() / n, n, moved, self.ranks.add)
 
     def _exactly(self, work: Work, owner: list[int]) -> Outcome:
         """Every client's own part, added in the cohort's order."""
-        mine = {c: self._train(work, [c]) for c, r in enumerate(owner) if r == self.ranks.rank}
-        sums, empty = Sums(), self._nothing(work)
+        mine = {c: self._train(work, [c], paths=True)[0] for c, r in enumerate(owner) if r == self.ranks.rank}
+        sums, nothing = Sums(), self._nothing(work, paths=True)[0]
         for c, r in enumerate(owner):
-            sums.add(*self._unpack(self.ranks.share(mine.pop(c, empty), r), work))
+            v, size = self.ranks.share(mine.pop(c, nothing), r), work.down.w.shape[-1]
+            sums.add(*self._unpack(v[size:], work), v[:size])
         return sums.outcome(len(work.clients))
 
-    def _train(self, work: Work, positions: list[int]) -> Tensor:
-        """Some clients' weighted sum of ``up``, and the sums of their losses and drifts, in one vector."""
+    def _train(self, work: Work, positions: list[int], paths: bool = False) -> tuple[Tensor, Tensor]:
+        """Some clients' weighted sum of ``up``, and the sums of their losses and drifts, in one vector; the sum of
+        their paths apart, or in front of it."""
         out = self.inner.run_round(part_of(work, positions))
         n, like = len(positions), out.mean.w
         tail = torch.tensor([out.loss * n, out.drift * n], dtype=like.dtype, device=like.device)
-        return torch.cat([*(getattr(out.mean, name) for name in self.names), tail])
+        assert out.moved is not None
+        parts = [*([out.moved] if paths else []), *(getattr(out.mean, name) for name in self.names), tail]
+        return torch.cat(parts), out.moved
 
-    def _nothing(self, work: Work) -> Tensor:
+    def _nothing(self, work: Work, paths: bool = False) -> tuple[Tensor, Tensor]:
         w = work.down.w
-        return torch.zeros(len(self.names) * w.shape[-1] + 2, dtype=w.dtype, device=w.device)
+        return w.new_zeros((len(self.names) + paths) * w.shape[-1] + 2), torch.zeros_like(w)
 
     def _unpack(self, v: Tensor, work: Work) -> tuple[Vectors, Tensor, Tensor]:
         size = work.down.w.shape[-1]

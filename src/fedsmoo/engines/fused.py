@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedsmoo.engines.capture import captured, say_slower
 from fedsmoo.engines.oracles import OpaqueOracle
-from fedsmoo.engines.task import Batch, Draws, Task, cross_entropy
+from fedsmoo.engines.task import Batch, Draws, Samples, Task, cross_entropy, means
 from fedsmoo.kernels import available
 from fedsmoo.kernels.gradients import GradientBuffers
 from fedsmoo.kernels.resnet18.shapes import MOST_CLASSES, fine_offset, stored_images
@@ -34,8 +34,9 @@ def fused_reason(task: Task) -> str:
 
 
 class Judge(NamedTuple):
-    """The evaluation of the model in ``w``: what to call, and where the tally is then."""
+    """The evaluation of the model in ``w`` on samples: what to call, and where the tally is then."""
 
+    on: Samples
     w: Tensor
     result: Tensor
     replay: Callable[[], None]
@@ -51,7 +52,7 @@ class FusedOracle(OpaqueOracle):
         keep_cache_in_one_place()
         self.kernel_class, self.weights_class = ResNet18Gradient, Weights
         self.kernels: dict[tuple[int, int], ResNet18Gradient] = {}
-        self.judge: Judge | None = None
+        self.judges: dict[int, Judge] = {}  # by where their samples lie, which they keep
 
     def kernel(self, clients: int, batch: int):
         """The kernels for a shape, made (and compiled) at its first use."""
@@ -73,39 +74,41 @@ class FusedOracle(OpaqueOracle):
     def launch(self, working: Tensor, fine: Tensor, batch: Batch, into: GradientBuffers) -> None:
         self.kernel(*batch.weight.shape)(self.weights_class(working, fine), batch.x, batch.y, batch.weight, into)
 
-    def evaluate(self, w: Tensor) -> tuple[float, float]:
+    def evaluate(self, w: Tensor, on: Samples | None = None) -> tuple[float, float]:
+        on = on or self.task.test
         if self.task.device.type != "cuda":
-            return self.task.means(self.tally(w))
+            return means(self.tally(w, on), on)
         with torch.cuda.device(self.task.device):
-            if self.judge is None:
-                self.judge = self._judge()
-            self.judge.w.copy_(w)
-            self.judge.replay()
-            return self.task.means(self.judge.result)
+            judge = self.judges.get(on.x.data_ptr())
+            if judge is None:
+                judge = self.judges[on.x.data_ptr()] = self._judge(on)
+            judge.w.copy_(w)
+            judge.replay()
+            return means(judge.result, on)
 
     def forget(self) -> None:
         self.kernels.clear()
-        self.judge = None  # it captured their buffers
+        self.judges.clear()  # they captured their buffers
 
-    def tally(self, w: Tensor) -> Tensor:
-        """Correct answers and summed loss of one model on the test part."""
+    def tally(self, w: Tensor, on: Samples) -> Tensor:
+        """Correct answers and summed loss of one model on samples."""
 
         def outputs(x: Tensor) -> Tensor:
             return self.kernel(1, len(x)).logits(w[None], self.images(x[None]))[0]
 
-        return self.task.tally(outputs, EVALUATED_AT_ONCE, channels_first=False)
+        return self.task.tally(outputs, EVALUATED_AT_ONCE, on, channels_first=False)
 
-    def _judge(self) -> Judge:
+    def _judge(self, on: Samples) -> Judge:
         """About 150 launches, most of them shorter than the host's call: captured as one."""
         device = self.task.device
         w = torch.zeros(self.task.model.layout.size, dtype=self.task.dtype, device=device)
         result = torch.zeros(2, dtype=torch.float64, device=device)
 
         def work() -> None:
-            result.copy_(self.tally(w))
+            result.copy_(self.tally(w, on))
 
         try:
-            return Judge(w, result, captured(work, torch.cuda.Stream(device), w.zero_))
+            return Judge(on, w, result, captured(work, torch.cuda.Stream(device), w.zero_))
         except RuntimeError as e:  # memory that ran out is one too
             say_slower("the evaluation cannot be captured", e)
-            return Judge(w, result, work)
+            return Judge(on, w, result, work)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.func import grad, grad_and_value, vmap
 
 from fedsmoo.core import FedsmooError
-from fedsmoo.engines.task import Batch, Draws, Task
+from fedsmoo.engines.task import Batch, Draws, Samples, Task
 from fedsmoo.kernels.gradients import GradientBuffers
 
 
@@ -36,10 +36,10 @@ class Oracle:
     def forget(self) -> None:
         """Let go of buffers that can be made again; whoever captured a use of them must let go of that as well."""
 
-    def evaluate(self, w: Tensor) -> tuple[float, float]:
-        """Accuracy and loss of one model on the test part."""
+    def evaluate(self, w: Tensor, on: Samples | None = None) -> tuple[float, float]:
+        """Accuracy and loss of one model on the test part, or on other samples."""
         with products(self.task):
-            return self.task.evaluate(w)
+            return self.task.evaluate(w, on=on)
 
 
 class OpaqueOracle(Oracle, ABC):

@@ -15,7 +15,7 @@ from fedsmoo.data.plan import Plan
 from fedsmoo.engines.base import Outcome, Setup, Sums, Work
 from fedsmoo.engines.oracles import single_oracle
 from fedsmoo.engines.table import ClientTable
-from fedsmoo.engines.task import Batch, Task
+from fedsmoo.engines.task import Batch, Samples, Task
 
 
 class Serial:
@@ -28,8 +28,8 @@ class Serial:
         self.table = table or ClientTable(setup.algorithm.own)
         self.oracle = single_oracle(setup.task)
 
-    def evaluate(self, w: Tensor) -> tuple[float, float]:
-        return self.oracle.evaluate(w)
+    def evaluate(self, w: Tensor, on: Samples | None = None) -> tuple[float, float]:
+        return self.oracle.evaluate(w, on)
 
     def run_round(self, work: Work, meanwhile: Callable[[], None] | None = None) -> Outcome:
         sums = Sums()
@@ -38,7 +38,8 @@ class Serial:
             rnd = Round(work.number, work.lr, int(work.plan.steps[c]), work.share)
             w, me, up, loss = train_client(self.setup, work.down, own, work.plan.select(slice(c, c + 1)), rnd)
             self.table.write([client], me.map(lambda v: v[None]))
-            sums.add(up.map(partial(mul, work.weights[c])), loss, (w - work.down.w).square().sum())
+            moved = w - work.down.w
+            sums.add(up.map(partial(mul, work.weights[c])), loss, moved.square().sum(), moved)
         return sums.outcome(len(work.clients))
 
 

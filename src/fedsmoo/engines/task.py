@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,6 +37,13 @@ class Batch:
     weight: Tensor
 
 
+class Samples(NamedTuple):
+    """Samples and their labels, as a data set holds them."""
+
+    x: Tensor
+    y: Tensor
+
+
 @dataclass(frozen=True)
 class Task:
     """The model, the data on its device, and the loss; all vectors in ``dtype``."""
@@ -47,6 +55,7 @@ class Task:
     loss: SampleLoss = cross_entropy
     augment: bool = False
     precision: str = "fp32"  # of the products on a GPU: fp32, tf32 or bf16
+    held: Samples | None = None  # training samples that nobody trains on, for validation
 
     # Mean and standard deviation of the channels, on the device: nothing is copied in the hot loop.
     scale: tuple[Tensor | None, Tensor | None] = field(init=False, repr=False)
@@ -65,27 +74,29 @@ class Task:
         """The training samples ``index [..., B]``."""
         return Batch(self.inputs(self.data.x_train[index], draws, channels_first), self.data.y_train[index], weight)
 
-    def evaluate(self, w: Tensor, size: int = 1000) -> tuple[float, float]:
-        """Accuracy and mean loss of one model on the test part."""
-        parameters = self.model.layout.split(w)
+    @property
+    def test(self) -> Samples:
+        """The test part."""
+        return Samples(self.data.x_test, self.data.y_test)
+
+    def evaluate(self, w: Tensor, size: int = 1000, on: Samples | None = None) -> tuple[float, float]:
+        """Accuracy and mean loss of one model on the test part, or on other samples, ``size`` at a time."""
+        parameters, on = self.model.layout.split(w), on or self.test
         with torch.no_grad():
-            return self.score(lambda x: self.model.forward(parameters, x), size)
+            return means(self.tally(lambda x: self.model.forward(parameters, x), size, on), on)
 
-    def score(self, outputs: Callable[[Tensor], Tensor], size: int, channels_first: bool = True) -> tuple[float, float]:
-        """Accuracy and mean loss on the test part of what ``outputs`` makes of its inputs, ``size`` at a time."""
-        return self.means(self.tally(outputs, size, channels_first))
-
-    def means(self, tally: Tensor) -> tuple[float, float]:
-        """Accuracy and mean loss from :meth:`tally`."""
-        right, total = tally.tolist()  # one transfer
-        return right / self.data.y_test.numel(), total / len(self.data.y_test)
-
-    def tally(self, outputs: Callable[[Tensor], Tensor], size: int, channels_first: bool = True) -> Tensor:
-        """Correct answers and summed loss on the test part, left on the device."""
+    def tally(self, outputs: Callable[[Tensor], Tensor], size: int, on: Samples, channels_first: bool = True) -> Tensor:
+        """Correct answers and summed loss on samples of what ``outputs`` makes of their inputs, left on the device."""
         correct = torch.zeros((), dtype=torch.float64, device=self.device)
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
-        for x, y in zip(self.data.x_test.split(size), self.data.y_test.split(size), strict=True):
+        for x, y in zip(on.x.split(size), on.y.split(size), strict=True):
             out = outputs(self.inputs(x, channels_first=channels_first))
             correct += (out.argmax(-1) == y).sum()
             loss += self.loss(out, y).sum()
         return torch.stack([correct, loss])
+
+
+def means(tally: Tensor, on: Samples) -> tuple[float, float]:
+    """Accuracy and mean loss from a :meth:`Task.tally` of samples."""
+    right, total = tally.tolist()  # one transfer
+    return right / on.y.numel(), total / len(on.y)

@@ -18,8 +18,8 @@ from fedsmoo.experiment.runfolder import CONFIG, FAILED, METRICS, STARTED, SUMMA
 
 INDEX = ".index.sqlite"
 PLAIN = [n for n in FIELDS if not n.endswith("_options")]
-NUMBERS = ("test_accuracy", "test_accuracy_last10", "best_accuracy", "test_loss", "bytes_up", "bytes_down",
-           "seconds_train", "seconds_eval", "parameters")  # fmt: skip
+NUMBERS = ("test_accuracy", "test_accuracy_last10", "best_accuracy", "validated_accuracy", "test_loss",
+           "bytes_up", "bytes_down", "seconds_train", "seconds_eval", "parameters")  # fmt: skip
 TYPES = {int: "INTEGER", bool: "INTEGER", float: "REAL", str: "TEXT"}
 
 

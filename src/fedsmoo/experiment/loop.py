@@ -42,6 +42,12 @@ class Record:
     seconds_train: float
     seconds_eval: float
     probes: dict[str, float] = field(default_factory=dict)  # measurements asked for besides, such as sharpness
+    drift_after: float | None = None  # mean ||w_i - w'||^2, w' being the model after the server's step
+    validation_accuracy: float | None = None  # on the samples held out of training, where there are any
+
+    def values(self) -> dict[str, Any]:
+        """The fields as plain values; without the validation accuracy where nothing was validated."""
+        return {n: v for n, v in asdict(self).items() if n != "validation_accuracy" or v is not None}
 
 
 Callback = Callable[[Record], Any]
@@ -58,6 +64,13 @@ def last_accuracy(history: Sequence[Record]) -> float:
     )
 
 
+def best_validated(history: Sequence[Record]) -> Record | None:
+    """The round whose model was best on the samples held out, the first of several; its test accuracy was not looked
+    at to choose it."""
+    there = [r for r in history if r.validation_accuracy is not None]
+    return max(there, key=lambda r: r.validation_accuracy or 0.0) if there else None
+
+
 @dataclass
 class Result:
     """What a run leaves: its history, the trained module, and the vectors of the server and the clients."""
@@ -69,7 +82,7 @@ class Result:
     @property
     def frame(self) -> pd.DataFrame:
         """The history, one row a round."""
-        return pd.DataFrame([asdict(r) for r in self.history])
+        return pd.DataFrame([r.values() for r in self.history])
 
     @property
     def model(self) -> nn.Module:
@@ -80,6 +93,11 @@ class Result:
     def accuracy(self) -> float:
         """Test accuracy of the last evaluated round; an error if a callback stopped the run before there was one."""
         return last_accuracy(self.history)
+
+    @property
+    def validated(self) -> Record | None:
+        """The best round by validation accuracy, the first of several; ``None`` without ``holdout``."""
+        return best_validated(self.history)
 
     def client_state(self, client: int) -> dict[str, Tensor] | None:
         """A client's own vectors, or ``None`` if it was never in a cohort."""
@@ -189,9 +207,12 @@ class Simulation:
             self.server = server
         synchronize(task.device)
         trained = time.perf_counter()
-        accuracy = loss = None
+        accuracy = loss = validation = None
         if (work.number + 1) % t.eval_every == 0 or work.number + 1 == t.rounds:
             accuracy, loss = self.engine.evaluate(self.server.w)
+            if task.held is not None:
+                validation, _ = self.engine.evaluate(self.server.w, task.held)
+        after = None if outcome is None else outcome.drift_from(work.down.w, self.server.w)
         probes = {} if self.probes is None else self._probe(work)
         # What a message needs: the zeros behind the parameters, which align a vector on a device, need not travel.
         up, down = round_bytes(self.setup.algorithm, task.model.layout.count, task.dtype, len(work.clients))
@@ -208,6 +229,8 @@ class Simulation:
             seconds_train=trained - began,
             seconds_eval=time.perf_counter() - trained,
             probes=probes,
+            drift_after=after,
+            validation_accuracy=validation,
         )
         self.history.append(record)
         return record

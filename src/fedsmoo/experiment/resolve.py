@@ -22,12 +22,13 @@ from fedsmoo.core.errors import first_line, unknown
 from fedsmoo.core.local import LocalRule
 from fedsmoo.data import partition as partitions
 from fedsmoo.data.dataset import Dataset
+from fedsmoo.data.holdout import hold_out
 from fedsmoo.data.sources import load
 from fedsmoo.data.splitfile import load_split, read_split, refuse_contradiction
 from fedsmoo.engines.base import Setup
 from fedsmoo.engines.distributed import engine_for
 from fedsmoo.engines.ranks import own_device
-from fedsmoo.engines.task import SampleLoss, Task, cross_entropy
+from fedsmoo.engines.task import SampleLoss, Samples, Task, cross_entropy
 from fedsmoo.engines.tiers import make_table
 from fedsmoo.experiment.config import DIVISION, Config, Training, converted, refuse_beyond
 from fedsmoo.experiment.loop import Simulation
@@ -237,6 +238,9 @@ def assemble(
     data = data or load(config.dataset, config.data, config.seed)
     indices = make_clients(config, data) if indices is None else indices
     setup = make_setup(config, data, algorithm, model, loss)
+    if config.holdout:
+        indices, held = hold_out(indices, config.holdout, config.seed)
+        setup = dataclasses.replace(setup, task=with_held(setup.task, held))
     if model is not None or ":" in config.model:
         refuse_few_outputs(setup.task)
     cohort = min(config.cohort, len(indices))
@@ -267,6 +271,12 @@ def make_setup(
         raise FedsmooError(f"augment: the samples of {data.name!r} are not uint8 images")
     task = Task(model, data.to(device), device, dtype, loss, augment, config.precision)
     return Setup(task, algorithm, LocalRule(config.weight_decay, config.clip, config.clip_scope))
+
+
+def with_held(task: Task, held: np.ndarray) -> Task:
+    """The task with some of its training samples, by index, to validate on."""
+    index, data = torch.from_numpy(held).to(task.device), task.data
+    return dataclasses.replace(task, held=Samples(data.x_train[index], data.y_train[index]))
 
 
 def refuse_few_outputs(task: Task) -> None:

@@ -18,6 +18,7 @@ from fedsmoo.experiment.sweep import run_name
 FORMAT = "fedsmoo result 1"
 # Enough digits for every table: an accuracy on ten thousand samples is exact, a loss has six.
 DIGITS = {"test_accuracy": 8, "test_loss": 6, "train_loss": 6, "drift": 6, "seconds_train": 4, "seconds_eval": 4}
+DIGITS |= {"drift_after": 6, "validation_accuracy": 8}
 COLUMNS = (
     "test_accuracy",
     "test_loss",
@@ -28,6 +29,7 @@ COLUMNS = (
     "seconds_train",
     "seconds_eval",
 )
+LATER = ("drift_after", "validation_accuracy")  # columns that older files, and runs without a holdout, do not have
 FACTS = (
     "engine",
     "device",
@@ -59,7 +61,7 @@ class Measured:
     @property
     def history(self) -> list[Record]:
         """The rounds, without who took part in them."""
-        names = ("round", *COLUMNS)
+        names = ("round", *COLUMNS, *(n for n in LATER if n in self.curve))
         rows = zip(*(self.curve[n] for n in names), strict=True)
         return [Record(**dict(zip(names, row, strict=True)), lr=0.0, cohort=[]) for row in rows]
 
@@ -83,7 +85,7 @@ def from_folder(path: Path) -> Measured:
     config, history = read_run(path)
     facts = {**read_json(path / STARTED), **read_json(path / SUMMARY)}
     curve: dict[str, list[Any]] = {"round": [r.round for r in history]}
-    for name in COLUMNS:
+    for name in (*COLUMNS, *(n for n in LATER if any(getattr(r, n) is not None for r in history))):
         curve[name] = [rounded(getattr(r, name), DIGITS.get(name, 17)) for r in history]
     kept = {k: facts[k] for k in FACTS if facts.get(k) is not None}
     hessian = read_json(path / "analysis" / "hessian.json")
@@ -118,7 +120,7 @@ def from_json(path: Path) -> Measured:
         raise FedsmooError(f"{path} is cut or damaged: it has no config or no curve; export the run again")
     rounds = len(value["curve"].get("round", ()))
     curve = {k: v if isinstance(v, list) else [v] * rounds for k, v in value["curve"].items()}
-    if any(len(curve.get(n, ())) != rounds for n in COLUMNS):
+    if any(len(curve.get(n, ())) != rounds for n in (*COLUMNS, *(n for n in LATER if n in curve))):
         raise FedsmooError(f"{path} is damaged: the columns of its curve differ in length; export the run again")
     facts = {k: value[k] for k in (*FACTS, "hessian") if k in value}
     return Measured(config_of(value["config"]), curve, facts)

@@ -23,11 +23,14 @@ from fedsmoo.engines.ranks import world
 from fedsmoo.experiment.checkpoint import PART, DiskError, Mark, reason, sync_folder, write_durably, write_tensors
 from fedsmoo.experiment.config import DIVISION, FIELDS, Config, brief, named_tables, read_toml, to_toml
 from fedsmoo.experiment.ledger import reached
-from fedsmoo.experiment.loop import Record, Result, Simulation
+from fedsmoo.experiment.loop import Record, Result, Simulation, best_validated
 from fedsmoo.version import __version__
 
 CONFIG, METRICS, SUMMARY, MODEL = "config.toml", "metrics.jsonl", "summary.json", "model.safetensors"
 STARTED, FAILED, CHECKPOINT = "started.json", "failed.json", "checkpoint"
+# In a summary, of the best round by validation: which it is, how well it did there, and on the test part.
+VALIDATED = {"validated_round": "round", "validation_accuracy": "validation_accuracy"}
+VALIDATED |= {"validated_accuracy": "test_accuracy"}
 
 
 class RunFolder:
@@ -63,7 +66,7 @@ class RunFolder:
 
     def record(self, record: Record) -> None:
         """One line of metrics, handed to the system before the next round starts."""
-        line = (json.dumps(asdict(record)) + "\n").encode()
+        line = (json.dumps(record.values()) + "\n").encode()
         try:
             self.metrics.write(line)
             self.metrics.flush()
@@ -168,12 +171,15 @@ def summarise(history: list[Record], target: float | None) -> dict[str, Any]:
     tested = [r for r in history if r.test_accuracy is not None]
     last = [r.test_accuracy for r in tested[-10:] if r.test_accuracy is not None]
     hit = reached(history, target) if target is not None else None
+    chosen = best_validated(history)
+    validated = {} if chosen is None else {name: getattr(chosen, n) for name, n in VALIDATED.items()}
     return {
         "rounds": len(history),
         "test_accuracy": last[-1] if last else None,
         "evaluations": len(tested),
         "test_accuracy_last10": float(np.mean(last)) if last else None,
-        "best_accuracy": max((r.test_accuracy or 0.0 for r in tested), default=None),
+        "best_accuracy": max((r.test_accuracy or 0.0 for r in tested), default=None),  # a maximum over the test set
+        **validated,
         "test_loss": tested[-1].test_loss if tested else None,
         "bytes_up": sum(r.bytes_up for r in history),
         "bytes_down": sum(r.bytes_down for r in history),

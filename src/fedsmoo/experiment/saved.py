@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from fedsmoo.core import FedsmooError, Vectors
+from fedsmoo.data.holdout import hold_out
 from fedsmoo.data.sources import load
 from fedsmoo.engines.task import Task
 from fedsmoo.experiment.checkpoint import newest
@@ -64,4 +65,7 @@ def open_run(path: Path, device: str = "auto", precision: str | None = None) -> 
         raise FedsmooError(f"{path / MODEL} is not a model of this run: {e}") from e
     model.module.to(place)
     task = Task(model, data.to(place), place, dtype, precision=precision or "fp32")
-    return SavedRun(path, config, task, w, make_clients(config, data))
+    indices = make_clients(config, data)
+    if config.holdout:
+        indices, _ = hold_out(indices, config.holdout, config.seed)
+    return SavedRun(path, config, task, w, indices)

@@ -31,6 +31,8 @@ def numbers(record: Record) -> dict[str, float]:
         "test_loss",
         "train_loss",
         "drift",
+        "drift_after",
+        "validation_accuracy",
         "lr",
         "bytes_up",
         "bytes_down",

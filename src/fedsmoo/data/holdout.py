@@ -1,0 +1,37 @@
+"""Samples kept for validation: nobody trains on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedsmoo.core.errors import FedsmooError
+from fedsmoo.core.streams import stream
+
+
+def hold_out(indices: Sequence[np.ndarray], share: float, seed: int) -> tuple[list[np.ndarray], np.ndarray]:
+    """What each client trains on, in its own order, and the samples held out for validation, in increasing order.
+
+    Clients may hold a sample several times, and several clients may hold it: samples are cut, not their places in a
+    client's list, and what one client holds out no other one trains on. Client after client, as many of its samples as
+    make up its share are drawn from those that no client before it has; where they overlap, shares are met as nearly
+    as that allows.
+    """
+    undecided, held = -1, np.full(1 + max((int(i.max()) for i in indices if len(i)), default=-1), -1, np.int8)
+    for client, samples in enumerate(indices):
+        own = np.unique(samples)
+        wanted = min(round(share * len(own)), len(own) - 1) - int((held[own] == 1).sum())
+        free = stream(seed, "holdout", client).permutation(own[held[own] == undecided])
+        held[free] = 0
+        held[free[: max(wanted, 0)]] = 1
+    kept = [samples[held[samples] != 1] for samples in indices]
+    empty = [i for i, samples in enumerate(kept) if len(samples) == 0]
+    if empty:
+        raise FedsmooError(
+            f"holdout {share:g} leaves client {empty[0]} without a sample to train on ({len(empty)} such clients): "
+            "lower it, or divide the data among fewer clients"
+        )
+    if not (held == 1).any():
+        raise FedsmooError(f"holdout {share:g} keeps no sample: every client has too few, raise it")
+    return kept, np.flatnonzero(held == 1)
