@@ -25,7 +25,7 @@ def test_an_oracle_that_nobody_holds_is_freed_at_once(device):
         oracle.kernels[1, 1] = kernel
         if device == "cuda":
             oracle.evaluate(torch.zeros(oracle.task.model.layout.size, device=where))  # keeps a captured graph
-        seen = weakref.ref(kernel.plan)
+        seen = weakref.ref(kernel.buffers)
         del oracle, kernel
         assert seen() is None
     finally:

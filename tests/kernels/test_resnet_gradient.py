@@ -66,7 +66,7 @@ def test_gradient_loss_and_logits(device):
     gradient = ResNet18Gradient(clients, size, CLASSES, device, precision="fp32", tiles=tiles)
     if device == "cpu":
         assert gradient.stem_parts.shape[0] == gradient.layer1_parts.shape[0] == 2
-    for scratch in gradient.plan.units():
+    for scratch in gradient.buffers.units():
         scratch.dy.fill_(float("nan"))  # what is not written must show
     room = torch.full_like(w, float("nan"))
     room[:, gradient.layout.count :] = 0

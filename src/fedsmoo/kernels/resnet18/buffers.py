@@ -43,7 +43,7 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class BlockPlan:
+class BlockBuffers:
     """The units of a BasicBlock, and the buffer for its input's gradient where no layer takes it over at once."""
 
     first: Unit
@@ -52,7 +52,7 @@ class BlockPlan:
     dx: Tensor | None
 
 
-class Plan:
+class Buffers:
     """Everything static about C clients with batches of B: units, blocks, partial sums and their table."""
 
     def __init__(
@@ -65,7 +65,7 @@ class Plan:
         self.stem = self._unit(STEM, "bn1", 256, keep=False)
         self.pooled = self._map(POOLED_SIDE, STEM.outside)
         self.taken = self._map(POOLED_SIDE, STEM.outside, torch.uint8)
-        self.blocks: list[BlockPlan] = []
+        self.blocks: list[BlockBuffers] = []
         for i, block in enumerate(BLOCKS):
             after = BLOCKS[i + 1].conv1 if i + 1 < len(BLOCKS) else None
             fused = after is not None and after.stride == 1
@@ -77,7 +77,7 @@ class Plan:
                 down = self._unit(block.down, f"{block.name}.downsample.1", norm_rows(block.down), keep=False)
             alone = i == 0 or block.conv1.stride > 1
             dx = self._map(block.conv1.side_in, block.conv1.inside) if alone else None
-            self.blocks.append(BlockPlan(first, second, down, dx))
+            self.blocks.append(BlockBuffers(first, second, down, dx))
         self.parts = torch.zeros(clients, self.part_size, device=device)
         self.table = torch.tensor(self._table(), dtype=torch.int32, device=device)
 

@@ -7,6 +7,8 @@ their backward passes happen in registers before the tile is written.
 
 from __future__ import annotations
 
+from typing import Any
+
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -20,11 +22,23 @@ from fedsmoo.kernels.runtime import launch
 
 @triton.jit
 def finish_forward(
-    acc, client, tile, rows, cols, B, res, p, p_row, p_off, out, xhat, rstd, eps,
-    CH: tl.constexpr, HW: tl.constexpr, GW: tl.constexpr, NG: tl.constexpr, BM: tl.constexpr,
+    acc,  # [BM, NG * GW]: a tile of convolution outputs, in registers
+    client, tile,  # which client; which of its tiles of BM rows
+    rows, cols,  # [BM], [NG * GW]: the tile's pixels (of all samples) and channels
+    residual,  # [C, B, HW, CH]; read if RESIDUAL
+    p, p_row, p_off,  # [C, p_row] float32: gamma, then beta, CH numbers each, from p_off on; read if OUT
+    out,  # [C, B, HW, CH]; written if OUT
+    xhat,  # [C, B, HW, CH]: the normalised outputs; written if SAVE
+    rstd,  # [C, B, CH / GW] float32; written if SAVE
+    B, eps,
+    CH: tl.constexpr,  # channels
+    HW: tl.constexpr,  # pixels of a sample
+    GW: tl.constexpr,  # channels of a GroupNorm group
+    NG: tl.constexpr,  # groups in the tile
+    BM: tl.constexpr,  # rows of the tile
     OUT: tl.constexpr, RELU: tl.constexpr, RESIDUAL: tl.constexpr, SAVE: tl.constexpr,
 ):  # fmt: skip
-    """GroupNorm of a tile of convolution outputs, then the shortcut and the ReLU; keeps what backward needs."""
+    """Normalise a tile of convolution outputs, add the shortcut, apply the ReLU; keep what backward needs."""
     acc -= spread(group_mean(acc, HW, GW, NG, BM), HW, GW, NG, BM)
     r = 1.0 / tl.sqrt(group_mean(acc * acc, HW, GW, NG, BM) + eps)
     normed = acc * spread(r, HW, GW, NG, BM)
@@ -41,7 +55,7 @@ def finish_forward(
         shift = tl.load(p + client * p_row + p_off + CH + cols)
         z = normed * scale[None, :] + shift[None, :]
         if RESIDUAL:
-            z += tl.load(res + at, mask=live, other=0.0)
+            z += tl.load(residual + at, mask=live, other=0.0)
         if RELU:
             z = tl.maximum(z, 0.0)
         tl.store(out + at, z, mask=live)
@@ -49,7 +63,13 @@ def finish_forward(
 
 @triton.jit
 def conv_forward_kernel(
-    x, w, p, res, out, xhat, rstd, B, w_row, w_off, p_row, p_off, eps,
+    x,  # [C, B, HI, HI, CIN]
+    w, w_row, w_off,  # [C, w_row]: the kernel [TAPS, TAPS, CIN, COUT] begins at w_off
+    p, p_row, p_off,  # [C, p_row] float32: gamma, then beta, COUT numbers each, from p_off on
+    residual,  # [C, B, HO, HO, COUT]; read if RESIDUAL
+    out,  # [C, B, HO, HO, COUT]
+    xhat, rstd,  # as out, and [C, B, COUT / GW] float32; written if SAVE
+    B, eps,
     CIN: tl.constexpr, COUT: tl.constexpr, TAPS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
     HI: tl.constexpr, HO: tl.constexpr, GW: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
@@ -77,8 +97,9 @@ def conv_forward_kernel(
         b = tl.load(w + (step * BK + k)[:, None] * COUT + cols[None, :])
         acc = tl.dot(a, b, acc, input_precision=PRECISION)
     finish_forward(
-        acc, client, tile, rows, cols, B, res, p, p_row, p_off, out, xhat, rstd, eps,
-        COUT, HO * HO, GW, BN // GW, BM, True, RELU, RESIDUAL, SAVE,
+        acc, client, tile, rows, cols,
+        residual=residual, p=p, p_row=p_row, p_off=p_off, out=out, xhat=xhat, rstd=rstd, B=B, eps=eps,
+        CH=COUT, HW=HO * HO, GW=GW, NG=BN // GW, BM=BM, OUT=True, RELU=RELU, RESIDUAL=RESIDUAL, SAVE=SAVE,
     )  # fmt: skip
 
 
@@ -87,7 +108,7 @@ def conv_forward(
     groups: int = 2, residual: Tensor | None = None, relu: bool = True,
     xhat: Tensor | None = None, rstd: Tensor | None = None, precision: str = "ieee", eps: float = 1e-5,
 ) -> None:  # fmt: skip
-    """``out = relu(groupnorm(conv(x)) + residual)`` for all clients, written into ``out [C, B, Ho, Ho, Cout]``.
+    """Write ``out = relu(groupnorm(conv(x)) + residual)``, ``[C, B, Ho, Ho, Cout]``, for all clients.
 
     Args:
         x: ``[C, B, Hi, Hi, Cin]``.
@@ -101,8 +122,9 @@ def conv_forward(
     grid = (-(-batch * conv.side_out**2 // tile.rows) * (conv.outside // tile.cols), clients)
     launch(
         conv_forward_kernel, grid,
-        x, w, p, x if residual is None else residual, out, out if xhat is None else xhat, p if rstd is None else rstd,
-        batch, w.stride(0), w_off, p.stride(0), p_off, eps,
+        x=x, w=w, w_row=w.stride(0), w_off=w_off, p=p, p_row=p.stride(0), p_off=p_off,
+        residual=x if residual is None else residual,  # a pointer that is not read has to be one all the same
+        out=out, xhat=out if xhat is None else xhat, rstd=p if rstd is None else rstd, B=batch, eps=eps,
         CIN=conv.inside, COUT=conv.outside, TAPS=conv.taps, STRIDE=conv.stride, PAD=conv.pad,
         HI=conv.side_in, HO=conv.side_out, GW=width,
         BM=tile.rows, BN=tile.cols, BK=tile.inner,
@@ -113,15 +135,23 @@ def conv_forward(
 
 @triton.jit
 def live_taps(at, TAPS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr):
-    """First tap, and number of taps, that link an input pixel of residue ``at`` (mod the stride) to outputs."""
+    """Return the first tap, and how many, link an input pixel of residue ``at`` (mod the stride) to outputs."""
     first = (at + PAD) % STRIDE
     return first, (TAPS - first + STRIDE - 1) // STRIDE
 
 
 @triton.jit
 def conv_backward_kernel(
-    dy, w, dy_down, add, act, xhat, rstd, p, dz, out, part,
-    B, w_row, w_off, down_off, p_row, p_off, part_row, part_off,
+    dy,  # [C, B, HO, HO, COUT]
+    w, w_row, w_off, down_off,  # [C, w_row]: the kernel from w_off on; the shortcut's [CIN, COUT] from down_off on
+    dy_down,  # [C, B, HO, HO, COUT]: gradient of the 1x1 shortcut's output; read if DOWN
+    add,  # [C, B, HI, HI, CIN]: gradient over an identity shortcut; read if ADD
+    out,  # [C, B, HI, HI, CIN]: gradient of the input or, if NORM, of the convolution before
+    act, xhat, rstd,  # of the layer before: [C, B, HI, HI, CIN] twice, [C, B, CIN / GW] float32; read if NORM
+    p, p_row, p_off,  # [C, p_row] float32: gamma of the layer before, CIN numbers from p_off on; read if NORM
+    dz,  # as act: gradient behind its ReLU; written if KEEP
+    part, part_row, part_off,  # [C, part_row] float32: shares of gamma's and beta's gradients; written if NORM
+    B,
     CIN: tl.constexpr, COUT: tl.constexpr, TAPS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
     HI: tl.constexpr, HO: tl.constexpr, GW: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
@@ -173,8 +203,9 @@ def conv_backward_kernel(
         acc += tl.load(add + where, mask=live[:, None], other=0.0)
     if NORM:
         finish_backward(
-            acc, client, tile, rows, cols, B, act, xhat, rstd, p, p_row, p_off, dz, out, part, part_row, part_off,
-            CIN, HI * HI, GW, BN // GW, BM, True, KEEP,
+            acc, client, tile, rows, cols, act=act, xhat=xhat, rstd=rstd, p=p, p_row=p_row, p_off=p_off, dz=dz, dy=out,
+            part=part, part_row=part_row, part_off=part_off, B=B,
+            CH=CIN, HW=HI * HI, GW=GW, NG=BN // GW, BM=BM, RELU=True, KEEP=KEEP,
         )  # fmt: skip
     else:
         tl.store(out + where, acc, mask=live[:, None])
@@ -185,7 +216,7 @@ def conv_backward(
     out: Tensor | None = None, behind: Behind | None = None, add: Tensor | None = None,
     dy_down: Tensor | None = None, down_off: int = 0, precision: str = "ieee",
 ) -> None:  # fmt: skip
-    """The data gradient of a convolution for all clients, optionally with the backward pass of the layer before it.
+    """Compute the data gradient of a convolution for all clients, optionally through the layer before it as well.
 
     The gradient of the input is ``conv^T(dy) + down^T(dy_down) + add``. Without ``behind`` it is written into
     ``out [C, B, Hi, Hi, Cin]``; with it (stride 1 only), it goes on through that layer's ReLU and GroupNorm.
@@ -204,18 +235,20 @@ def conv_backward(
         )
     tile.fits(f"data gradient of {conv.name}", conv.inside, conv.outside, group=group, pixels=pixels)
     tiles = classes * -(-batch * (conv.side_in // conv.stride) ** 2 // tile.rows)
-    target = behind.dy if behind is not None else out
-    b = behind
+    layer: dict[str, Any]
+    if behind is None:  # pointers that are not read have to be some all the same
+        layer = dict.fromkeys(("act", "xhat", "rstd", "p", "dz", "part"), dy)
+        layer |= dict.fromkeys(("p_row", "p_off", "part_row", "part_off"), 0)
+        layer |= {"out": out, "GW": tile.cols, "NORM": False, "KEEP": False}
+    else:
+        layer = behind.arguments(unread=dy)
+        layer |= {"out": layer.pop("dy"), "NORM": True, "KEEP": behind.dz is not None}
     launch(
         conv_backward_kernel, (tiles * (conv.inside // tile.cols), clients),
-        dy, w, dy if dy_down is None else dy_down, dy if add is None else add,
-        dy if b is None or b.act is None else b.act, dy if b is None else b.xhat, dy if b is None else b.rstd,
-        dy if b is None else b.p, dy if b is None or b.dz is None else b.dz, target, dy if b is None else b.part,
-        batch, w.stride(0), w_off, down_off, 0 if b is None else b.p.stride(0), 0 if b is None else b.p_off,
-        0 if b is None else b.part.stride(0), 0 if b is None else b.part_off,
+        dy=dy, w=w, w_row=w.stride(0), w_off=w_off, down_off=down_off,
+        dy_down=dy if dy_down is None else dy_down, add=dy if add is None else add, B=batch, **layer,
         CIN=conv.inside, COUT=conv.outside, TAPS=conv.taps, STRIDE=conv.stride, PAD=conv.pad,
-        HI=conv.side_in, HO=conv.side_out, GW=tile.cols if b is None else b.group_width,
-        BM=tile.rows, BN=tile.cols, BK=tile.inner,
-        ADD=add is not None, DOWN=dy_down is not None, NORM=b is not None, KEEP=b is not None and b.dz is not None,
-        PRECISION=precision, num_warps=tile.warps, num_stages=tile.stages,
+        HI=conv.side_in, HO=conv.side_out, BM=tile.rows, BN=tile.cols, BK=tile.inner,
+        ADD=add is not None, DOWN=dy_down is not None, PRECISION=precision,
+        num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip

@@ -17,7 +17,10 @@ from fedsmoo.kernels.runtime import launch
 
 @triton.jit
 def conv_weight_kernel(
-    x, dy, out, B, splits, out_row, out_split, out_off,
+    x,  # [C, B, HI, HI, CIN]
+    dy,  # [C, B, HO, HO, COUT]
+    out, out_row, out_split, out_off,  # [splits, C, *]: client c's part s of [TAPS, TAPS, CIN, COUT] begins at out_off
+    B, splits,
     CIN: tl.constexpr, COUT: tl.constexpr, TAPS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
     HI: tl.constexpr, HO: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -54,7 +57,7 @@ def conv_weight_kernel(
 def conv_weight(
     conv: Conv, x: Tensor, dy: Tensor, out: Tensor, offset: int, tile: Tile, *, precision: str = "ieee"
 ) -> None:
-    """The gradient of a convolution's weights from its input ``x`` and the gradient ``dy`` of its output.
+    """Compute the gradient of a convolution's weights from its input ``x`` and the gradient ``dy`` of its output.
 
     Args:
         out: ``[S, C, *]`` float32; part ``s`` of the reduction goes to ``out[s, c, offset:]``.
@@ -64,7 +67,8 @@ def conv_weight(
     tiles = conv.taps**2 * (conv.inside // tile.rows) * (conv.outside // tile.cols)
     launch(
         conv_weight_kernel, (tiles * out.shape[0], clients),
-        x, dy, out, batch, out.shape[0], out.stride(1), out.stride(0), offset,
+        x=x, dy=dy, out=out, out_row=out.stride(1), out_split=out.stride(0), out_off=offset,
+        B=batch, splits=out.shape[0],
         CIN=conv.inside, COUT=conv.outside, TAPS=conv.taps, STRIDE=conv.stride, PAD=conv.pad,
         HI=conv.side_in, HO=conv.side_out, BM=tile.rows, BN=tile.cols, BK=tile.inner, PRECISION=precision,
         num_warps=tile.warps, num_stages=tile.stages,
@@ -72,7 +76,11 @@ def conv_weight(
 
 
 @triton.jit
-def sum_splits_kernel(parts, grad, splits, count, part_row, part_split, grad_row, grad_off, BC: tl.constexpr):
+def sum_splits_kernel(
+    parts, part_row, part_split,  # [splits, C, count] float32; strides of a client and of a part
+    grad, grad_row, grad_off,  # [C, grad_row]: the sum begins at grad_off
+    splits, count, BC: tl.constexpr,
+):  # fmt: skip
     client = tl.program_id(1).to(tl.int64)
     at = tl.program_id(0) * BC + tl.arange(0, BC)
     here = parts + client * part_row + at
@@ -84,10 +92,10 @@ def sum_splits_kernel(parts, grad, splits, count, part_row, part_split, grad_row
 
 
 def sum_splits(parts: Tensor, grad: Tensor, offset: int) -> None:
-    """``grad[c, offset + i] = sum_s parts[s, c, i]``, added in the order of ``s``."""
+    """Add parts in the order of ``s``: ``grad[c, offset + i] = sum_s parts[s, c, i]``."""
     splits, clients, count = parts.shape
     launch(
         sum_splits_kernel, (-(-count // 1024), clients),
-        parts, grad, splits, count, parts.stride(1), parts.stride(0), grad.stride(0), offset,
-        BC=1024, num_warps=4,
+        parts=parts, part_row=parts.stride(1), part_split=parts.stride(0),
+        grad=grad, grad_row=grad.stride(0), grad_off=offset, splits=splits, count=count, BC=1024, num_warps=4,
     )  # fmt: skip

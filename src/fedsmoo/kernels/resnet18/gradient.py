@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedsmoo.core.errors import FedsmooError, unknown
-from fedsmoo.kernels.resnet18.buffers import BlockPlan, Plan, Unit, norm_rows
+from fedsmoo.kernels.resnet18.buffers import BlockBuffers, Buffers, Unit, norm_rows
 from fedsmoo.kernels.resnet18.conv import conv_backward, conv_forward
 from fedsmoo.kernels.resnet18.conv_weight import conv_weight, sum_splits
 from fedsmoo.kernels.resnet18.head import head_gradient, head_logits, head_weight, padded_classes
@@ -71,7 +71,7 @@ class ResNet18Gradient:
         self.dtype, self.dot = PRECISIONS[precision]
         self.layout = live_layout(classes)
         table = {**TABLES[precision], **(tiles or {})}
-        self.plan = Plan(clients, batch, self.layout, table, self.device, self.dtype)
+        self.buffers = Buffers(clients, batch, self.layout, table, self.device, self.dtype)
         # The chain of layers is what a step waits for; weight gradients have time until it ends, and what else runs on
         # the device (another group's update moves bytes only) fills the rest.
         self.chain = SideStream(self.device, overlap, -2)
@@ -79,10 +79,10 @@ class ResNet18Gradient:
         self.fine = fine_offset(self.layout)
         self.losses = torch.empty(clients, batch, device=self.device)
         self.dlogits = torch.empty(clients, batch, padded_classes(classes), device=self.device)
-        self.features_grad = torch.empty_like(self.plan.blocks[-1].second.out)
+        self.features_grad = torch.empty_like(self.buffers.blocks[-1].second.out)
         first, last = (self.layout.offsets[name] for name in LAYER1)
         self.layer1 = (first, last)
-        stem, conv = self.plan.stem, self.plan.blocks[0].first.conv
+        stem, conv = self.buffers.stem, self.buffers.blocks[0].first.conv
         splits = splits_for(clients, 7, self._steps("stem-weight", stem.conv), least=12, most=16)
         self.stem_parts = torch.zeros(
             splits, clients, math.prod(self.layout.shapes[f"{stem.conv.name}.weight"]), device=self.device
@@ -92,7 +92,7 @@ class ResNet18Gradient:
 
     def _steps(self, kind: str, conv: Conv) -> int:
         """Steps of a weight gradient's reduction over one client's pixels."""
-        return -(-self.batch * conv.side_out**2 // self.plan.tile(kind, conv).inner)
+        return -(-self.batch * conv.side_out**2 // self.buffers.tile(kind, conv).inner)
 
     def weights(self, w: Tensor) -> Weights:
         """Flat vectors ``w [C, P]``, float32, in :func:`fedsmoo.kernels.live_layout`'s order, as the kernels read
@@ -146,9 +146,9 @@ class ResNet18Gradient:
         )  # fmt: skip
         with self.side.beside():
             head_weight(features, self.dlogits, self.losses, fine, offset, self.classes, total)
-        last = self.plan.blocks[-1].second
+        last = self.buffers.blocks[-1].second
         norm_backward(self.features_grad, self._behind(last, w), norm_rows(last.conv))
-        for i in reversed(range(len(self.plan.blocks))):
+        for i in reversed(range(len(self.buffers.blocks))):
             self._block_backward(i, w, grad)
         self._stem_backward(w, images, grad)
         self.side.join()
@@ -192,17 +192,17 @@ class ResNet18Gradient:
         return w if isinstance(w, Weights) else self.weights(w)
 
     def _features(self) -> Tensor:
-        return self.plan.blocks[-1].second.out.view(self.clients, self.batch, WIDTHS[-1])
+        return self.buffers.blocks[-1].second.out.view(self.clients, self.batch, WIDTHS[-1])
 
     def _forward(self, w: Weights, images: Tensor, save: bool) -> None:
-        plan, stem = self.plan, self.plan.stem
+        buffers, stem = self.buffers, self.buffers.stem
         stem_forward(
-            stem.conv, images, w.working, stem.w_off, stem.xhat, stem.rstd, plan.tile("stem", stem.conv),
+            stem.conv, images, w.working, stem.w_off, stem.xhat, stem.rstd, buffers.tile("stem", stem.conv),
             precision=self.dot, eps=self.eps,
         )  # fmt: skip
-        pool(stem.xhat, w.fine, stem.p_off, plan.pooled, plan.taken)
-        x = plan.pooled
-        for block in plan.blocks:
+        pool(stem.xhat, w.fine, stem.p_off, buffers.pooled, buffers.taken)
+        x = buffers.pooled
+        for block in buffers.blocks:
             residual = x
             if block.down is not None:
                 with self.side.beside():
@@ -218,7 +218,7 @@ class ResNet18Gradient:
         self, unit: Unit, x: Tensor, w: Weights, save: bool, residual: Tensor | None = None, relu: bool = True
     ) -> None:
         conv_forward(
-            unit.conv, x, w.working, unit.w_off, w.fine, unit.p_off, unit.out, self.plan.tile("forward", unit.conv),
+            unit.conv, x, w.working, unit.w_off, w.fine, unit.p_off, unit.out, self.buffers.tile("forward", unit.conv),
             residual=residual, relu=relu, xhat=unit.xhat if save else None, rstd=unit.rstd if save else None,
             precision=self.dot, eps=self.eps,
         )  # fmt: skip
@@ -226,18 +226,18 @@ class ResNet18Gradient:
     def _behind(self, unit: Unit, w: Weights, relu: bool = True) -> Behind:
         act = unit.out if relu else None
         return Behind(
-            act, unit.xhat, unit.rstd, w.fine, unit.p_off, unit.dz, unit.dy, self.plan.parts, unit.part_off
+            act, unit.xhat, unit.rstd, w.fine, unit.p_off, unit.dz, unit.dy, self.buffers.parts, unit.part_off
         )  # fmt: skip
 
     def _block_backward(self, i: int, w: Weights, grad: Tensor) -> None:
         """From ``dz`` and ``dy`` of the block's second convolution to those of the block before."""
-        plan, block = self.plan, self.plan.blocks[i]
-        before = plan.blocks[i - 1].second if i > 0 else None
-        x = before.out if before is not None else plan.pooled
+        buffers, block = self.buffers, self.buffers.blocks[i]
+        before = buffers.blocks[i - 1].second if i > 0 else None
+        x = before.out if before is not None else buffers.pooled
         first, second, down = block.first, block.second, block.down
         assert second.dz is not None
         conv_backward(
-            second.conv, second.dy, w.working, second.w_off, plan.tile("backward", second.conv),
+            second.conv, second.dy, w.working, second.w_off, buffers.tile("backward", second.conv),
             behind=self._behind(first, w), precision=self.dot,
         )  # fmt: skip
         if down is not None:
@@ -249,11 +249,11 @@ class ResNet18Gradient:
                 self._weight(down, x, grad)
         self._input_gradient(block, before, w)
 
-    def _input_gradient(self, block: BlockPlan, before: Unit | None, w: Weights) -> None:
+    def _input_gradient(self, block: BlockBuffers, before: Unit | None, w: Weights) -> None:
         first, down = block.first, block.down
         fused = block.dx is None and before is not None
         conv_backward(
-            first.conv, first.dy, w.working, first.w_off, self.plan.tile("backward", first.conv),
+            first.conv, first.dy, w.working, first.w_off, self.buffers.tile("backward", first.conv),
             out=block.dx, behind=self._behind(before, w) if fused and before is not None else None,
             add=block.second.dz if down is None else None,
             dy_down=None if down is None else down.dy, down_off=0 if down is None else down.w_off,
@@ -266,20 +266,20 @@ class ResNet18Gradient:
         out, offset = grad[None], unit.w_off
         if self.layer1_parts is not None and self.layer1[0] <= offset < self.layer1[1]:
             out, offset = self.layer1_parts, offset - self.layer1[0]
-        conv_weight(unit.conv, x, unit.dy, out, offset, self.plan.tile("weight", unit.conv), precision=self.dot)
+        conv_weight(unit.conv, x, unit.dy, out, offset, self.buffers.tile("weight", unit.conv), precision=self.dot)
 
     def _stem_backward(self, w: Weights, images: Tensor, grad: Tensor) -> None:
-        stem, d = self.plan.stem, self.plan.blocks[0].dx
+        stem, d = self.buffers.stem, self.buffers.blocks[0].dx
         assert d is not None
-        pool_backward(d, self.plan.taken, self._behind(stem, w, relu=False), stem.conv.side_out**2)
+        pool_backward(d, self.buffers.taken, self._behind(stem, w, relu=False), stem.conv.side_out**2)
         stem_weight(
-            stem.conv, images, stem.dy, self.stem_parts, 0, self.plan.tile("stem-weight", stem.conv),
+            stem.conv, images, stem.dy, self.stem_parts, 0, self.buffers.tile("stem-weight", stem.conv),
             precision=self.dot,
         )  # fmt: skip
 
     def _reduce(self, grad: Tensor, fine: Tensor) -> None:
         """Sums of the split reductions."""
-        sum_splits(self.stem_parts, grad, self.plan.stem.w_off)
+        sum_splits(self.stem_parts, grad, self.buffers.stem.w_off)
         if self.layer1_parts is not None:
             sum_splits(self.layer1_parts, grad, self.layer1[0])
-        sum_parts(self.plan.parts, self.plan.table, fine)
+        sum_parts(self.buffers.parts, self.buffers.table, fine)

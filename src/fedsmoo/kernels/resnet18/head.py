@@ -29,7 +29,12 @@ def padded_classes(classes: int) -> int:
 
 @triton.jit
 def head_kernel(
-    x, p, labels, weight, logits, loss, dlogits, dx, B, p_row, p_off, classes,
+    x,  # [C, B, CH]: features
+    p, p_row, p_off,  # [C, p_row] float32: weights [CH, classes], then the bias [classes], from p_off on
+    labels, weight,  # [C, B] int64 and float32; read if GRAD
+    logits,  # [C, B, classes]; written unless GRAD
+    loss, dlogits, dx,  # [C, B], [C, B, BN], [C, B, CH]; written if GRAD
+    B, classes,
     CH: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, GRAD: tl.constexpr,
 ):  # fmt: skip
     client = tl.program_id(1).to(tl.int64)
@@ -73,12 +78,13 @@ def _step(columns: int, channels: int) -> int:
 
 
 def head_logits(x: Tensor, p: Tensor, p_off: int, logits: Tensor) -> None:
-    """``logits [C, B, classes]`` of features ``x [C, B, Ch]``; weights ``[Ch, classes]``, then bias, at ``p_off``."""
+    """Compute ``logits [C, B, classes]`` of features ``x [C, B, Ch]``; weights, then the bias, begin at ``p_off``."""
     clients, batch, classes = logits.shape
     columns = padded_classes(classes)
     launch(
         head_kernel, (-(-batch // ROWS), clients),
-        x, p, p, p, logits, p, p, p, batch, p.stride(0), p_off, classes,
+        x=x, p=p, p_row=p.stride(0), p_off=p_off, labels=p, weight=p, logits=logits, loss=p, dlogits=p, dx=p,
+        B=batch, classes=classes,
         CH=x.shape[-1], BN=columns, BM=ROWS, BK=_step(columns, x.shape[-1]), GRAD=False, num_warps=8,
     )  # fmt: skip
 
@@ -87,19 +93,24 @@ def head_gradient(
     x: Tensor, p: Tensor, p_off: int, classes: int, labels: Tensor, weight: Tensor,
     loss: Tensor, dlogits: Tensor, dx: Tensor,
 ) -> None:  # fmt: skip
-    """Weighted losses ``[C, B]``, the logits' gradients ``[C, B, padded classes]`` and the features' ``dx``."""
+    """Compute weighted losses ``[C, B]``, the logits' gradients ``[C, B, padded classes]`` and the features' ``dx``."""
     clients, batch = labels.shape
     columns = padded_classes(classes)
     launch(
         head_kernel, (-(-batch // ROWS), clients),
-        x, p, labels, weight, loss, loss, dlogits, dx, batch, p.stride(0), p_off, classes,
+        x=x, p=p, p_row=p.stride(0), p_off=p_off, labels=labels, weight=weight, logits=loss, loss=loss,
+        dlogits=dlogits, dx=dx, B=batch, classes=classes,
         CH=x.shape[-1], BN=columns, BM=ROWS, BK=_step(columns, x.shape[-1]), GRAD=True, num_warps=8,
     )  # fmt: skip
 
 
 @triton.jit
 def head_weight_kernel(
-    x, dlogits, loss, grad, total_loss, B, grad_row, grad_off, classes,
+    x,  # [C, B, CH]
+    dlogits,  # [C, B, BN]
+    loss, total_loss,  # [C, B]; their sums [C]
+    grad, grad_row, grad_off,  # [C, grad_row]: weights [CH, classes], then the bias, from grad_off on
+    B, classes,
     CH: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     client = tl.program_id(1).to(tl.int64)
@@ -129,11 +140,12 @@ def head_weight_kernel(
 def head_weight(
     x: Tensor, dlogits: Tensor, loss: Tensor, grad: Tensor, offset: int, classes: int, total_loss: Tensor
 ) -> None:
-    """The gradients of the last layer's weights and bias, into ``grad [C, *]`` at ``offset``, and losses ``[C]``."""
+    """Compute the gradients of the last layer, into ``grad [C, *]`` at ``offset``, and the losses' sums ``[C]``."""
     clients, batch, channels = x.shape[0], x.shape[1], x.shape[-1]
     rows = 32
     launch(
         head_weight_kernel, (channels // rows, clients),
-        x, dlogits, loss, grad, total_loss, batch, grad.stride(0), offset, classes,
+        x=x, dlogits=dlogits, loss=loss, total_loss=total_loss, grad=grad, grad_row=grad.stride(0), grad_off=offset,
+        B=batch, classes=classes,
         CH=channels, BN=dlogits.shape[-1], BM=rows, BK=16, num_warps=4,
     )  # fmt: skip

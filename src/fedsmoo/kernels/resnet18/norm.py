@@ -9,6 +9,7 @@ every group's sums stay inside one program. With ``n = HW * GW`` and ``g = gamma
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import triton
 import triton.language as tl
@@ -34,12 +35,20 @@ def spread(s, HW: tl.constexpr, GW: tl.constexpr, NG: tl.constexpr, BM: tl.const
 
 @triton.jit
 def finish_backward(
-    d, client, tile, rows, cols, B,
-    act, xhat, rstd, p, p_row, p_off, dz, dy, part, part_row, part_off,
+    d,  # [BM, NG * GW]: gradient of a tile of outputs, in registers
+    client, tile,  # which client; which of its tiles of BM rows
+    rows, cols,  # [BM], [NG * GW]: the tile's pixels (of all samples) and channels
+    act,  # [C, B, HW, CH]: output of the ReLU; read if RELU
+    xhat, rstd,  # [C, B, HW, CH]; [C, B, CH / GW] float32
+    p, p_row, p_off,  # [C, p_row] float32: gamma, CH numbers from p_off on
+    dz,  # [C, B, HW, CH]: gradient behind the ReLU; written if KEEP
+    dy,  # [C, B, HW, CH]: gradient of the convolution's output
+    part, part_row, part_off,  # [C, part_row] float32: from part_off on, [tiles, 2, CH]
+    B,
     CH: tl.constexpr, HW: tl.constexpr, GW: tl.constexpr, NG: tl.constexpr, BM: tl.constexpr,
     RELU: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
-    """From the gradient ``d`` of a block's or layer's output tile: ReLU, then GroupNorm, backwards.
+    """Take the gradient ``d`` of a tile of outputs back through the ReLU and the GroupNorm.
 
     Stores the gradient behind the ReLU in ``dz`` (if ``KEEP``: a shortcut needs it), that of the convolution's
     output in ``dy``, and this tile's share of the gradients of gamma and beta in ``part``.
@@ -57,17 +66,18 @@ def finish_backward(
     tl.store(share + CH, tl.sum(d, axis=0))
     g = d * tl.load(p + client * p_row + p_off + cols)[None, :]
     mean = spread(group_mean(g, HW, GW, NG, BM), HW, GW, NG, BM)
-    slope = spread(group_mean(g * normed, HW, GW, NG, BM), HW, GW, NG, BM)
+    along = spread(group_mean(g * normed, HW, GW, NG, BM), HW, GW, NG, BM)
     samples = tile * (BM // HW) + tl.arange(0, BM // HW)
     groups = tl.min(cols) // GW + tl.arange(0, NG)
     at_group = client * B * (CH // GW) + samples[:, None] * (CH // GW) + groups[None, :]
     r = tl.load(rstd + at_group, mask=(samples < B)[:, None] & (groups < CH // GW)[None, :], other=0.0)
-    tl.store(dy + at, (g - mean - normed * slope) * spread(r, HW, GW, NG, BM), mask=mask)
+    tl.store(dy + at, (g - mean - normed * along) * spread(r, HW, GW, NG, BM), mask=mask)
 
 
 @triton.jit
 def norm_backward_kernel(
-    d, act, xhat, rstd, p, dz, dy, part, B, p_row, p_off, part_row, part_off,
+    d,  # [C, B, HW, CH]: gradient of the layer's output; the others as in finish_backward
+    act, xhat, rstd, p, p_row, p_off, dz, dy, part, part_row, part_off, B,
     CH: tl.constexpr, HW: tl.constexpr, GW: tl.constexpr, BM: tl.constexpr,
     RELU: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
@@ -78,8 +88,9 @@ def norm_backward_kernel(
     at = client * B * HW * CH + rows[:, None] * CH + cols[None, :]
     value = tl.load(d + at, mask=(rows < B * HW)[:, None], other=0.0).to(tl.float32)
     finish_backward(
-        value, client, tile, rows, cols, B, act, xhat, rstd, p, p_row, p_off, dz, dy, part, part_row, part_off,
-        CH, HW, GW, 1, BM, RELU, KEEP,
+        value, client, tile, rows, cols, act=act, xhat=xhat, rstd=rstd, p=p, p_row=p_row, p_off=p_off, dz=dz, dy=dy,
+        part=part, part_row=part_row, part_off=part_off, B=B,
+        CH=CH, HW=HW, GW=GW, NG=1, BM=BM, RELU=RELU, KEEP=KEEP,
     )  # fmt: skip
 
 
@@ -110,9 +121,18 @@ class Behind:
     def group_width(self) -> int:
         return self.xhat.shape[-1] // self.rstd.shape[-1]
 
+    def arguments(self, unread: Tensor) -> dict[str, Any]:
+        """Return what kernels are given of the layer; ``unread`` stands for pointers that they do not read."""
+        return {
+            "act": unread if self.act is None else self.act, "xhat": self.xhat, "rstd": self.rstd,
+            "p": self.p, "p_row": self.p.stride(0), "p_off": self.p_off,
+            "dz": unread if self.dz is None else self.dz, "dy": self.dy,
+            "part": self.part, "part_row": self.part.stride(0), "part_off": self.part_off, "GW": self.group_width,
+        }  # fmt: skip
+
 
 def norm_backward(d: Tensor, layer: Behind, rows: int, warps: int = 4) -> None:
-    """Takes the gradient ``d [C, B, H, W, Ch]`` of a layer's output back to its convolution's output.
+    """Take the gradient ``d [C, B, H, W, Ch]`` of a layer's output back to its convolution's output.
 
     ``rows`` pixels make a program's tile: a power of two and a multiple of ``H * W``.
     """
@@ -120,16 +140,19 @@ def norm_backward(d: Tensor, layer: Behind, rows: int, warps: int = 4) -> None:
     width = layer.group_width
     launch(
         norm_backward_kernel, (-(-batch * side * side // rows) * (channels // width), clients),
-        d, d if layer.act is None else layer.act, layer.xhat, layer.rstd, layer.p,
-        d if layer.dz is None else layer.dz, layer.dy, layer.part,
-        batch, layer.p.stride(0), layer.p_off, layer.part.stride(0), layer.part_off,
-        CH=channels, HW=side * side, GW=width, BM=rows, RELU=layer.act is not None, KEEP=layer.dz is not None,
+        d=d, **layer.arguments(unread=d), B=batch,
+        CH=channels, HW=side * side, BM=rows, RELU=layer.act is not None, KEEP=layer.dz is not None,
         num_warps=warps,
     )  # fmt: skip
 
 
 @triton.jit
-def sum_parts_kernel(part, table, grad, part_row, grad_row, BT: tl.constexpr, BC: tl.constexpr):
+def sum_parts_kernel(
+    part, part_row,  # [C, part_row] float32
+    table,  # [n, 4] int32: where tiles begin in part, how many, how far apart, and where the sum goes
+    grad, grad_row,  # [C, grad_row]
+    BT: tl.constexpr, BC: tl.constexpr,  # tiles added at once; channels of an entry
+):  # fmt: skip
     client = tl.program_id(1).to(tl.int64)
     entry = table + tl.program_id(0) * 4
     source, tiles, step, target = tl.load(entry), tl.load(entry + 1), tl.load(entry + 2), tl.load(entry + 3)
@@ -143,12 +166,13 @@ def sum_parts_kernel(part, table, grad, part_row, grad_row, BT: tl.constexpr, BC
 
 
 def sum_parts(part: Tensor, table: Tensor, grad: Tensor, columns: int = 64) -> None:
-    """Adds up all layers' tiles of gamma's and beta's gradients, in a fixed order, into ``grad [C, *]``.
+    """Add up all layers' tiles of gamma's and beta's gradients, in a fixed order, into ``grad [C, *]``.
 
     ``table [n, 4]`` (int32) names, for each run of ``columns`` channels, where its tiles begin in ``part``, how many
     they are, how far apart, and where the sum goes in ``grad``.
     """
     launch(
         sum_parts_kernel, (table.shape[0], grad.shape[0]),
-        part, table, grad, part.stride(0), grad.stride(0), BT=16, BC=columns, num_warps=4,
+        part=part, part_row=part.stride(0), table=table, grad=grad, grad_row=grad.stride(0),
+        BT=16, BC=columns, num_warps=4,
     )  # fmt: skip

@@ -23,11 +23,13 @@ NOT_TAKEN = 9  # the pooling window's largest number was not positive: no gradie
 
 @triton.jit
 def patch(
-    x, rows, live, k,
+    x,  # [B, HI, HI, CS], of one client
+    rows, live,  # [BM]: output pixels of all samples, and which of them there are
+    k,  # [BK]: reduction indices
     CS: tl.constexpr, TAPS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
     HI: tl.constexpr, HO: tl.constexpr,
 ):  # fmt: skip
-    """The numbers ``[rows, k]`` that reduction indices ``k = (tap_h, tap_v, channel)`` meet at output pixels."""
+    """Load the numbers ``[rows, k]`` that reduction indices ``k = (tap_h, tap_v, channel)`` meet at output pixels."""
     h = ((rows % (HO * HO)) // HO * STRIDE - PAD)[:, None] + (k // (TAPS * CS))[None, :]
     v = (rows % HO * STRIDE - PAD)[:, None] + (k // CS % TAPS)[None, :]
     seen = live[:, None] & (k < TAPS * TAPS * CS)[None, :] & (h >= 0) & (h < HI) & (v >= 0) & (v < HI)
@@ -37,7 +39,10 @@ def patch(
 
 @triton.jit
 def stem_forward_kernel(
-    x, w, xhat, rstd, B, w_row, w_off, eps,
+    x,  # [C, B, HI, HI, CS]
+    w, w_row, w_off,  # [C, w_row]: the kernel [TAPS, TAPS, CIN, COUT] begins at w_off
+    xhat, rstd,  # [C, B, HO, HO, COUT]; [C, B, COUT / GW] float32
+    B, eps,
     CIN: tl.constexpr, CS: tl.constexpr, COUT: tl.constexpr,
     TAPS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
     HI: tl.constexpr, HO: tl.constexpr, GW: tl.constexpr,
@@ -52,13 +57,14 @@ def stem_forward_kernel(
     acc = tl.zeros((BM, BN), tl.float32)
     for first in range(0, TAPS * TAPS * CS, BK):
         k = first + tl.arange(0, BK)
-        a = patch(x, rows, rows < B * HO * HO, k, CS, TAPS, STRIDE, PAD, HI, HO)
+        a = patch(x, rows, rows < B * HO * HO, k, CS=CS, TAPS=TAPS, STRIDE=STRIDE, PAD=PAD, HI=HI, HO=HO)
         real = (k < TAPS * TAPS * CS) & (k % CS < CIN)
         b = tl.load(w + (k // CS * CIN + k % CS)[:, None] * COUT + cols[None, :], mask=real[:, None], other=0.0)
         acc = tl.dot(a, b, acc, input_precision=PRECISION)
     finish_forward(
-        acc, client, tile, rows, cols, B, x, w, 0, 0, xhat, xhat, rstd, eps,
-        COUT, HO * HO, GW, BN // GW, BM, False, False, False, True,
+        acc, client, tile, rows, cols,
+        residual=x, p=w, p_row=0, p_off=0, out=xhat, xhat=xhat, rstd=rstd, B=B, eps=eps,
+        CH=COUT, HW=HO * HO, GW=GW, NG=BN // GW, BM=BM, OUT=False, RELU=False, RESIDUAL=False, SAVE=True,
     )  # fmt: skip
 
 
@@ -72,7 +78,7 @@ def stem_forward(
     tile.fits("stem's forward product", conv.outside, tile.inner, group=width, pixels=conv.side_out**2)
     launch(
         stem_forward_kernel, (-(-batch * conv.side_out**2 // tile.rows) * (conv.outside // tile.cols), clients),
-        x, w, xhat, rstd, batch, w.stride(0), w_off, eps,
+        x=x, w=w, w_row=w.stride(0), w_off=w_off, xhat=xhat, rstd=rstd, B=batch, eps=eps,
         CIN=conv.inside, CS=x.shape[-1], COUT=conv.outside, TAPS=conv.taps, STRIDE=conv.stride, PAD=conv.pad,
         HI=conv.side_in, HO=conv.side_out, GW=width,
         BM=tile.rows, BN=tile.cols, BK=tile.inner, PRECISION=precision, num_warps=tile.warps, num_stages=tile.stages,
@@ -82,7 +88,10 @@ def stem_forward(
 
 @triton.jit
 def pool_kernel(
-    xhat, p, out, taken, B, p_row, p_off,
+    xhat,  # [C, B, HI, HI, CH]
+    p, p_row, p_off,  # [C, p_row] float32: gamma, then beta, CH numbers each, from p_off on
+    out, taken,  # [C, B, HO, HO, CH]; the same in uint8: the tap that won, or NONE
+    B,
     CH: tl.constexpr, HI: tl.constexpr, HO: tl.constexpr, BM: tl.constexpr, NONE: tl.constexpr,
 ):  # fmt: skip
     client = tl.program_id(1).to(tl.int64)
@@ -111,14 +120,17 @@ def pool(xhat: Tensor, p: Tensor, p_off: int, out: Tensor, taken: Tensor, rows: 
     """``out = maxpool(relu(gamma * xhat + beta))``, 3x3 with stride 2; ``taken`` (uint8) keeps the winning taps."""
     clients, batch, side, _, channels = xhat.shape
     launch(
-        pool_kernel, (-(-batch * out.shape[2] ** 2 // rows), clients), xhat, p, out, taken, batch, p.stride(0), p_off,
+        pool_kernel, (-(-batch * out.shape[2] ** 2 // rows), clients),
+        xhat=xhat, p=p, p_row=p.stride(0), p_off=p_off, out=out, taken=taken, B=batch,
         CH=channels, HI=side, HO=out.shape[2], BM=rows, NONE=NOT_TAKEN, num_warps=4,
     )  # fmt: skip
 
 
 @triton.jit
 def pool_backward_kernel(
-    d, taken, xhat, rstd, p, dy, part, B, p_row, p_off, part_row, part_off,
+    d, taken,  # [C, B, HO, HO, CH]: gradient of the pooled map; the taps that won, uint8
+    xhat, rstd, p, p_row, p_off, dy, part, part_row, part_off,  # as in finish_backward
+    B,
     CH: tl.constexpr, HI: tl.constexpr, HO: tl.constexpr, GW: tl.constexpr, BM: tl.constexpr,
 ):  # fmt: skip
     client = tl.program_id(1).to(tl.int64)
@@ -144,26 +156,31 @@ def pool_backward_kernel(
         won = tl.load(taken + at, mask=mask, other=255).to(tl.int32) == tap[:, None]
         acc += tl.where(won, tl.load(d + at, mask=mask, other=0.0).to(tl.float32), 0.0)
     finish_backward(
-        acc, client, tile, rows, cols, B, xhat, xhat, rstd, p, p_row, p_off, dy, dy, part, part_row, part_off,
-        CH, HI * HI, GW, 1, BM, False, False,
+        acc, client, tile, rows, cols, act=xhat, xhat=xhat, rstd=rstd, p=p, p_row=p_row, p_off=p_off, dz=dy, dy=dy,
+        part=part, part_row=part_row, part_off=part_off, B=B,
+        CH=CH, HW=HI * HI, GW=GW, NG=1, BM=BM, RELU=False, KEEP=False,
     )  # fmt: skip
 
 
 def pool_backward(d: Tensor, taken: Tensor, layer: Behind, rows: int, warps: int = 8) -> None:
-    """Takes the pooled map's gradient ``d`` back through pooling, ReLU and GroupNorm to the stem's convolution."""
+    """Take the pooled map's gradient ``d`` back through pooling, ReLU and GroupNorm to the stem's convolution."""
     clients, batch, side, _, channels = layer.xhat.shape
     width = layer.group_width
     launch(
         pool_backward_kernel, (-(-batch * side * side // rows) * (channels // width), clients),
-        d, taken, layer.xhat, layer.rstd, layer.p, layer.dy, layer.part,
-        batch, layer.p.stride(0), layer.p_off, layer.part.stride(0), layer.part_off,
+        d=d, taken=taken, xhat=layer.xhat, rstd=layer.rstd, dy=layer.dy, B=batch,
+        p=layer.p, p_row=layer.p.stride(0), p_off=layer.p_off,
+        part=layer.part, part_row=layer.part.stride(0), part_off=layer.part_off,
         CH=channels, HI=side, HO=d.shape[2], GW=width, BM=rows, num_warps=warps, maxnreg=REGISTERS,
     )  # fmt: skip
 
 
 @triton.jit
 def stem_weight_kernel(
-    x, dy, out, B, splits, out_row, out_split, out_off,
+    x,  # [C, B, HI, HI, CS]
+    dy,  # [C, B, HO, HO, COUT]
+    out, out_row, out_split, out_off,  # [splits, C, *]: client c's part s of [TAPS, TAPS, CIN, COUT] begins at out_off
+    B, splits,
     CIN: tl.constexpr, CS: tl.constexpr, COUT: tl.constexpr,
     TAPS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
     HI: tl.constexpr, HO: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
@@ -180,7 +197,7 @@ def stem_weight_kernel(
     for block in range(blocks):
         rows = (split * blocks + block) * BK + tl.arange(0, BK)
         a = tl.load(dy + rows[:, None] * COUT + cols[None, :], mask=(rows < total)[:, None], other=0.0)
-        b = patch(x, rows, rows < total, k, CS, TAPS, STRIDE, PAD, HI, HO)
+        b = patch(x, rows, rows < total, k, CS=CS, TAPS=TAPS, STRIDE=STRIDE, PAD=PAD, HI=HI, HO=HO)
         acc = tl.dot(tl.trans(a), b, acc, input_precision=PRECISION)
     out += client * out_row + split.to(tl.int64) * out_split + out_off
     real = (k < TAPS * TAPS * CS) & (k % CS < CIN)
@@ -190,12 +207,13 @@ def stem_weight_kernel(
 def stem_weight(
     conv: Conv, x: Tensor, dy: Tensor, out: Tensor, offset: int, tile: Tile, *, precision: str = "ieee"
 ) -> None:
-    """The gradient of the stem's weights; part ``s`` of the reduction goes to ``out[s, c, offset:]``."""
+    """Compute the gradient of the stem's weights; part ``s`` of the reduction goes to ``out[s, c, offset:]``."""
     clients, batch = x.shape[:2]
     tiles = -(-(conv.taps**2) * x.shape[-1] // tile.cols)
     launch(
         stem_weight_kernel, (tiles * out.shape[0], clients),
-        x, dy, out, batch, out.shape[0], out.stride(1), out.stride(0), offset,
+        x=x, dy=dy, out=out, out_row=out.stride(1), out_split=out.stride(0), out_off=offset,
+        B=batch, splits=out.shape[0],
         CIN=conv.inside, CS=x.shape[-1], COUT=conv.outside, TAPS=conv.taps, STRIDE=conv.stride, PAD=conv.pad,
         HI=conv.side_in, HO=conv.side_out, BN=tile.cols, BK=tile.inner, PRECISION=precision,
         num_warps=tile.warps, num_stages=tile.stages,
