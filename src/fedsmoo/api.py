@@ -11,13 +11,12 @@ import torch
 from torch import nn
 
 from fedsmoo.core import Algorithm, FedsmooError
-from fedsmoo.data.check import from_arrays
+from fedsmoo.data.check import check, checked, from_arrays
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.partition import Partition
-from fedsmoo.data.sources import load
-from fedsmoo.data.splitfile import checked
+from fedsmoo.data.sources import load, refuse_untrained_classes
 from fedsmoo.engines.task import SampleLoss, cross_entropy
-from fedsmoo.experiment.config import DIVISION, Config
+from fedsmoo.experiment.config import DIVISION, Config, brief
 from fedsmoo.experiment.loop import Callback, Result
 from fedsmoo.experiment.resolve import assemble, refuse_idle, refuse_other_count, settled
 from fedsmoo.models import FlatModel, wrap
@@ -67,6 +66,9 @@ def simulate(
         raise FedsmooError(f"model is {model!r}, but must be an nn.Module or a model's name: write {hint}")
     if callback is not None and not callable(callback):
         raise FedsmooError(f"callback is {callback!r}, but must be a function of a round's record")
+    if not callable(loss):
+        raise FedsmooError(f"loss is {loss!r}, but must be a function of outputs and labels: one loss per sample")
+    refuse_misplaced(settings, model, algorithm, partition, client_indices)
     dtype = str(dtype).removeprefix("torch.")
     settings |= {n: v for n, v in (("clients", clients), ("partition", partition)) if v is not None}
     refuse_two_divisions(settings, client_indices)
@@ -90,10 +92,33 @@ def as_dataset(data: str | Dataset | Sequence[Any], config: Config) -> Dataset:
     if isinstance(data, str):
         return load(data, config.data, config.seed)
     if isinstance(data, Dataset):
-        return data
+        return check(data)
+    if not isinstance(data, list | tuple):
+        raise FedsmooError(
+            f"data is {brief(data)}, but must be a data set's name, a Dataset, or (x_train, y_train, x_test, y_test)"
+        )
     if len(data) != 4:
         raise FedsmooError(f"data has {len(data)} parts, but must be (x_train, y_train, x_test, y_test)")
-    return from_arrays(*data)
+    own = from_arrays(*data)
+    refuse_untrained_classes(own)
+    return own
+
+
+def refuse_misplaced(settings: Mapping[str, Any], model: Any, algorithm: Any, partition: Any, clients: Any) -> None:
+    """Refuse settings that an argument takes the place of, which would change nothing, and divisions that are none."""
+    objects = [name for name, value in (("model", model), ("algorithm", algorithm)) if not isinstance(value, str)]
+    for name, argument in {"dataset": "data", **{f"{name}_options": name for name in objects}}.items():
+        if settings.get(name):
+            raise FedsmooError(f"{name} is {brief(settings[name])}, but {argument} says it all: leave {name} out")
+    if partition is not None and not isinstance(partition, str | Partition):
+        hint = f"{partition.__name__}()" if isinstance(partition, type) else "'dirichlet-0.1' or Dirichlet(0.1)"
+        raise FedsmooError(f"partition is {brief(partition)}, but must be a rule or its name: write {hint}")
+    if getattr(partition, "refill", False) and not getattr(partition, "replacement", True):
+        raise FedsmooError(f"partition={partition!r}: refill is of a division with replacement: leave it out")
+    if clients is not None and not isinstance(clients, list | tuple | np.ndarray):
+        raise FedsmooError(
+            f"client_indices is {brief(clients)}, but must be a list with each client's samples, [[0, 1], [2, 3]]"
+        )
 
 
 def divided(config: Config, data: Dataset, given: Mapping[str, Any], elsewhere: bool) -> Config:
@@ -104,7 +129,7 @@ def divided(config: Config, data: Dataset, given: Mapping[str, Any], elsewhere: 
     names = set(given)
     if not elsewhere and config.split is None and data.natural is not None and "partition" not in names:
         config, names = config.replace(partition="natural"), names | {"partition"}
-    if not elsewhere and config.partition == "natural" and "clients" in names:
+    if not elsewhere and config.partition == "natural" and data.natural is not None and "clients" in names:
         refuse_other_count(config, data)
     config = settled(config, names - {"clients"} if config.partition == "natural" else names)
     refuse_idle(config, names)
@@ -136,7 +161,7 @@ def given_clients(
 ) -> list[np.ndarray] | None:
     """Each client's samples as a caller gives them, or as a rule of theirs does; ``None`` where the config says it."""
     if client_indices is not None:
-        return checked([np.asarray(i) for i in client_indices], len(data.x_train), "client_indices")
+        return checked(client_indices, len(data.x_train), "client_indices")
     if partition is None or isinstance(partition, str):
         return None
-    return partition.split(data.y_train.numpy(), data.classes, config.clients, config.seed)
+    return partition.split(data.y_train.cpu().numpy(), data.classes, config.clients, config.seed)

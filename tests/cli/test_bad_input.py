@@ -56,7 +56,7 @@ REFUSED = [
     (["--set", "perturbation=papr"], "did you mean 'paper'"),
     (["--model", "mlp", "--set", "hidden=wide"], "hidden is 'wide', but must be a whole number"),
     (["--model", "mlp", "--set", "hidden=1.5"], "hidden is '1.5', but must be a whole number"),
-    (["--model", "mlp", "--set", "hidden=-2"], "the model mlp cannot be built"),
+    (["--model", "mlp", "--set", "hidden=-2"], "hidden of the model mlp is -2, but must be a whole number above 0"),
     (["--model", "lenet"], "the model lenet cannot be built"),
     (["--cohort", "5"], "a cohort of 5 out of 4 clients"),
     (["--clients", "0"], "clients is 0, but must be above 0"),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from fedsmoo import simulate
 from fedsmoo.core import FedsmooError
+from fedsmoo.data.check import from_arrays
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.engines.oracles import hand_oracle, single_oracle, vmap_oracle
 from fedsmoo.engines.task import Batch, Task
@@ -221,6 +225,24 @@ def test_an_image_model_says_that_it_takes_images() -> None:
         build("cnn_gn", floats((5,)), 0)
 
 
+SIZES = [(name, option) for name in MODELS for option in model_options(name)]
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 2.5, 2.0, "64", True, None, math.nan], ids=str)
+@pytest.mark.parametrize(("name", "option"), SIZES)
+def test_sizes_of_a_model_are_whole_numbers_above_0(name: str, option: str, wrong: Any) -> None:
+    """A hidden layer of no units trained before, to what the last bias alone can say."""
+    data = floats((1, 8, 8))
+    with pytest.raises(FedsmooError, match=f"^{option} of the model {name} is .*, but must be a whole number above 0$"):
+        build(name, data, 0, **{option: wrong})
+
+
+def test_groups_have_to_divide_the_channels() -> None:
+    for name, options in (("cnn_gn", {"groups": 3}), ("cnn_gn", {"width": 5}), ("resnet18_gn", {"groups": 3})):
+        with pytest.raises(FedsmooError, match=f"the model {name} cannot be built with .*divisible"):
+            build(name, floats((1, 8, 8)), 0, **options)
+
+
 @pytest.mark.parametrize(
     ("name", "shape", "options"),
     [
@@ -242,8 +264,9 @@ def test_a_model_that_cannot_be_built_says_so_in_one_line(name: str, shape: tupl
 def test_labels_beyond_the_outputs_are_refused_in_one_line() -> None:
     x, y = torch.randn(12, 6, generator=generator()), torch.arange(12) % 3
     for labels in ((y, y + 4), (y + 4, y)):
+        data = from_arrays(x, labels[0], x, labels[1])
         with pytest.raises(FedsmooError, match=r"^the model has 3 outputs, but the labels .* go up to 6: it needs 7"):
-            simulate(nn.Linear(6, 3), (x, labels[0], x, labels[1]), clients=2, partition="iid", rounds=1)
+            simulate(nn.Linear(6, 3), data, clients=2, partition="iid", rounds=1)
 
 
 def test_a_class_instead_of_a_module_gets_a_hint() -> None:

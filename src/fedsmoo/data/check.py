@@ -13,9 +13,16 @@ from torch import Tensor
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.data.dataset import Dataset
 
+PARTS = ("x_train", "y_train", "x_test", "y_test")
+MANY = 100_000  # classes that few samples may have: the words of a language, not somebody's telephone numbers
+
 
 def check(dataset: Dataset) -> Dataset:
     """The data set itself if nothing is wrong with it; otherwise an error that says what and where."""
+    for name in PARTS:
+        if not isinstance(getattr(dataset, name), Tensor):
+            kind = type(getattr(dataset, name)).__name__
+            raise FedsmooError(f"data set {dataset.name}: {name} is a {kind}, but must be a tensor: use from_arrays")
     if dataset.classes < 1:
         raise FedsmooError(f"data set {dataset.name}: {dataset.classes} classes, but at least 1 is needed")
     for part in ("train", "test"):
@@ -25,11 +32,21 @@ def check(dataset: Dataset) -> Dataset:
             f"data set {dataset.name}: training samples have shape {list(dataset.x_train.shape[1:])}, test samples "
             f"{list(dataset.x_test.shape[1:])}; both must be alike"
         )
+    if kind_of(dataset.x_train) != kind_of(dataset.x_test):
+        raise FedsmooError(
+            f"data set {dataset.name}: training samples are {dataset.x_train.dtype}, test samples "
+            f"{dataset.x_test.dtype}; both must be alike"
+        )
     _check_scale(dataset)
     for i, samples in enumerate(dataset.natural or ()):
         if samples.numel() == 0 or samples.min() < 0 or samples.max() >= len(dataset.x_train):
             raise FedsmooError(f"data set {dataset.name}: natural client {i} is empty or points outside the data")
     return dataset
+
+
+def kind_of(x: Tensor) -> str:
+    """What samples are taken for: images, numbers or text."""
+    return "images" if x.dtype == torch.uint8 else "numbers" if x.is_floating_point() else "text"
 
 
 def _check_part(dataset: Dataset, part: str, x: Tensor, y: Tensor) -> None:
@@ -47,7 +64,13 @@ def _check_part(dataset: Dataset, part: str, x: Tensor, y: Tensor) -> None:
                 f"{first}; remove or repair them"
             )
     if y.dtype != torch.int64:
-        raise FedsmooError(f"{where}: labels are {y.dtype}, but must be whole numbers (int64)")
+        raise FedsmooError(f"{where}: labels are {y.dtype}, but must be whole numbers (int64): use y.long()")
+    places = y.dim() == 2 and y.shape[1] > 1 and x.dim() == (3 if x.is_floating_point() else 2)
+    if y.dim() != 1 and not (places and y.shape[1] == x.shape[1]):  # a label for each place of a sequence
+        raise FedsmooError(
+            f"{where}: labels have shape {list(y.shape)}, but each sample needs one class, [{len(x)}] (of one-hot "
+            "labels: y.argmax(1))"
+        )
     if int(y.min()) < 0 or int(y.max()) >= dataset.classes:
         raise FedsmooError(
             f"{where}: labels run from {int(y.min())} to {int(y.max())}, but must lie between 0 and "
@@ -74,15 +97,15 @@ def from_arrays(x_train: Any, y_train: Any, x_test: Any, y_test: Any, name: str 
     """A data set from tensors or arrays.
 
     uint8 images may be ``[N, H, W]``, ``[N, H, W, 1 or 3]`` or ``[N, 1 or 3, H, W]`` and are normalised by their own
-    mean and std; floats and integers (text) are taken as they are. Labels may be of any whole-number type.
+    mean and std; floats and integers (text) are taken as they are. Labels may be of any whole-number type, or bool.
 
     >>> data = from_arrays(np.zeros((4, 2)), [0, 1, 0, 1], np.zeros((2, 2)), [0, 1])
     >>> data.classes, data.x_train.dtype
     (2, torch.float64)
     """
     xs = [_samples(x, f"{name}: x_{part}") for x, part in ((x_train, "train"), (x_test, "test"))]
-    ys = [_labels(y, f"{name}: y_{part}") for y, part in ((y_train, "train"), (y_test, "test"))]
-    classes = 1 + max((int(y.max()) for y in ys if y.numel()), default=0)
+    ys = [labels_of(y, f"{name}: y_{part}") for y, part in ((y_train, "train"), (y_test, "test"))]
+    classes = max(1, count_classes(ys, name))
     dataset = Dataset(name, xs[0], ys[0], xs[1], ys[1], classes)
     if dataset.is_image and len(xs[0]):
         mean, std = channel_statistics(xs[0])
@@ -91,28 +114,55 @@ def from_arrays(x_train: Any, y_train: Any, x_test: Any, y_test: Any, name: str 
 
 
 def _samples(x: Any, what: str) -> Tensor:
-    tensor = _tensor(x, what)
+    tensor = tensor_of(x, what)
     if tensor.dtype == torch.uint8:
         return as_images(tensor, what)
-    if tensor.dtype in (torch.float16, torch.bfloat16):
+    if tensor.dtype in (torch.float16, torch.bfloat16, torch.bool):
         return tensor.float()
     return tensor if tensor.is_floating_point() else tensor.long()
 
 
-def _labels(y: Any, what: str) -> Tensor:
-    tensor = _tensor(y, what)
-    if tensor.is_floating_point() and not bool((tensor == tensor.round()).all()):
-        raise FedsmooError(f"{what}: labels must be whole numbers, but some are not (NaN counts as not)")
+def labels_of(y: Any, what: str) -> Tensor:
+    """Labels of any whole-number type as int64 ``[N]``. Floats are refused, whole or not: they may be no classes."""
+    tensor = tensor_of(y, what)
+    if tensor.is_floating_point() and tensor.numel():
+        raise FedsmooError(
+            f"{what}: labels must be whole numbers, but are {str(tensor.dtype).removeprefix('torch.')}: convert "
+            "classes with y.astype(int) or y.long(); targets of a regression are not supported yet"
+        )
     if tensor.dim() == 2 and tensor.shape[1] == 1:  # the column vectors of other simulators
         tensor = tensor[:, 0]
+    if tensor.dtype == torch.uint64 and tensor.numel() and int(tensor.view(torch.int64).min()) < 0:
+        raise FedsmooError(f"{what}: labels go beyond {2**63 - 1}: number the classes from 0")
     return tensor.long()
 
 
-def _tensor(values: Any, what: str) -> Tensor:
+def count_classes(labels: Sequence[Tensor], name: str) -> int:
+    """Classes from 0 to the largest label; so many that labels must be something else are refused."""
+    most = max((int(y.max()) for y in labels if y.numel()), default=-1)
+    samples = sum(y.numel() for y in labels)
+    if most >= max(MANY, 10 * samples):
+        raise FedsmooError(
+            f"data set {name}: labels go up to {most}, but there are only {samples} of them: number the classes from "
+            "0, as np.unique(y, return_inverse=True)[1] does"
+        )
+    return most + 1
+
+
+def tensor_of(values: Any, what: str) -> Tensor:
+    """An array, a list or a tensor as a tensor of numbers in ordinary memory; anything else is refused."""
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        raise FedsmooError(f"{what}: some values are masked; fill them, or leave those samples out")
+    if isinstance(values, Tensor) and (values.layout != torch.strided or values.is_meta):
+        raise FedsmooError(f"{what}: a sparse tensor, or one without values: give a dense one, x.to_dense()")
     try:
-        tensor = values.detach() if isinstance(values, Tensor) else torch.from_numpy(np.ascontiguousarray(values))
+        if isinstance(values, Tensor):
+            tensor = values.detach()
+        else:
+            tensor = torch.from_numpy(np.require(np.asarray(values), requirements=["C", "W"]))
     except (TypeError, ValueError) as error:
-        raise FedsmooError(f"{what}: cannot be read as an array of numbers ({error})") from None
+        why = str(error).partition(" The only supported")[0]
+        raise FedsmooError(f"{what}: cannot be read as an array of numbers ({why})") from None
     if tensor.dim() == 0:
         raise FedsmooError(f"{what}: a single number, but an array with one row per sample is needed")
     if tensor.is_complex():
@@ -149,13 +199,16 @@ def channel_statistics(x: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]
     return tuple(mean), tuple(std)
 
 
-def checked(indices: Sequence[np.ndarray], samples: int, where: str) -> list[np.ndarray]:
+def checked(indices: Sequence[Any] | np.ndarray, samples: int, where: str) -> list[np.ndarray]:
     """Lists of indices that every client can train on: whole numbers inside the data, none of them empty."""
     if not len(indices):
         raise FedsmooError(f"{where}: no clients")
     out = []
     for i, mine in enumerate(indices):
-        array = np.asarray(mine)
+        try:
+            array = np.asarray(mine.cpu() if isinstance(mine, Tensor) else mine)
+        except (TypeError, ValueError):  # lists of lists of different lengths
+            array = np.array(None)
         if array.size == 0:
             raise FedsmooError(f"{where}: client {i} has no samples")
         if array.ndim != 1 or array.dtype.kind not in "iu":

@@ -11,13 +11,12 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.data.cache import cached, fingerprint, user_cache
 from fedsmoo.data.catalog import SPECS, Spec
-from fedsmoo.data.check import as_images, channel_statistics, check
+from fedsmoo.data.check import as_images, channel_statistics, check, count_classes, labels_of, tensor_of
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.digits import digits
 from fedsmoo.data.download import fetch_dataset
@@ -57,11 +56,11 @@ def load(name: str, path: str | Path | None = None, seed: int = 0) -> Dataset:
         return check(digits() if name == "digits" else _synthetic(name, seed))
     data = check(_to_dataset(name, _find(name, path)))
     if name not in SPECS:
-        _refuse_untrained_classes(data)
+        refuse_untrained_classes(data)
     return data
 
 
-def _refuse_untrained_classes(data: Dataset) -> None:
+def refuse_untrained_classes(data: Dataset) -> None:
     """Refuse data of one's own whose test part has classes that nobody trains on, as class folders are refused."""
     if data.y_train.dim() != 1 or data.y_test.dim() != 1:
         return
@@ -182,16 +181,15 @@ def _cached(name: str, tree: Tree, read: Callable[[Tree], Arrays]) -> Arrays:
 
 def _to_dataset(name: str, arrays: Arrays) -> Dataset:
     spec = SPECS.get(name)
-    parts = {p: torch.from_numpy(np.require(getattr(arrays, p), requirements=["C", "W"])) for p in PARTS}
+    of = {p: f"data set {name}: {p}" for p in PARTS}
+    parts = {p: tensor_of(getattr(arrays, p), of[p]) for p in PARTS}
     for p in ("x_train", "x_test"):
         if parts[p].dtype == torch.uint8 and len(parts[p]):
-            parts[p] = as_images(parts[p], f"data set {name}: {p}")
+            parts[p] = as_images(parts[p], of[p])
     for p in ("y_train", "y_test"):
-        if parts[p].is_floating_point():
-            raise FedsmooError(f"data set {name}: {p} holds fractions, but labels must be whole numbers")
-        parts[p] = parts[p].long()
+        parts[p] = labels_of(parts[p], of[p])
     names = arrays.class_names or (spec.class_names if spec else None)
-    most = max((int(parts[p].max()) + 1 for p in ("y_train", "y_test") if parts[p].numel()), default=0)
+    most = count_classes([parts["y_train"], parts["y_test"]], name)
     classes = spec.classes if spec else max(most, len(names or ()))
     mean = std = None
     if parts["x_train"].dtype == torch.uint8 and len(parts["x_train"]):

@@ -39,6 +39,7 @@ from fedsmoo.data.partition import to_rule
 from fedsmoo.experiment.config import FIELDS, Config, checked, named_tables
 from fedsmoo.experiment.identity import identity
 from fedsmoo.experiment.resolve import algorithm_class, make_algorithm, make_partition, settled
+from fedsmoo.models import MODELS, refuse_options
 
 WORDS = ("title", "kind", "base", "select", "methods", "columns", "hyper", "note")  # what is not a setting
 
@@ -154,7 +155,10 @@ def grid(settings: dict[str, Any], hyper: dict[str, Any], options: dict[str, Any
         mine = {k: v for k, v in hyper.items() if k in known}
         for values in product({**mine, **plain.pop("algorithm_options", {}), **options}):
             make_algorithm(spec, values)  # a wrong option is said now, not when its turn comes
-            yield settled(Config(**plain, algorithm_options=values), plain)
+            config = settled(Config(**plain, algorithm_options=values), plain)
+            if config.model in MODELS:
+                refuse_options(config.model, config.model_options)
+            yield config
 
 
 def product(values: dict[str, Any]) -> Iterator[dict[str, Any]]:

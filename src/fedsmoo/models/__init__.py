@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -65,6 +66,18 @@ def model_options(name: str) -> dict[str, Any]:
     return {n: p.default for n, p in list(inspect.signature(MODELS[name][1]).parameters.items())[1:]}
 
 
+def refuse_options(name: str, options: Mapping[str, Any]) -> None:
+    """Refuse options that a model does not have, or that are no sizes: all of them are whole numbers above 0."""
+    known = model_options(name)
+    if options and not known:
+        raise FedsmooError(f"the model {name} has no options: leave out {', '.join(options)}")
+    for option, value in options.items():
+        if option not in known:
+            raise unknown(f"option of the model {name}", option, known)
+        if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
+            raise FedsmooError(f"{option} of the model {name} is {value!r}, but must be a whole number above 0")
+
+
 def make_module(factory: Callable[[], nn.Module], seed: int) -> nn.Module:
     """A module initialised from its own stream; the global generator is left as it was."""
     with torch.random.fork_rng(devices=[]):
@@ -74,12 +87,7 @@ def make_module(factory: Callable[[], nn.Module], seed: int) -> nn.Module:
 
 def build(name: str, data: Dataset, seed: int, live: bool = True, **options: Any) -> FlatModel:
     """A model by name, sized for a data set and initialised from the seed."""
-    known = model_options(name)
-    if options and not known:
-        raise FedsmooError(f"the model {name} has no options: leave out {', '.join(options)}")
-    for option in options:
-        if option not in known:
-            raise unknown(f"option of the model {name}", option, known)
+    refuse_options(name, options)
     try:
         module = make_module(lambda: MODELS[name][1](data, **options), seed)
     except (TypeError, ValueError, ArithmeticError, RuntimeError) as e:  # PyTorch's own words for an impossible layer
@@ -95,4 +103,4 @@ def wrap(module: nn.Module, data: Dataset, live: bool = True) -> FlatModel:
     return FlatModel(module)
 
 
-__all__ = ["MODELS", "FlatModel", "build", "make_module", "model_options", "wrap"]
+__all__ = ["MODELS", "FlatModel", "build", "make_module", "model_options", "refuse_options", "wrap"]
