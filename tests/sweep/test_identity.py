@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -147,8 +149,25 @@ def test_an_edited_file_is_another_run(
     assert seen[0] == seen[2] != seen[1]
 
 
-def test_a_file_is_read_again_only_when_it_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reads = []
+class Clock:
+    """The time as a module sees it; every look at it may take a while, as on a busy machine."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, step: float) -> None:
+        self.now, self.step = 1e9, step
+        monkeypatch.setattr(
+            contents, "time", SimpleNamespace(monotonic=self.look, time_ns=lambda: int(self.look() * 1e9))
+        )
+
+    def look(self) -> float:
+        self.now += self.step
+        return self.now
+
+
+@pytest.mark.parametrize("step", [0.0, 10.0])
+def test_a_file_is_read_again_only_when_it_changed(
+    step: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads, clock = [], Clock(monkeypatch, step)
     monkeypatch.setattr(contents, "file_hash", lambda p: reads.append(p) or f"{len(reads):064d}")
     path = tmp_path / "a.npz"
     for year in (1, 2):
@@ -156,5 +175,28 @@ def test_a_file_is_read_again_only_when_it_changed(tmp_path: Path, monkeypatch: 
         os.utime(path, (year * 3e7, year * 3e7))
         assert len({contents.content_hash(path) for _ in range(3)}) == 1
     assert len(reads) == 2
-    path.touch()  # changed just now: its clock may not tell the next change
+    clock.step = 0.0
+    os.utime(path, (clock.now, clock.now))  # changed just now: its clock may not tell the next change
     assert len({contents.content_hash(path) for _ in range(3)}) == 3
+
+
+def test_a_change_while_a_file_is_read_is_seen_however_long_that_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, path, read = Clock(monkeypatch, 0.0), tmp_path / "a.npz", contents.file_hash
+
+    def write(content: bytes) -> None:
+        path.write_bytes(content)
+        os.utime(path, (1e9, 1e9))  # within one tick of the file system's clock
+
+    def slow(place: Path) -> str:
+        value = read(place)
+        write(b"new")
+        clock.now += 60
+        return value
+
+    write(b"old")
+    monkeypatch.setattr(contents, "file_hash", slow)
+    contents.content_hash(path)
+    monkeypatch.setattr(contents, "file_hash", read)
+    assert contents.content_hash(path) == hashlib.sha256(b"new").hexdigest()

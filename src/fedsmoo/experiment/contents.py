@@ -17,7 +17,9 @@ from fedsmoo.experiment.config import Config
 
 DIGITS = 16
 SETTLED = 100_000_000  # nanoseconds: a file that changed just now may change again within one tick of its clock
-SLOW, REST = 0.05, 20  # a look at a folder that took longer than this many seconds is good for so many times as long
+# A look at a folder of many files that took longer than this many seconds is good for so many times as long. Few files
+# are looked at every time: how busy the machine is must not decide whether a change is seen.
+MANY, SLOW, REST = 1000, 0.05, 20
 
 
 def contents(config: Config) -> dict[str, str]:
@@ -72,19 +74,19 @@ def content_hash(place: Path) -> str | None:
 
     It is taken again only when a size or a time of change is another.
     """
-    place, began = place.absolute(), time.monotonic()
+    place, began, today = place.absolute(), time.monotonic(), time.time_ns()
     known = _known.get(place)
     if known is not None and began < known.until:
         return known.value
     with suppress(OSError, FedsmooError):
         tree = folder_tree(place) if place.is_dir() else file_tree(place)
         stamp, looked = fingerprint(tree), time.monotonic()
-        rest = REST * (looked - began) if looked - began > SLOW else 0.0
+        rest = REST * (looked - began) if len(tree.sizes) > MANY and looked - began > SLOW else 0.0
         if known is not None and known.stamp == stamp:
             value = known.value
         else:
             value = folder_hash(place, list(tree.sizes)) if place.is_dir() else file_hash(place)
-        if abs(time.time_ns() - max(tree.times.values(), default=0)) > SETTLED:
+        if abs(today - max(tree.times.values(), default=0)) > SETTLED:  # when we looked, however long reading took
             _known[place] = Known(stamp, value, time.monotonic() + rest)
         return value
     return None
