@@ -1,7 +1,9 @@
 """Runs killed by SIGKILL and resumed, in forked children; prints one line of JSON per method.
 
-``python driver.py ENGINE FOLDER SEED METHODS``. Half of the kills come at a random moment by the clock, the others at a
-random event: before or after a round, in the middle of writing a file, before or after a flush, a rename, a removal.
+``python driver.py ENGINE FOLDER SEED METHODS``. Half of the kills come exactly at a random event: before or after a
+round, in the middle of writing a file, before or after a flush, a rename, a removal. The others come from outside, at
+any moment after such an event: the child says that it is there and goes on, but no further than some events more, so
+that all kills come before the last round however busy the machine is.
 """
 
 from __future__ import annotations
@@ -22,14 +24,15 @@ from fedsmoo.data.sources import load
 from fedsmoo.experiment import checkpoint, conduct, resolve
 from fedsmoo.experiment.config import Config
 from fedsmoo.experiment.loop import Simulation
-from fedsmoo.experiment.runfolder import METRICS, MODEL, SUMMARY
+from fedsmoo.experiment.runfolder import METRICS, MODEL
 
 KILLS, ROUNDS = 20, 45
+LEASH = 20  # events: about one round with its checkpoint
 TIMES = ("seconds_train", "seconds_eval")
 
 
 class Countdown:
-    """Kills this process at the n-th event, and says before which one."""
+    """Does something at the n-th event: kills this process, and says before which one."""
 
     def __init__(self, left: int, log: Path) -> None:
         self.left, self.log = left, log
@@ -37,9 +40,12 @@ class Countdown:
     def __call__(self, name: str) -> None:
         self.left -= 1
         if self.left == 0:
-            with self.log.open("a") as f:
-                f.write(name + "\n")
-            os.kill(os.getpid(), signal.SIGKILL)
+            self.act(name)
+
+    def act(self, name: str) -> None:
+        with self.log.open("a") as f:
+            f.write(name + "\n")
+        os.kill(os.getpid(), signal.SIGKILL)
 
     def around(self, owner: object, attribute: str) -> None:
         inner = getattr(owner, attribute)
@@ -52,6 +58,26 @@ class Countdown:
             return result
 
         setattr(owner, attribute, wrapped)
+
+
+class Notice(Countdown):
+    """Tells the parent at the n-th event, which kills us when it comes to it; waits for that ``LEASH`` events later."""
+
+    def __init__(self, left: int) -> None:
+        self.left, self.told = left, False
+        self.hears, self.says = os.pipe()
+
+    def act(self, name: str) -> None:
+        if self.told:
+            signal.pause()
+        os.write(self.says, b"!")
+        self.left, self.told = LEASH, True
+
+    def heard(self) -> bool:
+        """Wait in the parent; false if the child ended before."""
+        os.close(self.says)
+        with os.fdopen(self.hears, "rb") as f:
+            return f.read(1) != b""
 
 
 def torn_save_file(events: Countdown):
@@ -68,8 +94,8 @@ def torn_save_file(events: Countdown):
     return save_file
 
 
-def in_child(work, seconds: float | None = None) -> bool:
-    """Do some work in a forked child, killed after some seconds; whether it came to its end."""
+def in_child(work, notice: Notice | None = None, delay: float = 0.0) -> bool:
+    """Do some work in a forked child, killed some seconds after its notice; whether it came to its end."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -78,8 +104,8 @@ def in_child(work, seconds: float | None = None) -> bool:
         except BaseException as e:
             sys.stderr.write(f"{type(e).__name__}: {e}\n")
             os._exit(3)
-    if seconds is not None:
-        time.sleep(seconds)
+    if notice is not None and notice.heard():
+        time.sleep(delay)
         os.kill(pid, signal.SIGKILL)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if code not in (0, -signal.SIGKILL):
@@ -137,21 +163,20 @@ def main(engine: str, root: Path, seed: int, methods: list[str]) -> None:
         )  # fmt: skip
         whole, killed, log = root / f"{method}-whole", root / f"{method}-killed", root / f"{method}.log"
         log.touch()
-        began, kills = time.perf_counter(), 0
         in_child(lambda: go_on(whole, config, every=5))  # noqa: B023 (used at once)
-        longest = 0.03 + (time.perf_counter() - began) / KILLS  # so that the last kill comes before the last round
-        while kills < KILLS and not (killed / SUMMARY).is_file():
-            if kills % 2:
-                done = in_child(lambda: go_on(killed, config), float(rng.uniform(0, longest)))  # noqa: B023
+        for kill in range(KILLS):
+            if kill % 2:
+                notice = Notice(int(rng.integers(1, 60)))
+                delay = float(rng.uniform(0, 0.004))  # about as long as a round with its checkpoint
+                done = in_child(lambda: go_on_until(killed, config, notice), notice, delay)  # noqa: B023
             else:
                 events = Countdown(int(rng.integers(1, 40)), log)
                 done = in_child(lambda: go_on_until(killed, config, events))  # noqa: B023
-            kills += not done
-        if not (killed / SUMMARY).is_file():
-            in_child(lambda: go_on(killed, config))  # noqa: B023
+            assert not done, "a run came to its end before its last kill"
+        assert in_child(lambda: go_on(killed, config))  # noqa: B023
         moments = log.read_text().splitlines()
         print(
-            json.dumps({"method": method, "kills": kills, "moments": moments, "equal": equal(whole, killed)}),
+            json.dumps({"method": method, "kills": KILLS, "moments": moments, "equal": equal(whole, killed)}),
             flush=True,
         )
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from patience import PATIENCE, ended, read_if_there, wait_for
 
 from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.data.sources import load
@@ -342,29 +343,49 @@ def test_a_run_that_keeps_nothing_leaves_no_checkpoint(tmp_path: Path) -> None:
     assert not (tmp_path / "a" / "checkpoint").exists()
 
 
-def command(*arguments: str) -> subprocess.Popen[str]:
+# ``fedsmoo`` whose second round does not end until it is stopped.
+STALLS = """
+import sys, time
+from fedsmoo.cli import main
+from fedsmoo.experiment.loop import Simulation
+
+advance = Simulation.advance
+
+def stalling(self):
+    if len(self.history) == 1:
+        time.sleep(3600)
+    return advance(self)
+
+Simulation.advance = stalling
+main(sys.argv[1:])
+"""
+
+
+def command(*arguments: str, program: tuple[str, ...] = ("-m", "fedsmoo")) -> subprocess.Popen[str]:
     source = str(Path(__file__).parents[2] / "src")
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": source}
-    return subprocess.Popen([sys.executable, "-m", "fedsmoo", *arguments], env=env, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen([sys.executable, *program, *arguments], env=env, stderr=subprocess.PIPE, text=True)
 
 
-def wait_for_rounds(folder: Path, rounds: int) -> None:
-    end = time.monotonic() + 60
-    while not (folder / METRICS).is_file() or (folder / METRICS).read_bytes().count(b"\n") < rounds:
-        assert time.monotonic() < end
-        time.sleep(0.01)
+def wait_for_rounds(process: subprocess.Popen[str], folder: Path, rounds: int) -> None:
+    def there() -> bool:
+        assert process.poll() is None, process.communicate()[1]
+        return read_if_there(folder / METRICS).count("\n") >= rounds
+
+    wait_for(there, f"{rounds} rounds in {folder}")
 
 
 def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
     folder = tmp_path / "a"
-    process = command("run", "--model", "softmax", "--rounds", "100000", "--local-steps", "1", "--engine", "serial",
+    process = command("run", "--model", "softmax", "--rounds", "1000000", "--local-steps", "1", "--engine", "serial",
                       "--cohort", "2", "--out", str(folder))  # fmt: skip
-    wait_for_rounds(folder, 3)
-    process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=60)
+    with ended(process):
+        wait_for_rounds(process, folder, 3)
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     done = len(read_run(folder)[1])
-    assert f"saved after round {done} of 100000; go on with: fedsmoo resume {folder}" in error
+    assert f"saved after round {done} of 1000000; go on with: fedsmoo resume {folder}" in error
     assert newest(folder / "checkpoint")[0].round == done
     manifest = json.loads((folder / "checkpoint" / f"{done:06d}.json").read_text().rpartition("}")[0] + "}")
     assert manifest["metrics"]["bytes"] == (folder / METRICS).stat().st_size
@@ -372,18 +393,19 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
 
 def test_ctrl_c_twice_stops_at_once_and_the_run_resumes(tmp_path: Path) -> None:
     folder, whole = tmp_path / "a", tmp_path / "b"
-    long = ["--model", "softmax", "--rounds", "3", "--local-steps", "150", "--engine", "serial", "--cohort", "2"]
-    process = command("run", *long, "--out", str(folder), "--save-every", "1")
-    wait_for_rounds(folder, 1)
-    process.send_signal(signal.SIGINT)
-    assert process.stderr is not None
-    while "press Ctrl-C again" not in process.stderr.readline():
-        assert process.poll() is None
-    process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=60)
+    short = ["--model", "softmax", "--rounds", "3", "--local-steps", "2", "--engine", "serial", "--cohort", "2"]
+    process = command("run", *short, "--out", str(folder), "--save-every", "1", program=("-c", STALLS))
+    with ended(process):
+        wait_for_rounds(process, folder, 1)
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        while "press Ctrl-C again" not in (line := process.stderr.readline()):
+            assert line, "it ended"
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert f"stopped at once; go on from the last checkpoint with: fedsmoo resume {folder}" in error
-    assert len(read_run(folder)[1]) < 3
-    assert command("resume", str(folder)).wait(120) == 0
+    assert len(read_run(folder)[1]) == 1
+    assert command("resume", str(folder)).wait(PATIENCE) == 0
     Run.begin(read_config(folder), whole).go()
     assert (folder / MODEL).read_bytes() == (whole / MODEL).read_bytes()

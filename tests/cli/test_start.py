@@ -12,12 +12,13 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE, ended
 
 import fedsmoo
 from fedsmoo import cli
 
 ROOT = Path(__file__).parents[2]
-SLOW = "import sys, time\nsys.stderr.write('importing\\n')\nsys.stderr.flush()\ntime.sleep(60)\n"
+SLOW = "import sys, time\nsys.stderr.write('importing\\n')\nsys.stderr.flush()\ntime.sleep(3600)\n"
 
 
 def starts() -> dict[str, list[str]]:
@@ -40,10 +41,11 @@ def test_ctrl_c_during_the_imports_shows_no_traceback(way: str, package: str, tm
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     process = subprocess.Popen(words, env=env, stderr=subprocess.PIPE, text=True, preexec_fn=heed)
-    assert process.stderr is not None
-    assert process.stderr.readline() == "importing\n"
-    process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=30)
+    with ended(process):
+        assert process.stderr is not None
+        assert process.stderr.readline() == "importing\n"
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=PATIENCE)
     assert error == ""
     assert process.returncode == -signal.SIGINT  # which a shell says as 130, and stops a loop for
 

@@ -163,13 +163,13 @@ def test_names_and_rules_read_back(text):
 @pytest.mark.parametrize("replacement", [True, False])
 @pytest.mark.parametrize(("clients", "seconds"), [(100, 0.2), (10_000, 3.0)])
 def test_fast_and_small(replacement, clients, seconds):
-    """The time limits hold tenfold on an idle core; the best of three keeps a busy one from failing the test."""
+    """The limits hold tenfold, and are of the process's own time: whoever else is at work does not count."""
     for rule in (IID(replacement), Dirichlet(0.1, replacement), Pathological(3, replacement)):
         times = []
         for seed in range(3):
-            start = time.perf_counter()
+            start = time.process_time()
             rule.split(CIFAR10, 10, clients, seed)
-            times.append(time.perf_counter() - start)
+            times.append(time.process_time() - start)
         assert min(times) < seconds
     tracemalloc.start()
     Dirichlet(0.1, replacement).split(CIFAR10, 10, clients, 0)

@@ -7,7 +7,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .processes import end, environment, family, free_ports, run, wait_for
+from patience import PATIENCE, wait_for
+
+from .processes import end, environment, family, free_ports, run
 
 CONNECTION = """\
 [superlink]
@@ -42,7 +44,7 @@ class Programs:
         self.processes[name] = process
         return process
 
-    def run(self, *command: str | Path, timeout: float = 60) -> str:
+    def run(self, *command: str | Path, timeout: float = PATIENCE) -> str:
         return run(list(command), self.env, timeout, self.folder)
 
     def log(self, name: str) -> str:
@@ -59,7 +61,7 @@ class Programs:
             "--disable-runtime-dependency-installation",
         )  # fmt: skip
         self.start("gate", "fedsmoo", "deploy", "gate", "--port", str(self.gate), "--to", f"127.0.0.1:{self.port}")
-        wait_for(lambda: "Uvicorn running" in self.log("superlink"), 60, "the server")
+        wait_for(lambda: "Uvicorn running" in self.log("superlink"), "the server")
 
     def node(self, i: int, key: Path | None = None, name: str | None = None, *security: str) -> subprocess.Popen:
         """Node i; its clients' vectors lie in a folder of its own."""

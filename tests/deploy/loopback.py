@@ -21,7 +21,7 @@ def isolated(command: list[str]) -> list[str]:
     """The command in a network of its own, or as it is where the system does not allow that."""
     probe = [*UNSHARE, sys.executable, __file__, sys.executable, "-c", ""]
     try:
-        allowed = subprocess.run(probe, capture_output=True, timeout=60).returncode == 0
+        allowed = subprocess.run(probe, capture_output=True, timeout=300).returncode == 0
     except FileNotFoundError:
         allowed = False
     return [*UNSHARE, sys.executable, __file__, *command] if allowed else command

@@ -13,6 +13,8 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from patience import PATIENCE
+
 from .conftest import OFFLINE
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -101,9 +103,9 @@ def descendants(pid: int, but: Collection[int] = ()) -> set[int]:
 
 def end_all(ids: Callable[[], set[int]], grace: float) -> None:
     """Ask processes to end, wait, and end those that did not; ``ids`` says which are left."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
+    for number, patience in ((signal.SIGTERM, grace), (signal.SIGKILL, PATIENCE)):
         told: set[int] = set()
-        until = time.monotonic() + grace
+        until = time.monotonic() + patience
         while (left := ids()) and time.monotonic() < until:
             for pid in left:
                 with suppress(ProcessLookupError):
@@ -113,10 +115,3 @@ def end_all(ids: Callable[[], set[int]], grace: float) -> None:
                     os.waitpid(pid, os.WNOHANG)
             told |= left
             time.sleep(0.05)
-
-
-def wait_for(true: Callable[[], bool], seconds: float, what: str) -> None:
-    until = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < until, f"waited {seconds} s for {what}"
-        time.sleep(0.1)

@@ -12,6 +12,7 @@ import time
 
 import pytest
 import torch
+from patience import PATIENCE, wait_for
 
 pytest.importorskip("flwr", reason="pip install 'fedsmoo[flower]'")
 
@@ -19,7 +20,7 @@ from fedsmoo.deploy.settings import parse
 from fedsmoo.deploy.store import ServerStore
 
 from .federation import Programs
-from .processes import end, wait_for
+from .processes import end
 from .replay import replayed, reports
 
 pytestmark = [
@@ -28,7 +29,6 @@ pytestmark = [
 ]
 
 ROUNDS = 30  # more than anybody waits for: the run is stopped when it has shown what it should
-PATIENCE = 240  # seconds: other tests run beside
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def settings(p: Programs, name: str, algorithm: str) -> dict:
 def begin(p: Programs, name: str, algorithm: str):
     words = [f'{k}="{v}"' if isinstance(v, str) else f"{k}={v}" for k, v in settings(p, name, algorithm).items()]
     process = p.start(name, "flwr", "run", "app", "mine", "--stream", "--run-config", " ".join(words))
-    wait_for(lambda: everybody(p, name) or process.poll() is not None, PATIENCE, "a round of all nodes")
+    wait_for(lambda: everybody(p, name) or process.poll() is not None, "a round of all nodes")
     assert everybody(p, name), p.log(name)[-3000:]
     return process
 
@@ -113,7 +113,7 @@ def test_nodes_that_are_killed_or_stopped_come_back_to_the_same_bits(programs):
     process = begin(p, "run", "fedsmoo")
     for node, others, leave in ((2, [0, 1], kill), (1, [0, 2], end)):
         leave(p.processes[f"node-{node}"])
-        wait_for(lambda o=others: o in [r["accepted"] for r in told(p, "run")], PATIENCE, "a round without the node")
+        wait_for(lambda o=others: o in [r["accepted"] for r in told(p, "run")], "a round without the node")
         until = time.monotonic() + PATIENCE  # a killed node's key is refused until the server has noticed its end
         while not everybody(p, "run"):
             assert time.monotonic() < until, p.log(f"node-{node}")[-2000:]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from patience import PATIENCE
 
 pytest.importorskip("flwr", reason="pip install 'fedsmoo[flower]'")
 
@@ -62,7 +63,7 @@ def test_every_method_in_flowers_simulation(tmp_path):
         "--federation-config", "num-supernodes=3 client-resources-num-cpus=1",
     ]  # fmt: skip
     with family():
-        run(isolated(command), env, timeout=240)
+        run(isolated(command), env, timeout=2 * PATIENCE)
     for name in ALGORITHMS:
         config = Config(
             algorithm=name, model="softmax", dataset="digits", partition="dirichlet", u=0.5, clients=3, cohort=2,

@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 from safetensors.torch import load_file
 
 pytest.importorskip("flwr", reason="pip install 'fedsmoo[flower]'")
@@ -46,7 +47,7 @@ def test_every_command(tmp_path):
     env = environment(tmp_path / "home")
     with family():
         done = subprocess.run(
-            ["bash", script], env=env, cwd=tmp_path, timeout=300, text=True,
+            ["bash", script], env=env, cwd=tmp_path, timeout=2 * PATIENCE, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout[-4000:]

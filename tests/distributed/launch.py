@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
+
+from patience import PATIENCE
+from torch.distributed import TCPStore
 
 HERE = Path(__file__).parent
 SOURCE = Path(__file__).parents[2] / "src"
 
 
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+class Meeting:
+    """Where ranks meet: a store of this process, on a port that the system chose and nobody can take meanwhile."""
+
+    def __init__(self) -> None:
+        self.store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+    @property
+    def port(self) -> str:
+        return str(self.store.port)
+
+
+def there(port: str, world: int) -> dict[str, str]:
+    """What tells ``world`` ranks of a meeting, as ``torchrun`` does: none of them is to open a store of its own."""
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return {**place, "WORLD_SIZE": str(world), "TORCHELASTIC_USE_AGENT_STORE": "True"}
 
 
 def environment(**extra: str) -> dict[str, str]:
@@ -24,9 +37,9 @@ def environment(**extra: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **extra}
 
 
-def start(world: int, *command: str | Path) -> list[subprocess.Popen[str]]:
+def start(meeting: Meeting, world: int, *command: str | Path) -> list[subprocess.Popen[str]]:
     """``world`` processes of one job, each a ``python COMMAND``."""
-    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(world)}
+    common = there(meeting.port, world)
     return [
         subprocess.Popen(
             [sys.executable, *map(str, command)],
@@ -39,7 +52,7 @@ def start(world: int, *command: str | Path) -> list[subprocess.Popen[str]]:
     ]
 
 
-def finish(ranks: list[subprocess.Popen[str]], timeout: float = 120) -> list[tuple[int, str]]:
+def finish(ranks: list[subprocess.Popen[str]], timeout: float = PATIENCE) -> list[tuple[int, str]]:
     """Exit status and standard error of each rank; whoever is left over at the end is ended by its id."""
     try:
         out = [rank.communicate(timeout=timeout)[1] for rank in ranks]

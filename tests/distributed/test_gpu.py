@@ -8,14 +8,14 @@ import sys
 import pytest
 import torch
 
-from .launch import HERE, environment, finish, start
+from .launch import HERE, Meeting, environment, finish, start
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 
 def test_two_ranks_on_one_gpu(tmp_path):
     path = tmp_path / "end"
-    for code, text in finish(start(2, HERE / "gpu_worker.py", path), timeout=400):
+    for code, text in finish(start(Meeting(), 2, HERE / "gpu_worker.py", path), timeout=400):
         assert code == 0, text
     subprocess.run([sys.executable, HERE / "gpu_worker.py", path], env=environment(), check=True, timeout=400)
     alone, ranks = torch.load(f"{path}.alone"), [torch.load(f"{path}.{r}") for r in range(2)]

@@ -8,12 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from patience import PATIENCE
 
 from fedsmoo.engines import distributed
 from fedsmoo.engines.ranks import Ranks
 
 from .cases import CASES, SMALL, outcome
-from .launch import HERE, environment
+from .launch import HERE, Meeting, environment
 
 pytestmark = pytest.mark.xdist_group("ranks")  # all in one process: the fixtures take long
 
@@ -26,12 +27,13 @@ def serial():
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
     path = tmp_path_factory.mktemp("ranks") / "end"
+    meetings = {world: Meeting() for world in (2, 3)}
     done = subprocess.run(
-        [sys.executable, HERE / "worker.py", path, "2", "3"],
+        [sys.executable, HERE / "worker.py", path, *(f"{world}:{m.port}" for world, m in meetings.items())],
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=2 * PATIENCE,
     )
     assert done.returncode == 0, done.stderr
     return path

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import PATIENCE, wait_for
 
 from fedsmoo.report.gather import find_runs
 from fedsmoo.report.page import write_page
@@ -24,6 +25,7 @@ class Visit:
 
     def __init__(self, browser: Any, file: Path, **context: Any) -> None:
         self.tab = browser.new_context(**context).new_page()
+        self.tab.set_default_timeout(1000 * PATIENCE)
         self.problems: list[str] = []
         self.requests: list[str] = []
         self.tab.on("pageerror", lambda e: self.problems.append(str(e)))
@@ -33,16 +35,18 @@ class Visit:
         self.tab.wait_for_selector("html[data-ready=yes]")
 
     def see(self, section: str) -> None:
+        """Scroll to a panel, and wait until it is drawn."""
         self.tab.locator(f"#{section}").scroll_into_view_if_needed()
+        self.tab.wait_for_selector(f"#{section}[data-drawn]", state="attached")
 
     def plot(self, name: str) -> list[dict[str, Any]]:
-        """The traces of a chart once it is drawn."""
-        self.tab.wait_for_selector(f"#plot-{name} .main-svg", state="attached")
+        """The traces of a chart once it is drawn as was last asked for."""
+        self.tab.wait_for_selector(f"section[data-drawn] #plot-{name} .main-svg", state="attached")
         keep = "t => ({type: t.type, name: t.name, x: t.x && Array.from(t.x), y: t.y && Array.from(t.y), mode: t.mode})"
         return self.tab.evaluate(f"document.getElementById('plot-{name}').data.map({keep})")
 
     def cells(self, place: str) -> list[list[str]]:
-        self.tab.wait_for_selector(f"#{place} tbody tr")
+        self.tab.wait_for_selector(f"section[data-drawn] #{place} tbody tr")
         rows = self.tab.locator(f"#{place} tbody tr").all()
         return [[c.inner_text() for c in row.locator("th,td").all()] for row in rows]
 
@@ -68,9 +72,10 @@ def visit(browser: Any, page_file: Path) -> Any:
 
 
 def test_every_panel_is_drawn_and_nothing_leaves_the_page(visit: Visit) -> None:
-    sections = visit.tab.locator("main > section").all()
+    sections = [s.get_attribute("id") for s in visit.tab.locator("main > section").all()]
     for section in sections:
-        section.scroll_into_view_if_needed()
+        if section != "controls":
+            visit.see(section)
     for name in PLOTS:
         assert visit.plot(name), name
     for place in ("summary-table", "target-table", "hessian-table", "fairness-table", "diff-table"):
@@ -141,8 +146,8 @@ def test_a_hostile_name_is_shown_as_text(visit: Visit) -> None:
     visit.see("curves")
     names = [t["name"] for t in visit.plot("accuracy") if t["name"]]
     assert HOSTILE.replace("<", "&lt;").replace(">", "&gt;") in names
-    legend = visit.tab.locator("#plot-accuracy .legendtext").all_text_contents()
-    assert any(HOSTILE in text for text in legend)
+    legend = visit.tab.locator("#plot-accuracy .legendtext")
+    wait_for(lambda: any(HOSTILE in text for text in legend.all_text_contents()), "the name in the legend")
     for section in ("configs", "commands"):
         visit.see(section)
     assert visit.tab.locator("#command-list h3").all_inner_texts().count(HOSTILE) == 1
@@ -156,11 +161,7 @@ def test_landscape_can_be_turned_compared_and_flattened(visit: Visit) -> None:
     eye = "document.getElementById('plot-surface').layout.scene.camera.eye.x"
     before = visit.tab.evaluate(eye)
     visit.tab.get_by_role("button", name="Turn right").click()
-    for _ in range(50):  # the plot follows a moment later
-        if visit.tab.evaluate(eye) != before:
-            break
-        visit.tab.wait_for_timeout(100)
-    assert visit.tab.evaluate(eye) != before
+    wait_for(lambda: visit.tab.evaluate(eye) != before, "the surface to turn")
     visit.tab.locator("#surface-b").select_option("fedsmoo-0")
     assert len(visit.plot("surface")) == 2
     visit.tab.locator("#surface-view").select_option("contour")
@@ -223,6 +224,7 @@ def test_two_hundred_runs_of_eight_hundred_rounds_open_quickly(browser: Any, tmp
         (folder / "metrics.jsonl").write_text(metrics)
     file = write_page(find_runs([tmp_path / "runs"]), tmp_path / "many.html")
     tab = browser.new_context().new_page()
+    tab.set_default_timeout(1000 * PATIENCE)
     # Time of the page's own thread: a busy machine does not make the page slow.
     meter = tab.context.new_cdp_session(tab)
     meter.send("Performance.enable", {"timeDomain": "threadTicks"})

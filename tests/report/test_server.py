@@ -5,12 +5,12 @@ from __future__ import annotations
 import http.client
 import json
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import PATIENCE, wait_for
 
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.report.server import PageServer, is_loopback, names_of
@@ -30,7 +30,7 @@ def served(tmp_path: Path) -> Iterator[tuple[PageServer, Path]]:
 
 
 def ask(server: PageServer, method: str, path: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
-    link = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=10)
+    link = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=PATIENCE)
     link.request(method, path, headers=headers)
     answer = link.getresponse()
     out = answer.status, dict(answer.getheaders()), answer.read()
@@ -77,6 +77,7 @@ def test_unchanged_data_is_not_sent_again(served: tuple[PageServer, Path]) -> No
 def test_the_page_follows_a_run_in_a_browser(served: tuple[PageServer, Path], browser: Any) -> None:
     server, runs = served
     tab = browser.new_context().new_page()
+    tab.set_default_timeout(1000 * PATIENCE)
     problems: list[str] = []
     outside: list[str] = []
     tab.on("console", lambda m: problems.append(m.text) if m.type == "error" else None)
@@ -89,10 +90,7 @@ def test_the_page_follows_a_run_in_a_browser(served: tuple[PageServer, Path], br
     with (runs / "<b>one" / "metrics.jsonl").open("a") as f:
         f.write(json.dumps(record("fedavg", 0, 11, 60)) + "\n")
     run_folder(runs, "two", "fedsmoo", rounds=30)
-    until = time.monotonic() + 20
-    while tab.evaluate(last) != 30 and time.monotonic() < until:
-        tab.wait_for_timeout(200)
-    assert tab.evaluate(last) == 30
+    wait_for(lambda: tab.evaluate(last) == 30, "the new run on the page")
     assert "2 runs, 1 finished" in tab.locator("#about").inner_text()
     assert (problems, outside) == ([], [])
     tab.context.close()

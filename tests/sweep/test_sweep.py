@@ -12,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE, ended, json_if_there, wait_for
 
 from fedsmoo.commands.run import train
 from fedsmoo.core import FedsmooError
@@ -20,7 +21,7 @@ from fedsmoo.experiment.conduct import Run
 from fedsmoo.experiment.config import Config
 from fedsmoo.experiment.loop import Record
 from fedsmoo.experiment.published import read_sweep
-from fedsmoo.experiment.runfolder import FAILED, METRICS, MODEL, SUMMARY, read_run
+from fedsmoo.experiment.runfolder import FAILED, MODEL, read_run
 from fedsmoo.experiment.sweep import expand, run_name
 from fedsmoo.experiment.work import Orders, state, take, work
 
@@ -251,9 +252,29 @@ def test_a_single_run_that_another_took_over_says_so_and_writes_nothing_more(at:
     others[0].release()
 
 
-def worker(file: Path, out: Path) -> subprocess.Popen[str]:
+STALLS = """
+import sys, time
+from pathlib import Path
+from fedsmoo.cli import main
+from fedsmoo.experiment.runfolder import RunFolder
+
+record, seen = RunFolder.record, []
+
+def stalling(self, line):
+    record(self, line)
+    seen.append(line)
+    if len(seen) == 6:  # in the middle of its first run
+        Path(sys.argv[1]).touch()
+        time.sleep(3600)
+
+RunFolder.record = stalling
+main(sys.argv[2:])
+"""
+
+
+def worker(file: Path, out: Path, *program: str) -> subprocess.Popen[str]:
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SOURCE)}
-    arguments = [sys.executable, "-m", "fedsmoo", "sweep", str(file), "--out", str(out)]
+    arguments = [sys.executable, *(program or ("-m", "fedsmoo")), "sweep", str(file), "--out", str(out)]
     return subprocess.Popen(arguments, env=env, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
@@ -262,35 +283,29 @@ def reported(text: str) -> list[str]:
 
 
 def test_two_processes_share_a_sweep_and_killing_one_loses_nothing(tmp_path: Path) -> None:
-    file, out = twelve(tmp_path, rounds="90"), tmp_path / "runs"
+    file, out, stalled = twelve(tmp_path), tmp_path / "runs", tmp_path / "stalled"
     configs = read_sweep(file).configs
-    one, two = worker(file, out), worker(file, out)
-    end = time.monotonic() + 90
-    while sum((p / SUMMARY).is_file() for p in out.glob("*")) < 2 or not any(
-        json.loads((p / CLAIM).read_text() or "{}").get("pid") == one.pid
-        for p in out.glob("*")
-        if (p / CLAIM).is_file()
-    ):
-        assert time.monotonic() < end
-        assert two.poll() is None
-        time.sleep(0.005)
-    one.send_signal(signal.SIGKILL)
-    _, said_by_one = one.communicate()
-    _, said_by_two = two.communicate(timeout=120)
+    one, two = worker(file, out, "-c", STALLS, str(stalled)), worker(file, out)
+    with ended(one, two):
+        wait_for(stalled.exists, "the first process to be in the middle of a run")
+        held = [p.parent for p in out.glob(f"*/{CLAIM}") if json_if_there(p).get("pid") == one.pid]
+        wait_for(
+            lambda: sum(state(out / run_name(c)) == "finished" for c in configs) == 11, "the second to do the rest"
+        )
+        assert two.poll() is None  # it waits for the last one
+        assert [state(p) for p in held] == ["begun"]
+        one.send_signal(signal.SIGKILL)
+        _, said_by_one = one.communicate()
+        _, said_by_two = two.communicate(timeout=PATIENCE)
     assert two.returncode == 0, said_by_two
-    done = Counter(reported(said_by_one) + reported(said_by_two))
-    names = {run_name(c) for c in configs}
-    assert set(done) <= names
-    assert max(done.values()) == 1  # nothing twice
-    assert len(names - set(done)) <= 1  # killed after its summary, before it could say so
-    assert reported(said_by_two)
+    assert Counter(reported(said_by_one) + reported(said_by_two)) == Counter(run_name(c) for c in configs)  # each once
+    assert held[0].name in reported(said_by_two)
     for config in configs:
         folder = out / run_name(config)
         assert state(folder) == "finished"
-        assert [r.round for r in read_run(folder)[1]] == list(range(1, 91))
+        assert [r.round for r in read_run(folder)[1]] == list(range(1, 13))
     again = tmp_path / "again"
-    sample = configs[-1]
+    sample = next(c for c in configs if run_name(c) == held[0].name)
     Run.begin(sample, again).go()
-    assert (again / MODEL).read_bytes() == (out / run_name(sample) / MODEL).read_bytes()
-    assert all(dead(p) for p in out.glob(f"*/{CLAIM}"))  # killed between a summary and the claim's removal
-    assert all((out / run_name(c) / METRICS).is_file() for c in configs)
+    assert (again / MODEL).read_bytes() == (held[0] / MODEL).read_bytes()
+    assert not list(out.glob(f"*/{CLAIM}"))

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from patience import PATIENCE, wait_for
 
 from fedsmoo.cli import main
 from fedsmoo.core import FedsmooError
@@ -27,7 +28,9 @@ def tracked(name: str, folder: Path) -> list[dict[str, float]]:
     """A run stopped after two rounds and resumed, tracked in both halves; returns the numbers of its rounds."""
     run, seen = Run.begin(SMALL, folder), []
     with trackers([name], SMALL, folder, "FedAvg") as log:
+        second = int(time.time())
         run.go(lambda r: (seen.append(r), log.round(r)), stop=lambda: len(seen) == 2)
+    wait_for(lambda: int(time.time()) > second, "the next second, after which W&B names a folder")
     run = Run.reopen(folder)
     with trackers([name], SMALL, folder, "FedAvg", done=2) as log:
         _, summary = run.go(lambda r: (seen.append(r), log.round(r)))
@@ -71,23 +74,28 @@ def test_wandb_offline_holds_every_round(tmp_path: Path, monkeypatch: pytest.Mon
     from wandb.proto import wandb_internal_pb2
 
     monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB__SERVICE_WAIT", str(PATIENCE))
+    monkeypatch.setenv("WANDB_INIT_TIMEOUT", str(PATIENCE))
     expected = tracked("wandb", tmp_path / "run")
     files = sorted((tmp_path / "run").rglob("*.wandb"))
     assert len(files) == 2  # one for each half, of the same run
     assert len({f.stem for f in files}) == 1
     rows: dict[int, float] = {}
-    end = time.monotonic() + 30
+
+    def ended(path: Path) -> bool:
+        """Read what is there; whether it is all: a service process may still write when the client has returned."""
+        last = False
+        for data in log_records(path.read_bytes()):
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(data)
+            last |= record.HasField("exit")
+            if record.HasField("history"):
+                values = {(i.key or "/".join(i.nested_key)): i.value_json for i in record.history.item}
+                rows[int(values["_step"])] = float(values["test_loss"])
+        return last
+
     for path in files:
-        ended = False
-        while not ended:  # a service process may still be writing when the client has returned
-            assert time.monotonic() < end
-            for data in log_records(path.read_bytes()):
-                record = wandb_internal_pb2.Record()
-                record.ParseFromString(data)
-                ended |= record.HasField("exit")
-                if record.HasField("history"):
-                    values = {(i.key or "/".join(i.nested_key)): i.value_json for i in record.history.item}
-                    rows[int(values["_step"])] = float(values["test_loss"])
+        wait_for(lambda path=path: ended(path), f"the last record in {path}")
     assert sorted(rows) == [1, 2, 3, 4]
     assert [rows[k] for k in sorted(rows)] == pytest.approx([e["test_loss"] for e in expected])
 

@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 
 from fedsmoo.experiment.published import experiment, published
 from fedsmoo.experiment.results import collect
@@ -29,7 +30,7 @@ def curves(name: str, column: str = "") -> dict[str, list[float]]:
 
 def test_benchmark_tables_are_up_to_date() -> None:
     done = subprocess.run(
-        [sys.executable, "benchmarks/tables.py", "--check"], cwd=ROOT, capture_output=True, text=True, timeout=120
+        [sys.executable, "benchmarks/tables.py", "--check"], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE
     )
     assert done.returncode == 0, done.stderr
 
@@ -61,7 +62,7 @@ def test_ratios_at_equal_precision_stand_beside_the_others(tmp_path: Path, monke
 
 def test_paper_tables_are_up_to_date() -> None:
     words = [sys.executable, "-m", "fedsmoo", "table", "--update", "README.md", "docs/results.md", "--check"]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
 
 

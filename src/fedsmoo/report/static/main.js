@@ -6,11 +6,17 @@ const PANELS = {
 const stale = new Set(Object.keys(PANELS)), visible = new Set();
 
 function refresh(...names) {
-  for (const name of names.length ? names : Object.keys(PANELS)) stale.add(name);
+  for (const name of names.length ? names : Object.keys(PANELS)) {
+    stale.add(name);
+    delete byId(name).dataset.drawn;
+  }
   for (const name of visible) redraw(name);
 }
+// A panel that shows the present choice says so: whoever reads the page by program can wait for it.
 function redraw(name) {
-  if (stale.delete(name)) PANELS[name]();
+  if (!stale.delete(name)) return;
+  PANELS[name]();
+  byId(name).dataset.drawn = "yes";
 }
 function fill(select, entries, value) {
   select.replaceChildren(...entries.map(([key, title]) => element("option", { value: key }, clip(title, 90))));
@@ -63,8 +69,10 @@ listen("show-all", "click", () => { choice.hidden.clear(); fillControls(); }, "c
 listen("show-none", "click", () => { inTask().forEach((r) => choice.hidden.add(r.name)); fillControls(); }, "curves", "target", "drift");
 for (const button of document.querySelectorAll("[data-turn]")) button.addEventListener("click", () => turn(...button.dataset.turn.split(",").map(Number)));
 for (const details of document.querySelectorAll("details.data")) details.addEventListener("toggle", fillOpenTables);
-for (const media of [dark, paper]) media.addEventListener("change", () => { refresh(); });
-window.addEventListener("beforeprint", () => { [...stale].forEach(redraw); });
+// On paper everything is in sight; whether the browser says first that it prints or that colours change is its affair.
+const drawAll = () => { [...stale].forEach(redraw); };
+for (const media of [dark, paper]) media.addEventListener("change", () => { refresh(); if (paper.matches) drawAll(); });
+window.addEventListener("beforeprint", drawAll);
 
 byId("contents").append(element("ul", {}, ...Object.keys(PANELS).map((id) => element("li", {}, element("a", { href: `#${id}` }, byId(`${id}-title`).textContent)))));
 fillControls();

@@ -30,7 +30,7 @@ const heights = (s) => {
   return z.map((row) => row.map((v) => (v === null ? null : choice.surfaceLog ? Math.log10(Math.max(scale * v, 1e-12)) : scale * v)));
 };
 const heightTitle = () => (choice.surfaceLog ? "log₁₀ " : "") + (choice.height === "accuracy" ? "accuracy (%)" : "loss");
-let camera = { angle: 45, tilt: 32 };
+let camera = { angle: 45, tilt: 32 }, surfaceDrawn = Promise.resolve();
 const eye = () => {
   const a = (camera.angle * Math.PI) / 180, t = (camera.tilt * Math.PI) / 180, r = 2.1;
   return { x: r * Math.cos(t) * Math.cos(a), y: r * Math.cos(t) * Math.sin(a), z: r * Math.sin(t) };
@@ -50,7 +50,7 @@ function drawLandscape() {
   const span = range.length ? ` from ${short(range.reduce((p, v) => Math.min(p, v)))} to ${short(range.reduce((p, v) => Math.max(p, v)))}` : "";
   const place = byId("plot-surface");
   if (place.data && place.data.length && traces.length && (place.data[0].type === "surface") !== (traces[0].type === "surface")) Plotly.purge(place);
-  draw("plot-surface", traces, extra, `${heightTitle()} around ${a ? a.title : "a model"}${span}.`);
+  surfaceDrawn = draw("plot-surface", traces, extra, `${heightTitle()} around ${a ? a.title : "a model"}${span}.`);
   drawLine();
 }
 
@@ -84,5 +84,6 @@ function drawLine() {
 
 function turn(angle, tilt) {
   camera = { angle: camera.angle + angle, tilt: Math.max(2, Math.min(88, camera.tilt + tilt)) };
-  if (byId("plot-surface").data && choice.view === "surface") Plotly.relayout("plot-surface", { "scene.camera.eye": eye() });
+  // Drawing takes a while on a slow machine; a turn before its end must not be lost.
+  surfaceDrawn = surfaceDrawn.then(() => (byId("plot-surface").data && choice.view === "surface" ? Plotly.relayout("plot-surface", { "scene.camera.eye": eye() }) : null));
 }
