@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from fedsmoo.core.errors import FedsmooError
+from fedsmoo.core.untrusted import matrix, number
 from fedsmoo.report import page
 from fedsmoo.report.gather import find_runs, gather, read_metrics, shortest_names
-from fedsmoo.report.safe import matrix, number, read_json
+from fedsmoo.report.safe import read_json
 
 from .folders import accuracy, measurements, run_folder
 

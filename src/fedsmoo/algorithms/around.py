@@ -24,6 +24,13 @@ class Around(Algorithm):
     local = property(lambda self: self.inner.local)  # type: ignore[assignment]
     up = property(lambda self: self.inner.up)  # type: ignore[assignment]
 
+    @property
+    def radius(self) -> float | None:
+        return self.inner.radius
+
+    def agreement(self, server: Vectors, me: Vectors) -> tuple[Tensor, Tensor] | None:
+        return self.inner.agreement(server, me)
+
     def init(self, w: Tensor) -> Vectors:
         return self.inner.init(w)
 

@@ -23,6 +23,10 @@ class LocallyEstimated(Algorithm):
     def first_contact(self, down: Vectors) -> Vectors:
         return super().first_contact(down).replace(w_old=down.w)  # nothing known yet: no perturbation
 
+    @property
+    def radius(self) -> float | None:
+        return self.rho
+
     def slope(self, w: Tensor, grad: Gradient, down: Vectors, me: Vectors) -> tuple[Tensor, Vectors]:
         return grad(w + self.rho * unit(me.w_old - down.w)), me
 

@@ -43,6 +43,13 @@ class FedSMOO(FedDyn):
     local = property(lambda self: ("s_hat",) * (self.agrees and self.perturbation == "paper"))  # type: ignore[assignment]
     up = property(lambda self: ("w", "s_tilde") if self.agrees else ("w",))  # type: ignore[assignment]
 
+    @property
+    def radius(self) -> float | None:
+        return self.r if self.sam else None
+
+    def agreement(self, server: Vectors, me: Vectors) -> tuple[Tensor, Tensor] | None:
+        return (server.s, me.mu) if self.agrees else None
+
     def slope(self, w: Tensor, grad: Gradient, down: Vectors, me: Vectors) -> tuple[Tensor, Vectors]:
         g = grad(w)
         if not self.sam:

@@ -32,6 +32,10 @@ class FedSpeed(FedDyn):
     def server(self) -> tuple[str, ...]:  # type: ignore[override]
         return FedDyn.server if self.form == "released" else ()
 
+    @property
+    def radius(self) -> float | None:
+        return self.rho
+
     def slope(self, w: Tensor, grad: Gradient, down: Vectors, me: Vectors) -> tuple[Tensor, Vectors]:
         g = grad(w)
         if self.form == "released":

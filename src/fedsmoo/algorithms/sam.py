@@ -20,6 +20,10 @@ class SAM(Algorithm):
 
     rho: float = option(0.01, "radius of the local perturbation", within="[0, inf)")
 
+    @property
+    def radius(self) -> float | None:
+        return self.rho
+
     def slope(self, w: Tensor, grad: Gradient, down: Vectors, me: Vectors) -> tuple[Tensor, Vectors]:
         return grad(w + self.rho * unit(grad(w))), me
 

@@ -14,7 +14,7 @@ spectrally-normalized margin bounds for neural networks", ICLR 2018.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -22,8 +22,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedsmoo.analysis.hessian import top_eigenvalues
+from fedsmoo.analysis.measurement import OnSamples, Subject, Values, positive
 from fedsmoo.analysis.objective import Objective
 from fedsmoo.core import FedsmooError, unit
+from fedsmoo.core.algorithm import option
 
 
 @dataclass(frozen=True)
@@ -129,3 +131,39 @@ def bound_term(layers: list[Layer], samples: int, input_norm: float, eps: float,
     top = max(first, second)
     total = top + math.log(math.exp(first - top) + math.exp(second - top))
     return 0.5 * (total - math.log((samples - 1) * eps**2))
+
+
+@dataclass(frozen=True)
+class BoundMeasurement(OnSamples):
+    """The capacity term, the margin error at the perturbed model, and the bound's second term."""
+
+    name = "bound"
+    help = "The terms of the paper's generalisation bound."
+    columns = ("log10 capacity", "margin error", "log10 bound term", "eps")
+
+    eps: float = option(0.1, "the margin")
+    radius: float = option(0.1, "length of the perturbation")
+    p: float = option(0.05, "the bound holds with probability 1 - p", within="(0, 1)")
+
+    def measure(self, run: Subject, *others: Subject) -> Values:
+        positive("the radius", self.radius)
+        positive("eps", self.eps)
+        loss, module = self.loss(run), run.task.model.export(run.w)
+        layers = weight_layers(module, next(loss.batches())[0])
+        input_norm = max(x.flatten(1).norm(dim=1).max().item() for x, _ in loss.batches())
+        s = sam_perturbation(loss, run.w, self.radius)
+        term = bound_term(layers, loss.samples, input_norm, self.eps, self.p)
+        return {
+            "log10_capacity": log_capacity(layers) / math.log(10),
+            "margin_error": margin_error(loss, run.w, s, self.eps),
+            "log10_bound_term": term / math.log(10),
+            "eps": self.eps,
+            "radius": self.radius,
+            "p": self.p,
+            "layers": [asdict(layer) for layer in layers],
+            **self.about(loss),
+        }
+
+    def rows(self, name: str, values: Values) -> list[list[str]]:
+        shown = ("log10_capacity", "margin_error", "log10_bound_term", "eps")
+        return [[name, *(f"{values[k]:.4g}" for k in shown)]]

@@ -11,17 +11,23 @@ Reference: Boyd et al., "Distributed optimization and statistical learning via A
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from fedsmoo.analysis.measurement import Measurement, Moment, Subject, Values
 from fedsmoo.analysis.objective import Objective
-from fedsmoo.core import Round, Vectors, unit
+from fedsmoo.core import FedsmooError, Round, Vectors, unit
+from fedsmoo.core.algorithm import option
 from fedsmoo.engines.base import Setup, Work
 from fedsmoo.engines.serial import train_client
 from fedsmoo.engines.table import ClientTable
+from fedsmoo.engines.task import Task
 
 
 def dual_gaps(server: Vectors, rows: Mapping[int, Mapping[str, Tensor]], clients: int) -> dict[str, float]:
@@ -85,3 +91,63 @@ def perturbations(
         "mean": (local - common).norm(dim=1).mean().item() / r,
         "max": (local - common).norm(dim=1).max().item() / r,
     }
+
+
+RADIUS = 0.1  # of a method that perturbs nothing
+
+
+def client_losses(task: Task, indices: Sequence[np.ndarray], clients: Sequence[int]) -> list[Objective]:
+    """Return each client's loss on its own samples."""
+    held = [torch.from_numpy(indices[i]).to(task.device) for i in clients]
+    return [Objective(task, task.data.x_train[i], task.data.y_train[i], "train") for i in held]
+
+
+@dataclass(frozen=True)
+class ConsistencyMeasurement(Measurement):
+    """Dual gaps of all clients, and how far clients' perturbations are from the global one.
+
+    Perturbations are those of so many clients, the first that were met. A method whose clients keep no vectors has
+    nothing to measure.
+    """
+
+    name = "consistency"
+    help = "Dual gaps of all clients, and perturbations of the first clients met, from the newest checkpoint."
+    columns = ("value",)
+    all_clients = True
+
+    radius: float | None = option(None, "length of the perturbation (default: the run's own)")
+    clients: int = option(20, "clients whose perturbations are taken", within="(0, inf)")
+
+    def measure(self, run: Subject, *others: Subject) -> Values:
+        method = run.algorithm
+        r = (RADIUS if method.radius is None else method.radius) if self.radius is None else self.radius
+        if not 0 < r < math.inf:
+            raise FedsmooError(f"{run.path}: a radius of {r:g} is no unit of distance: say one above 0 with --radius")
+        server, rows = run.vectors()
+        if not rows:
+            return {}
+        met = sorted(rows)[: self.clients]
+        agreed = [method.agreement(server, Vectors(**rows[i])) for i in met]
+        s, duals = None, None
+        if agreed[0] is not None:
+            s, duals = agreed[0][0], torch.stack([pair[1] for pair in agreed if pair is not None])
+        out: Values = {f"dual_gap_{n}": v for n, v in dual_gaps(server, rows, len(run.indices)).items()}
+        found = perturbations(client_losses(run.task, run.indices, met), server.w, r, s, duals)
+        out |= {f"perturbation_distance_{n}": v for n, v in found.items()}
+        return {**out, "clients_met": len(rows), "clients_taken": len(met), "radius": r}
+
+    def rows(self, name: str, values: Values) -> list[list[str]]:
+        return [[f"{name}: {k}", f"{v:.4g}"] for k, v in values.items()]
+
+    @classmethod
+    def probe(cls, now: Moment) -> dict[str, float]:
+        """Measure whether the round's clients, sent the new model, would pull the same way, and the duals balance."""
+        work = dataclasses.replace(now.work, down=now.setup.algorithm.sent(now.server))
+        gaps = dual_gaps(now.server, dict(now.table.items()), len(now.indices))
+        out = {f"dual_gap_{n}": v for n, v in gaps.items()}
+        if work.clients:
+            models = client_models(now.setup, now.table, work)
+            losses = client_losses(now.setup.task, now.indices, work.clients)
+            out["cosine"] = cosines(models - work.down.w)["pairwise"]
+            out["perturbation_distance"] = perturbations(losses, now.server.w, RADIUS)["mean"]
+        return out

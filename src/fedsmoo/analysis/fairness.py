@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
+from fedsmoo.analysis.measurement import Measurement, Moment, Subject, Values, finite
 from fedsmoo.analysis.objective import objective
+from fedsmoo.core.untrusted import numbers, text
 from fedsmoo.engines.task import Task
 
 
@@ -77,3 +80,61 @@ def fairness(task: Task, w: Tensor, indices: Sequence[np.ndarray]) -> Fairness:
         clients.append(np.average(classes[known], weights=counts[known]) if known.any() else np.nan)
         own.append(each[held].mean())
     return Fairness(classes, np.array(clients), np.array(own))
+
+
+@dataclass(frozen=True)
+class PartitionMeasurement(Measurement):
+    """Samples per client and class, for figures and pages."""
+
+    name = "partition"
+    help = "Samples per client and class."
+    columns = ("clients", "classes")
+
+    def measure(self, run: Subject, *others: Subject) -> Values:
+        labels, data = run.task.data.y_train.cpu().numpy(), run.task.data
+        counts = [np.bincount(labels[held].reshape(-1), minlength=data.classes).tolist() for held in run.indices]
+        return {"counts": counts, "class_names": list(data.class_names or []) or None}
+
+    def rows(self, name: str, values: Values) -> list[list[str]]:
+        return [[name, str(len(values["counts"])), str(len(values["counts"][0]))]]
+
+    @classmethod
+    def trusted(cls, values: Mapping[str, Any]) -> Values | None:
+        return None  # pages show it apart from the measurements
+
+
+@dataclass(frozen=True)
+class FairnessMeasurement(Measurement):
+    """Accuracy per class and per client, and of the worst and best tenth."""
+
+    name = "fairness"
+    help = "Accuracy of the global model per class and per client."
+    columns = ("mean client (%)", "worst tenth", "best tenth", "deviation")
+    also = (PartitionMeasurement,)
+
+    def measure(self, run: Subject, *others: Subject) -> Values:
+        found, data = fairness(run.task, run.w, run.indices), run.task.data
+        return {
+            **{k: getattr(found, k) for k in ("mean", "deviation", "worst_tenth", "best_tenth")},
+            **{k: finite(getattr(found, k)) for k in ("classes", "clients", "own")},
+            "class_names": list(data.class_names or [str(k) for k in range(data.classes)]),
+        }
+
+    def rows(self, name: str, values: Values) -> list[list[str]]:
+        return [[name, *(f"{100 * values[k]:.2f}" for k in ("mean", "worst_tenth", "best_tenth", "deviation"))]]
+
+    @classmethod
+    def trusted(cls, values: Mapping[str, Any]) -> Values | None:
+        names = values.get("class_names")
+        return {
+            **(super().trusted(values) or {}),
+            "classes": numbers(values.get("classes"), 5)[:2000],
+            "clients": numbers(values.get("clients"), 5)[:20_000],
+            "class_names": [text(n, 60) for n in names[:2000]] if isinstance(names, list) else [],
+        }
+
+    @classmethod
+    def probe(cls, now: Moment) -> dict[str, float]:
+        """Measure the accuracy of the worst tenth of the clients, and the spread over clients."""
+        found = fairness(now.setup.task, now.server.w, now.indices)
+        return {"worst_tenth": found.worst_tenth, "client_deviation": found.deviation}

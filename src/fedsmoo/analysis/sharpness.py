@@ -15,7 +15,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from fedsmoo.analysis.measurement import Moment, OnSamples, Subject, Values, positive
 from fedsmoo.core import FedsmooError, unit
+from fedsmoo.core.algorithm import option
 from fedsmoo.core.streams import stream
 
 
@@ -85,3 +87,33 @@ def average_case(
         rises.append((found[:count] + found[count:]) / 2 - here)
     values = torch.cat(rises).double()
     return values.mean().item(), values.std().item() / math.sqrt(pairs)
+
+
+@dataclass(frozen=True)
+class SharpnessMeasurement(OnSamples):
+    """Worst-case and average-case rise of the loss within a radius."""
+
+    name = "sharpness"
+    help = "How much the loss rises within a radius: at worst (SAM) and on average."
+    columns = ("sharpness", "average", "radius")
+
+    radius: float = option(0.1, "length of the perturbation")
+    steps: int = option(20, "steps of the ascent", within="(0, inf)")
+    draws: int = option(32, "random perturbations in the average", within="(1, inf)")
+
+    def measure(self, run: Subject, *others: Subject) -> Values:
+        positive("the radius", self.radius)
+        loss = self.loss(run)
+        average, error = average_case(loss, run.w, self.radius, self.draws)
+        worst = worst_case(loss, run.w, self.radius, self.steps).value
+        found = {"sharpness": worst, "average": average, "average_error": error, "radius": self.radius}
+        return {**found, **self.about(loss)}
+
+    def rows(self, name: str, values: Values) -> list[list[str]]:
+        average = f"{values['average']:.3g} ± {values['average_error']:.1g}"
+        return [[name, f"{values['sharpness']:.5g}", average, f"{values['radius']:g}"]]
+
+    @classmethod
+    def probe(cls, now: Moment) -> dict[str, float]:
+        """Measure SAM's sharpness by a short ascent."""
+        return {"sharpness": worst_case(now.loss, now.server.w, cls.radius, steps=3, starts=1).value}

@@ -156,6 +156,15 @@ class Algorithm:
         return srv.replace(w=srv.w + (mean.w - srv.w))  # as an update: FedAvg with lr_server = 1 to the last bit
 
     @property
+    def radius(self) -> float | None:
+        """The radius of the perturbed point at which clients take gradients; ``None``: at their own model."""
+        return None
+
+    def agreement(self, server: Vectors, me: Vectors) -> tuple[Tensor, Tensor] | None:
+        """The perturbation that clients are to agree on and a client's dual variable of it; ``None``: there is none."""
+        return None
+
+    @property
     def label(self) -> str:
         """The name in tables."""
         return type(self).__name__

@@ -11,13 +11,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from fedsmoo.core import FedsmooError, Vectors
+from fedsmoo.core import Algorithm, FedsmooError, Vectors
 from fedsmoo.data.holdout import hold_out
 from fedsmoo.data.sources import load
 from fedsmoo.engines.task import Task
 from fedsmoo.experiment.checkpoint import newest
 from fedsmoo.experiment.config import Config
-from fedsmoo.experiment.resolve import make_clients, make_device, make_model
+from fedsmoo.experiment.resolve import make_algorithm, make_clients, make_device, make_model
 from fedsmoo.experiment.runfolder import CHECKPOINT, MODEL, read_config
 
 
@@ -34,6 +34,10 @@ class SavedRun:
     @property
     def name(self) -> str:
         return self.path.resolve().name
+
+    @property
+    def algorithm(self) -> Algorithm:
+        return make_algorithm(self.config.algorithm, self.config.algorithm_options)
 
     def vectors(self) -> tuple[Vectors, dict[int, dict[str, Tensor]]]:
         """The server's and the clients' vectors of the newest checkpoint."""

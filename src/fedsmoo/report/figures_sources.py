@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsmoo.core.errors import FedsmooError, unknown
+from fedsmoo.core.untrusted import numbers, text
 from fedsmoo.experiment.results import FORMAT, from_json
 from fedsmoo.report import measured
 from fedsmoo.report.gather import (
@@ -22,7 +23,7 @@ from fedsmoo.report.gather import (
     method_label,
 )
 from fedsmoo.report.groups import add_groups
-from fedsmoo.report.safe import numbers, read_json, text
+from fedsmoo.report.safe import read_json
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,6 @@ def result(path: Path, value: dict[str, Any]) -> dict[str, Any]:
 
 def model(path: Path, value: dict[str, Any], name: str, found: dict[str, Any]) -> dict[str, Any]:
     """One of several models that were measured together: its analysis, and no curve."""
-    read = {k: measured.READERS[k](v) for k, v in found.items() if k in measured.READERS and isinstance(v, dict)}
     return {
         "file": f"{path.resolve()}/{name}",
         "name": text(f"{path.stem}/{name}", 200),
@@ -98,7 +98,7 @@ def model(path: Path, value: dict[str, Any], name: str, found: dict[str, Any]) -
         "config": flat_config({"dataset": value.get("data", "?"), "algorithm": name, "file": path.stem}),
         "rounds": 0,
         **{short: [] for short, _, _ in COLUMNS},
-        "analysis": {k: v for k, v in read.items() if v is not None},
+        "analysis": measured.trusted(found),
     }
 
 

@@ -9,10 +9,11 @@ from typing import Any
 
 from fedsmoo.algorithms import ALGORITHMS
 from fedsmoo.core.errors import FedsmooError
+from fedsmoo.core.untrusted import number, text
 from fedsmoo.experiment.config import WORDS
 from fedsmoo.report import measured
 from fedsmoo.report.groups import add_groups, switches
-from fedsmoo.report.safe import number, read_json, read_text, read_toml, text
+from fedsmoo.report.safe import read_json, read_text, read_toml
 
 CONFIG, METRICS, SUMMARY = "config.toml", "metrics.jsonl", "summary.json"
 STARTED, FAILED = "started.json", "failed.json"

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from fedsmoo.report.safe import matrix, number, numbers, read_json, text
-
-FOLDER = "analysis"
+from fedsmoo.analysis.measurement import measurements
+from fedsmoo.core.untrusted import matrix, text
+from fedsmoo.experiment.analyse import FOLDER
+from fedsmoo.report.safe import read_json
 
 # Sun et al., ICML 2023, "Consistency and Hessian matrix": CIFAR-10, ResNet-18-GN, 10 of 100 clients, final models.
 PAPER = [
@@ -22,80 +23,17 @@ PAPER = [
 
 
 def read_all(folder: Path) -> dict[str, Any]:
-    """What has been measured of one run."""
-    found = {name: read_json(folder / FOLDER / f"{name}.json") for name in READERS}
-    read = {name: READERS[name](value) for name, value in found.items() if value is not None}
-    return {name: value for name, value in read.items() if value is not None}
+    """Return what has been measured of one run, as far as a page may trust it."""
+    files = {name: read_json(folder / FOLDER / f"{name}.json") for name in measurements()}
+    return trusted({name: values for name, values in files.items() if values is not None})
 
 
-def hessian(value: dict[str, Any]) -> dict[str, Any]:
-    density = value.get("density")
-    return {
-        "eigenvalues": numbers(value.get("eigenvalues"))[:50],
-        "trace": number(value.get("trace")),
-        "trace_error": number(value.get("trace_error"), 3),
-        "samples": number(value.get("samples")),
-        "part": text(value.get("part", ""), 40),
-        "grid": numbers(density.get("grid"), 5)[:2000] if isinstance(density, dict) else [],
-        "density": numbers(density.get("values"), 4)[:2000] if isinstance(density, dict) else [],
-    }
+def trusted(found: dict[str, Any]) -> dict[str, Any]:
+    """Return what a page shows of measurements, by name, that anybody may have written."""
+    known = measurements()
+    read = {name: known[name].trusted(v) for name, v in found.items() if name in known and isinstance(v, dict)}
+    return {name: values for name, values in read.items() if values is not None}
 
-
-def surface(value: dict[str, Any]) -> dict[str, Any] | None:
-    loss, accuracy = matrix(value.get("loss")), matrix(value.get("accuracy"))
-    if loss is None:
-        return None
-    models = value.get("models")
-    return {
-        "a": numbers(value.get("a"), 5)[: len(loss)],
-        "b": numbers(value.get("b"), 5)[: len(loss[0])],
-        "loss": loss,
-        "accuracy": accuracy,
-        "part": text(value.get("part", ""), 40),
-        "samples": number(value.get("samples")),
-        "models": [
-            {"name": text(m.get("name", ""), 200), "a": number(m.get("a")), "b": number(m.get("b"))}
-            for m in (models if isinstance(models, list) else [])[:10]
-            if isinstance(m, dict)
-        ],
-    }
-
-
-def line(value: dict[str, Any]) -> dict[str, Any]:
-    names = value.get("models")
-    return {
-        "t": numbers(value.get("t"), 5),
-        "loss": numbers(value.get("loss"), 5),
-        "accuracy": numbers(value.get("accuracy"), 5),
-        "models": [text(n, 200) for n in names[:2]] if isinstance(names, list) else [],
-    }
-
-
-def plain(value: dict[str, Any]) -> dict[str, Any]:
-    """Only the numbers, by name."""
-    return {text(k, 80): n for k, v in list(value.items())[:100] if (n := number(v)) is not None}
-
-
-def fairness(value: dict[str, Any]) -> dict[str, Any]:
-    names = value.get("class_names")
-    return {
-        **plain(value),
-        "classes": numbers(value.get("classes"), 5)[:2000],
-        "clients": numbers(value.get("clients"), 5)[:20_000],
-        "class_names": [text(n, 60) for n in names[:2000]] if isinstance(names, list) else [],
-    }
-
-
-READERS = {
-    "hessian": hessian,
-    "landscape": surface,
-    "plane": surface,
-    "line": line,
-    "sharpness": plain,
-    "bound": plain,
-    "fairness": fairness,
-    "consistency": plain,
-}
 
 # Data sets that are made from the config alone: no file is opened and nothing is downloaded to show who holds what.
 BUILT_IN = ("digits", "synthetic")
