@@ -18,6 +18,7 @@ LEFT_OUT = ["tests/deploy", "tests/gpu", "tests/report", "tests/boxes/test_docs.
 FOLDERS = {  # of a room: where its own tests lie, which are asked first
     "core": ["core"], "algorithms": ["boxes", "algorithms"], "engines": ["engines"], "data": ["data"],
     "experiment": ["experiment", "sweep", "tables", "checkpoint"], "analysis": ["analysis"], "kernels": ["kernels"],
+    "compiler": ["compiler", "engines"],
 }  # fmt: skip
 PLUGIN = """
 import json, os
@@ -51,7 +52,7 @@ def left_out(name: str) -> bool:
 def update(root: Path, copy: Path, known: dict[str, Any], workers: int, wanted: list[str]) -> dict[str, Any]:
     """The map with every file of tests whose text has changed run once more, in ``copy``."""
     now = {n: h for n, h in files(root).items() if not wanted or any(n.startswith(w) for w in wanted)}
-    old = {n: e for n, e in known.items() if n in now and e["hash"] == now[n]}
+    old = {n: e for n, e in known.items() if n in now and e["hash"] == now[n] and not _moved(root, e)}
     new = sorted(set(now) - set(old))
     if not new:
         return old
@@ -71,6 +72,12 @@ def update(root: Path, copy: Path, known: dict[str, Any], workers: int, wanted: 
     for name in ("sitecustomize.py", "mutants_plugin.py"):
         (copy / "src" / name).unlink()
     return old | read(trace, {n: now[n] for n in new})
+
+
+def _moved(root: Path, entry: dict[str, Any]) -> bool:
+    """Whether tests ran a file of sources that is gone."""
+    ran = {f.partition(":")[0] for e in entry["tests"].values() for f in e["functions"]}
+    return not all((root / f).is_file() for f in ran)
 
 
 def read(trace: Path, hashes: dict[str, str]) -> dict[str, Any]:
@@ -97,10 +104,12 @@ def tests_for(known: dict[str, Any], file: str, function: str, budget: float) ->
     """The tests that run a function, the most related and quickest files first, for up to ``budget`` seconds.
 
     What runs while a module or a class is made has no test of its own: then those that run anything else of the class,
-    or of the module.
+    or of the module; of a module that nothing runs, the tests of its room.
     """
     place, outer = f"{file}:{function}", function.rpartition(".<locals>.")[0] or function
     circles = [lambda f: f == place, lambda f: f.startswith(f"{file}:{outer}."), lambda f: f.startswith(f"{file}:")]
+    room = f"src/fedsmoo/{file.split('/')[2]}/"
+    circles.append(lambda f: f.startswith(room))
     own = tuple(f"tests/{folder}/" for folder in FOLDERS[file.split("/")[2]])
     for circle in circles:
         hits = []
