@@ -18,6 +18,7 @@ from fedsmoo.deploy.server import Coordinator
 from fedsmoo.deploy.settings import Federation
 from fedsmoo.experiment.config import Config
 from fedsmoo.experiment.resolve import assemble
+from fedsmoo.models import make_module, wrap
 
 from .fake import FakeGrid
 
@@ -61,6 +62,22 @@ def test_options_too(change, tmp_path):
     coordinator, _ = federate(config, tmp_path)
     result = assemble(config).run()
     assert all(torch.equal(v, getattr(coordinator.server, n)) for n, v in result.server.items())
+
+
+def test_random_layers_too(tmp_path):
+    """Every node draws the masks that the simulation draws for its client, whose two gradients of a step share them."""
+
+    def net(config, data):
+        return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(0.5), torch.nn.Linear(64, 10))
+
+    config = SMALL.replace(algorithm="fedsmoo", engine="auto")
+    coordinator, _ = federate(config, tmp_path, Recipe(model=net))
+    data = Recipe().test(config)
+    model = wrap(make_module(lambda: net(config, data), config.seed), data)
+    result = assemble(config, data=data, model=model).run()
+    assert result.simulation.setup.task.model.random
+    assert all(torch.equal(v, getattr(coordinator.server, n)) for n, v in result.server.items())
+    assert coordinator.setup.task.evaluate(coordinator.server.w)[0] == result.accuracy
 
 
 def test_augmented_images_too(tmp_path):

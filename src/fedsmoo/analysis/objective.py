@@ -44,6 +44,7 @@ class Objective:
     def outputs(self, w: Tensor) -> Tensor:
         """The model's outputs on all samples."""
         parts = self.task.model.layout.split(w)
+        self.task.model.eval()
         with torch.no_grad(), products_in(self.task):
             return torch.cat([self.task.model.forward(parts, x).to(self.task.dtype) for x, _ in self.batches()])
 
@@ -86,6 +87,7 @@ class Objective:
         """Batch by batch: its share of the mean loss, and the parameters it hangs on."""
         model = self.task.model
         for x, y in self.batches():
+            model.eval()
             parts = {n: p.detach().requires_grad_() for n, p in model.layout.split(w).items()}
             with torch.enable_grad(), products_in(self.task), twice_differentiable(model.module):
                 yield self.task.loss(model.forward(parts, x), y).sum() / self.samples, parts
@@ -104,6 +106,7 @@ class Objective:
         def evaluate(w: Tensor) -> tuple[Tensor, Tensor]:
             loss = torch.zeros(count, dtype=torch.float64, device=w.device)
             right = torch.zeros_like(loss)
+            self.task.model.eval()
             with torch.no_grad(), products_in(self.task):
                 for x, y in self.batches(channels_first):
                     out = outputs(w, x)

@@ -1,4 +1,4 @@
-"""Who trains on what in a round: batch indices and augmentation draws, made on the host outside the hot loop."""
+"""Who trains on what in a round: batch indices, augmentation draws and keys of noise, made outside the hot loop."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedsmoo.core.noise import key_of
 from fedsmoo.core.streams import stream
 
 Draws = dict[str, np.ndarray]
@@ -17,12 +18,14 @@ class Plan:
     """The batches of C clients for one round.
 
     ``index[k, c, :count[k, c]]`` are the samples of client c's k-th local step; the rest of the row is padding. A
-    count of 0 means that the client has finished. ``draws`` are augmentation draws of the same shape, or ``None``.
+    count of 0 means that the client has finished. ``draws`` are augmentation draws of the same shape, or ``None``;
+    ``keys`` name each client's noise in this round.
     """
 
     index: np.ndarray  # int64 [K, C, B]
     count: np.ndarray  # int64 [K, C]
     draws: Draws | None = None
+    keys: np.ndarray | None = None  # uint32 [C, 2]
 
     @property
     def steps(self) -> np.ndarray:
@@ -34,7 +37,7 @@ class Plan:
         count = self.count[:, clients]
         last = int((count > 0).any(1).sum())
         draws = None if self.draws is None else {n: d[:last, clients] for n, d in self.draws.items()}
-        return Plan(self.index[:last, clients], count[:last], draws)
+        return Plan(self.index[:last, clients], count[:last], draws, None if self.keys is None else self.keys[clients])
 
 
 def client_batches(
@@ -79,14 +82,15 @@ def make_plan(
         for j, b in enumerate(bs):
             index[j, c, : len(b)] = b
             count[j, c] = len(b)
+    keys = np.array([key_of(seed, "noise", number, i) for i in clients], np.uint32).reshape(-1, 2)
     if draw is None:
-        return Plan(index, count)
+        return Plan(index, count, keys=keys)
     draws: Draws = {}
     for c, (i, bs) in enumerate(zip(clients, batches, strict=True)):
         # As wide as a full batch, then cut: what a client draws must not depend on how many samples others have.
         for name, values in draw(stream(seed, "augment", number, i), (len(bs), batch_size)).items():
             draws.setdefault(name, np.zeros(index.shape, values.dtype))[: len(bs), c] = values[:, :width]
-    return Plan(index, count, draws)
+    return Plan(index, count, draws, keys)
 
 
 def merge(plans: Sequence[Plan]) -> Plan:
@@ -103,4 +107,6 @@ def merge(plans: Sequence[Plan]) -> Plan:
     if plans[0].draws is not None:
         draws = {n: np.concatenate([padded(p.draws[n]) for p in plans if p.draws], axis=1) for n in plans[0].draws}
     index = np.concatenate([padded(p.index) for p in plans], axis=1)
-    return Plan(index, np.concatenate([padded(p.count) for p in plans], axis=1), draws)
+    keys = [p.keys for p in plans if p.keys is not None]
+    count = np.concatenate([padded(p.count) for p in plans], axis=1)
+    return Plan(index, count, draws, np.concatenate(keys) if len(keys) == len(plans) else None)

@@ -160,6 +160,7 @@ def train(lanes: Sequence[Lane], meanwhile: Meanwhile | None = None) -> list[Par
     """The round of the clients of all lanes."""
     setup = lanes[0].engine.setup
     task, counts = setup.task, [len(lane.clients) for lane in lanes]
+    lanes[0].engine.oracle.task.model.train()  # which may be another run's: one oracle serves them all
     plan = merge([lane.work.plan.select(lane.part) for lane in lanes])
     stage = make_stage(lanes, counts)
     own = concatenate([_own(lane) for lane in lanes])

@@ -113,7 +113,7 @@ def single_oracle(task: Task) -> Oracle:
     def gradient(w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         parts = {n: p.detach().requires_grad_() for n, p in layout.split(w).items()}
         with torch.enable_grad():
-            loss = (batch.weight * task.loss(model.forward(parts, batch.x), batch.y)).sum()
+            loss = (batch.weight * task.loss(model.forward(parts, batch.x, batch.noise), batch.y)).sum()
             grads = torch.autograd.grad(loss, list(parts.values()), materialize_grads=True)
         return layout.join(dict(zip(parts, grads, strict=True))), loss.detach()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from functools import partial
 from operator import mul
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from fedsmoo.core import Round, Vectors
 from fedsmoo.core.local import local_step
+from fedsmoo.core.noise import Noise
 from fedsmoo.data.plan import Plan
 from fedsmoo.engines.base import Outcome, Setup, Sums, Work
 from fedsmoo.engines.oracles import single_oracle
@@ -49,6 +51,7 @@ def train_client(
     """One client's round: its last model, new own vectors, what it sends, and its mean minibatch loss."""
     algorithm, task = setup.algorithm, setup.task
     oracle = single_oracle(task)
+    task.model.train()
     me = own.replace(**{n: torch.zeros_like(down.w) for n in algorithm.local})
     w = algorithm.start(down, me)
     total = torch.zeros((), dtype=task.dtype, device=task.device)
@@ -74,4 +77,9 @@ def client_batch(task: Task, plan: Plan, k: int) -> Batch:
     draws = None
     if plan.draws is not None:
         draws = {name: torch.from_numpy(d[k, 0, :n]).to(task.device) for name, d in plan.draws.items()}
-    return task.batch(index, torch.full((n,), 1 / n, dtype=task.dtype, device=task.device), draws)
+    batch = task.batch(index, torch.full((n,), 1 / n, dtype=task.dtype, device=task.device), draws)
+    if not task.model.random:
+        return batch
+    assert plan.keys is not None
+    low, high = plan.keys[0].tolist()
+    return dataclasses.replace(batch, noise=Noise((low, high), k))

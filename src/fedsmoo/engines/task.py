@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedsmoo.core.noise import Noise
 from fedsmoo.data.augment import prepare
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.models.base import FlatModel
+from fedsmoo.models.examine import SEEN, examine
 
 # outputs [B, ...], labels [B, ...] -> one loss per sample [B]
 SampleLoss = Callable[[Tensor, Tensor], Tensor]
@@ -30,11 +32,13 @@ class Batch:
     """Samples of one step: of one client (``x [B, ...]``) or of C clients (``x [C, B, ...]``).
 
     ``weight`` holds 1 / batch size for real samples and 0 for padding, so a client's loss is ``sum(weight * loss)``.
+    ``noise`` is where random layers of one client's model draw: every gradient of a step sees the same masks.
     """
 
     x: Tensor
     y: Tensor
     weight: Tensor
+    noise: Noise | None = None
 
 
 class Samples(NamedTuple):
@@ -65,6 +69,9 @@ class Task:
         values = (self.data.mean, self.data.std) if known else (None, None)
         scale = tuple(None if v is None else torch.tensor(v, dtype=self.dtype, device=self.device) for v in values)
         object.__setattr__(self, "scale", scale)
+        if self.model.random is None:
+            x, y = self.data.x_train[:SEEN], self.data.y_train[:SEEN]
+            examine(self.model, self.inputs(x), lambda out: self.loss(out, y))
 
     def inputs(self, x: Tensor, draws: Draws | None = None, channels_first: bool = True) -> Tensor:
         """Stored samples as the model takes them: images normalised (and augmented), floats cast, text as it is."""
@@ -82,6 +89,7 @@ class Task:
     def evaluate(self, w: Tensor, size: int = 1000, on: Samples | None = None) -> tuple[float, float]:
         """Accuracy and mean loss of one model on the test part, or on other samples, ``size`` at a time."""
         parameters, on = self.model.layout.split(w), on or self.test
+        self.model.eval()
         with torch.no_grad():
             return means(self.tally(lambda x: self.model.forward(parameters, x), size, on), on)
 

@@ -86,7 +86,7 @@ class Result:
 
     @property
     def model(self) -> nn.Module:
-        """The module with the final global weights."""
+        """A copy of the module with the final global weights, in eval mode; a new one every time."""
         return self.simulation.setup.task.model.export(self.server.w)
 
     @property
@@ -266,6 +266,7 @@ def refuse_reduced_loss(task: Task, w: Tensor) -> None:
     if task.loss is cross_entropy:
         return
     x, y = task.inputs(task.data.x_train[:2]), task.data.y_train[:2]
+    task.model.eval()
     try:
         with torch.no_grad():
             out = task.model.forward(task.model.layout.split(w), x)

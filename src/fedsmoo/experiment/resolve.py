@@ -283,6 +283,7 @@ def refuse_few_outputs(task: Task) -> None:
     """Refuse a model of one's own with fewer outputs than there are classes, where the loss needs one for each."""
     if task.loss is not cross_entropy:
         return
+    task.model.eval()
     try:
         with torch.no_grad():
             out = task.model.forward(

@@ -93,7 +93,9 @@ def build(name: str, data: Dataset, seed: int, live: bool = True, **options: Any
     except (TypeError, ValueError, ArithmeticError, RuntimeError) as e:  # PyTorch's own words for an impossible layer
         given = ", ".join(f"{k}={v!r}" for k, v in options.items()) or "these data"
         raise FedsmooError(f"the model {name} cannot be built with {given}: {first_line(e)}") from e
-    return wrap(module, data, live)
+    flat = wrap(module, data, live)
+    flat.random = False  # none of ours draws
+    return flat
 
 
 def wrap(module: nn.Module, data: Dataset, live: bool = True) -> FlatModel:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.modules.lazy import LazyModuleMixin
 
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.core.layout import Layout
+from fedsmoo.core.noise import Noise, key_of
+from fedsmoo.models.draws import drawing
 
 # parameters {name: [C, *shape]}, inputs [C, B, ...] -> outputs [C, B, ...]: C models at once, each on its own batch
 BatchedForward = Callable[[Mapping[str, Tensor], Tensor], Tensor]
+# Where a model draws that is random in evaluation, too: the same numbers every time, so that evaluations compare.
+EVALUATION = Noise(key_of(0, "evaluation"))
 
 
 class FlatModel:
@@ -22,12 +28,20 @@ class FlatModel:
     as they were when the model was wrapped. A module may bring its own hand-batched forward, as a method
     ``batched(parameters, x)`` that takes every parameter with a leading client axis; without one the engines use
     ``torch.func.vmap``.
+
+    As in every training loop of PyTorch the module is in train mode for local steps and in eval mode for evaluation:
+    :meth:`train` and :meth:`eval`, called before.
     """
 
     def __init__(self, module: nn.Module) -> None:
         refuse_buffers(module)
+        refuse_lazy(module)
         self.module = module
-        self.random = False  # whether a step draws random numbers (dropout): then clients train one after the other
+        # Whether it draws random numbers (dropout): in local steps, and in evaluation, too. None: not known yet, see
+        # models.examine. Clients of a model that draws in steps train one after the other.
+        self.random: bool | None = None
+        self.random_in_evaluation = False
+        self._training: bool | None = None
         self.layout = Layout({n: tuple(p.shape) for n, p in module.named_parameters() if p.requires_grad})
         self._frozen = {n: p.detach().clone() for n, p in module.named_parameters() if not p.requires_grad}
         if self.layout.size == 0:
@@ -66,6 +80,8 @@ class FlatModel:
 
     def same_function(self, other: FlatModel, w: Tensor, x: Tensor) -> bool:
         """Whether two models answer alike at the weights ``w``: modules may hold tensors that are no parameters."""
+        self.eval()
+        other.eval()
         with torch.no_grad():
             mine, theirs = (model.forward(model.layout.split(w), x) for model in (self, other))
         return torch.equal(mine, theirs)
@@ -80,26 +96,50 @@ class FlatModel:
         """The module's present parameters as a flat vector, without the frozen ones."""
         return self.layout.join({n: p.detach() for n, p in self.module.named_parameters()})
 
-    def forward(self, parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """One model's outputs on a batch ``[B, ...]``."""
-        return functional_call(self.module, self._with_frozen(parameters), (x,))
+    def train(self, on: bool = True) -> None:
+        """Put the module in train mode, or in eval mode; for the sake of speed, only where it is not."""
+        if self._training is not on:
+            self.module.train(on)
+            self._training = on
+
+    def eval(self) -> None:
+        """Put the module in eval mode."""
+        self.train(False)
+
+    def forward(self, parameters: Mapping[str, Tensor], x: Tensor, noise: Noise | None = None) -> Tensor:
+        """One model's outputs on a batch ``[B, ...]``; random layers draw from ``noise`` in a local step."""
+        if noise is None and self._training is False and self.random_in_evaluation:
+            noise = EVALUATION
+        if noise is None:
+            assert not self.random or self._training is False, "a step of a random model needs noise"
+            return functional_call(self.module, self._with_frozen(parameters), (x,))
+        with drawing(self.module, noise):
+            return functional_call(self.module, self._with_frozen(parameters), (x,))
 
     def state_dict(self, w: Tensor) -> dict[str, Tensor]:
         """The trained and the frozen parameters under the module's own names, ready for ``load_state_dict``."""
         parts = self._with_frozen(self.layout.split(w))
-        return {n: parts[n].detach().clone() for n, _ in self.module.named_parameters()}
+        # A tied parameter has several names in a state dict; the vector holds it under the first.
+        first = {id(p): n for n, p in self.module.named_parameters()}
+        every = self.module.named_parameters(remove_duplicate=False)
+        return {n: parts[first[id(p)]].detach().clone() for n, p in every}
 
     def flatten(self, state: Mapping[str, Tensor]) -> Tensor:
         """The flat vector of a state dict of the module: the inverse of :meth:`state_dict`."""
         return self.layout.join(state)
 
     def export(self, w: Tensor) -> nn.Module:
-        """The module itself with the parameters ``w`` loaded."""
+        """A copy of the module with the parameters ``w``, in eval mode."""
+        for part in self.module.modules():
+            for name, v in vars(part).items():
+                if isinstance(v, Tensor) and v.grad_fn is not None:  # kept of the last pass: such cannot be copied
+                    setattr(part, name, v.detach())
+        module = copy.deepcopy(self.module).eval()
         with torch.no_grad():
             state = self.state_dict(w)
-            for name, p in self.module.named_parameters():
+            for name, p in module.named_parameters():
                 p.copy_(state[name])
-        return self.module
+        return module
 
 
 def _like(p: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
@@ -107,9 +147,18 @@ def _like(p: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
     return p.to(device, dtype if p.is_floating_point() else p.dtype)
 
 
+def refuse_lazy(module: nn.Module) -> None:
+    """A lazy module has no parameters before it meets a batch: say so, and what to do."""
+    for name, part in module.named_modules():
+        if isinstance(part, LazyModuleMixin) and part.has_uninitialized_params():  # type: ignore[misc]
+            raise FedsmooError(
+                f"{type(part).__name__} at {name or 'the top'!r} does not know its shape yet: call the model once on a "
+                "batch of inputs before it is trained, or say the number of inputs (nn.Linear for nn.LazyLinear)"
+            )
+
+
 def refuse_buffers(module: nn.Module) -> None:
-    """Running statistics have no place in a flat vector that clients average, nor random layers in a run that must
-    repeat: say so, and what to do."""
+    """Running statistics have no place in a flat vector that clients average: say so, and what to do."""
     for name, part in module.named_modules():
         if isinstance(part, nn.modules.batchnorm._NormBase) and (
             part.track_running_stats or "Batch" in type(part).__name__
@@ -117,12 +166,6 @@ def refuse_buffers(module: nn.Module) -> None:
             raise FedsmooError(
                 f"{type(part).__name__} at {name or 'the top'!r}: running statistics of heterogeneous clients cannot "
                 "be averaged; use nn.GroupNorm instead (for a ResNet, GroupNorm with 2 groups)"
-            )
-    for name, part in module.named_modules():
-        if isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0 and part.training:
-            raise FedsmooError(
-                f"{type(part).__name__} at {name or 'the top'!r}: random layers would not follow a run's seed on every "
-                "engine; remove it, or set its p to 0"
             )
     buffers = [n for n, _ in module.named_buffers()]
     if buffers:

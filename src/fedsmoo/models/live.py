@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from fedsmoo.core.noise import Noise
 from fedsmoo.kernels.resnet18.shapes import IMAGE_CHANNELS, IMAGE_SIDE, from_torchvision, live_layout, to_torchvision
 from fedsmoo.models.base import FlatModel
 from fedsmoo.models.resnet import ResNet18GN
@@ -39,7 +40,7 @@ class LiveResNet(FlatModel):
     def initial(self) -> Tensor:
         return self.flatten({n: p.detach() for n, p in self.module.named_parameters()})
 
-    def forward(self, parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    def forward(self, parameters: Mapping[str, Tensor], x: Tensor, noise: Noise | None = None) -> Tensor:
         return functional_call(self.module, to_torchvision(self.layout.join(parameters)), (x,))
 
     def state_dict(self, w: Tensor) -> dict[str, Tensor]:

@@ -1,0 +1,194 @@
+"""A look at a model before it is trained: whether it draws random numbers, and whether all of them can be ours.
+
+A few samples go through the model, twice in train mode and twice in eval mode, each time from the same place of the
+same noise (:mod:`fedsmoo.models.draws`). What differs then, or moves a global generator, did not draw from it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedsmoo.core import FedsmooError
+from fedsmoo.core.noise import Noise, key_of
+from fedsmoo.models.base import FlatModel
+from fedsmoo.models.draws import Undrawn, drawing
+
+SEEN = 8  # samples that go through
+TRIES = 3  # another thread may draw meanwhile, but not every time
+INSTEAD = "draw by torch.rand, torch.randn or a dropout layer in the model"
+
+
+class Pass:
+    """What one pass through a model shows: what goes into each module and what comes out, in the order of events.
+
+    An event belongs to the module that is running: what goes into a module was made by the one around it.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.events: list[tuple[str, list[Tensor]]] = []
+        self.moved = ""  # the first module that moved a generator, and which
+        self.draws = 0
+        self.running = [f"the model {type(module).__name__}"]
+        self._states = generators(module)
+        self._before = {n: state() for n, state in self._states.items()}
+
+    def note(self, values: Any) -> None:
+        """Keep a copy of some tensors, and see whether a generator has moved."""
+        self.events.append((self.running[-1], [t.detach().clone() for t in tensors(values)]))
+        found = [] if self.moved else [n for n, state in self._states.items() if state() != self._before[n]]
+        self.moved = self.moved or "".join(f"{self.running[-1]} draws from {n}" for n in found[:1])
+
+    @contextmanager
+    def watching(self, module: nn.Module) -> Iterator[None]:
+        """Take note of every module's inputs and outputs."""
+
+        def enter(name: str, part: nn.Module, given: Any) -> None:
+            self.note(given)
+            self.running.append(f"{type(part).__name__} at {name!r}" if name else self.running[0])
+
+        def leave(out: Any) -> None:
+            self.note(out)
+            self.running.pop()
+
+        held = []
+        for name, part in module.named_modules():
+            before = partial(lambda name, part, args, kwargs: enter(name, part, (args, kwargs)), name)
+            held.append(part.register_forward_pre_hook(before, with_kwargs=True))
+            held.append(part.register_forward_hook(lambda part, args, out: leave(out)))
+        try:
+            yield
+        finally:
+            for hook in held:
+                hook.remove()
+
+
+def examine(model: FlatModel, x: Tensor, loss: Callable[[Tensor], Tensor]) -> None:
+    """Find out whether a model draws random numbers, and refuse one that would train otherwise than a run's seed says.
+
+    A model that does not fit its samples is left to the first round, which says so.
+    """
+    passes: dict[bool, list[Pass]] = {True: [], False: []}  # by whether in train mode
+    model.random = False
+    try:
+        for training, made in passes.items():
+            refuse_difference(*(calm(made, model, x, loss, training) for _ in range(2)))
+    except FedsmooError:
+        raise
+    except Exception:  # the user's own code
+        pass
+    finally:
+        model.train()
+        model.random, model.random_in_evaluation = (any(p.draws for p in made) for made in passes.values())
+
+
+def calm(made: list[Pass], model: FlatModel, x: Tensor, loss: Callable[[Tensor], Tensor], training: bool) -> Pass:
+    """A pass in which no generator moves, kept in ``made`` as are those before it; a model with none is refused."""
+    for _ in range(TRIES):
+        made.append(Pass(model.module))
+        make(made[-1], model, x, loss, training)
+        if not made[-1].moved:
+            return made[-1]
+    raise FedsmooError(f"{made[-1].moved}, which does not follow the run's seed: {INSTEAD}")
+
+
+def make(seen: Pass, model: FlatModel, x: Tensor, loss: Callable[[Tensor], Tensor], training: bool) -> None:
+    """One pass through a model under the eyes of ``seen``; in train mode with its gradient."""
+    dtype = next((p.dtype for p in model.module.parameters() if p.is_floating_point()), torch.float32)
+    w = model.initial().to(x.device, x.dtype if x.is_floating_point() else dtype)
+    parts = {n: p.detach().requires_grad_() for n, p in model.layout.split(w).items()}
+    model.train(training)
+    with drawing(model.module, Noise(key_of(0, "examine"))) as draws, torch.enable_grad():
+        try:
+            with seen.watching(model.module):
+                out = model.forward(parts, x)
+            refuse_other_outputs(model.module, out)
+            seen.draws = draws.count
+            value = loss(out)
+            if draws.count > seen.draws:
+                raise FedsmooError(f"the loss draws random numbers, which does not follow the run's seed: {INSTEAD}")
+            if training:
+                seen.note(torch.autograd.grad(value.sum(), list(parts.values()), materialize_grads=True))
+        except Undrawn as e:
+            raise FedsmooError(f"{seen.running[-1]} draws random numbers {e}") from e
+        finally:
+            seen.draws = draws.count
+
+
+def tensors(out: Any) -> list[Tensor]:
+    """The tensors in a module's output."""
+    if isinstance(out, dict):
+        out = list(out.values())
+    if isinstance(out, list | tuple):
+        return [t for part in out for t in tensors(part)]
+    return [out] if isinstance(out, Tensor) else []
+
+
+def generators(module: nn.Module) -> dict[str, Callable[[], Any]]:
+    """How to ask for the states of the generators that a model may draw from: global ones, and those that it holds."""
+    states: dict[str, Callable[[], Any]] = {
+        "Python's random": random.getstate,
+        "numpy.random": lambda: array_state(np.random.get_state(legacy=True)),
+        "PyTorch's own generator": lambda: torch.get_rng_state().numpy().tobytes(),
+    }
+    if torch.cuda.is_initialized():
+        states["PyTorch's own generator of a GPU"] = lambda: torch.cuda.get_rng_state().numpy().tobytes()
+    for part in module.modules():
+        for name, v in vars(part).items():
+            if isinstance(v, np.random.Generator):
+                states[f"its own generator {name}"] = lambda v=v: str(v.bit_generator.state)  # type: ignore[misc]
+            elif isinstance(v, np.random.RandomState):
+                states[f"its own generator {name}"] = lambda v=v: array_state(v.get_state(legacy=True))  # type: ignore[misc]
+            elif isinstance(v, random.Random):
+                states[f"its own generator {name}"] = v.getstate
+    return states
+
+
+def array_state(state: Any) -> tuple[Any, ...]:
+    """NumPy's old state as something that compares."""
+    return (state[0], state[1].tobytes(), *state[2:])
+
+
+def refuse_other_outputs(module: nn.Module, out: Any) -> None:
+    """Refuse outputs that are no tensor: the loss takes one, with a row for every sample."""
+    if isinstance(out, Tensor):
+        return
+    pick = {dict: "['logits'], or what it calls them", tuple: "[0]", list: "[0]"}
+    how = next((text for kind, text in pick.items() if isinstance(out, kind)), ".logits, or what it calls them")
+    raise FedsmooError(
+        f"the model {type(module).__name__} returns a {type(out).__name__}, but must return one tensor of outputs: "
+        f"wrap it in a module whose forward returns model(x){how}"
+    )
+
+
+def refuse_difference(first: Pass, second: Pass) -> None:
+    """Refuse a model that answers differently from one and the same place of one stream, and name the module."""
+    pairs = zip(first.events, second.events, strict=False)
+    name = next((a[0] for a, b in pairs if a[0] != b[0] or not alike(a[1], b[1])), "")
+    if not name and len(first.events) != len(second.events):
+        name = first.events[0][0]
+    if name:
+        raise FedsmooError(
+            f"{name} gives other outputs for the same inputs and weights: it draws random numbers of its own, or keeps "
+            "something from one call for the next; draw by torch.rand or torch.randn, which follow the run's seed, and "
+            "keep nothing"
+        )
+
+
+def alike(a: list[Tensor], b: list[Tensor]) -> bool:
+    """Whether outputs are the same; on a GPU, where sums of atomic additions vary, nearly."""
+    if [t.shape for t in a] != [t.shape for t in b]:
+        return False
+    return all(
+        bool(((s == t) | (s.isnan() & t.isnan())).all())
+        if s.device.type == "cpu"
+        else torch.allclose(s, t, rtol=1e-3, atol=1e-5, equal_nan=True)
+        for s, t in zip(a, b, strict=True)
+    )
