@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,9 @@ import pytest
 from PIL import Image
 
 from fedsmoo.core.errors import FedsmooError
+from fedsmoo.data.sources import load
+from fedsmoo.experiment.config import Config
+from fedsmoo.experiment.resolve import make_clients
 from fedsmoo.report import figures
 from fedsmoo.report.curves import hanning
 from fedsmoo.report.figures import FIGURES, Look, write_figure
@@ -38,10 +42,52 @@ def grid(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", [n for n in FIGURES if n != "sensitivity"])
 def test_every_figure_is_drawn(name: str, data: dict[str, Any], tmp_path: Path) -> None:
+    if name in ("heatmap", "totals"):  # which are of one division
+        data = {**data, "runs": [r for r in data["runs"] if r["seed"] == "0"]}
     written = write_figure(name, data, tmp_path / f"{name}.png", Look())
     picture = Image.open(written)
     assert picture.width == round(3.25 * 300)  # a column, at 300 dots an inch
     assert len(np.unique(np.asarray(picture.convert("L")))) > 10  # something is on it
+
+
+@pytest.mark.parametrize("seed", ["0", "1"])
+def test_who_holds_what_is_shown_of_the_chosen_runs(seed: str, data: dict[str, Any]) -> None:
+    """It was that of the first folder, whatever --where said; runs of several divisions cannot share a picture."""
+    chosen = {**data, "runs": [r for r in data["runs"] if r["seed"] == seed]}
+    config = Config(seed=int(seed), clients=int(chosen["runs"][0]["config"]["clients"]))
+    digits = load("digits")
+    held = make_clients(config, digits)
+    counts = [np.bincount(digits.y_train.numpy()[i], minlength=10) for i in held]
+    np.testing.assert_array_equal(figures.the_partition(chosen)[0], np.stack(counts))
+    with pytest.raises(FedsmooError, match="divide their data in 2 ways"):
+        figures.the_partition(data)
+
+
+@pytest.mark.parametrize("every", [1, 5])
+def test_a_window_is_in_rounds_however_often_was_evaluated(every: int, tmp_path: Path) -> None:
+    """A window of 10 rounds has 10 points, or 2, which smooth nothing."""
+    folder = run_folder(tmp_path, "a", "fedavg", 0, 30)
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        line["test_accuracy"] = line["test_accuracy"] if line["round"] % every == 0 else None
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    figure = figures.curves(gather([folder]), Look(smooth=10), "acc", "accuracy", 100)
+    measured = np.array([100 * accuracy("fedavg", 0, t, 30) for t in range(every, 31, every)])
+    want = hanning(measured, 10) if every == 1 else measured
+    np.testing.assert_allclose(figure.axes[0].lines[0].get_ydata(), want, rtol=1e-4)
+
+
+def test_a_run_that_has_not_finished_has_no_last_accuracy(tmp_path: Path) -> None:
+    done = [run_folder(tmp_path, f"{lr}", "fedavg", 0, 20, lr=lr) for lr in (0.5, 0.1)]
+    cut = run_folder(tmp_path, "cut", "fedavg", 1, 20, lr=0.1)
+    (cut / "summary.json").unlink()
+    lines = (cut / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (cut / "metrics.jsonl").write_text("".join(lines[:3]))
+    figure = figures.sensitivity(gather([*done, cut]), Look(over="lr"))
+    points = np.array(figure.axes[0].containers[0].lines[0].get_ydata(), float)
+    np.testing.assert_allclose(points, 2 * [100 * accuracy("fedavg", 0, 20, 20)], rtol=1e-4)
+    with pytest.raises(FedsmooError, match="none of the runs has finished"):
+        figures.sensitivity(gather([cut]), Look(over="lr"))
 
 
 def test_curves_are_means_over_seeds_smoothed(data: dict[str, Any]) -> None:

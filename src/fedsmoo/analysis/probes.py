@@ -36,6 +36,8 @@ class Schedule:
                 raise unknown("probe", name, probes())
             if not rounds.isdecimal() or int(rounds) < 1:
                 raise FedsmooError(f"probe {word.strip()!r} must be NAME:ROUNDS, such as {name}:10")
+            if name in every:
+                raise FedsmooError(f"probe {text!r} names {name} twice: choose one number of rounds")
             every[name] = int(rounds)
         return cls(every)
 

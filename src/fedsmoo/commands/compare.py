@@ -22,7 +22,7 @@ from fedsmoo.experiment.checkpoint import DiskError, reason
 from fedsmoo.experiment.claim import claimed
 from fedsmoo.experiment.compare import cells, common_target, row
 from fedsmoo.experiment.conduct import same_threads
-from fedsmoo.experiment.config import Config
+from fedsmoo.experiment.config import FIELDS, Config
 from fedsmoo.experiment.contents import code_place, contents, data_place
 from fedsmoo.experiment.identity import MACHINE, differences
 from fedsmoo.experiment.loop import Record
@@ -35,7 +35,10 @@ from fedsmoo.report.curves import accuracy_curves
 AGAIN = "the same command"
 Failed = Callable[[Config, Path, str], None]
 Algorithms = Annotated[str, typer.Option(help="Methods, separated by commas.")]
-Seeds = Annotated[str, typer.Option(help="Seeds, separated by commas: 0,1,2.")]
+Seeds = Annotated[
+    str | None,
+    typer.Option(help="Seeds, separated by commas: 0,1,2 (default: the config file's, or 0).", show_default=False),
+]
 Folder = Annotated[Path, typer.Option(help="Folder for the runs, the table and the picture.")]
 
 
@@ -53,6 +56,7 @@ def methods(names: str, file: Path | None, sets: list[str] | None, flags: dict[s
     """A config per method; ``--set fedsmoo.r=0.05`` is for one method, ``--set lr=0.05`` for all."""
     out: dict[str, Config] = {}
     listed = [n.strip() for n in names.split(",")]
+    refuse_elsewhere(sets or [])
     for name, label in zip(listed, labels(listed), strict=True):
         own = [w.removeprefix(f"{name}.") for w in sets or [] if w.partition("=")[0].startswith(f"{name}.")]
         common = [w for w in sets or [] if "." not in w.partition("=")[0]]
@@ -64,6 +68,17 @@ def methods(names: str, file: Path | None, sets: list[str] | None, flags: dict[s
         if dot and owner not in listed:
             raise FedsmooError(f"--set {word!r}: {owner!r} is not among --algorithms {names}")
     return out
+
+
+def refuse_elsewhere(sets: Sequence[str]) -> None:
+    """Refuse ``--set`` for what other flags say, and for one method's data: its row would be of another task."""
+    flags = {"seed": "--seeds", "algorithm": "--algorithms"}
+    for word in sets:
+        _, dot, key = word.partition("=")[0].rpartition(".")
+        if key in flags:
+            raise FedsmooError(f"--set {word!r}: a comparison takes its {key}s from {flags[key]}")
+        if dot and key in FIELDS and FIELDS[key].metadata["group"] == "data":
+            raise FedsmooError(f"--set {word!r}: methods are compared on the same data; set {key} for all of them")
 
 
 def labels(listed: Sequence[str]) -> list[str]:
@@ -94,7 +109,7 @@ def stem(label: str) -> str:
 def _compare(
     config: ConfigFile = None,
     algorithms: Algorithms = "fedavg,scaffold,feddyn,fedsam,fedsmoo",
-    seeds: Seeds = "0",
+    seeds: Seeds = None,
     sets: Sets = None,
     out: Folder = Path("runs/compare"),
     *,
@@ -103,7 +118,8 @@ def _compare(
     alone("fedsmoo compare")
     configs = methods(algorithms, config, sets, flags)
     held = {label: contents(each) for label, each in configs.items()}
-    first, numbers = next(iter(configs.values())), parse_seeds(seeds)
+    first = next(iter(configs.values()))
+    numbers = [first.seed] if seeds is None else parse_seeds(seeds)
     places = {label: {s: out / f"{stem(label)}-seed{s}" for s in numbers} for label in configs}
     begun = begun_in(out, [folder for seeded in places.values() for folder in seeded.values()])
     engine = one_engine(first, begun)
@@ -237,7 +253,7 @@ def report(config: Config, runs: dict[str, list[list[Record]]], out: Path, seeds
     target = config.target or common_target(runs)
     rows = [row(label + part[label], histories, target) for label, histories in runs.items()]
     best = max(range(len(rows)), key=lambda k: rows[k].accuracy)
-    goal = f"{100 * target:.0f}%"
+    goal = f"{round(100 * target, 6):g}%"
     columns = ["method", "accuracy (%)", f"rounds to {goal}", f"sent to {goal}", "seconds"]
     division = config.partition if config.split is None else f"split {Path(config.split).name}"
     accuracy_curves(runs, out / "curves.png", f"{config.dataset}, {division}")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from fedsmoo.commands.console import console
 from fedsmoo.core.errors import FedsmooError
-from fedsmoo.report.figures import FIGURES, Look, write_figure
+from fedsmoo.report.figures import FIGURES, USED, Look, write_figure
 from fedsmoo.report.figures_sources import drawable, find
 
 Name = Annotated[str, typer.Argument(help=f"One of: {', '.join(FIGURES)}.", show_default=False)]
@@ -39,9 +40,22 @@ def figure(
     paths = [*(runs or []), *(more or [])]
     if not paths:
         raise FedsmooError(f"figure {name}: say of which runs: fedsmoo figure {name} RUN ...")
+    refuse_idle_flags(
+        name, {"smooth": smooth != 1, "axis": axis != "rounds", "over": over, "focus": focus, "apart": apart}
+    )
     sources = find(paths)
     if sources.others:
         sys.stderr.write(f"left out, no run in it: {', '.join(map(str, sources.others))}\n")
     data = drawable(sources, where or ())
+    unfinished = [run["name"] for run in data["runs"] if run.get("state", "finished") != "finished"]
+    if name == "sensitivity" and unfinished:
+        sys.stderr.write(f"left out, not finished: {', '.join(unfinished)}\n")
     path = write_figure(name, data, out or Path(f"{name}.pdf"), Look(width, smooth, over, focus, axis, apart))
     console().print(str(path), soft_wrap=True, markup=False)
+
+
+def refuse_idle_flags(name: str, given: Mapping[str, Any]) -> None:
+    """Refuse flags that are of other figures: they would change nothing."""
+    for flag, value in given.items():
+        if value and name in FIGURES and name not in USED[flag]:
+            raise FedsmooError(f"figure {name}: --{flag} is of other figures ({', '.join(USED[flag])}): leave it out")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -64,9 +64,11 @@ Sets = Annotated[
 def gather(file: Path | None, sets: Sequence[str] | None, flags: dict[str, Any]) -> Config:
     """The config that a file, flags and ``--set`` describe, the later winning."""
     values = read_toml(file) if file is not None else {}
-    algorithm = flags.get("algorithm")
-    if algorithm is not None and algorithm != values.get("algorithm"):
-        values.pop("algorithm_options", None)  # they belong to the file's method
+    for kind in ("algorithm", "model"):
+        named = flags.get(kind)
+        if named is not None and named.lower() != str(values.get(kind, "")).lower():
+            values.pop(f"{kind}_options", None)  # they belong to the file's method, or model
+    refuse_two_words(flags, sets or ())
     if flags.get("partition") is not None:  # the file's numbers belong to its own partition
         kept = {"dirichlet": "u", "pathological": "c"}.get(flags["partition"])  # dirichlet-0.6 says its own
         values = {name: value for name, value in values.items() if name not in ("u", "c") or name == kept}
@@ -77,6 +79,17 @@ def gather(file: Path | None, sets: Sequence[str] | None, flags: dict[str, Any])
     config = settled(assign(Config(**values), sets or ()), {*values, *words})
     refuse_idle(config, chosen)
     return config
+
+
+def refuse_two_words(flags: Mapping[str, Any], sets: Sequence[str]) -> None:
+    """Refuse a setting that is given twice, by a flag and ``--set`` or by two of these, with different values."""
+    said = {name: f"--{name.replace('_', '-')} {value}" for name, value in flags.items()}
+    values = {name: str(value) for name, value in flags.items()}
+    for word in sets:
+        key, _, value = word.partition("=")
+        if values.get(key, value) != value:
+            raise FedsmooError(f"{key} is given twice, as {said[key]} and as --set {word}: choose one")
+        said[key], values[key] = f"--set {word}", value
 
 
 def assign(config: Config, sets: Sequence[str]) -> Config:

@@ -185,7 +185,7 @@ def print_summary(config: Config, result: Result, summary: dict[str, Any], folde
     if config.target is not None:
         hit = summary["target_reached"]
         text = "never" if hit is None else f"round {hit['round']}, {human_bytes(hit['bytes'])}, {hit['seconds']:.1f} s"
-        out.print(f"  to {100 * config.target:.1f}%        {text}")
+        out.print(f"  {f'to {round(100 * config.target, 6):g}%':<16}{text}")
     out.print(f"  folder          {folder}", soft_wrap=True)
 
 

@@ -11,6 +11,7 @@ import typer
 from fedsmoo.commands.console import counted
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.experiment.compare import human_bytes
+from fedsmoo.experiment.config import refuse_no_accuracy
 from fedsmoo.experiment.index import columns, query
 from fedsmoo.experiment.ledger import ledger, reached
 from fedsmoo.experiment.render import Table, text
@@ -74,6 +75,7 @@ def show_ledger(
         "as the paper counts",
         "full model",
     ]
+    refuse_no_accuracy(target)
     goal = [] if target is None else [f"round of {100 * target:g}%", "bytes", "seconds"]
     rows = []
     for folder in folders:

@@ -15,7 +15,7 @@ import typer
 from fedsmoo.commands.compare import parse_seeds
 from fedsmoo.commands.console import counted
 from fedsmoo.commands.options import with_settings
-from fedsmoo.commands.sweep import carry_through
+from fedsmoo.commands.sweep import Minutes, PackSize, carry_through
 from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.engines.ranks import alone
 from fedsmoo.experiment import tables
@@ -45,8 +45,6 @@ Results = Annotated[
 NoRun = Annotated[bool, typer.Option("--no-run", help="Only show what has been measured.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what is missing and what it costs, and stop.")]
 Figure = Annotated[Path | None, typer.Option(help="curves: a folder for one picture a column.", show_default=False)]
-Minutes = Annotated[float | None, typer.Option(help="Stop after so long, everything saved; call again to go on.")]
-PackSize = Annotated[int | None, typer.Option(help="Runs in one batch (default: 4 on a GPU, 1 on a CPU).")]
 Update = Annotated[
     bool, typer.Option("--update", help="Rewrite the tables between markers in the files given instead.")
 ]

@@ -49,6 +49,8 @@ def load(name: str, path: str | Path | None = None, seed: int = 0) -> Dataset:
     torch.Size([1438, 1, 8, 8])
     """
     if name.startswith("text:"):
+        if path is not None:
+            raise FedsmooError(f"data set {name} says itself where the text is; leave out {path}")
         return check(text(name.removeprefix("text:")))
     if name == "digits" or _SYNTHETIC.fullmatch(name):
         if path is not None:

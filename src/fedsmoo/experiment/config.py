@@ -59,8 +59,7 @@ class Training:
             object.__setattr__(self, name, checked(type(self), name, value))
         if self.local_epochs is not None and self.local_steps is not None:
             raise FedsmooError("both local_epochs and local_steps are given: choose one")
-        if self.target is not None and not 0 < self.target <= 1:
-            raise FedsmooError(f"target is {self.target:g}, but is an accuracy between 0 and 1, such as 0.8")
+        refuse_no_accuracy(self.target)
 
     @property
     def epochs(self) -> int | None:
@@ -122,6 +121,12 @@ class Config(Training):
 
 
 FIELDS: dict[str, dataclasses.Field[Any]] = {f.name: f for f in dataclasses.fields(Config)}
+
+
+def refuse_no_accuracy(target: float | None) -> None:
+    """Refuse a target that no accuracy reaches, such as one in per cent."""
+    if target is not None and not 0 < target <= 1:
+        raise FedsmooError(f"target is {target:g}, but is an accuracy between 0 and 1, such as 0.8")
 
 
 def refuse_beyond(values: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ from fedsmoo.data.plan import Plan, make_plan
 from fedsmoo.engines.base import Engine, Outcome, Setup, Work
 from fedsmoo.engines.task import Task, cross_entropy
 from fedsmoo.experiment.config import Training
-from fedsmoo.experiment.ledger import round_bytes
+from fedsmoo.experiment.ledger import Reached, reached, round_bytes
 
 if TYPE_CHECKING:
     from fedsmoo.analysis.probes import Schedule
@@ -98,6 +98,12 @@ class Result:
     def validated(self) -> Record | None:
         """The best round by validation accuracy, the first of several; ``None`` without ``holdout``."""
         return best_validated(self.history)
+
+    @property
+    def target_reached(self) -> Reached | None:
+        """Round, bytes and seconds when ``target`` was first reached; ``None`` if it never was, or none was set."""
+        target = self.simulation.training.target
+        return None if target is None else reached(self.history, target)
 
     def client_state(self, client: int) -> dict[str, Tensor] | None:
         """A client's own vectors, or ``None`` if it was never in a cohort."""

@@ -100,6 +100,7 @@ def expand(table: dict[str, Any], where: str, overrides: dict[str, Any] | None =
             cells += [
                 Cell(config, name or label(config), column) for config in grid(merged, own, options, f"{where}, {name}")
             ]
+    cells = list({(c.method, c.column, c.identity): c for c in cells}.values())  # a run counts once in its place
     if not cells:
         raise FedsmooError(f"{where} describes no run")
     refuse_unknown_hyper(table, cells, where)
@@ -166,6 +167,10 @@ def product(values: dict[str, Any]) -> Iterator[dict[str, Any]]:
     axes = [v if isinstance(v, list) else [v] for v in values.values()]
     if any(not axis for axis in axes):
         raise FedsmooError(f"{next(k for k, v in values.items() if v == [])} is an empty list: give at least one value")
+    for name, axis in zip(values, axes, strict=True):
+        for k, value in enumerate(axis):
+            if value in axis[:k]:
+                raise FedsmooError(f"{name} lists {value!r} twice: it would be the same run, counted as two")
     for choice in itertools.product(*axes):
         yield dict(zip(values, choice, strict=True))
 

@@ -23,17 +23,25 @@ from fedsmoo.report.groups import add_groups
 SUFFIXES = (".pdf", ".svg", ".png")
 
 
-def first_partition(data: dict[str, Any]) -> tuple[np.ndarray, list[str]]:
-    if not data["partitions"]:
+def the_partition(data: dict[str, Any]) -> tuple[np.ndarray, list[str]]:
+    """Samples per client and class of the runs, which must have one division among them."""
+    which = sorted({r["partition"] for r in data["runs"] if r.get("partition") is not None})
+    if not which:
         raise FedsmooError("nothing says who holds what: 'fedsmoo analyse fairness RUN' writes it beside a run")
-    found = data["partitions"][0]
+    if len(which) > 1:
+        one = [next(r["name"] for r in data["runs"] if r.get("partition") == k) for k in which[:2]]
+        raise FedsmooError(
+            f"the runs divide their data in {len(which)} ways (such as {one[0]} and {one[1]}): choose runs of one way, "
+            "with --where seed=0 for example"
+        )
+    found = data["partitions"][which[0]]
     table = np.array(found["counts"], float)
     return table, found["names"] or [str(k) for k in range(table.shape[1])]
 
 
 def heat_map(data: dict[str, Any], look: Look) -> Figure:
     """Samples of each class at each client."""
-    table, names = first_partition(data)
+    table, names = the_partition(data)
     figure = look.figure(ratio=0.6)
     axes = figure.add_subplot()
     image = axes.imshow(np.ma.masked_equal(table.T, 0), aspect="auto", cmap="magma_r", interpolation="nearest", vmin=0)
@@ -47,7 +55,7 @@ def heat_map(data: dict[str, Any], look: Look) -> Figure:
 
 def class_totals(data: dict[str, Any], look: Look) -> Figure:
     """Samples of each class over all clients."""
-    table, names = first_partition(data)
+    table, names = the_partition(data)
     totals = table.sum(0)
     figure = look.figure(ratio=0.55)
     axes = figure.add_subplot()
@@ -63,10 +71,13 @@ def class_totals(data: dict[str, Any], look: Look) -> Figure:
 
 def sensitivity(data: dict[str, Any], look: Look) -> Figure:
     """Last accuracy over one setting: mean and standard deviation over seeds, a line for each group of the others."""
-    over = look.over or varying(data["runs"])
+    done = [r for r in data["runs"] if r.get("state", "finished") == "finished"]  # a last accuracy is of the last round
+    if not done:
+        raise FedsmooError("none of the runs has finished, so there is no last accuracy")
+    over = look.over or varying(done)
     figure = look.figure()
     axes = figure.add_subplot()
-    runs = add_groups([r for r in data["runs"] if over in r["config"] and np.isfinite(column(r, "acc")).any()], over)
+    runs = add_groups([r for r in done if over in r["config"] and np.isfinite(column(r, "acc")).any()], over)
     if not runs:
         raise FedsmooError(f"no run says its {over}: choose another setting with --over")
     tasks = list(dict.fromkeys(r["task"] for r in runs))
@@ -143,6 +154,16 @@ FIGURES: dict[str, tuple[str, Callable[[dict[str, Any], Look], Figure]]] = {
     "totals": ("samples of each class over all clients", class_totals),
     "sensitivity": ("last accuracy over one setting", sensitivity),
     "spectrum": ("spectral density of the Hessian", spectrum),
+}
+
+
+OVER_ROUNDS = ("accuracy", "loss", "train-loss", "drift")
+USED = {  # which figures look at a flag
+    "smooth": OVER_ROUNDS,
+    "axis": (*OVER_ROUNDS, "rounds"),
+    "over": ("sensitivity",),
+    "focus": ("landscape",),
+    "apart": ("landscape",),
 }
 
 

@@ -117,7 +117,9 @@ def curves(data: dict[str, Any], look: Look, key: str, label: str, scale: float 
             continue
         x = np.mean([horizontal(r, look.axis)[:length][tested] for r in runs], axis=0)
         raw = np.array([scale * column(r, key)[:length][tested] for r in runs])
-        y = np.array([hanning(values, look.smooth) for values in raw])
+        # The window is in rounds; where only every tenth was evaluated, a tenth as many points lie in it.
+        apart = float(np.diff(horizontal(runs[0], "rounds")[:length][tested]).mean()) if tested.sum() > 1 else 1.0
+        y = np.array([hanning(values, round(look.smooth / apart)) for values in raw])
         axes.plot(x, y.mean(0), label=name, markevery=every_so_often(k, len(x)), zorder=3, **style(k))
         if look.smooth > 2:
             axes.plot(x, raw.mean(0), color=COLOURS[k % len(COLOURS)], alpha=0.22, linewidth=0.4, zorder=1)
