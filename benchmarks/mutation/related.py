@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,7 @@ FOLDERS = {  # of a room: where its own tests lie, which are asked first
     "experiment": ["experiment", "sweep", "tables", "checkpoint"], "analysis": ["analysis"], "kernels": ["kernels"],
     "compiler": ["compiler", "engines"],
 }  # fmt: skip
+GROUP = re.compile(r"@[^\]/:]*$")  # what pytest-xdist appends to the name of a test that shares a process with others
 PLUGIN = """
 import json, os
 import pytest
@@ -86,12 +88,13 @@ def read(trace: Path, hashes: dict[str, str]) -> dict[str, Any]:
     passed, bad = set(), set()
     for line in Path(f"{trace}.times").read_text().splitlines():
         entry = json.loads(line)
+        entry["test"] = GROUP.sub("", entry["test"])
         seconds[entry["test"]] += entry["seconds"]
         (passed if entry["outcome"] == "passed" else bad).add(entry["test"])
     functions: dict[str, set[str]] = defaultdict(set)
     for line in trace.read_text(errors="replace").splitlines():
         test, _, function = line.rpartition("\t")
-        functions[test].add(function)
+        functions[GROUP.sub("", test)].add(function)
     out: dict[str, Any] = {n: {"hash": h, "tests": {}} for n, h in hashes.items()}
     for test in sorted(passed - bad):
         file = test.split("::")[0]
