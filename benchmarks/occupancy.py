@@ -24,8 +24,7 @@ from triton.compiler import ASTSource
 
 from fedsmoo.compiler.step import CompiledStep
 from fedsmoo.compiler.trace import StepInputs
-from fedsmoo.core import Vectors
-from fedsmoo.core.local import LocalRule
+from fedsmoo.core import LocalRule, Vectors
 from fedsmoo.engines.oracles import OpaqueOracle
 from fedsmoo.experiment.resolve import make_algorithm
 from fedsmoo.kernels.gradients import GradientBuffers

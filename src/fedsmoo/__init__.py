@@ -31,8 +31,7 @@ if TYPE_CHECKING:
         Relaxed,
     )
     from fedsmoo.api import simulate
-    from fedsmoo.core import Algorithm, FedsmooError, Round, Vectors, norm, unit
-    from fedsmoo.core.algorithm import option
+    from fedsmoo.core import Algorithm, FedsmooError, Round, Vectors, derived, norm, option, unit
     from fedsmoo.data.partition import IID, Dirichlet, Pathological
     from fedsmoo.experiment.config import Config
     from fedsmoo.experiment.loop import Record, Result
@@ -68,22 +67,34 @@ __all__ = [
     "Round",
     "Vectors",
     "__version__",
+    "derived",
     "norm",
     "option",
     "simulate",
     "unit",
 ]
 
-# Where the names above are found. They are imported when first used: PyTorch takes seconds, and the program must be
-# able to say what Ctrl-C does before that.
-HOMES = ("algorithms", "api", "core", "core.algorithm", "data.partition", "experiment.config", "experiment.loop")
+# Where each name is found. Names are imported when first used: PyTorch takes seconds, and the program must be able to
+# say what Ctrl-C does before that.
+_HOMES = {
+    "algorithms": (
+        "ALGORITHMS", "SCAFFOLD", "FedAdagrad", "FedAdam", "FedAvg", "FedAvgM", "FedCM", "FedDyn", "FedGamma",
+        "FedLESAM", "FedLESAMD", "FedLESAMS", "FedProx", "FedSAM", "FedSMOO", "FedSpeed", "FedYogi", "MoFedSAM",
+        "Relaxed",
+    ),
+    "api": ("simulate",),
+    "core": ("Algorithm", "FedsmooError", "Round", "Vectors", "derived", "norm", "option", "unit"),
+    "data.partition": ("IID", "Dirichlet", "Pathological"),
+    "experiment.config": ("Config",),
+    "experiment.loop": ("Record", "Result"),
+}  # fmt: skip
+_HOME = {name: f"fedsmoo.{module}" for module, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, or a module of the package."""
-    if name in __all__:
-        modules = (import_module(f"fedsmoo.{home}") for home in HOMES)
-        globals()[name] = value = next(getattr(m, name) for m in modules if hasattr(m, name))
+    """Import a public name, or a module of the package."""
+    if name in _HOME:
+        globals()[name] = value = getattr(import_module(_HOME[name]), name)
         return value
     if not name.startswith("_") and find_spec(f"fedsmoo.{name}") is not None:
         return import_module(f"fedsmoo.{name}")
@@ -91,4 +102,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

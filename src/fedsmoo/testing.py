@@ -18,9 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedsmoo.core import Algorithm, Round, Vectors
-from fedsmoo.core.algorithm import Gradient
-from fedsmoo.core.local import LocalRule, local_step
+from fedsmoo.core import Algorithm, Gradient, LocalRule, Round, Vectors
+from fedsmoo.core.local import local_step
 from fedsmoo.core.streams import torch_stream
 
 SIZE, CLIENTS, STEPS, LR = 7, 3, 2, 0.1

@@ -13,9 +13,8 @@ import pytest
 import torch
 
 from fedsmoo.algorithms import ALGORITHMS, FedAvg, FedDyn
-from fedsmoo.core import Algorithm, Round, Vectors
-from fedsmoo.core.algorithm import option
-from fedsmoo.core.local import LocalRule, local_step
+from fedsmoo.core import Algorithm, LocalRule, Round, Vectors, option
+from fedsmoo.core.local import local_step
 from fedsmoo.experiment.resolve import algorithm_class, make_algorithm
 from fedsmoo.testing import check_algorithm
 

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from fedsmoo.algorithms import ALGORITHMS, FedSMOO, Relaxed
-from fedsmoo.core import Algorithm, FedsmooError
-from fedsmoo.core.algorithm import option
+from fedsmoo.core import Algorithm, FedsmooError, option
 from fedsmoo.engines.stack import stack_algorithms
 from fedsmoo.experiment.resolve import make_algorithm
 

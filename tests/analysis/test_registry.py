@@ -21,7 +21,7 @@ from fedsmoo.report import measured
 ONE_FILE = """
 from dataclasses import dataclass
 from fedsmoo.analysis.measurement import Measurement
-from fedsmoo.core.algorithm import option
+from fedsmoo.core import option
 
 @dataclass(frozen=True)
 class WeightNorm(Measurement):

@@ -14,8 +14,7 @@ import pytest
 import torch
 
 from fedsmoo import algorithms, simulate
-from fedsmoo.core import Algorithm
-from fedsmoo.core.local import LocalRule
+from fedsmoo.core import Algorithm, LocalRule
 from fedsmoo.data.cohort import cohort
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.plan import Plan, make_plan

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from fedsmoo.algorithms import FedAvg, FedDyn, FedProx
-from fedsmoo.core import Layout, Vectors, norm, unit
-from fedsmoo.core.algorithm import Algorithm, in_words, inside, option
+from fedsmoo.core import Algorithm, Layout, LocalRule, Vectors, norm, option, unit
+from fedsmoo.core.algorithm import in_words, inside
 from fedsmoo.core.errors import FedsmooError, unknown
-from fedsmoo.core.local import LocalRule, clipped, local_step
+from fedsmoo.core.local import clipped, local_step
 
 
 def tensor(*values: float) -> torch.Tensor:

@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsmoo.core import Algorithm
-from fedsmoo.core.local import LocalRule
+from fedsmoo.core import Algorithm, LocalRule
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.engines.base import Setup
 from fedsmoo.engines.batched import Batched

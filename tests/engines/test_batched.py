@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsmoo.algorithms import SCAFFOLD, FedAvg, FedDyn, FedSMOO
-from fedsmoo.core import FedsmooError, Vectors
-from fedsmoo.core.local import LocalRule
+from fedsmoo.core import FedsmooError, LocalRule, Vectors
 from fedsmoo.engines import auto, memory
 from fedsmoo.engines.auto import ENGINES, fastest
 from fedsmoo.engines.base import Setup

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedsmoo.algorithms import ALGORITHMS
-from fedsmoo.core.local import LocalRule
+from fedsmoo.core import LocalRule
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.engines.base import Setup
 from fedsmoo.engines.batched import Batched

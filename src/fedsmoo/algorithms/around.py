@@ -8,8 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from fedsmoo.algorithms.fedavg import FedAvg
-from fedsmoo.core import Algorithm, Round, Vectors
-from fedsmoo.core.algorithm import Gradient, option
+from fedsmoo.core import Algorithm, Gradient, Round, Vectors, derived, option
 
 
 @dataclass(frozen=True)
@@ -18,11 +17,11 @@ class Around(Algorithm):
 
     inner: Any = option(FedAvg(), "the method inside")
 
-    down = property(lambda self: self.inner.down)  # type: ignore[assignment]
-    server = property(lambda self: self.inner.server)  # type: ignore[assignment]
-    own = property(lambda self: self.inner.own)  # type: ignore[assignment]
-    local = property(lambda self: self.inner.local)  # type: ignore[assignment]
-    up = property(lambda self: self.inner.up)  # type: ignore[assignment]
+    down = derived(lambda self: self.inner.down)
+    server = derived(lambda self: self.inner.server)
+    own = derived(lambda self: self.inner.own)
+    local = derived(lambda self: self.inner.local)
+    up = derived(lambda self: self.inner.up)
 
     @property
     def radius(self) -> float | None:

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedsmoo.core import Algorithm, Round, Vectors
-from fedsmoo.core.algorithm import option
+from fedsmoo.core import Algorithm, Round, Vectors, option
 
 
 @dataclass(frozen=True)

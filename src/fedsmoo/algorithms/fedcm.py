@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedsmoo.algorithms.fedavg import FedAvg
-from fedsmoo.core import Round, Vectors
-from fedsmoo.core.algorithm import Gradient, option
+from fedsmoo.core import Gradient, Round, Vectors, option
 
 
 @dataclass(frozen=True)

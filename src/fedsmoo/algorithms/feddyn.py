@@ -7,8 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedsmoo.core import Algorithm, Round, Vectors
-from fedsmoo.core.algorithm import Gradient, option
+from fedsmoo.core import Algorithm, Gradient, Round, Vectors, option
 
 
 @dataclass(frozen=True)
@@ -21,7 +20,7 @@ class FedDyn(Algorithm):
     """
 
     beta: float = option(10.0, "penalty of the dynamic regulariser; larger holds local models less", within="(0, inf)")
-    server = ("lam",)
+    server: ClassVar[tuple[str, ...]] = ("lam",)
     own: ClassVar[tuple[str, ...]] = ("lam",)
 
     def direction(self, w: Tensor, grad: Gradient, down: Vectors, me: Vectors) -> tuple[Tensor, Vectors]:

@@ -10,8 +10,7 @@ from torch import Tensor
 from fedsmoo.algorithms.fedavg import FedAvg
 from fedsmoo.algorithms.feddyn import FedDyn
 from fedsmoo.algorithms.scaffold import SCAFFOLD
-from fedsmoo.core import Algorithm, Round, Vectors, unit
-from fedsmoo.core.algorithm import Gradient, option
+from fedsmoo.core import Algorithm, Gradient, Round, Vectors, option, unit
 
 
 @dataclass(frozen=True)

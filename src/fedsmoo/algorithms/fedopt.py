@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from fedsmoo.algorithms.fedavg import FedAvg
-from fedsmoo.core import Round, Vectors
-from fedsmoo.core.algorithm import option
+from fedsmoo.core import Round, Vectors, option
 
 
 @dataclass(frozen=True)

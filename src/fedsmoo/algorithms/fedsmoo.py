@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedsmoo.algorithms.feddyn import FedDyn
-from fedsmoo.core import Algorithm, Round, Vectors, unit
-from fedsmoo.core.algorithm import Gradient, option
+from fedsmoo.core import Algorithm, Gradient, Round, Vectors, derived, option, unit
 
 
 @dataclass(frozen=True)
@@ -37,11 +36,11 @@ class FedSMOO(FedDyn):
         return self.sam and self.correct
 
     # What travels and stays follows the switches, so that an ablated run is charged only for what it sends.
-    down = property(lambda self: ("w", "s") if self.agrees else ("w",))  # type: ignore[assignment]
-    server = property(lambda self: ("lam",) if self.regularise else ())  # type: ignore[assignment]
-    own = property(lambda self: ("mu",) * self.agrees + ("lam",) * self.regularise)  # type: ignore[assignment]
-    local = property(lambda self: ("s_hat",) * (self.agrees and self.perturbation == "paper"))  # type: ignore[assignment]
-    up = property(lambda self: ("w", "s_tilde") if self.agrees else ("w",))  # type: ignore[assignment]
+    down = derived(lambda self: ("w", "s") if self.agrees else ("w",))
+    server = derived(lambda self: ("lam",) if self.regularise else ())
+    own = derived(lambda self: ("mu",) * self.agrees + ("lam",) * self.regularise)
+    local = derived(lambda self: ("s_hat",) * (self.agrees and self.perturbation == "paper"))
+    up = derived(lambda self: ("w", "s_tilde") if self.agrees else ("w",))
 
     @property
     def radius(self) -> float | None:

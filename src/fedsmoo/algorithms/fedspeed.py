@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedsmoo.algorithms.feddyn import FedDyn
-from fedsmoo.core import Algorithm, Round, Vectors, unit
-from fedsmoo.core.algorithm import Gradient, option
+from fedsmoo.core import Algorithm, Gradient, Round, Vectors, derived, option, unit
 
 
 @dataclass(frozen=True)
@@ -28,9 +27,7 @@ class FedSpeed(FedDyn):
     alpha: float = option(1.0, "share of the perturbed gradient (1 in the released form)", within="[0, 1]")
     form: str = option("paper", "the paper's box, or the authors' released code", ("paper", "released"))
 
-    @property
-    def server(self) -> tuple[str, ...]:  # type: ignore[override]
-        return FedDyn.server if self.form == "released" else ()
+    server = derived(lambda self: FedDyn.server if self.form == "released" else ())
 
     @property
     def radius(self) -> float | None:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedsmoo.algorithms.around import Around
-from fedsmoo.core import Round, Vectors
-from fedsmoo.core.algorithm import option
+from fedsmoo.core import Round, Vectors, derived, option
 
 
 @dataclass(frozen=True)
@@ -20,7 +19,7 @@ class Relaxed(Around):
 
     b: float = option(0.1, "how far past the global model to start; 0 is the method itself", within="[0, inf)")
 
-    own = property(lambda self: (*self.inner.own, "w_last"))  # type: ignore[assignment]
+    own = derived(lambda self: (*self.inner.own, "w_last"))
 
     def first_contact(self, down: Vectors) -> Vectors:
         return self.inner.first_contact(down).replace(w_last=down.w)

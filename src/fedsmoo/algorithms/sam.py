@@ -10,8 +10,7 @@ from torch import Tensor
 from fedsmoo.algorithms.fedavg import FedAvg
 from fedsmoo.algorithms.fedcm import FedCM
 from fedsmoo.algorithms.scaffold import SCAFFOLD
-from fedsmoo.core import Algorithm, Vectors, unit
-from fedsmoo.core.algorithm import Gradient, option
+from fedsmoo.core import Algorithm, Gradient, Vectors, option, unit
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from fedsmoo.algorithms.fedavg import FedAvg
-from fedsmoo.core import Round, Vectors
-from fedsmoo.core.algorithm import Gradient
+from fedsmoo.core import Gradient, Round, Vectors
 
 
 @dataclass(frozen=True)

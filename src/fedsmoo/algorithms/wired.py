@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedsmoo.algorithms.around import Around
-from fedsmoo.core import Round, Vectors
-from fedsmoo.core.algorithm import option
+from fedsmoo.core import Round, Vectors, derived, option
 
 KINDS = ("fp16", "int8")
 BLOCK = 256  # numbers that share one scale
@@ -66,8 +65,8 @@ class Wired(Around):
 
     kind: str = option("fp16", "the numbers on the wire", KINDS)
 
-    own = property(lambda self: (*self.inner.own, *(f"err_{n}" for n in self.up)))  # type: ignore[assignment]
-    server = property(lambda self: (*self.inner.server, *(f"err_{n}" for n in self.down)))  # type: ignore[assignment]
+    own = derived(lambda self: (*self.inner.own, *(f"err_{n}" for n in self.up)))
+    server = derived(lambda self: (*self.inner.server, *(f"err_{n}" for n in self.down)))
 
     def init(self, w: Tensor) -> Vectors:
         return self.inner.init(w).replace(**{f"err_{n}": torch.zeros_like(w) for n in self.down})

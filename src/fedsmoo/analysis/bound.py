@@ -24,8 +24,7 @@ from torch.nn import functional as F
 from fedsmoo.analysis.hessian import top_eigenvalues
 from fedsmoo.analysis.measurement import OnSamples, Subject, Values, positive
 from fedsmoo.analysis.objective import Objective
-from fedsmoo.core import FedsmooError, unit
-from fedsmoo.core.algorithm import option
+from fedsmoo.core import FedsmooError, option, unit
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,7 @@ from torch import Tensor
 
 from fedsmoo.analysis.measurement import Measurement, Moment, Subject, Values
 from fedsmoo.analysis.objective import Objective
-from fedsmoo.core import FedsmooError, Round, Vectors, unit
-from fedsmoo.core.algorithm import option
+from fedsmoo.core import FedsmooError, Round, Vectors, option, unit
 from fedsmoo.engines.base import Setup, Work
 from fedsmoo.engines.serial import train_client
 from fedsmoo.engines.table import ClientTable

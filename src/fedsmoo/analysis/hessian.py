@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from fedsmoo.analysis.measurement import Moment, OnSamples, Subject, Values
-from fedsmoo.core import FedsmooError
-from fedsmoo.core.algorithm import option
+from fedsmoo.core import FedsmooError, option
 from fedsmoo.core.errors import unknown
 from fedsmoo.core.streams import stream
 from fedsmoo.core.untrusted import number, numbers, text

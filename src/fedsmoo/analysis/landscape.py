@@ -21,8 +21,7 @@ from torch import Tensor
 
 from fedsmoo.analysis.measurement import OnSamples, Subject, Values, finite, positive
 from fedsmoo.analysis.objective import Objective
-from fedsmoo.core import FedsmooError
-from fedsmoo.core.algorithm import option
+from fedsmoo.core import FedsmooError, option
 from fedsmoo.core.streams import stream
 from fedsmoo.core.untrusted import matrix, number, numbers, text
 from fedsmoo.models.base import FlatModel

@@ -19,8 +19,7 @@ import numpy as np
 from torch import Tensor
 
 from fedsmoo.analysis.objective import Objective, objective
-from fedsmoo.core import Algorithm, FedsmooError, Vectors
-from fedsmoo.core.algorithm import option
+from fedsmoo.core import Algorithm, FedsmooError, Vectors, option
 from fedsmoo.core.untrusted import number, text
 from fedsmoo.engines.base import Setup, Work
 from fedsmoo.engines.table import ClientTable

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from fedsmoo.analysis.measurement import Moment, OnSamples, Subject, Values, positive
-from fedsmoo.core import FedsmooError, unit
-from fedsmoo.core.algorithm import option
+from fedsmoo.core import FedsmooError, option, unit
 from fedsmoo.core.streams import stream
 
 

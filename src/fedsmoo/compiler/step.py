@@ -13,8 +13,7 @@ from fedsmoo.compiler.codegen import Leaf, Request, Store, VectorPass, fold
 from fedsmoo.compiler.dataflow import Dataflow
 from fedsmoo.compiler.schedule import Action, PointPass, SumPass, TakeGradient, point, schedule
 from fedsmoo.compiler.trace import StepInputs, reduction, shape, trace_step
-from fedsmoo.core import Algorithm
-from fedsmoo.core.local import LocalRule
+from fedsmoo.core import Algorithm, LocalRule
 from fedsmoo.kernels.gradients import GradientBuffers
 
 Tensors = dict[str, Tensor]

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from fedsmoo.compiler import NotCompiled
-from fedsmoo.core import Algorithm, Vectors
-from fedsmoo.core.local import LocalRule, masked_step
+from fedsmoo.core import Algorithm, LocalRule, Vectors
+from fedsmoo.core.local import masked_step
 
 aten = torch.ops.aten
 

@@ -22,7 +22,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -87,6 +87,20 @@ def refuse_outside(name: str, value: Any, meta: Mapping[str, Any]) -> None:
         raise FedsmooError(f"{name} is {value!r}, but must be a number")
     if not inside(value, within):
         raise FedsmooError(f"{name} is {value}, but must be {'finite' if value == math.inf else in_words(within)}")
+
+
+def derived(names: Callable[[Any], tuple[str, ...]]) -> tuple[str, ...]:
+    """Declare vectors that follow from a method's switches, in place of a plain tuple of names.
+
+    >>> from fedsmoo import FedAvg
+    >>> @dataclass(frozen=True)
+    ... class Noted(FedAvg):
+    ...     note: bool = True
+    ...     own = derived(lambda self: ("note",) if self.note else ())
+    >>> Noted().own, Noted(note=False).own
+    (('note',), ())
+    """
+    return cast("tuple[str, ...]", property(names))  # for a type checker it is what reading it gives
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedsmoo.core import Algorithm, Vectors
-from fedsmoo.core.local import LocalRule
+from fedsmoo.core import Algorithm, LocalRule, Vectors
 from fedsmoo.data.plan import Plan
 from fedsmoo.engines.table import ClientTable
 from fedsmoo.engines.task import Samples, Task

@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from fedsmoo.core import Algorithm, FedsmooError
-from fedsmoo.core.local import LocalRule
+from fedsmoo.core import Algorithm, FedsmooError, LocalRule
 
 T = TypeVar("T")
 

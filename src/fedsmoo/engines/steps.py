@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fedsmoo.core import Algorithm, Round, Vectors
-from fedsmoo.core.local import LocalRule, masked_step
+from fedsmoo.core import Algorithm, LocalRule, Round, Vectors
+from fedsmoo.core.local import masked_step
 from fedsmoo.data.plan import Plan
 from fedsmoo.engines.oracles import Oracle
 from fedsmoo.engines.task import Batch, Task

@@ -17,9 +17,8 @@ from torch import nn
 
 from fedsmoo.algorithms import ALGORITHMS, Relaxed
 from fedsmoo.algorithms.wired import Wired
-from fedsmoo.core import Algorithm, FedsmooError
+from fedsmoo.core import Algorithm, FedsmooError, LocalRule
 from fedsmoo.core.errors import first_line, unknown
-from fedsmoo.core.local import LocalRule
 from fedsmoo.data import partition as partitions
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.holdout import hold_out
