@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import fedsmoo
 from fedsmoo.core import FedsmooError
+from fedsmoo.data.sources import load
+from fedsmoo.deploy.settings import parse
 from fedsmoo.experiment.compare import common_target
 from fedsmoo.experiment.loop import Record
 from fedsmoo.experiment.runfolder import read_config
@@ -121,3 +124,28 @@ def test_a_split_file_is_not_made_by_another_rule_s_option(call: Call) -> None:
     )
     assert call("data", "split", "digits", "--out", "s.json", "--partition", "pathological", "--c", "2").code == 0
     assert json.loads(Path("s.json").read_text())["rule"]["c"] == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("probe", "sharpness:5"), ("target", 0.5), ("table", "disk"), ("chunk", 2)]
+)
+def test_a_federation_refuses_what_it_does_not_look_at(name: str, value: object) -> None:
+    with pytest.raises(FedsmooError, match=f"^{name} is for simulated runs"):
+        parse({"dataset": "digits", name: value})
+
+
+@pytest.mark.parametrize("client", [4, -1, "0", 1.5])
+def test_there_is_no_state_of_a_client_who_is_not_there(client: object) -> None:
+    few = {"clients": 4, "cohort": 2, "rounds": 1, "local_steps": 1, "engine": "serial"}
+    result = fedsmoo.simulate("softmax", "digits", "scaffold", **few)
+    with pytest.raises(FedsmooError, match=r"there is no client .*: they are 0 to 3"):
+        result.client_state(client)
+
+
+def test_data_of_one_s_own_is_not_taken_for_a_known_set(tmp_path: Path) -> None:
+    """Runs are told apart by the name of a known set: other data under it would pass for it."""
+    x, y = np.random.default_rng(0).random((12, 6)), np.arange(12) % 3
+    np.savez(tmp_path / "own.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    with pytest.raises(FedsmooError, match=r"samples of \[6\], but cifar10 has images of \[32, 32, 3\]; give your own"):
+        load("cifar10", tmp_path / "own.npz")
+    assert load("own", tmp_path / "own.npz").classes == 3

@@ -157,3 +157,22 @@ def test_a_split_of_refilled_decks_uses_each_sample_once_first(call: Call) -> No
     counts = np.bincount(held, minlength=len(labels))[labels == labels[held[0]]]
     assert counts.sum() == 1438
     assert counts.max() - counts.min() <= 1
+
+
+def test_a_split_of_a_text_is_shown_wherever_the_text_lies(play: Path, call: Call) -> None:
+    """A split keeps the name of the file, not its place."""
+    (play.parent / "far").mkdir()
+    play.rename(play.parent / "far" / "play.txt")
+    assert call("data", "split", "text:far/play.txt", "--out", "s.json").code == 0
+    one_line(call("data", "show", "s.json"), "text play.txt: no such file")
+    assert "2 clients hold" in call("data", "show", "s.json", "--data", "far/play.txt").out
+
+
+def test_the_index_names_no_rule_where_a_split_says_who_holds_what(call: Call) -> None:
+    """It named the default, dirichlet-0.1, which was not used."""
+    assert call("data", "split", "digits", "--partition", "iid", "--clients", "4", "--out", "s.json").code == 0
+    assert call("run", "--split", "s.json", "--algorithm", "fedavg", *SMALL, "--out", "runs/a").code == 0
+    assert call("run", "--algorithm", "fedavg", *TINY, "--out", "runs/b").code == 0
+    found = {row["path"]: row for row in json.loads(call("runs", "runs", "--json").out)}
+    assert [found["a"][n] for n in ("partition", "u", "replacement", "clients")] == [None, None, None, 4]
+    assert [found["b"][n] for n in ("partition", "u", "clients")] == ["dirichlet", 0.1, 4]

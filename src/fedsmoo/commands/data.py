@@ -86,7 +86,10 @@ def show(
     from fedsmoo.report.partition_figures import describe, draw
 
     content = read_split(split)
-    loaded = load(content["dataset"], data, content["seed"])
+    if data is not None and content["dataset"].startswith("text:"):  # a split keeps the name of the file alone
+        loaded = load(f"text:{data}")
+    else:
+        loaded = load(content["dataset"], data, content["seed"])
     indices = load_split(split, loaded)
     folder = out or split.parent
     screen = console()

@@ -193,13 +193,14 @@ def _to_dataset(name: str, arrays: Arrays) -> Dataset:
     names = arrays.class_names or (spec.class_names if spec else None)
     most = count_classes([parts["y_train"], parts["y_test"]], name)
     classes = spec.classes if spec else max(most, len(names or ()))
+    shape = tuple(parts["x_train"].shape[1:])
+    if spec is not None and len(parts["x_train"]) and plain_shape(shape) != plain_shape(spec.shape):
+        raise FedsmooError(
+            f"data set {name}: samples of {list(shape)}, but {name} has images of {list(spec.shape)}; give your own "
+            "data another name"
+        )
     mean = std = None
     if parts["x_train"].dtype == torch.uint8 and len(parts["x_train"]):
-        if spec is not None and tuple(parts["x_train"].shape[1:]) != spec.shape:
-            raise FedsmooError(
-                f"data set {name}: images of {list(parts['x_train'].shape[1:])}, but {name} has {list(spec.shape)}; "
-                "give your own data another name"
-            )
         mean, std = (spec.mean, spec.std) if spec else channel_statistics(parts["x_train"])
     return Dataset(
         name=name,
@@ -213,3 +214,8 @@ def _to_dataset(name: str, arrays: Arrays) -> Dataset:
         augment=bool(spec and spec.augment),
         class_names=names if names and len(names) == classes else None,
     )
+
+
+def plain_shape(shape: tuple[int, ...]) -> list[int]:
+    """The sides and channels of an image in whichever layout; images stored as floats may have any."""
+    return sorted(n for n in shape if n != 1)

@@ -81,6 +81,9 @@ def parse(values: Mapping[str, Any]) -> tuple[Config, Federation]:
         else:
             raise unknown("setting in the app's config", key, [n.replace("_", "-") for n in [*FIELDS, *own]])
     config = Config(**settings)
+    for name in ("probe", "target", "exact", "chunk", "table"):
+        if getattr(config, name) != FIELDS[name].default:
+            raise FedsmooError(f"{name} is for simulated runs: a federation does not look at it, leave it out")
     if config.holdout:
         raise FedsmooError("holdout is for simulated runs: the clients of a federation hold out samples themselves")
     if config.split is None:

@@ -14,7 +14,16 @@ from typing import Any
 from fedsmoo.core import FedsmooError
 from fedsmoo.experiment.config import FIELDS, Config, kind_of
 from fedsmoo.experiment.identity import identity
-from fedsmoo.experiment.runfolder import CONFIG, FAILED, METRICS, STARTED, SUMMARY, read_config, read_json
+from fedsmoo.experiment.runfolder import (
+    CONFIG,
+    FAILED,
+    METRICS,
+    STARTED,
+    SUMMARY,
+    read_config,
+    read_json,
+    unused_settings,
+)
 
 INDEX = ".index.sqlite"
 PLAIN = [n for n in FIELDS if not n.endswith("_options")]
@@ -57,12 +66,13 @@ def describe(folder: Path) -> dict[str, Any]:
     """A run folder as a row."""
     config, summary, failure = read_config(folder), read_json(folder / SUMMARY), read_json(folder / FAILED)
     metrics = folder / METRICS
+    unused = unused_settings(config)
     options = {**config.algorithm_options, **{f"model.{k}": v for k, v in config.model_options.items()}}
     return {
         "identity": identity(config, read_json(folder / STARTED).get("contents")),
         "state": "finished" if summary else "failed" if failure else "unfinished",
         "done": summary.get("rounds") or (metrics.read_bytes().count(b"\n") if metrics.is_file() else 0),
-        **{n: getattr(config, n) for n in PLAIN},
+        **{n: None if n in unused else getattr(config, n) for n in PLAIN},
         **{n: summary.get(n) for n in NUMBERS},
         "options": json.dumps(options, sort_keys=True),
         "error": failure.get("error"),

@@ -107,6 +107,8 @@ class Result:
 
     def client_state(self, client: int) -> dict[str, Tensor] | None:
         """A client's own vectors, or ``None`` if it was never in a cohort."""
+        if client not in range(len(self.simulation.indices)):
+            raise FedsmooError(f"there is no client {client!r}: they are 0 to {len(self.simulation.indices) - 1}")
         return dict(self.simulation.engine.table.items()).get(client)
 
 

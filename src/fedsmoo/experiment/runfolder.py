@@ -134,13 +134,15 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def config_text(config: Config) -> str:
-    """A config as TOML; a none that differs from the default is written as a word, for TOML has none.
-
-    Beside a split file there is no partition rule: it would only say what was not used.
-    """
-    unused = set(DIVISION) - {"clients"} if config.split is not None else set()
+    """A config as TOML; a none that differs from the default is written as a word, for TOML has none."""
+    unused = unused_settings(config)
     values = {k: v for k, v in config.to_dict().items() if k not in unused}
     return to_toml({k: "none" if v is None and FIELDS[k].default is not None else v for k, v in values.items()})
+
+
+def unused_settings(config: Config) -> set[str]:
+    """Settings that say nothing of a run: beside a split file there is no partition rule."""
+    return set(DIVISION) - {"clients"} if config.split is not None else set()
 
 
 def refuse_used(path: Path) -> None:
