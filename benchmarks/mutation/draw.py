@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mutation.operators import OPERATORS, SPEED, WORDS
+from mutation.operators import OPERATORS, SPEED, WORDS, called
 
 ROOMS = ("core", "algorithms", "compiler", "engines", "data", "experiment", "analysis", "kernels")
 QUIET = {"warn", "warning", "debug", "info", "print", "Tile"}  # given what people read; tile sizes are for speed alone
@@ -113,11 +113,10 @@ def _children(node: ast.AST) -> Iterator[tuple[ast.AST, bool]]:
     """The children of a node, and whether a change in them could only be seen by a reader."""
     for field, value in ast.iter_fields(node):
         hints = field in ("annotation", "returns", "type_params", "decorator_list", "bases")
-        words = isinstance(node, ast.Call) and _called(node) in QUIET
         sequence = isinstance(node, ast.Subscript) and field == "slice" and isinstance(value, ast.Tuple)
         for child in value if isinstance(value, list) else [value]:
             if isinstance(child, ast.AST):
-                yield child, hints or words or sequence or _unpacked(node, child)
+                yield child, hints or sequence or _unpacked(node, child)
 
 
 def _unpacked(node: ast.AST, child: ast.AST) -> bool:
@@ -132,6 +131,8 @@ def _idle(node: ast.AST) -> bool:
         return True
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
         return True
+    if isinstance(node, ast.Call) and called(node) in QUIET:
+        return True
     if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
         return True
     if isinstance(node, ast.keyword):
@@ -139,10 +140,6 @@ def _idle(node: ast.AST) -> bool:
     if isinstance(node, ast.FunctionDef):
         return node.name == "__repr__" or any("overload" in ast.dump(d) for d in node.decorator_list)
     return isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in ("__all__", "__slots__")
-
-
-def _called(node: ast.Call) -> str:
-    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
 
 
 def _readable(text: bytes) -> bool:

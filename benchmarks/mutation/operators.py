@@ -25,6 +25,7 @@ FUNCTIONS = {"min": "max", "max": "min", "any": "all", "all": "any", "sorted": "
 # What only makes a program faster or slower, puts a tensor elsewhere, or words something otherwise: no number shows it.
 SPEED = {"num_warps", "num_stages", "non_blocking", "pin_memory", "maxsize", "fullgraph", "dynamic", "device", "repr"}
 WORDS = {"help", "metadata", "stacklevel", "match", "description", "msg"}
+UNORDERED = {"min", "max", "suppress", "minimum", "maximum", "gcd", "union", "intersection", "equal", "allclose"}
 MODULES = {
     "torch", "np", "numpy", "tl", "triton", "math", "F", "os", "sys", "json", "dist", "shutil", "time", "struct",
     "hashlib", "re", "pickle", "self", "cls",
@@ -99,8 +100,9 @@ def dropped_call(node: ast.AST) -> Iterator[Change]:
 
 
 def swapped_arguments(node: ast.AST) -> Iterator[Change]:
-    """The first two arguments the other way round."""
-    if isinstance(node, ast.Call) and len(node.args) > 1 and not any(isinstance(a, ast.Starred) for a in node.args[:2]):
+    """The first two arguments the other way round, where their order counts."""
+    starred = isinstance(node, ast.Call) and any(isinstance(a, ast.Starred) for a in node.args[:2])
+    if isinstance(node, ast.Call) and len(node.args) > 1 and not starred and called(node) not in UNORDERED:
         changed = copy.deepcopy(node)
         changed.args[:2] = changed.args[1::-1]
         if ast.dump(changed) != ast.dump(node) and not any(map(_text, node.args[:2])):
@@ -191,6 +193,11 @@ OPERATORS: list[Callable[[ast.AST], Iterator[Change]]] = [
     arithmetic, comparison, constant, condition, logic, dropped_statement, dropped_call, swapped_arguments,
     dropped_keyword, extreme, dropped_entry, shifted_slice, returned, first_argument, iteration, decorator, chosen,
 ]  # fmt: skip
+
+
+def called(node: ast.Call) -> str:
+    """The name of what is called, without what stands before its last dot."""
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
 
 
 def _without(starts: list[ast.AST], ends: list[ast.AST], i: int) -> ast.AST:
