@@ -88,9 +88,9 @@ def test_a_run_leaves_a_complete_folder(call: Call) -> None:
     ("rounds", "every", "words"),
     [
         (1, 1, ""),
-        (4, 1, "(mean of the last 4 evaluations "),
-        (9, 3, "(mean of the last 3 evaluations "),
-        (12, 1, "(mean of the last ten evaluations "),
+        (4, 1, "(mean of the last 4 evaluations; the last "),
+        (9, 3, "(mean of the last 3 evaluations; the last "),
+        (12, 1, "(mean of the last ten evaluations; the last "),
     ],
 )
 def test_the_mean_at_the_end_says_over_what(rounds: int, every: int, words: str, call: Call) -> None:
@@ -98,8 +98,16 @@ def test_the_mean_at_the_end_says_over_what(rounds: int, every: int, words: str,
     answer = call("run", *given, "--out", "here")
     line = next(line for line in answer.out.splitlines() if "test accuracy" in line)
     summary = json.loads(Path("here/summary.json").read_text())
-    mean = f"{words}{100 * summary['test_accuracy_last10']:.2f}%)" if words else ""
-    assert line.split("%", 1)[1].strip() == mean
+    mean, last = (f"{100 * summary[n]:.2f}%" for n in ("test_accuracy_last10", "test_accuracy"))
+    assert line.removeprefix("  test accuracy   ") == (f"{mean} {words}{last})" if words else last)
+
+
+def test_the_round_chosen_by_validation_stands_beside_the_mean(call: Call) -> None:
+    answer = call("run", "--algorithm", "fedavg", *TINY, "--rounds", "5", "--holdout", "0.2", "--out", "here")
+    lines = [json.loads(line) for line in Path("here/metrics.jsonl").read_text().splitlines()]
+    best = max(lines, key=lambda r: (r["validation_accuracy"], -r["round"]))
+    words = f"{100 * best['test_accuracy']:.2f}%  (in round {best['round']}, the best on the samples held out)"
+    assert f"  by validation   {words}" in answer.out.splitlines()
 
 
 def test_the_saved_model_is_the_trained_one(call: Call) -> None:
@@ -169,14 +177,15 @@ def test_compare_ends_with_a_table_and_a_picture(call: Call) -> None:
     assert "FedAvg" in answer.out
     assert "FedSMOO" in answer.out
     assert "±" in answer.out
-    for column in ("accuracy", "rounds to", "seconds"):
+    for column in ("last 2 (%)", "− best", "rounds to", "seconds"):
         assert column in answer.out
+    assert "two seeds carry no claim" in answer.out
     assert Path("both/curves.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     folders = {p.name for p in Path("both").iterdir() if p.is_dir()}
     assert folders == {"fedavg-seed0", "fedavg-seed1", "fedsmoo-seed0", "fedsmoo-seed1"}
     config = tomllib.loads(Path("both/fedsmoo-seed1/config.toml").read_text())
     assert float(config["algorithm_options"]["r"]) == 0.05
-    means = [json.loads(Path(f"both/fedavg-seed{s}/summary.json").read_text())["test_accuracy"] for s in (0, 1)]
+    means = [json.loads(Path(f"both/fedavg-seed{s}/summary.json").read_text())["test_accuracy_last10"] for s in (0, 1)]
     assert f"{100 * np.mean(means):.2f}" in answer.out
 
 

@@ -82,7 +82,7 @@ def test_a_target_is_written_as_it_is(call: Call) -> None:
 def test_the_common_target_is_nine_tenths_rounded_down(best: float, target: float) -> None:
     """90 * 0.7 is 62.99999999999999 to a computer."""
     last = Record(1, best, 1.0, 1.0, 1.0, 0.1, [0], 1, 1, 0.1, 0.1)
-    assert common_target({"FedAvg": [[last]]}) == target
+    assert common_target({"FedAvg": {0: [last]}}) == target
 
 
 def test_simulate_says_when_the_target_was_reached() -> None:

@@ -8,7 +8,7 @@ import pytest
 from fedsmoo import Config, FedsmooError, simulate
 from fedsmoo.algorithms import ALGORITHMS, FedSMOO
 from fedsmoo.data.check import from_arrays
-from fedsmoo.experiment.compare import cells, common_target, human_bytes, row
+from fedsmoo.experiment.compare import cells, claim, common_target, compared, human_bytes, row
 from fedsmoo.experiment.ledger import ledger, paper_vectors, reached
 from fedsmoo.experiment.loop import Record
 from fedsmoo.experiment.resolve import assemble
@@ -79,17 +79,42 @@ def test_reached_counts_bytes_and_seconds_up_to_the_round() -> None:
 
 def test_a_row_over_seeds() -> None:
     other = [record(1, 0.2), record(2, 0.3)]
-    made = row("FedAvg", [HISTORY, other], 0.5)
-    assert made.accuracy == pytest.approx(0.35)
-    assert made.accuracy_std == pytest.approx(0.1 / 2**0.5)  # 0.4 and 0.3: deviations of 0.05, one degree of freedom
+    made = row("FedAvg", {0: HISTORY, 1: other}, 0.5)
+    assert made.accuracy == pytest.approx((1 / 3 + 0.25) / 2)  # means of all evaluations, which are fewer than ten
+    assert made.accuracy_std == pytest.approx((1 / 3 - 0.25) / 2**0.5)  # one degree of freedom
     assert (made.rounds, made.bytes, made.reached, made.seconds) == (3, 90, 1, 3.5)
-    assert cells(made) == ["FedAvg", "35.00 ± 7.07", "3 (1/2)", "90 B", "3.5"]
-    assert cells(row("FedAvg", [other], 0.5)) == ["FedAvg", "30.00", "-", "-", "2.0"]
-    assert common_target({"a": [HISTORY], "b": [other]}) == 0.36
+    assert cells(made) == ["FedAvg", "2", "29.17 ± 5.89", "", "3 (1/2)", "90 B", "3.5"]
+    assert cells(row("FedAvg", {0: other}, 0.5)) == ["FedAvg", "1", "25.00", "", "-", "-", "2.0"]
+    assert common_target({"a": {0: HISTORY}, "b": {0: other}}) == 0.3
+
+
+def ending(accuracy: float) -> list[Record]:
+    """Twelve evaluations, of which the first two are not in the mean."""
+    return [record(k + 1, 0.9 if k < 2 else accuracy) for k in range(12)]
+
+
+def test_methods_are_compared_with_the_best_on_the_seeds_that_both_have() -> None:
+    """Differences by hand: -4, -2, -3 have the mean -3 and the deviation 1; t of two degrees of freedom is 4.3027."""
+    best = {0: ending(0.80), 1: ending(0.70), 2: ending(0.75), 7: ending(0.10)}
+    other = {2: ending(0.72), 0: ending(0.76), 1: ending(0.68), 9: ending(0.99)}
+    rows = compared({"A": other, "B": best}, 0.5)
+    assert rows[1].behind is None
+    assert rows[0].behind is not None
+    assert rows[0].behind.seeds == (0, 1, 2)
+    assert rows[0].behind.mean == pytest.approx(-0.03)
+    assert rows[0].behind.half == pytest.approx(0.0430265 / 3**0.5 * 0.1 * 10, rel=1e-5)
+    assert cells(rows[0])[3] == "-3.00 ± 2.48"
+    assert claim(rows) == "against B on the same seeds, ± a 95% interval (paired, t)"
+    near = compared({"A": {**other, 0: ending(0.85)}, "B": best}, 0.5)
+    assert claim(near).endswith("; level with it: B") or claim(near).endswith("; level with it: A")
+    alone = compared({"A": {0: ending(0.76)}, "B": {0: ending(0.80)}}, 0.5)
+    assert cells(alone[0])[3] == "-4.00"
+    assert claim(alone) == "against B on the same seeds; one seed carries no claim"
+    assert claim(compared({"A": {0: ending(0.76)}, "B": {1: ending(0.80)}}, 0.5)) == ""
 
 
 def test_a_history_without_an_evaluation_is_refused_in_words() -> None:
-    for make in (lambda h: row("FedAvg", [h], 0.5), lambda h: common_target({"a": [h]})):
+    for make in (lambda h: row("FedAvg", {0: h}, 0.5), lambda h: common_target({"a": {0: h}})):
         with pytest.raises(FedsmooError, match="none of the 1 rounds so far was evaluated"):
             make([record(1, None)])
 

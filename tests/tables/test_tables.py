@@ -12,11 +12,12 @@ import pytest
 
 from fedsmoo.commands.table import Wish, build, update, updated
 from fedsmoo.core import FedsmooError
+from fedsmoo.experiment.grid import Grid
 from fedsmoo.experiment.identity import identity
 from fedsmoo.experiment.published import EXPERIMENTS, description, experiment, published
 from fedsmoo.experiment.render import FORMATS, Table, render
 from fedsmoo.experiment.results import collect, from_json, to_json
-from fedsmoo.experiment.tables import Grid, curves
+from fedsmoo.experiment.tables import curves
 
 from .small import fake_result, write_results
 
@@ -73,12 +74,12 @@ def test_accuracy_stands_beside_the_paper(results: Path) -> None:
     table = rows("accuracy", results, columns=(PATHOLOGICAL,))
     # The mean of the last ten of 800 rounds of a straight line to 80 is 80 (1 - 4.5 / 800).
     assert table["FedSMOO"] == {
-        "last round": "80.00", "mean of last ten": "79.55", "best round": "80.00",
-        "paper (best round)": "81.58 ± 0.16", "best − paper": "-1.58",
+        "n": "1", "last ten": "79.55", "last round": "80.00", "best on test": "80.00",
+        "paper's best": "81.58 ± 0.16", "− paper's": "-1.58",
     }  # fmt: skip
     assert table["FedDyn"] == {
-        "last round": "", "mean of last ten": "", "best round": "",
-        "paper (best round)": "77.63 ± 0.14", "best − paper": "",
+        "n": "", "last ten": "", "last round": "", "best on test": "",
+        "paper's best": "77.63 ± 0.14", "− paper's": "",
     }  # fmt: skip
 
 
@@ -91,19 +92,19 @@ def test_a_mean_of_fewer_than_ten_rounds_says_so(tmp_path: Path) -> None:
         text = render(build(sweep, found), "csv") + render(build(sweep, found), "text")
         assert "last ten" not in text.replace("over the last ten rounds (over all of a run that has fewer)", ""), name
         if name != "flatness":
-            assert "mean of last 4" in text
+            assert "last 4" in text
             assert "50.00" in text
     # Runs of several lengths in one table: the heading fits all of them.
     sweep = Wish("accuracy", columns=(PATHOLOGICAL,)).sweep()
     lengths = {c.identity: fake_result(c.config.replace(rounds=4 + 800 * k), 80.0) for k, c in enumerate(sweep.cells)}
-    assert "mean of last ten (or all)" in render(build(sweep, lengths), "csv")
+    assert "last ten (or all)" in render(build(sweep, lengths), "csv")
 
 
 def test_several_seeds_have_error_bars(tmp_path: Path) -> None:
     write_results(tmp_path, {"FedAvg": 70.0}, PATHOLOGICAL, seeds=(0, 1, 2))
     table = rows("accuracy", tmp_path, columns=(PATHOLOGICAL,), methods=("fedavg",), seeds=(0, 1, 2))
     assert table["FedAvg"]["last round"] == "71.00 ± 1.00"
-    assert table["FedAvg"]["best − paper"] == "-3.08"
+    assert table["FedAvg"]["− paper's"] == "-3.08"
 
 
 def test_rows_of_other_seeds_are_named_and_fewer_seeds_are_counted(tmp_path: Path) -> None:
@@ -122,16 +123,18 @@ def test_rows_of_other_seeds_are_named_and_fewer_seeds_are_counted(tmp_path: Pat
     )
     assert notes("accuracy", (PATHOLOGICAL,), (0,)).endswith("; seed 0.")
     assert notes("accuracy", (PATHOLOGICAL,), (2,)).endswith("; seed 2.")
-    best = {method: row["best round"] for method, row in rows("accuracy", tmp_path, **wish).items()}
+    best = {method: row["best on test"] for method, row in rows("accuracy", tmp_path, **wish).items()}
     assert best == {
-        "FedAvg": "70.00", "FedAdam": "", "SCAFFOLD": "74.00 ± 1.41 (2 seeds)", "FedCM": "70.00",
-        "FedDyn": "76.50 ± 0.71 (2 seeds)", "FedSAM": "70.00", "MoFedSAM": "", "FedSMOO": "81.00 ± 1.00",
+        "FedAvg": "70.00", "FedAdam": "", "SCAFFOLD": "74.00 ± 1.41", "FedCM": "70.00",
+        "FedDyn": "76.50 ± 0.71", "FedSAM": "70.00", "MoFedSAM": "", "FedSMOO": "81.00 ± 1.00",
     }  # fmt: skip
+    counts = {method: row["n"] for method, row in rows("accuracy", tmp_path, **wish).items()}
+    assert [counts[m] for m in ("FedAvg", "SCAFFOLD", "FedSMOO", "MoFedSAM")] == ["1", "2", "3", ""]
     # Lines to 80, 81, 82 reach 74 in rounds 740, 731, 722; to 76, 77 in 779, 769; of 73 and 75 one gets there, in 790.
     to = {method: row["to 74%"] for method, row in rows("rounds", tmp_path, **wish).items()}
     assert to == {
         "FedAvg": "- (1 seed)", "FedAdam": "", "SCAFFOLD": "790 (1/2 seeds)", "FedCM": "- (1 seed)",
-        "FedDyn": "774 (2 seeds)", "FedSAM": "- (1 seed)", "MoFedSAM": "", "FedSMOO": "731",
+        "FedDyn": "774 ± 7 (2 seeds)", "FedSAM": "- (1 seed)", "MoFedSAM": "", "FedSMOO": "731 ± 9",
     }  # fmt: skip
     # Where only some of a row's columns have other seeds, they are named.
     write_results(tmp_path, {"FedAvg": 70.0, "FedSMOO": 80.0}, other)
@@ -170,15 +173,62 @@ def test_wall_clock(results: Path) -> None:
     assert table["FedSMOO"]["s/round"] == "0.500"  # medians: the first round's 20.5 and 8.1 s do not count
     assert table["FedSMOO"]["evaluation"] == "0.100"
     assert table["FedSMOO"]["s to 74%"] == "390.0"  # 740 rounds of training, and all of the first one's
-    assert table["FedSMOO"]["paper / ours"] == "47.0×"  # 23.52 / 0.5
-    assert table["FedSMOO"]["paper s to 74%"] == "4563"
-    assert table["FedAdam"]["paper s to 74%"] == "-"
+    assert table["FedSMOO"]["ratio"] == "47.0×"  # 23.52 / 0.5
+    assert table["FedSMOO"]["paper's to 74%"] == "4563"
+    assert table["FedAdam"]["paper's to 74%"] == "-"
+
+
+def test_times_of_runs_in_batches_say_so() -> None:
+    sweep = Wish("wallclock", methods=("FedAvg", "FedSMOO")).sweep()
+    found = {}
+    for cell in sweep.cells:
+        run = fake_result(cell.config, 80.0)
+        found[cell.identity] = replace(run, facts={**run.facts, "packed": 4} if cell.method == "FedSMOO" else run.facts)
+    (made,) = build(sweep, found)
+    assert [row[made.header.index("batch")] for row in made.rows] == ["1", "4"]
+    assert any("Rows of different batches do not compare" in note for note in made.notes)
+    (alone,) = build(Wish("wallclock", methods=("FedSMOO",)).sweep(), found)
+    assert not any("do not compare" in note for note in alone.notes)
+
+
+def test_a_lead_is_paired_by_seed_and_claims_no_more_than_it_can() -> None:
+    def note(seeds: tuple[int, ...], **accuracies: dict[int, float]) -> str:
+        sweep = Wish("accuracy", columns=(PATHOLOGICAL,), methods=tuple(accuracies), seeds=seeds).sweep()
+        there = [c for c in sweep.cells if c.config.seed in accuracies[c.method]]
+        found = {c.identity: fake_result(c.config, accuracies[c.method][c.config.seed]) for c in there}
+        return build(sweep, found)[0].notes[0]
+
+    # The mean of the last ten is 1 - 4.5 / 800 of where a line ends: 2 points become 1.99.
+    assert note((0,), FedAvg={0: 70.0}, FedSMOO={0: 72.0}) == (
+        "Last ten, seed 0: FedSMOO ends 1.99 above FedAvg; one seed carries no claim."
+    )
+    assert note((0, 1), FedAvg={0: 70.0, 1: 70.0}, FedSMOO={0: 72.0, 1: 72.0}).endswith("two seeds carry no claim.")
+    # 0.994375 times 1, 2, 3: mean 1.99, half-width 4.3027 x 0.994375 / sqrt(3) = 2.47.
+    assert note((0, 1, 2), FedCM={0: 71.0, 1: 60.0, 2: 65.0}, FedSMOO={0: 72.0, 1: 62.0, 2: 68.0}) == (
+        "Last ten, seeds 0, 1, 2: FedSMOO ends 1.99 above FedCM, which is level "
+        "(95% interval -0.48 to 4.46, paired by seed)."
+    )
+    # Of three methods, one with a single seed: the order is that of the seed that all have.
+    words = note((0, 1, 2), FedAvg={0: 71.0}, FedCM={0: 67.0, 1: 9.0, 2: 9.0}, FedSMOO={0: 72.0, 1: 6.0, 2: 6.0})
+    assert words.startswith("Last ten, seed 0: FedSMOO ends 0.99 above FedAvg; one seed")
+
+
+def test_the_round_chosen_by_validation_has_a_column_where_there_is_one() -> None:
+    sweep = Wish("accuracy", columns=(PATHOLOGICAL,), methods=("FedAvg", "FedSMOO")).sweep()
+    found = {}
+    for cell in sweep.cells:
+        run = fake_result(cell.config, 80.0)
+        known = {"validation_accuracy": [0.5 if k == 399 else 0.4 for k in range(800)]}
+        found[cell.identity] = replace(run, curve=run.curve | (known if cell.method == "FedSMOO" else {}))
+    (made,) = build(sweep, found)
+    at = made.header.index("by validation")
+    assert [row[at] for row in made.rows] == ["", "40.00"]  # half of the way up a line to 80
 
 
 def test_ablation(results: Path) -> None:
     table = rows("ablation", results)
     assert table["none"]["last round"] == "74.00"
-    assert table["dynamic_regularisation_sam_and_correction"]["best − paper"] == "-1.58"
+    assert table["dynamic_regularisation_sam_and_correction"]["− paper's"] == "-1.58"
     assert [table["dynamic_regularisation_and_sam"][k] for k in ("regulariser", "SAM", "correction")] == ["✓", "✓", ""]
 
 
@@ -195,10 +245,11 @@ def test_flatness_is_of_the_end_of_a_run() -> None:
     assert made.header[1::2] == [f"{m} dirichlet-{u}" for m in ("FedSAM", "FedSMOO") for u in (0.6, 0.1)]
     # Drift rises in a line to 2 over 800 rounds: the mean of the last ten is 2 (1 - 4.5 / 800), of the first ten 0.014.
     assert [row[1::2] for row in made.rows] == [
-        ["1.989", "1.989", "1.989", "1.989"], ["10.0", "11.0", "", "7.5"], ["200.2", "300.0", "", "90.0"]
+        ["1.989", "1.989", "1.989", "1.989"], ["", "", "", ""], ["10.0", "11.0", "", "7.5"],
+        ["200.2", "300.0", "", "90.0"],
     ]  # fmt: skip
     assert [row[2::2] for row in made.rows] == [
-        ["0.866", "1.245", "0.821", "1.061"], ["142.65", "177.18", "91.46", "107.44"],
+        *[["0.866", "1.245", "0.821", "1.061"]] * 2, ["142.65", "177.18", "91.46", "107.44"],
         ["3104.1", "3842.3", "1783.3", "2689.4"],
     ]  # fmt: skip
 

@@ -20,12 +20,11 @@ from fedsmoo.core.errors import FedsmooError
 from fedsmoo.engines.ranks import alone
 from fedsmoo.experiment.checkpoint import DiskError, reason
 from fedsmoo.experiment.claim import claimed
-from fedsmoo.experiment.compare import cells, common_target, row
+from fedsmoo.experiment.compare import TEN, Histories, cells, claim, common_target, compared
 from fedsmoo.experiment.conduct import same_threads
 from fedsmoo.experiment.config import FIELDS, Config
 from fedsmoo.experiment.contents import code_place, contents, data_place
 from fedsmoo.experiment.identity import MACHINE, differences
-from fedsmoo.experiment.loop import Record
 from fedsmoo.experiment.pack import packable
 from fedsmoo.experiment.resolve import algorithm_class, assemble, make_algorithm, make_device
 from fedsmoo.experiment.runfolder import CONFIG, STARTED, read_config, read_json, read_run
@@ -145,9 +144,11 @@ def _compare(
         sys.stderr.write(f"stopped at once; go on from the last checkpoints with: {AGAIN}\n")
         raise typer.Exit(130) from None
     worked = {label: [p for p in seeded if p not in failed] for label, seeded in plan.items()}
-    runs = {label: [read_run(p)[1] for p in folders] for label, folders in worked.items() if folders}
+    runs = {
+        label: {plan[label][p].seed: read_run(p)[1] for p in folders} for label, folders in worked.items() if folders
+    }
     if runs:
-        report(first, runs, out, len(numbers))
+        report(first, runs, out)
     if failed:
         console().print(f"failed: {', '.join(p.name for p in failed)}", soft_wrap=True)
         raise typer.Exit(1)
@@ -247,18 +248,28 @@ def train_together(label: str, seeded: dict[Path, Config], failed: Failed, reaso
         raise typer.Exit(130)
 
 
-def report(config: Config, runs: dict[str, list[list[Record]]], out: Path, seeds: int) -> None:
-    """The table on the screen and as text, the curves as PNG; of ``seeds``, some runs may have failed."""
-    part = {label: f" ({len(h)} of {seeds} seeds)" if len(h) < seeds else "" for label, h in runs.items()}
+def report(config: Config, runs: dict[str, Histories], out: Path) -> None:
+    """The table on the screen and as text, the curves as PNG; some runs may have failed, which the count of seeds says.
+
+    The best row is bold where its lead over all others is more than chance.
+    """
     target = config.target or common_target(runs)
-    rows = [row(label + part[label], histories, target) for label, histories in runs.items()]
-    best = max(range(len(rows)), key=lambda k: rows[k].accuracy)
+    rows = compared(runs, target)
+    others = [r.behind for r in rows if r.behind is not None]
+    best = next((k for k, r in enumerate(rows) if r.behind is None), None) if all(b.clear for b in others) else None
     goal = f"{round(100 * target, 6):g}%"
-    columns = ["method", "accuracy (%)", f"rounds to {goal}", f"sent to {goal}", "seconds"]
+    counts = {min(TEN, sum(r.test_accuracy is not None for r in h)) for mine in runs.values() for h in mine.values()}
+    ends = "last ten" if counts == {TEN} else f"last {counts.pop()}" if len(counts) == 1 else "last ten or all"
+    columns = ["method", "n", f"{ends} (%)", "− best", f"rounds to {goal}", f"sent to {goal}", "seconds"]
     division = config.partition if config.split is None else f"split {Path(config.split).name}"
-    accuracy_curves(runs, out / "curves.png", f"{config.dataset}, {division}")
+    curves = {label: list(mine.values()) for label, mine in runs.items()}
+    accuracy_curves(curves, out / "curves.png", f"{config.dataset}, {division}")
     screen = console()
     screen.print(table("", columns, [cells(r) for r in rows], best))
+    words = f"{ends} (%): mean of the {ends} evaluations on the test set, ± its standard deviation over n seeds"
+    screen.print(words, soft_wrap=True)
+    if said := claim(rows):
+        screen.print(f"− best: {said}", soft_wrap=True)
     screen.print(f"curves: {out / 'curves.png'}", soft_wrap=True)
 
 

@@ -50,11 +50,13 @@ def counted(count: int, thing: str) -> str:
     return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
 
 
-def mean_of_last(summary: dict[str, Any]) -> str:
-    """``" (mean of the last ten evaluations 81.20%)"``; of as many as there are, and nothing where there is one."""
-    count = min(10, summary["evaluations"])
+def at_the_end(summary: dict[str, Any]) -> str:
+    """``"81.20% (mean of the last ten evaluations; the last 80.90%)"``; of as many as there are."""
+    count, last = min(10, summary["evaluations"]), f"{100 * summary['test_accuracy']:.2f}%"
+    if count < 2:
+        return last
     words = f"mean of the last {'ten' if count == 10 else count} evaluations"
-    return "" if count < 2 else f" ({words} {100 * summary['test_accuracy_last10']:.2f}%)"
+    return f"{100 * summary['test_accuracy_last10']:.2f}% ({words}; the last {last})"
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], best: int | None = None) -> Table:

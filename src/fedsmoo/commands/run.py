@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedsmoo.commands.console import console, counted, mean_of_last, progress
+from fedsmoo.commands.console import at_the_end, console, counted, progress
 from fedsmoo.commands.interrupt import polite
 from fedsmoo.commands.options import ConfigFile, Sets, gather, with_settings
 from fedsmoo.engines.ranks import is_writer
@@ -178,7 +178,10 @@ def print_summary(config: Config, result: Result, summary: dict[str, Any], folde
     out, label, rounds = console(), result.simulation.setup.algorithm.label, counted(summary["rounds"], "round")
     out.print(f"[bold]{label}[/bold] on {config.dataset}, {len(result.simulation.indices)} clients, "
               f"{config.cohort} per round, {rounds} ({summary['engine']} engine)")  # fmt: skip
-    out.print(f"  test accuracy   {100 * summary['test_accuracy']:.2f}%  {mean_of_last(summary)}".rstrip())
+    out.print(f"  test accuracy   {at_the_end(summary)}")
+    if "validated_round" in summary:
+        chosen = f"in round {summary['validated_round']}, the best on the samples held out"
+        out.print(f"  by validation   {100 * summary['validated_accuracy']:.2f}%  ({chosen})")
     out.print(f"  test loss       {summary['test_loss']:.4f}")
     out.print(f"  sent            {human_bytes(summary['bytes_up'])} up, {human_bytes(summary['bytes_down'])} down")
     out.print(f"  seconds         {summary['seconds_train']:.1f} training, {summary['seconds_eval']:.1f} evaluation")

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fedsmoo.commands.console import console, counted, mean_of_last
+from fedsmoo.commands.console import at_the_end, console, counted
 from fedsmoo.commands.interrupt import polite
 from fedsmoo.commands.options import with_settings
 from fedsmoo.commands.run import SaveEvery
@@ -80,10 +80,7 @@ def carry_through(
         def finished(config: Config, folder: Path, summary: dict[str, Any]) -> None:
             count[0] += 1
             pace = summary["seconds_train"] / max(summary["rounds"], 1)
-            say(
-                f"[{count[0]}/{len(configs)}] {folder.name}: {100 * summary['test_accuracy']:.2f}%"
-                f"{mean_of_last(summary)}, {pace:.3f} s/round"
-            )
+            say(f"[{count[0]}/{len(configs)}] {folder.name}: {at_the_end(summary)}, {pace:.3f} s/round")
             if results is not None:
                 export([folder], results)
 

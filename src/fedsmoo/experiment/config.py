@@ -50,7 +50,7 @@ class Training:
     augment: bool | None = setting(None, "random flips and crops (default: where the data set's images allow)")
     seed: int = setting(0, "seed of all random streams", within="[0, inf)")
     eval_every: int = setting(1, "rounds between evaluations on the test part", within="(0, inf)")
-    holdout: float = setting(0.0, "share of each client's samples kept for validation; 0: none", within="[0, 1)")
+    holdout: float = setting(0.0, "share of each client's samples kept for validation", group="data", within="[0, 1)")
     target: float | None = setting(None, "test accuracy (0..1) whose first round, bytes and seconds are reported")
     probe: str | None = setting(None, "measure every so many rounds, such as hessian:50,sharpness:10,consistency:10")
 

@@ -4,152 +4,60 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
 from fedsmoo.experiment.compare import human_bytes
-from fedsmoo.experiment.ledger import Reached, paper_vectors, reached
+from fedsmoo.experiment.grid import (
+    TEN,
+    Found,
+    Grid,
+    best,
+    hits,
+    last,
+    last_ten,
+    mean_of_last,
+    number,
+    signed,
+    spread,
+    validated,
+)
+from fedsmoo.experiment.ledger import paper_vectors
+from fedsmoo.experiment.paired import lead
 from fedsmoo.experiment.published import published
 from fedsmoo.experiment.render import Table
 from fedsmoo.experiment.resolve import make_algorithm
 from fedsmoo.experiment.results import Measured
-from fedsmoo.experiment.sweep import Sweep
 
+__all__ = ["Found", "Grid"]
 Smooth = Callable[[np.ndarray, int], np.ndarray]
-Found = dict[str, Measured]
 TARGET = 0.74  # of the communication and wall-clock tables
-TEN = 10  # evaluations in a mean at the end of a run
-
-
-class Grid:
-    """The measured runs of a sweep by method and column, a list over seeds."""
-
-    def __init__(self, sweep: Sweep, found: Found) -> None:
-        self.methods = list(dict.fromkeys(c.method for c in sweep.cells))
-        self.columns = list(dict.fromkeys(c.column for c in sweep.cells))
-        self.notes: list[str] = list(sweep.about.get("notes", []))
-        self.runs: dict[tuple[str, str], list[Measured]] = {}
-        self.rounds = sorted({c.config.rounds for c in sweep.cells})
-        for cell in sweep.cells:
-            runs = self.runs.setdefault((cell.method, cell.column), [])
-            if cell.identity in found:
-                runs.append(found[cell.identity])
-        self.most = max(map(len, self.runs.values()), default=0)  # seeds of the cell that has most
-
-    def __getitem__(self, key: tuple[str, str]) -> list[Measured]:
-        return self.runs.get(key, [])
-
-    def footnotes(self) -> list[str]:
-        """What made the numbers: hardware, versions, commits, seeds."""
-        runs = [r for each in self.runs.values() for r in each]
-        if not runs:
-            return [*self.notes, "Nothing measured yet."]
-        devices = sorted({str(r.facts.get("device", "?")) for r in runs})
-        torches = sorted({str(r.facts.get("versions", {}).get("torch", "?")) for r in runs})
-        commits = sorted({str(r.facts["commit"])[:10] for r in runs if r.facts.get("commit")})
-        precisions = sorted({r.config.precision for r in runs if r.facts.get("device_type") != "cpu"})
-        made = f"Measured on {', '.join(devices)} with torch {', '.join(torches)}"
-        made += f", products in {', '.join(precisions)}" if precisions else ""
-        made += f", commit {', '.join(commits)}" if commits else ""
-        return [*self.notes, f"{made}; {self.seeds()}."]
-
-    def seeds(self) -> str:
-        """The seeds of most cells, then those of every row, or cell of a row, that has others."""
-        has = {key: tuple(sorted({r.config.seed for r in runs})) for key, runs in self.runs.items() if runs}
-        usual = Counter(has.values()).most_common(1)[0][0]
-        words = [named(usual)]
-        for method in self.methods:
-            mine = {column: has[method, column] for column in self.columns if (method, column) in has}
-            if len(set(mine.values())) == 1:
-                words += [f"{method} {named(seeds)}" for seeds in set(mine.values()) if seeds != usual]
-            else:
-                words += [f"{method} ({column}) {named(seeds)}" for column, seeds in mine.items() if seeds != usual]
-        return "; ".join(words)
-
-    def spread(self, values: Sequence[float], digits: int = 2) -> str:
-        """Mean, and the standard deviation over seeds where there are several; blank without values.
-
-        One seed has no deviation; several, but fewer than another cell of the table has, are counted in brackets.
-        """
-        if not values:
-            return ""
-        mean = f"{statistics.fmean(values):.{digits}f}"
-        if len(values) == 1:
-            return mean
-        fewer = f" ({len(values)} seeds)" if len(values) < self.most else ""
-        return f"{mean} ± {statistics.stdev(values):.{digits}f}{fewer}"
-
-    def rounds_to(self, key: tuple[str, str], target: float) -> str:
-        """The mean round over seeds; a dash where no seed got there, a share where only some did.
-
-        Fewer seeds than another cell of the table has are counted in brackets.
-        """
-        runs = self[key]
-        if not runs:
-            return ""
-        found = hits(runs, target)
-        mean = f"{statistics.fmean(h.round for h in found):.0f}" if found else "-"
-        partly = f"{len(found)}/" if 0 < len(found) < len(runs) else ""
-        fewer = "" if len(runs) == self.most else " seed" if len(runs) == 1 else " seeds"
-        return f"{mean} ({partly}{len(runs)}{fewer})" if partly or fewer else mean
-
-
-def named(seeds: Sequence[int]) -> str:
-    """Seeds in words.
-
-    >>> named((0,)), named((0, 2))
-    ('seed 0', 'seeds 0, 2')
-    """
-    return f"{'seeds' if len(seeds) > 1 else 'seed'} {', '.join(map(str, seeds))}"
+BEST = (
+    "n counts seeds, ± is the standard deviation over them. Best on test is the maximum over the rounds on the test "
+    "set, too high by construction: it is there because the paper reports it, and compares with the paper's alone."
+)
 
 
 def noted(tables: Sequence[Table], notes: list[str]) -> list[Table]:
-    """Tables of which the last carries the notes of all."""
+    """Tables of which the last carries the notes of all below its own."""
     *others, end = tables
-    return [*others, dataclasses.replace(end, notes=notes)]
-
-
-def last(run: Measured) -> float:
-    """Accuracy of the last round, in per cent."""
-    return 100 * run.accuracies[-1]
-
-
-def last_ten(run: Measured) -> float:
-    """Mean accuracy of the last ten evaluated rounds, or of all if they are fewer, in per cent."""
-    return 100 * statistics.fmean(run.accuracies[-TEN:])
-
-
-def mean_of_last(runs: Sequence[Measured]) -> str:
-    """What ``last_ten`` is for these runs, in words."""
-    counts = {min(TEN, len(r.accuracies)) for r in runs} or {TEN}
-    if len(counts) > 1:
-        return "mean of last ten (or all)"
-    return "mean of last ten" if counts == {TEN} else f"mean of last {counts.pop()}"
+    return [*others, dataclasses.replace(end, notes=[*end.notes, *notes])]
 
 
 def measures(runs: Sequence[Measured]) -> list[str]:
-    """The columns of an accuracy table.
-
-    The authors' code, hence the paper, reports the best round on the test part: only that compares like with like.
-    """
-    return ["last round", mean_of_last(runs), "best round", "paper (best round)", "best − paper"]
+    """The headings of an accuracy table's numbers: how many seeds, then the mean at the end, which leads."""
+    chosen = ["by validation"] if any(validated(r) is not None for r in runs) else []
+    return ["n", mean_of_last(runs), *chosen, "last round", "best on test", "paper's best", "− paper's"]
 
 
-def best(run: Measured) -> float:
-    """Accuracy of the best round on the test part, in per cent: what the authors' code reports, hence the paper."""
-    return 100 * max(run.accuracies)
-
-
-def signed(ours: Sequence[float], paper: float | None, digits: int = 2) -> str:
-    """Ours less the paper's."""
-    return "" if not ours or paper is None else f"{statistics.fmean(ours) - paper:+.{digits}f}"
-
-
-def number(value: Any, form: str = "g") -> str:
-    return "" if value is None else str(value) if isinstance(value, str) else f"{value:{form}}"
+def measured(runs: Sequence[Measured], beside: Sequence[Measured], paper: float | None, printed: str) -> list[str]:
+    """The cells under :func:`measures` of some runs of a table that shows those ``beside`` them, too."""
+    top = [best(r) for r in runs]
+    cells = [str(len(runs)) if runs else "", spread([last_ten(r) for r in runs])]
+    if any(validated(r) is not None for r in beside):
+        cells.append(spread([v for r in runs if (v := validated(r)) is not None]))
+    return [*cells, spread([last(r) for r in runs]), spread(top), printed, signed(top, paper)]
 
 
 def paper_accuracy(column: str, method: str) -> tuple[float | None, float | None]:
@@ -167,20 +75,19 @@ def accuracy(grid: Grid, title: str, compact: bool = False) -> list[Table]:
         return [_compact(grid, title)]
     out = []
     for column in grid.columns:
-        rows = []
+        rows, shown = [], [r for m in grid.methods for r in grid[m, column]]
         for method in grid.methods:
-            runs, (paper, width) = grid[method, column], paper_accuracy(column, method)
-            top = [best(r) for r in runs]
+            paper, width = paper_accuracy(column, method)
             printed = "" if paper is None else f"{paper:.2f} ± {width:.2f}"
-            ours = [grid.spread([last(r) for r in runs]), grid.spread([last_ten(r) for r in runs]), grid.spread(top)]
-            rows.append([method, *ours, printed, signed(top, paper)])
-        shown = [r for m in grid.methods for r in grid[m, column]]
-        out.append(Table(f"{title}: {column}", ["method", *measures(shown)], rows))
-    return noted(out, grid.footnotes())
+            rows.append([method, *measured(grid[method, column], shown, paper, printed)])
+        first = lead({m: grid.by_seed((m, column), last_ten) for m in grid.methods})
+        words = [f"{mean_of_last(shown).capitalize()}, {first}"] if first else []
+        out.append(Table(f"{title}: {column}", ["method", *measures(shown)], rows, words))
+    return noted(out, [BEST, *grid.footnotes()])
 
 
 def _compact(grid: Grid, title: str) -> Table:
-    """One table: a column's cell is our best round and, in brackets, how far it is from the paper's."""
+    """One table: a column's cell is our best on test and, in brackets, how far it is from the paper's."""
     rows = []
     for method in grid.methods:
         cells = []
@@ -189,12 +96,8 @@ def _compact(grid: Grid, title: str) -> Table:
             difference = signed(ours, paper_accuracy(column, method)[0])
             cells.append(f"{grid.spread(ours)} ({difference})" if difference else grid.spread(ours))
         rows.append([method, *cells])
-    how = "Best round on the test part, as the paper reports; in brackets the difference from the paper's, in points."
-    return Table(title, ["method", *grid.columns], rows, [how, *grid.footnotes()])
-
-
-def hits(runs: Sequence[Measured], target: float) -> list[Reached]:
-    return [hit for r in runs if (hit := reached(r.history, target)) is not None]
+    how = "Best on test; in brackets the difference from the paper's, in points."
+    return Table(title, ["method", *grid.columns], rows, [how, BEST, *grid.footnotes()])
 
 
 def rounds(grid: Grid, title: str) -> list[Table]:
@@ -229,7 +132,8 @@ def communication(grid: Grid, title: str) -> list[Table]:
         full[m] = real[m] * run.facts.get("parameters_full", 1) / run.facts.get("parameters", 1)
     rows = []
     for m in grid.methods:
-        relative = [f"{v[m] / v['FedAvg']:.2f}" if m in v and "FedAvg" in v else "" for v in (real, counted)]
+        ratio = bytes_beside(grid, m, column)
+        relative = ["" if ratio is None else f"{ratio * v[m] / real[m]:.2f}" for v in (real, counted)]
         sizes = [human_bytes(v[m]) if m in v else "" for v in (real, full)]
         rows.append([m, grid.rounds_to((m, column), TARGET), *sizes, *relative, number(printed.get(m), ".2f")])
     header = ["method", "rounds", "bytes", "bytes, full model", "× FedAvg", "× FedAvg, paper's count", "paper"]
@@ -237,14 +141,24 @@ def communication(grid: Grid, title: str) -> list[Table]:
     return [Table(title, header, rows, [note, *grid.footnotes()])]
 
 
+def bytes_beside(grid: Grid, method: str, column: str, other: str = "FedAvg") -> float | None:
+    """Bytes to the target relative to another method's, over the seeds with which both got there."""
+    spent = [
+        {r.config.seed: hit[0].bytes for r in grid[m, column] if (hit := hits([r], TARGET))} for m in (method, other)
+    ]
+    common = sorted(spent[0].keys() & spent[1].keys())
+    return sum(spent[0][s] for s in common) / sum(spent[1][s] for s in common) if common else None
+
+
 def wallclock(grid: Grid, title: str) -> list[Table]:
     column, printed = grid.columns[0], published()["seconds_per_round"]
     block = published()["rounds_to"]["10%-of-100"]
     k = block["columns"].index("cifar10.pathological-3 to 74")
-    rows, packed = [], 1
+    rows, packs = [], set()
     for m in grid.methods:
         runs = grid[m, column]
-        packed = max([packed, *(int(r.facts.get("packed", 1)) for r in runs)])
+        together = sorted({int(r.facts.get("packed", 1)) for r in runs})
+        packs.update(together)
         train = [statistics.median(r.curve["seconds_train"]) for r in runs]
         evaluate = [statistics.median(r.curve["seconds_eval"]) for r in runs]
         paper, goal = printed.get(m), block[m][k]
@@ -252,57 +166,60 @@ def wallclock(grid: Grid, title: str) -> list[Table]:
         found = hits(runs, TARGET)
         total = f"{statistics.fmean(h.seconds for h in found):.1f}" if found else "-" if runs else ""
         paper_total = f"{paper * goal:.0f}" if paper and isinstance(goal, int) else "-"
-        rows.append(
-            [m, grid.spread(train, 3), grid.spread(evaluate, 3), number(paper, ".2f"), faster, total, paper_total]
-        )
-    header = ["method", "s/round", "evaluation", "paper s/round", "paper / ours", "s to 74%", "paper s to 74%"]
+        shared = ", ".join(map(str, together))
+        times = [grid.spread(train, 3), grid.spread(evaluate, 3)]
+        rows.append([m, shared, *times, number(paper, ".2f"), faster, total, paper_total])
+    header = ["method", "batch", "s/round", "evaluation", "paper's", "ratio", "s to 74%", "paper's to 74%"]
     notes = [
         "Medians over rounds, training and evaluation apart. The paper timed an A100 and counted the scoring of 60,000 "
         "images: another GPU and more work, so the ratio is not the code's alone."
     ]
-    if packed > 1:
-        notes.append(f"Up to {packed} runs advanced in one batch; each is charged its share of the time.")
+    notes.append("Batch: how many runs advanced together, each charged its share of the time.")
+    if len(packs) > 1:
+        notes.append("Rows of different batches do not compare: a run in a batch of several takes less than one alone.")
     return [Table(title, header, rows, [*notes, *grid.footnotes()])]
 
 
 def ablation(grid: Grid, title: str) -> list[Table]:
     printed, column = published()["ablation"], grid.columns[0]
-    rows = []
+    rows, shown = [], [r for name in grid.methods for r in grid[name, column]]
     for name in grid.methods:
-        runs = grid[name, column]
         marks = ["✓" if part in name else "" for part in ("dynamic", "sam", "correction")]
-        ours = [grid.spread([measure(r) for r in runs]) for measure in (last, last_ten, best)]
         paper = printed.get(name)
-        rows.append([name, *marks, *ours, number(paper, ".2f"), signed([best(r) for r in runs], paper)])
+        rows.append([name, *marks, *measured(grid[name, column], shown, paper, number(paper, ".2f"))])
     parts = ["parts", "regulariser", "SAM", "correction"]
-    shown = [r for name in grid.methods for r in grid[name, column]]
-    return [Table(title, [*parts, *measures(shown)], rows, grid.footnotes())]
+    return [Table(title, [*parts, *measures(shown)], rows, [BEST, *grid.footnotes()])]
 
 
 def sensitivity(grid: Grid, title: str) -> list[Table]:
     method = grid.methods[0]
     runs = {c: grid[method, c] for c in grid.columns}
     rows = [
-        [c, grid.spread([last(r) for r in found]), grid.spread([last_ten(r) for r in found])]
+        [c, str(len(found)) if found else "", spread([last_ten(r) for r in found]), spread([last(r) for r in found])]
         for c, found in runs.items()
     ]
-    header = ["setting", "last round", mean_of_last([r for found in runs.values() for r in found])]
-    return [Table(title, header, rows, grid.footnotes())]
+    header = ["setting", "n", mean_of_last([r for found in runs.values() for r in found]), "last round"]
+    return [Table(title, header, rows, ["n counts seeds, ± is the standard deviation over them.", *grid.footnotes()])]
 
 
 def flatness(grid: Grid, title: str) -> list[Table]:
     printed = published()["flatness"]
     pairs = [(m, c) for m in grid.methods for c in grid.columns]
 
-    def drift(run: Measured) -> float:
-        return statistics.fmean(d for d in run.curve["drift"][-TEN:] if d is not None)
+    def drift(name: str) -> Callable[[Measured], float | None]:
+        def at_the_end(run: Measured) -> float | None:
+            there = [d for d in run.curve.get(name, [])[-TEN:] if d is not None]
+            return statistics.fmean(there) if there else None
+
+        return at_the_end
 
     def of_hessian(name: str) -> Callable[[Measured], float | None]:
         return lambda run: run.facts.get("hessian", {}).get(name)
 
     rows = []
     for name, paper, value in (
-        ("client drift", "client_drift", drift),
+        ("client drift, before", "client_drift", drift("drift")),
+        ("client drift, after", "client_drift", drift("drift_after")),
         ("Hessian, top eigenvalue", "hessian_top_eigenvalue", of_hessian("top")),
         ("Hessian, trace", "hessian_trace", of_hessian("trace")),
     ):
@@ -316,8 +233,12 @@ def flatness(grid: Grid, title: str) -> list[Table]:
         rows.append([name, *cells])
     header = ["", *(word for m, c in pairs for word in (f"{m} {c.rpartition(' ')[2].partition('.')[2]}", "paper"))]
     few = any(len(r.curve["drift"]) < TEN for m, c in pairs for r in grid[m, c])
-    note = "Client drift: the mean squared distance of a client's model from the global one, over the last ten rounds"
-    note += " (over all of a run that has fewer)." if few else "."
+    note = (
+        "Client drift: the mean of ||w_i - w||^2, squared Euclidean, over the cohort and over the last ten rounds"
+        f"{' (over all of a run that has fewer)' if few else ''}; w is the global model before the server's step, "
+        "which the clients were sent, or after it. The paper's table heads its row with w^t, its text says w^(t+1): "
+        "its numbers stand in both. Older files do not have the second."
+    )
     return [Table(title, header, rows, [note, *grid.footnotes()])]
 
 

@@ -157,6 +157,7 @@ def read_metrics(path: Path) -> tuple[dict[str, Any], dict[str, list[list[Any]]]
     rounds: list[int] = []
     columns: dict[str, list[Any]] = {short: [] for short, _, _ in COLUMNS}
     probes: dict[str, list[list[Any]]] = {}
+    validation: list[Any] = []
     for line in (read_text(path) or "").splitlines():
         try:
             record = json.loads(line)
@@ -168,9 +169,12 @@ def read_metrics(path: Path) -> tuple[dict[str, Any], dict[str, list[list[Any]]]
         rounds.append(at)
         for short, name, digits in COLUMNS:
             columns[short].append(number(record.get(name), digits))
+        validation.append(number(record.get("validation_accuracy"), 8))
         extra = record.get("probes")
         for name, value in list(extra.items())[:50] if isinstance(extra, dict) else ():
             probes.setdefault(text(name, 80), []).append([at, number(value)])
+    if any(v is not None for v in validation):  # where samples were held out
+        columns["val"] = validation
     return {"rounds": compact_rounds(rounds), **{k: constant(v) for k, v in columns.items()}}, probes
 
 

@@ -104,5 +104,7 @@ function lastTested(run) {
   const tested = column(run, "acc").filter((v) => v !== null);
   if (!tested.length) return null;
   const loss = column(run, "loss").filter((v) => v !== null);
-  return { last: 100 * tested.at(-1), ten: 100 * mean(tested.slice(-10)), count: Math.min(10, tested.length), best: 100 * Math.max(...tested), loss: loss.at(-1) ?? null };
+  const held = Object.hasOwn(run, "val") ? column(run, "val") : [], top = Math.max(...held.filter((v) => v !== null));
+  const chosen = held.length ? column(run, "acc")[held.indexOf(top)] : null;
+  return { validated: chosen === null ? null : 100 * chosen, last: 100 * tested.at(-1), ten: 100 * mean(tested.slice(-10)), count: Math.min(10, tested.length), best: 100 * Math.max(...tested), loss: loss.at(-1) ?? null };
 }

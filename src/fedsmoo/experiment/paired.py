@@ -1,0 +1,75 @@
+"""Two methods compared seed by seed: what they share, the split and the starting model, then cancels."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+ENOUGH = 3  # seeds below which a difference has no interval
+
+
+@dataclass(frozen=True)
+class Paired:
+    """The mean difference of two methods over the seeds that both have, and half the width of its 95% interval."""
+
+    seeds: tuple[int, ...]
+    mean: float
+    half: float | None  # None: too few seeds for an interval
+
+    @property
+    def clear(self) -> bool:
+        """Whether there is an interval, and zero lies outside of it."""
+        return self.half is not None and abs(self.mean) > self.half
+
+
+def paired(a: Mapping[int, float], b: Mapping[int, float]) -> Paired | None:
+    """``a`` less ``b``, by seed; seeds that only one of them has are left out. None: they have none in common.
+
+    The interval is Student's: the mean of n differences is known up to t times their deviation over the root of n.
+    """
+    seeds = tuple(sorted(a.keys() & b.keys()))
+    if not seeds:
+        return None
+    gaps = [a[s] - b[s] for s in seeds]
+    half = None
+    if len(gaps) >= ENOUGH:
+        from scipy.stats import t  # late: it takes a while to import
+
+        half = float(t.ppf(0.975, len(gaps) - 1)) * statistics.stdev(gaps) / math.sqrt(len(gaps))
+    return Paired(seeds, statistics.fmean(gaps), half)
+
+
+def ranked(values: Mapping[str, Mapping[int, float]]) -> list[str]:
+    """Methods from the best down, by their means over the seeds that all of them have; none if they share no seed."""
+    there = {name: v for name, v in values.items() if v}
+    common = set.intersection(*(set(v) for v in there.values())) if there else set()
+    if not common:
+        return []
+    return sorted(there, key=lambda name: -statistics.fmean(there[name][s] for s in sorted(common)))
+
+
+def lead(values: Mapping[str, Mapping[int, float]]) -> str:
+    """In words: how far the best method is ahead of the next, and whether that says anything; empty for fewer."""
+    order = ranked(values)
+    if len(order) < 2:
+        return ""
+    first, second = order[:2]
+    found = paired(values[first], values[second])
+    assert found is not None  # both have the seeds that all have
+    on = f"{named(found.seeds)}: {first} ends {found.mean:.2f} above {second}"
+    if found.half is None:
+        few = "one seed carries" if len(found.seeds) == 1 else "two seeds carry"
+        return f"{on}; {few} no claim."
+    interval = f"95% interval {found.mean - found.half:.2f} to {found.mean + found.half:.2f}, paired by seed"
+    return f"{on} ({interval})." if found.clear else f"{on}, which is level ({interval})."
+
+
+def named(seeds: tuple[int, ...]) -> str:
+    """Seeds in words.
+
+    >>> named((0,)), named((0, 2))
+    ('seed 0', 'seeds 0, 2')
+    """
+    return f"{'seeds' if len(seeds) > 1 else 'seed'} {', '.join(map(str, seeds))}"
