@@ -7,7 +7,10 @@ WORKERS ?= 2
 # Tests start hundreds of processes; without bytecode on disk each would compile the package anew.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test test-gpu test-deploy tables install lint clean
+N ?= 10
+BUSY ?= 2
+
+.PHONY: demo test test-repeat test-gpu test-deploy tables figures install lint clean
 
 install: $(STAMP)
 
@@ -46,6 +49,11 @@ lint: $(STAMP)
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadgroup
+
+# The suite N times with BUSY processes beside it that only count; outcomes are added to results/test_repeat.jsonl.
+# It takes what is installed.
+test-repeat:
+	$(BIN)/python benchmarks/repeat.py --times $(N) --busy $(BUSY) --workers $(WORKERS)
 
 # Every method on a GPU against the CPU, with the machine's own Python and torch. The first case fills the cache of
 # compiled kernels, so that eight processes do not all compile the same.
