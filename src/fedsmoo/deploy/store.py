@@ -92,11 +92,11 @@ class ServerStore:
 
     def load(self) -> tuple[Vectors, dict[str, Any]] | None:
         """The state, or ``None`` if there is none."""
-        if not self.path.exists():
-            return None
         try:
             tensors, metadata = read_tensors(self.path)
             return Vectors(**tensors), json.loads(metadata["fedsmoo"])
+        except FileNotFoundError:
+            return None
         except (OSError, SafetensorError, KeyError, ValueError) as e:
             raise FedsmooError(f"{self.path} cannot be read: {e}; move it away to start anew") from e
 

@@ -204,23 +204,23 @@ def manifests_in(folder: Path) -> list[Path]:
 def newest(folder: Path, accept: Callable[[Saved], None] = lambda _: None) -> tuple[Saved | None, list[str]]:
     """The newest checkpoint whose every byte is as written, and a line for each that is not.
 
-    ``accept`` may refuse one for another reason by raising a ``FedsmooError``.
+    ``accept`` may refuse one for another reason by raising a ``FedsmooError``. Where all that was there has given way
+    to newer ones meanwhile, because the run goes on, those are looked at.
     """
     problems: list[str] = []
-    for path in manifests_in(folder):
+    there = manifests_in(folder)
+    for path in there:
         try:
             manifest = unseal(path)
             for name, expected in manifest["files"].items():
-                if not (folder / name).is_file():
-                    raise FedsmooError(f"{folder / name} is missing")
-                if sha256_of(folder / name) != expected:
+                if digest_in(folder / name) != expected:
                     raise FedsmooError(f"{folder / name} is not as it was written (its SHA-256 differs)")
             saved = Saved(folder, manifest)
             accept(saved)
             return saved, problems
         except FedsmooError as e:
             problems.append(f"checkpoint of round {int(path.stem)} cannot be used: {e}")
-    return None, problems
+    return (None, problems) if manifests_in(folder)[:1] == there[:1] else newest(folder, accept)
 
 
 def seal(manifest: dict[str, Any]) -> bytes:
@@ -292,6 +292,16 @@ def sync_folder(folder: Path) -> None:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+
+def digest_in(path: Path) -> str:
+    """The SHA-256 of a file of a checkpoint, which may be missing or unreadable."""
+    try:
+        return sha256_of(path)
+    except FileNotFoundError as e:
+        raise FedsmooError(f"{path} is missing") from e
+    except OSError as e:
+        raise FedsmooError(f"{path} cannot be read: {reason(e)}") from e
 
 
 def sha256_of(path: Path, sync: bool = False) -> str:

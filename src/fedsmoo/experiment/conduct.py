@@ -33,6 +33,7 @@ from fedsmoo.experiment.runfolder import (
     STARTED,
     SUMMARY,
     RunFolder,
+    bytes_of,
     parse_records,
     provenance,
     read_config,
@@ -214,7 +215,7 @@ def stopped(path: Path, device: str | None = None, simulation: Simulation | None
     config = read_config(path)
     if (path / SUMMARY).is_file():
         raise FedsmooError(f"the run in {path} has finished: there is nothing to resume")
-    metrics = (path / METRICS).read_bytes() if (path / METRICS).is_file() else b""
+    metrics = bytes_of(path / METRICS)
     saved, notes = newest(path / CHECKPOINT, lambda s: refuse_unknown(lines_of(s, metrics), path))
     if saved is None and notes:
         raise FedsmooError(
@@ -373,7 +374,7 @@ def refuse_unknown(lines: bytes, path: Path) -> None:
 
 def put_back(path: Path, lines: bytes) -> None:
     """Make a metrics file start with the given lines; what it held instead is kept beside it unless it was a part."""
-    held = path.read_bytes() if path.is_file() else b""
+    held = bytes_of(path)
     if held.startswith(lines):
         return
     try:

@@ -20,6 +20,7 @@ from fedsmoo.experiment.runfolder import (
     METRICS,
     STARTED,
     SUMMARY,
+    bytes_of,
     read_config,
     read_json,
     unused_settings,
@@ -56,22 +57,29 @@ def run_folders(root: Path, depth: int = 4) -> Iterator[tuple[str, str]]:
         except OSError:
             continue
         if CONFIG in entries:
-            stats = [entries[n].stat() for n in (CONFIG, METRICS, SUMMARY, FAILED) if n in entries]
-            yield folder, ",".join(f"{s.st_mtime_ns}:{s.st_size}" for s in stats)
+            yield folder, ",".join(changed(entries[n]) for n in (CONFIG, METRICS, SUMMARY, FAILED) if n in entries)
         elif left:
             stack += [(e.path, left - 1) for n, e in entries.items() if not n.startswith(".") and e.is_dir()]
+
+
+def changed(entry: os.DirEntry[str]) -> str:
+    """When a file changed and its size; nothing if it is gone by now."""
+    try:
+        state = entry.stat()
+    except OSError:
+        return "gone"
+    return f"{state.st_mtime_ns}:{state.st_size}"
 
 
 def describe(folder: Path) -> dict[str, Any]:
     """A run folder as a row."""
     config, summary, failure = read_config(folder), read_json(folder / SUMMARY), read_json(folder / FAILED)
-    metrics = folder / METRICS
     unused = unused_settings(config)
     options = {**config.algorithm_options, **{f"model.{k}": v for k, v in config.model_options.items()}}
     return {
         "identity": identity(config, read_json(folder / STARTED).get("contents")),
         "state": "finished" if summary else "failed" if failure else "unfinished",
-        "done": summary.get("rounds") or (metrics.read_bytes().count(b"\n") if metrics.is_file() else 0),
+        "done": summary.get("rounds") or bytes_of(folder / METRICS).count(b"\n"),
         **{n: None if n in unused else getattr(config, n) for n in PLAIN},
         **{n: summary.get(n) for n in NUMBERS},
         "options": json.dumps(options, sort_keys=True),
@@ -130,7 +138,9 @@ def refresh(root: Path) -> int:
                 continue
             try:
                 rows.append({"path": path, "stamp": stamp, **describe(root / path)})
-            except FedsmooError as e:  # a folder that cannot be read is listed with the reason
+            except FedsmooError as e:  # a folder that cannot be read is listed with the reason, if it is still there
+                if not (root / path / CONFIG).exists():
+                    continue
                 rows.append({"path": path, "stamp": stamp, "state": "unreadable", "error": str(e)})
         db.execute("BEGIN IMMEDIATE")
         for row in rows:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from fedsmoo.core import FedsmooError
 from fedsmoo.experiment.config import FIELDS, Config
 from fedsmoo.experiment.identity import config_of, identity
 from fedsmoo.experiment.loop import Record
-from fedsmoo.experiment.runfolder import CONFIG, STARTED, SUMMARY, read_json, read_run, write_atomically
+from fedsmoo.experiment.runfolder import ABSENT, CONFIG, STARTED, SUMMARY, read_json, read_run, write_atomically
 from fedsmoo.experiment.sweep import run_name
 
 FORMAT = "fedsmoo result 1"
@@ -147,8 +148,9 @@ def finished_runs(folders: Iterable[Path], depth: int = 3) -> list[Path]:
     for folder in folders:
         if (folder / CONFIG).is_file():
             out += [folder] if (folder / SUMMARY).is_file() else []
-        elif depth and folder.is_dir():
-            out += finished_runs(sorted(p for p in folder.iterdir() if p.is_dir()), depth - 1)
+        elif depth:
+            with suppress(*ABSENT):  # no folder, or none any more
+                out += finished_runs(sorted(p for p in folder.iterdir() if p.is_dir()), depth - 1)
     return out
 
 

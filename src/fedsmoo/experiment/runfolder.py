@@ -28,6 +28,7 @@ from fedsmoo.version import __version__
 
 CONFIG, METRICS, SUMMARY, MODEL = "config.toml", "metrics.jsonl", "summary.json", "model.safetensors"
 STARTED, FAILED, CHECKPOINT = "started.json", "failed.json", "checkpoint"
+ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)  # of a path that is no file
 # In a summary, of the best round by validation: which it is, how well it did there, and on the test part.
 VALIDATED = {"validated_round": "round", "validation_accuracy": "validation_accuracy"}
 VALIDATED |= {"validated_accuracy": "test_accuracy"}
@@ -232,18 +233,16 @@ def commit() -> str | None:
     if "FEDSMOO_COMMIT" in os.environ:
         return os.environ["FEDSMOO_COMMIT"]
     for parent in Path(__file__).resolve().parents[:5]:
-        head = parent / ".git" / "HEAD"
-        if not head.is_file():
+        git = parent / ".git"
+        text = bytes_of(git / "HEAD").decode().strip()
+        if not text:
             continue
-        text = head.read_text().strip()
         if not text.startswith("ref: "):
             return text
         ref = text.removeprefix("ref: ")
-        if (parent / ".git" / ref).is_file():
-            return (parent / ".git" / ref).read_text().strip()
-        packed = parent / ".git" / "packed-refs"
-        lines = packed.read_text().splitlines() if packed.is_file() else []
-        return next((line.split()[0] for line in lines if line.endswith(" " + ref)), None)
+        loose = bytes_of(git / ref).decode().strip()  # git may pack it away at any moment
+        lines = bytes_of(git / "packed-refs").decode().splitlines()
+        return loose or next((line.split()[0] for line in lines if line.endswith(" " + ref)), None)
     return None
 
 
@@ -255,10 +254,20 @@ def read_config(path: Path) -> Config:
     return Config(**named_tables(read_toml(path / CONFIG), str(path / CONFIG)))
 
 
+def bytes_of(path: Path) -> bytes:
+    """What a file holds; nothing if there is none, or none any more: other processes remove files at any moment."""
+    try:
+        return path.read_bytes()
+    except ABSENT:
+        return b""
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """A small JSON file of a run folder; empty if there is none."""
     try:
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ABSENT:
+        return {}
     except (OSError, ValueError) as e:
         raise FedsmooError(f"{path} cannot be read: {e}") from e
 
@@ -266,8 +275,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def read_run(path: Path) -> tuple[Config, list[Record]]:
     """The config and the metrics of a run folder; a torn last line (a killed run) is left out."""
     config = read_config(path)
-    text = (path / METRICS).read_bytes() if (path / METRICS).exists() else b""
-    return config, parse_records(text, str(path / METRICS))
+    return config, parse_records(bytes_of(path / METRICS), str(path / METRICS))
 
 
 def parse_records(text: bytes, where: str) -> list[Record]:

@@ -61,10 +61,13 @@ def open_run(path: Path, device: str = "auto", precision: str | None = None) -> 
     model = make_model(config.model, data, config.seed, config.model_options)
     dtype, place = getattr(torch, config.dtype), make_device(device)
     model.module.to(dtype)
-    if not (path / MODEL).is_file():
-        raise FedsmooError(f"{path} has no {MODEL}: the run has not finished, go on with 'fedsmoo resume {path}'")
     try:
         w = model.flatten(load_file(path / MODEL)).to(place, dtype)
+    except FileNotFoundError as e:
+        hint = f"the run has not finished, go on with 'fedsmoo resume {path}'"
+        raise FedsmooError(f"{path} has no {MODEL}: {hint}") from e
+    except OSError as e:
+        raise FedsmooError(f"{path / MODEL} cannot be read: {e}") from e
     except (SafetensorError, KeyError, RuntimeError) as e:
         raise FedsmooError(f"{path / MODEL} is not a model of this run: {e}") from e
     model.module.to(place)

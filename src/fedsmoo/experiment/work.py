@@ -75,12 +75,12 @@ def work(configs: Sequence[Config], root: Path, orders: Orders) -> Report:
     places = {root / run_name(c): c for c in configs}
     tried: set[Path] = set()
 
-    def open_runs() -> list[Path]:
-        closed = ("finished",) if orders.retry else ("finished", "failed")
-        return [p for p in places if state(p) not in closed and not (state(p) == "failed" and p in tried)]
+    def is_open(path: Path) -> bool:
+        word = state(path)
+        return word != "finished" and not (word == "failed" and (path in tried or not orders.retry))
 
-    while (todo := open_runs()) and not orders.stop():
-        batch = take(todo, places, orders.pack)
+    while (todo := [p for p in places if is_open(p)]) and not orders.stop():
+        batch = take(todo, places, orders.pack, is_open)
         if batch:
             tried.update(batch)
             try:
@@ -103,7 +103,12 @@ def work(configs: Sequence[Config], root: Path, orders: Orders) -> Report:
     return report
 
 
-def take(todo: Sequence[Path], places: dict[Path, Config], pack: int) -> dict[Path, Claim]:
+def take(
+    todo: Sequence[Path],
+    places: dict[Path, Config],
+    pack: int,
+    is_open: Callable[[Path], bool] = lambda path: state(path) != "finished",
+) -> dict[Path, Claim]:
     """Claim the first run nobody is at, and others that may share its batch, ``pack`` in all."""
     batch: dict[Path, Claim] = {}
     for path in todo:
@@ -114,7 +119,7 @@ def take(todo: Sequence[Path], places: dict[Path, Config], pack: int) -> dict[Pa
         held = claim(path)
         if held is None:
             continue
-        if state(path) == "finished":  # somebody finished it in between
+        if not is_open(path):  # somebody finished it in between, or could not
             held.release()
             continue
         batch[path] = held

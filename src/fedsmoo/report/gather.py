@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,14 @@ SUMMARY_NUMBERS = ("parameters", "parameters_full", "seconds_train", "seconds_ev
 SUMMARY_TEXTS = ("engine", "device", "command", "commit", "started", "finished")
 
 
-def find_runs(paths: Sequence[Path], depth: int = 4) -> list[Path]:
-    """The run folders at or below the given folders, in order of name; links are not followed downwards."""
+def find_runs(paths: Sequence[Path], depth: int = 4, strict: bool = True) -> list[Path]:
+    """The run folders at or below the given folders, in order of name; links are not followed downwards.
+
+    What is not a folder is refused, or left out if not ``strict``.
+    """
     found: dict[Path, Path] = {}
     for path in paths:
-        if not path.is_dir():
+        if strict and not path.is_dir():
             raise FedsmooError(f"{path} is not a folder: give run folders, or a folder that holds some")
         for folder in _below(path, depth):
             found.setdefault(folder.resolve(), folder)  # a folder named twice is one run
@@ -82,8 +86,9 @@ def _cached(folder: Path, cache: dict[Path, Any] | None) -> dict[str, Any]:
 def fingerprint(folder: Path) -> tuple[Any, ...]:
     """Sizes and times of a run's files: they change when the page has to."""
     own = [folder / name for name in (CONFIG, METRICS, SUMMARY, STARTED, FAILED)]
-    files = [*own, *sorted((folder / measured.FOLDER).glob("*.json"))]
-    out = []
+    files, out = [*own], []
+    with suppress(OSError):  # removed while we look
+        files += sorted((folder / measured.FOLDER).glob("*.json"))
     for file in files:
         try:
             stat = file.stat()

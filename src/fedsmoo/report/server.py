@@ -11,6 +11,7 @@ import hashlib
 import ipaddress
 import json
 import socket
+import sys
 import threading
 from collections.abc import Sequence
 from http import HTTPStatus
@@ -46,7 +47,7 @@ class Source:
     def data(self) -> tuple[bytes, str]:
         """The data as JSON and its tag."""
         with self.lock:
-            folders = find_runs([p for p in self.paths if p.is_dir()])
+            folders = find_runs(self.paths, strict=False)  # not there yet, or no more
             values = gather(folders, self.cache)
             stamp = tuple((f, self.cache[f][0]) for f in folders)
             if stamp != self.state[0] or not self.state[1]:
@@ -119,6 +120,11 @@ class PageServer(ThreadingHTTPServer):
             reason = getattr(e, "strerror", None) or "ports are 0 to 65535"
             raise FedsmooError(f"cannot listen on {host}, port {port}: {reason}; choose another --port") from e
         self.hosts = names_of(host, self.server_address[1])
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Nothing of a browser that left in the middle of an answer; anything else as usual."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
 
     @property
     def url(self) -> str:
