@@ -23,7 +23,7 @@ from fedsmoo.experiment.claim import claimed
 from fedsmoo.experiment.compare import TEN, Histories, cells, claim, common_target, compared
 from fedsmoo.experiment.conduct import same_threads
 from fedsmoo.experiment.config import FIELDS, Config
-from fedsmoo.experiment.contents import code_place, contents, data_place
+from fedsmoo.experiment.contents import code_place, contents, edited
 from fedsmoo.experiment.identity import MACHINE, differences
 from fedsmoo.experiment.pack import packable
 from fedsmoo.experiment.resolve import algorithm_class, assemble, make_algorithm, make_device
@@ -183,14 +183,7 @@ def refuse_others(out: Path, begun: Sequence[Path], plan: dict[Path, Config]) ->
 
 def refuse_edited(config: Config, held: Mapping[str, str] | None, since: str) -> None:
     """Refuse files of the user's that no longer hold what they held, if somebody wrote down what that was."""
-    places = {
-        "data_content": data_place(config.dataset, config.data),
-        "split_content": config.split,
-        "algorithm_content": code_place(config.algorithm),
-        "model_content": code_place(config.model),
-    }
-    now = contents(config)
-    files = [] if held is None else [str(places[n]) for n in places if now.get(n) != held.get(n)]
+    files = edited(config, held)
     if files:
         raise FedsmooError(
             f"{', '.join(files)} was edited since {since}: choose another --out, or put back what it held to go on"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +21,7 @@ from fedsmoo.engines.memory import clients_that_fit
 from fedsmoo.experiment.checkpoint import Checkpoints, DiskError, Mark, Saved, newest, reason, write_durably
 from fedsmoo.experiment.claim import Claim
 from fedsmoo.experiment.config import Config
-from fedsmoo.experiment.contents import contents
+from fedsmoo.experiment.contents import contents, edited
 from fedsmoo.experiment.identity import config_of, differences, identity
 from fedsmoo.experiment.loop import Record, Result, Simulation
 from fedsmoo.experiment.resolve import assemble
@@ -229,12 +229,7 @@ def stopped(path: Path, device: str | None = None, simulation: Simulation | None
         notes.append(f"{path / METRICS} was cut or changed: its rounds are taken from the checkpoint's copy")
     pins = saved.about if saved else read_json(path / STARTED)
     held, old = pins.get("contents"), config_of(saved.about["config"]) if saved else config
-    if identity(old, held) != identity(config):
-        changed = "; ".join(differences(old, config, held=held))
-        raise FedsmooError(
-            f"{path} was started with other settings ({changed}): put config.toml back, or start a new run; "
-            "nothing was changed"
-        )
+    refuse_changed(path, old, config, held)
     simulation = simulation or assemble(pinned(config, pins, device))
     notes += keep_company(simulation, pins.get("chunk"))
     facts = about(config, simulation)
@@ -244,6 +239,23 @@ def stopped(path: Path, device: str | None = None, simulation: Simulation | None
         history = parse_records(lines, str(path / METRICS))
         simulation.restore(saved.server(), saved.rows(), history)
     return Stopped(config, simulation, saved, lines, facts, notes + other_machine(pins, facts))
+
+
+def refuse_changed(path: Path, old: Config, new: Config, held: Mapping[str, str] | None) -> None:
+    """Refuse to go on with other settings than a run was started with, or with files that were edited since."""
+    if identity(old, held) == identity(new):
+        return
+    changed = "; ".join(differences(old, new, held=contents(new)))
+    if changed:
+        raise FedsmooError(
+            f"{path} was started with other settings ({changed}): put config.toml back, or start a new run; "
+            "nothing was changed"
+        )
+    files = ", ".join(edited(new, held))
+    raise FedsmooError(
+        f"{files} was edited or removed since {path} was started: put back what it held, or start a new run; "
+        "nothing was changed"
+    )
 
 
 def keep_division(simulation: Simulation, path: Path) -> None:

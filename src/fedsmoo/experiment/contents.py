@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,14 +28,25 @@ def contents(config: Config) -> dict[str, str]:
 
     What the package or a publisher defines (``digits``, ``cifar10``) is the same wherever it lies, and has none.
     """
-    places = {
+    hashes = {name: content_hash(place) for name, place in places(config).items() if place is not None}
+    return {name: value[:DIGITS] for name, value in hashes.items() if value is not None}
+
+
+def places(config: Config) -> dict[str, Path | None]:
+    """Where the user's own files lie, by the name of their hash; none where the package or a publisher defines it."""
+    return {
         "data_content": data_place(config.dataset, config.data),
         "split_content": None if config.split is None else Path(config.split),
         "algorithm_content": code_place(config.algorithm),
         "model_content": code_place(config.model),
     }
-    hashes = {name: content_hash(place) for name, place in places.items() if place is not None}
-    return {name: value[:DIGITS] for name, value in hashes.items() if value is not None}
+
+
+def edited(config: Config, held: Mapping[str, str] | None) -> list[str]:
+    """The user's files that no longer hold what they ``held``, by name; none if nobody wrote down what that was."""
+    now, where = contents(config), places(config)
+    names = [] if held is None else [n for n in where if now.get(n) != held.get(n)]
+    return [str(where[n] or config.data or config.dataset) for n in names]
 
 
 def code_place(spec: str) -> Path | None:
