@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from fedsmoo.experiment.config import DIVISION, Config, brief
 from fedsmoo.experiment.loop import Callback, Result
 from fedsmoo.experiment.resolve import assemble, refuse_idle, refuse_other_count, settled
 from fedsmoo.models import FlatModel, wrap
+from fedsmoo.models.base import copied
 
 
 def simulate(
@@ -40,7 +40,7 @@ def simulate(
 
     Args:
         model: a name, or any ``nn.Module`` without buffers (its present weights are the start; parameters with
-            ``requires_grad=False`` stay as they are).
+            ``requires_grad=False`` stay as they are; what dropout and ``torch.rand`` draw follows the seed).
         data: a name, a ``Dataset``, or ``(x_train, y_train, x_test, y_test)`` as tensors or arrays.
         algorithm: a name, or a method with its hyper-parameters such as ``FedSMOO(r=0.1, beta=10.0)``.
         clients: how many clients there are (default 100; the data's own where it has some).
@@ -80,7 +80,7 @@ def simulate(
     if isinstance(model, str):
         config = config.replace(model=model)
     else:
-        flat = wrap(copy.deepcopy(model), data)  # training and dtype must not reach the caller's own module
+        flat = wrap(copied(model), data)  # training and dtype must not reach the caller's own module
     if isinstance(algorithm, str):
         config, algorithm = config.replace(algorithm=algorithm), None  # type: ignore[assignment]
     indices = given_clients(config, data, partition, client_indices)

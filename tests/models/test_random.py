@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 from torch.utils.checkpoint import checkpoint
 
 import fedsmoo
@@ -357,6 +359,32 @@ def test_operators_checkpoints_and_losses_that_cannot_follow_are_refused() -> No
         run(Net(), loss=loss)
 
 
+def test_compiled_modules_draw_as_plain_ones() -> None:
+    plain = make_module(Functional, 1)
+    expected = run(plain).server.w
+    result = run(torch.compile(plain, backend="eager"))
+    assert result.simulation.setup.task.model.random
+    assert torch.equal(result.server.w, expected)
+
+
+def test_a_model_that_cannot_be_looked_at_is_refused() -> None:
+    class Shy(Net):
+        def middle(self, h: Tensor) -> Tensor:
+            if is_in_torch_dispatch_mode():
+                raise RuntimeError("not while somebody looks\nor else")
+            return F.dropout(h, 0.5, self.training)
+
+    with pytest.raises(FedsmooError, match=r"^the model Shy runs, but .* RuntimeError: not while somebody looks; give"):
+        run(Shy())
+
+
+def test_a_model_that_cannot_be_copied_is_refused() -> None:
+    net = Net()
+    net.lock = threading.Lock()
+    with pytest.raises(FedsmooError, match=r"^the model Net cannot be copied: TypeError: cannot pickle"):
+        run(net)
+
+
 def test_another_thread_s_draws_are_not_the_model_s(monkeypatch: pytest.MonkeyPatch) -> None:
     """A generator that moves in one pass, as another thread may do, and not in the next."""
     calls = []
@@ -432,6 +460,7 @@ class Tied(nn.Module):
 
 def test_the_model_of_a_result_is_a_fresh_copy_in_eval_mode() -> None:
     module = make_module(Tied, 0)
+    module(torch.zeros(1, 64))
     result = run(module, rounds=2)
     one, other = result.model, result.model
     inner = result.simulation.setup.task.model.module

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.lazy import LazyModuleMixin
 
-from fedsmoo.core.errors import FedsmooError
+from fedsmoo.core.errors import FedsmooError, first_line
 from fedsmoo.core.layout import Layout
 from fedsmoo.core.noise import Noise, key_of
 from fedsmoo.models.draws import drawing
@@ -130,16 +130,26 @@ class FlatModel:
 
     def export(self, w: Tensor) -> nn.Module:
         """A copy of the module with the parameters ``w``, in eval mode."""
-        for part in self.module.modules():
-            for name, v in vars(part).items():
-                if isinstance(v, Tensor) and v.grad_fn is not None:  # kept of the last pass: such cannot be copied
-                    setattr(part, name, v.detach())
-        module = copy.deepcopy(self.module).eval()
+        module = copied(self.module).eval()
         with torch.no_grad():
             state = self.state_dict(w)
             for name, p in module.named_parameters():
                 p.copy_(state[name])
         return module
+
+
+def copied(module: nn.Module) -> nn.Module:
+    """A copy of a module that shares nothing with it; tied parameters stay tied."""
+    kept = [v for part in module.modules() for v in vars(part).values() if isinstance(v, Tensor)]
+    # What a module keeps of its last pass hangs on that pass, which cannot be copied: its numbers can.
+    memo = {id(v): v.detach().clone() for v in kept if v.grad_fn is not None}
+    try:
+        return copy.deepcopy(module, memo)
+    except Exception as e:  # the user's own code
+        raise FedsmooError(
+            f"the model {type(module).__name__} cannot be copied: {type(e).__name__}: {first_line(e)}; keep what "
+            "copy.deepcopy cannot copy out of it"
+        ) from e
 
 
 def _like(p: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:

@@ -8,6 +8,7 @@ below autograd, so gradients are those of PyTorch at the same masks.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -91,6 +92,8 @@ def drawing(module: nn.Module, noise: Noise) -> Iterator[Draws]:
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         if any(isinstance(m, nn.RNNBase) and m.dropout > 0 for m in module.modules()):
             stack.enter_context(cudnn.flags(enabled=False, allow_tf32=cudnn.allow_tf32))
+        if "torch._dynamo" in sys.modules:  # a compiled module would draw in code of its own
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
         yield stack.enter_context(Draws(noise))
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsmoo.core import FedsmooError
+from fedsmoo.core.errors import first_line
 from fedsmoo.core.noise import Noise, key_of
 from fedsmoo.models.base import FlatModel
 from fedsmoo.models.draws import Undrawn, drawing
@@ -82,8 +83,8 @@ def examine(model: FlatModel, x: Tensor, loss: Callable[[Tensor], Tensor]) -> No
             refuse_difference(*(calm(made, model, x, loss, training) for _ in range(2)))
     except FedsmooError:
         raise
-    except Exception:  # the user's own code
-        pass
+    except Exception as e:  # the user's own code
+        refuse_unseen(model, x, loss, e)
     finally:
         model.train()
         model.random, model.random_in_evaluation = (any(p.draws for p in made) for made in passes.values())
@@ -101,9 +102,7 @@ def calm(made: list[Pass], model: FlatModel, x: Tensor, loss: Callable[[Tensor],
 
 def make(seen: Pass, model: FlatModel, x: Tensor, loss: Callable[[Tensor], Tensor], training: bool) -> None:
     """One pass through a model under the eyes of ``seen``; in train mode with its gradient."""
-    dtype = next((p.dtype for p in model.module.parameters() if p.is_floating_point()), torch.float32)
-    w = model.initial().to(x.device, x.dtype if x.is_floating_point() else dtype)
-    parts = {n: p.detach().requires_grad_() for n, p in model.layout.split(w).items()}
+    parts = live_parameters(model, x)
     model.train(training)
     with drawing(model.module, Noise(key_of(0, "examine"))) as draws, torch.enable_grad():
         try:
@@ -120,6 +119,27 @@ def make(seen: Pass, model: FlatModel, x: Tensor, loss: Callable[[Tensor], Tenso
             raise FedsmooError(f"{seen.running[-1]} draws random numbers {e}") from e
         finally:
             seen.draws = draws.count
+
+
+def refuse_unseen(model: FlatModel, x: Tensor, loss: Callable[[Tensor], Tensor], why: Exception) -> None:
+    """Refuse a model that can be run, but not be looked at: nobody would know what it draws."""
+    try:
+        with torch.enable_grad(), torch.random.fork_rng(devices=[]):
+            parts = live_parameters(model, x)
+            torch.autograd.grad(loss(model.forward(parts, x)).sum(), list(parts.values()), materialize_grads=True)
+    except Exception:  # it does not fit: the first round says so
+        return
+    raise FedsmooError(
+        f"the model {type(model.module).__name__} runs, but whether it draws random numbers cannot be found out: "
+        f"{type(why).__name__}: {first_line(why)}; give it as a plain nn.Module, not scripted or compiled"
+    ) from why
+
+
+def live_parameters(model: FlatModel, x: Tensor) -> dict[str, Tensor]:
+    """The model's present weights to differentiate by, where its inputs are and in their type, if that is of floats."""
+    own = next((p.dtype for p in model.module.parameters() if p.is_floating_point()), torch.float32)
+    w = model.initial().to(x.device, x.dtype if x.is_floating_point() else own)
+    return {n: p.detach().requires_grad_() for n, p in model.layout.split(w).items()}
 
 
 def tensors(out: Any) -> list[Tensor]:
