@@ -17,7 +17,7 @@ from fedsmoo.data.sources import load, refuse_untrained_classes
 from fedsmoo.engines.task import SampleLoss, cross_entropy
 from fedsmoo.experiment.config import DIVISION, Config, brief
 from fedsmoo.experiment.loop import Callback, Result
-from fedsmoo.experiment.resolve import assemble, refuse_idle, refuse_other_count, settled
+from fedsmoo.experiment.resolve import assemble, refuse_idle, refuse_idle_precision, refuse_other_count, settled
 from fedsmoo.models import FlatModel, wrap
 from fedsmoo.models.base import copied
 
@@ -84,7 +84,9 @@ def simulate(
     if isinstance(algorithm, str):
         config, algorithm = config.replace(algorithm=algorithm), None  # type: ignore[assignment]
     indices = given_clients(config, data, partition, client_indices)
-    return assemble(config, algorithm, data, flat, indices, loss).run(callback)  # type: ignore[arg-type]
+    simulation = assemble(config, algorithm, data, flat, indices, loss)  # type: ignore[arg-type]
+    refuse_idle_precision(config, simulation.setup.task.device)
+    return simulation.run(callback)
 
 
 def as_dataset(data: str | Dataset | Sequence[Any], config: Config) -> Dataset:

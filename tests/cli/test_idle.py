@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import fedsmoo
 from fedsmoo.core import FedsmooError
 from fedsmoo.data.sources import load
 from fedsmoo.deploy.settings import parse
 from fedsmoo.experiment.compare import common_target
+from fedsmoo.experiment.config import Config
 from fedsmoo.experiment.loop import Record
-from fedsmoo.experiment.runfolder import read_config
+from fedsmoo.experiment.runfolder import config_text, read_config
 from fedsmoo.experiment.sweep import expand
 from fedsmoo.experiment.tables import Grid
 
@@ -28,6 +31,7 @@ IDLE = [
     ([*RUN, "--set", "lr=0.2", "--set", "lr=0.1"], "lr is given twice, as --set lr=0.2 and as --set lr=0.1"),
     ([*RUN, "--set", "algorithm=scaffold"], "algorithm is given twice, as --algorithm fedavg and as --set algorithm"),
     ([*RUN, "--probe", "sharpness:2,sharpness:3"], "probe 'sharpness:2,sharpness:3' names sharpness twice"),
+    ([*RUN, "--device", "cpu", "--precision", "bf16"], "precision is bf16, but a CPU computes in float32"),
     ([*RUN, "--dataset", "text:a.txt", "--data", "b"], "says itself where the text is; leave out b"),
     ([*COMPARE, "--set", "seed=3"], "--set 'seed=3': a comparison takes its seeds from --seeds"),
     ([*COMPARE, "--set", "algorithm=fedsam"], "a comparison takes its algorithms from --algorithms"),
@@ -149,3 +153,41 @@ def test_data_of_one_s_own_is_not_taken_for_a_known_set(tmp_path: Path) -> None:
     with pytest.raises(FedsmooError, match=r"samples of \[6\], but cifar10 has images of \[32, 32, 3\]; give your own"):
         load("cifar10", tmp_path / "own.npz")
     assert load("own", tmp_path / "own.npz").classes == 3
+
+
+def test_a_folder_from_before_with_another_precision_goes_on(call: Call) -> None:
+    """On a CPU the word meant nothing; its numbers are those of any other."""
+    old = Config(algorithm="fedavg", model="softmax", clients=4, cohort=2, rounds=2, local_steps=1, engine="serial")
+    for name, config in (("old", old.replace(precision="bf16")), ("plain", old)):
+        Path(name).mkdir()
+        Path(name, "config.toml").write_text(config_text(config))
+        assert call("resume", name).code == 0
+    assert Path("old/model.safetensors").read_bytes() == Path("plain/model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("stop", [False, np.False_, torch.tensor(False)], ids=["python", "numpy", "torch"])
+def test_a_callback_s_false_stops_whoever_made_it(stop: object) -> None:
+    """A comparison of NumPy's numbers is NumPy's own false, which did not stop a run."""
+    few = {"clients": 4, "cohort": 2, "rounds": 3, "local_steps": 1, "engine": "serial"}
+    assert len(fedsmoo.simulate("softmax", "digits", "fedavg", **few, callback=lambda r: stop).history) == 1
+    for on in (None, 0, np.True_, torch.tensor(True)):
+        assert len(fedsmoo.simulate("softmax", "digits", "fedavg", **few, callback=lambda r, on=on: on).history) == 3
+
+
+RULES = [
+    (lambda: fedsmoo.IID(replacement="false"), "partition iid: replacement is 'false', but must be True or False"),
+    (lambda: fedsmoo.Dirichlet(0.1, replacement="no"), "partition dirichlet: replacement is 'no', but must be True"),
+    (lambda: fedsmoo.Pathological(3, refill=1), "partition pathological: refill is 1, but must be True or False"),
+    (lambda: fedsmoo.Dirichlet("0.1"), "partition dirichlet: u is '0.1', but must be a number above 0"),
+    (lambda: fedsmoo.Dirichlet(True), "partition dirichlet: u is True, but must be a number above 0"),
+    (lambda: fedsmoo.Pathological(None), "partition pathological: c is None, but must be a whole number"),
+    (lambda: load(None), "the name of a data set is None, but must be text"),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), RULES, ids=[m for _, m in RULES])
+def test_a_word_is_not_taken_for_a_truth_value(make: Callable[[], object], message: str) -> None:
+    """Without replacement, asked for by the word "false", was with replacement."""
+    with pytest.raises(FedsmooError) as caught:
+        make()
+    assert message in str(caught.value)

@@ -23,7 +23,7 @@ from fedsmoo.experiment.conduct import Run, same_threads, stopped
 from fedsmoo.experiment.config import Config
 from fedsmoo.experiment.follow import follow
 from fedsmoo.experiment.loop import Record, Result, Simulation
-from fedsmoo.experiment.resolve import assemble
+from fedsmoo.experiment.resolve import assemble, refuse_idle_precision
 from fedsmoo.experiment.runfolder import lossless_text, read_config, refuse_used
 from fedsmoo.experiment.tracking import check_names, trackers
 
@@ -70,6 +70,7 @@ def begin(config: Config, folder: Path | None, held: ExitStack) -> Run:
     if folder is not None:
         refuse_used(folder)
     simulation = assemble(config)
+    refuse_idle_precision(config, simulation.setup.task.device)
     folder = folder or new_folder(config)
     claim = held.enter_context(claimed(folder))
     run = Run.begin(config, folder, simulation)

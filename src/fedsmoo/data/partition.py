@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, field, fields
+from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
@@ -37,6 +38,13 @@ class Partition(ABC):
     """A rule that gives every client its samples."""
 
     label: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        for name in ("replacement", "refill"):
+            if not isinstance(getattr(self, name, False), bool | np.bool_):  # the word "false" would be true
+                raise FedsmooError(
+                    f"partition {self.label}: {name} is {getattr(self, name)!r}, but must be True or False"
+                )
 
     @property
     def name(self) -> str:
@@ -75,8 +83,10 @@ class Dirichlet(Partition):
     refill: bool = field(default=False, metadata={"help": _REFILL})
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.u) and self.u > 0):
-            raise FedsmooError(f"partition dirichlet: u is {self.u}, but must be a number above 0, such as 0.1")
+        super().__post_init__()
+        number = isinstance(self.u, Real) and not isinstance(self.u, bool)
+        if not (number and math.isfinite(self.u) and self.u > 0):
+            raise FedsmooError(f"partition dirichlet: u is {self.u!r}, but must be a number above 0, such as 0.1")
 
     @property
     def name(self) -> str:
@@ -101,8 +111,10 @@ class Pathological(Partition):
     refill: bool = field(default=False, metadata={"help": _REFILL})
 
     def __post_init__(self) -> None:
-        if self.c != int(self.c) or self.c < 1:
-            raise FedsmooError(f"partition pathological: c is {self.c}, but must be a whole number of at least 1")
+        super().__post_init__()
+        number = isinstance(self.c, Real) and not isinstance(self.c, bool)
+        if not number or self.c != int(self.c) or self.c < 1:
+            raise FedsmooError(f"partition pathological: c is {self.c!r}, but must be a whole number of at least 1")
 
     @property
     def name(self) -> str:

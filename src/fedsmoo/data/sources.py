@@ -48,6 +48,8 @@ def load(name: str, path: str | Path | None = None, seed: int = 0) -> Dataset:
     >>> load("digits").x_train.shape
     torch.Size([1438, 1, 8, 8])
     """
+    if not isinstance(name, str):
+        raise FedsmooError(f"the name of a data set is {name!r}, but must be text, such as 'digits'")
     if name.startswith("text:"):
         if path is not None:
             raise FedsmooError(f"data set {name} says itself where the text is; leave out {path}")

@@ -24,7 +24,7 @@ from fedsmoo.experiment.config import Config
 from fedsmoo.experiment.contents import contents, edited
 from fedsmoo.experiment.identity import config_of, differences, identity
 from fedsmoo.experiment.loop import Record, Result, Simulation
-from fedsmoo.experiment.resolve import assemble
+from fedsmoo.experiment.resolve import assemble, refuse_idle_precision
 from fedsmoo.experiment.runfolder import (
     CHECKPOINT,
     CONFIG,
@@ -97,6 +97,7 @@ class Run:
     def begin(cls, config: Config, path: Path, simulation: Simulation | None = None) -> Run:
         """A new run in a new folder; how many natural clients there are is known now, and kept in its config."""
         simulation = simulation or assemble(config)
+        refuse_idle_precision(config, simulation.setup.task.device)
         if config.split is None and config.partition == "natural":
             config = config.replace(clients=len(simulation.indices))
         started = provenance(simulation)

@@ -264,7 +264,7 @@ class Simulation:
         """All rounds that are left; a callback that returns ``False`` stops the run after its round."""
         while len(self.history) < self.training.rounds:
             record = self.advance()
-            if callback is not None and callback(record) is False:
+            if callback is not None and is_false(callback(record)):
                 break
         return Result(self.history, self.server, self)
 
@@ -293,6 +293,13 @@ def refuse_reduced_loss(task: Task, w: Tensor) -> None:
             f"the loss of {len(y)} samples has {shape}, but must be a tensor of one loss per sample, [{len(y)}]: with "
             'PyTorch\'s losses write reduction="none", as in partial(F.cross_entropy, reduction="none")'
         )
+
+
+def is_false(answer: Any) -> bool:
+    """Whether a callback said stop: ``False``, Python's, NumPy's or a tensor's; ``None`` and 0 are no such word."""
+    if isinstance(answer, Tensor) and answer.dim() == 0 and answer.dtype == torch.bool:
+        return not bool(answer)
+    return isinstance(answer, bool | np.bool_) and not answer
 
 
 def synchronize(device: torch.device) -> None:

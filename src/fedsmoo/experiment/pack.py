@@ -13,7 +13,7 @@ from fedsmoo.engines.memory import bytes_per_client
 from fedsmoo.engines.stack import stackable
 from fedsmoo.engines.tiers import first_that_fits, row_bytes
 from fedsmoo.experiment.config import Config
-from fedsmoo.experiment.loop import Callback, Result, Simulation
+from fedsmoo.experiment.loop import Callback, Result, Simulation, is_false
 from fedsmoo.experiment.resolve import assemble, make_algorithm
 
 # What runs of one batch may differ in: the seed, plain numbers of the step, and the method's own plain numbers.
@@ -105,7 +105,7 @@ class Pack:
         while going := [i for i in going if self._unfinished(i)]:
             for i, record in zip(going, self.advance(going), strict=True):
                 call = calls[i]
-                if call is not None and call(record) is False:
+                if call is not None and is_false(call(record)):
                     going = [k for k in going if k != i]
         return [Result(s.history, s.server, s) for s in self.simulations]
 

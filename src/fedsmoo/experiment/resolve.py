@@ -125,6 +125,15 @@ def make_device(name: str) -> torch.device:
     return device
 
 
+def refuse_idle_precision(config: Config, device: torch.device) -> None:
+    """Refuse a new run that would pass for one with products in bf16, which only a GPU makes.
+
+    Folders from before go on: what they hold is known to their owner.
+    """
+    if config.precision == "bf16" and device.type == "cpu":
+        raise FedsmooError("precision is bf16, but a CPU computes in float32: leave precision out, or use a GPU")
+
+
 def make_partition(config: Config) -> partitions.Partition:
     """The rule that a config names; ``dirichlet-0.6`` says its own concentration."""
     kind, _, value = config.partition.partition("-")
