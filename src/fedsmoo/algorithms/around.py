@@ -22,6 +22,7 @@ class Around(Algorithm):
     own = derived(lambda self: self.inner.own)
     local = derived(lambda self: self.inner.local)
     up = derived(lambda self: self.inner.up)
+    scalars = derived(lambda self: self.inner.scalars)
 
     @property
     def radius(self) -> float | None:
@@ -53,3 +54,6 @@ class Around(Algorithm):
 
     def aggregate(self, srv: Vectors, mean: Vectors, rnd: Round) -> Vectors:
         return self.inner.aggregate(srv, mean, rnd)
+
+    def bytes_of(self, name: str, numbers: int, width: int) -> int:
+        return self.inner.bytes_of(name, numbers, width)

@@ -56,7 +56,7 @@ def wire_bytes(size: int, kind: str) -> int:
 
 @dataclass(frozen=True)
 class Wired(Around):
-    """Any method, with every vector that travels rounded to half precision or to 8 bits.
+    """Any method, with every vector that travels rounded to half precision or to 8 bits; single numbers are sent whole.
 
     server   sends v' = Q(v + e);   e <- v + e - v'            v: each vector of down; e stays on the server
     client   sends Q(v_i - v' + e_i);   e_i <- what Q took     where v was received too (w), else Q(v_i + e_i)
@@ -65,8 +65,13 @@ class Wired(Around):
 
     kind: str = option("fp16", "the numbers on the wire", KINDS)
 
-    own = derived(lambda self: (*self.inner.own, *(f"err_{n}" for n in self.up)))
+    own = derived(lambda self: (*self.inner.own, *(f"err_{n}" for n in self.rounded)))
     server = derived(lambda self: (*self.inner.server, *(f"err_{n}" for n in self.down)))
+
+    @property
+    def rounded(self) -> tuple[str, ...]:
+        """The vectors of up, without the single numbers."""
+        return tuple(n for n in self.up if n not in self.scalars)
 
     def init(self, w: Tensor) -> Vectors:
         return self.inner.init(w).replace(**{f"err_{n}": torch.zeros_like(w) for n in self.down})
@@ -75,14 +80,15 @@ class Wired(Around):
         return Vectors(**{n: rounded(getattr(srv, n) + getattr(srv, f"err_{n}"), self.kind) for n in self.down})
 
     def first_contact(self, down: Vectors) -> Vectors:
-        none = {f"err_{n}": torch.zeros_like(down.w) for n in self.up}
+        none = {f"err_{n}": torch.zeros_like(down.w) for n in self.rounded}
         return self.inner.first_contact(down).replace(**none)
 
     def finish(self, w: Tensor, down: Vectors, me: Vectors, rnd: Round) -> tuple[Vectors, Vectors]:
         me, up = self.inner.finish(w, down, me, rnd)
-        want = {n: (v - getattr(down, n) if n in self.down else v) + getattr(me, f"err_{n}") for n, v in up.items()}
+        parts = [(n, getattr(up, n)) for n in self.rounded]
+        want = {n: (v - getattr(down, n) if n in self.down else v) + getattr(me, f"err_{n}") for n, v in parts}
         sent = {n: rounded(v, self.kind) for n, v in want.items()}
-        return me.replace(**{f"err_{n}": v - sent[n] for n, v in want.items()}), Vectors(**sent)
+        return me.replace(**{f"err_{n}": v - sent[n] for n, v in want.items()}), up.replace(**sent)
 
     def aggregate(self, srv: Vectors, mean: Vectors, rnd: Round) -> Vectors:
         sent, shared = self.sent(srv), [n for n in self.up if n in self.down]
@@ -90,9 +96,8 @@ class Wired(Around):
         mean = mean.replace(**{n: getattr(srv, n) + getattr(mean, n) for n in shared})
         return self.inner.aggregate(srv, mean, rnd).replace(**errors)
 
-    def vector_bytes(self, size: int) -> int:
-        """What the ledger counts for each vector that travels."""
-        return wire_bytes(size, self.kind)
+    def bytes_of(self, name: str, numbers: int, width: int) -> int:
+        return width if name in self.scalars else wire_bytes(numbers, self.kind)
 
     @property
     def label(self) -> str:

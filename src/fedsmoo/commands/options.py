@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fedsmoo.core.algorithm import kinds
 from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.experiment.config import FIELDS, Config, converted, read_toml
 from fedsmoo.experiment.resolve import algorithm_class, refuse_idle, settled
@@ -103,11 +104,11 @@ def assign(config: Config, sets: Sequence[str]) -> Config:
         if key in FIELDS and not key.endswith("_options"):
             config = config.replace(**{key: value})
             continue
-        hyper = {f.name: f.default for f in dataclasses.fields(algorithm_class(config.algorithm))}
+        cls: Any = algorithm_class(config.algorithm)
+        hyper, kind = [f.name for f in dataclasses.fields(cls)], kinds(cls)
         options = model_options(config.model) if config.model in MODELS else {}
         if key in hyper:
-            kind = type(hyper[key])
-            value = converted(key, value, kind, optional=False) if kind in (bool, int, float, str) else value
+            value = converted(key, value, *kind[key]) if key in kind else value
             config = config.replace(algorithm_options={**config.algorithm_options, key: value})
         elif key in options:
             number = converted(key, value, type(options[key]), optional=False)

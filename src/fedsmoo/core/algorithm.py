@@ -21,9 +21,11 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from numbers import Real
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, cast, get_args, get_type_hints
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,6 +33,7 @@ from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.core.vectors import Vectors
 
 Gradient = Callable[[Tensor], Tensor]
+KINDS: dict[type, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
 
 def option(default: Any, help: str, choices: tuple[str, ...] = (), within: str = "") -> Any:
@@ -103,13 +106,59 @@ def derived(names: Callable[[Any], tuple[str, ...]]) -> tuple[str, ...]:
     return cast("tuple[str, ...]", property(names))  # for a type checker it is what reading it gives
 
 
+@cache
+def kinds(cls: Any) -> dict[str, tuple[type, bool]]:
+    """The plain type of each field that has one, and whether it may be none: from its hint, else from its default."""
+    try:
+        hints = get_type_hints(cls)
+    except (NameError, TypeError):  # names that only a type checker knows
+        hints = {}
+    out = {}
+    for f in dataclasses.fields(cls):
+        hint = hints.get(f.name, type(f.default))
+        options = get_args(hint) or (hint,)
+        plain = [t for t in options if t is not type(None)]
+        if hint is Any and isinstance(f.default, bool):
+            plain = [bool]
+        if len(plain) == 1 and plain[0] in KINDS:
+            out[f.name] = plain[0], type(None) in options
+    return out
+
+
+def refuse_other_kind(name: str, value: Any, kind: type, optional: bool = False) -> None:
+    """Refuse what is not of a field's type: text is no number, and neither text nor a number is true or false."""
+    if (value is None and optional) or (isinstance(value, Tensor) and kind in (int, float)):
+        return
+    if kind is bool:
+        fits = isinstance(value, bool | np.bool_)
+    elif kind is str:
+        fits = isinstance(value, str)
+    else:
+        fits = isinstance(value, Real) and not isinstance(value, bool)
+        fits = fits and (kind is float or (math.isfinite(value) and value == int(value)))
+    if not fits:
+        raise FedsmooError(f"{name} is {value!r}, but must be {KINDS[kind]}")
+
+
+def refuse_wrong_options(algorithm: Algorithm) -> None:
+    """Refuse hyper-parameters that are not of their fields' types, or outside of what these allow."""
+    cls: Any = type(algorithm)
+    known = kinds(cls)
+    for f in dataclasses.fields(algorithm):
+        value = getattr(algorithm, f.name)
+        if f.name in known:
+            refuse_other_kind(f.name, value, *known[f.name])
+        if value is not None or f.name not in known:
+            refuse_outside(f.name, value, f.metadata)
+
+
 @dataclass(frozen=True)
 class Round:
     """What a method may know of the current round besides vectors.
 
     ``steps`` is, in ``finish``, the number of local steps of each client and, in ``aggregate``, their mean over the
-    cohort; ``share`` is n / m with the n clients that really took part. In ``finish`` each may be a number per client,
-    ``[C, 1]``: several runs can share a batch.
+    cohort, with the weights of the vectors' mean; ``share`` is n / m with the n clients that really took part. In
+    ``finish`` each may be a number per client, ``[C, 1]``: several runs can share a batch.
     """
 
     number: Any
@@ -127,15 +176,16 @@ class Algorithm:
     own: ClassVar[tuple[str, ...]] = ()  # stays on client i between rounds
     local: ClassVar[tuple[str, ...]] = ()  # lives for one round
     up: ClassVar[tuple[str, ...]] = ("w",)  # client -> server; only its mean over the cohort is used
+    scalars: ClassVar[tuple[str, ...]] = ()  # which names of up and server are one number, [.., 1]
 
     def __post_init__(self) -> None:
-        for f in dataclasses.fields(self):
-            refuse_outside(f.name, getattr(self, f.name), f.metadata)
+        refuse_wrong_options(self)
 
     def init(self, w: Tensor) -> Vectors:
         """Server vectors before the first round: the model and zeros."""
         names = dict.fromkeys((*self.down, *self.server))
-        return Vectors(**{n: w.clone() if n == "w" else torch.zeros_like(w) for n in names})
+        zero = {n: torch.zeros_like(w[..., :1] if n in self.scalars else w) for n in names}
+        return Vectors(**{n: w.clone() if n == "w" else v for n, v in zero.items()})
 
     def sent(self, srv: Vectors) -> Vectors:
         """What each client of a cohort receives."""
@@ -168,6 +218,10 @@ class Algorithm:
     def aggregate(self, srv: Vectors, mean: Vectors, rnd: Round) -> Vectors:
         """The server's new vectors from the mean of what was sent."""
         return srv.replace(w=srv.w + (mean.w - srv.w))  # as an update: FedAvg with lr_server = 1 to the last bit
+
+    def bytes_of(self, name: str, numbers: int, width: int) -> int:
+        """What a vector costs that travels: so many numbers of so many bytes, unless the method packs it tighter."""
+        return numbers * width
 
     @property
     def radius(self) -> float | None:

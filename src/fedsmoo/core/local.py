@@ -1,4 +1,4 @@
-"""One client's local step, written once for every engine."""
+"""One client's local step, and the end of its round, written once for every engine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedsmoo.core.algorithm import Algorithm, Gradient
+from fedsmoo.core.algorithm import Algorithm, Gradient, Round
 from fedsmoo.core.vectors import Vectors, norm
 
 
@@ -64,3 +64,17 @@ def masked_step(
     old = dict(me.items())
     kept = {n: v if v is old[n] else torch.where(active, v, old[n]) for n, v in new_me.items()}
     return torch.where(active, new_w, w), Vectors(**kept)
+
+
+def local_end(algorithm: Algorithm, w: Tensor, down: Vectors, me: Vectors, rnd: Round) -> tuple[Vectors, Vectors]:
+    """What a client keeps and sends after its steps: what is declared, single numbers as ``[.., 1]`` tensors."""
+    me, up = algorithm.finish(w, down, me, rnd)
+    me, up = me.pick(algorithm.own), up.pick(algorithm.up)
+    numbers = [n for n in algorithm.up if n in algorithm.scalars]
+    if not numbers:
+        return me, up
+
+    def number(v: Any) -> Tensor:
+        return torch.as_tensor(v, dtype=w.dtype, device=w.device).expand(*w.shape[:-1], 1)
+
+    return me, up.replace(**{n: number(getattr(up, n)) for n in numbers})

@@ -7,11 +7,12 @@ import time
 import numpy as np
 
 from fedsmoo.core import FedsmooError
-from fedsmoo.core.errors import first_line, unknown
+from fedsmoo.core.errors import unknown
 from fedsmoo.data.augment import draws
 from fedsmoo.data.plan import make_plan
 from fedsmoo.engines.base import Engine, Setup, Work
 from fedsmoo.engines.batched import Batched
+from fedsmoo.engines.failure import of_the_method, of_the_model
 from fedsmoo.engines.serial import Serial
 from fedsmoo.engines.table import ClientTable
 
@@ -52,7 +53,12 @@ def fastest(setup: Setup, chunk: int | None, cohort: int, batch_size: int) -> En
         except FedsmooError:
             raise
         except Exception as e:  # vmap cannot take every module: then the others remain
-            reasons.append(f"{engine.name}: {type(e).__name__}: {first_line(e)}")
+            if method := of_the_method(e):
+                raise FedsmooError(method) from e
+            model = of_the_model(e)
+            if model is None:
+                raise
+            reasons.append(f"{engine.name}: {model}")
     if not times:
         raise FedsmooError("no engine can run this model with this method. " + "; ".join(reasons))
     return engines[min(times, key=times.__getitem__)]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -73,6 +74,17 @@ class Engine(Protocol):
     def evaluate(self, w: Tensor, on: Samples | None = None) -> tuple[float, float]:
         """Accuracy and loss of a model on the test part, or on other samples."""
         ...
+
+
+def mean_steps(steps: Sequence[int] | np.ndarray, weights: Sequence[float]) -> float:
+    """The mean number of local steps over a cohort, with the weights of the vectors' mean.
+
+    >>> mean_steps([2, 4], [0.5, 0.5]), mean_steps([2, 4], [0.25, 0.75])
+    (3.0, 3.5)
+    """
+    if len(set(weights)) == 1:
+        return float(np.mean(steps))
+    return float(np.dot(np.asarray(steps, float), np.asarray(weights)))
 
 
 @dataclass

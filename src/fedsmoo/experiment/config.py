@@ -14,7 +14,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from fedsmoo.core.algorithm import refuse_outside
+from fedsmoo.core.algorithm import KINDS, refuse_outside
 from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.data.sources import has_natural_clients
 
@@ -183,8 +183,7 @@ def converted(name: str, value: Any, kind: type, optional: bool) -> Any:
             if kind is str and not isinstance(value, str):
                 raise FedsmooError(f"{name} is {value!r}, but must be text")
             return number
-    article = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}[kind.__name__]
-    raise FedsmooError(f"{name} is {value!r}, but must be {article}")
+    raise FedsmooError(f"{name} is {value!r}, but must be {KINDS[kind]}")
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -17,7 +17,8 @@ from fedsmoo.core import FedsmooError, Round, Vectors
 from fedsmoo.data.augment import drawing
 from fedsmoo.data.cohort import cohort
 from fedsmoo.data.plan import Plan, make_plan
-from fedsmoo.engines.base import Engine, Outcome, Setup, Work
+from fedsmoo.engines.base import Engine, Outcome, Setup, Work, mean_steps
+from fedsmoo.engines.failure import explained
 from fedsmoo.engines.task import Task, cross_entropy
 from fedsmoo.experiment.config import Training
 from fedsmoo.experiment.ledger import Reached, reached, round_bytes
@@ -135,7 +136,8 @@ class Simulation:
         start = start.to(task.device, task.dtype)
         task.model.place(task.device, task.dtype)
         refuse_reduced_loss(task, start)
-        self.server = setup.algorithm.init(start)
+        with explained(engine.name):
+            self.server = setup.algorithm.init(start)
         self.history: list[Record] = []
         self._drafts: dict[int, tuple[list[int], Plan]] = {}
         self.width = min(training.batch_size, max(len(i) for i in indices))
@@ -185,15 +187,10 @@ class Simulation:
     def advance(self) -> Record:
         """One round."""
         began = time.perf_counter()
-        work = self.prepare()
-        try:
+        with explained(self.engine.name, first=not self.history):  # what worked before does fit
+            work = self.prepare()
             outcome = self.engine.run_round(work, self.draft_next) if work.clients else None
-        except (RuntimeError, TypeError, ValueError, IndexError) as e:
-            if self.history:  # what worked before is not the user's model that does not fit
-                raise
-            what = f"{type(e).__name__}: {(str(e).splitlines() or [''])[0]}"
-            raise FedsmooError(f"the {self.engine.name} engine cannot train this model on these data. {what}") from e
-        return self.complete(work, outcome, began)
+            return self.complete(work, outcome, began)
 
     def prepare(self) -> Work:
         """What the next round asks of an engine: who is sent what, on which batches."""
@@ -209,7 +206,7 @@ class Simulation:
         """Aggregate what the cohort sent, evaluate and record. A round without clients changes nothing."""
         t, task = self.training, self.setup.task
         if outcome is not None:
-            rnd = Round(work.number, work.lr, float(work.plan.steps.mean()), work.share)
+            rnd = Round(work.number, work.lr, mean_steps(work.plan.steps, work.weights), work.share)
             server = self.setup.algorithm.aggregate(self.server, outcome.mean, rnd)
             self._refuse_nan(work.number, outcome.loss, server)
             self.server = server

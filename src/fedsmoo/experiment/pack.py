@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from fedsmoo.core import FedsmooError
 from fedsmoo.data.sources import drawn
 from fedsmoo.engines.batched import Batched, run_packed
+from fedsmoo.engines.failure import explained
 from fedsmoo.engines.memory import bytes_per_client
 from fedsmoo.engines.stack import stackable
 from fedsmoo.engines.tiers import first_that_fits, row_bytes
@@ -93,7 +94,8 @@ class Pack:
             if not isinstance(s.engine, Batched):
                 raise FedsmooError(f"the {s.engine.name} engine trains one run at a time: use engine=batched")
             self.engines.append(s.engine)
-        refuse_other_models(self.simulations)
+        with explained(self.engines[0].name, first=True):
+            refuse_other_models(self.simulations)
         first = self.engines[0]
         for e in self.engines[1:]:  # one oracle and one set of buffers for all
             e.oracle, e.steps, e.name = first.oracle, first.steps, first.name
@@ -116,12 +118,14 @@ class Pack:
         """One round of the runs that are going; each is charged its share of the time."""
         began = time.perf_counter()
         runs = [self.simulations[i] for i in going]
-        works = [s.prepare() for s in runs]
 
         def meanwhile() -> None:
             for s in runs:
                 s.draft_next()
 
-        outcomes = run_packed([self.engines[i] for i in going], works, meanwhile)
-        share = (time.perf_counter() - began) / len(runs)
-        return [s.complete(w, o, time.perf_counter() - share) for s, w, o in zip(runs, works, outcomes, strict=True)]
+        with explained(self.engines[0].name, first=not any(s.history for s in runs)):
+            works = [s.prepare() for s in runs]
+            outcomes = run_packed([self.engines[i] for i in going], works, meanwhile)
+            share = (time.perf_counter() - began) / len(runs)
+            done = zip(runs, works, outcomes, strict=True)
+            return [s.complete(w, o, time.perf_counter() - share) for s, w, o in done]

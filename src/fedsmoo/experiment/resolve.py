@@ -18,6 +18,9 @@ from torch import nn
 from fedsmoo.algorithms import ALGORITHMS, Relaxed
 from fedsmoo.algorithms.wired import Wired
 from fedsmoo.core import Algorithm, FedsmooError, LocalRule
+from fedsmoo.core.algorithm import kinds
+from fedsmoo.core.blame import in_brief, place_of, stack_of
+from fedsmoo.core.contract import refuse_unsound
 from fedsmoo.core.errors import first_line, unknown
 from fedsmoo.data import partition as partitions
 from fedsmoo.data.dataset import Dataset
@@ -70,7 +73,9 @@ def import_file(path: Path, kind: str) -> ModuleType:
         exec(compile(source, str(path), "exec"), module.__dict__)
     except Exception as e:
         del sys.modules[name]
-        raise FedsmooError(f"{kind}: {path} cannot be imported: {type(e).__name__}: {e}") from e
+        place = place_of(stack_of(e))
+        line = f" (line {place.line})" if place is not None else ""
+        raise FedsmooError(f"{kind}: {path} cannot be imported: {in_brief(e)}{line}") from e
     _imported[key] = module
     return module
 
@@ -90,14 +95,22 @@ def algorithm_class(spec: str) -> type[Algorithm]:
 def make_algorithm(spec: str, options: dict[str, Any]) -> Algorithm:
     """A method with some of its hyper-parameters set; wrong names, types and ranges are refused."""
     cls = algorithm_class(spec)
-    known = {f.name: f for f in dataclasses.fields(cls)}
+    known = {f.name for f in dataclasses.fields(cls)}
+    kind = kinds(cls)  # type: ignore[arg-type]  # a class can be hashed, whatever its objects do
     values = {}
     for name, value in options.items():
         if name not in known:
             raise unknown(f"hyper-parameter of {cls.__name__}", name, known)
-        kind = type(known[name].default)
-        values[name] = converted(name, value, kind, optional=False) if kind in (bool, int, float, str) else value
-    return cls(**values)  # which checks choices and ranges
+        values[name] = converted(name, value, *kind[name]) if name in kind else value
+    try:
+        return cls(**values)  # which checks types, choices and ranges
+    except FedsmooError:
+        raise
+    except Exception as e:
+        if cls in ALGORITHMS.values():
+            raise
+        place = place_of(stack_of(e)) or f"algorithm {spec!r} cannot be made"
+        raise FedsmooError(f"{place}: {in_brief(e)}") from e
 
 
 def make_model(spec: str, data: Dataset, seed: int, options: dict[str, Any]) -> FlatModel:
@@ -271,6 +284,7 @@ def make_setup(
         algorithm = Relaxed(algorithm, config.relaxed)
     if config.wire != "exact":
         algorithm = Wired(algorithm, config.wire)
+    refuse_unsound(algorithm)
     model = model or make_model(config.model, data, config.seed, config.model_options)
     dtype = getattr(torch, config.dtype)
     model.module.to(dtype)

@@ -28,7 +28,6 @@ from fedsmoo.experiment.runfolder import CONFIG, FAILED, STARTED, SUMMARY, read_
 from fedsmoo.experiment.sweep import run_name
 
 PAUSE = 0.5  # seconds between looks at what others do
-MISFITS = (RuntimeError, TypeError, ValueError, IndexError)  # what a model raises that does not fit its data
 NOBODYS: Mapping[Path, Claim] = {}  # the caller sees to it that nobody else is at work
 
 
@@ -199,16 +198,11 @@ def together(batch: dict[Path, Config], orders: Orders, claims: Mapping[Path, Cl
     if not simulations or not all(isinstance(s.engine, Batched) for s in simulations):
         return False
     runs: list[Run] = []
-    try:
-        pack = Pack(simulations)  # which has one engine for all: the folders of new runs are to name it
-        for (path, config), simulation in zip(batch.items(), simulations, strict=True):
-            runs.append(open_run(path, config, claims, simulation))
-            announce(runs[-1], config, orders)
-        pack.run([r.after(partial(orders.watch, r.config), orders.stop, orders.every, len(runs)) for r in runs])
-    except MISFITS as e:
-        if any(r.simulation.history for r in runs):  # what worked before is not a model that does not fit its data
-            raise
-        raise FedsmooError(f"{type(e).__name__}: {first_line(e)}") from e
+    pack = Pack(simulations)  # which has one engine for all: the folders of new runs are to name it
+    for (path, config), simulation in zip(batch.items(), simulations, strict=True):
+        runs.append(open_run(path, config, claims, simulation))
+        announce(runs[-1], config, orders)
+    pack.run([r.after(partial(orders.watch, r.config), orders.stop, orders.every, len(runs)) for r in runs])
     for run in runs:
         conclude(run, orders, packed=len(runs))
     return True

@@ -1,0 +1,5 @@
+"""The contract of a method, checked on small vectors before a run, and on more of them by ``fedsmoo.testing``."""
+
+from fedsmoo.core.contract.check import findings, is_ours, refuse_unsound
+
+__all__ = ["findings", "is_ours", "refuse_unsound"]

@@ -1,0 +1,109 @@
+"""What a method says of itself: its vectors and hyper-parameters, checked as they are written, with their lines."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import linecache
+import re
+from typing import Any
+
+from fedsmoo.core.algorithm import Algorithm, refuse_wrong_options
+from fedsmoo.core.blame import Place, in_brief, ours, place_of, stack_of
+from fedsmoo.core.contract.watch import Note
+from fedsmoo.core.errors import FedsmooError
+from fedsmoo.core.vectors import Vectors
+
+PLACES = ("down", "server", "own", "local", "up")
+
+
+def inner_methods(algorithm: Algorithm) -> list[Algorithm]:
+    """The methods inside a wrapper."""
+    return [v for v in algorithm.options().values() if isinstance(v, Algorithm)]
+
+
+def users_class(algorithm: Algorithm) -> type:
+    """The first class of a method, or of one inside it, that is not ours."""
+    classes = [c for c in type(algorithm).__mro__ if issubclass(c, Algorithm)]
+    mine = next((c for c in classes if not c.__module__.startswith("fedsmoo.")), None)
+    if mine is not None:
+        return mine
+    return next((users_class(m) for m in inner_methods(algorithm)), classes[0])
+
+
+def definition(algorithm: Algorithm, name: str) -> Place | str:
+    """Where a user's function of a method is written, or else the user's class."""
+    for cls in type(algorithm).__mro__:
+        found = vars(cls).get(name)
+        code = getattr(getattr(found, "fget", found), "__code__", None)
+        if code is not None and ours(code.co_filename) is None:
+            return Place(code.co_filename, code.co_firstlineno, name)
+        if code is not None:
+            break
+    for method in inner_methods(algorithm):
+        place = definition(method, name)
+        if isinstance(place, Place) and place.function == name:
+            return place
+    return declared_at(users_class(algorithm))
+
+
+def declared_at(cls: type, name: str = "") -> Place | str:
+    """The line of a class, or of an assignment in it."""
+    linecache.checkcache()
+    try:
+        lines, start = inspect.getsourcelines(cls)
+        file = inspect.getsourcefile(cls) or cls.__module__
+    except (OSError, TypeError):  # typed at a prompt
+        return cls.__name__
+    at = rf"\s+{name}\s*[:=]" if name else rf"class\s+{cls.__name__}\b"
+    offset = next((k for k, line in enumerate(lines) if re.match(at, line)), 0)
+    return Place(file, start + offset, cls.__name__)
+
+
+def declarations(algorithm: Algorithm) -> list[Note]:
+    """What is wrong with the names of vectors, and with the hyper-parameters."""
+    cls = users_class(algorithm)
+    found = [
+        Note(declared_at(owner, name), f"{name} is not taken: write @dataclass(frozen=True) above the class")
+        for owner in type(algorithm).__mro__
+        for name, value in vars(owner).items()
+        if isinstance(value, dataclasses.Field)
+    ]
+    try:
+        refuse_wrong_options(algorithm)
+    except FedsmooError as e:
+        found.append(Note(declared_at(cls), str(e)))
+    names: dict[str, tuple[str, ...]] = {}
+    for place in (*PLACES, "scalars"):
+        try:
+            value = getattr(algorithm, place)
+        except Exception as e:  # a property of the user's own
+            found.append(Note(place_of(stack_of(e)) or definition(algorithm, place), in_brief(e)))
+            continue
+        found += [Note(declared_at(cls, place), text) for text in wrong_names(place, value)]
+        names[place] = value if isinstance(value, tuple) else ()
+    if len(names) == len(PLACES) + 1 and not found:
+        found += [Note(declared_at(cls, place), text) for place, text in clashes(names)]
+    return found
+
+
+def wrong_names(place: str, value: Any) -> list[str]:
+    """What is wrong with one tuple of names."""
+    if not isinstance(value, tuple) or not all(isinstance(n, str) for n in value):
+        return [f'{place} is {value!r}, but must be a tuple of names, such as ("w",)']
+    texts = [f"{place}: {n!r} cannot name a vector" for n in value if not n.isidentifier() or n.startswith("_")]
+    texts += [f"{place}: {n!r} is a name that Vectors needs itself" for n in value if hasattr(Vectors, n)]
+    return texts + [f"{place} names {n!r} twice" for n in sorted({n for n in value if value.count(n) > 1})]
+
+
+def clashes(names: dict[str, tuple[str, ...]]) -> list[tuple[str, str]]:
+    """Names that contradict each other, with the place to mend."""
+    down, server, own, local, up, scalars = (set(names[p]) for p in (*PLACES, "scalars"))
+    out = [] if "w" in down else [("down", "down must hold the model, 'w'")]
+    out += [("server", f"server names {n!r}, which is on the server already: it is in down") for n in down & server]
+    out += [("local", f"{n!r} is own and local: it either stays between rounds or does not") for n in own & local]
+    far = scalars & (down | own | local)
+    out += [("scalars", f"{n!r} cannot be a number: only what is in up or server can, so far") for n in far]
+    return out + [
+        ("scalars", f"scalars names {n!r}, which is in neither up nor server") for n in scalars - up - server - far
+    ]

@@ -1,0 +1,104 @@
+"""What the functions of a method return: names, shapes and types as they are declared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedsmoo.core.algorithm import Algorithm
+from fedsmoo.core.blame import Place
+from fedsmoo.core.contract.watch import Note
+from fedsmoo.core.vectors import Vectors
+
+SIZE, CLIENTS = 7, 3  # of the vectors that a method is checked on
+LIKE = "make tensors from an input, as torch.zeros_like(w) does"
+
+
+def misshapen(
+    a: Algorithm, name: str, result: Any, clients: int | None, where: Callable[[], Place | str]
+) -> list[Note]:
+    """Names, shapes and types in what a function returned that are not those declared; ``where`` it returned."""
+    server, mine = {"down": a.down, "server": a.server}, {"own": a.own, "local": a.local}
+    forms: dict[str, list[Any]] = {
+        "init": [server], "aggregate": [server], "sent": [{"down": a.down}], "first_contact": [{"own": a.own}],
+        "start": [Tensor], "pull": [Tensor], "slope": [Tensor, mine], "direction": [Tensor, mine],
+        "finish": [{"own": a.own}, {"up": a.up}],
+    }  # fmt: skip
+    form = forms[name]
+    if name == "pull" and result is None:
+        return []
+    parts = result if isinstance(result, tuple) else (result,)
+    if len(parts) != len(form):
+        return [Note(where(), f"returns {kind(result)}, but must return {in_words(form)}")]
+    texts: list[str] = []
+    for part, want in zip(parts, form, strict=True):
+        if not isinstance(part, Tensor if want is Tensor else Vectors):
+            return [Note(where(), f"returns {kind(result)}, but must return {in_words(form)}")]
+        spare = a.local if name == "finish" and "own" in want else ()  # may be left in it, and is forgotten
+        texts += tensor_of(part, clients) if isinstance(part, Tensor) else vectors_of(a, part, want, spare, clients)
+    return [Note(where(), text) for text in texts]
+
+
+def tensor_of(v: Tensor, clients: int | None) -> list[str]:
+    """What is wrong with a model or a direction; of several clients it may be one for all."""
+    allowed = [(SIZE,)] if clients is None else [(SIZE,), (clients, SIZE)]
+    if tuple(v.shape) in allowed:
+        return wrong_type("a tensor", v)
+    return [f"returns a tensor of shape {shape(v)}, but must return one of shape {axes(clients, 'P')}"]
+
+
+def vectors_of(a: Algorithm, v: Vectors, want: dict[str, Any], spare: Iterable[str], clients: int | None) -> list[str]:
+    """What is wrong with named vectors."""
+    names, places = [n for group in want.values() for n in group], " or ".join(want)
+    texts = [f"does not return {n!r}, which {p} declares" for p, ns in want.items() for n in ns if n not in v.names()]
+    texts += [f"returns {n!r}, which is not in {places}" for n in v.names() if n not in (*names, *spare)]
+    for n, part in v.items():
+        last = 1 if n in a.scalars else SIZE
+        if not isinstance(part, Tensor):
+            if not (n in a.scalars and isinstance(part, int | float)):
+                texts.append(f"returns {n} as {kind(part)}, but it must be a tensor")
+        elif n in names and tuple(part.shape) != (last,) * (clients is None) + (clients, last) * (clients is not None):
+            expand = ": write .expand_as(w)" if clients and tuple(part.shape) == (SIZE,) else ""
+            hint = expand or (": a number goes into scalars" if part.shape[-1:] == (1,) else "")
+            must = axes(clients, "1" if last == 1 else "P")
+            texts.append(f"returns {n} of shape {shape(part)}, but it must be of shape {must}{hint}")
+        elif n in names:
+            texts += wrong_type(n, part)
+    return texts
+
+
+def wrong_type(what: str, v: Tensor) -> list[str]:
+    wrong = f"returns {what} in {short(v.dtype)} where its inputs are float64: {LIKE}"
+    return [] if v.dtype == torch.float64 else [wrong]
+
+
+def kind(value: Any) -> str:
+    """What something is, in a few words."""
+    if isinstance(value, tuple):
+        return f"({', '.join(map(kind, value))})"
+    return "nothing (None)" if value is None else f"a {type(value).__name__}"
+
+
+def in_words(form: list[Any]) -> str:
+    words = ["a tensor" if f is Tensor else f"Vectors of {' and '.join(f)}" for f in form]
+    return words[0] if len(words) == 1 else f"({', '.join(words)})"
+
+
+def axes(clients: int | None, last: str) -> str:
+    return f"[{last}]" if clients is None else f"[C, {last}]"
+
+
+def shape(v: Tensor) -> str:
+    """A shape in the contract's letters.
+
+    >>> shape(torch.zeros(3, 7)), shape(torch.zeros(7)), shape(torch.zeros(2, 1))
+    ('[C, P]', '[P]', '[2, 1]')
+    """
+    return "[" + ", ".join({SIZE: "P", CLIENTS: "C"}.get(n, str(n)) for n in v.shape) + "]"
+
+
+def short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

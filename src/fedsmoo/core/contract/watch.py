@@ -1,0 +1,215 @@
+"""What a method does with the tensors it is given, seen operator by operator, with the user's line of each."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterable
+from types import FrameType
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fedsmoo.core.blame import Place, calling, is_users, place_of
+
+# How Python reads numbers out of a tensor, in words.
+READS = {"__bool__": "bool", "__float__": "float", "__int__": "int", "__index__": "int", "__array__": "numpy"}
+COPIES = ("tolist", "numpy", "__array__")  # which read memory without an operator
+MAKERS = ("zeros", "ones", "full", "empty", "tensor", "arange", "eye", "linspace", "from_numpy")
+CLOCKS = ("time.", "datetime.", "posix.", "_random.", "random.")  # modules whose answers change from call to call
+
+
+class Note(NamedTuple):
+    """A rule broken, and where: a line, or what else is known of it."""
+
+    place: Place | str | None
+    text: str
+
+
+class Step(NamedTuple):
+    """An operator that ran, and copies of what came out."""
+
+    place: Place | None
+    name: str
+    out: list[Tensor]
+
+
+def branches(word: str) -> str:
+    """What is said of a number that is read out of a tensor."""
+    does = "branches on the value of a vector" if word == "bool" else "reads the value of a vector"
+    return (
+        f"{does} ({word} of a tensor): each client of a batch has its own; use torch.where, clamp, norm and other "
+        "arithmetic on tensors"
+    )
+
+
+class Watch(TorchDispatchMode):
+    """Notes numbers that are looked at, random draws, and changes of the given tensors; keeps a log of operators."""
+
+    def __init__(self, given: dict[str, Tensor]) -> None:
+        super().__init__()
+        self.given = {v.untyped_storage().data_ptr(): name for name, v in given.items() if v.device.type != "meta"}
+        self.notes: list[Note] = []
+        self.log: list[Step] = []
+        self.made: dict[int, Place | None] = {}  # tensors made without a device, by their memory
+        self.word = ""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing here is compiled, and PyTorch's compiler takes seconds to import."""
+        return False
+
+    def note(self, text: str) -> None:
+        self.notes.append(Note(place_of(calling()), text))
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = func._schema.name.removeprefix("aten::")
+        if torch.Tag.nondeterministic_seeded in func.tags and kwargs.get("generator") is None:
+            self.note(
+                f"draws at random from PyTorch's global generator ({name}), so that no two runs agree: use a "
+                "torch.Generator seeded from rnd.number, or no chance at all"
+            )
+        if self._looks(func, name, args):
+            self.note(branches(READS.get(self.word, self.word or name)))
+        if func._schema.is_mutable:
+            self._writes(func, name, args, kwargs)
+        out = func(*args, **kwargs)
+        made = out if isinstance(out, tuple | list) else (out,)
+        copies = [v.detach().clone() for v in made if isinstance(v, Tensor)]
+        self.log.append(Step(place_of(calling()), name, copies))
+        return out
+
+    def _looks(self, func: Any, name: str, args: Any) -> bool:
+        if name.startswith("index"):  # by a mask, as many numbers as it has
+            masks = args[1] if len(args) > 1 and isinstance(args[1], tuple | list) else ()
+            return name == "index" and any(isinstance(i, Tensor) and i.dtype == torch.bool for i in masks)
+        return bool({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(func.tags))
+
+    def _writes(self, func: Any, name: str, args: Any, kwargs: Any) -> None:
+        for k, spec in enumerate(func._schema.arguments):
+            if spec.alias_info is None or not spec.alias_info.is_write:
+                continue
+            value = args[k] if k < len(args) else kwargs.get(spec.name)
+            for v in value if isinstance(value, tuple | list) else (value,):
+                if isinstance(v, Tensor) and v.untyped_storage().data_ptr() in self.given:
+                    what = self.given[v.untyped_storage().data_ptr()]
+                    self.note(
+                        f"changes its input {what} in place ({name}), which others still read: return a new vector, "
+                        "such as w + d for w.add_(d)"
+                    )
+
+
+class Words(TorchFunctionMode):
+    """Tells a watch what the Python code calls: the operators below have other names, or there are none."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self.watch = watch
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        before, self.watch.word = self.watch.word, getattr(func, "__name__", "")
+        try:
+            if self.watch.word in COPIES:
+                self.watch.note(branches(READS.get(self.watch.word, self.watch.word)))
+            out = func(*args, **(kwargs or {}))
+            if self.watch.word in MAKERS and "device" not in (kwargs or {}):
+                self.watch.made[out.untyped_storage().data_ptr()] = place_of(calling())
+            return out
+        finally:
+            self.watch.word = before
+
+
+class Profile:
+    """Where the user's functions returned, and where they called a clock or a generator of random numbers."""
+
+    def __init__(self) -> None:
+        self.returned: dict[str, Place] = {}
+        self.sources: list[Note] = []
+
+    def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
+        code = frame.f_code
+        if event == "return" and is_users(code.co_filename, code.co_name):
+            self.returned[code.co_name] = Place(code.co_filename, frame.f_lineno, code.co_name)
+        elif event == "c_call":
+            name = (
+                f"{getattr(arg, '__module__', None) or type(getattr(arg, '__self__', None)).__module__}.{arg.__name__}"
+            )
+            if name.startswith(CLOCKS):
+                self.sources.append(Note(place_of(calling()), name))
+
+
+class Seen(NamedTuple):
+    """One call: what came back or was raised, what was noted, and how."""
+
+    result: Any
+    error: Exception | None
+    notes: list[Note]
+    log: list[Step]
+    profile: Profile
+    made: dict[int, Place | None]
+
+
+def generators() -> dict[str, Any]:
+    """The states of the global generators of random numbers."""
+    state: Any = np.random.get_state(legacy=False)
+    return {
+        "numpy's": (state["state"]["key"].tobytes(), state["state"]["pos"], state["has_gauss"]),
+        "Python's": random.getstate(),
+        "PyTorch's": torch.get_rng_state().numpy().tobytes(),
+    }
+
+
+def watched(call: Callable[[], Any], given: dict[str, Tensor]) -> Seen:
+    """The outcome of a call whose inputs are ``given``."""
+    watch, profile, before = Watch(given), Profile(), sys.getprofile()
+    result, error = None, None
+    sys.setprofile(profile)
+    try:
+        with watch, Words(watch):
+            result = call()
+    except Exception as e:  # the user's own code
+        error = e
+    finally:
+        sys.setprofile(before)
+    return Seen(result, error, watch.notes, watch.log, profile, watch.made)
+
+
+def drawing_line(call: Callable[[], Any]) -> Place | None:
+    """The user's line during which a global generator of random numbers moves on, found line by line."""
+    before, state, last, guilty = sys.gettrace(), generators(), None, None
+
+    def trace(frame: FrameType, event: str, arg: Any) -> Any:
+        nonlocal last, guilty
+        if not is_users(frame.f_code.co_filename, frame.f_code.co_name):
+            return None
+        if guilty is None and generators() != state:
+            guilty = last
+        last = Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+        return trace
+
+    sys.settrace(trace)
+    try:
+        call()
+    except Exception:  # it is known that it does not fail when left alone
+        return None
+    finally:
+        sys.settrace(before)
+    return guilty
+
+
+def first_difference(a: Iterable[Step], b: Iterable[Step], row: int | None = None) -> Place | None:
+    """The line whose operator gave two answers; with ``row``, ``a`` is of several clients and ``b`` of that one."""
+    for one, other in zip(a, b, strict=False):
+        if one.name != other.name or len(one.out) != len(other.out):
+            return None
+        for x, y in zip(one.out, other.out, strict=True):
+            if row is not None and x.dim() == y.dim() + 1 and len(x) > row:
+                x = x[row]
+            if x.shape != y.shape or not torch.allclose(x, y, rtol=1e-12, atol=1e-12, equal_nan=True):
+                return one.place
+    return None

@@ -1,0 +1,54 @@
+"""What a person is told when a round fails: whose code it was, and where. Bugs of our own are left as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from fedsmoo.core import Algorithm, FedsmooError
+from fedsmoo.core.blame import in_brief, ours, place_of, stack_of, users_part
+
+MODEL = ("engines/oracles.py", "engines/task.py", "engines/fused.py", "models/", "kernels/")  # where models are called
+MISFITS = (RuntimeError, TypeError, ValueError, IndexError)  # what a model raises that does not fit its data
+
+
+def of_the_method(error: BaseException) -> str | None:
+    """Where a user's own method raised an error, and which; ``None`` if it was not the method."""
+    stack = stack_of(error)
+    for frame, _ in users_part(stack):
+        first = frame.f_code.co_varnames[:1]  # usually called self
+        if any(isinstance(frame.f_locals.get(name), Algorithm) for name in first):
+            return f"{place_of(stack)}: {in_brief(error)}"
+    return None
+
+
+def of_the_model(error: BaseException) -> str | None:
+    """What a model or a loss raised, with the line where that is a user's; ``None`` if it was neither."""
+    stack = stack_of(error)
+    if not any((ours(frame.f_code.co_filename) or "").startswith(MODEL) for frame, _ in stack):
+        return None
+    place = place_of(stack)
+    return f"{place}: {in_brief(error)}" if place else in_brief(error) if isinstance(error, MISFITS) else None
+
+
+@contextmanager
+def explained(engine: str, first: bool = False) -> Iterator[None]:
+    """Errors of a user's own code in one line; in a ``first`` round, also those of a model that does not fit its data.
+
+    All others, such as our own bugs, go through with their traceback.
+    """
+    try:
+        yield
+    except (FedsmooError, torch.OutOfMemoryError):
+        raise
+    except Exception as e:
+        if method := of_the_method(e):
+            raise FedsmooError(method) from e
+        model = of_the_model(e)
+        if model and first:
+            raise FedsmooError(f"the {engine} engine cannot train this model on these data. {model}") from e
+        if model and place_of(stack_of(e)):
+            raise FedsmooError(model) from e
+        raise
