@@ -150,4 +150,4 @@ def test_a_model_that_does_not_fit_is_one_line_in_a_batch_too(tmp_path: Path) ->
     assert len(report.failed) == 2
     assert all("cannot train this model on these data" in why for why in report.failed.values())
     assert len(notes) == 1
-    assert "one by one: RuntimeError: " in notes[0]
+    assert "one by one: the vmap engine cannot train this model on these data. RuntimeError: " in notes[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import sys
 import time
@@ -16,6 +17,7 @@ from fedsmoo.commands.console import console, counted, progress, table
 from fedsmoo.commands.interrupt import polite
 from fedsmoo.commands.options import ConfigFile, Sets, assign, gather, with_settings
 from fedsmoo.commands.run import reopen, train
+from fedsmoo.core.contract import refuse_unsound
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.engines.ranks import alone
 from fedsmoo.experiment.checkpoint import DiskError, reason
@@ -56,11 +58,13 @@ def methods(names: str, file: Path | None, sets: list[str] | None, flags: dict[s
     out: dict[str, Config] = {}
     listed = [n.strip() for n in names.split(",")]
     refuse_elsewhere(sets or [])
+    common = [w for w in sets or [] if "." not in w.partition("=")[0]]
+    for word in common:
+        refuse_for_some(word, listed)
     for name, label in zip(listed, labels(listed), strict=True):
         own = [w.removeprefix(f"{name}.") for w in sets or [] if w.partition("=")[0].startswith(f"{name}.")]
-        common = [w for w in sets or [] if "." not in w.partition("=")[0]]
         config = assign(gather(file, common, {**flags, "algorithm": name}), own)
-        make_algorithm(name, config.algorithm_options)  # a wrong option is said now, not when its turn comes
+        refuse_unsound(make_algorithm(name, config.algorithm_options))  # said now, not when its turn comes
         out[label] = config
     for word in sets or []:
         owner, dot, _ = word.partition("=")[0].rpartition(".")
@@ -78,6 +82,19 @@ def refuse_elsewhere(sets: Sequence[str]) -> None:
             raise FedsmooError(f"--set {word!r}: a comparison takes its {key}s from {flags[key]}")
         if dot and key in FIELDS and FIELDS[key].metadata["group"] == "data":
             raise FedsmooError(f"--set {word!r}: methods are compared on the same data; set {key} for all of them")
+
+
+def refuse_for_some(word: str, listed: Sequence[str]) -> None:
+    """Refuse a hyper-parameter for all methods that only some of them have: the others would run without it."""
+    key = word.partition("=")[0]
+    has = {name: key in {f.name for f in dataclasses.fields(algorithm_class(name))} for name in listed}
+    mine, others = ([n for n in listed if has[n] is want] for want in (True, False))
+    if key not in FIELDS and mine and others:
+        say = " ".join(f"--set {name}.{word}" for name in mine)
+        raise FedsmooError(
+            f"--set {word}: {key} is a hyper-parameter of {', '.join(mine)}, but not of {', '.join(others)}: say whose "
+            f"it is, with {say}"
+        )
 
 
 def labels(listed: Sequence[str]) -> list[str]:

@@ -18,7 +18,7 @@ from fedsmoo.data.cohort import SAMPLINGS
 from fedsmoo.data.partition import PARTITIONS
 from fedsmoo.data.sources import SOURCES
 from fedsmoo.engines.auto import ENGINES
-from fedsmoo.experiment.ledger import paper_vectors
+from fedsmoo.experiment.ledger import paper_vectors, travelling
 from fedsmoo.experiment.resolve import algorithm_class, make_algorithm
 from fedsmoo.models import MODELS, model_options
 
@@ -88,8 +88,9 @@ def show(name: Annotated[str, typer.Argument(help="A method: a name, or path/to/
         ("local", "lives on a client for one round"),
     ):
         out.print(f"  {label:<7} {', '.join(getattr(algorithm, label)) or '-':<14} [dim]{where}[/dim]")
-    travels = len(algorithm.up) + len(algorithm.down)
-    out.print(f"  a client and round: {travels} vectors travel (the paper counts {paper_vectors(algorithm)})\n")
+    up, down, numbers = travelling(algorithm)
+    travels = f"{up + down} vectors" + (f" and {numbers} single numbers" if numbers else "")
+    out.print(f"  a client and round: {travels} travel (the paper counts {paper_vectors(algorithm)})\n")
     out.print("[bold]hyper-parameters[/bold]")
     for field, default, meaning in fields_of(cls):
         out.print(f"  {field:<14} {default:<8} [dim]{escape(meaning)}[/dim]")

@@ -17,13 +17,14 @@ from fedsmoo.commands.console import at_the_end, console, counted
 from fedsmoo.commands.interrupt import polite
 from fedsmoo.commands.options import with_settings
 from fedsmoo.commands.run import SaveEvery
+from fedsmoo.core.contract import refuse_unsound
 from fedsmoo.engines.ranks import alone
 from fedsmoo.experiment.config import Config
 from fedsmoo.experiment.cost import estimate
 from fedsmoo.experiment.index import refresh
 from fedsmoo.experiment.loop import Record
 from fedsmoo.experiment.published import read_sweep
-from fedsmoo.experiment.resolve import make_device
+from fedsmoo.experiment.resolve import make_algorithm, make_device
 from fedsmoo.experiment.results import export
 from fedsmoo.experiment.sweep import run_name
 from fedsmoo.experiment.work import Orders, Report, state, work
@@ -115,6 +116,8 @@ def _sweep(
     root = out or Path("runs") / file.stem
     configs = sweep.configs
     missing = [c for c in configs if state(root / run_name(c)) != "finished"]
+    for config in missing:  # said now, not when its turn comes
+        refuse_unsound(make_algorithm(config.algorithm, config.algorithm_options))
     sys.stderr.write(f"{sweep.title}: {counted(len(configs), 'run')}, {len(configs) - len(missing)} done\n")
     if dry_run:
         console().print(str(estimate(missing)) if missing else "nothing is missing", soft_wrap=True)

@@ -18,6 +18,7 @@ from fedsmoo.data.plan import make_plan
 from fedsmoo.data.sources import load
 from fedsmoo.deploy.store import ClientStore
 from fedsmoo.engines.base import Setup
+from fedsmoo.engines.failure import explained
 from fedsmoo.engines.serial import train_client
 from fedsmoo.engines.task import SampleLoss, cross_entropy
 from fedsmoo.experiment.config import Config
@@ -109,7 +110,8 @@ def answer(config: Config, setup: Setup, request: Request, root: Path) -> Answer
     )  # fmt: skip
     steps = int(plan.steps[0])
     rnd = Round(request.number, request.lr, steps, request.share)
-    w, me, up, loss = train_client(setup, down, own, plan, rnd)
+    with explained("serial", first=request.known == 0):
+        w, me, up, loss = train_client(setup, down, own, plan, rnd)
     version = request.number + 1
     if algorithm.own:
         store.save(version, me)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from logging import ERROR, INFO, WARNING
 from typing import Any
 
@@ -111,11 +111,12 @@ def train_reply(cook: Recipe, content: RecordDict, context: Context) -> RecordDi
     done = answer(config, setup, request, state_folder(context.node_config, context.run_config))
     facts: dict[str, Any] = {"session": session, "number": number, "client": client, "version": done.version}
     numbers: dict[str, Any] = {"loss": done.loss, "drift": done.drift, "steps": done.steps, "samples": done.samples}
-    return RecordDict({"facts": ConfigRecord(facts), "numbers": MetricRecord(numbers), "up": arrays_of(done.up, wire)})
+    up = arrays_of(done.up, wire, setup.algorithm.scalars)
+    return RecordDict({"facts": ConfigRecord(facts), "numbers": MetricRecord(numbers), "up": up})
 
 
-def arrays_of(vectors: Vectors, wire: str) -> ArrayRecord:
-    return ArrayRecord({n: Array(a) for n, a in to_arrays(vectors, wire).items()})
+def arrays_of(vectors: Vectors, wire: str, scalars: Collection[str] = ()) -> ArrayRecord:
+    return ArrayRecord({n: Array(a) for n, a in to_arrays(vectors, wire, scalars).items()})
 
 
 # -- the server

@@ -40,6 +40,7 @@ class Expectation:
     size: int
     dtype: torch.dtype
     wire: str
+    scalars: tuple[str, ...] = ()
 
 
 def steps_of(config: Config, samples: int) -> int:
@@ -66,7 +67,7 @@ def judge(reply: Reply, want: Expectation) -> Answer:
     samples, steps = (number(reply.numbers, n) for n in ("samples", "steps"))
     if samples != want.samples or steps != want.steps:
         raise Refusal("wrong counts", f"{samples:g} samples and {steps:g} steps, not {want.samples} and {want.steps}")
-    up = from_arrays(reply.arrays, want.names, want.size, want.dtype, want.wire)
+    up = from_arrays(reply.arrays, want.names, want.size, want.dtype, want.wire, want.scalars)
     return Answer(up, loss, drift, want.steps, want.samples, want.number + 1)
 
 

@@ -23,7 +23,8 @@ from fedsmoo.deploy.judge import Expectation, Proportion, Reply, judge, steps_of
 from fedsmoo.deploy.settings import Federation, server_folder
 from fedsmoo.deploy.store import ServerStore, on_host
 from fedsmoo.deploy.wire import Refusal, wire_of
-from fedsmoo.engines.base import Outcome, Setup, Sums
+from fedsmoo.engines.base import Outcome, Setup, Sums, mean_steps
+from fedsmoo.engines.failure import explained
 from fedsmoo.experiment.checkpoint import write_durably
 from fedsmoo.experiment.config import Config
 
@@ -62,7 +63,8 @@ class Coordinator:
         self.store = ServerStore(self.folder)
         self.wire, self.began = wire_of(setup.algorithm), time.perf_counter()
         task = setup.task
-        self.server = setup.algorithm.init(task.model.initial().to(task.device, task.dtype))
+        with explained("server"):
+            self.server = setup.algorithm.init(task.model.initial().to(task.device, task.dtype))
         self.session = f"{federation.name}-{uuid.uuid4().hex[:12]}"
         self.number = 0
         self.known: dict[int, int] = {}  # client -> version of its vectors that the server has used
@@ -134,13 +136,15 @@ class Coordinator:
 
     def sent(self) -> Vectors:
         """What every client of the cohort receives."""
-        return self.setup.algorithm.sent(self.server)
+        with explained("server"):
+            return self.setup.algorithm.sent(self.server)
 
     def expectation(self, client: int, samples: int) -> Expectation:
         task = self.setup.task
         return Expectation(
             self.session, self.number, client, samples, steps_of(self.config, samples),
             tuple(self.setup.algorithm.up), task.model.layout.size, task.dtype, self.wire,
+            tuple(self.setup.algorithm.scalars),
         )  # fmt: skip
 
     def judge(self, client: int, samples: int, reply: Reply) -> Answer:
@@ -166,21 +170,25 @@ class Coordinator:
             skipped = self._aggregate(good, outcome)
         return self._conclude(asked, good, refused, outcome, skipped)
 
+    def _weights(self, good: Mapping[int, Answer]) -> list[float]:
+        sizes = np.array([a.samples if self.config.weighted else 1 for a in good.values()], float)
+        return (sizes / sizes.sum()).tolist()
+
     def _mean(self, good: Mapping[int, Answer]) -> Outcome:
         """The mean in the order of the clients, as the serial engine adds."""
         task = self.setup.task
-        sizes = np.array([a.samples if self.config.weighted else 1 for a in good.values()], float)
         sums = Sums()
-        for weight, a in zip((sizes / sizes.sum()).tolist(), good.values(), strict=True):
+        for weight, a in zip(self._weights(good), good.values(), strict=True):
             loss, drift = (torch.tensor(x, dtype=task.dtype, device=task.device) for x in (a.loss, a.drift))
             sums.add(a.up.map(lambda v, weight=weight: weight * v.to(task.device)), loss, drift)  # type: ignore[misc]
         return sums.outcome(len(good))
 
     def _aggregate(self, good: Mapping[int, Answer], outcome: Outcome) -> str | None:
         """The server's step, unless it would leave the numbers; then why not."""
-        steps = float(np.mean([a.steps for a in good.values()]))
+        steps = mean_steps([a.steps for a in good.values()], self._weights(good))
         rnd = Round(self.number, self.lr, steps, len(good) / self.config.clients)
-        server = self.setup.algorithm.aggregate(self.server, outcome.mean, rnd)
+        with explained("server"):
+            server = self.setup.algorithm.aggregate(self.server, outcome.mean, rnd)
         if not all(bool(torch.isfinite(v).all()) for _, v in server.items()):
             return "the server's vectors would no longer be finite: try a smaller lr or, for FedSMOO, a larger beta"
         self.server = server

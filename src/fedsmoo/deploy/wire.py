@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import torch
@@ -28,12 +28,12 @@ def wire_of(algorithm: Algorithm) -> str:
     return algorithm.kind if isinstance(algorithm, Wired) else "exact"
 
 
-def to_arrays(vectors: Vectors, wire: str) -> dict[str, np.ndarray]:
+def to_arrays(vectors: Vectors, wire: str, scalars: Collection[str] = ()) -> dict[str, np.ndarray]:
     """Named arrays of what travels. Vectors that a ``Wired`` method rounded lose nothing here."""
     out: dict[str, np.ndarray] = {}
     for name, v in vectors.items():
         v = v.detach().cpu()
-        if wire == "exact":
+        if wire == "exact" or name in scalars:
             out[name] = v.numpy()
         elif wire == "fp16":
             out[name] = v.to(torch.float16).numpy()
@@ -44,22 +44,33 @@ def to_arrays(vectors: Vectors, wire: str) -> dict[str, np.ndarray]:
     return out
 
 
-def expected(names: tuple[str, ...], size: int, dtype: torch.dtype, wire: str) -> dict[str, tuple[np.dtype, int]]:
-    """The type and length of every array that should arrive."""
+def expected(
+    names: tuple[str, ...], size: int, dtype: torch.dtype, wire: str, scalars: Collection[str] = ()
+) -> dict[str, tuple[np.dtype, int]]:
+    """The type and length of every array that should arrive; ``scalars`` are single numbers, which are not rounded."""
+    whole = torch.empty(0, dtype=dtype).numpy().dtype
+    single = {n: (whole, 1) for n in names if n in scalars}
+    vectors = [n for n in names if n not in scalars]
     if wire == "int8":
-        codes = {n: (np.dtype(np.int8), size) for n in names}
-        return codes | {n + SCALE: (np.dtype(np.int16), -(-size // BLOCK)) for n in names}
-    kind = np.dtype(np.float16) if wire == "fp16" else torch.empty(0, dtype=dtype).numpy().dtype
-    return dict.fromkeys(names, (kind, size))
+        codes = {n: (np.dtype(np.int8), size) for n in vectors}
+        return codes | {n + SCALE: (np.dtype(np.int16), -(-size // BLOCK)) for n in vectors} | single
+    return dict.fromkeys(vectors, (np.dtype(np.float16) if wire == "fp16" else whole, size)) | single
 
 
-def from_arrays(raw: Mapping[str, bytes], names: tuple[str, ...], size: int, dtype: torch.dtype, wire: str) -> Vectors:
+def from_arrays(
+    raw: Mapping[str, bytes],
+    names: tuple[str, ...],
+    size: int,
+    dtype: torch.dtype,
+    wire: str,
+    scalars: Collection[str] = (),
+) -> Vectors:
     """The vectors in ``.npy`` bytes by name, or a :class:`Refusal`."""
-    want = expected(names, size, dtype, wire)
+    want = expected(names, size, dtype, wire, scalars)
     if set(raw) != set(want):
         raise Refusal("wrong names", f"{sorted(raw)[:6]} instead of {sorted(want)}")
     parts = {n: npy_array(n, raw[n], *want[n]) for n in want}
-    out = {n: _decode(parts, n, dtype, wire) for n in names}
+    out = {n: _decode(parts, n, dtype, "exact" if n in scalars else wire) for n in names}
     for n, v in out.items():
         if not bool(torch.isfinite(v).all()):
             raise Refusal("not finite", f"{n} has NaN or infinite numbers")

@@ -180,8 +180,8 @@ def train(lanes: Sequence[Lane], meanwhile: Meanwhile | None = None) -> list[Par
     for lane, n in zip(lanes, counts, strict=True):
         rows = slice(start, start + n)
         weights = torch.tensor(lane.work.weights[lane.part], dtype=w.dtype, device=w.device)
-        mine = me.pick(lane.engine.setup.algorithm.own).map(itemgetter(rows))
-        sent = up.pick(lane.engine.setup.algorithm.up).map(itemgetter(rows)).map(partial(torch.matmul, weights))
+        mine = me.map(itemgetter(rows))
+        sent = up.map(itemgetter(rows)).map(partial(torch.matmul, weights))
         moved = w[rows].sum(0) - n * lane.work.down.w
         out.append(Part(mine, sent, loss[rows].sum(), drift[rows].sum(), moved))
         start += n

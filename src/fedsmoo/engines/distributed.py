@@ -90,8 +90,9 @@ class Distributed:
     def __init__(self, setup: Setup, inner: Engine, ranks: Ranks, exact: bool = False) -> None:
         self.inner, self.ranks, self.exact = inner, ranks, exact
         self.name = inner.name
-        self.names = tuple(setup.algorithm.up)
-        like = torch.zeros(setup.task.model.layout.size, dtype=setup.task.dtype, device=setup.task.device)
+        size = setup.task.model.layout.size
+        self.sizes = {n: 1 if n in setup.algorithm.scalars else size for n in setup.algorithm.up}
+        like = torch.zeros(size, dtype=setup.task.dtype, device=setup.task.device)
         self.table: ClientTable = ShardedTable(inner.table, ranks, like)
 
     @property
@@ -125,7 +126,7 @@ class Distributed:
         """Partial sums, added by one all-reduce; a rank without a client adds zeros."""
         mine = [c for c, r in enumerate(owner) if r == self.ranks.rank]
         part, moved = self._train(work, mine) if mine else self._nothing(work)
-        mean, loss, drift = self._unpack(self.ranks.add(part), work)
+        mean, loss, drift = self._unpack(self.ranks.add(part))
         n = len(work.clients)
         return Outcome(mean, loss.item() / n, drift.item() / n, n, moved, self.ranks.add)
 
@@ -135,7 +136,7 @@ class Distributed:
         sums, nothing = Sums(), self._nothing(work, paths=True)[0]
         for c, r in enumerate(owner):
             v, size = self.ranks.share(mine.pop(c, nothing), r), work.down.w.shape[-1]
-            sums.add(*self._unpack(v[size:], work), v[:size])
+            sums.add(*self._unpack(v[size:]), v[:size])
         return sums.outcome(len(work.clients))
 
     def _train(self, work: Work, positions: list[int], paths: bool = False) -> tuple[Tensor, Tensor]:
@@ -145,17 +146,16 @@ class Distributed:
         n, like = len(positions), out.mean.w
         tail = torch.tensor([out.loss * n, out.drift * n], dtype=like.dtype, device=like.device)
         assert out.moved is not None
-        parts = [*([out.moved] if paths else []), *(getattr(out.mean, name) for name in self.names), tail]
+        parts = [*([out.moved] if paths else []), *(getattr(out.mean, name) for name in self.sizes), tail]
         return torch.cat(parts), out.moved
 
     def _nothing(self, work: Work, paths: bool = False) -> tuple[Tensor, Tensor]:
         w = work.down.w
-        return w.new_zeros((len(self.names) + paths) * w.shape[-1] + 2), torch.zeros_like(w)
+        return w.new_zeros(sum(self.sizes.values()) + paths * len(w) + 2), torch.zeros_like(w)
 
-    def _unpack(self, v: Tensor, work: Work) -> tuple[Vectors, Tensor, Tensor]:
-        size = work.down.w.shape[-1]
-        up = {n: v[k * size : (k + 1) * size] for k, n in enumerate(self.names)}
-        return Vectors(**up), v[-2], v[-1]
+    def _unpack(self, v: Tensor) -> tuple[Vectors, Tensor, Tensor]:
+        *up, tail = v.split([*self.sizes.values(), 2])
+        return Vectors(**dict(zip(self.sizes, up, strict=True))), tail[0], tail[1]
 
 
 class ShardedTable(ClientTable):

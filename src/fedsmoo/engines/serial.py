@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedsmoo.core import Round, Vectors
-from fedsmoo.core.local import local_step
+from fedsmoo.core.local import local_end, local_step
 from fedsmoo.core.noise import Noise
 from fedsmoo.data.plan import Plan
 from fedsmoo.engines.base import Outcome, Setup, Sums, Work
@@ -66,8 +66,8 @@ def train_client(
 
         w, me = local_step(algorithm, setup.rule, w, grad, down, me, rnd.lr)
         total = total + losses[0]
-    me, up = algorithm.finish(w, down, me, rnd)
-    return w, me.pick(algorithm.own), up.pick(algorithm.up), total / max(len(plan.index), 1)
+    me, up = local_end(algorithm, w, down, me, rnd)
+    return w, me, up, total / max(len(plan.index), 1)
 
 
 def client_batch(task: Task, plan: Plan, k: int) -> Batch:

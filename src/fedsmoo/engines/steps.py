@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedsmoo.core import Algorithm, LocalRule, Round, Vectors
-from fedsmoo.core.local import masked_step
+from fedsmoo.core.local import local_end, masked_step
 from fedsmoo.data.plan import Plan
 from fedsmoo.engines.oracles import Oracle
 from fedsmoo.engines.task import Batch, Task
@@ -65,7 +65,7 @@ def one_step(
     losses: list[Tensor] = []
 
     def grad(v: Tensor) -> Tensor:
-        g, loss = gradient(v, batch)
+        g, loss = gradient(v if v.dim() == w.dim() else v.expand_as(w), batch)  # one model for all, such as down.w
         losses.append(loss)
         return g
 
@@ -95,5 +95,5 @@ def eager_steps(
 
 def plain_end(stage: Stage, w: Tensor, me: Vectors, rnd: Round) -> tuple[Vectors, Vectors, Tensor]:
     """Finish a round as the method is written: the clients' own vectors, what they send, and ``||w_i - w||^2``."""
-    me, up = stage.algorithm.finish(w, stage.down, me, rnd)
+    me, up = local_end(stage.algorithm, w, stage.down, me, rnd)
     return me, up, (w - stage.down.w).square().sum(-1)

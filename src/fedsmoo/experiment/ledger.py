@@ -8,22 +8,39 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fedsmoo.core import Algorithm
+from fedsmoo.core import Algorithm, FedsmooError, Vectors
 
 if TYPE_CHECKING:
     from fedsmoo.experiment.loop import Record
 
 
 def round_bytes(algorithm: Algorithm, size: int, dtype: torch.dtype, clients: int) -> tuple[int, int]:
-    """Bytes up and down in a round: each client of the cohort sends and receives the declared vectors."""
-    rounded = getattr(algorithm, "vector_bytes", None)  # a method that rounds what travels knows its size
-    vector = size * torch.finfo(dtype).bits // 8 if rounded is None else rounded(size)
-    return clients * len(algorithm.up) * vector, clients * len(algorithm.down) * vector
+    """Bytes up and down in a round: each client of the cohort sends and receives the declared vectors and numbers."""
+    width = torch.finfo(dtype).bits // 8
+
+    def total(names: Sequence[str]) -> int:
+        return sum(algorithm.bytes_of(n, 1 if n in algorithm.scalars else size, width) for n in names)
+
+    return clients * total(algorithm.up), clients * total(algorithm.down)
+
+
+def refuse_other_shapes(algorithm: Algorithm, sent: Vectors, size: int) -> None:
+    """Refuse to count and use what does not have the declared shape: a vector of the model's size, or one number."""
+    for name, v in sent.items():
+        want = 1 if name in algorithm.scalars else size
+        if v.numel() != want:
+            raise FedsmooError(f"{algorithm.label}.finish sends {v.numel()} numbers as {name}, but declares {want}")
+
+
+def travelling(algorithm: Algorithm) -> tuple[int, int, int]:
+    """How many vectors a client sends and receives in a round, and how many single numbers in all."""
+    up, down = (sum(n not in algorithm.scalars for n in names) for names in (algorithm.up, algorithm.down))
+    return up, down, len(algorithm.up) + len(algorithm.down) - up - down
 
 
 def paper_vectors(algorithm: Algorithm) -> int:
     """Vectors per client and round as the paper counts: the busier way, both ways (FedCM counts as double)."""
-    return 2 * max(len(algorithm.down), len(algorithm.up))
+    return 2 * max(travelling(algorithm)[:2])
 
 
 @dataclass(frozen=True)
@@ -71,16 +88,16 @@ class Ledger:
 def ledger(algorithm: Algorithm, history: Sequence[Record], size: int, full_size: int) -> Ledger:
     """The ledger of a run, from its records; ``size`` numbers of the model live, ``full_size`` are exported."""
     up, down = sum(r.bytes_up for r in history), sum(r.bytes_down for r in history)
-    travelling = len(algorithm.up) + len(algorithm.down)
-    paper = paper_vectors(algorithm)
+    vectors_up, vectors_down, numbers = travelling(algorithm)
+    vectors, paper = vectors_up + vectors_down, paper_vectors(algorithm)
     return Ledger(
-        vectors_up=len(algorithm.up),
-        vectors_down=len(algorithm.down),
+        vectors_up=vectors_up,
+        vectors_down=vectors_down,
         vectors_paper=paper,
         bytes_up=up,
         bytes_down=down,
-        bytes_paper=(up + down) * paper // travelling,
-        bytes_full=(up + down) * full_size // size,
+        bytes_paper=(up + down) * paper // vectors,
+        bytes_full=(up + down) * (vectors * full_size + numbers) // (vectors * size + numbers),
         rounds=len(history),
         messages=sum(len(r.cohort) for r in history),
     )

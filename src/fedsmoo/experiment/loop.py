@@ -21,7 +21,7 @@ from fedsmoo.engines.base import Engine, Outcome, Setup, Work, mean_steps
 from fedsmoo.engines.failure import explained
 from fedsmoo.engines.task import Task, cross_entropy
 from fedsmoo.experiment.config import Training
-from fedsmoo.experiment.ledger import Reached, reached, round_bytes
+from fedsmoo.experiment.ledger import Reached, reached, refuse_other_shapes, round_bytes
 
 if TYPE_CHECKING:
     from fedsmoo.analysis.probes import Schedule
@@ -207,6 +207,7 @@ class Simulation:
         t, task = self.training, self.setup.task
         if outcome is not None:
             rnd = Round(work.number, work.lr, mean_steps(work.plan.steps, work.weights), work.share)
+            refuse_other_shapes(self.setup.algorithm, outcome.mean, task.model.layout.size)
             server = self.setup.algorithm.aggregate(self.server, outcome.mean, rnd)
             self._refuse_nan(work.number, outcome.loss, server)
             self.server = server
@@ -275,8 +276,8 @@ def refuse_reduced_loss(task: Task, w: Tensor) -> None:
     try:
         with torch.no_grad():
             out = task.model.forward(task.model.layout.split(w), x)
-    except (RuntimeError, TypeError, ValueError, IndexError):
-        return  # it is the model that does not fit: the first round says so
+    except Exception:  # it is the model that does not fit, or fails: the first round says so
+        return
     try:
         with torch.no_grad():
             found = task.loss(out, y)

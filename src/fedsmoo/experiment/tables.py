@@ -23,7 +23,7 @@ from fedsmoo.experiment.grid import (
     spread,
     validated,
 )
-from fedsmoo.experiment.ledger import paper_vectors
+from fedsmoo.experiment.ledger import paper_vectors, travelling
 from fedsmoo.experiment.paired import lead
 from fedsmoo.experiment.published import published
 from fedsmoo.experiment.render import Table
@@ -128,7 +128,7 @@ def communication(grid: Grid, title: str) -> list[Table]:
     for m in real:
         run = grid[m, column][0]
         method = make_algorithm(run.config.algorithm, run.config.algorithm_options)
-        counted[m] = real[m] * paper_vectors(method) / (len(method.up) + len(method.down))
+        counted[m] = real[m] * paper_vectors(method) / sum(travelling(method)[:2])
         full[m] = real[m] * run.facts.get("parameters_full", 1) / run.facts.get("parameters", 1)
     rows = []
     for m in grid.methods:
