@@ -92,7 +92,7 @@ def column_words(name: str) -> set[str]:
     """
     who, space, task = name.partition(" ")
     data, _, division = task.partition(".")
-    if not space or not division:
+    if not space or not division or division.isdecimal():  # a setting and its value, such as lr decay 0.998
         return {name, name.rpartition(" ")[0]}
     return {name, who, data, division, task, f"{who} {data}"}
 
