@@ -50,7 +50,8 @@ def runs(
     if as_json:
         print(json.dumps(found, indent=1))
         return
-    names = list(SHOWN) if show is None else [n.strip() for n in show.split(",")]
+    named = ["label"] if any(row["label"] for row in found) else []
+    names = [SHOWN[0], *named, *SHOWN[1:]] if show is None else [n.strip() for n in show.split(",")]
     if names == ["all"]:
         names = [n for n in columns() if n != "stamp"]
     for name in names:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,6 +22,7 @@ from fedsmoo.engines.ranks import alone
 from fedsmoo.experiment.config import Config
 from fedsmoo.experiment.cost import estimate
 from fedsmoo.experiment.index import refresh
+from fedsmoo.experiment.label import write_label
 from fedsmoo.experiment.loop import Record
 from fedsmoo.experiment.published import read_sweep
 from fedsmoo.experiment.resolve import make_algorithm, make_device
@@ -63,15 +64,22 @@ def carry_through(
     minutes: float | None = None,
     pack: int | None = None,
     results: Path | None = None,
+    labels: Mapping[str, str] | None = None,
     **more: Any,
 ) -> Report:
-    """Work through configs with one display; says each finished and failed run in a line."""
+    """Work through configs with one display; says each finished and failed run in a line.
+
+    ``labels`` are what the file calls the methods, by the run's name; none: nobody calls them anything.
+    """
     device = make_device(configs[0].device)
     size = pack if pack is not None else 4 if device.type == "cuda" else 1
     end = time.monotonic() + 60 * minutes if minutes is not None else float("inf")
     complete = sum(state(out / run_name(c)) == "finished" for c in configs)
     done = sum(c.rounds for c in configs if state(out / run_name(c)) == "finished")
     count = [complete]
+    for place in (out / run_name(c) for c in configs):
+        if labels is not None and state(place) != "new":
+            write_label(place, labels)
     with polite() as asked, display(sum(c.rounds for c in configs), done) as (move, say):
 
         def watch(config: Config, record: Record) -> None:
@@ -88,8 +96,13 @@ def carry_through(
         def failed(config: Config, folder: Path, reason: str) -> None:
             say(f"failed: {folder.name}: {reason}")
 
+        def begun(config: Config, rounds: int) -> None:
+            if labels is not None:
+                write_label(out / run_name(config), labels)
+            move(rounds, "")
+
         orders = Orders(
-            pack=size, watch=watch, finished=finished, failed=failed, begun=lambda c, n: move(n, ""),
+            pack=size, watch=watch, finished=finished, failed=failed, begun=begun,
             stop=lambda: asked() or time.monotonic() > end, **more,
         )  # fmt: skip
         report = work(configs, out, orders)
@@ -124,7 +137,7 @@ def _sweep(
         return
     try:
         report = carry_through(
-            configs, root, minutes, pack, to, keep=keep, retry=retry, wait=not no_wait, every=save_every
+            configs, root, minutes, pack, to, sweep.labels, keep=keep, retry=retry, wait=not no_wait, every=save_every
         )
     except KeyboardInterrupt:
         sys.stderr.write("stopped at once; the same command goes on from the last checkpoints\n")

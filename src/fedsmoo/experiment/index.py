@@ -14,6 +14,7 @@ from typing import Any
 from fedsmoo.core import FedsmooError
 from fedsmoo.experiment.config import FIELDS, Config, kind_of
 from fedsmoo.experiment.identity import identity
+from fedsmoo.experiment.label import LABEL, read_label
 from fedsmoo.experiment.runfolder import (
     CONFIG,
     FAILED,
@@ -27,6 +28,7 @@ from fedsmoo.experiment.runfolder import (
 )
 
 INDEX = ".index.sqlite"
+STAMPED = (CONFIG, METRICS, SUMMARY, FAILED, LABEL)  # the files that a row is made from
 PLAIN = [n for n in FIELDS if not n.endswith("_options")]
 NUMBERS = ("test_accuracy", "test_accuracy_last10", "best_accuracy", "validated_accuracy", "test_loss",
            "bytes_up", "bytes_down", "seconds_train", "seconds_eval", "parameters")  # fmt: skip
@@ -36,7 +38,8 @@ TYPES = {int: "INTEGER", bool: "INTEGER", float: "REAL", str: "TEXT"}
 def columns() -> dict[str, str]:
     """Names and types of the index's columns."""
     settings = {n: TYPES[kind_of(Config, n)[0]] for n in PLAIN}
-    own = {"path": "TEXT PRIMARY KEY", "stamp": "TEXT", "identity": "TEXT", "state": "TEXT", "done": "INTEGER"}
+    own = {"path": "TEXT PRIMARY KEY", "label": "TEXT"}
+    own |= {"stamp": "TEXT", "identity": "TEXT", "state": "TEXT", "done": "INTEGER"}
     more = {"options": "TEXT", "error": "TEXT", "finished": "TEXT", "device_name": "TEXT", "engine_used": "TEXT"}
     return {**own, **settings, **dict.fromkeys(NUMBERS, "REAL"), **more}
 
@@ -57,7 +60,7 @@ def run_folders(root: Path, depth: int = 4) -> Iterator[tuple[str, str]]:
         except OSError:
             continue
         if CONFIG in entries:
-            yield folder, ",".join(changed(entries[n]) for n in (CONFIG, METRICS, SUMMARY, FAILED) if n in entries)
+            yield folder, ",".join(changed(entries[n]) for n in STAMPED if n in entries)
         elif left:
             stack += [(e.path, left - 1) for n, e in entries.items() if not n.startswith(".") and e.is_dir()]
 
@@ -77,6 +80,7 @@ def describe(folder: Path) -> dict[str, Any]:
     unused = unused_settings(config)
     options = {**config.algorithm_options, **{f"model.{k}": v for k, v in config.model_options.items()}}
     return {
+        "label": read_label(folder),
         "identity": identity(config, read_json(folder / STARTED).get("contents")),
         "state": "finished" if summary else "failed" if failure else "unfinished",
         "done": summary.get("rounds") or bytes_of(folder / METRICS).count(b"\n"),

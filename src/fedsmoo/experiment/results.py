@@ -12,8 +12,17 @@ from typing import Any
 from fedsmoo.core import FedsmooError
 from fedsmoo.experiment.config import FIELDS, Config
 from fedsmoo.experiment.identity import config_of, identity
+from fedsmoo.experiment.label import read_label
 from fedsmoo.experiment.loop import Record
-from fedsmoo.experiment.runfolder import ABSENT, CONFIG, STARTED, SUMMARY, read_json, read_run, write_atomically
+from fedsmoo.experiment.runfolder import (
+    ABSENT,
+    CONFIG,
+    STARTED,
+    SUMMARY,
+    read_json,
+    read_run,
+    write_atomically,
+)
 from fedsmoo.experiment.sweep import run_name
 
 FORMAT = "fedsmoo result 1"
@@ -44,6 +53,7 @@ FACTS = (
     "command",
     "finished",
     "contents",
+    "label",
 )
 
 
@@ -84,7 +94,7 @@ def constant(values: list[Any]) -> Any:
 def from_folder(path: Path) -> Measured:
     """A run folder's result; rounded as in the file, so that both give the same tables."""
     config, history = read_run(path)
-    facts = {**read_json(path / STARTED), **read_json(path / SUMMARY)}
+    facts = {**read_json(path / STARTED), **read_json(path / SUMMARY), "label": read_label(path)}
     curve: dict[str, list[Any]] = {"round": [r.round for r in history]}
     for name in (*COLUMNS, *(n for n in LATER if any(getattr(r, n) is not None for r in history))):
         curve[name] = [rounded(getattr(r, name), DIGITS.get(name, 17)) for r in history]

@@ -70,6 +70,15 @@ class Sweep:
         """Each run once, in the order of the file."""
         return list({c.identity: c.config for c in self.cells}.values())
 
+    @property
+    def labels(self) -> dict[str, str]:
+        """What the file calls the method of each run, by the run's name; own names of methods are left out."""
+        out: dict[str, str] = {}
+        for cell in self.cells:
+            if cell.method.lower() != label(cell.config).lower():
+                out.setdefault(run_name(cell.config), cell.method)
+        return out
+
 
 def load_table(path: Path) -> dict[str, Any]:
     try:

@@ -82,6 +82,7 @@ def result(path: Path, value: dict[str, Any]) -> dict[str, Any]:
         "file": str(path.resolve()),
         "name": text(path.stem, 200),
         "method": method_label(value["config"].get("algorithm", "?")),
+        "label": text(value.get("label") or "", 80) or None,
         "config": {**flat_config(value["config"]), **hashes(value.get("contents"))},
         "rounds": compact_rounds(curve["round"]),
         **{short: constant(numbers(curve[name], digits)) for short, name, digits in COLUMNS},

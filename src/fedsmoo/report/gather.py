@@ -17,7 +17,7 @@ from fedsmoo.report.groups import add_groups, switches
 from fedsmoo.report.safe import read_json, read_text, read_toml
 
 CONFIG, METRICS, SUMMARY = "config.toml", "metrics.jsonl", "summary.json"
-STARTED, FAILED = "started.json", "failed.json"
+STARTED, FAILED, LABEL = "started.json", "failed.json", "label.txt"
 # page name, name in a round's record, significant digits
 COLUMNS = (
     ("acc", "test_accuracy", 8),
@@ -85,7 +85,7 @@ def _cached(folder: Path, cache: dict[Path, Any] | None) -> dict[str, Any]:
 
 def fingerprint(folder: Path) -> tuple[Any, ...]:
     """Sizes and times of a run's files: they change when the page has to."""
-    own = [folder / name for name in (CONFIG, METRICS, SUMMARY, STARTED, FAILED)]
+    own = [folder / name for name in (CONFIG, METRICS, SUMMARY, STARTED, FAILED, LABEL)]
     files, out = [*own], []
     with suppress(OSError):  # removed while we look
         files += sorted((folder / measured.FOLDER).glob("*.json"))
@@ -116,6 +116,7 @@ def read_folder(folder: Path) -> dict[str, Any]:
     facts = {**(read_json(folder / STARTED) or {}), **summary}
     return {
         "method": method_label(config.get("algorithm", "?")),
+        "label": text((read_text(folder / LABEL) or "").strip(), 80) or None,
         "config": {**flat_config(config), **hashes(facts.get("contents"))},
         "state": "finished" if summary else "failed" if (folder / FAILED).exists() else "unfinished",
         **columns,

@@ -37,9 +37,9 @@ def switches(method: str) -> dict[str, str]:
 def add_groups(runs: list[dict[str, Any]], over: str | None = None) -> list[dict[str, Any]]:
     """The runs with ``task``, ``group`` (the line they belong to) and ``seed`` added.
 
-    A group is named by its method, by switches turned away from the method's defaults, and by the settings that tell
-    it from other groups of the same method and task. No seed is twice in a group: what has the settings and the seed
-    of another run, such as a copy, goes to a group "again".
+    A group is named as its sweep's file does, or else by its method and by switches turned away from the method's
+    defaults; and by the settings that tell it from other groups of the same name and task. No seed is twice in a group:
+    what has the settings and the seed of another run, such as a copy, goes to a group "again".
 
     Args:
         runs: as read from folders or files.
@@ -50,20 +50,26 @@ def add_groups(runs: list[dict[str, Any]], over: str | None = None) -> list[dict
     tasks = [task_of(config) for config in left]
     siblings: dict[tuple[str, str], list[frozenset[tuple[str, str]]]] = {}
     for run, task, key in zip(runs, tasks, keys, strict=True):
-        known = siblings.setdefault((task, run["method"]), [])
+        known = siblings.setdefault((task, name_of(run)), [])
         if key not in known:
             known.append(key)
     out = []
     for run, task, key, again in zip(runs, tasks, keys, repeats(runs, keys, over), strict=True):
-        usual = switches(run["method"])
+        name = name_of(run)
+        usual = {} if run.get("label") else switches(run["method"])
         turned = {(k, v) for k, v in key if usual.get(k, v) != v}
         # The one without settings of its own keeps the plain name, in every task.
-        own = (key - frozenset.intersection(*siblings[(task, run["method"])])) | turned
+        own = (key - frozenset.intersection(*siblings[(task, name)])) | turned
         words = sorted(f"{k.removeprefix('algorithm.')}={v}" for k, v in own)
         words += [] if not again else ["again"] if again == 1 else [f"again {again}"]
-        label = f"{run['method']} ({', '.join(words)})" if words else run["method"]
-        out.append({**run, "task": task, "group": label, "seed": run["config"].get("seed", "0")})
+        group = f"{name} ({', '.join(words)})" if words else name
+        out.append({**run, "task": task, "group": group, "seed": run["config"].get("seed", "0")})
     return out
+
+
+def name_of(run: dict[str, Any]) -> str:
+    """What a run's method is called: by its sweep's file, or else by its own name."""
+    return run.get("label") or run["method"]
 
 
 def repeats(runs: Sequence[dict[str, Any]], keys: Sequence[Any], over: str | None) -> list[int]:
@@ -71,7 +77,7 @@ def repeats(runs: Sequence[dict[str, Any]], keys: Sequence[Any], over: str | Non
     seen, out = Counter[Any](), [0] * len(runs)
     for i in sorted(range(len(runs)), key=lambda i: runs[i].get("state", "finished") != "finished"):
         config = runs[i]["config"]
-        which = (runs[i]["method"], keys[i], config.get("seed", "0"), config.get(over or ""))
+        which = (name_of(runs[i]), keys[i], config.get("seed", "0"), config.get(over or ""))
         out[i] = seen[which]
         seen[which] += 1
     return out
