@@ -119,9 +119,10 @@ class Outcome:
 
 def conduct(todo: list[Mutant], tests: dict[str, Any], options: argparse.Namespace, outcome: Outcome, at: Path) -> None:
     """Run the mutants, as many at a time as there are workers."""
+    master = at / "repository"  # which nobody edits meanwhile
     free = [at / str(i) / "repository" for i in range(options.workers)]
     for place in free:
-        warm.copy_tree(at / "repository", place)
+        warm.copy_tree(master, place)
     running: list[warm.Child] = []
     end = time.monotonic() + 60 * options.minutes
     waiting = todo[::-1]
@@ -133,10 +134,10 @@ def conduct(todo: list[Mutant], tests: dict[str, Any], options: argparse.Namespa
                 outcome.add(mutant, {"killed_by": None, "seconds": 0.0, "tests": 0})
                 continue
             limit = 90 + 3 * related.seconds(tests, mine)
-            running.append(warm.start(mutant, ROOT, free.pop(), mine, limit))
+            running.append(warm.start(mutant, master, free.pop(), mine, limit))
         time.sleep(0.05)
         for child in list(running):
-            found = warm.ended(child, ROOT)
+            found = warm.ended(child, master)
             if found is not None:
                 running.remove(child)
                 free.append(child.place)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import zipfile
 
 import numpy as np
 import pytest
@@ -16,6 +17,8 @@ from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.download import _remember
 from fedsmoo.data.import_split import import_split
 from fedsmoo.data.partition import IID, Dirichlet, Pathological, client_sizes
+from fedsmoo.data.synthetic import client_sizes as synthetic_sizes
+from fedsmoo.data.tree import archive_tree
 
 X = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (8, 2, 2, 1)).astype(np.uint8))
 X[0], X[1] = 0, 255  # so that the copies show which level is black and which is white
@@ -87,3 +90,25 @@ def test_the_version_on_a_server_is_kept_only_where_it_is_sure(tmp_path):
     assert file.read_text() == '"a1"'
     _remember(file, 'W/"a1"')  # a weak one does not promise the same bytes
     assert not file.exists()
+
+
+def test_a_damaged_archive_is_named(tmp_path):
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w") as archive:  # stored as it is, so that the text can be found and changed
+        archive.writestr("folder/a.txt", "the text of a member" * 9)
+    good = path.read_bytes()
+    assert archive_tree(path).read("folder/a.txt") == b"the text of a member" * 9
+    path.write_bytes(good.replace(b"member", b"number", 1))  # not what its checksum says
+    with pytest.raises(FedsmooError, match=r"folder/a\.txt cannot be read"):
+        archive_tree(path).read("folder/a.txt")
+    path.write_bytes(good.replace(b"PK\1\2", b"PK\1\3"))  # no list of members where it should be
+    with pytest.raises(FedsmooError, match="damaged or truncated archive"):
+        archive_tree(path)
+
+
+def test_sizes_of_synthetic_clients():
+    """50 and a lognormal(4, 2): half of them below 50 + e^4 = 104.6; P(Z > (ln 5000 - 4) / 2) = 1.2 % are cut."""
+    sizes = np.concatenate([synthetic_sizes(500, seed) for seed in range(20)])
+    assert (sizes.min() >= 50, sizes.max()) == (True, 5050)
+    assert np.median(sizes) == pytest.approx(50 + np.exp(4), rel=0.1)
+    assert np.mean(sizes == 5050) == pytest.approx(0.012, abs=0.005)
