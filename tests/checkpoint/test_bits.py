@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedsmoo.core import Vectors
+from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.data.check import from_arrays
 from fedsmoo.engines import batched, memory
 from fedsmoo.engines.table import ClientTable
@@ -67,7 +68,7 @@ def test_a_resumed_run_has_the_same_bits_in_double_precision(method: str, tmp_pa
 
 @pytest.fixture
 def room(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[int]]:
-    """Makes it so that some clients fit in half of the free memory; returns the list of how many trained at once."""
+    """Makes it so that some clients fit in half of the memory; returns the list of how many trained at once."""
 
     def only(clients: int) -> list[int]:
         sizes: list[int] = []
@@ -76,7 +77,8 @@ def room(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[int]]:
             sizes.append(sum(len(lane.clients) for lane in lanes))
             return real(lanes, meanwhile)
 
-        monkeypatch.setattr(memory, "available_bytes", lambda _: 2 * clients * memory.bytes_per_client(setup) + 1)
+        client = memory.bytes_per_client(setup) + 2 * memory.activation_bytes(setup, CROWD.batch_size)
+        monkeypatch.setattr(memory, "total_bytes", lambda _: 2 * clients * client + 1)
         monkeypatch.setattr(batched, "train", train)
         return sizes
 
@@ -95,7 +97,7 @@ CHANGED = "clients trained at once were {}, are {}: what follows may differ in t
 
 
 @pytest.mark.parametrize(("first", "then"), [(3, 8), (8, 3)])
-def test_as_many_clients_train_at_once_after_a_resume_whatever_is_free(
+def test_as_many_clients_train_at_once_after_a_resume_whatever_the_machine_has(
     first: int, then: int, room: Callable[[int], list[int]], tmp_path: Path
 ) -> None:
     before = room(first)
@@ -126,16 +128,29 @@ def test_a_cohort_of_any_size_is_trained_as_before(room: Callable[[int], list[in
 def test_what_changes_how_many_train_at_once_is_said(room: Callable[[int], list[int]], tmp_path: Path) -> None:
     room(8)
     folder = stop_after_two(CROWD, tmp_path / "a")
-    after = room(2)  # not even all that is free has room for five
-    run = Run.reopen(folder, simulation=small(CROWD))
-    assert run.notes == [CHANGED.format(5, 2)]
-    room(8)
-    run.go()
-    assert after == []
-    assert run.checkpoints.about["chunk"] == 2
-    folder = stop_after_two(CROWD, tmp_path / "b")
+    assert json.loads((folder / "started.json").read_text())["chunk"] == 5
     assert Run.reopen(folder, simulation=small(CROWD.replace(chunk=4))).notes == [CHANGED.format(5, 4)]
     assert Run.reopen(folder, simulation=small(CROWD.replace(chunk=7))).notes == []
+
+
+def test_a_run_without_room_goes_on_with_the_chunk_that_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory runs out in the third round; the line names a chunk, which is no part of what a run is."""
+    folder = stop_after_two(CROWD, tmp_path / "a")
+    real = batched.train
+
+    def train(lanes: Sequence[batched.Lane], meanwhile: Any = None) -> Any:
+        if sum(len(lane.clients) for lane in lanes) > 3:
+            raise torch.OutOfMemoryError("no room")
+        return real(lanes, meanwhile)
+
+    monkeypatch.setattr(batched, "train", train)
+    with pytest.raises(FedsmooError, match="5 clients at once do not fit in the memory of cpu: set chunk=3"):
+        Run.reopen(folder, simulation=small(CROWD)).go()
+    run = Run.reopen(folder, simulation=small(CROWD.replace(chunk=3)))
+    assert run.notes == [CHANGED.format(5, 3)]
+    run.go()
+    assert len(run.simulation.history) == 3
+    assert json.loads((folder / "summary.json").read_text())["chunk"] == 3
 
 
 def test_restored_vectors_start_where_fresh_ones_do(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ REFUSED = [
     (["--model", "things.py:normed"], "use nn.GroupNorm instead"),
     (["--model", "things.py:needs"], "missing 1 required positional argument: 'width'"),
     (["--model", "things.py:other"], "cannot train this model on these data"),
-    (["--model", "things.py:other", "--engine", "auto"], "no engine can run this model"),
+    (["--model", "things.py:other", "--engine", "auto", "--cohort", "3"], "no engine can run this model"),
     (["--dataset", "cifar10", "--data", "nowhere"], "nowhere"),
     (["--dataset", "mine", "--data", "empty.npz"], "empty"),
     (["--dataset", "mine", "--data", "nan.npz"], "NaN"),

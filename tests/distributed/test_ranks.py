@@ -93,13 +93,14 @@ def test_all_ranks_hold_the_same_bits(ranks, case):
         assert first["engine"] == other["engine"]
 
 
-def test_ranks_on_gpus_ask_for_an_engine_that_can_be_asked_for(monkeypatch):
-    """Where nothing is timed there is nothing to agree on; the name of what a rank got is no engine to ask for."""
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_every_rank_follows_the_rule_by_itself(device, monkeypatch):
+    """Nothing is timed, so there is nothing to agree on; the share of a rank decides, which is the same for all."""
     asked = []
-    setup = SimpleNamespace(task=SimpleNamespace(device=torch.device("cuda")))
+    setup = SimpleNamespace(task=SimpleNamespace(device=torch.device(device)))
     monkeypatch.setattr(distributed, "launched", lambda: True)
     monkeypatch.setattr(distributed, "join", lambda device: Ranks(1, 2, "nccl"))
-    monkeypatch.setattr(distributed, "make_engine", lambda name, *rest: asked.append(name))
+    monkeypatch.setattr(distributed, "make_engine", lambda *given: asked.append((given[0], given[3])))
     monkeypatch.setattr(distributed, "Distributed", lambda setup, inner, ranks, exact: inner)
     distributed.engine_for("auto", setup, None, 4, 8)
-    assert asked == ["auto"]
+    assert asked == [("auto", 2)]

@@ -1,4 +1,4 @@
-"""Chunks, memory, the choice of an engine, and the client table."""
+"""Chunks, memory, and the client table."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ from torch import Tensor, nn
 
 from fedsmoo.algorithms import SCAFFOLD, FedAvg, FedDyn, FedSMOO
 from fedsmoo.core import FedsmooError, LocalRule, Vectors
-from fedsmoo.engines import auto, memory
-from fedsmoo.engines.auto import ENGINES, fastest
+from fedsmoo.engines import memory
 from fedsmoo.engines.base import Setup
 from fedsmoo.engines.batched import Batched, run_packed
-from fedsmoo.engines.serial import Serial
 from fedsmoo.engines.steps import eager_steps
 from fedsmoo.engines.table import ClientTable
 from fedsmoo.engines.task import Task
@@ -49,32 +47,44 @@ def limit(engine: Batched, room: int) -> Limited:
     return oracle
 
 
-def test_out_of_memory_halves_the_chunk_and_changes_nothing_else() -> None:
+def test_memory_that_runs_out_names_the_chunk_to_set_and_is_not_tried_around() -> None:
+    """What is free must not decide how many train at once, on which the last bits depend."""
     run = simulation("hand", "mlp", SMOO, cohort=6, sampling="uniform", rounds=2)
-    oracle = limit(run.engine, room=2)
+    oracle = limit(run.engine, room=3)
+    with pytest.raises(
+        FedsmooError, match=r"^6 clients at once do not fit in the memory of cpu: set chunk=3, .*no room"
+    ):
+        run.advance()
+    assert set(oracle.asked) == {6}
+    assert not run.engine.table.rows
+    run = simulation("chunk3", "mlp", SMOO, cohort=6, sampling="uniform", rounds=2)
+    limit(run.engine, room=3)
     expected = trace(simulation("serial", "mlp", SMOO, cohort=6, sampling="uniform", rounds=2))
     assert largest_gap(trace(run), expected) < 1e-10
-    sizes = [size for size, _ in itertools.groupby(oracle.asked)]
-    assert sizes == [6, 3, 2]  # half each time, rounded up; and the second round starts with what fitted
-    assert run.engine.chunk == 2
 
 
-def test_running_out_of_memory_in_a_later_chunk_writes_no_row_twice() -> None:
-    """The first chunk fits and the second does not: the round starts again from the rows as they were."""
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("no room"), RuntimeError("[enforce] DefaultCPUAllocator: can't allocate memory")]
+)
+def test_running_out_of_memory_in_a_later_chunk_writes_no_row(error: Exception) -> None:
+    """The first chunk fits and the second does not: the round can start again from the rows as they were."""
     run = simulation("chunk3", "mlp", SMOO, cohort=6, sampling="uniform", rounds=1)
     oracle = limit(run.engine, room=3)
     calls = itertools.count()
-    inner = oracle.inner
+    inner, steps = oracle.inner, run.engine.steps
 
     def flaky(w: Tensor, batch):
-        if len(w) == 3 and next(calls) >= 12:  # clients 0, 1, 2 make 6 steps of 2 gradients; then memory runs out
-            raise torch.OutOfMemoryError("no room")
+        if next(calls) >= 12:  # clients 0, 1, 2 make 6 steps of 2 gradients; then memory runs out
+            raise error
         return inner(w, batch)
 
     run.engine.steps = partial(eager_steps, _as_oracle(flaky, inner))
+    with pytest.raises(FedsmooError, match="set chunk=2"):
+        run.advance()
+    assert not run.engine.table.rows
+    run.engine.steps = steps
     expected = trace(simulation("serial", "mlp", SMOO, cohort=6, sampling="uniform", rounds=1))
     assert largest_gap(trace(run), expected) < 1e-10
-    assert run.engine.chunk == 2
 
 
 def _as_oracle(f, inner):
@@ -89,7 +99,7 @@ def _as_oracle(f, inner):
 
 
 def test_not_even_one_client_fits() -> None:
-    run = simulation("hand", "mlp", FedAvg(), sampling="uniform")
+    run = simulation("chunk1", "mlp", FedAvg(), sampling="uniform")
     limit(run.engine, room=0)
     with pytest.raises(FedsmooError, match="not even one client fits in the memory of cpu"):
         run.advance()
@@ -105,38 +115,32 @@ def test_bytes_of_a_client() -> None:
     assert memory.bytes_per_client(make_setup("softmax", SCAFFOLD())) == 111 * 8 * (2 * 1 + 2 + 5)
 
 
-def test_a_cohort_is_cut_to_half_of_the_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    setup = make_setup("softmax", FedAvg())
-    monkeypatch.setattr(memory, "available_bytes", lambda device: 2 * 2 * memory.bytes_per_client(setup) + 1)
-    assert memory.clients_that_fit(setup) == 2
-    run = simulation("hand", "softmax", FedAvg(), cohort=5, sampling="uniform", rounds=1)
+def test_activations_are_what_the_backward_pass_needs() -> None:
+    """The MLP keeps, in float64, its input and the outputs of its two ReLUs of six; weights count as vectors."""
+    setup = make_setup("mlp", FedAvg())
+    assert memory.activation_bytes(setup, 4) == 8 * 4 * (36 + 6 + 6)
+
+
+def test_half_of_all_memory_is_for_clients_whatever_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = make_setup("mlp", FedAvg())
+    client = memory.bytes_per_client(setup) + 2 * memory.activation_bytes(setup, 4)
+    monkeypatch.setattr(memory, "total_bytes", lambda device: 2 * 2 * client + 1)
+    for free in (0, 10**15):
+        monkeypatch.setattr(memory, "available_bytes", lambda device, free=free: free)
+        assert memory.clients_that_fit(setup, 4) == 2
+    engine = Batched(setup, batch_size=4)
+    run = simulation("hand", "mlp", FedAvg(), cohort=5, sampling="uniform", rounds=1)
+    run.engine.fits = engine.at_once
     oracle = limit(run.engine, room=99)
     run.advance()
     assert set(oracle.asked) == {1, 2}
-    monkeypatch.setattr(memory, "available_bytes", lambda device: 0)
+    monkeypatch.setattr(memory, "total_bytes", lambda device: 0)
     assert memory.clients_that_fit(setup) == 1
 
 
-def test_free_memory_is_a_plausible_number() -> None:
-    assert 2**20 < memory.available_bytes(torch.device("cpu")) < 2**50
-
-
-@pytest.mark.parametrize("model", ["mlp", "cnn_gn"])
-def test_auto_chooses_an_engine_that_starts_from_nothing(model: str) -> None:
-    setup = make_setup(model, SMOO)
-    engine = auto.make_engine("auto", setup, None, 3, 4)
-    assert engine.name in ("serial", "batched", "vmap")
-    assert not engine.table.rows
-    assert not engine.table.take_changes()
-    table = ClientTable(setup.algorithm.own)
-    assert auto.make_engine("auto", setup, None, 3, 4, table).table is table
-    assert not table.rows  # the timed clients were never met
-
-
-def test_auto_takes_the_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
-    for best in ("serial", "batched", "vmap"):
-        monkeypatch.setattr(auto, "seconds_of_a_step", lambda e, *_, best=best: 1.0 if e.name == best else 2.0)
-        assert fastest(make_setup("mlp", SMOO), None, 3, 4).name == best
+def test_memory_is_a_plausible_number() -> None:
+    cpu = torch.device("cpu")
+    assert 2**20 < memory.available_bytes(cpu) <= memory.total_bytes(cpu) < 2**50
 
 
 class Stubborn(nn.Module):
@@ -148,47 +152,6 @@ class Stubborn(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.fc(x.flatten(1)) if float(x.sum()) > 0 else self.fc(x.flatten(1) + 1)
-
-
-class Hopeless(nn.Module):
-    """Expects other inputs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(35, 3, dtype=torch.float64)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fc(x.flatten(1))
-
-
-def test_auto_falls_back_to_serial_where_vmap_cannot_go() -> None:
-    task = Task(FlatModel(Stubborn()), dataset(), torch.device("cpu"), torch.float64)
-    assert isinstance(fastest(Setup(task, FedAvg(), LocalRule()), None, 3, 4), Serial)
-
-
-def test_auto_says_why_no_engine_can() -> None:
-    task = Task(FlatModel(Hopeless()), dataset(), torch.device("cpu"), torch.float64)
-    with pytest.raises(FedsmooError, match="no engine can run this model"):
-        fastest(Setup(task, FedAvg(), LocalRule()), None, 3, 4)
-
-
-def test_engines_by_name() -> None:
-    setup = make_setup("mlp", FedAvg())
-    for name in ("serial", "batched", "vmap"):
-        assert auto.make_engine(name, setup, None, 3, 4).name == name
-    assert {"auto", "serial", "batched", "vmap"} <= set(ENGINES)
-    with pytest.raises(FedsmooError, match="unknown engine 'seriel': did you mean 'serial'"):
-        auto.make_engine("seriel", setup, None, 3, 4)
-
-
-def test_clients_of_a_model_with_random_layers_do_not_share_a_batch() -> None:
-    setup = make_setup("mlp", FedAvg())
-    setup.task.model.random = True
-    for name in ("batched", "vmap"):
-        with pytest.raises(FedsmooError, match=r"^the model MLP draws random numbers .* use engine=serial"):
-            auto.make_engine(name, setup, None, 3, 4)
-    assert isinstance(auto.make_engine("auto", setup, None, 3, 4), Serial)
-    assert isinstance(auto.make_engine("serial", setup, None, 3, 4), Serial)
 
 
 def test_a_hand_batched_forward_is_needed_to_ask_for_it() -> None:

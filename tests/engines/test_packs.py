@@ -45,7 +45,7 @@ def test_a_chunk_bounds_all_clients_of_a_batch():
 
 
 def test_runs_that_do_not_fit_together_are_refused_in_words(monkeypatch):
-    monkeypatch.setattr(batched, "clients_that_fit", lambda setup: 5)
+    monkeypatch.setattr(batched, "clients_that_fit", lambda setup, batch_size: 5)
     with pytest.raises(FedsmooError, match="2 runs of 6 clients in all do not fit"):
         Pack(assemble_pack([Config(**BASE, seed=s) for s in (0, 1)])).run()
 
@@ -162,7 +162,7 @@ def test_memory_that_runs_out_while_rows_are_kept_does_not_apply_a_round_twice(m
     assert gap(right, run) == 0
 
 
-def test_auto_times_methods_that_divide_by_the_learning_rate():
+def test_auto_tries_methods_that_divide_by_the_learning_rate():
     @dataclass(frozen=True)
     class PerRate(FedAvg):
         def finish(self, w, down, me, rnd):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedsmoo.engines import auto, batched
+from fedsmoo.engines import batched, choose
 from fedsmoo.experiment.conduct import Run
 from fedsmoo.experiment.config import Config
 from fedsmoo.experiment.runfolder import CHECKPOINT, FAILED, STARTED, SUMMARY, read_json
@@ -93,8 +93,8 @@ def test_what_was_odd_when_a_run_was_reopened_is_said(pack: int, tmp_path: Path)
 def test_a_batch_goes_on_with_the_engine_of_the_run_that_was_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    picks = ["vmap"]  # whatever is timed as the fastest
-    monkeypatch.setattr(auto, "fastest", lambda setup, *rest: auto.make_engine(picks[0], setup, *rest))
+    picks = ["vmap"]  # whatever the rule says
+    monkeypatch.setattr(choose, "choose", lambda task, cohort: choose.Choice(picks[0], "so"))
     configs = [TINY.replace(engine="auto", model="mlp", seed=s) for s in (0, 1)]
     folders = [tmp_path / run_name(c) for c in configs]
     Run.begin(configs[0], folders[0])

@@ -16,6 +16,8 @@ SMALL = [
     "softmax",
     "--device",
     "cpu",
+    "--precision",
+    "fp32",
     "--engine",
     "batched",
     "--columns",

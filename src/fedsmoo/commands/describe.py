@@ -17,7 +17,7 @@ from fedsmoo.core.errors import unknown
 from fedsmoo.data.cohort import SAMPLINGS
 from fedsmoo.data.partition import PARTITIONS
 from fedsmoo.data.sources import SOURCES
-from fedsmoo.engines.auto import ENGINES
+from fedsmoo.engines.choose import ENGINES
 from fedsmoo.experiment.ledger import paper_vectors, travelling
 from fedsmoo.experiment.resolve import algorithm_class, make_algorithm
 from fedsmoo.models import MODELS, model_options

@@ -23,7 +23,7 @@ from fedsmoo.experiment.conduct import Run, same_threads, stopped
 from fedsmoo.experiment.config import Config
 from fedsmoo.experiment.follow import follow
 from fedsmoo.experiment.loop import Record, Result, Simulation
-from fedsmoo.experiment.resolve import assemble, refuse_idle_precision
+from fedsmoo.experiment.resolve import assemble
 from fedsmoo.experiment.runfolder import lossless_text, read_config, refuse_used
 from fedsmoo.experiment.tracking import check_names, trackers
 
@@ -70,7 +70,6 @@ def begin(config: Config, folder: Path | None, held: ExitStack) -> Run:
     if folder is not None:
         refuse_used(folder)
     simulation = assemble(config)
-    refuse_idle_precision(config, simulation.setup.task.device)
     folder = folder or new_folder(config)
     claim = held.enter_context(claimed(folder))
     run = Run.begin(config, folder, simulation)
@@ -174,11 +173,17 @@ def resume(folder: Folder, device: Device = None, track: Track = None, save_ever
     print_summary(read_config(folder), result, summary, folder)
 
 
+def way(summary: dict[str, Any]) -> str:
+    """How a run was computed, and why so: what decides the last bits of its numbers."""
+    crowd = f"{counted(summary['chunk'], 'client')} at once, " if summary["chunk"] else ""
+    return f"{summary['engine']} engine: {summary['engine_why']}; {crowd}{counted(summary['threads'], 'thread')}"
+
+
 def print_summary(config: Config, result: Result, summary: dict[str, Any], folder: Path) -> None:
     """One screen: what ran, how well, what it cost, and where it lies."""
     out, label, rounds = console(), result.simulation.setup.algorithm.label, counted(summary["rounds"], "round")
     out.print(f"[bold]{label}[/bold] on {config.dataset}, {len(result.simulation.indices)} clients, "
-              f"{config.cohort} per round, {rounds} ({summary['engine']} engine)")  # fmt: skip
+              f"{config.cohort} per round, {rounds} ({way(summary)})", soft_wrap=True)  # fmt: skip
     out.print(f"  test accuracy   {at_the_end(summary)}")
     if "validated_round" in summary:
         chosen = f"in round {summary['validated_round']}, the best on the samples held out"

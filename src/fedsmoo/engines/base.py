@@ -65,7 +65,13 @@ class Engine(Protocol):
     """Runs the local steps of a cohort and averages what it sends."""
 
     name: str
+    why: str  # it was taken, in a few words
     table: ClientTable
+
+    @property
+    def at_once(self) -> int | None:
+        """How many clients train at once, in cohorts that have as many; none: one after the other."""
+        ...
 
     def run_round(self, work: Work, meanwhile: Callable[[], None] | None = None) -> Outcome:
         """One round of local training; ``meanwhile`` is called where the host would otherwise wait for the device."""

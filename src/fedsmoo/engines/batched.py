@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from fedsmoo.core import FedsmooError, Round, Vectors
+from fedsmoo.core.errors import first_line
 from fedsmoo.data.plan import merge
 from fedsmoo.engines.base import Outcome, Setup, Sums, Work
 from fedsmoo.engines.fused import FusedOracle, fused_reason
 from fedsmoo.engines.graph import GraphSteps
-from fedsmoo.engines.memory import clients_that_fit, release
+from fedsmoo.engines.memory import clients_that_fit, ran_out, release
 from fedsmoo.engines.oracles import Oracle, hand_oracle, vmap_oracle
 from fedsmoo.engines.stack import stack_algorithms, stack_rules
 from fedsmoo.engines.steps import DevicePlan, Stage, eager_steps, plain_end
@@ -54,12 +55,19 @@ class Lane:
 class Batched:
     """The engine for one machine: C models as ``[C, P]``, C gradients from one call of the oracle.
 
-    ``chunk`` bounds how many clients run at once (default: what fits in memory); the result is the same. On CUDA a
-    local step is compiled and captured once as a graph, and replayed.
+    ``chunk`` clients run at once, or as many as fit by a rule (``memory.clients_that_fit``): the result is the same but
+    for its last bits. On CUDA a local step is compiled and captured once as a graph, and replayed.
     """
 
+    why = ""
+
     def __init__(
-        self, setup: Setup, table: ClientTable | None = None, oracle: str = "auto", chunk: int | None = None
+        self,
+        setup: Setup,
+        table: ClientTable | None = None,
+        oracle: str = "auto",
+        chunk: int | None = None,
+        batch_size: int = 1,
     ) -> None:
         if setup.task.model.random:
             raise FedsmooError(
@@ -69,31 +77,27 @@ class Batched:
         self.setup = setup
         self.table = table or ClientTable(setup.algorithm.own)
         self.name, self.oracle = make_oracle(setup, oracle)
-        self.chunk = chunk
-        self.fits: int | None = None  # asked once: a run's chunks must not follow what other programs leave free
+        self.chunk, self.fits = chunk, chunk or clients_that_fit(setup, batch_size)
         on_gpu = setup.task.device.type == "cuda"
         self.steps: Steps = GraphSteps(self.oracle) if on_gpu else partial(eager_steps, self.oracle)
+
+    @property
+    def at_once(self) -> int:
+        """How many clients run at once, in cohorts that have as many."""
+        return self.chunk or self.fits
 
     def evaluate(self, w: Tensor, on: Samples | None = None) -> tuple[float, float]:
         return self.oracle.evaluate(w, on)
 
     def run_round(self, work: Work, meanwhile: Meanwhile | None = None) -> Outcome:
         """One round; ``meanwhile`` is called while the device is busy."""
-        self.fits = self.fits or clients_that_fit(self.setup)
-        chunk = self.chunk or self.fits
-        while True:
-            try:
-                sums, done = self._train(work, min(chunk, len(work.clients)), meanwhile)
-                break
-            except torch.OutOfMemoryError as e:
-                if min(chunk, len(work.clients)) == 1:
-                    raise FedsmooError(
-                        f"not even one client fits in the memory of {self.setup.task.device}: "
-                        "use a smaller batch_size or model, or engine=serial on the CPU"
-                    ) from e
-                chunk = (min(chunk, len(work.clients)) + 1) // 2  # nothing was written: the round begins anew
-                self.chunk = chunk
-                release()
+        chunk = min(self.at_once, len(work.clients))
+        try:
+            sums, done = self._train(work, chunk, meanwhile)
+        except Exception as e:
+            if not ran_out(e):
+                raise
+            raise no_room(self.setup, chunk, e) from e
         for clients, me in done:
             keep(self.table, clients, me)
         if meanwhile is not None and len(done) > 1:  # only now is it known which rows are on their way back
@@ -114,6 +118,16 @@ class Batched:
         return sums, done
 
 
+def no_room(setup: Setup, chunk: int, why: Exception) -> FedsmooError:
+    """Memory ran out: what to set. Not tried here, because the number of clients at once decides the last bits."""
+    place = f"the memory of {setup.task.device}"
+    if chunk == 1:
+        advice = "use a smaller batch_size or model, or a device with more memory"
+        return FedsmooError(f"not even one client fits in {place}: {advice} ({first_line(why)})")
+    advice = f"set chunk={(chunk + 1) // 2}, which trains fewer at once, or end what else uses it"
+    return FedsmooError(f"{chunk} clients at once do not fit in {place}: {advice} ({first_line(why)})")
+
+
 def keep(table: ClientTable, clients: list[int], me: Vectors) -> None:
     """Write rows; if memory runs out meanwhile, again after giving back what can be: the same rows are the same."""
     try:
@@ -127,9 +141,6 @@ def run_packed(engines: Sequence[Batched], works: Sequence[Work], meanwhile: Mea
     """One round of several runs in one batch of clients; all engines share the first one's oracle and steps."""
     lanes = [Lane(e, w, slice(0, len(w.clients))) for e, w in zip(engines, works, strict=True)]
     first, clients = engines[0], sum(len(w.clients) for w in works)
-    first.fits = first.fits or clients_that_fit(first.setup)
-    for e in engines:  # a run that goes on alone later trains as many at once as its checkpoint says
-        e.fits = first.fits
     if first.fits < clients:
         raise FedsmooError(
             f"{len(works)} runs of {clients} clients in all do not fit in the memory of {first.setup.task.device} at "

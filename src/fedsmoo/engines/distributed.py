@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from fedsmoo.core import FedsmooError, Vectors
-from fedsmoo.engines.auto import make_engine
 from fedsmoo.engines.base import Engine, Outcome, Setup, Sums, Work
+from fedsmoo.engines.choose import make_engine
 from fedsmoo.engines.ranks import Ended, Ranks, desert, join, launched
 from fedsmoo.engines.table import ClientTable
 from fedsmoo.engines.task import Samples
@@ -68,12 +68,8 @@ def engine_for(
         return make_engine(name, setup, chunk, cohort, batch_size, table)
     ranks = join(setup.task.device)
     share = -(-cohort // ranks.world)
-    inner = None
-    if name == "auto" and setup.task.device.type != "cuda":  # where there is a choice, rank 0 times the engines:
-        # ranks that chose differently would round differently from day to day
-        inner = make_engine(name, setup, chunk, share, batch_size, table) if ranks.rank == 0 else None
-        name = ranks.same(inner.name if inner is not None else None)
-    return Distributed(setup, inner or make_engine(name, setup, chunk, share, batch_size, table), ranks, exact)
+    # A rule chooses the same engine on every rank.
+    return Distributed(setup, make_engine(name, setup, chunk, share, batch_size, table), ranks, exact)
 
 
 class Distributed:
@@ -89,16 +85,16 @@ class Distributed:
 
     def __init__(self, setup: Setup, inner: Engine, ranks: Ranks, exact: bool = False) -> None:
         self.inner, self.ranks, self.exact = inner, ranks, exact
-        self.name = inner.name
+        self.name, self.why = inner.name, inner.why
         size = setup.task.model.layout.size
         self.sizes = {n: 1 if n in setup.algorithm.scalars else size for n in setup.algorithm.up}
         like = torch.zeros(size, dtype=setup.task.dtype, device=setup.task.device)
         self.table: ClientTable = ShardedTable(inner.table, ranks, like)
 
     @property
-    def chunk(self) -> int | None:
-        """How many clients the inner engine trains at once."""
-        return getattr(self.inner, "chunk", None)
+    def at_once(self) -> int | None:
+        """How many clients this rank trains at once."""
+        return self.inner.at_once
 
     def evaluate(self, w: Tensor, on: Samples | None = None) -> tuple[float, float]:
         """On every rank alike: it would wait for the others anyway."""

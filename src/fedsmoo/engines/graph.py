@@ -14,7 +14,7 @@ from fedsmoo.compiler.round_end import CompiledRoundEnd
 from fedsmoo.core import Round, Vectors
 from fedsmoo.engines.capture import say_slower
 from fedsmoo.engines.group import Group, Rows
-from fedsmoo.engines.memory import release
+from fedsmoo.engines.memory import ran_out, release
 from fedsmoo.engines.oracles import OpaqueOracle, Oracle, products
 from fedsmoo.engines.steps import DevicePlan, Stage, eager_steps, plain_end
 from fedsmoo.kernels import available
@@ -80,9 +80,9 @@ class GraphSteps:
             ending(w, stage.down, me, rnd)
         except NotCompiled:
             return None
-        except torch.OutOfMemoryError:
-            raise
         except Exception as e:  # a method that looks at its numbers, for one
+            if ran_out(e):
+                raise
             say_slower("the end of a round cannot be one pass", e)
             return None
         return ending
@@ -113,12 +113,12 @@ class GraphSteps:
             try:
                 recording = Recording(oracles, stage, me, plan, room, key[-1], self.passes)
                 recording.prepare(stage, me, plan, self.compile, self.capture, self.passes)
-            except torch.OutOfMemoryError:
-                crowded = bool(self.recordings)  # by buffers for other sizes of cohort
-                if not crowded:
-                    raise
             except Exception as e:
-                self._give_up(recording is not None and recording.cut, e)
+                crowded = ran_out(e) and bool(self.recordings)  # by buffers for other sizes of cohort
+                if ran_out(e) and not crowded:  # what is free must not decide how a step is computed
+                    raise
+                if not crowded:
+                    self._give_up(recording is not None and recording.cut, e)
             else:
                 self.recordings[key] = recording
                 return recording

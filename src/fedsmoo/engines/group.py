@@ -19,6 +19,7 @@ from fedsmoo.compiler import NotCompiled
 from fedsmoo.compiler.trace import StepInputs
 from fedsmoo.core import Vectors
 from fedsmoo.engines.capture import captured, say_slower
+from fedsmoo.engines.memory import ran_out
 from fedsmoo.engines.oracles import OpaqueOracle, Oracle
 from fedsmoo.engines.stack import of_clients
 from fedsmoo.engines.steps import DevicePlan, Feed, Stage, one_step
@@ -194,9 +195,9 @@ class Group:
                 self.passes = self._passes(self.opaque)
             except NotCompiled:
                 pass  # beyond the passes: compiled whole
-            except torch.OutOfMemoryError:
-                raise
             except Exception as e:  # beyond tracing
+                if ran_out(e):
+                    raise
                 say_slower("the local step cannot be cut into passes", e)
         if self.opaque is not None and self.passes is None:
             self.working = self.opaque.working(self.rows.w)

@@ -23,7 +23,7 @@ from fedsmoo.engines.task import Batch, Samples, Task
 class Serial:
     """The reference engine."""
 
-    name = "serial"
+    name, why, at_once = "serial", "", None
 
     def __init__(self, setup: Setup, table: ClientTable | None = None) -> None:
         self.setup = setup

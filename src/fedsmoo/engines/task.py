@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedsmoo.core import FedsmooError
 from fedsmoo.core.noise import Noise
 from fedsmoo.data.augment import prepare
 from fedsmoo.data.dataset import Dataset
@@ -19,6 +20,14 @@ from fedsmoo.models.examine import SEEN, examine
 # outputs [B, ...], labels [B, ...] -> one loss per sample [B]
 SampleLoss = Callable[[Tensor, Tensor], Tensor]
 Draws = dict[str, Tensor]
+
+
+IDLE = "precision is bf16, but a CPU computes in float32"
+
+
+def idle_precision(precision: str, device: torch.device) -> bool:
+    """Whether a precision is part of a run's name, but not of what this device computes."""
+    return precision == "bf16" and device.type == "cpu"
 
 
 def cross_entropy(out: Tensor, y: Tensor) -> Tensor:
@@ -65,6 +74,8 @@ class Task:
     scale: tuple[Tensor | None, Tensor | None] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        if idle_precision(self.precision, self.device):
+            raise FedsmooError(f"{IDLE}: leave precision out, or use a GPU")
         known = self.data.mean is not None and self.data.std is not None
         values = (self.data.mean, self.data.std) if known else (None, None)
         scale = tuple(None if v is None else torch.tensor(v, dtype=self.dtype, device=self.device) for v in values)

@@ -12,19 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from fedsmoo.core import FedsmooError
-from fedsmoo.engines.auto import ENGINES
 from fedsmoo.engines.batched import Batched
-from fedsmoo.engines.memory import clients_that_fit
+from fedsmoo.engines.choose import ENGINES
+from fedsmoo.engines.task import IDLE, idle_precision
+from fedsmoo.engines.threads import fix_threads
 from fedsmoo.experiment.checkpoint import Checkpoints, DiskError, Mark, Saved, newest, reason, write_durably
 from fedsmoo.experiment.claim import Claim
 from fedsmoo.experiment.config import Config
 from fedsmoo.experiment.contents import contents, edited
 from fedsmoo.experiment.identity import config_of, differences, identity
 from fedsmoo.experiment.loop import Record, Result, Simulation
-from fedsmoo.experiment.resolve import assemble, refuse_idle_precision
+from fedsmoo.experiment.resolve import assemble, make_device
 from fedsmoo.experiment.runfolder import (
     CHECKPOINT,
     CONFIG,
@@ -56,6 +56,7 @@ def never() -> bool:
 
 
 SHARE = 0.04  # of the time may go into saving
+DIFFER = "what follows may differ in the last bits"
 TAKEN = "another process took this run over while this one was silent; it ends here"
 
 
@@ -97,7 +98,6 @@ class Run:
     def begin(cls, config: Config, path: Path, simulation: Simulation | None = None) -> Run:
         """A new run in a new folder; how many natural clients there are is known now, and kept in its config."""
         simulation = simulation or assemble(config)
-        refuse_idle_precision(config, simulation.setup.task.device)
         if config.split is None and config.partition == "natural":
             config = config.replace(clients=len(simulation.indices))
         started = provenance(simulation)
@@ -133,7 +133,6 @@ class Run:
             return
         began, server, table = time.perf_counter(), self.simulation.server, self.simulation.engine.table
         size = self.checkpoints.bytes_to_write(server, table)
-        self.checkpoints.about["chunk"] = at_once(self.simulation)  # known once a round is done, and may be lowered
         self.checkpoints.save(number, server, table, self.folder.mark(), self.folder.lines())
         if pace is not None:
             pace.saved(began, size)
@@ -232,7 +231,11 @@ def stopped(path: Path, device: str | None = None, simulation: Simulation | None
     held, old = pins.get("contents"), config_of(saved.about["config"]) if saved else config
     refuse_changed(path, old, config, held)
     simulation = simulation or assemble(pinned(config, pins, device))
-    notes += keep_company(simulation, pins.get("chunk"))
+    if config.engine == "auto":
+        simulation.engine.why = "as the run began"
+    if idle_precision(config.precision, simulation.setup.task.device):
+        notes.append(f"{IDLE}: the run keeps its name")
+    notes += same_crowd(simulation, pins.get("chunk"))
     facts = about(config, simulation)
     if saved is not None:
         if saved.about["task"] != facts["task"]:
@@ -278,11 +281,10 @@ def keep_division(simulation: Simulation, path: Path) -> None:
 def about(config: Config, simulation: Simulation) -> dict[str, Any]:
     """What a checkpoint says of its run: the settings, the task, and what decides the last bit of its numbers."""
     facts = provenance(simulation)
-    kept = {k: facts[k] for k in ("engine", "ranks", "device", "threads", "versions")}
+    kept = {k: facts[k] for k in ("engine", "chunk", "ranks", "device", "threads", "versions")}
     return {
         "config": config.to_dict(),
         "task": task_hash(simulation),
-        "chunk": at_once(simulation),
         **kept,
     } | files_held(config)
 
@@ -303,58 +305,30 @@ def task_hash(simulation: Simulation) -> str:
 
 
 def pinned(config: Config, pins: dict[str, Any], device: str | None) -> Config:
-    """The config with the engine that was chosen when the run started, so that its numbers stay the same."""
+    """The config with the engine that was chosen when the run started, so that its numbers stay the same, and with the
+    precision that its device computes in."""
     if config.engine == "auto" and pins.get("engine") in ENGINES:
         config = config.replace(engine=pins["engine"])
-    return config if device is None else config.replace(device=device)
+    config = config if device is None else config.replace(device=device)
+    idle = idle_precision(config.precision, make_device(config.device))  # of runs begun before that was refused
+    return config.replace(precision="fp32") if idle else config
 
 
-def batched_engine(simulation: Simulation) -> Batched | None:
-    """The engine that trains several clients at once, if there is one; several processes each have theirs."""
-    engine = getattr(simulation.engine, "inner", simulation.engine)
-    return engine if isinstance(engine, Batched) else None
-
-
-def most_clients(simulation: Simulation) -> int:
-    """How many clients a round may have."""
-    t = simulation.training
-    return t.cohort if t.sampling == "uniform" else len(simulation.indices)
-
-
-def at_once(simulation: Simulation) -> int | None:
-    """How many clients train at once; none where that is not known yet, or where they train one by one."""
-    engine = batched_engine(simulation)
-    if engine is None or engine.chunk or not engine.fits:
-        return engine.chunk if engine else None
-    return min(engine.fits, most_clients(simulation))
-
-
-def keep_company(simulation: Simulation, before: int | None) -> list[str]:
-    """Train as many clients at once as ``before``, whatever is free today, and say so if that cannot be.
-
-    Sums depend on it in the last bits. Settings win; so does a machine that has no room: without a GPU there is no
-    second try when memory runs out.
-    """
-    engine = batched_engine(simulation)
-    if engine is None or not before:
+def same_crowd(simulation: Simulation, before: int | None) -> list[str]:
+    """Train as many clients at once as ``before``, for sums depend on it in the last bits; settings win, and say so."""
+    engine = getattr(simulation.engine, "inner", simulation.engine)  # several processes have one each
+    if not isinstance(engine, Batched) or not before:
         return []
-    most = most_clients(simulation)
-    if engine.chunk is None:
-        engine.fits = clients_that_fit(engine.setup)
-        # That counts on half of what is free, which is prudent, and here too prudent.
-        if engine.setup.task.device.type == "cuda" or min(before, most) <= 2 * engine.fits:
-            engine.chunk = before
-    now = min(engine.chunk or engine.fits or most, most)
-    if now == min(before, most):
-        return []
-    return [f"clients trained at once were {min(before, most)}, are {now}: what follows may differ in the last bits"]
+    engine.chunk = engine.chunk or before
+    then, now = min(before, simulation.most), simulation.at_once
+    return [] if now == then else [f"clients trained at once were {then}, are {now}: {DIFFER}"]
 
 
 def same_threads(path: Path) -> None:
     """Use as many threads as the run started with: sums of floating-point numbers depend on it."""
     threads = read_json(path / STARTED).get("threads")
-    if isinstance(threads, int) and threads > 0 and threads != torch.get_num_threads():
-        torch.set_num_threads(threads)
+    if isinstance(threads, int) and threads > 0:
+        fix_threads(threads)
 
 
 def other_machine(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
@@ -363,10 +337,10 @@ def other_machine(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     keys = ("engine", "device", "threads") if new["config"]["exact"] else ("engine", "ranks", "device", "threads")
     for key in keys:
         if key in old and old[key] != new[key]:
-            lines.append(f"{key} was {old[key]}, is {new[key]}: what follows may differ in the last bits")
+            lines.append(f"{key} was {old[key]}, is {new[key]}: {DIFFER}")
     torches = [d.get("versions", {}).get("torch") for d in (old, new)]
     if torches[0] not in (None, torches[1]):
-        lines.append(f"torch was {torches[0]}, is {torches[1]}: what follows may differ in the last bits")
+        lines.append(f"torch was {torches[0]}, is {torches[1]}: {DIFFER}")
     return lines
 
 

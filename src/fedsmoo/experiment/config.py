@@ -94,7 +94,10 @@ class Config(Training):
     engine: str = setting("auto", "who runs the steps", ("auto", "serial", "batched", "vmap"), group="machine")
     exact: bool = setting(False, "same bits with any number of ranks (torchrun), as serial; slower", group="machine")
     chunk: int | None = setting(
-        None, "clients trained at once (default: what fits in memory)", group="machine", within="(0, inf)"
+        None,
+        "clients trained at once (default: what half of the device's memory holds)",
+        group="machine",
+        within="(0, inf)",
     )
     table: str = setting("auto", "where client state lives", ("auto", "device", "host", "disk"), group="machine")
     device: str = setting("auto", "cpu, cuda, cuda:1, or auto", group="machine")

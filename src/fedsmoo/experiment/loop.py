@@ -50,6 +50,10 @@ class Record:
         """The fields as plain values; without the validation accuracy where nothing was validated."""
         return {n: v for n, v in asdict(self).items() if n != "validation_accuracy" or v is not None}
 
+    def reached(self, accuracy: float) -> bool:
+        """Whether this round was evaluated and is as accurate as that."""
+        return self.test_accuracy is not None and self.test_accuracy >= accuracy
+
 
 Callback = Callable[[Record], Any]
 
@@ -159,6 +163,16 @@ class Simulation:
         for client, row in rows:
             self.engine.table.load(client, {n: v.to(device) for n, v in row.items()})
         self.history = list(history)
+
+    @property
+    def at_once(self) -> int | None:
+        """How many clients train at once: sums depend on it in the last bits. None: one after the other."""
+        return None if self.engine.at_once is None else min(self.engine.at_once, self.most)
+
+    @property
+    def most(self) -> int:
+        """How many clients a round may have."""
+        return self.training.cohort if self.training.sampling == "uniform" else len(self.indices)
 
     @property
     def lr(self) -> float:

@@ -31,6 +31,7 @@ from fedsmoo.engines.base import Setup
 from fedsmoo.engines.distributed import engine_for
 from fedsmoo.engines.ranks import own_device
 from fedsmoo.engines.task import SampleLoss, Samples, Task, cross_entropy
+from fedsmoo.engines.threads import fix_threads
 from fedsmoo.engines.tiers import make_table
 from fedsmoo.experiment.config import DIVISION, Config, Training, converted, refuse_beyond
 from fedsmoo.experiment.loop import Simulation
@@ -136,15 +137,6 @@ def make_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as e:
         raise FedsmooError(f"device {name!r} cannot be used here: use cpu or auto ({first_line(e)[:80]})") from e
     return device
-
-
-def refuse_idle_precision(config: Config, device: torch.device) -> None:
-    """Refuse a new run that would pass for one with products in bf16, which only a GPU makes.
-
-    Folders from before go on: what they hold is known to their owner.
-    """
-    if config.precision == "bf16" and device.type == "cpu":
-        raise FedsmooError("precision is bf16, but a CPU computes in float32: leave precision out, or use a GPU")
 
 
 def make_partition(config: Config) -> partitions.Partition:
@@ -279,6 +271,7 @@ def make_setup(
 ) -> Setup:
     """The method with its options, the model and the data on their device: what any engine needs."""
     device = own_device(make_device(config.device))
+    fix_threads()
     algorithm = algorithm or make_algorithm(config.algorithm, config.algorithm_options)
     if config.relaxed:
         algorithm = Relaxed(algorithm, config.relaxed)

@@ -42,6 +42,9 @@ COLUMNS = (
 LATER = ("drift_after", "validation_accuracy")  # columns that older files, and runs without a holdout, do not have
 FACTS = (
     "engine",
+    "engine_why",
+    "chunk",
+    "ranks",
     "device",
     "device_type",
     "threads",

@@ -198,6 +198,8 @@ def provenance(simulation: Simulation) -> dict[str, Any]:
     task = simulation.setup.task
     return {
         "engine": simulation.engine.name,
+        "engine_why": simulation.engine.why,
+        "chunk": simulation.at_once,
         "ranks": world(),
         "device": device_name(task.device),
         "device_type": task.device.type,

@@ -1,0 +1,146 @@
+"""Which engine runs a task: the named one, or what a rule says. No clock is read: load must not decide about bits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from textwrap import shorten
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedsmoo.core import FedsmooError
+from fedsmoo.core.errors import unknown
+from fedsmoo.data.augment import drawing
+from fedsmoo.data.dataset import Dataset
+from fedsmoo.data.plan import make_plan
+from fedsmoo.engines.base import Engine, Setup, Work
+from fedsmoo.engines.batched import Batched
+from fedsmoo.engines.failure import of_the_method, of_the_model
+from fedsmoo.engines.memory import ran_out
+from fedsmoo.engines.serial import Serial
+from fedsmoo.engines.table import ClientTable
+from fedsmoo.engines.task import Task
+from fedsmoo.models.base import FlatModel
+
+ENGINES = {
+    "auto": "one of the others, by a rule of the model, the cohort and the device (docs/resume.md)",
+    "serial": "one client after the other: the readable reference",
+    "batched": "all clients of a cohort at once, by the model's hand-batched forward (vmap if it has none)",
+    "vmap": "all clients of a cohort at once, by torch.func.vmap over any module",
+}
+# What a CPU trains faster one client at a time (measured: benchmarks/engines.py, results/engines.json).
+CONVOLUTIONS = (nn.modules.conv._ConvNd,)
+SEQUENCES = (nn.MultiheadAttention, nn.RNNBase, nn.RNNCellBase)
+FEW = 3  # clients: with fewer, what a batch saves is less than what it costs
+SMALL_IMAGE = 12 * 12  # pixels
+LARGE = 100_000  # parameters: the vectors of a batch of such models leave a CPU's cache
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An engine's name, and why it was taken, in a few words."""
+
+    engine: str
+    why: str
+
+
+def choose(task: Task, cohort: int) -> Choice:
+    """The rule of ``engine=auto``; the first line that fits decides."""
+    model = task.model
+    if model.random:
+        return Choice("serial", "the model draws random numbers")
+    if task.device.type == "cuda":
+        return Choice("batched", "a GPU trains all clients at once")
+    if cohort < FEW:
+        return Choice("serial", f"a cohort of {cohort}")
+    if has(model, CONVOLUTIONS) and pixels(task.data) > SMALL_IMAGE:
+        return Choice("serial", "convolutions on images over 12x12, on a CPU")
+    if model.layout.count > LARGE:
+        return Choice("serial", f"over {LARGE:,} parameters, on a CPU")
+    if model.batched is not None:
+        return Choice("batched", "the model has a hand-batched forward")
+    if has(model, SEQUENCES):
+        return Choice("serial", "attention or recurrent layers, on a CPU")
+    return Choice("vmap", "a small model of plain layers")
+
+
+def has(model: FlatModel, layers: tuple[type[nn.Module], ...]) -> bool:
+    """Whether a model is made of such layers, among others."""
+    return any(isinstance(part, layers) for part in model.module.modules())
+
+
+def pixels(data: Dataset) -> int:
+    """Positions of a sample: all its numbers but for the channels."""
+    shape = data.x_train.shape[1:]
+    channels = 1 if len(shape) < 2 else shape[-1] if data.is_image else shape[0]
+    return shape.numel() // max(channels, 1)
+
+
+def make_engine(
+    name: str, setup: Setup, chunk: int | None, cohort: int, batch_size: int, table: ClientTable | None = None
+) -> Engine:
+    """An engine by name; ``auto`` follows the rule, or takes ``serial`` where its engine cannot run the model."""
+    if name not in ENGINES:
+        raise unknown("engine", name, ENGINES)
+    choice = choose(setup.task, cohort) if name == "auto" else Choice(name, f"engine={name}")
+    if name == "auto" and setup.task.device.type != "cuda":
+        choice = possible(choice, setup, min(cohort, FEW), batch_size)
+    return made(choice, setup, chunk, batch_size, table)
+
+
+def made(choice: Choice, setup: Setup, chunk: int | None, batch_size: int, table: ClientTable | None = None) -> Engine:
+    """The engine of a choice."""
+    engine: Engine
+    if choice.engine == "serial":
+        engine = Serial(setup, table)
+    else:
+        oracle = "vmap" if choice.engine == "vmap" else "auto"
+        engine = Batched(setup, table, oracle=oracle, chunk=chunk, batch_size=batch_size)
+    engine.why = choice.why
+    return engine
+
+
+def possible(choice: Choice, setup: Setup, clients: int, batch_size: int) -> Choice:
+    """The choice, if one step of a few clients shows that it can run this model with this method; else ``serial``."""
+    if choice.engine == "serial":  # the first round says what is wrong, if anything is
+        return choice
+    failed = trouble(made(choice, setup, None, batch_size), setup, clients, batch_size)
+    if failed is None:
+        return choice
+    alone = trouble(Serial(setup), setup, clients, batch_size)
+    if alone is not None:
+        reasons = f"{choice.engine}: {failed}; serial: {alone}"
+        raise FedsmooError(f"no engine can run this model with this method. {reasons}")
+    return Choice("serial", f"{choice.engine} cannot run it: {shorten(failed, 120, placeholder=' ...')}")
+
+
+def trouble(engine: Engine, setup: Setup, clients: int, batch_size: int) -> str | None:
+    """What the model raises in one local step of a few clients, if anything; rows go to the engine's own table.
+
+    A method's errors, and ours, are no matter of the engine. Memory that runs out must not choose one either.
+    """
+    try:
+        with torch.random.fork_rng(devices=[]):
+            engine.run_round(one_step(setup, clients, batch_size))
+    except FedsmooError:
+        raise
+    except Exception as e:  # vmap cannot take every module
+        if method := of_the_method(e):
+            raise FedsmooError(method) from e
+        found = None if ran_out(e) else of_the_model(e)
+        if found is None:
+            raise
+        return found
+    return None
+
+
+def one_step(setup: Setup, clients: int, batch_size: int) -> Work:
+    """A round of one local step on the first training samples, the same for every client."""
+    task, cohort = setup.task, list(range(clients))
+    samples = [np.arange(min(batch_size, len(task.data.x_train)))] * clients
+    draw = drawing(task.data.x_train.shape[1]) if task.augment else None
+    plan = make_plan(0, 0, cohort, samples, batch_size, steps=1, draw=draw)
+    w = task.model.initial().to(task.device, task.dtype)
+    down = setup.algorithm.init(w).pick(setup.algorithm.down)
+    return Work(0, down, cohort, plan, 1e-3, 1.0, [1 / clients] * clients)  # methods may divide by the learning rate

@@ -1,0 +1,244 @@
+"""Which engine runs a task: a rule decides, not a clock, nor how much memory is free."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import re
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedsmoo.algorithms import FedAvg, FedSMOO
+from fedsmoo.core import FedsmooError, LocalRule
+from fedsmoo.data.check import from_arrays
+from fedsmoo.data.dataset import Dataset
+from fedsmoo.engines import choose as choosing
+from fedsmoo.engines.base import Setup
+from fedsmoo.engines.batched import Batched
+from fedsmoo.engines.choose import ENGINES, choose, make_engine
+from fedsmoo.engines.memory import ran_out
+from fedsmoo.engines.serial import Serial
+from fedsmoo.engines.table import ClientTable
+from fedsmoo.engines.task import Task
+from fedsmoo.experiment.config import Config
+from fedsmoo.experiment.resolve import assemble
+from fedsmoo.models import build
+from fedsmoo.models.base import FlatModel
+
+from .small import dataset, make_setup
+
+CPU = torch.device("cpu")
+
+
+def samples(*shape: int) -> Dataset:
+    x, y = torch.zeros(6, *shape), torch.arange(6) % 3
+    return from_arrays(x, y, x, y)
+
+
+def plain(width: int = 8) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 3))
+
+
+def convolution() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention, self.last = nn.MultiheadAttention(8, 2, batch_first=True), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.attention(x, x, x)[0].mean(1))
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru, self.last = nn.GRU(8, 4, batch_first=True), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.gru(x)[0].mean(1))
+
+
+def random_layers(model: FlatModel) -> FlatModel:
+    model.random = True
+    return model
+
+
+SMALL, IMAGE, TEXT = samples(64), samples(1, 32, 32), samples(8, 8)
+RULE = [  # model, data, cohort -> engine, and a word of why
+    (FlatModel(plain()), SMALL, 10, "vmap", "plain layers"),
+    (FlatModel(plain()), SMALL, 3, "vmap", "plain layers"),
+    (FlatModel(plain()), SMALL, 2, "serial", "a cohort of 2"),
+    (FlatModel(plain()), SMALL, 1, "serial", "a cohort of 1"),
+    (FlatModel(plain(2000)), SMALL, 10, "serial", "over 100,000 parameters"),
+    (random_layers(FlatModel(plain())), SMALL, 10, "serial", "random numbers"),
+    (build("mlp", SMALL, 0), SMALL, 10, "batched", "hand-batched"),
+    (build("mlp", SMALL, 0, hidden=400), SMALL, 10, "serial", "parameters"),
+    (build("mlp", SMALL, 0), SMALL, 2, "serial", "a cohort of 2"),
+    (FlatModel(convolution()), samples(1, 12, 12), 10, "vmap", "plain layers"),
+    (FlatModel(convolution()), IMAGE, 10, "serial", "convolutions"),
+    (build("cnn_gn", IMAGE, 0), IMAGE, 10, "serial", "convolutions"),
+    (build("cnn_gn", samples(1, 8, 8), 0), samples(1, 8, 8), 10, "batched", "hand-batched"),
+    (FlatModel(Attention()), TEXT, 10, "serial", "attention"),
+    (FlatModel(Recurrent()), TEXT, 10, "serial", "recurrent"),
+]
+
+
+@pytest.mark.parametrize(("model", "data", "cohort", "engine", "why"), RULE)
+def test_the_rule(model: FlatModel, data: Dataset, cohort: int, engine: str, why: str) -> None:
+    chosen = choose(Task(model, data, CPU), cohort)
+    assert chosen.engine == engine
+    assert why in chosen.why
+    made = make_engine("auto", Setup(Task(model, data, CPU), FedAvg(), LocalRule()), None, cohort, 4)
+    assert (made.name, made.why) == (engine, chosen.why)
+
+
+def test_on_a_gpu_all_clients_train_at_once_but_those_of_random_models() -> None:
+    gpu = SimpleNamespace(model=FlatModel(Recurrent()), device=torch.device("cuda"), data=TEXT)
+    assert choose(gpu, 1).engine == "batched"  # type: ignore[arg-type]
+    gpu.model.random = True
+    assert choose(gpu, 10).engine == "serial"  # type: ignore[arg-type]
+
+
+def test_pixels_are_counted_in_bytes_and_in_numbers() -> None:
+    stored = SimpleNamespace(x_train=torch.zeros(2, 20, 30, 3, dtype=torch.uint8), is_image=True)
+    assert choosing.pixels(stored) == 600  # type: ignore[arg-type]
+    assert choosing.pixels(samples(3, 20, 30)) == 600
+    assert choosing.pixels(samples(64)) == 64
+
+
+CLOCKS = ("time", "perf_counter", "monotonic", "process_time", "thread_time")
+
+
+@pytest.mark.parametrize("model", ["mlp", "softmax", "cnn_gn"])
+def test_no_clock_is_read(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With clocks that say anything, and then with none at all, the same engine is taken."""
+    setup = make_setup(model, FedSMOO())
+    for name in (*CLOCKS, *(f"{n}_ns" for n in CLOCKS)):
+        monkeypatch.setattr(time, name, lambda: random.random() * 1e9)
+    assert {make_engine("auto", setup, None, 3, 4).name for _ in range(10)} == {"batched"}
+
+    def stopped() -> float:
+        raise AssertionError("a clock was read")
+
+    for name in (*CLOCKS, *(f"{n}_ns" for n in CLOCKS)):
+        monkeypatch.setattr(time, name, stopped)
+    assert make_engine("auto", setup, None, 3, 4).name == "batched"
+
+
+def test_engines_differ_in_the_last_bits() -> None:
+    """Which is why a rule has to choose: the same command would otherwise give one model or another."""
+    base = Config(dataset="digits", model="mlp", algorithm="fedavg", clients=20, cohort=5, rounds=2, local_steps=3,
+                  batch_size=20, device="cpu")  # fmt: skip
+    ends = {e: assemble(base.replace(engine=e)).run().server.w for e in ("serial", "batched", "auto")}
+    assert torch.equal(ends["auto"], ends["batched"])
+    assert not torch.equal(ends["auto"], ends["serial"])
+    assert torch.allclose(ends["auto"], ends["serial"], atol=1e-5)
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn_gn"])
+def test_the_engine_starts_from_nothing(model: str) -> None:
+    setup = make_setup(model, FedSMOO())
+    engine = make_engine("auto", setup, None, 3, 4)
+    assert not engine.table.rows
+    assert not engine.table.take_changes()
+    table = ClientTable(setup.algorithm.own)
+    before = torch.random.get_rng_state()
+    assert make_engine("auto", setup, None, 3, 4, table).table is table
+    assert not table.rows  # the clients of the step that was tried were never met
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+class Stubborn(nn.Module):
+    """Looks at its input: vmap cannot run it."""
+
+    def __init__(self, inputs: int = 36) -> None:
+        super().__init__()
+        self.fc = nn.Linear(inputs, 3, dtype=torch.float64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(x.flatten(1)) if float(x.sum()) > 0 else self.fc(x.flatten(1) + 1)
+
+
+def stubborn(inputs: int = 36) -> Setup:
+    return Setup(Task(FlatModel(Stubborn(inputs)), dataset(), CPU, torch.float64), FedAvg(), LocalRule())
+
+
+def test_serial_takes_over_where_vmap_cannot_go_and_says_what_failed() -> None:
+    engine = make_engine("auto", stubborn(), None, 3, 4)
+    assert isinstance(engine, Serial)
+    assert re.match(r"vmap cannot run it: .*test_choose.py:\d+ in forward: RuntimeError: vmap: It", engine.why)
+    assert len(engine.why) < 150
+
+
+def test_what_no_engine_can_run_is_said() -> None:
+    with pytest.raises(FedsmooError, match=r"no engine can run this model .* vmap: .*; serial: .*RuntimeError: mat1"):
+        make_engine("auto", stubborn(inputs=35), None, 3, 4)
+
+
+def test_memory_that_runs_out_does_not_choose(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Batched, *rest: object) -> None:
+        raise RuntimeError("CUDA error: out of memory")
+
+    monkeypatch.setattr(Batched, "_train", full)
+    with pytest.raises(FedsmooError, match="3 clients at once do not fit"):
+        make_engine("auto", make_setup("mlp", FedAvg()), None, 10, 4)
+
+
+def test_memory_that_ran_out_is_seen_through_a_wrapper() -> None:
+    wrapped = ValueError("a compiler's own words")
+    wrapped.__cause__ = torch.OutOfMemoryError("full")
+    assert ran_out(wrapped)
+    assert not ran_out(ValueError("out of memory is what this value is called"))
+    assert not ran_out(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+
+
+def test_engines_by_name() -> None:
+    setup = make_setup("mlp", FedAvg())
+    for name in ("serial", "batched", "vmap"):
+        made = make_engine(name, setup, None, 3, 4)
+        assert (made.name, made.why) == (name, f"engine={name}")
+    assert {"auto", "serial", "batched", "vmap"} <= set(ENGINES)
+    with pytest.raises(FedsmooError, match="unknown engine 'seriel': did you mean 'serial'"):
+        make_engine("seriel", setup, None, 3, 4)
+
+
+def test_clients_of_a_model_with_random_layers_do_not_share_a_batch() -> None:
+    setup = make_setup("mlp", FedAvg())
+    setup.task.model.random = True
+    for name in ("batched", "vmap"):
+        with pytest.raises(FedsmooError, match=r"^the model MLP draws random numbers .* use engine=serial"):
+            make_engine(name, setup, None, 3, 4)
+    assert isinstance(make_engine("auto", setup, None, 3, 4), Serial)
+    assert isinstance(make_engine("serial", setup, None, 3, 4), Serial)
+
+
+def mkl_goes_by_the_load() -> bool:
+    """What MKL itself says."""
+    library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+    if not hasattr(library, "mkl_serv_get_dynamic"):
+        pytest.skip("PyTorch without MKL")
+    return bool(library.mkl_serv_get_dynamic())
+
+
+TINY = Config(model="softmax", clients=4, cohort=2, rounds=1, local_steps=1, device="cpu")
+
+
+def test_mkl_keeps_to_the_number_of_threads() -> None:
+    assemble(TINY)
+    assert not mkl_goes_by_the_load()
+
+
+def test_threads_that_follow_the_load_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_DYNAMIC", "true")
+    with pytest.raises(FedsmooError, match="OMP_DYNAMIC=true lets the number of threads follow the machine's load"):
+        assemble(TINY)
+    monkeypatch.setenv("OMP_DYNAMIC", "FALSE")
+    assemble(TINY)
