@@ -17,7 +17,7 @@ from fedsmoo.data.sources import load, refuse_untrained_classes
 from fedsmoo.engines.task import SampleLoss, cross_entropy
 from fedsmoo.experiment.config import DIVISION, Config, brief
 from fedsmoo.experiment.loop import Callback, Result
-from fedsmoo.experiment.resolve import assemble, refuse_idle, refuse_idle_precision, refuse_other_count, settled
+from fedsmoo.experiment.resolve import assemble, refuse_idle, refuse_other_count, settled
 from fedsmoo.models import FlatModel, wrap
 from fedsmoo.models.base import copied
 
@@ -49,7 +49,8 @@ def simulate(
             ``"dirichlet-0.1"``.
         client_indices: instead of ``clients``, ``partition`` and ``split``: each client's samples.
         loss: outputs and labels of a batch -> one loss per sample (PyTorch's losses with ``reduction="none"``).
-        callback: called with every round's record; returning ``False`` stops the run.
+        callback: called with every round's record; returning ``False`` stops the run: ``lambda r: not r.reached(0.9)``.
+            Where ``eval_every`` is above 1, ``r.test_accuracy`` is ``None`` in most rounds.
         settings: any other setting of a run: ``cohort``, ``rounds``, ``local_epochs`` or ``local_steps``,
             ``batch_size``, ``lr``, ``lr_decay``, ``weight_decay``, ``clip``, ``seed``, ``engine``, ... (see
             ``fedsmoo.Config``).
@@ -84,9 +85,7 @@ def simulate(
     if isinstance(algorithm, str):
         config, algorithm = config.replace(algorithm=algorithm), None  # type: ignore[assignment]
     indices = given_clients(config, data, partition, client_indices)
-    simulation = assemble(config, algorithm, data, flat, indices, loss)  # type: ignore[arg-type]
-    refuse_idle_precision(config, simulation.setup.task.device)
-    return simulation.run(callback)
+    return assemble(config, algorithm, data, flat, indices, loss).run(callback)  # type: ignore[arg-type]
 
 
 def as_dataset(data: str | Dataset | Sequence[Any], config: Config) -> Dataset:

@@ -56,9 +56,20 @@ def top(version: Annotated[bool, typer.Option("--version", help="Print the versi
         raise typer.Exit
 
 
+def refuse_empty(arguments: list[str]) -> None:
+    """Refuse options that are given as nothing: an empty path would be the folder that one happens to be in."""
+    before = "an argument"
+    for word in arguments:
+        name, equals, value = word.partition("=")
+        if not word.strip() or (name.startswith("--") and equals and not value.strip()):
+            raise FedsmooError(f"{name if equals else before} is empty: give it a value, or leave it out")
+        before = word
+
+
 def main(arguments: list[str] | None = None) -> Any:
     """Run the command line; errors meant for people are one line and a non-zero exit."""
     try:
+        refuse_empty(sys.argv[1:] if arguments is None else arguments)
         app(arguments)
     except FedsmooError as e:
         sys.stderr.write(f"fedsmoo: {e}\n")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.experiment.config import Config, read_toml
@@ -158,6 +160,42 @@ def test_a_sweep_with_natural_clients_finds_its_runs_again(call: Call) -> None:
 
 def test_one_thing_is_not_several(call: Call) -> None:
     answer = call("run", "--algorithm", "fedavg", *TINY, "--rounds", "1", "--out", "here")
-    assert "2 per round, 1 round (serial engine)" in answer.out
+    assert "2 per round, 1 round (serial engine: engine=serial; 1 thread" in answer.out
     assert all(line == line.rstrip() for line in answer.out.splitlines())
     assert call("runs", ".").out.startswith("1 run in .\n")
+
+
+@pytest.mark.parametrize("out", [["--out", ""], ["--out="], ["--out", " "]])
+def test_an_empty_path_is_not_the_present_folder(out: list[str], call: Call) -> None:
+    for command in (["run", *TINY], ["compare", "--algorithms", "fedavg", *TINY], ["sweep", "grid.toml"]):
+        answer = call(*command, *out)
+        assert (answer.code, answer.err) == (2, "fedsmoo: --out is empty: give it a value, or leave it out\n")
+    assert list(Path().iterdir()) == []
+
+
+def test_the_first_line_says_which_engine_and_why(call: Call) -> None:
+    words = ["--model", "mlp", "--clients", "4", "--cohort", "3", "--rounds", "1", "--local-steps", "1"]
+    first = call("run", *words, "--device", "cpu", "--out", "here").out.splitlines()[0]
+    why = "the model has a hand-batched forward"
+    threads = torch.get_num_threads()
+    assert first.endswith(f"(batched engine: {why}; 3 clients at once, {threads} thread{'s' * (threads > 1)})")
+    for name in ("started.json", "summary.json"):
+        facts = json.loads(Path("here", name).read_text())
+        assert [facts[n] for n in ("engine", "engine_why", "chunk", "threads")] == ["batched", why, 3, threads]
+    (file,) = call("results", "export", "here", "--to", "files").out.split()
+    facts = json.loads(Path(file).read_text())
+    assert [facts[n] for n in ("engine", "engine_why", "chunk", "threads")] == ["batched", why, 3, threads]
+
+
+def test_a_run_called_bf16_that_a_cpu_began_goes_on_and_says_what_it_is(call: Call) -> None:
+    """Such runs were begun before they were refused."""
+    assert call("run", *TINY, "--device", "cpu", "--out", "here").code == 0
+    for name in ("summary.json", "metrics.jsonl"):
+        Path("here", name).unlink()
+    shutil.rmtree("here/checkpoint")
+    text = Path("here/config.toml").read_text()
+    Path("here/config.toml").write_text(text.replace('precision = "tf32"', 'precision = "bf16"'))
+    answer = call("resume", "here")
+    assert answer.code == 0, answer.err
+    assert "fedsmoo: precision is bf16, but a CPU computes in float32: the run keeps its name\n" in answer.err
+    assert 'precision = "bf16"' in Path("here/config.toml").read_text()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import math
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,7 +21,7 @@ from fedsmoo.algorithms import ALGORITHMS
 from fedsmoo.core.streams import stream
 from fedsmoo.data.augment import draws
 from fedsmoo.data.check import from_arrays
-from fedsmoo.experiment.pack import Pack
+from fedsmoo.experiment.pack import Pack, assemble_pack
 from fedsmoo.experiment.resolve import assemble
 from fedsmoo.models import FlatModel
 
@@ -382,3 +384,24 @@ def test_a_class_instead_of_a_method_gets_a_hint() -> None:
         fedsmoo.simulate("softmax", "digits", fedsmoo.FedSMOO, clients=4, cohort=2, rounds=1)
     with pytest.raises(FedsmooError, match="callback is 3"):
         fedsmoo.simulate("softmax", "digits", "fedavg", clients=4, cohort=2, rounds=1, callback=3)
+
+
+def test_runs_of_a_batch_stop_alike() -> None:
+    config = Config(model="softmax", clients=4, cohort=2, rounds=3, local_steps=1, engine="batched", device="cpu")
+    runs = assemble_pack([config, config.replace(seed=1)])
+    Pack(runs).run([lambda r: np.False_, lambda r: None])
+    assert [len(r.history) for r in runs] == [1, 3]
+
+
+@pytest.mark.parametrize("every", [1, 5])
+def test_the_example_of_the_readme_stops_at_its_accuracy(every: int) -> None:
+    """Also where most rounds have no accuracy."""
+    text = (Path(__file__).parents[2] / "README.md").read_text()
+    code = next(block for block in text.split("```python\n") if "callback=" in block).partition("```")[0]
+    assert "callback=lambda r: not r.reached(0.9)" in code
+    names: dict[str, Any] = {}
+    exec(code.replace("0.9", "0.5").replace("rounds=20", f"rounds=20, eval_every={every}"), names)
+    accuracies = [r.test_accuracy for r in names["result"].history]
+    assert len(accuracies) < 20
+    assert len(accuracies) % every == 0
+    assert [a is not None and a >= 0.5 for a in accuracies] == [False] * (len(accuracies) - 1) + [True]
