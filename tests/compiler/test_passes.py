@@ -6,6 +6,7 @@ import importlib.util
 import warnings
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -20,6 +21,7 @@ from fedsmoo.core import Algorithm, norm
 from fedsmoo.engines.graph import GraphSteps
 from fedsmoo.engines.stack import stack_algorithms
 from fedsmoo.engines.steps import eager_steps, plain_end
+from fedsmoo.experiment.resolve import user_object
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="in float64, by the interpreter")
 
@@ -271,3 +273,11 @@ def test_how_many_passes_a_step_takes(device):
     assert actions(METHODS["fedsmoo"]) == [TakeGradient, SumPass, PointPass, TakeGradient, LastPass]
     assert actions(replace(METHODS["fedsmoo"], sam=False)) == [TakeGradient, LastPass]
     assert actions(METHODS["momentum"]) == [TakeGradient, SumPass, LastPass]
+
+
+def test_a_method_that_holds_a_vector_and_ends_by_an_index(device):
+    """The released code's variant of FedSMOO: its steps are passes, its end runs as written."""
+    file = Path(__file__).parents[2] / "experiments/released/head_cut.py"
+    steps = compared(user_object(f"{file}:HeadCut", "algorithm")(perturbation="released"), **EQUAL)
+    assert [r.cut for r in steps.recordings.values()] == [True]
+    assert not any(steps.endings.values())
