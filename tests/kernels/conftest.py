@@ -30,8 +30,26 @@ def device():
     return DEVICE
 
 
+FENCE = 2**15  # numbers before and behind a tensor: more than a tile can miss it by
+
+
 @pytest.fixture
 def draw(device):
-    """``draw(*shape)``: standard normal float32 numbers on the device, the same in every run."""
-    generator = torch.Generator().manual_seed(20230723)
-    return lambda *shape: torch.randn(*shape, generator=generator).to(device)
+    """``draw(*shape)``: standard normal float32 numbers on the device, the same in every run.
+
+    Every tensor lies between fences of nan: what is read there by mistake shows in the results, and what is written
+    there fails the test.
+    """
+    generator, drawn = torch.Generator().manual_seed(20230723), []
+
+    def fenced(*shape):
+        numbers = torch.randn(*shape, generator=generator)
+        fence = torch.full((FENCE,), float("nan"))
+        whole = torch.cat([fence, numbers.flatten(), fence]).to(device)
+        drawn.append(whole)
+        return whole[FENCE : FENCE + numbers.numel()].view(shape)
+
+    yield fenced
+    for whole in drawn:
+        assert whole[:FENCE].isnan().all(), "a kernel wrote before one of its tensors"
+        assert whole[-FENCE:].isnan().all(), "a kernel wrote behind one of its tensors"
