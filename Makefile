@@ -30,10 +30,11 @@ demo: $(STAMP)
 	$(BIN)/fedsmoo data show runs/demo/split.json
 	$(BIN)/fedsmoo report runs/demo/*-seed* --out runs/demo/report.html
 
-# The tables of README and docs from the measured results; none is typed.
+# The tables of README and docs, and the numbers in their sentences, from the measured results; none is typed.
 tables: $(STAMP)
 	$(BIN)/fedsmoo table --update README.md docs/results.md
 	$(BIN)/python benchmarks/tables.py
+	$(BIN)/python benchmarks/prose.py
 
 # The pictures of docs/analysis.md.
 figures: $(STAMP)

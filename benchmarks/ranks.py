@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -82,19 +81,5 @@ def round_seconds(measured: dict[str, float], cohort: int, clients: int, ranks: 
     return float(training + traffic / bandwidth)
 
 
-def model() -> None:
-    """Rounds a second by ranks, and the gain over one rank."""
-    measured = json.loads(Path("results/ranks.json").read_text())["seconds_by_clients"]
-    for cohort, clients in ((10, 100), (50, 500), (100, 1000)):
-        one = round_seconds(measured, cohort, clients, 1, 1e9)
-        for ranks, link, bandwidth in ((2, "NVLink", 2e11), (8, "NVLink", 2e11), (8, "10 Gb/s", 1.1e9),
-                                       (64, "100 Gb/s", 1.1e10), (64, "10 Gb/s", 1.1e9)):  # fmt: skip
-            many = round_seconds(measured, cohort, clients, ranks, bandwidth)
-            even = round_seconds(measured, cohort, clients, ranks, bandwidth, stateful=False)
-            share = largest_share(cohort, clients, ranks)
-            print(f"| {cohort} of {clients} | {ranks} | {link} | {share:.1f} | {one:.3f} | {many:.3f} | "
-                  f"{one / many:.1f} | {one / even:.1f} |")  # fmt: skip
-
-
 if __name__ == "__main__":
-    {"train": train, "reduce": reduce, "model": model}[sys.argv[1]]()
+    {"train": train, "reduce": reduce}[sys.argv[1]]()

@@ -50,7 +50,7 @@ QUIET = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "GLOO_SOCKET_IFNAME": "lo", "PFL_PYTORCH_DEVICE": "cpu", "CUDA_VISIBLE_DEVICES": "",
 }  # fmt: skip
-BEGIN, END = "<!-- table: written by benchmarks/rivals.py -->", "<!-- end of table -->"
+BEGIN, END = "<!-- gpu:rivals -->", "<!-- /gpu -->"
 
 
 @dataclass(frozen=True)

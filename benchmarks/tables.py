@@ -1,5 +1,5 @@
-"""Writes the GPU tables of README.md, docs/gpu.md and docs/analysis.md from results/gpu/*.json and the runs in
-results/, and the demo's table from results/demo.txt, which is what ``make demo`` prints.
+"""Writes the tables of benchmarks in README.md and docs/*.md from results/gpu/*.json and other files in results/, and
+the demo's table from results/demo.txt, which is what ``make demo`` prints.
 
 PYTHONPATH=src python benchmarks/tables.py [--check]    # --check changes nothing and fails if a table is out of date
 """
@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import machines
 from flatness import flatness, landscape
 
 from fedsmoo.core import Algorithm
@@ -262,7 +263,7 @@ def cpu() -> str:
 
 BLOCKS = {
     f.__name__: f for f in (cpu, headline, rounds, precision, scaling, tiers, kernels, history, flatness, landscape)
-}
+} | {f.__name__: f for f in (machines.ranks, machines.model, machines.federation, machines.rivals)}
 
 
 def main() -> None:
@@ -272,7 +273,7 @@ def main() -> None:
     stale = []
     printed = (ROOT / "results" / "demo.txt").read_text().rstrip()
     demo = f"<!-- demo -->\n```text\n{printed}\n```\n<!-- /demo -->"
-    for path in (ROOT / "README.md", ROOT / "docs" / "gpu.md", ROOT / "docs" / "analysis.md"):
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
         old = path.read_text()
         new = re.sub(
             r"<!-- gpu:(\w+) -->\n.*?<!-- /gpu -->",

@@ -1,0 +1,168 @@
+"""Measured numbers by name, for the sentences of the documents: all from the files in results/."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import machines
+import tables
+from ranks import round_seconds
+
+from fedsmoo.experiment.cost import gradients_of_a_step
+from fedsmoo.experiment.grid import best, last_ten
+from fedsmoo.experiment.ledger import Reached, reached
+from fedsmoo.experiment.published import experiment, published
+from fedsmoo.experiment.resolve import make_algorithm
+from fedsmoo.experiment.results import Measured, collect, from_json
+
+RESULTS = Path(__file__).parents[1] / "results"
+printed = published
+
+
+@cache
+def read(name: str) -> Any:
+    return json.loads((RESULTS / name).read_text())
+
+
+@cache
+def everything() -> dict[str, Measured]:
+    return collect([], RESULTS)
+
+
+@cache
+def runs(table: str, column: str = "", seeds: tuple[int, ...] = (0,)) -> dict[str, dict[int, Measured]]:
+    """The measured runs of a column of one of the paper's tables, by method and seed."""
+    out: dict[str, dict[int, Measured]] = {}
+    for cell in experiment(table, (column,) if column else (), seeds=seeds).cells:
+        if cell.identity in everything():
+            out.setdefault(cell.method, {})[cell.config.seed] = everything()[cell.identity]
+    return out
+
+
+def ends(column: str, method: str, seed: int = 0, table: str = "accuracy") -> float:
+    """The mean of the last ten evaluations, in per cent."""
+    return last_ten(runs(table, column, (seed,))[method][seed])
+
+
+def tops(column: str, method: str, seed: int = 0, table: str = "accuracy") -> float:
+    """The best round on the test part, in per cent."""
+    return best(runs(table, column, (seed,))[method][seed])
+
+
+def paper(column: str, method: str) -> float:
+    """The accuracy that the paper prints."""
+    who, _, task = column.partition(" ")
+    block = printed()["accuracy"][who]
+    return block[method][block["columns"].index(task)]
+
+
+def gaps(column: str) -> list[float]:
+    """Our best rounds less the paper's, of the methods that were measured."""
+    return [round(best(mine[0]) - paper(column, m), 2) for m, mine in runs("accuracy", column).items()]
+
+
+def to(column: str, method: str, target: float, table: str = "accuracy") -> Reached:
+    """The first round at or above a test accuracy (per cent), with what was spent by then."""
+    hit = reached(runs(table, column)[method][0].history, target / 100)
+    assert hit is not None
+    return hit
+
+
+def order(column: str, measure: Any = last_ten) -> list[str]:
+    """Methods from the best down, of seed 0."""
+    mine = {m: measure(r[0]) for m, r in runs("accuracy", column).items()}
+    return sorted(mine, key=lambda m: -mine[m])
+
+
+def sizes() -> dict[str, int]:
+    """Weights of ResNet-18-GN: those that meet a pixel of a 32 x 32 image, and all of them."""
+    run = next(iter(runs("accuracy", "10%-of-100 cifar10.dirichlet-0.1").values()))[0]
+    return {"live": run.facts["parameters"], "full": run.facts["parameters_full"]}
+
+
+def groups(method: str) -> dict[str, list[float]]:
+    """Microseconds and launches of a step by what its kernels do."""
+    kernels = next(r for r in read("gpu/round.json") if r["algorithm"] == method)["kernels_per_step"]
+    out: dict[str, list[float]] = {}
+    for name, entry in kernels.items():
+        group = next((g for start, g in tables.GROUPS.items() if name.startswith(start)), "other")
+        mine = out.setdefault(group, [0.0, 0.0])
+        mine[0], mine[1] = mine[0] + entry["us"], mine[1] + entry["launches"]
+    return out
+
+
+def launches(method: str) -> float:
+    """Launches of one gradient."""
+    return sum(
+        n for g, (_, n) in groups(method).items() if g not in ("other", "the method", "batch: gather and augment")
+    )
+
+
+def method_us(method: str) -> float:
+    return groups(method)["the method"][0]
+
+
+def gradient_ms(precision: str) -> float:
+    """One gradient of ten clients."""
+    rows = read("gpu/kernels_precisions.json")["scaling"]
+    return next(t["gradient_ms"] for t in rows if (t["precision"], t["clients"], t["overlap"]) == (precision, 10, True))
+
+
+def datasheet_us() -> float:
+    return tables.gigaflops() / 0.99
+
+
+def above_the_plain_step() -> list[int]:
+    """Per cent: the most of the other methods, of the two FedLESAM variants, and FedSMOO's above FedSAM."""
+    seconds = {r["algorithm"]: r["seconds_per_round"] for r in [*read("gpu/round.json"), *read("gpu/methods.json")]}
+    plain = {1: statistics.median(t for n, t in seconds.items() if tables.steps_plainly(n)), 2: seconds["fedsam"]}
+    more = {n: round(100 * (t / plain[gradients_of_a_step(make_algorithm(n, {}))] - 1)) for n, t in seconds.items()}
+    special = {n: more.pop(n) for n in ("fedlesam-s", "fedlesam-d", "fedsmoo")}
+    return [max(more.values()), max(special["fedlesam-s"], special["fedlesam-d"]), special["fedsmoo"]]
+
+
+def traces_over_tops() -> list[float]:
+    return [h["trace"] / h["top"] for r in everything().values() if (h := r.facts.get("hessian")) and h.get("top")]
+
+
+def traces_over_tops_printed() -> list[float]:
+    block = printed()["flatness"]
+    return [a / b for a, b in zip(block["hessian_trace"], block["hessian_top_eigenvalue"], strict=True)]
+
+
+def landscape_losses() -> dict[str, float]:
+    """The test loss at the final models of FedSAM and FedSMOO."""
+    return {name: m["landscape"]["centre"] for name, m in read("gpu/analysis_01.json")["models"].items()}
+
+
+def ring_ms(megabytes: float, ranks: int) -> list[float]:
+    """Milliseconds of a ring all-reduce over the links of docs/distributed.md."""
+    return [1000 * megabytes * 1e6 * 2 * (ranks - 1) / ranks / speed for speed in machines.LINKS.values()]
+
+
+def most_gain(cohort: int, clients: int, ranks: int) -> float:
+    """How much faster several ranks are than one at best: clients dealt evenly, over the fastest link."""
+    found = read("ranks.json")["seconds_by_clients"]
+    one = round_seconds(found, cohort, clients, 1, 1e9)
+    return one / round_seconds(found, cohort, clients, ranks, machines.LINKS["NVLink"], stateful=False)
+
+
+def deviation_of_totals(u: float, clients: int, classes: int = 10, samples: int = 500) -> float:
+    """The deviation of a class's total over Dirichlet clients that draw with replacement."""
+    p = (1 / classes) * (1 - 1 / classes)
+    return math.sqrt(clients * (samples * p + samples * (samples - 1) * p / (classes * u + 1)))
+
+
+def drift(column: str, method: str) -> float:
+    """Mean drift of the last ten rounds, before the server's step."""
+    return statistics.fmean(runs("accuracy", column)[method][0].curve["drift"][-10:])
+
+
+def superseded(method: str) -> list[float]:
+    """The mean of the last ten, in per cent, of runs that others took the place of, by name."""
+    return [last_ten(from_json(p)) for p in sorted((RESULTS / "superseded").glob(f"{method}-cifar10-*-seed0-*.json"))]

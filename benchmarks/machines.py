@@ -1,0 +1,77 @@
+"""The tables of docs/distributed.md, docs/flower.md and docs/rivals.md from results/ranks.json, federation.json and
+rivals.json."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import rivals as ways
+from ranks import largest_share, round_seconds
+
+RESULTS = Path(__file__).parents[1] / "results"
+LINKS = {"NVLink": 2e11, "100 Gb/s": 1.1e10, "10 Gb/s": 1.1e9}  # bytes a second that a link carries
+WEIGHTS = 11_181_642  # of ResNet-18-GN, all of them
+
+
+def read(name: str) -> Any:
+    return json.loads((RESULTS / name).read_text())
+
+
+def table(header: list[str], rows: list[list[str]]) -> str:
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    return "\n".join(lines + ["| " + " | ".join(r) + " |" for r in rows])
+
+
+def ranks() -> str:
+    """Seconds of a round by clients on a GPU."""
+    found = read("ranks.json")["seconds_by_clients"]
+    return table(["clients on a GPU", *found], [["seconds a round", *(f"{t:.3f}" for t in found.values())]])
+
+
+def model() -> str:
+    """A round of several ranks, from the pieces of it that were measured."""
+    found, rows = read("ranks.json")["seconds_by_clients"], []
+    for cohort, clients, wanted in (
+        (10, 100, ((2, "NVLink"), (8, "NVLink"), (8, "10 Gb/s"), (64, "100 Gb/s"))),
+        (50, 500, ((8, "NVLink"), (64, "100 Gb/s"))),
+        (100, 1000, ((8, "NVLink"), (8, "10 Gb/s"), (64, "100 Gb/s"), (64, "10 Gb/s"))),
+    ):
+        one = round_seconds(found, cohort, clients, 1, 1e9)
+        for count, link in wanted:
+            many = round_seconds(found, cohort, clients, count, LINKS[link])
+            even = round_seconds(found, cohort, clients, count, LINKS[link], stateful=False)
+            share = f"{largest_share(cohort, clients, count):.1f}"
+            times = [f"{one:.3f}", f"{many:.3f}", f"{one / many:.1f}", f"{one / even:.1f}"]
+            rows.append([f"{cohort} of {clients}", str(count), link, share, *times])
+    return table(["cohort", "ranks", "link", "s", "one rank, s", "R ranks, s", "gain", "gain if dealt evenly"], rows)
+
+
+def federation() -> str:
+    """A federation of three nodes: bytes, seconds and memory."""
+    found = read("federation.json")
+    both = [found["exact"], found["int8"]]
+    sizes = [4 * WEIGHTS / 1e6, WEIGHTS / 1e6]
+    rows = [
+        [f"a vector of ResNet-18-GN, all {WEIGHTS / 1e6:.1f} M weights", *(f"{s:.0f} MB" for s in sizes)],
+        ["a client sends and receives in a round", *(f"{4 * s:.0f} MB" for s in sizes)],
+        [
+            "seconds of the first round, with first greetings",
+            *(f"{f['seconds_by_round'][0]:.0f}" for f in both),
+        ],
+        ["seconds of rounds 2 and 3", *(", ".join(f"{s:.0f}" for s in f["seconds_by_round"][1:]) for f in both)],
+    ]
+    for name, program in (
+        ("peak memory: server app", "flwr-serverapp"), ("SuperLink", "flower-superlink"),
+        ("client app (one for each message)", "flwr-clientapp"), ("SuperNode", "flower-supernode"), ("gate", "gate"),
+    ):  # fmt: skip
+        rows.append([name, *(f"{f['peak_MB'][program] / 1000:.2f} GB" for f in both)])
+    same = ["the same bits" if f["right_to_the_bit"] else "other bits" for f in both]
+    rows.append(["result, against a replay in one process", *same])
+    return table(["three nodes, FedSMOO (two vectors each way), TLS, authentication, gate", "exact", "int8"], rows)
+
+
+def rivals() -> str:
+    """Other simulators beside ours."""
+    return ways.table(read("rivals.json"))
