@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 
 from fedsmoo.algorithms import ALGORITHMS
@@ -14,6 +16,8 @@ SMALL = Config(
     sampling="bernoulli", partition="dirichlet", u=0.3, weighted=True, dtype="float64", device="cpu", seed=163,
 )  # fmt: skip
 
+DROPOUT = f"{Path(__file__).with_name('nets.py')}:dropout"
+
 CASES: dict[str, Config] = {
     **{name: SMALL.replace(algorithm=name, engine="batched") for name in ALGORITHMS},
     **{f"{name}, exact": SMALL.replace(algorithm=name, exact=True, dtype="float32") for name in ALGORITHMS},
@@ -21,6 +25,8 @@ CASES: dict[str, Config] = {
     "vmap": SMALL.replace(algorithm="fedsmoo", engine="vmap"),
     "holdout": SMALL.replace(algorithm="fedsmoo", holdout=0.2, engine="batched"),
     "auto": SMALL.replace(algorithm="scaffold", engine="auto"),
+    "dropout": SMALL.replace(algorithm="fedsmoo", model=DROPOUT, engine="auto"),
+    "dropout, exact": SMALL.replace(algorithm="fedsmoo", model=DROPOUT, exact=True, dtype="float32"),
 }
 
 
