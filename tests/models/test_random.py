@@ -23,6 +23,7 @@ from fedsmoo.analysis.objective import objective
 from fedsmoo.core.noise import Noise, key_of
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.plan import make_plan, merge
+from fedsmoo.engines import serial
 from fedsmoo.engines.distributed import part_of
 from fedsmoo.engines.serial import Serial, client_batch
 from fedsmoo.engines.task import Task
@@ -223,9 +224,7 @@ class Twice(FedAvg):
     """Asks for the gradient of a step twice."""
 
     def direction(self, w, grad, down, me):
-        first, second = grad(w), grad(w)
-        assert torch.equal(first, second)
-        return second, me
+        return 2 * grad(w) - grad(w), me  # to the bit the gradient, if both are the same
 
 
 def test_all_gradients_of_a_step_see_the_same_masks() -> None:
@@ -365,6 +364,22 @@ def test_compiled_modules_draw_as_plain_ones() -> None:
     result = run(torch.compile(plain, backend="eager"))
     assert result.simulation.setup.task.model.random
     assert torch.equal(result.server.w, expected)
+
+
+def test_draws_in_some_steps_only_are_found_in_the_round() -> None:
+    class Sometimes(Net):
+        def middle(self, h: Tensor) -> Tensor:
+            return F.dropout(h, 0.5, self.training) if len(h) > 8 else h  # a look takes eight samples
+
+    with pytest.raises(FedsmooError, match=r"^the model Sometimes draws random numbers in some local steps only"):
+        run(Sometimes(), engine="serial")
+
+
+def test_a_generator_that_somebody_else_moves_stops_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = make_module(Net, 0)
+    expected = run(module, engine="serial").server.w
+    monkeypatch.setattr(serial, "client_batch", lambda *given: (torch.rand(1), client_batch(*given))[1])
+    assert torch.equal(run(module, engine="serial").server.w, expected)
 
 
 def test_a_model_that_cannot_be_looked_at_is_refused() -> None:

@@ -15,9 +15,12 @@ from fedsmoo.core.local import local_end, local_step
 from fedsmoo.core.noise import Noise
 from fedsmoo.data.plan import Plan
 from fedsmoo.engines.base import Outcome, Setup, Sums, Work
-from fedsmoo.engines.oracles import single_oracle
+from fedsmoo.engines.late import generator_state, refuse_late_draws
+from fedsmoo.engines.oracles import Oracle, single_oracle
 from fedsmoo.engines.table import ClientTable
 from fedsmoo.engines.task import Batch, Samples, Task
+
+Trained = tuple[Tensor, Vectors, Vectors, Tensor]
 
 
 class Serial:
@@ -45,12 +48,18 @@ class Serial:
         return sums.outcome(len(work.clients))
 
 
-def train_client(
-    setup: Setup, down: Vectors, own: Vectors, plan: Plan, rnd: Round
-) -> tuple[Tensor, Vectors, Vectors, Tensor]:
+def train_client(setup: Setup, down: Vectors, own: Vectors, plan: Plan, rnd: Round) -> Trained:
     """One client's round: its last model, new own vectors, what it sends, and its mean minibatch loss."""
+    task = setup.task
+    oracle, before = single_oracle(task), generator_state(task.device)
+    trained = local_round(setup, oracle, down, own, plan, rnd)
+    refuse_late_draws(task, before, lambda other: local_round(setup, other, down, own, plan, rnd), oracle)
+    return trained
+
+
+def local_round(setup: Setup, oracle: Oracle, down: Vectors, own: Vectors, plan: Plan, rnd: Round) -> Trained:
+    """The local steps of a client with gradients of an oracle."""
     algorithm, task = setup.algorithm, setup.task
-    oracle = single_oracle(task)
     task.model.train()
     me = own.replace(**{n: torch.zeros_like(down.w) for n in algorithm.local})
     w = algorithm.start(down, me)

@@ -40,7 +40,7 @@ class FlatModel:
         # Whether it draws random numbers (dropout): in local steps, and in evaluation, too. None: not known yet, see
         # models.examine. Clients of a model that draws in steps train one after the other.
         self.random: bool | None = None
-        self.random_in_evaluation = False
+        self.random_in_evaluation = self.examined = False
         self._training: bool | None = None
         self.layout = Layout({n: tuple(p.shape) for n, p in module.named_parameters() if p.requires_grad})
         self._frozen = {n: p.detach().clone() for n, p in module.named_parameters() if not p.requires_grad}

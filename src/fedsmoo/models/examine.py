@@ -87,6 +87,7 @@ def examine(model: FlatModel, x: Tensor, loss: Callable[[Tensor], Tensor]) -> No
         refuse_unseen(model, x, loss, e)
     finally:
         model.train()
+        model.examined = True
         model.random, model.random_in_evaluation = (any(p.draws for p in made) for made in passes.values())
 
 

@@ -1,0 +1,42 @@
+"""Random numbers that a model draws in some local steps only: the look before training does not see them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from fedsmoo.core import FedsmooError
+from fedsmoo.core.noise import Noise
+from fedsmoo.engines.oracles import Oracle
+from fedsmoo.engines.task import Batch, Task
+from fedsmoo.models.draws import drawing
+
+
+def generator_state(device: torch.device) -> Tensor:
+    """The state of PyTorch's own generator, which no step of a run moves."""
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+
+
+def refuse_late_draws(task: Task, before: Tensor, train: Callable[[Oracle], object], oracle: Oracle) -> None:
+    """Refuse a model that moved PyTorch's generator from where it was before; ``train`` trains with an oracle.
+
+    Another thread or the method may have moved it: whether it was the model, training once more tells.
+    """
+    if task.model.random or not task.model.examined or torch.equal(before, generator_state(task.device)):
+        return
+    counts: list[int] = []
+
+    def counted(w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        with drawing(task.model.module, Noise((0, 0))) as draws:
+            out = oracle.gradient(w, batch)
+        counts.append(draws.count)
+        return out
+
+    train(Oracle(task, counted))
+    if any(counts):
+        raise FedsmooError(
+            f"the model {type(task.model.module).__name__} draws random numbers in some local steps only, which the "
+            "look before training did not see: let it draw whatever the samples are"
+        )
