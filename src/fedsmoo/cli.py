@@ -22,6 +22,7 @@ from fedsmoo.commands.table import app as results_app
 from fedsmoo.commands.table import table
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.engines.ranks import depart
+from fedsmoo.experiment.origin import typed
 from fedsmoo.version import __version__
 
 app = typer.Typer(
@@ -69,8 +70,10 @@ def refuse_empty(arguments: list[str]) -> None:
 def main(arguments: list[str] | None = None) -> Any:
     """Run the command line; errors meant for people are one line and a non-zero exit."""
     try:
-        refuse_empty(sys.argv[1:] if arguments is None else arguments)
-        app(arguments)
+        words = sys.argv[1:] if arguments is None else arguments
+        refuse_empty(words)
+        with typed(words):
+            app(arguments)
     except FedsmooError as e:
         sys.stderr.write(f"fedsmoo: {e}\n")
         depart(2)

@@ -25,7 +25,7 @@ from fedsmoo.experiment.claim import claimed
 from fedsmoo.experiment.compare import TEN, Histories, cells, claim, common_target, compared
 from fedsmoo.experiment.conduct import same_threads
 from fedsmoo.experiment.config import FIELDS, Config
-from fedsmoo.experiment.contents import code_place, contents, edited
+from fedsmoo.experiment.contents import code_place, contents, contents_here, data_label, edited, held_in
 from fedsmoo.experiment.identity import MACHINE, differences
 from fedsmoo.experiment.pack import packable
 from fedsmoo.experiment.resolve import algorithm_class, assemble, make_algorithm, make_device
@@ -133,7 +133,7 @@ def _compare(
 ) -> None:
     alone("fedsmoo compare")
     configs = methods(algorithms, config, sets, flags)
-    held = {label: contents(each) for label, each in configs.items()}
+    held = dict(zip(configs, contents_here(list(configs.values())), strict=True))
     first = next(iter(configs.values()))
     numbers = [first.seed] if seeds is None else parse_seeds(seeds)
     places = {label: {s: out / f"{stem(label)}-seed{s}" for s in numbers} for label in configs}
@@ -143,7 +143,12 @@ def _compare(
         label: {places[label][s]: each.replace(seed=s, engine=engine) for s in numbers}
         for label, each in configs.items()
     }
-    refuse_others(out, begun, {folder: config for seeded in plan.values() for folder, config in seeded.items()})
+    refuse_others(
+        out,
+        begun,
+        {folder: config for seeded in plan.values() for folder, config in seeded.items()},
+        {folder: held[label] for label, seeded in plan.items() for folder in seeded},
+    )
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as e:
@@ -165,7 +170,8 @@ def _compare(
         label: {plan[label][p].seed: read_run(p)[1] for p in folders} for label, folders in worked.items() if folders
     }
     if runs:
-        report(first, runs, out)
+        one = next(p for folders in worked.values() for p in folders)
+        report(first, runs, out, data_label(first.dataset, read_json(one / STARTED)))
     if failed:
         console().print(f"failed: {', '.join(p.name for p in failed)}", soft_wrap=True)
         raise typer.Exit(1)
@@ -179,7 +185,9 @@ def begun_in(out: Path, places: Sequence[Path]) -> list[Path]:
     return begun
 
 
-def refuse_others(out: Path, begun: Sequence[Path], plan: dict[Path, Config]) -> None:
+def refuse_others(
+    out: Path, begun: Sequence[Path], plan: dict[Path, Config], now: Mapping[Path, Mapping[str, str]]
+) -> None:
     """Refuse to go on in a folder that was begun with other settings, or with methods or seeds not named now."""
     for folder in begun:
         config = plan[folder]
@@ -189,7 +197,7 @@ def refuse_others(out: Path, begun: Sequence[Path], plan: dict[Path, Config]) ->
                 f"{folder} was begun with other settings ({'; '.join(changed)}): choose another --out, or give the "
                 "same settings to go on; nothing was changed"
             )
-        refuse_edited(config, read_json(folder / STARTED).get("contents"), f"{folder} was begun")
+        refuse_edited(config, held_in(read_json(folder / STARTED)), f"{folder} was begun", now[folder])
     others = [p.name for p in sorted(out.iterdir()) if (p / CONFIG).is_file() and p not in plan] if begun else []
     if others:
         raise FedsmooError(
@@ -198,9 +206,11 @@ def refuse_others(out: Path, begun: Sequence[Path], plan: dict[Path, Config]) ->
         )
 
 
-def refuse_edited(config: Config, held: Mapping[str, str] | None, since: str) -> None:
-    """Refuse files of the user's that no longer hold what they held, if somebody wrote down what that was."""
-    files = edited(config, held)
+def refuse_edited(
+    config: Config, held: Mapping[str, str] | None, since: str, now: Mapping[str, str] | None = None
+) -> None:
+    """Refuse files that no longer hold what they held, if somebody wrote down what that was; ``now``: what they do."""
+    files = edited(config, held, now)
     if files:
         raise FedsmooError(
             f"{', '.join(files)} was edited since {since}: choose another --out, or put back what it held to go on"
@@ -258,7 +268,7 @@ def train_together(label: str, seeded: dict[Path, Config], failed: Failed, reaso
         raise typer.Exit(130)
 
 
-def report(config: Config, runs: dict[str, Histories], out: Path) -> None:
+def report(config: Config, runs: dict[str, Histories], out: Path, data: str) -> None:
     """The table on the screen and as text, the curves as PNG; some runs may have failed, which the count of seeds says.
 
     The best row is bold where its lead over all others is more than chance.
@@ -273,13 +283,15 @@ def report(config: Config, runs: dict[str, Histories], out: Path) -> None:
     columns = ["method", "n", f"{ends} (%)", "− best", f"rounds to {goal}", f"sent to {goal}", "seconds"]
     division = config.partition if config.split is None else f"split {Path(config.split).name}"
     curves = {label: list(mine.values()) for label, mine in runs.items()}
-    accuracy_curves(curves, out / "curves.png", f"{config.dataset}, {division}")
+    accuracy_curves(curves, out / "curves.png", f"{data}, {division}")
     screen = console()
     screen.print(table("", columns, [cells(r) for r in rows], best))
     words = f"{ends} (%): mean of the {ends} evaluations on the test set, ± its standard deviation over n seeds"
     screen.print(words, soft_wrap=True)
     if said := claim(rows):
         screen.print(f"− best: {said}", soft_wrap=True)
+    if data != config.dataset:
+        screen.print(f"data: {data}", soft_wrap=True)
     screen.print(f"curves: {out / 'curves.png'}", soft_wrap=True)
 
 

@@ -21,6 +21,7 @@ from fedsmoo.experiment.claim import claimed
 from fedsmoo.experiment.compare import human_bytes
 from fedsmoo.experiment.conduct import Run, same_threads, stopped
 from fedsmoo.experiment.config import Config
+from fedsmoo.experiment.contents import data_label, files_held
 from fedsmoo.experiment.follow import follow
 from fedsmoo.experiment.loop import Record, Result, Simulation
 from fedsmoo.experiment.resolve import assemble
@@ -182,7 +183,8 @@ def way(summary: dict[str, Any]) -> str:
 def print_summary(config: Config, result: Result, summary: dict[str, Any], folder: Path) -> None:
     """One screen: what ran, how well, what it cost, and where it lies."""
     out, label, rounds = console(), result.simulation.setup.algorithm.label, counted(summary["rounds"], "round")
-    out.print(f"[bold]{label}[/bold] on {config.dataset}, {len(result.simulation.indices)} clients, "
+    data = data_label(config.dataset, files_held(config, result.simulation.setup.task.data))
+    out.print(f"[bold]{label}[/bold] on {data}, {len(result.simulation.indices)} clients, "
               f"{config.cohort} per round, {rounds} ({way(summary)})", soft_wrap=True)  # fmt: skip
     out.print(f"  test accuracy   {at_the_end(summary)}")
     if "validated_round" in summary:

@@ -18,7 +18,7 @@ from fedsmoo.experiment.render import Table, text
 from fedsmoo.experiment.resolve import make_algorithm
 from fedsmoo.experiment.runfolder import STARTED, SUMMARY, read_json, read_run
 
-SHOWN = ("path", "algorithm", "dataset", "partition", "lr", "seed", "state", "done", "rounds", "test_accuracy")
+SHOWN = ("path", "algorithm", "data_used", "partition", "lr", "seed", "state", "done", "rounds", "test_accuracy")
 
 Root = Annotated[Path, typer.Argument(help="A folder that holds runs, at any depth.")]
 Where = Annotated[str | None, typer.Option(help="An SQL condition: \"algorithm = 'fedsmoo' AND lr < 0.1\".")]

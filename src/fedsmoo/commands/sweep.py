@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,8 +18,10 @@ from fedsmoo.commands.interrupt import polite
 from fedsmoo.commands.options import with_settings
 from fedsmoo.commands.run import SaveEvery
 from fedsmoo.core.contract import refuse_unsound
+from fedsmoo.core.errors import FedsmooError
 from fedsmoo.engines.ranks import alone
 from fedsmoo.experiment.config import Config
+from fedsmoo.experiment.contents import contents_here
 from fedsmoo.experiment.cost import estimate
 from fedsmoo.experiment.index import refresh
 from fedsmoo.experiment.label import write_label
@@ -27,8 +29,8 @@ from fedsmoo.experiment.loop import Record
 from fedsmoo.experiment.published import read_sweep
 from fedsmoo.experiment.resolve import make_algorithm, make_device
 from fedsmoo.experiment.results import export
-from fedsmoo.experiment.sweep import run_name
-from fedsmoo.experiment.work import Orders, Report, state, work
+from fedsmoo.experiment.sweep import with_contents
+from fedsmoo.experiment.work import Orders, Report, state, work_at
 
 File = Annotated[Path, typer.Argument(help="A TOML file whose lists make a grid.")]
 Out = Annotated[Path | None, typer.Option(help="Folder of the runs (default: runs/NAME).", show_default=False)]
@@ -37,6 +39,10 @@ Minutes = Annotated[
 ]
 PackSize = Annotated[int | None, typer.Option(min=1, help="Runs in one batch (default: 4 on a GPU, 1 on a CPU).")]
 Export = Annotated[Path | None, typer.Option(help="Write each finished run's result file here at once.")]
+Supersede = Annotated[
+    str | None,
+    typer.Option(metavar="REASON", help="Replace result files with other numbers; the old ones are kept with REASON."),
+]
 Keep = Annotated[bool, typer.Option("--keep-checkpoints", help="Keep the checkpoints of finished runs.")]
 Retry = Annotated[bool, typer.Option("--retry", help="Try runs again that failed.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would run and what it costs, and stop.")]
@@ -59,28 +65,29 @@ def display(total: int, done: int) -> Iterator[tuple[Callable[[int, str], None],
 
 
 def carry_through(
-    configs: Sequence[Config],
+    places: Mapping[Path, Config],
     out: Path,
     minutes: float | None = None,
     pack: int | None = None,
     results: Path | None = None,
     labels: Mapping[str, str] | None = None,
+    supersede: str | None = None,
     **more: Any,
 ) -> Report:
-    """Work through configs with one display; says each finished and failed run in a line.
+    """Work through the runs of some folders with one display; says each finished and failed run in a line.
 
     ``labels`` are what the file calls the methods, by the run's name; none: nobody calls them anything.
     """
+    configs = list(places.values())
     device = make_device(configs[0].device)
     size = pack if pack is not None else 4 if device.type == "cuda" else 1
     end = time.monotonic() + 60 * minutes if minutes is not None else float("inf")
-    complete = sum(state(out / run_name(c)) == "finished" for c in configs)
-    done = sum(c.rounds for c in configs if state(out / run_name(c)) == "finished")
-    count = [complete]
-    for place in (out / run_name(c) for c in configs):
+    complete = [c.rounds for folder, c in places.items() if state(folder) == "finished"]
+    count, unwritten = [len(complete)], list[Path]()
+    for place in places:
         if labels is not None and state(place) != "new":
             write_label(place, labels)
-    with polite() as asked, display(sum(c.rounds for c in configs), done) as (move, say):
+    with polite() as asked, display(sum(c.rounds for c in configs), sum(complete)) as (move, say):
 
         def watch(config: Config, record: Record) -> None:
             accuracy = "" if record.test_accuracy is None else f" {100 * record.test_accuracy:.1f}%"
@@ -91,21 +98,26 @@ def carry_through(
             pace = summary["seconds_train"] / max(summary["rounds"], 1)
             say(f"[{count[0]}/{len(configs)}] {folder.name}: {at_the_end(summary)}, {pace:.3f} s/round")
             if results is not None:
-                export([folder], results)
+                try:
+                    export([folder], results, supersede, say)
+                except FedsmooError as e:  # the run is kept, and the others go on
+                    unwritten.append(folder)
+                    say(f"not exported: {e}")
 
         def failed(config: Config, folder: Path, reason: str) -> None:
             say(f"failed: {folder.name}: {reason}")
 
         def begun(config: Config, rounds: int) -> None:
             if labels is not None:
-                write_label(out / run_name(config), labels)
+                write_label(next(folder for folder, c in places.items() if c is config), labels)
             move(rounds, "")
 
         orders = Orders(
             pack=size, watch=watch, finished=finished, failed=failed, begun=begun,
             stop=lambda: asked() or time.monotonic() > end, **more,
         )  # fmt: skip
-        report = work(configs, out, orders)
+        report = work_at(places, orders)
+    report.unwritten = unwritten
     refresh(out)
     return report
 
@@ -116,6 +128,7 @@ def _sweep(
     minutes: Minutes = None,
     pack: PackSize = None,
     to: Export = None,
+    supersede: Supersede = None,
     keep: Keep = False,
     retry: Retry = False,
     dry_run: DryRun = False,
@@ -127,17 +140,28 @@ def _sweep(
     alone("fedsmoo sweep")
     sweep = read_sweep(file, flags)
     root = out or Path("runs") / file.stem
-    configs = sweep.configs
-    missing = [c for c in configs if state(root / run_name(c)) != "finished"]
+    sweep = with_contents(sweep, contents_here([c.config for c in sweep.cells]))
+    places = {root / c.name: c.config for c in sweep.cells}
+    missing = [c for folder, c in places.items() if state(folder) != "finished"]
     for config in missing:  # said now, not when its turn comes
         refuse_unsound(make_algorithm(config.algorithm, config.algorithm_options))
-    sys.stderr.write(f"{sweep.title}: {counted(len(configs), 'run')}, {len(configs) - len(missing)} done\n")
+    sys.stderr.write(f"{sweep.title}: {counted(len(places), 'run')}, {len(places) - len(missing)} done\n")
     if dry_run:
         console().print(str(estimate(missing)) if missing else "nothing is missing", soft_wrap=True)
         return
     try:
         report = carry_through(
-            configs, root, minutes, pack, to, sweep.labels, keep=keep, retry=retry, wait=not no_wait, every=save_every
+            places,
+            root,
+            minutes,
+            pack,
+            to,
+            sweep.labels,
+            supersede,
+            keep=keep,
+            retry=retry,
+            wait=not no_wait,
+            every=save_every,
         )
     except KeyboardInterrupt:
         sys.stderr.write("stopped at once; the same command goes on from the last checkpoints\n")
@@ -147,7 +171,7 @@ def _sweep(
     if report.left:
         sys.stderr.write("everything is saved; the same command goes on\n")
         raise typer.Exit(0 if minutes is not None else 130)
-    if report.failed:
+    if report.failed or report.unwritten:
         raise typer.Exit(1)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,15 +16,18 @@ import typer
 from fedsmoo.commands.compare import parse_seeds
 from fedsmoo.commands.console import counted
 from fedsmoo.commands.options import with_settings
-from fedsmoo.commands.sweep import Minutes, PackSize, carry_through
+from fedsmoo.commands.sweep import Minutes, PackSize, Supersede, carry_through
 from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.engines.ranks import alone
 from fedsmoo.experiment import tables
+from fedsmoo.experiment.contents import contents, contents_here, held_in, other_content
 from fedsmoo.experiment.cost import estimate
+from fedsmoo.experiment.identity import identity
 from fedsmoo.experiment.published import EXPERIMENTS, experiment
 from fedsmoo.experiment.render import FORMATS, Table, render
 from fedsmoo.experiment.results import collect, export
-from fedsmoo.experiment.sweep import Sweep
+from fedsmoo.experiment.sweep import Sweep, with_contents
+from fedsmoo.experiment.work import places_of
 from fedsmoo.report.curves import accuracy_curves, hanning
 
 RESULTS = Path("results")  # unless another folder is named; nothing was measured where it is not there
@@ -176,10 +180,35 @@ def run_missing(sweep: Sweep, found: tables.Found, out: Path, dry_run: bool, **m
     sys.stderr.write(f"{sweep.title}: {estimate(missing)}\n")
     if dry_run:
         return False
-    report = carry_through(missing, out, **more)
+    report = carry_through(places_of(missing, out), out, **more)
     if report.left:
         sys.stderr.write("everything is saved; the same command goes on\n")
     return not report.left
+
+
+def on_other_data(sweep: Sweep, found: tables.Found) -> Counter[tuple[str, str]]:
+    """How many runs would be in a table but for the content of their data, by the data set's name and that content."""
+    cells = {c.identity for c in sweep.cells}
+    plain = {identity(c.config, without_data(c.held or contents(c.config))) for c in sweep.cells}
+    others = Counter[tuple[str, str]]()
+    for key, run in found.items():
+        held = held_in(run.facts) or {}
+        if key not in cells and "data_content" in held and identity(run.config, without_data(held)) in plain:
+            others[run.config.dataset, held["data_content"]] += 1
+    return others
+
+
+def without_data(held: Mapping[str, str]) -> dict[str, str]:
+    return {k: v for k, v in held.items() if k != "data_content"}
+
+
+def on_measured_data(sweep: Sweep, found: tables.Found) -> Sweep:
+    """The sweep on the data that most of its runs were made with, where none was made with what the names say."""
+    others = on_other_data(sweep, found)
+    if not others or any(c.identity in found for c in sweep.cells):
+        return sweep
+    content = {name: {"data_content": value} for (name, value), _ in reversed(others.most_common())}
+    return with_contents(sweep, [{**contents(c.config), **content.get(c.config.dataset, {})} for c in sweep.cells])
 
 
 def _table(
@@ -217,10 +246,17 @@ def _table(
     sweep = wish.sweep(flags)
     results = RESULTS if results is None else measured(results)
     found = collect([out], results)
+    if not no_run or "data" in flags:  # the data that lies there is what runs are, or were, made with
+        sweep = with_contents(sweep, contents_here([c.config for c in sweep.cells]))
+    else:
+        sweep = on_measured_data(sweep, found)
     done = no_run or run_missing(sweep, found, out, dry_run, minutes=minutes, pack=pack)
     if dry_run:
         return
-    found = collect([out], results)
+    found = found if no_run else collect([out], results)
+    for (dataset, content), count in on_other_data(sweep, found).items():
+        label = other_content(dataset, content)
+        sys.stderr.write(f"fedsmoo: {counted(count, 'run')} on {label} not shown here: --data PATH shows them\n")
     print(render(build(sweep, found, compact), "markdown" if markdown else form), end="")
     for path in pictures(sweep, found, figure) if figure is not None else ():
         sys.stderr.write(f"picture: {path}\n")
@@ -242,9 +278,10 @@ def group() -> None:
 def export_results(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some.")],
     to: Annotated[Path, typer.Option(help="Where the files go.")] = Path("results"),
+    supersede: Supersede = None,
 ) -> None:
     """Write one small JSON file for each finished run."""
-    written = export(runs, to)
+    written = export(runs, to, supersede)
     if not written:
         raise FedsmooError(f"no finished run in {', '.join(map(str, runs))}: there is nothing to export")
     for path in written:

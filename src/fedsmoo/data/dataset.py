@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
+
+from fedsmoo.data.catalog import OFFICIAL
+from fedsmoo.data.fingerprint import Fingerprint
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,7 @@ class Dataset:
     class_names: tuple[str, ...] | None = None
     # Natural clients, where the data has them (a speaker, a device): client -> indices.
     natural: tuple[Tensor, ...] | None = field(default=None, repr=False)
+    verified: bool = False  # read from files that had the publisher's checksums
 
     @property
     def is_image(self) -> bool:
@@ -38,7 +44,20 @@ class Dataset:
     def to(self, device: torch.device | str) -> Dataset:
         """The same data on another device (a copy once, not per client)."""
         moved = {k: getattr(self, k).to(device) for k in ("x_train", "y_train", "x_test", "y_test")}
-        return Dataset(**{**self.__dict__, **moved})
+        other = dataclasses.replace(self, **moved)
+        if "fingerprint" in self.__dict__:
+            other.__dict__["fingerprint"] = self.fingerprint  # where the samples lie does not change what they are
+        return other
+
+    @cached_property
+    def fingerprint(self) -> Fingerprint:
+        """What the samples and labels are, as hashes; taken once."""
+        return Fingerprint.of((self.x_train, self.y_train), (self.x_test, self.y_test))
+
+    @property
+    def official(self) -> bool:
+        """Whether this is what the publisher of the data set of this name published, in whatever order and form."""
+        return self.verified or OFFICIAL.get(self.name) == self.fingerprint.content
 
     @property
     def content_hash(self) -> str:

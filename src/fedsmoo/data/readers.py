@@ -33,6 +33,7 @@ class Arrays:
     x_test: np.ndarray
     y_test: np.ndarray
     class_names: tuple[str, ...] | None = None
+    verified: bool = False  # the files had the publisher's checksums
 
 
 def read_official(tree: Tree, spec: Spec) -> Arrays:

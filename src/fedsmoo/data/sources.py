@@ -6,6 +6,7 @@ one the folder ``$FEDSMOO_DATA`` or the user's cache is searched.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import re
 from collections.abc import Callable
@@ -136,7 +137,7 @@ def _open(name: str, spec: Spec | None, place: Path) -> Arrays | None:
         if place.suffix == ".npz":
             return read_npz(place)
         if spec is not None and any(place.name == r.file for r in spec.remotes):
-            return _cached(name, file_tree(place), lambda _: _from_archive(spec, place))
+            return verified(_cached(name, file_tree(place), lambda _: _from_archive(spec, place)))
         return None
     if (place / f"{name}.npz").is_file():
         return read_npz(place / f"{name}.npz")
@@ -145,7 +146,8 @@ def _open(name: str, spec: Spec | None, place: Path) -> Arrays | None:
             folder = place / inner
             if _is_official(spec, folder):
                 depth = 3 if spec.kind == "tiny" else 0
-                return _cached(name, folder_tree(folder, depth), lambda tree: read_official(tree, spec))
+                arrays = _cached(name, folder_tree(folder, depth), lambda tree: read_official(tree, spec))
+                return verified(arrays) if spec.files else arrays
         archive = next((place / r.file for r in spec.remotes if (place / r.file).is_file()), None)
         if archive is not None and spec.kind != "idx":
             return _open(name, spec, archive)
@@ -154,6 +156,11 @@ def _open(name: str, spec: Spec | None, place: Path) -> Arrays | None:
         if is_class_folders(tree):
             return _cached(name, tree, read_class_folders)
     return None
+
+
+def verified(arrays: Arrays) -> Arrays:
+    """Arrays from files that had the publisher's checksums."""
+    return dataclasses.replace(arrays, verified=True)
 
 
 def _is_official(spec: Spec, folder: Path) -> bool:
@@ -215,6 +222,7 @@ def _to_dataset(name: str, arrays: Arrays) -> Dataset:
         std=std,
         augment=bool(spec and spec.augment),
         class_names=names if names and len(names) == classes else None,
+        verified=arrays.verified,
     )
 
 

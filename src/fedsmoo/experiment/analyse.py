@@ -10,7 +10,7 @@ from typing import Any
 
 from fedsmoo.analysis.measurement import Measurement, Values
 from fedsmoo.core import FedsmooError
-from fedsmoo.experiment.runfolder import device_name
+from fedsmoo.experiment.origin import device_name
 from fedsmoo.experiment.saved import SavedRun, open_run
 
 FOLDER = "analysis"  # inside a run folder

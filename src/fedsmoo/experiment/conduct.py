@@ -21,9 +21,10 @@ from fedsmoo.engines.threads import fix_threads
 from fedsmoo.experiment.checkpoint import Checkpoints, DiskError, Mark, Saved, newest, reason, write_durably
 from fedsmoo.experiment.claim import Claim
 from fedsmoo.experiment.config import Config
-from fedsmoo.experiment.contents import contents, edited
+from fedsmoo.experiment.contents import edited, files_held, held_in, refuse_other_data, same_data
 from fedsmoo.experiment.identity import config_of, differences, identity
 from fedsmoo.experiment.loop import Record, Result, Simulation
+from fedsmoo.experiment.origin import again, provenance
 from fedsmoo.experiment.resolve import assemble, make_device
 from fedsmoo.experiment.runfolder import (
     CHECKPOINT,
@@ -34,8 +35,8 @@ from fedsmoo.experiment.runfolder import (
     SUMMARY,
     RunFolder,
     bytes_of,
+    note_resumed,
     parse_records,
-    provenance,
     read_config,
     read_json,
     write_atomically,
@@ -95,28 +96,30 @@ class Run:
     claim: Claim | None = None  # none: the caller sees to it that nobody else is at work
 
     @classmethod
-    def begin(cls, config: Config, path: Path, simulation: Simulation | None = None) -> Run:
-        """A new run in a new folder; how many natural clients there are is known now, and kept in its config."""
+    def begin(cls, config: Config, path: Path, simulation: Simulation | None = None, **facts: Any) -> Run:
+        """A new run in a new folder, which notes further facts; how many natural clients there are is known now."""
         simulation = simulation or assemble(config)
         if config.split is None and config.partition == "natural":
             config = config.replace(clients=len(simulation.indices))
         started = provenance(simulation)
         started["started"] = started.pop("finished")
-        started |= files_held(config)
+        started |= {"again": again(config), **facts, **files_held(config, simulation.setup.task.data)}
         folder = RunFolder(path, config, started)
         keep_division(simulation, path)
         return cls(config, simulation, folder, Checkpoints(path / CHECKPOINT, about(config, simulation)))
 
     @classmethod
-    def reopen(cls, path: Path, device: str | None = None, simulation: Simulation | None = None) -> Run:
+    def reopen(cls, path: Path, device: str | None = None, simulation: Simulation | None = None, **facts: Any) -> Run:
         """A run that was stopped, at its newest sound checkpoint, or at its start if it has none.
 
-        ``simulation`` is one made from the same config, at its start, that takes the place of a new one.
+        ``simulation`` is one made from the same config, at its start, that takes the place of a new one. Who goes on
+        with it, and from where, is added to what its folder notes, with further facts.
         """
         old = stopped(path, device, simulation)
         put_back(path / METRICS, old.lines)
         folder = RunFolder.reopen(path, old.saved.metrics if old.saved else Mark(0, ""))
         (path / FAILED).unlink(missing_ok=True)
+        note_resumed(path, old.simulation, facts)
         run = cls(old.config, old.simulation, folder, Checkpoints(path / CHECKPOINT, old.facts), old.notes)
         if old.saved is not None:
             run.checkpoints.adopt(old.saved)
@@ -169,6 +172,7 @@ class Run:
             return None
         if keep:
             self.save()
+        facts = {"packed": 1, "pack": None, **facts}
         summary = self.folder.finish(Result(simulation.history, simulation.server, simulation), self.config, **facts)
         if not keep:
             self.checkpoints.remove()
@@ -228,7 +232,7 @@ def stopped(path: Path, device: str | None = None, simulation: Simulation | None
     if not metrics.startswith(lines):
         notes.append(f"{path / METRICS} was cut or changed: its rounds are taken from the checkpoint's copy")
     pins = saved.about if saved else read_json(path / STARTED)
-    held, old = pins.get("contents"), config_of(saved.about["config"]) if saved else config
+    held, old = held_in(pins), config_of(saved.about["config"]) if saved else config
     refuse_changed(path, old, config, held)
     simulation = simulation or assemble(pinned(config, pins, device))
     if config.engine == "auto":
@@ -237,6 +241,7 @@ def stopped(path: Path, device: str | None = None, simulation: Simulation | None
         notes.append(f"{IDLE}: the run keeps its name")
     notes += same_crowd(simulation, pins.get("chunk"))
     facts = about(config, simulation)
+    refuse_other_data(pins, simulation.setup.task.data, path)
     if saved is not None:
         if saved.about["task"] != facts["task"]:
             raise FedsmooError(f"the data or its division among clients is not what {path} was started with")
@@ -247,9 +252,10 @@ def stopped(path: Path, device: str | None = None, simulation: Simulation | None
 
 def refuse_changed(path: Path, old: Config, new: Config, held: Mapping[str, str] | None) -> None:
     """Refuse to go on with other settings than a run was started with, or with files that were edited since."""
-    if identity(old, held) == identity(new):
+    now = same_data(new, held)
+    if identity(old, held) == identity(new, now):
         return
-    changed = "; ".join(differences(old, new, held=contents(new)))
+    changed = "; ".join(differences(old, new, held=now, now=now))
     if changed:
         raise FedsmooError(
             f"{path} was started with other settings ({changed}): put config.toml back, or start a new run; "
@@ -286,13 +292,7 @@ def about(config: Config, simulation: Simulation) -> dict[str, Any]:
         "config": config.to_dict(),
         "task": task_hash(simulation),
         **kept,
-    } | files_held(config)
-
-
-def files_held(config: Config) -> dict[str, dict[str, str]]:
-    """What the user's own files hold when a run begins, if it has any: edited later, they would be another run."""
-    held = contents(config)
-    return {"contents": held} if held else {}
+    } | files_held(config, simulation.setup.task.data)
 
 
 def task_hash(simulation: Simulation) -> str:

@@ -13,8 +13,8 @@ from fedsmoo.core import Algorithm, Vectors
 from fedsmoo.engines.base import Engine, Setup
 from fedsmoo.engines.choose import one_step
 from fedsmoo.experiment.config import Config
+from fedsmoo.experiment.origin import device_name
 from fedsmoo.experiment.resolve import assemble, make_algorithm
-from fedsmoo.experiment.runfolder import device_name
 
 
 @dataclass(frozen=True)

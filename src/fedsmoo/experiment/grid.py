@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fedsmoo.experiment.compare import TEN
@@ -42,12 +42,12 @@ class Grid:
             return [*self.notes, "Nothing measured yet."]
         devices = sorted({str(r.facts.get("device", "?")) for r in runs})
         torches = sorted({str(r.facts.get("versions", {}).get("torch", "?")) for r in runs})
-        commits = sorted({str(r.facts["commit"])[:10] for r in runs if r.facts.get("commit")})
+        commits = sorted({revision(r.facts) for r in runs if r.facts.get("commit")})
         precisions = sorted({r.config.precision for r in runs if r.facts.get("device_type") != "cpu"})
         made = f"Measured on {', '.join(devices)} with torch {', '.join(torches)}"
         made += f", products in {', '.join(precisions)}" if precisions else ""
         made += f", commit {', '.join(commits)}" if commits else ""
-        return [*self.notes, f"{made}; {self.seeds()}."]
+        return [*self.notes, *unrecorded(runs), f"{made}; {self.seeds()}."]
 
     def seeds(self) -> str:
         """The seeds of most cells, then those of every row, or cell of a row, that has others."""
@@ -147,3 +147,19 @@ def signed(ours: Sequence[float], paper: float | None, digits: int = 2) -> str:
 
 def number(value: Any, form: str = "g") -> str:
     return "" if value is None else str(value) if isinstance(value, str) else f"{value:{form}}"
+
+
+def revision(facts: Mapping[str, Any]) -> str:
+    """The commit in a few digits, and whether files were edited since.
+
+    >>> revision({"commit": "0123456789abcdef", "dirty": True})
+    '0123456789+dirty'
+    """
+    return str(facts["commit"])[:10] + ("+dirty" if facts.get("dirty") else "")
+
+
+def unrecorded(runs: Sequence[Measured]) -> list[str]:
+    """A line for what was not written down when runs were made."""
+    bare = [r for r in runs if "data" not in r.facts]
+    many = "all" if len(bare) == len(runs) else f"{len(bare)} of {len(runs)}"
+    return [f"Data not recorded: {many} runs, made before results kept a fingerprint of their data."] if bare else []

@@ -72,14 +72,26 @@ def make_options(algorithm: str) -> dict[str, Any]:
 DEFAULTS = {k: v for k, v in canonical(Config()).items() if k not in ("algorithm", "model", "dataset", "partition")}
 
 
-def differences(old: Config, new: Config, also: Sequence[str] = (), held: Mapping[str, str] | None = None) -> list[str]:
+def differences(
+    old: Config,
+    new: Config,
+    also: Sequence[str] = (),
+    held: Mapping[str, str] | None = None,
+    now: Mapping[str, str] | None = None,
+) -> list[str]:
     """What differs between two configs, in words: ``lr was 0.1, is 0.2``.
 
-    ``also`` names settings of the machine; ``held`` is what the old one's files held, as in :func:`canonical`.
+    ``also`` names settings of the machine; ``held`` is what the old one's files held, as in :func:`canonical`, and
+    ``now`` what the new one's do.
     """
-    pairs = ((old, held), (new, None))
+    pairs = ((old, held), (new, now))
     a, b = ({**{k: getattr(c, k) for k in also}, **canonical(c, h)} for c, h in pairs)
-    return [f"{k} was {a.get(k)}, is {b.get(k)}" for k in {**a, **b} if a.get(k) != b.get(k)]
+    return [f"{k} was {said(a, k)}, is {said(b, k)}" for k in {**a, **b} if a.get(k) != b.get(k)]
+
+
+def said(values: Mapping[str, Any], key: str) -> str:
+    """A setting in words; data of a known name without a hash of its content is what its publisher published."""
+    return "the official one" if key == "data_content" and key not in values else str(values.get(key))
 
 
 def config_of(values: dict[str, Any]) -> Config:

@@ -13,6 +13,7 @@ from typing import Any
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.experiment.config import FIELDS, Config, kind_of
+from fedsmoo.experiment.contents import data_label, held_in, refuse_damaged
 from fedsmoo.experiment.identity import identity
 from fedsmoo.experiment.label import LABEL, read_label
 from fedsmoo.experiment.runfolder import (
@@ -41,6 +42,7 @@ def columns() -> dict[str, str]:
     own = {"path": "TEXT PRIMARY KEY", "label": "TEXT"}
     own |= {"stamp": "TEXT", "identity": "TEXT", "state": "TEXT", "done": "INTEGER"}
     more = {"options": "TEXT", "error": "TEXT", "finished": "TEXT", "device_name": "TEXT", "engine_used": "TEXT"}
+    more["data_used"] = "TEXT"  # the data set, named by its content where that is not what the name says
     return {**own, **settings, **dict.fromkeys(NUMBERS, "REAL"), **more}
 
 
@@ -77,11 +79,13 @@ def changed(entry: os.DirEntry[str]) -> str:
 def describe(folder: Path) -> dict[str, Any]:
     """A run folder as a row."""
     config, summary, failure = read_config(folder), read_json(folder / SUMMARY), read_json(folder / FAILED)
+    started = read_json(folder / STARTED)
+    refuse_damaged(config, started, str(folder / STARTED))
     unused = unused_settings(config)
     options = {**config.algorithm_options, **{f"model.{k}": v for k, v in config.model_options.items()}}
     return {
         "label": read_label(folder),
-        "identity": identity(config, read_json(folder / STARTED).get("contents")),
+        "identity": identity(config, held_in(started)),
         "state": "finished" if summary else "failed" if failure else "unfinished",
         "done": summary.get("rounds") or bytes_of(folder / METRICS).count(b"\n"),
         **{n: None if n in unused else getattr(config, n) for n in PLAIN},
@@ -91,6 +95,7 @@ def describe(folder: Path) -> dict[str, Any]:
         "finished": summary.get("finished"),
         "device_name": summary.get("device"),
         "engine_used": summary.get("engine"),
+        "data_used": data_label(config.dataset, started),
     }
 
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import platform
-import sys
-import time
 import tomllib
 from contextlib import suppress
 from dataclasses import asdict
@@ -15,15 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from safetensors import SafetensorError
 
 from fedsmoo.core import FedsmooError
-from fedsmoo.engines.ranks import world
 from fedsmoo.experiment.checkpoint import PART, DiskError, Mark, reason, sync_folder, write_durably, write_tensors
 from fedsmoo.experiment.config import DIVISION, FIELDS, Config, brief, named_tables, read_toml, to_toml
 from fedsmoo.experiment.ledger import reached
 from fedsmoo.experiment.loop import Record, Result, Simulation, best_validated
+from fedsmoo.experiment.origin import provenance
 from fedsmoo.version import __version__
 
 CONFIG, METRICS, SUMMARY, MODEL = "config.toml", "metrics.jsonl", "summary.json", "model.safetensors"
@@ -122,6 +118,22 @@ class RunFolder:
         return DiskError(f"cannot write the {what} into {self.path}: {reason(e)}. {advice}")
 
 
+SESSION = ("command", "commit", "dirty", "engine", "device", "cpu", "threads", "versions", "packed", "pack")
+
+
+def note_resumed(path: Path, simulation: Simulation, facts: dict[str, Any]) -> None:
+    """Add to a folder's notes who goes on with its run, from which round: it may be other code or another machine."""
+    started = read_json(path / STARTED)
+    begun = {"at": started.get("started"), "round": 0, **{k: started[k] for k in SESSION if k in started}}
+    known = {**provenance(simulation), **facts}
+    line = {"at": known["finished"], "round": len(simulation.history), **{k: known[k] for k in SESSION if k in known}}
+    try:
+        text = json.dumps({**started, "sessions": [*started.get("sessions", [begun]), line]}, indent=2)
+        write_atomically(path / STARTED, text + "\n")
+    except OSError as e:
+        raise DiskError(f"cannot write {path / STARTED}: {reason(e)}") from e
+
+
 def write_atomically(path: Path, text: str) -> None:
     """The whole file or nothing."""
     part = path.with_name(path.name + PART)
@@ -191,61 +203,6 @@ def summarise(history: list[Record], target: float | None) -> dict[str, Any]:
         "target": target,
         "target_reached": None if hit is None else asdict(hit),
     }
-
-
-def provenance(simulation: Simulation) -> dict[str, Any]:
-    """Engine, hardware, versions and the command behind a run."""
-    task = simulation.setup.task
-    return {
-        "engine": simulation.engine.name,
-        "engine_why": simulation.engine.why,
-        "chunk": simulation.at_once,
-        "ranks": world(),
-        "device": device_name(task.device),
-        "device_type": task.device.type,
-        "threads": torch.get_num_threads(),
-        "parameters": task.model.layout.count,
-        "parameters_full": task.model.full_size,
-        "seed": simulation.training.seed,
-        "versions": versions(),
-        "commit": commit(),
-        "command": command(),
-        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    }
-
-
-def command() -> str:
-    """The command line; of absolute paths only the names, for they mean nothing elsewhere."""
-    return " ".join(["fedsmoo", *(Path(a).name if os.path.isabs(a) else a for a in sys.argv[1:])])
-
-
-def device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu"
-
-
-def versions() -> dict[str, str]:
-    return {"fedsmoo": __version__, "torch": torch.__version__, "python": platform.python_version()}
-
-
-def commit() -> str | None:
-    """The commit of the checkout that this code runs from, read from its files; none when it is installed.
-
-    ``FEDSMOO_COMMIT`` wins: an unpacked archive may lie inside another checkout.
-    """
-    if "FEDSMOO_COMMIT" in os.environ:
-        return os.environ["FEDSMOO_COMMIT"]
-    for parent in Path(__file__).resolve().parents[:5]:
-        git = parent / ".git"
-        text = bytes_of(git / "HEAD").decode().strip()
-        if not text:
-            continue
-        if not text.startswith("ref: "):
-            return text
-        ref = text.removeprefix("ref: ")
-        loose = bytes_of(git / ref).decode().strip()  # git may pack it away at any moment
-        lines = bytes_of(git / "packed-refs").decode().splitlines()
-        return loose or next((line.split()[0] for line in lines if line.endswith(" " + ref)), None)
-    return None
 
 
 def read_config(path: Path) -> Config:

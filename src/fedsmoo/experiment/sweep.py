@@ -27,7 +27,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,8 +35,10 @@ from typing import Any
 from fedsmoo.algorithms import ALGORITHMS
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import unknown
+from fedsmoo.data.catalog import SPECS
 from fedsmoo.data.partition import to_rule
 from fedsmoo.experiment.config import FIELDS, Config, checked, named_tables
+from fedsmoo.experiment.contents import contents, other_content
 from fedsmoo.experiment.identity import identity
 from fedsmoo.experiment.resolve import algorithm_class, make_algorithm, make_partition, settled
 from fedsmoo.models import MODELS, refuse_options
@@ -51,10 +53,26 @@ class Cell:
     config: Config
     method: str
     column: str
+    held: Mapping[str, str] | None = None  # what its files hold, where that was looked at
 
     @property
     def identity(self) -> str:
-        return identity(self.config)
+        return identity(self.config, self.held)
+
+    @property
+    def name(self) -> str:
+        """What the run's folder is called."""
+        return run_name(self.config, self.held)
+
+    @property
+    def lies(self) -> str | None:
+        """Where data of a known name lies, if nobody looked yet: in two places it may turn out to be two things."""
+        return self.config.data if self.held is None and self.config.dataset in SPECS else None
+
+
+def each_once(cells: Sequence[Cell]) -> list[Cell]:
+    """The cells without repetitions: a run counts once in its place."""
+    return list({(c.method, c.column, c.identity, c.lies): c for c in cells}.values())
 
 
 @dataclass(frozen=True)
@@ -68,7 +86,7 @@ class Sweep:
     @property
     def configs(self) -> list[Config]:
         """Each run once, in the order of the file."""
-        return list({c.identity: c.config for c in self.cells}.values())
+        return list({(c.identity, c.lies): c.config for c in self.cells}.values())
 
     @property
     def labels(self) -> dict[str, str]:
@@ -76,8 +94,21 @@ class Sweep:
         out: dict[str, str] = {}
         for cell in self.cells:
             if cell.method.lower() != label(cell.config).lower():
-                out.setdefault(run_name(cell.config), cell.method)
+                out.setdefault(cell.name, cell.method)
         return out
+
+
+def with_contents(sweep: Sweep, held: Sequence[Mapping[str, str]]) -> Sweep:
+    """The sweep of runs whose files hold this; data that is not what its name says is named in the notes."""
+    other = {
+        other_content(cell.config.dataset, here["data_content"])
+        for cell, here in zip(sweep.cells, held, strict=True)
+        if here.get("data_content") != contents(cell.config).get("data_content")
+    }
+    note = f"Not the paper's data, so not comparable with its numbers: {', '.join(sorted(other))}."
+    cells = [dataclasses.replace(cell, held=here) for cell, here in zip(sweep.cells, held, strict=True)]
+    notes = [*sweep.about.get("notes", []), *([note] if other else [])]
+    return dataclasses.replace(sweep, cells=each_once(cells), about={**sweep.about, "notes": notes})
 
 
 def load_table(path: Path) -> dict[str, Any]:
@@ -109,7 +140,7 @@ def expand(table: dict[str, Any], where: str, overrides: dict[str, Any] | None =
             cells += [
                 Cell(config, name or label(config), column) for config in grid(merged, own, options, f"{where}, {name}")
             ]
-    cells = list({(c.method, c.column, c.identity): c for c in cells}.values())  # a run counts once in its place
+    cells = each_once(cells)
     if not cells:
         raise FedsmooError(f"{where} describes no run")
     refuse_unknown_hyper(table, cells, where)
@@ -189,8 +220,11 @@ def label(config: Config) -> str:
     return algorithm_class(config.algorithm).__name__
 
 
-def run_name(config: Config) -> str:
-    """A folder's name that says what the run is: two configs have one name only if they are the same run."""
+def run_name(config: Config, held: Mapping[str, str] | None = None) -> str:
+    """A folder's name that says what the run is: two configs have one name only if they are the same run.
+
+    ``held`` is what the run's files held, as in :func:`identity`.
+    """
     method = Path(config.algorithm).name.replace(":", "-")
     people = f"{config.cohort}of{config.clients}"
     if config.split is not None:
@@ -202,4 +236,4 @@ def run_name(config: Config) -> str:
         division = "-".join(str(v) for k, v in rule.items() if k in ("name", "u", "c"))
     stem = f"{method}-{config.dataset}-{division}-{people}-{config.model}-seed{config.seed}".lower()
     stem = "".join(ch if ch.isalnum() or ch in "-_." else "-" for ch in stem)
-    return f"{stem}-{identity(config)[:8]}"
+    return f"{stem}-{identity(config, held)[:8]}"

@@ -21,6 +21,7 @@ from fedsmoo.experiment.checkpoint import DiskError
 from fedsmoo.experiment.claim import Claim, claim
 from fedsmoo.experiment.conduct import TAKEN, Run, pinned
 from fedsmoo.experiment.config import Config
+from fedsmoo.experiment.contents import contents, contents_here, held_in, same_data
 from fedsmoo.experiment.identity import differences, identity
 from fedsmoo.experiment.loop import Record, Simulation
 from fedsmoo.experiment.pack import Pack, assemble_pack, packable
@@ -59,6 +60,7 @@ class Report:
     finished: list[Path] = field(default_factory=list)
     failed: dict[Path, str] = field(default_factory=dict)
     left: list[Path] = field(default_factory=list)
+    unwritten: list[Path] = field(default_factory=list)  # finished, but with a result file of other numbers in the way
 
 
 def state(folder: Path) -> str:
@@ -69,9 +71,22 @@ def state(folder: Path) -> str:
     return "new"
 
 
+def places_of(configs: Sequence[Config], root: Path) -> dict[Path, Config]:
+    """Each config by the folder of its run: named by what it is, with the content of the data that lies here now."""
+    return {root / run_name(c, held): c for c, held in zip(configs, contents_here(configs), strict=True)}
+
+
 def work(configs: Sequence[Config], root: Path, orders: Orders) -> Report:
     """Carry out every config in its folder below ``root``; returns when all are done or ``stop`` says so."""
-    places = {root / run_name(c): c for c in configs}
+    return work_at(places_of(configs, root), orders)
+
+
+def work_at(places: Mapping[Path, Config], orders: Orders) -> Report:
+    """Carry out every config in the folder given for it, as :func:`places_of` names it."""
+    strangers = {p: why for p, config in places.items() if state(p) == "finished" and (why := stranger(p, config))}
+    for path, why in strangers.items():
+        orders.failed(places[path], path, why)
+    places = {p: config for p, config in places.items() if p not in strangers}
     tried: set[Path] = set()
 
     def is_open(path: Path) -> bool:
@@ -92,7 +107,7 @@ def work(configs: Sequence[Config], root: Path, orders: Orders) -> Report:
             time.sleep(PAUSE)
         else:
             break
-    report = Report()
+    report = Report(failed=dict(strangers))
     for path in places:
         word = state(path)
         if word == "failed":
@@ -104,7 +119,7 @@ def work(configs: Sequence[Config], root: Path, orders: Orders) -> Report:
 
 def take(
     todo: Sequence[Path],
-    places: dict[Path, Config],
+    places: Mapping[Path, Config],
     pack: int,
     is_open: Callable[[Path], bool] = lambda path: state(path) != "finished",
 ) -> dict[Path, Claim]:
@@ -166,24 +181,43 @@ def give_up(path: Path, why: str) -> None:
         raise DiskError(f"{why}; nor can a note of it be written into {path}: {e.strerror}") from e
 
 
-def open_run(path: Path, config: Config, claims: Mapping[Path, Claim], simulation: Simulation | None = None) -> Run:
+def open_run(
+    path: Path, config: Config, claims: Mapping[Path, Claim], simulation: Simulation | None = None, **facts: Any
+) -> Run:
     """A run at its start, or where it was stopped; one that failed before it had a config begins again."""
     if (path / CONFIG).is_file():
         refuse_another(path, config)
-        run = Run.reopen(path, config.device, simulation)
+        run = Run.reopen(path, config.device, simulation, **facts)
     else:
-        run = Run.begin(config, path, simulation)
+        run = Run.begin(config, path, simulation, **facts)
         (path / FAILED).unlink(missing_ok=True)
     run.claim = claims.get(path)
     return run
 
 
 def refuse_another(path: Path, config: Config) -> None:
-    """Refuse a folder that somebody began with other settings: its numbers would pass for those of ``config``."""
-    held, begun = read_json(path / STARTED).get("contents"), read_config(path)
-    if identity(begun, held) != identity(config):
-        changed = "; ".join(differences(begun, config, held=held))
+    """Refuse a folder that somebody began with other settings: its numbers would pass for those of ``config``.
+
+    Whether its data is the same is seen when it is reopened.
+    """
+    held, begun = held_in(read_json(path / STARTED)), read_config(path)
+    now = same_data(config, held)
+    if identity(begun, held) != identity(config, now):
+        changed = "; ".join(differences(begun, config, held=held, now=now))
         raise FedsmooError(f"{path} holds another run ({changed}): move it away, or choose another folder")
+
+
+def stranger(path: Path, config: Config) -> str:
+    """Why the finished run in a folder that is named by what it should hold is another one; nothing if it is not."""
+    try:
+        facts, done = read_json(path / STARTED), read_config(path)
+    except FedsmooError as e:
+        return str(e)
+    held = held_in(facts)
+    if run_name(done, held) == path.name:
+        return ""
+    changed = "; ".join(differences(done, config, held=held))
+    return f"{path} holds another run ({changed}): move it away, or choose another folder"
 
 
 def lost(path: Path, claims: Mapping[Path, Claim]) -> bool:
@@ -199,13 +233,19 @@ def together(batch: dict[Path, Config], orders: Orders, claims: Mapping[Path, Cl
         return False
     runs: list[Run] = []
     pack = Pack(simulations)  # which has one engine for all: the folders of new runs are to name it
+    company = {"packed": len(batch), "pack": members(list(batch.values()), simulations)}
     for (path, config), simulation in zip(batch.items(), simulations, strict=True):
-        runs.append(open_run(path, config, claims, simulation))
+        runs.append(open_run(path, config, claims, simulation, **company))
         announce(runs[-1], config, orders)
     pack.run([r.after(partial(orders.watch, r.config), orders.stop, orders.every, len(runs)) for r in runs])
     for run in runs:
-        conclude(run, orders, packed=len(runs))
+        conclude(run, orders, **company)
     return True
+
+
+def members(configs: Sequence[Config], simulations: Sequence[Simulation]) -> list[str]:
+    """The names of the runs in a batch, in its order."""
+    return [run_name(c, contents(c, s.setup.task.data)) for c, s in zip(configs, simulations, strict=True)]
 
 
 def one_engine(batch: Mapping[Path, Config]) -> list[Config]:
@@ -223,9 +263,9 @@ def announce(run: Run, config: Config, orders: Orders) -> None:
     orders.begun(config, len(run.simulation.history))
 
 
-def conclude(run: Run, orders: Orders, packed: int = 1) -> None:
+def conclude(run: Run, orders: Orders, **facts: Any) -> None:
     """The results of a run, if its last round is done and it is ours."""
-    summary = run.finish(orders.keep, packed=packed)
+    summary = run.finish(orders.keep, **facts)
     if summary is not None:
         orders.finished(run.config, run.folder.path, summary)
     elif run.lost():

@@ -19,8 +19,8 @@ from fedsmoo.report.gather import (
     find_runs,
     flat_config,
     gather,
-    hashes,
     method_label,
+    settings,
 )
 from fedsmoo.report.groups import add_groups
 from fedsmoo.report.safe import read_json
@@ -83,7 +83,7 @@ def result(path: Path, value: dict[str, Any]) -> dict[str, Any]:
         "name": text(path.stem, 200),
         "method": method_label(value["config"].get("algorithm", "?")),
         "label": text(value.get("label") or "", 80) or None,
-        "config": {**flat_config(value["config"]), **hashes(value.get("contents"))},
+        "config": settings(value["config"], value),
         "rounds": compact_rounds(curve["round"]),
         **{short: constant(numbers(curve[name], digits)) for short, name, digits in COLUMNS},
         "analysis": {},

@@ -12,6 +12,7 @@ from fedsmoo.algorithms import ALGORITHMS
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.core.untrusted import number, text
 from fedsmoo.experiment.config import WORDS
+from fedsmoo.experiment.contents import data_label
 from fedsmoo.report import measured
 from fedsmoo.report.groups import add_groups, switches
 from fedsmoo.report.safe import read_json, read_text, read_toml
@@ -117,7 +118,7 @@ def read_folder(folder: Path) -> dict[str, Any]:
     return {
         "method": method_label(config.get("algorithm", "?")),
         "label": text((read_text(folder / LABEL) or "").strip(), 80) or None,
-        "config": {**flat_config(config), **hashes(facts.get("contents"))},
+        "config": settings(config, facts),
         "state": "finished" if summary else "failed" if (folder / FAILED).exists() else "unfinished",
         **columns,
         "probes": probes,
@@ -150,6 +151,12 @@ def flat_config(config: dict[str, Any]) -> dict[str, str]:
         else:
             out[text(key, 80)] = text(value, 200)
     return out
+
+
+def settings(config: dict[str, Any], facts: dict[str, Any]) -> dict[str, str]:
+    """A run's settings as text, with what its files held; data that is not what its name says is named by that."""
+    flat = {**flat_config(config), **hashes(facts.get("contents"))}
+    return flat | ({"dataset": text(data_label(flat["dataset"], facts), 200)} if "dataset" in flat else {})
 
 
 def hashes(contents: Any) -> dict[str, str]:

@@ -1,0 +1,82 @@
+"""What a data set holds, as hashes: the samples whatever their order, and their order apart."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from fedsmoo.core.errors import FedsmooError
+
+HEX = re.compile(r"[0-9a-f]{64}")
+SHORT = 16  # hexadecimal digits that stand for the whole in a run's identity
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """SHA-256 of the training part, of the test part, and of the order in which the samples of both lie.
+
+    A sample's digest is SHA-256 over its type, shape and bytes and over those of its label. A part's hash is SHA-256
+    over its digests, sorted: the order of the samples does not matter, but a sample that is there twice counts twice.
+    Two parts with one hash would need a collision of SHA-256 itself; a sum of the digests, which is order-free too,
+    would not be as safe, for other digests with the same sum can be searched for.
+    """
+
+    train: str
+    test: str
+    order: str
+
+    @property
+    def content(self) -> str:
+        """Both parts in one hash, whatever the order in them."""
+        return hashlib.sha256(f"{self.train} {self.test}".encode()).hexdigest()
+
+    @property
+    def short(self) -> str:
+        """The content in a few digits."""
+        return self.content[:SHORT]
+
+    @classmethod
+    def of(cls, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> Fingerprint:
+        """The fingerprint of samples and labels."""
+        both = [digests(*train), digests(*test)]
+        first, second = (hashlib.sha256(b"".join(sorted(d))).hexdigest() for d in both)
+        return cls(first, second, hashlib.sha256(b"|".join(b"".join(d) for d in both)).hexdigest())
+
+    @classmethod
+    def read(cls, value: Any, where: str) -> Fingerprint:
+        """A fingerprint that was written down, or a clear refusal."""
+        names = ("train", "test", "order")
+        found = [value.get(n) if isinstance(value, dict) else None for n in names]
+        for name, text in zip(names, found, strict=True):
+            if not isinstance(text, str) or not HEX.fullmatch(text):
+                raise FedsmooError(f"{where} is damaged: the fingerprint of its data has no {name} of 64 hex digits")
+        return cls(*found)  # type: ignore[arg-type]
+
+
+def digests(x: Tensor, y: Tensor) -> list[bytes]:
+    """A digest for each sample with its label, in their order."""
+    samples, labels = array(x), array(y)
+    start = hashlib.sha256("".join(f"{a.dtype.name} {a.shape[1:]}|" for a in (samples, labels)).encode())
+    out = []
+    for row, label in zip(rows(samples), rows(labels), strict=True):
+        sample = start.copy()
+        sample.update(row)
+        sample.update(label)
+        out.append(sample.digest())
+    return out
+
+
+def array(part: Tensor) -> np.ndarray:
+    """A tensor as an array whose bytes are the same on every machine."""
+    found = np.ascontiguousarray(part.detach().cpu().numpy())
+    return found.astype(found.dtype.newbyteorder("<"), copy=False)
+
+
+def rows(found: np.ndarray) -> np.ndarray:
+    """The bytes of each entry."""
+    return found.reshape(len(found), -1 if found.size else 1).view(np.uint8)
