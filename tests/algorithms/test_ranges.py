@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from fedsmoo.algorithms import ALGORITHMS, FedSMOO, Relaxed
+from fedsmoo.algorithms.wired import Wired
 from fedsmoo.core import Algorithm, FedsmooError, option
 from fedsmoo.engines.stack import stack_algorithms
 from fedsmoo.experiment.resolve import make_algorithm
@@ -78,3 +81,68 @@ def test_a_number_per_client_is_not_looked_at() -> None:
     assert both.r.tolist() == [[pytest.approx(0.1)], [pytest.approx(0.1)], [pytest.approx(0.2)]]
     assert FedSMOO(r=torch.full((2, 1), -1.0)).r.shape == (2, 1)  # type: ignore[arg-type]
     assert FedSMOO(r=torch.zeros(2, 1, device="meta")).r.is_meta  # type: ignore[arg-type, attr-defined]
+
+
+# A hyper-parameter of each kind: what it may not be, what it must be, and what it may be.
+KINDS = {
+    bool: (["no", "yes", "true", 0, 1, 0.0, None], "true or false", [True, False, np.bool_(True)]),
+    float: (["0.5", "none", True, None, [0.5]], "a number", [0.5, np.float32(0.5), torch.full((2, 1), 0.5)]),
+    str: ([1, True, None], "text", []),
+}
+FIELDS = [
+    (cls, f.name, type(f.default))
+    for cls in (*ALGORITHMS.values(), Relaxed, Wired)
+    for f in dataclasses.fields(cls)
+    if type(f.default) in KINDS
+]
+
+
+@pytest.mark.parametrize(("cls", "name", "kind"), FIELDS, ids=[f"{c.__name__}.{n}" for c, n, _ in FIELDS])
+def test_a_hyper_parameter_is_of_its_field_s_type(cls: type[Algorithm], name: str, kind: type) -> None:
+    wrong, must, right = KINDS[kind]
+    for value in wrong:
+        with pytest.raises(FedsmooError, match=rf"^{name} is .*, but must be {must}") as caught:
+            cls(**{name: value})
+        assert "\n" not in str(caught.value)
+    for value in right:
+        assert getattr(cls(**{name: value}), name) is value
+
+
+@dataclasses.dataclass(frozen=True)
+class Mine(Algorithm):
+    """A user's fields: a whole default of a number, a number that may be none, a whole number, no type at all."""
+
+    a: float = 1
+    b: float | None = None
+    k: int = option(3, "how many", within="[1, 9]")
+    on: Any = False
+    either: float | str = "auto"
+
+
+def test_fields_of_a_user_s_method_have_their_types() -> None:
+    mine = Mine(a=2, b=0.5, k=4.0, on=True, either=0.1)
+    assert mine.options() == {"a": 2, "b": 0.5, "k": 4.0, "on": True, "either": 0.1}
+    assert Mine().b is None
+    for wrong, says in (
+        ({"a": "0.1"}, "a is '0.1', but must be a number"),
+        ({"b": "0.1"}, "b is '0.1', but must be a number"),
+        ({"k": 2.5}, "k is 2.5, but must be a whole number"),
+        ({"k": math.inf}, "k is inf, but must be a whole number"),
+        ({"k": 10}, "k is 10, but must be at least 1 and at most 9"),
+        ({"on": "no"}, "on is 'no', but must be true or false"),
+    ):
+        with pytest.raises(FedsmooError) as caught:
+            Mine(**wrong)
+        assert str(caught.value) == says
+
+
+def test_words_on_the_command_line_convert_by_the_field_s_type(tmp_path: Path) -> None:
+    assert make_algorithm("fedsmoo", {"sam": "no", "correct": "on"}).options()["sam"] is False
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from dataclasses import dataclass\nfrom fedsmoo import FedAvg\n@dataclass(frozen=True)\nclass Mine(FedAvg):\n"
+        "    a: float = 1\n    b: float | None = None\n    k: int = 3\n"
+    )
+    options = make_algorithm(f"{file}:Mine", {"a": "0.25", "b": "0.5", "k": "4"}).options()
+    assert (options["a"], options["b"], options["k"]) == (0.25, 0.5, 4)
+    assert make_algorithm(f"{file}:Mine", {"b": "none"}).options()["b"] is None

@@ -75,7 +75,8 @@ def test_everything_is_said_at_once(call: Call) -> None:
     assert [line.partition(":")[2].partition(" ")[2].partition(": ")[0] for line in lines] == [
         "in aggregate", "in direction", "in direction", "in finish",
     ]  # fmt: skip
-    assert [word in line for word, line in zip(("'p'", "bool of", "float of", "randn_like"), lines, strict=True)]
+    said = ("'p'", "bool of", "float of", "randn_like")
+    assert all(word in line for word, line in zip(said, lines, strict=True))
 
 
 @pytest.mark.parametrize("settings", [{"relaxed": 0.1}, {"wire": "int8"}, {"relaxed": 0.1, "wire": "fp16"}])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from fedsmoo.deploy.flower import FlowerStrategy, client_app
 from fedsmoo.deploy.server import Coordinator
 from fedsmoo.deploy.settings import Federation
 from fedsmoo.experiment.config import Config
-from fedsmoo.experiment.resolve import assemble
+from fedsmoo.experiment.resolve import assemble, make_algorithm
 from fedsmoo.models import make_module, wrap
 
 from .fake import FakeGrid
@@ -54,6 +55,23 @@ def test_a_federation_is_the_serial_run(name, wire, tmp_path):
     state = {p.parent.name for p in (tmp_path / "state").rglob("*.safetensors")}
     met = {str(i) for r in result.history for i in r.cohort}
     assert state == (met if result.simulation.setup.algorithm.own else set())
+
+
+@pytest.mark.parametrize("wire", ["exact", "fp16", "int8"])
+def test_single_numbers_and_weighted_steps_travel(wire, tmp_path):
+    """FedNova: the mean of the steps has the vectors' weights, as it is in the serial run and in a literal sum."""
+    method = make_algorithm(f"{Path(__file__).parents[1] / 'fednova.py'}:FedNova", {})
+    config = SMALL.replace(weighted=True, wire=wire, dataset="synthetic", partition="natural", clients=30, lr=0.01)
+    coordinator, _ = federate(config, tmp_path, Recipe(algorithm=method))
+    result = assemble(config, method).run()
+    for n, v in result.server.items():
+        assert torch.equal(v, getattr(coordinator.server, n)), n
+    sizes = [len(result.simulation.indices[i]) for i in result.history[-1].cohort]
+    steps = [-(-n // 32) for n in sizes]
+    mean = sum(n * k for n, k in zip(sizes, steps, strict=True)) / sum(sizes)
+    assert coordinator.server.steps.item() == pytest.approx(mean, rel=1e-6)
+    assert coordinator.server.k.item() == pytest.approx(mean, rel=1e-6)
+    assert abs(mean - sum(steps) / len(steps)) > 0.1  # the plain mean is another
 
 
 @pytest.mark.parametrize("change", [{"weighted": True}, {"relaxed": 0.1}, {"local_epochs": None, "local_steps": 2}])

@@ -10,8 +10,9 @@ from fedsmoo.algorithms import ALGORITHMS, FedDyn, FedSMOO
 from fedsmoo.algorithms.wired import BLOCK, Wired, int8_codes, int8_values, rounded, wire_bytes
 from fedsmoo.api import simulate
 from fedsmoo.core import Round, Vectors
+from fedsmoo.core.contract import findings
 from fedsmoo.core.streams import stream
-from fedsmoo.testing import check_compiles, check_description, check_names, check_purity, check_rows
+from fedsmoo.testing import undescribed, untraceable
 
 SIZES = [1, 255, 256, 257, 1000]
 
@@ -102,12 +103,12 @@ def test_a_round_by_hand():
 def test_every_method_keeps_its_contract(name):
     for kind in ("fp16", "int8"):
         algorithm = Wired(ALGORITHMS[name](), kind)
-        for check in (check_description, check_names, check_purity, check_rows):
-            check(algorithm)
+        assert findings(algorithm) == []
+        assert undescribed(algorithm) == ([], [])
 
 
 def test_a_wired_step_compiles():
-    check_compiles(Wired(FedSMOO(), "int8"))
+    assert untraceable(Wired(FedSMOO(), "int8")) == []
 
 
 def run(wire: str, algorithm: str = "fedsmoo", **more):

@@ -10,6 +10,7 @@ from fedsmoo.algorithms import ALGORITHMS
 from fedsmoo.experiment.config import Config
 from fedsmoo.experiment.resolve import assemble
 
+FEDNOVA = f"{Path(__file__).parents[1] / 'fednova.py'}:FedNova"
 # Bernoulli cohorts of about three out of seven: unequal shares, ranks with nobody, one empty round.
 SMALL = Config(
     dataset="digits", model="softmax", clients=7, cohort=3, rounds=4, local_epochs=1, batch_size=32, lr=0.05,
@@ -24,6 +25,8 @@ CASES: dict[str, Config] = {
     "relaxed": SMALL.replace(algorithm="fedsmoo", relaxed=0.1, engine="batched"),
     "vmap": SMALL.replace(algorithm="fedsmoo", engine="vmap"),
     "holdout": SMALL.replace(algorithm="fedsmoo", holdout=0.2, engine="batched"),
+    "single numbers": SMALL.replace(algorithm=FEDNOVA, engine="batched"),
+    "single numbers, exact": SMALL.replace(algorithm=FEDNOVA, exact=True, dtype="float32"),
     "auto": SMALL.replace(algorithm="scaffold", engine="auto"),
     "dropout": SMALL.replace(algorithm="fedsmoo", model=DROPOUT, engine="auto"),
     "dropout, exact": SMALL.replace(algorithm="fedsmoo", model=DROPOUT, exact=True, dtype="float32"),
