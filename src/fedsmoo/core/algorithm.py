@@ -12,7 +12,7 @@ One round, as every engine runs it::
 
 Vectors are ``[P]`` (one client) or ``[C, P]`` (C clients at once); ``down`` may stay ``[P]`` and broadcasts; norms are
 over the last axis. Hyper-parameters may be ``[C, 1]`` tensors when several runs advance in one batch, so a method
-never branches on a number (switches are ``bool`` or ``str`` fields).
+never branches on a number (switches are ``bool`` or ``str`` fields). ``fedsmoo.core.contract`` checks all of this.
 """
 
 from __future__ import annotations

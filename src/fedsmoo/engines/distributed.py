@@ -139,7 +139,7 @@ class Distributed:
         """Some clients' weighted sum of ``up``, and the sums of their losses and drifts, in one vector; the sum of
         their paths apart, or in front of it."""
         out = self.inner.run_round(part_of(work, positions))
-        n, like = len(positions), out.mean.w
+        n, like = len(positions), work.down.w
         tail = torch.tensor([out.loss * n, out.drift * n], dtype=like.dtype, device=like.device)
         assert out.moved is not None
         parts = [*([out.moved] if paths else []), *(getattr(out.mean, name) for name in self.sizes), tail]
