@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.data.check import from_arrays
-from fedsmoo.engines import batched, memory
+from fedsmoo.engines import batched, choose, memory
 from fedsmoo.engines.table import ClientTable
 from fedsmoo.experiment.checkpoint import Checkpoints, Mark, newest
 from fedsmoo.experiment.conduct import Run, other_machine
@@ -151,6 +151,21 @@ def test_a_run_without_room_goes_on_with_the_chunk_that_is_set(tmp_path: Path, m
     run.go()
     assert len(run.simulation.history) == 3
     assert json.loads((folder / "summary.json").read_text())["chunk"] == 3
+
+
+def test_a_run_keeps_the_engine_it_began_with_whatever_the_rule_says_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs of before, whose engine was timed, are among them."""
+    config = TASK.replace(engine="auto", cohort=3, model="softmax", dataset="digits", clients=5)
+    with monkeypatch.context() as before:
+        before.setattr(choose, "choose", lambda task, cohort: choose.Choice("vmap", "it was fast that day"))
+        seen: list[int] = []
+        Run.begin(config, tmp_path / "a").go(lambda r: seen.append(r.round), lambda: len(seen) == 2)
+    assert assemble(config).engine.name == "batched"
+    run = Run.reopen(tmp_path / "a")
+    assert (run.simulation.engine.name, run.simulation.engine.why) == ("vmap", "as the run began")
+    assert run.notes == []
 
 
 def test_restored_vectors_start_where_fresh_ones_do(tmp_path: Path) -> None:

@@ -291,6 +291,7 @@ def about(config: Config, simulation: Simulation) -> dict[str, Any]:
     return {
         "config": config.to_dict(),
         "task": task_hash(simulation),
+        "packed": simulation.company,
         **kept,
     } | files_held(config, simulation.setup.task.data)
 
@@ -334,8 +335,8 @@ def same_threads(path: Path) -> None:
 def other_machine(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """A line for each difference that may change the last bits of what follows."""
     lines = []
-    keys = ("engine", "device", "threads") if new["config"]["exact"] else ("engine", "ranks", "device", "threads")
-    for key in keys:
+    ranks = () if new["config"]["exact"] else ("ranks",)
+    for key in ("engine", *ranks, "packed", "device", "threads"):
         if key in old and old[key] != new[key]:
             lines.append(f"{key} was {old[key]}, is {new[key]}: {DIFFER}")
     torches = [d.get("versions", {}).get("torch") for d in (old, new)]

@@ -91,6 +91,7 @@ class Pack:
         self.simulations = list(simulations)
         self.engines: list[Batched] = []
         for s in self.simulations:
+            s.company = len(self.simulations)
             if not isinstance(s.engine, Batched):
                 raise FedsmooError(f"the {s.engine.name} engine trains one run at a time: use engine=batched")
             self.engines.append(s.engine)
