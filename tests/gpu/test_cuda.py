@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
+from fedsmoo import simulate
 from fedsmoo.algorithms import ALGORITHMS
 from fedsmoo.core import LocalRule
 from fedsmoo.data.dataset import Dataset
@@ -17,7 +21,7 @@ from fedsmoo.engines.serial import Serial
 from fedsmoo.engines.task import Task
 from fedsmoo.experiment.config import Training
 from fedsmoo.experiment.loop import Simulation
-from fedsmoo.models import build
+from fedsmoo.models import build, make_module
 
 torch.set_num_threads(4)  # small clients on many cores spend their time waiting for each other
 
@@ -119,3 +123,42 @@ def test_captured_evaluation_follows_the_weights() -> None:
         expected = on_cpu.evaluate(scale * start)
         assert accuracy == pytest.approx(expected[0], abs=0.03)  # one of 40 may be a tie
         assert loss == pytest.approx(expected[1], rel=1e-4)
+
+
+class Attentive(nn.Module):
+    """Attention with dropout over the rows of a digit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, dropout=0.4, batch_first=True)
+        self.out = nn.Linear(64, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = x.reshape(-1, 8, 8)
+        return self.out(self.attention(rows, rows, rows, need_weights=False)[0].flatten(1))
+
+
+class Recurrent(nn.Module):
+    """Two recurrent layers with dropout between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.out = nn.LSTM(8, 8, num_layers=2, dropout=0.4, batch_first=True), nn.Linear(64, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.lstm(x.reshape(-1, 8, 8))[0].flatten(1))
+
+
+def layered(layer: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), layer, nn.Linear(32, 10))
+
+
+@pytest.mark.parametrize("make", [lambda: layered(nn.Dropout(0.5)), lambda: layered(nn.RReLU()), Attentive, Recurrent])
+def test_random_layers_draw_the_masks_of_the_cpu(make: Callable[[], nn.Module]) -> None:
+    settings = {"clients": 4, "cohort": 2, "rounds": 1, "local_steps": 3, "batch_size": 10, "lr": 0.05}
+    module = make_module(make, 0)
+    here, there, other = (
+        simulate(module, "digits", "fedsmoo", device=device, seed=seed, **settings).server.w.double().cpu()
+        for device, seed in (("cpu", 0), ("cuda", 0), ("cpu", 1))
+    )
+    assert float((here - there).abs().max()) < 1e-5 < float((here - other).abs().max())

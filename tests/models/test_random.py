@@ -286,7 +286,8 @@ class Escaping(Net):
 class Chance(nn.Module):
     def __init__(self, draw) -> None:
         super().__init__()
-        self.rng, self.numpy_rng, self.draw = random.Random(0), np.random.default_rng(0), draw
+        self.rng, self.numpy_rng, self.old_rng = random.Random(0), np.random.default_rng(0), np.random.RandomState(0)
+        self.draw = draw
 
     def forward(self, h: Tensor) -> Tensor:
         return h * 2 if self.draw(self) < 1e-9 else h  # never, so outputs agree by chance
@@ -295,8 +296,9 @@ class Chance(nn.Module):
 ESCAPES = {
     "Python's random": lambda m: random.random(),
     "numpy.random": lambda m: np.random.rand(),
-    "its own generator rng": lambda m: m.rng.random(),
-    "its own generator numpy_rng": lambda m: m.numpy_rng.random(),
+    "its own generator inner.rng": lambda m: m.rng.random(),
+    "its own generator inner.numpy_rng": lambda m: m.numpy_rng.random(),
+    "its own generator inner.old_rng": lambda m: m.old_rng.rand(),
 }
 
 

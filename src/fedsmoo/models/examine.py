@@ -161,14 +161,15 @@ def generators(module: nn.Module) -> dict[str, Callable[[], Any]]:
     }
     if torch.cuda.is_initialized():
         states["PyTorch's own generator of a GPU"] = lambda: torch.cuda.get_rng_state().numpy().tobytes()
-    for part in module.modules():
+    for place, part in module.named_modules():
         for name, v in vars(part).items():
+            own = f"its own generator {f'{place}.{name}'.lstrip('.')}"
             if isinstance(v, np.random.Generator):
-                states[f"its own generator {name}"] = lambda v=v: str(v.bit_generator.state)  # type: ignore[misc]
+                states[own] = lambda v=v: str(v.bit_generator.state)  # type: ignore[misc]
             elif isinstance(v, np.random.RandomState):
-                states[f"its own generator {name}"] = lambda v=v: array_state(v.get_state(legacy=True))  # type: ignore[misc]
+                states[own] = lambda v=v: array_state(v.get_state(legacy=True))  # type: ignore[misc]
             elif isinstance(v, random.Random):
-                states[f"its own generator {name}"] = v.getstate
+                states[own] = v.getstate
     return states
 
 
