@@ -111,6 +111,22 @@ def test_the_mean_at_the_end_says_over_what(browser: Any, tmp_path: Path, length
     seen.tab.context.close()
 
 
+def test_the_round_chosen_by_validation_has_a_column_where_samples_were_held_out(browser: Any, tmp_path: Path) -> None:
+    run_folder(tmp_path, "run", "fedavg", 0, rounds=12)
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+    for r in lines:
+        r["validation_accuracy"] = 0.6 if r["round"] == 7 else 0.5
+    metrics.write_text("".join(json.dumps(r) + "\n" for r in lines))
+    seen = Visit(browser, write_page(find_runs([tmp_path]), tmp_path / "report.html"))
+    (row,) = seen.cells("summary-table")
+    titles = [h.inner_text() for h in seen.tab.locator("#summary-table thead th").all()]
+    assert titles[3:7] == ["last ten (%)", "by validation (%)", "last round (%)", "best on test (%)"]
+    assert float(row[4].split("\n")[0]) == pytest.approx(100 * accuracy("fedavg", 0, 7, 12), abs=0.00501)
+    assert seen.problems == []
+    seen.tab.context.close()
+
+
 def test_smoothing_axis_and_choice_of_runs_change_the_curves(visit: Visit) -> None:
     visit.see("curves")
     before = visit.plot("accuracy")
