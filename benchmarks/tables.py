@@ -1,5 +1,5 @@
 """Writes the tables of benchmarks in README.md and docs/*.md from results/gpu/*.json and other files in results/, and
-the demo's table from results/demo.txt, which is what ``make demo`` prints.
+the demo's table from results/demo.txt, which is what ``make demo`` prints, without its seconds.
 
 PYTHONPATH=src python benchmarks/tables.py [--check]    # --check changes nothing and fails if a table is out of date
 """
