@@ -21,7 +21,8 @@ from torch import Tensor
 from fedsmoo.core import Algorithm, FedsmooError, Gradient, LocalRule, Round, Vectors
 from fedsmoo.core.blame import in_brief
 from fedsmoo.core.contract import findings
-from fedsmoo.core.contract.check import CLIENTS, drawn, quadratic, sealed
+from fedsmoo.core.contract.form import CLIENTS
+from fedsmoo.core.contract.inputs import drawn, quadratic, sealed
 from fedsmoo.core.local import local_end, local_step
 
 STEPS, LR = 2, 0.1

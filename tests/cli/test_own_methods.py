@@ -60,6 +60,30 @@ def test_an_odd_method_that_is_right_runs_alike_on_every_engine(name: str, folde
     torch.testing.assert_close(run["serial"].server.w, run["batched"].server.w, rtol=0, atol=1e-10)
 
 
+FITTED = """class M(FedAvg):
+    mask: object = None
+    def finish(self, w, down, me, rnd):
+        d = (w - down.w) * self.mask  # here
+        kept = d.abs().topk(100, -1).indices
+        return me, Vectors(w=down.w + torch.zeros_like(d).scatter(-1, kept, d.gather(-1, kept)))
+    def aggregate(self, srv, mean, rnd):
+        return srv.replace(w=mean.w + 0 * (torch.eye(len(srv.w), dtype=torch.float32) @ srv.w))
+"""
+
+
+def test_a_method_that_fits_one_model_only_is_tried_on_that(folder: Path) -> None:
+    """A mask of the model's 650 numbers, the largest 100, and a matrix in float32: none of it fits other vectors."""
+    spec, line = own(FITTED)
+    method = type(make_algorithm(spec, {}))
+    fits = method(mask=torch.ones(650))
+    run = {e: simulate("softmax", "digits", fits, engine=e, **SMALL) for e in ("serial", "batched")}
+    torch.testing.assert_close(run["serial"].server.w, run["batched"].server.w, rtol=0, atol=1e-5)
+    with pytest.raises(
+        FedsmooError, match=rf"^my.py:{line} in finish: RuntimeError: The size of tensor a \(650\) must"
+    ):
+        simulate("softmax", "digits", method(mask=torch.ones(651)), **SMALL)
+
+
 def test_everything_is_said_at_once(call: Call) -> None:
     spec, _ = own("""class M(FedAvg):
     server = ("p",)

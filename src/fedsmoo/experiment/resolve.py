@@ -20,7 +20,7 @@ from fedsmoo.algorithms.wired import Wired
 from fedsmoo.core import Algorithm, FedsmooError, LocalRule
 from fedsmoo.core.algorithm import kinds
 from fedsmoo.core.blame import in_brief, place_of, stack_of
-from fedsmoo.core.contract import refuse_unsound
+from fedsmoo.core.contract import Scale, refuse_unsound
 from fedsmoo.core.errors import first_line, unknown
 from fedsmoo.data import partition as partitions
 from fedsmoo.data.dataset import Dataset
@@ -277,10 +277,10 @@ def make_setup(
         algorithm = Relaxed(algorithm, config.relaxed)
     if config.wire != "exact":
         algorithm = Wired(algorithm, config.wire)
-    refuse_unsound(algorithm)
     model = model or make_model(config.model, data, config.seed, config.model_options)
     dtype = getattr(torch, config.dtype)
     model.module.to(dtype)
+    refuse_unsound(algorithm, Scale(model.layout.size, dtype, device))
     augment = data.augment if config.augment is None else config.augment
     if augment and not data.is_image:
         raise FedsmooError(f"augment: the samples of {data.name!r} are not uint8 images")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from contextvars import ContextVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,7 +14,22 @@ from fedsmoo.core.blame import Place
 from fedsmoo.core.contract.watch import Note
 from fedsmoo.core.vectors import Vectors
 
-SIZE, CLIENTS = 7, 3  # of the vectors that a method is checked on
+CLIENTS = 3
+
+
+class Scale(NamedTuple):
+    """What vectors a method is checked on: small ones, or those of a run for a method that fits no others."""
+
+    size: int = 7
+    dtype: torch.dtype = torch.float64
+    device: torch.device = torch.device("cpu")
+
+    @property
+    def tolerance(self) -> float:
+        return 1e-12 if self.dtype == torch.float64 else 1e-4
+
+
+SCALE: ContextVar[Scale] = ContextVar("SCALE", default=Scale())  # noqa: B039 (never changed)
 LIKE = "make tensors from an input, as torch.zeros_like(w) does"
 
 
@@ -44,7 +60,8 @@ def misshapen(
 
 def tensor_of(v: Tensor, clients: int | None) -> list[str]:
     """What is wrong with a model or a direction; of several clients it may be one for all."""
-    allowed = [(SIZE,)] if clients is None else [(SIZE,), (clients, SIZE)]
+    size = SCALE.get().size
+    allowed = [(size,)] if clients is None else [(size,), (clients, size)]
     if tuple(v.shape) in allowed:
         return wrong_type("a tensor", v)
     return [f"returns a tensor of shape {shape(v)}, but must return one of shape {axes(clients, 'P')}"]
@@ -56,12 +73,12 @@ def vectors_of(a: Algorithm, v: Vectors, want: dict[str, Any], spare: Iterable[s
     texts = [f"does not return {n!r}, which {p} declares" for p, ns in want.items() for n in ns if n not in v.names()]
     texts += [f"returns {n!r}, which is not in {places}" for n in v.names() if n not in (*names, *spare)]
     for n, part in v.items():
-        last = 1 if n in a.scalars else SIZE
+        last = 1 if n in a.scalars else SCALE.get().size
         if not isinstance(part, Tensor):
             if not (n in a.scalars and isinstance(part, int | float)):
                 texts.append(f"returns {n} as {kind(part)}, but it must be a tensor")
         elif n in names and tuple(part.shape) != (last,) * (clients is None) + (clients, last) * (clients is not None):
-            expand = ": write .expand_as(w)" if clients and tuple(part.shape) == (SIZE,) else ""
+            expand = ": write .expand_as(w)" if clients and tuple(part.shape) == (SCALE.get().size,) else ""
             hint = expand or (": a number goes into scalars" if part.shape[-1:] == (1,) else "")
             must = axes(clients, "1" if last == 1 else "P")
             texts.append(f"returns {n} of shape {shape(part)}, but it must be of shape {must}{hint}")
@@ -71,8 +88,9 @@ def vectors_of(a: Algorithm, v: Vectors, want: dict[str, Any], spare: Iterable[s
 
 
 def wrong_type(what: str, v: Tensor) -> list[str]:
-    wrong = f"returns {what} in {short(v.dtype)} where its inputs are float64: {LIKE}"
-    return [] if v.dtype == torch.float64 else [wrong]
+    want = SCALE.get().dtype
+    wrong = f"returns {what} in {short(v.dtype)} where its inputs are {short(want)}: {LIKE}"
+    return [] if v.dtype == want else [wrong]
 
 
 def kind(value: Any) -> str:
@@ -97,7 +115,7 @@ def shape(v: Tensor) -> str:
     >>> shape(torch.zeros(3, 7)), shape(torch.zeros(7)), shape(torch.zeros(2, 1))
     ('[C, P]', '[P]', '[2, 1]')
     """
-    return "[" + ", ".join({SIZE: "P", CLIENTS: "C"}.get(n, str(n)) for n in v.shape) + "]"
+    return "[" + ", ".join({SCALE.get().size: "P", CLIENTS: "C"}.get(n, str(n)) for n in v.shape) + "]"
 
 
 def short(dtype: torch.dtype) -> str:

@@ -19,6 +19,7 @@ from fedsmoo.core.blame import Place, calling, is_users, place_of
 # How Python reads numbers out of a tensor, in words.
 READS = {"__bool__": "bool", "__float__": "float", "__int__": "int", "__index__": "int", "__array__": "numpy"}
 COPIES = ("tolist", "numpy", "__array__")  # which read memory without an operator
+LARGE = 100_000  # numbers: more are not kept to compare
 MAKERS = ("zeros", "ones", "full", "empty", "tensor", "arange", "eye", "linspace", "from_numpy")
 CLOCKS = ("time.", "datetime.", "posix.", "_random.", "random.")  # modules whose answers change from call to call
 
@@ -80,7 +81,7 @@ class Watch(TorchDispatchMode):
             self._writes(func, name, args, kwargs)
         out = func(*args, **kwargs)
         made = out if isinstance(out, tuple | list) else (out,)
-        copies = [v.detach().clone() for v in made if isinstance(v, Tensor)]
+        copies = [v.detach().clone() for v in made if isinstance(v, Tensor) and v.numel() < LARGE]
         self.log.append(Step(place_of(calling()), name, copies))
         return out
 
@@ -202,7 +203,9 @@ def drawing_line(call: Callable[[], Any]) -> Place | None:
     return guilty
 
 
-def first_difference(a: Iterable[Step], b: Iterable[Step], row: int | None = None) -> Place | None:
+def first_difference(
+    a: Iterable[Step], b: Iterable[Step], row: int | None = None, tolerance: float = 1e-12
+) -> Place | None:
     """The line whose operator gave two answers; with ``row``, ``a`` is of several clients and ``b`` of that one."""
     for one, other in zip(a, b, strict=False):
         if one.name != other.name or len(one.out) != len(other.out):
@@ -210,6 +213,6 @@ def first_difference(a: Iterable[Step], b: Iterable[Step], row: int | None = Non
         for x, y in zip(one.out, other.out, strict=True):
             if row is not None and x.dim() == y.dim() + 1 and len(x) > row:
                 x = x[row]
-            if x.shape != y.shape or not torch.allclose(x, y, rtol=1e-12, atol=1e-12, equal_nan=True):
+            if x.shape != y.shape or not torch.allclose(x, y, rtol=tolerance, atol=tolerance, equal_nan=True):
                 return one.place
     return None

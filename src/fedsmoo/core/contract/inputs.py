@@ -1,0 +1,116 @@
+"""What the functions of a method are called with when it is checked: random vectors, in the middle of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedsmoo.core.algorithm import Algorithm, Gradient, Round
+from fedsmoo.core.contract.form import CLIENTS, SCALE
+from fedsmoo.core.streams import torch_stream
+from fedsmoo.core.vectors import Vectors
+
+LR, STEPS = 0.1, (2, 3, 4)
+FIRST, EVERYBODY = 0, None
+
+
+class Guarded(Vectors):
+    """Vectors whose names cannot be given to others."""
+
+    def __init__(self, **parts: Tensor) -> None:
+        super().__init__(**parts)
+        object.__setattr__(self, "_sealed", True)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if "_sealed" in vars(self):
+            raise AttributeError(f"{name} cannot be set on vectors that are given: write .replace({name}=...)")
+        object.__setattr__(self, name, value)
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the functions of a method are called with, in the middle of a run: no vector is zero."""
+
+    srv: Vectors
+    mean: Vectors
+    down: Vectors
+    me: Vectors
+    w: Tensor
+    rnd: Round
+    grad: Gradient
+
+    @property
+    def named(self) -> dict[str, Tensor]:
+        parts = {"srv": self.srv, "mean": self.mean, "down": self.down, "me": self.me}
+        return {"w": self.w} | {f"{p}.{n}": v for p, vs in parts.items() for n, v in vs.items()}
+
+
+def given(algorithm: Algorithm, client: int | None, to: torch.dtype | None = None, wide: bool = False) -> Given:
+    """The inputs of one client, or of all; ``wide``: each with its own copy of what was sent, as in a pack."""
+
+    def rows(names: Iterable[str], place: int) -> Vectors:
+        found = drawn(algorithm, names, place, CLIENTS, to)
+        return sealed(found if client is EVERYBODY else found.map(itemgetter(client)))
+
+    def once(names: Iterable[str], place: int) -> Vectors:
+        return sealed(drawn(algorithm, names, place, to=to))
+
+    down = once(algorithm.down, 1)
+    if wide and client is EVERYBODY:
+        down = sealed(down.map(lambda v: v.expand(CLIENTS, -1).clone()))
+    steps = placed(torch.tensor(STEPS), to)[:, None] if client is EVERYBODY else STEPS[client]
+    srv = once((*algorithm.down, *algorithm.server), 2)
+    # Whatever a method keeps on its server may be a square; the model may be anything.
+    srv = sealed(Vectors(**{n: v if n == "w" else v.abs() for n, v in srv.items()}))
+    mine, w = rows((*algorithm.own, *algorithm.local), 4), rows(("w",), 5).w
+    return Given(srv, once(algorithm.up, 3), down, mine, w, Round(1, LR, steps, 0.5), quadratic(client, to))
+
+
+def sealed(v: Vectors) -> Vectors:
+    return Guarded(**dict(v.items()))
+
+
+def drawn(
+    algorithm: Algorithm, names: Iterable[str], place: int, clients: int | None = None, to: torch.dtype | None = None
+) -> Vectors:
+    """Named vectors, or numbers where the method declares such, of the scale in force."""
+    lead, generator = () if clients is None else (clients,), torch_stream(0, "contract", place)
+    sizes = {n: (*lead, 1 if n in algorithm.scalars else SCALE.get().size) for n in names}
+    return Vectors(
+        **{n: placed(torch.randn(s, generator=generator, dtype=torch.float64), to) for n, s in sizes.items()}
+    )
+
+
+def placed(v: Tensor, to: torch.dtype | None) -> Tensor:
+    scale = SCALE.get()
+    return v.to(scale.device, to or scale.dtype)
+
+
+def quadratic(client: int | None, to: torch.dtype | None = None) -> Gradient:
+    """The gradient of a quadratic of one client, or of all of them at once."""
+    size = SCALE.get().size
+    a = 1.0 + torch.arange(CLIENTS * size, dtype=torch.float64).reshape(CLIENTS, size).remainder(21) / 10
+    b = torch.randn((CLIENTS, size), generator=torch_stream(0, "contract", 9), dtype=torch.float64)
+    a, b = (placed(v if client is EVERYBODY else v[client], to) for v in (a, b))
+    return lambda v: a * (v - b)
+
+
+def ask(algorithm: Algorithm, name: str, x: Given) -> Any:
+    """A function of a method, called with what an engine would give it."""
+    arguments = {
+        "init": (x.w,),
+        "sent": (x.srv,),
+        "first_contact": (x.down,),
+        "aggregate": (x.srv, x.mean, x.rnd),
+        "start": (x.down, x.me),
+        "slope": (x.w, x.grad, x.down, x.me),
+        "direction": (x.w, x.grad, x.down, x.me),
+        "pull": (x.w, x.down),
+        "finish": (x.w, x.down, x.me, x.rnd),
+    }[name]
+    return getattr(algorithm, name)(*arguments)
