@@ -18,7 +18,7 @@ from fedsmoo.engines.batched import Batched
 from fedsmoo.engines.fused import FusedOracle
 from fedsmoo.engines.graph import GraphSteps
 from fedsmoo.engines.serial import Serial
-from fedsmoo.engines.task import Task
+from fedsmoo.engines.task import Samples, Task
 from fedsmoo.experiment.config import Training
 from fedsmoo.experiment.loop import Simulation
 from fedsmoo.models import build, make_module
@@ -118,11 +118,14 @@ def test_captured_evaluation_follows_the_weights() -> None:
     oracle = FusedOracle(Task(build("resnet18_gn", data, seed=0), data.to(where), where, precision="fp32"))
     on_cpu = Task(build("resnet18_gn", data, seed=0), data, torch.device("cpu"))
     start = oracle.task.model.initial().cpu()
+    held = Samples(data.x_train[:30], data.y_train[:30])  # of another size than the test part, and elsewhere
+    there = Samples(held.x.to(where), held.y.to(where))
     for scale in (1.0, 0.5, 1.0):
-        accuracy, loss = oracle.evaluate(scale * start.to(where))
-        expected = on_cpu.evaluate(scale * start)
-        assert accuracy == pytest.approx(expected[0], abs=0.03)  # one of 40 may be a tie
-        assert loss == pytest.approx(expected[1], rel=1e-4)
+        for on, same in ((None, None), (there, held)):
+            accuracy, loss = oracle.evaluate(scale * start.to(where), on)
+            expected = on_cpu.evaluate(scale * start, on=same)
+            assert accuracy == pytest.approx(expected[0], abs=0.035)  # one of 30 may be a tie
+            assert loss == pytest.approx(expected[1], rel=1e-4)
 
 
 class Attentive(nn.Module):
