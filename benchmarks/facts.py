@@ -15,6 +15,7 @@ from ranks import round_seconds
 
 from fedsmoo.experiment.cost import gradients_of_a_step
 from fedsmoo.experiment.grid import best, last_ten
+from fedsmoo.experiment.identity import identity
 from fedsmoo.experiment.ledger import Reached, reached
 from fedsmoo.experiment.published import experiment, published
 from fedsmoo.experiment.resolve import make_algorithm
@@ -52,6 +53,13 @@ def ends(column: str, method: str, seed: int = 0, table: str = "accuracy") -> fl
 def tops(column: str, method: str, seed: int = 0, table: str = "accuracy") -> float:
     """The best round on the test part, in per cent."""
     return best(runs(table, column, (seed,))[method][seed])
+
+
+def variant(column: str, r: float, lr_decay: float) -> Measured:
+    """FedSMOO in a column of the table with another radius and decay than the paper's."""
+    config = runs("accuracy", column)["FedSMOO"][0].config
+    wanted = identity(config.replace(lr_decay=lr_decay, algorithm_options={**config.algorithm_options, "r": r}))
+    return next(run for path in (RESULTS / "variants").glob("*.json") if (run := from_json(path)).identity == wanted)
 
 
 def paper(column: str, method: str) -> float:

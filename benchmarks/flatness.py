@@ -13,7 +13,7 @@ import numpy as np
 
 from fedsmoo.experiment.published import published
 from fedsmoo.experiment.render import Table, render
-from fedsmoo.experiment.results import Measured, collect
+from fedsmoo.experiment.results import SUPERSEDED, Measured, collect, from_json
 from fedsmoo.report.gather import method_label
 
 ROOT = Path(__file__).parents[1]
@@ -50,13 +50,15 @@ def printed(method: str, split: str, key: str) -> str:
 
 def flatness() -> str:
     """Eigenvalue and trace beside the paper's, with the time that each took."""
-    runs = list(collect((), ROOT / "results").values())
-    rows, commits, devices = [], set(), set()
+    counted = list(collect((), ROOT / "results").values())
+    aside = [from_json(path) for path in sorted((ROOT / "results" / SUPERSEDED).glob("*.json"))]
+    rows, commits, devices, others = [], set(), set(), []
     for path, value, name, found in measured("hessian"):
-        h, grid, run = found["hessian"], found.get("landscape", {}), run_of(found, runs)
+        h, grid, run = found["hessian"], found.get("landscape", {}), run_of(found, [*counted, *aside])
         method, split = method_label(name), split_of(path)
         if run is not None:
             commits.add(str(run.facts["commit"])[:7])
+            others += [f"{method} at {split}"] if run in aside else []
             assert str(run.config.partition) == split, f"{path.name}: {name} was trained on {run.config.partition}"
         devices.add(f"{value['device']}, torch {value['versions']['torch']}, products in {value['precision']}")
         rows.append([
@@ -69,6 +71,11 @@ def flatness() -> str:
     note = "ResNet-18-GN on CIFAR-10, 10 of 100 clients, 800 rounds, seed 0, trained at commit "
     note += f"{', '.join(sorted(commits))}. Measured on {'; '.join(sorted(devices))}. Seconds of each measurement, "
     note += "without compilation."
+    if others:
+        note += (
+            f" {', '.join(others)}: the model of a second run of the same settings (results/{SUPERSEDED}); the first, "
+        )
+        note += "which the tables of accuracy count, left no model to measure."
     header = ["final model", "training samples", "top eigenvalue", "paper's", "trace ± its standard error", "paper's"]
     times = ["eigenvalue, s", "trace, s", "landscape, s"]
     return render([Table("Flatness of final models", [*header, *times], rows, [note])], "markdown").rstrip("\n")
