@@ -250,7 +250,11 @@ def test_two_hundred_runs_of_eight_hundred_rounds_open_quickly(browser: Any, tmp
     tab.wait_for_selector("#plot-accuracy .main-svg")
     spent = {m["name"]: m["value"] for m in meter.send("Performance.getMetrics")["metrics"]}["TaskDuration"]
     assert tab.evaluate("JSON.parse(document.getElementById('data').textContent).runs.length") == 200
-    assert spent < 3.0
+    points = tab.evaluate("document.getElementById('plot-accuracy').data.map(t => t.x.length).reduce((a, b) => a + b)")
+    assert points <= 10_000  # of 160,000 rounds
+    drawn = tab.evaluate("[...document.querySelectorAll('section[data-drawn]')].map(s => s.id)")
+    assert 0 < len(drawn) < 6  # of eleven panels: those in sight
+    assert spent < 10.0  # five times what it takes, for a slower machine
     tab.context.close()
 
 
