@@ -14,7 +14,7 @@ import torch
 
 from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.engines.table import ClientTable
-from fedsmoo.experiment import checkpoint, index, runfolder, saved, work
+from fedsmoo.experiment import checkpoint, index, origin, saved, work
 from fedsmoo.experiment.checkpoint import Checkpoints, Mark, newest
 from fedsmoo.experiment.conduct import Run
 from fedsmoo.experiment.config import Config
@@ -143,23 +143,21 @@ def test_the_live_page_outlives_its_folders(tmp_path: Path, before: Before) -> N
     assert json.loads(source.data()[0])["runs"] == []
 
 
-def test_a_branch_that_git_packs_away_is_still_the_commit(
-    tmp_path: Path, before: Before, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("FEDSMOO_COMMIT", raising=False)
-    monkeypatch.setattr(runfolder, "__file__", str(tmp_path / "src" / "x.py"))
-    git = tmp_path / ".git"
+def test_a_branch_that_git_packs_away_is_still_the_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    git, package = tmp_path / ".git", tmp_path / "src" / "package"
     loose = git / "refs" / "heads" / "main"
     loose.parent.mkdir(parents=True)
     (git / "HEAD").write_text("ref: refs/heads/main\n")
     loose.write_text("abc\n")
-    assert runfolder.commit() == "abc"
+    assert origin.head(package) == "abc"
+    read = Path.read_text
 
-    def pack(path: Path) -> None:
-        (git / "packed-refs").write_text("# pack-refs\nabc refs/heads/main\n")
-        loose.unlink()
+    def packed(path: Path, *words: Any, **more: Any) -> str:
+        if path == loose:
+            (git / "packed-refs").write_text("# pack-refs\nabc refs/heads/main\n")
+            loose.unlink()
+        return read(path, *words, **more)
 
-    read = Path.read_bytes
-    monkeypatch.setattr(Path, "read_bytes", lambda p: (pack(p) if p == loose and p.exists() else None, read(p))[1])
-    assert runfolder.commit() == "abc"
+    monkeypatch.setattr(Path, "read_text", packed)
+    assert origin.head(package) == "abc"
     assert not loose.exists()

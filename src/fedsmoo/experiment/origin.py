@@ -164,7 +164,7 @@ def git(folder: Path, *words: str) -> str:
     """What git says; it changes nothing, and knows no repository but the folder's own."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")} | {"GIT_OPTIONAL_LOCKS": "0"}
     told = subprocess.run(
-        ["git", "-C", str(folder), *words], env=environment, capture_output=True, text=True, timeout=60, check=True
+        ["git", "-C", str(folder), *words], env=environment, capture_output=True, text=True, timeout=300, check=True
     )
     return told.stdout
 
@@ -180,7 +180,7 @@ def head(package: Path) -> str | None:
         if not text.startswith("ref: "):
             return text
         ref = text.removeprefix("ref: ")
-        if (common / ref).is_file():
+        with suppress(FileNotFoundError):  # not there, or packed away by git at this moment
             return (common / ref).read_text().strip()
         lines = (common / "packed-refs").read_text().splitlines()
         return next((line.split()[0] for line in lines if line.endswith(" " + ref)), None)
