@@ -145,6 +145,9 @@ BROKEN: dict[str, tuple[str, str]] = {
     def finish(self, w, down, me, rnd):
         return me.replace(old=down.w), Vectors(w=w)  # here
 """, "in finish: returns old of shape [P], but it must be of shape [C, P]: write .expand_as(w)"),
+    "a vector that nobody sends": ("""class M(FedAvg):  # here
+    up = ("w", "c")
+""", "in M: finish does not return 'c', which up declares"),
     "an error": ("""class M(FedAvg):
     def finish(self, w, down, me, rnd):
         return me, Vectors(w={}["boom"])  # here

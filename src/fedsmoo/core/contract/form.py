@@ -55,7 +55,9 @@ def misshapen(
             return [Note(where(), f"returns {kind(result)}, but must return {in_words(form)}")]
         spare = a.local if name == "finish" and "own" in want else ()  # may be left in it, and is forgotten
         texts += tensor_of(part, clients) if isinstance(part, Tensor) else vectors_of(a, part, want, spare, clients)
-    return [Note(where(), text) for text in texts]
+    place = where() if texts else ""
+    inherited = isinstance(place, Place) and place.function != name  # then the place is the class
+    return [Note(place, f"{name} {text}" if inherited else text) for text in texts]
 
 
 def tensor_of(v: Tensor, clients: int | None) -> list[str]:
