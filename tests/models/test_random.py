@@ -131,7 +131,9 @@ def test_an_evaluation_is_that_of_the_module_in_eval_mode(name: str) -> None:
     assert result.accuracy == right.double().mean().item()
     assert result.history[-1].test_loss == pytest.approx(F.cross_entropy(out, task.data.y_test).item(), rel=1e-5)
     w, measured = result.server.w, objective(task, "test")
+    task.model.train()  # as a step leaves it
     assert torch.equal(measured.outputs(w), out)
+    task.model.train()
     assert measured.evaluate_many(w[None])[1].item() == pytest.approx(result.accuracy, abs=1e-12)
     classes = [right[task.data.y_test == k].double().mean().item() for k in range(10)]
     assert fairness(task, w, result.simulation.indices).classes.tolist() == pytest.approx(classes)
@@ -479,6 +481,7 @@ def test_the_model_of_a_result_is_a_fresh_copy_in_eval_mode() -> None:
     module = make_module(Tied, 0)
     module(torch.zeros(1, 64))
     result = run(module, rounds=2)
+    result.simulation.setup.task.model.train()
     one, other = result.model, result.model
     inner = result.simulation.setup.task.model.module
     assert len({id(one), id(other), id(inner), id(module)}) == 4
