@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -122,3 +124,25 @@ def test_what_is_not_an_interval_is_refused_where_it_is_written(within: str) -> 
 def test_an_interval_may_be_written_without_a_space() -> None:
     assert in_words("[0,1)") == "at least 0 and below 1"
     assert [inside(x, "[0,1)") for x in (-1, 0, 0.5, 1)] == [False, True, True, False]
+
+
+def test_a_layout_may_be_longer_than_its_parameters():
+    """Rounded up to a multiple: what lies behind the parameters is zero when joined, and of no name when split."""
+    layout = Layout({"a": [2, 2], "b": (1,)}, align=4)
+    assert (layout.count, layout.size) == (5, 8)
+    assert Layout({"a": (4,)}, align=4).size == 4
+    parts = {"a": torch.arange(12.0).view(3, 2, 2) + 1, "b": torch.full((3, 1), 9.0)}
+    joined = layout.join(parts)
+    assert joined.tolist() == [[4 * c + k for k in range(1, 5)] + [9.0, 0.0, 0.0, 0.0] for c in range(3)]
+    assert all(torch.equal(v, parts[n]) for n, v in layout.split(joined).items())
+    assert layout == Layout({"a": (2, 2), "b": (1,)}, align=4) != Layout({"a": (2, 2), "b": (1,)})
+
+
+@pytest.mark.parametrize(
+    ("within", "there", "not_there"),
+    [("[0, 1)", (0, 0.5), (-0.1, 1, 2)), ("(0, 1]", (0.5, 1), (0, 1.1)), ("(0, inf)", (1e300,), (0, math.inf)),
+     ("[0, inf]", (0, math.inf), (-1, math.nan)), ("(2, 3)", (2.5,), (2, 3, math.nan))],
+)  # fmt: skip
+def test_the_ends_of_an_interval_belong_to_it_or_not(within, there, not_there):
+    assert all(inside(v, within) for v in there)
+    assert not any(inside(v, within) for v in not_there)

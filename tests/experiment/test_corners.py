@@ -1,0 +1,71 @@
+"""Corners of run folders and batches: blank lines, near misses, defaults, room for the rows that can come to be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from fedsmoo.core import FedsmooError
+from fedsmoo.engines import tiers
+from fedsmoo.experiment import pack
+from fedsmoo.experiment.conduct import Run
+from fedsmoo.experiment.config import Config
+from fedsmoo.experiment.resolve import assemble
+from fedsmoo.experiment.results import COLUMNS
+from fedsmoo.experiment.runfolder import parse_records, read_config
+from fedsmoo.experiment.saved import open_run
+
+SMALL = Config(
+    algorithm="scaffold",
+    model="softmax",
+    clients=100,
+    cohort=3,
+    rounds=2,
+    local_steps=1,
+    engine="batched",
+    device="cpu",
+)
+
+
+def line(number: int) -> bytes:
+    values = dict.fromkeys(COLUMNS, 1.0) | {"round": number, "lr": 0.1, "cohort": [0]}
+    return json.dumps(values).encode() + b"\n"
+
+
+def test_blank_lines_between_rounds_are_passed_over_and_torn_ones_only_at_the_end() -> None:
+    found = parse_records(line(1) + b"\n\n" + line(2) + b"\n" + line(3), "here")
+    assert [r.round for r in found] == [1, 2, 3]
+    assert [r.round for r in parse_records(line(1) + line(2)[:-9], "here")] == [1]
+    with pytest.raises(FedsmooError, match="here, line 1: not a round's record"):
+        parse_records(line(1)[:-9] + b"\n" + line(2), "here")
+
+
+def test_a_file_of_a_run_is_not_its_folder(tmp_path: Path) -> None:
+    Run.begin(SMALL, tmp_path / "a").go()
+    with pytest.raises(FedsmooError, match=f"did you mean {tmp_path / 'a'}"):
+        read_config(tmp_path / "a" / "metrics.jsonl")
+    (tmp_path / "else").write_text("")
+    for place in ("else", "nowhere"):
+        with pytest.raises(FedsmooError, match="is not a run folder") as caught:
+            read_config(tmp_path / place)
+        assert "did you mean" not in str(caught.value)
+    assert open_run(tmp_path / "a", "cpu").task.precision == "fp32"
+    assert open_run(tmp_path / "a", "cpu", "tf32").task.precision == "tf32"
+
+
+def test_runs_share_a_device_where_the_rows_that_can_come_to_be_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two rounds of three meet six of a hundred clients: two runs need room for twelve rows beside two rounds."""
+    first = assemble(SMALL)
+    row, client = tiers.row_bytes(first.setup), pack.bytes_per_client(first.setup)
+    need = 2 * 6 * row + 2 * 3 * client
+    monkeypatch.setattr(tiers, "free_disk", lambda: 10**15)
+    for spare, place in ((1.01, "device"), (0.99, "disk")):
+        monkeypatch.setattr(tiers, "available_bytes", lambda device, spare=spare: int(spare * need / 0.8))
+        assert pack.shared_tier(first, 2, SMALL) == place
+    assert pack.shared_tier(first, 2, SMALL.replace(table="host")) == "host"
+    few = SimpleNamespace(setup=first.setup, indices=first.indices[:4])  # who are fewer than the rounds have places
+    monkeypatch.setattr(tiers, "available_bytes", lambda device: int(1.01 * (2 * 4 * row + 2 * 3 * client) / 0.8))
+    assert pack.shared_tier(few, 2, SMALL) == "device"
