@@ -86,6 +86,15 @@ class Cut(FedAvg):
 
 
 @dataclass(frozen=True)
+class Along(FedAvg):
+    """A plain sum, which is negative for some: how far the gradient points along the way that a client has come."""
+
+    def direction(self, w, grad, down, me):
+        g, way = grad(w), w - down.w + 0.1
+        return g - 0.05 * (g * way).sum(-1, keepdim=True) * way, me
+
+
+@dataclass(frozen=True)
 class Beyond(FedAvg):
     """Arithmetic that passes do not know, or would get wrong."""
 
@@ -133,6 +142,7 @@ METHODS: dict[str, Algorithm] = {
     "momentum": Momentum(),
     "chain": Chain(),
     "cut": Cut(),
+    "along": Along(),
     **{kind: Trade(kind=kind) for kind in ("swap", "shift", "weights", "sent", "three gradients", "truths", "point")},
 }
 TOLERANCE = 1e-7  # a last bit in float64 may decide how a weight is rounded to float32

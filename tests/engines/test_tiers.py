@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -127,3 +128,25 @@ def test_a_run_says_what_it_will_need() -> None:
     assert total == 10 * 2 * size + 5 * vectors * size
     assert "on cpu" in text
     assert tiers.memory_estimate(run.setup, run.engine.table, 12, 5, 100)[0] == 12 * 2 * size + 5 * vectors * size
+
+
+def test_rows_are_whole_before_anybody_sees_them() -> None:
+    """The copy to the host waits until somebody asks for the rows, or else for ten seconds."""
+    table = StoredTable(("a",), torch.device("cpu"), lambda i: {"a": torch.full((3,), -1.0)})
+    asked = threading.Event()
+    plain = table.lane.to_host
+
+    def late(block):
+        return lambda: asked.wait(10) and plain(block)()
+
+    table.lane.to_host = late
+    table.write([4, 2], Vectors(a=torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])))
+    saved = table._saved
+    table._saved = lambda client: (asked.set(), saved(client))
+    found = dict(table.items())
+    asked.set()
+    assert {i: row["a"].tolist() for i, row in found.items()} == {2: [4.0, 5.0, 6.0], 4: [1.0, 2.0, 3.0]}
+    table._saved = saved
+    table.lane.to_host = plain
+    table.load(2, {"a": torch.zeros(3)})
+    assert table.read([2], Vectors(a=torch.ones(3))).a.tolist() == [[0.0, 0.0, 0.0]]
