@@ -27,7 +27,7 @@ from fedsmoo.data.sources import load
 from fedsmoo.engines.fused import fused_reason
 from fedsmoo.engines.task import Task
 from fedsmoo.experiment.loop import synchronize
-from fedsmoo.experiment.origin import code, device_name
+from fedsmoo.experiment.origin import code_facts, device_name
 from fedsmoo.models import build
 from fedsmoo.version import __version__
 
@@ -131,7 +131,7 @@ def main() -> None:
     result: dict[str, Any] = {
         "device": device_name(device),
         "versions": {"fedsmoo": __version__, "torch": torch.__version__},
-        **dict(zip(("commit", "dirty"), code(), strict=True)),
+        **code_facts(),
         "data": data.name,
         "precision": options.precision,
         "grid_precision": options.grid_precision,

@@ -25,6 +25,7 @@ import numpy as np
 import torch
 
 from fedsmoo.experiment.loop import synchronize
+from fedsmoo.experiment.origin import code_facts
 
 # The paper's CIFAR-10 settings under the names of their command line, whose defaults fill the rest.
 SETTINGS = {
@@ -104,7 +105,7 @@ def main() -> None:
     ours = {r["algorithm"]: r for r in json.loads(options.ours.read_text())} if options.ours else {}
     result: dict[str, Any] = {
         "hardware": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor(),
-        "versions": {"torch": torch.__version__}, "revision": options.revision, "results": [],
+        "versions": {"torch": torch.__version__}, "revision": options.revision, "results": [], **code_facts(),
     }  # fmt: skip
     for method in options.methods.split(","):
         found = measure(method, options)

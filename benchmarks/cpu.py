@@ -23,6 +23,7 @@ from fedsmoo.data.digits import digits
 from fedsmoo.data.plan import Plan
 from fedsmoo.experiment.config import Config
 from fedsmoo.experiment.loop import Simulation
+from fedsmoo.experiment.origin import code_facts
 from fedsmoo.experiment.resolve import assemble
 from fedsmoo.version import __version__
 
@@ -97,6 +98,7 @@ def main() -> None:
         "results": results,
         "hardware": f"{platform.machine()}, 2 threads",
         "versions": {"fedsmoo": __version__, "torch": torch.__version__},
+        **code_facts(),
     }
     print(json.dumps(report, indent=1))
     if args.out:

@@ -23,6 +23,7 @@ from fedsmoo.data.check import from_arrays
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.experiment.config import Config
 from fedsmoo.experiment.loop import Simulation
+from fedsmoo.experiment.origin import code_facts
 from fedsmoo.experiment.resolve import assemble
 from fedsmoo.models import FlatModel, build, wrap
 from fedsmoo.version import __version__
@@ -166,6 +167,7 @@ def main() -> None:
         "results": results,
         "hardware": f"{platform.machine()}, 1 thread",
         "versions": {"fedsmoo": __version__, "torch": torch.__version__},
+        **code_facts(),
     }
     if args.out:
         args.out.write_text(json.dumps(report, indent=1) + "\n")

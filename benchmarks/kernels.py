@@ -20,6 +20,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from fedsmoo.experiment.origin import code_facts
 from fedsmoo.kernels import available, from_torchvision, live_layout
 from fedsmoo.kernels.resnet18.shapes import IMAGE_CHANNELS, stored_images
 from fedsmoo.kernels.resnet18.tiles import TABLES, Tile
@@ -299,6 +300,7 @@ def main() -> None:
         results = tune(arguments.tune_clients, arguments.precisions.split(",")[0], arguments.seconds, keys)
     else:
         results = measure(arguments)
+    results |= code_facts()
     results |= {
         "hardware": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__,
         "batch": BATCH, "parameters": live_layout(CLASSES).count, "seconds": round(time.perf_counter() - begun, 1),

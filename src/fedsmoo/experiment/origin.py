@@ -33,7 +33,6 @@ _typed: list[list[str]] = []  # the words of the command lines that are being ca
 def provenance(simulation: Simulation) -> dict[str, Any]:
     """Engine, hardware, versions, code and command behind a run."""
     task = simulation.setup.task
-    revision, dirty = code()
     return {
         "engine": simulation.engine.name,
         "engine_why": simulation.engine.why,
@@ -48,8 +47,7 @@ def provenance(simulation: Simulation) -> dict[str, Any]:
         "parameters_full": task.model.full_size,
         "seed": simulation.training.seed,
         "versions": versions(),
-        "commit": revision,
-        "dirty": dirty,
+        **code_facts(),
         "command": command(),
         "finished": now(),
     }
@@ -119,6 +117,11 @@ def idle(config: Config) -> set[str]:
 def spoken(value: Any) -> str:
     """A value as a flag takes it."""
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
+def code_facts() -> dict[str, Any]:
+    """What a result file says of the code that made it."""
+    return dict(zip(("commit", "dirty"), code(), strict=True))
 
 
 def code() -> tuple[str | None, bool | None]:
