@@ -22,6 +22,7 @@ from fedsmoo.analysis.sharpness import average_case
 from fedsmoo.core import Vectors, unit
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.core.untrusted import numbers
+from fedsmoo.experiment.analyse import analyse
 
 from .conftest import Small, small_task
 
@@ -163,3 +164,10 @@ def test_pages_take_so_much_of_a_file_and_no_more() -> None:
     assert found == {"t": [0, 1], "loss": [2, 3], "accuracy": [], "models": ["a", "b"]}
     assert numbers([1, "2", 3.0, None], limit=3) == [1, None, 3]
     assert numbers("12") == []
+
+
+def test_how_many_runs_a_measurement_goes_through() -> None:
+    several = ((PlaneMeasurement, 1, "2 or 3"), (PlaneMeasurement, 4, "2 or 3"), (LineMeasurement, 3, "2"))
+    for kind, given, words in several:
+        with pytest.raises(FedsmooError, match=f"goes through {words} runs, but {given} are given"):
+            next(analyse([Path(f"run{k}") for k in range(given)], kind()))
