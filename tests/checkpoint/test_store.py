@@ -103,3 +103,16 @@ def test_files_are_on_the_disk_before_they_have_their_names(tmp_path: Path, monk
     Checkpoints(tmp_path / "checkpoint", {}).save(1, *state(0, 1), MARK, b"lines\n")
     assert len(list((tmp_path / "checkpoint").iterdir())) == 4  # server, rows, metrics, manifest
     assert (tmp_path / "checkpoint").stat().st_ino in synced
+
+
+def test_a_vector_under_two_names_is_saved_under_both(tmp_path: Path) -> None:
+    """Files hold no tensor twice; a method may keep one under two names, on the server as on a client."""
+    one = torch.arange(4.0)
+    table = ClientTable(("a", "b"))
+    table.load(3, {"a": one, "b": one})
+    table.changed.add(3)
+    Checkpoints(tmp_path / "checkpoint", {}).save(1, Vectors(w=one, c=one), table, MARK)
+    saved, problems = newest(tmp_path / "checkpoint")
+    assert problems == []
+    assert {n: v.tolist() for n, v in saved.server().items()} == {"w": one.tolist(), "c": one.tolist()}
+    assert {n: v.tolist() for n, v in dict(saved.rows())[3].items()} == {"a": one.tolist(), "b": one.tolist()}

@@ -9,14 +9,17 @@ from types import SimpleNamespace
 import pytest
 
 from fedsmoo.core import FedsmooError
+from fedsmoo.data.cohort import SAMPLINGS
 from fedsmoo.engines import tiers
+from fedsmoo.engines.choose import ENGINES
 from fedsmoo.experiment import pack
 from fedsmoo.experiment.conduct import Run
-from fedsmoo.experiment.config import Config
+from fedsmoo.experiment.config import FIELDS, Config
 from fedsmoo.experiment.resolve import assemble
 from fedsmoo.experiment.results import COLUMNS
 from fedsmoo.experiment.runfolder import parse_records, read_config
 from fedsmoo.experiment.saved import open_run
+from fedsmoo.kernels.runtime import PRECISIONS
 
 SMALL = Config(
     algorithm="scaffold",
@@ -69,3 +72,25 @@ def test_runs_share_a_device_where_the_rows_that_can_come_to_be_fit(monkeypatch:
     few = SimpleNamespace(setup=first.setup, indices=first.indices[:4])  # who are fewer than the rounds have places
     monkeypatch.setattr(tiers, "available_bytes", lambda device: int(1.01 * (2 * 4 * row + 2 * 3 * client) / 0.8))
     assert pack.shared_tier(few, 2, SMALL) == "device"
+
+
+def test_the_words_of_a_setting_are_those_that_something_answers_to() -> None:
+    answered = {"engine": ENGINES, "sampling": SAMPLINGS, "table": tiers.TIERS, "precision": PRECISIONS}
+    for name, words in answered.items():
+        assert set(FIELDS[name].metadata["choices"]) == set(words), name
+        for word in words:
+            assert getattr(Config(**{name: word}), name) == word
+        with pytest.raises(FedsmooError, match=name):
+            Config(**{name: "none of them"})
+    assert set(FIELDS["wire"].metadata["choices"]) == {"exact", "fp16", "int8"}
+    assert set(FIELDS["clip_scope"].metadata["choices"]) == {"all", "released"}
+    assert set(FIELDS["dtype"].metadata["choices"]) == {"float32", "float64"}
+
+
+def test_whole_numbers_that_generators_do_not_take_are_refused() -> None:
+    assert Config().replace(seed=2**63 - 1).seed == 2**63 - 1
+    for name in ("seed", "rounds", "clients"):
+        with pytest.raises(FedsmooError, match=f"{name} is {2**63}, but must be at most {2**63 - 1}"):
+            Config().replace(**{name: 2**63})
+    with pytest.raises(FedsmooError, match="unknown setting"):
+        Config().replace(rounds=3, round=4)
