@@ -63,3 +63,25 @@ def test_a_run_that_does_not_say_its_size_sends_what_it_sent() -> None:
         (table,) = communication(Grid(sweep, {cell.identity: run}), "bytes")
         sent = 740 * 10 * 2 * 4000
         assert table.rows[0][1:6] == ["740", f"{sent / 1e6:.1f} MB", f"{full * sent / 1e6:.1f} MB", "1.00", "1.00"]
+
+
+def test_what_made_the_numbers_is_said_in_order() -> None:
+    """Two GPUs and a CPU: of products there is talk where they were made on a GPU, and all names are sorted."""
+    precisions = ["tf32", "bf16", "fp32", "tf32"]
+    sweep = experiment("communication", methods=["FedAvg"], seeds=[0, 1, 2, 3])
+    found = {}
+    for k, cell in enumerate(sweep.cells):
+        result = fake_result(cell.config.replace(precision=precisions[k]), 80.0)
+        facts = {
+            "device": f"device {9 - k}",
+            "device_type": "cpu" if k == 3 else "cuda",
+            "versions": {"torch": f"2.{k}"},
+        }
+        found[cell.identity] = type(result)(result.config, result.curve, facts)
+    text = Grid(sweep, found).footnotes()[-1]
+    assert "on device 6, device 7, device 8, device 9 with torch 2.0, 2.1, 2.2, 2.3" in text
+    assert "products in bf16, fp32, tf32" in text
+    assert text.endswith("seeds 0, 1, 2, 3.")
+    alone = {sweep.cells[3].identity: found[sweep.cells[3].identity]}
+    assert "products" not in Grid(sweep, alone).footnotes()[-1]
+    assert Grid(sweep, {}).footnotes()[-1] == "Nothing measured yet."
