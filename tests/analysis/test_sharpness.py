@@ -83,3 +83,19 @@ def test_radius_and_draws_are_checked(small: Small) -> None:
         worst_case(small.loss, small.w, 0.0)
     with pytest.raises(FedsmooError, match="at least 4"):
         average_case(small.loss, small.w, draws=3)
+
+
+def test_the_best_point_of_an_ascent_counts_even_if_it_goes_on_to_a_worse_one() -> None:
+    """sin(2 x) from 0 with a radius of 1: the first step finds sin 2 = 0.909, the next one goes to -1 and stays."""
+
+    class Wave:
+        def evaluate(self, w: Tensor) -> tuple[float, float]:
+            return torch.sin(2 * w).item(), 0.25
+
+        def gradient(self, w: Tensor) -> Tensor:
+            return 2 * torch.cos(2 * w)
+
+    for steps in (1, 2, 5):
+        found = worst_case(Wave(), torch.zeros(1, dtype=torch.float64), 1.0, steps, starts=1)
+        assert found.value == pytest.approx(np.sin(2.0))
+        assert found.perturbation.tolist() == pytest.approx([1.0])
