@@ -7,14 +7,16 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.data.cohort import SAMPLINGS
 from fedsmoo.engines import tiers
 from fedsmoo.engines.choose import ENGINES
-from fedsmoo.experiment import pack
+from fedsmoo.experiment import pack, resolve
 from fedsmoo.experiment.conduct import Run
 from fedsmoo.experiment.config import FIELDS, Config
+from fedsmoo.experiment.origin import device_name
 from fedsmoo.experiment.resolve import assemble
 from fedsmoo.experiment.results import COLUMNS
 from fedsmoo.experiment.runfolder import parse_records, read_config
@@ -94,3 +96,26 @@ def test_whole_numbers_that_generators_do_not_take_are_refused() -> None:
             Config().replace(**{name: 2**63})
     with pytest.raises(FedsmooError, match="unknown setting"):
         Config().replace(rounds=3, round=4)
+
+
+def test_runs_that_differ_in_more_than_numbers_are_not_put_in_one_batch() -> None:
+    for change in ({"model": "mlp"}, {"algorithm": "fedavg"}, {"cohort": 4}, {"rounds": 3}, {"dataset": "synthetic"}):
+        with pytest.raises(FedsmooError, match="cannot share a batch"):
+            pack.assemble_pack([SMALL, SMALL.replace(partition="iid", **change)])
+    assert len(pack.assemble_pack([SMALL, SMALL.replace(seed=1, lr=0.2)])) == 2
+
+
+def test_a_file_is_imported_once_for_each_of_its_contents(tmp_path: Path) -> None:
+    """So that two runs of a method from a file are of one class."""
+    file = tmp_path / "mine.py"
+    file.write_text("from fedsmoo import FedAvg\n\nclass Mine(FedAvg):\n    pass\n")
+    first, second = (resolve.algorithm_class(f"{file}:Mine") for _ in range(2))
+    assert first is second
+    file.write_text(file.read_text() + "\n# edited\n")
+    assert resolve.algorithm_class(f"{file}:Mine") is not first
+
+
+def test_a_machine_that_does_not_say_its_processor_is_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    for said, name in (("", "cpu"), ("x86_64", "x86_64")):
+        monkeypatch.setattr("platform.processor", lambda said=said: said)
+        assert device_name(torch.device("cpu")) == name
