@@ -87,3 +87,12 @@ def test_a_folder_wins_over_a_file_and_other_files_are_passed_over(tmp_path: Pat
     assert known.facts["engine"] == "old"
     (known,) = collect([tmp_path / "runs"], tmp_path / "results").values()
     assert known.facts["engine"] == "serial"
+
+
+@pytest.mark.parametrize("column", ["round", *COLUMNS])
+def test_two_measurements_agree_where_all_but_their_seconds_do(column: str) -> None:
+    curve = {n: [0.5, 0.25] for n in ("round", *COLUMNS)}
+    one, other = Measured(Config(), curve), Measured(Config(), curve | {column: [0.5, 0.125]})
+    assert one.agrees(Measured(Config(), dict(curve)))
+    assert one.agrees(other) == column.startswith("seconds")
+    assert one.agrees(Measured(Config(), curve | {"drift_after": [1.0, 2.0]}))  # which only one of them has
