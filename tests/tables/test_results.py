@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fedsmoo.core import FedsmooError
 from fedsmoo.experiment.config import Config
 from fedsmoo.experiment.loop import Record
 from fedsmoo.experiment.results import COLUMNS, Measured, collect, constant, export, from_folder, from_json, rounded
@@ -96,3 +97,14 @@ def test_two_measurements_agree_where_all_but_their_seconds_do(column: str) -> N
     assert one.agrees(Measured(Config(), dict(curve)))
     assert one.agrees(other) == column.startswith("seconds")
     assert one.agrees(Measured(Config(), curve | {"drift_after": [1.0, 2.0]}))  # which only one of them has
+
+
+def test_a_file_with_a_column_cut_short_is_damaged(tmp_path: Path) -> None:
+    (path,) = export([folder(tmp_path / "a")], tmp_path / "results")
+    text = json.loads(path.read_text())
+    for name in ("drift", "seconds_eval"):
+        path.write_text(json.dumps(text | {"curve": text["curve"] | {name: text["curve"][name][:-1]}}))
+        with pytest.raises(FedsmooError, match="differ in length"):
+            from_json(path)
+    path.write_text(json.dumps(text))
+    assert from_json(path).curve["drift"] == [0.142857] * 3
