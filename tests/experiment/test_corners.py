@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +15,10 @@ from fedsmoo.core import FedsmooError
 from fedsmoo.data.cohort import SAMPLINGS
 from fedsmoo.engines import tiers
 from fedsmoo.engines.choose import ENGINES
-from fedsmoo.experiment import pack, resolve
+from fedsmoo.engines.distributed import Distributed
+from fedsmoo.engines.ranks import Ranks
+from fedsmoo.engines.table import ClientTable
+from fedsmoo.experiment import contents, pack, resolve
 from fedsmoo.experiment.conduct import Run
 from fedsmoo.experiment.config import FIELDS, Config
 from fedsmoo.experiment.origin import device_name
@@ -119,3 +124,27 @@ def test_a_machine_that_does_not_say_its_processor_is_a_cpu(monkeypatch: pytest.
     for said, name in (("", "cpu"), ("x86_64", "x86_64")):
         monkeypatch.setattr("platform.processor", lambda said=said: said)
         assert device_name(torch.device("cpu")) == name
+
+
+def test_a_folder_that_takes_long_to_look_at_is_not_looked_at_again_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand times as long as looking took, where there are many files and looking is slow."""
+    for name in ("a", "b"):
+        (tmp_path / name).write_bytes(b"x")
+        os.utime(tmp_path / name, (1e9, 1e9))
+    monkeypatch.setattr(contents, "REST", 1e9)
+    monkeypatch.setattr(contents, "_known", {})
+    for many, rests in ((1, True), (2, False)):
+        monkeypatch.setattr(contents, "MANY", many)
+        monkeypatch.setattr(contents, "SLOW", 0.0)
+        contents._known.clear()
+        contents.content_hash(tmp_path)
+        (known,) = contents._known.values()
+        assert (known.until > time.monotonic() + 100) == rests
+
+
+def test_ranks_add_as_they_come_unless_told_otherwise() -> None:
+    setup = SimpleNamespace(algorithm=assemble(SMALL).setup.algorithm, task=assemble(SMALL).setup.task)
+    engine = SimpleNamespace(name="serial", why="", table=ClientTable(("c",)))
+    assert Distributed(setup, engine, Ranks(0, 1, "gloo")).exact is False

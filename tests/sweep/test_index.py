@@ -122,3 +122,14 @@ def test_ten_thousand_runs_answer_within_a_second(tmp_path: Path) -> None:
         best = min(best, time.process_time() - began)
     assert len(found) == 100
     assert best < 1.0
+
+
+def test_an_index_that_is_up_to_date_is_opened_while_somebody_writes(runs: Path) -> None:
+    index.refresh(runs)
+    writing = sqlite3.connect(runs / index.INDEX, isolation_level=None)
+    writing.execute("BEGIN IMMEDIATE")
+    try:
+        index.connect(runs).close()  # would wait for half a minute, and then fail
+    finally:
+        writing.execute("ROLLBACK")
+        writing.close()
