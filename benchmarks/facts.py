@@ -17,6 +17,7 @@ from fedsmoo.experiment.cost import gradients_of_a_step
 from fedsmoo.experiment.grid import best, last_ten
 from fedsmoo.experiment.identity import identity
 from fedsmoo.experiment.ledger import Reached, reached
+from fedsmoo.experiment.paired import Paired, paired
 from fedsmoo.experiment.published import experiment, published
 from fedsmoo.experiment.resolve import make_algorithm
 from fedsmoo.experiment.results import Measured, collect, from_json
@@ -60,6 +61,32 @@ def variant(column: str, r: float, lr_decay: float) -> Measured:
     config = runs("accuracy", column)["FedSMOO"][0].config
     wanted = identity(config.replace(lr_decay=lr_decay, algorithm_options={**config.algorithm_options, "r": r}))
     return next(run for path in (RESULTS / "variants").glob("*.json") if (run := from_json(path)).identity == wanted)
+
+
+def released(column: str, rounds: int = 800, method: str = "HeadCut") -> Measured:
+    """A run of experiments/released: the released code's FedSMOO, or the box (FedSMOO) with its README's settings."""
+    task = runs("accuracy", column)["FedAvg"][0].config
+    same = ("dataset", "partition", "clients")
+    for path in sorted((RESULTS / "variants").glob("*.json")):
+        run = from_json(path)
+        alike = all(getattr(run.config, n) == getattr(task, n) for n in same)
+        if alike and run.config.rounds == rounds and run.config.algorithm.lower().endswith(method.lower()):
+            return run
+    raise LookupError(column)
+
+
+def ahead(column: str, one: str = "FedSMOO", other: str = "MoFedSAM") -> Paired:
+    """By how much one method's last ten are above another's, paired over the seeds that both have."""
+    found = runs("accuracy", column, (0, 1, 2))
+    a, b = ({seed: last_ten(run) for seed, run in found[m].items()} for m in (one, other))
+    pair = paired(a, b)
+    assert pair is not None
+    return pair
+
+
+def first_round(run: Measured, accuracy: float) -> int:
+    """The first round at or above a test accuracy, in per cent."""
+    return next(i + 1 for i, a in enumerate(run.accuracies) if 100 * a >= accuracy)
 
 
 def paper(column: str, method: str) -> float:

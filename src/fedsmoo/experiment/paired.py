@@ -58,6 +58,8 @@ def lead(values: Mapping[str, Mapping[int, float]]) -> str:
     first, second = order[:2]
     found = paired(values[first], values[second])
     assert found is not None  # both have the seeds that all have
+    if found.mean < 0:  # on the seeds that these two have, others besides, the second is ahead
+        first, second, found = second, first, Paired(found.seeds, -found.mean, found.half)
     on = f"{named(found.seeds)}: {first} ends {found.mean:.2f} above {second}"
     if found.half is None:
         few = "one seed carries" if len(found.seeds) == 1 else "two seeds carry"
