@@ -185,18 +185,24 @@ def refuse_other_shapes(runs: Sequence[Subject]) -> None:
 
 
 @dataclass(frozen=True)
-class LandscapeMeasurement(OnSamples):
+class AtPoints(OnSamples):
+    """A measurement of many models that lie on a grid or a line."""
+
+    part: str = option("test", "measure on the train or the test part")
+    size: int = option(500, "samples in memory at a time", within="(0, inf)")
+    points: int = option(51, "points on each axis")
+    models: int = option(32, "models evaluated at once", within="(0, inf)")
+
+
+@dataclass(frozen=True)
+class LandscapeMeasurement(AtPoints):
     """Loss and accuracy on a grid of filter-normalised directions; the same seed shows every run in the same ones."""
 
     name = "landscape"
     help = "Loss and accuracy around a model, in directions that all runs share."
     columns = ("loss at the model", "highest loss", "samples", "seconds")
 
-    part: str = option("test", "measure on the train or the test part")
-    size: int = option(500, "samples in memory at a time", within="(0, inf)")
-    points: int = option(51, "points per axis")
     span: float = option(1.0, "how far to go, in lengths of the filters")
-    models: int = option(32, "models evaluated at once", within="(0, inf)")
 
     def measure(self, run: Subject, *others: Subject) -> Values:
         loss, began = self.loss(run), time.perf_counter()
@@ -219,18 +225,13 @@ class LandscapeMeasurement(OnSamples):
 
 
 @dataclass(frozen=True)
-class PlaneMeasurement(OnSamples):
+class PlaneMeasurement(AtPoints):
     """Loss and accuracy on the plane through the final models of two or three runs."""
 
     name = "plane"
     help = "Loss on the plane through the models of two or three runs."
     columns = ("lowest loss", "highest loss", "samples")
     together = (2, 3)
-
-    part: str = option("test", "measure on the train or the test part")
-    size: int = option(500, "samples in memory at a time", within="(0, inf)")
-    points: int = option(51, "points per axis")
-    models: int = option(32, "models evaluated at once", within="(0, inf)")
 
     def measure(self, run: Subject, *others: Subject) -> Values:
         runs, loss = [run, *others], self.loss(run)
@@ -254,18 +255,13 @@ class PlaneMeasurement(OnSamples):
 
 
 @dataclass(frozen=True)
-class LineMeasurement(OnSamples):
+class LineMeasurement(AtPoints):
     """Loss and accuracy between (0..1) and beyond the final models of two runs."""
 
     name = "line"
     help = "Loss on the straight line between the models of two runs."
     columns = ("loss here", "half-way", "there")
     together = (2, 2)
-
-    part: str = option("test", "measure on the train or the test part")
-    size: int = option(500, "samples in memory at a time", within="(0, inf)")
-    points: int = option(51, "points on the line")
-    models: int = option(32, "models evaluated at once", within="(0, inf)")
 
     def measure(self, run: Subject, *others: Subject) -> Values:
         (other,), loss = others, self.loss(run)
