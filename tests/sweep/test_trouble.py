@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from fedsmoo.engines import batched, choose
+from fedsmoo.experiment.claim import CLAIM, claim
 from fedsmoo.experiment.conduct import Run
 from fedsmoo.experiment.config import Config
 from fedsmoo.experiment.runfolder import CHECKPOINT, FAILED, STARTED, SUMMARY, read_json
 from fedsmoo.experiment.sweep import run_name
-from fedsmoo.experiment.work import Orders, state, work
+from fedsmoo.experiment.work import Orders, carry_out, state, work
 
 TINY = Config(
     algorithm="scaffold", model="softmax", rounds=3, local_steps=1, clients=6, cohort=2, engine="batched", device="cpu"
@@ -106,6 +107,40 @@ def test_a_batch_goes_on_with_the_engine_of_the_run_that_was_begun(
     assert told == [["vmap", "vmap"]] * 2
     assert [read_json(f / SUMMARY)["packed"] for f in folders] == [2, 2]
     assert notes == []
+
+
+def test_runs_that_were_begun_with_several_engines_go_on_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configs, engines = [TINY.replace(engine="auto", seed=s) for s in (0, 1)], ["serial", "batched"]
+    folders = [tmp_path / run_name(c) for c in configs]
+    for config, folder, engine in zip(configs, folders, engines, strict=True):
+        monkeypatch.setattr(choose, "choose", lambda task, cohort, name=engine: choose.Choice(name, "so"))
+        Run.begin(config, folder)
+    notes: list[str] = []
+    assert work(configs, tmp_path, Orders(pack=2, note=notes.append)).finished == folders
+    assert [read_json(f / SUMMARY)["engine"] for f in folders] == engines
+    assert [read_json(f / SUMMARY)["packed"] for f in folders] == [1, 1]
+    assert notes == []
+
+
+def test_a_run_that_another_took_over_is_not_begun(tmp_path: Path) -> None:
+    held = claim(tmp_path)
+    assert held is not None
+    (tmp_path / CLAIM).write_text('{"token": "of another process"}')
+    carry_out({tmp_path: TINY}, Orders(watch=lambda c, r: pytest.fail("a round")), {tmp_path: held})
+    assert state(tmp_path) == "new"
+    held.release()
+
+
+def test_after_a_stop_no_other_run_is_begun(tmp_path: Path) -> None:
+    """The engine cannot do two runs in one batch, so they go one by one; the stop comes at the end of the first."""
+    first, second = batch = {tmp_path / str(seed): TINY.replace(engine="serial", seed=seed) for seed in (0, 1)}
+    rounds: list[tuple[int, int]] = []
+    carry_out(batch, Orders(watch=lambda c, r: rounds.append((c.seed, r.round)), stop=lambda: len(rounds) == 3))
+    assert rounds == [(0, 1), (0, 2), (0, 3)]
+    assert state(first) == "finished"
+    assert not second.exists()
 
 
 def test_a_batch_too_large_for_the_memory_goes_on_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
