@@ -134,3 +134,24 @@ def test_wrong_inputs_are_refused_in_words(device):
         gradient(torch.zeros(1, 5, device=device), images, labels, weight)
     with pytest.raises(FedsmooError, match="images are"):
         gradient(torch.zeros(1, gradient.layout.size, device=device), images[:, :, :8], labels, weight)
+
+
+def test_weights_made_before_are_held_to_the_type_of_the_products(device):
+    """Weights that were made ready lie in bfloat16, and others in float32; right ones let the labels be looked at."""
+    from fedsmoo.kernels.resnet18.gradient import ResNet18Gradient
+
+    gradient = ResNet18Gradient(1, 1, CLASSES, device, precision="bf16")
+    images, labels, weight = batch(1, 1, device)
+    images, w = images.bfloat16(), torch.zeros(1, gradient.layout.size, device=device)
+    ready = gradient.weights(w)
+    for right in (w, ready):
+        with pytest.raises(FedsmooError, match=r"labels \(1, 0\) and weight \(1, 1\)"):
+            gradient(right, images, labels[:, :0], weight)
+    wrong = [
+        (w.bfloat16(), rf"weights are \(1, {w.numel()}\) torch.bfloat16: .* torch.float32"),
+        (ready._replace(working=w), rf"weights are \(1, {w.numel()}\) torch.float32: .* torch.bfloat16"),
+        (ready._replace(working=ready.working[:, :5]), r"weights are \(1, 5\) torch.bfloat16"),
+    ]
+    for weights, words in wrong:
+        with pytest.raises(FedsmooError, match=words):
+            gradient(weights, images, labels, weight)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import sys
 import time
@@ -98,6 +99,25 @@ def test_wandb_offline_holds_every_round(tmp_path: Path, monkeypatch: pytest.Mon
         wait_for(lambda path=path: ended(path), f"the last record in {path}")
     assert sorted(rows) == [1, 2, 3, 4]
     assert [rows[k] for k in sorted(rows)] == pytest.approx([e["test_loss"] for e in expected])
+
+
+def test_a_wandb_run_has_one_name_when_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[dict] = []
+
+    def init(**given: object) -> SimpleNamespace:
+        opened.append(given)
+        return SimpleNamespace(finish=lambda: None)
+
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init, Settings=dict))
+    for folder in ("a", "a", "b"):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        with trackers(["wandb"], SMALL, tmp_path / folder, "FedAvg"):
+            pass
+    first, again, other = (given["id"] for given in opened)
+    assert first == again == (tmp_path / "a" / "wandb-id.txt").read_text()
+    assert re.fullmatch("[0-9a-f]{12}", first)
+    assert other != first
+    assert {given["resume"] for given in opened} == {"allow"}
 
 
 def test_mlflow_local_store_holds_every_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

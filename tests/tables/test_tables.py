@@ -213,16 +213,18 @@ def test_a_lead_is_paired_by_seed_and_claims_no_more_than_it_can() -> None:
     assert words.startswith("Last ten, seed 0: FedSMOO ends 0.99 above FedAvg; one seed")
 
 
-def test_the_round_chosen_by_validation_has_a_column_where_there_is_one() -> None:
+@pytest.mark.parametrize(("who", "cells"), [("FedAvg", ["40.00", ""]), ("FedSMOO", ["", "40.00"])])
+def test_the_round_chosen_by_validation_has_a_column_where_there_is_one(who: str, cells: list[str]) -> None:
     sweep = Wish("accuracy", columns=(PATHOLOGICAL,), methods=("FedAvg", "FedSMOO")).sweep()
     found = {}
     for cell in sweep.cells:
         run = fake_result(cell.config, 80.0)
         known = {"validation_accuracy": [0.5 if k == 399 else 0.4 for k in range(800)]}
-        found[cell.identity] = replace(run, curve=run.curve | (known if cell.method == "FedSMOO" else {}))
+        found[cell.identity] = replace(run, curve=run.curve | (known if cell.method == who else {}))
     (made,) = build(sweep, found)
     at = made.header.index("by validation")
-    assert [row[at] for row in made.rows] == ["", "40.00"]  # half of the way up a line to 80
+    assert [row[at] for row in made.rows] == cells  # half of the way up a line to 80
+    assert {len(row) for row in made.rows} == {len(made.header)}
 
 
 def test_ablation(results: Path) -> None:
