@@ -52,8 +52,10 @@ def test_every_repetition_adds_a_line_and_a_failure_is_named(tmp_path: Path) -> 
         assert process.returncode == int(fail), said
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [(r["passed"], r["failed"], r["skipped"]) for r in rows] == [(2, 0, 1), (1, 1, 1), (1, 1, 1)]
-    assert [list(r["failures"]) for r in rows] == [[], *2 * [["test_some::test_wrong"]]]
-    assert "there is a file" in rows[1]["failures"]["test_some::test_wrong"]
+    assert [len(r["failures"]) for r in rows] == [0, 1, 1]
+    ((name, line),) = rows[1]["failures"].items()  # before the name, where the folder of a test is
+    assert name.endswith("test_some::test_wrong")
+    assert "there is a file" in line
     assert all(r["busy"] == 1 and r["seconds"] > 0 and r["date"] and r["torch"] for r in rows)
     assert "0 of 2 repetitions without a failure" in said
 

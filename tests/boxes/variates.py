@@ -49,7 +49,7 @@ def fedcm(
     """FedCM (Xu et al. 2021); with rho > 0 MoFedSAM (Qu et al., ICML 2022).
 
     alpha weighs the local gradient. The momentum D is a mean gradient per local step. Both papers have one K for all;
-    where clients make different numbers of steps, K is their plain mean over the cohort.
+    where clients make different numbers of steps, K is their mean over the cohort, with the weights of the drifts.
     """
     w, D, last = w0, zeros(w0), {}
     a = h["alpha"]
@@ -66,7 +66,8 @@ def fedcm(
                 w_i = descend(w_i, d, None, rnd.lr, h)
             last[i], sent[i] = w_i, w_i
             drifts[i] = each(lambda p, q: p - q, w, w_i)
-        K = sum(len(rnd.batches[i]) for i in rnd.cohort) / len(rnd.cohort)
+        p = h.get("weights") or dict.fromkeys(rnd.cohort, 1.0)
+        K = sum(p[i] * len(rnd.batches[i]) for i in rnd.cohort) / sum(p[i] for i in rnd.cohort)
         span = K * rnd.lr
         w = averaged(w, sent, h)
         D = each(lambda p, span=span: p / span, mean(drifts, h))

@@ -23,7 +23,8 @@ from fedsmoo.experiment.config import Training
 from fedsmoo.experiment.loop import Simulation
 from fedsmoo.models import build, make_module
 
-torch.set_num_threads(4)  # small clients on many cores spend their time waiting for each other
+if torch.cuda.is_available():
+    torch.set_num_threads(4)  # small clients on many cores spend their time waiting for each other
 
 pytestmark = [
     pytest.mark.gpu,
