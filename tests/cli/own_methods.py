@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from fedsmoo import Algorithm, FedAvg, FedDyn, SCAFFOLD, Vectors, norm, option, unit
+from fedsmoo import Algorithm, FedAvg, FedDyn, FedsmooError, SCAFFOLD, Vectors, norm, option, unit
 from fedsmoo.algorithms.around import Around
 
 
@@ -93,12 +93,34 @@ BROKEN: dict[str, tuple[str, str]] = {
         now = time.perf_counter()  # here
         return srv.replace(w=mean.w + 1e-6 * now)
 """, "in aggregate: gives two answers to one question (it calls time.perf_counter)"),
+    "two clocks": ("""class M(FedAvg):
+    def aggregate(self, srv, mean, rnd):
+        now = time.monotonic()  # here
+        then = time.perf_counter()
+        return srv.replace(w=mean.w + 1e-6 * (now - then))
+""", "in aggregate: gives two answers to one question (it calls time.monotonic)"),
+    "a clock beside roots": ("""class M(FedAvg):
+    server = scalars = ("a", "b", "c", "d", "e", "f")
+    def aggregate(self, srv, mean, rnd):
+        size = srv.a.sqrt() + srv.b.sqrt() + srv.c.sqrt() + srv.d.sqrt() + srv.e.sqrt() + srv.f.sqrt()
+        return srv.replace(w=mean.w + size * time.perf_counter())  # here
+""", "in aggregate: gives two answers to one question"),
+    "a clock where the model is negative": ("""class M(FedAvg):
+    def aggregate(self, srv, mean, rnd):
+        return srv.replace(w=mean.w + srv.w.clamp(max=0) * time.perf_counter())  # here
+""", "in aggregate: gives two answers to one question"),
     "a memory of its own": ("""class M(FedAvg):
     seen = []
     def aggregate(self, srv, mean, rnd):
         self.seen.append(1)
         return srv.replace(w=mean.w / len(self.seen))  # here
 """, "in aggregate: gives two answers to one question"),
+    "one of its numbers": ("""class M(FedAvg):
+    a: float = 0.5
+    def aggregate(self, srv, mean, rnd):
+        object.__setattr__(self, "a", 0.9 * self.a)
+        return srv.replace(w=mean.w)  # here
+""", "in aggregate: keeps something on the method itself"),
     "the norm of all clients": ("""class M(FedAvg):
     def direction(self, w, grad, down, me):
         g = grad(w)
@@ -126,10 +148,19 @@ BROKEN: dict[str, tuple[str, str]] = {
     def finish(self, w, down, me, rnd):
         return me, Vectors(w=w, extra=w)  # here
 """, "in finish: returns 'extra', which is not in up"),
+    "sends what lives one round": ("""class M(FedAvg):
+    local = ("m",)
+    def finish(self, w, down, me, rnd):
+        return me, Vectors(w=w, m=me.m)  # here
+""", "in finish: returns 'm', which is not in up"),
     "a wrong shape": ("""class M(FedAvg):
     def aggregate(self, srv, mean, rnd):
         return srv.replace(w=norm(mean.w))  # here
 """, "in aggregate: returns w of shape [1], but it must be of shape [P]"),
+    "a number for a vector": ("""class M(FedAvg):
+    def pull(self, w, down):
+        return norm(w - down.w)  # here
+""", "in pull: returns a tensor of shape [1], but must return one of shape [P]"),
     "nothing": ("""class M(FedAvg):
     def aggregate(self, srv, mean, rnd):
         srv.replace(w=mean.w)  # here
@@ -165,6 +196,9 @@ def helper(w):
     "the model is not sent": ("""class M(FedAvg):
     down = ("c",)  # here
 """, "in M: down must hold the model, 'w'"),
+    "a vector on the server twice": ("""class M(FedAvg):
+    server = ("w",)  # here
+""", "in M: server names 'w', which is on the server already: it is in down"),
     "always float32": ("""class M(FedAvg):
     own = ("c",)
     def first_contact(self, down):
@@ -174,6 +208,12 @@ def helper(w):
     def pull(self, w, down):
         return torch.ones_like(w, dtype=torch.float64) * (w - down.w)  # here
 """, "in pull: returns float64 where its inputs are float32"),
+    "always on the CPU": ("""class M(FedAvg):
+    own = ("c",)
+    def first_contact(self, down):
+        both = torch.zeros(2 * len(down.w), dtype=down.w.dtype)  # here
+        return Vectors(c=both[len(down.w) :])
+""", "in first_contact: returns a tensor that is on the CPU wherever its inputs are"),
     "no gradient": ("""class M(FedAvg):
     def direction(self, w, grad, down, me):  # here
         return w - down.w, me
@@ -216,6 +256,13 @@ RIGHT: dict[str, str] = {
         d[d.abs() < 1e-3] = 0.0
         d.mul_(0.9)
         return me, Vectors(w=down.w + d)
+""",
+    "numbers by their places": """class M(FedAvg):
+    def finish(self, w, down, me, rnd):
+        d = w - down.w
+        back = torch.arange(d.shape[-1] - 1, -1, -1, device=d.device)
+        d = 0.5 * d + 0.1 * d[..., back] + 0.1 * d.index_select(-1, back)
+        return me, Vectors(w=(down.w + d).index_fill(-1, back[:2], 0.0))
 """,
     "the largest tenth": """class M(FedAvg):
     own = ("e",)

@@ -10,7 +10,7 @@ import torch
 
 from fedsmoo import Config, FedsmooError, simulate
 from fedsmoo.core import contract
-from fedsmoo.core.contract import check, findings
+from fedsmoo.core.contract import check, declared, findings
 from fedsmoo.deploy.client import Recipe, whole
 from fedsmoo.engines import serial, steps
 from fedsmoo.experiment.conduct import Run
@@ -103,6 +103,27 @@ def test_everything_is_said_at_once(call: Call) -> None:
     assert all(word in line for word, line in zip(said, lines, strict=True))
 
 
+LETTERS = tuple("hgfedcba")
+SAID_OF_NAMES = {
+    "up names {!r} twice": {"up": ("w", *LETTERS, *LETTERS)},
+    "server names {!r}, which is on the server already: it is in down": {"down": ("w", *LETTERS), "server": LETTERS},
+    "{!r} is own and local: it either stays between rounds or does not": {"own": LETTERS, "local": LETTERS},
+    "{!r} cannot be a number: only what is in up or server can, so far": {"own": LETTERS, "scalars": LETTERS},
+    "scalars names {!r}, which is in neither up nor server": {"scalars": LETTERS},
+}
+
+
+@pytest.mark.parametrize("says", SAID_OF_NAMES)
+def test_what_is_wrong_with_names_is_said_in_one_order(says: str) -> None:
+    """That of the alphabet, not of a set, which is another in every process."""
+    names = {place: SAID_OF_NAMES[says].get(place, ()) for place in (*declared.PLACES, "scalars")}
+    if "twice" in says:
+        found = declared.wrong_names("up", names["up"])
+    else:
+        found = [text for _, text in declared.clashes({**names, "down": names["down"] or ("w",)})]
+    assert found == [says.format(n) for n in sorted(LETTERS)]
+
+
 @pytest.mark.parametrize("settings", [{"relaxed": 0.1}, {"wire": "int8"}, {"relaxed": 0.1, "wire": "fp16"}])
 def test_a_wrapper_of_ours_hides_nothing(settings: dict[str, object], folder: Path) -> None:
     spec, line = own(BROKEN["branches on a norm"][0])
@@ -156,6 +177,13 @@ def test_the_check_takes_a_moment(folder: Path) -> None:
 def test_an_error_in_a_later_round_has_its_line(engine: str, folder: Path) -> None:
     spec, line = own(BOOM)
     with pytest.raises(FedsmooError, match=f"^my.py:{line} in finish: KeyError: 'boom'$"):
+        simulate("softmax", "digits", spec, engine=engine, **SMALL)
+
+
+@pytest.mark.parametrize("engine", ["serial", "batched"])
+def test_an_error_for_people_is_left_in_its_own_words(engine: str, folder: Path) -> None:
+    spec, _ = own(BOOM.replace('KeyError("boom")', 'FedsmooError("no such day")'))
+    with pytest.raises(FedsmooError, match=r"^no such day$"):
         simulate("softmax", "digits", spec, engine=engine, **SMALL)
 
 

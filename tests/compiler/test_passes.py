@@ -86,6 +86,15 @@ class Cut(FedAvg):
 
 
 @dataclass(frozen=True)
+class CutEach(FedAvg):
+    """A factor for each weight, clamped at one: none may be taken for one, since a client is done again as a whole."""
+
+    def pull(self, w, down):
+        way = w - down.w
+        return way * (10 * way.abs() / (0.01 + norm(way))).clamp(max=1.0)
+
+
+@dataclass(frozen=True)
 class Along(FedAvg):
     """A plain sum, which is negative for some: how far the gradient points along the way that a client has come."""
 
@@ -142,6 +151,7 @@ METHODS: dict[str, Algorithm] = {
     "momentum": Momentum(),
     "chain": Chain(),
     "cut": Cut(),
+    "cut each": CutEach(),
     "along": Along(),
     **{kind: Trade(kind=kind) for kind in ("swap", "shift", "weights", "sent", "three gradients", "truths", "point")},
 }
@@ -190,7 +200,7 @@ def test_unequal_clients_in_groups_of_their_own(name, device):
 
 
 @pytest.mark.parametrize("rule", [{"clip": None}, {"clip": 1.0, "scope": "released"}, {"clip": 1e-3}, {"clip": 1e3}])
-@pytest.mark.parametrize("name", ["fedprox", "fedsmoo", "cut"])
+@pytest.mark.parametrize("name", ["fedprox", "fedsmoo", "cut", "cut each"])
 def test_rules_of_a_step(name, rule, device):
     compared(name, rule=rule, **EQUAL)
 
@@ -204,6 +214,19 @@ def test_a_clip_binds_for_some_clients_and_not_for_others(device):
     limit = float(norms.mean())
     assert norms.min() < limit < norms.max()
     compared("fedavg", rule={"clip": limit}, **EQUAL)
+
+
+def test_the_next_point_lies_ready_in_the_kernels_type(device):
+    """Rounded once, as PyTorch rounds; the last weights also as they are."""
+    made = run(METHODS["fedavg"], True, **EQUAL | {"local_steps": 2})
+    made.advance()
+    (recording,) = made.engine.steps.recordings.values()
+    group, begin = recording.groups[0], made.engine.oracle.begin
+    weights, point = group.rows.w, group.passes.tensors
+    assert weights.dtype == torch.float64
+    assert point["working"].dtype == torch.float32
+    assert torch.equal(point["working"][:, :begin], weights[:, :begin].float())
+    assert torch.equal(point["fine"], weights[:, begin:])
 
 
 @pytest.mark.parametrize("kind", BEYOND)

@@ -100,10 +100,9 @@ def clashes(names: dict[str, tuple[str, ...]]) -> list[tuple[str, str]]:
     """Names that contradict each other, with the place to mend."""
     down, server, own, local, up, scalars = (set(names[p]) for p in (*PLACES, "scalars"))
     out = [] if "w" in down else [("down", "down must hold the model, 'w'")]
-    out += [("server", f"server names {n!r}, which is on the server already: it is in down") for n in down & server]
-    out += [("local", f"{n!r} is own and local: it either stays between rounds or does not") for n in own & local]
-    far = scalars & (down | own | local)
-    out += [("scalars", f"{n!r} cannot be a number: only what is in up or server can, so far") for n in far]
-    return out + [
-        ("scalars", f"scalars names {n!r}, which is in neither up nor server") for n in scalars - up - server - far
-    ]
+    twice, both, far = down & server, own & local, scalars & (down | own | local)
+    out += [("server", f"server names {n!r}, which is on the server already: it is in down") for n in sorted(twice)]
+    out += [("local", f"{n!r} is own and local: it either stays between rounds or does not") for n in sorted(both)]
+    out += [("scalars", f"{n!r} cannot be a number: only what is in up or server can, so far") for n in sorted(far)]
+    lost = scalars - up - server - far
+    return out + [("scalars", f"scalars names {n!r}, which is in neither up nor server") for n in sorted(lost)]
