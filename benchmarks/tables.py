@@ -45,46 +45,31 @@ def made(result: dict[str, Any]) -> str:
 def headline() -> str:
     """Ours beside the authors' code, timed on the same GPU by ``benchmarks/authors.py``.
 
-    Their code multiplies in tf32; ours in bf16, and in tf32 where that was measured: like with like.
+    Their code multiplies in tf32; ours in bf16 and, like with like, in tf32.
     """
-    results, theirs = read("round.json"), read("authors.json")
+    results, alike, theirs = read("round.json"), read(TF32), read("authors.json")
     beside = {r["algorithm"]: r["seconds_per_round"] for r in theirs["results"]}
-    alike = {r["algorithm"]: r["seconds_per_round"] for r in read(TF32)} if (GPU / TF32).is_file() else {}
+    tf32 = {r["algorithm"]: r["seconds_per_round"] for r in alike}
     printed, rows = published()["seconds_per_round"], []
     for r in results:
-        name, mine, other = NAMES[r["algorithm"]], r["seconds_per_round"], beside.get(r["algorithm"])
-        tf32 = alike.get(r["algorithm"])
-        row = [name, f"{mine:.3f} s", *([f"{tf32:.3f} s" if tf32 else ""] if alike else [])]
-        row += [f"{other:.1f} s" if other else "", f"{other / mine:.0f}x" if other else ""]
-        row += [f"{other / tf32:.0f}x" if other and tf32 else ""] if alike else []
-        rows.append([*row, f"{printed[name]:.2f} s", f"{r['peak_memory_gb']:.1f} GB"])
-    if theirs["hardware"] != results[0]["hardware"]:
-        sys.exit("results/gpu: authors.json and round.json are of different GPUs")
+        name, ours, other = (
+            NAMES[r["algorithm"]],
+            (r["seconds_per_round"], tf32[r["algorithm"]]),
+            beside.get(r["algorithm"]),
+        )
+        faster = [f"{other / mine:.0f}x" if other else "" for mine in ours]
+        times = [*(f"{mine:.3f} s" for mine in ours), f"{other:.1f} s" if other else ""]
+        rows.append([name, *times, *faster, f"{printed[name]:.2f} s", f"{r['peak_memory_gb']:.1f} GB"])
+    if {theirs["hardware"], alike[0]["hardware"]} != {results[0]["hardware"]}:
+        sys.exit("results/gpu: authors.json, round.json and round_tf32.json are of different GPUs")
+    rounds, revision = len(results[0]["seconds_per_round_all"]), theirs["revision"][:7]
     note = (
-        f"Training alone; median of {len(results[0]['seconds_per_round_all'])} rounds; {made(results[0])}. The "
-        f"authors' code (revision {theirs['revision'][:7]}, tf32 as it sets) ran a round on the same GPU after one to "
-        "start. The paper's numbers are of one A100, evaluation included. "
+        f"Training alone; median of {rounds} rounds; {made(results[0])} (in tf32: commit {alike[0]['commit'][:10]}). "
+        f"The authors' code (revision {revision}, tf32 as it sets) ran a round on the same GPU after one to start: at "
+        "equal precision the ratio is that of tf32. The paper's numbers are of one A100, evaluation included."
     )
-    if alike:
-        header = ["method", "a round, bf16", "tf32", "the authors' code, tf32", "bf16 faster", "tf32 faster"]
-    else:
-        header = ["method", "a round, bf16", "the authors' code, tf32", "faster"]
-        note += unlike()
-    return table([*header, "printed in the paper", "peak memory"], rows) + f"\n\n{note.rstrip()}"
-
-
-def unlike() -> str:
-    """What is known of the ratio at equal precision, before our round in tf32 was measured."""
-    times = {
-        t["precision"]: t["gradient_ms"]
-        for t in read("kernels_precisions.json")["scaling"]
-        if t["clients"] == 10 and t["overlap"]
-    }
-    return (
-        "The ratios compare bf16 with tf32. Our round in tf32 was not measured; one gradient of ten clients takes "
-        f"{times['tf32'] / times['bf16']:.1f} times as long in tf32 ({times['tf32']:.2f} ms) as in bf16 "
-        f"({times['bf16']:.2f} ms), so that at equal precision the ratios would be smaller by up to that."
-    )
+    header = ["method", "a round, bf16", "tf32", "the authors' code, tf32", "bf16 faster", "tf32 faster"]
+    return table([*header, "printed in the paper", "peak memory"], rows) + f"\n\n{note}"
 
 
 def gigaflops(clients: int = 10, batch: int = 50) -> float:
