@@ -60,7 +60,7 @@ test-repeat:
 # compiled kernels, so that eight processes do not all compile the same.
 test-gpu:
 	PYTHONPATH=src $(PYTHON) -m pytest -q tests/gpu -k "agrees and fedsmoo-resnet18_gn"
-	PYTHONPATH=src OMP_NUM_THREADS=2 $(PYTHON) -m pytest -q -n 8 --durations 10 tests/gpu tests/checkpoint/test_gpu.py tests/kernels
+	PYTHONPATH=src OMP_NUM_THREADS=2 $(PYTHON) -m pytest -q -n 8 --durations 10 tests/gpu tests/runs/storage/test_gpu.py tests/kernels
 
 # A real federation on this machine: some minutes, mostly of waiting.
 test-deploy: $(STAMP)

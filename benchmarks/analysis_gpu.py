@@ -26,9 +26,9 @@ from fedsmoo.analysis.objective import objective
 from fedsmoo.data.sources import load
 from fedsmoo.engines.fused import fused_reason
 from fedsmoo.engines.task import Task
-from fedsmoo.experiment.loop import synchronize
-from fedsmoo.experiment.origin import code_facts, device_name
 from fedsmoo.models import build
+from fedsmoo.runs.origin.provenance import code_facts, device_name
+from fedsmoo.runs.simulation import synchronize
 from fedsmoo.version import __version__
 
 

@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedsmoo.experiment.loop import synchronize
-from fedsmoo.experiment.origin import code_facts
+from fedsmoo.runs.origin.provenance import code_facts
+from fedsmoo.runs.simulation import synchronize
 
 # The paper's CIFAR-10 settings under the names of their command line, whose defaults fill the rest.
 SETTINGS = {

@@ -19,12 +19,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from fedsmoo.data.batches.plan import Plan
 from fedsmoo.data.digits import digits
-from fedsmoo.data.plan import Plan
-from fedsmoo.experiment.config import Config
-from fedsmoo.experiment.loop import Simulation
-from fedsmoo.experiment.origin import code_facts
-from fedsmoo.experiment.resolve import assemble
+from fedsmoo.runs.build import assemble
+from fedsmoo.runs.config import Config
+from fedsmoo.runs.origin.provenance import code_facts
+from fedsmoo.runs.simulation import Simulation
 from fedsmoo.version import __version__
 
 

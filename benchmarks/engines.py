@@ -21,11 +21,11 @@ from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import first_line
 from fedsmoo.data.check import from_arrays
 from fedsmoo.data.dataset import Dataset
-from fedsmoo.experiment.config import Config
-from fedsmoo.experiment.loop import Simulation
-from fedsmoo.experiment.origin import code_facts
-from fedsmoo.experiment.resolve import assemble
 from fedsmoo.models import FlatModel, build, wrap
+from fedsmoo.runs.build import assemble
+from fedsmoo.runs.config import Config
+from fedsmoo.runs.origin.provenance import code_facts
+from fedsmoo.runs.simulation import Simulation
 from fedsmoo.version import __version__
 
 CLIENTS, HELD, CLASSES = 20, 100, 10

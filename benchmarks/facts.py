@@ -13,14 +13,14 @@ import machines
 import tables
 from ranks import round_seconds
 
-from fedsmoo.experiment.cost import gradients_of_a_step
-from fedsmoo.experiment.grid import best, last_ten
-from fedsmoo.experiment.identity import identity
-from fedsmoo.experiment.ledger import Reached, reached
-from fedsmoo.experiment.paired import Paired, paired
-from fedsmoo.experiment.published import experiment, published
-from fedsmoo.experiment.resolve import make_algorithm
-from fedsmoo.experiment.results import Measured, collect, from_json
+from fedsmoo.paper.cells import best, last_ten
+from fedsmoo.paper.experiments import experiment, published
+from fedsmoo.runs.build import make_algorithm
+from fedsmoo.runs.origin.identity import identity
+from fedsmoo.runs.traffic import Reached, reached
+from fedsmoo.sweeps.cost import gradients_of_a_step
+from fedsmoo.sweeps.paired import Paired, paired
+from fedsmoo.sweeps.results import Measured, collect, from_json
 
 RESULTS = Path(__file__).parents[1] / "results"
 printed = published

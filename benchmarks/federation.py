@@ -25,7 +25,7 @@ from deploy.processes import wait_for
 from deploy.replay import reports
 
 from fedsmoo.core import Round, Vectors
-from fedsmoo.data.plan import make_plan
+from fedsmoo.data.batches.plan import make_plan
 from fedsmoo.deploy.client import Recipe
 from fedsmoo.deploy.settings import parse
 from fedsmoo.deploy.store import ServerStore

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from fedsmoo.experiment.published import published
-from fedsmoo.experiment.render import Table, render
-from fedsmoo.experiment.results import SUPERSEDED, Measured, collect, from_json
-from fedsmoo.report.gather import method_label
+from fedsmoo.pages.gather import method_label
+from fedsmoo.paper.experiments import published
+from fedsmoo.paper.render import Table, render
+from fedsmoo.sweeps.results import SUPERSEDED, Measured, collect, from_json
 
 ROOT = Path(__file__).parents[1]
 RADII = (0.2, 0.4, 0.6, 0.8, 1.0)

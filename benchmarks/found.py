@@ -9,7 +9,7 @@ from typing import Any
 
 import facts as f
 
-from fedsmoo.experiment.grid import best, last_ten
+from fedsmoo.paper.cells import best, last_ten
 
 TEN = "10%-of-100 cifar10."
 MILD, HARD, SIX, THREE = (TEN + c for c in ("dirichlet-0.6", "dirichlet-0.1", "pathological-6", "pathological-3"))

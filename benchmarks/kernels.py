@@ -20,11 +20,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from fedsmoo.experiment.origin import code_facts
 from fedsmoo.kernels import available, from_torchvision, live_layout
 from fedsmoo.kernels.resnet18.shapes import IMAGE_CHANNELS, stored_images
 from fedsmoo.kernels.resnet18.tiles import TABLES, Tile
 from fedsmoo.models.resnet import ResNet18GN
+from fedsmoo.runs.origin.provenance import code_facts
 
 BATCH = 50
 CLASSES = 10

@@ -14,8 +14,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from fedsmoo.experiment.results import FORMAT, in_lines
-from fedsmoo.experiment.runfolder import write_atomically
+from fedsmoo.runs.storage.folder import write_atomically
+from fedsmoo.sweeps.results import FORMAT, in_lines
 
 RESULTS = Path(__file__).parents[1] / "results"
 NUMBER = re.compile(r"fedsmoo \d+")

@@ -26,11 +26,11 @@ from fedsmoo.compiler.step import CompiledStep
 from fedsmoo.compiler.trace import StepInputs
 from fedsmoo.core import LocalRule, Vectors
 from fedsmoo.engines.oracles import OpaqueOracle
-from fedsmoo.experiment.resolve import make_algorithm
 from fedsmoo.kernels.gradients import GradientBuffers
 from fedsmoo.kernels.resnet18 import gradient as resnet18
 from fedsmoo.kernels.resnet18.shapes import STORED_CHANNELS
 from fedsmoo.kernels.runtime import Launch, noting
+from fedsmoo.runs.build import make_algorithm
 
 TARGET = GPUTarget("cuda", 90, 32)
 MULTIPROCESSORS, REGISTERS, SHARED, WARPS = 132, 65536, 227 * 1024, 64  # of an H100 or H200

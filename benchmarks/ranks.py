@@ -14,10 +14,10 @@ import numpy as np
 import torch
 
 from fedsmoo.data.dataset import Dataset
-from fedsmoo.engines.distributed import owners
-from fedsmoo.engines.ranks import join, own_device
-from fedsmoo.experiment.config import Config
-from fedsmoo.experiment.resolve import assemble
+from fedsmoo.engines.distributed.engine import owners
+from fedsmoo.engines.distributed.ranks import join, own_device
+from fedsmoo.runs.build import assemble
+from fedsmoo.runs.config import Config
 
 COUNTS = (1, 2, 3, 4, 5, 10, 20)
 

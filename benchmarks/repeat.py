@@ -2,7 +2,7 @@
 
 Beside every repetition some processes do nothing but count, as if others were at work. After each one a line of JSON is
 added to ``results/test_repeat.jsonl``: when, of which commit, on what, and what failed. Call again to add more. Given
-tests (``python benchmarks/repeat.py --times 5 tests/report``), it runs those only, and keeps no line of it.
+tests (``python benchmarks/repeat.py --times 5 tests/pages``), it runs those only, and keeps no line of it.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 
 from fedsmoo.data.digits import digits
-from fedsmoo.data.partition import parse
+from fedsmoo.data.division.partition import parse
 from fedsmoo.models import build
 from fedsmoo.version import __version__
 

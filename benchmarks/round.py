@@ -21,11 +21,11 @@ import numpy as np
 import torch
 
 from fedsmoo.data.dataset import Dataset
-from fedsmoo.engines.memory import release
-from fedsmoo.experiment.config import Config
-from fedsmoo.experiment.loop import Simulation
-from fedsmoo.experiment.pack import Pack
-from fedsmoo.experiment.resolve import assemble
+from fedsmoo.engines.client_state.memory import release
+from fedsmoo.runs.build import assemble
+from fedsmoo.runs.config import Config
+from fedsmoo.runs.simulation import Simulation
+from fedsmoo.sweeps.pack import Pack
 from fedsmoo.version import __version__
 
 

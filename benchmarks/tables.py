@@ -18,10 +18,10 @@ import machines
 from flatness import flatness, landscape
 
 from fedsmoo.core import Algorithm
-from fedsmoo.experiment.cost import gradients_of_a_step
-from fedsmoo.experiment.published import published
-from fedsmoo.experiment.resolve import algorithm_class, make_algorithm
 from fedsmoo.kernels.resnet18.shapes import CONVS, STEM
+from fedsmoo.paper.experiments import published
+from fedsmoo.runs.build import algorithm_class, make_algorithm
+from fedsmoo.sweeps.cost import gradients_of_a_step
 
 ROOT = Path(__file__).parents[1]
 GPU = ROOT / "results" / "gpu"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from mutation.operators import OPERATORS, SPEED, WORDS, called
 
-ROOMS = ("core", "algorithms", "compiler", "engines", "data", "experiment", "analysis", "kernels")
+ROOMS = ("core", "algorithms", "compiler", "engines", "data", "runs", "sweeps", "paper", "analysis", "kernels")
 QUIET = {"warn", "warning", "debug", "info", "print", "Tile"}  # given what people read; tile sizes are for speed alone
 
 

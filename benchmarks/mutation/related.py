@@ -16,12 +16,12 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 # Not asked: what needs a browser, Flower, a GPU or a network, and what reads the sources as text.
 LEFT_OUT = [
-    "tests/deploy", "tests/gpu", "tests/report/test_page.py", "tests/boxes/test_docs.py",
+    "tests/deploy", "tests/gpu", "tests/pages/test_page.py", "tests/algorithms/boxes/test_docs.py",
     "tests/kernels/test_compiles.py",
 ]  # fmt: skip
 FOLDERS = {  # of a room: where its own tests lie, which are asked first
-    "core": ["core"], "algorithms": ["boxes", "algorithms"], "engines": ["engines"], "data": ["data"],
-    "experiment": ["experiment", "sweep", "tables", "checkpoint"], "analysis": ["analysis", "report"],
+    "core": ["core"], "algorithms": ["algorithms"], "engines": ["engines"], "data": ["data"],
+    "runs": ["runs"], "sweeps": ["sweeps"], "paper": ["paper"], "analysis": ["analysis", "pages"],
     "kernels": ["kernels"], "compiler": ["compiler", "engines"],
 }  # fmt: skip
 GROUP = re.compile(r"@[^\]/:]*$")  # what pytest-xdist appends to the name of a test that shares a process with others

@@ -10,10 +10,10 @@ from common import Clock, answer, memory_bytes, workload
 from cpu import plain_round
 
 from fedsmoo.data.dataset import Dataset
-from fedsmoo.experiment.config import Config
-from fedsmoo.experiment.loop import Simulation
-from fedsmoo.experiment.resolve import assemble
 from fedsmoo.models import wrap
+from fedsmoo.runs.build import assemble
+from fedsmoo.runs.config import Config
+from fedsmoo.runs.simulation import Simulation
 
 
 def simulation(engine: str) -> Simulation:

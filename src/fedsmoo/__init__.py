@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     )
     from fedsmoo.api import simulate
     from fedsmoo.core import Algorithm, FedsmooError, Round, Vectors, derived, norm, option, unit
-    from fedsmoo.data.partition import IID, Dirichlet, Pathological
-    from fedsmoo.experiment.config import Config
-    from fedsmoo.experiment.loop import Record, Result
+    from fedsmoo.data.division.partition import IID, Dirichlet, Pathological
+    from fedsmoo.runs.config import Config
+    from fedsmoo.runs.simulation import Record, Result
 
 __all__ = [
     "ALGORITHMS",
@@ -84,9 +84,9 @@ _HOMES = {
     ),
     "api": ("simulate",),
     "core": ("Algorithm", "FedsmooError", "Round", "Vectors", "derived", "norm", "option", "unit"),
-    "data.partition": ("IID", "Dirichlet", "Pathological"),
-    "experiment.config": ("Config",),
-    "experiment.loop": ("Record", "Result"),
+    "data.division.partition": ("IID", "Dirichlet", "Pathological"),
+    "runs.config": ("Config",),
+    "runs.simulation": ("Record", "Result"),
 }  # fmt: skip
 _HOME = {name: f"fedsmoo.{module}" for module, names in _HOMES.items() for name in names}
 

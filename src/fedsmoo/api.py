@@ -12,14 +12,14 @@ from torch import nn
 from fedsmoo.core import Algorithm, FedsmooError
 from fedsmoo.data.check import check, checked, from_arrays
 from fedsmoo.data.dataset import Dataset
-from fedsmoo.data.partition import Partition
+from fedsmoo.data.division.partition import Partition
 from fedsmoo.data.sources import load, refuse_untrained_classes
 from fedsmoo.engines.task import SampleLoss, cross_entropy
-from fedsmoo.experiment.config import DIVISION, Config, brief
-from fedsmoo.experiment.loop import Callback, Result
-from fedsmoo.experiment.resolve import assemble, refuse_idle, refuse_other_count, settled
 from fedsmoo.models import FlatModel, wrap
 from fedsmoo.models.base import copied
+from fedsmoo.runs.build import assemble, refuse_idle, refuse_other_count, settled
+from fedsmoo.runs.config import DIVISION, Config, brief
+from fedsmoo.runs.simulation import Callback, Result
 
 
 def simulate(

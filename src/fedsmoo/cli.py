@@ -21,8 +21,8 @@ from fedsmoo.commands.sweep import sweep
 from fedsmoo.commands.table import app as results_app
 from fedsmoo.commands.table import table
 from fedsmoo.core.errors import FedsmooError
-from fedsmoo.engines.ranks import depart
-from fedsmoo.experiment.origin import typed
+from fedsmoo.engines.distributed.ranks import depart
+from fedsmoo.runs.origin.provenance import typed
 from fedsmoo.version import __version__
 
 app = typer.Typer(

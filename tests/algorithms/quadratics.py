@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from fedsmoo.core import Algorithm, LocalRule
 from fedsmoo.data.dataset import Dataset
-from fedsmoo.engines.base import Setup
 from fedsmoo.engines.batched import Batched
+from fedsmoo.engines.contract import Setup
 from fedsmoo.engines.serial import Serial
 from fedsmoo.engines.task import Task
-from fedsmoo.experiment.config import Training
-from fedsmoo.experiment.loop import Simulation
 from fedsmoo.models.base import FlatModel
+from fedsmoo.runs.config import Training
+from fedsmoo.runs.simulation import Simulation
 
 DIM = 4
 

@@ -15,7 +15,7 @@ import torch
 from fedsmoo.algorithms import ALGORITHMS, FedAvg, FedDyn
 from fedsmoo.core import Algorithm, LocalRule, Round, Vectors, option
 from fedsmoo.core.local import local_step
-from fedsmoo.experiment.resolve import algorithm_class, make_algorithm
+from fedsmoo.runs.build import algorithm_class, make_algorithm
 from fedsmoo.testing import check_algorithm
 
 from .variants import EVERYTHING, METHODS

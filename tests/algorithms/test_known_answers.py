@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedsmoo.algorithms import SCAFFOLD, FedAdam, FedAvg, FedAvgM, FedCM, FedDyn, FedProx, FedSAM, FedSMOO, Relaxed
 from fedsmoo.core import Algorithm
-from fedsmoo.experiment.loop import Simulation
+from fedsmoo.runs.simulation import Simulation
 
 from .quadratics import federation, quadratics
 

@@ -14,8 +14,8 @@ import torch
 from fedsmoo.algorithms import ALGORITHMS, FedSMOO, Relaxed
 from fedsmoo.algorithms.wired import Wired
 from fedsmoo.core import Algorithm, FedsmooError, option
-from fedsmoo.engines.stack import stack_algorithms
-from fedsmoo.experiment.resolve import make_algorithm
+from fedsmoo.engines.steps.stack import stack_algorithms
+from fedsmoo.runs.build import make_algorithm
 
 # option: what is too low, the least and the most that are allowed, what is too high
 EDGES = {

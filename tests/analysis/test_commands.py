@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 from fedsmoo.analysis.objective import Objective
 from fedsmoo.cli import app
 from fedsmoo.core.errors import FedsmooError
-from fedsmoo.experiment.saved import open_run
-from fedsmoo.report.gather import gather
+from fedsmoo.pages.gather import gather
+from fedsmoo.runs.finished import open_run
 
 SETTINGS = (
     "--model softmax --dtype float64 --rounds 3 --clients 8 --cohort 4 --local-steps 4 --engine serial --device cpu"

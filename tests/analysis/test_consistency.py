@@ -13,9 +13,9 @@ from fedsmoo.analysis import consistency
 from fedsmoo.analysis.fairness import fairness, tenth
 from fedsmoo.analysis.objective import Objective
 from fedsmoo.core import unit
-from fedsmoo.experiment.config import Config
-from fedsmoo.experiment.loop import Result
-from fedsmoo.experiment.resolve import assemble
+from fedsmoo.runs.build import assemble
+from fedsmoo.runs.config import Config
+from fedsmoo.runs.simulation import Result
 
 
 @pytest.fixture(scope="module")

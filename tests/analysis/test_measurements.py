@@ -22,7 +22,7 @@ from fedsmoo.analysis.sharpness import average_case
 from fedsmoo.core import Vectors, unit
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.core.untrusted import numbers
-from fedsmoo.experiment.analyse import analyse
+from fedsmoo.runs.analyse import analyse
 
 from .conftest import Small, small_task
 

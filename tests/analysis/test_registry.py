@@ -15,8 +15,8 @@ from fedsmoo.analysis.measurement import measurements
 from fedsmoo.analysis.probes import Schedule, probes
 from fedsmoo.cli import app
 from fedsmoo.commands.analyse import command
-from fedsmoo.experiment.saved import open_run
-from fedsmoo.report import measured
+from fedsmoo.pages import measured
+from fedsmoo.runs.finished import open_run
 
 ONE_FILE = """
 from dataclasses import dataclass

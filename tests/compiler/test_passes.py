@@ -18,10 +18,10 @@ from engines.small import largest_gap, simulation, trace
 from fedsmoo.algorithms import FedAvg, FedLESAMS, FedSMOO, Relaxed
 from fedsmoo.compiler.schedule import LastPass, PointPass, SumPass, TakeGradient, schedule
 from fedsmoo.core import Algorithm, norm
-from fedsmoo.engines.graph import GraphSteps
-from fedsmoo.engines.stack import stack_algorithms
-from fedsmoo.engines.steps import eager_steps, plain_end
-from fedsmoo.experiment.resolve import user_object
+from fedsmoo.engines.steps.eager import eager_steps, plain_end
+from fedsmoo.engines.steps.replay import GraphSteps
+from fedsmoo.engines.steps.stack import stack_algorithms
+from fedsmoo.runs.build import user_object
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="in float64, by the interpreter")
 
@@ -262,7 +262,7 @@ def test_numbers_of_each_client(device):
     made = run(METHODS["fedsmoo"], True, **EQUAL)
     work = made.prepare()
     from fedsmoo.core import Round, Vectors
-    from fedsmoo.engines.steps import DevicePlan, Stage
+    from fedsmoo.engines.steps.eager import DevicePlan, Stage
 
     task, clients = made.setup.task, len(work.clients)
     like = work.down.w

@@ -8,9 +8,9 @@ import pytest
 from fedsmoo.algorithms import FedAvg
 from fedsmoo.core import FedsmooError, stream
 from fedsmoo.core.streams import torch_stream
-from fedsmoo.data.augment import draws
-from fedsmoo.data.cohort import cohort
-from fedsmoo.data.plan import client_batches, make_plan, merge
+from fedsmoo.data.batches.augment import draws
+from fedsmoo.data.batches.cohort import cohort
+from fedsmoo.data.batches.plan import client_batches, make_plan, merge
 
 INDICES = [np.arange(10), np.arange(10, 13), np.array([20]), np.arange(30, 37)]
 

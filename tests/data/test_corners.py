@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from fedsmoo.core.errors import FedsmooError
+from fedsmoo.data.batches.cohort import cohort
 from fedsmoo.data.check import check, kind_of
-from fedsmoo.data.cohort import cohort
 from fedsmoo.data.dataset import Dataset
-from fedsmoo.data.download import _remember
-from fedsmoo.data.import_split import import_split
-from fedsmoo.data.partition import IID, Dirichlet, Pathological, client_sizes
+from fedsmoo.data.division.import_split import import_split
+from fedsmoo.data.division.partition import IID, Dirichlet, Pathological, client_sizes
+from fedsmoo.data.files.download import _remember
+from fedsmoo.data.files.tree import archive_tree
 from fedsmoo.data.synthetic import client_sizes as synthetic_sizes
-from fedsmoo.data.tree import archive_tree
 
 X = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (8, 2, 2, 1)).astype(np.uint8))
 X[0], X[1] = 0, 255  # so that the copies show which level is black and which is white

@@ -18,7 +18,7 @@ pytest.importorskip("requests")
 
 from fedsmoo.core.errors import FedsmooError  # noqa: E402
 from fedsmoo.data.catalog import SPECS, Remote  # noqa: E402
-from fedsmoo.data.download import fetch_dataset, fetch_spec  # noqa: E402
+from fedsmoo.data.files.download import fetch_dataset, fetch_spec  # noqa: E402
 
 BODY = np.random.default_rng(0).bytes(300_000)
 NAME = "cifar-10-python.tar.gz"

@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from fedsmoo.data.partition import IID, Dirichlet, Pathological
+from fedsmoo.data.division.partition import IID, Dirichlet, Pathological
 
 CLASSES, EACH = 10, 400
 LABELS = np.repeat(np.arange(CLASSES), EACH)  # sorted: the samples of class k are k * EACH .. (k + 1) * EACH

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from fedsmoo.core.errors import FedsmooError
-from fedsmoo.data import cache
 from fedsmoo.data.catalog import SPECS, Remote
-from fedsmoo.data.safe_pickle import load_pickle
+from fedsmoo.data.files import cache
+from fedsmoo.data.files.safe_pickle import load_pickle
+from fedsmoo.data.files.tree import archive_tree
 from fedsmoo.data.sources import load
-from fedsmoo.data.tree import archive_tree
 
 from . import official
 

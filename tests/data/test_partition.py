@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsmoo.core.errors import FedsmooError
-from fedsmoo.data.partition import IID, PARTITIONS, Dirichlet, Pathological, from_rule, parse, to_rule
-from fedsmoo.data.transport import transport
+from fedsmoo.data.division.partition import IID, PARTITIONS, Dirichlet, Pathological, from_rule, parse, to_rule
+from fedsmoo.data.division.transport import transport
 
 CIFAR10 = np.repeat(np.arange(10), 5_000)
 

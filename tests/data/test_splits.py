@@ -12,9 +12,9 @@ from scipy import ndimage
 
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.data.check import from_arrays
-from fedsmoo.data.partition import IID, Dirichlet, Pathological, to_rule
-from fedsmoo.data.splitfile import import_split, load_split, read_split, save_split
-from fedsmoo.report.partition_figures import class_totals, counts, describe, draw, heat_map, summary
+from fedsmoo.data.division.partition import IID, Dirichlet, Pathological, to_rule
+from fedsmoo.data.division.splitfile import import_split, load_split, read_split, save_split
+from fedsmoo.pages.figures.partition import class_totals, counts, describe, draw, heat_map, summary
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from fedsmoo.core import Round, Vectors
-from fedsmoo.engines.base import Work
+from fedsmoo.engines.contract import Work
 from fedsmoo.engines.serial import Serial
-from fedsmoo.experiment.config import Config
-from fedsmoo.experiment.resolve import assemble
+from fedsmoo.runs.build import assemble
+from fedsmoo.runs.config import Config
 
 
 def replayed(config: Config, rounds: list[dict]) -> Vectors:

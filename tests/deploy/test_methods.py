@@ -17,9 +17,9 @@ from fedsmoo.deploy.client import Recipe
 from fedsmoo.deploy.flower import FlowerStrategy, client_app
 from fedsmoo.deploy.server import Coordinator
 from fedsmoo.deploy.settings import Federation
-from fedsmoo.experiment.config import Config
-from fedsmoo.experiment.resolve import assemble, make_algorithm
 from fedsmoo.models import make_module, wrap
+from fedsmoo.runs.build import assemble, make_algorithm
+from fedsmoo.runs.config import Config
 
 from .fake import FakeGrid
 

@@ -11,8 +11,8 @@ pytest.importorskip("flwr", reason="pip install 'fedsmoo[flower]'")
 from fedsmoo.algorithms import ALGORITHMS
 from fedsmoo.deploy.app import write_app
 from fedsmoo.deploy.store import ServerStore
-from fedsmoo.experiment.config import Config
-from fedsmoo.experiment.resolve import assemble
+from fedsmoo.runs.build import assemble
+from fedsmoo.runs.config import Config
 
 from .loopback import isolated
 from .processes import environment, family, free_ports, run

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from fedsmoo.core import Algorithm, LocalRule
 from fedsmoo.data.dataset import Dataset
-from fedsmoo.engines.base import Setup
 from fedsmoo.engines.batched import Batched
-from fedsmoo.engines.graph import GraphSteps
+from fedsmoo.engines.contract import Setup
 from fedsmoo.engines.serial import Serial
+from fedsmoo.engines.steps.replay import GraphSteps
 from fedsmoo.engines.task import Task
-from fedsmoo.experiment.config import Training
-from fedsmoo.experiment.loop import Simulation
 from fedsmoo.models import build
+from fedsmoo.runs.config import Training
+from fedsmoo.runs.simulation import Simulation
 
 SIZES = (9, 5, 7, 1, 4, 11)
 # Bernoulli cohorts of these rounds under this seed: one is empty, the others differ in size (checked by a test).

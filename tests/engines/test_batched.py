@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from fedsmoo.algorithms import SCAFFOLD, FedAvg, FedDyn, FedSMOO
 from fedsmoo.core import FedsmooError, LocalRule, Vectors
-from fedsmoo.engines import memory
-from fedsmoo.engines.base import Setup
 from fedsmoo.engines.batched import Batched, run_packed
-from fedsmoo.engines.steps import eager_steps
-from fedsmoo.engines.table import ClientTable
+from fedsmoo.engines.client_state import memory
+from fedsmoo.engines.client_state.table import ClientTable
+from fedsmoo.engines.contract import Setup
+from fedsmoo.engines.steps.eager import eager_steps
 from fedsmoo.engines.task import Task
 from fedsmoo.models.base import FlatModel
 

@@ -18,17 +18,17 @@ from fedsmoo.core import FedsmooError, LocalRule
 from fedsmoo.data.check import from_arrays
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.engines import choose as choosing
-from fedsmoo.engines.base import Setup
 from fedsmoo.engines.batched import Batched
 from fedsmoo.engines.choose import ENGINES, choose, make_engine
-from fedsmoo.engines.memory import ran_out
+from fedsmoo.engines.client_state.memory import ran_out
+from fedsmoo.engines.client_state.table import ClientTable
+from fedsmoo.engines.contract import Setup
 from fedsmoo.engines.serial import Serial
-from fedsmoo.engines.table import ClientTable
 from fedsmoo.engines.task import Task
-from fedsmoo.experiment.config import Config
-from fedsmoo.experiment.resolve import assemble
 from fedsmoo.models import build
 from fedsmoo.models.base import FlatModel
+from fedsmoo.runs.build import assemble
+from fedsmoo.runs.config import Config
 
 from .small import dataset, make_setup
 

@@ -26,7 +26,7 @@ def test_it_is_called_once_in_a_round(kind):
 
 def test_rounds_train_the_clients_that_the_seed_names():
     """A cohort hangs on the seed and the round, each in its place."""
-    from fedsmoo.data.cohort import cohort
+    from fedsmoo.data.batches.cohort import cohort
 
     run = simulation("hand", "mlp", SCAFFOLD(), cohort=2, sampling="uniform", seed=5, rounds=3)
     found = [run.advance().cohort for _ in range(3)]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedsmoo.engines import memory
+from fedsmoo.engines.client_state import memory
 
 MEMINFO = """MemTotal:        8000000 kB
 MemFree:          100000 kB

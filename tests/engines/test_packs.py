@@ -13,14 +13,15 @@ import torch
 
 from fedsmoo.algorithms import FedAvg
 from fedsmoo.core import FedsmooError, Vectors
-from fedsmoo.engines import batched, tiers
-from fedsmoo.engines.graph import GraphSteps, Recording
-from fedsmoo.engines.table import ClientTable
-from fedsmoo.experiment import pack as packs
-from fedsmoo.experiment.config import Config
-from fedsmoo.experiment.pack import Pack, assemble_pack, packable
-from fedsmoo.experiment.resolve import assemble
+from fedsmoo.engines import batched
+from fedsmoo.engines.client_state import tiers
+from fedsmoo.engines.client_state.table import ClientTable
+from fedsmoo.engines.steps.replay import GraphSteps, Recording
 from fedsmoo.models.base import FlatModel
+from fedsmoo.runs.build import assemble
+from fedsmoo.runs.config import Config
+from fedsmoo.sweeps import pack as packs
+from fedsmoo.sweeps.pack import Pack, assemble_pack, packable
 
 BASE = {
     "model": "softmax", "rounds": 4, "clients": 10, "cohort": 3, "local_steps": 2, "device": "cpu", "engine": "batched",

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from fedsmoo.algorithms import ALGORITHMS
-from fedsmoo.engines.graph import GraphSteps
-from fedsmoo.engines.steps import eager_steps
-from fedsmoo.experiment.config import Config
-from fedsmoo.experiment.pack import Pack, assemble_pack
-from fedsmoo.experiment.resolve import assemble
+from fedsmoo.engines.steps.eager import eager_steps
+from fedsmoo.engines.steps.replay import GraphSteps
+from fedsmoo.runs.build import assemble
+from fedsmoo.runs.config import Config
+from fedsmoo.sweeps.pack import Pack, assemble_pack
 
 from .opaque import Rounded
 from .small import largest_gap, simulation, trace

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from fedsmoo.core import FedsmooError, Vectors
-from fedsmoo.engines import tiers
-from fedsmoo.engines.table import ClientTable
-from fedsmoo.engines.tiers import StoredTable, disk_rows, first_that_fits
-from fedsmoo.experiment.config import Config
-from fedsmoo.experiment.resolve import assemble
+from fedsmoo.engines.client_state import tiers
+from fedsmoo.engines.client_state.table import ClientTable
+from fedsmoo.engines.client_state.tiers import StoredTable, disk_rows, first_that_fits
+from fedsmoo.runs.build import assemble
+from fedsmoo.runs.config import Config
 
 GB = 10**9
 BASE = Config(

@@ -13,15 +13,15 @@ from fedsmoo import simulate
 from fedsmoo.algorithms import ALGORITHMS
 from fedsmoo.core import LocalRule
 from fedsmoo.data.dataset import Dataset
-from fedsmoo.engines.base import Setup
 from fedsmoo.engines.batched import Batched
+from fedsmoo.engines.contract import Setup
 from fedsmoo.engines.fused import FusedOracle
-from fedsmoo.engines.graph import GraphSteps
 from fedsmoo.engines.serial import Serial
+from fedsmoo.engines.steps.replay import GraphSteps
 from fedsmoo.engines.task import Samples, Task
-from fedsmoo.experiment.config import Training
-from fedsmoo.experiment.loop import Simulation
 from fedsmoo.models import build, make_module
+from fedsmoo.runs.config import Training
+from fedsmoo.runs.simulation import Simulation
 
 if torch.cuda.is_available():
     torch.set_num_threads(4)  # small clients on many cores spend their time waiting for each other

@@ -21,17 +21,17 @@ from fedsmoo import FedAvg, FedsmooError
 from fedsmoo.analysis.fairness import fairness
 from fedsmoo.analysis.objective import objective
 from fedsmoo.core.noise import Noise, key_of
+from fedsmoo.data.batches.plan import make_plan, merge
 from fedsmoo.data.dataset import Dataset
-from fedsmoo.data.plan import make_plan, merge
 from fedsmoo.engines import serial
-from fedsmoo.engines.distributed import part_of
+from fedsmoo.engines.distributed.engine import part_of
 from fedsmoo.engines.serial import Serial, client_batch
 from fedsmoo.engines.task import Task
-from fedsmoo.experiment.conduct import Run
-from fedsmoo.experiment.config import Config
-from fedsmoo.experiment.resolve import assemble
-from fedsmoo.experiment.saved import open_run
 from fedsmoo.models import FlatModel, build, make_module
+from fedsmoo.runs.build import assemble
+from fedsmoo.runs.config import Config
+from fedsmoo.runs.finished import open_run
+from fedsmoo.runs.run import Run
 
 SMALL = {"clients": 6, "cohort": 3, "rounds": 3, "local_steps": 3, "batch_size": 10, "partition": "iid", "lr": 0.1}
 
@@ -102,7 +102,7 @@ RANDOM = {
 }
 
 
-def run(module: nn.Module, algorithm: str = "fedavg", **settings: object) -> fedsmoo.experiment.loop.Result:
+def run(module: nn.Module, algorithm: str = "fedavg", **settings: object) -> fedsmoo.runs.simulation.Result:
     return fedsmoo.simulate(module, "digits", algorithm, **SMALL | settings)
 
 

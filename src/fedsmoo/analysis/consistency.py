@@ -23,9 +23,9 @@ from torch import Tensor
 from fedsmoo.analysis.measurement import Measurement, Moment, Subject, Values
 from fedsmoo.analysis.objective import Objective
 from fedsmoo.core import FedsmooError, Round, Vectors, option, unit
-from fedsmoo.engines.base import Setup, Work
+from fedsmoo.engines.client_state.table import ClientTable
+from fedsmoo.engines.contract import Setup, Work
 from fedsmoo.engines.serial import train_client
-from fedsmoo.engines.table import ClientTable
 from fedsmoo.engines.task import Task
 
 

@@ -21,8 +21,8 @@ from torch import Tensor
 from fedsmoo.analysis.objective import Objective, objective
 from fedsmoo.core import Algorithm, FedsmooError, Vectors, option
 from fedsmoo.core.untrusted import number, text
-from fedsmoo.engines.base import Setup, Work
-from fedsmoo.engines.table import ClientTable
+from fedsmoo.engines.client_state.table import ClientTable
+from fedsmoo.engines.contract import Setup, Work
 from fedsmoo.engines.task import Task
 
 Values = dict[str, Any]  # ready for JSON

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from fedsmoo.analysis.measurement import Measurement, Moment, measurements
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import unknown
-from fedsmoo.engines.distributed import ShardedTable
-from fedsmoo.engines.table import ClientTable
+from fedsmoo.engines.client_state.table import ClientTable
+from fedsmoo.engines.distributed.engine import ShardedTable
 
 
 def probes() -> list[str]:

@@ -16,7 +16,7 @@ import typer
 from fedsmoo.analysis.measurement import Measurement, OnSamples, measurements
 from fedsmoo.commands.console import console, table
 from fedsmoo.commands.report import found
-from fedsmoo.experiment.analyse import analyse
+from fedsmoo.runs.analyse import analyse
 
 app = typer.Typer(help="Measure finished runs: flatness, landscapes, consistency, fairness.", no_args_is_help=True)
 

@@ -19,19 +19,19 @@ from fedsmoo.commands.options import ConfigFile, Sets, assign, gather, with_sett
 from fedsmoo.commands.run import reopen, train
 from fedsmoo.core.contract import refuse_unsound
 from fedsmoo.core.errors import FedsmooError
-from fedsmoo.engines.ranks import alone
-from fedsmoo.experiment.checkpoint import DiskError, reason
-from fedsmoo.experiment.claim import claimed
-from fedsmoo.experiment.compare import TEN, Histories, cells, claim, common_target, compared
-from fedsmoo.experiment.conduct import same_threads
-from fedsmoo.experiment.config import FIELDS, Config
-from fedsmoo.experiment.contents import code_place, contents, contents_here, data_label, edited, held_in
-from fedsmoo.experiment.identity import MACHINE, differences
-from fedsmoo.experiment.pack import packable
-from fedsmoo.experiment.resolve import algorithm_class, assemble, make_algorithm, make_device
-from fedsmoo.experiment.runfolder import CONFIG, STARTED, read_config, read_json, read_run
-from fedsmoo.experiment.work import Orders, carry_out, state
-from fedsmoo.report.curves import accuracy_curves
+from fedsmoo.engines.distributed.ranks import alone
+from fedsmoo.pages.figures.curves import accuracy_curves
+from fedsmoo.runs.build import algorithm_class, assemble, make_algorithm, make_device
+from fedsmoo.runs.config import FIELDS, Config
+from fedsmoo.runs.origin.contents import code_place, contents, contents_here, data_label, edited, held_in
+from fedsmoo.runs.origin.identity import MACHINE, differences
+from fedsmoo.runs.run import same_threads
+from fedsmoo.runs.storage.checkpoint import DiskError, reason
+from fedsmoo.runs.storage.folder import CONFIG, STARTED, read_config, read_json, read_run
+from fedsmoo.runs.storage.lease import claimed
+from fedsmoo.sweeps.comparison import TEN, Histories, cells, claim, common_target, compared
+from fedsmoo.sweeps.pack import packable
+from fedsmoo.sweeps.queue import Orders, carry_out, state
 
 AGAIN = "the same command"
 Failed = Callable[[Config, Path, str], None]

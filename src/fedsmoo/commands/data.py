@@ -9,12 +9,12 @@ import typer
 
 from fedsmoo.commands.console import console
 from fedsmoo.core.errors import FedsmooError
-from fedsmoo.data.download import fetch_dataset
-from fedsmoo.data.partition import to_rule
+from fedsmoo.data.division.partition import to_rule
+from fedsmoo.data.division.splitfile import load_split, read_split, save_split
+from fedsmoo.data.files.download import fetch_dataset
 from fedsmoo.data.sources import load
-from fedsmoo.data.splitfile import load_split, read_split, save_split
-from fedsmoo.experiment.config import Config
-from fedsmoo.experiment.resolve import make_clients, make_partition, refuse_idle, settled
+from fedsmoo.runs.build import make_clients, make_partition, refuse_idle, settled
+from fedsmoo.runs.config import Config
 
 app = typer.Typer(help="Get data sets, split them over clients, look at splits.", no_args_is_help=True)
 Where = Annotated[str | None, typer.Option("--data", help="Folder or .npz of the data set (default: the cache).")]
@@ -67,7 +67,7 @@ def import_(
     out: Annotated[Path, typer.Option(help="The split file to write.")],
     data: Where = None,
 ) -> None:
-    from fedsmoo.data.splitfile import import_split
+    from fedsmoo.data.division.splitfile import import_split
 
     loaded = load(dataset, data)
     refuse_existing(out)
@@ -83,7 +83,7 @@ def show(
     out: Annotated[Path | None, typer.Option(help="Folder for the pictures (default: beside the split).")] = None,
     suffix: Annotated[str, typer.Option("--format", help="png, pdf or svg.")] = "png",
 ) -> None:
-    from fedsmoo.report.partition_figures import describe, draw
+    from fedsmoo.pages.figures.partition import describe, draw
 
     content = read_split(split)
     if data is not None and content["dataset"].startswith("text:"):  # a split keeps the name of the file alone

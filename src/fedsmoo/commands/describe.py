@@ -14,13 +14,13 @@ from fedsmoo.algorithms import ALGORITHMS
 from fedsmoo.commands.console import console
 from fedsmoo.core.algorithm import in_words
 from fedsmoo.core.errors import unknown
-from fedsmoo.data.cohort import SAMPLINGS
-from fedsmoo.data.partition import PARTITIONS
+from fedsmoo.data.batches.cohort import SAMPLINGS
+from fedsmoo.data.division.partition import PARTITIONS
 from fedsmoo.data.sources import SOURCES
 from fedsmoo.engines.choose import ENGINES
-from fedsmoo.experiment.ledger import paper_vectors, travelling
-from fedsmoo.experiment.resolve import algorithm_class, make_algorithm
 from fedsmoo.models import MODELS, model_options
+from fedsmoo.runs.build import algorithm_class, make_algorithm
+from fedsmoo.runs.traffic import paper_vectors, travelling
 
 KINDS = ("algorithms", "models", "datasets", "partitions", "cohorts", "engines")
 

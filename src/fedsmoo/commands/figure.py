@@ -11,8 +11,8 @@ import typer
 
 from fedsmoo.commands.console import console
 from fedsmoo.core.errors import FedsmooError
-from fedsmoo.report.figures import FIGURES, USED, Look, write_figure
-from fedsmoo.report.figures_sources import drawable, find
+from fedsmoo.pages.figures.draw import FIGURES, USED, Look, write_figure
+from fedsmoo.pages.figures.sources import drawable, find
 
 Name = Annotated[str, typer.Argument(help=f"One of: {', '.join(FIGURES)}.", show_default=False)]
 More = Annotated[

@@ -13,8 +13,8 @@ import typer
 
 from fedsmoo.core.algorithm import kinds
 from fedsmoo.core.errors import FedsmooError, unknown
-from fedsmoo.experiment.config import FIELDS, Config, converted, read_toml
-from fedsmoo.experiment.resolve import algorithm_class, refuse_idle, settled
+from fedsmoo.runs.build import algorithm_class, refuse_idle, settled
+from fedsmoo.runs.config import FIELDS, Config, converted, read_toml
 
 PANELS = {"what": "What is trained", "data": "Data and clients", "training": "Training", "machine": "Machine"}
 

@@ -9,8 +9,8 @@ import typer
 
 from fedsmoo.commands.console import console, counted
 from fedsmoo.core.errors import FedsmooError
-from fedsmoo.report.gather import find_runs
-from fedsmoo.report.page import write_page
+from fedsmoo.pages.gather import find_runs
+from fedsmoo.pages.page import write_page
 
 Runs = Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some.", show_default=False)]
 

@@ -14,19 +14,19 @@ import typer
 from fedsmoo.commands.console import at_the_end, console, counted, progress
 from fedsmoo.commands.interrupt import polite
 from fedsmoo.commands.options import ConfigFile, Sets, gather, with_settings
-from fedsmoo.engines.ranks import is_writer
-from fedsmoo.engines.tiers import memory_estimate
-from fedsmoo.experiment.checkpoint import DiskError, reason
-from fedsmoo.experiment.claim import claimed
-from fedsmoo.experiment.compare import human_bytes
-from fedsmoo.experiment.conduct import Run, same_threads, stopped
-from fedsmoo.experiment.config import Config
-from fedsmoo.experiment.contents import data_label, files_held
-from fedsmoo.experiment.follow import follow
-from fedsmoo.experiment.loop import Record, Result, Simulation
-from fedsmoo.experiment.resolve import assemble
-from fedsmoo.experiment.runfolder import lossless_text, read_config, refuse_used
-from fedsmoo.experiment.tracking import check_names, trackers
+from fedsmoo.engines.client_state.tiers import memory_estimate
+from fedsmoo.engines.distributed.ranks import is_writer
+from fedsmoo.runs.build import assemble
+from fedsmoo.runs.config import Config
+from fedsmoo.runs.follower import follow
+from fedsmoo.runs.origin.contents import data_label, files_held
+from fedsmoo.runs.run import Run, same_threads, stopped
+from fedsmoo.runs.simulation import Record, Result, Simulation
+from fedsmoo.runs.storage.checkpoint import DiskError, reason
+from fedsmoo.runs.storage.folder import lossless_text, read_config, refuse_used
+from fedsmoo.runs.storage.lease import claimed
+from fedsmoo.runs.tracking import check_names, trackers
+from fedsmoo.sweeps.comparison import human_bytes
 
 WORTH_SAYING = 500e6  # bytes
 Out = Annotated[Path | None, typer.Option(help="Run folder (default: a new one under runs/).", show_default=False)]

@@ -10,13 +10,13 @@ import typer
 
 from fedsmoo.commands.console import counted
 from fedsmoo.core.errors import FedsmooError
-from fedsmoo.experiment.compare import human_bytes
-from fedsmoo.experiment.config import refuse_no_accuracy
-from fedsmoo.experiment.index import columns, query
-from fedsmoo.experiment.ledger import ledger, reached
-from fedsmoo.experiment.render import Table, text
-from fedsmoo.experiment.resolve import make_algorithm
-from fedsmoo.experiment.runfolder import STARTED, SUMMARY, read_json, read_run
+from fedsmoo.paper.render import Table, text
+from fedsmoo.runs.build import make_algorithm
+from fedsmoo.runs.config import refuse_no_accuracy
+from fedsmoo.runs.storage.folder import STARTED, SUMMARY, read_json, read_run
+from fedsmoo.runs.traffic import ledger, reached
+from fedsmoo.sweeps.comparison import human_bytes
+from fedsmoo.sweeps.index import columns, query
 
 SHOWN = ("path", "algorithm", "data_used", "partition", "lr", "seed", "state", "done", "rounds", "test_accuracy")
 

@@ -19,18 +19,18 @@ from fedsmoo.commands.options import with_settings
 from fedsmoo.commands.run import SaveEvery
 from fedsmoo.core.contract import refuse_unsound
 from fedsmoo.core.errors import FedsmooError
-from fedsmoo.engines.ranks import alone
-from fedsmoo.experiment.config import Config
-from fedsmoo.experiment.contents import contents_here
-from fedsmoo.experiment.cost import estimate
-from fedsmoo.experiment.index import refresh
-from fedsmoo.experiment.label import write_label
-from fedsmoo.experiment.loop import Record
-from fedsmoo.experiment.published import read_sweep
-from fedsmoo.experiment.resolve import make_algorithm, make_device
-from fedsmoo.experiment.results import export
-from fedsmoo.experiment.sweep import with_contents
-from fedsmoo.experiment.work import Orders, Report, state, work_at
+from fedsmoo.engines.distributed.ranks import alone
+from fedsmoo.paper.experiments import read_sweep
+from fedsmoo.runs.build import make_algorithm, make_device
+from fedsmoo.runs.config import Config
+from fedsmoo.runs.origin.contents import contents_here
+from fedsmoo.runs.simulation import Record
+from fedsmoo.runs.storage.label import write_label
+from fedsmoo.sweeps.cost import estimate
+from fedsmoo.sweeps.grid import with_contents
+from fedsmoo.sweeps.index import refresh
+from fedsmoo.sweeps.queue import Orders, Report, state, work_at
+from fedsmoo.sweeps.results import export
 
 File = Annotated[Path, typer.Argument(help="A TOML file whose lists make a grid.")]
 Out = Annotated[Path | None, typer.Option(help="Folder of the runs (default: runs/NAME).", show_default=False)]

@@ -18,17 +18,17 @@ from fedsmoo.commands.console import counted
 from fedsmoo.commands.options import with_settings
 from fedsmoo.commands.sweep import Minutes, PackSize, Supersede, carry_through
 from fedsmoo.core.errors import FedsmooError, unknown
-from fedsmoo.engines.ranks import alone
-from fedsmoo.experiment import tables
-from fedsmoo.experiment.contents import contents, contents_here, held_in, other_content
-from fedsmoo.experiment.cost import estimate
-from fedsmoo.experiment.identity import identity
-from fedsmoo.experiment.published import EXPERIMENTS, experiment
-from fedsmoo.experiment.render import FORMATS, Table, render
-from fedsmoo.experiment.results import collect, export
-from fedsmoo.experiment.sweep import Sweep, with_contents
-from fedsmoo.experiment.work import places_of
-from fedsmoo.report.curves import accuracy_curves, hanning
+from fedsmoo.engines.distributed.ranks import alone
+from fedsmoo.pages.figures.curves import accuracy_curves, hanning
+from fedsmoo.paper import tables
+from fedsmoo.paper.experiments import EXPERIMENTS, experiment
+from fedsmoo.paper.render import FORMATS, Table, render
+from fedsmoo.runs.origin.contents import contents, contents_here, held_in, other_content
+from fedsmoo.runs.origin.identity import identity
+from fedsmoo.sweeps.cost import estimate
+from fedsmoo.sweeps.grid import Sweep, with_contents
+from fedsmoo.sweeps.queue import places_of
+from fedsmoo.sweeps.results import collect, export
 
 RESULTS = Path("results")  # unless another folder is named; nothing was measured where it is not there
 WINDOW = 20  # rounds of the Hanning window

@@ -15,16 +15,16 @@ from pathlib import Path
 import torch
 
 from fedsmoo.core.errors import FedsmooError, unknown
-from fedsmoo.data.cache import cached, fingerprint, user_cache
 from fedsmoo.data.catalog import SPECS, Spec
 from fedsmoo.data.check import as_images, channel_statistics, check, count_classes, labels_of, tensor_of
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.digits import digits
-from fedsmoo.data.download import fetch_dataset
-from fedsmoo.data.readers import PARTS, Arrays, is_class_folders, read_class_folders, read_npz, read_official
+from fedsmoo.data.files.cache import cached, fingerprint, user_cache
+from fedsmoo.data.files.download import fetch_dataset
+from fedsmoo.data.files.readers import PARTS, Arrays, is_class_folders, read_class_folders, read_npz, read_official
+from fedsmoo.data.files.tree import Tree, archive_tree, file_digest, file_tree, folder_tree
 from fedsmoo.data.synthetic import synthetic
 from fedsmoo.data.text import text
-from fedsmoo.data.tree import Tree, archive_tree, file_digest, file_tree, folder_tree
 
 __all__ = ["SOURCES", "fetch_dataset", "load"]
 

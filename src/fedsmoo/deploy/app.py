@@ -69,7 +69,7 @@ CLIENT = '''\
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.deploy.client import share_of
 from fedsmoo.deploy.flower import client_app
-from fedsmoo.experiment.config import Config
+from fedsmoo.runs.config import Config
 
 
 def data(client: int, config: Config) -> Dataset:
@@ -92,7 +92,7 @@ SERVER = '''\
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.deploy.client import whole
 from fedsmoo.deploy.flower import server_app
-from fedsmoo.experiment.config import Config
+from fedsmoo.runs.config import Config
 
 
 def test(config: Config) -> Dataset:

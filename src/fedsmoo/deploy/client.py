@@ -12,18 +12,18 @@ import torch
 from torch import nn
 
 from fedsmoo.core import Algorithm, FedsmooError, Round, Vectors
-from fedsmoo.data.augment import drawing
+from fedsmoo.data.batches.augment import drawing
+from fedsmoo.data.batches.plan import make_plan
 from fedsmoo.data.dataset import Dataset
-from fedsmoo.data.plan import make_plan
 from fedsmoo.data.sources import load
 from fedsmoo.deploy.store import ClientStore
-from fedsmoo.engines.base import Setup
+from fedsmoo.engines.contract import Setup
 from fedsmoo.engines.failure import explained
 from fedsmoo.engines.serial import train_client
 from fedsmoo.engines.task import SampleLoss, cross_entropy
-from fedsmoo.experiment.config import Config
-from fedsmoo.experiment.resolve import make_clients, make_setup
 from fedsmoo.models import FlatModel, make_module, wrap
+from fedsmoo.runs.build import make_clients, make_setup
+from fedsmoo.runs.config import Config
 
 
 @functools.lru_cache(maxsize=1)

@@ -13,7 +13,7 @@ import torch
 from fedsmoo.core import Vectors, norm
 from fedsmoo.deploy.client import Answer
 from fedsmoo.deploy.wire import Refusal, from_arrays
-from fedsmoo.experiment.config import Config
+from fedsmoo.runs.config import Config
 
 MAX_SAMPLES = 10**9
 

@@ -17,16 +17,16 @@ from safetensors.torch import save
 
 from fedsmoo.core import FedsmooError, Round, Vectors
 from fedsmoo.core.streams import stream
-from fedsmoo.data.cohort import cohort
+from fedsmoo.data.batches.cohort import cohort
 from fedsmoo.deploy.client import Answer
 from fedsmoo.deploy.judge import Expectation, Proportion, Reply, judge, steps_of
 from fedsmoo.deploy.settings import Federation, server_folder
 from fedsmoo.deploy.store import ServerStore, on_host
 from fedsmoo.deploy.wire import Refusal, wire_of
-from fedsmoo.engines.base import Outcome, Setup, Sums, mean_steps
+from fedsmoo.engines.contract import Outcome, Setup, Sums, mean_steps
 from fedsmoo.engines.failure import explained
-from fedsmoo.experiment.checkpoint import write_durably
-from fedsmoo.experiment.config import Config
+from fedsmoo.runs.config import Config
+from fedsmoo.runs.storage.checkpoint import write_durably
 
 ROUNDS, MODEL = "rounds.jsonl", "model.safetensors"
 

@@ -13,8 +13,8 @@ from typing import Any
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import unknown
 from fedsmoo.deploy.store import checked_name
-from fedsmoo.experiment.config import FIELDS, Config, checked, setting
-from fedsmoo.experiment.resolve import refuse_idle, settled
+from fedsmoo.runs.build import refuse_idle, settled
+from fedsmoo.runs.config import FIELDS, Config, checked, setting
 
 LOST = ("refuse", "restart")
 

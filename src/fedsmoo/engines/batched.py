@@ -13,15 +13,15 @@ from torch import Tensor
 
 from fedsmoo.core import FedsmooError, Round, Vectors
 from fedsmoo.core.errors import first_line
-from fedsmoo.data.plan import merge
-from fedsmoo.engines.base import Outcome, Setup, Sums, Work
+from fedsmoo.data.batches.plan import merge
+from fedsmoo.engines.client_state.memory import clients_that_fit, ran_out, release
+from fedsmoo.engines.client_state.table import ClientTable
+from fedsmoo.engines.contract import Outcome, Setup, Sums, Work
 from fedsmoo.engines.fused import FusedOracle, fused_reason
-from fedsmoo.engines.graph import GraphSteps
-from fedsmoo.engines.memory import clients_that_fit, ran_out, release
 from fedsmoo.engines.oracles import Oracle, hand_oracle, vmap_oracle
-from fedsmoo.engines.stack import stack_algorithms, stack_rules
-from fedsmoo.engines.steps import DevicePlan, Stage, eager_steps, plain_end
-from fedsmoo.engines.table import ClientTable
+from fedsmoo.engines.steps.eager import DevicePlan, Stage, eager_steps, plain_end
+from fedsmoo.engines.steps.replay import GraphSteps
+from fedsmoo.engines.steps.stack import stack_algorithms, stack_rules
 from fedsmoo.engines.task import Samples
 
 Meanwhile = Callable[[], None]

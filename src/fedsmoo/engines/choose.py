@@ -11,15 +11,15 @@ from torch import nn
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import unknown
-from fedsmoo.data.augment import drawing
+from fedsmoo.data.batches.augment import drawing
+from fedsmoo.data.batches.plan import make_plan
 from fedsmoo.data.dataset import Dataset
-from fedsmoo.data.plan import make_plan
-from fedsmoo.engines.base import Engine, Setup, Work
 from fedsmoo.engines.batched import Batched
+from fedsmoo.engines.client_state.memory import ran_out
+from fedsmoo.engines.client_state.table import ClientTable
+from fedsmoo.engines.contract import Engine, Setup, Work
 from fedsmoo.engines.failure import of_the_method, of_the_model
-from fedsmoo.engines.memory import ran_out
 from fedsmoo.engines.serial import Serial
-from fedsmoo.engines.table import ClientTable
 from fedsmoo.engines.task import Task
 from fedsmoo.models.base import FlatModel
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedsmoo.engines.capture import captured, say_slower
 from fedsmoo.engines.oracles import OpaqueOracle
+from fedsmoo.engines.steps.capture import captured, say_slower
 from fedsmoo.engines.task import Batch, Draws, Samples, Task, cross_entropy, means
 from fedsmoo.kernels import available
 from fedsmoo.kernels.gradients import GradientBuffers

@@ -13,11 +13,11 @@ from torch import Tensor
 from fedsmoo.core import Round, Vectors
 from fedsmoo.core.local import local_end, local_step
 from fedsmoo.core.noise import Noise
-from fedsmoo.data.plan import Plan
-from fedsmoo.engines.base import Outcome, Setup, Sums, Work
+from fedsmoo.data.batches.plan import Plan
+from fedsmoo.engines.client_state.table import ClientTable
+from fedsmoo.engines.contract import Outcome, Setup, Sums, Work
 from fedsmoo.engines.late import generator_state, refuse_late_draws
 from fedsmoo.engines.oracles import Oracle, single_oracle
-from fedsmoo.engines.table import ClientTable
 from fedsmoo.engines.task import Batch, Samples, Task
 
 Trained = tuple[Tensor, Vectors, Vectors, Tensor]

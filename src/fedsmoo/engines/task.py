@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.noise import Noise
-from fedsmoo.data.augment import prepare
+from fedsmoo.data.batches.augment import prepare
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.models.base import FlatModel
 from fedsmoo.models.examine import SEEN, examine

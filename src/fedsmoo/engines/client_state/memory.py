@@ -1,0 +1,109 @@
+"""How many clients train at once, by a rule of sizes; what is free; giving memory back.
+
+Sums over clients depend in their last bits on how many train at once, so that follows what a device has in all, never
+what other programs leave free.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fedsmoo.engines.contract import Setup
+
+# Models that live at once besides the declared vectors: the weights and their successor, two gradients, the direction.
+WORKING_COPIES = 5
+MEMINFO = Path("/proc/meminfo")
+UNKNOWN = 2**32  # bytes of a system that does not say
+NO_ROOM = ("out of memory", "DefaultCPUAllocator")  # in what PyTorch says, where it has no exception of its own for it
+
+
+def total_bytes(device: torch.device) -> int:
+    """All memory of a device: the GPU's, or the machine's."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    return pages("SC_PHYS_PAGES")
+
+
+def available_bytes(device: torch.device) -> int:
+    """Free memory of a device: the GPU's, or the machine's, with what the system can give back (caches of files)."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # what earlier runs left in the allocator is free, too
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        lines = MEMINFO.read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, ValueError, IndexError, StopIteration):  # not on this system
+        return pages("SC_AVPHYS_PAGES")
+
+
+def pages(name: str) -> int:
+    """A number of the system's memory pages, in bytes."""
+    try:
+        return os.sysconf(name) * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return UNKNOWN
+
+
+def release() -> None:
+    """Give back what finished runs held: objects that refer to each other wait for the collector, and their buffers on
+    the device with them."""
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
+def ran_out(error: BaseException | None) -> bool:
+    """Whether an error, or one that it came from, is memory that ran out: compilers wrap it in their own."""
+    while error is not None:
+        if isinstance(error, torch.OutOfMemoryError | MemoryError):
+            return True
+        if isinstance(error, RuntimeError) and any(words in str(error) for words in NO_ROOM):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def bytes_per_client(setup: Setup) -> int:
+    """What one client of a running cohort needs for its vectors."""
+    algorithm, size = setup.algorithm, setup.task.model.layout.size
+    vectors = 2 * len(algorithm.own) + 2 * len(algorithm.local) + len(algorithm.up) + WORKING_COPIES
+    return vectors * size * torch.finfo(setup.task.dtype).bits // 8
+
+
+def activation_bytes(setup: Setup, batch_size: int) -> int:
+    """What a forward pass of one client's batch keeps for the backward pass: counted, not measured.
+
+    None for a model that does not fit its data: the first round says so.
+    """
+    task, kept = setup.task, dict[tuple[int, int], int]()
+    w = task.model.initial().to(task.device, task.dtype).requires_grad_()
+
+    def count(t: Tensor) -> Tensor:
+        if t.untyped_storage().data_ptr() != w.untyped_storage().data_ptr():  # weights are counted among the vectors
+            kept[t.data_ptr(), t.nbytes] = min(t.nbytes, t.untyped_storage().nbytes())
+        return t
+
+    task.model.train()
+    try:
+        with torch.random.fork_rng(devices=[]), torch.autograd.graph.saved_tensors_hooks(count, lambda t: t):
+            x = task.inputs(task.data.x_train[:batch_size])
+            out = task.model.forward(task.model.layout.split(w), x)  # noqa: F841  keeps alive what was kept
+    except Exception as e:  # the user's own code
+        if ran_out(e):
+            raise
+        return 0
+    return sum(kept.values())
+
+
+def clients_that_fit(setup: Setup, batch_size: int = 1) -> int:
+    """How many clients may train at once using half of the device's memory; at least one.
+
+    A client needs its vectors, what its forward pass keeps, and as much again for the slopes of that.
+    """
+    need = bytes_per_client(setup) + 2 * activation_bytes(setup, batch_size)
+    return max(1, total_bytes(setup.task.device) // 2 // need)

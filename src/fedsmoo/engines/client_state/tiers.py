@@ -1,0 +1,254 @@
+"""Where client state lives: in the device's memory, in the host's, or in a file; rows never met cost nothing.
+
+Rows outside the device move behind the compute: the next cohort's rows are fetched while this one trains, and this
+one's are written back while the next one trains. A reader and a writer thread do the host's half of the copying.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsmoo.core import FedsmooError, Vectors
+from fedsmoo.core.errors import unknown
+from fedsmoo.engines.client_state.memory import available_bytes, bytes_per_client
+from fedsmoo.engines.client_state.table import ClientTable
+from fedsmoo.engines.contract import Setup
+
+TIERS = {
+    "auto": "the first of the others that fits",
+    "device": "the compute device's memory",
+    "host": "the machine's memory, fetched ahead and written back behind the compute",
+    "disk": "a sparse file, memory-mapped",
+}
+Row = dict[str, Tensor]
+
+
+class StoredTable(ClientTable):
+    """A client table whose rows lie outside the compute device.
+
+    ``make_row(client)`` gives the storage of a client's row, asked for once, when it is first written.
+    """
+
+    def __init__(self, names: tuple[str, ...], device: torch.device, make_row: Callable[[int], Row]) -> None:
+        super().__init__(names)
+        self.device, self.make_row = device, make_row
+        self.reader, self.writer = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
+        self.lane = Lane(device)
+        self.out: set[int] = set()  # read and not yet written back
+        self.fresh: Row = {}  # device copies of the rows written last: [C, P] by name
+        self.fresh_at: dict[int, int] = {}
+        self.saving: dict[int, Future[None]] = {}
+        self.coming: tuple[list[int], Future[Row]] | None = None
+
+    def prefetch(self, clients: Sequence[int]) -> None:
+        wanted = [i for i in clients if i not in self.out and i in self.rows]
+        self.coming = (wanted, self.reader.submit(self._fetch, wanted)) if wanted and self.names else None
+
+    def _fetch(self, clients: list[int]) -> Row:
+        """The rows of some clients on the device, ``[C, P]`` by name; runs beside the compute."""
+        for i in clients:
+            self._saved(i)
+        return {n: self.lane.to_device([self.rows[i][n] for i in clients]) for n in self.names}
+
+    def read(self, clients: Sequence[int], first: Vectors) -> Vectors:
+        at, coming = self._arrived()
+        self.out = set(clients)
+        missing = [i for i in clients if i in self.rows and i not in at and i not in self.fresh_at]
+        late = self._fetch(missing) if missing and self.names else {}
+        self.lane.join([*coming.values(), *late.values()])
+
+        def row(c: int, i: int, name: str) -> Tensor:
+            if i in self.fresh_at:
+                return self.fresh[name][self.fresh_at[i]]
+            if i in at:
+                return coming[name][at[i]]
+            if i in self.rows:
+                return late[name][missing.index(i)]
+            new = getattr(first, name)
+            return new if new.dim() == 1 else new[c]
+
+        return Vectors(**{n: torch.stack([row(c, i, n) for c, i in enumerate(clients)]) for n in self.names})
+
+    def _arrived(self) -> tuple[dict[int, int], Row]:
+        """What was fetched ahead, waiting for it if it is on its way."""
+        if self.coming is None:
+            return {}, {}
+        clients, future = self.coming
+        self.coming = None
+        return {i: k for k, i in enumerate(clients)}, future.result()
+
+    def write(self, clients: Sequence[int], me: Vectors) -> None:
+        if not self.names:
+            return
+        self.fresh = {n: getattr(me, n).clone() for n in self.names}
+        self.fresh_at = {i: c for c, i in enumerate(clients)}
+        self.out.clear()
+        self.changed.update(clients)
+        for i in clients:
+            if i not in self.rows:
+                self.rows[i] = self.make_row(i)
+            self._saved(i)
+        host = self.lane.to_host(self.fresh)
+        job = self.writer.submit(self._save, list(clients), host)
+        self.saving.update(dict.fromkeys(clients, job))
+
+    def _save(self, clients: list[int], host: Callable[[], Row]) -> None:
+        block = host()
+        for c, i in enumerate(clients):
+            for n in self.names:
+                self.rows[i][n].copy_(block[n][c])
+
+    def _saved(self, client: int) -> None:
+        """Wait until a client's row is whole; an error of the writer shows here."""
+        job = self.saving.get(client)
+        if job is not None:
+            job.result()
+            self.saving.pop(client, None)
+
+    def items(self) -> Iterator[tuple[int, Row]]:
+        for i in list(self.saving):
+            self._saved(i)
+        return super().items()
+
+    def load(self, client: int, row: Row) -> None:
+        self._saved(client)
+        self.fresh_at.pop(client, None)
+        if client not in self.rows:
+            self.rows[client] = self.make_row(client)
+        for n in self.names:
+            self.rows[client][n].copy_(row[n])
+
+
+class Lane:
+    """Copies between host and device on streams of their own; plain copies where the device is the CPU.
+
+    Each way has its stream: a cohort that waits for its rows must not wait for the last one's to be written back.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.cuda = device.type == "cuda"
+        self.inward = torch.cuda.Stream(device) if self.cuda else None
+        self.outward = torch.cuda.Stream(device) if self.cuda else None
+
+    def to_device(self, rows: list[Tensor]) -> Tensor:
+        """Host rows as one ``[C, P]`` on the device; complete for the compute after :meth:`join`."""
+        if not self.cuda:
+            return torch.stack(rows)
+        staging = torch.empty(len(rows), *rows[0].shape, dtype=rows[0].dtype, pin_memory=True)
+        for k, row in enumerate(rows):
+            staging[k].copy_(row)
+        with torch.cuda.stream(self.inward):
+            return staging.to(self.device, non_blocking=True)
+
+    def to_host(self, block: Row) -> Callable[[], Row]:
+        """Starts the copy of ``[C, P]`` blocks to the host; the result waits for it."""
+        if not self.cuda:
+            return lambda: block
+        assert self.outward is not None
+        self.outward.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self.outward):
+            host = {n: torch.empty(v.shape, dtype=v.dtype, pin_memory=True) for n, v in block.items()}
+            for n, v in block.items():
+                host[n].copy_(v, non_blocking=True)
+                v.record_stream(self.outward)
+            done = torch.cuda.Event()
+            done.record(self.outward)
+
+        def wait() -> Row:
+            done.synchronize()
+            return host
+
+        return wait
+
+    def join(self, arrived: Sequence[Tensor]) -> None:
+        """The compute waits for copies to the device that were started, and is a user of what arrived."""
+        if self.inward is None:
+            return
+        compute = torch.cuda.current_stream(self.device)
+        compute.wait_stream(self.inward)
+        for v in arrived:
+            v.record_stream(compute)
+
+
+def make_table(tier: str, setup: Setup, clients: int, cohort: int, rounds: int) -> ClientTable:
+    """The client table of a run on a tier; ``auto`` takes the first that fits, and nothing fitting is refused."""
+    if tier not in TIERS:
+        raise unknown("tier of the client table", tier, TIERS)
+    names, task = setup.algorithm.own, setup.task
+    if not names:
+        return ClientTable(names)
+    need = row_bytes(setup) * min(clients, cohort * rounds)
+    if tier == "auto":
+        tier = first_that_fits(need, cohort * bytes_per_client(setup), task.device)
+    if tier == "device" or (tier == "host" and task.device.type == "cpu"):
+        return ClientTable(names)
+    size, dtype = task.model.layout.size, task.dtype
+    if tier == "host":
+        return StoredTable(names, task.device, lambda i: {n: torch.empty(size, dtype=dtype) for n in names})
+    return StoredTable(names, task.device, disk_rows(names, size, dtype, clients))
+
+
+def row_bytes(setup: Setup) -> int:
+    """What one client's own vectors take between rounds."""
+    return len(setup.algorithm.own) * setup.task.model.layout.size * torch.finfo(setup.task.dtype).bits // 8
+
+
+def memory_estimate(setup: Setup, table: ClientTable, clients: int, cohort: int, rounds: int) -> tuple[int, str]:
+    """Bytes that a run will need besides data and activations, and where, in words."""
+    rows = row_bytes(setup) * min(clients, cohort * rounds)  # rows of clients never met do not exist
+    round_ = cohort * bytes_per_client(setup)
+    place = "outside the device" if isinstance(table, StoredTable) else f"on {setup.task.device}"
+    kept = f", clients' vectors up to {rows / 1e9:.1f} GB {place}" if rows else ""
+    return rows + round_, f"a round's vectors {round_ / 1e9:.1f} GB on {setup.task.device}{kept}"
+
+
+def free_disk() -> int:
+    return shutil.disk_usage(tempfile.gettempdir()).free
+
+
+def first_that_fits(need: int, working: int, device: torch.device) -> str:
+    """The first tier with room for ``need`` bytes of rows beside ``working`` bytes of a round."""
+    host = available_bytes(torch.device("cpu"))
+    if need + working < 0.8 * available_bytes(device):
+        return "device"
+    if device.type != "cpu" and need < 0.7 * host:
+        return "host"
+    if need < 0.8 * free_disk():
+        return "disk"
+    raise FedsmooError(
+        f"the clients' own vectors need {need / 1e9:.1f} GB, but the device has {available_bytes(device) / 1e9:.1f} GB "
+        f"free, the machine {host / 1e9:.1f} GB and {tempfile.gettempdir()} {free_disk() / 1e9:.1f} GB: use fewer "
+        "clients or rounds, a smaller model, a method without client state (fedavg, fedsam), or set TMPDIR to a "
+        "larger disk"
+    )
+
+
+def disk_rows(names: tuple[str, ...], size: int, dtype: torch.dtype, clients: int) -> Callable[[int], Row]:
+    """Rows in a sparse temporary file, which is gone when the process ends."""
+    kind = np.dtype(str(dtype).removeprefix("torch."))
+    handle, path = tempfile.mkstemp(prefix="fedsmoo-clients-")
+    row = len(names) * size * kind.itemsize
+    os.ftruncate(handle, clients * row)
+    table = np.memmap(path, kind, "r+", shape=(clients, len(names), size))
+    Path(path).unlink()  # the mapping keeps it alive, and nothing is left behind
+    weakref.finalize(table, os.close, handle)
+
+    def make_row(client: int) -> Row:
+        try:
+            os.posix_fallocate(handle, client * row, row)  # a full disk is an error here, not a signal later
+        except OSError as e:
+            raise FedsmooError(f"no room for client {client}'s vectors in {tempfile.gettempdir()}: {e.strerror}") from e
+        return {n: torch.from_numpy(table[client, k]) for k, n in enumerate(names)}
+
+    return make_row

@@ -1,0 +1,1 @@
+"""One run on several processes: ranks, and the engine that shares a cohort among them."""

@@ -1,0 +1,211 @@
+"""Clients divided over the ranks of ``torch.distributed``; the sums of what they send are all-reduced.
+
+Every rank draws the same cohort from the same stream, trains its own clients with an inner engine, and adds its part
+to one fused all-reduce of ``len(up) * P + 2`` numbers (the weighted sums of ``up``, the loss and the drift). What
+follows, ``aggregate`` first, is computed alike on every rank from the same bits, so nothing else has to travel but a
+number for the drift after it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsmoo.core import FedsmooError, Vectors
+from fedsmoo.engines.choose import make_engine
+from fedsmoo.engines.client_state.table import ClientTable
+from fedsmoo.engines.contract import Engine, Outcome, Setup, Sums, Work
+from fedsmoo.engines.distributed.ranks import Ended, Ranks, desert, join, launched
+from fedsmoo.engines.task import Samples
+
+
+def owners(clients: Sequence[int], world: int, stateful: bool) -> list[int]:
+    """The rank that trains each client of a cohort.
+
+    A client that keeps vectors between rounds belongs to rank ``client % world`` for good, so a cohort's shares differ
+    by chance; clients that keep nothing are dealt out evenly, in blocks of the cohort.
+
+    >>> owners([1, 4, 5, 9], 2, stateful=True), owners([1, 4, 5, 9], 2, stateful=False)
+    ([1, 0, 1, 1], [0, 0, 1, 1])
+    """
+    if stateful:
+        return [i % world for i in clients]
+    return [c * world // len(clients) for c in range(len(clients))]
+
+
+def part_of(work: Work, positions: list[int]) -> Work:
+    """The work of some clients of the cohort, with their weights as they are."""
+    return dataclasses.replace(
+        work,
+        clients=[work.clients[c] for c in positions],
+        weights=[work.weights[c] for c in positions],
+        plan=work.plan.select(np.array(positions)),  # type: ignore[arg-type]  # an index list cuts like a slice
+    )
+
+
+def engine_for(
+    name: str,
+    setup: Setup,
+    chunk: int | None,
+    cohort: int,
+    batch_size: int,
+    exact: bool = False,
+    table: ClientTable | None = None,
+) -> Engine:
+    """The engine of a run: one process's, or one of several ranks around it where a launcher started several.
+
+    With ``exact``, clients are trained one at a time (by ``serial``, unless another engine is named), so that the bits
+    do not depend on how they are divided.
+    """
+    if exact:
+        name, chunk = "serial" if name == "auto" else name, 1
+    if not launched():
+        return make_engine(name, setup, chunk, cohort, batch_size, table)
+    ranks = join(setup.task.device)
+    share = -(-cohort // ranks.world)
+    # A rule chooses the same engine on every rank.
+    return Distributed(setup, make_engine(name, setup, chunk, share, batch_size, table), ranks, exact)
+
+
+class Distributed:
+    """The engine of several processes around an engine of one.
+
+    ``exact`` trains client by client and adds what they send in the order of the cohort, so that the result has the
+    same bits with any number of ranks, and those of ``serial`` if that is the inner engine. It costs the inner
+    engine's batching, and n broadcasts of ``(len(up) + 1) * P`` numbers a round instead of one all-reduce.
+
+    Rank 0 leads: a round starts on the others when it starts there, and until then they serve what rank 0 wants to
+    know of the client table. So the code that saves a run is the same for one process and for several.
+    """
+
+    def __init__(self, setup: Setup, inner: Engine, ranks: Ranks, exact: bool = False) -> None:
+        self.inner, self.ranks, self.exact = inner, ranks, exact
+        self.name, self.why = inner.name, inner.why
+        size = setup.task.model.layout.size
+        self.sizes = {n: 1 if n in setup.algorithm.scalars else size for n in setup.algorithm.up}
+        like = torch.zeros(size, dtype=setup.task.dtype, device=setup.task.device)
+        self.table: ClientTable = ShardedTable(inner.table, ranks, like)
+
+    @property
+    def at_once(self) -> int | None:
+        """How many clients this rank trains at once."""
+        return self.inner.at_once
+
+    def evaluate(self, w: Tensor, on: Samples | None = None) -> tuple[float, float]:
+        """On every rank alike: it would wait for the others anyway."""
+        return self.inner.evaluate(w, on)
+
+    def run_round(self, work: Work, meanwhile: Callable[[], None] | None = None) -> Outcome:
+        assert isinstance(self.table, ShardedTable)
+        self.table.agree("round")
+        if meanwhile is not None:
+            meanwhile()
+        owner = owners(work.clients, self.ranks.world, stateful=bool(self.table.names))
+        try:
+            return (self._exactly if self.exact else self._summed)(work, owner)
+        except BaseException:
+            desert()  # the others wait in the middle of a round: a goodbye would not be understood
+            raise
+
+    def serve(self) -> None:
+        """Ranks other than 0, after their last round: answer rank 0 until it ends the job."""
+        assert isinstance(self.table, ShardedTable)
+        with suppress(Ended):
+            self.table.agree("end")
+
+    def _summed(self, work: Work, owner: list[int]) -> Outcome:
+        """Partial sums, added by one all-reduce; a rank without a client adds zeros."""
+        mine = [c for c, r in enumerate(owner) if r == self.ranks.rank]
+        part, moved = self._train(work, mine) if mine else self._nothing(work)
+        mean, loss, drift = self._unpack(self.ranks.add(part))
+        n = len(work.clients)
+        return Outcome(mean, loss.item() / n, drift.item() / n, n, moved, self.ranks.add)
+
+    def _exactly(self, work: Work, owner: list[int]) -> Outcome:
+        """Every client's own part, added in the cohort's order."""
+        mine = {c: self._train(work, [c], paths=True)[0] for c, r in enumerate(owner) if r == self.ranks.rank}
+        sums, nothing = Sums(), self._nothing(work, paths=True)[0]
+        for c, r in enumerate(owner):
+            v, size = self.ranks.share(mine.pop(c, nothing), r), work.down.w.shape[-1]
+            sums.add(*self._unpack(v[size:]), v[:size])
+        return sums.outcome(len(work.clients))
+
+    def _train(self, work: Work, positions: list[int], paths: bool = False) -> tuple[Tensor, Tensor]:
+        """Some clients' weighted sum of ``up``, and the sums of their losses and drifts, in one vector; the sum of
+        their paths apart, or in front of it."""
+        out = self.inner.run_round(part_of(work, positions))
+        n, like = len(positions), work.down.w
+        tail = torch.tensor([out.loss * n, out.drift * n], dtype=like.dtype, device=like.device)
+        assert out.moved is not None
+        parts = [*([out.moved] if paths else []), *(getattr(out.mean, name) for name in self.sizes), tail]
+        return torch.cat(parts), out.moved
+
+    def _nothing(self, work: Work, paths: bool = False) -> tuple[Tensor, Tensor]:
+        w = work.down.w
+        return w.new_zeros(sum(self.sizes.values()) + paths * len(w) + 2), torch.zeros_like(w)
+
+    def _unpack(self, v: Tensor) -> tuple[Vectors, Tensor, Tensor]:
+        *up, tail = v.split([*self.sizes.values(), 2])
+        return Vectors(**dict(zip(self.sizes, up, strict=True))), tail[0], tail[1]
+
+
+class ShardedTable(ClientTable):
+    """The client table of a job: every row lies on one rank, and rank 0 can read them all, one at a time.
+
+    Whoever calls :meth:`items` or :meth:`take_changes` on rank 0 needs no help: the other ranks answer while they wait
+    for the next round. :meth:`load` keeps the rows of this rank only, so a job may go on with another number of ranks.
+    """
+
+    def __init__(self, inner: ClientTable, ranks: Ranks, like: Tensor) -> None:
+        super().__init__(inner.names)
+        self.inner, self.ranks, self.like = inner, ranks, like  # like: a vector of the shape and dtype of a row's
+
+    def agree(self, what: str, client: int | None = None) -> None:
+        """Rank 0 says what comes next; another rank answers questions until that is what it waits for."""
+        if self.ranks.rank == 0:
+            self.ranks.same((what, client))
+            return
+        while (said := self.ranks.same(None)) != (what, client):
+            match said:
+                case ("clients", _):
+                    self.ranks.union({i for i, _ in self.inner.items()})
+                case ("changes", _):
+                    self.ranks.union(self.inner.take_changes())
+                case ("row", int(i)):
+                    self._row(i)
+                case ("end", _):
+                    raise Ended
+                case _:
+                    raise FedsmooError(f"rank {self.ranks.rank} waits for {what!r}, but rank 0 is at {said[0]!r}")
+
+    def read(self, clients: Sequence[int], first: Vectors) -> Vectors:
+        return self.inner.read(clients, first)
+
+    def write(self, clients: Sequence[int], me: Vectors) -> None:
+        self.inner.write(clients, me)
+
+    def take_changes(self) -> set[int]:
+        self.agree("changes")
+        return self.ranks.union(self.inner.take_changes())
+
+    def items(self) -> Iterator[tuple[int, dict[str, Tensor]]]:
+        self.agree("clients")
+        for client in sorted(self.ranks.union({i for i, _ in self.inner.items()})):
+            self.agree("row", client)
+            yield client, self._row(client)
+
+    def _row(self, client: int) -> dict[str, Tensor]:
+        owner = client % self.ranks.world
+        row = Vectors(**dict.fromkeys(self.names, self.like))
+        if owner == self.ranks.rank:
+            row = self.inner.read([client], row).map(lambda v: v[0])
+        return {n: self.ranks.share(v, owner) for n, v in row.items()}
+
+    def load(self, client: int, row: dict[str, Tensor]) -> None:
+        if client % self.ranks.world == self.ranks.rank:
+            self.inner.load(client, row)

@@ -1,0 +1,1 @@
+"""How a batch of clients takes its local steps: eagerly, or by replaying recorded GPU work."""

@@ -1,1 +1,0 @@
-"""From a config to a run folder: settings, rounds, records."""

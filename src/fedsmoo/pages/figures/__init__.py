@@ -1,0 +1,1 @@
+"""Figures: curves, surfaces and divisions for papers."""

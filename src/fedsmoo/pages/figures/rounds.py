@@ -1,0 +1,156 @@
+"""Figures of a run's curve: a quantity over rounds, and rounds to a target accuracy, with a panel for each task."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from fedsmoo.algorithms import ALGORITHMS
+from fedsmoo.core.errors import FedsmooError
+from fedsmoo.pages.figures.base import AXES, MARKERS, Look, column, finish, grouped, horizontal, legend, wrapped
+from fedsmoo.pages.figures.curves import COLOURS, STYLES, hanning
+
+# The paper's methods in its order, which is that of the registry.
+PAPER = {method.__name__: k for k, method in enumerate(itertools.islice(ALGORITHMS.values(), 8))}
+STEP = 0.5  # points of accuracy between two targets
+Lines = dict[str, list[dict[str, Any]]]
+
+
+def by_task(runs: Sequence[dict[str, Any]], key: str) -> dict[str, Lines]:
+    """The runs that have measured a quantity, by task and by the line they belong to."""
+    out: dict[str, list[dict[str, Any]]] = {}
+    for run in runs:
+        if np.isfinite(column(run, key)).any():
+            out.setdefault(run["task"], []).append(run)
+    return {task: grouped(found) for task, found in out.items()}
+
+
+def titles(tasks: Sequence[str]) -> list[str]:
+    """What tells tasks apart; nothing for a task alone.
+
+    >>> titles(["cifar10, dirichlet-0.1, mlp", "cifar10, iid, mlp"])
+    ['dirichlet-0.1', 'iid']
+    """
+    parts = [task.split(", ") for task in tasks]
+    if len({len(p) for p in parts}) > 1:
+        return list(tasks)
+    differ = [k for k in range(len(parts[0])) if len({p[k] for p in parts}) > 1]
+    return [", ".join(p[k] for k in differ) for p in parts]
+
+
+def panels(tasks: dict[str, Lines], look: Look) -> tuple[Figure, list[tuple[Any, Lines]]]:
+    """A figure with axes for each task, all on the same scales; every row of them adds its height."""
+    down, abreast = look.rows(len(tasks))
+    figure = look.figure(ratio=(0.88 if abreast > 1 else 0.72) * down / abreast)
+    every = figure.subplots(down, abreast, sharex=True, sharey=True, squeeze=False).ravel()
+    for k, (axes, title) in enumerate(zip(every, titles(list(tasks)), strict=False)):
+        axes.set_title(wrapped(title, look.letters(abreast)))
+        axes.tick_params(labelbottom=k + abreast >= len(tasks))  # the lowest of its column, though its row goes on
+    for axes in every[len(tasks) :]:
+        axes.remove()
+    return figure, list(zip(every, tasks.values(), strict=False))
+
+
+def style(k: int) -> dict[str, Any]:
+    """Colour, dash and marker of the k-th line; each alone tells eight lines apart, together they tell 64."""
+    shifted = k + k // len(COLOURS)  # the second eight have the colours again, with other dashes and markers
+    marker = MARKERS[shifted % len(MARKERS)]
+    return {
+        "color": COLOURS[k % len(COLOURS)],
+        "linestyle": STYLES[shifted % len(STYLES)],
+        "marker": marker,
+        "markersize": 6 if marker == "*" else 4,
+        "markeredgecolor": "white",  # so that a marker stands out from lines that cross it
+        "markeredgewidth": 0.4,
+    }
+
+
+def looks(names: Sequence[str]) -> dict[str, int]:
+    """Which style a line has: a method of the paper its own in every figure, others what is left.
+
+    >>> looks(["FedSMOO", "mine", "FedAvg"])
+    {'FedSMOO': 7, 'mine': 1, 'FedAvg': 0}
+    """
+    own = {name: PAPER[name] for name in names if name in PAPER}
+    free = (k for k in itertools.count() if k not in own.values())
+    return {name: own[name] if name in own else next(free) for name in dict.fromkeys(names)}
+
+
+def every_so_often(k: int, points: int) -> tuple[int, int]:
+    """Where the k-th line has its markers: seven or so, beside those of its neighbours."""
+    apart = max(1, points // 7)
+    return k * apart // 8, apart
+
+
+def close(figure: Figure, drawn: Sequence[tuple[Any, Lines]], across: str, up: str) -> None:
+    """Words at the outer axes, and a legend."""
+    for axes, _ in drawn:
+        place = axes.get_subplotspec()
+        lowest = axes.xaxis.get_tick_params()["labelbottom"]
+        axes.set(xlabel=across if lowest else "", ylabel=up if place.is_first_col() else "")
+        finish(axes)
+    legend(figure, [axes for axes, _ in drawn])
+
+
+def numbered(drawn: Sequence[tuple[Any, Lines]]) -> Iterator[tuple[Any, int, str, list[dict[str, Any]]]]:
+    """Axes, number, name and runs of each line; a name has the same number in all panels."""
+    number = looks([name for _, lines in drawn for name in lines])
+    for axes, lines in drawn:
+        for name in sorted(lines, key=number.__getitem__):
+            yield axes, number[name], name, lines[name]
+
+
+def curves(data: dict[str, Any], look: Look, key: str, label: str, scale: float = 1.0, log: bool = False) -> Figure:
+    """One quantity over rounds: the mean over seeds, the range of seeds shaded; where smoothed, as measured behind."""
+    tasks = by_task(data["runs"], key)
+    if not tasks:
+        raise FedsmooError(f"none of the runs has measured {label}")
+    figure, drawn = panels(tasks, look)
+    for axes, k, name, runs in numbered(drawn):
+        length = min(len(column(r, key)) for r in runs)
+        tested = np.isfinite(np.array([column(r, key)[:length] for r in runs])).all(0)
+        if not tested.any():
+            continue
+        x = np.mean([horizontal(r, look.axis)[:length][tested] for r in runs], axis=0)
+        raw = np.array([scale * column(r, key)[:length][tested] for r in runs])
+        # The window is in rounds; where only every tenth was evaluated, a tenth as many points lie in it.
+        apart = float(np.diff(horizontal(runs[0], "rounds")[:length][tested]).mean()) if tested.sum() > 1 else 1.0
+        y = np.array([hanning(values, round(look.smooth / apart)) for values in raw])
+        axes.plot(x, y.mean(0), label=name, markevery=every_so_often(k, len(x)), zorder=3, **style(k))
+        if look.smooth > 2:
+            axes.plot(x, raw.mean(0), color=COLOURS[k % len(COLOURS)], alpha=0.22, linewidth=0.4, zorder=1)
+        if len(y) > 1:
+            axes.fill_between(x, y.min(0), y.max(0), color=COLOURS[k % len(COLOURS)], alpha=0.15, linewidth=0)
+        axes.set_yscale("log" if log else "linear")
+    close(figure, drawn, AXES[look.axis], label)
+    return figure
+
+
+def first_reached(run: dict[str, Any], targets: np.ndarray, axis: str) -> np.ndarray:
+    """What had been spent when each target (per cent) was first reached; nan for those that never were."""
+    spent, accuracy = horizontal(run, axis), 100 * column(run, "acc")
+    best = np.maximum.accumulate(np.where(np.isfinite(accuracy), accuracy, -np.inf))
+    at = np.searchsorted(best, targets - 1e-9)  # an accuracy is a count over a count: never that close below a target
+    return np.where(at < len(best), spent[np.minimum(at, len(best) - 1)], np.nan)
+
+
+def rounds_to_target(data: dict[str, Any], look: Look) -> Figure:
+    """Rounds until a test accuracy was first reached, over that accuracy: the mean over seeds that all reached it."""
+    tasks = by_task(data["runs"], "acc")
+    if not tasks:
+        raise FedsmooError("none of the runs has measured test accuracy")
+    figure, drawn = panels(tasks, look)
+    for axes, k, name, runs in numbered(drawn):
+        lowest = max(100 * np.nanmin(column(r, "acc")) for r in runs)
+        targets = np.arange(np.ceil(lowest / STEP) * STEP, 100 + STEP, STEP)
+        spent = np.mean([first_reached(r, targets, look.axis) for r in runs], axis=0)
+        there = np.isfinite(spent)
+        if there.any():
+            often = every_so_often(k, int(there.sum()))
+            axes.plot(targets[there], spent[there], label=name, markevery=often, **style(k))
+    close(figure, drawn, "target test accuracy (%)", AXES[look.axis])
+    return figure

@@ -1,0 +1,122 @@
+"""What a figure is drawn from: run folders, the small file of a run's result, or a file of measured models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedsmoo.core.errors import FedsmooError, unknown
+from fedsmoo.core.untrusted import numbers, text
+from fedsmoo.pages import measured
+from fedsmoo.pages.gather import (
+    COLUMNS,
+    CONFIG,
+    compact_rounds,
+    constant,
+    find_runs,
+    flat_config,
+    gather,
+    method_label,
+    settings,
+)
+from fedsmoo.pages.groups import add_groups
+from fedsmoo.pages.safe import read_json
+from fedsmoo.sweeps.results import FORMAT, from_json
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Run folders, runs from files, and files that hold no run."""
+
+    folders: list[Path] = field(default_factory=list)
+    runs: list[dict[str, Any]] = field(default_factory=list)
+    others: list[Path] = field(default_factory=list)
+
+
+def find(paths: Sequence[Path]) -> Sources:
+    """What lies at the given paths; a folder may hold run folders or result files."""
+    folders, runs, others = list[Path](), list[dict[str, Any]](), list[Path]()
+    for path in unique(paths):
+        if not path.is_file():
+            folders += find_runs([path])
+            runs += [run for file in sorted(path.glob("*.json")) if is_result(file) for run in read_file(file) or ()]
+        elif path.parent.name == measured.FOLDER and (path.parent.parent / CONFIG).is_file():
+            folders.append(path.parent.parent)
+        elif (found := read_file(path)) is None:
+            others.append(path)
+        else:
+            runs += found
+    if not folders and not runs:
+        places = ", ".join(map(str, paths))
+        raise FedsmooError(f"no run in {places}: give run folders, or result files that 'fedsmoo results export' wrote")
+    return Sources(unique(folders), list({run["file"]: run for run in runs}.values()), others)
+
+
+def unique(paths: Iterable[Path]) -> list[Path]:
+    return list({path.resolve(): path for path in paths}.values())
+
+
+def is_result(path: Path) -> bool:
+    return (read_json(path) or {}).get("format") == FORMAT
+
+
+def read_file(path: Path) -> list[dict[str, Any]] | None:
+    """The runs of a file; ``None`` where it holds something else, which may well lie beside results."""
+    value = read_json(path)
+    if value is None:
+        raise FedsmooError(f"{path} is cut or damaged: it holds no JSON object")
+    if str(value.get("format", "")).startswith(FORMAT.rpartition(" ")[0]):
+        return [result(path, value)]
+    models = value.get("models")
+    if isinstance(models, dict) and models and all(isinstance(m, dict) for m in models.values()):
+        return [model(path, value, name, found) for name, found in models.items()] or None
+    return None
+
+
+def result(path: Path, value: dict[str, Any]) -> dict[str, Any]:
+    """A run from its result file, as one from its folder."""
+    curve = from_json(path).curve
+    return {
+        "file": str(path.resolve()),
+        "name": text(path.stem, 200),
+        "method": method_label(value["config"].get("algorithm", "?")),
+        "label": text(value.get("label") or "", 80) or None,
+        "config": settings(value["config"], value),
+        "rounds": compact_rounds(curve["round"]),
+        **{short: constant(numbers(curve[name], digits)) for short, name, digits in COLUMNS},
+        "analysis": {},
+    }
+
+
+def model(path: Path, value: dict[str, Any], name: str, found: dict[str, Any]) -> dict[str, Any]:
+    """One of several models that were measured together: its analysis, and no curve."""
+    return {
+        "file": f"{path.resolve()}/{name}",
+        "name": text(f"{path.stem}/{name}", 200),
+        "method": method_label(name),
+        "config": flat_config({"dataset": value.get("data", "?"), "algorithm": name, "file": path.stem}),
+        "rounds": 0,
+        **{short: [] for short, _, _ in COLUMNS},
+        "analysis": measured.trusted(found),
+    }
+
+
+def drawable(sources: Sources, where: Sequence[str] = ()) -> dict[str, Any]:
+    """Everything a figure may need, of the runs with all of ``where`` (``setting=value`` or ``setting!=value``)."""
+    data = gather(sources.folders)
+    runs = [*data["runs"], *sources.runs]
+    for condition in where:
+        key, equals, wanted = (word.strip() for word in condition.partition("="))
+        if not equals:
+            raise FedsmooError(f"--where {condition}: say setting=value, such as seed=0, or setting!=value")
+        other, key = key.endswith("!"), key.removesuffix("!").strip()
+        settings = {k for run in runs for k in run["config"]}
+        if key not in settings:
+            raise unknown("setting", key, sorted(settings))
+        values = {run["config"].get(key, "") for run in runs}
+        runs = [run for run in runs if (run["config"].get(key) == wanted) != other]
+        if not runs:
+            raise FedsmooError(f"--where {condition}: no run has that; there is {', '.join(sorted(values))}")
+    return {**data, "runs": add_groups(runs)}

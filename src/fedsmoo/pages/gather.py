@@ -1,0 +1,201 @@
+"""What a page shows of run folders, as plain data: nothing in them is trusted, imported or executed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from fedsmoo.algorithms import ALGORITHMS
+from fedsmoo.core.errors import FedsmooError
+from fedsmoo.core.untrusted import number, text
+from fedsmoo.pages import measured
+from fedsmoo.pages.groups import add_groups, switches
+from fedsmoo.pages.safe import read_json, read_text, read_toml
+from fedsmoo.runs.config import WORDS
+from fedsmoo.runs.origin.contents import data_label
+
+CONFIG, METRICS, SUMMARY = "config.toml", "metrics.jsonl", "summary.json"
+STARTED, FAILED, LABEL = "started.json", "failed.json", "label.txt"
+# page name, name in a round's record, significant digits
+COLUMNS = (
+    ("acc", "test_accuracy", 8),
+    ("loss", "test_loss", 5),
+    ("train", "train_loss", 5),
+    ("drift", "drift", 4),
+    ("up", "bytes_up", 12),
+    ("down", "bytes_down", 12),
+    ("sec", "seconds_train", 4),
+)
+SUMMARY_NUMBERS = ("parameters", "parameters_full", "seconds_train", "seconds_eval")
+SUMMARY_TEXTS = ("engine", "device", "command", "commit", "started", "finished")
+
+
+def find_runs(paths: Sequence[Path], depth: int = 4, strict: bool = True) -> list[Path]:
+    """The run folders at or below the given folders, in order of name; links are not followed downwards.
+
+    What is not a folder is refused, or left out if not ``strict``.
+    """
+    found: dict[Path, Path] = {}
+    for path in paths:
+        if strict and not path.is_dir():
+            raise FedsmooError(f"{path} is not a folder: give run folders, or a folder that holds some")
+        for folder in _below(path, depth):
+            found.setdefault(folder.resolve(), folder)  # a folder named twice is one run
+    return list(found.values())
+
+
+def _below(path: Path, depth: int) -> Iterator[Path]:
+    if (path / CONFIG).is_file():
+        yield path
+    elif depth > 0:
+        try:
+            children = sorted(p for p in path.iterdir() if p.is_dir() and not p.is_symlink())
+        except OSError:
+            return
+        for child in children:
+            yield from _below(child, depth - 1)
+
+
+def gather(folders: Sequence[Path], cache: dict[Path, Any] | None = None) -> dict[str, Any]:
+    """Everything the page shows; ``cache`` saves reading again what has not changed."""
+    runs = [_cached(f, cache) for f in folders]
+    names = shortest_names(folders)
+    out = [{**run, "name": text(name, 200)} for run, name in zip(runs, names, strict=True)]
+    partitions: list[dict[str, Any]] = []
+    for run in out:
+        counts = run.pop("counts", None)
+        run["partition"] = None
+        if counts is not None:
+            if counts not in partitions:
+                partitions.append(counts)
+            run["partition"] = partitions.index(counts)
+    return {"runs": add_groups(out), "partitions": partitions, "paper": measured.PAPER}
+
+
+def _cached(folder: Path, cache: dict[Path, Any] | None) -> dict[str, Any]:
+    if cache is None:
+        return read_folder(folder)
+    stamp = fingerprint(folder)
+    if folder not in cache or cache[folder][0] != stamp:
+        cache[folder] = (stamp, read_folder(folder))
+    return cache[folder][1]
+
+
+def fingerprint(folder: Path) -> tuple[Any, ...]:
+    """Sizes and times of a run's files: they change when the page has to."""
+    own = [folder / name for name in (CONFIG, METRICS, SUMMARY, STARTED, FAILED, LABEL)]
+    files, out = [*own], []
+    with suppress(OSError):  # removed while we look
+        files += sorted((folder / measured.FOLDER).glob("*.json"))
+    for file in files:
+        try:
+            stat = file.stat()
+            out.append((file.name, stat.st_size, stat.st_mtime_ns))
+        except OSError:
+            out.append((file.name, -1, -1))
+    return tuple(out)
+
+
+def shortest_names(folders: Sequence[Path]) -> list[str]:
+    """The folders' names, with as many parents as it takes to tell them apart."""
+    parts = [f.resolve().parts for f in folders]
+    for take in range(1, max((len(p) for p in parts), default=1) + 1):
+        names = ["/".join(p[-take:]) for p in parts]
+        if len(set(names)) == len(names):
+            return names
+    return [str(f) for f in folders]
+
+
+def read_folder(folder: Path) -> dict[str, Any]:
+    """One run as the page needs it."""
+    config = read_toml(folder / CONFIG) or {}
+    summary = read_json(folder / SUMMARY) or {}
+    columns, probes = read_metrics(folder / METRICS)
+    facts = {**(read_json(folder / STARTED) or {}), **summary}
+    return {
+        "method": method_label(config.get("algorithm", "?")),
+        "label": text((read_text(folder / LABEL) or "").strip(), 80) or None,
+        "config": settings(config, facts),
+        "state": "finished" if summary else "failed" if (folder / FAILED).exists() else "unfinished",
+        **columns,
+        "probes": probes,
+        "summary": {
+            **{k: number(facts.get(k)) for k in SUMMARY_NUMBERS},
+            **{k: text(facts[k]) for k in SUMMARY_TEXTS if isinstance(facts.get(k), str)},
+        },
+        "analysis": measured.read_all(folder),
+        "counts": measured.partition(folder, config),
+    }
+
+
+def method_label(name: Any) -> str:
+    """The method's name in tables; a user's own method keeps the name it was given."""
+    known = ALGORITHMS.get(str(name).lower())
+    return known.__name__ if known is not None else text(str(name).rpartition("/")[2], 80)
+
+
+def flat_config(config: dict[str, Any]) -> dict[str, str]:
+    """Settings as text, the options of method and model under dotted names."""
+    out: dict[str, str] = {}
+    for key, value in list(config.items())[:200]:
+        if isinstance(value, dict):
+            prefix = key.removesuffix("_options")
+            known = switches(method_label(config.get("algorithm", "?"))) if prefix == "algorithm" else {}
+            for name, word in list(value.items())[:50]:
+                full = text(f"{prefix}.{name}", 80)
+                on_or_off = known.get(full) in ("True", "False")  # --set keeps the word that was typed
+                out[full] = text(WORDS.get(str(word).lower(), word) if on_or_off else word, 200)
+        else:
+            out[text(key, 80)] = text(value, 200)
+    return out
+
+
+def settings(config: dict[str, Any], facts: dict[str, Any]) -> dict[str, str]:
+    """A run's settings as text, with what its files held; data that is not what its name says is named by that."""
+    flat = {**flat_config(config), **hashes(facts.get("contents"))}
+    return flat | ({"dataset": text(data_label(flat["dataset"], facts), 200)} if "dataset" in flat else {})
+
+
+def hashes(contents: Any) -> dict[str, str]:
+    """What a user's own files held when the run began, as settings of it: an edited method is another method."""
+    known = contents.items() if isinstance(contents, dict) else ()
+    return {text(k, 80): text(v, 80)[:8] for k, v in list(known)[:10]}
+
+
+def read_metrics(path: Path) -> tuple[dict[str, Any], dict[str, list[list[Any]]]]:
+    """The rounds as columns, and the probes as ``{name: [[round, value], ...]}``; broken lines are left out."""
+    rounds: list[int] = []
+    columns: dict[str, list[Any]] = {short: [] for short, _, _ in COLUMNS}
+    probes: dict[str, list[list[Any]]] = {}
+    validation: list[Any] = []
+    for line in (read_text(path) or "").splitlines():
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        at = number(record.get("round"), 12) if isinstance(record, dict) else None
+        if not isinstance(at, int) or (rounds and at <= rounds[-1]):
+            continue
+        rounds.append(at)
+        for short, name, digits in COLUMNS:
+            columns[short].append(number(record.get(name), digits))
+        validation.append(number(record.get("validation_accuracy"), 8))
+        extra = record.get("probes")
+        for name, value in list(extra.items())[:50] if isinstance(extra, dict) else ():
+            probes.setdefault(text(name, 80), []).append([at, number(value)])
+    if any(v is not None for v in validation):  # where samples were held out
+        columns["val"] = validation
+    return {"rounds": compact_rounds(rounds), **{k: constant(v) for k, v in columns.items()}}, probes
+
+
+def compact_rounds(rounds: list[int]) -> int | list[int]:
+    """Just the count where the rounds are 1, 2, 3, ..."""
+    return len(rounds) if rounds == list(range(1, len(rounds) + 1)) else rounds
+
+
+def constant(values: list[Any]) -> Any:
+    """One number where all are the same, which bytes per round are: a third of a large page's data."""
+    return values[0] if values and values[0] is not None and all(v == values[0] for v in values) else values

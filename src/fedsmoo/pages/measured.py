@@ -1,0 +1,81 @@
+"""The measurements beside a run (``analysis/*.json``), checked field by field for a page."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedsmoo.analysis.measurement import measurements
+from fedsmoo.core.untrusted import matrix, text
+from fedsmoo.pages.safe import read_json
+from fedsmoo.runs.analyse import FOLDER
+
+# Sun et al., ICML 2023, "Consistency and Hessian matrix": CIFAR-10, ResNet-18-GN, 10 of 100 clients, final models.
+PAPER = [
+    {"method": "FedSAM", "partition": "dirichlet-0.6", "drift": 0.866, "top": 142.65, "trace": 3104.1},
+    {"method": "FedSAM", "partition": "dirichlet-0.1", "drift": 1.245, "top": 177.18, "trace": 3842.3},
+    {"method": "FedSMOO", "partition": "dirichlet-0.6", "drift": 0.821, "top": 91.46, "trace": 1783.3},
+    {"method": "FedSMOO", "partition": "dirichlet-0.1", "drift": 1.061, "top": 107.44, "trace": 2689.4},
+]
+
+
+def read_all(folder: Path) -> dict[str, Any]:
+    """Return what has been measured of one run, as far as a page may trust it."""
+    files = {name: read_json(folder / FOLDER / f"{name}.json") for name in measurements()}
+    return trusted({name: values for name, values in files.items() if values is not None})
+
+
+def trusted(found: dict[str, Any]) -> dict[str, Any]:
+    """Return what a page shows of measurements, by name, that anybody may have written."""
+    known = measurements()
+    read = {name: known[name].trusted(v) for name, v in found.items() if name in known and isinstance(v, dict)}
+    return {name: values for name, values in read.items() if values is not None}
+
+
+# Data sets that are made from the config alone: no file is opened and nothing is downloaded to show who holds what.
+BUILT_IN = ("digits", "synthetic")
+DIVISION = ("dataset", "partition", "u", "c", "replacement", "refill", "clients", "seed")
+
+
+def partition(folder: Path, config: dict[str, Any]) -> dict[str, Any] | None:
+    """Samples per client and class: as written beside the run, or made again for a built-in data set."""
+    kept = read_json(folder / FOLDER / "partition.json")
+    counts = matrix(kept.get("counts"), 9, limit=20_000) if kept else None
+    if counts is None:
+        return rebuilt(config)
+    names = kept.get("class_names") if kept else None
+    return {"counts": counts, "names": [text(n, 60) for n in names[:2000]] if isinstance(names, list) else None}
+
+
+def rebuilt(config: dict[str, Any]) -> dict[str, Any] | None:
+    """The partition that a config describes, if that needs nothing but the package."""
+    dataset = config.get("dataset")
+    if not isinstance(dataset, str) or dataset.partition(":")[0].partition("(")[0] not in BUILT_IN:
+        return None
+    if config.get("split") is not None or config.get("data") is not None:
+        return None
+    try:
+        return class_counts(tuple((k, config[k]) for k in DIVISION if k in config))
+    except Exception:  # whatever a config written by others asks for, the page is shown without it
+        return None
+
+
+@lru_cache(maxsize=64)  # many runs of a page share their clients
+def class_counts(division: tuple[tuple[str, Any], ...]) -> dict[str, Any] | None:
+    """Samples per client and class from the settings in ``DIVISION``."""
+    from fedsmoo.data.sources import load
+    from fedsmoo.runs.build import make_clients
+    from fedsmoo.runs.config import Config, named_tables
+
+    settings = Config(**named_tables(dict(division), "config"))
+    if settings.clients > 1000:
+        return None
+    data = load(settings.dataset, None, settings.seed)
+    labels = data.y_train.numpy()
+    labels = labels if labels.ndim == 1 else labels[:, 0]
+    indices = make_clients(settings, data)
+    counts = np.stack([np.bincount(labels[i], minlength=data.classes) for i in indices])
+    return {"counts": counts.tolist(), "names": list(data.class_names) if data.class_names else None}

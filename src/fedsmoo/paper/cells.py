@@ -1,0 +1,165 @@
+"""Measured runs by method and column, and what a run comes to in one number."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from fedsmoo.runs.simulation import best_validated
+from fedsmoo.runs.traffic import Reached, reached
+from fedsmoo.sweeps.comparison import TEN
+from fedsmoo.sweeps.grid import Sweep
+from fedsmoo.sweeps.paired import named
+from fedsmoo.sweeps.results import Measured
+
+Found = dict[str, Measured]
+
+
+class Grid:
+    """The measured runs of a sweep by method and column, a list over seeds."""
+
+    def __init__(self, sweep: Sweep, found: Found) -> None:
+        self.methods = list(dict.fromkeys(c.method for c in sweep.cells))
+        self.columns = list(dict.fromkeys(c.column for c in sweep.cells))
+        self.notes: list[str] = list(sweep.about.get("notes", []))
+        self.runs: dict[tuple[str, str], list[Measured]] = {}
+        self.rounds = sorted({c.config.rounds for c in sweep.cells})
+        for cell in sweep.cells:
+            runs = self.runs.setdefault((cell.method, cell.column), [])
+            if cell.identity in found:
+                runs.append(found[cell.identity])
+        self.most = max(map(len, self.runs.values()), default=0)  # seeds of the cell that has most
+
+    def __getitem__(self, key: tuple[str, str]) -> list[Measured]:
+        return self.runs.get(key, [])
+
+    def footnotes(self) -> list[str]:
+        """What made the numbers: hardware, versions, commits, seeds."""
+        runs = [r for each in self.runs.values() for r in each]
+        if not runs:
+            return [*self.notes, "Nothing measured yet."]
+        devices = sorted({str(r.facts.get("device", "?")) for r in runs})
+        torches = sorted({str(r.facts.get("versions", {}).get("torch", "?")) for r in runs})
+        commits = sorted({revision(r.facts) for r in runs if r.facts.get("commit")})
+        precisions = sorted({r.config.precision for r in runs if r.facts.get("device_type") != "cpu"})
+        made = f"Measured on {', '.join(devices)} with torch {', '.join(torches)}"
+        made += f", products in {', '.join(precisions)}" if precisions else ""
+        made += f", commit {', '.join(commits)}" if commits else ""
+        return [*self.notes, *unrecorded(runs), f"{made}; {self.seeds()}."]
+
+    def seeds(self) -> str:
+        """The seeds of most cells, then those of every row, or cell of a row, that has others."""
+        has = {key: tuple(sorted({r.config.seed for r in runs})) for key, runs in self.runs.items() if runs}
+        usual = Counter(has.values()).most_common(1)[0][0]
+        words = [named(usual)]
+        for method in self.methods:
+            mine = {column: has[method, column] for column in self.columns if (method, column) in has}
+            if len(set(mine.values())) == 1:
+                words += [f"{method} {named(seeds)}" for seeds in set(mine.values()) if seeds != usual]
+            else:
+                words += [f"{method} ({column}) {named(seeds)}" for column, seeds in mine.items() if seeds != usual]
+        return "; ".join(words)
+
+    def by_seed(self, key: tuple[str, str], measure: Callable[[Measured], float]) -> dict[int, float]:
+        """A number of each run of a cell, by seed."""
+        return {r.config.seed: measure(r) for r in self[key]}
+
+    def spread(self, values: Sequence[float], digits: int = 2) -> str:
+        """Mean and deviation; several seeds, but fewer than another cell of the table has, are counted in brackets.
+
+        For tables that have no column of counts.
+        """
+        fewer = f" ({len(values)} seeds)" if 1 < len(values) < self.most else ""
+        return spread(values, digits) + fewer
+
+    def rounds_to(self, key: tuple[str, str], target: float) -> str:
+        """The mean round over seeds, and its deviation; a dash where no seed got there, a share where only some did.
+
+        Fewer seeds than another cell of the table has are counted in brackets.
+        """
+        runs = self[key]
+        if not runs:
+            return ""
+        found = hits(runs, target)
+        mean = f"{statistics.fmean(h.round for h in found):.0f}" if found else "-"
+        mean += f" ± {statistics.stdev(h.round for h in found):.0f}" if len(found) > 1 else ""
+        partly = f"{len(found)}/" if 0 < len(found) < len(runs) else ""
+        fewer = "" if len(runs) == self.most else " seed" if len(runs) == 1 else " seeds"
+        return f"{mean} ({partly}{len(runs)}{fewer})" if partly or fewer else mean
+
+
+def spread(values: Sequence[float], digits: int = 2) -> str:
+    """Mean, and the standard deviation over seeds where there are several; blank without values.
+
+    >>> spread([71.0]), spread([70.0, 71.0, 72.0])
+    ('71.00', '71.00 ± 1.00')
+    """
+    if not values:
+        return ""
+    deviation = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.{digits}f}{deviation}"
+
+
+def hits(runs: Sequence[Measured], target: float) -> list[Reached]:
+    """When runs first reached a target accuracy, of those that did."""
+    return [hit for r in runs if (hit := reached(r.history, target)) is not None]
+
+
+def last(run: Measured) -> float:
+    """Accuracy of the last round, in per cent."""
+    return 100 * run.accuracies[-1]
+
+
+def last_ten(run: Measured) -> float:
+    """Mean accuracy of the last ten evaluated rounds, or of all if they are fewer, in per cent."""
+    return 100 * statistics.fmean(run.accuracies[-TEN:])
+
+
+def mean_of_last(runs: Sequence[Measured]) -> str:
+    """What ``last_ten`` is for these runs, in a heading."""
+    counts = {min(TEN, len(r.accuracies)) for r in runs} or {TEN}
+    if len(counts) > 1:
+        return "last ten (or all)"
+    return "last ten" if counts == {TEN} else f"last {counts.pop()}"
+
+
+def validated(run: Measured) -> float | None:
+    """Test accuracy of the round that was best on the samples held out, in per cent; None: none were."""
+    chosen = best_validated(run.history)
+    return None if chosen is None or chosen.test_accuracy is None else 100 * chosen.test_accuracy
+
+
+def best(run: Measured) -> float:
+    """Accuracy of the best round on the test part, in per cent: what the authors' code reports, hence the paper.
+
+    A maximum over the test set is too high for any method, and higher for one that jumps: it stands beside the paper's
+    and compares with nothing else.
+    """
+    return 100 * max(run.accuracies)
+
+
+def signed(ours: Sequence[float], paper: float | None, digits: int = 2) -> str:
+    """Ours less the paper's."""
+    return "" if not ours or paper is None else f"{statistics.fmean(ours) - paper:+.{digits}f}"
+
+
+def number(value: Any, form: str = "g") -> str:
+    return "" if value is None else str(value) if isinstance(value, str) else f"{value:{form}}"
+
+
+def revision(facts: Mapping[str, Any]) -> str:
+    """The commit in a few digits, and whether files were edited since.
+
+    >>> revision({"commit": "0123456789abcdef", "dirty": True})
+    '0123456789+dirty'
+    """
+    return str(facts["commit"])[:10] + ("+dirty" if facts.get("dirty") else "")
+
+
+def unrecorded(runs: Sequence[Measured]) -> list[str]:
+    """A line for what was not written down when runs were made."""
+    bare = [r for r in runs if "data" not in r.facts]
+    many = "all" if len(bare) == len(runs) else f"{len(bare)} of {len(runs)}"
+    return [f"Data not recorded: {many} runs, made before results kept a fingerprint of their data."] if bare else []

@@ -1,0 +1,107 @@
+"""The paper as experiments: one TOML per table or figure, and the numbers it printed (Sun et al., ICML 2023)."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Sequence
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from fedsmoo.core import FedsmooError
+from fedsmoo.core.errors import unknown
+from fedsmoo.runs.origin.identity import MACHINE
+from fedsmoo.sweeps.grid import Sweep, expand, load_table
+
+EXPERIMENTS = ("accuracy", "rounds", "communication", "wallclock", "ablation", "sensitivity", "curves", "flatness")
+
+
+@cache
+def read(name: str) -> dict[str, Any]:
+    """A TOML file of the paper's folder."""
+    return tomllib.loads((files("fedsmoo") / "paper" / f"{name}.toml").read_text(encoding="utf-8"))
+
+
+def published() -> dict[str, Any]:
+    """The printed numbers."""
+    return read("published")
+
+
+def description(name: str) -> dict[str, Any]:
+    """An experiment's table, what it takes from another one filled in."""
+    if name not in EXPERIMENTS:
+        raise unknown("table", name, EXPERIMENTS)
+    return completed(read(name))
+
+
+def completed(own: dict[str, Any]) -> dict[str, Any]:
+    """A table with what it takes from the experiment that its ``base`` names: settings, methods, selected columns."""
+    if "base" not in own:
+        return own
+    base = description(str(own["base"]))
+    out = {**base, **own, "hyper": {**base.get("hyper", {}), **own.get("hyper", {})}}
+    if "select" in own:
+        for column in own["select"]:
+            if column not in base["columns"]:
+                raise unknown(f"column of {own['base']}", column, base["columns"])
+        out["columns"] = {c: base["columns"][c] for c in own["select"]}
+    return out
+
+
+def read_sweep(path: Path, overrides: dict[str, Any] | None = None) -> Sweep:
+    """The sweep in a TOML file, which may take one of the paper's experiments as its base."""
+    return expand(completed(load_table(path)), str(path), overrides)
+
+
+def experiment(
+    name: str,
+    columns: Sequence[str] = (),
+    methods: Sequence[str] = (),
+    seeds: Sequence[int] = (),
+    scale: float = 1.0,
+    overrides: dict[str, Any] | None = None,
+) -> Sweep:
+    """The runs of one of the paper's tables, or of a part of it; ``scale`` shortens them to a share of the rounds."""
+    table = dict(description(name))
+    table["columns"] = chosen(table["columns"], columns, "column", column_words)
+    table["methods"] = chosen(table["methods"], methods, "method", lambda n: {n, n.lower()})
+    changes = dict(overrides or {})
+    if seeds:
+        changes["seed"] = list(seeds)
+    if not 0 < scale <= 1:
+        raise FedsmooError(f"--scale is {scale:g}, but must be above 0 and at most 1")
+    if scale != 1:
+        changes["rounds"] = max(1, round(int(changes.get("rounds", table["rounds"])) * scale))
+    sweep = expand(table, f"the table {name}", changes)
+    title = sweep.title if scale == 1 else f"{sweep.title} ({scale:g} of the paper's rounds)"
+    return Sweep(title, sweep.cells, {**sweep.about, "name": name, "notes": departures(table, changes)})
+
+
+def departures(table: dict[str, Any], changes: dict[str, Any]) -> list[str]:
+    """A line for what is not as in the paper."""
+    words = [f"{k} = {v}" for k, v in changes.items() if k not in ("seed", *MACHINE) and str(v) != str(table.get(k))]
+    return [f"Not the paper's setting, so not comparable with its numbers: {', '.join(words)}."] if words else []
+
+
+def column_words(name: str) -> set[str]:
+    """By what a column may be called: its name, or some of its parts in order.
+
+    >>> sorted(column_words("5%-of-200 cifar10.iid"))
+    ['5%-of-200', '5%-of-200 cifar10', '5%-of-200 cifar10.iid', 'cifar10', 'cifar10.iid', 'iid']
+    """
+    who, space, task = name.partition(" ")
+    data, _, division = task.partition(".")
+    if not space or not division or division.isdecimal():  # a setting and its value, such as lr decay 0.998
+        return {name, name.rpartition(" ")[0]}
+    return {name, who, data, division, task, f"{who} {data}"}
+
+
+def chosen(there: dict[str, Any], wanted: Iterable[str], kind: str, words: Any) -> dict[str, Any]:
+    """The entries that one of the wanted words names, in their own order; all if nothing is wanted."""
+    wanted = list(wanted)
+    for word in wanted:
+        if not any(word in words(n) or word.lower() in words(n) for n in there):
+            raise unknown(kind, word, there)
+    names = [n for n in there if not wanted or any(w in words(n) or w.lower() in words(n) for w in wanted)]
+    return {n: there[n] for n in names}

@@ -1,0 +1,258 @@
+"""The paper's tables: ours beside the printed numbers. What was not measured stays blank."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from fedsmoo.paper.cells import (
+    TEN,
+    Found,
+    Grid,
+    best,
+    hits,
+    last,
+    last_ten,
+    mean_of_last,
+    number,
+    signed,
+    spread,
+    validated,
+)
+from fedsmoo.paper.experiments import published
+from fedsmoo.paper.render import Table
+from fedsmoo.runs.build import make_algorithm
+from fedsmoo.runs.traffic import paper_vectors, travelling
+from fedsmoo.sweeps.comparison import human_bytes
+from fedsmoo.sweeps.paired import lead
+from fedsmoo.sweeps.results import Measured
+
+__all__ = ["Found", "Grid"]
+Smooth = Callable[[np.ndarray, int], np.ndarray]
+TARGET = 0.74  # of the communication and wall-clock tables
+BEST = (
+    "n counts seeds, ± is the standard deviation over them. Best on test is the maximum over the rounds on the test "
+    "set, too high by construction: it is there because the paper reports it, and compares with the paper's alone."
+)
+
+
+def noted(tables: Sequence[Table], notes: list[str]) -> list[Table]:
+    """Tables of which the last carries the notes of all below its own."""
+    *others, end = tables
+    return [*others, dataclasses.replace(end, notes=[*end.notes, *notes])]
+
+
+def measures(runs: Sequence[Measured]) -> list[str]:
+    """The headings of an accuracy table's numbers: how many seeds, then the mean at the end, which leads."""
+    chosen = ["by validation"] if any(validated(r) is not None for r in runs) else []
+    return ["n", mean_of_last(runs), *chosen, "last round", "best on test", "paper's best", "− paper's"]
+
+
+def measured(runs: Sequence[Measured], beside: Sequence[Measured], paper: float | None, printed: str) -> list[str]:
+    """The cells under :func:`measures` of some runs of a table that shows those ``beside`` them, too."""
+    top = [best(r) for r in runs]
+    cells = [str(len(runs)) if runs else "", spread([last_ten(r) for r in runs])]
+    if any(validated(r) is not None for r in beside):
+        cells.append(spread([v for r in runs if (v := validated(r)) is not None]))
+    return [*cells, spread([last(r) for r in runs]), spread(top), printed, signed(top, paper)]
+
+
+def paper_accuracy(column: str, method: str) -> tuple[float | None, float | None]:
+    """The printed accuracy and its half-width."""
+    who, _, task = column.partition(" ")
+    block = published()["accuracy"].get(who, {})
+    if task not in block.get("columns", ()) or method not in block:
+        return None, None
+    k = block["columns"].index(task)
+    return block[method][k], block[f"{method}_pm"][k]
+
+
+def accuracy(grid: Grid, title: str, compact: bool = False) -> list[Table]:
+    if compact:
+        return [_compact(grid, title)]
+    out = []
+    for column in grid.columns:
+        rows, shown = [], [r for m in grid.methods for r in grid[m, column]]
+        for method in grid.methods:
+            paper, width = paper_accuracy(column, method)
+            printed = "" if paper is None else f"{paper:.2f} ± {width:.2f}"
+            rows.append([method, *measured(grid[method, column], shown, paper, printed)])
+        first = lead({m: grid.by_seed((m, column), last_ten) for m in grid.methods})
+        words = [f"{mean_of_last(shown).capitalize()}, {first}"] if first else []
+        out.append(Table(f"{title}: {column}", ["method", *measures(shown)], rows, words))
+    return noted(out, [BEST, *grid.footnotes()])
+
+
+def _compact(grid: Grid, title: str) -> Table:
+    """One table: a column's cell is our best on test and, in brackets, how far it is from the paper's."""
+    rows = []
+    for method in grid.methods:
+        cells = []
+        for column in grid.columns:
+            ours = [best(r) for r in grid[method, column]]
+            difference = signed(ours, paper_accuracy(column, method)[0])
+            cells.append(f"{grid.spread(ours)} ({difference})" if difference else grid.spread(ours))
+        rows.append([method, *cells])
+    how = "Best on test; in brackets the difference from the paper's, in points."
+    return Table(title, ["method", *grid.columns], rows, [how, BEST, *grid.footnotes()])
+
+
+def rounds(grid: Grid, title: str) -> list[Table]:
+    out = []
+    for column in grid.columns:
+        who, _, task = column.partition(" ")
+        block = published()["rounds_to"].get(who, {"columns": []})
+        goals = [
+            (k, int(c.rpartition(" to ")[2])) for k, c in enumerate(block["columns"]) if c.startswith(f"{task} to ")
+        ]
+        rows = []
+        for method in grid.methods:
+            cells = []
+            for k, goal in goals:
+                printed = block[method][k] if method in block else None
+                cells += [grid.rounds_to((method, column), goal / 100), number(printed)]
+            rows.append([method, *cells])
+        header = ["method", *(word for _, g in goals for word in (f"to {g}%", "paper"))]
+        out.append(Table(f"{title}: {column}", header, rows))
+    return noted(out, grid.footnotes())
+
+
+def communication(grid: Grid, title: str) -> list[Table]:
+    column, printed = grid.columns[0], published()["communication"]
+    spent = {m: hits(grid[m, column], TARGET) for m in grid.methods}
+    real = {m: statistics.fmean(h.bytes for h in found) for m, found in spent.items() if found}
+    counted, full = {}, {}
+    for m in real:
+        run = grid[m, column][0]
+        method = make_algorithm(run.config.algorithm, run.config.algorithm_options)
+        counted[m] = real[m] * paper_vectors(method) / sum(travelling(method)[:2])
+        full[m] = real[m] * run.facts.get("parameters_full", 1) / run.facts.get("parameters", 1)
+    rows = []
+    for m in grid.methods:
+        ratio = bytes_beside(grid, m, column)
+        relative = ["" if ratio is None else f"{ratio * v[m] / real[m]:.2f}" for v in (real, counted)]
+        sizes = [human_bytes(v[m]) if m in v else "" for v in (real, full)]
+        rows.append([m, grid.rounds_to((m, column), TARGET), *sizes, *relative, number(printed.get(m), ".2f")])
+    header = ["method", "rounds", "bytes", "bytes, full model", "× FedAvg", "× FedAvg, paper's count", "paper"]
+    note = "The paper counts FedCM and MoFedSAM as double both ways; they send one vector up and receive two."
+    return [Table(title, header, rows, [note, *grid.footnotes()])]
+
+
+def bytes_beside(grid: Grid, method: str, column: str, other: str = "FedAvg") -> float | None:
+    """Bytes to the target relative to another method's, over the seeds with which both got there."""
+    spent = [
+        {r.config.seed: hit[0].bytes for r in grid[m, column] if (hit := hits([r], TARGET))} for m in (method, other)
+    ]
+    common = sorted(spent[0].keys() & spent[1].keys())
+    return sum(spent[0][s] for s in common) / sum(spent[1][s] for s in common) if common else None
+
+
+def wallclock(grid: Grid, title: str) -> list[Table]:
+    column, printed = grid.columns[0], published()["seconds_per_round"]
+    block = published()["rounds_to"]["10%-of-100"]
+    k = block["columns"].index("cifar10.pathological-3 to 74")
+    rows, packs = [], set()
+    for m in grid.methods:
+        runs = grid[m, column]
+        together = sorted({int(r.facts.get("packed", 1)) for r in runs})
+        packs.update(together)
+        train = [statistics.median(r.curve["seconds_train"]) for r in runs]
+        evaluate = [statistics.median(r.curve["seconds_eval"]) for r in runs]
+        paper, goal = printed.get(m), block[m][k]
+        faster = f"{paper / statistics.fmean(train):.1f}×" if train and paper else ""
+        found = hits(runs, TARGET)
+        total = f"{statistics.fmean(h.seconds for h in found):.1f}" if found else "-" if runs else ""
+        paper_total = f"{paper * goal:.0f}" if paper and isinstance(goal, int) else "-"
+        shared = ", ".join(map(str, together))
+        times = [grid.spread(train, 3), grid.spread(evaluate, 3)]
+        rows.append([m, shared, *times, number(paper, ".2f"), faster, total, paper_total])
+    header = ["method", "batch", "s/round", "evaluation", "paper's", "ratio", "s to 74%", "paper's to 74%"]
+    notes = [
+        "Medians over rounds, training and evaluation apart. The paper timed an A100 and counted the scoring of 60,000 "
+        "images: another GPU and more work, so the ratio is not the code's alone."
+    ]
+    notes.append("Batch: how many runs advanced together, each charged its share of the time.")
+    if len(packs) > 1:
+        notes.append("Rows of different batches do not compare: a run in a batch of several takes less than one alone.")
+    return [Table(title, header, rows, [*notes, *grid.footnotes()])]
+
+
+def ablation(grid: Grid, title: str) -> list[Table]:
+    printed, column = published()["ablation"], grid.columns[0]
+    rows, shown = [], [r for name in grid.methods for r in grid[name, column]]
+    for name in grid.methods:
+        marks = ["✓" if part in name else "" for part in ("dynamic", "sam", "correction")]
+        paper = printed.get(name)
+        rows.append([name, *marks, *measured(grid[name, column], shown, paper, number(paper, ".2f"))])
+    parts = ["parts", "regulariser", "SAM", "correction"]
+    return [Table(title, [*parts, *measures(shown)], rows, [BEST, *grid.footnotes()])]
+
+
+def sensitivity(grid: Grid, title: str) -> list[Table]:
+    method = grid.methods[0]
+    runs = {c: grid[method, c] for c in grid.columns}
+    rows = [
+        [c, str(len(found)) if found else "", spread([last_ten(r) for r in found]), spread([last(r) for r in found])]
+        for c, found in runs.items()
+    ]
+    header = ["setting", "n", mean_of_last([r for found in runs.values() for r in found]), "last round"]
+    return [Table(title, header, rows, ["n counts seeds, ± is the standard deviation over them.", *grid.footnotes()])]
+
+
+def flatness(grid: Grid, title: str) -> list[Table]:
+    printed = published()["flatness"]
+    pairs = [(m, c) for m in grid.methods for c in grid.columns]
+
+    def drift(name: str) -> Callable[[Measured], float | None]:
+        def at_the_end(run: Measured) -> float | None:
+            there = [d for d in run.curve.get(name, [])[-TEN:] if d is not None]
+            return statistics.fmean(there) if there else None
+
+        return at_the_end
+
+    def of_hessian(name: str) -> Callable[[Measured], float | None]:
+        return lambda run: run.facts.get("hessian", {}).get(name)
+
+    rows = []
+    for name, paper, value in (
+        ("client drift, before", "client_drift", drift("drift")),
+        ("client drift, after", "client_drift", drift("drift_after")),
+        ("Hessian, top eigenvalue", "hessian_top_eigenvalue", of_hessian("top")),
+        ("Hessian, trace", "hessian_trace", of_hessian("trace")),
+    ):
+        cells = []
+        for m, c in pairs:
+            ours = [v for r in grid[m, c] if (v := value(r)) is not None]
+            wanted = f"{m} {c.rpartition('.dirichlet')[1].lstrip('.')}{c.rpartition('.dirichlet')[2]}"
+            k = printed["columns"].index(wanted) if wanted in printed["columns"] else None
+            digits = 3 if paper == "client_drift" else 1
+            cells += [grid.spread(ours, digits), number(None if k is None else printed[paper][k])]
+        rows.append([name, *cells])
+    header = ["", *(word for m, c in pairs for word in (f"{m} {c.rpartition(' ')[2].partition('.')[2]}", "paper"))]
+    few = any(len(r.curve["drift"]) < TEN for m, c in pairs for r in grid[m, c])
+    note = (
+        "Client drift: the mean of ||w_i - w||^2, squared Euclidean, over the cohort and over the last ten rounds"
+        f"{' (over all of a run that has fewer)' if few else ''}; w is the global model before the server's step, "
+        "which the clients were sent, or after it. The paper's table heads its row with w^t, its text says w^(t+1): "
+        "its numbers stand in both. Older files do not have the second."
+    )
+    return [Table(title, header, rows, [note, *grid.footnotes()])]
+
+
+def curves(grid: Grid, title: str, smooth: Smooth, window: int) -> list[Table]:
+    out = []
+    for column in grid.columns:
+        lengths = [len(r.accuracies) for m in grid.methods for r in grid[m, column]]
+        steps = max(lengths, default=0)
+        at = sorted({max(1, steps * k // 8) for k in range(1, 9)}) if steps else []
+        rows = []
+        for m in grid.methods:
+            smoothed = [smooth(100 * np.array(r.accuracies), window) for r in grid[m, column]]
+            cells = [grid.spread([float(s[min(t, len(s)) - 1]) for s in smoothed]) for t in at]
+            rows.append([m, *cells])
+        if at:
+            out.append(Table(f"{title}: {column}", ["method", *(f"evaluation {t}" for t in at)], rows))
+    return noted(out or [Table(title, ["method"], [[m] for m in grid.methods])], grid.footnotes())

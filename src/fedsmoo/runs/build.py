@@ -1,0 +1,320 @@
+"""From names to objects: the algorithm, model, data, clients and engine that a config describes."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.util
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedsmoo.algorithms import ALGORITHMS, Relaxed
+from fedsmoo.algorithms.wired import Wired
+from fedsmoo.core import Algorithm, FedsmooError, LocalRule
+from fedsmoo.core.algorithm import kinds
+from fedsmoo.core.blame import in_brief, place_of, stack_of
+from fedsmoo.core.contract import Scale, refuse_unsound
+from fedsmoo.core.errors import first_line, unknown
+from fedsmoo.data.dataset import Dataset
+from fedsmoo.data.division import partition as partitions
+from fedsmoo.data.division.holdout import hold_out
+from fedsmoo.data.division.splitfile import load_split, read_split, refuse_contradiction
+from fedsmoo.data.sources import load
+from fedsmoo.engines.client_state.tiers import make_table
+from fedsmoo.engines.contract import Setup
+from fedsmoo.engines.distributed.engine import engine_for
+from fedsmoo.engines.distributed.ranks import own_device
+from fedsmoo.engines.task import SampleLoss, Samples, Task, cross_entropy
+from fedsmoo.engines.threads import fix_threads
+from fedsmoo.models import FlatModel, build, make_module, wrap
+from fedsmoo.runs.config import DIVISION, Config, Training, converted, refuse_beyond
+from fedsmoo.runs.simulation import Simulation
+
+
+def user_object(spec: str, kind: str) -> Any:
+    """``path/to/file.py:Name`` from a user's own file."""
+    file, _, name = spec.rpartition(":")
+    path = Path(file)
+    if not path.is_file():
+        raise FedsmooError(f"{kind} {spec!r}: there is no file {file!r}")
+    module = import_file(path, kind)
+    if not hasattr(module, name):
+        raise unknown(f"{kind} in {file}", name, [n for n in vars(module) if not n.startswith("_")])
+    return getattr(module, name)
+
+
+_imported: dict[tuple[Path, str], ModuleType] = {}
+
+
+def import_file(path: Path, kind: str) -> ModuleType:
+    """A user's file as a module; one module while its content stays, so that runs of its classes can share a batch."""
+    try:
+        source = path.read_bytes()
+    except OSError as e:
+        raise FedsmooError(f"{kind}: {path} cannot be read: {e.strerror}") from e
+    content = hashlib.sha256(source).hexdigest()
+    key = (path.absolute(), content)
+    if key in _imported:
+        return _imported[key]
+    name = f"fedsmoo_user_{path.stem}_{content[:8]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise FedsmooError(f"{kind}: {path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up here
+    try:
+        # Not by the loader: the compiled copy that it keeps is taken for a file edited within the same second.
+        exec(compile(source, str(path), "exec"), module.__dict__)
+    except Exception as e:
+        del sys.modules[name]
+        place = place_of(stack_of(e))
+        line = f" (line {place.line})" if place is not None else ""
+        raise FedsmooError(f"{kind}: {path} cannot be imported: {in_brief(e)}{line}") from e
+    _imported[key] = module
+    return module
+
+
+def algorithm_class(spec: str) -> type[Algorithm]:
+    """A method by name, or from a user's file."""
+    if ":" in spec:
+        cls = user_object(spec, "algorithm")
+        if not (isinstance(cls, type) and issubclass(cls, Algorithm)):
+            raise FedsmooError(f"algorithm {spec!r} is not a class derived from fedsmoo.Algorithm")
+        return cls
+    if spec.lower() not in ALGORITHMS:
+        raise unknown("algorithm", spec, ALGORITHMS)
+    return ALGORITHMS[spec.lower()]
+
+
+def make_algorithm(spec: str, options: dict[str, Any]) -> Algorithm:
+    """A method with some of its hyper-parameters set; wrong names, types and ranges are refused."""
+    cls = algorithm_class(spec)
+    known = {f.name for f in dataclasses.fields(cls)}
+    kind = kinds(cls)  # type: ignore[arg-type]  # a class can be hashed, whatever its objects do
+    values = {}
+    for name, value in options.items():
+        if name not in known:
+            raise unknown(f"hyper-parameter of {cls.__name__}", name, known)
+        values[name] = converted(name, value, *kind[name]) if name in kind else value
+    try:
+        return cls(**values)  # which checks types, choices and ranges
+    except FedsmooError:
+        raise
+    except Exception as e:
+        if cls in ALGORITHMS.values():
+            raise
+        place = place_of(stack_of(e)) or f"algorithm {spec!r} cannot be made"
+        raise FedsmooError(f"{place}: {in_brief(e)}") from e
+
+
+def make_model(spec: str, data: Dataset, seed: int, options: dict[str, Any]) -> FlatModel:
+    """A model by name, or from a user's file: ``factory(**options)`` returns an ``nn.Module``."""
+    if ":" not in spec:
+        return build(spec, data, seed, **options)
+    factory = user_object(spec, "model")
+    try:
+        module = make_module(lambda: factory(**options), seed)
+    except Exception as e:  # the user's own code
+        raise FedsmooError(f"model {spec!r} cannot be made: {type(e).__name__}: {e}") from e
+    if not isinstance(module, nn.Module):
+        raise FedsmooError(f"model {spec!r} made a {type(module).__name__}, not an nn.Module")
+    return wrap(module, data)
+
+
+def make_device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as e:
+        raise FedsmooError(f"device {name!r} cannot be used here: use cpu or auto ({first_line(e)[:80]})") from e
+    return device
+
+
+def make_partition(config: Config) -> partitions.Partition:
+    """The rule that a config names; ``dirichlet-0.6`` says its own concentration."""
+    kind, _, value = config.partition.partition("-")
+    if kind not in partitions.PARTITIONS:
+        raise unknown("partition", config.partition, [*partitions.PARTITIONS, "natural"])
+    fields = {f.name for f in dataclasses.fields(partitions.PARTITIONS[kind])}
+    options = {n: getattr(config, n) for n in ("u", "c", "replacement", "refill") if n in fields}
+    for own in ("u", "c"):
+        if value:
+            options.pop(own, None)
+    return partitions.parse(config.partition, **options)
+
+
+def division(config: Config) -> dict[str, Any]:
+    """The settings that say who holds what, were there no split file; ``dirichlet-0.6`` taken apart."""
+    plain = {n: getattr(config, n) for n in DIVISION}
+    rule = {"name": "natural"} if config.partition == "natural" else partitions.to_rule(make_partition(config))
+    return {**plain, "partition": rule.pop("name"), **rule}
+
+
+def settled(config: Config, given: Iterable[str]) -> Config:
+    """The config with what its partition's name says (``dirichlet-0.6``: u) and what it leaves open filled in.
+
+    iid is without replacement unless somebody asks for it, and a split file says how many clients there are. Settings
+    that contradict each other, or the file, are refused. ``given`` are the names of the settings that somebody chose:
+    the others are defaults, which a partition's name or a split overrules.
+    """
+    refuse_beyond(config.to_dict())
+    names = set(given)
+    if "partition" not in names:
+        config = config.replace(partition=None)  # which the data set decides, and that may have changed since
+    asked = division(config)
+    refuse_other_number(config, names)
+    if config.split is None:
+        if config.partition == "natural" and "clients" in names and config.clients == Config.clients:
+            refuse_other_count(config, load(config.dataset, config.data, config.seed))  # else make_clients sees it
+        own = {"replacement": False} if asked["partition"] == "iid" and "replacement" not in names else {}
+        return config.replace(u=asked["u"], c=asked["c"], **own)
+    if "partition" in names and "-" in config.partition:
+        names.add({"dirichlet": "u", "pathological": "c"}[asked["partition"]])
+    content = read_split(config.split)
+    refuse_contradiction(config.split, content, {n: v for n, v in asked.items() if n in names})
+    return config.replace(clients=content["clients"])
+
+
+def refuse_other_number(config: Config, given: Iterable[str]) -> None:
+    """Refuse ``u`` or ``c`` beside a partition whose name says another number."""
+    said = division(config)
+    for name in {"u", "c"}.intersection(given):
+        if getattr(config, name) != said[name]:
+            raise FedsmooError(
+                f"{name} is {getattr(config, name)}, but the partition {config.partition!r} says {said[name]}: "
+                f"leave {name} out, or write the partition as {said['partition']!r}"
+            )
+
+
+def refuse_idle(config: Config, given: Iterable[str]) -> None:
+    """Refuse options of a partition that the one in force does not have: they would change nothing."""
+    if config.split is not None:
+        return  # which refuses what it contradicts
+    kind = division(config)["partition"]
+    has = {f.name for f in dataclasses.fields(partitions.PARTITIONS[kind])} if kind != "natural" else set()
+    for name in ("u", "c", "replacement", "refill"):
+        if name in given and name not in has:
+            owner = {"u": "dirichlet", "c": "pathological"}.get(name, "dirichlet or pathological")
+            raise FedsmooError(
+                f"{name} is {getattr(config, name)}, but the partition {kind!r} has no {name}: leave it out, or name "
+                f"the partition that has it ({owner})"
+            )
+    if "refill" in given and config.refill and not config.replacement:
+        raise FedsmooError("refill is of a division with replacement: leave out refill, or set replacement to true")
+
+
+def refuse_other_count(config: Config, data: Dataset) -> None:
+    """Refuse a number of clients that is not that of the data's own."""
+    count = len(data.natural or ())
+    if config.clients != count:
+        raise FedsmooError(
+            f"clients is {config.clients}, but {data.name!r} has {count} natural clients: leave it out, or name a "
+            "partition, such as iid"
+        )
+
+
+def make_clients(config: Config, data: Dataset) -> list[np.ndarray]:
+    """Who holds which samples, from a split file, from the data's own clients, or by a rule."""
+    if config.split is not None:
+        plain = division(Config(dataset=config.dataset))
+        settled(config, [n for n, v in division(config).items() if v != plain[n]])
+        return load_split(config.split, data)
+    if config.partition == "natural":
+        if data.natural is None:
+            raise FedsmooError(f"the data set {data.name!r} has no natural clients: choose another partition")
+        if config.clients != Config.clients:  # the default is nobody's choice
+            refuse_other_count(config, data)
+        return [i.numpy() for i in data.natural]
+    rule = make_partition(config)
+    labels = data.y_train.cpu().numpy()
+    return rule.split(labels if labels.ndim == 1 else labels[:, 0], data.classes, config.clients, config.seed)
+
+
+def assemble(
+    config: Config,
+    algorithm: Algorithm | None = None,
+    data: Dataset | None = None,
+    model: FlatModel | None = None,
+    indices: Sequence[np.ndarray] | None = None,
+    loss: SampleLoss = cross_entropy,
+) -> Simulation:
+    """The run that a config describes; objects given beside it take the place of what it names."""
+    data = data or load(config.dataset, config.data, config.seed)
+    indices = make_clients(config, data) if indices is None else indices
+    setup = make_setup(config, data, algorithm, model, loss)
+    if config.holdout:
+        indices, held = hold_out(indices, config.holdout, config.seed)
+        setup = dataclasses.replace(setup, task=with_held(setup.task, held))
+    if model is not None or ":" in config.model:
+        refuse_few_outputs(setup.task)
+    cohort = min(config.cohort, len(indices))
+    table = make_table(config.table, setup, len(indices), cohort, config.rounds)
+    engine = engine_for(config.engine, setup, config.chunk, cohort, config.batch_size, config.exact, table)
+    return Simulation(setup, engine, training_of(config), indices)
+
+
+def make_setup(
+    config: Config,
+    data: Dataset,
+    algorithm: Algorithm | None = None,
+    model: FlatModel | None = None,
+    loss: SampleLoss = cross_entropy,
+) -> Setup:
+    """The method with its options, the model and the data on their device: what any engine needs."""
+    device = own_device(make_device(config.device))
+    fix_threads()
+    algorithm = algorithm or make_algorithm(config.algorithm, config.algorithm_options)
+    if config.relaxed:
+        algorithm = Relaxed(algorithm, config.relaxed)
+    if config.wire != "exact":
+        algorithm = Wired(algorithm, config.wire)
+    model = model or make_model(config.model, data, config.seed, config.model_options)
+    dtype = getattr(torch, config.dtype)
+    model.module.to(dtype)
+    refuse_unsound(algorithm, Scale(model.layout.size, dtype, device))
+    augment = data.augment if config.augment is None else config.augment
+    if augment and not data.is_image:
+        raise FedsmooError(f"augment: the samples of {data.name!r} are not uint8 images")
+    task = Task(model, data.to(device), device, dtype, loss, augment, config.precision)
+    return Setup(task, algorithm, LocalRule(config.weight_decay, config.clip, config.clip_scope))
+
+
+def with_held(task: Task, held: np.ndarray) -> Task:
+    """The task with some of its training samples, by index, to validate on."""
+    index, data = torch.from_numpy(held).to(task.device), task.data
+    return dataclasses.replace(task, held=Samples(data.x_train[index], data.y_train[index]))
+
+
+def refuse_few_outputs(task: Task) -> None:
+    """Refuse a model of one's own with fewer outputs than there are classes, where the loss needs one for each."""
+    if task.loss is not cross_entropy:
+        return
+    task.model.eval()
+    try:
+        with torch.no_grad():
+            out = task.model.forward(
+                task.model.layout.split(task.model.initial().to(task.device, task.dtype)),
+                task.inputs(task.data.x_test[:1]),
+            )
+    except Exception:  # the model does not fit the samples, or fails: the first round says so
+        return
+    largest = max(int(task.data.y_train.max()), int(task.data.y_test.max()))
+    if isinstance(out, torch.Tensor) and out.dim() > 1 and out.shape[-1] <= largest:
+        raise FedsmooError(
+            f"the model has {out.shape[-1]} outputs, but the labels of {task.data.name!r} go up to {largest}: it needs "
+            f"{largest + 1} outputs, one for each class from 0"
+        )
+
+
+def training_of(config: Config) -> Training:
+    """The part of a config that the rounds need."""
+    return Training(**{f.name: getattr(config, f.name) for f in dataclasses.fields(Training)})

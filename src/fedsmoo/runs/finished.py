@@ -1,0 +1,78 @@
+"""A finished run, opened for measurements: its task, its final model and its clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from fedsmoo.core import Algorithm, FedsmooError, Vectors
+from fedsmoo.data.division.holdout import hold_out
+from fedsmoo.data.sources import load
+from fedsmoo.engines.task import Task
+from fedsmoo.runs.build import make_algorithm, make_clients, make_device, make_model
+from fedsmoo.runs.config import Config
+from fedsmoo.runs.storage.checkpoint import newest
+from fedsmoo.runs.storage.folder import CHECKPOINT, MODEL, read_config
+
+
+@dataclass(frozen=True)
+class SavedRun:
+    """What a run folder holds, ready to be measured."""
+
+    path: Path
+    config: Config
+    task: Task
+    w: Tensor
+    indices: list[np.ndarray]
+
+    @property
+    def name(self) -> str:
+        return self.path.resolve().name
+
+    @property
+    def algorithm(self) -> Algorithm:
+        return make_algorithm(self.config.algorithm, self.config.algorithm_options)
+
+    def vectors(self) -> tuple[Vectors, dict[int, dict[str, Tensor]]]:
+        """The server's and the clients' vectors of the newest checkpoint."""
+        saved, _ = newest(self.path / CHECKPOINT)
+        if saved is None:
+            raise FedsmooError(f"{self.path} has no checkpoint: run with checkpoints kept to measure duals afterwards")
+        server = saved.server().map(lambda v: v.to(self.w))
+        return server, {i: {n: v.to(self.w) for n, v in row.items()} for i, row in saved.rows()}
+
+
+def open_run(path: Path, device: str = "auto", precision: str | None = None) -> SavedRun:
+    """The run in a folder.
+
+    Args:
+        path: a folder that ``fedsmoo run`` finished.
+        device: where to measure.
+        precision: of matrix products on a GPU (default: float32).
+    """
+    config = read_config(path)
+    data = load(config.dataset, config.data, config.seed)
+    model = make_model(config.model, data, config.seed, config.model_options)
+    dtype, place = getattr(torch, config.dtype), make_device(device)
+    model.module.to(dtype)
+    try:
+        w = model.flatten(load_file(path / MODEL)).to(place, dtype)
+    except FileNotFoundError as e:
+        hint = f"the run has not finished, go on with 'fedsmoo resume {path}'"
+        raise FedsmooError(f"{path} has no {MODEL}: {hint}") from e
+    except OSError as e:
+        raise FedsmooError(f"{path / MODEL} cannot be read: {e}") from e
+    except (SafetensorError, KeyError, RuntimeError) as e:
+        raise FedsmooError(f"{path / MODEL} is not a model of this run: {e}") from e
+    model.module.to(place)
+    task = Task(model, data.to(place), place, dtype, precision=precision or "fp32")
+    indices = make_clients(config, data)
+    if config.holdout:
+        indices, _ = hold_out(indices, config.holdout, config.seed)
+    return SavedRun(path, config, task, w, indices)

@@ -1,0 +1,233 @@
+"""What the files of a user's own hold, as hashes: other content makes another run, another place does not."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedsmoo.core import FedsmooError
+from fedsmoo.data.catalog import OFFICIAL, SPECS
+from fedsmoo.data.dataset import Dataset
+from fedsmoo.data.files.cache import fingerprint, user_cache
+from fedsmoo.data.files.readers import SUFFIXES
+from fedsmoo.data.files.tree import file_tree, folder_tree
+from fedsmoo.data.fingerprint import SHORT, Fingerprint
+from fedsmoo.data.sources import SOURCES, drawn, load
+from fedsmoo.runs.config import Config
+
+SETTLED = 100_000_000  # nanoseconds: a file that changed just now may change again within one tick of its clock
+# A look at a folder of many files that took longer than this many seconds is good for so many times as long. Few files
+# are looked at every time: how busy the machine is must not decide whether a change is seen.
+MANY, SLOW, REST = 1000, 0.05, 20
+
+
+def contents(config: Config, data: Dataset | None = None) -> dict[str, str]:
+    """A hash for each file of the user's own that a config names: data, split, method, model; absent ones are left out.
+
+    What the package or a publisher defines (``digits``, ``cifar10``) is the same wherever it lies, and has none.
+    Whether it is that is known only once it was read: ``data`` is then what was read, and other content under such a
+    name has a hash like a file of the user's own.
+    """
+    hashes = {name: content_hash(place) for name, place in places(config).items() if place is not None}
+    found = {name: value[:SHORT] for name, value in hashes.items() if value is not None}
+    if data is not None and kind_of_data(config, data) == "other":
+        found["data_content"] = data.fingerprint.short
+    return found
+
+
+def places(config: Config) -> dict[str, Path | None]:
+    """Where the user's own files lie, by the name of their hash; none where the package or a publisher defines it."""
+    return {
+        "data_content": data_place(config.dataset, config.data),
+        "split_content": None if config.split is None else Path(config.split),
+        "algorithm_content": code_place(config.algorithm),
+        "model_content": code_place(config.model),
+    }
+
+
+def edited(config: Config, held: Mapping[str, str] | None, now: Mapping[str, str] | None = None) -> list[str]:
+    """The files that no longer hold what they ``held``, by name; none if nobody wrote down what that was.
+
+    ``now`` is what they hold. Without it the data of a known name, which would have to be read, is not looked at.
+    """
+    now, where = same_data(config, held) if now is None else now, places(config)
+    names = [] if held is None else [n for n in where if now.get(n) != held.get(n)]
+    return [str(where[n] or config.data or config.dataset) for n in names]
+
+
+def kind_of_data(config: Config, data: Dataset) -> str:
+    """What the data of a run is to the name that its config has for it.
+
+    ``official``: what the publisher published; ``drawn`` from the seed; the user's ``own``, whose file counts; or
+    ``other`` than the name says.
+    """
+    if data_place(config.dataset, config.data) is not None:
+        return "own"
+    if drawn(config.dataset) and drawn(data.name):
+        return "drawn"
+    return "official" if data.name == config.dataset and data.official else "other"
+
+
+def data_facts(config: Config, data: Dataset) -> dict[str, str]:
+    """What a run notes of its data."""
+    found, kind = data.fingerprint, kind_of_data(config, data)
+    by = {"by": "checksums of the files"} if kind == "official" and data.name not in OFFICIAL else {}
+    return {"kind": kind, **by, "train": found.train, "test": found.test, "order": found.order}
+
+
+def files_held(config: Config, data: Dataset) -> dict[str, dict[str, str]]:
+    """What a run notes of its data and of the user's own files when it begins: edited later, they are another run's."""
+    held = contents(config, data)
+    return {"data": data_facts(config, data)} | ({"contents": held} if held else {})
+
+
+def refuse_other_data(notes: Mapping[str, Any], data: Dataset, path: Path) -> None:
+    """Refuse to go on with a run on data that is not what its notes say, where they say it."""
+    if "data" not in notes:
+        return
+    old, new = Fingerprint.read(notes["data"], str(path)), data.fingerprint
+    if old != new:
+        what = "order of the samples" if old.content == new.content else "content"
+        raise FedsmooError(
+            f"the data or its division among clients is not what {path} was started with: the {what} is another; put "
+            "it back, or start a new run; nothing was changed"
+        )
+
+
+def contents_here(configs: Sequence[Config]) -> list[dict[str, str]]:
+    """The contents of each config with the data of a known name that lies here now, each data set read once.
+
+    Where there is none, or none that can be read, the name is taken at its word: the run itself will say what is wrong.
+    """
+    other: dict[tuple[str, str | None], Dataset | None] = {}
+    for config in configs:
+        key = (config.dataset, config.data)
+        if key not in other and config.dataset in SPECS:
+            other[key] = None
+            with suppress(FedsmooError):
+                data = load(*key)
+                other[key] = None if data.official else data
+    return [contents(c, other.get((c.dataset, c.data))) for c in configs]
+
+
+def held_in(facts: Mapping[str, Any]) -> dict[str, str] | None:
+    """What a run's notes say its files held; ``None`` where nobody wrote that down, as before there were notes."""
+    return facts.get("contents", {} if "data" in facts else None)
+
+
+def same_data(config: Config, held: Mapping[str, str] | None) -> dict[str, str]:
+    """The contents of a config now, were its data what a run held: to compare all else before the data is read."""
+    found = contents(config)
+    if held and "data_content" in held and data_place(config.dataset, config.data) is None:
+        found["data_content"] = held["data_content"]
+    return found
+
+
+def refuse_damaged(config: Config, facts: Mapping[str, Any], where: str) -> None:
+    """Refuse notes of a run's data that are no fingerprint, or that contradict what the run passes for."""
+    if "data" not in facts:
+        return  # made before there were fingerprints
+    found = Fingerprint.read(facts["data"], where)
+    kind, known = facts["data"].get("kind"), OFFICIAL.get(config.dataset)
+    passes = (held_in(facts) or {}).get("data_content")
+    wrong = {
+        "official": passes is not None or ("by" not in facts["data"] and known != found.content),
+        "other": passes != found.short or known == found.content,
+        "own": passes is None,
+        "drawn": passes is not None or not drawn(config.dataset),
+    }
+    if wrong.get(str(kind), True):
+        raise FedsmooError(
+            f"{where} is damaged: the fingerprint of its data is not that of {config.dataset!r} as {kind!r} content; "
+            "make the run again"
+        )
+
+
+def data_label(dataset: str, facts: Mapping[str, Any]) -> str:
+    """A data set's name in tables, with a part of its fingerprint where it is not what the name says.
+
+    >>> data_label("cifar10", {"contents": {"data_content": "1a2b3c4d5e6f7a8b"}, "data": {"kind": "other"}})
+    'cifar10 (other content 1a2b3c4d)'
+    """
+    data, held = facts.get("data"), facts.get("contents")
+    if not isinstance(data, dict) or data.get("kind") != "other" or not isinstance(held, dict):
+        return dataset
+    return other_content(dataset, str(held.get("data_content")))
+
+
+def other_content(dataset: str, content: str) -> str:
+    """The name in tables of data that is not what its name says."""
+    return f"{dataset} (other content {content[:8]})"
+
+
+def code_place(spec: str) -> Path | None:
+    """The file in ``path/to/file.py:Name``."""
+    return Path(spec.rpartition(":")[0]) if ":" in spec else None
+
+
+def data_place(name: str, path: str | None) -> Path | None:
+    """Where a data set of the user's own lies: a text, an ``.npz``, or a folder of class folders."""
+    if name.startswith("text:"):
+        return Path(name.removeprefix("text:")).expanduser()
+    if name in SOURCES or drawn(name):
+        return None
+    home = user_cache()
+    places = [Path(path).expanduser()] if path is not None else [home / name, home / f"{name}.npz"]
+    place = next((p for p in places if p.exists()), None)
+    if place is None:
+        return None
+    inner = place / f"{name}.npz"
+    return inner if inner.is_file() else place
+
+
+@dataclass(frozen=True)
+class Known:
+    """A hash, what the files looked like when it was taken, and until when there is no need to look again."""
+
+    stamp: str
+    value: str
+    until: float
+
+
+_known: dict[Path, Known] = {}
+
+
+def content_hash(place: Path) -> str | None:
+    """SHA-256 of a file, or of the images in a folder and their names; ``None`` if it is not there.
+
+    It is taken again only when a size or a time of change is another.
+    """
+    place, began, today = place.absolute(), time.monotonic(), time.time_ns()
+    known = _known.get(place)
+    if known is not None and began < known.until:
+        return known.value
+    with suppress(OSError, FedsmooError):
+        tree = folder_tree(place) if place.is_dir() else file_tree(place)
+        stamp, looked = fingerprint(tree), time.monotonic()
+        rest = REST * (looked - began) if len(tree.sizes) > MANY and looked - began > SLOW else 0.0
+        if known is not None and known.stamp == stamp:
+            value = known.value
+        else:
+            value = folder_hash(place, list(tree.sizes)) if place.is_dir() else file_hash(place)
+        if abs(today - max(tree.times.values(), default=0)) > SETTLED:  # when we looked, however long reading took
+            _known[place] = Known(stamp, value, time.monotonic() + rest)
+        return value
+    return None
+
+
+def file_hash(path: Path) -> str:
+    with path.open("rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()  # type: ignore[arg-type]
+
+
+def folder_hash(folder: Path, names: list[str]) -> str:
+    """A hash of the class folders' images; what else lies there is not read by a run either."""
+    total = hashlib.sha256()
+    for name in sorted(n for n in names if n.count("/") >= 2 and n.lower().endswith(SUFFIXES)):
+        total.update(f"{name}\0{file_hash(folder / name)}\0".encode("utf-8", "surrogateescape"))
+    return total.hexdigest()

@@ -1,0 +1,99 @@
+"""Which run a config describes: the same numbers, whatever machine they are computed on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from fedsmoo.core import FedsmooError
+from fedsmoo.data.division.partition import to_rule
+from fedsmoo.runs.build import make_algorithm, make_partition
+from fedsmoo.runs.config import FIELDS, Config
+from fedsmoo.runs.origin.contents import contents
+
+# Settings of the machine and of the report: they change where and how fast a run goes, not what it is. Of a user's own
+# data the content counts (see contents.py), of other data the name says all.
+_OF_THE_MACHINE = (n for n, f in FIELDS.items() if f.metadata["group"] == "machine" and n != "dtype")
+MACHINE = ("data", "target", "probe", *_OF_THE_MACHINE)
+RULE = ("partition", "u", "c", "replacement", "refill")  # which say one thing together
+NOTHING = object()
+
+
+def canonical(config: Config, held: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The settings that define a run's numbers, defaults filled in, so that equal runs compare equal.
+
+    ``held`` is what the user's files held when a run began; without it, what they hold now.
+
+    >>> canonical(Config(partition="dirichlet", u=0.6)) == canonical(Config(partition="dirichlet-0.6"))
+    True
+    """
+    values = {k: v for k, v in config.to_dict().items() if k not in (*MACHINE, *RULE)}
+    values["local_epochs"] = config.epochs
+    if ":" not in config.algorithm:
+        values["algorithm"] = config.algorithm.lower()
+    if config.precision == "bf16":  # coarse enough to be another experiment
+        values["precision"] = config.precision
+    with suppress(FedsmooError):  # a user's file that is not here: take the options as they were written
+        values["algorithm_options"] = make_algorithm(config.algorithm, config.algorithm_options).options()
+    if config.split is None and config.partition == "natural":
+        values["partition"] = "natural"
+        values.pop("clients")  # the data's to say, and not known before it is read
+    elif config.split is None:
+        values["partition"] = to_rule(make_partition(config))
+    hashes = contents(config) if held is None else held
+    if "split_content" in hashes:  # wherever the file lies
+        values.pop("split")
+    return {**values, **hashes}
+
+
+def identity(config: Config, held: Mapping[str, str] | None = None) -> str:
+    """A short hash of what a run is: sixteen hexadecimal digits. ``held`` as in :func:`canonical`.
+
+    Settings at their defaults are left out, so that a new setting does not rename the runs of before.
+    """
+    values = canonical(config, held)
+    kept = {k: v for k, v in values.items() if v != DEFAULTS.get(k, NOTHING) and k != "algorithm_options"}
+    plain = make_options(config.algorithm)
+    kept["algorithm_options"] = {k: v for k, v in values["algorithm_options"].items() if v != plain.get(k)}
+    text = json.dumps(kept, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def make_options(algorithm: str) -> dict[str, Any]:
+    """A method's hyper-parameters as they are by default."""
+    with suppress(FedsmooError):
+        return make_algorithm(algorithm, {}).options()
+    return {}
+
+
+DEFAULTS = {k: v for k, v in canonical(Config()).items() if k not in ("algorithm", "model", "dataset", "partition")}
+
+
+def differences(
+    old: Config,
+    new: Config,
+    also: Sequence[str] = (),
+    held: Mapping[str, str] | None = None,
+    now: Mapping[str, str] | None = None,
+) -> list[str]:
+    """What differs between two configs, in words: ``lr was 0.1, is 0.2``.
+
+    ``also`` names settings of the machine; ``held`` is what the old one's files held, as in :func:`canonical`, and
+    ``now`` what the new one's do.
+    """
+    pairs = ((old, held), (new, now))
+    a, b = ({**{k: getattr(c, k) for k in also}, **canonical(c, h)} for c, h in pairs)
+    return [f"{k} was {said(a, k)}, is {said(b, k)}" for k in {**a, **b} if a.get(k) != b.get(k)]
+
+
+def said(values: Mapping[str, Any], key: str) -> str:
+    """A setting in words; data of a known name without a hash of its content is what its publisher published."""
+    return "the official one" if key == "data_content" and key not in values else str(values.get(key))
+
+
+def config_of(values: dict[str, Any]) -> Config:
+    """A config from plain values that another version may have written: settings unknown here are left out."""
+    return Config(**{k: v for k, v in values.items() if k in FIELDS})

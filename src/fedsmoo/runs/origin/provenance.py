@@ -1,0 +1,214 @@
+"""Where a result comes from: the command that made it, the code, the machine."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedsmoo.data.division.partition import to_rule
+from fedsmoo.engines.distributed.ranks import world
+from fedsmoo.runs.build import make_partition
+from fedsmoo.runs.config import DIVISION, FIELDS, Config
+from fedsmoo.runs.simulation import Simulation
+from fedsmoo.version import __version__
+
+HERE = Path(__file__).resolve().parents[2]  # the package
+MARKED = re.compile(r"(?P<commit>.*?)[-+](?P<mark>dirty|clean)")
+_typed: list[list[str]] = []  # the words of the command lines that are being carried out, the innermost last
+
+
+def provenance(simulation: Simulation) -> dict[str, Any]:
+    """Engine, hardware, versions, code and command behind a run."""
+    task = simulation.setup.task
+    return {
+        "engine": simulation.engine.name,
+        "engine_why": simulation.engine.why,
+        "chunk": simulation.at_once,
+        "ranks": world(),
+        "device": device_name(task.device),
+        "device_type": task.device.type,
+        "cpu": cpu_name(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "parameters": task.model.layout.count,
+        "parameters_full": task.model.full_size,
+        "seed": simulation.training.seed,
+        "versions": versions(),
+        **code_facts(),
+        "command": command(),
+        "finished": now(),
+    }
+
+
+def now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+@contextmanager
+def typed(words: Sequence[str]) -> Iterator[None]:
+    """Remember the words behind ``fedsmoo`` while they are carried out."""
+    _typed.append(list(words))
+    try:
+        yield
+    finally:
+        _typed.pop()
+
+
+def command() -> str:
+    """The command line as it was typed; of a run that Python code starts, the program that does so.
+
+    >>> with typed(["run", "my config.toml", "--seed", "1"]):
+    ...     command()
+    "fedsmoo run 'my config.toml' --seed 1"
+    """
+    if _typed:
+        return shlex.join(["fedsmoo", *_typed[-1]])
+    words = sys.orig_argv[1:]
+    if not words or hasattr(sys, "ps1") or "ipykernel" in sys.modules:
+        return "python: a notebook or a prompt"
+    return f"python: {shlex.join(words)}"
+
+
+def again(config: Config) -> str:
+    """The command that makes one run by itself, whatever sweep, comparison or program it was part of.
+
+    >>> again(Config(algorithm="fedavg", lr=0.05, clip=None))
+    'fedsmoo run --lr 0.05 --clip none --algorithm fedavg --partition dirichlet'
+    """
+    options = {**config.algorithm_options, **config.model_options}
+    said = all(isinstance(v, bool | int | float | str) for v in options.values())
+    twice = len(options) < len(config.algorithm_options) + len(config.model_options)
+    if not said or twice or options.keys() & FIELDS.keys() or (":" in config.model and config.model_options):
+        return "fedsmoo run CONFIG, with the config of this run as CONFIG"
+    unused = idle(config)
+    kept = {"replacement"} if config.partition == "iid" else set()  # which without a word means another thing there
+    flags = [
+        (n, getattr(config, n))
+        for n, f in FIELDS.items()
+        if not n.endswith("_options") and n not in unused and (getattr(config, n) != f.default or n in kept)
+    ]
+    words = [w for n, v in flags for w in (f"--{n.replace('_', '-')}", spoken(v))]
+    words += [w for n, v in options.items() for w in ("--set", f"{n}={spoken(v)}")]
+    return shlex.join(["fedsmoo", "run", *words])
+
+
+def idle(config: Config) -> set[str]:
+    """Settings that say nothing beside the division that a config has, and that the command line refuses there."""
+    if config.split is not None:
+        return set(DIVISION)
+    if config.partition == "natural":
+        return set(DIVISION) - {"partition"}
+    return set(DIVISION) - {"partition", "clients", *to_rule(make_partition(config))}
+
+
+def spoken(value: Any) -> str:
+    """A value as a flag takes it."""
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
+def code_facts() -> dict[str, Any]:
+    """What a result file says of the code that made it."""
+    return dict(zip(("commit", "dirty"), code(), strict=True))
+
+
+def code() -> tuple[str | None, bool | None]:
+    """The commit that this code is, and whether its files differ from it; none where that is not known.
+
+    ``FEDSMOO_COMMIT`` wins, for machines to which the files came without their history: a commit, with ``+dirty`` or
+    ``+clean`` (or ``-dirty``, ``-clean``) behind it where somebody knows.
+    """
+    given, found = os.environ.get("FEDSMOO_COMMIT"), checkout()
+    if not given:
+        return found
+    marked = MARKED.fullmatch(given)
+    if marked:
+        return marked["commit"], marked["mark"] == "dirty"
+    same = found[0] is not None and found[0].startswith(given)
+    return given, found[1] if same else None
+
+
+@cache  # the code that runs is that of the start, whatever is edited or committed meanwhile
+def checkout() -> tuple[str | None, bool | None]:
+    """The commit of the checkout that the package lies in, and whether it was edited; none when it is installed."""
+    return state_of(HERE)
+
+
+def state_of(package: Path) -> tuple[str | None, bool | None]:
+    """The commit of the checkout that a package's folder belongs to, and whether it is dirty.
+
+    Dirty is a checkout with an edited tracked file, or with a new file in the package. A package that merely lies
+    inside somebody's repository, untracked, has no commit.
+    """
+    try:
+        if not git(package, "ls-files", "__init__.py"):
+            return None, None
+        commit = git(package, "rev-parse", "HEAD").strip()
+        edited = git(package, "status", "--porcelain", "--untracked-files=no")
+        new = git(package, "ls-files", "--others", "--exclude-standard", ".")
+        return commit, bool(edited.strip() or new.strip())
+    except (OSError, subprocess.SubprocessError):  # no git here, or none that may look
+        return head(package), None
+
+
+def git(folder: Path, *words: str) -> str:
+    """What git says; it changes nothing, and knows no repository but the folder's own."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")} | {"GIT_OPTIONAL_LOCKS": "0"}
+    told = subprocess.run(
+        ["git", "-C", str(folder), *words], env=environment, capture_output=True, text=True, timeout=300, check=True
+    )
+    return told.stdout
+
+
+def head(package: Path) -> str | None:
+    """The commit of the checkout ``REPOSITORY/src/PACKAGE``, read from git's files where git itself is missing."""
+    place = package.parents[1] / ".git"
+    with suppress(OSError):
+        if place.is_file():  # a second work tree
+            place = Path(place.read_text().strip().removeprefix("gitdir: "))
+        common = place / (place / "commondir").read_text().strip() if (place / "commondir").is_file() else place
+        text = (place / "HEAD").read_text().strip()
+        if not text.startswith("ref: "):
+            return text
+        ref = text.removeprefix("ref: ")
+        with suppress(FileNotFoundError):  # not there, or packed away by git at this moment
+            return (common / ref).read_text().strip()
+        lines = (common / "packed-refs").read_text().splitlines()
+        return next((line.split()[0] for line in lines if line.endswith(" " + ref)), None)
+    return None
+
+
+def device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu"
+
+
+@cache
+def cpu_name() -> str:
+    """The processor's model where the system says so, else its kind."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+@cache
+def versions() -> dict[str, str]:
+    """What computes: ours and torch's version, and those of what lies below, where it is there."""
+    found = {"fedsmoo": __version__, "torch": torch.__version__, "python": platform.python_version()}
+    for name in ("numpy", "triton"):
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found | ({"cuda": torch.version.cuda} if torch.version.cuda else {})

@@ -1,0 +1,321 @@
+"""The rounds of a run: cohort, local training, aggregation, evaluation, record."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from fedsmoo.core import FedsmooError, Round, Vectors
+from fedsmoo.data.batches.augment import drawing
+from fedsmoo.data.batches.cohort import cohort
+from fedsmoo.data.batches.plan import Plan, make_plan
+from fedsmoo.engines.contract import Engine, Outcome, Setup, Work, mean_steps
+from fedsmoo.engines.failure import explained
+from fedsmoo.engines.task import Task, cross_entropy
+from fedsmoo.runs.config import Training
+from fedsmoo.runs.traffic import Reached, reached, refuse_other_shapes, round_bytes
+
+if TYPE_CHECKING:
+    from fedsmoo.analysis.probes import Schedule
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is measured in one round."""
+
+    round: int  # counted from 1
+    test_accuracy: float | None  # None where the round was not evaluated
+    test_loss: float | None
+    train_loss: float | None  # None where a Bernoulli cohort was empty
+    drift: float | None  # mean ||w_i - w||^2 over the cohort
+    lr: float
+    cohort: list[int]
+    bytes_up: int
+    bytes_down: int
+    seconds_train: float
+    seconds_eval: float
+    probes: dict[str, float] = field(default_factory=dict)  # measurements asked for besides, such as sharpness
+    drift_after: float | None = None  # mean ||w_i - w'||^2, w' being the model after the server's step
+    validation_accuracy: float | None = None  # on the samples held out of training, where there are any
+
+    def values(self) -> dict[str, Any]:
+        """The fields as plain values; without the validation accuracy where nothing was validated."""
+        return {n: v for n, v in asdict(self).items() if n != "validation_accuracy" or v is not None}
+
+    def reached(self, accuracy: float) -> bool:
+        """Whether this round was evaluated and is as accurate as that."""
+        return self.test_accuracy is not None and self.test_accuracy >= accuracy
+
+
+Callback = Callable[[Record], Any]
+
+
+def last_accuracy(history: Sequence[Record]) -> float:
+    """The accuracy of the last evaluated round; a history without one is refused."""
+    for record in reversed(history):
+        if record.test_accuracy is not None:
+            return record.test_accuracy
+    raise FedsmooError(
+        f"none of the {len(history)} rounds so far was evaluated, so there is no accuracy: run longer, or set "
+        "eval_every lower"
+    )
+
+
+def best_validated(history: Sequence[Record]) -> Record | None:
+    """The round whose model was best on the samples held out, the first of several; its test accuracy was not looked
+    at to choose it."""
+    there = [r for r in history if r.validation_accuracy is not None]
+    return max(there, key=lambda r: r.validation_accuracy or 0.0) if there else None
+
+
+@dataclass
+class Result:
+    """What a run leaves: its history, the trained module, and the vectors of the server and the clients."""
+
+    history: list[Record]
+    server: Vectors
+    simulation: Simulation = field(repr=False)
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """The history, one row a round."""
+        return pd.DataFrame([r.values() for r in self.history])
+
+    @property
+    def model(self) -> nn.Module:
+        """A copy of the module with the final global weights, in eval mode; a new one every time."""
+        return self.simulation.setup.task.model.export(self.server.w)
+
+    @property
+    def accuracy(self) -> float:
+        """Test accuracy of the last evaluated round; an error if a callback stopped the run before there was one."""
+        return last_accuracy(self.history)
+
+    @property
+    def validated(self) -> Record | None:
+        """The best round by validation accuracy, the first of several; ``None`` without ``holdout``."""
+        return best_validated(self.history)
+
+    @property
+    def target_reached(self) -> Reached | None:
+        """Round, bytes and seconds when ``target`` was first reached; ``None`` if it never was, or none was set."""
+        target = self.simulation.training.target
+        return None if target is None else reached(self.history, target)
+
+    def client_state(self, client: int) -> dict[str, Tensor] | None:
+        """A client's own vectors, or ``None`` if it was never in a cohort."""
+        if client not in range(len(self.simulation.indices)):
+            raise FedsmooError(f"there is no client {client!r}: they are 0 to {len(self.simulation.indices) - 1}")
+        return dict(self.simulation.engine.table.items()).get(client)
+
+
+class Simulation:
+    """A federated run that advances one round at a time.
+
+    ``indices[i]`` are client i's training samples. All randomness comes from streams named by the seed, the round and
+    the client, so the state of a run is the server's vectors, the client table and the history; nothing else.
+    """
+
+    def __init__(
+        self, setup: Setup, engine: Engine, training: Training, indices: Sequence[np.ndarray], w: Tensor | None = None
+    ) -> None:
+        if training.cohort > len(indices):
+            raise FedsmooError(
+                f"a cohort of {training.cohort} out of {len(indices)} clients: lower cohort or raise clients"
+            )
+        empty = [i for i, samples in enumerate(indices) if len(samples) == 0]
+        if empty:
+            raise FedsmooError(f"client {empty[0]} has no samples ({len(empty)} such clients): change the partition")
+        self.setup, self.engine, self.training, self.indices = setup, engine, training, indices
+        task = setup.task
+        start = task.model.initial() if w is None else w
+        start = start.to(task.device, task.dtype)
+        task.model.place(task.device, task.dtype)
+        refuse_reduced_loss(task, start)
+        with explained(engine.name):
+            self.server = setup.algorithm.init(start)
+        self.history: list[Record] = []
+        self.company = 1  # runs that share its batch, itself among them
+        self._drafts: dict[int, tuple[list[int], Plan]] = {}
+        self.width = min(training.batch_size, max(len(i) for i in indices))
+        self.probes: Schedule | None = None
+        if training.probe is not None:
+            from fedsmoo.analysis import probes  # late: most runs have none
+
+            self.probes = probes.Schedule.parse(training.probe).suits(engine.table)
+
+    def restore(
+        self, server: Vectors, rows: Iterable[tuple[int, dict[str, Tensor]]], history: Sequence[Record]
+    ) -> None:
+        """Go on from a saved state: the server's vectors, the rows of the clients met, and the rounds so far."""
+        device = self.setup.task.device
+        shapes = {n: (v.shape, v.dtype) for n, v in self.server.items()}
+        if {n: (v.shape, v.dtype) for n, v in server.items()} != shapes:
+            raise FedsmooError("the saved vectors do not fit this method and model: they come from another run")
+        self.server = server.map(lambda v: v.to(device))
+        for client, row in rows:
+            self.engine.table.load(client, {n: v.to(device) for n, v in row.items()})
+        self.history = list(history)
+
+    @property
+    def at_once(self) -> int | None:
+        """How many clients train at once: sums depend on it in the last bits. None: one after the other."""
+        return None if self.engine.at_once is None else min(self.engine.at_once, self.most)
+
+    @property
+    def most(self) -> int:
+        """How many clients a round may have."""
+        return self.training.cohort if self.training.sampling == "uniform" else len(self.indices)
+
+    @property
+    def lr(self) -> float:
+        """The local learning rate of the next round."""
+        return self.training.lr * self.training.lr_decay ** len(self.history)
+
+    def draft(self, number: int) -> tuple[list[int], Plan]:
+        """The clients of a round and their batches: what can be known before the round starts."""
+        t = self.training
+        clients = cohort(t.seed, number, len(self.indices), t.cohort, t.sampling)
+        return clients, self.plan(number, clients)
+
+    def draft_next(self) -> None:
+        """Prepare the round after the present one, while the device is busy with the present one."""
+        number = len(self.history) + 1
+        if number < self.training.rounds:
+            self._drafts = {number: self.draft(number)}
+            self.engine.table.prefetch(self._drafts[number][0])
+
+    def plan(self, number: int, clients: list[int]) -> Plan:
+        """The batches of a cohort in a round."""
+        t, task = self.training, self.setup.task
+        draw = drawing(task.data.x_train.shape[1]) if task.augment else None  # images are [N, H, W, channels]
+        return make_plan(t.seed, number, clients, self.indices, t.batch_size, t.epochs, t.local_steps, draw, self.width)
+
+    def advance(self) -> Record:
+        """One round."""
+        began = time.perf_counter()
+        with explained(self.engine.name, first=not self.history):  # what worked before does fit
+            work = self.prepare()
+            outcome = self.engine.run_round(work, self.draft_next) if work.clients else None
+            return self.complete(work, outcome, began)
+
+    def prepare(self) -> Work:
+        """What the next round asks of an engine: who is sent what, on which batches."""
+        number, t = len(self.history), self.training
+        clients, plan = self._drafts.pop(number) if number in self._drafts else self.draft(number)
+        sizes = np.array([len(self.indices[i]) if t.weighted else 1 for i in clients], float)
+        down = self.setup.algorithm.sent(self.server)
+        share = len(clients) / len(self.indices)
+        weights = (sizes / sizes.sum()).tolist() if clients else []
+        return Work(number, down, clients, plan, self.lr, share, weights, varies=t.sampling != "uniform")
+
+    def complete(self, work: Work, outcome: Outcome | None, began: float) -> Record:
+        """Aggregate what the cohort sent, evaluate and record. A round without clients changes nothing."""
+        t, task = self.training, self.setup.task
+        if outcome is not None:
+            rnd = Round(work.number, work.lr, mean_steps(work.plan.steps, work.weights), work.share)
+            refuse_other_shapes(self.setup.algorithm, outcome.mean, task.model.layout.size)
+            server = self.setup.algorithm.aggregate(self.server, outcome.mean, rnd)
+            self._refuse_nan(work.number, outcome.loss, server)
+            self.server = server
+        synchronize(task.device)
+        trained = time.perf_counter()
+        accuracy = loss = validation = None
+        if (work.number + 1) % t.eval_every == 0 or work.number + 1 == t.rounds:
+            accuracy, loss = self.engine.evaluate(self.server.w)
+            if task.held is not None:
+                validation, _ = self.engine.evaluate(self.server.w, task.held)
+        after = None if outcome is None else outcome.drift_from(work.down.w, self.server.w)
+        probes = {} if self.probes is None else self._probe(work)
+        # What a message needs: the zeros behind the parameters, which align a vector on a device, need not travel.
+        up, down = round_bytes(self.setup.algorithm, task.model.layout.count, task.dtype, len(work.clients))
+        record = Record(
+            round=work.number + 1,
+            test_accuracy=accuracy,
+            test_loss=loss,
+            train_loss=None if outcome is None else outcome.loss,
+            drift=None if outcome is None else outcome.drift,
+            lr=work.lr,
+            cohort=work.clients,
+            bytes_up=up,
+            bytes_down=down,
+            seconds_train=trained - began,
+            seconds_eval=time.perf_counter() - trained,
+            probes=probes,
+            drift_after=after,
+            validation_accuracy=validation,
+        )
+        self.history.append(record)
+        return record
+
+    def _probe(self, work: Work) -> dict[str, float]:
+        """The measurements that are due after a round."""
+        from fedsmoo.analysis.probes import Moment
+
+        assert self.probes is not None
+        now = Moment(self.setup, self.server, self.engine.table, self.indices, work)
+        return self.probes.measure(now, self.training.rounds)
+
+    def _refuse_nan(self, number: int, loss: float, server: Vectors) -> None:
+        if math.isfinite(loss) and bool(torch.stack([torch.isfinite(v).all() for _, v in server.items()]).all()):
+            return
+        raise FedsmooError(
+            f"round {number + 1}: the training loss or the model is no longer finite; what came before is kept. "
+            f"Try a smaller lr (now {self.training.lr:g}), a lower clip (now {self.training.clip}), or, for FedDyn and "
+            "FedSMOO, a larger beta"
+        )
+
+    def run(self, callback: Callback | None = None) -> Result:
+        """All rounds that are left; a callback that returns ``False`` stops the run after its round."""
+        while len(self.history) < self.training.rounds:
+            record = self.advance()
+            if callback is not None and is_false(callback(record)):
+                break
+        return Result(self.history, self.server, self)
+
+
+def refuse_reduced_loss(task: Task, w: Tensor) -> None:
+    """A loss of one's own must give a number for each sample: a mean of its own would count padding as samples."""
+    if task.loss is cross_entropy:
+        return
+    x, y = task.inputs(task.data.x_train[:2]), task.data.y_train[:2]
+    task.model.eval()
+    try:
+        with torch.no_grad():
+            out = task.model.forward(task.model.layout.split(w), x)
+    except Exception:  # it is the model that does not fit, or fails: the first round says so
+        return
+    try:
+        with torch.no_grad():
+            found = task.loss(out, y)
+    except Exception as e:  # the user's own code
+        what = f"{type(e).__name__}: {(str(e).splitlines() or [''])[0]}"
+        shapes = f"outputs {list(out.shape)} and labels {list(y.shape)}"
+        raise FedsmooError(f"the loss cannot be computed from {shapes}: {what}") from e
+    if not isinstance(found, Tensor) or found.shape != y.shape[:1]:
+        shape = f"the shape {list(found.shape)}" if isinstance(found, Tensor) else f"the type {type(found).__name__}"
+        raise FedsmooError(
+            f"the loss of {len(y)} samples has {shape}, but must be a tensor of one loss per sample, [{len(y)}]: with "
+            'PyTorch\'s losses write reduction="none", as in partial(F.cross_entropy, reduction="none")'
+        )
+
+
+def is_false(answer: Any) -> bool:
+    """Whether a callback said stop: ``False``, Python's, NumPy's or a tensor's; ``None`` and 0 are no such word."""
+    if isinstance(answer, Tensor) and answer.dim() == 0 and answer.dtype == torch.bool:
+        return not bool(answer)
+    return isinstance(answer, bool | np.bool_) and not answer
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait for a GPU, so that clocks read true."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,311 @@
+"""Checkpoints: everything a run needs to go on, written whole or not at all.
+
+A checkpoint is a manifest, ``checkpoint/000012.json``, that names files beside it and their SHA-256: the server's
+vectors, and shards with client rows. A save writes the rows that changed since the last one; the others stay in older
+shards. Every file is written under another name, flushed to the disk and renamed, the manifest last; the checkpoint
+before is removed only when the new one is complete, and one before the newest is always kept. Random streams are named
+by seed, round and client, so a round number is all that is needed of them; metrics lie in ``metrics.jsonl``, of which
+the manifest holds the length and the hash, and of which a copy lies beside it, should that file be cut or changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from fedsmoo.core import FedsmooError, Vectors
+from fedsmoo.engines.client_state.table import ClientTable
+
+FORMAT = "fedsmoo checkpoint 1"
+PART = ".part"
+# A shard of which less than this share is still needed is rewritten with the next save: dead rows must not pile up.
+LIVE_SHARE = 0.5
+
+
+class DiskError(FedsmooError):
+    """The disk is full or cannot be written: no fault of the run, and no other run would fare better."""
+
+
+def reason(e: Exception) -> str:
+    """Why something could not be written, in the system's words: what wraps them may have no ``strerror``."""
+    return getattr(e, "strerror", None) or str(e)
+
+
+@dataclass(frozen=True)
+class Mark:
+    """How much of the metrics file belongs to a checkpoint."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A verified checkpoint on disk; rows are read one at a time."""
+
+    folder: Path
+    manifest: dict[str, Any]
+
+    @property
+    def round(self) -> int:
+        return self.manifest["round"]
+
+    @property
+    def about(self) -> dict[str, Any]:
+        return self.manifest["about"]
+
+    @property
+    def metrics(self) -> Mark:
+        return Mark(**self.manifest["metrics"])
+
+    def lines(self) -> bytes:
+        """The copy of the metrics up to this checkpoint; empty in a checkpoint that has none."""
+        name = metrics_name(self.round)
+        return (self.folder / name).read_bytes() if name in self.manifest["files"] else b""
+
+    def server(self) -> Vectors:
+        with safe_open(self.folder / self.manifest["server"], "pt") as f:
+            return Vectors(**{n: aligned(f.get_tensor(n)) for n in f.keys()})  # noqa: SIM118 (not a dictionary)
+
+    def rows(self) -> Iterator[tuple[int, dict[str, Tensor]]]:
+        """Every client's own vectors, shard by shard."""
+        by_shard: dict[str, list[int]] = {}
+        for client, shard in self.manifest["rows"].items():
+            by_shard.setdefault(shard, []).append(int(client))
+        for shard, clients in by_shard.items():
+            with safe_open(self.folder / shard, "pt") as f:
+                names = sorted({k.partition(".")[2] for k in f.keys()})  # noqa: SIM118
+                for client in sorted(clients):
+                    yield client, {n: aligned(f.get_tensor(f"{client}.{n}")) for n in names}
+
+
+class Checkpoints:
+    """The checkpoints of one run. ``about`` describes the run, for whoever resumes it to compare."""
+
+    def __init__(self, folder: Path, about: dict[str, Any]) -> None:
+        self.folder, self.about = folder, about
+        self.rows: dict[int, str] = {}  # client -> shard of the newest checkpoint
+        self.hashes: dict[str, str] = {}
+        self.pending: set[int] = set()
+        self.last: int | None = None
+
+    def adopt(self, saved: Saved) -> None:
+        """Go on from a checkpoint that was loaded: its shards need not be written again."""
+        self.rows = {int(c): s for c, s in saved.manifest["rows"].items()}
+        self.hashes = dict(saved.manifest["files"])
+        self.last = saved.round
+
+    def bytes_to_write(self, server: Vectors, table: ClientTable) -> int:
+        """About how much the next save writes."""
+        self.pending |= table.take_changes()
+        vector = server.w.numel() * server.w.element_size()
+        return vector * (len(server.names()) + len(self.pending) * len(table.names))
+
+    def save(self, number: int, server: Vectors, table: ClientTable, metrics: Mark, lines: bytes = b"") -> None:
+        """Write a checkpoint after ``number`` rounds and their metrics; if that fails, the one before is as it was."""
+        self.pending |= table.take_changes()
+        stem = f"{number:06d}"
+        try:
+            self.folder.mkdir(exist_ok=True)
+            files = {f"{stem}-server.safetensors": apart({n: on_host(v) for n, v in server.items()})}
+            wanted = (self.pending | self._thin()) if table.names else set()
+            found = table.items() if wanted else ()
+            shard = {f"{c}.{n}": on_host(v) for c, row in found if c in wanted for n, v in row.items()}
+            rows = dict(self.rows)
+            if shard:
+                files[f"{stem}-rows.safetensors"] = apart(shard)
+                rows.update(dict.fromkeys(wanted, f"{stem}-rows.safetensors"))
+            fresh = {name: write_tensors(self.folder / name, tensors) for name, tensors in files.items()}
+            if lines:
+                write_durably(self.folder / metrics_name(number), lines)
+                fresh[metrics_name(number)] = hashlib.sha256(lines).hexdigest()
+            used = {f"{stem}-server.safetensors", metrics_name(number), *rows.values()}
+            hashes = {n: h for n, h in {**self.hashes, **fresh}.items() if n in used}
+            manifest = {
+                "format": FORMAT,
+                "round": number,
+                "about": self.about,
+                "server": f"{stem}-server.safetensors",
+                "rows": {str(c): s for c, s in sorted(rows.items())},
+                "files": hashes,
+                "metrics": {"bytes": metrics.bytes, "sha256": metrics.sha256},
+            }
+            write_durably(self.folder / f"{stem}.json", seal(manifest))
+            sync_folder(self.folder)
+        except (OSError, SafetensorError) as e:
+            self._drop_parts()
+            before = "no checkpoint before it" if self.last is None else f"the one of round {self.last} is untouched"
+            raise DiskError(
+                f"cannot save the checkpoint of round {number} in {self.folder}: {reason(e)}; {before}. "
+                "Make room, then go on with: fedsmoo resume " + str(self.folder.parent)
+            ) from e
+        self.rows, self.hashes, self.pending, self.last = rows, hashes, set(), number
+        self._prune(keep=2)
+
+    def _thin(self) -> set[int]:
+        """Clients whose rows lie in shards of which most is no longer needed."""
+        needed: dict[str, list[int]] = {}
+        for client, shard in self.rows.items():
+            if client not in self.pending:
+                needed.setdefault(shard, []).append(client)
+        written = {s: self._rows_in(s) for s in needed}
+        return {c for s, clients in needed.items() if len(clients) < LIVE_SHARE * written[s] for c in clients}
+
+    def _rows_in(self, shard: str) -> int:
+        with safe_open(self.folder / shard, "pt") as f:
+            return len({k.partition(".")[0] for k in f.keys()})  # noqa: SIM118
+
+    def _drop_parts(self) -> None:
+        with suppress(OSError):
+            for part in self.folder.glob("*" + PART):
+                part.unlink()
+
+    def _prune(self, keep: int) -> None:
+        """Remove what neither of the newest ``keep`` manifests needs."""
+        manifests = [p for p in manifests_in(self.folder) if self.last is None or int(p.stem) <= self.last]
+        needed: set[str] = set()
+        for path in manifests[:keep]:
+            with suppress(FedsmooError):
+                needed |= {path.name, *unseal(path)["files"]}
+        with suppress(OSError):
+            for path in self.folder.iterdir():
+                if path.name not in needed:
+                    path.unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """Delete all checkpoints, of a run that needs them no more."""
+        for path in [*manifests_in(self.folder), *(self.folder.iterdir() if self.folder.is_dir() else [])]:
+            path.unlink(missing_ok=True)  # manifests first: a half-removed checkpoint must not look whole
+        if self.folder.is_dir():
+            self.folder.rmdir()
+
+
+def metrics_name(number: int) -> str:
+    return f"{number:06d}-metrics.jsonl"
+
+
+def manifests_in(folder: Path) -> list[Path]:
+    """The manifests of a folder, newest first."""
+    found = [p for p in folder.glob("*.json") if p.stem.isdigit()] if folder.is_dir() else []
+    return sorted(found, key=lambda p: int(p.stem), reverse=True)
+
+
+def newest(folder: Path, accept: Callable[[Saved], None] = lambda _: None) -> tuple[Saved | None, list[str]]:
+    """The newest checkpoint whose every byte is as written, and a line for each that is not.
+
+    ``accept`` may refuse one for another reason by raising a ``FedsmooError``. Where all that was there has given way
+    to newer ones meanwhile, because the run goes on, those are looked at.
+    """
+    problems: list[str] = []
+    there = manifests_in(folder)
+    for path in there:
+        try:
+            manifest = unseal(path)
+            for name, expected in manifest["files"].items():
+                if digest_in(folder / name) != expected:
+                    raise FedsmooError(f"{folder / name} is not as it was written (its SHA-256 differs)")
+            saved = Saved(folder, manifest)
+            accept(saved)
+            return saved, problems
+        except FedsmooError as e:
+            problems.append(f"checkpoint of round {int(path.stem)} cannot be used: {e}")
+    return (None, problems) if manifests_in(folder)[:1] == there[:1] else newest(folder, accept)
+
+
+def seal(manifest: dict[str, Any]) -> bytes:
+    """A manifest as JSON with its own hash on the last line."""
+    text = json.dumps(manifest, indent=1, default=lambda v: v.item() if isinstance(v, np.generic) else str(v))
+    return f"{text}\n{hashlib.sha256(text.encode()).hexdigest()}\n".encode()
+
+
+def unseal(path: Path) -> dict[str, Any]:
+    """The manifest in a file, if it is whole and ours."""
+    try:
+        text, _, digest = path.read_bytes().rstrip(b"\n").rpartition(b"\n")
+        manifest = json.loads(text) if hashlib.sha256(text).hexdigest().encode() == digest else None
+    except (OSError, ValueError) as e:
+        raise FedsmooError(f"{path} cannot be read: {e}") from e
+    if not isinstance(manifest, dict):
+        raise FedsmooError(f"{path} is damaged or was not written by fedsmoo")
+    if manifest.get("format") != FORMAT:
+        raise FedsmooError(f"{path} has the format {manifest.get('format')!r}, this version reads {FORMAT!r}")
+    return manifest
+
+
+def aligned(v: Tensor) -> Tensor:
+    """A tensor in memory of its own: where a file's tensor happens to start changes the last bits of products."""
+    return v.clone()
+
+
+def on_host(v: Tensor) -> Tensor:
+    """A tensor in host memory that is all of its storage."""
+    v = v.detach().cpu().contiguous()
+    return v if v.untyped_storage().nbytes() == v.nbytes else v.clone()
+
+
+def apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors of which no two share memory: one that a method keeps under two names is written twice."""
+    out: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, v in tensors.items():
+        place = v.untyped_storage().data_ptr()
+        out[name] = v.clone() if place in seen else v
+        seen.add(place)
+    return out
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor], note: dict[str, str] | None = None) -> str:
+    """Tensors and a note into a file, whole or not at all; returns the file's SHA-256."""
+    part = path.with_name(path.name + PART)
+    save_file(tensors, part, metadata=note)
+    digest = sha256_of(part, sync=True)
+    os.replace(part, path)
+    return digest
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """Bytes into a file that is on the disk before it has its name."""
+    part = path.with_name(path.name + PART)
+    with part.open("wb") as f:
+        f.write(content)
+        f.flush()
+        os.fsync(f.fileno())
+    os.replace(part, path)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames in a folder durable, on systems that can."""
+    with suppress(OSError):
+        fd = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def digest_in(path: Path) -> str:
+    """The SHA-256 of a file of a checkpoint, which may be missing or unreadable."""
+    try:
+        return sha256_of(path)
+    except FileNotFoundError as e:
+        raise FedsmooError(f"{path} is missing") from e
+    except OSError as e:
+        raise FedsmooError(f"{path} cannot be read: {reason(e)}") from e
+
+
+def sha256_of(path: Path, sync: bool = False) -> str:
+    with path.open("rb+" if sync else "rb") as f:
+        if sync:
+            os.fsync(f.fileno())
+        return hashlib.file_digest(f, "sha256").hexdigest()  # type: ignore[arg-type]

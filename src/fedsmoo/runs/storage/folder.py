@@ -1,0 +1,253 @@
+"""A run's folder: the resolved config, metrics round by round, checkpoints, the final model, and what made them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tomllib
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+
+from fedsmoo.core import FedsmooError
+from fedsmoo.runs.config import DIVISION, FIELDS, Config, brief, named_tables, read_toml, to_toml
+from fedsmoo.runs.origin.provenance import provenance
+from fedsmoo.runs.simulation import Record, Result, Simulation, best_validated
+from fedsmoo.runs.storage.checkpoint import PART, DiskError, Mark, reason, sync_folder, write_durably, write_tensors
+from fedsmoo.runs.traffic import reached
+from fedsmoo.version import __version__
+
+CONFIG, METRICS, SUMMARY, MODEL = "config.toml", "metrics.jsonl", "summary.json", "model.safetensors"
+STARTED, FAILED, CHECKPOINT = "started.json", "failed.json", "checkpoint"
+ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)  # of a path that is no file
+# In a summary, of the best round by validation: which it is, how well it did there, and on the test part.
+VALIDATED = {"validated_round": "round", "validation_accuracy": "validation_accuracy"}
+VALIDATED |= {"validated_accuracy": "test_accuracy"}
+
+
+class RunFolder:
+    """Writes one run; refuses a folder that already holds one."""
+
+    def __init__(self, path: Path, config: Config, started: dict[str, Any] | None = None) -> None:
+        refuse_used(path)
+        text = lossless_text(config)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            write_atomically(path / STARTED, json.dumps(started or {}, indent=2) + "\n")
+            write_atomically(path / CONFIG, text)
+        except OSError as e:
+            raise DiskError(f"cannot write the run folder {path}: {reason(e)}") from e
+        self._open(path, Mark(0, ""))
+
+    @classmethod
+    def reopen(cls, path: Path, mark: Mark) -> RunFolder:
+        """The folder of a stopped run, its metrics cut back to a checkpoint's."""
+        folder = cls.__new__(cls)
+        folder._open(path, mark)
+        return folder
+
+    def _open(self, path: Path, mark: Mark) -> None:
+        self.path = path
+        try:
+            self.metrics = (path / METRICS).open("ab")
+            self.metrics.truncate(mark.bytes)
+            self.digest = hashlib.sha256((path / METRICS).read_bytes())
+        except OSError as e:
+            raise DiskError(f"cannot write {path / METRICS}: {reason(e)}") from e
+        self.size = mark.bytes
+
+    def record(self, record: Record) -> None:
+        """One line of metrics, handed to the system before the next round starts."""
+        line = (json.dumps(record.values()) + "\n").encode()
+        try:
+            self.metrics.write(line)
+            self.metrics.flush()
+        except OSError as e:
+            raise DiskError(f"cannot write {self.path / METRICS}: {reason(e)}; the rounds before are kept") from e
+        self.digest.update(line)
+        self.size += len(line)
+
+    def mark(self) -> Mark:
+        """How far the metrics go, once they are on the disk: a checkpoint must never be ahead of them."""
+        try:
+            os.fsync(self.metrics.fileno())
+        except OSError as e:
+            raise DiskError(f"cannot write {self.path / METRICS}: {reason(e)}; the rounds before are kept") from e
+        return Mark(self.size, self.digest.hexdigest())
+
+    def lines(self) -> bytes:
+        """The metrics so far as the disk has them; nothing if they are not what was written."""
+        try:
+            lines = (self.path / METRICS).read_bytes()[: self.size]
+        except OSError:
+            return b""
+        return lines if hashlib.sha256(lines).digest() == self.digest.digest() else b""
+
+    def finish(self, result: Result, config: Config, **facts: Any) -> dict[str, Any]:
+        """The model and the summary, with further facts in it, on the disk; returns the summary."""
+        self.mark()
+        self.metrics.close()
+        summary = {**summarise(result.history, config.target), **provenance(result.simulation), **facts}
+        self.keep_model(result.simulation, config)
+        try:
+            write_durably(self.path / SUMMARY, (json.dumps(summary, indent=2) + "\n").encode())
+            sync_folder(self.path)
+        except OSError as e:
+            raise self._full("summary", e) from e
+        return summary
+
+    def keep_model(self, simulation: Simulation, config: Config) -> None:
+        """The global model as it is, under its module's own names."""
+        state = simulation.setup.task.model.state_dict(simulation.server.w)
+        note = {"fedsmoo": f"{__version__} {config.model}"}  # one entry: several are written in no fixed order
+        try:
+            write_tensors(self.path / MODEL, {n: p.contiguous().cpu() for n, p in state.items()}, note)
+            sync_folder(self.path)  # a summary must never be there without its model
+        except (OSError, SafetensorError) as e:
+            with suppress(OSError):
+                (self.path / (MODEL + PART)).unlink()
+            raise self._full("model", e) from e
+
+    def _full(self, what: str, e: Exception) -> DiskError:
+        advice = f"Make room, then go on with: fedsmoo resume {self.path}"
+        return DiskError(f"cannot write the {what} into {self.path}: {reason(e)}. {advice}")
+
+
+SESSION = ("command", "commit", "dirty", "engine", "device", "cpu", "threads", "versions", "packed", "pack")
+
+
+def note_resumed(path: Path, simulation: Simulation, facts: dict[str, Any]) -> None:
+    """Add to a folder's notes who goes on with its run, from which round: it may be other code or another machine."""
+    started = read_json(path / STARTED)
+    begun = {"at": started.get("started"), "round": 0, **{k: started[k] for k in SESSION if k in started}}
+    known = {**provenance(simulation), **facts}
+    line = {"at": known["finished"], "round": len(simulation.history), **{k: known[k] for k in SESSION if k in known}}
+    try:
+        text = json.dumps({**started, "sessions": [*started.get("sessions", [begun]), line]}, indent=2)
+        write_atomically(path / STARTED, text + "\n")
+    except OSError as e:
+        raise DiskError(f"cannot write {path / STARTED}: {reason(e)}") from e
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """The whole file or nothing."""
+    part = path.with_name(path.name + PART)
+    try:
+        part.write_text(text, encoding="utf-8")
+        os.replace(part, path)
+    except OSError:
+        with suppress(OSError):
+            part.unlink()
+        raise
+
+
+def config_text(config: Config) -> str:
+    """A config as TOML; a none that differs from the default is written as a word, for TOML has none."""
+    unused = unused_settings(config)
+    values = {k: v for k, v in config.to_dict().items() if k not in unused}
+    return to_toml({k: "none" if v is None and FIELDS[k].default is not None else v for k, v in values.items()})
+
+
+def unused_settings(config: Config) -> set[str]:
+    """Settings that say nothing of a run: beside a split file there is no partition rule."""
+    return set(DIVISION) - {"clients"} if config.split is not None else set()
+
+
+def refuse_used(path: Path) -> None:
+    """Refuse a folder that holds a run; claims do not matter."""
+    if (path / CONFIG).exists() or (path / METRICS).exists():
+        raise FedsmooError(
+            f"the folder {path} already holds a run: choose another --out, or go on with 'fedsmoo resume {path}'; "
+            "nothing was overwritten"
+        )
+
+
+def lossless_text(config: Config) -> str:
+    """A config as TOML; settings that would not come back from it could neither be resumed nor told apart."""
+    text = config_text(config)
+    try:
+        back = Config(**named_tables(tomllib.loads(text), CONFIG))
+    except tomllib.TOMLDecodeError as e:
+        raise FedsmooError(f"the settings cannot be kept in {CONFIG}: {e}") from e
+    if config_text(back) != text:
+        lost = [n for n, v in config.to_dict().items() if brief(getattr(back, n)) != brief(v)]
+        raise FedsmooError(f"the settings cannot be kept in {CONFIG}: {', '.join(lost)} would be read back otherwise")
+    return text
+
+
+def summarise(history: list[Record], target: float | None) -> dict[str, Any]:
+    """A run in a few numbers: the last round, the mean of the last ten evaluations beside it (of all, if fewer),
+    and what was spent."""
+    tested = [r for r in history if r.test_accuracy is not None]
+    last = [r.test_accuracy for r in tested[-10:] if r.test_accuracy is not None]
+    hit = reached(history, target) if target is not None else None
+    chosen = best_validated(history)
+    validated = {} if chosen is None else {name: getattr(chosen, n) for name, n in VALIDATED.items()}
+    return {
+        "rounds": len(history),
+        "test_accuracy": last[-1] if last else None,
+        "evaluations": len(tested),
+        "test_accuracy_last10": float(np.mean(last)) if last else None,
+        "best_accuracy": max((r.test_accuracy or 0.0 for r in tested), default=None),  # a maximum over the test set
+        **validated,
+        "test_loss": tested[-1].test_loss if tested else None,
+        "bytes_up": sum(r.bytes_up for r in history),
+        "bytes_down": sum(r.bytes_down for r in history),
+        "seconds_train": sum(r.seconds_train for r in history),
+        "seconds_eval": sum(r.seconds_eval for r in history),
+        "target": target,
+        "target_reached": None if hit is None else asdict(hit),
+    }
+
+
+def read_config(path: Path) -> Config:
+    """The config of a run folder."""
+    if not (path / CONFIG).is_file():
+        hint = f"; did you mean {path.parent}?" if path.is_file() and (path.parent / CONFIG).is_file() else ""
+        raise FedsmooError(f"{path} is not a run folder: it has no {CONFIG}{hint}")
+    return Config(**named_tables(read_toml(path / CONFIG), str(path / CONFIG)))
+
+
+def bytes_of(path: Path) -> bytes:
+    """What a file holds; nothing if there is none, or none any more: other processes remove files at any moment."""
+    try:
+        return path.read_bytes()
+    except ABSENT:
+        return b""
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A small JSON file of a run folder; empty if there is none."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ABSENT:
+        return {}
+    except (OSError, ValueError) as e:
+        raise FedsmooError(f"{path} cannot be read: {e}") from e
+
+
+def read_run(path: Path) -> tuple[Config, list[Record]]:
+    """The config and the metrics of a run folder; a torn last line (a killed run) is left out."""
+    config = read_config(path)
+    return config, parse_records(bytes_of(path / METRICS), str(path / METRICS))
+
+
+def parse_records(text: bytes, where: str) -> list[Record]:
+    """The rounds in a metrics file."""
+    records: list[Record] = []
+    lines = text.split(b"\n")
+    for i, line in enumerate(lines):
+        if not line:
+            continue
+        try:
+            records.append(Record(**json.loads(line)))
+        except (ValueError, TypeError) as e:
+            if i == len(lines) - 1:
+                break
+            raise FedsmooError(f"{where}, line {i + 1}: not a round's record") from e
+    return records

@@ -1,0 +1,168 @@
+"""Who works on a run: a file beside it, so that processes that share a folder do nothing twice.
+
+The file is created exclusively, names its owner and is touched every few seconds. A claim is dead when its process is
+(on this machine), or when it was not touched for a while (on another). Taking over a dead one is guarded by a lock on
+the folder, or two processes could each remove the other's new claim. A process that was only paused finds another
+token in the file than its own when it wakes, and leaves the run alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from fedsmoo.core import FedsmooError
+from fedsmoo.runs.storage.checkpoint import DiskError, reason
+
+CLAIM, LOCK = ".claim", ".lock"
+BEAT, SILENCE = 5.0, 120.0  # seconds between touches; seconds after which another machine's claim is dead
+
+
+class Claim:
+    """A run that this process works on; released by ``release`` or by the end of the process."""
+
+    def __init__(self, path: Path, token: str) -> None:
+        self.path, self.token = path, token
+        self.done = threading.Event()
+        self.thread = threading.Thread(target=self._beat, daemon=True)
+        self.thread.start()
+
+    def _beat(self) -> None:
+        while not self.done.wait(BEAT) and self.ours():
+            with suppress(OSError):
+                os.utime(self.path)
+
+    def ours(self) -> bool:
+        """Whether the run is still this process's: another may have thought it dead and taken over."""
+        try:
+            return owner_of(self.path).get("token") == self.token
+        except (FileNotFoundError, ValueError):
+            return False
+        except OSError:  # the disk does not answer, so nobody else can have taken over either
+            return True
+
+    def release(self) -> None:
+        self.done.set()
+        self.thread.join()
+        with suppress(OSError), locked(self.path.parent):
+            if self.ours():
+                self.path.unlink(missing_ok=True)
+
+
+def claim(folder: Path) -> Claim | None:
+    """The claim on a run folder, or ``None`` if somebody else is at work there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return _claim(folder)
+    except OSError as e:
+        raise DiskError(f"cannot write the run folder {folder}: {reason(e)}") from e
+
+
+def _claim(folder: Path) -> Claim | None:
+    path = folder / CLAIM
+    if path.exists() and not dead(path):
+        return None
+    with locked(folder):
+        if path.exists():
+            if not dead(path):
+                return None
+            path.unlink(missing_ok=True)
+        try:
+            fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+        except FileExistsError:
+            return None
+        token = secrets.token_hex(8)
+        with os.fdopen(fd, "w") as f:
+            json.dump({**me(), "token": token}, f)
+    return Claim(path, token)
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[Claim]:
+    """Alone at work on a run, or a line that says who is."""
+    held = claim(folder)
+    if held is None:
+        raise FedsmooError(
+            f"another process is at work on {folder}: wait for it, or stop it first; nothing was changed"
+        )
+    try:
+        yield held
+    finally:
+        held.release()
+
+
+def me() -> dict[str, Any]:
+    return {"pid": os.getpid(), **here(), "born": born(os.getpid())}
+
+
+def here() -> dict[str, str | None]:
+    """Where process numbers mean the same as to us: containers and copies of a machine may share a host's name."""
+    boot = space = None
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    with suppress(OSError):
+        space = os.readlink("/proc/self/ns/pid")
+    return {"host": socket.gethostname(), "boot": boot, "space": space}
+
+
+def owner_of(path: Path) -> dict[str, Any]:
+    """What a claim says of its owner; a ``ValueError`` if it says nothing (yet)."""
+    owner = json.loads(path.read_text())
+    if not isinstance(owner, dict):
+        raise ValueError(f"{path} is not a claim")
+    return owner
+
+
+def born(pid: int) -> str | None:
+    """When a process of this machine started, where the system says so: a number may be given out again."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return None
+
+
+def dead(path: Path) -> bool:
+    """Whether a claim's owner is gone."""
+    try:
+        owner = owner_of(path)
+        age = time.time() - path.stat().st_mtime
+    except FileNotFoundError:
+        return True
+    except (OSError, ValueError):  # being written at this moment, or torn by a crash
+        with suppress(OSError):
+            return time.time() - path.stat().st_mtime > SILENCE
+        return True
+    if any(owner.get(k) != v for k, v in here().items()):
+        return age > SILENCE
+    return not alive(owner.get("pid", -1), owner.get("born"))
+
+
+def alive(pid: int, birth: str | None) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return birth is None or born(pid) in (None, birth)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Alone in a folder, among processes that ask; a killed process leaves no lock behind."""
+    try:
+        import fcntl
+    except ImportError:  # no such locks here: taking over dead claims is then not guarded
+        yield
+        return
+    with (folder / LOCK).open("w") as f:
+        fcntl.flock(f, fcntl.LOCK_EX)
+        yield

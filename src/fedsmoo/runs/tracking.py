@@ -1,0 +1,210 @@
+"""Logging to what people already use: TensorBoard, Weights & Biases, MLflow, each only when asked for and installed."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from fedsmoo.core import FedsmooError
+from fedsmoo.core.errors import first_line, unknown
+from fedsmoo.runs.config import Config
+from fedsmoo.runs.simulation import Record
+
+
+class Tracker(Protocol):
+    """Where a run's numbers are logged besides its folder."""
+
+    def round(self, record: Record) -> None: ...
+    def summary(self, summary: dict[str, Any]) -> None: ...
+    def close(self) -> None: ...
+
+
+def numbers(record: Record) -> dict[str, float]:
+    """The plain numbers of a round's record, by name."""
+    names = (
+        "test_accuracy",
+        "test_loss",
+        "train_loss",
+        "drift",
+        "drift_after",
+        "validation_accuracy",
+        "lr",
+        "bytes_up",
+        "bytes_down",
+        "seconds_train",
+        "seconds_eval",
+    )
+    values = {n: getattr(record, n) for n in names}
+    return {**{n: float(v) for n, v in values.items() if v is not None}, **record.probes}
+
+
+def totals(summary: dict[str, Any]) -> dict[str, float]:
+    return {k: float(v) for k, v in summary.items() if isinstance(v, (int, float)) and not isinstance(v, bool)}
+
+
+def flat_settings(config: Config) -> dict[str, Any]:
+    """Settings as a flat dictionary, options of the method and model with a dot."""
+    out: dict[str, Any] = {}
+    for key, value in config.to_dict().items():
+        if isinstance(value, dict):
+            out.update({f"{key.removesuffix('_options')}.{k}": v for k, v in value.items()})
+        else:
+            out[key] = value
+    return out
+
+
+def need(module: str, package: str) -> Any:
+    """An optional module, or a line that says how to get it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as e:
+        raise FedsmooError(
+            f"--track {package} needs the package {package}: install it with 'pip install {package}'"
+        ) from e
+
+
+class TensorBoard:
+    """Event files under ``RUN/tensorboard``; a resumed run hides the rounds that it does again."""
+
+    def __init__(self, config: Config, folder: Path, label: str, done: int) -> None:
+        need("tensorboard", "tensorboard")
+        writer = need("torch.utils.tensorboard", "tensorboard").SummaryWriter
+        self.writer = writer(str(folder / "tensorboard"), purge_step=done + 1 if done else None)
+        self.writer.add_text("config", "\n".join(f"    {k} = {v}" for k, v in flat_settings(config).items()))
+
+    def round(self, record: Record) -> None:
+        for name, value in numbers(record).items():
+            self.writer.add_scalar(name, value, record.round)
+
+    def summary(self, summary: dict[str, Any]) -> None:
+        for name, value in totals(summary).items():
+            self.writer.add_scalar(f"summary/{name}", value, summary["rounds"])
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+class WandB:
+    """A Weights & Biases run; ``WANDB_MODE=offline`` keeps it on this machine, under the run's folder."""
+
+    def __init__(self, config: Config, folder: Path, label: str, done: int) -> None:
+        wandb = need("wandb", "wandb")
+        ident = folder / "wandb-id.txt"
+        name = ident.read_text().strip() if ident.is_file() else uuid.uuid4().hex[:12]
+        self.run = wandb.init(
+            project="fedsmoo",
+            name=folder.name,
+            dir=str(folder),
+            id=name,
+            resume="allow",
+            config={**flat_settings(config), "label": label},
+            settings=wandb.Settings(silent=True),
+        )
+        ident.write_text(name)
+
+    @staticmethod
+    def ready() -> None:
+        """Log in, which asks at a terminal and else refuses, unless everything stays on this machine."""
+        wandb = need("wandb", "wandb")
+        if os.environ.get("WANDB_MODE", "online") not in ("online", "shared"):
+            return
+        try:
+            wandb.login()
+        except Exception as e:
+            raise FedsmooError(
+                f"--track wandb cannot log in: {first_line(e).rstrip('.')}. Do so with 'wandb login', or keep the "
+                "numbers on this machine with WANDB_MODE=offline"
+            ) from e
+
+    def round(self, record: Record) -> None:
+        self.run.log(numbers(record), step=record.round)
+
+    def summary(self, summary: dict[str, Any]) -> None:
+        self.run.summary.update(totals(summary))
+
+    def close(self) -> None:
+        self.run.finish()
+
+
+class MLflow:
+    """An MLflow run, at ``MLFLOW_TRACKING_URI`` or wherever MLflow keeps runs by default."""
+
+    def __init__(self, config: Config, folder: Path, label: str, done: int) -> None:
+        self.mlflow = need("mlflow", "mlflow")
+        ident = folder / "mlflow-id.txt"
+        self.mlflow.set_experiment("fedsmoo")
+        if ident.is_file():
+            self.run = self.mlflow.start_run(run_id=ident.read_text().strip())
+            return
+        self.run = self.mlflow.start_run(run_name=folder.name, tags={"algorithm": label})
+        ident.write_text(self.run.info.run_id)
+        self.mlflow.log_params(flat_settings(config))
+
+    def round(self, record: Record) -> None:
+        self.mlflow.log_metrics(numbers(record), step=record.round)
+
+    def summary(self, summary: dict[str, Any]) -> None:
+        self.mlflow.log_metrics({f"final_{k}": v for k, v in totals(summary).items()})
+
+    def close(self) -> None:
+        self.mlflow.end_run()
+
+
+TRACKERS: dict[str, Any] = {"tensorboard": TensorBoard, "wandb": WandB, "mlflow": MLflow}
+
+
+class Together:
+    """Several trackers as one; none is one too."""
+
+    def __init__(self, each: Sequence[Tracker]) -> None:
+        self.each = each
+
+    def round(self, record: Record) -> None:
+        for tracker in self.each:
+            tracker.round(record)
+
+    def summary(self, summary: dict[str, Any]) -> None:
+        for tracker in self.each:
+            tracker.summary(summary)
+
+
+def known(name: str) -> Any:
+    if name not in TRACKERS:
+        raise unknown("tracker", name, TRACKERS)
+    return TRACKERS[name]
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Refuse a name nobody knows, and a tracker that wants a login first, before a run has a folder."""
+    for kind in [known(name) for name in names]:
+        if hasattr(kind, "ready"):
+            kind.ready()
+
+
+def opened(name: str, config: Config, folder: Path, label: str, done: int) -> Tracker:
+    """A tracker by name; whatever its own client raises is said in a line."""
+    try:
+        return known(name)(config, folder, label, done)
+    except FedsmooError:
+        raise
+    except Exception as e:
+        raise FedsmooError(
+            f"--track {name} cannot be opened: {type(e).__name__}: {first_line(e).rstrip('.')}. The run can go on "
+            f"without it, or once it can be: fedsmoo resume {folder}"
+        ) from e
+
+
+@contextmanager
+def trackers(names: Sequence[str], config: Config, folder: Path, label: str, done: int = 0) -> Iterator[Together]:
+    """The trackers with these names, open while the block runs; ``done`` rounds were logged before."""
+    with ExitStack() as stack:
+        each = []
+        for name in names:
+            each.append(opened(name, config, folder, label, done))
+            stack.callback(each[-1].close)
+        yield Together(each)

@@ -1,0 +1,103 @@
+"""What travels: vectors and bytes, from what each method declares."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from fedsmoo.core import Algorithm, FedsmooError, Vectors
+
+if TYPE_CHECKING:
+    from fedsmoo.runs.simulation import Record
+
+
+def round_bytes(algorithm: Algorithm, size: int, dtype: torch.dtype, clients: int) -> tuple[int, int]:
+    """Bytes up and down in a round: each client of the cohort sends and receives the declared vectors and numbers."""
+    width = torch.finfo(dtype).bits // 8
+
+    def total(names: Sequence[str]) -> int:
+        return sum(algorithm.bytes_of(n, 1 if n in algorithm.scalars else size, width) for n in names)
+
+    return clients * total(algorithm.up), clients * total(algorithm.down)
+
+
+def refuse_other_shapes(algorithm: Algorithm, sent: Vectors, size: int) -> None:
+    """Refuse to count and use what does not have the declared shape: a vector of the model's size, or one number."""
+    for name, v in sent.items():
+        want = 1 if name in algorithm.scalars else size
+        if v.numel() != want:
+            raise FedsmooError(f"{algorithm.label}.finish sends {v.numel()} numbers as {name}, but declares {want}")
+
+
+def travelling(algorithm: Algorithm) -> tuple[int, int, int]:
+    """How many vectors a client sends and receives in a round, and how many single numbers in all."""
+    up, down = (sum(n not in algorithm.scalars for n in names) for names in (algorithm.up, algorithm.down))
+    return up, down, len(algorithm.up) + len(algorithm.down) - up - down
+
+
+def paper_vectors(algorithm: Algorithm) -> int:
+    """Vectors per client and round as the paper counts: the busier way, both ways (FedCM counts as double)."""
+    return 2 * max(travelling(algorithm)[:2])
+
+
+@dataclass(frozen=True)
+class Reached:
+    """The first evaluated round at or above a target accuracy, and what had been spent by then."""
+
+    round: int
+    bytes: int
+    seconds: float
+
+
+def reached(history: Sequence[Record], target: float) -> Reached | None:
+    """When a run first reached a test accuracy; ``None`` if it never did."""
+    spent, seconds = 0, 0.0
+    for r in history:
+        spent += r.bytes_up + r.bytes_down
+        seconds += r.seconds_train
+        if r.test_accuracy is not None and r.test_accuracy >= target:
+            return Reached(r.round, spent, seconds)
+    return None
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """What a run has sent: vectors a client and round, bytes as they travel, and the paper's count beside them.
+
+    ``full`` counts the bytes had the whole exported model travelled, where dead weights were left out.
+    """
+
+    vectors_up: int
+    vectors_down: int
+    vectors_paper: int
+    bytes_up: int
+    bytes_down: int
+    bytes_paper: int
+    bytes_full: int
+    rounds: int
+    messages: int  # client visits: the sum of the cohorts
+
+    @property
+    def bytes(self) -> int:
+        return self.bytes_up + self.bytes_down
+
+
+def ledger(algorithm: Algorithm, history: Sequence[Record], size: int, full_size: int) -> Ledger:
+    """The ledger of a run, from its records; ``size`` numbers of the model live, ``full_size`` are exported."""
+    up, down = sum(r.bytes_up for r in history), sum(r.bytes_down for r in history)
+    vectors_up, vectors_down, numbers = travelling(algorithm)
+    vectors, paper = vectors_up + vectors_down, paper_vectors(algorithm)
+    return Ledger(
+        vectors_up=vectors_up,
+        vectors_down=vectors_down,
+        vectors_paper=paper,
+        bytes_up=up,
+        bytes_down=down,
+        bytes_paper=(up + down) * paper // vectors,
+        bytes_full=(up + down) * (vectors * full_size + numbers) // (vectors * size + numbers),
+        rounds=len(history),
+        messages=sum(len(r.cohort) for r in history),
+    )

@@ -1,0 +1,1 @@
+"""Many runs: a grid from one file, worked through alone or with others, indexed, compared, kept as results."""

@@ -1,0 +1,239 @@
+"""A TOML file with lists becomes a grid of runs.
+
+::
+
+    rounds = 100
+    lr = [0.01, 0.1]                    # a list: one run for each value
+    seed = [0, 1, 2]
+    hyper = { beta = [1, 10] }          # hyper-parameters, for the methods that have them
+
+    [methods.FedAvg]                    # an axis of methods: a name and what differs for it
+    [methods.FedDyn]
+    lr_decay = 0.9995
+    [methods."FedSMOO without SAM"]
+    algorithm = "fedsmoo"
+    sam = false
+
+    [columns."dirichlet-0.1"]           # an axis of tasks
+    partition = "dirichlet-0.1"
+
+Settings at the top hold for all; a column's win over them, a method's over both, and those in a column's table ``last``
+over all. Without ``methods`` the axis is
+``algorithm`` itself, which may be a list too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedsmoo.algorithms import ALGORITHMS
+from fedsmoo.core import FedsmooError
+from fedsmoo.core.errors import unknown
+from fedsmoo.data.catalog import SPECS
+from fedsmoo.data.division.partition import to_rule
+from fedsmoo.models import MODELS, refuse_options
+from fedsmoo.runs.build import algorithm_class, make_algorithm, make_partition, settled
+from fedsmoo.runs.config import FIELDS, Config, checked, named_tables
+from fedsmoo.runs.origin.contents import contents, other_content
+from fedsmoo.runs.origin.identity import identity
+
+WORDS = ("title", "kind", "base", "select", "methods", "columns", "hyper", "note")  # what is not a setting
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a sweep, and where it stands in a table."""
+
+    config: Config
+    method: str
+    column: str
+    held: Mapping[str, str] | None = None  # what its files hold, where that was looked at
+
+    @property
+    def identity(self) -> str:
+        return identity(self.config, self.held)
+
+    @property
+    def name(self) -> str:
+        """What the run's folder is called."""
+        return run_name(self.config, self.held)
+
+    @property
+    def lies(self) -> str | None:
+        """Where data of a known name lies, if nobody looked yet: in two places it may turn out to be two things."""
+        return self.config.data if self.held is None and self.config.dataset in SPECS else None
+
+
+def each_once(cells: Sequence[Cell]) -> list[Cell]:
+    """The cells without repetitions: a run counts once in its place."""
+    return list({(c.method, c.column, c.identity, c.lies): c for c in cells}.values())
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A grid of runs, with what its file says about it."""
+
+    title: str
+    cells: list[Cell]
+    about: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def configs(self) -> list[Config]:
+        """Each run once, in the order of the file."""
+        return list({(c.identity, c.lies): c.config for c in self.cells}.values())
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """What the file calls the method of each run, by the run's name; own names of methods are left out."""
+        out: dict[str, str] = {}
+        for cell in self.cells:
+            if cell.method.lower() != label(cell.config).lower():
+                out.setdefault(cell.name, cell.method)
+        return out
+
+
+def with_contents(sweep: Sweep, held: Sequence[Mapping[str, str]]) -> Sweep:
+    """The sweep of runs whose files hold this; data that is not what its name says is named in the notes."""
+    other = {
+        other_content(cell.config.dataset, here["data_content"])
+        for cell, here in zip(sweep.cells, held, strict=True)
+        if here.get("data_content") != contents(cell.config).get("data_content")
+    }
+    note = f"Not the paper's data, so not comparable with its numbers: {', '.join(sorted(other))}."
+    cells = [dataclasses.replace(cell, held=here) for cell, here in zip(sweep.cells, held, strict=True)]
+    notes = [*sweep.about.get("notes", []), *([note] if other else [])]
+    return dataclasses.replace(sweep, cells=each_once(cells), about={**sweep.about, "notes": notes})
+
+
+def load_table(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as e:
+        raise FedsmooError(f"cannot read the sweep file {path}: {e.strerror}") from e
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+        raise FedsmooError(f"the sweep file {path} is not valid TOML: {e}") from e
+
+
+def expand(table: dict[str, Any], where: str, overrides: dict[str, Any] | None = None) -> Sweep:
+    """The runs that a table describes; ``overrides`` are settings that win over all of it."""
+    refuse_misshapen(table, where)
+    base = named_tables({k: v for k, v in table.items() if k not in WORDS}, where)
+    hyper = dict(table.get("hyper", {}))
+    columns = table.get("columns") or {"": {}}
+    methods = table.get("methods") or {"": {}}
+    cells = []
+    for column, task in columns.items():
+        own = {**hyper, **task.get("hyper", {})}
+        plain = named_tables({k: v for k, v in task.items() if k not in ("hyper", "last")}, f"{where}, {column!r}")
+        for name, changes in methods.items():
+            settings = {k: v for k, v in changes.items() if k in FIELDS}
+            options = {k: v for k, v in changes.items() if k not in FIELDS}
+            if name:
+                settings.setdefault("algorithm", name.lower())
+            merged = {**base, **plain, **settings, **task.get("last", {}), **(overrides or {})}
+            cells += [
+                Cell(config, name or label(config), column) for config in grid(merged, own, options, f"{where}, {name}")
+            ]
+    cells = each_once(cells)
+    if not cells:
+        raise FedsmooError(f"{where} describes no run")
+    refuse_unknown_hyper(table, cells, where)
+    refuse_idle_everywhere(cells, where)
+    title = str(table.get("title", Path(where).stem)).replace("{rounds}", str(cells[0].config.rounds))
+    return Sweep(title, cells, {k: table[k] for k in WORDS if k in table})
+
+
+def refuse_misshapen(table: dict[str, Any], where: str) -> None:
+    """Refuse a sweep whose tables are something else."""
+    parts: dict[str, Any] = {n: table.get(n, {}) for n in ("methods", "columns", "hyper", "algorithm_options")}
+    for word in ("methods", "columns"):
+        entries = parts[word] if isinstance(parts[word], dict) else {}
+        parts |= {f"{word}.{name}": entry for name, entry in entries.items()}
+        for name, entry in entries.items():
+            if word == "columns" and isinstance(entry, dict):
+                parts |= {f"{word}.{name}.{n}": entry.get(n, {}) for n in ("hyper", "last")}
+    for name, value in parts.items():
+        if not isinstance(value, dict):
+            raise FedsmooError(f"{where}: {name} is {value!r}, but must be a table of settings")
+
+
+def refuse_unknown_hyper(table: dict[str, Any], cells: list[Cell], where: str) -> None:
+    """Refuse a name in a table ``hyper`` that no method of the sweep has: it would change nothing."""
+    methods = {algorithm_class(cell.config.algorithm) for cell in cells}
+    if "kind" in table:  # one of the paper's tables, which may be asked for with some of its methods only
+        methods |= set(ALGORITHMS.values())
+    known = {f.name for cls in methods for f in dataclasses.fields(cls)}
+    for part in (table, *table.get("columns", {}).values()):
+        for name in part.get("hyper", {}):
+            if name not in known:
+                raise FedsmooError(f"{where}: {unknown('hyper-parameter of these methods', name, known)}")
+
+
+def refuse_idle_everywhere(cells: list[Cell], where: str) -> None:
+    """Refuse an option of a partition that no run of the sweep has: its values would be the same run."""
+    configs = [cell.config for cell in cells if cell.config.split is None]
+    rules = {name for config in configs if config.partition != "natural" for name in to_rule(make_partition(config))}
+    for config in configs:
+        for name in ("u", "c", "refill"):
+            if name not in rules and getattr(config, name) != FIELDS[name].default:
+                raise FedsmooError(f"{where}: {name} is {getattr(config, name)}, but no partition of the sweep has it")
+
+
+def grid(settings: dict[str, Any], hyper: dict[str, Any], options: dict[str, Any], where: str) -> Iterator[Config]:
+    """Every combination of the lists among settings and hyper-parameters."""
+    for plain in product(settings):
+        spec = checked(Config, "algorithm", plain.get("algorithm", Config.algorithm))
+        known = [f.name for f in dataclasses.fields(algorithm_class(spec))]
+        for name in options:
+            if name not in known:
+                raise FedsmooError(f"{where}: {unknown('setting or hyper-parameter', name, [*FIELDS, *known])}")
+        mine = {k: v for k, v in hyper.items() if k in known}
+        for values in product({**mine, **plain.pop("algorithm_options", {}), **options}):
+            make_algorithm(spec, values)  # a wrong option is said now, not when its turn comes
+            config = settled(Config(**plain, algorithm_options=values), plain)
+            if config.model in MODELS:
+                refuse_options(config.model, config.model_options)
+            yield config
+
+
+def product(values: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """One dictionary for each choice from the lists in it, the last list running fastest."""
+    axes = [v if isinstance(v, list) else [v] for v in values.values()]
+    if any(not axis for axis in axes):
+        raise FedsmooError(f"{next(k for k, v in values.items() if v == [])} is an empty list: give at least one value")
+    for name, axis in zip(values, axes, strict=True):
+        for k, value in enumerate(axis):
+            if value in axis[:k]:
+                raise FedsmooError(f"{name} lists {value!r} twice: it would be the same run, counted as two")
+    for choice in itertools.product(*axes):
+        yield dict(zip(values, choice, strict=True))
+
+
+def label(config: Config) -> str:
+    """The method's name in tables."""
+    return algorithm_class(config.algorithm).__name__
+
+
+def run_name(config: Config, held: Mapping[str, str] | None = None) -> str:
+    """A folder's name that says what the run is: two configs have one name only if they are the same run.
+
+    ``held`` is what the run's files held, as in :func:`identity`.
+    """
+    method = Path(config.algorithm).name.replace(":", "-")
+    people = f"{config.cohort}of{config.clients}"
+    if config.split is not None:
+        division = "split"
+    elif config.partition == "natural":
+        division, people = "natural", str(config.cohort)  # of how many, the data says
+    else:
+        rule = to_rule(make_partition(config))
+        division = "-".join(str(v) for k, v in rule.items() if k in ("name", "u", "c"))
+    stem = f"{method}-{config.dataset}-{division}-{people}-{config.model}-seed{config.seed}".lower()
+    stem = "".join(ch if ch.isalnum() or ch in "-_." else "-" for ch in stem)
+    return f"{stem}-{identity(config, held)[:8]}"

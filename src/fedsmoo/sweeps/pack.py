@@ -1,0 +1,132 @@
+"""Several runs in one batch: seeds, and settings that are plain numbers, of one method advance together."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+
+from fedsmoo.core import FedsmooError
+from fedsmoo.data.sources import drawn
+from fedsmoo.engines.batched import Batched, run_packed
+from fedsmoo.engines.client_state.memory import bytes_per_client
+from fedsmoo.engines.client_state.tiers import first_that_fits, row_bytes
+from fedsmoo.engines.failure import explained
+from fedsmoo.engines.steps.stack import stackable
+from fedsmoo.runs.build import assemble, make_algorithm
+from fedsmoo.runs.config import Config
+from fedsmoo.runs.simulation import Callback, Result, Simulation, is_false
+
+# What runs of one batch may differ in: the seed, plain numbers of the step, and the method's own plain numbers.
+FREE = (
+    "seed",
+    "lr",
+    "lr_decay",
+    "weight_decay",
+    "target",
+    "u",
+    "c",
+    "partition",
+    "split",
+    "algorithm_options",
+    "relaxed",
+)
+
+
+def packable(configs: Sequence[Config]) -> bool:
+    """Whether configs may share a batch: the same method, model, data and shape of a round."""
+    first = configs[0]
+    same = [f.name for f in dataclasses.fields(first) if f.name not in FREE]
+    if first.sampling != "uniform" or any(getattr(c, n) != getattr(first, n) for c in configs for n in same):
+        return False
+    if drawn(first.dataset) and len({c.seed for c in configs}) > 1:  # each seed has data of its own
+        return False
+    if first.chunk is not None and first.chunk < first.cohort * len(configs):
+        return False
+    if len({bool(c.relaxed) for c in configs}) > 1:
+        return False
+    return stackable([make_algorithm(c.algorithm, c.algorithm_options) for c in configs])
+
+
+def assemble_pack(configs: Sequence[Config]) -> list[Simulation]:
+    """The simulations of configs that may share a batch; the data is on the device once."""
+    if not packable(configs):
+        raise FedsmooError("these runs differ in more than seeds and plain numbers: they cannot share a batch")
+    first = assemble(configs[0])
+    data, place = first.setup.task.data, shared_tier(first, len(configs), configs[0])
+    if place != configs[0].table:
+        configs = [c.replace(table=place) for c in configs]
+        first = assemble(configs[0], data=data)
+    return [first, *(assemble(c, data=data) for c in configs[1:])]
+
+
+def shared_tier(first: Simulation, runs: int, config: Config) -> str:
+    """Where client state lives when several runs share a device: where the rows of all of them fit."""
+    if config.table != "auto" or not first.setup.algorithm.own:
+        return config.table
+    clients = len(first.indices)
+    rows = row_bytes(first.setup) * min(clients, config.cohort * config.rounds)
+    working = config.cohort * bytes_per_client(first.setup)
+    return first_that_fits(runs * rows, runs * working, first.setup.task.device)
+
+
+def refuse_other_models(simulations: Sequence[Simulation]) -> None:
+    """Runs in one batch are trained by the first one's model: the others must be the same but for their parameters."""
+    first = simulations[0]
+    model, x = first.setup.task.model, first.setup.task.inputs(first.setup.task.data.x_test[:2])
+    for other in simulations[1:]:
+        theirs = other.setup.task.model
+        if theirs is not model and not (theirs.same_frozen(model) and theirs.same_function(model, first.server.w, x)):
+            raise FedsmooError(
+                "runs in one batch have different frozen parameters, or tensors in their models that are no "
+                "parameters: make them the same for every seed (read them from a file), or run one at a time "
+                "(sweep with --pack 1)"
+            )
+
+
+class Pack:
+    """Simulations that advance together, a round of all of them at a time."""
+
+    def __init__(self, simulations: Sequence[Simulation]) -> None:
+        self.simulations = list(simulations)
+        self.engines: list[Batched] = []
+        for s in self.simulations:
+            s.company = len(self.simulations)
+            if not isinstance(s.engine, Batched):
+                raise FedsmooError(f"the {s.engine.name} engine trains one run at a time: use engine=batched")
+            self.engines.append(s.engine)
+        with explained(self.engines[0].name, first=True):
+            refuse_other_models(self.simulations)
+        first = self.engines[0]
+        for e in self.engines[1:]:  # one oracle and one set of buffers for all
+            e.oracle, e.steps, e.name = first.oracle, first.steps, first.name
+
+    def run(self, callbacks: Sequence[Callback | None] | None = None) -> list[Result]:
+        """All rounds that are left."""
+        calls = list(callbacks or [None] * len(self.simulations))
+        going = list(range(len(self.simulations)))
+        while going := [i for i in going if self._unfinished(i)]:
+            for i, record in zip(going, self.advance(going), strict=True):
+                call = calls[i]
+                if call is not None and is_false(call(record)):
+                    going = [k for k in going if k != i]
+        return [Result(s.history, s.server, s) for s in self.simulations]
+
+    def _unfinished(self, i: int) -> bool:
+        return len(self.simulations[i].history) < self.simulations[i].training.rounds
+
+    def advance(self, going: Sequence[int]) -> list:
+        """One round of the runs that are going; each is charged its share of the time."""
+        began = time.perf_counter()
+        runs = [self.simulations[i] for i in going]
+
+        def meanwhile() -> None:
+            for s in runs:
+                s.draft_next()
+
+        with explained(self.engines[0].name, first=not any(s.history for s in runs)):
+            works = [s.prepare() for s in runs]
+            outcomes = run_packed([self.engines[i] for i in going], works, meanwhile)
+            share = (time.perf_counter() - began) / len(runs)
+            done = zip(runs, works, outcomes, strict=True)
+            return [s.complete(w, o, time.perf_counter() - share) for s, w, o in done]

@@ -1,0 +1,284 @@
+"""Measured results: a small JSON file per run, from which tables are made, and run folders read the same way."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedsmoo.core import FedsmooError
+from fedsmoo.runs.config import FIELDS, Config
+from fedsmoo.runs.origin.contents import held_in, refuse_damaged
+from fedsmoo.runs.origin.identity import config_of, identity
+from fedsmoo.runs.origin.provenance import now
+from fedsmoo.runs.simulation import Record
+from fedsmoo.runs.storage.folder import (
+    ABSENT,
+    CONFIG,
+    STARTED,
+    SUMMARY,
+    read_json,
+    read_run,
+    write_atomically,
+)
+from fedsmoo.runs.storage.label import read_label
+from fedsmoo.sweeps.grid import run_name
+from fedsmoo.sweeps.queue import to_stderr
+
+Note = Callable[[str], Any]  # says a line to a person
+FORMAT = "fedsmoo result 1"
+# Enough digits for every table: an accuracy on ten thousand samples is exact, a loss has six.
+DIGITS = {"test_accuracy": 8, "test_loss": 6, "train_loss": 6, "drift": 6, "seconds_train": 4, "seconds_eval": 4}
+DIGITS |= {"drift_after": 6, "validation_accuracy": 8}
+COLUMNS = (
+    "test_accuracy",
+    "test_loss",
+    "train_loss",
+    "drift",
+    "bytes_up",
+    "bytes_down",
+    "seconds_train",
+    "seconds_eval",
+)
+LATER = ("drift_after", "validation_accuracy")  # columns that older files, and runs without a holdout, do not have
+FACTS = (
+    "engine",
+    "engine_why",
+    "chunk",
+    "ranks",
+    "device",
+    "device_type",
+    "threads",
+    "packed",
+    "parameters",
+    "parameters_full",
+    "versions",
+    "commit",
+    "command",
+    "finished",
+    "contents",
+    "label",
+    "dirty",
+    "again",
+    "cpu",
+    "cores",
+    "pack",
+    "data",
+    "sessions",
+)
+SECONDS = ("seconds_train", "seconds_eval")
+SUPERSEDED = "superseded"  # the folder of results that others took the place of, and their mark
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One finished run: its config, its curve by column, and what made it."""
+
+    config: Config
+    curve: dict[str, list[Any]]
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def identity(self) -> str:
+        return identity(self.config, held_in(self.facts))
+
+    @property
+    def name(self) -> str:
+        """What its file is called."""
+        return run_name(self.config, held_in(self.facts))
+
+    def agrees(self, other: Measured) -> bool:
+        """Whether two measurements have the same numbers in the columns of both; seconds are never twice the same.
+
+        As text, in which what is no number equals itself.
+        """
+        both = (self.curve.keys() & other.curve.keys()) - set(SECONDS)
+        return all(json.dumps(self.curve[k]) == json.dumps(other.curve[k]) for k in both)
+
+    @property
+    def history(self) -> list[Record]:
+        """The rounds, without who took part in them."""
+        names = ("round", *COLUMNS, *(n for n in LATER if n in self.curve))
+        rows = zip(*(self.curve[n] for n in names), strict=True)
+        return [Record(**dict(zip(names, row, strict=True)), lr=0.0, cohort=[]) for row in rows]
+
+    @property
+    def accuracies(self) -> list[float]:
+        """Test accuracy of the evaluated rounds."""
+        return [a for a in self.curve["test_accuracy"] if a is not None]
+
+
+def rounded(value: Any, digits: int) -> Any:
+    return float(f"{value:.{digits}g}") if isinstance(value, float) else value
+
+
+def constant(values: list[Any]) -> Any:
+    """One value where all are the same."""
+    return values[0] if len(set(values)) == 1 else values
+
+
+def from_folder(path: Path) -> Measured:
+    """A run folder's result; rounded as in the file, so that both give the same tables."""
+    config, history = read_run(path)
+    facts = {**read_json(path / STARTED), **read_json(path / SUMMARY), "label": read_label(path)}
+    curve: dict[str, list[Any]] = {"round": [r.round for r in history]}
+    for name in (*COLUMNS, *(n for n in LATER if any(getattr(r, n) is not None for r in history))):
+        curve[name] = [rounded(getattr(r, name), DIGITS.get(name, 17)) for r in history]
+    kept = {k: facts[k] for k in FACTS if facts.get(k) is not None}
+    refuse_damaged(config, kept, str(path / STARTED))
+    hessian = read_json(path / "analysis" / "hessian.json")
+    if hessian:
+        kept["hessian"] = {"top": max(hessian.get("eigenvalues") or [None]), "trace": hessian.get("trace")}
+    return Measured(config, curve, kept)
+
+
+def to_json(result: Measured) -> str:
+    """The file of a result: one line a field, so that differences can be read."""
+    curve = {k: constant(v) if k.startswith("bytes") else v for k, v in result.curve.items()}
+    config = result.config.replace(data=None).to_dict()  # where the data lay concerns nobody else
+    seconds = [s for s in result.curve["seconds_train"] if s is not None]
+    lines = {
+        "format": FORMAT,
+        "config": {k: v for k, v in config.items() if v is not None or FIELDS[k].default is not None},
+        **{k: result.facts[k] for k in (*FACTS, "hessian") if k in result.facts},
+        "rounds": len(result.curve["round"]),
+        "seconds_per_round": rounded(sum(seconds) / max(len(seconds), 1), 4),
+    }
+    return in_lines({**lines, "curve": curve})
+
+
+def in_lines(value: dict[str, Any]) -> str:
+    """A result as JSON with a line for each field, and for each column of its curve."""
+    text = [f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in value.items() if k != "curve"]
+    curve = value["curve"].items()
+    inner = ",\n".join(f"    {json.dumps(k)}: {json.dumps(v, separators=(',', ':'))}" for k, v in curve)
+    return "{\n" + ",\n".join([*text, '  "curve": {\n' + inner + "\n  }"]) + "\n}\n"
+
+
+def from_json(path: Path) -> Measured:
+    """The result in a file."""
+    value = read_json(path)
+    if value.get("format") != FORMAT:
+        raise FedsmooError(f"{path} is not a result of this version ({FORMAT!r})")
+    if not isinstance(value.get("config"), dict) or not isinstance(value.get("curve"), dict):
+        raise FedsmooError(f"{path} is cut or damaged: it has no config or no curve; export the run again")
+    rounds = len(value["curve"].get("round", ()))
+    curve = {k: v if isinstance(v, list) else [v] * rounds for k, v in value["curve"].items()}
+    if any(len(curve.get(n, ())) != rounds for n in (*COLUMNS, *(n for n in LATER if n in curve))):
+        raise FedsmooError(f"{path} is damaged: the columns of its curve differ in length; export the run again")
+    config, facts = config_of(value["config"]), {k: value[k] for k in (*FACTS, "hessian") if k in value}
+    refuse_damaged(config, facts, str(path))
+    return Measured(config, curve, facts)
+
+
+def export(folders: Sequence[Path], to: Path, supersede: str | None = None, note: Note = to_stderr) -> list[Path]:
+    """Write the results of finished runs; returns their files.
+
+    A file that holds other numbers of the same run is replaced only with a reason, ``supersede``, and is kept with it
+    in a folder beside; without one, nothing at all is written.
+    """
+    if supersede is not None and not supersede.strip():
+        raise FedsmooError("--supersede needs a reason, which is kept with the old result")
+    found: dict[Path, Found] = {}
+    for folder in finished_runs(folders):
+        value = Found(str(folder), from_folder(folder))
+        path = to / f"{value.result.name}.json"
+        found[path] = first_measured(found[path], value, note) if path in found else value
+    old = {path: already_there(path) for path in found if path.is_file()}
+    other = [p for p, was in old.items() if not was.agrees(found[p].result)]
+    if other and supersede is None:
+        raise FedsmooError(
+            f"{', '.join(map(str, other))}: holds another measurement of the same run, {in_words(old[other[0]])} where "
+            f"{found[other[0]].where} has {in_words(found[other[0]].result)}; nothing was written. --supersede "
+            f'"REASON" replaces it and keeps it in {to / SUPERSEDED}'
+        )
+    for path, value in found.items():
+        if path in old and path not in other and old[path].curve != value.result.curve:
+            note(f"{path} has the same numbers, measured earlier with its own seconds: it is kept")
+            continue
+        try:
+            to.mkdir(parents=True, exist_ok=True)
+            if path in other:
+                set_aside(path, str(supersede), value.result)
+            write_atomically(path, to_json(value.result))
+        except OSError as e:
+            raise FedsmooError(f"cannot write {path}: {e.strerror}; choose another --to") from e
+    return list(found)
+
+
+def already_there(path: Path) -> Measured:
+    """A result that another may take the place of."""
+    try:
+        return from_json(path)
+    except FedsmooError as e:
+        raise FedsmooError(f"{e}, once that file is moved away; nothing was written") from e
+
+
+def set_aside(path: Path, reason: str, by: Measured) -> Path:
+    """Keep a result that another takes the place of in a folder beside it, with the reason inside; returns its file."""
+    value, folder = read_json(path), path.parent / SUPERSEDED
+    why = {"reason": reason, "date": now(), "by": {k: by.facts[k] for k in ("commit", "finished") if k in by.facts}}
+    folder.mkdir(exist_ok=True)
+    copies = (folder / (path.name if k == 1 else f"{path.stem}-{k}.json") for k in itertools.count(1))
+    place = next(p for p in copies if not p.exists())
+    write_atomically(place, in_lines({"format": value.pop("format"), SUPERSEDED: why, **value}))
+    return place
+
+
+def finished_runs(folders: Iterable[Path], depth: int = 3) -> list[Path]:
+    """Run folders with a summary, at or below the given ones."""
+    out: list[Path] = []
+    for folder in folders:
+        if (folder / CONFIG).is_file():
+            out += [folder] if (folder / SUMMARY).is_file() else []
+        elif depth:
+            with suppress(*ABSENT):  # no folder, or none any more
+                out += finished_runs(sorted(p for p in folder.iterdir() if p.is_dir()), depth - 1)
+    return out
+
+
+@dataclass(frozen=True)
+class Found:
+    """A result and where it lies."""
+
+    where: str
+    result: Measured
+
+
+def collect(runs: Sequence[Path] = (), results: Path | None = None, note: Note = to_stderr) -> dict[str, Measured]:
+    """Everything measured, by identity; of several measurements of one run the first counts, and that is said."""
+    out: dict[str, Found] = {}
+    files = sorted(results.glob("*.json")) if results is not None and results.is_dir() else []
+    values = [Found(str(path), from_json(path)) for path in files if counts(read_json(path))]
+    for value in [*values, *(Found(str(folder), from_folder(folder)) for folder in finished_runs(runs))]:
+        key = value.result.identity
+        out[key] = first_measured(out[key], value, note) if key in out else value
+    return {key: value.result for key, value in out.items()}
+
+
+def counts(content: Any) -> bool:
+    """Whether a file is a result that no other took the place of; other measurements may lie beside them."""
+    return isinstance(content, dict) and content.get("format") == FORMAT and SUPERSEDED not in content
+
+
+def first_measured(a: Found, b: Found, note: Note) -> Found:
+    """Which of two measurements of one run counts: the first, and if both are the same, the one that was read last."""
+    if a.result.curve == b.result.curve:
+        return b
+    first, second = sorted((a, b), key=lambda each: str(each.result.facts.get("finished", "")))
+    if not a.result.agrees(b.result):
+        note(
+            f"{first.where} and {second.where} are the same run with different numbers ({in_words(first.result)}; "
+            f"{in_words(second.result)}): the first measured counts, {first.where}"
+        )
+    return first
+
+
+def in_words(result: Measured) -> str:
+    """A result in one number, so that two can be told apart."""
+    best = f"best {100 * max(result.accuracies):.2f}%" if result.accuracies else "no accuracy"
+    return f"{best} in {len(result.curve['round'])} rounds"

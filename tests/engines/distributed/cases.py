@@ -1,0 +1,52 @@
+"""The small runs that every number of ranks repeats: all methods, with cohorts that leave some ranks without work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from fedsmoo.algorithms import ALGORITHMS
+from fedsmoo.runs.build import assemble
+from fedsmoo.runs.config import Config
+
+FEDNOVA = f"{Path(__file__).parents[2] / 'fednova.py'}:FedNova"
+# Bernoulli cohorts of about three out of seven: unequal shares, ranks with nobody, one empty round.
+SMALL = Config(
+    dataset="digits", model="softmax", clients=7, cohort=3, rounds=4, local_epochs=1, batch_size=32, lr=0.05,
+    sampling="bernoulli", partition="dirichlet", u=0.3, weighted=True, dtype="float64", device="cpu", seed=163,
+)  # fmt: skip
+
+DROPOUT = f"{Path(__file__).with_name('nets.py')}:dropout"
+
+CASES: dict[str, Config] = {
+    **{name: SMALL.replace(algorithm=name, engine="batched") for name in ALGORITHMS},
+    **{f"{name}, exact": SMALL.replace(algorithm=name, exact=True, dtype="float32") for name in ALGORITHMS},
+    "relaxed": SMALL.replace(algorithm="fedsmoo", relaxed=0.1, engine="batched"),
+    "vmap": SMALL.replace(algorithm="fedsmoo", engine="vmap"),
+    "holdout": SMALL.replace(algorithm="fedsmoo", holdout=0.2, engine="batched"),
+    "single numbers": SMALL.replace(algorithm=FEDNOVA, engine="batched"),
+    "single numbers, exact": SMALL.replace(algorithm=FEDNOVA, exact=True, dtype="float32"),
+    "auto": SMALL.replace(algorithm="scaffold", engine="auto"),
+    "dropout": SMALL.replace(algorithm="fedsmoo", model=DROPOUT, engine="auto"),
+    "dropout, exact": SMALL.replace(algorithm="fedsmoo", model=DROPOUT, exact=True, dtype="float32"),
+}
+
+
+def outcome(config: Config) -> dict:
+    """Everything that a run ends with: vectors of the server and of all clients, losses, drifts, accuracies."""
+    result = assemble(config).run()
+    return {
+        "server": dict(result.server.items()),
+        "clients": dict(result.simulation.engine.table.items()),
+        "history": [
+            (r.train_loss, r.drift, r.drift_after, r.test_accuracy, r.test_loss, r.validation_accuracy, r.cohort)
+            for r in result.history
+        ],
+        "engine": result.simulation.engine.name,
+        "ranks": getattr(result.simulation.engine, "ranks", None) and result.simulation.engine.ranks.world,
+    }
+
+
+def save_all(path: str) -> None:
+    torch.save({name: outcome(config) for name, config in CASES.items()}, path)

@@ -1,0 +1,106 @@
+"""Two and three processes give what one gives: every method, unequal shares, ranks without clients."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from patience import PATIENCE
+
+from fedsmoo.engines.distributed import engine as distributed
+from fedsmoo.engines.distributed.ranks import Ranks
+
+from .cases import CASES, SMALL, outcome
+from .launch import HERE, Meeting, environment
+
+pytestmark = pytest.mark.xdist_group("ranks")  # all in one process: the fixtures take long
+
+
+@pytest.fixture(scope="module")
+def serial():
+    return {name: outcome(config.replace(engine="serial", exact=False)) for name, config in CASES.items()}
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    path = tmp_path_factory.mktemp("ranks") / "end"
+    meetings = {world: Meeting() for world in (2, 3)}
+    done = subprocess.run(
+        [sys.executable, HERE / "worker.py", path, *(f"{world}:{m.port}" for world, m in meetings.items())],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENCE,
+    )
+    assert done.returncode == 0, done.stderr
+    return path
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def ranks(request, job):
+    """What each of the ranks ended with."""
+    return [torch.load(f"{job}.{request.param}.{r}") for r in range(request.param)]
+
+
+def vectors(end):
+    """All vectors of a run by name."""
+    rows = {f"client {i} {n}": v for i, row in end["clients"].items() for n, v in row.items()}
+    return {**end["server"], **rows}
+
+
+def test_the_cohorts_are_what_they_are_meant_to_be(serial):
+    cohorts = [h[-1] for h in serial["fedsmoo"]["history"]]
+    for world in (2, 3):
+        shares = [[sum(i % world == r for i in c) for r in range(world)] for c in cohorts]
+        assert any(len(set(s)) > 1 for s in shares), "unequal shares"
+        assert any(0 in s and sum(s) for s in shares), "a rank without a client"
+        assert [] in cohorts, "an empty round"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_ranks_agree_with_serial(serial, ranks, case):
+    one, each = serial[case], [rank[case] for rank in ranks]
+    assert len(one["history"]) == SMALL.rounds
+    assert each[0]["ranks"] == len(ranks)
+    for end in each:
+        assert [h[-1] for h in end["history"]] == [h[-1] for h in one["history"]]
+        assert end["clients"].keys() == one["clients"].keys()
+        ours, theirs = vectors(end), vectors(one)
+        assert ours.keys() == theirs.keys()
+        for name in ours:
+            if "exact" in case:
+                assert torch.equal(ours[name], theirs[name]), name
+            else:  # float64: nothing but the order of additions differs
+                torch.testing.assert_close(ours[name], theirs[name], rtol=1e-11, atol=1e-11)
+    if "exact" in case:
+        assert all(end["history"] == one["history"] for end in each)
+    for end in each:  # loss and drift are means over the clients, however unevenly the ranks divide them
+        for ours, theirs in zip(end["history"], one["history"], strict=True):
+            assert [type(v) for v in ours] == [type(v) for v in theirs]  # an empty round has no loss
+            known = [(a, b) for a, b in zip(ours[:4], theirs[:4], strict=True) if b is not None]
+            assert [a for a, _ in known] == pytest.approx([b for _, b in known], rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_all_ranks_hold_the_same_bits(ranks, case):
+    first, *others = (rank[case] for rank in ranks)
+    for other in others:
+        assert all(torch.equal(a, b) for a, b in zip(vectors(first).values(), vectors(other).values(), strict=True))
+        assert first["history"] == other["history"]
+        assert first["engine"] == other["engine"]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_every_rank_follows_the_rule_by_itself(device, monkeypatch):
+    """Nothing is timed, so there is nothing to agree on; the share of a rank decides, which is the same for all."""
+    asked = []
+    setup = SimpleNamespace(task=SimpleNamespace(device=torch.device(device)))
+    monkeypatch.setattr(distributed, "launched", lambda: True)
+    monkeypatch.setattr(distributed, "join", lambda device: Ranks(1, 2, "nccl"))
+    monkeypatch.setattr(distributed, "make_engine", lambda *given: asked.append((given[0], given[3])))
+    monkeypatch.setattr(distributed, "Distributed", lambda setup, inner, ranks, exact: inner)
+    distributed.engine_for("auto", setup, None, 4, 8)
+    assert asked == [("auto", 2)]

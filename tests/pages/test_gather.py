@@ -1,0 +1,168 @@
+"""What the page is told: run folders read without trust."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fedsmoo.core.errors import FedsmooError
+from fedsmoo.core.untrusted import matrix, number
+from fedsmoo.pages import page
+from fedsmoo.pages.gather import find_runs, gather, read_metrics, shortest_names
+from fedsmoo.pages.safe import read_json
+
+from .folders import accuracy, measurements, run_folder
+
+
+def test_rounds_are_kept_and_constants_shortened(tmp_path: Path) -> None:
+    run = gather([run_folder(tmp_path, "a", "fedsmoo", 1, rounds=7)])["runs"][0]
+    assert run["rounds"] == 7
+    assert run["acc"] == pytest.approx([accuracy("fedsmoo", 1, t, 7) for t in range(1, 8)], rel=1e-4)
+    assert (run["up"], run["down"], run["sec"]) == (1_000_000, 2_000_000, 0.05)
+    assert run["probes"] == {"sharpness": [[5, 0.1]]}
+    assert (run["method"], run["group"]) == ("FedSMOO", "FedSMOO")
+    assert run["task"] == "digits, dirichlet-0.1, mlp, 4 of 20 clients"
+
+
+def test_partition_of_a_built_in_data_set_is_made_again(tmp_path: Path) -> None:
+    data = gather([run_folder(tmp_path, "a", "fedavg"), run_folder(tmp_path, "b", "fedsam")])
+    assert [r["partition"] for r in data["runs"]] == [0, 0]
+    counts = data["partitions"][0]["counts"]
+    assert (len(counts), len(counts[0])) == (20, 10)
+    assert sum(map(sum, counts)) == 20 * (1438 // 20)
+
+
+def test_a_config_that_names_code_or_files_is_only_shown(tmp_path: Path) -> None:
+    trap = tmp_path / "trap.py"
+    trap.write_text(f"open({str(tmp_path / 'sprung')!r}, 'w')\nclass A: pass\n")
+    runs = [
+        run_folder(tmp_path, "a", f"{trap}:A", model=f"{trap}:A"),
+        run_folder(tmp_path, "b", "fedavg", dataset=f"text:{trap}"),
+        run_folder(tmp_path, "c", "fedavg", data=str(tmp_path)),
+    ]
+    data = gather(runs)
+    assert [r["partition"] for r in data["runs"]][1:] == [None, None]
+    assert not (tmp_path / "sprung").exists()
+    assert data["runs"][0]["method"] == "trap.py:A"
+
+
+def test_broken_and_hostile_metrics_are_left_out(tmp_path: Path) -> None:
+    good = {"round": 1, "test_accuracy": 0.5}
+    lines = [
+        json.dumps(good),
+        "[" * 100_000,
+        '{"round": 2, "test_accuracy": NaN, "drift": 1e999, "probes": {"x": "<img>"}}',
+        '{"round": "3"}',
+        "null",
+        json.dumps({"round": 1, "test_accuracy": 0.9}),
+        '{"round": 4, "test_acc',
+    ]
+    file = tmp_path / "metrics.jsonl"
+    file.write_text("\n".join(lines))
+    columns, probes = read_metrics(file)
+    assert columns["rounds"] == 2
+    assert columns["acc"] == [0.5, None]
+    assert columns["drift"] == [None, None]
+    assert probes == {"x": [[2, None]]}
+
+
+def test_files_that_are_not_files_do_not_hang(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path, "a", "fedavg")
+    (folder / "metrics.jsonl").unlink()
+    os.mkfifo(folder / "metrics.jsonl")
+    assert gather([folder])["runs"][0]["rounds"] == 0
+
+
+def test_measurements_are_checked_field_by_field(tmp_path: Path) -> None:
+    bad = measurements(1.0)
+    bad["landscape"]["loss"] = [[1.0, 2.0], [3.0]]
+    bad["hessian"]["trace"] = "<b>"
+    bad["sharpness"] = {"sharpness": 0.5, "note": "text", "nested": {"x": 1}}
+    found = gather([run_folder(tmp_path, "a", "fedavg", analysis=bad)])["runs"][0]["analysis"]
+    assert "landscape" not in found
+    assert found["hessian"]["trace"] is None
+    assert found["hessian"]["eigenvalues"] == [100, 50]
+    assert found["sharpness"] == {"sharpness": 0.5}
+
+
+def test_groups_are_told_apart_by_what_differs(tmp_path: Path) -> None:
+    runs = [
+        run_folder(tmp_path, "a", "fedavg", 0, lr=0.1),
+        run_folder(tmp_path, "b", "fedavg", 1, lr=0.1),
+        run_folder(tmp_path, "c", "fedavg", 0, lr=0.5),
+        run_folder(tmp_path, "d", "fedsam", 0, lr=0.5),
+        run_folder(tmp_path, "e", "fedavg", 0, lr=0.1, u=0.6),
+        run_folder(tmp_path, "f", "fedcm", 0),  # as it comes: its plain name, as in tasks where it is alone
+        run_folder(tmp_path, "g", "fedcm", 0, clip=1.0),
+    ]
+    data = gather(runs)["runs"]
+    two = ["FedAvg (lr=0.1)", "FedAvg (lr=0.1)", "FedAvg (lr=0.5)"]
+    assert [r["group"] for r in data] == [*two, "FedSAM", "FedAvg", "FedCM", "FedCM (clip=1.0)"]
+    assert data[4]["task"] != data[0]["task"]
+
+
+def test_switches_away_from_their_defaults_are_named_even_alone(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path, "a", "fedsmoo")
+    with (folder / "config.toml").open("a") as config:
+        config.write('[algorithm_options]\nsam = false\ncorrect = true\nperturbation = "released"\nr = 0.5\n')
+    assert gather([folder])["runs"][0]["group"] == "FedSMOO (perturbation=released, sam=False)"
+    typed = run_folder(tmp_path, "b", "fedsmoo", 1)  # by --set
+    with (typed / "config.toml").open("a") as config:
+        config.write('[algorithm_options]\nsam = "no"\ncorrect = "on"\n')
+    assert gather([typed])["runs"][0]["group"] == "FedSMOO (sam=False)"
+
+
+def test_a_seed_counts_once(tmp_path: Path) -> None:
+    one, two = (run_folder(tmp_path, f"s{seed}", "fedavg", seed) for seed in (0, 1))
+    shutil.copytree(one, tmp_path / "copy")
+    open_still = run_folder(tmp_path, "begun", "fedavg", finished=False)
+    data = gather([open_still, one, two, tmp_path / "copy"])["runs"]
+    assert [r["group"] for r in data] == ["FedAvg (again 2)", "FedAvg", "FedAvg", "FedAvg (again)"]
+    assert find_runs([one, tmp_path / "copy" / ".." / "s0"]) == [one]
+
+
+def test_an_edited_method_is_another(tmp_path: Path) -> None:
+    runs = [run_folder(tmp_path, f"s{seed}", "mine.py:Mine", seed) for seed in (0, 1, 2)]
+    for run, content in zip(runs, ("aaaaaaaa1", "bbbbbbbb1", "aaaaaaaa1"), strict=True):
+        (run / "started.json").write_text(json.dumps({"contents": {"algorithm_content": content}}))
+    one, two = "mine.py:Mine (algorithm_content=aaaaaaaa)", "mine.py:Mine (algorithm_content=bbbbbbbb)"
+    assert [r["group"] for r in gather(runs)["runs"]] == [one, two, one]
+
+
+def test_accuracies_keep_the_digits_that_their_spread_needs(tmp_path: Path) -> None:
+    true = [0.8788254, 0.9073243]  # their deviation is 2.0152 points; of five digits each it would be 2.0145
+    for seed, value in enumerate(true):
+        folder = run_folder(tmp_path, f"s{seed}", "fedavg", seed, rounds=1)
+        (folder / "metrics.jsonl").write_text(json.dumps({"round": 1, "test_accuracy": value}))
+    assert [r["acc"] for r in gather(find_runs([tmp_path]))["runs"]] == true
+
+
+def test_names_take_as_many_parents_as_they_need() -> None:
+    assert shortest_names([Path("/x/a/run"), Path("/x/b/run")]) == ["a/run", "b/run"]
+    assert shortest_names([Path("/x/a/run"), Path("/x/b/walk")]) == ["run", "walk"]
+
+
+def test_folders_are_searched_downwards_but_links_are_not_followed(tmp_path: Path) -> None:
+    inside = run_folder(tmp_path / "all" / "sweep", "a", "fedavg")
+    (tmp_path / "all" / "loop").symlink_to(tmp_path / "all")
+    assert find_runs([tmp_path / "all"]) == [inside]
+    with pytest.raises(FedsmooError, match="not a folder"):
+        find_runs([tmp_path / "nowhere"])
+
+
+def test_without_plotly_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "find_spec", lambda name: None)
+    with pytest.raises(FedsmooError, match=r"pip install 'fedsmoo\[report\]'"):
+        page.plotly_source()
+
+
+def test_small_readers(tmp_path: Path) -> None:
+    assert number(10**400) is None
+    assert number(123456.789) == 123457
+    assert matrix([[1, "x"]]) == [[1, None]]
+    (tmp_path / "list.json").write_text("[1]")
+    assert read_json(tmp_path / "list.json") is None

@@ -1,0 +1,267 @@
+"""The page, opened from a file in a real browser: what it shows, what moves it, and what it never does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from patience import PATIENCE, wait_for
+
+from fedsmoo.pages.gather import find_runs
+from fedsmoo.pages.page import write_page
+
+from .folders import accuracy, measurements, run_folder
+
+pytestmark = pytest.mark.xdist_group("page")  # all in one process: the fixtures take long
+
+HOSTILE = "<script>window.hacked=1;<b>x"
+PLOTS = ["accuracy", "loss", "heat", "totals", "drift", "surface", "line", "density", "fairness"]
+
+
+class Visit:
+    """A page in a tab, with everything that went wrong or out on the way."""
+
+    def __init__(self, browser: Any, file: Path, **context: Any) -> None:
+        self.tab = browser.new_context(**context).new_page()
+        self.tab.set_default_timeout(1000 * PATIENCE)
+        self.problems: list[str] = []
+        self.requests: list[str] = []
+        self.tab.on("pageerror", lambda e: self.problems.append(str(e)))
+        self.tab.on("console", lambda m: self.problems.append(m.text) if m.type == "error" else None)
+        self.tab.on("request", lambda r: self.requests.append(r.url))
+        self.tab.goto(file.as_uri())
+        self.tab.wait_for_selector("html[data-ready=yes]")
+
+    def see(self, section: str) -> None:
+        """Scroll to a panel, and wait until it is drawn."""
+        self.tab.locator(f"#{section}").scroll_into_view_if_needed()
+        self.tab.wait_for_selector(f"#{section}[data-drawn]", state="attached")
+
+    def plot(self, name: str) -> list[dict[str, Any]]:
+        """The traces of a chart once it is drawn as was last asked for."""
+        self.tab.wait_for_selector(f"section[data-drawn] #plot-{name} .main-svg", state="attached")
+        keep = "t => ({type: t.type, name: t.name, x: t.x && Array.from(t.x), y: t.y && Array.from(t.y), mode: t.mode})"
+        return self.tab.evaluate(f"document.getElementById('plot-{name}').data.map({keep})")
+
+    def cells(self, place: str) -> list[list[str]]:
+        self.tab.wait_for_selector(f"section[data-drawn] #{place} tbody tr")
+        rows = self.tab.locator(f"#{place} tbody tr").all()
+        return [[c.inner_text() for c in row.locator("th,td").all()] for row in rows]
+
+
+@pytest.fixture(scope="module")
+def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("runs")
+    for algorithm, steepness in (("fedavg", 3.0), ("fedsmoo", 1.0)):
+        for seed in (0, 1):
+            found = measurements(steepness) if seed == 0 else {}
+            run_folder(root, f"{algorithm}-{seed}", algorithm, seed, analysis=found)
+    run_folder(root, HOSTILE, "fedavg", 2, command="fedsmoo run </script><script>window.hacked=2</script>", lr=0.5)
+    return write_page(find_runs([root]), root / "report.html")
+
+
+@pytest.fixture
+def visit(browser: Any, page_file: Path) -> Any:
+    seen = Visit(browser, page_file)
+    yield seen
+    seen.tab.context.close()
+    assert seen.problems == []
+    assert seen.requests == [page_file.as_uri()]
+
+
+def test_every_panel_is_drawn_and_nothing_leaves_the_page(visit: Visit) -> None:
+    sections = [s.get_attribute("id") for s in visit.tab.locator("main > section").all()]
+    for section in sections:
+        if section != "controls":
+            visit.see(section)
+    for name in PLOTS:
+        assert visit.plot(name), name
+    for place in ("summary-table", "target-table", "hessian-table", "fairness-table", "diff-table"):
+        assert visit.cells(place), place
+    assert visit.tab.locator("#command-list pre").count() == 5
+    assert visit.plot("surface")[0]["type"] == "surface"
+    assert len(visit.tab.locator("main section h2").all()) == len(sections)
+
+
+def test_summary_means_over_seeds_with_the_best_in_bold(visit: Visit) -> None:
+    rows = {r[0]: r for r in visit.cells("summary-table")}
+    ten = [100 * sum(accuracy("fedsmoo", s, t, 60) for t in range(51, 61)) / 10 for s in (0, 1)]
+    last = [100 * accuracy("fedsmoo", s, 60, 60) for s in (0, 1)]
+    for place, values in ((3, ten), (4, last)):
+        mean, deviation = sum(values) / 2, abs(values[0] - values[1]) / 2**0.5
+        shown = [float(number) for number in rows["FedSMOO"][place].split("\n")[0].split(" ± ")]
+        assert shown == pytest.approx([mean, deviation], abs=0.00501)  # two decimals
+    assert rows["FedSMOO"][7] == "180.0 MB"
+    bold = visit.tab.locator("#summary-table tbody tr", has_text="FedSMOO").locator("td").nth(2).locator("strong")
+    assert bold.count() == 1
+    assert "FedAvg (lr=0.5)" in rows
+
+
+@pytest.mark.parametrize(
+    ("lengths", "title"), [((4,), "last 4 (%)"), ((12,), "last ten (%)"), ((4, 12), "last ten or all (%)")]
+)
+def test_the_mean_at_the_end_says_over_what(browser: Any, tmp_path: Path, lengths: tuple[int, ...], title: str) -> None:
+    for seed, rounds in enumerate(lengths):
+        run_folder(tmp_path, f"run-{seed}", "fedavg", seed, rounds=rounds)
+    seen = Visit(browser, write_page(find_runs([tmp_path]), tmp_path / "report.html"))
+    seen.cells("summary-table")
+    assert seen.tab.locator("#summary-table thead th").nth(3).inner_text() == title
+    seen.tab.context.close()
+
+
+def test_the_round_chosen_by_validation_has_a_column_where_samples_were_held_out(browser: Any, tmp_path: Path) -> None:
+    run_folder(tmp_path, "run", "fedavg", 0, rounds=12)
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+    for r in lines:
+        r["validation_accuracy"] = 0.6 if r["round"] == 7 else 0.5
+    metrics.write_text("".join(json.dumps(r) + "\n" for r in lines))
+    seen = Visit(browser, write_page(find_runs([tmp_path]), tmp_path / "report.html"))
+    (row,) = seen.cells("summary-table")
+    titles = [h.inner_text() for h in seen.tab.locator("#summary-table thead th").all()]
+    assert titles[3:7] == ["last ten (%)", "by validation (%)", "last round (%)", "best on test (%)"]
+    assert float(row[4].split("\n")[0]) == pytest.approx(100 * accuracy("fedavg", 0, 7, 12), abs=0.00501)
+    assert seen.problems == []
+    seen.tab.context.close()
+
+
+def test_smoothing_axis_and_choice_of_runs_change_the_curves(visit: Visit) -> None:
+    visit.see("curves")
+    before = visit.plot("accuracy")
+    assert visit.tab.locator("#plot-accuracy .modebar-btn").count() > 0
+    assert max(before[-1]["x"]) == 60
+    visit.tab.locator("#smooth").focus()
+    for _ in range(5):
+        visit.tab.keyboard.press("ArrowRight")
+    smooth = visit.plot("accuracy")
+    assert visit.tab.locator("#smooth-value").inner_text() == "11 rounds"
+    assert smooth[-1]["y"] != before[-1]["y"]
+    visit.tab.get_by_label("bytes", exact=True).check()
+    assert max(visit.plot("accuracy")[-1]["x"]) == 60 * 3_000_000
+    visit.tab.get_by_label("seconds", exact=True).check()
+    assert max(visit.plot("accuracy")[-1]["x"]) == pytest.approx(60 * 0.05)
+    visit.tab.get_by_text("Choose runs").click()
+    visit.tab.get_by_role("button", name="Show none").click()
+    visit.tab.get_by_label("FedSMOO: fedsmoo-1").check()
+    visit.see("curves")
+    assert [t["name"] for t in visit.plot("accuracy")] == ["FedSMOO"]
+
+
+def test_target_slider_finds_the_first_round(visit: Visit) -> None:
+    visit.see("target")
+    visit.tab.locator("#goal").evaluate("e => { e.value = 60; e.dispatchEvent(new Event('input')) }")
+    first = [next(t for t in range(1, 61) if accuracy("fedsmoo", s, t, 60) >= 0.6) for s in (0, 1)]
+    row = next(r for r in visit.cells("target-table") if r[0] == "FedSMOO")
+    assert float(row[1].split()[0]) == pytest.approx(sum(first) / 2)
+    visit.tab.locator("#goal").evaluate("e => { e.value = e.max; e.dispatchEvent(new Event('input')) }")
+    assert next(r for r in visit.cells("target-table") if r[0] == "FedAvg (lr=0.5)")[1].startswith("never")
+
+
+def test_a_hostile_name_is_shown_as_text(visit: Visit) -> None:
+    visit.tab.locator("#merge").uncheck()
+    visit.see("curves")
+    names = [t["name"] for t in visit.plot("accuracy") if t["name"]]
+    assert HOSTILE.replace("<", "&lt;").replace(">", "&gt;") in names
+    legend = visit.tab.locator("#plot-accuracy .legendtext")
+    wait_for(lambda: any(HOSTILE in text for text in legend.all_text_contents()), "the name in the legend")
+    for section in ("configs", "commands"):
+        visit.see(section)
+    assert visit.tab.locator("#command-list h3").all_inner_texts().count(HOSTILE) == 1
+    assert "</script>" in visit.tab.locator("#command-list pre").first.inner_text()
+    assert visit.tab.evaluate("window.hacked") is None
+
+
+def test_landscape_can_be_turned_compared_and_flattened(visit: Visit) -> None:
+    visit.see("landscape")
+    visit.plot("surface")
+    eye = "document.getElementById('plot-surface').layout.scene.camera.eye.x"
+    before = visit.tab.evaluate(eye)
+    visit.tab.get_by_role("button", name="Turn right").click()
+    wait_for(lambda: visit.tab.evaluate(eye) != before, "the surface to turn")
+    visit.tab.locator("#surface-b").select_option("fedsmoo-0")
+    assert len(visit.plot("surface")) == 2
+    visit.tab.locator("#surface-view").select_option("contour")
+    assert visit.plot("surface")[0]["type"] == "contour"
+
+
+def test_readable_on_a_phone_and_in_the_dark(browser: Any, page_file: Path) -> None:
+    seen = Visit(browser, page_file, viewport={"width": 360, "height": 740}, color_scheme="dark")
+    seen.see("curves")
+    seen.plot("accuracy")
+    assert seen.tab.evaluate("document.documentElement.scrollWidth") <= 360
+    assert seen.tab.locator("#plot-accuracy .modebar-btn").count() == 0  # they would lie on the legend
+    background = seen.tab.evaluate("document.getElementById('plot-accuracy').layout.paper_bgcolor")
+    assert background == "#0d1117"
+    dashes = seen.tab.evaluate("document.getElementById('plot-accuracy').data.map(t => t.line && t.line.dash)")
+    assert len({d for d in dashes if d}) == 3  # three lines told apart without colour
+    assert seen.problems == []
+    seen.tab.context.close()
+
+
+def test_on_paper_tables_keep_their_headings_and_every_panel_is_drawn(visit: Visit) -> None:
+    visit.tab.emulate_media(media="print", color_scheme="dark")
+    visit.tab.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    for name in PLOTS:
+        assert visit.plot(name), name
+    assert visit.tab.locator("#summary-table thead th").nth(3).inner_text() == "last ten (%)"
+    assert visit.tab.locator("#summary-table thead th").nth(3).is_visible()
+    assert not visit.tab.locator("#smooth").is_visible()
+    assert visit.tab.evaluate("document.getElementById('plot-fairness').layout.paper_bgcolor") == "#fff"
+
+
+def test_the_paper_s_hessian_stands_beside_ours(browser: Any, tmp_path: Path) -> None:
+    ours = {
+        "hessian": {"eigenvalues": [100.5], "trace": 2500.0, "trace_error": 20.0, "samples": 50000, "part": "train"}
+    }
+    paper = {"dataset": "cifar10", "model": "resnet18_gn", "clients": 100, "cohort": 10, "analysis": ours}
+    for algorithm in ("fedsam", "fedsmoo"):
+        for u in (0.6, 0.1):
+            run_folder(tmp_path / "runs", f"{algorithm}-{u}", algorithm, u=u, **paper)
+    seen = Visit(browser, write_page(find_runs([tmp_path / "runs"]), tmp_path / "page.html"))
+    for u, printed in (("0.1", ["107.44", "2689.4"]), ("0.6", ["91.46", "1783.3"])):
+        seen.tab.locator("#task").select_option(f"cifar10, dirichlet-{u}, resnet18_gn, 10 of 100 clients")
+        seen.see("flatness")
+        rows = {r[0]: r for r in seen.cells("hessian-table")}
+        assert rows[f"FedSMOO, dirichlet-{u} (the paper)"][1:3] == printed
+        assert rows[f"FedSMOO: fedsmoo-{u}"][1:3] == ["100.5", "2500 ± 20"]
+        assert len(rows) == 4
+    assert seen.problems == []
+    seen.tab.context.close()
+
+
+def test_two_hundred_runs_of_eight_hundred_rounds_open_quickly(browser: Any, tmp_path: Path) -> None:
+    one = run_folder(tmp_path / "runs", "one", "fedsmoo", rounds=800)
+    config, metrics = (one / "config.toml").read_text(), (one / "metrics.jsonl").read_text()
+    for k in range(1, 200):
+        folder = tmp_path / "runs" / f"run{k:03d}"
+        folder.mkdir()
+        seeded = config.replace("seed = 0", f"seed = {k % 5}")
+        (folder / "config.toml").write_text(seeded + f"lr = {0.01 + 0.01 * (k // 5)}\n")
+        (folder / "metrics.jsonl").write_text(metrics)
+    file = write_page(find_runs([tmp_path / "runs"]), tmp_path / "many.html")
+    tab = browser.new_context().new_page()
+    tab.set_default_timeout(1000 * PATIENCE)
+    # Time of the page's own thread: a busy machine does not make the page slow.
+    meter = tab.context.new_cdp_session(tab)
+    meter.send("Performance.enable", {"timeDomain": "threadTicks"})
+    tab.goto(file.as_uri())
+    tab.wait_for_selector("#plot-accuracy .main-svg")
+    spent = {m["name"]: m["value"] for m in meter.send("Performance.getMetrics")["metrics"]}["TaskDuration"]
+    assert tab.evaluate("JSON.parse(document.getElementById('data').textContent).runs.length") == 200
+    points = tab.evaluate("document.getElementById('plot-accuracy').data.map(t => t.x.length).reduce((a, b) => a + b)")
+    assert points <= 10_000  # of 160,000 rounds
+    drawn = tab.evaluate("[...document.querySelectorAll('section[data-drawn]')].map(s => s.id)")
+    assert 0 < len(drawn) < 6  # of eleven panels: those in sight
+    assert spent < 10.0  # five times what it takes, for a slower machine
+    tab.context.close()
+
+
+def test_the_data_cannot_close_its_element(page_file: Path) -> None:
+    content = page_file.read_text(encoding="utf-8")
+    block = content.partition('<script type="application/json" id="data">')[2].partition("</script>")[0]
+    assert "<" not in block
+    data = json.loads(block)
+    assert sorted(r["name"] for r in data["runs"])[0] == HOSTILE
+    assert "connect-src 'none'" in content

@@ -1,0 +1,112 @@
+"""What options may be is what a run's ``config.toml`` can hold, and what it holds is read back."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedsmoo.core import FedsmooError
+from fedsmoo.runs.config import Config, named_tables, to_toml
+from fedsmoo.runs.storage import folder as runfolder
+from fedsmoo.runs.storage.checkpoint import seal
+from fedsmoo.runs.storage.folder import CONFIG, RunFolder, config_text, read_config
+
+scalars = st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+values = st.recursive(
+    scalars, lambda v: st.lists(v, max_size=3) | st.dictionaries(st.text(), v, max_size=3), max_leaves=6
+)
+tables = st.dictionaries(st.text(), values, max_size=4)
+
+
+def read(text: str) -> Config:
+    return Config(**named_tables(tomllib.loads(text), "here"))
+
+
+@settings(max_examples=60, deadline=None)
+@given(tables, tables, st.text().filter(lambda t: t.lower() != "none"))
+def test_any_options_come_back(first: dict[str, Any], second: dict[str, Any], path: str) -> None:
+    config = Config(algorithm_options=first, model_options=second, data=path)
+    back = read(config_text(config))
+    assert back == config
+    assert types(back.to_dict()) == types(config.to_dict())  # 1, 1.0 and true are equal
+
+
+def types(v: Any) -> Any:
+    if isinstance(v, dict):
+        return {k: types(x) for k, x in v.items()}
+    return [types(x) for x in v] if isinstance(v, list) else type(v)
+
+
+ODD = {
+    "flags": [True, False],
+    "table": {"a": 1, "b c": {"d": []}},
+    "text": 'a\rb\tc\x00\x1f\x7f\x85\u2028"\\end',
+    "β": 2.0,
+    "": [[1, 2.5], ["x"]],
+    "big": 10**25,
+    "inf": float("-inf"),
+}
+
+
+def test_odd_options_survive_a_run_folder(tmp_path: Path) -> None:
+    config = Config(algorithm_options=ODD, model_options=ODD)
+    RunFolder(tmp_path / "a", config)
+    assert read_config(tmp_path / "a") == config
+
+
+def test_numbers_of_numpy_and_tuples_are_written_as_plain_ones() -> None:
+    written = {"n": np.int64(3), "x": np.float32(0.5), "y": np.float64(0.1), "b": np.True_, "t": (1, (2, 3))}
+    back = {"n": 3, "x": 0.5, "y": 0.1, "b": True, "t": [1, [2, 3]]}
+    assert read(config_text(Config(model_options=written))).model_options == back
+    sealed = json.loads(seal({"options": written}).rpartition(b"}")[0] + b"}")  # as a checkpoint remembers them
+    assert sealed["options"] == back
+    assert to_toml({"t": {"s": "a\rb", "β": [True]}}) == '\n[t]\ns = "a\\rb"\n"β" = [true]\n'
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"widths": [1, None]}, "model_options: widths: a TOML file cannot hold none there: leave it out"),
+        ({"norm": None}, "model_options: norm: a TOML file cannot hold none there"),
+        ({"f": {1: 2}}, "model_options: f has the name 1, which a TOML file cannot hold"),
+        ({"w": np.zeros((2, 1))}, "model_options: w: a TOML file cannot hold array([[0.], [0.]]); options are"),
+        ({"path": "bad\udcff"}, "model_options: path is 'bad\\udcff', which is not valid text"),
+    ],
+)
+def test_what_a_file_cannot_hold_is_refused_before_a_folder_is_made(
+    options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(FedsmooError) as refused:
+        RunFolder(tmp_path / "a", Config(model_options=options))
+    assert str(refused.value).startswith(message)
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda values: to_toml({**values, "lr": 0.5}), "lr would be read back otherwise"),
+        (lambda values: to_toml(values) + "[", "the settings cannot be kept in config.toml"),
+    ],
+)
+def test_a_file_that_would_be_read_back_otherwise_is_never_written(
+    wrong: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[dict[str, Any]] = []
+
+    def once(values: dict[str, Any]) -> str:
+        calls.append(values)
+        return wrong(values) if len(calls) == 1 else to_toml({**values, "lr": 0.25})
+
+    monkeypatch.setattr(runfolder, "to_toml", once)
+    with pytest.raises(FedsmooError, match=message):
+        RunFolder(tmp_path / "a", Config())
+    assert not (tmp_path / "a" / CONFIG).exists()

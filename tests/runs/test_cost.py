@@ -1,0 +1,59 @@
+"""What runs will cost, where a step is known to take a quarter of a second."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from fedsmoo.runs.build import assemble, make_algorithm
+from fedsmoo.runs.config import Config
+from fedsmoo.sweeps import cost
+from fedsmoo.sweeps.cost import estimate, gradients_of_a_step
+
+STEP = 0.25
+CONFIG = Config(
+    dataset="digits", model="softmax", algorithm="fedavg", clients=4, cohort=2, rounds=5, local_steps=3, batch_size=8,
+    device="cpu", engine="batched",
+)  # fmt: skip
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
+    """The cohorts and batch sizes of which a step was timed."""
+    calls: list[tuple] = []
+
+    def step(engine, setup, cohort: int, batch_size: int) -> float:
+        calls.append((setup.algorithm.label, cohort, batch_size))
+        return STEP
+
+    monkeypatch.setattr(cost, "seconds_of_a_step", step)
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("method", "gradients"),
+    [("fedavg", 1), ("feddyn", 1), ("scaffold", 1), ("fedsam", 2), ("mofedsam", 2), ("fedsmoo", 2)],
+)
+def test_a_method_with_a_perturbation_costs_twice(method: str, gradients: int, timed: list[tuple]) -> None:
+    assert gradients_of_a_step(make_algorithm(method, {})) == gradients
+    found = estimate([CONFIG.replace(algorithm=method)])
+    assert (found.runs, found.rounds, found.steps) == (1, 5, 5 * 3)
+    assert found.seconds == 5 * 3 * STEP * gradients
+    assert timed == [("FedAvg", 2, 8)]  # a plain step, whatever the method
+
+
+def test_the_runs_of_a_list_add_up_and_equal_steps_are_timed_once(timed: list[tuple]) -> None:
+    runs = [CONFIG, CONFIG.replace(algorithm="fedsmoo", rounds=7), CONFIG.replace(batch_size=16)]
+    found = estimate(runs)
+    assert (found.runs, found.rounds, found.steps) == (3, 5 + 7 + 5, 3 * (5 + 7 + 5))
+    assert found.seconds == 3 * STEP * (5 + 2 * 7 + 5)
+    assert [batch for _, _, batch in timed] == [8, 16]
+
+
+def test_epochs_are_counted_in_the_batches_of_a_mean_client(timed: list[tuple]) -> None:
+    config = CONFIG.replace(local_steps=None, local_epochs=2, partition="dirichlet-0.1")
+    batches = [math.ceil(len(samples) / 8) for samples in assemble(config).indices]
+    found = estimate([config])
+    assert found.steps == round(5 * 2 * sum(batches) / 4)
+    assert found.seconds == found.steps * STEP

@@ -1,0 +1,123 @@
+"""What travels, counted: the table of vectors per round and client, and bytes to a target."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedsmoo import Config, FedsmooError, simulate
+from fedsmoo.algorithms import ALGORITHMS, FedSMOO
+from fedsmoo.data.check import from_arrays
+from fedsmoo.runs.build import assemble
+from fedsmoo.runs.simulation import Record
+from fedsmoo.runs.traffic import ledger, paper_vectors, reached
+from fedsmoo.sweeps.comparison import cells, claim, common_target, compared, human_bytes, row
+
+# Vectors down and up, from the methods' papers: what a client must receive and send in every round.
+TRAVELS = {
+    "fedavg": (1, 1), "fedadam": (1, 1), "fedprox": (1, 1), "feddyn": (1, 1), "fedsam": (1, 1), "fedspeed": (1, 1),
+    "scaffold": (2, 2), "fedgamma": (2, 2), "fedcm": (2, 1), "mofedsam": (2, 1), "fedsmoo": (2, 2),
+    "fedavgm": (1, 1), "fedyogi": (1, 1), "fedadagrad": (1, 1), "fedlesam": (1, 1), "fedlesam-s": (2, 2),
+    "fedlesam-d": (1, 1),
+}  # fmt: skip
+# The paper's own table, relative to FedAvg: FedCM and MoFedSAM count as double.
+PAPER = {"fedavg": 1, "fedadam": 1, "scaffold": 2, "fedcm": 2, "feddyn": 1, "fedsam": 1, "mofedsam": 2, "fedsmoo": 2}
+SIZE = 64 * 10 + 10  # softmax regression on 8x8 digits
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_bytes_of_a_run(dtype: str) -> None:
+    width = {"float32": 4, "float64": 8}[dtype]
+    for name, (down, up) in TRAVELS.items():
+        run = simulate(
+            "softmax", "digits", name, clients=5, cohort=3, rounds=2, local_steps=1, dtype=dtype, engine="batched"
+        )
+        for record in run.history:
+            assert (record.bytes_down, record.bytes_up) == (3 * down * SIZE * width, 3 * up * SIZE * width), name
+    assert set(TRAVELS) == set(ALGORITHMS)
+
+
+@pytest.mark.parametrize(("wire", "vector"), [("exact", 4 * 4_234_826), ("int8", 4_234_826 + 2 * 16_543)])
+def test_numbers_that_only_align_a_vector_do_not_travel(wire: str, vector: int) -> None:
+    """ResNet-18-GN lives in 4 234 880 numbers, of which 4 234 826 are parameters (in 16 543 blocks of 256)."""
+    x, y = np.zeros((20, 32, 32, 3), np.uint8), np.arange(20) % 10
+    config = Config(algorithm="fedsmoo", model="resnet18_gn", clients=2, cohort=2, partition="iid", wire=wire,
+                    engine="serial", device="cpu", rounds=5, eval_every=5)  # fmt: skip
+    run = assemble(config, data=from_arrays(x, y, x, y))
+    layout = run.setup.task.model.layout
+    assert (layout.size, layout.count) == (4_234_880, 4_234_826)
+    made = run.complete(run.prepare(), None, 0.0)  # the record of a round, without its training
+    assert (made.bytes_up, made.bytes_down) == (2 * 2 * vector, 2 * 2 * vector)
+    book = ledger(run.setup.algorithm, [made], layout.count, run.setup.task.model.full_size)
+    if wire == "exact":
+        assert book.bytes_full == 2 * 2 * 2 * 4 * run.setup.task.model.full_size  # the whole model, to the byte
+
+
+def test_an_ablated_fedsmoo_is_charged_only_for_what_it_sends() -> None:
+    assert len(FedSMOO(sam=False).down) == len(FedSMOO(sam=False).up) == 1
+    assert len(FedSMOO(correct=False).down) == len(FedSMOO(correct=False).up) == 1
+    assert len(FedSMOO(regularise=False).down) == 2
+
+
+def test_the_paper_s_count() -> None:
+    base = paper_vectors(ALGORITHMS["fedavg"]())
+    assert {n: paper_vectors(ALGORITHMS[n]()) / base for n in PAPER} == PAPER
+
+
+def record(number: int, accuracy: float | None, seconds: float = 1.0) -> Record:
+    return Record(number, accuracy, 0.5, 0.5, 0.1, 0.1, [0], 10, 20, seconds, 0.1)
+
+
+HISTORY = [record(1, 0.1), record(2, None), record(3, 0.5, 2.0), record(4, 0.4)]
+
+
+def test_reached_counts_bytes_and_seconds_up_to_the_round() -> None:
+    hit = reached(HISTORY, 0.5)
+    assert (hit.round, hit.bytes, hit.seconds) == (3, 90, 4.0)
+    assert reached(HISTORY, 0.6) is None
+
+
+def test_a_row_over_seeds() -> None:
+    other = [record(1, 0.2), record(2, 0.3)]
+    made = row("FedAvg", {0: HISTORY, 1: other}, 0.5)
+    assert made.accuracy == pytest.approx((1 / 3 + 0.25) / 2)  # means of all evaluations, which are fewer than ten
+    assert made.accuracy_std == pytest.approx((1 / 3 - 0.25) / 2**0.5)  # one degree of freedom
+    assert (made.rounds, made.bytes, made.reached, made.seconds) == (3, 90, 1, 3.5)
+    assert cells(made) == ["FedAvg", "2", "29.17 ± 5.89", "", "3 (1/2)", "90 B", "3.5"]
+    assert cells(row("FedAvg", {0: other}, 0.5)) == ["FedAvg", "1", "25.00", "", "-", "-", "2.0"]
+    assert common_target({"a": {0: HISTORY}, "b": {0: other}}) == 0.3
+
+
+def ending(accuracy: float) -> list[Record]:
+    """Twelve evaluations, of which the first two are not in the mean."""
+    return [record(k + 1, 0.9 if k < 2 else accuracy) for k in range(12)]
+
+
+def test_methods_are_compared_with_the_best_on_the_seeds_that_both_have() -> None:
+    """Differences by hand: -4, -2, -3 have the mean -3 and the deviation 1; t of two degrees of freedom is 4.3027."""
+    best = {0: ending(0.80), 1: ending(0.70), 2: ending(0.75), 7: ending(0.10)}
+    other = {2: ending(0.72), 0: ending(0.76), 1: ending(0.68), 9: ending(0.99)}
+    rows = compared({"A": other, "B": best}, 0.5)
+    assert rows[1].behind is None
+    assert rows[0].behind is not None
+    assert rows[0].behind.seeds == (0, 1, 2)
+    assert rows[0].behind.mean == pytest.approx(-0.03)
+    assert rows[0].behind.half == pytest.approx(0.0430265 / 3**0.5 * 0.1 * 10, rel=1e-5)
+    assert cells(rows[0])[3] == "-3.00 ± 2.48"
+    assert claim(rows) == "against B on the same seeds, ± a 95% interval (paired, t)"
+    near = compared({"A": {**other, 0: ending(0.85)}, "B": best}, 0.5)
+    assert claim(near).endswith("; level with it: B") or claim(near).endswith("; level with it: A")
+    alone = compared({"A": {0: ending(0.76)}, "B": {0: ending(0.80)}}, 0.5)
+    assert cells(alone[0])[3] == "-4.00"
+    assert claim(alone) == "against B on the same seeds; one seed carries no claim"
+    assert claim(compared({"A": {0: ending(0.76)}, "B": {1: ending(0.80)}}, 0.5)) == ""
+
+
+def test_a_history_without_an_evaluation_is_refused_in_words() -> None:
+    for make in (lambda h: row("FedAvg", {0: h}, 0.5), lambda h: common_target({"a": {0: h}})):
+        with pytest.raises(FedsmooError, match="none of the 1 rounds so far was evaluated"):
+            make([record(1, None)])
+
+
+def test_bytes_for_people() -> None:
+    assert [human_bytes(n) for n in (999, 1500, 2.5e6, 7e15)] == ["999 B", "1.5 kB", "2.5 MB", "7000.0 TB"]
