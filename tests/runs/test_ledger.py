@@ -11,7 +11,7 @@ from fedsmoo.data.check import from_arrays
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.simulation import Record
 from fedsmoo.runs.traffic import ledger, paper_vectors, reached
-from fedsmoo.sweeps.comparison import cells, claim, common_target, compared, human_bytes, row
+from fedsmoo.sweeps.comparison import cells, common_target, compared, human_bytes, row, verdict
 
 # Vectors down and up, from the methods' papers: what a client must receive and send in every round.
 TRAVELS = {
@@ -104,13 +104,13 @@ def test_methods_are_compared_with_the_best_on_the_seeds_that_both_have() -> Non
     assert rows[0].behind.mean == pytest.approx(-0.03)
     assert rows[0].behind.half == pytest.approx(0.0430265 / 3**0.5 * 0.1 * 10, rel=1e-5)
     assert cells(rows[0])[3] == "-3.00 ± 2.48"
-    assert claim(rows) == "against B on the same seeds, ± a 95% interval (paired, t)"
+    assert verdict(rows) == "against B on the same seeds, ± a 95% interval (paired, t)"
     near = compared({"A": {**other, 0: ending(0.85)}, "B": best}, 0.5)
-    assert claim(near).endswith("; level with it: B") or claim(near).endswith("; level with it: A")
+    assert verdict(near).endswith("; level with it: B") or verdict(near).endswith("; level with it: A")
     alone = compared({"A": {0: ending(0.76)}, "B": {0: ending(0.80)}}, 0.5)
     assert cells(alone[0])[3] == "-4.00"
-    assert claim(alone) == "against B on the same seeds; one seed carries no claim"
-    assert claim(compared({"A": {0: ending(0.76)}, "B": {1: ending(0.80)}}, 0.5)) == ""
+    assert verdict(alone) == "against B on the same seeds; one seed carries no claim"
+    assert verdict(compared({"A": {0: ending(0.76)}, "B": {1: ending(0.80)}}, 0.5)) == ""
 
 
 def test_a_history_without_an_evaluation_is_refused_in_words() -> None:

@@ -21,7 +21,7 @@ from fedsmoo.runs.config import Config
 from fedsmoo.runs.run import Run
 from fedsmoo.runs.simulation import Record
 from fedsmoo.runs.storage.folder import FAILED, MODEL, read_run
-from fedsmoo.runs.storage.lease import CLAIM, Claim, claim, claimed, dead, me
+from fedsmoo.runs.storage.lease import LEASE, Lease, acquire, dead, leased, me
 from fedsmoo.sweeps.grid import expand, run_name
 from fedsmoo.sweeps.queue import Orders, state, take, work
 
@@ -94,7 +94,7 @@ def test_runs_that_differ_in_numbers_share_a_batch(tmp_path: Path) -> None:
     configs = [a, a.replace(seed=1), a.replace(algorithm="fedavg"), a.replace(lr=0.2), a.replace(batch_size=7)]
     places = {tmp_path / str(k): c for k, c in enumerate(configs)}
     batches = []
-    while left := [p for p in places if not (p / CLAIM).exists()]:
+    while left := [p for p in places if not (p / LEASE).exists()]:
         batches.append(take(left, places, pack=4))
     assert [[int(p.name) for p in batch] for batch in batches] == [[0, 1, 3], [2], [4]]
     assert take(list(places), places, pack=4) == {}  # all of them are taken
@@ -135,37 +135,37 @@ def test_a_failed_run_is_noted_and_does_not_stop_the_others(tmp_path: Path) -> N
     assert "no longer finite" in json.loads((tmp_path / run_name(bad) / FAILED).read_text())["error"]
 
 
-def test_a_claim_holds_while_its_owner_lives(tmp_path: Path) -> None:
-    first = claim(tmp_path / "run")
+def test_a_lease_holds_while_its_owner_lives(tmp_path: Path) -> None:
+    first = acquire(tmp_path / "run")
     assert first is not None
-    assert claim(tmp_path / "run") is None
-    with pytest.raises(FedsmooError, match="another process is at work"), claimed(tmp_path / "run"):
+    assert acquire(tmp_path / "run") is None
+    with pytest.raises(FedsmooError, match="another process is at work"), leased(tmp_path / "run"):
         pass
     first.release()
-    again = claim(tmp_path / "run")
+    again = acquire(tmp_path / "run")
     assert again is not None
     again.release()
 
 
-def test_a_single_run_writes_nothing_into_a_folder_that_another_claimed(tmp_path: Path) -> None:
+def test_a_single_run_writes_nothing_into_a_folder_that_another_leased(tmp_path: Path) -> None:
     tiny = Config(model="softmax", rounds=2, local_steps=1, clients=6, cohort=2, engine="serial", device="cpu")
-    with claimed(tmp_path / "run"):
+    with leased(tmp_path / "run"):
         before = sorted(tmp_path.rglob("*"))
         with pytest.raises(FedsmooError, match=r"another process is at work on .*; nothing was changed"):
             train(tiny, tmp_path / "run")
         assert sorted(tmp_path.rglob("*")) == before
-    train(tiny, tmp_path / "run")  # what a claim leaves behind is no run
+    train(tiny, tmp_path / "run")  # what a lease leaves behind is no run
     assert state(tmp_path / "run") == "finished"
-    again = claim(tmp_path / "run")  # given back
+    again = acquire(tmp_path / "run")  # given back
     assert again is not None
     again.release()
 
 
-def test_the_claim_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
+def test_the_lease_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
     child = subprocess.Popen([sys.executable, "-c", "pass"])
     child.wait()
     (tmp_path / "run").mkdir()
-    path = tmp_path / "run" / CLAIM
+    path = tmp_path / "run" / LEASE
     path.write_text(json.dumps({**me(), "pid": child.pid, "born": "1"}))
     assert dead(path)
     path.write_text(json.dumps({**me(), "born": "1"}))
@@ -175,24 +175,24 @@ def test_the_claim_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
         assert not dead(path)
         os.utime(path, (time.time() - 300, time.time() - 300))
         assert dead(path)
-    held = claim(tmp_path / "run")
+    held = acquire(tmp_path / "run")
     assert held is not None
     held.release()
 
 
-def taken_over(folder: Path) -> Claim:
-    """Make a claim look as if its machine had been silent, and claim its run."""
-    path = folder / CLAIM
+def taken_over(folder: Path) -> Lease:
+    """Make a lease look as if its machine had been silent, and take over its run."""
+    path = folder / LEASE
     path.write_text(json.dumps({**json.loads(path.read_text()), "host": "elsewhere"}))
     os.utime(path, (time.time() - 300, time.time() - 300))
-    held = claim(folder)
+    held = acquire(folder)
     assert held is not None
     return held
 
 
-def test_who_was_only_paused_leaves_the_claim_of_another_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_was_only_paused_leaves_the_lease_of_another_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedsmoo.runs.storage.lease.BEAT", 0.01)
-    first = claim(tmp_path)
+    first = acquire(tmp_path)
     assert first is not None
     assert first.ours()
     first.done.set()  # no beat, as in a process that is paused
@@ -204,9 +204,9 @@ def test_who_was_only_paused_leaves_the_claim_of_another_alone(tmp_path: Path, m
     first._beat()  # ends by itself
     first.release()
     assert second.ours()
-    assert claim(tmp_path) is None
+    assert acquire(tmp_path) is None
     second.release()
-    assert not (tmp_path / CLAIM).exists()
+    assert not (tmp_path / LEASE).exists()
     assert not second.ours()
 
 
@@ -215,7 +215,7 @@ def test_a_run_that_another_took_over_ends_without_writing(pack: int, at: int, t
     first = Config(model="softmax", rounds=3, local_steps=1, clients=6, cohort=2, engine="batched", device="cpu")
     configs = [first, first.replace(seed=1)][:pack]
     folder = tmp_path / run_name(first)
-    others: list[Claim] = []
+    others: list[Lease] = []
     notes: list[str] = []
 
     def watch(config: Config, record: Record) -> None:
@@ -237,8 +237,8 @@ def test_a_run_that_another_took_over_ends_without_writing(pack: int, at: int, t
 def test_a_single_run_that_another_took_over_says_so_and_writes_nothing_more(at: int, tmp_path: Path) -> None:
     config = Config(model="softmax", rounds=3, local_steps=1, clients=6, cohort=2, engine="batched", device="cpu")
     run = Run.begin(config, tmp_path / "run")
-    run.claim = claim(tmp_path / "run")
-    others: list[Claim] = []
+    run.lease = acquire(tmp_path / "run")
+    others: list[Lease] = []
 
     def watch(record: Record) -> None:
         if record.round == at - 1:
@@ -288,7 +288,7 @@ def test_two_processes_share_a_sweep_and_killing_one_loses_nothing(tmp_path: Pat
     one, two = worker(file, out, "-c", STALLS, str(stalled)), worker(file, out)
     with ended(one, two):
         wait_for(stalled.exists, "the first process to be in the middle of a run")
-        held = [p.parent for p in out.glob(f"*/{CLAIM}") if json_if_there(p).get("pid") == one.pid]
+        held = [p.parent for p in out.glob(f"*/{LEASE}") if json_if_there(p).get("pid") == one.pid]
         wait_for(
             lambda: sum(state(out / run_name(c)) == "finished" for c in configs) == 11, "the second to do the rest"
         )
@@ -308,4 +308,4 @@ def test_two_processes_share_a_sweep_and_killing_one_loses_nothing(tmp_path: Pat
     sample = next(c for c in configs if run_name(c) == held[0].name)
     Run.begin(sample, again).go()
     assert (again / MODEL).read_bytes() == (held[0] / MODEL).read_bytes()
-    assert not list(out.glob(f"*/{CLAIM}"))
+    assert not list(out.glob(f"*/{LEASE}"))

@@ -12,7 +12,7 @@ from fedsmoo.engines import batched, choose
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.run import Run
 from fedsmoo.runs.storage.folder import CHECKPOINT, FAILED, STARTED, SUMMARY, read_json
-from fedsmoo.runs.storage.lease import CLAIM, claim
+from fedsmoo.runs.storage.lease import LEASE, acquire
 from fedsmoo.sweeps.grid import run_name
 from fedsmoo.sweeps.queue import Orders, carry_out, state, work
 
@@ -125,9 +125,9 @@ def test_runs_that_were_begun_with_several_engines_go_on_one_by_one(
 
 
 def test_a_run_that_another_took_over_is_not_begun(tmp_path: Path) -> None:
-    held = claim(tmp_path)
+    held = acquire(tmp_path)
     assert held is not None
-    (tmp_path / CLAIM).write_text('{"token": "of another process"}')
+    (tmp_path / LEASE).write_text('{"token": "of another process"}')
     carry_out({tmp_path: TINY}, Orders(watch=lambda c, r: pytest.fail("a round")), {tmp_path: held})
     assert state(tmp_path) == "new"
     held.release()

@@ -89,7 +89,7 @@ def test_the_index_leaves_out_what_is_gone(tmp_path: Path, before: Before, monke
 def test_a_run_that_failed_elsewhere_before_we_had_it_is_not_tried_again(
     retry: bool, tmp_path: Path, before: Before
 ) -> None:
-    before(work, "claim", lambda path: path.mkdir() or work.give_up(path, "it failed elsewhere"))
+    before(work, "acquire", lambda path: path.mkdir() or work.give_up(path, "it failed elsewhere"))
     report = work.work([TINY], tmp_path, work.Orders(retry=retry))
     assert list(report.failed.values()) == ([] if retry else ["it failed elsewhere"])
     assert len(report.finished) == int(retry)

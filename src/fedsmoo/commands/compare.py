@@ -28,8 +28,8 @@ from fedsmoo.runs.origin.identity import MACHINE, differences
 from fedsmoo.runs.run import same_threads
 from fedsmoo.runs.storage.checkpoint import DiskError, reason
 from fedsmoo.runs.storage.folder import CONFIG, STARTED, read_config, read_json, read_run
-from fedsmoo.runs.storage.lease import claimed
-from fedsmoo.sweeps.comparison import TEN, Histories, cells, claim, common_target, compared
+from fedsmoo.runs.storage.lease import leased
+from fedsmoo.sweeps.comparison import TEN, Histories, cells, common_target, compared, verdict
 from fedsmoo.sweeps.pack import packable
 from fedsmoo.sweeps.queue import Orders, carry_out, state
 
@@ -260,9 +260,9 @@ def train_together(label: str, seeded: dict[Path, Config], failed: Failed, reaso
     """Runs in one batch; Ctrl-C saves them all and ends the program with a word on how to go on."""
     rounds = next(iter(seeded.values())).rounds
     with ExitStack() as held, polite() as asked, progress(f"{label} x {len(seeded)}", rounds) as show:
-        claims = {folder: held.enter_context(claimed(folder)) for folder in seeded}
+        leases = {folder: held.enter_context(leased(folder)) for folder in seeded}
         orders = Orders(pack=len(seeded), watch=lambda config, record: show(record), failed=failed, stop=asked)
-        carry_out(seeded, orders, claims)
+        carry_out(seeded, orders, leases)
     if any(state(folder) != "finished" and folder not in reasons for folder in seeded):
         sys.stderr.write(f"everything is saved; go on with: {AGAIN}\n")
         raise typer.Exit(130)
@@ -288,7 +288,7 @@ def report(config: Config, runs: dict[str, Histories], out: Path, data: str) -> 
     screen.print(table("", columns, [cells(r) for r in rows], best))
     words = f"{ends} (%): mean of the {ends} evaluations on the test set, ± its standard deviation over n seeds"
     screen.print(words, soft_wrap=True)
-    if said := claim(rows):
+    if said := verdict(rows):
         screen.print(f"− best: {said}", soft_wrap=True)
     if data != config.dataset:
         screen.print(f"data: {data}", soft_wrap=True)

@@ -24,7 +24,7 @@ from fedsmoo.runs.run import Run, same_threads, stopped
 from fedsmoo.runs.simulation import Record, Result, Simulation
 from fedsmoo.runs.storage.checkpoint import DiskError, reason
 from fedsmoo.runs.storage.folder import lossless_text, read_config, refuse_used
-from fedsmoo.runs.storage.lease import claimed
+from fedsmoo.runs.storage.lease import leased
 from fedsmoo.runs.tracking import check_names, trackers
 from fedsmoo.sweeps.comparison import human_bytes
 
@@ -65,16 +65,16 @@ def new_folder(config: Config) -> Path:
 def begin(config: Config, folder: Path | None, held: ExitStack) -> Run:
     """A run in a folder, or in a new one under ``runs/``, which is made once the run is known to be possible.
 
-    The folder is claimed before anything is written into it, until ``held`` is closed.
+    The folder is leased before anything is written into it, until ``held`` is closed.
     """
     lossless_text(config)
     if folder is not None:
         refuse_used(folder)
     simulation = assemble(config)
     folder = folder or new_folder(config)
-    claim = held.enter_context(claimed(folder))
+    lease = held.enter_context(leased(folder))
     run = Run.begin(config, folder, simulation)
-    run.claim = claim
+    run.lease = lease
     return run
 
 
@@ -104,10 +104,10 @@ def reopen(
 ) -> tuple[Result, dict[str, Any]]:
     """Go on with the run in a folder."""
     check_names(track)
-    read_config(folder)  # refuses a folder without a run before a claim is laid on it
-    with claimed(folder) as claim:
+    read_config(folder)  # refuses a folder without a run before a lease is taken on it
+    with leased(folder) as lease:
         run = Run.reopen(folder, device)
-        run.claim = claim
+        run.lease = lease
         return carry_on(run, track, every, again)
 
 

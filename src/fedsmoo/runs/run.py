@@ -40,7 +40,7 @@ from fedsmoo.runs.storage.folder import (
     read_json,
     write_atomically,
 )
-from fedsmoo.runs.storage.lease import Claim
+from fedsmoo.runs.storage.lease import Lease
 
 SHOWN = 1000  # clients that a picture of who holds what has room for
 Watch = Callable[[Record], Any]
@@ -93,7 +93,7 @@ class Run:
     folder: RunFolder
     checkpoints: Checkpoints
     notes: list[str] = field(default_factory=list)  # what a person should know about how it was reopened
-    claim: Claim | None = None  # none: the caller sees to it that nobody else is at work
+    lease: Lease | None = None  # none: the caller sees to it that nobody else is at work
 
     @classmethod
     def begin(cls, config: Config, path: Path, simulation: Simulation | None = None, **facts: Any) -> Run:
@@ -127,7 +127,7 @@ class Run:
 
     def lost(self) -> bool:
         """Whether another process took the run over: from then on, nothing is written here."""
-        return self.claim is not None and not self.claim.ours()
+        return self.lease is not None and not self.lease.ours()
 
     def save(self, pace: Pace | None = None) -> None:
         """A checkpoint of the run as it is, unless there is one already."""

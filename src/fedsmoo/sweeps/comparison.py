@@ -86,7 +86,7 @@ def cells(row: Row) -> list[str]:
     ]
 
 
-def claim(rows: Sequence[Row]) -> str:
+def verdict(rows: Sequence[Row]) -> str:
     """What the column of differences means, and whether the best method's lead says anything."""
     best = [r.method for r in rows if r.behind is None]
     others = [r.behind for r in rows if r.behind is not None]

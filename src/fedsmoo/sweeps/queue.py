@@ -24,12 +24,12 @@ from fedsmoo.runs.run import TAKEN, Run, pinned
 from fedsmoo.runs.simulation import Record, Simulation
 from fedsmoo.runs.storage.checkpoint import DiskError
 from fedsmoo.runs.storage.folder import CONFIG, FAILED, STARTED, SUMMARY, read_config, read_json, write_atomically
-from fedsmoo.runs.storage.lease import Claim, claim
+from fedsmoo.runs.storage.lease import Lease, acquire
 from fedsmoo.sweeps.grid import run_name
 from fedsmoo.sweeps.pack import Pack, assemble_pack, packable
 
 PAUSE = 0.5  # seconds between looks at what others do
-NOBODYS: Mapping[Path, Claim] = {}  # the caller sees to it that nobody else is at work
+NOBODYS: Mapping[Path, Lease] = {}  # the caller sees to it that nobody else is at work
 
 
 def to_stderr(line: str) -> None:
@@ -122,15 +122,15 @@ def take(
     places: Mapping[Path, Config],
     pack: int,
     is_open: Callable[[Path], bool] = lambda path: state(path) != "finished",
-) -> dict[Path, Claim]:
-    """Claim the first run nobody is at, and others that may share its batch, ``pack`` in all."""
-    batch: dict[Path, Claim] = {}
+) -> dict[Path, Lease]:
+    """Lease the first run nobody is at, and others that may share its batch, ``pack`` in all."""
+    batch: dict[Path, Lease] = {}
     for path in todo:
         if len(batch) >= max(pack, 1):
             break
         if batch and not packable([*(places[p] for p in batch), places[path]]):
             continue
-        held = claim(path)
+        held = acquire(path)
         if held is None:
             continue
         if not is_open(path):  # somebody finished it in between, or could not
@@ -140,14 +140,14 @@ def take(
     return batch
 
 
-def carry_out(batch: dict[Path, Config], orders: Orders, claims: Mapping[Path, Claim] = NOBODYS) -> None:
+def carry_out(batch: dict[Path, Config], orders: Orders, leases: Mapping[Path, Lease] = NOBODYS) -> None:
     """One run, or several in one batch; a failed one is noted in its folder, and does not stop the others.
 
-    A run whose claim is no longer ours ends where it is: it belongs to another process.
+    A run whose lease is no longer ours ends where it is: it belongs to another process.
     """
     if len(batch) > 1:
         try:
-            if together(batch, orders, claims):
+            if together(batch, orders, leases):
                 return
         except DiskError:
             raise
@@ -156,15 +156,15 @@ def carry_out(batch: dict[Path, Config], orders: Orders, claims: Mapping[Path, C
             orders.note(f"{len(batch)} runs cannot go on in one batch, so they go on one by one: {first_line(e)}")
         release()
     for path, config in batch.items():
-        if state(path) == "finished" or orders.stop() or lost(path, claims):
+        if state(path) == "finished" or orders.stop() or lost(path, leases):
             continue
         try:
-            run = open_run(path, config, claims)
+            run = open_run(path, config, leases)
             announce(run, config, orders)
             run.simulation.run(run.after(partial(orders.watch, config), orders.stop, orders.every))
             conclude(run, orders)
         except (FedsmooError, torch.OutOfMemoryError) as e:
-            if lost(path, claims):
+            if lost(path, leases):
                 continue
             if isinstance(e, DiskError):
                 raise
@@ -182,7 +182,7 @@ def give_up(path: Path, why: str) -> None:
 
 
 def open_run(
-    path: Path, config: Config, claims: Mapping[Path, Claim], simulation: Simulation | None = None, **facts: Any
+    path: Path, config: Config, leases: Mapping[Path, Lease], simulation: Simulation | None = None, **facts: Any
 ) -> Run:
     """A run at its start, or where it was stopped; one that failed before it had a config begins again."""
     if (path / CONFIG).is_file():
@@ -191,7 +191,7 @@ def open_run(
     else:
         run = Run.begin(config, path, simulation, **facts)
         (path / FAILED).unlink(missing_ok=True)
-    run.claim = claims.get(path)
+    run.lease = leases.get(path)
     return run
 
 
@@ -220,12 +220,12 @@ def stranger(path: Path, config: Config) -> str:
     return f"{path} holds another run ({changed}): move it away, or choose another folder"
 
 
-def lost(path: Path, claims: Mapping[Path, Claim]) -> bool:
-    """Whether another process took a run over that this one had claimed."""
-    return path in claims and not claims[path].ours()
+def lost(path: Path, leases: Mapping[Path, Lease]) -> bool:
+    """Whether another process took a run over that this one had leased."""
+    return path in leases and not leases[path].ours()
 
 
-def together(batch: dict[Path, Config], orders: Orders, claims: Mapping[Path, Claim]) -> bool:
+def together(batch: dict[Path, Config], orders: Orders, leases: Mapping[Path, Lease]) -> bool:
     """Several runs in one batch; whether the engine could do that."""
     configs = one_engine(batch)
     simulations = assemble_pack(configs) if configs else []
@@ -235,7 +235,7 @@ def together(batch: dict[Path, Config], orders: Orders, claims: Mapping[Path, Cl
     pack = Pack(simulations)  # which has one engine for all: the folders of new runs are to name it
     company = {"packed": len(batch), "pack": members(list(batch.values()), simulations)}
     for (path, config), simulation in zip(batch.items(), simulations, strict=True):
-        runs.append(open_run(path, config, claims, simulation, **company))
+        runs.append(open_run(path, config, leases, simulation, **company))
         announce(runs[-1], config, orders)
     pack.run([r.after(partial(orders.watch, r.config), orders.stop, orders.every, len(runs)) for r in runs])
     for run in runs:

@@ -159,7 +159,7 @@ def unused_settings(config: Config) -> set[str]:
 
 
 def refuse_used(path: Path) -> None:
-    """Refuse a folder that holds a run; claims do not matter."""
+    """Refuse a folder that holds a run; leases do not matter."""
     if (path / CONFIG).exists() or (path / METRICS).exists():
         raise FedsmooError(
             f"the folder {path} already holds a run: choose another --out, or go on with 'fedsmoo resume {path}'; "

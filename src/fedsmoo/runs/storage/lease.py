@@ -1,8 +1,8 @@
 """Who works on a run: a file beside it, so that processes that share a folder do nothing twice.
 
-The file is created exclusively, names its owner and is touched every few seconds. A claim is dead when its process is
+The file is created exclusively, names its owner and is touched every few seconds. A lease is dead when its process is
 (on this machine), or when it was not touched for a while (on another). Taking over a dead one is guarded by a lock on
-the folder, or two processes could each remove the other's new claim. A process that was only paused finds another
+the folder, or two processes could each remove the other's new lease. A process that was only paused finds another
 token in the file than its own when it wakes, and leaves the run alone.
 """
 
@@ -22,12 +22,12 @@ from typing import Any
 from fedsmoo.core import FedsmooError
 from fedsmoo.runs.storage.checkpoint import DiskError, reason
 
-CLAIM, LOCK = ".claim", ".lock"
-BEAT, SILENCE = 5.0, 120.0  # seconds between touches; seconds after which another machine's claim is dead
+LEASE, LOCK = ".claim", ".lock"  # files in a run folder
+BEAT, SILENCE = 5.0, 120.0  # seconds between touches; seconds after which another machine's lease is dead
 
 
-class Claim:
-    """A run that this process works on; released by ``release`` or by the end of the process."""
+class Lease:
+    """A run that this process works on, until ``release`` or the end of the process."""
 
     def __init__(self, path: Path, token: str) -> None:
         self.path, self.token = path, token
@@ -57,17 +57,17 @@ class Claim:
                 self.path.unlink(missing_ok=True)
 
 
-def claim(folder: Path) -> Claim | None:
-    """The claim on a run folder, or ``None`` if somebody else is at work there."""
+def acquire(folder: Path) -> Lease | None:
+    """Take the lease on a run folder, or return ``None`` if another process holds it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return _claim(folder)
+        return _acquire(folder)
     except OSError as e:
         raise DiskError(f"cannot write the run folder {folder}: {reason(e)}") from e
 
 
-def _claim(folder: Path) -> Claim | None:
-    path = folder / CLAIM
+def _acquire(folder: Path) -> Lease | None:
+    path = folder / LEASE
     if path.exists() and not dead(path):
         return None
     with locked(folder):
@@ -82,13 +82,13 @@ def _claim(folder: Path) -> Claim | None:
         token = secrets.token_hex(8)
         with os.fdopen(fd, "w") as f:
             json.dump({**me(), "token": token}, f)
-    return Claim(path, token)
+    return Lease(path, token)
 
 
 @contextmanager
-def claimed(folder: Path) -> Iterator[Claim]:
-    """Alone at work on a run, or a line that says who is."""
-    held = claim(folder)
+def leased(folder: Path) -> Iterator[Lease]:
+    """Hold the lease on a run folder; ``FedsmooError`` if another process does."""
+    held = acquire(folder)
     if held is None:
         raise FedsmooError(
             f"another process is at work on {folder}: wait for it, or stop it first; nothing was changed"
@@ -114,10 +114,10 @@ def here() -> dict[str, str | None]:
 
 
 def owner_of(path: Path) -> dict[str, Any]:
-    """What a claim says of its owner; a ``ValueError`` if it says nothing (yet)."""
+    """Read who holds a lease; ``ValueError`` if the file does not say (yet)."""
     owner = json.loads(path.read_text())
     if not isinstance(owner, dict):
-        raise ValueError(f"{path} is not a claim")
+        raise ValueError(f"{path} is not a lease")
     return owner
 
 
@@ -130,7 +130,7 @@ def born(pid: int) -> str | None:
 
 
 def dead(path: Path) -> bool:
-    """Whether a claim's owner is gone."""
+    """Return whether the process that holds a lease is gone."""
     try:
         owner = owner_of(path)
         age = time.time() - path.stat().st_mtime
@@ -160,7 +160,7 @@ def locked(folder: Path) -> Iterator[None]:
     """Alone in a folder, among processes that ask; a killed process leaves no lock behind."""
     try:
         import fcntl
-    except ImportError:  # no such locks here: taking over dead claims is then not guarded
+    except ImportError:  # no such locks here: taking over dead leases is then not guarded
         yield
         return
     with (folder / LOCK).open("w") as f:
