@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from fedsmoo.core import Algorithm, FedsmooError, Round, Vectors, derived, norm, option, unit
     from fedsmoo.data.division.partition import IID, Dirichlet, Pathological
     from fedsmoo.runs.config import Config
-    from fedsmoo.runs.simulation import Record, Result
+    from fedsmoo.runs.record import Record, Result
 
 __all__ = [
     "ALGORITHMS",
@@ -86,7 +86,7 @@ _HOMES = {
     "core": ("Algorithm", "FedsmooError", "Round", "Vectors", "derived", "norm", "option", "unit"),
     "data.division.partition": ("IID", "Dirichlet", "Pathological"),
     "runs.config": ("Config",),
-    "runs.simulation": ("Record", "Result"),
+    "runs.record": ("Record", "Result"),
 }  # fmt: skip
 _HOME = {name: f"fedsmoo.{module}" for module, names in _HOMES.items() for name in names}
 

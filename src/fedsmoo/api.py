@@ -17,9 +17,10 @@ from fedsmoo.data.sources import load, refuse_untrained_classes
 from fedsmoo.engines.task import SampleLoss, cross_entropy
 from fedsmoo.models import FlatModel, wrap
 from fedsmoo.models.base import copied
-from fedsmoo.runs.build import assemble, refuse_idle, refuse_other_count, settled
+from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import DIVISION, Config, brief
-from fedsmoo.runs.simulation import Callback, Result
+from fedsmoo.runs.division import refuse_other_count, refuse_unused_options, resolve_division
+from fedsmoo.runs.record import Callback, Result
 
 
 def simulate(
@@ -123,7 +124,7 @@ def refuse_misplaced(settings: Mapping[str, Any], model: Any, algorithm: Any, pa
 
 
 def divided(config: Config, data: Dataset, given: Mapping[str, Any], elsewhere: bool) -> Config:
-    """The config with its partition settled: the data's own clients, where it has some and nobody says otherwise.
+    """The config with its division resolved: the data's own clients, where it has some and nobody says otherwise.
 
     ``elsewhere``: who holds what is not for the config to say.
     """
@@ -132,8 +133,8 @@ def divided(config: Config, data: Dataset, given: Mapping[str, Any], elsewhere: 
         config, names = config.replace(partition="natural"), names | {"partition"}
     if not elsewhere and config.partition == "natural" and data.natural is not None and "clients" in names:
         refuse_other_count(config, data)
-    config = settled(config, names - {"clients"} if config.partition == "natural" else names)
-    refuse_idle(config, names)
+    config = resolve_division(config, names - {"clients"} if config.partition == "natural" else names)
+    refuse_unused_options(config, names)
     return config
 
 

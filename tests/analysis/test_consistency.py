@@ -15,7 +15,7 @@ from fedsmoo.analysis.objective import Objective
 from fedsmoo.core import unit
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.simulation import Result
+from fedsmoo.runs.record import Result
 
 
 @pytest.fixture(scope="module")

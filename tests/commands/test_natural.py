@@ -15,8 +15,8 @@ from fedsmoo.core import FedsmooError
 from fedsmoo.data.sources import load
 from fedsmoo.deploy.client import share_of
 from fedsmoo.deploy.settings import parse
-from fedsmoo.runs.build import make_clients
 from fedsmoo.runs.config import Config
+from fedsmoo.runs.division import make_clients
 from fedsmoo.runs.origin.identity import identity
 from fedsmoo.runs.storage.folder import config_text, read_config
 from fedsmoo.sweeps.grid import expand

@@ -102,7 +102,7 @@ RANDOM = {
 }
 
 
-def run(module: nn.Module, algorithm: str = "fedavg", **settings: object) -> fedsmoo.runs.simulation.Result:
+def run(module: nn.Module, algorithm: str = "fedavg", **settings: object) -> fedsmoo.runs.record.Result:
     return fedsmoo.simulate(module, "digits", algorithm, **SMALL | settings)
 
 

@@ -16,8 +16,8 @@ from fedsmoo.pages.figures import draw as figures
 from fedsmoo.pages.figures.curves import hanning
 from fedsmoo.pages.figures.draw import FIGURES, Look, write_figure
 from fedsmoo.pages.gather import gather
-from fedsmoo.runs.build import make_clients
 from fedsmoo.runs.config import Config
+from fedsmoo.runs.division import make_clients
 
 from .folders import accuracy, measurements, run_folder
 

@@ -10,7 +10,7 @@ import pytest
 from fedsmoo.core import FedsmooError
 from fedsmoo.paper.tables import last, last_ten
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.simulation import Record
+from fedsmoo.runs.record import Record
 from fedsmoo.runs.storage.folder import STARTED, SUMMARY, config_text
 from fedsmoo.sweeps.results import COLUMNS, Measured, collect, constant, export, from_folder, from_json, rounded
 

@@ -17,8 +17,9 @@ from fedsmoo.data.division.holdout import hold_out
 from fedsmoo.data.division.splitfile import save_split
 from fedsmoo.data.sources import load
 from fedsmoo.deploy.settings import parse
-from fedsmoo.runs.build import assemble, make_clients
+from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
+from fedsmoo.runs.division import make_clients
 from fedsmoo.runs.finished import open_run
 from fedsmoo.runs.origin.identity import identity
 from fedsmoo.runs.run import Run

@@ -9,7 +9,7 @@ from fedsmoo import Config, FedsmooError, simulate
 from fedsmoo.algorithms import ALGORITHMS, FedSMOO
 from fedsmoo.data.check import from_arrays
 from fedsmoo.runs.build import assemble
-from fedsmoo.runs.simulation import Record
+from fedsmoo.runs.record import Record
 from fedsmoo.runs.traffic import ledger, paper_vectors, reached
 from fedsmoo.sweeps.comparison import cells, common_target, compared, human_bytes, row, verdict
 

@@ -18,8 +18,8 @@ from fedsmoo.commands.run import train
 from fedsmoo.core import FedsmooError
 from fedsmoo.paper.experiments import read_sweep
 from fedsmoo.runs.config import Config
+from fedsmoo.runs.record import Record
 from fedsmoo.runs.run import Run
-from fedsmoo.runs.simulation import Record
 from fedsmoo.runs.storage.folder import FAILED, MODEL, read_run
 from fedsmoo.runs.storage.lease import LEASE, Lease, acquire, dead, leased, me
 from fedsmoo.sweeps.grid import expand, run_name

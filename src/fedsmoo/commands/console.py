@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fedsmoo.runs.simulation import Record
+from fedsmoo.runs.record import Record
 
 
 def console() -> Console:

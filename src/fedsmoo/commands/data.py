@@ -13,8 +13,8 @@ from fedsmoo.data.division.partition import to_rule
 from fedsmoo.data.division.splitfile import load_split, read_split, save_split
 from fedsmoo.data.files.download import fetch_dataset
 from fedsmoo.data.sources import load
-from fedsmoo.runs.build import make_clients, make_partition, refuse_idle, settled
 from fedsmoo.runs.config import Config
+from fedsmoo.runs.division import make_clients, make_partition, refuse_unused_options, resolve_division
 
 app = typer.Typer(help="Get data sets, split them over clients, look at splits.", no_args_is_help=True)
 Where = Annotated[str | None, typer.Option("--data", help="Folder or .npz of the data set (default: the cache).")]
@@ -50,8 +50,8 @@ def split(
     options |= {"refill": refill, "clients": clients}
     given = {n: v for n, v in options.items() if v is not None}
     config = Config(dataset=dataset, data=data, seed=seed).replace(**given)
-    config = settled(config, given)
-    refuse_idle(config, given)
+    config = resolve_division(config, given)
+    refuse_unused_options(config, given)
     loaded = load(dataset, data, seed)
     refuse_existing(out)
     rule = {"name": "natural"} if config.partition == "natural" else to_rule(make_partition(config))

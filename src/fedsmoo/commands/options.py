@@ -13,8 +13,9 @@ import typer
 
 from fedsmoo.core.algorithm import kinds
 from fedsmoo.core.errors import FedsmooError, unknown
-from fedsmoo.runs.build import algorithm_class, refuse_idle, settled
+from fedsmoo.runs.build import algorithm_class
 from fedsmoo.runs.config import FIELDS, Config, converted, read_toml
+from fedsmoo.runs.division import refuse_unused_options, resolve_division
 
 PANELS = {"what": "What is trained", "data": "Data and clients", "training": "Training", "machine": "Machine"}
 
@@ -77,8 +78,8 @@ def gather(file: Path | None, sets: Sequence[str] | None, flags: dict[str, Any])
     # Run folders write every setting down: what a file leaves at its default is nobody's choice.
     chosen = {n for n, v in values.items() if v != FIELDS[n].default} | {*flags} | words
     values.update(flags)
-    config = settled(assign(Config(**values), sets or ()), {*values, *words})
-    refuse_idle(config, chosen)
+    config = resolve_division(assign(Config(**values), sets or ()), {*values, *words})
+    refuse_unused_options(config, chosen)
     return config
 
 

@@ -20,8 +20,9 @@ from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.follower import follow
 from fedsmoo.runs.origin.contents import data_label, files_held
+from fedsmoo.runs.record import Record, Result
 from fedsmoo.runs.run import Run, same_threads, stopped
-from fedsmoo.runs.simulation import Record, Result, Simulation
+from fedsmoo.runs.simulation import Simulation
 from fedsmoo.runs.storage.checkpoint import DiskError, reason
 from fedsmoo.runs.storage.folder import lossless_text, read_config, refuse_used
 from fedsmoo.runs.storage.lease import leased

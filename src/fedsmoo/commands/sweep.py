@@ -24,7 +24,7 @@ from fedsmoo.paper.experiments import read_sweep
 from fedsmoo.runs.build import make_algorithm, make_device
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin.contents import contents_here
-from fedsmoo.runs.simulation import Record
+from fedsmoo.runs.record import Record
 from fedsmoo.runs.storage.label import write_label
 from fedsmoo.sweeps.cost import estimate
 from fedsmoo.sweeps.grid import with_contents

@@ -22,8 +22,9 @@ from fedsmoo.engines.failure import explained
 from fedsmoo.engines.serial import train_client
 from fedsmoo.engines.task import SampleLoss, cross_entropy
 from fedsmoo.models import FlatModel, make_module, wrap
-from fedsmoo.runs.build import make_clients, make_setup
+from fedsmoo.runs.build import make_setup
 from fedsmoo.runs.config import Config
+from fedsmoo.runs.division import make_clients
 
 
 @functools.lru_cache(maxsize=1)

@@ -13,8 +13,8 @@ from typing import Any
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import unknown
 from fedsmoo.deploy.store import checked_name
-from fedsmoo.runs.build import refuse_idle, settled
 from fedsmoo.runs.config import FIELDS, Config, checked, setting
+from fedsmoo.runs.division import refuse_unused_options, resolve_division
 
 LOST = ("refuse", "restart")
 
@@ -87,8 +87,8 @@ def parse(values: Mapping[str, Any]) -> tuple[Config, Federation]:
     if config.holdout:
         raise FedsmooError("holdout is for simulated runs: the clients of a federation hold out samples themselves")
     if config.split is None:
-        config = settled(config, settings)
-        refuse_idle(config, settings)
+        config = resolve_division(config, settings)
+        refuse_unused_options(config, settings)
         if config.partition == "natural" and "clients" not in settings:  # the server counts on it, and has no data
             raise FedsmooError(f"{config.dataset!r} has clients of its own: say how many there are, with clients")
     return config, Federation(**extra)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fedsmoo.runs.simulation import best_validated
+from fedsmoo.runs.record import best_validated
 from fedsmoo.runs.traffic import Reached, reached
 from fedsmoo.sweeps.comparison import TEN
 from fedsmoo.sweeps.grid import Sweep

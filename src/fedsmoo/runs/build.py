@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import importlib.util
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,9 +23,7 @@ from fedsmoo.core.blame import in_brief, place_of, stack_of
 from fedsmoo.core.contract import Scale, refuse_unsound
 from fedsmoo.core.errors import first_line, unknown
 from fedsmoo.data.dataset import Dataset
-from fedsmoo.data.division import partition as partitions
 from fedsmoo.data.division.holdout import hold_out
-from fedsmoo.data.division.splitfile import load_split, read_split, refuse_contradiction
 from fedsmoo.data.sources import load
 from fedsmoo.engines.client_state.tiers import make_table
 from fedsmoo.engines.contract import Setup
@@ -34,7 +32,8 @@ from fedsmoo.engines.distributed.ranks import own_device
 from fedsmoo.engines.task import SampleLoss, Samples, Task, cross_entropy
 from fedsmoo.engines.threads import fix_threads
 from fedsmoo.models import FlatModel, build, make_module, wrap
-from fedsmoo.runs.config import DIVISION, Config, Training, converted, refuse_beyond
+from fedsmoo.runs.config import Config, Training, converted
+from fedsmoo.runs.division import make_clients
 from fedsmoo.runs.simulation import Simulation
 
 
@@ -137,106 +136,6 @@ def make_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as e:
         raise FedsmooError(f"device {name!r} cannot be used here: use cpu or auto ({first_line(e)[:80]})") from e
     return device
-
-
-def make_partition(config: Config) -> partitions.Partition:
-    """The rule that a config names; ``dirichlet-0.6`` says its own concentration."""
-    kind, _, value = config.partition.partition("-")
-    if kind not in partitions.PARTITIONS:
-        raise unknown("partition", config.partition, [*partitions.PARTITIONS, "natural"])
-    fields = {f.name for f in dataclasses.fields(partitions.PARTITIONS[kind])}
-    options = {n: getattr(config, n) for n in ("u", "c", "replacement", "refill") if n in fields}
-    for own in ("u", "c"):
-        if value:
-            options.pop(own, None)
-    return partitions.parse(config.partition, **options)
-
-
-def division(config: Config) -> dict[str, Any]:
-    """The settings that say who holds what, were there no split file; ``dirichlet-0.6`` taken apart."""
-    plain = {n: getattr(config, n) for n in DIVISION}
-    rule = {"name": "natural"} if config.partition == "natural" else partitions.to_rule(make_partition(config))
-    return {**plain, "partition": rule.pop("name"), **rule}
-
-
-def settled(config: Config, given: Iterable[str]) -> Config:
-    """The config with what its partition's name says (``dirichlet-0.6``: u) and what it leaves open filled in.
-
-    iid is without replacement unless somebody asks for it, and a split file says how many clients there are. Settings
-    that contradict each other, or the file, are refused. ``given`` are the names of the settings that somebody chose:
-    the others are defaults, which a partition's name or a split overrules.
-    """
-    refuse_beyond(config.to_dict())
-    names = set(given)
-    if "partition" not in names:
-        config = config.replace(partition=None)  # which the data set decides, and that may have changed since
-    asked = division(config)
-    refuse_other_number(config, names)
-    if config.split is None:
-        if config.partition == "natural" and "clients" in names and config.clients == Config.clients:
-            refuse_other_count(config, load(config.dataset, config.data, config.seed))  # else make_clients sees it
-        own = {"replacement": False} if asked["partition"] == "iid" and "replacement" not in names else {}
-        return config.replace(u=asked["u"], c=asked["c"], **own)
-    if "partition" in names and "-" in config.partition:
-        names.add({"dirichlet": "u", "pathological": "c"}[asked["partition"]])
-    content = read_split(config.split)
-    refuse_contradiction(config.split, content, {n: v for n, v in asked.items() if n in names})
-    return config.replace(clients=content["clients"])
-
-
-def refuse_other_number(config: Config, given: Iterable[str]) -> None:
-    """Refuse ``u`` or ``c`` beside a partition whose name says another number."""
-    said = division(config)
-    for name in {"u", "c"}.intersection(given):
-        if getattr(config, name) != said[name]:
-            raise FedsmooError(
-                f"{name} is {getattr(config, name)}, but the partition {config.partition!r} says {said[name]}: "
-                f"leave {name} out, or write the partition as {said['partition']!r}"
-            )
-
-
-def refuse_idle(config: Config, given: Iterable[str]) -> None:
-    """Refuse options of a partition that the one in force does not have: they would change nothing."""
-    if config.split is not None:
-        return  # which refuses what it contradicts
-    kind = division(config)["partition"]
-    has = {f.name for f in dataclasses.fields(partitions.PARTITIONS[kind])} if kind != "natural" else set()
-    for name in ("u", "c", "replacement", "refill"):
-        if name in given and name not in has:
-            owner = {"u": "dirichlet", "c": "pathological"}.get(name, "dirichlet or pathological")
-            raise FedsmooError(
-                f"{name} is {getattr(config, name)}, but the partition {kind!r} has no {name}: leave it out, or name "
-                f"the partition that has it ({owner})"
-            )
-    if "refill" in given and config.refill and not config.replacement:
-        raise FedsmooError("refill is of a division with replacement: leave out refill, or set replacement to true")
-
-
-def refuse_other_count(config: Config, data: Dataset) -> None:
-    """Refuse a number of clients that is not that of the data's own."""
-    count = len(data.natural or ())
-    if config.clients != count:
-        raise FedsmooError(
-            f"clients is {config.clients}, but {data.name!r} has {count} natural clients: leave it out, or name a "
-            "partition, such as iid"
-        )
-
-
-def make_clients(config: Config, data: Dataset) -> list[np.ndarray]:
-    """Who holds which samples, from a split file, from the data's own clients, or by a rule."""
-    if config.split is not None:
-        plain = division(Config(dataset=config.dataset))
-        settled(config, [n for n, v in division(config).items() if v != plain[n]])
-        return load_split(config.split, data)
-    if config.partition == "natural":
-        if data.natural is None:
-            raise FedsmooError(f"the data set {data.name!r} has no natural clients: choose another partition")
-        if config.clients != Config.clients:  # the default is nobody's choice
-            refuse_other_count(config, data)
-        return [i.numpy() for i in data.natural]
-    rule = make_partition(config)
-    labels = data.y_train.cpu().numpy()
-    return rule.split(labels if labels.ndim == 1 else labels[:, 0], data.classes, config.clients, config.seed)
 
 
 def assemble(

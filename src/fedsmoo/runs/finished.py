@@ -15,8 +15,9 @@ from fedsmoo.core import Algorithm, FedsmooError, Vectors
 from fedsmoo.data.division.holdout import hold_out
 from fedsmoo.data.sources import load
 from fedsmoo.engines.task import Task
-from fedsmoo.runs.build import make_algorithm, make_clients, make_device, make_model
+from fedsmoo.runs.build import make_algorithm, make_device, make_model
 from fedsmoo.runs.config import Config
+from fedsmoo.runs.division import make_clients
 from fedsmoo.runs.storage.checkpoint import newest
 from fedsmoo.runs.storage.folder import CHECKPOINT, MODEL, read_config
 

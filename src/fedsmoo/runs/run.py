@@ -23,7 +23,8 @@ from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin.contents import edited, files_held, held_in, refuse_other_data, same_data
 from fedsmoo.runs.origin.identity import config_of, differences, identity
 from fedsmoo.runs.origin.provenance import again, provenance
-from fedsmoo.runs.simulation import Record, Result, Simulation
+from fedsmoo.runs.record import Record, Result
+from fedsmoo.runs.simulation import Simulation
 from fedsmoo.runs.storage.checkpoint import Checkpoints, DiskError, Mark, Saved, newest, reason, write_durably
 from fedsmoo.runs.storage.folder import (
     CHECKPOINT,

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import first_line, unknown
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.simulation import Record
+from fedsmoo.runs.record import Record
 
 
 class Tracker(Protocol):

@@ -11,7 +11,7 @@ import torch
 from fedsmoo.core import Algorithm, FedsmooError, Vectors
 
 if TYPE_CHECKING:
-    from fedsmoo.runs.simulation import Record
+    from fedsmoo.runs.record import Record
 
 
 def round_bytes(algorithm: Algorithm, size: int, dtype: torch.dtype, clients: int) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedsmoo.runs.simulation import Record, last_accuracy
+from fedsmoo.runs.record import Record, last_accuracy
 from fedsmoo.runs.traffic import reached
 from fedsmoo.sweeps.paired import ENOUGH, Paired, paired, ranked
 

@@ -38,8 +38,9 @@ from fedsmoo.core.errors import unknown
 from fedsmoo.data.catalog import SPECS
 from fedsmoo.data.division.partition import to_rule
 from fedsmoo.models import MODELS, refuse_options
-from fedsmoo.runs.build import algorithm_class, make_algorithm, make_partition, settled
+from fedsmoo.runs.build import algorithm_class, make_algorithm
 from fedsmoo.runs.config import FIELDS, Config, checked, named_tables
+from fedsmoo.runs.division import make_partition, resolve_division
 from fedsmoo.runs.origin.contents import contents, other_content
 from fedsmoo.runs.origin.identity import identity
 
@@ -196,7 +197,7 @@ def grid(settings: dict[str, Any], hyper: dict[str, Any], options: dict[str, Any
         mine = {k: v for k, v in hyper.items() if k in known}
         for values in product({**mine, **plain.pop("algorithm_options", {}), **options}):
             make_algorithm(spec, values)  # a wrong option is said now, not when its turn comes
-            config = settled(Config(**plain, algorithm_options=values), plain)
+            config = resolve_division(Config(**plain, algorithm_options=values), plain)
             if config.model in MODELS:
                 refuse_options(config.model, config.model_options)
             yield config

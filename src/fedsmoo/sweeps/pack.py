@@ -15,7 +15,8 @@ from fedsmoo.engines.failure import explained
 from fedsmoo.engines.steps.stack import stackable
 from fedsmoo.runs.build import assemble, make_algorithm
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.simulation import Callback, Result, Simulation, is_false
+from fedsmoo.runs.record import Callback, Result
+from fedsmoo.runs.simulation import Simulation, is_false
 
 # What runs of one batch may differ in: the seed, plain numbers of the step, and the method's own plain numbers.
 FREE = (

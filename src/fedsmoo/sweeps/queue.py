@@ -20,8 +20,9 @@ from fedsmoo.engines.client_state.memory import release
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin.contents import contents, contents_here, held_in, same_data
 from fedsmoo.runs.origin.identity import differences, identity
+from fedsmoo.runs.record import Record
 from fedsmoo.runs.run import TAKEN, Run, pinned
-from fedsmoo.runs.simulation import Record, Simulation
+from fedsmoo.runs.simulation import Simulation
 from fedsmoo.runs.storage.checkpoint import DiskError
 from fedsmoo.runs.storage.folder import CONFIG, FAILED, STARTED, SUMMARY, read_config, read_json, write_atomically
 from fedsmoo.runs.storage.lease import Lease, acquire

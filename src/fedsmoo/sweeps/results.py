@@ -15,7 +15,7 @@ from fedsmoo.runs.config import FIELDS, Config
 from fedsmoo.runs.origin.contents import held_in, refuse_damaged
 from fedsmoo.runs.origin.identity import config_of, identity
 from fedsmoo.runs.origin.provenance import now
-from fedsmoo.runs.simulation import Record
+from fedsmoo.runs.record import Record
 from fedsmoo.runs.storage.folder import (
     ABSENT,
     CONFIG,

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from fedsmoo.runs.simulation import Record
+from fedsmoo.runs.record import Record
 
 # Colours that stay apart for colour-blind readers, and line styles that stay apart in black and white.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#000000")

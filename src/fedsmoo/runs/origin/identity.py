@@ -10,8 +10,9 @@ from typing import Any
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.data.division.partition import to_rule
-from fedsmoo.runs.build import make_algorithm, make_partition
+from fedsmoo.runs.build import make_algorithm
 from fedsmoo.runs.config import FIELDS, Config
+from fedsmoo.runs.division import make_partition
 from fedsmoo.runs.origin.contents import contents
 
 # Settings of the machine and of the report: they change where and how fast a run goes, not what it is. Of a user's own

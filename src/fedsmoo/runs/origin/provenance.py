@@ -20,8 +20,8 @@ import torch
 
 from fedsmoo.data.division.partition import to_rule
 from fedsmoo.engines.distributed.ranks import world
-from fedsmoo.runs.build import make_partition
 from fedsmoo.runs.config import DIVISION, FIELDS, Config
+from fedsmoo.runs.division import make_partition
 from fedsmoo.runs.simulation import Simulation
 from fedsmoo.version import __version__
 

@@ -17,7 +17,8 @@ from safetensors import SafetensorError
 from fedsmoo.core import FedsmooError
 from fedsmoo.runs.config import DIVISION, FIELDS, Config, brief, named_tables, read_toml, to_toml
 from fedsmoo.runs.origin.provenance import provenance
-from fedsmoo.runs.simulation import Record, Result, Simulation, best_validated
+from fedsmoo.runs.record import Record, Result, best_validated
+from fedsmoo.runs.simulation import Simulation
 from fedsmoo.runs.storage.checkpoint import PART, DiskError, Mark, reason, sync_folder, write_durably, write_tensors
 from fedsmoo.runs.traffic import reached
 from fedsmoo.version import __version__

@@ -1,0 +1,109 @@
+"""What a run leaves: a record of every round, and the result at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from fedsmoo.core import FedsmooError, Vectors
+from fedsmoo.runs.traffic import Reached, reached
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from fedsmoo.runs.simulation import Simulation
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is measured in one round."""
+
+    round: int  # counted from 1
+    test_accuracy: float | None  # None where the round was not evaluated
+    test_loss: float | None
+    train_loss: float | None  # None where a Bernoulli cohort was empty
+    drift: float | None  # mean ||w_i - w||^2 over the cohort
+    lr: float
+    cohort: list[int]
+    bytes_up: int
+    bytes_down: int
+    seconds_train: float
+    seconds_eval: float
+    probes: dict[str, float] = field(default_factory=dict)  # measurements asked for besides, such as sharpness
+    drift_after: float | None = None  # mean ||w_i - w'||^2, w' being the model after the server's step
+    validation_accuracy: float | None = None  # on the samples held out of training, where there are any
+
+    def values(self) -> dict[str, Any]:
+        """The fields as plain values; without the validation accuracy where nothing was validated."""
+        return {n: v for n, v in asdict(self).items() if n != "validation_accuracy" or v is not None}
+
+    def reached(self, accuracy: float) -> bool:
+        """Whether this round was evaluated and is as accurate as that."""
+        return self.test_accuracy is not None and self.test_accuracy >= accuracy
+
+
+Callback = Callable[[Record], Any]
+
+
+def last_accuracy(history: Sequence[Record]) -> float:
+    """The accuracy of the last evaluated round; a history without one is refused."""
+    for record in reversed(history):
+        if record.test_accuracy is not None:
+            return record.test_accuracy
+    raise FedsmooError(
+        f"none of the {len(history)} rounds so far was evaluated, so there is no accuracy: run longer, or set "
+        "eval_every lower"
+    )
+
+
+def best_validated(history: Sequence[Record]) -> Record | None:
+    """The round whose model was best on the samples held out, the first of several; its test accuracy was not looked
+    at to choose it."""
+    there = [r for r in history if r.validation_accuracy is not None]
+    return max(there, key=lambda r: r.validation_accuracy or 0.0) if there else None
+
+
+@dataclass
+class Result:
+    """What a run leaves: its history, the trained module, and the vectors of the server and the clients."""
+
+    history: list[Record]
+    server: Vectors
+    simulation: Simulation = field(repr=False)
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """The history, one row a round."""
+        import pandas as pd  # late: it takes half a second
+
+        return pd.DataFrame([r.values() for r in self.history])
+
+    @property
+    def model(self) -> nn.Module:
+        """A copy of the module with the final global weights, in eval mode; a new one every time."""
+        return self.simulation.setup.task.model.export(self.server.w)
+
+    @property
+    def accuracy(self) -> float:
+        """Test accuracy of the last evaluated round; an error if a callback stopped the run before there was one."""
+        return last_accuracy(self.history)
+
+    @property
+    def validated(self) -> Record | None:
+        """The best round by validation accuracy, the first of several; ``None`` without ``holdout``."""
+        return best_validated(self.history)
+
+    @property
+    def target_reached(self) -> Reached | None:
+        """Round, bytes and seconds when ``target`` was first reached; ``None`` if it never was, or none was set."""
+        target = self.simulation.training.target
+        return None if target is None else reached(self.history, target)
+
+    def client_state(self, client: int) -> dict[str, Tensor] | None:
+        """A client's own vectors, or ``None`` if it was never in a cohort."""
+        if client not in range(len(self.simulation.indices)):
+            raise FedsmooError(f"there is no client {client!r}: they are 0 to {len(self.simulation.indices) - 1}")
+        return dict(self.simulation.engine.table.items()).get(client)
