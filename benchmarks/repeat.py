@@ -25,7 +25,6 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 OUTCOMES = ROOT / "results" / "test_repeat.jsonl"
-PYTEST = str(Path(sys.executable).with_name("pytest"))
 LOGS = ROOT / "runs" / "test-repeat"
 # Ends with its parent, even one that was killed and could not end it.
 COUNT = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    for _ in range(10**6): pass\n"
@@ -54,7 +53,10 @@ def suite(workers: int, tests: list[str], log: Path) -> dict[str, Any]:
         words = ["-n", str(workers), "--dist", "loadgroup", f"--junitxml={xml}", *tests]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         began = time.monotonic()
-        with log.open("wb") as out, child([PYTEST, *words], stdout=out, stderr=out, env=environment) as p:
+        with (
+            log.open("wb") as out,
+            child([sys.executable, "-m", "pytest", *words], stdout=out, stderr=out, env=environment) as p,
+        ):
             code = p.wait()
         seconds = time.monotonic() - began
         counts, failures = outcomes(xml) if xml.is_file() else ({}, {})
@@ -93,7 +95,7 @@ def circumstances(busy: int, workers: int) -> dict[str, Any]:
     changed = git("status", "--porcelain", "--", ".", f":!{OUTCOMES.relative_to(ROOT)}")
     return {
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "commit": git("rev-parse", "HEAD"),
+        "commit": git("rev-parse", "HEAD") or os.environ.get("FEDSMOO_COMMIT"),  # of a copy that is no checkout
         "dirty": None if changed is None else bool(changed),
         "python": platform.python_version(),
         "torch": version("torch"),
