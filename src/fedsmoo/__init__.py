@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from fedsmoo.data.division.partition import IID, Dirichlet, Pathological
     from fedsmoo.runs.config import Config
     from fedsmoo.runs.record import Record, Result
+    from fedsmoo.sweeps.sweep import sweep
 
 __all__ = [
     "ALGORITHMS",
@@ -71,6 +72,7 @@ __all__ = [
     "norm",
     "option",
     "simulate",
+    "sweep",
     "unit",
 ]
 
@@ -87,6 +89,7 @@ _HOMES = {
     "data.division.partition": ("IID", "Dirichlet", "Pathological"),
     "runs.config": ("Config",),
     "runs.record": ("Record", "Result"),
+    "sweeps.sweep": ("sweep",),
 }  # fmt: skip
 _HOME = {name: f"fedsmoo.{module}" for module, names in _HOMES.items() for name in names}
 

@@ -36,11 +36,11 @@ def stopped_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
             return seen[0] >= rounds
 
         @contextmanager
-        def polite() -> Iterator[Callable[[], bool]]:
+        def interruptible() -> Iterator[Callable[[], bool]]:
             yield asked
 
         for module in (run_command, compare_command):
-            monkeypatch.setattr(module, "polite", polite)
+            monkeypatch.setattr(module, "interruptible", interruptible)
 
     return stop
 

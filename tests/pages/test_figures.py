@@ -13,11 +13,11 @@ from PIL import Image
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.data.sources import load
 from fedsmoo.pages.figures import draw as figures
-from fedsmoo.pages.figures.curves import hanning
 from fedsmoo.pages.figures.draw import FIGURES, Look, write_figure
 from fedsmoo.pages.gather import gather
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.division import make_clients
+from fedsmoo.sweeps.curves import hanning
 
 from .folders import accuracy, measurements, run_folder
 

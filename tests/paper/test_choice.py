@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fedsmoo.core import FedsmooError
-from fedsmoo.paper.experiments import description, experiment
+from fedsmoo.paper.experiments import experiment
 from fedsmoo.paper.tables import Grid, communication, paper_accuracy
+from fedsmoo.sweeps.bases import description
 
 from .small import fake_result
 

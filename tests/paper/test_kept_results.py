@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fedsmoo.paper.experiments import experiment, read_sweep
+from fedsmoo.paper.experiments import experiment
+from fedsmoo.sweeps.bases import read_sweep
 from fedsmoo.sweeps.results import FORMAT, SUPERSEDED, collect, from_json
 
 RESULTS = Path(__file__).parents[2] / "results"

@@ -11,7 +11,7 @@ from fedsmoo.cli import main
 from fedsmoo.core import FedsmooError
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.run import Run
-from fedsmoo.sweeps.queue import Orders, work
+from fedsmoo.sweeps.queue import Worker, work
 from fedsmoo.sweeps.results import SUPERSEDED, Measured, collect, export, from_folder, from_json, to_json
 
 TINY = Config(
@@ -149,5 +149,5 @@ def test_a_sweep_goes_on_where_a_result_may_not_be_replaced(
 
 
 def test_other_runs_are_exported_beside(folder: Path, tmp_path: Path) -> None:
-    work([TINY.replace(seed=1)], tmp_path / "runs", Orders())
+    work([TINY.replace(seed=1)], tmp_path / "runs", Worker())
     assert len(export([tmp_path / "runs"], tmp_path / "results")) == 2

@@ -10,13 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from fedsmoo.commands.table import Wish, build, update, updated
 from fedsmoo.core import FedsmooError
 from fedsmoo.paper.cells import Grid
-from fedsmoo.paper.experiments import EXPERIMENTS, description, experiment, published
+from fedsmoo.paper.document import update, updated
+from fedsmoo.paper.experiments import experiment, published
 from fedsmoo.paper.render import FORMATS, Table, render
+from fedsmoo.paper.reproduce import build
+from fedsmoo.paper.selection import Selection
 from fedsmoo.paper.tables import curves
 from fedsmoo.runs.origin.identity import identity
+from fedsmoo.sweeps.bases import EXPERIMENTS, description
 from fedsmoo.sweeps.results import collect, from_json, to_json
 
 from .small import fake_result, write_results
@@ -32,7 +35,7 @@ def results(tmp_path: Path) -> Path:
 
 
 def rows(name: str, results: Path, **wish) -> dict[str, dict[str, str]]:
-    made = build(Wish(name, **wish).sweep(), collect((), results))
+    made = build(Selection(name, **wish).sweep(), collect((), results))
     lines = list(csv.reader(io.StringIO(render(made, "csv"))))
     return {line[1]: dict(zip(lines[0][2:], line[2:], strict=True)) for line in lines[1:]}
 
@@ -87,7 +90,7 @@ def test_a_mean_of_fewer_than_ten_rounds_says_so(tmp_path: Path) -> None:
     """A two-hundredth of 800 rounds is four: a line to 80 has the mean 80 (1 + 2 + 3 + 4) / 16 = 50."""
     tables = {"accuracy": (PATHOLOGICAL,), "ablation": (), "sensitivity": (), "flatness": ()}
     for name, columns in tables.items():
-        sweep = Wish(name, columns=columns, scale=4 / 800).sweep()
+        sweep = Selection(name, columns=columns, scale=4 / 800).sweep()
         found = {c.identity: fake_result(c.config, 80.0) for c in sweep.cells}
         text = render(build(sweep, found), "csv") + render(build(sweep, found), "text")
         assert "last ten" not in text.replace("over the last ten rounds (over all of a run that has fewer)", ""), name
@@ -95,7 +98,7 @@ def test_a_mean_of_fewer_than_ten_rounds_says_so(tmp_path: Path) -> None:
             assert "last 4" in text
             assert "50.00" in text
     # Runs of several lengths in one table: the heading fits all of them.
-    sweep = Wish("accuracy", columns=(PATHOLOGICAL,)).sweep()
+    sweep = Selection("accuracy", columns=(PATHOLOGICAL,)).sweep()
     lengths = {c.identity: fake_result(c.config.replace(rounds=4 + 800 * k), 80.0) for k, c in enumerate(sweep.cells)}
     assert "last ten (or all)" in render(build(sweep, lengths), "csv")
 
@@ -115,7 +118,7 @@ def test_rows_of_other_seeds_are_named_and_fewer_seeds_are_counted(tmp_path: Pat
     write_results(tmp_path, {"FedSMOO": 80.0}, PATHOLOGICAL, seeds=(0, 1, 2))
 
     def notes(name: str, columns: tuple[str, ...], seeds: tuple[int, ...]) -> str:
-        return build(Wish(name, columns=columns, seeds=seeds).sweep(), collect((), tmp_path))[-1].notes[-1]
+        return build(Selection(name, columns=columns, seeds=seeds).sweep(), collect((), tmp_path))[-1].notes[-1]
 
     wish = {"columns": (PATHOLOGICAL,), "seeds": (0, 1, 2)}
     assert notes("accuracy", **wish).endswith(
@@ -179,7 +182,7 @@ def test_wall_clock(results: Path) -> None:
 
 
 def test_times_of_runs_in_batches_say_so() -> None:
-    sweep = Wish("wallclock", methods=("FedAvg", "FedSMOO")).sweep()
+    sweep = Selection("wallclock", methods=("FedAvg", "FedSMOO")).sweep()
     found = {}
     for cell in sweep.cells:
         run = fake_result(cell.config, 80.0)
@@ -187,13 +190,13 @@ def test_times_of_runs_in_batches_say_so() -> None:
     (made,) = build(sweep, found)
     assert [row[made.header.index("batch")] for row in made.rows] == ["1", "4"]
     assert any("Rows of different batches do not compare" in note for note in made.notes)
-    (alone,) = build(Wish("wallclock", methods=("FedSMOO",)).sweep(), found)
+    (alone,) = build(Selection("wallclock", methods=("FedSMOO",)).sweep(), found)
     assert not any("do not compare" in note for note in alone.notes)
 
 
 def test_a_lead_is_paired_by_seed_and_claims_no_more_than_it_can() -> None:
     def note(seeds: tuple[int, ...], **accuracies: dict[int, float]) -> str:
-        sweep = Wish("accuracy", columns=(PATHOLOGICAL,), methods=tuple(accuracies), seeds=seeds).sweep()
+        sweep = Selection("accuracy", columns=(PATHOLOGICAL,), methods=tuple(accuracies), seeds=seeds).sweep()
         there = [c for c in sweep.cells if c.config.seed in accuracies[c.method]]
         found = {c.identity: fake_result(c.config, accuracies[c.method][c.config.seed]) for c in there}
         return build(sweep, found)[0].notes[0]
@@ -215,7 +218,7 @@ def test_a_lead_is_paired_by_seed_and_claims_no_more_than_it_can() -> None:
 
 @pytest.mark.parametrize(("who", "cells"), [("FedAvg", ["40.00", ""]), ("FedSMOO", ["", "40.00"])])
 def test_the_round_chosen_by_validation_has_a_column_where_there_is_one(who: str, cells: list[str]) -> None:
-    sweep = Wish("accuracy", columns=(PATHOLOGICAL,), methods=("FedAvg", "FedSMOO")).sweep()
+    sweep = Selection("accuracy", columns=(PATHOLOGICAL,), methods=("FedAvg", "FedSMOO")).sweep()
     found = {}
     for cell in sweep.cells:
         run = fake_result(cell.config, 80.0)
@@ -235,7 +238,7 @@ def test_ablation(results: Path) -> None:
 
 
 def test_flatness_is_of_the_end_of_a_run() -> None:
-    sweep = Wish("flatness").sweep()
+    sweep = Selection("flatness").sweep()
     mild, strong = "10%-of-100 cifar10.dirichlet-0.6", "10%-of-100 cifar10.dirichlet-0.1"
     hessian = {("FedSAM", mild): (10.0, 200.2), ("FedSAM", strong): (11.0, 300.0), ("FedSMOO", strong): (7.54, 90.0)}
     found = {}
@@ -258,7 +261,7 @@ def test_flatness_is_of_the_end_of_a_run() -> None:
 
 def test_curves_say_what_an_evaluation_had() -> None:
     """A line to 80 over 800 rounds is at 10 in the hundredth; one of 400 rounds stays where it ended."""
-    sweep = Wish("curves", columns=(PATHOLOGICAL,), methods=("FedAvg", "FedSMOO")).sweep()
+    sweep = Selection("curves", columns=(PATHOLOGICAL,), methods=("FedAvg", "FedSMOO")).sweep()
     found = {
         c.identity: fake_result(c.config.replace(rounds=n), 80.0) for c, n in zip(sweep.cells, (400, 800), strict=True)
     }
@@ -275,7 +278,7 @@ def test_curves_say_what_an_evaluation_had() -> None:
 
 
 def test_a_smaller_version_is_marked_and_has_its_own_runs(results: Path) -> None:
-    sweep = Wish("accuracy", columns=(PATHOLOGICAL,), scale=0.1).sweep()
+    sweep = Selection("accuracy", columns=(PATHOLOGICAL,), scale=0.1).sweep()
     assert {c.rounds for c in sweep.configs} == {80}
     made = build(sweep, collect((), results))
     assert "Not the paper's setting, so not comparable with its numbers: rounds = 80." in made[0].notes
@@ -302,7 +305,9 @@ def test_other_files_among_the_results_are_left_alone(results: Path) -> None:
 def test_every_table_regenerates_byte_for_byte(name: str, form: str, results: Path) -> None:
     def text() -> str:
         return render(
-            build(Wish(name, columns=() if name == "sensitivity" else ("10%-of-100",)).sweep(), collect((), results)),
+            build(
+                Selection(name, columns=() if name == "sensitivity" else ("10%-of-100",)).sweep(), collect((), results)
+            ),
             form,
         )
 
@@ -342,7 +347,7 @@ def test_documents_are_rewritten_between_their_markers(results: Path, tmp_path: 
 )
 def test_a_wrong_wish_is_one_line(wish: dict, words: str) -> None:
     with pytest.raises(FedsmooError, match=words):
-        Wish(**wish).sweep()
+        Selection(**wish).sweep()
 
 
 def test_words_name_columns_by_their_parts() -> None:

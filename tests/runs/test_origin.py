@@ -19,7 +19,7 @@ from fedsmoo.runs.origin import provenance as origin
 from fedsmoo.runs.origin.identity import identity
 from fedsmoo.runs.origin.provenance import again, state_of
 from fedsmoo.runs.run import Run
-from fedsmoo.sweeps.queue import Orders, work
+from fedsmoo.sweeps.queue import Worker, work
 from fedsmoo.sweeps.results import from_folder, from_json, to_json
 
 TINY = Config(
@@ -57,7 +57,7 @@ def test_every_run_of_a_sweep_says_how_to_make_it_alone(tmp_path: Path, monkeypa
     packed = [
         TINY.replace(seed=s, engine="batched", algorithm="fedsmoo", algorithm_options={"r": 0.05}) for s in (0, 1)
     ]
-    report = work(packed, tmp_path / "runs", Orders(pack=2))
+    report = work(packed, tmp_path / "runs", Worker(pack=2))
     for folder, config in zip(report.finished, packed, strict=True):
         found = from_folder(folder)
         made = {**json.loads((folder / "started.json").read_text()), **facts(folder)}

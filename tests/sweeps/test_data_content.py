@@ -15,10 +15,11 @@ from fedsmoo.data.sources import load
 from fedsmoo.runs.config import FIELDS, Config
 from fedsmoo.runs.origin.identity import identity
 from fedsmoo.runs.run import Run
-from fedsmoo.sweeps.grid import expand, run_name
+from fedsmoo.sweeps.grid import run_name
 from fedsmoo.sweeps.index import query
-from fedsmoo.sweeps.queue import Orders, places_of, state, work
+from fedsmoo.sweeps.queue import Worker, state, work
 from fedsmoo.sweeps.results import collect, export, from_folder, from_json
+from fedsmoo.sweeps.sweep import open_sweep
 
 
 def noise(path: Path, seed: int, order: np.ndarray | None = None) -> Path:
@@ -72,17 +73,17 @@ def test_a_sweep_keeps_contents_apart_and_makes_each_once(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[Config] = []
-    orders = Orders(begun=lambda c, n: begun.append(c))
-    first = work([config], tmp_path / "runs", orders)
-    assert work([config], tmp_path / "runs", orders).finished == first.finished
+    worker = Worker(begun=lambda c, folder, n: begun.append(c))
+    first = work([config], tmp_path / "runs", worker)
+    assert work([config], tmp_path / "runs", worker).finished == first.finished
     assert len(begun) == 1
     assert first.finished == [tmp_path / "runs" / run_name(config, {"data_content": content(config)})]
     other = config.replace(data=str(noise(tmp_path / "other.npz", 1)))
-    second = work([config, other], tmp_path / "runs", orders)
+    second = work([config, other], tmp_path / "runs", worker)
     assert begun == [config, other]
     assert len(set(second.finished)) == 2
     monkeypatch.setitem(OFFICIAL, "cifar10", load("cifar10", other.data).fingerprint.content)
-    third = work([other], tmp_path / "runs", orders)  # as official data it is another run than as other content
+    third = work([other], tmp_path / "runs", worker)  # as official data it is another run than as other content
     assert third.finished == [tmp_path / "runs" / run_name(other)]
     assert len(begun) == 3
 
@@ -91,8 +92,8 @@ def test_two_places_in_one_sweep_are_two_runs_if_their_content_is(config: Config
     noise(tmp_path / "same.npz", 0)
     noise(tmp_path / "other.npz", 1)
     values = {k: v for k, v in config.to_dict().items() if v not in (FIELDS[k].default, {}) and k != "data"}
-    sweep = expand({**values, "data": [str(tmp_path / f"{n}.npz") for n in ("cifar10", "same", "other")]}, "here")
-    assert len(places_of(sweep.configs, tmp_path)) == 2
+    sweep = open_sweep({**values, "data": [str(tmp_path / f"{n}.npz") for n in ("cifar10", "same", "other")]})
+    assert len(sweep.folders(tmp_path)) == 2
 
 
 def test_a_finished_folder_of_other_content_is_not_taken_for_the_official_cell(
@@ -102,7 +103,7 @@ def test_a_finished_folder_of_other_content_is_not_taken_for_the_official_cell(
     Run.begin(config, official).go()
     monkeypatch.setenv("FEDSMOO_DATA", str(tmp_path / "empty"))
     plan, said = config.replace(data=None), []  # as on a machine with the official files, or none
-    report = work([plan], tmp_path / "runs", Orders(failed=lambda c, p, why: said.append(why)))
+    report = work([plan], tmp_path / "runs", Worker(failed=lambda c, p, why: said.append(why)))
     assert report.finished == []
     assert list(report.failed) == [official]
     assert f"(data_content was {content(config)}, is the official one): move it away" in said[0]

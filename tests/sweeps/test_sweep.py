@@ -16,14 +16,14 @@ from patience import PATIENCE, ended, json_if_there, wait_for
 
 from fedsmoo.commands.run import train
 from fedsmoo.core import FedsmooError
-from fedsmoo.paper.experiments import read_sweep
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.record import Record
 from fedsmoo.runs.run import Run
 from fedsmoo.runs.storage.folder import FAILED, MODEL, read_run
 from fedsmoo.runs.storage.lease import LEASE, Lease, acquire, dead, leased, me
+from fedsmoo.sweeps.bases import read_sweep
 from fedsmoo.sweeps.grid import expand, run_name
-from fedsmoo.sweeps.queue import Orders, state, take, work
+from fedsmoo.sweeps.queue import Worker, lease_batch, state, work
 
 from .small import twelve
 
@@ -95,13 +95,13 @@ def test_runs_that_differ_in_numbers_share_a_batch(tmp_path: Path) -> None:
     places = {tmp_path / str(k): c for k, c in enumerate(configs)}
     batches = []
     while left := [p for p in places if not (p / LEASE).exists()]:
-        batches.append(take(left, places, pack=4))
+        batches.append(lease_batch(left, places, pack=4))
     assert [[int(p.name) for p in batch] for batch in batches] == [[0, 1, 3], [2], [4]]
-    assert take(list(places), places, pack=4) == {}  # all of them are taken
+    assert lease_batch(list(places), places, pack=4) == {}  # all of them are taken
     for batch in batches:
         for held in batch.values():
             held.release()
-    alone = take(list(places), places, pack=1)
+    alone = lease_batch(list(places), places, pack=1)
     assert [p.name for p in alone] == ["0"]
     alone[tmp_path / "0"].release()
 
@@ -110,10 +110,10 @@ def test_a_packed_sweep_resumes_and_agrees_with_single_runs(tmp_path: Path) -> N
     configs = [c.replace(engine="batched") for c in read_sweep(twelve(tmp_path)).configs]
     rounds = []
     stop = lambda: len(rounds) > 30  # noqa: E731
-    work(configs, tmp_path / "packed", Orders(pack=4, watch=lambda c, r: rounds.append(r), stop=stop))
-    report = work(configs, tmp_path / "packed", Orders(pack=4, retry=True))
+    work(configs, tmp_path / "packed", Worker(pack=4, watch=lambda c, r: rounds.append(r), stop=stop))
+    report = work(configs, tmp_path / "packed", Worker(pack=4, retry=True))
     assert len(report.finished) == 12
-    work(configs, tmp_path / "single", Orders())
+    work(configs, tmp_path / "single", Worker())
     for config in configs:
         ours, theirs = (read_run(tmp_path / way / run_name(config))[1] for way in ("packed", "single"))
         assert [r.round for r in ours] == list(range(1, 13))
@@ -124,13 +124,13 @@ def test_a_failed_run_is_noted_and_does_not_stop_the_others(tmp_path: Path) -> N
     good = Config(model="softmax", rounds=3, local_steps=1, clients=6, cohort=2, engine="serial", device="cpu")
     bad = good.replace(lr=1e30, clip=None)
     said = []
-    report = work([bad, good], tmp_path, Orders(failed=lambda c, p, why: said.append(why)))
+    report = work([bad, good], tmp_path, Worker(failed=lambda c, p, why: said.append(why)))
     assert len(report.finished) == 1
     assert "no longer finite" in said[0]
     assert state(tmp_path / run_name(bad)) == "failed"
-    assert work([bad, good], tmp_path, Orders(failed=lambda c, p, why: said.append(why))).failed
+    assert work([bad, good], tmp_path, Worker(failed=lambda c, p, why: said.append(why))).failed
     assert len(said) == 1  # not tried again unless asked
-    work([bad, good], tmp_path, Orders(failed=lambda c, p, why: said.append(why), retry=True))
+    work([bad, good], tmp_path, Worker(failed=lambda c, p, why: said.append(why), retry=True))
     assert len(said) == 2
     assert "no longer finite" in json.loads((tmp_path / run_name(bad) / FAILED).read_text())["error"]
 
@@ -222,7 +222,7 @@ def test_a_run_that_another_took_over_ends_without_writing(pack: int, at: int, t
         if config.seed == 0 and record.round == at - 1:
             others.append(taken_over(folder))
 
-    report = work(configs, tmp_path, Orders(pack=pack, watch=watch, note=notes.append, wait=False, every=0))
+    report = work(configs, tmp_path, Worker(pack=pack, watch=watch, note=notes.append, wait=False, save_every=0))
     assert len(others) == 1  # and it was not begun again
     assert others[0].ours()
     assert report.left == [folder]

@@ -14,7 +14,7 @@ from fedsmoo.runs.run import Run
 from fedsmoo.runs.storage.folder import CHECKPOINT, FAILED, STARTED, SUMMARY, read_json
 from fedsmoo.runs.storage.lease import LEASE, acquire
 from fedsmoo.sweeps.grid import run_name
-from fedsmoo.sweeps.queue import Orders, carry_out, state, work
+from fedsmoo.sweeps.queue import Worker, execute, state, work
 
 TINY = Config(
     algorithm="scaffold", model="softmax", rounds=3, local_steps=1, clients=6, cohort=2, engine="batched", device="cpu"
@@ -29,28 +29,28 @@ def error_in(folder: Path) -> str:
 def test_a_run_that_cannot_begin_does_not_stop_the_others(pack: int, tmp_path: Path) -> None:
     bad, good = TINY.replace(cohort=20), TINY.replace(seed=1)
     said: list[str] = []
-    orders = Orders(pack=pack, failed=lambda c, p, why: said.append(why))
-    report = work([bad, good], tmp_path, orders)
+    worker = Worker(pack=pack, failed=lambda c, p, why: said.append(why))
+    report = work([bad, good], tmp_path, worker)
     assert report.finished == [tmp_path / run_name(good)]
     assert list(report.failed) == [tmp_path / run_name(bad)]
     assert said == [error_in(tmp_path / run_name(bad))]
     assert "a cohort of 20 out of 6 clients" in said[0]
-    work([bad, good], tmp_path, orders)
+    work([bad, good], tmp_path, worker)
     assert len(said) == 1
-    work([bad, good], tmp_path, Orders(retry=True, failed=lambda c, p, why: said.append(why)))
+    work([bad, good], tmp_path, Worker(retry=True, failed=lambda c, p, why: said.append(why)))
     assert len(said) == 2
 
 
 def test_what_failed_to_begin_begins_when_the_reason_is_gone(tmp_path: Path) -> None:
     config = TINY.replace(split=str(tmp_path / "absent.json"))
     root = tmp_path / "runs"
-    assert "no such file" in next(iter(work([config], root, Orders()).failed.values()))
+    assert "no such file" in next(iter(work([config], root, Worker()).failed.values()))
     folder = root / run_name(config)
     good = TINY.replace(seed=3)
     folder.rename(root / run_name(good))  # as if the file had come back
-    work([good], root, Orders())
+    work([good], root, Worker())
     assert state(root / run_name(good)) == "failed"  # not without being asked
-    assert work([good], root, Orders(retry=True)).finished == [root / run_name(good)]
+    assert work([good], root, Worker(retry=True)).finished == [root / run_name(good)]
     assert not (root / run_name(good) / FAILED).exists()
 
 
@@ -58,7 +58,7 @@ def test_what_failed_to_begin_begins_when_the_reason_is_gone(tmp_path: Path) -> 
 def test_another_run_in_the_folder_is_not_taken_for_the_one_asked_for(pack: int, tmp_path: Path) -> None:
     config, good = TINY, TINY.replace(seed=1)
     Run.begin(config.replace(lr=0.5), tmp_path / run_name(config))
-    report = work([config, good], tmp_path, Orders(pack=pack, note=lambda line: None))
+    report = work([config, good], tmp_path, Worker(pack=pack, note=lambda line: None))
     assert report.finished == [tmp_path / run_name(good)]
     assert "holds another run (lr was 0.5, is 0.1)" in report.failed[tmp_path / run_name(config)]
 
@@ -68,12 +68,12 @@ def test_a_damaged_checkpoint_does_not_stop_the_others(pack: int, tmp_path: Path
     bad, good = TINY, TINY.replace(seed=1)
     rounds: list[int] = []
     stop = lambda: len(rounds) > 1  # noqa: E731
-    work([bad], tmp_path, Orders(watch=lambda c, r: rounds.append(r.round), stop=stop, every=1))
+    work([bad], tmp_path, Worker(watch=lambda c, r: rounds.append(r.round), stop=stop, save_every=1))
     manifests = list((tmp_path / run_name(bad) / CHECKPOINT).glob("*.json"))
     assert manifests
     for path in manifests:
         path.write_text("x")
-    report = work([bad, good], tmp_path, Orders(pack=pack))
+    report = work([bad, good], tmp_path, Worker(pack=pack))
     assert report.finished == [tmp_path / run_name(good)]
     assert "no checkpoint of" in error_in(tmp_path / run_name(bad))
     assert not (tmp_path / run_name(bad) / SUMMARY).exists()
@@ -86,7 +86,7 @@ def test_what_was_odd_when_a_run_was_reopened_is_said(pack: int, tmp_path: Path)
     Run.begin(TINY, folder).go(watch=rounds.append, stop=lambda: len(rounds) == 2, every=1)
     (folder / CHECKPOINT / "000002.json").write_text("x")
     notes: list[str] = []
-    assert len(work(configs, tmp_path, Orders(pack=pack, note=notes.append)).finished) == 2
+    assert len(work(configs, tmp_path, Worker(pack=pack, note=notes.append)).finished) == 2
     assert notes[0].startswith(f"{folder.name}: checkpoint of round 2 cannot be used")
     other = f"{folder.name}: packed was 1, is 2: what follows may differ in the last bits"
     assert notes[1:] == ([other] if pack == 2 else [])
@@ -102,7 +102,7 @@ def test_a_batch_goes_on_with_the_engine_of_the_run_that_was_begun(
     Run.begin(configs[0], folders[0])
     picks[0] = "batched"
     notes: list[str] = []
-    work(configs, tmp_path, Orders(pack=2, note=notes.append))
+    work(configs, tmp_path, Worker(pack=2, note=notes.append))
     told = [[read_json(f / name).get("engine") for name in (STARTED, SUMMARY)] for f in folders]
     assert told == [["vmap", "vmap"]] * 2
     assert [read_json(f / SUMMARY)["packed"] for f in folders] == [2, 2]
@@ -118,7 +118,7 @@ def test_runs_that_were_begun_with_several_engines_go_on_one_by_one(
         monkeypatch.setattr(choose, "choose", lambda task, cohort, name=engine: choose.Choice(name, "so"))
         Run.begin(config, folder)
     notes: list[str] = []
-    assert work(configs, tmp_path, Orders(pack=2, note=notes.append)).finished == folders
+    assert work(configs, tmp_path, Worker(pack=2, note=notes.append)).finished == folders
     assert [read_json(f / SUMMARY)["engine"] for f in folders] == engines
     assert [read_json(f / SUMMARY)["packed"] for f in folders] == [1, 1]
     assert notes == []
@@ -128,7 +128,7 @@ def test_a_run_that_another_took_over_is_not_begun(tmp_path: Path) -> None:
     held = acquire(tmp_path)
     assert held is not None
     (tmp_path / LEASE).write_text('{"token": "of another process"}')
-    carry_out({tmp_path: TINY}, Orders(watch=lambda c, r: pytest.fail("a round")), {tmp_path: held})
+    execute({tmp_path: TINY}, Worker(watch=lambda c, r: pytest.fail("a round")), {tmp_path: held})
     assert state(tmp_path) == "new"
     held.release()
 
@@ -137,7 +137,7 @@ def test_after_a_stop_no_other_run_is_begun(tmp_path: Path) -> None:
     """The engine cannot do two runs in one batch, so they go one by one; the stop comes at the end of the first."""
     first, second = batch = {tmp_path / str(seed): TINY.replace(engine="serial", seed=seed) for seed in (0, 1)}
     rounds: list[tuple[int, int]] = []
-    carry_out(batch, Orders(watch=lambda c, r: rounds.append((c.seed, r.round)), stop=lambda: len(rounds) == 3))
+    execute(batch, Worker(watch=lambda c, r: rounds.append((c.seed, r.round)), stop=lambda: len(rounds) == 3))
     assert rounds == [(0, 1), (0, 2), (0, 3)]
     assert state(first) == "finished"
     assert not second.exists()
@@ -155,7 +155,7 @@ def test_a_batch_too_large_for_the_memory_goes_on_one_by_one(tmp_path: Path, mon
     monkeypatch.setattr(batched, "train", small)
     notes: list[str] = []
     configs = [TINY, TINY.replace(seed=1)]
-    report = work(configs, tmp_path, Orders(pack=2, note=notes.append, every=1))
+    report = work(configs, tmp_path, Worker(pack=2, note=notes.append, save_every=1))
     assert len(report.finished) == 2
     assert rounds == [2, 2, 1, 1, 1, 1]  # each goes on after the round that the batch had saved
     alone = "packed was 2, is 1: what follows may differ in the last bits"
@@ -175,7 +175,7 @@ def test_a_run_alone_that_is_too_large_is_noted(tmp_path: Path, monkeypatch: pyt
         return begin(config, path)
 
     monkeypatch.setattr(Run, "begin", small)
-    report = work([TINY, TINY.replace(seed=1)], tmp_path, Orders())
+    report = work([TINY, TINY.replace(seed=1)], tmp_path, Worker())
     assert len(report.finished) == 1
     assert list(report.failed.values()) == ["the memory ran out: CUDA out of memory"]
 
@@ -187,7 +187,7 @@ def test_a_model_that_does_not_fit_is_one_line_in_a_batch_too(tmp_path: Path) ->
     )
     notes: list[str] = []
     configs = [TINY.replace(model=f"{file}:net", engine="vmap", seed=s) for s in (0, 1)]
-    report = work(configs, tmp_path / "runs", Orders(pack=2, note=notes.append))
+    report = work(configs, tmp_path / "runs", Worker(pack=2, note=notes.append))
     assert len(report.failed) == 2
     assert all("cannot train this model on these data" in why for why in report.failed.values())
     assert len(notes) == 1

@@ -89,8 +89,8 @@ def test_the_index_leaves_out_what_is_gone(tmp_path: Path, before: Before, monke
 def test_a_run_that_failed_elsewhere_before_we_had_it_is_not_tried_again(
     retry: bool, tmp_path: Path, before: Before
 ) -> None:
-    before(work, "acquire", lambda path: path.mkdir() or work.give_up(path, "it failed elsewhere"))
-    report = work.work([TINY], tmp_path, work.Orders(retry=retry))
+    before(work, "acquire", lambda path: path.mkdir() or work.record_failure(path, "it failed elsewhere"))
+    report = work.work([TINY], tmp_path, work.Worker(retry=retry))
     assert list(report.failed.values()) == ([] if retry else ["it failed elsewhere"])
     assert len(report.finished) == int(retry)
 

@@ -14,13 +14,12 @@ from typing import Annotated, Any
 import typer
 
 from fedsmoo.commands.console import console, counted, progress, table
-from fedsmoo.commands.interrupt import polite
+from fedsmoo.commands.interrupt import interruptible
 from fedsmoo.commands.options import ConfigFile, Sets, assign, gather, with_settings
 from fedsmoo.commands.run import reopen, train
 from fedsmoo.core.contract import refuse_unsound
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.engines.distributed.ranks import alone
-from fedsmoo.pages.figures.curves import accuracy_curves
 from fedsmoo.runs.build import algorithm_class, assemble, make_algorithm, make_device
 from fedsmoo.runs.config import FIELDS, Config
 from fedsmoo.runs.origin.contents import code_place, contents, contents_here, data_label, edited, held_in
@@ -30,8 +29,9 @@ from fedsmoo.runs.storage.checkpoint import DiskError, reason
 from fedsmoo.runs.storage.folder import CONFIG, STARTED, read_config, read_json, read_run
 from fedsmoo.runs.storage.lease import leased
 from fedsmoo.sweeps.comparison import TEN, Histories, cells, common_target, compared, verdict
+from fedsmoo.sweeps.curves import accuracy_curves
 from fedsmoo.sweeps.pack import packable
-from fedsmoo.sweeps.queue import Orders, carry_out, state
+from fedsmoo.sweeps.queue import Worker, execute, state
 
 AGAIN = "the same command"
 Failed = Callable[[Config, Path, str], None]
@@ -259,10 +259,10 @@ def train_seeds(label: str, seeded: dict[Path, Config], held: Mapping[str, str])
 def train_together(label: str, seeded: dict[Path, Config], failed: Failed, reasons: Mapping[Path, str]) -> None:
     """Runs in one batch; Ctrl-C saves them all and ends the program with a word on how to go on."""
     rounds = next(iter(seeded.values())).rounds
-    with ExitStack() as held, polite() as asked, progress(f"{label} x {len(seeded)}", rounds) as show:
+    with ExitStack() as held, interruptible() as asked, progress(f"{label} x {len(seeded)}", rounds) as show:
         leases = {folder: held.enter_context(leased(folder)) for folder in seeded}
-        orders = Orders(pack=len(seeded), watch=lambda config, record: show(record), failed=failed, stop=asked)
-        carry_out(seeded, orders, leases)
+        worker = Worker(pack=len(seeded), watch=lambda config, record: show(record), failed=failed, stop=asked)
+        execute(seeded, worker, leases)
     if any(state(folder) != "finished" and folder not in reasons for folder in seeded):
         sys.stderr.write(f"everything is saved; go on with: {AGAIN}\n")
         raise typer.Exit(130)

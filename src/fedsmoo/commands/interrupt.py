@@ -22,7 +22,7 @@ class Interrupt:
 
 
 @contextmanager
-def polite() -> Iterator[Interrupt]:
+def interruptible() -> Iterator[Interrupt]:
     """Within this, the first Ctrl-C (or SIGTERM) only sets the flag; the second one ends the program."""
     interrupt = Interrupt()
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from fedsmoo.commands.console import at_the_end, console, counted, progress
-from fedsmoo.commands.interrupt import polite
+from fedsmoo.commands.interrupt import interruptible
 from fedsmoo.commands.options import ConfigFile, Sets, gather, with_settings
 from fedsmoo.engines.client_state.tiers import memory_estimate
 from fedsmoo.engines.distributed.ranks import is_writer
@@ -130,7 +130,7 @@ def carry_on(
     label = run.simulation.setup.algorithm.label
     try:
         with (
-            polite() as asked,
+            interruptible() as asked,
             trackers(track, config, path, label, done) as log,
             progress(label, config.rounds, done) as show,
         ):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,24 +12,17 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+import fedsmoo
 from fedsmoo.commands.console import at_the_end, console, counted
-from fedsmoo.commands.interrupt import polite
+from fedsmoo.commands.interrupt import interruptible
 from fedsmoo.commands.options import with_settings
 from fedsmoo.commands.run import SaveEvery
-from fedsmoo.core.contract import refuse_unsound
-from fedsmoo.core.errors import FedsmooError
 from fedsmoo.engines.distributed.ranks import alone
-from fedsmoo.paper.experiments import read_sweep
-from fedsmoo.runs.build import make_algorithm, make_device
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.origin.contents import contents_here
 from fedsmoo.runs.record import Record
-from fedsmoo.runs.storage.label import write_label
 from fedsmoo.sweeps.cost import estimate
-from fedsmoo.sweeps.grid import with_contents
-from fedsmoo.sweeps.index import refresh
-from fedsmoo.sweeps.queue import Orders, Report, state, work_at
-from fedsmoo.sweeps.results import export
+from fedsmoo.sweeps.queue import state
+from fedsmoo.sweeps.sweep import folder_of, missing, open_sweep
 
 File = Annotated[Path, typer.Argument(help="A TOML file whose lists make a grid.")]
 Out = Annotated[Path | None, typer.Option(help="Folder of the runs (default: runs/NAME).", show_default=False)]
@@ -51,7 +43,7 @@ NoWait = Annotated[bool, typer.Option("--no-wait", help="Leave at once what anot
 
 @contextmanager
 def display(total: int, done: int) -> Iterator[tuple[Callable[[int, str], None], Callable[[str], None]]]:
-    """One bar for all rounds of all runs, and a way to print lines above it."""
+    """Show one bar for all rounds of all runs; yields a function that moves it, and one that prints a line above it."""
     screen = Console(stderr=True, highlight=False)
     columns = (TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     bar = Progress(*columns, console=screen, transient=True, disable=not sys.stderr.isatty())
@@ -64,62 +56,31 @@ def display(total: int, done: int) -> Iterator[tuple[Callable[[int, str], None],
         yield move, lambda line: screen.print(line, markup=False, soft_wrap=True)
 
 
-def carry_through(
-    places: Mapping[Path, Config],
-    out: Path,
-    minutes: float | None = None,
-    pack: int | None = None,
-    results: Path | None = None,
-    labels: Mapping[str, str] | None = None,
-    supersede: str | None = None,
-    **more: Any,
-) -> Report:
-    """Work through the runs of some folders with one display; says each finished and failed run in a line.
-
-    ``labels`` are what the file calls the methods, by the run's name; none: nobody calls them anything.
-    """
-    configs = list(places.values())
-    device = make_device(configs[0].device)
-    size = pack if pack is not None else 4 if device.type == "cuda" else 1
-    end = time.monotonic() + 60 * minutes if minutes is not None else float("inf")
+@contextmanager
+def shown(places: Mapping[Path, Config]) -> Iterator[dict[str, Any]]:
+    """Show the progress of runs, a line for each that finishes or fails; yields the callbacks, Ctrl-C's among them."""
     complete = [c.rounds for folder, c in places.items() if state(folder) == "finished"]
-    count, unwritten = [len(complete)], list[Path]()
-    for place in places:
-        if labels is not None and state(place) != "new":
-            write_label(place, labels)
-    with polite() as asked, display(sum(c.rounds for c in configs), sum(complete)) as (move, say):
+    done, total = len(complete), len(places)
+    with interruptible() as asked, display(sum(c.rounds for c in places.values()), sum(complete)) as (move, say):
 
         def watch(config: Config, record: Record) -> None:
             accuracy = "" if record.test_accuracy is None else f" {100 * record.test_accuracy:.1f}%"
-            move(1, f"{count[0]}/{len(configs)} runs · {config.algorithm}{accuracy}")
+            move(1, f"{done}/{total} runs · {config.algorithm}{accuracy}")
 
         def finished(config: Config, folder: Path, summary: dict[str, Any]) -> None:
-            count[0] += 1
+            nonlocal done
+            done += 1
             pace = summary["seconds_train"] / max(summary["rounds"], 1)
-            say(f"[{count[0]}/{len(configs)}] {folder.name}: {at_the_end(summary)}, {pace:.3f} s/round")
-            if results is not None:
-                try:
-                    export([folder], results, supersede, say)
-                except FedsmooError as e:  # the run is kept, and the others go on
-                    unwritten.append(folder)
-                    say(f"not exported: {e}")
+            say(f"[{done}/{total}] {folder.name}: {at_the_end(summary)}, {pace:.3f} s/round")
 
-        def failed(config: Config, folder: Path, reason: str) -> None:
-            say(f"failed: {folder.name}: {reason}")
-
-        def begun(config: Config, rounds: int) -> None:
-            if labels is not None:
-                write_label(next(folder for folder, c in places.items() if c is config), labels)
-            move(rounds, "")
-
-        orders = Orders(
-            pack=size, watch=watch, finished=finished, failed=failed, begun=begun,
-            stop=lambda: asked() or time.monotonic() > end, **more,
-        )  # fmt: skip
-        report = work_at(places, orders)
-    report.unwritten = unwritten
-    refresh(out)
-    return report
+        yield {
+            "watch": watch,
+            "begun": lambda config, folder, rounds: move(rounds, ""),
+            "finished": finished,
+            "failed": lambda config, folder, reason: say(f"failed: {folder.name}: {reason}"),
+            "note": lambda line: say(f"fedsmoo: {line}"),
+            "stop": asked,
+        }
 
 
 def _sweep(
@@ -138,40 +99,27 @@ def _sweep(
     flags: dict[str, Any],
 ) -> None:
     alone("fedsmoo sweep")
-    sweep = read_sweep(file, flags)
-    root = out or Path("runs") / file.stem
-    sweep = with_contents(sweep, contents_here([c.config for c in sweep.cells]))
-    places = {root / c.name: c.config for c in sweep.cells}
-    missing = [c for folder, c in places.items() if state(folder) != "finished"]
-    for config in missing:  # said now, not when its turn comes
-        refuse_unsound(make_algorithm(config.algorithm, config.algorithm_options))
-    sys.stderr.write(f"{sweep.title}: {counted(len(places), 'run')}, {len(places) - len(missing)} done\n")
+    grid, root = open_sweep(file, flags), folder_of(file, out)
+    places, left = grid.folders(root), missing(grid, root)
+    sys.stderr.write(f"{grid.title}: {counted(len(places), 'run')}, {len(places) - len(left)} done\n")
     if dry_run:
-        console().print(str(estimate(missing)) if missing else "nothing is missing", soft_wrap=True)
+        console().print(str(estimate(left)) if left else "nothing is missing", soft_wrap=True)
         return
     try:
-        report = carry_through(
-            places,
-            root,
-            minutes,
-            pack,
-            to,
-            sweep.labels,
-            supersede,
-            keep=keep,
-            retry=retry,
-            wait=not no_wait,
-            every=save_every,
-        )
+        with shown(places) as callbacks:
+            outcome = fedsmoo.sweep(
+                grid, root, minutes=minutes, pack=pack, to=to, supersede=supersede, keep=keep, retry=retry,
+                wait=not no_wait, save_every=save_every, **callbacks,
+            )  # fmt: skip
     except KeyboardInterrupt:
         sys.stderr.write("stopped at once; the same command goes on from the last checkpoints\n")
         raise typer.Exit(130) from None
-    words = f"{len(report.finished)} finished, {len(report.failed)} failed, {len(report.left)} left"
+    words = f"{len(outcome.finished)} finished, {len(outcome.failed)} failed, {len(outcome.left)} left"
     console().print(f"{words}; runs in {root}", soft_wrap=True)
-    if report.left:
+    if outcome.left:
         sys.stderr.write("everything is saved; the same command goes on\n")
         raise typer.Exit(0 if minutes is not None else 130)
-    if report.failed or report.unwritten:
+    if outcome.failed or outcome.unwritten:
         raise typer.Exit(1)
 
 

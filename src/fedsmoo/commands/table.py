@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-import re
-import shlex
 import sys
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from fedsmoo.commands.compare import parse_seeds
 from fedsmoo.commands.console import counted
 from fedsmoo.commands.options import with_settings
-from fedsmoo.commands.sweep import Minutes, PackSize, Supersede, carry_through
+from fedsmoo.commands.sweep import Minutes, PackSize, Supersede, shown
 from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.engines.distributed.ranks import alone
-from fedsmoo.pages.figures.curves import accuracy_curves, hanning
-from fedsmoo.paper import tables
-from fedsmoo.paper.experiments import EXPERIMENTS, experiment
-from fedsmoo.paper.render import FORMATS, Table, render
-from fedsmoo.runs.origin.contents import contents, contents_here, held_in, other_content
-from fedsmoo.runs.origin.identity import identity
+from fedsmoo.paper.document import update
+from fedsmoo.paper.render import FORMATS
+from fedsmoo.paper.reproduce import PaperTable, numbers, opened, words
+from fedsmoo.paper.selection import Selection
+from fedsmoo.runs.origin.contents import other_content
+from fedsmoo.sweeps.bases import EXPERIMENTS
 from fedsmoo.sweeps.cost import estimate
-from fedsmoo.sweeps.grid import Sweep, with_contents
-from fedsmoo.sweeps.queue import places_of
-from fedsmoo.sweeps.results import collect, export
-
-RESULTS = Path("results")  # unless another folder is named; nothing was measured where it is not there
-WINDOW = 20  # rounds of the Hanning window
+from fedsmoo.sweeps.queue import Worker, to_stderr
+from fedsmoo.sweeps.results import export
 
 Name = Annotated[str | None, typer.Argument(help=" | ".join(EXPERIMENTS), show_default=False)]
 Words = Annotated[str | None, typer.Option(show_default=False, help="Some of them only, separated by commas.")]
@@ -54,161 +44,6 @@ Update = Annotated[
 ]
 Check = Annotated[bool, typer.Option("--check", help="With --update: change nothing, fail if a table is out of date.")]
 Files = Annotated[list[Path] | None, typer.Argument(help="With --update: the files.", show_default=False)]
-
-MARKED = re.compile(r"(<!-- table: (?P<arguments>.*?) -->\n).*?(<!-- /table -->)", re.DOTALL)
-
-
-def build(sweep: Sweep, found: tables.Found, compact: bool = False) -> list[Table]:
-    """The tables of an experiment from what was measured."""
-    kind, grid, title = sweep.about["kind"], tables.Grid(sweep, found), sweep.title + mark(sweep)
-    if kind == "accuracy":
-        return tables.accuracy(grid, title, compact)
-    if kind == "curves":
-        return tables.curves(grid, title, hanning, WINDOW)
-    return getattr(tables, kind)(grid, title)
-
-
-def mark(sweep: Sweep) -> str:
-    """For every title, which is all that some formats keep: what is not as in the paper, if anything."""
-    notes = [note.partition(": ")[2].rstrip(".") for note in sweep.about.get("notes", [])]
-    return f", not the paper's setting ({'; '.join(notes)})" if notes else ""
-
-
-def pictures(sweep: Sweep, found: tables.Found, folder: Path) -> list[Path]:
-    """One picture a column: smoothed accuracy over rounds."""
-    grid, out = tables.Grid(sweep, found), []
-    folder.mkdir(parents=True, exist_ok=True)
-    for column in grid.columns:
-        runs = {m: [r.history for r in grid[m, column]] for m in grid.methods if grid[m, column]}
-        if runs:
-            path = folder / (re.sub(r"[^\w.]+", "-", column) + ".png")
-            accuracy_curves(runs, path, column + mark(sweep).replace(", ", "\n", 1), smooth=WINDOW)
-            out.append(path)
-    return out
-
-
-def split(words: str | None) -> list[str]:
-    return [w.strip() for w in words.split(",") if w.strip()] if words else []
-
-
-@dataclass(frozen=True)
-class Wish:
-    """What part of a table is wanted, and how it is to look: what a marker in a document may say."""
-
-    name: str
-    columns: tuple[str, ...] = ()
-    methods: tuple[str, ...] = ()
-    seeds: tuple[int, ...] = ()
-    scale: float = 1.0
-    compact: bool = False
-
-    @classmethod
-    def parse(cls, text: str) -> Wish:
-        """The words of a marker: ``accuracy --columns cifar10.dirichlet-0.1 --compact``."""
-        words = shlex.split(text)
-        values: dict[str, Any] = {}
-        rest = iter(words[1:])
-        for word in rest:
-            option = word.removeprefix("--")
-            if option == "compact":
-                values["compact"] = True
-            elif option in ("columns", "methods"):
-                values[option] = tuple(split(next(rest, "")))
-            elif option == "seeds":
-                values["seeds"] = tuple(parse_seeds(next(rest, "")))
-            elif option == "scale":
-                values["scale"] = float(next(rest, ""))
-            else:
-                raise FedsmooError(f"a table's marker says {text!r}: {word!r} is not understood there")
-        return cls(words[0] if words else "", **values)
-
-    def sweep(self, overrides: dict[str, Any] | None = None) -> Sweep:
-        return experiment(self.name, self.columns, self.methods, self.seeds, self.scale, overrides)
-
-
-def updated(text: str, found: tables.Found) -> str:
-    """A document with every marked table made again."""
-
-    def fresh(match: re.Match[str]) -> str:
-        wish = Wish.parse(match["arguments"])
-        return match[1] + render(build(wish.sweep(), found, wish.compact), "markdown") + match[3]
-
-    return MARKED.sub(fresh, text)
-
-
-def measured(folder: Path) -> Path:
-    """A folder of results that somebody named, or needs."""
-    if not folder.is_dir():
-        raise FedsmooError(f"--results {folder}: there is no such folder")
-    return folder
-
-
-def update(files: Sequence[Path], results: Path, check: bool) -> None:
-    """Rewrite (or check) the tables of documents from ``results`` alone; nothing is written if one cannot be."""
-    if not files:
-        raise FedsmooError("--update: which files? such as 'fedsmoo table --update README.md'")
-    found = collect((), measured(results))
-    old = {path: marked(path) for path in files}
-    stale = {path: new for path, text in old.items() if (new := updated(text, found)) != text}
-    names = " ".join(map(str, stale))
-    if check and stale:
-        raise FedsmooError(f"tables out of date in {', '.join(map(str, stale))}: run 'fedsmoo table --update {names}'")
-    for path, text in stale.items():
-        path.write_text(text, encoding="utf-8")
-    sys.stderr.write(f"{counted(len(files), 'file')}, {len(stale)} changed\n")
-
-
-def marked(path: Path) -> str:
-    """A document that has a table to update."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as e:
-        raise FedsmooError(f"cannot read {path}: {e.strerror}") from e
-    if not MARKED.search(text):
-        raise FedsmooError(
-            f"{path} has no marker: a table goes between the lines '<!-- table: accuracy -->' and '<!-- /table -->'"
-        )
-    return text
-
-
-def run_missing(sweep: Sweep, found: tables.Found, out: Path, dry_run: bool, **more: Any) -> bool:
-    """Carry out what has not been measured; says first what it will cost. Whether all is there now."""
-    alone("fedsmoo table")
-    missing = list({c.identity: c.config for c in sweep.cells if c.identity not in found}.values())
-    if not missing:
-        return True
-    sys.stderr.write(f"{sweep.title}: {estimate(missing)}\n")
-    if dry_run:
-        return False
-    report = carry_through(places_of(missing, out), out, **more)
-    if report.left:
-        sys.stderr.write("everything is saved; the same command goes on\n")
-    return not report.left
-
-
-def on_other_data(sweep: Sweep, found: tables.Found) -> Counter[tuple[str, str]]:
-    """How many runs would be in a table but for the content of their data, by the data set's name and that content."""
-    cells = {c.identity for c in sweep.cells}
-    plain = {identity(c.config, without_data(c.held or contents(c.config))) for c in sweep.cells}
-    others = Counter[tuple[str, str]]()
-    for key, run in found.items():
-        held = held_in(run.facts) or {}
-        if key not in cells and "data_content" in held and identity(run.config, without_data(held)) in plain:
-            others[run.config.dataset, held["data_content"]] += 1
-    return others
-
-
-def without_data(held: Mapping[str, str]) -> dict[str, str]:
-    return {k: v for k, v in held.items() if k != "data_content"}
-
-
-def on_measured_data(sweep: Sweep, found: tables.Found) -> Sweep:
-    """The sweep on the data that most of its runs were made with, where none was made with what the names say."""
-    others = on_other_data(sweep, found)
-    if not others or any(c.identity in found for c in sweep.cells):
-        return sweep
-    content = {name: {"data_content": value} for (name, value), _ in reversed(others.most_common())}
-    return with_contents(sweep, [{**contents(c.config), **content.get(c.config.dataset, {})} for c in sweep.cells])
 
 
 def _table(
@@ -234,34 +69,44 @@ def _table(
     flags: dict[str, Any],
 ) -> None:
     if update_files:
-        update([Path(n) for n in ([name] if name else [])] + list(files or []), results or RESULTS, check)
+        documents = [*([Path(name)] if name else []), *(files or [])]
+        changed = update(documents, results, check)
+        sys.stderr.write(f"{counted(len(documents), 'file')}, {len(changed)} changed\n")
         return
     if form not in FORMATS:  # said now, not when the runs are done
         raise unknown("format", form, FORMATS)
     if name is None:
         raise FedsmooError(f"which table? {', '.join(EXPERIMENTS)}")
-    wish = Wish(
-        name, tuple(split(columns)), tuple(split(methods)), tuple(parse_seeds(seeds) if seeds else ()), scale, compact
-    )
-    sweep = wish.sweep(flags)
-    results = RESULTS if results is None else measured(results)
-    found = collect([out], results)
-    if not no_run or "data" in flags:  # the data that lies there is what runs are, or were, made with
-        sweep = with_contents(sweep, contents_here([c.config for c in sweep.cells]))
-    else:
-        sweep = on_measured_data(sweep, found)
-    done = no_run or run_missing(sweep, found, out, dry_run, minutes=minutes, pack=pack)
+    selection = Selection(name, words(columns or ()), words(methods or ()), numbers(seeds or ()), scale, compact)
+    made = opened(selection, out, results, not no_run or "data" in flags, flags, to_stderr)
+    if not no_run:
+        made = completed(made, dry_run, minutes, pack)
     if dry_run:
         return
-    found = found if no_run else collect([out], results)
-    for (dataset, content), count in on_other_data(sweep, found).items():
+    for (dataset, content), count in made.on_other_data.items():
         label = other_content(dataset, content)
         sys.stderr.write(f"fedsmoo: {counted(count, 'run')} on {label} not shown here: --data PATH shows them\n")
-    print(render(build(sweep, found, compact), "markdown" if markdown else form), end="")
-    for path in pictures(sweep, found, figure) if figure is not None else ():
+    print(made.render("markdown" if markdown else form), end="")
+    for path in made.draw(figure) if figure is not None else ():
         sys.stderr.write(f"picture: {path}\n")
-    if not done:
+    if made.outcome.left:
         raise typer.Exit(0 if minutes is not None else 130)
+
+
+def completed(made: PaperTable, dry_run: bool, minutes: float | None, pack: int | None) -> PaperTable:
+    """Say what the missing runs of a table will cost, and carry them out unless that is all that was asked."""
+    alone("fedsmoo table")
+    missing = made.missing
+    if not missing.cells:
+        return made
+    sys.stderr.write(f"{missing.title}: {estimate([c.config for c in missing.cells])}\n")
+    if dry_run:
+        return made
+    with shown(missing.folders(made.out)) as callbacks:
+        made = made.completed(Worker(**callbacks, work="table"), minutes, pack)
+    if made.outcome.left:
+        sys.stderr.write("everything is saved; the same command goes on\n")
+    return made
 
 
 table = with_settings(_table, leave_out=("seed", "algorithm"))

@@ -2,56 +2,19 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Sequence
-from functools import cache
-from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import unknown
 from fedsmoo.runs.origin.identity import MACHINE
-from fedsmoo.sweeps.grid import Sweep, expand, load_table
-
-EXPERIMENTS = ("accuracy", "rounds", "communication", "wallclock", "ablation", "sensitivity", "curves", "flatness")
-
-
-@cache
-def read(name: str) -> dict[str, Any]:
-    """A TOML file of the paper's folder."""
-    return tomllib.loads((files("fedsmoo") / "paper" / f"{name}.toml").read_text(encoding="utf-8"))
+from fedsmoo.sweeps.bases import description, read
+from fedsmoo.sweeps.grid import Sweep, expand
 
 
 def published() -> dict[str, Any]:
     """The printed numbers."""
     return read("published")
-
-
-def description(name: str) -> dict[str, Any]:
-    """An experiment's table, what it takes from another one filled in."""
-    if name not in EXPERIMENTS:
-        raise unknown("table", name, EXPERIMENTS)
-    return completed(read(name))
-
-
-def completed(own: dict[str, Any]) -> dict[str, Any]:
-    """A table with what it takes from the experiment that its ``base`` names: settings, methods, selected columns."""
-    if "base" not in own:
-        return own
-    base = description(str(own["base"]))
-    out = {**base, **own, "hyper": {**base.get("hyper", {}), **own.get("hyper", {})}}
-    if "select" in own:
-        for column in own["select"]:
-            if column not in base["columns"]:
-                raise unknown(f"column of {own['base']}", column, base["columns"])
-        out["columns"] = {c: base["columns"][c] for c in own["select"]}
-    return out
-
-
-def read_sweep(path: Path, overrides: dict[str, Any] | None = None) -> Sweep:
-    """The sweep in a TOML file, which may take one of the paper's experiments as its base."""
-    return expand(completed(load_table(path)), str(path), overrides)
 
 
 def experiment(

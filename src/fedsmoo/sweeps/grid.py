@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,6 +88,10 @@ class Sweep:
         """Each run once, in the order of the file."""
         return list({(c.identity, c.lies): c.config for c in self.cells}.values())
 
+    def folders(self, root: Path) -> dict[Path, Config]:
+        """Return each run's config by its folder below ``root``."""
+        return {root / c.name: c.config for c in self.cells}
+
     @property
     def labels(self) -> dict[str, str]:
         """What the file calls the method of each run, by the run's name; own names of methods are left out."""
@@ -110,15 +113,6 @@ def with_contents(sweep: Sweep, held: Sequence[Mapping[str, str]]) -> Sweep:
     cells = [dataclasses.replace(cell, held=here) for cell, here in zip(sweep.cells, held, strict=True)]
     notes = [*sweep.about.get("notes", []), *([note] if other else [])]
     return dataclasses.replace(sweep, cells=each_once(cells), about={**sweep.about, "notes": notes})
-
-
-def load_table(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as e:
-        raise FedsmooError(f"cannot read the sweep file {path}: {e.strerror}") from e
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
-        raise FedsmooError(f"the sweep file {path} is not valid TOML: {e}") from e
 
 
 def expand(table: dict[str, Any], where: str, overrides: dict[str, Any] | None = None) -> Sweep:
@@ -214,6 +208,17 @@ def product(values: dict[str, Any]) -> Iterator[dict[str, Any]]:
                 raise FedsmooError(f"{name} lists {value!r} twice: it would be the same run, counted as two")
     for choice in itertools.product(*axes):
         yield dict(zip(values, choice, strict=True))
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Read seeds separated by commas; raises a ``FedsmooError`` for what is no number or named twice."""
+    try:
+        seeds = [int(s) for s in text.split(",")]
+    except ValueError as e:
+        raise FedsmooError(f"--seeds {text!r} must be whole numbers separated by commas, such as 0,1,2") from e
+    if len(set(seeds)) != len(seeds):
+        raise FedsmooError(f"--seeds {text!r} names a seed twice")
+    return seeds
 
 
 def label(config: Config) -> str:

@@ -1,11 +1,11 @@
-"""Working through a list of runs in a folder: what is done is skipped, what was begun goes on, others may help."""
+"""Work through runs in their folders, idempotently, as one of perhaps several workers that share them by leases."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from fedsmoo.core.errors import first_line
 from fedsmoo.engines.batched import Batched
 from fedsmoo.engines.client_state.memory import release
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.origin.contents import contents, contents_here, held_in, same_data
+from fedsmoo.runs.origin.contents import contents, contents_here, edited, held_in, same_data
 from fedsmoo.runs.origin.identity import differences, identity
 from fedsmoo.runs.record import Record
 from fedsmoo.runs.run import TAKEN, Run, pinned
@@ -30,152 +30,180 @@ from fedsmoo.sweeps.grid import run_name
 from fedsmoo.sweeps.pack import Pack, assemble_pack, packable
 
 PAUSE = 0.5  # seconds between looks at what others do
-NOBODYS: Mapping[Path, Lease] = {}  # the caller sees to it that nobody else is at work
+NO_LEASES: Mapping[Path, Lease] = {}  # the caller sees to it that nobody else works on the runs
 
 
 def to_stderr(line: str) -> None:
     sys.stderr.write(f"fedsmoo: {line}\n")
 
 
+def nothing(*arguments: Any) -> None:
+    """Ignore an event."""
+
+
 @dataclass(frozen=True)
-class Orders:
-    """How to work."""
+class Worker:
+    """How this process works through runs, and whom it tells what."""
 
     pack: int = 1  # runs that may advance in one batch
     keep: bool = False  # keep the checkpoints of finished runs
     retry: bool = False  # try failed runs again
-    wait: bool = True  # wait for what others are at, to take over if they die
-    every: int | None = None
-    watch: Callable[[Config, Record], Any] = lambda config, record: None
-    finished: Callable[[Config, Path, dict[str, Any]], Any] = lambda config, folder, summary: None
-    failed: Callable[[Config, Path, str], Any] = lambda config, folder, reason: None
-    begun: Callable[[Config, int], Any] = lambda config, rounds: None
-    note: Callable[[str], Any] = to_stderr  # what a person should know besides
-    stop: Callable[[], bool] = lambda: False
+    wait: bool = True  # wait for runs that others have leased, to take over if they die
+    save_every: int | None = None  # rounds between checkpoints
+    watch: Callable[[Config, Record], Any] = nothing  # after every round of every run
+    begun: Callable[[Config, Path, int], Any] = nothing  # with the rounds that are done already
+    finished: Callable[[Config, Path, dict[str, Any]], Any] = nothing  # with the summary
+    failed: Callable[[Config, Path, str], Any] = nothing  # with the reason
+    note: Callable[[str], Any] = nothing  # what a person should know besides
+    stop: Callable[[], bool] = lambda: False  # asked after every round
+    work: str = "sweep"  # what it is called in errors
 
 
 @dataclass
-class Report:
-    """What came of it, by run folder."""
+class Outcome:
+    """What became of runs, by folder."""
 
     finished: list[Path] = field(default_factory=list)
-    failed: dict[Path, str] = field(default_factory=dict)
-    left: list[Path] = field(default_factory=list)
+    failed: dict[Path, str] = field(default_factory=dict)  # with the reason
+    left: list[Path] = field(default_factory=list)  # not finished: stopped, or leased by another process
     unwritten: list[Path] = field(default_factory=list)  # finished, but with a result file of other numbers in the way
 
 
 def state(folder: Path) -> str:
-    """``finished``, ``failed``, ``begun`` or ``new``."""
+    """Return ``finished``, ``failed``, ``begun`` or ``new``."""
     for name, word in ((SUMMARY, "finished"), (FAILED, "failed"), (CONFIG, "begun")):
         if (folder / name).is_file():
             return word
     return "new"
 
 
-def places_of(configs: Sequence[Config], root: Path) -> dict[Path, Config]:
-    """Each config by the folder of its run: named by what it is, with the content of the data that lies here now."""
-    return {root / run_name(c, held): c for c, held in zip(configs, contents_here(configs), strict=True)}
+def work(configs: Sequence[Config], root: Path, worker: Worker) -> Outcome:
+    """Carry out every config in a folder below ``root``, named by its settings and by what its files hold now."""
+    held = contents_here(configs)
+    names = [root / run_name(c, h) for c, h in zip(configs, held, strict=True)]
+    return work_at(dict(zip(names, configs, strict=True)), worker, dict(zip(names, held, strict=True)))
 
 
-def work(configs: Sequence[Config], root: Path, orders: Orders) -> Report:
-    """Carry out every config in its folder below ``root``; returns when all are done or ``stop`` says so."""
-    return work_at(places_of(configs, root), orders)
+def work_at(places: Mapping[Path, Config], worker: Worker, held: Mapping[Path, Mapping[str, str]]) -> Outcome:
+    """Carry out every config in the folder given for it; returns when all are done, or when ``worker.stop`` says so.
 
+    Idempotent: finished runs are skipped, and runs that were begun go on. ``held`` is what the user's files hold, by
+    folder, as in :func:`identity`.
 
-def work_at(places: Mapping[Path, Config], orders: Orders) -> Report:
-    """Carry out every config in the folder given for it, as :func:`places_of` names it."""
-    strangers = {p: why for p, config in places.items() if state(p) == "finished" and (why := stranger(p, config))}
-    for path, why in strangers.items():
-        orders.failed(places[path], path, why)
-    places = {p: config for p, config in places.items() if p not in strangers}
+    Raises:
+        FedsmooError: if a file was edited since, when the turn of a run that needs it comes.
+        DiskError: if a folder cannot be written.
+    """
+    others = {p: why for p, c in places.items() if state(p) == "finished" and (why := other_run(p, c, held[p]))}
+    for path, why in others.items():
+        worker.failed(places[path], path, why)
+    places = {p: config for p, config in places.items() if p not in others}
     tried: set[Path] = set()
 
     def is_open(path: Path) -> bool:
         word = state(path)
-        return word != "finished" and not (word == "failed" and (path in tried or not orders.retry))
+        return word != "finished" and not (word == "failed" and (path in tried or not worker.retry))
 
-    while (todo := [p for p in places if is_open(p)]) and not orders.stop():
-        batch = take(todo, places, orders.pack, is_open)
-        if batch:
-            tried.update(batch)
+    def check(path: Path) -> None:
+        refuse_edited(places[path], held[path], f"this {worker.work} began")
+
+    while (todo := [p for p in places if is_open(p)]) and not worker.stop():
+        leases = lease_batch(todo, places, worker.pack, is_open, check)
+        if leases:
+            tried.update(leases)
             try:
-                carry_out({p: places[p] for p in batch}, orders, batch)
+                execute({p: places[p] for p in leases}, worker, leases)
             finally:
-                for held in batch.values():
-                    held.release()
+                for lease in leases.values():
+                    lease.release()
                 release()
-        elif orders.wait:
+        elif worker.wait:
             time.sleep(PAUSE)
         else:
             break
-    report = Report(failed=dict(strangers))
+    return outcome_of(places, others)
+
+
+def outcome_of(places: Iterable[Path], others: Mapping[Path, str]) -> Outcome:
+    """Read from their folders what became of runs; ``others`` are folders that hold another run, with the reason."""
+    outcome = Outcome(failed=dict(others))
     for path in places:
         word = state(path)
         if word == "failed":
-            report.failed[path] = read_json(path / FAILED).get("error", "")
+            outcome.failed[path] = read_json(path / FAILED).get("error", "")
         else:
-            (report.finished if word == "finished" else report.left).append(path)
-    return report
+            (outcome.finished if word == "finished" else outcome.left).append(path)
+    return outcome
 
 
-def take(
+def lease_batch(
     todo: Sequence[Path],
     places: Mapping[Path, Config],
     pack: int,
     is_open: Callable[[Path], bool] = lambda path: state(path) != "finished",
+    check: Callable[[Path], Any] = nothing,
 ) -> dict[Path, Lease]:
-    """Lease the first run nobody is at, and others that may share its batch, ``pack`` in all."""
+    """Lease the first run that nobody else has, and others that may share its batch, ``pack`` in all.
+
+    ``check`` is called before a run is leased; what it raises ends the search, and nothing stays leased.
+    """
     batch: dict[Path, Lease] = {}
-    for path in todo:
-        if len(batch) >= max(pack, 1):
-            break
-        if batch and not packable([*(places[p] for p in batch), places[path]]):
-            continue
-        held = acquire(path)
-        if held is None:
-            continue
-        if not is_open(path):  # somebody finished it in between, or could not
-            held.release()
-            continue
-        batch[path] = held
+    try:
+        for path in todo:
+            if len(batch) >= max(pack, 1):
+                break
+            if batch and not packable([*(places[p] for p in batch), places[path]]):
+                continue
+            check(path)
+            lease = acquire(path)
+            if lease is None:
+                continue
+            if not is_open(path):  # somebody finished it in between, or could not
+                lease.release()
+                continue
+            batch[path] = lease
+    except BaseException:
+        for lease in batch.values():
+            lease.release()
+        raise
     return batch
 
 
-def carry_out(batch: dict[Path, Config], orders: Orders, leases: Mapping[Path, Lease] = NOBODYS) -> None:
-    """One run, or several in one batch; a failed one is noted in its folder, and does not stop the others.
+def execute(batch: dict[Path, Config], worker: Worker, leases: Mapping[Path, Lease] = NO_LEASES) -> None:
+    """Carry out one run, or several as one batch; a run that fails does not stop the others.
 
-    A run whose lease is no longer ours ends where it is: it belongs to another process.
+    The failure is recorded in the run's folder. A run whose lease another process took over is abandoned where it is.
     """
     if len(batch) > 1:
         try:
-            if together(batch, orders, leases):
+            if execute_together(batch, worker, leases):
                 return
         except DiskError:
             raise
         except (FedsmooError, torch.OutOfMemoryError) as e:
             # Alone, each goes on from its last checkpoint, and if one of them is the culprit, it is found.
-            orders.note(f"{len(batch)} runs cannot go on in one batch, so they go on one by one: {first_line(e)}")
+            worker.note(f"{len(batch)} runs cannot go on in one batch, so they go on one by one: {first_line(e)}")
         release()
     for path, config in batch.items():
-        if state(path) == "finished" or orders.stop() or lost(path, leases):
+        if state(path) == "finished" or worker.stop() or lost(path, leases):
             continue
         try:
             run = open_run(path, config, leases)
-            announce(run, config, orders)
-            run.simulation.run(run.after(partial(orders.watch, config), orders.stop, orders.every))
-            conclude(run, orders)
+            announce(run, config, worker)
+            run.simulation.run(run.after(partial(worker.watch, config), worker.stop, worker.save_every))
+            finish_run(run, worker)
         except (FedsmooError, torch.OutOfMemoryError) as e:
             if lost(path, leases):
                 continue
             if isinstance(e, DiskError):
                 raise
             why = str(e) if isinstance(e, FedsmooError) else f"the memory ran out: {first_line(e)}"
-            give_up(path, why)
-            orders.failed(config, path, why)
+            record_failure(path, why)
+            worker.failed(config, path, why)
 
 
-def give_up(path: Path, why: str) -> None:
-    """Note in a run's folder why it cannot go on, even if it could not begin."""
+def record_failure(path: Path, why: str) -> None:
+    """Write into a run's folder why it cannot go on, even if it could not begin."""
     try:
         write_atomically(path / FAILED, json.dumps({"error": why}) + "\n")
     except OSError as e:
@@ -185,7 +213,7 @@ def give_up(path: Path, why: str) -> None:
 def open_run(
     path: Path, config: Config, leases: Mapping[Path, Lease], simulation: Simulation | None = None, **facts: Any
 ) -> Run:
-    """A run at its start, or where it was stopped; one that failed before it had a config begins again."""
+    """Begin a run, or reopen it where it was stopped; one that failed before it had a config begins again."""
     if (path / CONFIG).is_file():
         refuse_another(path, config)
         run = Run.reopen(path, config.device, simulation, **facts)
@@ -208,17 +236,28 @@ def refuse_another(path: Path, config: Config) -> None:
         raise FedsmooError(f"{path} holds another run ({changed}): move it away, or choose another folder")
 
 
-def stranger(path: Path, config: Config) -> str:
-    """Why the finished run in a folder that is named by what it should hold is another one; nothing if it is not."""
+def other_run(path: Path, config: Config, held: Mapping[str, str]) -> str:
+    """Say why the finished run in a folder is another one than it should be; empty if it is not."""
     try:
         facts, done = read_json(path / STARTED), read_config(path)
     except FedsmooError as e:
         return str(e)
-    held = held_in(facts)
-    if run_name(done, held) == path.name:
+    then = held_in(facts)
+    if identity(done, then) == identity(config, held):
         return ""
-    changed = "; ".join(differences(done, config, held=held))
+    changed = "; ".join(differences(done, config, held=then, now=held))
     return f"{path} holds another run ({changed}): move it away, or choose another folder"
+
+
+def refuse_edited(
+    config: Config, held: Mapping[str, str] | None, since: str, now: Mapping[str, str] | None = None
+) -> None:
+    """Refuse files that no longer hold what they ``held``, where that is known; ``now`` is what they hold."""
+    files = edited(config, held, now)
+    if files:
+        raise FedsmooError(
+            f"{', '.join(files)} was edited since {since}: choose another --out, or put back what it held to go on"
+        )
 
 
 def lost(path: Path, leases: Mapping[Path, Lease]) -> bool:
@@ -226,48 +265,48 @@ def lost(path: Path, leases: Mapping[Path, Lease]) -> bool:
     return path in leases and not leases[path].ours()
 
 
-def together(batch: dict[Path, Config], orders: Orders, leases: Mapping[Path, Lease]) -> bool:
-    """Several runs in one batch; whether the engine could do that."""
-    configs = one_engine(batch)
+def execute_together(batch: dict[Path, Config], worker: Worker, leases: Mapping[Path, Lease]) -> bool:
+    """Carry out several runs as one batch; returns whether their engine could do that."""
+    configs = with_one_engine(batch)
     simulations = assemble_pack(configs) if configs else []
     if not simulations or not all(isinstance(s.engine, Batched) for s in simulations):
         return False
     runs: list[Run] = []
     pack = Pack(simulations)  # which has one engine for all: the folders of new runs are to name it
-    company = {"packed": len(batch), "pack": members(list(batch.values()), simulations)}
+    shared = {"packed": len(batch), "pack": names_in_batch(list(batch.values()), simulations)}
     for (path, config), simulation in zip(batch.items(), simulations, strict=True):
-        runs.append(open_run(path, config, leases, simulation, **company))
-        announce(runs[-1], config, orders)
-    pack.run([r.after(partial(orders.watch, r.config), orders.stop, orders.every, len(runs)) for r in runs])
+        runs.append(open_run(path, config, leases, simulation, **shared))
+        announce(runs[-1], config, worker)
+    pack.run([r.after(partial(worker.watch, r.config), worker.stop, worker.save_every, len(runs)) for r in runs])
     for run in runs:
-        conclude(run, orders, **company)
+        finish_run(run, worker, **shared)
     return True
 
 
-def members(configs: Sequence[Config], simulations: Sequence[Simulation]) -> list[str]:
-    """The names of the runs in a batch, in its order."""
+def names_in_batch(configs: Sequence[Config], simulations: Sequence[Simulation]) -> list[str]:
+    """Return the names of the runs in a batch, in its order."""
     return [run_name(c, contents(c, s.setup.task.data)) for c, s in zip(configs, simulations, strict=True)]
 
 
-def one_engine(batch: Mapping[Path, Config]) -> list[Config]:
-    """The configs with the engine that those of them that were begun have; none if these have several."""
+def with_one_engine(batch: Mapping[Path, Config]) -> list[Config]:
+    """Return the configs with the engine of those that were begun; none if these have several."""
     begun = {pinned(c, read_json(p / STARTED), None).engine for p, c in batch.items() if (p / CONFIG).is_file()}
     if len(begun) > 1:
         return []
     return [c.replace(engine=next(iter(begun), c.engine)) for c in batch.values()]
 
 
-def announce(run: Run, config: Config, orders: Orders) -> None:
-    """Where a run goes on, and what a person should know about how it was reopened."""
+def announce(run: Run, config: Config, worker: Worker) -> None:
+    """Tell where a run goes on, and what a person should know about how it was reopened."""
     for line in run.notes:
-        orders.note(f"{run.folder.path.name}: {line}")
-    orders.begun(config, len(run.simulation.history))
+        worker.note(f"{run.folder.path.name}: {line}")
+    worker.begun(config, run.folder.path, len(run.simulation.history))
 
 
-def conclude(run: Run, orders: Orders, **facts: Any) -> None:
-    """The results of a run, if its last round is done and it is ours."""
-    summary = run.finish(orders.keep, **facts)
+def finish_run(run: Run, worker: Worker, **facts: Any) -> None:
+    """Write the results of a run, if its last round is done and its lease is still ours."""
+    summary = run.finish(worker.keep, **facts)
     if summary is not None:
-        orders.finished(run.config, run.folder.path, summary)
+        worker.finished(run.config, run.folder.path, summary)
     elif run.lost():
-        orders.note(f"{run.folder.path.name}: {TAKEN}")
+        worker.note(f"{run.folder.path.name}: {TAKEN}")

@@ -17,7 +17,7 @@ from fedsmoo.runs.config import Config
 from fedsmoo.runs.run import Run
 from fedsmoo.runs.storage.checkpoint import Checkpoints, DiskError
 from fedsmoo.runs.storage.folder import FAILED, MODEL, SUMMARY
-from fedsmoo.sweeps.queue import give_up
+from fedsmoo.sweeps.queue import record_failure
 
 TINY = Config(
     algorithm="fedavg", model="softmax", clients=4, cohort=2, rounds=3, local_steps=1, batch_size=8, partition="iid",
@@ -73,7 +73,7 @@ def test_a_full_disk_does_not_hide_why_a_run_failed(tmp_path: Path) -> None:
 def test_the_note_of_a_failure_that_cannot_be_written_is_told_with_it(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     with no_file_over(10), pytest.raises(DiskError, match=r"the loss is nan; nor can a note .* File too large"):
-        give_up(tmp_path / "a", "the loss is nan")
+        record_failure(tmp_path / "a", "the loss is nan")
     assert not (tmp_path / "a" / FAILED).exists()
     assert parts(tmp_path) == []
 

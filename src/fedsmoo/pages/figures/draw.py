@@ -15,10 +15,10 @@ from matplotlib.ticker import MaxNLocator
 
 from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.pages.figures.base import AXES, STYLE, WIDTHS, Look, column, finish, legend
-from fedsmoo.pages.figures.curves import COLOURS
 from fedsmoo.pages.figures.rounds import curves, looks, rounds_to_target, style, titles
 from fedsmoo.pages.figures.surfaces import contours, landscape
 from fedsmoo.pages.groups import add_groups
+from fedsmoo.sweeps.curves import COLOURS
 
 SUFFIXES = (".pdf", ".svg", ".png")
 

@@ -1,0 +1,67 @@
+"""Tables inside documents, between markers: made again from results, or checked to be what the results say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedsmoo.core import FedsmooError
+from fedsmoo.paper.cells import Found
+from fedsmoo.paper.render import render
+from fedsmoo.paper.reproduce import RESULTS, build, existing
+from fedsmoo.paper.selection import Selection
+from fedsmoo.sweeps.results import Note, collect, to_stderr
+
+MARKED = re.compile(r"(<!-- table: (?P<arguments>.*?) -->\n).*?(<!-- /table -->)", re.DOTALL)
+
+
+def update(
+    files: Sequence[str | Path], results: str | Path | None = None, check: bool = False, note: Note = to_stderr
+) -> list[Path]:
+    """Rewrite the marked tables of documents from a folder of results; returns the files that changed.
+
+    Args:
+        files: documents with tables between ``<!-- table: NAME -->`` and ``<!-- /table -->``.
+        results: folder of result files (default: ``results``).
+        check: change nothing.
+        note: called with a line that a person should know.
+
+    Raises:
+        FedsmooError: if a document cannot be read or has no marker, so that nothing is written; with ``check``, if a
+            table is out of date.
+    """
+    if not files:
+        raise FedsmooError("--update: which files? such as 'fedsmoo table --update README.md'")
+    found = collect((), existing(Path(results or RESULTS)), note)
+    old = {Path(path): marked(Path(path)) for path in files}
+    stale = {path: new for path, text in old.items() if (new := updated(text, found)) != text}
+    names = " ".join(map(str, stale))
+    if check and stale:
+        raise FedsmooError(f"tables out of date in {', '.join(map(str, stale))}: run 'fedsmoo table --update {names}'")
+    for path, text in stale.items():
+        path.write_text(text, encoding="utf-8")
+    return list(stale)
+
+
+def updated(text: str, found: Found) -> str:
+    """Return a document with every marked table made again."""
+
+    def fresh(match: re.Match[str]) -> str:
+        selection = Selection.parse(match["arguments"])
+        return match[1] + render(build(selection.sweep(), found, selection.compact), "markdown") + match[3]
+
+    return MARKED.sub(fresh, text)
+
+
+def marked(path: Path) -> str:
+    """Read a document; raises a ``FedsmooError`` if it has no table to update."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as e:
+        raise FedsmooError(f"cannot read {path}: {e.strerror}") from e
+    if not MARKED.search(text):
+        raise FedsmooError(
+            f"{path} has no marker: a table goes between the lines '<!-- table: accuracy -->' and '<!-- /table -->'"
+        )
+    return text

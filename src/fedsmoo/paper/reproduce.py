@@ -1,0 +1,190 @@
+"""Reproduce a table of the paper: carry out the runs it lacks, and show ours beside the printed numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedsmoo.core import FedsmooError
+from fedsmoo.paper import tables
+from fedsmoo.paper.cells import Found, Grid
+from fedsmoo.paper.render import Table, render
+from fedsmoo.paper.selection import Selection, on_measured_data, on_other_data, split
+from fedsmoo.runs.config import Config
+from fedsmoo.runs.origin.contents import contents_here
+from fedsmoo.runs.record import Record
+from fedsmoo.sweeps.curves import accuracy_curves, hanning
+from fedsmoo.sweeps.grid import Sweep, parse_seeds, with_contents
+from fedsmoo.sweeps.queue import Outcome, Worker, nothing
+from fedsmoo.sweeps.results import collect
+from fedsmoo.sweeps.sweep import carry_through, pack_size
+
+RESULTS = Path("results")  # unless another folder is named; nothing was measured where it is not there
+WINDOW = 20  # rounds of the Hanning window
+Words = str | Sequence[str]
+
+
+@dataclass(frozen=True)
+class PaperTable:
+    """A table of the paper with what was measured for it."""
+
+    sweep: Sweep
+    found: Found
+    out: Path  # where its runs lie, and go
+    results: Path | None = None  # where result files lie; none: in ``results``, if there is one
+    compact: bool = False
+    outcome: Outcome = dataclasses.field(default_factory=Outcome)  # of the runs that were carried out for it
+
+    @property
+    def missing(self) -> Sweep:
+        """The runs of it that were not measured."""
+        cells = {c.identity: c for c in self.sweep.cells if c.identity not in self.found}
+        return dataclasses.replace(self.sweep, cells=list(cells.values()))
+
+    @property
+    def tables(self) -> list[Table]:
+        """Its header, rows of text and notes; some have a table for each column of the paper's."""
+        return build(self.sweep, self.found, self.compact)
+
+    @property
+    def on_other_data(self) -> Counter[tuple[str, str]]:
+        """How many measured runs are not shown for the content of their data, by data set and content."""
+        return on_other_data(self.sweep, self.found)
+
+    def completed(self, worker: Worker, minutes: float | None = None, pack: int | None = None) -> PaperTable:
+        """Carry out what is missing; returns the table with it."""
+        grid = self.missing
+        if not grid.cells:
+            return self
+        worker = dataclasses.replace(worker, pack=pack_size(pack, grid.cells[0].config))
+        outcome = carry_through(grid, self.out, worker, minutes)
+        return dataclasses.replace(self, found=measured(self.out, self.results, worker.note), outcome=outcome)
+
+    def render(self, form: str = "text") -> str:
+        """Return it as ``text``, ``markdown``, ``latex`` or ``csv``."""
+        return render(self.tables, form)
+
+    def __str__(self) -> str:
+        return self.render()
+
+    def draw(self, folder: str | Path) -> list[Path]:
+        """Draw a picture of smoothed accuracy over rounds for each column; returns the files."""
+        grid, out, folder = Grid(self.sweep, self.found), [], Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        for column in grid.columns:
+            runs = {m: [r.history for r in grid[m, column]] for m in grid.methods if grid[m, column]}
+            if runs:
+                path = folder / (re.sub(r"[^\w.]+", "-", column) + ".png")
+                accuracy_curves(runs, path, column + departure(self.sweep).replace(", ", "\n", 1), smooth=WINDOW)
+                out.append(path)
+        return out
+
+
+def table(
+    name: str,
+    columns: Words = (),
+    methods: Words = (),
+    seeds: str | Sequence[int] = (),
+    scale: float = 1.0,
+    *,
+    compact: bool = False,
+    out: str | Path = "runs/paper",
+    results: str | Path | None = None,
+    run: bool = True,
+    minutes: float | None = None,
+    pack: int | None = None,
+    watch: Callable[[Config, Record], Any] = nothing,
+    begun: Callable[[Config, Path, int], Any] = nothing,
+    finished: Callable[[Config, Path, dict[str, Any]], Any] = nothing,
+    failed: Callable[[Config, Path, str], Any] = nothing,
+    note: Callable[[str], Any] = nothing,
+    stop: Callable[[], bool] = lambda: False,
+    **settings: Any,
+) -> PaperTable:
+    """Return a table of the paper, ours beside the printed numbers, after carrying out the runs that it lacks.
+
+    Args:
+        name: ``accuracy``, ``rounds``, ``communication``, ``wallclock``, ``ablation``, ``sensitivity``, ``curves`` or
+            ``flatness``.
+        columns: some of its columns, by name or by parts of it such as ``cifar10`` (default: all).
+        methods: some of its methods (default: all).
+        seeds: seeds of the runs (default: the paper's, 0).
+        scale: share of the paper's rounds.
+        compact: of ``accuracy``, one table with a cell for each column.
+        out: folder of the runs.
+        results: folder of result files (default: ``results``, if there is one).
+        run: carry out what was not measured; otherwise show what there is.
+        minutes: stop after so long, everything saved.
+        pack: runs in one batch (default: 4 on a GPU, 1 on a CPU).
+        watch, begun, finished, failed, note, stop: as in :func:`fedsmoo.sweep`.
+        settings: settings other than the paper's, which the table then names.
+
+    Raises:
+        FedsmooError: if there is no such table, column or method, or a run is impossible.
+    """
+    selection = Selection(name, words(columns), words(methods), numbers(seeds), scale, compact)
+    made = opened(selection, Path(out), results, run or "data" in settings, settings, note)
+    worker = Worker(watch=watch, begun=begun, finished=finished, failed=failed, note=note, stop=stop, work="table")
+    return made.completed(worker, minutes, pack) if run else made
+
+
+def opened(
+    selection: Selection,
+    out: Path,
+    results: str | Path | None,
+    here: bool,
+    settings: Mapping[str, Any],
+    note: Callable[[str], Any] = nothing,
+) -> PaperTable:
+    """Find what was measured for a table; ``here``: on the data that lies here, or else on what runs were made with."""
+    sweep = selection.sweep(dict(settings))
+    folder = None if results is None else existing(Path(results))
+    found = measured(out, folder, note)
+    if here:
+        sweep = with_contents(sweep, contents_here([c.config for c in sweep.cells]))
+    else:
+        sweep = on_measured_data(sweep, found)
+    return PaperTable(sweep, found, out, folder, selection.compact)
+
+
+def measured(out: Path, results: Path | None, note: Callable[[str], Any]) -> Found:
+    """Collect the finished runs of a folder and the results of another."""
+    return collect([out], RESULTS if results is None else results, note)
+
+
+def existing(folder: Path) -> Path:
+    """Return a folder of results that somebody named or needs; raises a ``FedsmooError`` if there is none."""
+    if not folder.is_dir():
+        raise FedsmooError(f"--results {folder}: there is no such folder")
+    return folder
+
+
+def words(given: Words) -> tuple[str, ...]:
+    """Return words that are given as a sequence or separated by commas."""
+    return tuple(split(given) if isinstance(given, str) else given)
+
+
+def numbers(given: str | Sequence[int]) -> tuple[int, ...]:
+    """Return seeds that are given as a sequence or separated by commas."""
+    return tuple(parse_seeds(given) if isinstance(given, str) else given)
+
+
+def build(sweep: Sweep, found: Found, compact: bool = False) -> list[Table]:
+    """Make the tables of an experiment from what was measured."""
+    kind, grid, title = sweep.about["kind"], Grid(sweep, found), sweep.title + departure(sweep)
+    if kind == "accuracy":
+        return tables.accuracy(grid, title, compact)
+    if kind == "curves":
+        return tables.curves(grid, title, hanning, WINDOW)
+    return getattr(tables, kind)(grid, title)
+
+
+def departure(sweep: Sweep) -> str:
+    """Say what is not as in the paper, if anything: for every title, which is all that some formats keep."""
+    notes = [note.partition(": ")[2].rstrip(".") for note in sweep.about.get("notes", [])]
+    return f", not the paper's setting ({'; '.join(notes)})" if notes else ""

@@ -1,0 +1,173 @@
+"""Carry out a grid of runs: ``fedsmoo.sweep``, the function under the command of that name."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedsmoo.core import FedsmooError
+from fedsmoo.core.contract import refuse_unsound
+from fedsmoo.engines.distributed.ranks import alone
+from fedsmoo.runs.build import make_algorithm, make_device
+from fedsmoo.runs.config import Config
+from fedsmoo.runs.origin.contents import contents_here
+from fedsmoo.runs.record import Record
+from fedsmoo.runs.storage.label import write_label
+from fedsmoo.sweeps.bases import completed, read_sweep
+from fedsmoo.sweeps.grid import Sweep, expand, with_contents
+from fedsmoo.sweeps.index import refresh
+from fedsmoo.sweeps.queue import Outcome, Worker, nothing, state, work_at
+from fedsmoo.sweeps.results import export
+
+PACK = 4  # runs in one batch on a GPU, unless somebody says otherwise
+Source = str | Path | Mapping[str, Any] | Sweep
+
+
+def sweep(
+    file_or_table: Source,
+    out: str | Path | None = None,
+    *,
+    minutes: float | None = None,
+    pack: int | None = None,
+    to: str | Path | None = None,
+    supersede: str | None = None,
+    keep: bool = False,
+    retry: bool = False,
+    wait: bool = True,
+    save_every: int | None = None,
+    watch: Callable[[Config, Record], Any] = nothing,
+    begun: Callable[[Config, Path, int], Any] = nothing,
+    finished: Callable[[Config, Path, dict[str, Any]], Any] = nothing,
+    failed: Callable[[Config, Path, str], Any] = nothing,
+    note: Callable[[str], Any] = nothing,
+    stop: Callable[[], bool] = lambda: False,
+    **settings: Any,
+) -> Outcome:
+    """Carry out every run of a grid, each in a folder of its own; idempotent, and several processes may share it.
+
+    Finished runs are skipped, runs that were begun are resumed, and what another process has leased is left to it. A
+    run that fails does not stop the others.
+
+    Args:
+        file_or_table: a TOML file whose lists make a grid, or the same as a dictionary (``{"lr": [0.1, 0.3]}``).
+        out: folder of the runs (default: ``runs/`` and the file's name).
+        minutes: stop after so long, everything saved.
+        pack: runs in one batch (default: 4 on a GPU, 1 on a CPU).
+        to: folder in which each finished run's result file is written at once.
+        supersede: a reason to replace result files that hold other numbers.
+        keep: keep the checkpoints of finished runs.
+        retry: try runs again that failed.
+        wait: wait for runs that another process has leased, to take them over if it dies.
+        save_every: rounds between checkpoints; 0: only when stopped (default: under 5% of the time).
+        watch: called with config and record after every round of every run.
+        begun: called with config, folder and the rounds already done when a run begins or goes on.
+        finished: called with config, folder and summary when a run is done.
+        failed: called with config, folder and reason when a run cannot be carried out.
+        note: called with a line that a person should know.
+        stop: asked after every round; when true, everything is saved and the sweep ends.
+        settings: settings that win over the file's, by name (``rounds=10, device="cuda"``).
+
+    Returns:
+        The folders of finished and left runs, and those of failed ones with the reason of each.
+
+    Raises:
+        FedsmooError: if the grid describes no run or an impossible one, or a file was edited meanwhile.
+
+    >>> import tempfile
+    >>> small = {"model": "softmax", "clients": 4, "cohort": 2, "local_steps": 1, "engine": "serial"}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     outcome = sweep({"seed": [0, 1], **small}, folder, rounds=1)
+    >>> len(outcome.finished), outcome.failed, outcome.left
+    (2, {}, [])
+    """
+    grid, root = open_sweep(file_or_table, settings), folder_of(file_or_table, out)
+    missing(grid, root)
+    worker = Worker(
+        pack=pack_size(pack, grid.cells[0].config), keep=keep, retry=retry, wait=wait, save_every=save_every,
+        watch=watch, begun=begun, finished=finished, failed=failed, note=note, stop=stop,
+    )  # fmt: skip
+    results = None if to is None else Path(to)
+    return carry_through(grid, root, worker, minutes, results, supersede, grid.labels)
+
+
+def open_sweep(source: Source, settings: Mapping[str, Any] | None = None) -> Sweep:
+    """Expand a file or a table into its runs, named by what their files and data hold now."""
+    if isinstance(source, Sweep):
+        if settings:
+            raise FedsmooError("settings belong to a file or a table: this sweep is expanded already")
+        grid = source
+    elif isinstance(source, Mapping):
+        grid = expand(completed(dict(source)), "the table", dict(settings or {}))
+    else:
+        grid = read_sweep(Path(source), dict(settings or {}))
+    if all(c.held is not None for c in grid.cells):
+        return grid
+    return with_contents(grid, contents_here([c.config for c in grid.cells]))
+
+
+def folder_of(source: Source, out: str | Path | None) -> Path:
+    """Return the folder of a sweep's runs: the one given, or one under ``runs/`` with the name of its file."""
+    if out is not None:
+        return Path(out)
+    return Path("runs") / (Path(source).stem if isinstance(source, str | Path) else "sweep")
+
+
+def missing(grid: Sweep, root: Path) -> list[Config]:
+    """Return the runs that have not finished; raises a ``FedsmooError`` if the method of one breaks the contract."""
+    configs = [c for folder, c in grid.folders(root).items() if state(folder) != "finished"]
+    for config in configs:  # said now, not when its turn comes
+        refuse_unsound(make_algorithm(config.algorithm, config.algorithm_options))
+    return configs
+
+
+def pack_size(pack: int | None, config: Config) -> int:
+    """Return how many runs may share a batch: what was asked for, or the default of the config's device."""
+    return pack if pack is not None else PACK if make_device(config.device).type == "cuda" else 1
+
+
+def carry_through(
+    grid: Sweep,
+    root: Path,
+    worker: Worker,
+    minutes: float | None = None,
+    results: Path | None = None,
+    supersede: str | None = None,
+    labels: Mapping[str, str] | None = None,
+) -> Outcome:
+    """Work through the runs of a sweep within some minutes: label and export them as they go, then index the folder.
+
+    ``labels`` are what the sweep calls its methods, by the run's name; none: runs are left without a label.
+    """
+    alone(f"a {worker.work}")
+    places = grid.folders(root)
+    end = time.monotonic() + 60 * minutes if minutes is not None else float("inf")
+    unwritten = list[Path]()
+    for folder in places:
+        if labels is not None and state(folder) != "new":
+            write_label(folder, labels)
+
+    def begun(config: Config, folder: Path, rounds: int) -> None:
+        if labels is not None:
+            write_label(folder, labels)
+        worker.begun(config, folder, rounds)
+
+    def finished(config: Config, folder: Path, summary: dict[str, Any]) -> None:
+        worker.finished(config, folder, summary)
+        if results is None:
+            return
+        try:
+            export([folder], results, supersede, worker.note)
+        except FedsmooError as e:  # the run is kept, and the others go on
+            unwritten.append(folder)
+            worker.note(f"not exported: {e}")
+
+    timed = dataclasses.replace(
+        worker, begun=begun, finished=finished, stop=lambda: worker.stop() or time.monotonic() > end
+    )
+    outcome = work_at(places, timed, {root / c.name: c.held or {} for c in grid.cells})
+    outcome.unwritten = unwritten
+    refresh(root)
+    return outcome
