@@ -18,9 +18,12 @@ from engines.small import largest_gap, simulation, trace
 from fedsmoo.algorithms import FedAvg, FedLESAMS, FedSMOO, Relaxed
 from fedsmoo.compiler.schedule import LastPass, PointPass, SumPass, TakeGradient, schedule
 from fedsmoo.core import Algorithm, norm
-from fedsmoo.engines.steps.eager import eager_steps, plain_end
-from fedsmoo.engines.steps.replay import GraphSteps
+from fedsmoo.engines.batched import Batched
+from fedsmoo.engines.contract import Setup
+from fedsmoo.engines.steps.eager import EagerStepper
+from fedsmoo.engines.steps.replay import ReplayStepper
 from fedsmoo.engines.steps.stack import stack_algorithms
+from fedsmoo.engines.steps.stepper import Assignment, DevicePlan
 from fedsmoo.runs.build import user_object
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="in float64, by the interpreter")
@@ -168,11 +171,12 @@ def small_blocks(monkeypatch):
         monkeypatch.setattr("fedsmoo.compiler.codegen.FEW", 2)
 
 
-def run(method: Algorithm, passes: bool, groups: int = 1, **settings):
-    made = simulation("batched", "mlp", method, **settings)
-    made.engine.oracle = oracle = RoundedToFloat(made.setup.task)
-    made.engine.steps = GraphSteps(oracle, False, groups=groups) if passes else partial(eager_steps, oracle)
-    return made
+def run(method: Algorithm, passes: bool, groups: int = 1, capture: bool = True, **settings):
+    def engine(setup: Setup) -> Batched:
+        stepper = partial(ReplayStepper, compile=False, capture=capture, groups=groups) if passes else EagerStepper
+        return Batched(setup, oracle=RoundedToFloat(setup.task), stepper=stepper)
+
+    return simulation(engine, "mlp", method, **settings)
 
 
 def compared(name: str | Algorithm, **settings):
@@ -181,7 +185,7 @@ def compared(name: str | Algorithm, **settings):
         warnings.filterwarnings("error", "the local step")
         eager, passed = (run(method, p, **settings) for p in (False, True))
         assert largest_gap(trace(eager), trace(passed)) < TOLERANCE
-    return passed.engine.steps
+    return passed.engine.stepper
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -209,7 +213,7 @@ def test_a_clip_binds_for_some_clients_and_not_for_others(device):
     """Else the tests above would not see a client done again beside one that is not."""
     made = run(METHODS["fedavg"], True, **EQUAL)
     made.advance()
-    (recording,) = made.engine.steps.recordings.values()
+    (recording,) = made.engine.stepper.recordings.values()
     norms = recording.groups[0].passes.tensors["sums"][0].sqrt()
     limit = float(norms.mean())
     assert norms.min() < limit < norms.max()
@@ -220,7 +224,7 @@ def test_the_next_point_lies_ready_in_the_kernels_type(device):
     """Rounded once, as PyTorch rounds; the last weights also as they are."""
     made = run(METHODS["fedavg"], True, **EQUAL | {"local_steps": 2})
     made.advance()
-    (recording,) = made.engine.steps.recordings.values()
+    (recording,) = made.engine.stepper.recordings.values()
     group, begin = recording.groups[0], made.engine.oracle.begin
     weights, point = group.rows.w, group.passes.tensors
     assert weights.dtype == torch.float64
@@ -245,10 +249,9 @@ def test_a_finish_that_looks_at_numbers(device):
 @pytest.mark.parametrize("kind", ["swap", "three gradients"])
 def test_steps_that_were_never_recorded_end_the_same(kind, device):
     """Vectors that live one round are then still one zero, spread over all clients."""
-    eager, neither = (run(Trade(kind=kind), p, **EQUAL) for p in (False, True))
-    neither.engine.steps.compile = neither.engine.steps.capture = False
+    eager, neither = (run(Trade(kind=kind), p, capture=False, **EQUAL) for p in (False, True))
     assert largest_gap(trace(eager), trace(neither)) < TOLERANCE
-    assert all(neither.engine.steps.endings.values())
+    assert all(neither.engine.stepper.endings.values())
 
 
 def test_groups_are_cut_all_or_none(device):
@@ -262,7 +265,6 @@ def test_numbers_of_each_client(device):
     made = run(METHODS["fedsmoo"], True, **EQUAL)
     work = made.prepare()
     from fedsmoo.core import Round, Vectors
-    from fedsmoo.engines.steps.eager import DevicePlan, Stage
 
     task, clients = made.setup.task, len(work.clients)
     like = work.down.w
@@ -273,24 +275,26 @@ def test_numbers_of_each_client(device):
     zeros = torch.zeros_like(down.w)
     me = Vectors(mu=zeros + 0.01, lam=zeros - 0.02, s_hat=zeros)
     lr = torch.tensor([[0.1], [0.3]], dtype=like.dtype)
-    stage = Stage(algorithm, made.setup.rule, down, lr, (1, 2))
+    given = Assignment(algorithm, made.setup.rule, down, lr, (1, 2))
     plan, rnd = DevicePlan(work.plan, task), Round(3, lr, torch.full_like(lr, 3.0), 0.5)
     oracle = RoundedToFloat(task)
-    steps = GraphSteps(oracle, False, groups=2)
-    w, mine, total = eager_steps(oracle, stage, down.w, me, plan)
-    expected = [total, mine.s_hat, *(v for part in plain_end(stage, w, mine, rnd)[:2] for _, v in part.items())]
-    w, mine, total = steps(stage, down.w, me, plan)
-    found = [total, mine.s_hat, *(v for part in steps.end(stage, w, mine, rnd)[:2] for _, v in part.items())]
+    replayed, eager = ReplayStepper(oracle, compile=False, groups=2), EagerStepper(oracle)
+
+    def results(stepper):
+        w, mine, total = stepper.steps(given, down.w, me, plan)
+        return [total, mine.s_hat, *(v for part in stepper.end(given, w, mine, rnd)[:2] for _, v in part.items())]
+
+    found, expected = results(replayed), results(eager)
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-12)
-    assert all(r.cut for r in steps.recordings.values())
-    assert all(steps.endings.values())
+    assert all(r.cut for r in replayed.recordings.values())
+    assert all(replayed.endings.values())
 
 
 def actions(method: Algorithm) -> list[type]:
     made = run(method, True, **EQUAL)
     made.advance()
-    (recording,) = made.engine.steps.recordings.values()
+    (recording,) = made.engine.stepper.recordings.values()
     return [type(a) for a in schedule(recording.groups[0].passes.flow)]
 
 

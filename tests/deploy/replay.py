@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from fedsmoo.core import Round, Vectors
-from fedsmoo.engines.contract import Work
+from fedsmoo.engines.contract import RoundInputs
 from fedsmoo.engines.serial import Serial
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
@@ -26,7 +26,7 @@ def replayed(config: Config, rounds: list[dict]) -> Vectors:
         lr, share = config.lr * config.lr_decay**number, len(clients) / m
         sizes = np.array([len(simulation.indices[i]) if config.weighted else 1 for i in clients], float)
         plan = simulation.plan(number, clients)
-        work = Work(number, algorithm.sent(server), clients, plan, lr, share, (sizes / sizes.sum()).tolist())
+        work = RoundInputs(number, algorithm.sent(server), clients, plan, lr, share, (sizes / sizes.sum()).tolist())
         mean = engine.run_round(work).mean
         server = algorithm.aggregate(server, mean, Round(number, lr, float(plan.steps.mean()), share))
     return server

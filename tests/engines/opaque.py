@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedsmoo.engines.oracles import OpaqueOracle, hand_oracle
+from fedsmoo.engines.opaque import OpaqueOracle
+from fedsmoo.engines.oracles import hand_oracle
 from fedsmoo.engines.task import Batch, Task
 from fedsmoo.kernels.gradients import GradientBuffers
 
@@ -19,10 +20,10 @@ class Rounded(OpaqueOracle):
 
     def __init__(self, task: Task) -> None:
         super().__init__(task, self.rounds_to, task.model.layout.size - FINE)
-        self.exact = hand_oracle(task).gradient
+        self.unrounded = hand_oracle(task).gradient
 
     def launch(self, working: Tensor, fine: Tensor, batch: Batch, into: GradientBuffers) -> None:
-        g, loss = self.exact(torch.cat([working[:, :-FINE].to(fine.dtype), fine], dim=1), batch)
+        g, loss = self.unrounded(torch.cat([working[:, :-FINE].to(fine.dtype), fine], dim=1), batch)
         into.coarse.copy_(g.to(self.dtype))
         into.fine.copy_(g[:, -FINE:])
         into.loss.copy_(loss)

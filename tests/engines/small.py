@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,10 @@ from torch import Tensor
 from fedsmoo.core import Algorithm, LocalRule
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.engines.batched import Batched
-from fedsmoo.engines.contract import Setup
+from fedsmoo.engines.contract import Engine, Setup
+from fedsmoo.engines.oracles import Oracle
 from fedsmoo.engines.serial import Serial
-from fedsmoo.engines.steps.replay import GraphSteps
+from fedsmoo.engines.steps.replay import ReplayStepper
 from fedsmoo.engines.task import Task
 from fedsmoo.models import build
 from fedsmoo.runs.config import Training
@@ -54,18 +56,33 @@ def make_engine(kind: str, setup: Setup) -> Any:
         return Batched(setup, oracle=kind)
     if kind.startswith("chunk"):
         return Batched(setup, chunk=int(kind[5:]))
-    engine = Batched(setup, chunk=int(kind[8:]) if kind[8:] else None)  # "recorded", "recorded2": CUDA's buffers
-    engine.steps = GraphSteps(engine.oracle, compile=False, capture=True)
-    return engine
+    chunk = int(kind[8:]) if kind[8:] else None  # "recorded", "recorded2": CUDA's buffers
+    return Batched(setup, chunk=chunk, stepper=recorded)
+
+
+def recorded(oracle: Oracle) -> ReplayStepper:
+    """Steps on CUDA's buffers, neither compiled nor captured."""
+    return ReplayStepper(oracle, compile=False, capture=True)
 
 
 def simulation(
-    kind: str, model: str, algorithm: Algorithm, rule: dict[str, Any] | None = None, **training: Any
+    kind: str | Callable[[Setup], Engine],
+    model: str,
+    algorithm: Algorithm,
+    rule: dict[str, Any] | None = None,
+    **training: Any,
 ) -> Simulation:
+    """A run of the small federation on a kind of engine, or on the one that a function makes."""
     setup = make_setup(model, algorithm, **(rule or {}))
     settings = {"rounds": ROUNDS, "cohort": 3, "sampling": "bernoulli", "local_epochs": 2, "batch_size": 4, "lr": 0.2}
     settings |= {"lr_decay": 0.9, "seed": SEED, "eval_every": 10**6}
-    return Simulation(setup, make_engine(kind, setup), Training(**settings | training), indices())
+    engine = make_engine(kind, setup) if isinstance(kind, str) else kind(setup)
+    return Simulation(setup, engine, Training(**settings | training), indices())
+
+
+def on_engine(run: Simulation, engine: Engine) -> Simulation:
+    """The same run from its start on another engine."""
+    return Simulation(run.setup, engine, run.training, run.indices)
 
 
 Trace = list[dict[str, Tensor]]

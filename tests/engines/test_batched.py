@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from functools import partial
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from fedsmoo.algorithms import SCAFFOLD, FedAvg, FedDyn, FedSMOO
 from fedsmoo.core import FedsmooError, LocalRule, Vectors
-from fedsmoo.engines.batched import Batched, run_packed
+from fedsmoo.engines.batched import Batched
 from fedsmoo.engines.client_state import memory
 from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.contract import Setup
-from fedsmoo.engines.steps.eager import eager_steps
+from fedsmoo.engines.oracles import hand_oracle
 from fedsmoo.engines.task import Task
 from fedsmoo.models.base import FlatModel
 
@@ -25,40 +25,41 @@ from .small import dataset, largest_gap, make_setup, simulation, trace
 SMOO = FedSMOO(r=0.2, beta=2.0)
 
 
-class Limited:
-    """An oracle with room for so many clients at once; remembers how many it was given."""
+class Watched:
+    """A hand-batched oracle that asks a function before each gradient; remembers how many clients it was given."""
 
-    def __init__(self, inner, room: int) -> None:
-        self.inner, self.room, self.asked = inner, room, []
+    def __init__(self, task: Task, before: Callable[[int], None]) -> None:
+        self.inner, self.before, self.asked = hand_oracle(task), before, []
 
     def __getattr__(self, name):
         return getattr(self.inner, name)
 
     def __call__(self, w: Tensor, batch):
         self.asked.append(len(w))
-        if len(w) > self.room:
-            raise torch.OutOfMemoryError("no room")
+        self.before(len(w))
         return self.inner(w, batch)
 
 
-def limit(engine: Batched, room: int) -> Limited:
-    oracle = Limited(engine.oracle, room)
-    engine.oracle, engine.steps = oracle, partial(eager_steps, oracle)
-    return oracle
+def limited(room: int, chunk: int | None = None, batch_size: int = 1) -> Callable[[Setup], Batched]:
+    """An engine whose oracle has room for so many clients at once."""
+
+    def before(clients: int) -> None:
+        if clients > room:
+            raise torch.OutOfMemoryError("no room")
+
+    return lambda setup: Batched(setup, oracle=Watched(setup.task, before), chunk=chunk, batch_size=batch_size)
 
 
 def test_memory_that_runs_out_names_the_chunk_to_set_and_is_not_tried_around() -> None:
     """What is free must not decide how many train at once, on which the last bits depend."""
-    run = simulation("hand", "mlp", SMOO, cohort=6, sampling="uniform", rounds=2)
-    oracle = limit(run.engine, room=3)
+    run = simulation(limited(room=3), "mlp", SMOO, cohort=6, sampling="uniform", rounds=2)
     with pytest.raises(
         FedsmooError, match=r"^6 clients at once do not fit in the memory of cpu: set chunk=3, .*no room"
     ):
         run.advance()
-    assert set(oracle.asked) == {6}
+    assert set(run.engine.oracle.asked) == {6}
     assert not run.engine.table.rows
-    run = simulation("chunk3", "mlp", SMOO, cohort=6, sampling="uniform", rounds=2)
-    limit(run.engine, room=3)
+    run = simulation(limited(room=3, chunk=3), "mlp", SMOO, cohort=6, sampling="uniform", rounds=2)
     expected = trace(simulation("serial", "mlp", SMOO, cohort=6, sampling="uniform", rounds=2))
     assert largest_gap(trace(run), expected) < 1e-10
 
@@ -68,39 +69,25 @@ def test_memory_that_runs_out_names_the_chunk_to_set_and_is_not_tried_around() -
 )
 def test_running_out_of_memory_in_a_later_chunk_writes_no_row(error: Exception) -> None:
     """The first chunk fits and the second does not: the round can start again from the rows as they were."""
-    run = simulation("chunk3", "mlp", SMOO, cohort=6, sampling="uniform", rounds=1)
-    oracle = limit(run.engine, room=3)
     calls = itertools.count()
-    inner, steps = oracle.inner, run.engine.steps
 
-    def flaky(w: Tensor, batch):
-        if next(calls) >= 12:  # clients 0, 1, 2 make 6 steps of 2 gradients; then memory runs out
+    def before(clients: int) -> None:
+        if next(calls) == 12:  # clients 0, 1, 2 make 6 steps of 2 gradients; then memory runs out, once
             raise error
-        return inner(w, batch)
 
-    run.engine.steps = partial(eager_steps, _as_oracle(flaky, inner))
+    def engine(setup: Setup) -> Batched:
+        return Batched(setup, oracle=Watched(setup.task, before), chunk=3)
+
+    run = simulation(engine, "mlp", SMOO, cohort=6, sampling="uniform", rounds=1)
     with pytest.raises(FedsmooError, match="set chunk=2"):
         run.advance()
     assert not run.engine.table.rows
-    run.engine.steps = steps
     expected = trace(simulation("serial", "mlp", SMOO, cohort=6, sampling="uniform", rounds=1))
     assert largest_gap(trace(run), expected) < 1e-10
 
 
-def _as_oracle(f, inner):
-    class Wrapped:
-        def __getattr__(self, name):
-            return getattr(inner, name)
-
-        def __call__(self, w, batch):
-            return f(w, batch)
-
-    return Wrapped()
-
-
 def test_not_even_one_client_fits() -> None:
-    run = simulation("chunk1", "mlp", FedAvg(), sampling="uniform")
-    limit(run.engine, room=0)
+    run = simulation(limited(room=0, chunk=1), "mlp", FedAvg(), sampling="uniform")
     with pytest.raises(FedsmooError, match="not even one client fits in the memory of cpu"):
         run.advance()
     assert not run.engine.table.rows
@@ -128,12 +115,10 @@ def test_half_of_all_memory_is_for_clients_whatever_is_free(monkeypatch: pytest.
     for free in (0, 10**15):
         monkeypatch.setattr(memory, "available_bytes", lambda device, free=free: free)
         assert memory.clients_that_fit(setup, 4) == 2
-    engine = Batched(setup, batch_size=4)
-    run = simulation("hand", "mlp", FedAvg(), cohort=5, sampling="uniform", rounds=1)
-    run.engine.fits = engine.at_once
-    oracle = limit(run.engine, room=99)
+    run = simulation(limited(room=99, batch_size=4), "mlp", FedAvg(), cohort=5, sampling="uniform", rounds=1)
+    assert run.engine.clients_at_once == 2
     run.advance()
-    assert set(oracle.asked) == {1, 2}
+    assert set(run.engine.oracle.asked) == {1, 2}
     monkeypatch.setattr(memory, "total_bytes", lambda device: 0)
     assert memory.clients_that_fit(setup) == 1
 
@@ -165,9 +150,10 @@ def test_runs_that_share_a_batch_are_the_runs_alone() -> None:
     made = [(FedDyn(beta=b), {"lr": lr, "seed": s}) for b, lr, s in ((2.0, 0.2, 1), (3.0, 0.1, 2), (2.5, 0.3, 3))]
     alone = [trace(simulation("serial", "mlp", a, sampling="uniform", **t)) for a, t in made]
     runs = [simulation("hand", "mlp", a, sampling="uniform", **t) for a, t in made]
+    batch = runs[0].engine.share([r.engine for r in runs[1:]])
     for number in range(runs[0].training.rounds):
         works = [r.prepare() for r in runs]
-        outcomes = run_packed([r.engine for r in runs], works)
+        outcomes = batch.run_round(dict(enumerate(works)))
         for r, work, outcome, expected in zip(runs, works, outcomes, alone, strict=True):
             r.complete(work, outcome, 0.0)
             for name, v in r.server.items():

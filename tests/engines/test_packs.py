@@ -14,14 +14,17 @@ import torch
 from fedsmoo.algorithms import FedAvg
 from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.engines import batched
+from fedsmoo.engines.batched import Batched
 from fedsmoo.engines.client_state import tiers
 from fedsmoo.engines.client_state.table import ClientTable
-from fedsmoo.engines.steps.replay import GraphSteps, Recording
+from fedsmoo.engines.steps.replay import Recording
 from fedsmoo.models.base import FlatModel
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
 from fedsmoo.sweeps import pack as packs
 from fedsmoo.sweeps.pack import Pack, assemble_pack, packable
+
+from .small import on_engine, recorded
 
 BASE = {
     "model": "softmax", "rounds": 4, "clients": 10, "cohort": 3, "local_steps": 2, "device": "cpu", "engine": "batched",
@@ -91,9 +94,10 @@ def test_the_others_go_on_recorded_when_a_run_leaves(different):
     for run in alone:
         run.run()
     runs = assemble_pack([config(i) for i in range(3)])
-    runs[0].engine.steps = steps = GraphSteps(runs[0].engine.oracle, compile=False, capture=True)
+    runs[0] = on_engine(runs[0], Batched(runs[0].setup, stepper=recorded))
     Pack(runs).run([None, None, lambda record: record.round < 2])
-    assert steps.capture
+    assert all(run.engine.stepper is runs[0].engine.stepper for run in runs)
+    assert runs[0].engine.stepper.capture
     assert gap(alone[0], runs[0]) < 1e-12
     assert gap(alone[1], runs[1]) < 1e-12
 
@@ -126,21 +130,21 @@ def test_buffers_for_other_sizes_of_cohort_make_room(monkeypatch):
     """Memory for 40 clients' buffers; no cohort has more than 16: nothing is trained in smaller parts for good."""
     config = Config(**BASE | {"clients": 40, "cohort": 10, "rounds": 20}, sampling="bernoulli", algorithm="fedavg")
     run = assemble(config)
-    run.engine.steps = steps = GraphSteps(run.engine.oracle, compile=False, capture=True)
+    run = on_engine(run, Batched(run.setup, stepper=recorded))
     begin, refused, forgotten = Recording.__init__, [], []
 
-    def limited(self, oracles, stage, me, plan, room, *rest):
-        if sum(len(r.rows.w) for r in steps.recordings.values()) + room > 40:
+    def limited(self, oracles, given, me, plan, room, *rest):
+        if sum(len(r.rows.w) for r in run.engine.stepper.recordings.values()) + room > 40:
             refused.append(room)
             raise torch.OutOfMemoryError("CUDA out of memory")
-        begin(self, oracles, stage, me, plan, room, *rest)
+        begin(self, oracles, given, me, plan, room, *rest)
 
     monkeypatch.setattr(Recording, "__init__", limited)
-    monkeypatch.setattr(type(run.engine.oracle), "forget", lambda self: forgotten.append(self), raising=False)
+    monkeypatch.setattr(type(run.engine.oracle), "free_buffers", lambda self: forgotten.append(self), raising=False)
     run.run()
     assert refused
     assert len(forgotten) == len(refused)
-    assert run.engine.chunk is None
+    assert run.engine.clients_at_once == run.engine.capacity
 
 
 def test_memory_that_runs_out_while_rows_are_kept_does_not_apply_a_round_twice(monkeypatch):

@@ -9,23 +9,29 @@ import pytest
 import torch
 
 from fedsmoo.algorithms import ALGORITHMS
-from fedsmoo.engines.steps.eager import eager_steps
-from fedsmoo.engines.steps.replay import GraphSteps
+from fedsmoo.engines.batched import Batched
+from fedsmoo.engines.contract import Setup
+from fedsmoo.engines.steps.eager import EagerStepper
+from fedsmoo.engines.steps.replay import ReplayStepper
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
 from fedsmoo.sweeps.pack import Pack, assemble_pack
 
 from .opaque import Rounded
-from .small import largest_gap, simulation, trace
+from .small import largest_gap, on_engine, simulation, trace
 
 
 def run(method: str, recorded: bool, compile: bool = False, groups: int | None = None):
-    made = simulation("batched", "mlp", ALGORITHMS[method]())
-    made.engine.oracle = oracle = Rounded(made.setup.task)
-    made.engine.steps = (
-        GraphSteps(oracle, compile, groups=groups, passes=False) if recorded else partial(eager_steps, oracle)
-    )
-    return made
+    def engine(setup: Setup) -> Batched:
+        return Batched(
+            setup, oracle=Rounded(setup.task), stepper=replayed(compile, groups) if recorded else EagerStepper
+        )
+
+    return simulation(engine, "mlp", ALGORITHMS[method]())
+
+
+def replayed(compile: bool = False, groups: int | None = None):
+    return partial(ReplayStepper, compile=compile, groups=groups, passes=False)
 
 
 @pytest.fixture
@@ -55,7 +61,7 @@ def test_weights_kept_in_the_kernels_type_follow_the_weights(method, groups):
 def test_groups_share_no_oracle_and_no_plan():
     made = run("fedsmoo", recorded=True, groups=2)
     made.advance()
-    (recording,) = made.engine.steps.recordings.values()
+    (recording,) = made.engine.stepper.recordings.values()
     first, second = recording.groups
     assert first.oracle is not second.oracle
     assert first.k.data_ptr() != second.k.data_ptr()
@@ -87,7 +93,7 @@ def test_many_methods_compile_in_one_process(traced):
         for method in list(ALGORITHMS)[:12]:
             made = run(method, recorded=True, compile=True)
             made.advance()
-            assert made.engine.steps.compile, method
+            assert made.engine.stepper.compile, method
 
 
 @pytest.mark.parametrize("groups", [1, 2, 3])
@@ -100,17 +106,16 @@ def test_groups_of_several_runs_with_numbers_of_their_own(groups):
         for i in range(2)
     ]
     alone = [assemble(c) for c in configs]
+    alone = [on_engine(r, Batched(r.setup, oracle=Rounded(r.setup.task), stepper=EagerStepper)) for r in alone]
     for run in alone:
-        run.engine.oracle = Rounded(run.setup.task)
-        run.engine.steps = partial(eager_steps, run.engine.oracle)
         run.run()
     runs = assemble_pack(configs)
-    runs[0].engine.oracle = Rounded(runs[0].setup.task)
-    runs[0].engine.steps = steps = GraphSteps(runs[0].engine.oracle, False, groups=groups, passes=False)
+    first = runs[0].setup
+    runs[0] = on_engine(runs[0], Batched(first, oracle=Rounded(first.task), stepper=replayed(groups=groups)))
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
         Pack(runs).run()
-    (recording,) = steps.recordings.values()
+    (recording,) = runs[0].engine.stepper.recordings.values()
     assert len(recording.groups) == groups
     for one, packed in zip(alone, runs, strict=True):
         for name, v in one.server.items():

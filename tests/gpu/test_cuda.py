@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from fedsmoo.engines.batched import Batched
 from fedsmoo.engines.contract import Setup
 from fedsmoo.engines.fused import FusedOracle
 from fedsmoo.engines.serial import Serial
-from fedsmoo.engines.steps.replay import GraphSteps
+from fedsmoo.engines.steps.replay import ReplayStepper
 from fedsmoo.engines.task import Samples, Task
 from fedsmoo.models import build, make_module
 from fedsmoo.runs.config import Training
@@ -61,8 +62,7 @@ def after_one_round(
     if device == "cpu":
         engine = Serial(setup)
     else:
-        engine = Batched(setup)
-        engine.steps = GraphSteps(engine.oracle, compile=compiled, passes=passes)
+        engine = Batched(setup, stepper=partial(ReplayStepper, compile=compiled, passes=passes))
     # Unequal clients: 9 to 21 samples in batches of 8, so that batches are partial and clients end at different steps.
     indices = [np.arange(20 * i, 20 * i + 9 + 2 * i) for i in range(7)]
     sampling = "bernoulli" if method in ("fedavg", "fedsmoo", "scaffold") else "uniform"
@@ -71,9 +71,9 @@ def after_one_round(
     simulation = Simulation(setup, engine, training, indices)
     simulation.run()
     if device != "cpu":
-        assert engine.steps.capture, "the step was not captured"
-        assert engine.steps.compile == compiled, "the step was not compiled"
-        cut = [r.cut for r in engine.steps.recordings.values()]
+        assert engine.stepper.capture, "the step was not captured"
+        assert engine.stepper.compile == compiled, "the step was not compiled"
+        cut = [r.cut for r in engine.stepper.recordings.values()]
         assert cut == [passes and model == "resnet18_gn"], "the step was not cut into passes"
     return simulation.server.w.double().cpu()
 

@@ -21,8 +21,7 @@ def test_an_oracle_that_nobody_holds_is_freed_at_once(device):
     gc.disable()
     try:
         oracle = FusedOracle(Task(build("resnet18_gn", data, 0), data.to(where), where))
-        kernel = oracle.kernel_class(1, 1, 10, where, "fp32")
-        oracle.kernels[1, 1] = kernel
+        kernel = oracle.kernel(1, 1)
         if device == "cuda":
             oracle.evaluate(torch.zeros(oracle.task.model.layout.size, device=where))  # keeps a captured graph
         seen = weakref.ref(kernel.buffers)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedsmoo.engines.batched import Batched
+from fedsmoo.engines.batched import Batched, SharedRounds
 from fedsmoo.runs import simulation as loop
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
@@ -53,7 +53,7 @@ def test_training_and_evaluation_are_timed_apart(monkeypatch: pytest.MonkeyPatch
 def test_runs_in_one_batch_share_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is charged half of the training, which they do together, and all of its own evaluation."""
     runs, clock = assemble_pack([CONFIG.replace(seed=s) for s in (0, 1)]), Clock(monkeypatch)
-    clock.spend(pack, "run_packed", TRAIN)
+    clock.spend(SharedRounds, "run_round", TRAIN)
     clock.spend(Batched, "evaluate", EVALUATE)
     first, second = (r.history for r in Pack(runs).run([None, lambda record: record.round < 2]))
     assert [r.seconds_train for r in first] == [TRAIN / 2, TRAIN / 2, TRAIN, TRAIN]  # alone after the other has left

@@ -24,7 +24,7 @@ from fedsmoo.analysis.measurement import Measurement, Moment, Subject, Values
 from fedsmoo.analysis.objective import Objective
 from fedsmoo.core import FedsmooError, Round, Vectors, option, unit
 from fedsmoo.engines.client_state.table import ClientTable
-from fedsmoo.engines.contract import Setup, Work
+from fedsmoo.engines.contract import RoundInputs, Setup
 from fedsmoo.engines.serial import train_client
 from fedsmoo.engines.task import Task
 
@@ -54,7 +54,7 @@ def residuals(models: Tensor, before: Tensor, after: Tensor, beta: float) -> dic
     }
 
 
-def client_models(setup: Setup, table: ClientTable, work: Work) -> Tensor:
+def client_models(setup: Setup, table: ClientTable, work: RoundInputs) -> Tensor:
     """The models ``[n, P]`` that a cohort's clients would reach in a round; nothing is kept of it."""
     out = []
     for c, client in enumerate(work.clients):

@@ -22,7 +22,7 @@ from fedsmoo.analysis.objective import Objective, objective
 from fedsmoo.core import Algorithm, FedsmooError, Vectors, option
 from fedsmoo.core.untrusted import number, text
 from fedsmoo.engines.client_state.table import ClientTable
-from fedsmoo.engines.contract import Setup, Work
+from fedsmoo.engines.contract import RoundInputs, Setup
 from fedsmoo.engines.task import Task
 
 Values = dict[str, Any]  # ready for JSON
@@ -62,7 +62,7 @@ class Moment:
     server: Vectors
     table: ClientTable
     indices: Sequence[np.ndarray]
-    work: Work
+    work: RoundInputs
 
     @property
     def loss(self) -> Objective:

@@ -8,7 +8,6 @@ from fedsmoo.analysis.measurement import Measurement, Moment, measurements
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import unknown
 from fedsmoo.engines.client_state.table import ClientTable
-from fedsmoo.engines.distributed.engine import ShardedTable
 
 
 def probes() -> list[str]:
@@ -44,7 +43,7 @@ class Schedule:
     def suits(self, table: ClientTable) -> Schedule:
         """The schedule itself, if its probes can see what they need."""
         for name in self.every:
-            if measurements()[name].all_clients and isinstance(table, ShardedTable):
+            if measurements()[name].all_clients and table.sharded:
                 raise FedsmooError(f"the {name} probe reads all clients' vectors in one process: leave it out here")
         return self
 

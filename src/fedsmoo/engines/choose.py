@@ -1,4 +1,4 @@
-"""Which engine runs a task: the named one, or what a rule says. No clock is read: load must not decide about bits."""
+"""Choose the engine of a run: the named one, or one by a rule. Nothing is timed: load must not decide about bits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedsmoo.data.dataset import Dataset
 from fedsmoo.engines.batched import Batched
 from fedsmoo.engines.client_state.memory import ran_out
 from fedsmoo.engines.client_state.table import ClientTable
-from fedsmoo.engines.contract import Engine, Setup, Work
+from fedsmoo.engines.contract import Engine, RoundInputs, Setup
 from fedsmoo.engines.failure import of_the_method, of_the_model
 from fedsmoo.engines.serial import Serial
 from fedsmoo.engines.task import Task
@@ -46,7 +46,7 @@ class Choice:
 
 
 def choose(task: Task, cohort: int) -> Choice:
-    """The rule of ``engine=auto``; the first line that fits decides."""
+    """Choose an engine by the rule of ``engine=auto``: the first line that fits decides."""
     model = task.model
     if model.random:
         return Choice("serial", "the model draws random numbers")
@@ -54,24 +54,24 @@ def choose(task: Task, cohort: int) -> Choice:
         return Choice("batched", "a GPU trains all clients at once")
     if cohort < FEW:
         return Choice("serial", f"a cohort of {cohort}")
-    if has(model, CONVOLUTIONS) and pixels(task.data) > SMALL_IMAGE:
+    if has_layer(model, CONVOLUTIONS) and pixels(task.data) > SMALL_IMAGE:
         return Choice("serial", "convolutions on images over 12x12, on a CPU")
     if model.layout.count > LARGE:
         return Choice("serial", f"over {LARGE:,} parameters, on a CPU")
     if model.batched is not None:
         return Choice("batched", "the model has a hand-batched forward")
-    if has(model, SEQUENCES):
+    if has_layer(model, SEQUENCES):
         return Choice("serial", "attention or recurrent layers, on a CPU")
     return Choice("vmap", "a small model of plain layers")
 
 
-def has(model: FlatModel, layers: tuple[type[nn.Module], ...]) -> bool:
-    """Whether a model is made of such layers, among others."""
+def has_layer(model: FlatModel, layers: tuple[type[nn.Module], ...]) -> bool:
+    """Return whether a model has a layer of one of these types."""
     return any(isinstance(part, layers) for part in model.module.modules())
 
 
 def pixels(data: Dataset) -> int:
-    """Positions of a sample: all its numbers but for the channels."""
+    """Return the number of positions of a sample: all its numbers, divided by the channels."""
     shape = data.x_train.shape[1:]
     channels = 1 if len(shape) < 2 else shape[-1] if data.is_image else shape[0]
     return shape.numel() // max(channels, 1)
@@ -80,45 +80,52 @@ def pixels(data: Dataset) -> int:
 def make_engine(
     name: str, setup: Setup, chunk: int | None, cohort: int, batch_size: int, table: ClientTable | None = None
 ) -> Engine:
-    """An engine by name; ``auto`` follows the rule, or takes ``serial`` where its engine cannot run the model."""
+    """Make an engine by name; ``auto`` follows the rule, or takes ``serial`` where that engine cannot run the model.
+
+    Raises:
+        FedsmooError: for an unknown name, or if no engine can run the model with the method.
+    """
     if name not in ENGINES:
         raise unknown("engine", name, ENGINES)
     choice = choose(setup.task, cohort) if name == "auto" else Choice(name, f"engine={name}")
     if name == "auto" and setup.task.device.type != "cuda":
-        choice = possible(choice, setup, min(cohort, FEW), batch_size)
-    return made(choice, setup, chunk, batch_size, table)
+        choice = checked_by_trial(choice, setup, min(cohort, FEW), batch_size)
+    return build_engine(choice, setup, chunk, batch_size, table)
 
 
-def made(choice: Choice, setup: Setup, chunk: int | None, batch_size: int, table: ClientTable | None = None) -> Engine:
-    """The engine of a choice."""
-    engine: Engine
+def build_engine(
+    choice: Choice, setup: Setup, chunk: int | None, batch_size: int, table: ClientTable | None = None
+) -> Engine:
+    """Make the engine of a choice."""
     if choice.engine == "serial":
-        engine = Serial(setup, table)
-    else:
-        oracle = "vmap" if choice.engine == "vmap" else "auto"
-        engine = Batched(setup, table, oracle=oracle, chunk=chunk, batch_size=batch_size)
-    engine.why = choice.why
-    return engine
+        return Serial(setup, table, choice.why)
+    oracle = "vmap" if choice.engine == "vmap" else "auto"
+    return Batched(setup, table, oracle, chunk, batch_size, choice.why)
 
 
-def possible(choice: Choice, setup: Setup, clients: int, batch_size: int) -> Choice:
-    """The choice, if one step of a few clients shows that it can run this model with this method; else ``serial``."""
+def checked_by_trial(choice: Choice, setup: Setup, clients: int, batch_size: int) -> Choice:
+    """Return the choice if one step of a few clients shows that it can run the model with the method, else ``serial``.
+
+    Raises:
+        FedsmooError: if neither can.
+    """
     if choice.engine == "serial":  # the first round says what is wrong, if anything is
         return choice
-    failed = trouble(made(choice, setup, None, batch_size), setup, clients, batch_size)
+    failed = first_error(build_engine(choice, setup, None, batch_size), setup, clients, batch_size)
     if failed is None:
         return choice
-    alone = trouble(Serial(setup), setup, clients, batch_size)
+    alone = first_error(Serial(setup), setup, clients, batch_size)
     if alone is not None:
         reasons = f"{choice.engine}: {failed}; serial: {alone}"
         raise FedsmooError(f"no engine can run this model with this method. {reasons}")
     return Choice("serial", f"{choice.engine} cannot run it: {shorten(failed, 120, placeholder=' ...')}")
 
 
-def trouble(engine: Engine, setup: Setup, clients: int, batch_size: int) -> str | None:
-    """What the model raises in one local step of a few clients, if anything; rows go to the engine's own table.
+def first_error(engine: Engine, setup: Setup, clients: int, batch_size: int) -> str | None:
+    """Return what the model raises in one local step of a few clients, in a line; ``None`` if that works.
 
-    A method's errors, and ours, are no matter of the engine. Memory that runs out must not choose one either.
+    Rows are written to the engine's own table. Errors of a user's method (as FedsmooError), our own bugs, and memory
+    that ran out are raised: none of them says that another engine would do better.
     """
     try:
         with torch.random.fork_rng(devices=[]):
@@ -135,12 +142,14 @@ def trouble(engine: Engine, setup: Setup, clients: int, batch_size: int) -> str 
     return None
 
 
-def one_step(setup: Setup, clients: int, batch_size: int) -> Work:
-    """A round of one local step on the first training samples, the same for every client."""
+def one_step(setup: Setup, clients: int, batch_size: int) -> RoundInputs:
+    """Return a round of one local step on the first training samples, the same for every client."""
     task, cohort = setup.task, list(range(clients))
     samples = [np.arange(min(batch_size, len(task.data.x_train)))] * clients
     draw = drawing(task.data.x_train.shape[1]) if task.augment else None
     plan = make_plan(0, 0, cohort, samples, batch_size, steps=1, draw=draw)
     w = task.model.initial().to(task.device, task.dtype)
     down = setup.algorithm.init(w).pick(setup.algorithm.down)
-    return Work(0, down, cohort, plan, 1e-3, 1.0, [1 / clients] * clients)  # methods may divide by the learning rate
+    return RoundInputs(
+        0, down, cohort, plan, 1e-3, 1.0, [1 / clients] * clients
+    )  # methods may divide by the learning rate

@@ -1,8 +1,9 @@
-"""What an engine is given each round, and what it returns."""
+"""The contract of engines: what one is given each round, what it returns, and what other rooms may ask of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,21 +11,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsmoo.core import Algorithm, LocalRule, Vectors
+from fedsmoo.core import Algorithm, FedsmooError, LocalRule, Vectors
 from fedsmoo.data.batches.plan import Plan
 from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.task import Samples, Task
 
-
-def identity(v: Tensor) -> Tensor:
-    """The same: what one process knows is all there is."""
-    return v
+Meanwhile = Callable[[], None]  # host work for the time in which the device is busy
 
 
 @dataclass(frozen=True)
-class Work:
-    """One round: what is sent, to whom, on which batches. ``weights`` sum to 1 over the cohort, whose size ``varies``
-    from round to round, or does not."""
+class Setup:
+    """Everything an engine needs for a whole run."""
+
+    task: Task
+    algorithm: Algorithm
+    rule: LocalRule
+
+
+@dataclass(frozen=True)
+class RoundInputs:
+    """What an engine is given for one round: what is sent, to which clients, and on which batches they train.
+
+    ``weights`` sum to 1 over the cohort. ``varies`` says whether other rounds may have cohorts of other sizes.
+    """
 
     number: int
     down: Vectors
@@ -36,6 +45,11 @@ class Work:
     varies: bool = False
 
 
+def identity(v: Tensor) -> Tensor:
+    """Return ``v``: the sum over all processes where there is only one."""
+    return v
+
+
 @dataclass(frozen=True)
 class Outcome:
     """The weighted mean of what the cohort sent, and measurements of the local training."""
@@ -45,45 +59,86 @@ class Outcome:
     drift: float  # mean ||w_i - w||^2
     clients: int = 0  # how many there were
     moved: Tensor | None = None  # sum of w_i - w over the clients of this process
-    everywhere: Callable[[Tensor], Tensor] = identity  # adds a number up over all processes
+    all_reduce: Callable[[Tensor], Tensor] = identity  # sums a tensor over all processes
 
     def drift_from(self, before: Tensor, after: Tensor) -> float | None:
-        """mean ||w_i - w'||^2, w' being the model ``after`` the server's step; ``before`` is w. None: not known.
+        """Return mean ||w_i - w'||^2 with w' the model ``after`` the server's step, w the one ``before``.
 
-        Nobody keeps all the w_i until then. With d_i = w_i - w and g = w' - w it is mean ||d_i||^2 - 2 mean <d_i, g> +
-        ||g||^2, of which the first is the drift: exact up to the rounding of that.
+        The w_i are not kept until then. With d_i = w_i - w and g = w' - w it is mean ||d_i||^2 - 2 mean <d_i, g> +
+        ||g||^2, whose first term is ``drift``: exact up to rounding. ``None`` where ``moved`` is not known.
         """
         if self.moved is None:
             return None
         step = (after - before).double()
-        product = self.everywhere(self.moved.double() @ step) / self.clients
+        product = self.all_reduce(self.moved.double() @ step) / self.clients
         found = torch.stack([product, step @ step]).tolist()  # one transfer
         return max(self.drift - 2 * found[0] + found[1], 0.0)
 
 
-class Engine(Protocol):
-    """Runs the local steps of a cohort and averages what it sends."""
+class SharedBatch(Protocol):
+    """Several runs whose clients train in one batch, as :meth:`Engine.share` makes it."""
+
+    def run_round(self, inputs: Mapping[int, RoundInputs], meanwhile: Meanwhile | None = None) -> list[Outcome]:
+        """Run one round of some of the runs, by their position, and return their outcomes in the same order."""
+        ...
+
+
+class Engine(ABC):
+    """Trains the clients of a cohort and averages what they send.
+
+    This class is all that other rooms know of engines: they call its methods, assign none of its attributes and never
+    ask which subclass they have. The defaults are those of an engine that trains one client after the other, in one
+    process.
+    """
 
     name: str
-    why: str  # it was taken, in a few words
+    why: str  # the engine was chosen, in a few words
     table: ClientTable
+    can_share: bool = False  # whether runs may train in one batch: see :meth:`share`
 
     @property
-    def at_once(self) -> int | None:
-        """How many clients train at once, in cohorts that have as many; none: one after the other."""
-        ...
+    def clients_at_once(self) -> int | None:
+        """How many clients train at once, in cohorts that have as many; ``None``: one after the other.
 
-    def run_round(self, work: Work, meanwhile: Callable[[], None] | None = None) -> Outcome:
-        """One round of local training; ``meanwhile`` is called where the host would otherwise wait for the device."""
-        ...
+        Sums over clients depend on it in their last bits.
+        """
+        return None
 
+    def pin(self, clients_at_once: int | None = None, why: str | None = None) -> None:
+        """Go on as an earlier part of the run: with as many clients at once, chosen for the reason given.
+
+        A number of clients that the settings name (``chunk``) stays as it is.
+        """
+        self.why = self.why if why is None else why
+
+    def share(self, others: Sequence[Engine]) -> SharedBatch:
+        """Train the clients of this engine's run and of the others' in one batch, with this engine's gradients.
+
+        Raises:
+            FedsmooError: if this engine, or another one, trains one run at a time.
+        """
+        raise one_run_at_a_time(self)
+
+    def serve(self) -> None:
+        """On ranks other than 0, after the last round: answer rank 0 until it ends the job. Else do nothing."""
+        return
+
+    @abstractmethod
+    def run_round(self, inputs: RoundInputs, meanwhile: Meanwhile | None = None) -> Outcome:
+        """Run one round of local training; ``meanwhile`` is called where the host would otherwise wait."""
+
+    @abstractmethod
     def evaluate(self, w: Tensor, on: Samples | None = None) -> tuple[float, float]:
-        """Accuracy and loss of a model on the test part, or on other samples."""
-        ...
+        """Return accuracy and loss of a model on the test part, or on other samples."""
+
+
+def one_run_at_a_time(engine: Engine) -> FedsmooError:
+    """Return the error of an engine that cannot share a batch."""
+    return FedsmooError(f"the {engine.name} engine trains one run at a time: use engine=batched")
 
 
 def mean_steps(steps: Sequence[int] | np.ndarray, weights: Sequence[float]) -> float:
-    """The mean number of local steps over a cohort, with the weights of the vectors' mean.
+    """Return the mean number of local steps over a cohort, with the weights of the vectors' mean.
 
     >>> mean_steps([2, 4], [0.5, 0.5]), mean_steps([2, 4], [0.25, 0.75])
     (3.0, 3.5)
@@ -103,21 +158,13 @@ class Sums:
     moved: Tensor | None = None
 
     def add(self, up: Vectors, loss: Tensor, drift: Tensor, moved: Tensor | None = None) -> None:
-        """A client's part, or the sums of several; ``moved`` is w_i - w, the path of a client's model."""
+        """Add one client's values, or the sums of several clients; ``moved`` is w_i - w."""
         self.up = up if self.up is None else Vectors(**{n: getattr(self.up, n) + v for n, v in up.items()})
         self.loss, self.drift = self.loss + loss, self.drift + drift
         self.moved = moved if self.moved is None or moved is None else self.moved + moved
 
     def outcome(self, clients: int) -> Outcome:
+        """Return the round's outcome for so many clients."""
         assert self.up is not None
         both = torch.stack([torch.as_tensor(self.loss), torch.as_tensor(self.drift)]).tolist()  # one transfer
         return Outcome(self.up, both[0] / clients, both[1] / clients, clients, self.moved)
-
-
-@dataclass(frozen=True)
-class Setup:
-    """Everything an engine needs for a whole run."""
-
-    task: Task
-    algorithm: Algorithm
-    rule: LocalRule

@@ -10,7 +10,8 @@ import torch
 from fedsmoo.core import Algorithm, FedsmooError
 from fedsmoo.core.blame import in_brief, ours, place_of, stack_of, users_part
 
-MODEL = ("engines/oracles.py", "engines/task.py", "engines/fused.py", "models/", "kernels/")  # where models are called
+# Where models are called.
+MODEL = ("engines/oracles.py", "engines/opaque.py", "engines/task.py", "engines/fused.py", "models/", "kernels/")
 MISFITS = (RuntimeError, TypeError, ValueError, IndexError)  # what a model raises that does not fit its data
 
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedsmoo.engines.oracles import OpaqueOracle
-from fedsmoo.engines.steps.capture import captured, say_slower
+from fedsmoo.engines.opaque import OpaqueOracle
+from fedsmoo.engines.steps.capture import captured, warn_slower
 from fedsmoo.engines.task import Batch, Draws, Samples, Task, cross_entropy, means
 from fedsmoo.kernels import available
 from fedsmoo.kernels.gradients import GradientBuffers
@@ -33,7 +33,7 @@ def fused_reason(task: Task) -> str:
     return available(task.device)[1]
 
 
-class Judge(NamedTuple):
+class CapturedEvaluation(NamedTuple):
     """The evaluation of the model in ``w`` on samples: what to call, and where the tally is then."""
 
     on: Samples
@@ -51,17 +51,17 @@ class FusedOracle(OpaqueOracle):
 
         keep_cache_in_one_place()
         self.kernel_class, self.weights_class = ResNet18Gradient, Weights
-        self.kernels: dict[tuple[int, int], ResNet18Gradient] = {}
-        self.judges: dict[int, Judge] = {}  # by where their samples lie, which they keep
+        self.by_shape: dict[tuple[int, int], ResNet18Gradient] = {}
+        self.evaluations: dict[int, CapturedEvaluation] = {}  # by where their samples lie, which they keep
 
     def kernel(self, clients: int, batch: int):
         """The kernels for a shape, made (and compiled) at its first use."""
-        if (clients, batch) not in self.kernels:
+        if (clients, batch) not in self.by_shape:
             task = self.task
             made = self.kernel_class(clients, batch, task.data.classes, task.device, task.precision)
             made.compile_ahead()
-            self.kernels[clients, batch] = made
-        return self.kernels[clients, batch]
+            self.by_shape[clients, batch] = made
+        return self.by_shape[clients, batch]
 
     def batch(self, index: Tensor, weight: Tensor, draws: Draws | None = None) -> Batch:
         batch = self.task.batch(index, weight, draws, channels_first=False)
@@ -79,16 +79,16 @@ class FusedOracle(OpaqueOracle):
         if self.task.device.type != "cuda":
             return means(self.tally(w, on), on)
         with torch.cuda.device(self.task.device):
-            judge = self.judges.get(on.x.data_ptr())
-            if judge is None:
-                judge = self.judges[on.x.data_ptr()] = self._judge(on)
-            judge.w.copy_(w)
-            judge.replay()
-            return means(judge.result, on)
+            evaluation = self.evaluations.get(on.x.data_ptr())
+            if evaluation is None:
+                evaluation = self.evaluations[on.x.data_ptr()] = self._captured(on)
+            evaluation.w.copy_(w)
+            evaluation.replay()
+            return means(evaluation.result, on)
 
-    def forget(self) -> None:
-        self.kernels.clear()
-        self.judges.clear()  # they captured their buffers
+    def free_buffers(self) -> None:
+        self.by_shape.clear()
+        self.evaluations.clear()  # they captured their buffers
 
     def tally(self, w: Tensor, on: Samples) -> Tensor:
         """Correct answers and summed loss of one model on samples."""
@@ -98,7 +98,7 @@ class FusedOracle(OpaqueOracle):
 
         return self.task.tally(outputs, EVALUATED_AT_ONCE, on, channels_first=False)
 
-    def _judge(self, on: Samples) -> Judge:
+    def _captured(self, on: Samples) -> CapturedEvaluation:
         """About 150 launches, most of them shorter than the host's call: captured as one."""
         device = self.task.device
         w = torch.zeros(self.task.model.layout.size, dtype=self.task.dtype, device=device)
@@ -108,7 +108,7 @@ class FusedOracle(OpaqueOracle):
             result.copy_(self.tally(w, on))
 
         try:
-            return Judge(on, w, result, captured(work, torch.cuda.Stream(device), w.zero_))
+            return CapturedEvaluation(on, w, result, captured(work, torch.cuda.Stream(device), w.zero_))
         except RuntimeError as e:  # memory that ran out is one too
-            say_slower("the evaluation cannot be captured", e)
-            return Judge(on, w, result, work)
+            warn_slower("the evaluation cannot be captured", e)
+            return CapturedEvaluation(on, w, result, work)

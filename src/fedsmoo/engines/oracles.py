@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -12,11 +12,17 @@ from torch.func import grad, grad_and_value, vmap
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.engines.task import Batch, Draws, Samples, Task
-from fedsmoo.kernels.gradients import GradientBuffers
+
+if TYPE_CHECKING:
+    from fedsmoo.compiler.step import GradientKernels
 
 
 class Oracle:
-    """Gradients and losses at flat weights; of one client (``w [P]``) or of C at once (``w [C, P]``)."""
+    """Gradients and losses at flat weights: of one client (``w [P]``) or of C at once (``w [C, P]``).
+
+    Steppers ask an oracle what it needs: buffers of its own for clients that run at the same time (:meth:`replicas`),
+    weights in another type (:meth:`working`), and whether it is made of hand-written ``kernels``.
+    """
 
     def __init__(self, task: Task, function: Callable[[Tensor, Batch], tuple[Tensor, Tensor]]) -> None:
         self.task, self.function = task, function
@@ -25,70 +31,53 @@ class Oracle:
         with products(self.task):
             return self.gradient(w, batch)
 
+    @property
+    def kernels(self) -> GradientKernels | None:
+        """The hand-written kernels that generated passes may call; ``None``: plain PyTorch, open to a compiler."""
+        return None
+
     def gradient(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Gradients and losses, in whatever precision of products is in force."""
+        """Return gradients and losses, in the precision of products that is in force."""
         return self.function(w, batch)
 
+    def in_step(self, w: Tensor, batch: Batch, working: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return :meth:`gradient` inside a step that may be compiled; ``working`` is ``w`` as :meth:`working` gives it.
+
+        Runs inside :meth:`serving`.
+        """
+        return self.gradient(w, batch)
+
+    def serving(self) -> AbstractContextManager[None]:
+        """Make this the oracle that a compiled step on this thread calls."""
+        return nullcontext()
+
+    def working(self, w: Tensor) -> Tensor:
+        """Return weights ``[C, P]`` in the type that products are made in: ``w`` itself where that is its own."""
+        return w
+
+    def replicas(self, groups: int) -> list[Oracle]:
+        """Return oracles for up to ``groups`` groups of clients that run at the same time.
+
+        Only an oracle with buffers of its own gains from groups: it returns itself and copies that share no buffer.
+        """
+        return [self]
+
     def batch(self, index: Tensor, weight: Tensor, draws: Draws | None = None) -> Batch:
-        """The training samples ``index [..., B]`` in the form that this oracle takes."""
+        """Return the training samples ``index [..., B]`` in the form that this oracle takes."""
         return self.task.batch(index, weight, draws)
 
-    def forget(self) -> None:
-        """Let go of buffers that can be made again; whoever captured a use of them must let go of that as well."""
+    def free_buffers(self) -> None:
+        """Free buffers that can be made again; captured graphs that use them must be dropped as well."""
 
     def evaluate(self, w: Tensor, on: Samples | None = None) -> tuple[float, float]:
-        """Accuracy and loss of one model on the test part, or on other samples."""
+        """Return accuracy and loss of one model on the test part, or on other samples."""
         with products(self.task):
             return self.task.evaluate(w, on=on)
 
 
-class OpaqueOracle(Oracle, ABC):
-    """An oracle that a compiler cannot look into. It reads weights in the type that products are made in, ``dtype``,
-    but those from ``begin`` on as they are."""
-
-    def __init__(self, task: Task, dtype: torch.dtype, begin: int) -> None:
-        self.task, self.dtype, self.begin = task, dtype, begin
-
-    def gradient(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        return self.taken(self.working(w), self.fine(w), batch)
-
-    def taken(self, working: Tensor, fine: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Gradients in full, and losses, at weights given in the oracle's two forms."""
-        into = self._whole(fine.new_zeros(working.shape))
-        self.launch(working, fine, batch, into)
-        return into.coarse, into.loss
-
-    def twin(self) -> OpaqueOracle:
-        """Another one for the same task: the two share no buffers and may run at the same time."""
-        return type(self)(self.task)  # type: ignore[call-arg]
-
-    def working(self, w: Tensor) -> Tensor:
-        """Weights ``[C, P]`` in the type that products are made in; ``w`` itself where that is its own."""
-        return w.to(self.dtype)
-
-    def fine(self, w: Tensor) -> Tensor:
-        """A copy of the few weights that are read as they are."""
-        return w[:, self.begin :].contiguous()
-
-    def buffers(self, w: Tensor) -> GradientBuffers:
-        """Room, zeros, for gradients at ``w`` in the type of products, and in full from ``begin`` on."""
-        if w.dtype == self.dtype:
-            return self._whole(torch.zeros_like(w))
-        return GradientBuffers(
-            torch.zeros_like(w, dtype=self.dtype), torch.zeros_like(self.fine(w)), w.new_zeros(len(w))
-        )
-
-    def _whole(self, gradients: Tensor) -> GradientBuffers:
-        return GradientBuffers(gradients, gradients[:, self.begin :], gradients.new_empty(len(gradients)))
-
-    @abstractmethod
-    def launch(self, working: Tensor, fine: Tensor, batch: Batch, into: GradientBuffers) -> None:
-        """Write gradients and losses at weights given in these two forms."""
-
-
 @contextmanager
 def products(task: Task) -> Iterator[None]:
-    """Matrix products in the task's precision on its GPU, for as long as this lasts."""
+    """Make matrix products in the task's precision, on its GPU, inside this context."""
     if task.device.type != "cuda":
         yield
         return
@@ -107,7 +96,7 @@ def products(task: Task) -> Iterator[None]:
 
 
 def single_oracle(task: Task) -> Oracle:
-    """One client, by plain autograd."""
+    """Make the oracle of one client, by plain autograd."""
     model, layout = task.model, task.model.layout
 
     def gradient(w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -121,7 +110,7 @@ def single_oracle(task: Task) -> Oracle:
 
 
 def vmap_oracle(task: Task) -> Oracle:
-    """C clients, by ``torch.func.vmap`` over any module."""
+    """Make the oracle of C clients by ``torch.func.vmap`` over any module."""
     model, layout = task.model, task.model.layout
 
     def loss(parts: dict[str, Tensor], x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
@@ -137,7 +126,11 @@ def vmap_oracle(task: Task) -> Oracle:
 
 
 def hand_oracle(task: Task) -> Oracle:
-    """C clients, by the model's own hand-batched forward and one backward for all."""
+    """Make the oracle of C clients by the model's own hand-batched forward and one backward for all.
+
+    Raises:
+        FedsmooError: if the model has no hand-batched forward.
+    """
     layout, batched = task.model.layout, task.model.batched
     if batched is None:
         raise FedsmooError(f"the model {type(task.model.module).__name__} has no hand-batched forward: use engine=vmap")
@@ -148,10 +141,10 @@ def hand_oracle(task: Task) -> Oracle:
         losses = (batch.weight * each).sum(1)
         return losses.sum(), losses
 
-    slopes = grad(loss, has_aux=True)
+    gradients = grad(loss, has_aux=True)
 
     def gradient(w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        grads, losses = slopes(layout.split(w), batch)
+        grads, losses = gradients(layout.split(w), batch)
         return layout.join(grads), losses
 
     return Oracle(task, gradient)

@@ -1,9 +1,8 @@
-"""One client after the other: the slow, readable reference that every other engine is tested against."""
+"""The engine that trains one client after the other: the readable reference that all others are tested against."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from functools import partial
 from operator import mul
 
@@ -15,41 +14,46 @@ from fedsmoo.core.local import local_end, local_step
 from fedsmoo.core.noise import Noise
 from fedsmoo.data.batches.plan import Plan
 from fedsmoo.engines.client_state.table import ClientTable
-from fedsmoo.engines.contract import Outcome, Setup, Sums, Work
-from fedsmoo.engines.late import generator_state, refuse_late_draws
+from fedsmoo.engines.contract import Engine, Meanwhile, Outcome, RoundInputs, Setup, Sums
+from fedsmoo.engines.late_draws import generator_state, refuse_late_draws
 from fedsmoo.engines.oracles import Oracle, single_oracle
 from fedsmoo.engines.task import Batch, Samples, Task
 
+# A client's last model, its new own vectors, what it sends, and its mean minibatch loss.
 Trained = tuple[Tensor, Vectors, Vectors, Tensor]
 
 
-class Serial:
-    """The reference engine."""
+class Serial(Engine):
+    """The reference engine: plain PyTorch, client by client, step by step."""
 
-    name, why, at_once = "serial", "", None
+    name = "serial"
 
-    def __init__(self, setup: Setup, table: ClientTable | None = None) -> None:
-        self.setup = setup
+    def __init__(self, setup: Setup, table: ClientTable | None = None, why: str = "") -> None:
+        self.setup, self.why = setup, why
         self.table = table or ClientTable(setup.algorithm.own)
         self.oracle = single_oracle(setup.task)
 
     def evaluate(self, w: Tensor, on: Samples | None = None) -> tuple[float, float]:
         return self.oracle.evaluate(w, on)
 
-    def run_round(self, work: Work, meanwhile: Callable[[], None] | None = None) -> Outcome:
+    def run_round(self, inputs: RoundInputs, meanwhile: Meanwhile | None = None) -> Outcome:
         sums = Sums()
-        for c, client in enumerate(work.clients):
-            own = self.table.read([client], self.setup.algorithm.first_contact(work.down)).map(lambda v: v[0])
-            rnd = Round(work.number, work.lr, int(work.plan.steps[c]), work.share)
-            w, me, up, loss = train_client(self.setup, work.down, own, work.plan.select(slice(c, c + 1)), rnd)
+        for c, client in enumerate(inputs.clients):
+            own = self.table.read([client], self.setup.algorithm.first_contact(inputs.down)).map(lambda v: v[0])
+            rnd = Round(inputs.number, inputs.lr, int(inputs.plan.steps[c]), inputs.share)
+            w, me, up, loss = train_client(self.setup, inputs.down, own, inputs.plan.select(slice(c, c + 1)), rnd)
             self.table.write([client], me.map(lambda v: v[None]))
-            moved = w - work.down.w
-            sums.add(up.map(partial(mul, work.weights[c])), loss, moved.square().sum(), moved)
-        return sums.outcome(len(work.clients))
+            moved = w - inputs.down.w
+            sums.add(up.map(partial(mul, inputs.weights[c])), loss, moved.square().sum(), moved)
+        return sums.outcome(len(inputs.clients))
 
 
 def train_client(setup: Setup, down: Vectors, own: Vectors, plan: Plan, rnd: Round) -> Trained:
-    """One client's round: its last model, new own vectors, what it sends, and its mean minibatch loss."""
+    """Train one client for a round.
+
+    Raises:
+        FedsmooError: if the model draws random numbers in some steps only.
+    """
     task = setup.task
     oracle, before = single_oracle(task), generator_state(task.device)
     trained = local_round(setup, oracle, down, own, plan, rnd)
@@ -58,7 +62,7 @@ def train_client(setup: Setup, down: Vectors, own: Vectors, plan: Plan, rnd: Rou
 
 
 def local_round(setup: Setup, oracle: Oracle, down: Vectors, own: Vectors, plan: Plan, rnd: Round) -> Trained:
-    """The local steps of a client with gradients of an oracle."""
+    """Take the local steps of a client with an oracle's gradients, and end its round."""
     algorithm, task = setup.algorithm, setup.task
     task.model.train()
     me = own.replace(**{n: torch.zeros_like(down.w) for n in algorithm.local})
@@ -80,7 +84,7 @@ def local_round(setup: Setup, oracle: Oracle, down: Vectors, own: Vectors, plan:
 
 
 def client_batch(task: Task, plan: Plan, k: int) -> Batch:
-    """The k-th batch of a plan of one client, cut to its real samples."""
+    """Return the k-th batch of a plan of one client, cut to its real samples."""
     n = int(plan.count[k, 0])
     index = torch.from_numpy(plan.index[k, 0, :n]).to(task.device)
     draws = None

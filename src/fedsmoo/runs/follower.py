@@ -7,14 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from fedsmoo.engines.distributed.engine import Distributed
 from fedsmoo.engines.distributed.ranks import Ended
 from fedsmoo.runs.simulation import Simulation
 
 
 def follow(simulation: Simulation) -> None:
     """All rounds that rank 0 starts, until it ends the job."""
-    assert isinstance(simulation.engine, Distributed)
     with patient(), suppress(Ended):
         simulation.run()
         simulation.engine.serve()

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from fedsmoo.core import FedsmooError
-from fedsmoo.engines.batched import Batched
 from fedsmoo.engines.choose import ENGINES
 from fedsmoo.engines.task import IDLE, idle_precision
 from fedsmoo.engines.threads import fix_threads
@@ -237,7 +236,7 @@ def stopped(path: Path, device: str | None = None, simulation: Simulation | None
     refuse_changed(path, old, config, held)
     simulation = simulation or assemble(pinned(config, pins, device))
     if config.engine == "auto":
-        simulation.engine.why = "as the run began"
+        simulation.engine.pin(why="as the run began")
     if idle_precision(config.precision, simulation.setup.task.device):
         notes.append(f"{IDLE}: the run keeps its name")
     notes += same_crowd(simulation, pins.get("chunk"))
@@ -318,11 +317,10 @@ def pinned(config: Config, pins: dict[str, Any], device: str | None) -> Config:
 
 def same_crowd(simulation: Simulation, before: int | None) -> list[str]:
     """Train as many clients at once as ``before``, for sums depend on it in the last bits; settings win, and say so."""
-    engine = getattr(simulation.engine, "inner", simulation.engine)  # several processes have one each
-    if not isinstance(engine, Batched) or not before:
+    if simulation.clients_at_once is None or not before:
         return []
-    engine.chunk = engine.chunk or before
-    then, now = min(before, simulation.most), simulation.at_once
+    simulation.engine.pin(before)
+    then, now = min(before, simulation.most), simulation.clients_at_once
     return [] if now == then else [f"clients trained at once were {then}, are {now}: {DIFFER}"]
 
 

@@ -15,7 +15,7 @@ from fedsmoo.core import FedsmooError, Round, Vectors
 from fedsmoo.data.batches.augment import drawing
 from fedsmoo.data.batches.cohort import cohort
 from fedsmoo.data.batches.plan import Plan, make_plan
-from fedsmoo.engines.contract import Engine, Outcome, Setup, Work, mean_steps
+from fedsmoo.engines.contract import Engine, Outcome, RoundInputs, Setup, mean_steps
 from fedsmoo.engines.failure import explained
 from fedsmoo.engines.task import Task, cross_entropy
 from fedsmoo.runs.config import Training
@@ -75,9 +75,10 @@ class Simulation:
         self.history = list(history)
 
     @property
-    def at_once(self) -> int | None:
+    def clients_at_once(self) -> int | None:
         """How many clients train at once: sums depend on it in the last bits. None: one after the other."""
-        return None if self.engine.at_once is None else min(self.engine.at_once, self.most)
+        at_once = self.engine.clients_at_once
+        return None if at_once is None else min(at_once, self.most)
 
     @property
     def most(self) -> int:
@@ -116,7 +117,7 @@ class Simulation:
             outcome = self.engine.run_round(work, self.draft_next) if work.clients else None
             return self.complete(work, outcome, began)
 
-    def prepare(self) -> Work:
+    def prepare(self) -> RoundInputs:
         """What the next round asks of an engine: who is sent what, on which batches."""
         number, t = len(self.history), self.training
         clients, plan = self._drafts.pop(number) if number in self._drafts else self.draft(number)
@@ -124,9 +125,9 @@ class Simulation:
         down = self.setup.algorithm.sent(self.server)
         share = len(clients) / len(self.indices)
         weights = (sizes / sizes.sum()).tolist() if clients else []
-        return Work(number, down, clients, plan, self.lr, share, weights, varies=t.sampling != "uniform")
+        return RoundInputs(number, down, clients, plan, self.lr, share, weights, varies=t.sampling != "uniform")
 
-    def complete(self, work: Work, outcome: Outcome | None, began: float) -> Record:
+    def complete(self, work: RoundInputs, outcome: Outcome | None, began: float) -> Record:
         """Aggregate what the cohort sent, evaluate and record. A round without clients changes nothing."""
         t, task = self.training, self.setup.task
         if outcome is not None:
@@ -165,7 +166,7 @@ class Simulation:
         self.history.append(record)
         return record
 
-    def _probe(self, work: Work) -> dict[str, float]:
+    def _probe(self, work: RoundInputs) -> dict[str, float]:
         """The measurements that are due after a round."""
         from fedsmoo.analysis.probes import Moment
 

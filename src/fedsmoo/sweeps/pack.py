@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.data.sources import drawn
-from fedsmoo.engines.batched import Batched, run_packed
 from fedsmoo.engines.client_state.memory import bytes_per_client
 from fedsmoo.engines.client_state.tiers import first_that_fits, row_bytes
 from fedsmoo.engines.failure import explained
@@ -90,17 +89,12 @@ class Pack:
 
     def __init__(self, simulations: Sequence[Simulation]) -> None:
         self.simulations = list(simulations)
-        self.engines: list[Batched] = []
         for s in self.simulations:
             s.company = len(self.simulations)
-            if not isinstance(s.engine, Batched):
-                raise FedsmooError(f"the {s.engine.name} engine trains one run at a time: use engine=batched")
-            self.engines.append(s.engine)
-        with explained(self.engines[0].name, first=True):
+        first, *others = (s.engine for s in self.simulations)
+        self.name, self.batch = first.name, first.share(others)
+        with explained(self.name, first=True):
             refuse_other_models(self.simulations)
-        first = self.engines[0]
-        for e in self.engines[1:]:  # one oracle and one set of buffers for all
-            e.oracle, e.steps, e.name = first.oracle, first.steps, first.name
 
     def run(self, callbacks: Sequence[Callback | None] | None = None) -> list[Result]:
         """All rounds that are left."""
@@ -125,9 +119,9 @@ class Pack:
             for s in runs:
                 s.draft_next()
 
-        with explained(self.engines[0].name, first=not any(s.history for s in runs)):
+        with explained(self.name, first=not any(s.history for s in runs)):
             works = [s.prepare() for s in runs]
-            outcomes = run_packed([self.engines[i] for i in going], works, meanwhile)
+            outcomes = self.batch.run_round(dict(zip(going, works, strict=True)), meanwhile)
             share = (time.perf_counter() - began) / len(runs)
             done = zip(runs, works, outcomes, strict=True)
             return [s.complete(w, o, time.perf_counter() - share) for s, w, o in done]

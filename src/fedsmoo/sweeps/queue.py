@@ -15,7 +15,6 @@ import torch
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import first_line
-from fedsmoo.engines.batched import Batched
 from fedsmoo.engines.client_state.memory import release
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin.contents import contents, contents_here, edited, held_in, same_data
@@ -269,7 +268,7 @@ def execute_together(batch: dict[Path, Config], worker: Worker, leases: Mapping[
     """Carry out several runs as one batch; returns whether their engine could do that."""
     configs = with_one_engine(batch)
     simulations = assemble_pack(configs) if configs else []
-    if not simulations or not all(isinstance(s.engine, Batched) for s in simulations):
+    if not simulations or not all(s.engine.can_share for s in simulations):
         return False
     runs: list[Run] = []
     pack = Pack(simulations)  # which has one engine for all: the folders of new runs are to name it

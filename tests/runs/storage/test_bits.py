@@ -17,6 +17,7 @@ from fedsmoo.data.check import from_arrays
 from fedsmoo.engines import batched, choose
 from fedsmoo.engines.client_state import memory
 from fedsmoo.engines.client_state.table import ClientTable
+from fedsmoo.engines.train import RunSlice
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.run import Run, other_machine
@@ -74,9 +75,9 @@ def room(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[int]]:
     def only(clients: int) -> list[int]:
         sizes: list[int] = []
 
-        def train(lanes: Sequence[batched.Lane], meanwhile: Any = None) -> Any:
-            sizes.append(sum(len(lane.clients) for lane in lanes))
-            return real(lanes, meanwhile)
+        def train(runs: Sequence[RunSlice], *rest: Any) -> Any:
+            sizes.append(sum(len(r.clients) for r in runs))
+            return real(runs, *rest)
 
         client = memory.bytes_per_client(setup) + 2 * memory.activation_bytes(setup, CROWD.batch_size)
         monkeypatch.setattr(memory, "total_bytes", lambda _: 2 * clients * client + 1)
@@ -139,10 +140,10 @@ def test_a_run_without_room_goes_on_with_the_chunk_that_is_set(tmp_path: Path, m
     folder = stop_after_two(CROWD, tmp_path / "a")
     real = batched.train
 
-    def train(lanes: Sequence[batched.Lane], meanwhile: Any = None) -> Any:
-        if sum(len(lane.clients) for lane in lanes) > 3:
+    def train(runs: Sequence[RunSlice], *rest: Any) -> Any:
+        if sum(len(r.clients) for r in runs) > 3:
             raise torch.OutOfMemoryError("no room")
-        return real(lanes, meanwhile)
+        return real(runs, *rest)
 
     monkeypatch.setattr(batched, "train", train)
     with pytest.raises(FedsmooError, match="5 clients at once do not fit in the memory of cpu: set chunk=3"):

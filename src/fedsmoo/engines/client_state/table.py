@@ -16,6 +16,8 @@ from fedsmoo.core import Vectors
 class ClientTable:
     """Own-state rows ``{name: [P]}`` by client, in the memory of one device."""
 
+    sharded = False  # whether other processes hold rows of this table
+
     def __init__(self, names: tuple[str, ...]) -> None:
         self.names = names
         self.rows: dict[int, dict[str, Tensor]] = {}

@@ -9,7 +9,7 @@ number for the drift after it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -19,7 +19,7 @@ from torch import Tensor
 from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.engines.choose import make_engine
 from fedsmoo.engines.client_state.table import ClientTable
-from fedsmoo.engines.contract import Engine, Outcome, Setup, Sums, Work
+from fedsmoo.engines.contract import Engine, Meanwhile, Outcome, RoundInputs, Setup, Sums
 from fedsmoo.engines.distributed.ranks import Ended, Ranks, desert, join, launched
 from fedsmoo.engines.task import Samples
 
@@ -38,13 +38,13 @@ def owners(clients: Sequence[int], world: int, stateful: bool) -> list[int]:
     return [c * world // len(clients) for c in range(len(clients))]
 
 
-def part_of(work: Work, positions: list[int]) -> Work:
-    """The work of some clients of the cohort, with their weights as they are."""
+def part_of(inputs: RoundInputs, positions: list[int]) -> RoundInputs:
+    """Return the inputs of some clients of the cohort, with their weights as they are."""
     return dataclasses.replace(
-        work,
-        clients=[work.clients[c] for c in positions],
-        weights=[work.weights[c] for c in positions],
-        plan=work.plan.select(np.array(positions)),  # type: ignore[arg-type]  # an index list cuts like a slice
+        inputs,
+        clients=[inputs.clients[c] for c in positions],
+        weights=[inputs.weights[c] for c in positions],
+        plan=inputs.plan.select(np.array(positions)),  # type: ignore[arg-type]  # an index list cuts like a slice
     )
 
 
@@ -72,7 +72,7 @@ def engine_for(
     return Distributed(setup, make_engine(name, setup, chunk, share, batch_size, table), ranks, exact)
 
 
-class Distributed:
+class Distributed(Engine):
     """The engine of several processes around an engine of one.
 
     ``exact`` trains client by client and adds what they send in the order of the cohort, so that the result has the
@@ -89,64 +89,65 @@ class Distributed:
         size = setup.task.model.layout.size
         self.sizes = {n: 1 if n in setup.algorithm.scalars else size for n in setup.algorithm.up}
         like = torch.zeros(size, dtype=setup.task.dtype, device=setup.task.device)
-        self.table: ClientTable = ShardedTable(inner.table, ranks, like)
+        self.table = self.sharded = ShardedTable(inner.table, ranks, like)
 
     @property
-    def at_once(self) -> int | None:
+    def clients_at_once(self) -> int | None:
         """How many clients this rank trains at once."""
-        return self.inner.at_once
+        return self.inner.clients_at_once
+
+    def pin(self, clients_at_once: int | None = None, why: str | None = None) -> None:
+        super().pin(why=why)
+        self.inner.pin(clients_at_once, why)
 
     def evaluate(self, w: Tensor, on: Samples | None = None) -> tuple[float, float]:
         """On every rank alike: it would wait for the others anyway."""
         return self.inner.evaluate(w, on)
 
-    def run_round(self, work: Work, meanwhile: Callable[[], None] | None = None) -> Outcome:
-        assert isinstance(self.table, ShardedTable)
-        self.table.agree("round")
+    def run_round(self, inputs: RoundInputs, meanwhile: Meanwhile | None = None) -> Outcome:
+        self.sharded.agree("round")
         if meanwhile is not None:
             meanwhile()
-        owner = owners(work.clients, self.ranks.world, stateful=bool(self.table.names))
+        owner = owners(inputs.clients, self.ranks.world, stateful=bool(self.table.names))
         try:
-            return (self._exactly if self.exact else self._summed)(work, owner)
+            return (self._exactly if self.exact else self._summed)(inputs, owner)
         except BaseException:
             desert()  # the others wait in the middle of a round: a goodbye would not be understood
             raise
 
     def serve(self) -> None:
-        """Ranks other than 0, after their last round: answer rank 0 until it ends the job."""
-        assert isinstance(self.table, ShardedTable)
         with suppress(Ended):
-            self.table.agree("end")
+            self.sharded.agree("end")
 
-    def _summed(self, work: Work, owner: list[int]) -> Outcome:
+    def _summed(self, inputs: RoundInputs, owner: list[int]) -> Outcome:
         """Partial sums, added by one all-reduce; a rank without a client adds zeros."""
         mine = [c for c, r in enumerate(owner) if r == self.ranks.rank]
-        part, moved = self._train(work, mine) if mine else self._nothing(work)
+        part, moved = self._train(inputs, mine) if mine else self._nothing(inputs)
         mean, loss, drift = self._unpack(self.ranks.add(part))
-        n = len(work.clients)
+        n = len(inputs.clients)
         return Outcome(mean, loss.item() / n, drift.item() / n, n, moved, self.ranks.add)
 
-    def _exactly(self, work: Work, owner: list[int]) -> Outcome:
+    def _exactly(self, inputs: RoundInputs, owner: list[int]) -> Outcome:
         """Every client's own part, added in the cohort's order."""
-        mine = {c: self._train(work, [c], paths=True)[0] for c, r in enumerate(owner) if r == self.ranks.rank}
-        sums, nothing = Sums(), self._nothing(work, paths=True)[0]
+        mine = {c: self._train(inputs, [c], paths=True)[0] for c, r in enumerate(owner) if r == self.ranks.rank}
+        sums, nothing = Sums(), self._nothing(inputs, paths=True)[0]
         for c, r in enumerate(owner):
-            v, size = self.ranks.share(mine.pop(c, nothing), r), work.down.w.shape[-1]
+            v, size = self.ranks.share(mine.pop(c, nothing), r), inputs.down.w.shape[-1]
             sums.add(*self._unpack(v[size:]), v[:size])
-        return sums.outcome(len(work.clients))
+        return sums.outcome(len(inputs.clients))
 
-    def _train(self, work: Work, positions: list[int], paths: bool = False) -> tuple[Tensor, Tensor]:
+    def _train(self, inputs: RoundInputs, positions: list[int], paths: bool = False) -> tuple[Tensor, Tensor]:
         """Some clients' weighted sum of ``up``, and the sums of their losses and drifts, in one vector; the sum of
         their paths apart, or in front of it."""
-        out = self.inner.run_round(part_of(work, positions))
-        n, like = len(positions), work.down.w
+        out = self.inner.run_round(part_of(inputs, positions))
+        n, like = len(positions), inputs.down.w
         tail = torch.tensor([out.loss * n, out.drift * n], dtype=like.dtype, device=like.device)
         assert out.moved is not None
         parts = [*([out.moved] if paths else []), *(getattr(out.mean, name) for name in self.sizes), tail]
         return torch.cat(parts), out.moved
 
-    def _nothing(self, work: Work, paths: bool = False) -> tuple[Tensor, Tensor]:
-        w = work.down.w
+    def _nothing(self, inputs: RoundInputs, paths: bool = False) -> tuple[Tensor, Tensor]:
+        w = inputs.down.w
         return w.new_zeros(sum(self.sizes.values()) + paths * len(w) + 2), torch.zeros_like(w)
 
     def _unpack(self, v: Tensor) -> tuple[Vectors, Tensor, Tensor]:
@@ -160,6 +161,8 @@ class ShardedTable(ClientTable):
     Whoever calls :meth:`items` or :meth:`take_changes` on rank 0 needs no help: the other ranks answer while they wait
     for the next round. :meth:`load` keeps the rows of this rank only, so a job may go on with another number of ranks.
     """
+
+    sharded = True
 
     def __init__(self, inner: ClientTable, ranks: Ranks, like: Tensor) -> None:
         super().__init__(inner.names)

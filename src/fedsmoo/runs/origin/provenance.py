@@ -36,7 +36,7 @@ def provenance(simulation: Simulation) -> dict[str, Any]:
     return {
         "engine": simulation.engine.name,
         "engine_why": simulation.engine.why,
-        "chunk": simulation.at_once,
+        "chunk": simulation.clients_at_once,
         "ranks": world(),
         "device": device_name(task.device),
         "device_type": task.device.type,

@@ -1,4 +1,4 @@
-"""Random numbers that a model draws in some local steps only: the look before training does not see them."""
+"""Refuse models that draw random numbers in some local steps only, which the check before training does not see."""
 
 from __future__ import annotations
 
@@ -15,14 +15,18 @@ from fedsmoo.models.draws import drawing
 
 
 def generator_state(device: torch.device) -> Tensor:
-    """The state of PyTorch's own generator, which no step of a run moves."""
+    """Return the state of PyTorch's global generator, which no step of a run should advance."""
     return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
 
 
 def refuse_late_draws(task: Task, before: Tensor, train: Callable[[Oracle], object], oracle: Oracle) -> None:
-    """Refuse a model that moved PyTorch's generator from where it was before; ``train`` trains with an oracle.
+    """Refuse a model that advanced PyTorch's global generator since the state ``before``.
 
-    Another thread or the method may have moved it: whether it was the model, training once more tells.
+    Another thread or the method may have done it: ``train``, which trains with an oracle, is run once more with the
+    model's draws counted, to find out.
+
+    Raises:
+        FedsmooError: if it was the model.
     """
     if task.model.random or not task.model.examined or torch.equal(before, generator_state(task.device)):
         return

@@ -1,0 +1,103 @@
+"""One round of local training of the clients of one run, or of several runs, in one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter, methodcaller
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedsmoo.core import Round, Vectors
+from fedsmoo.data.batches.plan import merge
+from fedsmoo.engines.client_state.table import ClientTable
+from fedsmoo.engines.contract import Meanwhile, RoundInputs, Setup
+from fedsmoo.engines.steps.stack import stack_algorithms, stack_rules
+from fedsmoo.engines.steps.stepper import Assignment, DevicePlan, Stepper
+
+
+@dataclass(frozen=True)
+class RunSlice:
+    """The clients of one run that train now: ``part`` of its cohort."""
+
+    setup: Setup
+    table: ClientTable
+    inputs: RoundInputs
+    part: slice
+
+    @property
+    def clients(self) -> list[int]:
+        return self.inputs.clients[self.part]
+
+    def own(self) -> Vectors:
+        """Read the clients' own vectors ``[C, P]``."""
+        return self.table.read(self.clients, self.setup.algorithm.first_contact(self.inputs.down))
+
+
+class SliceResult(NamedTuple):
+    """What a slice's clients keep, the weighted sum of what they sent, and sums of losses, drifts and w_i - w."""
+
+    me: Vectors
+    up: Vectors
+    loss: Tensor
+    drift: Tensor
+    moved: Tensor
+
+
+def train(runs: Sequence[RunSlice], stepper: Stepper, meanwhile: Meanwhile | None = None) -> list[SliceResult]:
+    """Train the clients of all slices in one batch."""
+    setup, inputs, counts = runs[0].setup, [r.inputs for r in runs], [len(r.clients) for r in runs]
+    task = setup.task
+    plan = merge([r.inputs.plan.select(r.part) for r in runs])
+    given = assignment(runs, counts)
+    own = concatenate([r.own() for r in runs])
+    zero = torch.zeros((), dtype=task.dtype, device=task.device).expand(sum(counts), task.model.layout.size)
+    me = own.replace(**dict.fromkeys(given.algorithm.local, zero))
+    w = given.algorithm.start(given.down, me).expand_as(zero)
+    w, me, total = stepper.steps(given, w, me, DevicePlan(plan, task), meanwhile)
+    steps = torch.from_numpy(plan.steps).to(task.device, task.dtype)[:, None]
+    share = inputs[0].share if len(runs) == 1 else per_client([i.share for i in inputs], counts, zero)
+    numbers = [i.number for i in inputs]  # resumed runs may be at different rounds
+    number = numbers[0] if len(set(numbers)) == 1 else per_client(numbers, counts, zero)
+    me, up, drift = stepper.end(given, w, me, Round(number, given.lr, steps, share))
+    loss = total / steps[:, 0]
+    out, start = [], 0
+    for run, n in zip(runs, counts, strict=True):
+        rows = slice(start, start + n)
+        weights = torch.tensor(run.inputs.weights[run.part], dtype=w.dtype, device=w.device)
+        mine = me.map(itemgetter(rows))
+        sent = up.map(itemgetter(rows)).map(partial(torch.matmul, weights))
+        moved = w[rows].sum(0) - n * run.inputs.down.w
+        out.append(SliceResult(mine, sent, loss[rows].sum(), drift[rows].sum(), moved))
+        start += n
+    return out
+
+
+def assignment(runs: Sequence[RunSlice], counts: Sequence[int]) -> Assignment:
+    """Return what the clients train with: of several runs, numbers and sent vectors are repeated for each client."""
+    if len(runs) == 1:
+        setup, inputs = runs[0].setup, runs[0].inputs
+        varies = inputs.varies or counts[0] < len(inputs.clients)  # chunks may end in a shorter one
+        return Assignment(setup.algorithm, setup.rule, inputs.down, inputs.lr, (id(setup),), varies)
+    like = runs[0].inputs.down.w
+    rows = [r.inputs.down.map(methodcaller("expand", n, -1)) for r, n in zip(runs, counts, strict=True)]
+    algorithm = stack_algorithms([r.setup.algorithm for r in runs], counts, like)
+    rule = stack_rules([r.setup.rule for r in runs], counts, like)
+    lr = per_client([r.inputs.lr for r in runs], counts, like)
+    return Assignment(algorithm, rule, concatenate(rows), lr, tuple(id(r.setup) for r in runs))
+
+
+def per_client(values: Sequence[float], counts: Sequence[int], like: Tensor) -> Tensor:
+    """Return a number per run as a number per client, ``[C, 1]``."""
+    repeated = [v for v, n in zip(values, counts, strict=True) for _ in range(n)]
+    return torch.tensor(repeated, dtype=like.dtype, device=like.device)[:, None]
+
+
+def concatenate(parts: Sequence[Vectors]) -> Vectors:
+    """Stack the rows of several runs' vectors."""
+    if len(parts) == 1:
+        return parts[0]
+    return Vectors(**{n: torch.cat([getattr(p, n) for p in parts]) for n in parts[0].names()})
