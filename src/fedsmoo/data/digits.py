@@ -6,6 +6,8 @@ Reference: Alpaydin and Kaynak, "Optical Recognition of Handwritten Digits", UCI
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import torch
 
@@ -17,12 +19,10 @@ TEST_SHARE = 0.2
 
 def digits() -> Dataset:
     """The digits as float images ``[N, 1, 8, 8]`` in 0..1, with a fixed test part of a fifth of every class."""
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
-    x = torch.from_numpy((bunch.images / 16.0).astype(np.float32)[:, None])
-    y = torch.from_numpy(bunch.target.astype(np.int64))
-    train, test = stratified(bunch.target, TEST_SHARE, stream(0, "digits test part"))
+    images, labels = read()
+    x = torch.from_numpy((images / 16.0).astype(np.float32)[:, None])
+    y = torch.from_numpy(labels.astype(np.int64))
+    train, test = stratified(labels, TEST_SHARE, stream(0, "digits test part"))
     return Dataset(
         name="digits",
         x_train=x[train],
@@ -32,6 +32,15 @@ def digits() -> Dataset:
         classes=10,
         class_names=tuple(str(d) for d in range(10)),
     )
+
+
+@cache
+def read() -> tuple[np.ndarray, np.ndarray]:
+    """Images ``[N, 8, 8]`` in 0..16 and labels, read once per process: a comparison asks for them in every run."""
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    return bunch.images, bunch.target
 
 
 def stratified(labels: np.ndarray, share: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
