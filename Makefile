@@ -49,7 +49,7 @@ lint: $(STAMP)
 	$(BIN)/mypy
 
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadgroup
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # The suite N times with BUSY processes beside it that only count; outcomes are added to results/test_repeat.jsonl.
 # It takes what is installed.

@@ -50,7 +50,7 @@ def suite(workers: int, tests: list[str], log: Path) -> dict[str, Any]:
     """Run the tests as ``make test`` does, and say what came of it."""
     with tempfile.TemporaryDirectory() as folder:
         xml = Path(folder) / "junit.xml"
-        words = ["-n", str(workers), "--dist", "loadgroup", f"--junitxml={xml}", *tests]
+        words = ["-n", str(workers), "--dist", "loadfile", "--no-loadscope-reorder", f"--junitxml={xml}", *tests]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         began = time.monotonic()
         with (

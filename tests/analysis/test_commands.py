@@ -24,8 +24,6 @@ SETTINGS = (
     "--model softmax --dtype float64 --rounds 3 --clients 8 --cohort 4 --local-steps 4 --engine serial --device cpu"
 )
 
-pytestmark = pytest.mark.xdist_group("analysis")  # all in one process: the fixtures take long
-
 
 def run(*words: str) -> str:
     result = CliRunner().invoke(app, list(words))

@@ -14,8 +14,6 @@ from fedsmoo.pages.page import write_page
 
 from .folders import accuracy, measurements, run_folder
 
-pytestmark = pytest.mark.xdist_group("page")  # all in one process: the fixtures take long
-
 HOSTILE = "<script>window.hacked=1;<b>x"
 PLOTS = ["accuracy", "loss", "heat", "totals", "drift", "surface", "line", "density", "fairness"]
 

@@ -16,8 +16,6 @@ from fedsmoo.runs.storage.folder import read_run
 
 from .launch import Meeting, environment, finish, start
 
-pytestmark = pytest.mark.xdist_group("job")  # all in one process: the fixtures take long
-
 ROUNDS = 40
 SETTINGS = {
     "algorithm": "fedsmoo", "dataset": "digits", "model": "softmax", "clients": 9, "cohort": 4, "rounds": ROUNDS,

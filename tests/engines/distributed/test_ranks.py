@@ -16,8 +16,6 @@ from fedsmoo.engines.distributed.ranks import Ranks
 from .cases import CASES, SMALL, outcome
 from .launch import HERE, Meeting, environment
 
-pytestmark = pytest.mark.xdist_group("ranks")  # all in one process: the fixtures take long
-
 
 @pytest.fixture(scope="module")
 def serial():
