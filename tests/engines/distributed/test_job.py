@@ -12,14 +12,15 @@ import torch
 from patience import PATIENCE
 from safetensors.torch import load_file
 
+from fedsmoo.cli import main
 from fedsmoo.runs.storage.folder import read_run
 
 from .launch import Meeting, environment, finish, start
 
-ROUNDS = 40
+ROUNDS = 20
 SETTINGS = {
     "algorithm": "fedsmoo", "dataset": "digits", "model": "softmax", "clients": 9, "cohort": 4, "rounds": ROUNDS,
-    "local_epochs": 1, "lr": 0.05, "device": "cpu", "seed": 3, "eval_every": 20,
+    "local_epochs": 1, "lr": 0.05, "device": "cpu", "seed": 3, "eval_every": 10,
 }  # fmt: skip
 FLAGS = [word for name, value in SETTINGS.items() for word in (f"--{name.replace('_', '-')}", str(value))]
 
@@ -70,8 +71,8 @@ def test_it_goes_on_with_another_number_of_ranks_to_the_same_bits(lost, tmp_path
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("test accuracy") == 1, "only rank 0 prints"
     alone = tmp_path / "alone"
-    command = [sys.executable, "-m", "fedsmoo", "run", *FLAGS, "--engine", "serial", "--out", str(alone)]
-    subprocess.run(command, env=environment(), check=True, capture_output=True, timeout=PATIENCE)
+    with pytest.raises(SystemExit, match="0"):
+        main(["run", *FLAGS, "--engine", "serial", "--out", str(alone)])
     ours, theirs = (load_file(path / "model.safetensors") for path in (folder, alone))
     assert all(torch.equal(ours[n], theirs[n]) for n in theirs)
     history, expected = (read_run(path)[1] for path in (folder, alone))
