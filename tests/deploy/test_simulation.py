@@ -60,7 +60,7 @@ def test_every_method_in_flowers_simulation(tmp_path):
     words += [f"{k}='{v}'" for k, v in folders.items()]
     command = [
         "flwr", "run", str(tmp_path / "app"), "local", "--stream", "--run-config", " ".join(words).replace("'", '"'),
-        "--federation-config", "num-supernodes=3 client-resources-num-cpus=1",
+        "--federation-config", "num-supernodes=3 client-resources-num-cpus=1 init-args-num-cpus=1",
     ]  # fmt: skip
     with family():
         run(isolated(command), env, timeout=2 * PATIENCE)
