@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from fedsmoo.data.division.partition import IID, Dirichlet, Pathological
     from fedsmoo.runs.config import Config
     from fedsmoo.runs.record import Record, Result
+    from fedsmoo.runs.resume import resume
+    from fedsmoo.runs.run import run
     from fedsmoo.sweeps.sweep import sweep
 
 __all__ = [
@@ -71,6 +73,8 @@ __all__ = [
     "derived",
     "norm",
     "option",
+    "resume",
+    "run",
     "simulate",
     "sweep",
     "unit",
@@ -90,6 +94,8 @@ _HOMES = {
     "runs.config": ("Config",),
     "runs.record": ("Record", "Result"),
     "sweeps.sweep": ("sweep",),
+    "runs.resume": ("resume",),
+    "runs.run": ("run",),
 }  # fmt: skip
 _HOME = {name: f"fedsmoo.{module}" for module, names in _HOMES.items() for name in names}
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 from threading import Barrier
 
 import pytest
 
-from fedsmoo.commands import run
-from fedsmoo.commands.run import begin, new_folder
+from fedsmoo.runs import run
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.run import Run
 from fedsmoo.runs.simulation import Simulation
 from fedsmoo.runs.storage.checkpoint import DiskError
-from fedsmoo.runs.storage.folder import read_config
+from fedsmoo.runs.storage.folder import new_folder, read_config
 
 from .conftest import TINY, Call
 
@@ -49,8 +47,7 @@ def test_a_run_that_starts_while_another_reads_its_data_goes_elsewhere(
         return assemble(config)
 
     monkeypatch.setattr(run, "assemble", slow)
-    with ExitStack() as held:
-        mine, other = begin(tiny, None, held).folder.path, others[0].folder.path
+    mine, other = Run.begin(tiny).folder.path, others[0].folder.path
     assert (mine.name, other.name) == ("fedsmoo-digits-seed0-2", "fedsmoo-digits-seed0")
     assert read_config(mine) == read_config(other) == tiny
 

@@ -15,6 +15,7 @@ from fedsmoo.deploy.client import Recipe, whole
 from fedsmoo.engines import serial
 from fedsmoo.engines.steps import eager as steps
 from fedsmoo.runs.build import make_algorithm
+from fedsmoo.runs.resume import reopen
 from fedsmoo.runs.run import Run
 from fedsmoo.sweeps.pack import assemble_pack
 
@@ -152,7 +153,7 @@ def test_the_check_runs_once_for_a_method_and_again_on_resume(folder: Path, monk
     assert len(calls) == 1
     Run.begin(config, folder / "run").folder.path.joinpath("config.toml")
     check._sound.clear()  # another process
-    Run.reopen(folder / "run")
+    reopen(folder / "run")
     assert len(calls) == 2
 
 

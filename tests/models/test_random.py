@@ -31,6 +31,7 @@ from fedsmoo.models import FlatModel, build, make_module
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.finished import open_run
+from fedsmoo.runs.resume import reopen
 from fedsmoo.runs.run import Run
 
 SMALL = {"clients": 6, "cohort": 3, "rounds": 3, "local_steps": 3, "batch_size": 10, "partition": "iid", "lr": 0.1}
@@ -240,10 +241,10 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bits(tmp_path: Path) -> None
     config = Config(
         algorithm="fedsmoo", dataset="digits", model=f"{tmp_path / 'net.py'}:net", device="cpu", **SMALL | {"rounds": 4}
     )
-    whole, _ = Run.begin(config, tmp_path / "whole").go()
+    whole = Run.begin(config, tmp_path / "whole").go()
     seen: list[int] = []
     Run.begin(config, tmp_path / "stopped").go(lambda r: seen.append(r.round), stop=lambda: len(seen) == 2)
-    resumed, _ = Run.reopen(tmp_path / "stopped").go()
+    resumed = reopen(tmp_path / "stopped").go()
     assert len(seen) == 2
     assert all(torch.equal(v, getattr(resumed.server, n)) for n, v in whole.server.items())
     assert [r.test_accuracy for r in resumed.history] == [r.test_accuracy for r in whole.history]

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.runs.config import Config, named_tables, to_toml
+from fedsmoo.runs.run import Run
 from fedsmoo.runs.storage import folder as runfolder
 from fedsmoo.runs.storage.checkpoint import seal
-from fedsmoo.runs.storage.folder import CONFIG, RunFolder, config_text, read_config
+from fedsmoo.runs.storage.folder import CONFIG, RunFolder, config_text, lossless_text, read_config
 
 scalars = st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 values = st.recursive(
@@ -57,7 +58,7 @@ ODD = {
 
 def test_odd_options_survive_a_run_folder(tmp_path: Path) -> None:
     config = Config(algorithm_options=ODD, model_options=ODD)
-    RunFolder(tmp_path / "a", config)
+    RunFolder(tmp_path / "a", lossless_text(config))
     assert read_config(tmp_path / "a") == config
 
 
@@ -84,7 +85,7 @@ def test_what_a_file_cannot_hold_is_refused_before_a_folder_is_made(
     options: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(FedsmooError) as refused:
-        RunFolder(tmp_path / "a", Config(model_options=options))
+        Run.begin(Config(model_options=options), tmp_path / "a")
     assert str(refused.value).startswith(message)
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "a").exists()
@@ -108,5 +109,5 @@ def test_a_file_that_would_be_read_back_otherwise_is_never_written(
 
     monkeypatch.setattr(runfolder, "to_toml", once)
     with pytest.raises(FedsmooError, match=message):
-        RunFolder(tmp_path / "a", Config())
+        Run.begin(Config(), tmp_path / "a")
     assert not (tmp_path / "a" / CONFIG).exists()

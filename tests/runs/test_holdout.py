@@ -22,6 +22,7 @@ from fedsmoo.runs.config import Config
 from fedsmoo.runs.division import make_clients
 from fedsmoo.runs.finished import open_run
 from fedsmoo.runs.origin.identity import identity
+from fedsmoo.runs.resume import reopen
 from fedsmoo.runs.run import Run
 from fedsmoo.runs.simulation import Simulation
 from fedsmoo.runs.storage.folder import METRICS, read_run
@@ -148,7 +149,7 @@ def test_engines_packs_and_resumed_runs_agree(tmp_path: Path) -> None:
         assert histories(other) == histories(alone[0])
     seen: list[int] = []
     Run.begin(TASK, tmp_path / "run").go(lambda r: seen.append(r.round), lambda: len(seen) == 2)
-    _, summary = Run.reopen(tmp_path / "run").go()
+    summary = reopen(tmp_path / "run").go().summary
     assert [(r.validation_accuracy, r.test_accuracy) for r in read_run(tmp_path / "run")[1]] == histories(alone[0])
     best = max(alone[0].history, key=lambda r: (r.validation_accuracy, -r.round))
     assert summary is not None

@@ -18,6 +18,7 @@ from fedsmoo.runs.config import FIELDS, Config
 from fedsmoo.runs.origin import provenance as origin
 from fedsmoo.runs.origin.identity import identity
 from fedsmoo.runs.origin.provenance import again, state_of
+from fedsmoo.runs.resume import reopen
 from fedsmoo.runs.run import Run
 from fedsmoo.sweeps.queue import Worker, work
 from fedsmoo.sweeps.results import from_folder, from_json, to_json
@@ -188,10 +189,10 @@ def test_a_run_from_an_edited_checkout_says_so_to_its_result_file(tmp_path: Path
 def test_who_went_on_with_a_run_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
     monkeypatch.setenv("FEDSMOO_COMMIT", "aaa+clean")
-    Run.begin(TINY, tmp_path / "run").go(watch=lambda r: seen.append(1), stop=lambda: True)
+    Run.begin(TINY, tmp_path / "run").go(callback=lambda r: seen.append(1), stop=lambda: True)
     assert "sessions" not in json.loads((tmp_path / "run" / "started.json").read_text())
     monkeypatch.setenv("FEDSMOO_COMMIT", "bbb+dirty")
-    Run.reopen(tmp_path / "run").go()
+    reopen(tmp_path / "run").go()
     result = from_folder(tmp_path / "run")
     assert [(s["round"], s["commit"], s["dirty"]) for s in result.facts["sessions"]] == [
         (0, "aaa", False),

@@ -14,6 +14,7 @@ from fedsmoo.data.catalog import OFFICIAL
 from fedsmoo.data.sources import load
 from fedsmoo.runs.config import FIELDS, Config
 from fedsmoo.runs.origin.identity import identity
+from fedsmoo.runs.resume import reopen
 from fedsmoo.runs.run import Run
 from fedsmoo.sweeps.grid import run_name
 from fedsmoo.sweeps.index import query
@@ -115,18 +116,18 @@ def test_a_run_is_not_resumed_on_other_data(config: Config, tmp_path: Path) -> N
         every = 1 if name == "cut" else 0
         run = Run.begin(config, tmp_path / name)
         if name == "cut":
-            run.go(stop=lambda: True, every=every)
+            run.go(stop=lambda: True, save_every=every)
     noise(Path(str(config.data)), 0, np.arange(150)[::-1])
     for name in ("cut", "unsaved"):
         with pytest.raises(FedsmooError, match=f"is not what .*{name} was started with: the order of the samples"):
-            Run.reopen(tmp_path / name)
+            reopen(tmp_path / name)
     noise(Path(str(config.data)), 1)
     for name in ("cut", "unsaved"):
         with pytest.raises(FedsmooError, match=f"is not what .*{name} was started with: the content"):
-            Run.reopen(tmp_path / name)
+            reopen(tmp_path / name)
     noise(Path(str(config.data)), 0)
     for name in ("cut", "unsaved"):
-        Run.reopen(tmp_path / name).go()
+        reopen(tmp_path / name).go()
     assert from_folder(tmp_path / "cut").agrees(from_folder(tmp_path / "unsaved"))
 
 

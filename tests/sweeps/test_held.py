@@ -14,6 +14,7 @@ from fedsmoo.data.division.splitfile import save_split
 from fedsmoo.data.sources import load
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin.identity import identity
+from fedsmoo.runs.resume import reopen
 from fedsmoo.runs.run import Run
 from fedsmoo.sweeps.index import describe
 from fedsmoo.sweeps.results import from_folder, from_json, to_json
@@ -49,7 +50,7 @@ def test_an_edited_method_file_does_not_take_over_an_old_run(tmp_path):
     began = identity(config)
     Run.begin(config, tmp_path / "done").go()
     seen: list[int] = []
-    Run.begin(config, tmp_path / "cut").go(watch=lambda r: seen.append(r.round), stop=lambda: len(seen) == 2)
+    Run.begin(config, tmp_path / "cut").go(callback=lambda r: seen.append(r.round), stop=lambda: len(seen) == 2)
     Run.begin(config, tmp_path / "unsaved")  # killed before its first checkpoint
     written(method, "edited since")
     assert identity(config) != began
@@ -59,10 +60,10 @@ def test_an_edited_method_file_does_not_take_over_an_old_run(tmp_path):
     assert from_json(tmp_path / "result.json").identity == began
     for name in ("cut", "unsaved"):
         with pytest.raises(FedsmooError, match=rf"^{re.escape(str(method))} was edited .* put back what it held"):
-            Run.reopen(tmp_path / name)
+            reopen(tmp_path / name)
     written(method, "as it is")
     for name in ("cut", "unsaved"):
-        Run.reopen(tmp_path / name).go()
+        reopen(tmp_path / name).go()
         assert from_folder(tmp_path / name).curve["test_accuracy"] == result.curve["test_accuracy"]
 
 
@@ -100,10 +101,10 @@ def test_resume_names_the_file_that_was_edited(name: str, setting: dict, tmp_pat
     write_own(path, "edited since")
     line = rf"^{re.escape(str(path))} was edited or removed since {re.escape(str(run))} was started: put back"
     with pytest.raises(FedsmooError, match=line):
-        Run.reopen(run)
+        reopen(run)
     path.unlink()
     with pytest.raises(FedsmooError, match=re.escape(str(path))):
-        Run.reopen(run)
+        reopen(run)
     assert {p: p.read_bytes() for p in run.rglob("*") if p.is_file()} == before
     write_own(path, "as it is")
-    Run.reopen(run).go()
+    reopen(run).go()

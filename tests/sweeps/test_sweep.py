@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from patience import PATIENCE, ended, json_if_there, wait_for
 
-from fedsmoo.commands.run import train
+import fedsmoo
 from fedsmoo.core import FedsmooError
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.record import Record
@@ -152,9 +152,9 @@ def test_a_single_run_writes_nothing_into_a_folder_that_another_leased(tmp_path:
     with leased(tmp_path / "run"):
         before = sorted(tmp_path.rglob("*"))
         with pytest.raises(FedsmooError, match=r"another process is at work on .*; nothing was changed"):
-            train(tiny, tmp_path / "run")
+            fedsmoo.run(tiny, tmp_path / "run")
         assert sorted(tmp_path.rglob("*")) == before
-    train(tiny, tmp_path / "run")  # what a lease leaves behind is no run
+    fedsmoo.run(tiny, tmp_path / "run")  # what a lease leaves behind is no run
     assert state(tmp_path / "run") == "finished"
     again = acquire(tmp_path / "run")  # given back
     assert again is not None
@@ -245,7 +245,7 @@ def test_a_single_run_that_another_took_over_says_so_and_writes_nothing_more(at:
             others.append(taken_over(tmp_path / "run"))
 
     with pytest.raises(FedsmooError, match="run: another process took this run over"):
-        run.go(watch, every=0)
+        run.go(watch, save_every=0)
     assert [r.round for r in read_run(tmp_path / "run")[1]] == list(range(1, at))
     assert not (tmp_path / "run" / "checkpoint").exists()
     assert state(tmp_path / "run") == "begun"

@@ -16,6 +16,7 @@ from patience import PATIENCE, wait_for
 from fedsmoo.cli import main
 from fedsmoo.core import FedsmooError
 from fedsmoo.runs.config import Config
+from fedsmoo.runs.resume import reopen
 from fedsmoo.runs.run import Run
 from fedsmoo.runs.tracking import TRACKERS, numbers, trackers
 
@@ -32,9 +33,9 @@ def tracked(name: str, folder: Path) -> list[dict[str, float]]:
         second = int(time.time())
         run.go(lambda r: (seen.append(r), log.round(r)), stop=lambda: len(seen) == 2)
     wait_for(lambda: int(time.time()) > second, "the next second, after which W&B names a folder")
-    run = Run.reopen(folder)
+    run = reopen(folder)
     with trackers([name], SMALL, folder, "FedAvg", done=2) as log:
-        _, summary = run.go(lambda r: (seen.append(r), log.round(r)))
+        summary = run.go(lambda r: (seen.append(r), log.round(r))).summary
         log.summary(summary)
     assert [r.round for r in seen] == [1, 2, 3, 4]
     return [numbers(r) for r in seen]

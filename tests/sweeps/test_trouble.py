@@ -83,7 +83,7 @@ def test_a_damaged_checkpoint_does_not_stop_the_others(pack: int, tmp_path: Path
 def test_what_was_odd_when_a_run_was_reopened_is_said(pack: int, tmp_path: Path) -> None:
     configs, rounds = [TINY, TINY.replace(seed=1)], []
     folder = tmp_path / run_name(TINY)
-    Run.begin(TINY, folder).go(watch=rounds.append, stop=lambda: len(rounds) == 2, every=1)
+    Run.begin(TINY, folder).go(callback=rounds.append, stop=lambda: len(rounds) == 2, save_every=1)
     (folder / CHECKPOINT / "000002.json").write_text("x")
     notes: list[str] = []
     assert len(work(configs, tmp_path, Worker(pack=pack, note=notes.append)).finished) == 2

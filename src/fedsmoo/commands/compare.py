@@ -15,16 +15,15 @@ import typer
 
 from fedsmoo.commands.console import console, counted, progress, table
 from fedsmoo.commands.interrupt import interruptible
-from fedsmoo.commands.options import ConfigFile, Sets, assign, gather, with_settings
+from fedsmoo.commands.options import ConfigFile, Sets, gather, plain, split_word, with_settings
 from fedsmoo.commands.run import reopen, train
 from fedsmoo.core.contract import refuse_unsound
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.engines.distributed.ranks import alone
-from fedsmoo.runs.build import algorithm_class, assemble, make_algorithm, make_device
+from fedsmoo.runs.build import algorithm_class, assemble, make_algorithm, make_config, make_device
 from fedsmoo.runs.config import FIELDS, Config
 from fedsmoo.runs.origin.contents import code_place, contents, contents_here, data_label, edited, held_in
 from fedsmoo.runs.origin.identity import MACHINE, differences
-from fedsmoo.runs.run import same_threads
 from fedsmoo.runs.storage.checkpoint import DiskError, reason
 from fedsmoo.runs.storage.folder import CONFIG, STARTED, read_config, read_json, read_run
 from fedsmoo.runs.storage.lease import leased
@@ -63,7 +62,7 @@ def methods(names: str, file: Path | None, sets: list[str] | None, flags: dict[s
         refuse_for_some(word, listed)
     for name, label in zip(listed, labels(listed), strict=True):
         own = [w.removeprefix(f"{name}.") for w in sets or [] if w.partition("=")[0].startswith(f"{name}.")]
-        config = assign(gather(file, common, {**flags, "algorithm": name}), own)
+        config = make_config(gather(file, common, {**flags, "algorithm": name}), dict(map(split_word, own)), plain)
         refuse_unsound(make_algorithm(name, config.algorithm_options))  # said now, not when its turn comes
         out[label] = config
     for word in sets or []:
@@ -247,7 +246,6 @@ def train_seeds(label: str, seeded: dict[Path, Config], held: Mapping[str, str])
             if state(folder) == "new":
                 train(config, folder, again=AGAIN)
             else:
-                same_threads(folder)
                 reopen(folder, again=AGAIN)
         except DiskError:
             raise  # the others would have no room either

@@ -11,11 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
-from fedsmoo.core.algorithm import kinds
-from fedsmoo.core.errors import FedsmooError, unknown
-from fedsmoo.runs.build import algorithm_class
-from fedsmoo.runs.config import FIELDS, Config, converted, read_toml
-from fedsmoo.runs.division import refuse_unused_options, resolve_division
+from fedsmoo.core.errors import FedsmooError
+from fedsmoo.runs.build import make_config
+from fedsmoo.runs.config import FIELDS, Config
 
 PANELS = {"what": "What is trained", "data": "Data and clients", "training": "Training", "machine": "Machine"}
 
@@ -64,23 +62,17 @@ Sets = Annotated[
 
 
 def gather(file: Path | None, sets: Sequence[str] | None, flags: dict[str, Any]) -> Config:
-    """The config that a file, flags and ``--set`` describe, the later winning."""
-    values = read_toml(file) if file is not None else {}
-    for kind in ("algorithm", "model"):
-        named = flags.get(kind)
-        if named is not None and named.lower() != str(values.get(kind, "")).lower():
-            values.pop(f"{kind}_options", None)  # they belong to the file's method, or model
+    """Return the config that a file, flags and ``--set`` describe, the later winning."""
     refuse_two_words(flags, sets or ())
-    if flags.get("partition") is not None:  # the file's numbers belong to its own partition
-        kept = {"dirichlet": "u", "pathological": "c"}.get(flags["partition"])  # dirichlet-0.6 says its own
-        values = {name: value for name, value in values.items() if name not in ("u", "c") or name == kept}
-    words = {word.partition("=")[0] for word in sets or ()}
-    # Run folders write every setting down: what a file leaves at its default is nobody's choice.
-    chosen = {n for n, v in values.items() if v != FIELDS[n].default} | {*flags} | words
-    values.update(flags)
-    config = resolve_division(assign(Config(**values), sets or ()), {*values, *words})
-    refuse_unused_options(config, chosen)
-    return config
+    return make_config(file, {**flags, **dict(map(split_word, sets or ()))}, plain)
+
+
+def split_word(word: str) -> tuple[str, str]:
+    """Take ``KEY=VALUE`` apart."""
+    key, equals, value = word.partition("=")
+    if not equals or not key:
+        raise FedsmooError(f"--set {word!r} must be KEY=VALUE, such as --set lr=0.05")
+    return key, value
 
 
 def refuse_two_words(flags: Mapping[str, Any], sets: Sequence[str]) -> None:
@@ -92,33 +84,6 @@ def refuse_two_words(flags: Mapping[str, Any], sets: Sequence[str]) -> None:
         if values.get(key, value) != value:
             raise FedsmooError(f"{key} is given twice, as {said[key]} and as --set {word}: choose one")
         said[key], values[key] = f"--set {word}", value
-
-
-def assign(config: Config, sets: Sequence[str]) -> Config:
-    """``KEY=VALUE`` words applied to a config: settings by name, else hyper-parameters of the method or model."""
-    from fedsmoo.models import MODELS, model_options
-
-    for word in sets:
-        key, equals, value = word.partition("=")
-        if not equals or not key:
-            raise FedsmooError(f"--set {word!r} must be KEY=VALUE, such as --set lr=0.05")
-        if key in FIELDS and not key.endswith("_options"):
-            config = config.replace(**{key: value})
-            continue
-        cls: Any = algorithm_class(config.algorithm)
-        hyper, kind = [f.name for f in dataclasses.fields(cls)], kinds(cls)
-        options = model_options(config.model) if config.model in MODELS else {}
-        if key in hyper:
-            value = converted(key, value, *kind[key]) if key in kind else value
-            config = config.replace(algorithm_options={**config.algorithm_options, key: value})
-        elif key in options:
-            number = converted(key, value, type(options[key]), optional=False)
-            config = config.replace(model_options={**config.model_options, key: number})
-        elif config.model not in MODELS:
-            config = config.replace(model_options={**config.model_options, key: plain(value)})
-        else:
-            raise unknown("setting", key, [n for n in (*FIELDS, *hyper, *options) if not n.endswith("_options")])
-    return config
 
 
 def plain(text: str) -> Any:

@@ -6,7 +6,8 @@ import dataclasses
 import hashlib
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -31,9 +32,9 @@ from fedsmoo.engines.distributed.engine import engine_for
 from fedsmoo.engines.distributed.ranks import own_device
 from fedsmoo.engines.task import SampleLoss, Samples, Task, cross_entropy
 from fedsmoo.engines.threads import fix_threads
-from fedsmoo.models import FlatModel, build, make_module, wrap
-from fedsmoo.runs.config import Config, Training, converted
-from fedsmoo.runs.division import make_clients
+from fedsmoo.models import MODELS, FlatModel, build, make_module, model_options, wrap
+from fedsmoo.runs.config import FIELDS, Config, brief, converted, default_partition, named_tables, read_toml
+from fedsmoo.runs.division import make_clients, refuse_unused_options, resolve_division
 from fedsmoo.runs.simulation import Simulation
 
 
@@ -158,7 +159,7 @@ def assemble(
     cohort = min(config.cohort, len(indices))
     table = make_table(config.table, setup, len(indices), cohort, config.rounds)
     engine = engine_for(config.engine, setup, config.chunk, cohort, config.batch_size, config.exact, table)
-    return Simulation(setup, engine, training_of(config), indices)
+    return Simulation(setup, engine, config, indices)
 
 
 def make_setup(
@@ -187,6 +188,85 @@ def make_setup(
     return Setup(task, algorithm, LocalRule(config.weight_decay, config.clip, config.clip_scope))
 
 
+def make_config(
+    config: Config | Mapping[str, Any] | str | PathLike[str] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    untyped: Callable[[Any], Any] = lambda value: value,
+) -> Config:
+    """Return the config of a run: what ``config`` says, overridden by ``settings``, with its division resolved.
+
+    Args:
+        config: a ``Config``, a mapping, or the path of a TOML file.
+        settings: any setting by its name, or a hyper-parameter of the method or model by its own.
+        untyped: applied to options of a user's own model, which declares no types for them.
+
+    Raises:
+        FedsmooError: if a setting is unknown, wrong, contradicts another, or would change nothing.
+    """
+    if isinstance(config, Config) and not settings:
+        chosen = set(changed_settings(config))
+        resolved = resolve_division(config, chosen)
+        refuse_unused_options(resolved, chosen)
+        return resolved
+    settings, values = settings or {}, settings_of(config)
+    given = {n: v for n, v in settings.items() if n in FIELDS}
+    for kind in ("algorithm", "model"):
+        named = given.get(kind)
+        if named is not None and str(named).lower() != str(values.get(kind, "")).lower():
+            values.pop(f"{kind}_options", None)  # they belong to the other method, or model
+    if given.get("partition") is not None:  # the config's numbers belong to its own partition
+        kept = {"dirichlet": "u", "pathological": "c"}.get(given["partition"])  # dirichlet-0.6 says its own
+        values = {name: value for name, value in values.items() if name not in ("u", "c") or name == kept}
+    # Run folders write every setting down: what a file leaves at its default is nobody's choice.
+    chosen = {n for n, v in values.items() if v != FIELDS[n].default} | {*settings}
+    values |= given
+    own = {n: v for n, v in settings.items() if n not in FIELDS}
+    resolved = resolve_division(Config(**with_options(values, own, untyped)), {*values, *settings})
+    refuse_unused_options(resolved, chosen)
+    return resolved
+
+
+def settings_of(config: Config | Mapping[str, Any] | str | PathLike[str] | None) -> dict[str, Any]:
+    """Return the settings that a config, a mapping or a TOML file holds, by name."""
+    if config is None:
+        return {}
+    if isinstance(config, Config):
+        return changed_settings(config)
+    if isinstance(config, Mapping):
+        return named_tables(dict(config), "config")
+    if isinstance(config, str | PathLike):
+        return read_toml(Path(config))
+    raise FedsmooError(f"config is {brief(config)}, but must be a Config, a mapping, or the path of a TOML file")
+
+
+def changed_settings(config: Config) -> dict[str, Any]:
+    """Return the settings of a config that are not at their defaults: what somebody chose."""
+    plain: dict[str, Any] = {n: {} if n.endswith("_options") else f.default for n, f in FIELDS.items()}
+    plain["partition"] = default_partition(config.dataset)
+    return {n: v for n, v in config.to_dict().items() if v != plain[n]}
+
+
+def with_options(values: dict[str, Any], options: Mapping[str, Any], untyped: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return settings with options added to those of the method or of the model, whichever has one of that name."""
+    algorithm, model = (values.get(n, getattr(Config, n)) for n in ("algorithm", "model"))
+    if not options or not isinstance(algorithm, str) or not isinstance(model, str):
+        return values  # a name that is no text is refused with the other settings
+    cls: Any = algorithm_class(algorithm)
+    hyper, kind = [f.name for f in dataclasses.fields(cls)], kinds(cls)
+    declared = model_options(model) if model in MODELS else {}
+    found: dict[str, dict[str, Any]] = {f"{n}_options": {} for n in ("algorithm", "model")}
+    for name, value in options.items():
+        if name in hyper:
+            found["algorithm_options"][name] = converted(name, value, *kind[name]) if name in kind else value
+        elif name in declared:
+            found["model_options"][name] = converted(name, value, type(declared[name]), optional=False)
+        elif model not in MODELS:
+            found["model_options"][name] = untyped(value)
+        else:
+            raise unknown("setting", name, [n for n in (*FIELDS, *hyper, *declared) if not n.endswith("_options")])
+    return values | {n: {**(values.get(n) or {}), **own} for n, own in found.items() if own}
+
+
 def with_held(task: Task, held: np.ndarray) -> Task:
     """The task with some of its training samples, by index, to validate on."""
     index, data = torch.from_numpy(held).to(task.device), task.data
@@ -212,8 +292,3 @@ def refuse_few_outputs(task: Task) -> None:
             f"the model has {out.shape[-1]} outputs, but the labels of {task.data.name!r} go up to {largest}: it needs "
             f"{largest + 1} outputs, one for each class from 0"
         )
-
-
-def training_of(config: Config) -> Training:
-    """The part of a config that the rounds need."""
-    return Training(**{f.name: getattr(config, f.name) for f in dataclasses.fields(Training)})

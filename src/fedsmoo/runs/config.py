@@ -106,8 +106,7 @@ class Config(Training):
 
     def __post_init__(self) -> None:
         if self.partition is None:  # recorded as what it comes to, so that a run's folder says who held what
-            natural = isinstance(self.dataset, str) and has_natural_clients(self.dataset)
-            object.__setattr__(self, "partition", "natural" if natural else "dirichlet")
+            object.__setattr__(self, "partition", default_partition(self.dataset))
         super().__post_init__()
 
     def replace(self, **changes: Any) -> Config:
@@ -124,6 +123,11 @@ class Config(Training):
 
 
 FIELDS: dict[str, dataclasses.Field[Any]] = {f.name: f for f in dataclasses.fields(Config)}
+
+
+def default_partition(dataset: Any) -> str:
+    """Return the partition of a data set that nobody chose one for: its own clients, where it has some."""
+    return "natural" if isinstance(dataset, str) and has_natural_clients(dataset) else "dirichlet"
 
 
 def refuse_no_accuracy(target: float | None) -> None:

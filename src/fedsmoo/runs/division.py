@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.division import partition as partitions
 from fedsmoo.data.division.splitfile import load_split, read_split, refuse_contradiction
 from fedsmoo.data.sources import load
-from fedsmoo.runs.config import DIVISION, Config, refuse_beyond
+from fedsmoo.runs.config import DIVISION, Config, default_partition, refuse_beyond
 
 
 def make_partition(config: Config) -> partitions.Partition:
@@ -46,20 +46,26 @@ def resolve_division(config: Config, given: Iterable[str]) -> Config:
     """
     refuse_beyond(config.to_dict())
     names = set(given)
-    if "partition" not in names:
-        config = config.replace(partition=None)  # which the data set decides, and that may have changed since
+    if "partition" not in names and config.partition != (default := default_partition(config.dataset)):
+        config = config.replace(partition=default)  # which the data set decides, and that may have changed since
     asked = division_settings(config)
     refuse_other_number(config, names)
     if config.split is None:
         if config.partition == "natural" and "clients" in names and config.clients == Config.clients:
             refuse_other_count(config, load(config.dataset, config.data, config.seed))  # else make_clients sees it
         own = {"replacement": False} if asked["partition"] == "iid" and "replacement" not in names else {}
-        return config.replace(u=asked["u"], c=asked["c"], **own)
+        return with_changes(config, {"u": asked["u"], "c": asked["c"], **own})
     if "partition" in names and "-" in config.partition:
         names.add({"dirichlet": "u", "pathological": "c"}[asked["partition"]])
     content = read_split(config.split)
     refuse_contradiction(config.split, content, {n: v for n, v in asked.items() if n in names})
-    return config.replace(clients=content["clients"])
+    return with_changes(config, {"clients": content["clients"]})
+
+
+def with_changes(config: Config, values: Mapping[str, Any]) -> Config:
+    """Return the config with these settings; itself, if it has them."""
+    changes = {n: v for n, v in values.items() if getattr(config, n) != v}
+    return config.replace(**changes) if changes else config
 
 
 def refuse_other_number(config: Config, given: Iterable[str]) -> None:

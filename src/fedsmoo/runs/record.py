@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
@@ -68,11 +69,16 @@ def best_validated(history: Sequence[Record]) -> Record | None:
 
 @dataclass
 class Result:
-    """What a run leaves: its history, the trained module, and the vectors of the server and the clients."""
+    """What a run leaves: its history, the trained module, and the vectors of the server and the clients.
+
+    A run that was kept has a ``folder`` and, once its last round is done, the ``summary`` that lies there.
+    """
 
     history: list[Record]
     server: Vectors
     simulation: Simulation = field(repr=False)
+    folder: Path | None = None
+    summary: dict[str, Any] | None = field(default=None, repr=False)
 
     @property
     def frame(self) -> pd.DataFrame:

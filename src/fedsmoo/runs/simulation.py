@@ -52,7 +52,7 @@ class Simulation:
         with explained(engine.name):
             self.server = setup.algorithm.init(start)
         self.history: list[Record] = []
-        self.company = 1  # runs that share its batch, itself among them
+        self.runs_in_batch = 1  # itself among them
         self._drafts: dict[int, tuple[list[int], Plan]] = {}
         self.width = min(training.batch_size, max(len(i) for i in indices))
         self.probes: Schedule | None = None

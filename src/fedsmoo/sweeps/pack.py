@@ -90,7 +90,7 @@ class Pack:
     def __init__(self, simulations: Sequence[Simulation]) -> None:
         self.simulations = list(simulations)
         for s in self.simulations:
-            s.company = len(self.simulations)
+            s.runs_in_batch = len(self.simulations)
         first, *others = (s.engine for s in self.simulations)
         self.name, self.batch = first.name, first.share(others)
         with explained(self.name, first=True):

@@ -20,7 +20,8 @@ from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin.contents import contents, contents_here, edited, held_in, same_data
 from fedsmoo.runs.origin.identity import differences, identity
 from fedsmoo.runs.record import Record
-from fedsmoo.runs.run import TAKEN, Run, pinned
+from fedsmoo.runs.resume import pinned, reopen
+from fedsmoo.runs.run import TAKEN, Run
 from fedsmoo.runs.simulation import Simulation
 from fedsmoo.runs.storage.checkpoint import DiskError
 from fedsmoo.runs.storage.folder import CONFIG, FAILED, STARTED, SUMMARY, read_config, read_json, write_atomically
@@ -189,7 +190,7 @@ def execute(batch: dict[Path, Config], worker: Worker, leases: Mapping[Path, Lea
         try:
             run = open_run(path, config, leases)
             announce(run, config, worker)
-            run.simulation.run(run.after(partial(worker.watch, config), worker.stop, worker.save_every))
+            run.simulation.run(run.after_round(partial(worker.watch, config), worker.stop, worker.save_every))
             finish_run(run, worker)
         except (FedsmooError, torch.OutOfMemoryError) as e:
             if lost(path, leases):
@@ -215,11 +216,9 @@ def open_run(
     """Begin a run, or reopen it where it was stopped; one that failed before it had a config begins again."""
     if (path / CONFIG).is_file():
         refuse_another(path, config)
-        run = Run.reopen(path, config.device, simulation, **facts)
-    else:
-        run = Run.begin(config, path, simulation, **facts)
-        (path / FAILED).unlink(missing_ok=True)
-    run.lease = leases.get(path)
+        return reopen(path, config.device, simulation, leases.get(path), **facts)
+    run = Run.begin(config, path, simulation, leases.get, **facts)
+    (path / FAILED).unlink(missing_ok=True)
     return run
 
 
@@ -276,7 +275,7 @@ def execute_together(batch: dict[Path, Config], worker: Worker, leases: Mapping[
     for (path, config), simulation in zip(batch.items(), simulations, strict=True):
         runs.append(open_run(path, config, leases, simulation, **shared))
         announce(runs[-1], config, worker)
-    pack.run([r.after(partial(worker.watch, r.config), worker.stop, worker.save_every, len(runs)) for r in runs])
+    pack.run([r.after_round(partial(worker.watch, r.config), worker.stop, worker.save_every, len(runs)) for r in runs])
     for run in runs:
         finish_run(run, worker, **shared)
     return True
@@ -304,7 +303,7 @@ def announce(run: Run, config: Config, worker: Worker) -> None:
 
 def finish_run(run: Run, worker: Worker, **facts: Any) -> None:
     """Write the results of a run, if its last round is done and its lease is still ours."""
-    summary = run.finish(worker.keep, **facts)
+    summary = run.write_results(worker.keep, **facts)
     if summary is not None:
         worker.finished(run.config, run.folder.path, summary)
     elif run.lost():

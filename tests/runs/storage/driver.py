@@ -22,8 +22,9 @@ from safetensors.torch import save
 
 from fedsmoo.data.sources import load
 from fedsmoo.runs import build as resolve
-from fedsmoo.runs import run as conduct
 from fedsmoo.runs.config import Config
+from fedsmoo.runs.resume import reopen
+from fedsmoo.runs.run import Run
 from fedsmoo.runs.simulation import Simulation
 from fedsmoo.runs.storage import checkpoint
 from fedsmoo.runs.storage.folder import METRICS, MODEL
@@ -117,8 +118,8 @@ def in_child(work, notice: Notice | None = None, delay: float = 0.0) -> bool:
 
 def go_on(folder: Path, config: Config, every: int = 1) -> None:
     started = (folder / "config.toml").is_file()
-    run = conduct.Run.reopen(folder) if started else conduct.Run.begin(config, folder)
-    run.go(every=every)
+    run = reopen(folder) if started else Run.begin(config, folder)
+    run.go(save_every=every)
 
 
 def go_on_until(folder: Path, config: Config, events: Countdown) -> None:

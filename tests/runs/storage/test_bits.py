@@ -20,7 +20,8 @@ from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.train import RunSlice
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.run import Run, other_machine
+from fedsmoo.runs.resume import other_machine, reopen
+from fedsmoo.runs.run import Run
 from fedsmoo.runs.simulation import Simulation
 from fedsmoo.runs.storage.checkpoint import Checkpoints, Mark, newest
 
@@ -49,7 +50,7 @@ def state(simulation: Simulation) -> dict[str, Tensor]:
 def stop_and_go_on(config: Config, folder: Path, after: int) -> Simulation:
     seen: list[int] = []
     Run.begin(config, folder, small(config)).go(lambda r: seen.append(r.round), lambda: len(seen) == after)
-    run = Run.reopen(folder, simulation=small(config))
+    run = reopen(folder, simulation=small(config))
     assert len(run.simulation.history) == after
     run.go()
     return run.simulation
@@ -105,7 +106,7 @@ def test_as_many_clients_train_at_once_after_a_resume_whatever_the_machine_has(
     before = room(first)
     folder = stop_after_two(CROWD, tmp_path / "a")
     after = room(then)
-    run = Run.reopen(folder, simulation=small(CROWD))
+    run = reopen(folder, simulation=small(CROWD))
     run.go()
     assert before == 2 * after
     assert after == ([3, 2] if first == 3 else [5])
@@ -121,7 +122,7 @@ def test_a_cohort_of_any_size_is_trained_as_before(room: Callable[[int], list[in
     room(8)
     folder = stop_after_two(config, tmp_path / "a")
     after = room(6)
-    run = Run.reopen(folder, simulation=small(config))
+    run = reopen(folder, simulation=small(config))
     run.go()
     assert after == [len(r.cohort) for r in run.simulation.history[2:] if r.cohort]
     assert max(after) > 3
@@ -131,8 +132,8 @@ def test_what_changes_how_many_train_at_once_is_said(room: Callable[[int], list[
     room(8)
     folder = stop_after_two(CROWD, tmp_path / "a")
     assert json.loads((folder / "started.json").read_text())["chunk"] == 5
-    assert Run.reopen(folder, simulation=small(CROWD.replace(chunk=4))).notes == [CHANGED.format(5, 4)]
-    assert Run.reopen(folder, simulation=small(CROWD.replace(chunk=7))).notes == []
+    assert reopen(folder, simulation=small(CROWD.replace(chunk=4))).notes == [CHANGED.format(5, 4)]
+    assert reopen(folder, simulation=small(CROWD.replace(chunk=7))).notes == []
 
 
 def test_a_run_without_room_goes_on_with_the_chunk_that_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,8 +148,8 @@ def test_a_run_without_room_goes_on_with_the_chunk_that_is_set(tmp_path: Path, m
 
     monkeypatch.setattr(batched, "train", train)
     with pytest.raises(FedsmooError, match="5 clients at once do not fit in the memory of cpu: set chunk=3"):
-        Run.reopen(folder, simulation=small(CROWD)).go()
-    run = Run.reopen(folder, simulation=small(CROWD.replace(chunk=3)))
+        reopen(folder, simulation=small(CROWD)).go()
+    run = reopen(folder, simulation=small(CROWD.replace(chunk=3)))
     assert run.notes == [CHANGED.format(5, 3)]
     run.go()
     assert len(run.simulation.history) == 3
@@ -165,7 +166,7 @@ def test_a_run_keeps_the_engine_it_began_with_whatever_the_rule_says_now(
         seen: list[int] = []
         Run.begin(config, tmp_path / "a").go(lambda r: seen.append(r.round), lambda: len(seen) == 2)
     assert assemble(config).engine.name == "batched"
-    run = Run.reopen(tmp_path / "a")
+    run = reopen(tmp_path / "a")
     assert (run.simulation.engine.name, run.simulation.engine.why) == ("vmap", "as the run began")
     assert run.notes == []
 

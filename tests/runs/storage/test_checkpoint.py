@@ -22,9 +22,11 @@ from fedsmoo.data.sources import load
 from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.runs import build as resolve
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.run import Pace, Run
+from fedsmoo.runs.resume import reopen
+from fedsmoo.runs.run import Run
 from fedsmoo.runs.storage.checkpoint import Checkpoints, Mark, manifests_in, newest, seal, unseal, write_tensors
 from fedsmoo.runs.storage.folder import METRICS, MODEL, read_config, read_run
+from fedsmoo.runs.storage.pace import Pace
 
 SMALL = Config(
     algorithm="fedsmoo", model="softmax", clients=8, cohort=3, rounds=9, local_steps=1, batch_size=8,
@@ -36,7 +38,7 @@ def stopped(folder: Path, after: int = 6, every: int = 2) -> Path:
     """A run that was stopped after some rounds, with checkpoints of rounds 4 and 6."""
     run = Run.begin(SMALL, folder)
     seen: list[int] = []
-    run.go(watch=lambda r: seen.append(r.round), stop=lambda: len(seen) >= after, every=every)
+    run.go(callback=lambda r: seen.append(r.round), stop=lambda: len(seen) >= after, save_every=every)
     return folder
 
 
@@ -52,7 +54,7 @@ def rows(*clients: int, value: float) -> Vectors:
 def test_a_stopped_run_keeps_two_checkpoints_and_resumes_to_the_same_bytes(tmp_path: Path) -> None:
     folder = stopped(tmp_path / "a")
     assert [int(p.stem) for p in manifests_in(folder / "checkpoint")] == [6, 4]
-    run = Run.reopen(folder)
+    run = reopen(folder)
     assert len(run.simulation.history) == 6
     run.go()
     assert (folder / MODEL).read_bytes() == finished(tmp_path / "b")
@@ -70,8 +72,8 @@ def test_the_page_names_every_file_of_a_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("table", ["device", "host", "disk"])
 def test_client_state_is_saved_wherever_it_lives(tmp_path: Path, table: str) -> None:
     config, seen = SMALL.replace(table=table, engine="batched"), []
-    Run.begin(config, tmp_path / "a").go(watch=seen.append, stop=lambda: len(seen) == 5, every=2)
-    Run.reopen(tmp_path / "a").go(every=2)
+    Run.begin(config, tmp_path / "a").go(callback=seen.append, stop=lambda: len(seen) == 5, save_every=2)
+    reopen(tmp_path / "a").go(save_every=2)
     Run.begin(config.replace(table="device"), tmp_path / "b").go()
     left, right = (dict(newest(tmp_path / n / "checkpoint")[0].rows()) for n in "ab")
     assert left.keys() == right.keys()
@@ -83,7 +85,7 @@ def test_metrics_after_the_checkpoint_are_cut(tmp_path: Path) -> None:
     folder = stopped(tmp_path / "a")
     with (folder / METRICS).open("ab") as f:
         f.write(b'{"round": 7, "tor')
-    Run.reopen(folder).go()
+    reopen(folder).go()
     assert (folder / MODEL).read_bytes() == finished(tmp_path / "b")
     assert len(read_run(folder)[1]) == 9
 
@@ -98,7 +100,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path: Path
         data = bytearray(victim.read_bytes())
         data[len(data) // 2] ^= 1  # one bit
         victim.write_bytes(data)
-    run = Run.reopen(folder)
+    run = reopen(folder)
     assert len(run.simulation.history) == 4
     assert "round 6 cannot be used" in run.notes[0]
     run.go()
@@ -111,7 +113,7 @@ def test_when_nothing_is_sound_the_folder_is_left_alone(tmp_path: Path) -> None:
         path.write_bytes(b"not a checkpoint")
     before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
     with pytest.raises(FedsmooError, match=r"no checkpoint of .* can be used; nothing was changed"):
-        Run.reopen(folder)
+        reopen(folder)
     assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
 
 
@@ -120,25 +122,25 @@ def test_changed_settings_are_named(tmp_path: Path) -> None:
     text = (folder / "config.toml").read_text()
     (folder / "config.toml").write_text(text.replace("lr = 0.1\n", "lr = 0.2\n"))
     with pytest.raises(FedsmooError, match=r"other settings \(lr was 0.1, is 0.2\)"):
-        Run.reopen(folder)
+        reopen(folder)
     (folder / "config.toml").write_text(text)
-    assert len(Run.reopen(folder).simulation.history) == 6
+    assert len(reopen(folder).simulation.history) == 6
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
     folder, other = stopped(tmp_path / "a"), tmp_path / "b"
-    Run.begin(SMALL.replace(seed=1), other).go(stop=lambda: True, every=1)
+    Run.begin(SMALL.replace(seed=1), other).go(stop=lambda: True, save_every=1)
     for path in (folder / "checkpoint").iterdir():
         path.unlink()
     for path in (other / "checkpoint").iterdir():
         path.rename(folder / "checkpoint" / path.name)
     before = (folder / METRICS).read_bytes()
     with pytest.raises(FedsmooError, match="seed was 1, is 0"):
-        Run.reopen(folder)
+        reopen(folder)
     assert (folder / METRICS).read_bytes() == before
     (folder / METRICS).write_bytes((other / METRICS).read_bytes())
     with pytest.raises(FedsmooError, match="seed was 1, is 0"):
-        Run.reopen(folder)
+        reopen(folder)
 
 
 @pytest.mark.parametrize("what", ["labels", "division"])
@@ -154,7 +156,7 @@ def test_a_resume_on_other_data_or_another_division_is_refused(
         made = resolve.make_clients
         monkeypatch.setattr(resolve, "make_clients", lambda *given: made(*given)[::-1])
     with pytest.raises(FedsmooError, match="the data or its division among clients is not what"):
-        Run.reopen(folder)
+        reopen(folder)
     assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
 
 
@@ -172,7 +174,7 @@ def test_metrics_that_were_lost_are_put_back_from_the_checkpoint(tmp_path: Path,
     (folder / METRICS).unlink()
     if (left := cut(whole, how)) is not None:
         (folder / METRICS).write_bytes(left)
-    run = Run.reopen(folder)
+    run = reopen(folder)
     assert (folder / METRICS).read_bytes() == whole
     assert len(run.simulation.history) == 6
     assert ["was cut or changed: its rounds are taken from the checkpoint's copy" in n for n in run.notes] == [True]
@@ -186,7 +188,7 @@ def test_metrics_that_were_lost_are_put_back_from_the_checkpoint(tmp_path: Path,
 def test_a_run_killed_before_its_first_checkpoint_starts_again_and_says_so(tmp_path: Path) -> None:
     folder = stopped(tmp_path / "a", after=2)
     shutil.rmtree(folder / "checkpoint")
-    run = Run.reopen(folder)
+    run = reopen(folder)
     assert run.notes == ["no checkpoint was written yet: the run starts again at its first round"]
     assert run.simulation.history == []
 
@@ -198,11 +200,11 @@ def test_metrics_that_nobody_has_are_refused_with_advice(tmp_path: Path) -> None
         manifest = unseal(path)
         del manifest["files"][f"{path.stem}-metrics.jsonl"]
         path.write_bytes(seal(manifest))
-    assert len(Run.reopen(folder).simulation.history) == 6  # the file alone is enough
+    assert len(reopen(folder).simulation.history) == 6  # the file alone is enough
     (folder / METRICS).write_bytes(b"")
     before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
     with pytest.raises(FedsmooError, match="not as it was when the checkpoint was written") as caught:
-        Run.reopen(folder)
+        reopen(folder)
     assert f"'fedsmoo run {folder / 'config.toml'} --out NEW' starts the same run again" in str(caught.value)
     assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
 
@@ -218,7 +220,7 @@ signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 def limit(record):
     if record.round == 6:
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
-run.go(watch=limit, every=2)
+run.go(callback=limit, save_every=2)
 """
     folder = tmp_path / "a"
     source = str(Path(__file__).parents[3] / "src")
@@ -231,7 +233,7 @@ run.go(watch=limit, every=2)
     assert "cannot save the checkpoint of round 6" in done.stderr
     assert "the one of round 4 is untouched" in done.stderr
     assert not list((folder / "checkpoint").glob("*.part"))
-    Run.reopen(folder).go()
+    reopen(folder).go()
     assert (folder / MODEL).read_bytes() == finished(tmp_path / "b")
 
 
@@ -290,7 +292,7 @@ def test_a_method_whose_server_keeps_the_model_under_a_second_name_resumes(tmp_p
     (tmp_path / "keeper.py").write_text(KEEPER)
     config = SMALL.replace(algorithm=f"{tmp_path / 'keeper.py'}:Keeper", rounds=4)
     Run.begin(config, tmp_path / "a").go(stop=lambda: True)
-    Run.reopen(tmp_path / "a").go()
+    reopen(tmp_path / "a").go()
     Run.begin(config, tmp_path / "b").go()
     assert (tmp_path / "a" / MODEL).read_bytes() == (tmp_path / "b" / MODEL).read_bytes()
 
@@ -306,7 +308,7 @@ def test_the_default_pace_keeps_saving_under_a_twentieth(monkeypatch: pytest.Mon
                 began = now[0]
                 now[0] += cost
                 spent += cost
-                pace.saved(began, 10**6)
+                pace.learn(began, 10**6)
         assert 0 < spent / now[0] < 0.05
 
 
@@ -335,11 +337,11 @@ def test_none_survives_the_config_file(tmp_path: Path) -> None:
 def test_rounds_that_were_finished_cannot_be_resumed(tmp_path: Path) -> None:
     finished(tmp_path / "a")
     with pytest.raises(FedsmooError, match="has finished"):
-        Run.reopen(tmp_path / "a")
+        reopen(tmp_path / "a")
 
 
 def test_a_run_that_keeps_nothing_leaves_no_checkpoint(tmp_path: Path) -> None:
-    Run.begin(SMALL, tmp_path / "a").go(every=2, keep=False)
+    Run.begin(SMALL, tmp_path / "a").go(save_every=2, keep=False)
     assert not (tmp_path / "a" / "checkpoint").exists()
 
 

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from fedsmoo.commands.run import train
+import fedsmoo
 from fedsmoo.core import FedsmooError
 from fedsmoo.runs.config import Config
+from fedsmoo.runs.resume import reopen
 from fedsmoo.runs.run import Run
 from fedsmoo.runs.storage.checkpoint import Checkpoints, DiskError
 from fedsmoo.runs.storage.folder import FAILED, MODEL, SUMMARY
@@ -45,11 +46,11 @@ def parts(folder: Path) -> list[Path]:
 def test_a_disk_that_is_full_at_the_end_is_one_line_and_the_run_resumes(tmp_path: Path) -> None:
     run = Run.begin(TINY, tmp_path / "a")
     with no_file_over(1900), pytest.raises(DiskError, match=r"the model into .*a: .*File too large.* resume"):
-        run.go(every=0)
+        run.go(save_every=0)
     assert not (tmp_path / "a" / SUMMARY).exists()
     assert parts(tmp_path) == []
-    Run.reopen(tmp_path / "a").go(every=0)
-    Run.begin(TINY, tmp_path / "b").go(every=0)
+    reopen(tmp_path / "a").go(save_every=0)
+    Run.begin(TINY, tmp_path / "b").go(save_every=0)
     assert (tmp_path / "a" / MODEL).read_bytes() == (tmp_path / "b" / MODEL).read_bytes()
 
 
@@ -66,7 +67,7 @@ def diverging(run: Run) -> Callable[[object], None]:
 def test_a_full_disk_does_not_hide_why_a_run_failed(tmp_path: Path) -> None:
     run = Run.begin(TINY, tmp_path / "a")
     with no_file_over(1900), pytest.raises(FedsmooError, match="round 3: the training loss or the model is no longer"):
-        run.go(diverging(run), every=0)
+        run.go(diverging(run), save_every=0)
     assert parts(tmp_path) == []
 
 
@@ -87,7 +88,7 @@ def test_a_disk_that_fills_while_a_run_begins_is_one_line(tmp_path: Path, monkey
 def test_a_folder_that_cannot_be_made_is_the_disks_fault(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("precious")
     with pytest.raises(DiskError, match=r"cannot write the run folder .*inside: Not a directory"):
-        train(TINY, tmp_path / "file" / "inside")
+        fedsmoo.run(TINY, tmp_path / "file" / "inside")
 
 
 def test_results_are_on_the_disk_before_the_checkpoints_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,6 +106,6 @@ def test_results_are_on_the_disk_before_the_checkpoints_go(tmp_path: Path, monke
     monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(os, "replace", renamed)
     monkeypatch.setattr(Checkpoints, "remove", lambda self: log.append("remove") or remove(self))
-    run.go(every=1, keep=False)
+    run.go(save_every=1, keep=False)
     written = [line for name in (MODEL, SUMMARY) for line in (f"sync {name}.part", f"rename {name}", "sync a")]
     assert log[-7:] == [*written, "remove"]

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from fedsmoo.runs.config import Config
+from fedsmoo.runs.resume import reopen
 from fedsmoo.runs.run import Run
 from fedsmoo.runs.storage.folder import MODEL, read_run
 
@@ -35,8 +36,8 @@ def test_resumed_bits_on_a_gpu(method: str, model: str, tmp_path: Path, monkeypa
     )  # fmt: skip
     Run.begin(config, tmp_path / "whole").go()
     seen: list[int] = []
-    Run.begin(config, tmp_path / "cut").go(watch=lambda r: seen.append(r.round), stop=lambda: len(seen) == 3)
-    Run.reopen(tmp_path / "cut").go()
+    Run.begin(config, tmp_path / "cut").go(callback=lambda r: seen.append(r.round), stop=lambda: len(seen) == 3)
+    reopen(tmp_path / "cut").go()
     whole, cut = (read_run(tmp_path / name)[1] for name in ("whole", "cut"))
     assert [r.train_loss for r in whole] == [r.train_loss for r in cut]
     assert (tmp_path / "whole" / MODEL).read_bytes() == (tmp_path / "cut" / MODEL).read_bytes()

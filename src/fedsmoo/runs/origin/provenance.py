@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import os
 import platform
@@ -22,6 +23,7 @@ from fedsmoo.data.division.partition import to_rule
 from fedsmoo.engines.distributed.ranks import world
 from fedsmoo.runs.config import DIVISION, FIELDS, Config
 from fedsmoo.runs.division import make_partition
+from fedsmoo.runs.origin.contents import files_held
 from fedsmoo.runs.simulation import Simulation
 from fedsmoo.version import __version__
 
@@ -51,6 +53,27 @@ def provenance(simulation: Simulation) -> dict[str, Any]:
         "command": command(),
         "finished": now(),
     }
+
+
+def checkpoint_facts(config: Config, simulation: Simulation) -> dict[str, Any]:
+    """Return what a checkpoint says of its run: settings, task, and what decides the last bit of its numbers."""
+    facts = provenance(simulation)
+    kept = {k: facts[k] for k in ("engine", "chunk", "ranks", "device", "threads", "versions")}
+    return {
+        "config": config.to_dict(),
+        "task": task_hash(simulation),
+        "packed": simulation.runs_in_batch,
+        **kept,
+    } | files_held(config, simulation.setup.task.data)
+
+
+def task_hash(simulation: Simulation) -> str:
+    """Return a hash of who holds which samples, and of their labels."""
+    digest = hashlib.sha256()
+    for samples in simulation.indices:
+        digest.update(samples.tobytes() + b"|")
+    digest.update(simulation.setup.task.data.y_train.cpu().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def now() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import tomllib
@@ -15,9 +16,9 @@ import numpy as np
 from safetensors import SafetensorError
 
 from fedsmoo.core import FedsmooError
-from fedsmoo.runs.config import DIVISION, FIELDS, Config, brief, named_tables, read_toml, to_toml
+from fedsmoo.runs.config import DIVISION, FIELDS, Config, named_tables, read_toml, to_toml
 from fedsmoo.runs.origin.provenance import provenance
-from fedsmoo.runs.record import Record, Result, best_validated
+from fedsmoo.runs.record import Record, best_validated
 from fedsmoo.runs.simulation import Simulation
 from fedsmoo.runs.storage.checkpoint import PART, DiskError, Mark, reason, sync_folder, write_durably, write_tensors
 from fedsmoo.runs.traffic import reached
@@ -34,9 +35,9 @@ VALIDATED |= {"validated_accuracy": "test_accuracy"}
 class RunFolder:
     """Writes one run; refuses a folder that already holds one."""
 
-    def __init__(self, path: Path, config: Config, started: dict[str, Any] | None = None) -> None:
+    def __init__(self, path: Path, text: str, started: dict[str, Any] | None = None) -> None:
+        """Begin a folder with the config as :func:`lossless_text` gives it, and notes of how the run was started."""
         refuse_used(path)
-        text = lossless_text(config)
         try:
             path.mkdir(parents=True, exist_ok=True)
             write_atomically(path / STARTED, json.dumps(started or {}, indent=2) + "\n")
@@ -89,12 +90,12 @@ class RunFolder:
             return b""
         return lines if hashlib.sha256(lines).digest() == self.digest.digest() else b""
 
-    def finish(self, result: Result, config: Config, **facts: Any) -> dict[str, Any]:
-        """The model and the summary, with further facts in it, on the disk; returns the summary."""
+    def write_results(self, simulation: Simulation, config: Config, **facts: Any) -> dict[str, Any]:
+        """Write the model and the summary, with further facts in it, durably; returns the summary."""
         self.mark()
         self.metrics.close()
-        summary = {**summarise(result.history, config.target), **provenance(result.simulation), **facts}
-        self.keep_model(result.simulation, config)
+        summary = {**summarise(simulation.history, config.target), **provenance(simulation), **facts}
+        self.keep_model(simulation, config)
         try:
             write_durably(self.path / SUMMARY, (json.dumps(summary, indent=2) + "\n").encode())
             sync_folder(self.path)
@@ -168,17 +169,55 @@ def refuse_used(path: Path) -> None:
         )
 
 
+def new_folder(config: Config) -> Path:
+    """Make ``runs/fedsmoo-digits-seed0``, numbered if that exists; at once, so that nobody else chooses it.
+
+    Raises:
+        DiskError: if it cannot be made.
+    """
+    name = Path(config.algorithm.rpartition(":")[2] or config.algorithm).name
+    stem = f"{name}-{config.dataset.partition(':')[0]}-seed{config.seed}".lower()
+    stem = "".join(ch if ch.isalnum() or ch in "-_." else "-" for ch in stem)
+    for i in itertools.count(1):
+        folder = Path("runs") / (stem if i == 1 else f"{stem}-{i}")
+        try:
+            folder.mkdir(parents=True)
+            return folder
+        except FileExistsError:
+            continue
+        except OSError as e:
+            raise DiskError(f"cannot write the run folder {folder}: {reason(e)}") from e
+    raise AssertionError
+
+
 def lossless_text(config: Config) -> str:
-    """A config as TOML; settings that would not come back from it could neither be resumed nor told apart."""
+    """Return a config as TOML that gives it back: else it could neither be resumed nor told apart from others.
+
+    Raises:
+        FedsmooError: if a setting would be read back otherwise, or cannot be written at all.
+    """
     text = config_text(config)
     try:
         back = Config(**named_tables(tomllib.loads(text), CONFIG))
     except tomllib.TOMLDecodeError as e:
         raise FedsmooError(f"the settings cannot be kept in {CONFIG}: {e}") from e
-    if config_text(back) != text:
-        lost = [n for n, v in config.to_dict().items() if brief(getattr(back, n)) != brief(v)]
+    unused = unused_settings(config)
+    lost = [n for n, v in config.to_dict().items() if n not in unused and repr(getattr(back, n)) != repr(as_toml(v))]
+    if lost:
         raise FedsmooError(f"the settings cannot be kept in {CONFIG}: {', '.join(lost)} would be read back otherwise")
     return text
+
+
+def as_toml(value: Any) -> Any:
+    """Return a value as TOML gives it back: NumPy's numbers and subclasses as plain ones, tuples as lists."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, dict):
+        return {str(k): as_toml(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_toml(v) for v in value]
+    kinds = (bool, int, float, str)  # in this order: true and false are numbers, too
+    return next((kind(value) for kind in kinds if isinstance(value, kind)), value)
 
 
 def summarise(history: list[Record], target: float | None) -> dict[str, Any]:

@@ -1,0 +1,230 @@
+"""Go on with a run that was stopped or killed, from its newest sound checkpoint."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from fedsmoo.core import FedsmooError
+from fedsmoo.engines.choose import ENGINES
+from fedsmoo.engines.distributed.ranks import is_writer
+from fedsmoo.engines.task import IDLE, idle_precision
+from fedsmoo.engines.threads import fix_threads
+from fedsmoo.runs.build import assemble, make_device
+from fedsmoo.runs.config import Config
+from fedsmoo.runs.origin.contents import edited, held_in, refuse_other_data, same_data
+from fedsmoo.runs.origin.identity import config_of, differences, identity
+from fedsmoo.runs.origin.provenance import checkpoint_facts
+from fedsmoo.runs.record import Callback, Result
+from fedsmoo.runs.run import Run, carry_out, serve_rank_0
+from fedsmoo.runs.simulation import Simulation
+from fedsmoo.runs.storage.checkpoint import Checkpoints, DiskError, Mark, Saved, newest, reason, write_durably
+from fedsmoo.runs.storage.folder import (
+    CHECKPOINT,
+    CONFIG,
+    FAILED,
+    METRICS,
+    STARTED,
+    SUMMARY,
+    RunFolder,
+    bytes_of,
+    note_resumed,
+    parse_records,
+    read_config,
+    read_json,
+)
+from fedsmoo.runs.storage.lease import Lease, leased
+from fedsmoo.runs.tracking import check_names
+
+DIFFER = "what follows may differ in the last bits"
+
+
+def resume(
+    folder: str | PathLike[str],
+    *,
+    device: str | None = None,
+    track: Sequence[str] = (),
+    save_every: int | None = None,
+    callback: Callback | None = None,
+    stop: Callable[[], bool] | None = None,
+    begun: Callable[[Run], Any] | None = None,
+) -> Result:
+    """Go on with the run in a folder, from its newest sound checkpoint, to the numbers it would have had.
+
+    Args:
+        folder: of a run that was stopped or killed.
+        device: go on on another one.
+        track, save_every, callback, stop, begun: as of :func:`fedsmoo.run`.
+
+    Raises:
+        FedsmooError: if there is no such run, it has finished, another process is at work on it, or its settings,
+            files or data are not what they were.
+    """
+    path = Path(folder)
+    same_threads(path)
+    if not is_writer():
+        return serve_rank_0(load_stopped(path, device).simulation)
+    check_names(track)
+    read_config(path)  # refuses a folder without a run before a lease is taken on it
+    with leased(path) as lease:
+        return carry_out(reopen(path, device, lease=lease), track, save_every, callback, stop, begun)
+
+
+def reopen(
+    path: Path,
+    device: str | None = None,
+    simulation: Simulation | None = None,
+    lease: Lease | None = None,
+    **facts: Any,
+) -> Run:
+    """Open a stopped run for writing, at its newest sound checkpoint, or at its start if it has none.
+
+    ``simulation`` is one made from the same config, at its start, that takes the place of a new one. Who goes on with
+    the run, and from where, is added to what its folder notes, with further facts.
+    """
+    old = load_stopped(path, device, simulation)
+    put_back(path / METRICS, old.lines)
+    folder = RunFolder.reopen(path, old.saved.metrics if old.saved else Mark(0, ""))
+    (path / FAILED).unlink(missing_ok=True)
+    note_resumed(path, old.simulation, facts)
+    run = Run(old.config, old.simulation, folder, Checkpoints(path / CHECKPOINT, old.facts), old.notes, lease)
+    if old.saved is not None:
+        run.checkpoints.adopt(old.saved)
+    return run
+
+
+@dataclass(frozen=True)
+class StoppedRun:
+    """A run that was stopped, as its folder tells it; nothing was written yet."""
+
+    config: Config
+    simulation: Simulation
+    saved: Saved | None
+    lines: bytes  # the metrics that belong to it
+    facts: dict[str, Any]
+    notes: list[str]
+
+
+def load_stopped(path: Path, device: str | None = None, simulation: Simulation | None = None) -> StoppedRun:
+    """The run in a folder at its newest sound checkpoint, or at its start; changes nothing on the disk."""
+    config = read_config(path)
+    if (path / SUMMARY).is_file():
+        raise FedsmooError(f"the run in {path} has finished: there is nothing to resume")
+    metrics = bytes_of(path / METRICS)
+    saved, notes = newest(path / CHECKPOINT, lambda s: refuse_unknown(lines_of(s, metrics), path))
+    if saved is None and notes:
+        raise FedsmooError(
+            f"no checkpoint of {path} can be used; nothing was changed. {'; '.join(notes)}. Put the damaged files back "
+            f"if there is a copy of them; else 'fedsmoo run {path / CONFIG} --out NEW' starts the same run again"
+        )
+    lines = lines_of(saved, metrics) if saved else b""
+    if saved is None and metrics:
+        notes.append("no checkpoint was written yet: the run starts again at its first round")
+    if not metrics.startswith(lines):
+        notes.append(f"{path / METRICS} was cut or changed: its rounds are taken from the checkpoint's copy")
+    pins = saved.about if saved else read_json(path / STARTED)
+    held, old = held_in(pins), config_of(saved.about["config"]) if saved else config
+    refuse_changed(path, old, config, held)
+    simulation = simulation or assemble(pinned(config, pins, device))
+    if config.engine == "auto":
+        simulation.engine.pin(why="as the run began")
+    if idle_precision(config.precision, simulation.setup.task.device):
+        notes.append(f"{IDLE}: the run keeps its name")
+    notes += same_crowd(simulation, pins.get("chunk"))
+    facts = checkpoint_facts(config, simulation)
+    refuse_other_data(pins, simulation.setup.task.data, path)
+    if saved is not None:
+        if saved.about["task"] != facts["task"]:
+            raise FedsmooError(f"the data or its division among clients is not what {path} was started with")
+        history = parse_records(lines, str(path / METRICS))
+        simulation.restore(saved.server(), saved.rows(), history)
+    return StoppedRun(config, simulation, saved, lines, facts, notes + other_machine(pins, facts))
+
+
+def refuse_changed(path: Path, old: Config, new: Config, held: Mapping[str, str] | None) -> None:
+    """Refuse to go on with other settings than a run was started with, or with files that were edited since."""
+    now = same_data(new, held)
+    if identity(old, held) == identity(new, now):
+        return
+    changed = "; ".join(differences(old, new, held=now, now=now))
+    if changed:
+        raise FedsmooError(
+            f"{path} was started with other settings ({changed}): put config.toml back, or start a new run; "
+            "nothing was changed"
+        )
+    files = ", ".join(edited(new, held))
+    raise FedsmooError(
+        f"{files} was edited or removed since {path} was started: put back what it held, or start a new run; "
+        "nothing was changed"
+    )
+
+
+def pinned(config: Config, pins: dict[str, Any], device: str | None) -> Config:
+    """The config with the engine that was chosen when the run started, so that its numbers stay the same, and with the
+    precision that its device computes in."""
+    if config.engine == "auto" and pins.get("engine") in ENGINES:
+        config = config.replace(engine=pins["engine"])
+    config = config if device is None else config.replace(device=device)
+    idle = idle_precision(config.precision, make_device(config.device))  # of runs begun before that was refused
+    return config.replace(precision="fp32") if idle else config
+
+
+def same_crowd(simulation: Simulation, before: int | None) -> list[str]:
+    """Train as many clients at once as ``before``, for sums depend on it in the last bits; settings win, and say so."""
+    if simulation.clients_at_once is None or not before:
+        return []
+    simulation.engine.pin(before)
+    then, now = min(before, simulation.most), simulation.clients_at_once
+    return [] if now == then else [f"clients trained at once were {then}, are {now}: {DIFFER}"]
+
+
+def same_threads(path: Path) -> None:
+    """Use as many threads as the run started with: sums of floating-point numbers depend on it."""
+    threads = read_json(path / STARTED).get("threads")
+    if isinstance(threads, int) and threads > 0:
+        fix_threads(threads)
+
+
+def other_machine(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """A line for each difference that may change the last bits of what follows."""
+    lines = []
+    ranks = () if new["config"]["exact"] else ("ranks",)
+    for key in ("engine", *ranks, "packed", "device", "threads"):
+        if key in old and old[key] != new[key]:
+            lines.append(f"{key} was {old[key]}, is {new[key]}: {DIFFER}")
+    torches = [d.get("versions", {}).get("torch") for d in (old, new)]
+    if torches[0] not in (None, torches[1]):
+        lines.append(f"torch was {torches[0]}, is {torches[1]}: {DIFFER}")
+    return lines
+
+
+def lines_of(saved: Saved, metrics: bytes) -> bytes:
+    """The metrics of a checkpoint from the metrics file, or else from its copy; empty if neither has them."""
+    mark = saved.metrics
+    for lines in (metrics[: mark.bytes], saved.lines()):
+        if hashlib.sha256(lines).hexdigest() == mark.sha256:
+            return lines
+    return b""
+
+
+def refuse_unknown(lines: bytes, path: Path) -> None:
+    """Refuse a checkpoint whose metrics nobody has."""
+    if not lines:
+        raise FedsmooError(f"{path / METRICS} is not as it was when the checkpoint was written")
+
+
+def put_back(path: Path, lines: bytes) -> None:
+    """Make a metrics file start with the given lines; what it held instead is kept beside it unless it was a part."""
+    held = bytes_of(path)
+    if held.startswith(lines):
+        return
+    try:
+        if not lines.startswith(held):
+            write_durably(path.with_name(path.name + ".changed"), held)
+        write_durably(path, lines)
+    except OSError as e:
+        raise DiskError(f"cannot write {path}: {reason(e)}") from e

@@ -1,0 +1,62 @@
+"""Ctrl-C during a run: the first one lets the round end and be saved, the second one stops at once."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@dataclass
+class Interrupt:
+    """Whether a signal asked to stop, and which; call it to know."""
+
+    signal: int | None = None
+
+    def __call__(self) -> bool:
+        return self.signal is not None
+
+
+@contextmanager
+def deferred_interrupt(say: Callable[[], Any] = lambda: None) -> Iterator[Interrupt]:
+    """Within this, let the first Ctrl-C (or SIGTERM) only set a flag, and call ``say``.
+
+    Raises:
+        KeyboardInterrupt: at the second one.
+    """
+    interrupt = Interrupt()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if interrupt():
+            raise KeyboardInterrupt
+        interrupt.signal = number
+        say()
+
+    with handled_by(handle):
+        yield interrupt
+
+
+@contextmanager
+def interrupts_left_to_rank_0() -> Iterator[None]:
+    """Ignore Ctrl-C: rank 0 saves first and then ends the job. A lost rank 0 is noticed all the same."""
+    with handled_by(signal.SIG_IGN):
+        yield
+
+
+@contextmanager
+def handled_by(handler: Any) -> Iterator[None]:
+    """Let a handler have the signals that ask to stop; in another thread than the main one, nothing can be done."""
+    before: dict[int, Any] = {}
+    with suppress(ValueError):  # not in the main thread
+        for number in SIGNALS:
+            before[number] = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for which, old in before.items():
+            signal.signal(which, old)
