@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import re
@@ -55,8 +56,8 @@ class Training:
     probe: str | None = setting(None, "measure every so many rounds, such as hessian:50,sharpness:10,consistency:10")
 
     def __post_init__(self) -> None:
-        for name, value in dataclasses.asdict(self).items():
-            object.__setattr__(self, name, checked(type(self), name, value))
+        for f in dataclasses.fields(self):
+            object.__setattr__(self, f.name, checked(type(self), f.name, getattr(self, f.name)))
         if self.local_epochs is not None and self.local_steps is not None:
             raise FedsmooError("both local_epochs and local_steps are given: choose one")
         refuse_no_accuracy(self.target)
@@ -163,7 +164,7 @@ def checked(cls: type, name: str, value: Any) -> Any:
     if kind is dict:
         if value is not None and not isinstance(value, dict):
             raise FedsmooError(f"{name} is {value!r}, but must be a table of options")
-        return dict(value or {})
+        return copy.deepcopy(value or {})
     value = converted(name, value, kind, optional)
     if value is not None:
         refuse_outside(name, value, spec.metadata)
