@@ -169,7 +169,7 @@ def test_a_batch_too_large_for_the_memory_goes_on_one_by_one(tmp_path: Path, mon
 def test_a_run_alone_that_is_too_large_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begin = Run.begin
 
-    def small(config: Config, path: Path, simulation: object = None) -> Run:
+    def small(config: Config, path: Path, *others: object) -> Run:
         if config.seed == 0:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return begin(config, path)
