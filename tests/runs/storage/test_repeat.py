@@ -5,50 +5,56 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 RUNS, BUSY = 8, 2
 
 # Imports once, and then runs the command line in processes of their own; nothing has used a thread before they part.
 START = """
-import os, sys
+import os, signal, sys
 import sklearn.datasets, torch._dynamo  # what takes long to import
 from fedsmoo.cli import main
 
-children = []
-for number in range(int(sys.argv[1])):
+def begin(work):
     child = os.fork()
     if child == 0:
-        main(["run", "--out", str(number), "--save-every", "0", *sys.argv[2:]])
-    children.append(child)
-sys.exit(any([os.waitpid(child, 0)[1] for child in children]))
+        work()
+    return child
+
+def compute(parent=os.getpid()):  # as long as the runs do, whatever happens
+    while os.getppid() == parent:
+        pass
+    os._exit(0)
+
+busy = [begin(compute) for _ in range(int(sys.argv[1]))]
+children = [begin(lambda: main(["run", "--out", str(n), "--save-every", "0", *sys.argv[3:]]))
+            for n in range(int(sys.argv[2]))]
+failed = [os.waitpid(child, 0)[1] for child in children]
+for child in busy:
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+sys.exit(any(failed))
 """
-LOAD = (
-    "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    pass"  # ends with the test, whatever happens
-)
-
-
-@contextmanager
-def busy_machine() -> Iterator[None]:
-    """Two processes that compute for as long as this lasts."""
-    others = [subprocess.Popen([sys.executable, "-c", LOAD]) for _ in range(BUSY)]
-    try:
-        yield
-    finally:
-        for other in others:
-            other.kill()
-            other.wait()
 
 
 def test_eight_runs_of_the_default_command_on_a_busy_machine_are_one_model(tmp_path: Path) -> None:
     """With as many threads as there are by default, and with whatever engine is chosen by default."""
     plain = {k: v for k, v in os.environ.items() if k not in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
     plain["OMP_WAIT_POLICY"] = "PASSIVE"  # threads that wait in turns: it only makes the test shorter
-    words = [sys.executable, "-c", START, str(RUNS), "--rounds", "2", "--local-steps", "4", "--device", "cpu"]
-    with busy_machine():
-        done = subprocess.run(words, env=plain, cwd=tmp_path, capture_output=True, text=True, check=False)
+    words = [
+        sys.executable,
+        "-c",
+        START,
+        str(BUSY),
+        str(RUNS),
+        "--rounds",
+        "2",
+        "--local-steps",
+        "4",
+        "--device",
+        "cpu",
+    ]
+    done = subprocess.run(words, env=plain, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     models = {(tmp_path / str(n) / "model.safetensors").read_bytes() for n in range(RUNS)}
     assert len(models) == 1
