@@ -8,9 +8,10 @@ WORKERS ?= 2
 export PYTHONDONTWRITEBYTECODE =
 
 N ?= 10
+NEW ?= HEAD
 BUSY ?= 2
 
-.PHONY: demo test test-repeat test-gpu test-deploy tables figures install lint clean
+.PHONY: demo test test-repeat test-gpu test-deploy hashes tables figures install lint clean
 
 install: $(STAMP)
 
@@ -55,6 +56,10 @@ test: lint
 # It takes what is installed.
 test-repeat:
 	$(BIN)/python benchmarks/repeat.py --times $(N) --busy $(BUSY) --workers $(WORKERS)
+
+# Whether two commits compute the same bits: some twenty small configurations at both, compared by hashes.
+hashes: $(STAMP)
+	$(BIN)/python benchmarks/hashes.py $(OLD) $(NEW)
 
 # Every method on a GPU against the CPU, with the machine's own Python and torch. The first case fills the cache of
 # compiled kernels, so that eight processes do not all compile the same.
