@@ -14,7 +14,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from fedsmoo.runs.storage.folder import write_atomically
+from fedsmoo.runs.storage.files import write_atomically
 from fedsmoo.sweeps.results import FORMAT, in_lines
 
 RESULTS = Path(__file__).parents[1] / "results"

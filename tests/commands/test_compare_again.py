@@ -14,7 +14,7 @@ import pytest
 
 from fedsmoo.commands import compare as compare_command
 from fedsmoo.commands import run as run_command
-from fedsmoo.runs.storage.folder import read_run
+from fedsmoo.runs.storage.reader import read_run
 
 from .conftest import TINY, Call
 from .test_bad_input import one_line
@@ -98,7 +98,7 @@ def test_the_engine_chosen_at_first_is_kept(call: Call, stopped_after: Callable[
     monkeypatch.setattr(compare_command, "assemble", lambda c: SimpleNamespace(engine=SimpleNamespace(name="batched")))
     stopped_after(1000)
     assert call(*words, "--out", "both").code == 0
-    assert {read_run(Path("both", name))[0].engine for name in FOLDERS} == {"serial"}
+    assert {read_run(Path("both", name)).config.engine for name in FOLDERS} == {"serial"}
 
 
 def test_more_methods_and_seeds_may_be_added(stopped: Path, call: Call) -> None:
@@ -222,7 +222,7 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(
         assert "no longer finite" in lines[0]
         assert [line.split()[0] for line in answer.out.splitlines()[1:2]] == ["FedAvg"]
         assert answer.out.endswith("failed: bad-seed0, bad-seed1\n")
-    assert len(read_run(Path("both/fedavg-seed1"))[1]) == 2
+    assert len(read_run(Path("both/fedavg-seed1")).history) == 2
 
 
 def test_two_files_with_one_name_are_told_apart(call: Call) -> None:
@@ -233,7 +233,7 @@ def test_two_files_with_one_name_are_told_apart(call: Call) -> None:
     answer = call(*words, "--out", "both")
     assert answer.code == 0, answer.err
     assert [line.partition(")")[0] for line in answer.out.splitlines()[1:3]] == ["Mine (a/m.py", "Mine (b/m.py"]
-    configs = [read_run(Path("both", name))[0] for name in ("mine-a-m.py-seed0", "mine-b-m.py-seed0")]
+    configs = [read_run(Path("both", name)).config for name in ("mine-a-m.py-seed0", "mine-b-m.py-seed0")]
     assert [(c.algorithm, c.algorithm_options) for c in configs] == [
         ("a/m.py:Mine", {}), ("b/m.py:Mine", {"decay": 0.25}),
     ]  # fmt: skip

@@ -11,7 +11,8 @@ import pytest
 from fedsmoo.core import FedsmooError
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin.identity import identity
-from fedsmoo.runs.storage.folder import config_text, read_config
+from fedsmoo.runs.storage.folder import config_text
+from fedsmoo.runs.storage.reader import read_config
 from fedsmoo.sweeps.grid import expand
 
 from .conftest import TINY, Call

@@ -17,7 +17,8 @@ from fedsmoo.deploy.settings import parse
 from fedsmoo.paper.tables import Grid
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.record import Record
-from fedsmoo.runs.storage.folder import config_text, read_config
+from fedsmoo.runs.storage.folder import config_text
+from fedsmoo.runs.storage.reader import read_config
 from fedsmoo.sweeps.comparison import common_target
 from fedsmoo.sweeps.grid import expand
 

@@ -18,7 +18,8 @@ from fedsmoo.deploy.settings import parse
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.division import make_clients
 from fedsmoo.runs.origin.identity import identity
-from fedsmoo.runs.storage.folder import config_text, read_config
+from fedsmoo.runs.storage.folder import config_text
+from fedsmoo.runs.storage.reader import read_config
 from fedsmoo.sweeps.grid import expand
 
 from .conftest import TINY, Call

@@ -13,8 +13,9 @@ from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.run import Run
 from fedsmoo.runs.simulation import Simulation
-from fedsmoo.runs.storage.checkpoint import DiskError
-from fedsmoo.runs.storage.folder import new_folder, read_config
+from fedsmoo.runs.storage.files import DiskError
+from fedsmoo.runs.storage.folder import new_folder
+from fedsmoo.runs.storage.reader import read_config
 
 from .conftest import TINY, Call
 

@@ -13,7 +13,7 @@ from fedsmoo.core import FedsmooError
 from fedsmoo.paper.experiments import experiment
 from fedsmoo.runs.config import Config, read_toml
 from fedsmoo.runs.origin.identity import identity
-from fedsmoo.runs.storage.folder import read_config
+from fedsmoo.runs.storage.reader import read_config
 from fedsmoo.sweeps.grid import expand
 
 from .conftest import TINY, Call

@@ -13,7 +13,7 @@ from fedsmoo.core.errors import FedsmooError
 from fedsmoo.core.untrusted import matrix, number
 from fedsmoo.pages import page
 from fedsmoo.pages.gather import find_runs, gather, read_metrics, shortest_names
-from fedsmoo.pages.safe import read_json
+from fedsmoo.runs.storage.reader import read_run
 
 from .folders import accuracy, measurements, run_folder
 
@@ -61,9 +61,8 @@ def test_broken_and_hostile_metrics_are_left_out(tmp_path: Path) -> None:
         json.dumps({"round": 1, "test_accuracy": 0.9}),
         '{"round": 4, "test_acc',
     ]
-    file = tmp_path / "metrics.jsonl"
-    file.write_text("\n".join(lines))
-    columns, probes = read_metrics(file)
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
+    columns, probes = read_metrics(read_run(tmp_path, strict=True).rows())
     assert columns["rounds"] == 2
     assert columns["acc"] == [0.5, None]
     assert columns["drift"] == [None, None]
@@ -164,5 +163,3 @@ def test_small_readers(tmp_path: Path) -> None:
     assert number(10**400) is None
     assert number(123456.789) == 123457
     assert matrix([[1, "x"]]) == [[1, None]]
-    (tmp_path / "list.json").write_text("[1]")
-    assert read_json(tmp_path / "list.json") is None

@@ -11,7 +11,8 @@ from fedsmoo.core import FedsmooError
 from fedsmoo.paper.tables import last, last_ten
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.record import Record
-from fedsmoo.runs.storage.folder import STARTED, SUMMARY, config_text
+from fedsmoo.runs.storage.folder import config_text
+from fedsmoo.runs.storage.names import STARTED, SUMMARY
 from fedsmoo.sweeps.results import COLUMNS, Measured, collect, constant, export, from_folder, from_json, rounded
 
 SEVENTH = 1 / 7  # 0.14285714285714285

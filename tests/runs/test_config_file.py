@@ -17,7 +17,9 @@ from fedsmoo.runs.config import Config, named_tables, to_toml
 from fedsmoo.runs.run import Run
 from fedsmoo.runs.storage import folder as runfolder
 from fedsmoo.runs.storage.checkpoint import seal
-from fedsmoo.runs.storage.folder import CONFIG, RunFolder, config_text, lossless_text, read_config
+from fedsmoo.runs.storage.folder import RunFolder, config_text, lossless_text
+from fedsmoo.runs.storage.names import CONFIG
+from fedsmoo.runs.storage.reader import read_config
 
 scalars = st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 values = st.recursive(

@@ -26,7 +26,7 @@ from fedsmoo.runs.finished import open_run
 from fedsmoo.runs.origin import contents
 from fedsmoo.runs.origin.provenance import device_name
 from fedsmoo.runs.run import Run
-from fedsmoo.runs.storage.folder import parse_records, read_config
+from fedsmoo.runs.storage.reader import parse_records, read_config
 from fedsmoo.sweeps import pack
 from fedsmoo.sweeps.results import COLUMNS
 

@@ -25,7 +25,8 @@ from fedsmoo.runs.origin.identity import identity
 from fedsmoo.runs.resume import reopen
 from fedsmoo.runs.run import Run
 from fedsmoo.runs.simulation import Simulation
-from fedsmoo.runs.storage.folder import METRICS, read_run
+from fedsmoo.runs.storage.names import METRICS
+from fedsmoo.runs.storage.reader import read_run
 from fedsmoo.sweeps.pack import Pack, assemble_pack
 from fedsmoo.sweeps.results import export, from_folder, from_json
 
@@ -150,7 +151,7 @@ def test_engines_packs_and_resumed_runs_agree(tmp_path: Path) -> None:
     seen: list[int] = []
     Run.begin(TASK, tmp_path / "run").go(lambda r: seen.append(r.round), lambda: len(seen) == 2)
     summary = reopen(tmp_path / "run").go().summary
-    assert [(r.validation_accuracy, r.test_accuracy) for r in read_run(tmp_path / "run")[1]] == histories(alone[0])
+    assert [(r.validation_accuracy, r.test_accuracy) for r in read_run(tmp_path / "run").history] == histories(alone[0])
     best = max(alone[0].history, key=lambda r: (r.validation_accuracy, -r.round))
     assert summary is not None
     assert summary["validated_round"] == best.round

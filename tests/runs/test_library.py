@@ -20,7 +20,9 @@ from fedsmoo.runs import config as config_module
 from fedsmoo.runs.origin.identity import identity
 from fedsmoo.runs.storage import folder as folder_module
 from fedsmoo.runs.storage.checkpoint import newest
-from fedsmoo.runs.storage.folder import CHECKPOINT, CONFIG, METRICS, MODEL, STARTED, SUMMARY, read_config, read_json
+from fedsmoo.runs.storage.files import read_json
+from fedsmoo.runs.storage.names import CHECKPOINT, CONFIG, METRICS, MODEL, STARTED, SUMMARY
+from fedsmoo.runs.storage.reader import read_config
 
 SETTINGS: dict[str, Any] = {
     "algorithm": "fedsmoo", "model": "softmax", "clients": 6, "cohort": 2, "rounds": 4, "local_steps": 2, "lr": 0.05,

@@ -12,7 +12,9 @@ import pytest
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.storage.folder import CONFIG, FAILED, SUMMARY, config_text
+from fedsmoo.runs.storage.folder import config_text
+from fedsmoo.runs.storage.names import CONFIG, FAILED, SUMMARY
+from fedsmoo.runs.storage.walk import stamped_folders
 from fedsmoo.sweeps import index
 from fedsmoo.sweeps.index import INDEX, connect, query, refresh
 
@@ -106,10 +108,7 @@ def test_ten_thousand_runs_answer_within_a_second(tmp_path: Path) -> None:
     # Reading ten thousand folders takes a while, once; here every row is the first one's, under its own path.
     row = index.describe(tmp_path / "00000")
     db = connect(tmp_path)
-    rows = [
-        {"path": Path(p).name, "stamp": s, **row, "lr": k / 10_000}
-        for k, (p, s) in enumerate(index.run_folders(tmp_path.resolve()))
-    ]
+    rows = [{"path": p, "stamp": s, **row, "lr": k / 10_000} for k, (p, s) in enumerate(stamped_folders(tmp_path))]
     names = ", ".join(f'"{n}"' for n in rows[0])
     db.execute("BEGIN")
     db.executemany(f"INSERT INTO runs ({names}) VALUES ({', '.join(':' + n for n in rows[0])})", rows)

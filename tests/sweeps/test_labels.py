@@ -9,7 +9,8 @@ import pytest
 
 from fedsmoo.cli import main
 from fedsmoo.pages.figures.sources import drawable, find
-from fedsmoo.runs.storage.label import LABEL, read_label
+from fedsmoo.runs.storage.names import LABEL
+from fedsmoo.runs.storage.reader import read_label
 from fedsmoo.sweeps.bases import read_sweep
 from fedsmoo.sweeps.grid import run_name
 

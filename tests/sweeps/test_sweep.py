@@ -19,11 +19,12 @@ from fedsmoo.core import FedsmooError
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.record import Record
 from fedsmoo.runs.run import Run
-from fedsmoo.runs.storage.folder import FAILED, MODEL, read_run
 from fedsmoo.runs.storage.lease import LEASE, Lease, acquire, dead, leased, me
+from fedsmoo.runs.storage.names import FAILED, MODEL
+from fedsmoo.runs.storage.reader import read_run, state
 from fedsmoo.sweeps.bases import read_sweep
 from fedsmoo.sweeps.grid import expand, run_name
-from fedsmoo.sweeps.queue import Worker, lease_batch, state, work
+from fedsmoo.sweeps.queue import Worker, lease_batch, work
 
 from .small import twelve
 
@@ -115,7 +116,7 @@ def test_a_packed_sweep_resumes_and_agrees_with_single_runs(tmp_path: Path) -> N
     assert len(report.finished) == 12
     work(configs, tmp_path / "single", Worker())
     for config in configs:
-        ours, theirs = (read_run(tmp_path / way / run_name(config))[1] for way in ("packed", "single"))
+        ours, theirs = (read_run(tmp_path / way / run_name(config)).history for way in ("packed", "single"))
         assert [r.round for r in ours] == list(range(1, 13))
         assert [r.test_loss for r in ours] == pytest.approx([r.test_loss for r in theirs], rel=1e-4)
 
@@ -227,7 +228,7 @@ def test_a_run_that_another_took_over_ends_without_writing(pack: int, at: int, t
     assert others[0].ours()
     assert report.left == [folder]
     assert report.finished == [tmp_path / run_name(c) for c in configs[1:]]
-    assert [r.round for r in read_run(folder)[1]] == list(range(1, at))
+    assert [r.round for r in read_run(folder).history] == list(range(1, at))
     assert not (folder / "checkpoint").exists()
     assert notes == [f"{folder.name}: another process took this run over while this one was silent; it ends here"]
     others[0].release()
@@ -246,9 +247,9 @@ def test_a_single_run_that_another_took_over_says_so_and_writes_nothing_more(at:
 
     with pytest.raises(FedsmooError, match="run: another process took this run over"):
         run.go(watch, save_every=0)
-    assert [r.round for r in read_run(tmp_path / "run")[1]] == list(range(1, at))
+    assert [r.round for r in read_run(tmp_path / "run").history] == list(range(1, at))
     assert not (tmp_path / "run" / "checkpoint").exists()
-    assert state(tmp_path / "run") == "begun"
+    assert state(tmp_path / "run") == "unfinished"
     others[0].release()
 
 
@@ -293,7 +294,7 @@ def test_two_processes_share_a_sweep_and_killing_one_loses_nothing(tmp_path: Pat
             lambda: sum(state(out / run_name(c)) == "finished" for c in configs) == 11, "the second to do the rest"
         )
         assert two.poll() is None  # it waits for the last one
-        assert [state(p) for p in held] == ["begun"]
+        assert [state(p) for p in held] == ["unfinished"]
         one.send_signal(signal.SIGKILL)
         _, said_by_one = one.communicate()
         _, said_by_two = two.communicate(timeout=PATIENCE)
@@ -303,7 +304,7 @@ def test_two_processes_share_a_sweep_and_killing_one_loses_nothing(tmp_path: Pat
     for config in configs:
         folder = out / run_name(config)
         assert state(folder) == "finished"
-        assert [r.round for r in read_run(folder)[1]] == list(range(1, 13))
+        assert [r.round for r in read_run(folder).history] == list(range(1, 13))
     again = tmp_path / "again"
     sample = next(c for c in configs if run_name(c) == held[0].name)
     Run.begin(sample, again).go()

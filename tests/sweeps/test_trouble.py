@@ -11,10 +11,12 @@ import torch
 from fedsmoo.engines import batched, choose
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.run import Run
-from fedsmoo.runs.storage.folder import CHECKPOINT, FAILED, STARTED, SUMMARY, read_json
+from fedsmoo.runs.storage.files import read_json
 from fedsmoo.runs.storage.lease import LEASE, acquire
+from fedsmoo.runs.storage.names import CHECKPOINT, FAILED, STARTED, SUMMARY
+from fedsmoo.runs.storage.reader import state
 from fedsmoo.sweeps.grid import run_name
-from fedsmoo.sweeps.queue import Worker, execute, state, work
+from fedsmoo.sweeps.queue import Worker, execute, work
 
 TINY = Config(
     algorithm="scaffold", model="softmax", rounds=3, local_steps=1, clients=6, cohort=2, engine="batched", device="cpu"

@@ -23,7 +23,9 @@ from fedsmoo.runs.origin import provenance as origin
 from fedsmoo.runs.run import Run
 from fedsmoo.runs.storage import checkpoint
 from fedsmoo.runs.storage.checkpoint import Checkpoints, Mark, newest
-from fedsmoo.runs.storage.folder import CONFIG, FAILED, METRICS, read_json, read_run
+from fedsmoo.runs.storage.files import read_json
+from fedsmoo.runs.storage.names import CONFIG, FAILED, METRICS
+from fedsmoo.runs.storage.reader import read_run
 from fedsmoo.sweeps import index
 from fedsmoo.sweeps import queue as work
 from fedsmoo.sweeps.results import finished_runs
@@ -57,14 +59,15 @@ def begun(folder: Path) -> Path:
 
 def test_a_note_that_is_gone_when_it_is_read_is_no_note(tmp_path: Path, before: Before) -> None:
     (tmp_path / FAILED).write_text("{}")
-    before(Path, "read_text", lambda path, **_: os.unlink(path))
+    before(os, "open", lambda path, *_: os.unlink(path))
     assert read_json(tmp_path / FAILED) == {}
 
 
 def test_metrics_that_are_gone_when_they_are_read_are_no_rounds(tmp_path: Path, before: Before) -> None:
     folder = begun(tmp_path / "run")
-    before(Path, "read_bytes", lambda path: (folder / METRICS).unlink())
-    assert read_run(folder)[1] == []
+    run = read_run(folder)
+    (folder / METRICS).unlink()
+    assert run.history == []
     assert index.describe(folder)["done"] == 0
 
 
@@ -79,7 +82,7 @@ def test_the_index_leaves_out_what_is_gone(tmp_path: Path, before: Before, monke
         (tmp_path / "a" / FAILED).unlink(missing_ok=True)  # resumed by another process
         return found
 
-    monkeypatch.setattr(index.os, "scandir", scan)
+    monkeypatch.setattr(os, "scandir", scan)
     before(index, "describe", lambda folder: (tmp_path / "b" / CONFIG).unlink())
     found = index.query(tmp_path)
     assert [(r["path"], r["state"]) for r in found] == [("a", "unfinished")]
@@ -133,14 +136,14 @@ def test_a_model_that_is_gone_is_one_line(tmp_path: Path, before: Before) -> Non
 
 def test_folders_that_are_gone_are_no_runs(tmp_path: Path, before: Before) -> None:
     (tmp_path / "runs" / "inner").mkdir(parents=True)
-    before(Path, "iterdir", lambda path: shutil.rmtree(path))
+    before(os, "scandir", lambda path: shutil.rmtree(path))
     assert finished_runs([tmp_path / "runs"]) == []
 
 
 def test_the_live_page_outlives_its_folders(tmp_path: Path, before: Before) -> None:
     source = Source([begun(tmp_path / "one"), begun(tmp_path / "two"), tmp_path / "later"])
     assert len(json.loads(source.data()[0])["runs"]) == 2
-    before(server, "find_runs", lambda paths: shutil.rmtree(tmp_path / "two"))
+    before(server, "find_runs", lambda paths, **_: shutil.rmtree(tmp_path / "two"))
     assert [r["name"] for r in json.loads(source.data()[0])["runs"]] == ["one"]
     before(gather, "fingerprint", lambda folder: shutil.rmtree(tmp_path / "one"))
     source.data()

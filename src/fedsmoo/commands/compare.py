@@ -22,15 +22,16 @@ from fedsmoo.core.errors import FedsmooError
 from fedsmoo.engines.distributed.ranks import alone
 from fedsmoo.runs.build import algorithm_class, assemble, make_algorithm, make_config, make_device
 from fedsmoo.runs.config import FIELDS, Config
-from fedsmoo.runs.origin.contents import code_place, contents, contents_here, data_label, edited, held_in
+from fedsmoo.runs.origin.contents import code_place, contents, contents_here, data_label, edited
 from fedsmoo.runs.origin.identity import MACHINE, differences
-from fedsmoo.runs.storage.checkpoint import DiskError, reason
-from fedsmoo.runs.storage.folder import CONFIG, STARTED, read_config, read_json, read_run
+from fedsmoo.runs.storage.files import DiskError, reason
 from fedsmoo.runs.storage.lease import leased
+from fedsmoo.runs.storage.names import CONFIG
+from fedsmoo.runs.storage.reader import read_config, read_run, state
 from fedsmoo.sweeps.comparison import TEN, Histories, cells, common_target, compared, verdict
 from fedsmoo.sweeps.curves import accuracy_curves
 from fedsmoo.sweeps.pack import packable
-from fedsmoo.sweeps.queue import Worker, execute, state
+from fedsmoo.sweeps.queue import Worker, execute
 
 AGAIN = "the same command"
 Failed = Callable[[Config, Path, str], None]
@@ -166,11 +167,13 @@ def _compare(
         raise typer.Exit(130) from None
     worked = {label: [p for p in seeded if p not in failed] for label, seeded in plan.items()}
     runs = {
-        label: {plan[label][p].seed: read_run(p)[1] for p in folders} for label, folders in worked.items() if folders
+        label: {plan[label][p].seed: read_run(p).history for p in folders}
+        for label, folders in worked.items()
+        if folders
     }
     if runs:
         one = next(p for folders in worked.values() for p in folders)
-        report(first, runs, out, data_label(first.dataset, read_json(one / STARTED)))
+        report(first, runs, out, data_label(first.dataset, read_run(one).started))
     if failed:
         console().print(f"failed: {', '.join(p.name for p in failed)}", soft_wrap=True)
         raise typer.Exit(1)
@@ -190,13 +193,14 @@ def refuse_others(
     """Refuse to go on in a folder that was begun with other settings, or with methods or seeds not named now."""
     for folder in begun:
         config = plan[folder]
-        changed = differences(read_config(folder), config, MACHINE, held=contents(config))
+        run = read_run(folder)
+        changed = differences(run.config, config, MACHINE, held=contents(config))
         if changed:
             raise FedsmooError(
                 f"{folder} was begun with other settings ({'; '.join(changed)}): choose another --out, or give the "
                 "same settings to go on; nothing was changed"
             )
-        refuse_edited(config, held_in(read_json(folder / STARTED)), f"{folder} was begun", now[folder])
+        refuse_edited(config, run.held, f"{folder} was begun", now[folder])
     others = [p.name for p in sorted(out.iterdir()) if (p / CONFIG).is_file() and p not in plan] if begun else []
     if others:
         raise FedsmooError(

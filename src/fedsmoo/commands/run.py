@@ -22,7 +22,7 @@ from fedsmoo.runs.resume import resume as library_resume
 from fedsmoo.runs.run import Run
 from fedsmoo.runs.run import run as library_run
 from fedsmoo.runs.simulation import Simulation
-from fedsmoo.runs.storage.folder import read_config
+from fedsmoo.runs.storage.reader import read_config
 from fedsmoo.sweeps.comparison import human_bytes
 
 WORTH_SAYING = 500e6  # bytes

@@ -13,7 +13,7 @@ from fedsmoo.core.errors import FedsmooError
 from fedsmoo.paper.render import Table, text
 from fedsmoo.runs.build import make_algorithm
 from fedsmoo.runs.config import refuse_no_accuracy
-from fedsmoo.runs.storage.folder import STARTED, SUMMARY, read_json, read_run
+from fedsmoo.runs.storage.reader import read_run
 from fedsmoo.runs.traffic import ledger, reached
 from fedsmoo.sweeps.comparison import human_bytes
 from fedsmoo.sweeps.index import columns, query
@@ -80,16 +80,16 @@ def show_ledger(
     goal = [] if target is None else [f"round of {100 * target:g}%", "bytes", "seconds"]
     rows = []
     for folder in folders:
-        config, history = read_run(folder)
-        facts = {**read_json(folder / STARTED), **read_json(folder / SUMMARY)}
-        size, full = facts.get("parameters", 1), facts.get("parameters_full", 1)
-        book = ledger(make_algorithm(config.algorithm, config.algorithm_options), history, size, full)
+        run = read_run(folder)
+        size, full = run.facts.get("parameters", 1), run.facts.get("parameters_full", 1)
+        method = make_algorithm(run.config.algorithm, run.config.algorithm_options)
+        book = ledger(method, run.history, size, full)
         counts = [str(n) for n in (book.vectors_up, book.vectors_down, book.vectors_paper)]
         sizes = [human_bytes(n) for n in (book.bytes_up, book.bytes_down, book.bytes_paper, book.bytes_full)]
-        hit = None if target is None else reached(history, target)
+        hit = None if target is None else reached(run.history, target)
         reach = ["never", "", ""] if hit is None else [str(hit.round), human_bytes(hit.bytes), f"{hit.seconds:.1f}"]
         rows.append([folder.name, *counts, *sizes, *(reach if goal else [])])
         if per_round:
-            lines = [[str(r.round), str(len(r.cohort)), f"{r.bytes_up:,}", f"{r.bytes_down:,}"] for r in history]
+            lines = [[str(r.round), str(len(r.cohort)), f"{r.bytes_up:,}", f"{r.bytes_down:,}"] for r in run.history]
             print(text(Table(folder.name, ["round", "clients", "bytes up", "bytes down"], lines)))
     print(text(Table("What travelled", [*header, *goal], rows)), end="")

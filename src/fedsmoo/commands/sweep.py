@@ -20,8 +20,8 @@ from fedsmoo.commands.run import SaveEvery
 from fedsmoo.engines.distributed.ranks import alone
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.record import Record
+from fedsmoo.runs.storage.reader import state
 from fedsmoo.sweeps.cost import estimate
-from fedsmoo.sweeps.queue import state
 from fedsmoo.sweeps.sweep import folder_of, missing, open_sweep
 
 File = Annotated[Path, typer.Argument(help="A TOML file whose lists make a grid.")]

@@ -26,7 +26,7 @@ from fedsmoo.deploy.wire import Refusal, wire_of
 from fedsmoo.engines.contract import Outcome, Setup, Sums, mean_steps
 from fedsmoo.engines.failure import explained
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.storage.checkpoint import write_durably
+from fedsmoo.runs.storage.files import write_durably
 
 ROUNDS, MODEL = "rounds.jsonl", "model.safetensors"
 

@@ -17,7 +17,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from fedsmoo.core import FedsmooError, Vectors
-from fedsmoo.runs.storage.checkpoint import sync_folder, write_durably
+from fedsmoo.runs.storage.files import sync_folder, write_durably
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +11,11 @@ from fedsmoo.core.errors import FedsmooError
 from fedsmoo.core.untrusted import number, text
 from fedsmoo.pages import measured
 from fedsmoo.pages.groups import add_groups, switches
-from fedsmoo.pages.safe import read_json, read_text, read_toml
 from fedsmoo.runs.config import WORDS
 from fedsmoo.runs.origin.contents import data_label
+from fedsmoo.runs.storage.reader import read_run
+from fedsmoo.runs.storage.walk import listed, run_folders, stamp
 
-CONFIG, METRICS, SUMMARY = "config.toml", "metrics.jsonl", "summary.json"
-STARTED, FAILED, LABEL = "started.json", "failed.json", "label.txt"
 # page name, name in a round's record, significant digits
 COLUMNS = (
     ("acc", "test_accuracy", 8),
@@ -33,30 +30,15 @@ SUMMARY_NUMBERS = ("parameters", "parameters_full", "seconds_train", "seconds_ev
 SUMMARY_TEXTS = ("engine", "device", "command", "commit", "started", "finished")
 
 
-def find_runs(paths: Sequence[Path], depth: int = 4, strict: bool = True) -> list[Path]:
-    """The run folders at or below the given folders, in order of name; links are not followed downwards.
+def find_runs(paths: Sequence[Path], missing_ok: bool = False) -> list[Path]:
+    """Return the run folders at or below the given folders, which strangers may have made: see :func:`run_folders`.
 
-    What is not a folder is refused, or left out if not ``strict``.
+    Raises ``FedsmooError`` for what is no folder, unless ``missing_ok``.
     """
-    found: dict[Path, Path] = {}
     for path in paths:
-        if strict and not path.is_dir():
+        if not missing_ok and not path.is_dir():
             raise FedsmooError(f"{path} is not a folder: give run folders, or a folder that holds some")
-        for folder in _below(path, depth):
-            found.setdefault(folder.resolve(), folder)  # a folder named twice is one run
-    return list(found.values())
-
-
-def _below(path: Path, depth: int) -> Iterator[Path]:
-    if (path / CONFIG).is_file():
-        yield path
-    elif depth > 0:
-        try:
-            children = sorted(p for p in path.iterdir() if p.is_dir() and not p.is_symlink())
-        except OSError:
-            return
-        for child in children:
-            yield from _below(child, depth - 1)
+    return list(run_folders(paths, strict=True))
 
 
 def gather(folders: Sequence[Path], cache: dict[Path, Any] | None = None) -> dict[str, Any]:
@@ -84,19 +66,10 @@ def _cached(folder: Path, cache: dict[Path, Any] | None) -> dict[str, Any]:
     return cache[folder][1]
 
 
-def fingerprint(folder: Path) -> tuple[Any, ...]:
-    """Sizes and times of a run's files: they change when the page has to."""
-    own = [folder / name for name in (CONFIG, METRICS, SUMMARY, STARTED, FAILED, LABEL)]
-    files, out = [*own], []
-    with suppress(OSError):  # removed while we look
-        files += sorted((folder / measured.FOLDER).glob("*.json"))
-    for file in files:
-        try:
-            stat = file.stat()
-            out.append((file.name, stat.st_size, stat.st_mtime_ns))
-        except OSError:
-            out.append((file.name, -1, -1))
-    return tuple(out)
+def fingerprint(folder: Path) -> str:
+    """Return text that changes when one of a run's files does."""
+    beside = listed(folder / measured.FOLDER)
+    return f"{stamp(listed(folder))} {' '.join(beside)} {stamp(beside, beside)}"
 
 
 def shortest_names(folders: Sequence[Path]) -> list[str]:
@@ -110,24 +83,23 @@ def shortest_names(folders: Sequence[Path]) -> list[str]:
 
 
 def read_folder(folder: Path) -> dict[str, Any]:
-    """One run as the page needs it."""
-    config = read_toml(folder / CONFIG) or {}
-    summary = read_json(folder / SUMMARY) or {}
-    columns, probes = read_metrics(folder / METRICS)
-    facts = {**(read_json(folder / STARTED) or {}), **summary}
+    """Return one run as the page needs it."""
+    run = read_run(folder, strict=True)
+    config, facts = run.settings, run.facts
+    columns, probes = read_metrics(run.rows())
     return {
         "method": method_label(config.get("algorithm", "?")),
-        "label": text((read_text(folder / LABEL) or "").strip(), 80) or None,
+        "label": text(run.label, 80) if run.label else None,
         "config": settings(config, facts),
-        "state": "finished" if summary else "failed" if (folder / FAILED).exists() else "unfinished",
+        "state": run.state,
         **columns,
         "probes": probes,
         "summary": {
             **{k: number(facts.get(k)) for k in SUMMARY_NUMBERS},
             **{k: text(facts[k]) for k in SUMMARY_TEXTS if isinstance(facts.get(k), str)},
         },
-        "analysis": measured.read_all(folder),
-        "counts": measured.partition(folder, config),
+        "analysis": measured.read_all(run.files),
+        "counts": measured.partition(run.files, config),
     }
 
 
@@ -165,20 +137,14 @@ def hashes(contents: Any) -> dict[str, str]:
     return {text(k, 80): text(v, 80)[:8] for k, v in list(known)[:10]}
 
 
-def read_metrics(path: Path) -> tuple[dict[str, Any], dict[str, list[list[Any]]]]:
-    """The rounds as columns, and the probes as ``{name: [[round, value], ...]}``; broken lines are left out."""
+def read_metrics(rows: Iterable[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, list[list[Any]]]]:
+    """Return the rounds as columns, and the probes as ``{name: [[round, value], ...]}``."""
     rounds: list[int] = []
     columns: dict[str, list[Any]] = {short: [] for short, _, _ in COLUMNS}
     probes: dict[str, list[list[Any]]] = {}
     validation: list[Any] = []
-    for line in (read_text(path) or "").splitlines():
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        at = number(record.get("round"), 12) if isinstance(record, dict) else None
-        if not isinstance(at, int) or (rounds and at <= rounds[-1]):
-            continue
+    for record in rows:
+        at = record["round"]
         rounds.append(at)
         for short, name, digits in COLUMNS:
             columns[short].append(number(record.get(name), digits))

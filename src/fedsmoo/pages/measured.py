@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedsmoo.analysis.measurement import measurements
 from fedsmoo.core.untrusted import matrix, text
-from fedsmoo.pages.safe import read_json
 from fedsmoo.runs.analyse import FOLDER
+from fedsmoo.runs.storage.reader import Files
 
 # Sun et al., ICML 2023, "Consistency and Hessian matrix": CIFAR-10, ResNet-18-GN, 10 of 100 clients, final models.
 PAPER = [
@@ -22,10 +21,9 @@ PAPER = [
 ]
 
 
-def read_all(folder: Path) -> dict[str, Any]:
+def read_all(files: Files) -> dict[str, Any]:
     """Return what has been measured of one run, as far as a page may trust it."""
-    files = {name: read_json(folder / FOLDER / f"{name}.json") for name in measurements()}
-    return trusted({name: values for name, values in files.items() if values is not None})
+    return trusted({name: files.table(f"{FOLDER}/{name}.json") for name in measurements()})
 
 
 def trusted(found: dict[str, Any]) -> dict[str, Any]:
@@ -40,9 +38,9 @@ BUILT_IN = ("digits", "synthetic")
 DIVISION = ("dataset", "partition", "u", "c", "replacement", "refill", "clients", "seed")
 
 
-def partition(folder: Path, config: dict[str, Any]) -> dict[str, Any] | None:
+def partition(files: Files, config: dict[str, Any]) -> dict[str, Any] | None:
     """Samples per client and class: as written beside the run, or made again for a built-in data set."""
-    kept = read_json(folder / FOLDER / "partition.json")
+    kept = files.table(f"{FOLDER}/partition.json")
     counts = matrix(kept.get("counts"), 9, limit=20_000) if kept else None
     if counts is None:
         return rebuilt(config)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import time
 from collections.abc import Sequence
 from importlib import resources
@@ -13,7 +14,6 @@ from typing import Any
 
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.pages.gather import gather
-from fedsmoo.pages.safe import for_script
 from fedsmoo.version import __version__
 
 SCRIPTS = ("state.js", "tables.js", "charts.js", "panels.js", "surfaces.js", "results.js", "main.js")
@@ -89,3 +89,15 @@ def plotly_source() -> str:
         raise FedsmooError("the report page is drawn by Plotly, which is not installed: pip install 'fedsmoo[report]'")
     # The charset of the page is stated, and a script may not hold its own closing tag.
     return file.read_text(encoding="utf-8").replace("</script", "<\\/script")
+
+
+def for_script(value: Any) -> str:
+    """JSON that may stand inside a ``<script>`` element: it cannot close the element, nor start a comment.
+
+    >>> for_script({"name": "</script>"})
+    '{"name":"\\\\u003c/script\\\\u003e"}'
+    """
+    out = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    for ch in "<>&\u2028\u2029":
+        out = out.replace(ch, f"\\u{ord(ch):04x}")
+    return out

@@ -47,7 +47,7 @@ class Source:
     def data(self) -> tuple[bytes, str]:
         """The data as JSON and its tag."""
         with self.lock:
-            folders = find_runs(self.paths, strict=False)  # not there yet, or no more
+            folders = find_runs(self.paths, missing_ok=True)  # not there yet, or no more
             values = gather(folders, self.cache)
             stamp = tuple((f, self.cache[f][0]) for f in folders)
             if stamp != self.state[0] or not self.state[1]:

@@ -197,14 +197,22 @@ def converted(name: str, value: Any, kind: type, optional: bool) -> Any:
 def read_toml(path: Path) -> dict[str, Any]:
     """The settings in a TOML file; ``[algorithm]`` and ``[model]`` may be tables with a ``name``."""
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = path.read_bytes()
     except OSError as e:
         inside = path / "config.toml"
         hint = f"; did you mean {inside}?" if inside.is_file() else ""
         raise FedsmooError(f"cannot read the config file {path}: {e.strerror}{hint}") from e
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
-        raise FedsmooError(f"the config file {path} is not valid TOML: {e}") from e
-    return named_tables(table, str(path))
+    return named_tables(parse_toml(content, str(path)), str(path))
+
+
+def parse_toml(content: bytes, where: str, errors: str = "strict") -> dict[str, Any]:
+    """Return the table in a TOML file's bytes; ``FedsmooError`` if it is damaged. ``errors`` as in ``bytes.decode``."""
+    try:
+        return tomllib.loads(content.decode("utf-8", errors))
+    except RecursionError as e:
+        raise FedsmooError(f"the config file {where} is not valid TOML: it is nested too deeply") from e
+    except ValueError as e:  # also of text that is not UTF-8, and of numbers with thousands of digits
+        raise FedsmooError(f"the config file {where} is not valid TOML: {e}") from e
 
 
 def named_tables(table: dict[str, Any], where: str) -> dict[str, Any]:

@@ -19,7 +19,8 @@ from fedsmoo.runs.build import make_algorithm, make_device, make_model
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.division import make_clients
 from fedsmoo.runs.storage.checkpoint import newest
-from fedsmoo.runs.storage.folder import CHECKPOINT, MODEL, read_config
+from fedsmoo.runs.storage.names import CHECKPOINT, MODEL
+from fedsmoo.runs.storage.reader import read_config
 
 
 @dataclass(frozen=True)

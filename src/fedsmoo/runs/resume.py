@@ -22,22 +22,12 @@ from fedsmoo.runs.origin.provenance import checkpoint_facts
 from fedsmoo.runs.record import Callback, Result
 from fedsmoo.runs.run import Run, carry_out, serve_rank_0
 from fedsmoo.runs.simulation import Simulation
-from fedsmoo.runs.storage.checkpoint import Checkpoints, DiskError, Mark, Saved, newest, reason, write_durably
-from fedsmoo.runs.storage.folder import (
-    CHECKPOINT,
-    CONFIG,
-    FAILED,
-    METRICS,
-    STARTED,
-    SUMMARY,
-    RunFolder,
-    bytes_of,
-    note_resumed,
-    parse_records,
-    read_config,
-    read_json,
-)
+from fedsmoo.runs.storage.checkpoint import Checkpoints, Mark, Saved, newest
+from fedsmoo.runs.storage.files import DiskError, read_json, read_plain, reason, write_durably
+from fedsmoo.runs.storage.folder import RunFolder, note_resumed
 from fedsmoo.runs.storage.lease import Lease, leased
+from fedsmoo.runs.storage.names import CHECKPOINT, CONFIG, FAILED, METRICS, STARTED, SUMMARY
+from fedsmoo.runs.storage.reader import parse_records, read_config
 from fedsmoo.runs.tracking import check_names
 
 DIFFER = "what follows may differ in the last bits"
@@ -114,7 +104,7 @@ def load_stopped(path: Path, device: str | None = None, simulation: Simulation |
     config = read_config(path)
     if (path / SUMMARY).is_file():
         raise FedsmooError(f"the run in {path} has finished: there is nothing to resume")
-    metrics = bytes_of(path / METRICS)
+    metrics = read_plain(path / METRICS) or b""
     saved, notes = newest(path / CHECKPOINT, lambda s: refuse_unknown(lines_of(s, metrics), path))
     if saved is None and notes:
         raise FedsmooError(
@@ -219,7 +209,7 @@ def refuse_unknown(lines: bytes, path: Path) -> None:
 
 def put_back(path: Path, lines: bytes) -> None:
     """Make a metrics file start with the given lines; what it held instead is kept beside it unless it was a part."""
-    held = bytes_of(path)
+    held = read_plain(path) or b""
     if held.startswith(lines):
         return
     try:

@@ -24,17 +24,11 @@ from fedsmoo.runs.origin.provenance import again, checkpoint_facts, provenance
 from fedsmoo.runs.record import Callback, Record, Result
 from fedsmoo.runs.signals import deferred_interrupt, interrupts_left_to_rank_0
 from fedsmoo.runs.simulation import Simulation, is_false
-from fedsmoo.runs.storage.checkpoint import Checkpoints, DiskError, reason
-from fedsmoo.runs.storage.folder import (
-    CHECKPOINT,
-    RunFolder,
-    config_text,
-    lossless_text,
-    new_folder,
-    refuse_used,
-    write_atomically,
-)
+from fedsmoo.runs.storage.checkpoint import Checkpoints
+from fedsmoo.runs.storage.files import DiskError, reason, write_atomically
+from fedsmoo.runs.storage.folder import RunFolder, config_text, lossless_text, new_folder, refuse_used
 from fedsmoo.runs.storage.lease import Lease, leased
+from fedsmoo.runs.storage.names import CHECKPOINT
 from fedsmoo.runs.storage.pace import SHARE, Pace
 from fedsmoo.runs.tracking import check_names, trackers
 

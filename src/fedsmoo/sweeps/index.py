@@ -5,31 +5,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.runs.config import FIELDS, Config, kind_of
-from fedsmoo.runs.origin.contents import data_label, held_in, refuse_damaged
+from fedsmoo.runs.origin.contents import data_label
 from fedsmoo.runs.origin.identity import identity
-from fedsmoo.runs.storage.folder import (
-    CONFIG,
-    FAILED,
-    METRICS,
-    STARTED,
-    SUMMARY,
-    bytes_of,
-    read_config,
-    read_json,
-    unused_settings,
-)
-from fedsmoo.runs.storage.label import LABEL, read_label
+from fedsmoo.runs.storage.folder import unused_settings
+from fedsmoo.runs.storage.names import CONFIG
+from fedsmoo.runs.storage.reader import read_run
+from fedsmoo.runs.storage.walk import stamped_folders
 
 INDEX = ".index.sqlite"
-STAMPED = (CONFIG, METRICS, SUMMARY, FAILED, LABEL)  # the files that a row is made from
 PLAIN = [n for n in FIELDS if not n.endswith("_options")]
 NUMBERS = ("test_accuracy", "test_accuracy_last10", "best_accuracy", "validated_accuracy", "test_loss",
            "bytes_up", "bytes_down", "seconds_train", "seconds_eval", "parameters")  # fmt: skip
@@ -52,50 +41,26 @@ def version() -> int:
     return int.from_bytes(digest[:4], "big") % (2**31 - 1) + 1  # SQLite keeps 31 bits; 0 is a new file's
 
 
-def run_folders(root: Path, depth: int = 4) -> Iterator[tuple[str, str]]:
-    """Run folders below ``root`` with a stamp that changes when they do."""
-    stack = [(str(root), depth)]
-    while stack:
-        folder, left = stack.pop()
-        try:
-            entries = {e.name: e for e in os.scandir(folder)}
-        except OSError:
-            continue
-        if CONFIG in entries:
-            yield folder, ",".join(changed(entries[n]) for n in STAMPED if n in entries)
-        elif left:
-            stack += [(e.path, left - 1) for n, e in entries.items() if not n.startswith(".") and e.is_dir()]
-
-
-def changed(entry: os.DirEntry[str]) -> str:
-    """When a file changed and its size; nothing if it is gone by now."""
-    try:
-        state = entry.stat()
-    except OSError:
-        return "gone"
-    return f"{state.st_mtime_ns}:{state.st_size}"
-
-
 def describe(folder: Path) -> dict[str, Any]:
-    """A run folder as a row."""
-    config, summary, failure = read_config(folder), read_json(folder / SUMMARY), read_json(folder / FAILED)
-    started = read_json(folder / STARTED)
-    refuse_damaged(config, started, str(folder / STARTED))
+    """Return a run folder as a row; ``FedsmooError`` if it cannot be read."""
+    run = read_run(folder)
+    config, summary = run.config, run.summary
+    run.refuse_damaged()
     unused = unused_settings(config)
     options = {**config.algorithm_options, **{f"model.{k}": v for k, v in config.model_options.items()}}
     return {
-        "label": read_label(folder),
-        "identity": identity(config, held_in(started)),
-        "state": "finished" if summary else "failed" if failure else "unfinished",
-        "done": summary.get("rounds") or bytes_of(folder / METRICS).count(b"\n"),
+        "label": run.label,
+        "identity": identity(config, run.held),
+        "state": run.state,
+        "done": run.done,
         **{n: None if n in unused else getattr(config, n) for n in PLAIN},
         **{n: summary.get(n) for n in NUMBERS},
-        "options": json.dumps(options, sort_keys=True),
-        "error": failure.get("error"),
+        "options": json.dumps(options, sort_keys=True, default=str),
+        "error": run.failure.get("error"),
         "finished": summary.get("finished"),
         "device_name": summary.get("device"),
         "engine_used": summary.get("engine"),
-        "data_used": data_label(config.dataset, started),
+        "data_used": data_label(config.dataset, run.started),
     }
 
 
@@ -140,17 +105,17 @@ def refresh(root: Path) -> int:
     db = connect(root)
     try:
         known = dict(db.execute("SELECT path, stamp FROM runs"))
-        there = {os.path.relpath(p, root): s for p, s in run_folders(root)}
+        there = dict(stamped_folders(root))
         rows = []
-        for path, stamp in there.items():
-            if known.get(path) == stamp:
+        for path, now in there.items():
+            if known.get(path) == now:
                 continue
             try:
-                rows.append({"path": path, "stamp": stamp, **describe(root / path)})
+                rows.append({"path": path, "stamp": now, **describe(root / path)})
             except FedsmooError as e:  # a folder that cannot be read is listed with the reason, if it is still there
                 if not (root / path / CONFIG).exists():
                     continue
-                rows.append({"path": path, "stamp": stamp, "state": "unreadable", "error": str(e)})
+                rows.append({"path": path, "stamp": now, "state": "unreadable", "error": str(e)})
         db.execute("BEGIN IMMEDIATE")
         for row in rows:
             names, marks = ", ".join(f'"{n}"' for n in row), ", ".join(f":{n}" for n in row)

@@ -17,15 +17,16 @@ from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import first_line
 from fedsmoo.engines.client_state.memory import release
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.origin.contents import contents, contents_here, edited, held_in, same_data
+from fedsmoo.runs.origin.contents import contents, contents_here, edited, same_data
 from fedsmoo.runs.origin.identity import differences, identity
 from fedsmoo.runs.record import Record
 from fedsmoo.runs.resume import pinned, reopen
 from fedsmoo.runs.run import TAKEN, Run
 from fedsmoo.runs.simulation import Simulation
-from fedsmoo.runs.storage.checkpoint import DiskError
-from fedsmoo.runs.storage.folder import CONFIG, FAILED, STARTED, SUMMARY, read_config, read_json, write_atomically
+from fedsmoo.runs.storage.files import DiskError, read_json, write_atomically
 from fedsmoo.runs.storage.lease import Lease, acquire
+from fedsmoo.runs.storage.names import CONFIG, FAILED, STARTED
+from fedsmoo.runs.storage.reader import read_run, state
 from fedsmoo.sweeps.grid import run_name
 from fedsmoo.sweeps.pack import Pack, assemble_pack, packable
 
@@ -67,14 +68,6 @@ class Outcome:
     failed: dict[Path, str] = field(default_factory=dict)  # with the reason
     left: list[Path] = field(default_factory=list)  # not finished: stopped, or leased by another process
     unwritten: list[Path] = field(default_factory=list)  # finished, but with a result file of other numbers in the way
-
-
-def state(folder: Path) -> str:
-    """Return ``finished``, ``failed``, ``begun`` or ``new``."""
-    for name, word in ((SUMMARY, "finished"), (FAILED, "failed"), (CONFIG, "begun")):
-        if (folder / name).is_file():
-            return word
-    return "new"
 
 
 def work(configs: Sequence[Config], root: Path, worker: Worker) -> Outcome:
@@ -227,23 +220,22 @@ def refuse_another(path: Path, config: Config) -> None:
 
     Whether its data is the same is seen when it is reopened.
     """
-    held, begun = held_in(read_json(path / STARTED)), read_config(path)
-    now = same_data(config, held)
-    if identity(begun, held) != identity(config, now):
-        changed = "; ".join(differences(begun, config, held=held, now=now))
+    begun = read_run(path)
+    now = same_data(config, begun.held)
+    if identity(begun.config, begun.held) != identity(config, now):
+        changed = "; ".join(differences(begun.config, config, held=begun.held, now=now))
         raise FedsmooError(f"{path} holds another run ({changed}): move it away, or choose another folder")
 
 
 def other_run(path: Path, config: Config, held: Mapping[str, str]) -> str:
     """Say why the finished run in a folder is another one than it should be; empty if it is not."""
     try:
-        facts, done = read_json(path / STARTED), read_config(path)
+        done = read_run(path)
+        if identity(done.config, done.held) == identity(config, held):
+            return ""
     except FedsmooError as e:
         return str(e)
-    then = held_in(facts)
-    if identity(done, then) == identity(config, held):
-        return ""
-    changed = "; ".join(differences(done, config, held=then, now=held))
+    changed = "; ".join(differences(done.config, config, held=done.held, now=held))
     return f"{path} holds another run ({changed}): move it away, or choose another folder"
 
 

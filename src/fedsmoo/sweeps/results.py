@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,16 +15,9 @@ from fedsmoo.runs.origin.contents import held_in, refuse_damaged
 from fedsmoo.runs.origin.identity import config_of, identity
 from fedsmoo.runs.origin.provenance import now
 from fedsmoo.runs.record import Record
-from fedsmoo.runs.storage.folder import (
-    ABSENT,
-    CONFIG,
-    STARTED,
-    SUMMARY,
-    read_json,
-    read_run,
-    write_atomically,
-)
-from fedsmoo.runs.storage.label import read_label
+from fedsmoo.runs.storage.files import parse_json, read_json, read_plain, write_atomically
+from fedsmoo.runs.storage.reader import is_kind, read_run, state
+from fedsmoo.runs.storage.walk import run_folders
 from fedsmoo.sweeps.grid import run_name
 from fedsmoo.sweeps.queue import to_stderr
 
@@ -122,18 +114,19 @@ def constant(values: list[Any]) -> Any:
 
 
 def from_folder(path: Path) -> Measured:
-    """A run folder's result; rounded as in the file, so that both give the same tables."""
-    config, history = read_run(path)
-    facts = {**read_json(path / STARTED), **read_json(path / SUMMARY), "label": read_label(path)}
-    curve: dict[str, list[Any]] = {"round": [r.round for r in history]}
-    for name in (*COLUMNS, *(n for n in LATER if any(getattr(r, n) is not None for r in history))):
-        curve[name] = [rounded(getattr(r, name), DIGITS.get(name, 17)) for r in history]
+    """Return a run folder's result, rounded as in the file, so that both give the same tables."""
+    run = read_run(path)
+    run.refuse_damaged()
+    curve: dict[str, list[Any]] = {"round": [r.round for r in run.history]}
+    for name in (*COLUMNS, *(n for n in LATER if any(getattr(r, n) is not None for r in run.history))):
+        curve[name] = [rounded(getattr(r, name), DIGITS.get(name, 17)) for r in run.history]
+    facts = {**run.facts, "label": run.label}
     kept = {k: facts[k] for k in FACTS if facts.get(k) is not None}
-    refuse_damaged(config, kept, str(path / STARTED))
-    hessian = read_json(path / "analysis" / "hessian.json")
-    if hessian:
-        kept["hessian"] = {"top": max(hessian.get("eigenvalues") or [None]), "trace": hessian.get("trace")}
-    return Measured(config, curve, kept)
+    if hessian := run.files.table("analysis/hessian.json"):
+        values = hessian.get("eigenvalues")
+        top = max((v for v in values if is_kind(v, (int, float))), default=None) if isinstance(values, list) else None
+        kept["hessian"] = {"top": top, "trace": hessian.get("trace")}
+    return Measured(run.config, curve, kept)
 
 
 def to_json(result: Measured) -> str:
@@ -160,8 +153,12 @@ def in_lines(value: dict[str, Any]) -> str:
 
 
 def from_json(path: Path) -> Measured:
-    """The result in a file."""
-    value = read_json(path)
+    """Return the result in a file; ``FedsmooError`` if it is damaged or something else."""
+    return from_table(read_json(path), path)
+
+
+def from_table(value: dict[str, Any], path: Path) -> Measured:
+    """Return the result in a table that was read from a file."""
     if value.get("format") != FORMAT:
         raise FedsmooError(f"{path} is not a result of this version ({FORMAT!r})")
     if not isinstance(value.get("config"), dict) or not isinstance(value.get("curve"), dict):
@@ -229,16 +226,9 @@ def set_aside(path: Path, reason: str, by: Measured) -> Path:
     return place
 
 
-def finished_runs(folders: Iterable[Path], depth: int = 3) -> list[Path]:
-    """Run folders with a summary, at or below the given ones."""
-    out: list[Path] = []
-    for folder in folders:
-        if (folder / CONFIG).is_file():
-            out += [folder] if (folder / SUMMARY).is_file() else []
-        elif depth:
-            with suppress(*ABSENT):  # no folder, or none any more
-                out += finished_runs(sorted(p for p in folder.iterdir() if p.is_dir()), depth - 1)
-    return out
+def finished_runs(folders: Iterable[Path]) -> list[Path]:
+    """Return the run folders with a summary, at or below the given ones."""
+    return [path for path in run_folders(folders) if state(path) == "finished"]
 
 
 @dataclass(frozen=True)
@@ -253,7 +243,8 @@ def collect(runs: Sequence[Path] = (), results: Path | None = None, note: Note =
     """Everything measured, by identity; of several measurements of one run the first counts, and that is said."""
     out: dict[str, Found] = {}
     files = sorted(results.glob("*.json")) if results is not None and results.is_dir() else []
-    values = [Found(str(path), from_json(path)) for path in files if counts(read_json(path))]
+    tables = {path: parse_json(read_plain(path) or b"null", path) for path in files}
+    values = [Found(str(path), from_table(table, path)) for path, table in tables.items() if counts(table)]
     for value in [*values, *(Found(str(folder), from_folder(folder)) for folder in finished_runs(runs))]:
         key = value.result.identity
         out[key] = first_measured(out[key], value, note) if key in out else value

@@ -15,7 +15,7 @@ from fedsmoo.runs.build import make_algorithm, make_device
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin.contents import contents_here
 from fedsmoo.runs.record import Record
-from fedsmoo.runs.storage.label import write_label
+from fedsmoo.runs.storage.folder import write_label
 from fedsmoo.sweeps.bases import completed, read_sweep
 from fedsmoo.sweeps.grid import Sweep, expand, with_contents
 from fedsmoo.sweeps.index import refresh

@@ -13,7 +13,7 @@ from patience import PATIENCE
 from safetensors.torch import load_file
 
 from fedsmoo.cli import main
-from fedsmoo.runs.storage.folder import read_run
+from fedsmoo.runs.storage.reader import read_run
 
 from .launch import Meeting, environment, finish, start
 
@@ -75,7 +75,7 @@ def test_it_goes_on_with_another_number_of_ranks_to_the_same_bits(lost, tmp_path
         main(["run", *FLAGS, "--engine", "serial", "--out", str(alone)])
     ours, theirs = (load_file(path / "model.safetensors") for path in (folder, alone))
     assert all(torch.equal(ours[n], theirs[n]) for n in theirs)
-    history, expected = (read_run(path)[1] for path in (folder, alone))
+    history, expected = (read_run(path).history for path in (folder, alone))
     assert len(history) == ROUNDS > rounds
     assert [(r.train_loss, r.drift, r.test_loss) for r in history] == [
         (r.train_loss, r.drift, r.test_loss) for r in expected

@@ -27,7 +27,7 @@ from fedsmoo.runs.resume import reopen
 from fedsmoo.runs.run import Run
 from fedsmoo.runs.simulation import Simulation
 from fedsmoo.runs.storage import checkpoint
-from fedsmoo.runs.storage.folder import METRICS, MODEL
+from fedsmoo.runs.storage.names import METRICS, MODEL
 
 KILLS, ROUNDS = 20, 30
 LEASH = 20  # events: about one round with its checkpoint

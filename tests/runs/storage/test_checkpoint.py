@@ -27,8 +27,9 @@ from fedsmoo.runs.config import Config
 from fedsmoo.runs.resume import reopen
 from fedsmoo.runs.run import Run
 from fedsmoo.runs.storage.checkpoint import Checkpoints, Mark, manifests_in, newest, seal, unseal, write_tensors
-from fedsmoo.runs.storage.folder import METRICS, MODEL, read_config, read_run
+from fedsmoo.runs.storage.names import METRICS, MODEL
 from fedsmoo.runs.storage.pace import Pace
+from fedsmoo.runs.storage.reader import read_config, read_run
 
 SMALL = Config(
     algorithm="fedsmoo", model="softmax", clients=8, cohort=3, rounds=9, local_steps=1, batch_size=8,
@@ -60,7 +61,7 @@ def test_a_stopped_run_keeps_two_checkpoints_and_resumes_to_the_same_bytes(tmp_p
     assert len(run.simulation.history) == 6
     run.go()
     assert (folder / MODEL).read_bytes() == finished(tmp_path / "b")
-    assert [r.round for r in read_run(folder)[1]] == list(range(1, 10))
+    assert [r.round for r in read_run(folder).history] == list(range(1, 10))
 
 
 def test_the_page_names_every_file_of_a_run(tmp_path: Path) -> None:
@@ -89,7 +90,7 @@ def test_metrics_after_the_checkpoint_are_cut(tmp_path: Path) -> None:
         f.write(b'{"round": 7, "tor')
     reopen(folder).go()
     assert (folder / MODEL).read_bytes() == finished(tmp_path / "b")
-    assert len(read_run(folder)[1]) == 9
+    assert len(read_run(folder).history) == 9
 
 
 @pytest.mark.parametrize("what", ["server", "rows", "manifest", "missing"])
@@ -184,7 +185,7 @@ def test_metrics_that_were_lost_are_put_back_from_the_checkpoint(tmp_path: Path,
     assert (aside.read_bytes() if aside.exists() else None) == (left if how == "changed" else None)
     run.go()
     assert (folder / MODEL).read_bytes() == finished(tmp_path / "b")
-    assert [r.round for r in read_run(folder)[1]] == list(range(1, 10))
+    assert [r.round for r in read_run(folder).history] == list(range(1, 10))
 
 
 def test_a_run_killed_before_its_first_checkpoint_starts_again_and_says_so(tmp_path: Path) -> None:
@@ -392,7 +393,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         _, error = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
-    done = len(read_run(folder)[1])
+    done = len(read_run(folder).history)
     assert f"saved after round {done} of 1000000; go on with: fedsmoo resume {folder}" in error
     assert newest(folder / "checkpoint")[0].round == done
     manifest = json.loads((folder / "checkpoint" / f"{done:06d}.json").read_text().rpartition("}")[0] + "}")
@@ -413,7 +414,7 @@ def test_ctrl_c_twice_stops_at_once_and_the_run_resumes(tmp_path: Path) -> None:
         _, error = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert f"stopped at once; go on from the last checkpoint with: fedsmoo resume {folder}" in error
-    assert len(read_run(folder)[1]) == 1
+    assert len(read_run(folder).history) == 1
     with pytest.raises(SystemExit, match="0"):
         main(["resume", str(folder)])
     Run.begin(read_config(folder), whole).go()

@@ -16,8 +16,9 @@ from fedsmoo.core import FedsmooError
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.resume import reopen
 from fedsmoo.runs.run import Run
-from fedsmoo.runs.storage.checkpoint import Checkpoints, DiskError
-from fedsmoo.runs.storage.folder import FAILED, MODEL, SUMMARY
+from fedsmoo.runs.storage.checkpoint import Checkpoints
+from fedsmoo.runs.storage.files import DiskError
+from fedsmoo.runs.storage.names import FAILED, MODEL, SUMMARY
 from fedsmoo.sweeps.queue import record_failure
 
 TINY = Config(

@@ -11,7 +11,8 @@ import torch
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.resume import reopen
 from fedsmoo.runs.run import Run
-from fedsmoo.runs.storage.folder import MODEL, read_run
+from fedsmoo.runs.storage.names import MODEL
+from fedsmoo.runs.storage.reader import read_run
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -38,6 +39,6 @@ def test_resumed_bits_on_a_gpu(method: str, model: str, tmp_path: Path, monkeypa
     seen: list[int] = []
     Run.begin(config, tmp_path / "cut").go(callback=lambda r: seen.append(r.round), stop=lambda: len(seen) == 3)
     reopen(tmp_path / "cut").go()
-    whole, cut = (read_run(tmp_path / name)[1] for name in ("whole", "cut"))
+    whole, cut = (read_run(tmp_path / name).history for name in ("whole", "cut"))
     assert [r.train_loss for r in whole] == [r.train_loss for r in cut]
     assert (tmp_path / "whole" / MODEL).read_bytes() == (tmp_path / "cut" / MODEL).read_bytes()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ from fedsmoo.core.untrusted import numbers, text
 from fedsmoo.pages import measured
 from fedsmoo.pages.gather import (
     COLUMNS,
-    CONFIG,
     compact_rounds,
     constant,
     find_runs,
@@ -22,8 +22,9 @@ from fedsmoo.pages.gather import (
     settings,
 )
 from fedsmoo.pages.groups import add_groups
-from fedsmoo.pages.safe import read_json
-from fedsmoo.sweeps.results import FORMAT, from_json
+from fedsmoo.runs.storage.files import MAX_BYTES, parse_table, read_plain
+from fedsmoo.runs.storage.names import CONFIG
+from fedsmoo.sweeps.results import FORMAT, from_table
 
 
 @dataclass(frozen=True)
@@ -59,14 +60,25 @@ def unique(paths: Iterable[Path]) -> list[Path]:
 
 
 def is_result(path: Path) -> bool:
-    return (read_json(path) or {}).get("format") == FORMAT
+    with suppress(FedsmooError):
+        return read_table(path).get("format") == FORMAT
+    return False
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    """Read the JSON object in a file of bounded size; ``FedsmooError`` if there is none."""
+    content = read_plain(path, limit=MAX_BYTES)
+    if content is None:
+        raise FedsmooError(f"{path} is no file")
+    return parse_table(content, path, "replace")
 
 
 def read_file(path: Path) -> list[dict[str, Any]] | None:
     """The runs of a file; ``None`` where it holds something else, which may well lie beside results."""
-    value = read_json(path)
-    if value is None:
-        raise FedsmooError(f"{path} is cut or damaged: it holds no JSON object")
+    try:
+        value = read_table(path)
+    except FedsmooError as e:
+        raise FedsmooError(f"{path} is cut or damaged: it holds no JSON object") from e
     if str(value.get("format", "")).startswith(FORMAT.rpartition(" ")[0]):
         return [result(path, value)]
     models = value.get("models")
@@ -77,7 +89,7 @@ def read_file(path: Path) -> list[dict[str, Any]] | None:
 
 def result(path: Path, value: dict[str, Any]) -> dict[str, Any]:
     """A run from its result file, as one from its folder."""
-    curve = from_json(path).curve
+    curve = from_table(value, path).curve
     return {
         "file": str(path.resolve()),
         "name": text(path.stem, 200),

@@ -26,20 +26,11 @@ from torch import Tensor
 
 from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.engines.client_state.table import ClientTable
+from fedsmoo.runs.storage.files import PART, DiskError, reason, sha256_of, sync_folder, write_durably
 
 FORMAT = "fedsmoo checkpoint 1"
-PART = ".part"
 # A shard of which less than this share is still needed is rewritten with the next save: dead rows must not pile up.
 LIVE_SHARE = 0.5
-
-
-class DiskError(FedsmooError):
-    """The disk is full or cannot be written: no fault of the run, and no other run would fare better."""
-
-
-def reason(e: Exception) -> str:
-    """Why something could not be written, in the system's words: what wraps them may have no ``strerror``."""
-    return getattr(e, "strerror", None) or str(e)
 
 
 @dataclass(frozen=True)
@@ -274,26 +265,6 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], note: dict[str, str] |
     return digest
 
 
-def write_durably(path: Path, content: bytes) -> None:
-    """Bytes into a file that is on the disk before it has its name."""
-    part = path.with_name(path.name + PART)
-    with part.open("wb") as f:
-        f.write(content)
-        f.flush()
-        os.fsync(f.fileno())
-    os.replace(part, path)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make renames in a folder durable, on systems that can."""
-    with suppress(OSError):
-        fd = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-
-
 def digest_in(path: Path) -> str:
     """The SHA-256 of a file of a checkpoint, which may be missing or unreadable."""
     try:
@@ -302,10 +273,3 @@ def digest_in(path: Path) -> str:
         raise FedsmooError(f"{path} is missing") from e
     except OSError as e:
         raise FedsmooError(f"{path} cannot be read: {reason(e)}") from e
-
-
-def sha256_of(path: Path, sync: bool = False) -> str:
-    with path.open("rb+" if sync else "rb") as f:
-        if sync:
-            os.fsync(f.fileno())
-        return hashlib.file_digest(f, "sha256").hexdigest()  # type: ignore[arg-type]

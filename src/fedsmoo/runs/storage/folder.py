@@ -1,4 +1,4 @@
-"""A run's folder: the resolved config, metrics round by round, checkpoints, the final model, and what made them."""
+"""Write a run's folder: the resolved config, metrics round by round, the final model, and what made them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import tomllib
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -16,17 +17,25 @@ import numpy as np
 from safetensors import SafetensorError
 
 from fedsmoo.core import FedsmooError
-from fedsmoo.runs.config import DIVISION, FIELDS, Config, named_tables, read_toml, to_toml
+from fedsmoo.runs.config import DIVISION, FIELDS, Config, named_tables, to_toml
 from fedsmoo.runs.origin.provenance import provenance
 from fedsmoo.runs.record import Record, best_validated
 from fedsmoo.runs.simulation import Simulation
-from fedsmoo.runs.storage.checkpoint import PART, DiskError, Mark, reason, sync_folder, write_durably, write_tensors
+from fedsmoo.runs.storage.checkpoint import Mark, write_tensors
+from fedsmoo.runs.storage.files import (
+    PART,
+    DiskError,
+    read_json,
+    reason,
+    sync_folder,
+    write_atomically,
+    write_durably,
+)
+from fedsmoo.runs.storage.names import CONFIG, LABEL, METRICS, MODEL, STARTED, SUMMARY
+from fedsmoo.runs.storage.reader import read_label
 from fedsmoo.runs.traffic import reached
 from fedsmoo.version import __version__
 
-CONFIG, METRICS, SUMMARY, MODEL = "config.toml", "metrics.jsonl", "summary.json", "model.safetensors"
-STARTED, FAILED, CHECKPOINT = "started.json", "failed.json", "checkpoint"
-ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)  # of a path that is no file
 # In a summary, of the best round by validation: which it is, how well it did there, and on the test part.
 VALIDATED = {"validated_round": "round", "validation_accuracy": "validation_accuracy"}
 VALIDATED |= {"validated_accuracy": "test_accuracy"}
@@ -136,18 +145,6 @@ def note_resumed(path: Path, simulation: Simulation, facts: dict[str, Any]) -> N
         raise DiskError(f"cannot write {path / STARTED}: {reason(e)}") from e
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """The whole file or nothing."""
-    part = path.with_name(path.name + PART)
-    try:
-        part.write_text(text, encoding="utf-8")
-        os.replace(part, path)
-    except OSError:
-        with suppress(OSError):
-            part.unlink()
-        raise
-
-
 def config_text(config: Config) -> str:
     """A config as TOML; a none that differs from the default is written as a word, for TOML has none."""
     unused = unused_settings(config)
@@ -245,49 +242,14 @@ def summarise(history: list[Record], target: float | None) -> dict[str, Any]:
     }
 
 
-def read_config(path: Path) -> Config:
-    """The config of a run folder."""
-    if not (path / CONFIG).is_file():
-        hint = f"; did you mean {path.parent}?" if path.is_file() and (path.parent / CONFIG).is_file() else ""
-        raise FedsmooError(f"{path} is not a run folder: it has no {CONFIG}{hint}")
-    return Config(**named_tables(read_toml(path / CONFIG), str(path / CONFIG)))
-
-
-def bytes_of(path: Path) -> bytes:
-    """What a file holds; nothing if there is none, or none any more: other processes remove files at any moment."""
+def write_label(folder: Path, labels: Mapping[str, str]) -> None:
+    """Keep what the method is called now, of ``labels`` by the folder's name; several processes may do so at once."""
+    label = labels.get(folder.name)
+    if read_label(folder) == label:
+        return
+    part = folder / f".{LABEL}.{os.getpid()}{PART}"
     try:
-        return path.read_bytes()
-    except ABSENT:
-        return b""
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A small JSON file of a run folder; empty if there is none."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ABSENT:
-        return {}
-    except (OSError, ValueError) as e:
-        raise FedsmooError(f"{path} cannot be read: {e}") from e
-
-
-def read_run(path: Path) -> tuple[Config, list[Record]]:
-    """The config and the metrics of a run folder; a torn last line (a killed run) is left out."""
-    config = read_config(path)
-    return config, parse_records(bytes_of(path / METRICS), str(path / METRICS))
-
-
-def parse_records(text: bytes, where: str) -> list[Record]:
-    """The rounds in a metrics file."""
-    records: list[Record] = []
-    lines = text.split(b"\n")
-    for i, line in enumerate(lines):
-        if not line:
-            continue
-        try:
-            records.append(Record(**json.loads(line)))
-        except (ValueError, TypeError) as e:
-            if i == len(lines) - 1:
-                break
-            raise FedsmooError(f"{where}, line {i + 1}: not a round's record") from e
-    return records
+        part.write_text(f"{label or ''}\n", encoding="utf-8")
+        os.replace(part, folder / LABEL)
+    except OSError as e:
+        raise DiskError(f"cannot write into {folder}: {reason(e)}") from e

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsmoo.core import FedsmooError
-from fedsmoo.runs.storage.checkpoint import DiskError, reason
+from fedsmoo.runs.storage.files import DiskError, reason
 
 LEASE, LOCK = ".claim", ".lock"  # files in a run folder
 BEAT, SILENCE = 5.0, 120.0  # seconds between touches; seconds after which another machine's lease is dead

@@ -1,0 +1,120 @@
+"""Write files whole or not at all; read files that others may remove, damage or replace by a pipe."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from fedsmoo.core import FedsmooError
+
+PART = ".part"  # the end of the name of a file that is being written
+MAX_BYTES = 64 * 2**20  # of a file that a stranger wrote: a run writes nothing larger that is read here
+NOT_A_FILE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
+NO_WAIT = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
+
+
+class DiskError(FedsmooError):
+    """The disk is full or cannot be written: no fault of the run, and no other run would fare better."""
+
+
+def reason(e: Exception) -> str:
+    """Return why something could not be written, in the system's words where an exception has them."""
+    return getattr(e, "strerror", None) or str(e)
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """Write bytes to a file and flush them to the disk before the file gets its name; ``OSError`` if that fails."""
+    part = path.with_name(path.name + PART)
+    with part.open("wb") as f:
+        f.write(content)
+        f.flush()
+        os.fsync(f.fileno())
+    os.replace(part, path)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a file by text, the whole of it or nothing; ``OSError`` if that fails."""
+    part = path.with_name(path.name + PART)
+    try:
+        part.write_text(text, encoding="utf-8")
+        os.replace(part, path)
+    except OSError:
+        with suppress(OSError):
+            part.unlink()
+        raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush renames in a folder to the disk, on systems that can."""
+    with suppress(OSError):
+        fd = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def sha256_of(path: Path, sync: bool = False) -> str:
+    """Return the SHA-256 of a file; ``sync`` flushes it to the disk first."""
+    with path.open("rb+" if sync else "rb") as f:
+        if sync:
+            os.fsync(f.fileno())
+        return hashlib.file_digest(f, "sha256").hexdigest()  # type: ignore[arg-type]
+
+
+def read_plain(path: Path, links: bool = True, limit: int | None = None) -> bytes | None:
+    """Read a file; ``None`` if there is none, or none any more: other processes remove files at any moment.
+
+    Raises ``FedsmooError`` for what is no plain file (a pipe or a device could hang the reader), for a file of more
+    than ``limit`` bytes, for one that cannot be read and, without ``links``, for a symbolic link.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | NO_WAIT | (0 if links else NO_LINKS))
+    except OSError as e:
+        if e.errno in NOT_A_FILE:
+            return None
+        linked = not links and path.is_symlink()
+        raise FedsmooError(f"{path} cannot be read: {'it is a link' if linked else reason(e)}") from e
+    with os.fdopen(fd, "rb") as f:
+        found = os.fstat(fd)
+        if stat.S_ISDIR(found.st_mode):
+            return None
+        if not stat.S_ISREG(found.st_mode):
+            raise FedsmooError(f"{path} cannot be read: it is no plain file")
+        if limit is not None and found.st_size > limit:
+            raise FedsmooError(f"{path} cannot be read: it has {found.st_size} bytes, more than {limit}")
+        try:
+            return f.read(-1 if limit is None else limit)
+        except OSError as e:
+            raise FedsmooError(f"{path} cannot be read: {reason(e)}") from e
+
+
+def parse_json(content: bytes, path: Path, errors: str = "strict") -> Any:
+    """Return the JSON value in a file's bytes; ``FedsmooError`` if it is damaged. ``errors`` as in ``bytes.decode``."""
+    try:
+        return json.loads(content.decode("utf-8", errors))
+    except ValueError as e:
+        raise FedsmooError(f"{path} cannot be read: {e}") from e
+    except RecursionError as e:
+        raise FedsmooError(f"{path} cannot be read: it is nested too deeply") from e
+
+
+def parse_table(content: bytes, path: Path, errors: str = "strict") -> dict[str, Any]:
+    """Return the JSON object in a file's bytes; ``FedsmooError`` if it holds none."""
+    value = parse_json(content, path, errors)
+    if not isinstance(value, dict):
+        raise FedsmooError(f"{path} cannot be read: it holds no JSON object")
+    return value
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read the JSON object in a file; empty if there is no file. Raises as :func:`read_plain`, or if it is damaged."""
+    content = read_plain(path)
+    return {} if content is None else parse_table(content, path)

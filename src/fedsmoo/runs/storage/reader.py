@@ -1,0 +1,235 @@
+"""Read a run folder: its config, rounds, state and facts. Nothing in it is imported or executed.
+
+In a folder of one's own, what is damaged raises a ``FedsmooError`` of one line. In a folder that a stranger made
+(``strict``), links, pipes, devices, files that are too large and values of another type are left out, with a line for
+each in ``skipped``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from fedsmoo.core import FedsmooError
+from fedsmoo.core.untrusted import text
+from fedsmoo.runs.config import Config, brief, named_tables, parse_toml
+from fedsmoo.runs.origin.contents import held_in, refuse_damaged
+from fedsmoo.runs.record import Record
+from fedsmoo.runs.storage.files import MAX_BYTES, parse_table, read_plain
+from fedsmoo.runs.storage.names import CONFIG, FAILED, LABEL, METRICS, STARTED, SUMMARY
+
+State = Literal["new", "unfinished", "failed", "finished"]
+LARGEST_ROUND = 2**53
+NUMBERS = {int, float}
+OPTIONAL = {*NUMBERS, type(None)}
+# The types of facts that programs use further on; any of them may be missing or null.
+KINDS: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("rounds", "parameters", "parameters_full", "threads", "chunk", "ranks", "packed", "cores"), int),
+    **dict.fromkeys(("test_accuracy", "test_accuracy_last10", "best_accuracy", "validated_accuracy"), (int, float)),
+    **dict.fromkeys(("test_loss", "bytes_up", "bytes_down", "seconds_train", "seconds_eval"), (int, float)),
+    **dict.fromkeys(("engine", "device", "command", "commit", "started", "finished", "error"), str),
+    **dict.fromkeys(("contents", "data", "versions"), dict),
+    "sessions": list,
+}
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """What a run folder holds. The config is checked, and the rounds are read, when they are first asked for."""
+
+    files: Files
+    settings: dict[str, Any]  # the table in the config file
+    started: dict[str, Any]  # notes of the run's beginning, and of those who resumed it
+    summary: dict[str, Any]
+    failure: dict[str, Any]
+    label: str | None  # what a sweep's file calls the method; none: its own name
+    state: State
+
+    @property
+    def path(self) -> Path:
+        return self.files.folder
+
+    @property
+    def skipped(self) -> list[str]:
+        """Why which part was left out so far, if the folder is a stranger's."""
+        return self.files.skipped
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The notes of the run's beginning, replaced by those of its end where there are any."""
+        return {**self.started, **self.summary}
+
+    @property
+    def held(self) -> dict[str, str] | None:
+        """Hashes of the user's own files when the run began; ``None`` where nobody noted them."""
+        return held_in(self.started)
+
+    @cached_property
+    def config(self) -> Config:
+        """The config; ``FedsmooError`` if a setting is unknown, of another type or out of range."""
+        return Config(**named_tables(self.settings, str(self.path / CONFIG)))
+
+    @cached_property
+    def history(self) -> list[Record]:
+        """The rounds; a torn last line (a killed run) is left out. ``FedsmooError`` if another line is damaged."""
+        return parse_records(self.files.content(METRICS) or b"", str(self.path / METRICS))
+
+    @property
+    def done(self) -> int:
+        """How many rounds are done; the metrics of a finished run need not be read for that."""
+        return self.summary.get("rounds") or (self.files.content(METRICS) or b"").count(b"\n")
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Yield the rounds as tables of unchecked values; lines that are no round after the one before are left out."""
+        last = -1
+        for line in (self.files.content(METRICS) or b"").decode("utf-8", "replace").splitlines():
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(row, dict) and is_kind(row.get("round"), int) and last < row["round"] < LARGEST_ROUND:
+                last = row["round"]
+                yield row
+
+    def refuse_damaged(self) -> None:
+        """Raise ``FedsmooError`` if the notes contradict what the run says its data was."""
+        refuse_damaged(self.config, self.facts, str(self.path / STARTED))
+
+
+def read_run(path: Path, strict: bool = False) -> StoredRun:
+    """Read the run in a folder.
+
+    Args:
+        path: the run folder. ``FedsmooError`` if it holds no config, unless ``strict``.
+        strict: take the folder for a stranger's: leave out what is damaged or no plain file instead of raising.
+    """
+    files = Files(path, strict)
+    settings = files.settings()
+    started, summary, failure = (files.facts(name) for name in (STARTED, SUMMARY, FAILED))
+    label = (files.content(LABEL) or b"").decode("utf-8", "replace").strip() or None
+    state = state_of(summary is not None, failure is not None, True)
+    return StoredRun(files, settings, started or {}, summary or {}, failure or {}, label, state)
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files of one folder; if ``strict``, notes in ``skipped`` why which one is left out, or else raises."""
+
+    folder: Path
+    strict: bool = False
+    skipped: list[str] = field(default_factory=list)
+
+    @contextmanager
+    def leaving_out(self) -> Iterator[None]:
+        """Note a ``FedsmooError`` instead of raising it, if strict."""
+        try:
+            yield
+        except FedsmooError as e:
+            if not self.strict:
+                raise
+            if (line := text(e)) not in self.skipped:
+                self.skipped.append(line)
+
+    def content(self, name: str) -> bytes | None:
+        """Read a file; ``None`` if there is none, or none that may be read."""
+        path = self.folder / name
+        if not self.strict:
+            return read_plain(path)
+        with self.leaving_out():
+            if any((self.folder / inner).is_symlink() for inner in list(Path(name).parents)[:-1]):
+                raise FedsmooError(f"{path} cannot be read: it lies behind a link")
+            return read_plain(path, links=False, limit=MAX_BYTES)
+        return None
+
+    def table(self, name: str) -> dict[str, Any] | None:
+        """Read a JSON object; ``None`` if there is no file, empty if it is damaged and strictly left out."""
+        content = self.content(name)
+        if content is None:
+            return None
+        with self.leaving_out():
+            return parse_table(content, self.folder / name, "replace" if self.strict else "strict")
+        return {}
+
+    def facts(self, name: str) -> dict[str, Any] | None:
+        """Read a JSON object of facts; those of another type than in ``KINDS`` are damage."""
+        table = self.table(name)
+        wrong = [k for k, v in (table or {}).items() if not right_kind(k, v)]
+        for key in wrong:
+            with self.leaving_out():
+                raise FedsmooError(f"{self.folder / name} is damaged: {key} is {brief((table or {})[key])}")
+        return {k: v for k, v in table.items() if k not in wrong} if table and wrong else table
+
+    def settings(self) -> dict[str, Any]:
+        """Read the table in the config file."""
+        content, folder = self.content(CONFIG), self.folder
+        with self.leaving_out():
+            if content is not None:
+                return parse_toml(content, str(folder / CONFIG), "replace" if self.strict else "strict")
+            inside = folder.is_file() and (folder.parent / CONFIG).is_file()
+            hint = f"; did you mean {folder.parent}?" if inside else ""
+            raise FedsmooError(f"{folder} is not a run folder: it has no {CONFIG}{hint}")
+        return {}
+
+
+def read_config(path: Path) -> Config:
+    """Read the config of a run folder; ``FedsmooError`` if there is none or it is damaged."""
+    return Config(**named_tables(Files(path).settings(), str(path / CONFIG)))
+
+
+def read_label(path: Path) -> str | None:
+    """Read what a sweep's file calls the method of a run; none if that is the method's own name."""
+    return (read_plain(path / LABEL) or b"").decode("utf-8", "replace").strip() or None
+
+
+def parse_records(content: bytes, where: str) -> list[Record]:
+    """Return the rounds in the bytes of a metrics file, without a torn last line; ``FedsmooError`` names another."""
+    records: list[Record] = []
+    lines = content.split(b"\n")
+    for i, line in enumerate(lines):
+        if not line:
+            continue
+        try:
+            record = Record(**json.loads(line))
+            if not sound(record):
+                raise ValueError(record)
+            records.append(record)
+        except (ValueError, TypeError, RecursionError) as e:
+            if i == len(lines) - 1:
+                break
+            raise FedsmooError(f"{where}, line {i + 1}: not a round's record") from e
+    return records
+
+
+def sound(record: Record) -> bool:
+    """Return whether a round's numbers are numbers."""
+    optional = (record.test_accuracy, record.test_loss, record.train_loss, record.drift, record.drift_after)
+    always = (record.round, record.bytes_up, record.bytes_down, record.seconds_train, record.seconds_eval)
+    return {*map(type, optional), type(record.validation_accuracy)} <= OPTIONAL and {*map(type, always)} <= NUMBERS
+
+
+def state_of(summary: bool, failure: bool, config: bool) -> State:
+    """Return a run's state from which of its files are there: a summary is written last, and a failure ends a run."""
+    return "finished" if summary else "failed" if failure else "unfinished" if config else "new"
+
+
+def state(folder: Path) -> State:
+    """Return the state of the run in a folder, which may not be there yet, without reading any file."""
+    summary, failure, config = ((folder / name).is_file() for name in (SUMMARY, FAILED, CONFIG))
+    return state_of(summary, failure, config)
+
+
+def is_kind(value: Any, kind: type | tuple[type, ...]) -> bool:
+    """Return whether a value of JSON has a type; true and false are no numbers."""
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def right_kind(name: str, value: Any) -> bool:
+    """Return whether a fact has the type that it should have; unknown ones may have any."""
+    if name not in KINDS or value is None:
+        return True
+    return is_kind(value, KINDS[name]) and (name != "contents" or all(isinstance(v, str) for v in value.values()))

@@ -1,0 +1,97 @@
+"""Find the run folders below a folder: one rule for every command that takes a folder of runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from fedsmoo.runs.storage.names import CONFIG, FILES
+
+DEPTH = 4  # levels below a given folder
+Entries = dict[str, os.DirEntry[str]]  # what a folder holds, by name
+
+
+def run_folders(roots: Iterable[Path], strict: bool = False) -> Iterator[Path]:
+    """Yield the run folders at or below some folders, in order of name, each once.
+
+    A run folder holds a config; below one there is no other. Hidden folders (``.git``) are left out, and so is what
+    cannot be opened. Symbolic links to folders are followed after all else, and never to a folder that was seen before;
+    if ``strict``, for folders that a stranger made, not at all. The given folders themselves may be links.
+    """
+    seen: set[str] = set()
+    for root in roots:
+        for found in below(str(root), strict):
+            if found.real not in seen:
+                seen.add(found.real)
+                yield Path(found.path)
+
+
+def stamped_folders(root: Path) -> Iterator[tuple[str, str]]:
+    """Yield the run folders at or below a folder, relative to it, each with a stamp that changes when its files do."""
+    for found in below(str(root), strict=False):
+        yield found.path[len(str(root)) :].lstrip(os.sep) or ".", stamp(found.entries)
+
+
+def stamp(entries: Entries, names: Iterable[str] = FILES) -> str:
+    """Return the sizes and times of change of files in a folder."""
+    return ",".join(changed(entries[n]) if n in entries else "-" for n in names)
+
+
+def changed(entry: os.DirEntry[str]) -> str:
+    """Return the time of change and the size of a file; nothing if it is gone by now."""
+    try:
+        found = entry.stat()
+    except OSError:
+        return "-"
+    return f"{found.st_mtime_ns}:{found.st_size}"
+
+
+class Place(NamedTuple):
+    """A folder: its path, the same without links, how many levels are left below it, and what it holds."""
+
+    path: str
+    real: str
+    left: int
+    entries: Entries = {}
+
+
+def below(root: str, strict: bool) -> Iterator[Place]:
+    """Yield the run folders at or below one folder."""
+    visited: set[str] = set()
+    stack, links = [Place(root, os.path.realpath(root), DEPTH)], list[Place]()
+    while stack or links:
+        if stack:
+            path, real, left, _ = stack.pop()
+        else:
+            path, _, left, _ = links.pop(0)
+            real = os.path.realpath(path)
+        if real in visited:
+            continue
+        visited.add(real)
+        entries = listed(path)
+        if CONFIG in entries and not is_folder(entries[CONFIG]):
+            yield Place(path, real, left, entries)
+        elif left:
+            inner = [e for n, e in entries.items() if not n.startswith(".") and is_folder(e)]
+            stack += [
+                Place(e.path, os.path.join(real, e.name), left - 1) for e in reversed(inner) if not e.is_symlink()
+            ]
+            links += [Place(e.path, "", left - 1) for e in inner if e.is_symlink() and not strict]
+
+
+def listed(folder: str | Path) -> Entries:
+    """Return what a folder holds, in order of name; nothing if it is none, or none any more."""
+    try:
+        return {e.name: e for e in sorted(os.scandir(folder), key=lambda e: e.name)}
+    except OSError:
+        return {}
+
+
+def is_folder(entry: os.DirEntry[str]) -> bool:
+    """Return whether an entry is a folder or a link to one; not if the system does not say."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
