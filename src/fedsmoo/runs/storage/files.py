@@ -82,7 +82,7 @@ def read_plain(path: Path, links: bool = True, limit: int | None = None) -> byte
             return None
         linked = not links and path.is_symlink()
         raise FedsmooError(f"{path} cannot be read: {'it is a link' if linked else reason(e)}") from e
-    with os.fdopen(fd, "rb") as f:
+    try:
         found = os.fstat(fd)
         if stat.S_ISDIR(found.st_mode):
             return None
@@ -90,10 +90,12 @@ def read_plain(path: Path, links: bool = True, limit: int | None = None) -> byte
             raise FedsmooError(f"{path} cannot be read: it is no plain file")
         if limit is not None and found.st_size > limit:
             raise FedsmooError(f"{path} cannot be read: it has {found.st_size} bytes, more than {limit}")
-        try:
+        with os.fdopen(fd, "rb", closefd=False) as f:
             return f.read(-1 if limit is None else limit)
-        except OSError as e:
-            raise FedsmooError(f"{path} cannot be read: {reason(e)}") from e
+    except OSError as e:
+        raise FedsmooError(f"{path} cannot be read: {reason(e)}") from e
+    finally:
+        os.close(fd)
 
 
 def parse_json(content: bytes, path: Path, errors: str = "strict") -> Any:

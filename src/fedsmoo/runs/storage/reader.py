@@ -33,7 +33,7 @@ KINDS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("test_accuracy", "test_accuracy_last10", "best_accuracy", "validated_accuracy"), (int, float)),
     **dict.fromkeys(("test_loss", "bytes_up", "bytes_down", "seconds_train", "seconds_eval"), (int, float)),
     **dict.fromkeys(("engine", "device", "command", "commit", "started", "finished", "error"), str),
-    **dict.fromkeys(("contents", "data", "versions"), dict),
+    **dict.fromkeys(("contents", "versions"), dict),
     "sessions": list,
 }
 
