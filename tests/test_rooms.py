@@ -29,7 +29,7 @@ ARROWS: dict[str, set[str]] = {
     "runs": {"core", "algorithms", "data", "models", "engines", "analysis"},
     "sweeps": {"core", "algorithms", "data", "models", "engines", "runs"},
     "paper": {"core", "runs", "sweeps"},
-    "pages": {"core", "algorithms", "data", "analysis", "runs", "sweeps"},
+    "pages": {"core", "algorithms", "data", "analysis", "runs", "sweeps", "paper"},
     "deploy": {"core", "algorithms", "models", "data", "engines", "runs"},
     "api": {"core", "data", "models", "engines", "runs"},
     "testing": {"core", "algorithms"},

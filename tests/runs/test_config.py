@@ -8,7 +8,7 @@ import pytest
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.runs.build import make_algorithm
-from fedsmoo.runs.config import FIELDS, Config, named_tables, read_toml, to_toml
+from fedsmoo.runs.config import FIELDS, Config, free_within, named_tables, read_toml, to_toml
 from fedsmoo.runs.storage.folder import config_text
 
 REFUSED = [
@@ -147,3 +147,13 @@ def test_hyperparameters_are_converted() -> None:
     assert made.options() == {
         "beta": 3.0, "r": 0.5, "regularise": True, "sam": False, "correct": True, "perturbation": "released",
     }  # fmt: skip
+
+
+def test_what_may_differ_within_a_run_a_batch_and_a_line() -> None:
+    machine = {"engine", "exact", "chunk", "table", "device"}
+    assert set(free_within("run")) == {"data", "target", "probe", "precision", *machine}
+    assert set(free_within("line")) == {"data", "target", "probe", "seed", "eval_every", *machine}
+    step = {"lr", "lr_decay", "weight_decay", "relaxed", "algorithm_options"}
+    assert set(free_within("batch")) == {"seed", "target", "partition", "u", "c", "split", *step}
+    words = {word for f in FIELDS.values() for word in f.metadata["free"]}
+    assert words == {"run", "batch", "line"}

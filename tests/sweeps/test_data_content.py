@@ -16,9 +16,10 @@ from fedsmoo.runs.config import FIELDS, Config
 from fedsmoo.runs.origin.identity import identity
 from fedsmoo.runs.resume import reopen
 from fedsmoo.runs.run import Run
+from fedsmoo.runs.storage.reader import state
 from fedsmoo.sweeps.grid import run_name
 from fedsmoo.sweeps.index import query
-from fedsmoo.sweeps.queue import Worker, state, work
+from fedsmoo.sweeps.queue import Worker, work
 from fedsmoo.sweeps.results import collect, export, from_folder, from_json
 from fedsmoo.sweeps.sweep import open_sweep
 

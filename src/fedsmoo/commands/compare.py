@@ -23,7 +23,7 @@ from fedsmoo.engines.distributed.ranks import alone
 from fedsmoo.runs.build import algorithm_class, assemble, make_algorithm, make_config, make_device
 from fedsmoo.runs.config import FIELDS, Config
 from fedsmoo.runs.origin.contents import code_place, contents, contents_here, data_label, edited
-from fedsmoo.runs.origin.identity import MACHINE, differences
+from fedsmoo.runs.origin.identity import SAME_RUN, differences
 from fedsmoo.runs.storage.files import DiskError, reason
 from fedsmoo.runs.storage.lease import leased
 from fedsmoo.runs.storage.names import CONFIG
@@ -194,7 +194,7 @@ def refuse_others(
     for folder in begun:
         config = plan[folder]
         run = read_run(folder)
-        changed = differences(run.config, config, MACHINE, held=contents(config))
+        changed = differences(run.config, config, SAME_RUN, held=contents(config))
         if changed:
             raise FedsmooError(
                 f"{folder} was begun with other settings ({'; '.join(changed)}): choose another --out, or give the "

@@ -54,7 +54,7 @@ def gather(folders: Sequence[Path], cache: dict[Path, Any] | None = None) -> dic
             if counts not in partitions:
                 partitions.append(counts)
             run["partition"] = partitions.index(counts)
-    return {"runs": add_groups(out), "partitions": partitions, "paper": measured.PAPER}
+    return {"runs": add_groups(out), "partitions": partitions, "paper": measured.printed()}
 
 
 def _cached(folder: Path, cache: dict[Path, Any] | None) -> dict[str, Any]:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from fedsmoo.algorithms import ALGORITHMS
+from fedsmoo.runs.config import free_within
 
 # What may differ between two runs of one line of a table: where and how often, not what.
-INCIDENTAL = frozenset({"seed", "device", "engine", "chunk", "table", "exact", "target", "data", "probe", "eval_every"})
+INCIDENTAL = frozenset(free_within("line"))
 
 
 def task_of(config: dict[str, str]) -> str:

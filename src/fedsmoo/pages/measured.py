@@ -9,16 +9,19 @@ import numpy as np
 
 from fedsmoo.analysis.measurement import measurements
 from fedsmoo.core.untrusted import matrix, text
+from fedsmoo.paper.experiments import published
 from fedsmoo.runs.analyse import FOLDER
 from fedsmoo.runs.storage.reader import Files
 
-# Sun et al., ICML 2023, "Consistency and Hessian matrix": CIFAR-10, ResNet-18-GN, 10 of 100 clients, final models.
-PAPER = [
-    {"method": "FedSAM", "partition": "dirichlet-0.6", "drift": 0.866, "top": 142.65, "trace": 3104.1},
-    {"method": "FedSAM", "partition": "dirichlet-0.1", "drift": 1.245, "top": 177.18, "trace": 3842.3},
-    {"method": "FedSMOO", "partition": "dirichlet-0.6", "drift": 0.821, "top": 91.46, "trace": 1783.3},
-    {"method": "FedSMOO", "partition": "dirichlet-0.1", "drift": 1.061, "top": 107.44, "trace": 2689.4},
-]
+# What a page calls a number, and what the paper's table does.
+PRINTED = {"drift": "client_drift", "top": "hessian_top_eigenvalue", "trace": "hessian_trace"}
+
+
+def printed() -> list[dict[str, Any]]:
+    """Return what the paper printed of its final models: drift of the clients, top eigenvalue and trace."""
+    table = published()["flatness"]
+    rows = [dict(zip(("method", "partition"), column.split(), strict=True)) for column in table["columns"]]
+    return [{**row, **{name: table[theirs][k] for name, theirs in PRINTED.items()}} for k, row in enumerate(rows)]
 
 
 def read_all(files: Files) -> dict[str, Any]:

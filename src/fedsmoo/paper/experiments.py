@@ -7,7 +7,7 @@ from typing import Any
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import unknown
-from fedsmoo.runs.origin.identity import MACHINE
+from fedsmoo.runs.origin.identity import SAME_RUN
 from fedsmoo.sweeps.bases import description, read
 from fedsmoo.sweeps.grid import Sweep, expand
 
@@ -43,7 +43,7 @@ def experiment(
 
 def departures(table: dict[str, Any], changes: dict[str, Any]) -> list[str]:
     """A line for what is not as in the paper."""
-    words = [f"{k} = {v}" for k, v in changes.items() if k not in ("seed", *MACHINE) and str(v) != str(table.get(k))]
+    words = [f"{k} = {v}" for k, v in changes.items() if k not in ("seed", *SAME_RUN) and str(v) != str(table.get(k))]
     return [f"Not the paper's setting, so not comparable with its numbers: {', '.join(words)}."] if words else []
 
 

@@ -25,9 +25,21 @@ BARE = re.compile(r"[A-Za-z0-9_-]+")  # names that are keys of TOML as they are
 DIVISION = ("clients", "partition", "u", "c", "replacement", "refill")  # what a split file fixes
 
 
-def setting(default: Any, help: str, choices: tuple[str, ...] = (), group: str = "training", within: str = "") -> Any:
-    """A field with its meaning, the words or the interval it may take, and the panel of ``--help`` it is listed in."""
-    return field(default=default, metadata={"help": help, "choices": choices, "group": group, "within": within})
+def setting(
+    default: Any,
+    help: str,
+    choices: tuple[str, ...] = (),
+    group: str = "training",
+    within: str = "",
+    free: tuple[str, ...] = (),
+) -> Any:
+    """A field with its meaning, the words or the interval it may take, and the panel of ``--help`` it is listed in.
+
+    ``free`` names what may differ in it: a ``run``, which is the same whatever it is; the runs of one ``batch``; the
+    runs of one ``line`` of a table or a page, which shows their mean.
+    """
+    about = {"help": help, "choices": choices, "group": group, "within": within, "free": free}
+    return field(default=default, metadata=about)
 
 
 @dataclass(frozen=True)
@@ -40,20 +52,28 @@ class Training:
     local_epochs: int | None = setting(None, "passes over a client's samples in a round (default 5)", within="(0, inf)")
     local_steps: int | None = setting(None, "local steps in a round, instead of local_epochs", within="(0, inf)")
     batch_size: int = setting(50, "samples in a minibatch", within="(0, inf)")
-    lr: float = setting(0.1, "local learning rate", within="(0, inf)")
-    lr_decay: float = setting(0.998, "factor of the local learning rate after every round", within="(0, 1]")
-    weight_decay: float = setting(1e-3, "weight decay of a local step", within="[0, inf)")
+    lr: float = setting(0.1, "local learning rate", within="(0, inf)", free=("batch",))
+    lr_decay: float = setting(
+        0.998, "factor of the local learning rate after every round", within="(0, 1]", free=("batch",)
+    )
+    weight_decay: float = setting(1e-3, "weight decay of a local step", within="[0, inf)", free=("batch",))
     clip: float | None = setting(10.0, "norm at which a local direction is clipped; none: never", within="(0, inf]")
     clip_scope: str = setting("all", "released: add the proximal term after the clip", ("all", "released"))
     weighted: bool = setting(False, "weight the mean by the clients' sample counts")
-    relaxed: float = setting(0.0, "relaxed initialisation (FedInit) of any method; 0: off", within="[0, inf)")
+    relaxed: float = setting(
+        0.0, "relaxed initialisation (FedInit) of any method; 0: off", within="[0, inf)", free=("batch",)
+    )
     wire: str = setting("exact", "numbers that travel: exact, or rounded with error feedback", choices=WIRES)
     augment: bool | None = setting(None, "random flips and crops (default: where the data set's images allow)")
-    seed: int = setting(0, "seed of all random streams", within="[0, inf)")
-    eval_every: int = setting(1, "rounds between evaluations on the test part", within="(0, inf)")
+    seed: int = setting(0, "seed of all random streams", within="[0, inf)", free=("batch", "line"))
+    eval_every: int = setting(1, "rounds between evaluations on the test part", within="(0, inf)", free=("line",))
     holdout: float = setting(0.0, "share of each client's samples kept for validation", group="data", within="[0, 1)")
-    target: float | None = setting(None, "test accuracy (0..1) whose first round, bytes and seconds are reported")
-    probe: str | None = setting(None, "measure every so many rounds, such as hessian:50,sharpness:10,consistency:10")
+    target: float | None = setting(
+        None, "test accuracy (0..1) whose first round, bytes and seconds are reported", free=("run", "batch", "line")
+    )
+    probe: str | None = setting(
+        None, "measure every so many rounds, such as hessian:50,sharpness:10,consistency:10", free=("run", "line")
+    )
 
     def __post_init__(self) -> None:
         for f in dataclasses.fields(self):
@@ -73,36 +93,50 @@ class Config(Training):
     """Everything that defines a run, in plain values: what a TOML file holds and a run folder keeps."""
 
     algorithm: str = setting("fedsmoo", "method: a name, or path/to/file.py:Class", group="what")
-    algorithm_options: dict[str, Any] = setting(None, "hyper-parameters of the method", group="what")
+    algorithm_options: dict[str, Any] = setting(None, "hyper-parameters of the method", group="what", free=("batch",))
     model: str = setting("mlp", "model: a name, or path/to/file.py:factory", group="what")
     model_options: dict[str, Any] = setting(None, "options of the model", group="what")
     dataset: str = setting("digits", "data set: a name, or text:PATH", group="data")
-    data: str | None = setting(None, "folder or .npz that holds the data set (default: the cache)", group="data")
+    data: str | None = setting(
+        None, "folder or .npz that holds the data set (default: the cache)", group="data", free=("run", "line")
+    )
     partition: str = setting(
         None,
         "how samples are divided: iid, dirichlet, pathological, natural (default: natural for text and synthetic, "
         "which have clients of their own, else dirichlet)",
         group="data",
+        free=("batch",),
     )
-    u: float = setting(0.1, "dirichlet: concentration; smaller is more heterogeneous", group="data", within="(0, inf)")
-    c: int = setting(3, "pathological: classes per client", group="data", within="(0, inf)")
+    u: float = setting(
+        0.1, "dirichlet: concentration; smaller is more heterogeneous", group="data", within="(0, inf)", free=("batch",)
+    )
+    c: int = setting(3, "pathological: classes per client", group="data", within="(0, inf)", free=("batch",))
     replacement: bool = setting(True, "clients draw with replacement, as in the paper; iid: if given", group="data")
     refill: bool = setting(
         False, "with replacement: deal classes from refilled decks, as released code does", group="data"
     )
-    split: str | None = setting(None, "a split file instead of a partition rule", group="data")
+    split: str | None = setting(None, "a split file instead of a partition rule", group="data", free=("batch",))
     clients: int = setting(100, "clients in all (m)", group="data", within="(0, inf)")
-    engine: str = setting("auto", "who runs the steps", ("auto", "serial", "batched", "vmap"), group="machine")
-    exact: bool = setting(False, "same bits with any number of ranks (torchrun), as serial; slower", group="machine")
+    engine: str = setting(
+        "auto", "who runs the steps", ("auto", "serial", "batched", "vmap"), group="machine", free=("run", "line")
+    )
+    exact: bool = setting(
+        False, "same bits with any number of ranks (torchrun), as serial; slower", group="machine", free=("run", "line")
+    )
     chunk: int | None = setting(
         None,
         "clients trained at once (default: what half of the device's memory holds)",
         group="machine",
         within="(0, inf)",
+        free=("run", "line"),
     )
-    table: str = setting("auto", "where client state lives", ("auto", "device", "host", "disk"), group="machine")
-    device: str = setting("auto", "cpu, cuda, cuda:1, or auto", group="machine")
-    precision: str = setting("tf32", "matrix products on a GPU", ("fp32", "tf32", "bf16"), group="machine")
+    table: str = setting(
+        "auto", "where client state lives", ("auto", "device", "host", "disk"), group="machine", free=("run", "line")
+    )
+    device: str = setting("auto", "cpu, cuda, cuda:1, or auto", group="machine", free=("run", "line"))
+    precision: str = setting(
+        "tf32", "matrix products on a GPU", ("fp32", "tf32", "bf16"), group="machine", free=("run",)
+    )
     dtype: str = setting("float32", "numbers of the vectors", ("float32", "float64"), group="machine")
 
     def __post_init__(self) -> None:
@@ -129,6 +163,11 @@ FIELDS: dict[str, dataclasses.Field[Any]] = {f.name: f for f in dataclasses.fiel
 def default_partition(dataset: Any) -> str:
     """Return the partition of a data set that nobody chose one for: its own clients, where it has some."""
     return "natural" if isinstance(dataset, str) and has_natural_clients(dataset) else "dirichlet"
+
+
+def free_within(what: str) -> tuple[str, ...]:
+    """Return the settings in which a ``run``, the runs of a ``batch`` or of a ``line`` may differ: see `setting`."""
+    return tuple(name for name, f in FIELDS.items() if what in f.metadata["free"])
 
 
 def refuse_no_accuracy(target: float | None) -> None:
@@ -220,11 +259,10 @@ def named_tables(table: dict[str, Any], where: str) -> dict[str, Any]:
     out = dict(table)
     for key in ("algorithm", "model"):
         if isinstance(out.get(key), dict):
-            options = dict(out[key])
-            out[f"{key}_options"] = {
-                **out.get(f"{key}_options", {}),
-                **{k: v for k, v in options.items() if k != "name"},
-            }
+            options, beside = dict(out[key]), out.get(f"{key}_options", {})
+            if not isinstance(beside, dict):
+                raise FedsmooError(f"{where}: {key}_options is {beside!r}, but must be a table of options")
+            out[f"{key}_options"] = {**beside, **{k: v for k, v in options.items() if k != "name"}}
             out.pop(key)
             if "name" in options:
                 out[key] = options["name"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Sequence
 
@@ -13,30 +12,18 @@ from fedsmoo.engines.client_state.tiers import first_that_fits, row_bytes
 from fedsmoo.engines.failure import explained
 from fedsmoo.engines.steps.stack import stackable
 from fedsmoo.runs.build import assemble, make_algorithm
-from fedsmoo.runs.config import Config
+from fedsmoo.runs.config import FIELDS, Config, free_within
 from fedsmoo.runs.record import Callback, Result
 from fedsmoo.runs.simulation import Simulation, is_false
 
 # What runs of one batch may differ in: the seed, plain numbers of the step, and the method's own plain numbers.
-FREE = (
-    "seed",
-    "lr",
-    "lr_decay",
-    "weight_decay",
-    "target",
-    "u",
-    "c",
-    "partition",
-    "split",
-    "algorithm_options",
-    "relaxed",
-)
+FREE = free_within("batch")
 
 
 def packable(configs: Sequence[Config]) -> bool:
     """Whether configs may share a batch: the same method, model, data and shape of a round."""
     first = configs[0]
-    same = [f.name for f in dataclasses.fields(first) if f.name not in FREE]
+    same = [name for name in FIELDS if name not in FREE]
     if first.sampling != "uniform" or any(getattr(c, n) != getattr(first, n) for c in configs for n in same):
         return False
     if drawn(first.dataset) and len({c.seed for c in configs}) > 1:  # each seed has data of its own

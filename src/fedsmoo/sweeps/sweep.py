@@ -16,10 +16,11 @@ from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin.contents import contents_here
 from fedsmoo.runs.record import Record
 from fedsmoo.runs.storage.folder import write_label
+from fedsmoo.runs.storage.reader import state
 from fedsmoo.sweeps.bases import completed, read_sweep
 from fedsmoo.sweeps.grid import Sweep, expand, with_contents
 from fedsmoo.sweeps.index import refresh
-from fedsmoo.sweeps.queue import Outcome, Worker, nothing, state, work_at
+from fedsmoo.sweeps.queue import Outcome, Worker, nothing, work_at
 from fedsmoo.sweeps.results import export
 
 PACK = 4  # runs in one batch on a GPU, unless somebody says otherwise

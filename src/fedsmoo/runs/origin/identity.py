@@ -11,14 +11,13 @@ from typing import Any
 from fedsmoo.core import FedsmooError
 from fedsmoo.data.division.partition import to_rule
 from fedsmoo.runs.build import make_algorithm
-from fedsmoo.runs.config import FIELDS, Config
+from fedsmoo.runs.config import FIELDS, Config, free_within
 from fedsmoo.runs.division import make_partition
 from fedsmoo.runs.origin.contents import contents
 
 # Settings of the machine and of the report: they change where and how fast a run goes, not what it is. Of a user's own
 # data the content counts (see contents.py), of other data the name says all.
-_OF_THE_MACHINE = (n for n, f in FIELDS.items() if f.metadata["group"] == "machine" and n != "dtype")
-MACHINE = ("data", "target", "probe", *_OF_THE_MACHINE)
+SAME_RUN = free_within("run")
 RULE = ("partition", "u", "c", "replacement", "refill")  # which say one thing together
 NOTHING = object()
 
@@ -31,7 +30,7 @@ def canonical(config: Config, held: Mapping[str, str] | None = None) -> dict[str
     >>> canonical(Config(partition="dirichlet", u=0.6)) == canonical(Config(partition="dirichlet-0.6"))
     True
     """
-    values = {k: v for k, v in config.to_dict().items() if k not in (*MACHINE, *RULE)}
+    values = {k: v for k, v in config.to_dict().items() if k not in (*SAME_RUN, *RULE)}
     values["local_epochs"] = config.epochs
     if ":" not in config.algorithm:
         values["algorithm"] = config.algorithm.lower()
