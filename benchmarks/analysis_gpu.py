@@ -24,7 +24,7 @@ from safetensors.torch import load_file
 from fedsmoo.analysis import hessian, landscape
 from fedsmoo.analysis.objective import objective
 from fedsmoo.data.sources import load
-from fedsmoo.engines.fused import fused_reason
+from fedsmoo.engines.oracles.fused import fused_reason
 from fedsmoo.engines.task import Task
 from fedsmoo.models import build
 from fedsmoo.runs.origin.provenance import code_facts, device_name

@@ -25,7 +25,7 @@ from triton.compiler import ASTSource
 from fedsmoo.compiler.step import CompiledStep
 from fedsmoo.compiler.trace import StepInputs
 from fedsmoo.core import LocalRule, Vectors
-from fedsmoo.engines.opaque import OpaqueOracle
+from fedsmoo.engines.oracles.opaque import OpaqueOracle
 from fedsmoo.kernels.gradients import GradientBuffers
 from fedsmoo.kernels.resnet18 import gradient as resnet18
 from fedsmoo.kernels.resnet18.shapes import STORED_CHANNELS

@@ -9,7 +9,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from fedsmoo.compiler import NotCompiled
-from fedsmoo.compiler.expressions import TRITON, translated
+from fedsmoo.compiler.expressions import TRITON, triton_expression
 
 # Triton's functions by PyTorch's, as far as the texts use them.
 TL = SimpleNamespace(
@@ -76,7 +76,7 @@ def computed(function) -> tuple[torch.Tensor, set]:
         elif node.op == "call_function":
             used.add(node.target)
             names = {n: f"v{k}" for k, n in enumerate(values)}
-            text = translated(node, lambda a, names=names: names.get(a, repr(a)) if a in names else repr(a))
+            text = triton_expression(node, lambda a, names=names: names.get(a, repr(a)) if a in names else repr(a))
             values[node] = eval(text, {"tl": TL, **{names[n]: v for n, v in values.items()}})
         elif node.op == "output":
             return torch.as_tensor(values[node.args[0]]).double().expand(8), used

@@ -15,7 +15,7 @@ def test_every_part_is_added_once(device, blocks, close):
     rows, clients, first = 2, 3, 1
     r, c = torch.arange(rows)[:, None, None], torch.arange(clients)[None, :, None]
     parts = (r + 2 * c + 3 * torch.arange(blocks) + 1).double()
-    tensors = {"parts": parts, "sums": torch.full((4, clients), -7.0).double(), "total": torch.arange(3.0).double()}
+    tensors = {"partials": parts, "sums": torch.full((4, clients), -7.0).double(), "total": torch.arange(3.0).double()}
     tensors = {n: t.contiguous().to(device) for n, t in {**tensors, "loss": torch.full((3,), 0.5).double()}.items()}
     fold(tensors, clients, blocks, first, rows, close)
     expected = [

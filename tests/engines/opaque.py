@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedsmoo.engines.opaque import OpaqueOracle
-from fedsmoo.engines.oracles import hand_oracle
+from fedsmoo.engines.oracles.opaque import OpaqueOracle
+from fedsmoo.engines.oracles.oracle import hand_oracle
 from fedsmoo.engines.task import Batch, Task
 from fedsmoo.kernels.gradients import GradientBuffers
 

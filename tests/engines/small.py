@@ -13,7 +13,7 @@ from fedsmoo.core import Algorithm, LocalRule
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.engines.batched import Batched
 from fedsmoo.engines.contract import Engine, Setup
-from fedsmoo.engines.oracles import Oracle
+from fedsmoo.engines.oracles.oracle import Oracle
 from fedsmoo.engines.serial import Serial
 from fedsmoo.engines.steps.replay import ReplayStepper
 from fedsmoo.engines.task import Task

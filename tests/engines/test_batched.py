@@ -16,7 +16,7 @@ from fedsmoo.engines.batched import Batched
 from fedsmoo.engines.client_state import memory
 from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.contract import Setup
-from fedsmoo.engines.oracles import hand_oracle
+from fedsmoo.engines.oracles.oracle import hand_oracle
 from fedsmoo.engines.task import Task
 from fedsmoo.models.base import FlatModel
 

@@ -16,7 +16,7 @@ from fedsmoo.core import LocalRule
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.engines.batched import Batched
 from fedsmoo.engines.contract import Setup
-from fedsmoo.engines.fused import FusedOracle
+from fedsmoo.engines.oracles.fused import FusedOracle
 from fedsmoo.engines.serial import Serial
 from fedsmoo.engines.steps.replay import ReplayStepper
 from fedsmoo.engines.task import Samples, Task

@@ -12,7 +12,7 @@ from fedsmoo.models import build
 
 
 def test_an_oracle_that_nobody_holds_is_freed_at_once(device):
-    from fedsmoo.engines.fused import FusedOracle
+    from fedsmoo.engines.oracles.fused import FusedOracle
 
     x = torch.from_numpy(np.zeros((4, 32, 32, 3), dtype=np.uint8))
     y = torch.arange(4)

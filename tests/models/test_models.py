@@ -13,7 +13,7 @@ from fedsmoo import simulate
 from fedsmoo.core import FedsmooError
 from fedsmoo.data.check import from_arrays
 from fedsmoo.data.dataset import Dataset
-from fedsmoo.engines.oracles import hand_oracle, single_oracle, vmap_oracle
+from fedsmoo.engines.oracles.oracle import hand_oracle, single_oracle, vmap_oracle
 from fedsmoo.engines.task import Batch, Task
 from fedsmoo.kernels.resnet18.shapes import from_torchvision
 from fedsmoo.models import MODELS, build, make_module, model_options, wrap

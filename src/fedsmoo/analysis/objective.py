@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import unknown
 from fedsmoo.core.streams import stream
-from fedsmoo.engines.fused import FusedOracle, fused_reason
-from fedsmoo.engines.oracles import products as products_in
+from fedsmoo.engines.oracles.fused import FusedOracle, fused_reason
+from fedsmoo.engines.oracles.oracle import products as products_in
 from fedsmoo.engines.task import Task
 
 PARTS = {"train": "the training part", "test": "the test part"}

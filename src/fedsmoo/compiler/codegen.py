@@ -1,7 +1,7 @@
-"""Passes over vectors of many clients: Triton kernels written from the traced arithmetic of a method.
+"""Generate passes over the vectors of many clients: Triton kernels written from a method's traced arithmetic.
 
-A pass reads each vector it needs once, computes whatever was asked for in registers, and writes it. Programs of
-different clients at the same place run side by side, so what all clients were sent is read from memory once.
+A pass reads each vector it needs once, computes in registers, and writes its results. Programs of different clients at
+the same place run side by side, so that what all clients were sent is read from memory once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.fx import Node
 
 from fedsmoo.compiler import NotCompiled
-from fedsmoo.compiler.expressions import translated
+from fedsmoo.compiler.expressions import triton_expression
 from fedsmoo.kernels.runtime import launch
 
 BLOCK, WARPS = 2048, 4
@@ -28,11 +28,11 @@ FEW = 64  # programs per client of a pass that is rarely needed
 
 
 @dataclass(frozen=True)
-class Leaf:
-    """What a pass reads: a vector or a number, of each client or of all of them (``shared``).
+class Load:
+    """What a pass reads from memory: a vector or a number, one per client or one for all clients (``shared``).
 
-    A gradient's numbers from ``split`` on lie in the tensor ``rest``. ``row`` picks a line of folded sums, of which a
-    norm is the ``root``.
+    A gradient's numbers from ``split`` on lie in the tensor ``rest``. ``row`` picks a row of the reduced sums; a norm
+    is the square ``root`` of its sum.
     """
 
     name: str
@@ -44,32 +44,32 @@ class Leaf:
     root: bool = False
 
     @classmethod
-    def of(cls, name: str, shape: Sequence[int], size: int) -> Leaf:
-        """A tensor of this shape: vectors are ``size`` numbers long, and what is there once is everybody's."""
+    def of(cls, name: str, shape: Sequence[int], size: int) -> Load:
+        """Describe a tensor of this shape: vectors are ``size`` numbers long; a single one is shared by all clients."""
         vector = bool(shape) and shape[-1] == size
         return cls(name, vector, shared=math.prod(shape) == (size if vector else 1))
 
 
 @dataclass(frozen=True)
 class Store:
-    """Where a pass writes a vector: all of it, or what lies from ``begin`` on."""
+    """Where a pass writes a vector: all of it, or its numbers from ``begin`` on."""
 
     name: str
     node: Node
-    following: bool = False  # the next step's value: of what this pass makes of the weights and the client's vectors
+    following: bool = False  # its value in the next step, from the new weights and client vectors of this pass
     begin: int = 0
 
 
 @dataclass(frozen=True)
-class Request:
-    """What a pass is to do.
+class PassSpec:
+    """What a pass does.
 
     Args:
         stores: vectors to write.
         sums: vectors to reduce to their sum (or sum of squares), per client.
-        assumed: factors taken for one.
-        unless: factors; where all of them are one, nothing is read and nothing written.
-        becomes: what a leaf is in the next step, for ``Store.following``.
+        assumed: factors that are speculated to be one.
+        unless: factors; clients for which all of them are one are skipped.
+        becomes: the new value of an input in the next step, for ``Store.following``.
     """
 
     stores: Sequence[Store]
@@ -80,46 +80,52 @@ class Request:
 
 
 class VectorPass:
-    """One kernel: ``request`` for ``clients`` vectors of ``size`` numbers, whose leaves ``leaf`` names."""
+    """One kernel that does what ``spec`` says for ``clients`` vectors of ``size`` numbers.
+
+    ``load_of`` says where a node's value lies in memory; ``None``: it is computed in the pass.
+
+    Raises:
+        NotCompiled: for an operation that has no Triton expression.
+    """
 
     def __init__(
-        self, request: Request, leaf: Callable[[Node], Leaf | None], clients: int, size: int, dtype: torch.dtype
+        self, spec: PassSpec, load_of: Callable[[Node], Load | None], clients: int, size: int, dtype: torch.dtype
     ) -> None:
-        self.request, self.leaf = request, leaf
+        self.spec, self.load_of = spec, load_of
         self.clients, self.size = clients, size
         self.dtype = {torch.float32: "tl.float32", torch.float64: "tl.float64"}[dtype]
         self.names: list[str] = []
         self.lines: list[str] = []
         self.known: dict[tuple[Node, bool], str] = {}
-        self.loaded: dict[Leaf, str] = {}
+        self.loaded: dict[Load, str] = {}
         self.fresh = count()
         self.kernel = _jit(self._source())
 
     @staticmethod
     def blocks(size: int) -> int:
-        """Programs per client, each of which leaves a part of every sum."""
+        """Return the number of programs per client; each writes its partial value of every sum."""
         return -(-size // BLOCK)
 
     def __call__(self, tensors: Mapping[str, Tensor]) -> None:
-        programs = min(FEW, self.blocks(self.size)) if self.request.unless else self.blocks(self.size)
+        programs = min(FEW, self.blocks(self.size)) if self.spec.unless else self.blocks(self.size)
         launch(self.kernel, (self.clients, programs), *(tensors[n] for n in self.names), num_warps=WARPS)
 
     def _source(self) -> str:
-        r = self.request
+        r = self.spec
         guard = " or ".join(f"not ({self._value(f, False)} >= 1.0)" for f in r.unless)
         before, self.lines = self.lines, []
         for node, following in [*((s.node, s.following) for s in r.stores), *((node, False) for node, _ in r.sums)]:
-            self._value(node, following)  # all is read before anything is written
+            self._value(node, following)  # read everything before anything is written
         for store in r.stores:
             self._store(store)
         for i, (node, squared) in enumerate(r.sums):
             v = self._value(node, False)
             kept = f"tl.where(inside, {f'{v} * {v}' if squared else v}, 0.0)"
-            at = f"{self._name('parts')} + ({i * self.clients} + client) * {self.blocks(self.size)} + block"
+            at = f"{self._name('partials')} + ({i * self.clients} + client) * {self.blocks(self.size)} + block"
             self.lines.append(f"tl.store({at}, tl.sum({kept}))")
         place = [f"at = block * {BLOCK} + tl.arange(0, {BLOCK})", f"inside = at < {self.size}"]
         head = ["client = tl.program_id(0).to(tl.int64)", "block = tl.program_id(1)"]
-        if guard:  # programs mostly end at once: few, of which each would visit several blocks
+        if guard:  # mostly nothing is to do: few programs, each of which visits several blocks otherwise
             loop = f"for block in range(block, {self.blocks(self.size)}, tl.num_programs(1)):"
             body = [f"if {guard}:", f"    {loop}", *(f"        {line}" for line in (*place, *self.lines))]
         else:
@@ -138,17 +144,17 @@ class VectorPass:
         return name
 
     def _value(self, node: Node, following: bool) -> str:
-        """The variable that holds a node; ``following``: its value in the next step, as far as this pass makes it."""
+        """Return the variable that holds a node's value, or with ``following`` its value in the next step."""
         if (node, following) in self.known:
             return self.known[node, following]
-        if following and self.request.becomes and node in self.request.becomes:
-            text = self._value(self.request.becomes[node], False)
-        elif node in self.request.assumed:
+        if following and self.spec.becomes and node in self.spec.becomes:
+            text = self._value(self.spec.becomes[node], False)
+        elif node in self.spec.assumed:
             text = "1.0"
-        elif (leaf := self.leaf(node)) is not None:
-            text = self._load(leaf)
+        elif (load := self.load_of(node)) is not None:
+            text = self._load(load)
         else:
-            text = self._fresh(translated(node, lambda a: self._term(a, following)))
+            text = self._fresh(triton_expression(node, lambda a: self._term(a, following)))
         self.known[node, following] = text
         return text
 
@@ -161,26 +167,26 @@ class VectorPass:
             return repr(argument) if math.isfinite(argument) else f'float("{argument}")'
         raise NotCompiled(f"an argument {argument!r}")
 
-    def _load(self, leaf: Leaf) -> str:
-        if leaf in self.loaded:
-            return self.loaded[leaf]
-        name = self._name(leaf.name)
-        if leaf.row is not None:
-            text = f"tl.load({name} + {leaf.row * self.clients} + client)"
-            text = f"tl.sqrt({text})" if leaf.root else text
-        elif not leaf.vector:
-            text = f"tl.load({name})" if leaf.shared else f"tl.load({name} + client)"
+    def _load(self, load: Load) -> str:
+        if load in self.loaded:
+            return self.loaded[load]
+        name = self._name(load.name)
+        if load.row is not None:
+            text = f"tl.load({name} + {load.row * self.clients} + client)"
+            text = f"tl.sqrt({text})" if load.root else text
+        elif not load.vector:
+            text = f"tl.load({name})" if load.shared else f"tl.load({name} + client)"
         else:
-            row = "" if leaf.shared else f" + client * {self.size}"
-            inside = f"inside & (at < {leaf.split})" if leaf.rest else "inside"
+            row = "" if load.shared else f" + client * {self.size}"
+            inside = f"inside & (at < {load.split})" if load.rest else "inside"
             text = f"tl.load({name}{row} + at, mask={inside}, other=0.0).to({self.dtype})"
-            if leaf.rest:
-                begin, rest = leaf.split, self._name(leaf.rest)
+            if load.rest:
+                begin, rest = load.split, self._name(load.rest)
                 at = f"{rest} + client * {self.size - begin} + (at - {begin})"
                 fine = f"tl.load({at}, mask=inside & (at >= {begin}), other=0.0)"
                 text = f"tl.where(at < {begin}, {text}, {fine})"
-        self.loaded[leaf] = self._fresh(text)
-        return self.loaded[leaf]
+        self.loaded[load] = self._fresh(text)
+        return self.loaded[load]
 
     def _store(self, store: Store) -> None:
         value, name, begin = self._value(store.node, store.following), self._name(store.name), store.begin
@@ -193,7 +199,7 @@ _sources = count()
 
 
 def _jit(source: str) -> Any:
-    """A Triton kernel of generated text; Triton reads a function's text, so it is put where texts are looked for."""
+    """Compile generated source into a Triton kernel; ``linecache`` holds the source, where Triton looks for it."""
     if source not in _kernels:
         name = f"<vector pass {next(_sources)}>"
         linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
@@ -208,13 +214,13 @@ _kernels: dict[str, Any] = {}
 
 @triton.jit
 def fold_kernel(
-    parts, sums, total, loss, blocks, clients, first,
+    partials, sums, total, loss, blocks, clients, first,
     COUNT: tl.constexpr, CLOSE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     client = tl.program_id(0)
     for r in tl.static_range(COUNT):
-        here = parts + (r * clients + client) * blocks
-        acc = tl.zeros((BLOCK,), parts.dtype.element_ty)
+        here = partials + (r * clients + client) * blocks
+        acc = tl.zeros((BLOCK,), partials.dtype.element_ty)
         for begin in range(0, blocks, BLOCK):
             at = begin + tl.arange(0, BLOCK)
             acc += tl.load(here + at, mask=at < blocks, other=0.0)
@@ -224,11 +230,11 @@ def fold_kernel(
 
 
 def fold(tensors: Mapping[str, Tensor], clients: int, blocks: int, first: int, rows: int, close: bool) -> None:
-    """Add up what programs of a pass left, in a fixed order, into ``rows`` rows of sums from ``first`` on.
+    """Add up the partial sums of a pass's programs, in a fixed order, into ``rows`` rows of sums from ``first`` on.
 
-    ``close`` ends a step: its losses join the total.
+    ``close`` ends a step: its losses are added to the total.
     """
     launch(
-        fold_kernel, (clients,), *(tensors[n] for n in ("parts", "sums", "total", "loss")),
+        fold_kernel, (clients,), *(tensors[n] for n in ("partials", "sums", "total", "loss")),
         blocks, clients, first, COUNT=rows, CLOSE=close, BLOCK=1024, num_warps=4,
     )  # fmt: skip

@@ -37,6 +37,7 @@ class Dataflow:
         self.sums = [n for n in self.constant if reduction(n) and not self.constant[n]]
 
     def vector(self, node: Node) -> bool:
+        """Return whether a node is a vector of a client, or of all, rather than a number."""
         return bool(shape(node)) and shape(node)[-1] == self.size
 
     def gradient_number(self, node: Node) -> int | None:
@@ -45,8 +46,8 @@ class Dataflow:
             return self.gradients.index(node.args[0])  # type: ignore[arg-type]
         return None
 
-    def leaf(self, node: Node) -> bool:
-        """Whether a node's numbers lie in memory and need not be computed in a pass."""
+    def in_memory(self, node: Node) -> bool:
+        """Return whether a node's value lies in memory and need not be computed in a pass."""
         return (
             node.op != "call_function"
             or node in self.hoisted
@@ -62,7 +63,7 @@ class Dataflow:
             node = todo.pop()
             if node not in seen:
                 seen.add(node)
-                todo += [] if self.leaf(node) or node in stop else node.all_input_nodes
+                todo += [] if self.in_memory(node) or node in stop else node.all_input_nodes
         return seen
 
     def _hoisted(self) -> list[Node]:

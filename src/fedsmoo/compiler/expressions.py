@@ -1,4 +1,4 @@
-"""Traced operations on vectors and numbers, as expressions of Triton's language."""
+"""Translate traced operations on vectors and numbers into expressions of Triton's language."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ TRITON: dict[Any, str] = {
     aten.zeros_like.default: "0.0",
     aten.ones_like.default: "1.0",
 }
-SAME = {  # the numbers stay, whatever becomes of the shape: in a pass everything broadcasts
+SAME = {  # only the shape changes, and in a pass everything broadcasts
     aten.alias.default, aten.clone.default, aten.detach.default, aten.expand.default, aten.lift_fresh_copy.default,
     aten.squeeze.dim, aten.unsqueeze.default, aten.view.default,
 }  # fmt: skip
@@ -55,15 +55,19 @@ ARITHMETIC = {
 CLAMPS = {aten.clamp.default, aten.clamp_min.default, aten.clamp_max.default}
 
 
-def translated(node: Node, term: Callable[[Any], str]) -> str:
-    """The Triton expression of an operation; ``term`` gives that of an argument."""
+def triton_expression(node: Node, term: Callable[[Any], str]) -> str:
+    """Return the Triton expression of an operation; ``term`` gives that of an argument.
+
+    Raises:
+        NotCompiled: for an operation that has none.
+    """
     target, args = node.target, node.args
     if target in SAME:
         return term(args[0])
     if target in ARITHMETIC:
-        if truth(node):  # PyTorch's sum of truths is "or", the device's is "either or"
-            raise NotCompiled(f"{target} of truths")
-        plain, term = term, lambda a: f"tl.where({plain(a)}, 1.0, 0.0)" if truth(a) else plain(a)
+        if is_boolean(node):  # PyTorch adds booleans as "or", the device as "exclusive or"
+            raise NotCompiled(f"{target} of booleans")
+        plain, term = term, lambda a: f"tl.where({plain(a)}, 1.0, 0.0)" if is_boolean(a) else plain(a)
     if target in (aten.add.Tensor, aten.sub.Tensor):
         scaled = term(args[1])
         if (alpha := node.kwargs.get("alpha", 1)) != 1:
@@ -83,13 +87,13 @@ def translated(node: Node, term: Callable[[Any], str]) -> str:
     raise NotCompiled(str(target))
 
 
-def truth(argument: Any) -> bool:
-    """Whether an argument is true or false rather than a number."""
+def is_boolean(argument: Any) -> bool:
+    """Return whether an argument is a boolean rather than a number."""
     return isinstance(argument, Node) and argument.meta["val"].dtype is torch.bool
 
 
 def limits(node: Node) -> tuple[Any, Any]:
-    """Between what a clamp holds its argument."""
+    """Return the lower and the upper limit of a clamp, ``None`` where it has none."""
     low, high = (*node.args[1:], None, None)[:2]
     if node.target is aten.clamp_max.default:
         return None, low

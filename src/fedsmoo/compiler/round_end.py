@@ -1,4 +1,4 @@
-"""Run the end of a round as one generated pass: what clients keep, what they send, and how far they went."""
+"""Run the end of a round as one generated pass: what clients keep, what they send, and ``||w_i - w||^2``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CompiledRoundEnd:
     """
 
     def __init__(self, algorithm: Algorithm, w: Tensor, down: Vectors, me: Vectors, rnd: Round) -> None:
-        from fedsmoo.compiler.codegen import Request, Store, VectorPass  # needs Triton
+        from fedsmoo.compiler.codegen import PassSpec, Store, VectorPass  # needs Triton
 
         if algorithm.scalars:
             raise NotCompiled("a single number is sent")
@@ -38,18 +38,18 @@ class CompiledRoundEnd:
             mine, up = algorithm.finish(given["w"], sent_down, mine, Round(*(given[n] for n in NUMBERS)))
             kept = {f"own_{n}": v for n, v in mine.pick(algorithm.own).items()}
             sent = {f"up_{n}": v for n, v in up.pick(algorithm.up).items()}
-            return kept | sent | {"gone": given["w"] - sent_down.w}
+            return kept | sent | {"moved": given["w"] - sent_down.w}
 
         trace = record(end, named)
         if any(reduction(n) for n in trace.module.graph.nodes):
             raise NotCompiled("the end of a round waits for a norm")
         self.given, self.held = trace.given, trace.held()
-        self.results = {n: v for n, v in trace.results.items() if n != "gone"}
-        gone = trace.results["gone"]
+        self.results = {n: v for n, v in trace.results.items() if n != "moved"}
+        moved = trace.results["moved"]
         self.made = {name: v for name, v in self.results.items() if v not in self.given}
         self.clients, self.size = w.shape
         stores = [Store(name, node) for name, node in self.made.items()]
-        self.end = VectorPass(Request(stores, [(gone, True)]), self._leaf, self.clients, self.size, w.dtype)
+        self.end = VectorPass(PassSpec(stores, [(moved, True)]), self._load_of, self.clients, self.size, w.dtype)
 
     def __call__(self, w: Tensor, down: Vectors, me: Vectors, rnd: Round) -> tuple[Vectors, Vectors, Tensor]:
         from fedsmoo.compiler.codegen import fold
@@ -57,7 +57,7 @@ class CompiledRoundEnd:
         blocks, drift = self.end.blocks(self.size), w.new_empty(1, self.clients)
         tensors = self._named(w, down, me, rnd) | self.held
         tensors |= {name: torch.empty_like(w) for name in self.made}
-        tensors |= {"parts": w.new_empty(self.clients * blocks), "sums": drift, "total": drift, "loss": drift}
+        tensors |= {"partials": w.new_empty(self.clients * blocks), "sums": drift, "total": drift, "loss": drift}
         self.end(tensors)
         fold(tensors, self.clients, blocks, 0, 1, close=False)
         found = {name: tensors[self.given.get(node, name)] for name, node in self.results.items()}
@@ -66,17 +66,17 @@ class CompiledRoundEnd:
 
     def _named(self, w: Tensor, down: Vectors, me: Vectors, rnd: Round) -> dict[str, Tensor]:
         named = {"w": w} | {f"me_{n}": v for n, v in me.items()} | {f"down_{n}": v for n, v in down.items()}
-        named |= {n: number(getattr(rnd, n), w) for n in NUMBERS}
+        named |= {n: as_tensor(getattr(rnd, n), w) for n in NUMBERS}
         return {n: v.contiguous() for n, v in named.items()}  # passes go by rows of a fixed length
 
-    def _leaf(self, node: Node) -> Any:
-        from fedsmoo.compiler.codegen import Leaf
+    def _load_of(self, node: Node) -> Any:
+        from fedsmoo.compiler.codegen import Load
 
         if node.op not in ("placeholder", "get_attr"):
             return None
-        return Leaf.of(self.given.get(node, str(node.target)), shape(node), self.size)
+        return Load.of(self.given.get(node, str(node.target)), shape(node), self.size)
 
 
-def number(value: Any, like: Tensor) -> Tensor:
-    """Return a number of a round as kernels read it."""
+def as_tensor(value: Any, like: Tensor) -> Tensor:
+    """Return a number of a round as the tensor that kernels read."""
     return value if isinstance(value, Tensor) else torch.full((), float(value), dtype=like.dtype, device=like.device)

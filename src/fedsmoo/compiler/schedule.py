@@ -36,7 +36,7 @@ class SumPass(NamedTuple):
 
 
 class PointPass(NamedTuple):
-    """A pass that writes the point of the next gradient, and the results that are ready and in nobody's way."""
+    """A pass that writes the point of the next gradient, and ready results whose old values are not read any more."""
 
     point: Node
     results: tuple[str, ...]
@@ -90,18 +90,19 @@ def schedule(flow: Dataflow, speculate: bool = True) -> list[Action]:
 
 
 def point(flow: Dataflow, number: int) -> Node:
-    """Where a step takes one of its gradients."""
+    """Return the point at which a step takes one of its gradients."""
     return flow.gradients[number].args[0]  # type: ignore[return-value]
 
 
 def summand(node: Node) -> Node:
+    """Return the vector that a sum or a norm reduces."""
     found = reduction(node)
     assert found is not None
     return found.of
 
 
 def pending(flow: Dataflow, targets: Iterable[Node], summed: set[Node]) -> list[Node]:
-    """The sums that targets wait for, and those that these wait for, in the step's order."""
+    """Return the sums that targets depend on, directly or through other sums, in the step's order."""
     found: set[Node] = set()
     todo = list(targets)
     while todo:
@@ -112,10 +113,10 @@ def pending(flow: Dataflow, targets: Iterable[Node], summed: set[Node]) -> list[
 
 
 def speculated(flow: Dataflow, left: list[str], waiting: list[Node]) -> tuple[Node, ...]:
-    """Factors clamped at one that alone stand between the weights and these sums; none if results would get lost.
+    """Return the factors clamped at one through which alone the new weights depend on the waiting sums.
 
-    Only the weights may depend on them, since only the weights before the step are kept; and what the new weights are
-    made of must not be overwritten by the same pass.
+    None if speculation would lose results: only the weights may depend on the factors, since only the weights before
+    the step are kept, and the inputs of the new weights must not be overwritten by the same pass.
     """
     others = [flow.results[r] for r in left if r != "w"]
     new = flow.results["w"]
@@ -130,11 +131,12 @@ def speculated(flow: Dataflow, left: list[str], waiting: list[Node]) -> tuple[No
 
 
 def clamped_at_one(node: Node) -> bool:
+    """Return whether a node is a clamp with the upper limit one, such as a clip's factor."""
     return node.target in CLAMPS and limits(node) == (None, 1.0)
 
 
 def early(flow: Dataflow, left: list[str], number: int, summed: set[Node]) -> tuple[str, ...]:
-    """The results that are ready after gradient ``number`` and overwrite nothing that is needed later."""
+    """Return the results that are ready after gradient ``number`` and overwrite nothing that is needed later."""
 
     def ready(target: Node) -> bool:
         waits = any((g := flow.gradient_number(n)) is not None and g > number for n in flow.below([target]))

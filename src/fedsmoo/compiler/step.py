@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from fedsmoo.compiler.codegen import Leaf, Request, Store, VectorPass, fold
+from fedsmoo.compiler.codegen import Load, PassSpec, Store, VectorPass, fold
 from fedsmoo.compiler.dataflow import Dataflow
 from fedsmoo.compiler.schedule import Action, PointPass, SumPass, TakeGradient, point, schedule
 from fedsmoo.compiler.trace import StepInputs, reduction, shape, trace_step
@@ -20,32 +20,33 @@ Tensors = dict[str, Tensor]
 
 
 class GradientKernels(Protocol):
-    """What passes ask of a gradient that is computed by hand-written kernels.
+    """What passes require of a gradient that is computed by hand-written kernels.
 
-    It reads weights in ``dtype``, the type of its products, but those from ``begin`` on as they are.
+    The kernels read weights in ``dtype``, the type of their products, except those from ``begin`` on, which they read
+    in full precision.
     """
 
     dtype: torch.dtype
     begin: int
 
     def fine(self, w: Tensor) -> Tensor:
-        """Copy the weights from ``begin`` on."""
+        """Copy the weights from ``begin`` on, which are read in full precision."""
 
     def buffers(self, w: Tensor) -> GradientBuffers:
-        """Make room for gradients at ``w``."""
+        """Make zero-filled buffers for gradients at ``w``."""
 
     def launch(self, working: Tensor, fine: Tensor, batch: Any, into: GradientBuffers) -> None:
         """Write gradients and losses at weights given in these two forms."""
 
 
 class StepBuffers(NamedTuple):
-    """What an even, or an odd, step works on."""
+    """The tensors and the batch that an even, or an odd, step works on."""
 
     tensors: Tensors
     batch: Any
 
 
-Part = Callable[[StepBuffers], None]
+Launcher = Callable[[StepBuffers], None]
 
 
 class CompiledStep:
@@ -59,8 +60,8 @@ class CompiledStep:
         algorithm: the method; its numbers may be ``[C, 1]``.
         rule: how a direction becomes a step.
         inputs: the buffers that are read; the client's vectors are changed in place.
-        spare: another buffer for weights; without it nothing is speculated, and norms come first.
-        feeds: two pairs of buffers, a step's batch and who is active; an odd step reads the second pair.
+        spare: a second buffer for weights; without it no factor is speculated, and norms are summed first.
+        feeds: two pairs of buffers, a step's batch and its active clients; an odd step reads the second pair.
         total: where a step adds its losses.
 
     Raises:
@@ -92,20 +93,20 @@ class CompiledStep:
             StepBuffers(self.tensors | {"w": old, "w_new": new} | ({} if active is None else {"active": active}), batch)
             for old, new, (batch, active) in ((w, self.spare, feeds[0]), (self.spare, w, feeds[1]))
         ]
-        self.first = self._pass(Request(self._point(point(self.flow, 0))))
+        self.first = self._pass(PassSpec(self._point(point(self.flow, 0))))
         # Vectors that no step reads are written by the last one only.
         unread = {name for name, node in self.flow.old.items() if not node.users}
-        self.programs = [[part for a in actions for part in self._parts(a, skip)] for skip in (unread, set())]
+        self.programs = [[launch for a in actions for launch in self._launchers(a, skip)] for skip in (unread, set())]
         self.marked_end = bool(unread)
 
     def _buffers(self, inputs: StepInputs, total: Tensor) -> Tensors:
-        """Make what passes read and write besides the clients' own rows."""
+        """Allocate what passes read and write besides the clients' own rows."""
         w, sums = inputs.w, max(1, len(self.rows))
         tensors: Tensors = {
             **inputs.named(), "total": total, "loss": self.gradients[0].loss,
             "working": torch.zeros_like(w, dtype=self.kernels.dtype), "fine": self.kernels.fine(w).clone(),
             "sums": w.new_zeros(sums, self.clients),
-            "parts": w.new_zeros(sums * self.clients * VectorPass.blocks(self.size)),
+            "partials": w.new_zeros(sums * self.clients * VectorPass.blocks(self.size)),
         }  # fmt: skip
         tensors |= {f"constant_{i}": w.new_zeros(shape(n)) for i, n in enumerate(self.flow.hoisted)}
         for i, g in enumerate(self.gradients):
@@ -121,44 +122,44 @@ class CompiledStep:
 
     def step(self, odd: bool, last: bool) -> None:
         """Run one step; ``odd``: from the spare buffer of weights to the other one; ``last``: of the round."""
-        for part in self.programs[last]:
-            part(self.alternating[odd])
+        for launch in self.programs[last]:
+            launch(self.alternating[odd])
 
-    def _parts(self, action: Action, skip: set[str]) -> list[Part]:
+    def _launchers(self, action: Action, skip: set[str]) -> list[Launcher]:
         if isinstance(action, TakeGradient):
             return [self._take(action.number)]
         if isinstance(action, SumPass):
-            return [self._over(Request((), self._sums(action.sums))), self._fold(action.sums)]
+            return [self._over(PassSpec((), self._sums(action.sums))), self._fold(action.sums)]
         stores = [
             Store("w_new" if n == "w" else n, self.flow.results[n]) for n in action.results if n not in skip
         ]  # fmt: skip
         if isinstance(action, PointPass):
-            return [self._over(Request((*stores, *self._point(action.point))))]
+            return [self._over(PassSpec((*stores, *self._point(action.point))))]
         new = {self.flow.old[n]: self.flow.results[n] for n in action.results}
         first = self._point(point(self.flow, 0), following=True)
         factors = frozenset(action.factors)
-        parts: list[Part] = [
-            self._over(Request((*stores, *first), self._sums(action.sums), factors, becomes=new)),
+        launchers: list[Launcher] = [
+            self._over(PassSpec((*stores, *first), self._sums(action.sums), factors, becomes=new)),
             self._fold(action.sums, close=True),
         ]
         if factors:
             again = [s for s in stores if s.name == "w_new"]
             new = {n: v for n, v in new.items() if self.flow.given[n] == "w"}
-            parts.append(self._over(Request((*again, *first), unless=action.factors, becomes=new)))
-        return parts
+            launchers.append(self._over(PassSpec((*again, *first), unless=action.factors, becomes=new)))
+        return launchers
 
-    def _take(self, number: int) -> Part:
+    def _take(self, number: int) -> Launcher:
         into = self.gradients[number]
         return lambda at: self.kernels.launch(at.tensors["working"], at.tensors["fine"], at.batch, into)
 
-    def _over(self, request: Request) -> Part:
-        made = self._pass(request)
+    def _over(self, spec: PassSpec) -> Launcher:
+        made = self._pass(spec)
         return lambda at: made(at.tensors)
 
-    def _pass(self, request: Request) -> VectorPass:
-        return VectorPass(request, self._leaf, self.clients, self.size, self.tensors["w"].dtype)
+    def _pass(self, spec: PassSpec) -> VectorPass:
+        return VectorPass(spec, self._load_of, self.clients, self.size, self.tensors["w"].dtype)
 
-    def _fold(self, sums: Sequence[Node], close: bool = False) -> Part:
+    def _fold(self, sums: Sequence[Node], close: bool = False) -> Launcher:
         first = self.rows[sums[0]] if sums else 0
         return lambda at: fold(at.tensors, self.clients, VectorPass.blocks(self.size), first, len(sums), close)
 
@@ -166,23 +167,23 @@ class CompiledStep:
         return [(s.of, s.norm) for n in nodes if (s := reduction(n))]
 
     def _point(self, node: Node, following: bool = False) -> list[Store]:
-        """Where a gradient is to be taken, in the two forms that the oracle reads."""
+        """Return the stores of the point at which a gradient is taken, in the two forms that the kernels read."""
         return [Store("working", node, following), Store("fine", node, following, self.kernels.begin)]
 
-    def _leaf(self, node: Node) -> Leaf | None:
-        """What of a node lies in memory, and where."""
+    def _load_of(self, node: Node) -> Load | None:
+        """Return where a node's value lies in memory; ``None``: nowhere, a pass computes it."""
         flow, number = self.flow, self.flow.gradient_number(node)
         if number is not None:
             apart = self.gradients[number].coarse.dtype != self.tensors["w"].dtype
             rest = (f"gradient_{number}_fine", self.kernels.begin) if apart else ("", 0)
-            return Leaf(f"gradient_{number}", True, False, *rest)
+            return Load(f"gradient_{number}", True, False, *rest)
         if node in self.rows:
             found = reduction(node)
-            return Leaf("sums", False, row=self.rows[node], root=found is not None and found.norm)
+            return Load("sums", False, row=self.rows[node], root=found is not None and found.norm)
         if node in flow.hoisted:
             name = f"constant_{flow.hoisted.index(node)}"
         elif node.op in ("placeholder", "get_attr"):
             name = flow.given.get(node, str(node.target))
         else:
             return None
-        return Leaf.of(name, shape(node), self.size)
+        return Load.of(name, shape(node), self.size)

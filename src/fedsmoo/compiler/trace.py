@@ -28,20 +28,20 @@ def _(v: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def takes_gradient(node: Node) -> bool:
-    """Whether a node stands for a gradient (and losses) at a point."""
+    """Return whether a node stands for a gradient (and losses) at a point."""
     return node.op == "call_function" and node.target is torch.ops.fedsmoo.traced_gradient.default
 
 
 @dataclass(frozen=True)
 class Trace:
-    """What a function does: its operations, the name of each input, and the node of each named result."""
+    """A traced function: its operations, the name of each input, and the node of each named result."""
 
     module: GraphModule
     given: dict[Node, str]
     results: dict[str, Node]
 
     def held(self) -> dict[str, Tensor]:
-        """Return the tensors that a method holds itself, under their names in the trace: numbers of each client."""
+        """Return the tensors that a method itself holds, such as numbers per client, by their names in the trace."""
         names = [str(n.target) for n in self.module.graph.nodes if n.op == "get_attr"]
         return {name: getattr(self.module, name) for name in names}
 
@@ -66,12 +66,16 @@ def record(function: Callable[..., dict[str, Tensor]], named: dict[str, Tensor])
     module.graph.eliminate_dead_code()
     nodes = list(module.graph.nodes)
     given = dict(zip([n for n in nodes if n.op == "placeholder"], named, strict=True))
-    refuse_strangers(nodes[:-1], named["w"])
+    refuse_unsupported(nodes[:-1], named["w"])
     return Trace(module, given, dict(zip(names, nodes[-1].args[0], strict=True)))
 
 
-def refuse_strangers(nodes: Iterable[Node], w: Tensor) -> None:
-    """Refuse all but pure operations on vectors and numbers, of each client or of all, of one type."""
+def refuse_unsupported(nodes: Iterable[Node], w: Tensor) -> None:
+    """Refuse all but pure operations on vectors and numbers, per client or shared, of one type.
+
+    Raises:
+        NotCompiled: naming the first operation that is none.
+    """
     clients, size = w.shape
     known = {(clients, size), (1, size), (size,), (clients, 1), (clients,), (1, 1), (1,), ()}
     for node in nodes:
@@ -106,7 +110,11 @@ class StepInputs:
 
 
 def trace_step(algorithm: Algorithm, rule: LocalRule, inputs: StepInputs) -> Trace:
-    """Trace a local step. Its results are the new weights ``w`` and the client's new vectors ``me_NAME``."""
+    """Trace a local step. Its results are the new weights ``w`` and the client's new vectors ``me_NAME``.
+
+    Raises:
+        NotCompiled: if it is not plain arithmetic on vectors, or takes a gradient that it does not use.
+    """
     named, names = inputs.named(), inputs.me.names()
     taken: list[Tensor] = []
 

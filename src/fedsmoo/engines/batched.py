@@ -12,8 +12,8 @@ from fedsmoo.core.errors import first_line
 from fedsmoo.engines.client_state.memory import clients_that_fit, ran_out, release
 from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.contract import Engine, Meanwhile, Outcome, RoundInputs, Setup, Sums, one_run_at_a_time
-from fedsmoo.engines.fused import FusedOracle, fused_reason
-from fedsmoo.engines.oracles import Oracle, hand_oracle, vmap_oracle
+from fedsmoo.engines.oracles.fused import FusedOracle, fused_reason
+from fedsmoo.engines.oracles.oracle import Oracle, hand_oracle, vmap_oracle
 from fedsmoo.engines.steps.eager import EagerStepper
 from fedsmoo.engines.steps.replay import ReplayStepper
 from fedsmoo.engines.steps.stepper import Stepper

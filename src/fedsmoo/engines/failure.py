@@ -11,7 +11,7 @@ from fedsmoo.core import Algorithm, FedsmooError
 from fedsmoo.core.blame import in_brief, ours, place_of, stack_of, users_part
 
 # Where models are called.
-MODEL = ("engines/oracles.py", "engines/opaque.py", "engines/task.py", "engines/fused.py", "models/", "kernels/")
+MODEL = ("engines/oracles/", "engines/task.py", "models/", "kernels/")
 MISFITS = (RuntimeError, TypeError, ValueError, IndexError)  # what a model raises that does not fit its data
 
 

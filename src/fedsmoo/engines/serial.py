@@ -16,7 +16,7 @@ from fedsmoo.data.batches.plan import Plan
 from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.contract import Engine, Meanwhile, Outcome, RoundInputs, Setup, Sums
 from fedsmoo.engines.late_draws import generator_state, refuse_late_draws
-from fedsmoo.engines.oracles import Oracle, single_oracle
+from fedsmoo.engines.oracles.oracle import Oracle, single_oracle
 from fedsmoo.engines.task import Batch, Samples, Task
 
 # A client's last model, its new own vectors, what it sends, and its mean minibatch loss.

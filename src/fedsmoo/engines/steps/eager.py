@@ -10,7 +10,7 @@ from torch import Tensor
 from fedsmoo.core import Round, Vectors
 from fedsmoo.core.local import local_end, masked_step
 from fedsmoo.engines.contract import Meanwhile
-from fedsmoo.engines.oracles import Oracle
+from fedsmoo.engines.oracles.oracle import Oracle
 from fedsmoo.engines.steps.stepper import Assignment, DevicePlan, Ended, Stepped
 from fedsmoo.engines.task import Batch
 

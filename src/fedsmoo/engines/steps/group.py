@@ -19,7 +19,7 @@ from fedsmoo.compiler import NotCompiled
 from fedsmoo.compiler.trace import StepInputs
 from fedsmoo.core import Vectors
 from fedsmoo.engines.client_state.memory import ran_out
-from fedsmoo.engines.oracles import Oracle
+from fedsmoo.engines.oracles.oracle import Oracle
 from fedsmoo.engines.steps.capture import captured, warn_slower
 from fedsmoo.engines.steps.eager import one_step
 from fedsmoo.engines.steps.stack import of_clients

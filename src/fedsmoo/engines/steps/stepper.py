@@ -11,7 +11,7 @@ from torch import Tensor
 from fedsmoo.core import Algorithm, LocalRule, Round, Vectors
 from fedsmoo.data.batches.plan import Plan
 from fedsmoo.engines.contract import Meanwhile
-from fedsmoo.engines.oracles import Oracle
+from fedsmoo.engines.oracles.oracle import Oracle
 from fedsmoo.engines.task import Batch, Task
 
 

@@ -14,14 +14,14 @@ import triton.language as tl
 from torch import Tensor
 
 from fedsmoo.core.errors import FedsmooError
-from fedsmoo.kernels.resnet18.norm import Behind, finish_backward, group_mean, spread
+from fedsmoo.kernels.resnet18.norm import Behind, epilogue_backward, group_mean, spread
 from fedsmoo.kernels.resnet18.shapes import Conv
 from fedsmoo.kernels.resnet18.tiles import Tile
 from fedsmoo.kernels.runtime import launch
 
 
 @triton.jit
-def finish_forward(
+def epilogue_forward(
     acc,  # [BM, NG * GW]: a tile of convolution outputs, in registers
     client, tile,  # which client; which of its tiles of BM rows
     rows, cols,  # [BM], [NG * GW]: the tile's pixels (of all samples) and channels
@@ -96,7 +96,7 @@ def conv_forward_kernel(
         a = tl.load(x + pixel[:, None] * CIN + (step % (CIN // BK) * BK + k)[None, :], mask=seen[:, None], other=0.0)
         b = tl.load(w + (step * BK + k)[:, None] * COUT + cols[None, :])
         acc = tl.dot(a, b, acc, input_precision=PRECISION)
-    finish_forward(
+    epilogue_forward(
         acc, client, tile, rows, cols,
         residual=residual, p=p, p_row=p_row, p_off=p_off, out=out, xhat=xhat, rstd=rstd, B=B, eps=eps,
         CH=COUT, HW=HO * HO, GW=GW, NG=BN // GW, BM=BM, OUT=True, RELU=RELU, RESIDUAL=RESIDUAL, SAVE=SAVE,
@@ -141,6 +141,52 @@ def live_taps(at, TAPS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr):
 
 
 @triton.jit
+def tap_products(
+    acc,  # [BM, BN]: a tile of input gradients, in registers
+    dy, w, w_off,  # of this client: [B, HO, HO, COUT]; the kernel [TAPS, TAPS, CIN, COUT] begins at w_off
+    sample, h, v, live,  # [BM]: the tile's pixels, and which of them there are
+    cols, parity,  # [BN]: the tile's input channels; the residue of its pixels
+    CIN: tl.constexpr, COUT: tl.constexpr, TAPS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
+    HO: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Return ``acc`` plus the transposed convolution of ``dy``: products over taps and output channels."""
+    k = tl.arange(0, BK)
+    first_h, taps_h = live_taps(parity // STRIDE, TAPS, STRIDE, PAD)
+    first_v, taps_v = live_taps(parity % STRIDE, TAPS, STRIDE, PAD)
+    for step in range(taps_h * taps_v * (COUT // BK)):
+        tap = step // (COUT // BK)
+        tap_h = first_h + tap // tl.maximum(taps_v, 1) * STRIDE
+        tap_v = first_v + tap % tl.maximum(taps_v, 1) * STRIDE
+        oh = (h + PAD - tap_h) // STRIDE
+        ov = (v + PAD - tap_v) // STRIDE
+        seen = live & (h + PAD >= tap_h) & (oh < HO) & (v + PAD >= tap_v) & (ov < HO)
+        pixel = (sample * HO + oh) * HO + ov
+        inner = step % (COUT // BK) * BK + k
+        a = tl.load(dy + pixel[:, None] * COUT + inner[None, :], mask=seen[:, None], other=0.0)
+        b = tl.load(w + w_off + ((tap_h * TAPS + tap_v) * CIN + cols)[:, None] * COUT + inner[None, :])
+        acc = tl.dot(a, tl.trans(b), acc, input_precision=PRECISION)
+    return acc
+
+
+@triton.jit
+def shortcut_products(
+    acc,  # [BM, BN]: a tile of input gradients, in registers
+    dy_down, w, down_off,  # of this client: [B, HO, HO, COUT]; the shortcut's weights [CIN, COUT] begin at down_off
+    sample, h, v, live, cols, parity,  # as in tap_products
+    COUT: tl.constexpr, STRIDE: tl.constexpr, HO: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Return ``acc`` plus the transposed 1x1 shortcut of ``dy_down``: it meets pixels of even row and column only."""
+    k = tl.arange(0, BK)
+    pixel = (sample * HO + h // STRIDE) * HO + v // STRIDE
+    for step in range(tl.where(parity == 0, COUT // BK, 0)):
+        inner = step * BK + k
+        a = tl.load(dy_down + pixel[:, None] * COUT + inner[None, :], mask=live[:, None], other=0.0)
+        b = tl.load(w + down_off + cols[:, None] * COUT + inner[None, :])
+        acc = tl.dot(a, tl.trans(b), acc, input_precision=PRECISION)
+    return acc
+
+
+@triton.jit
 def conv_backward_kernel(
     dy,  # [C, B, HO, HO, COUT]
     w, w_row, w_off, down_off,  # [C, w_row]: the kernel from w_off on; the shortcut's [CIN, COUT] from down_off on
@@ -170,39 +216,21 @@ def conv_backward_kernel(
     sample = rows // (HQ * HQ)
     h = (rows % (HQ * HQ)) // HQ * STRIDE + parity // STRIDE
     v = rows % HQ * STRIDE + parity % STRIDE
-    k = tl.arange(0, BK)
-    dy += client * B * HO * HO * COUT
-    w += client * w_row
-    acc = tl.zeros((BM, BN), tl.float32)
-    first_h, taps_h = live_taps(parity // STRIDE, TAPS, STRIDE, PAD)
-    first_v, taps_v = live_taps(parity % STRIDE, TAPS, STRIDE, PAD)
-    for step in range(taps_h * taps_v * (COUT // BK)):
-        tap = step // (COUT // BK)
-        tap_h = first_h + tap // tl.maximum(taps_v, 1) * STRIDE
-        tap_v = first_v + tap % tl.maximum(taps_v, 1) * STRIDE
-        oh = (h + PAD - tap_h) // STRIDE
-        ov = (v + PAD - tap_v) // STRIDE
-        seen = live & (h + PAD >= tap_h) & (oh < HO) & (v + PAD >= tap_v) & (ov < HO)
-        pixel = (sample * HO + oh) * HO + ov
-        inner = step % (COUT // BK) * BK + k
-        a = tl.load(dy + pixel[:, None] * COUT + inner[None, :], mask=seen[:, None], other=0.0)
-        b = tl.load(w + w_off + ((tap_h * TAPS + tap_v) * CIN + cols)[:, None] * COUT + inner[None, :])
-        acc = tl.dot(a, tl.trans(b), acc, input_precision=PRECISION)
+    begin, w = client * B * HO * HO * COUT, w + client * w_row
+    acc = tap_products(
+        tl.zeros((BM, BN), tl.float32), dy + begin, w, w_off, sample, h, v, live, cols, parity,
+        CIN=CIN, COUT=COUT, TAPS=TAPS, STRIDE=STRIDE, PAD=PAD, HO=HO, BK=BK, PRECISION=PRECISION,
+    )  # fmt: skip
     if DOWN:
-        # The 1x1 shortcut with the same stride touches the pixels of even row and column only.
-        steps = tl.where(parity == 0, COUT // BK, 0)
-        pixel = (sample * HO + h // STRIDE) * HO + v // STRIDE
-        for step in range(steps):
-            inner = step * BK + k
-            at = client * B * HO * HO * COUT + pixel[:, None] * COUT + inner[None, :]
-            a = tl.load(dy_down + at, mask=live[:, None], other=0.0)
-            b = tl.load(w + down_off + cols[:, None] * COUT + inner[None, :])
-            acc = tl.dot(a, tl.trans(b), acc, input_precision=PRECISION)
+        acc = shortcut_products(
+            acc, dy_down + begin, w, down_off, sample, h, v, live, cols, parity,
+            COUT=COUT, STRIDE=STRIDE, HO=HO, BK=BK, PRECISION=PRECISION,
+        )  # fmt: skip
     where = client * B * HI * HI * CIN + ((sample * HI + h) * HI + v)[:, None] * CIN + cols[None, :]
     if ADD:
         acc += tl.load(add + where, mask=live[:, None], other=0.0)
     if NORM:
-        finish_backward(
+        epilogue_backward(
             acc, client, tile, rows, cols, act=act, xhat=xhat, rstd=rstd, p=p, p_row=p_row, p_off=p_off, dz=dz, dy=out,
             part=part, part_row=part_row, part_off=part_off, B=B,
             CH=CIN, HW=HI * HI, GW=GW, NG=BN // GW, BM=BM, RELU=True, KEEP=KEEP,

@@ -34,7 +34,7 @@ def spread(s, HW: tl.constexpr, GW: tl.constexpr, NG: tl.constexpr, BM: tl.const
 
 
 @triton.jit
-def finish_backward(
+def epilogue_backward(
     d,  # [BM, NG * GW]: gradient of a tile of outputs, in registers
     client, tile,  # which client; which of its tiles of BM rows
     rows, cols,  # [BM], [NG * GW]: the tile's pixels (of all samples) and channels
@@ -76,7 +76,7 @@ def finish_backward(
 
 @triton.jit
 def norm_backward_kernel(
-    d,  # [C, B, HW, CH]: gradient of the layer's output; the others as in finish_backward
+    d,  # [C, B, HW, CH]: gradient of the layer's output; the others as in epilogue_backward
     act, xhat, rstd, p, p_row, p_off, dz, dy, part, part_row, part_off, B,
     CH: tl.constexpr, HW: tl.constexpr, GW: tl.constexpr, BM: tl.constexpr,
     RELU: tl.constexpr, KEEP: tl.constexpr,
@@ -87,7 +87,7 @@ def norm_backward_kernel(
     rows = tile * BM + tl.arange(0, BM)
     at = client * B * HW * CH + rows[:, None] * CH + cols[None, :]
     value = tl.load(d + at, mask=(rows < B * HW)[:, None], other=0.0).to(tl.float32)
-    finish_backward(
+    epilogue_backward(
         value, client, tile, rows, cols, act=act, xhat=xhat, rstd=rstd, p=p, p_row=p_row, p_off=p_off, dz=dz, dy=dy,
         part=part, part_row=part_row, part_off=part_off, B=B,
         CH=CH, HW=HW, GW=GW, NG=1, BM=BM, RELU=RELU, KEEP=KEEP,

@@ -11,8 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fedsmoo.kernels.resnet18.conv import finish_forward
-from fedsmoo.kernels.resnet18.norm import Behind, finish_backward
+from fedsmoo.kernels.resnet18.conv import epilogue_forward
+from fedsmoo.kernels.resnet18.norm import Behind, epilogue_backward
 from fedsmoo.kernels.resnet18.shapes import Conv
 from fedsmoo.kernels.resnet18.tiles import Tile
 from fedsmoo.kernels.runtime import launch
@@ -61,7 +61,7 @@ def stem_forward_kernel(
         real = (k < TAPS * TAPS * CS) & (k % CS < CIN)
         b = tl.load(w + (k // CS * CIN + k % CS)[:, None] * COUT + cols[None, :], mask=real[:, None], other=0.0)
         acc = tl.dot(a, b, acc, input_precision=PRECISION)
-    finish_forward(
+    epilogue_forward(
         acc, client, tile, rows, cols,
         residual=x, p=w, p_row=0, p_off=0, out=xhat, xhat=xhat, rstd=rstd, B=B, eps=eps,
         CH=COUT, HW=HO * HO, GW=GW, NG=BN // GW, BM=BM, OUT=False, RELU=False, RESIDUAL=False, SAVE=True,
@@ -129,7 +129,7 @@ def pool(xhat: Tensor, p: Tensor, p_off: int, out: Tensor, taken: Tensor, rows: 
 @triton.jit
 def pool_backward_kernel(
     d, taken,  # [C, B, HO, HO, CH]: gradient of the pooled map; the taps that won, uint8
-    xhat, rstd, p, p_row, p_off, dy, part, part_row, part_off,  # as in finish_backward
+    xhat, rstd, p, p_row, p_off, dy, part, part_row, part_off,  # as in epilogue_backward
     B,
     CH: tl.constexpr, HI: tl.constexpr, HO: tl.constexpr, GW: tl.constexpr, BM: tl.constexpr,
 ):  # fmt: skip
@@ -155,7 +155,7 @@ def pool_backward_kernel(
         at = client * B * HO * HO * CH + pixel[:, None] * CH + cols[None, :]
         won = tl.load(taken + at, mask=mask, other=255).to(tl.int32) == tap[:, None]
         acc += tl.where(won, tl.load(d + at, mask=mask, other=0.0).to(tl.float32), 0.0)
-    finish_backward(
+    epilogue_backward(
         acc, client, tile, rows, cols, act=xhat, xhat=xhat, rstd=rstd, p=p, p_row=p_row, p_off=p_off, dz=dy, dy=dy,
         part=part, part_row=part_row, part_off=part_off, B=B,
         CH=CH, HW=HI * HI, GW=GW, NG=1, BM=BM, RELU=False, KEEP=False,

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 import torch
 from torch import Tensor
 
-from fedsmoo.engines.oracles import Oracle
+from fedsmoo.engines.oracles.oracle import Oracle
 from fedsmoo.engines.task import Batch, Task
 from fedsmoo.kernels.gradients import GradientBuffers
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedsmoo.engines.opaque import OpaqueOracle
+from fedsmoo.engines.oracles.opaque import OpaqueOracle
 from fedsmoo.engines.steps.capture import captured, warn_slower
 from fedsmoo.engines.task import Batch, Draws, Samples, Task, cross_entropy, means
 from fedsmoo.kernels import available

@@ -1,0 +1,1 @@
+"""Gradient oracles: plain PyTorch for one client or many, and hand-written kernels."""
