@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedsmoo.core import Round, Vectors
-from fedsmoo.engines.contract import mean_steps
+from fedsmoo.core.server import mean_steps
 from fedsmoo.engines.serial import train_client
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config

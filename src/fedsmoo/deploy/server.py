@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors.torch import save
 
-from fedsmoo.core import FedsmooError, Round, Vectors
+from fedsmoo.core import FedsmooError, Vectors
+from fedsmoo.core.server import is_evaluated, lr_of, round_of, server_step, weights_of
 from fedsmoo.core.streams import stream
 from fedsmoo.data.batches.cohort import cohort
 from fedsmoo.deploy.client import Answer
@@ -23,7 +23,7 @@ from fedsmoo.deploy.judge import Expectation, Proportion, Reply, judge, steps_of
 from fedsmoo.deploy.settings import Federation, server_folder
 from fedsmoo.deploy.store import ServerStore, on_host
 from fedsmoo.deploy.wire import Refusal, wire_of
-from fedsmoo.engines.contract import Outcome, Setup, Sums, mean_steps
+from fedsmoo.engines.contract import Outcome, Setup, Sums
 from fedsmoo.engines.failure import explained
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.storage.files import write_durably
@@ -123,7 +123,7 @@ class Coordinator:
 
     @property
     def lr(self) -> float:
-        return self.config.lr * self.config.lr_decay**self.number
+        return lr_of(self.config, self.number)
 
     def draw(self, available: Collection[int]) -> list[int]:
         """The cohort of this round: the simulation's, with clients that are away replaced by others that are there."""
@@ -166,30 +166,27 @@ class Coordinator:
         if len(good) < need:
             skipped = f"{len(good)} good replies, {need} needed"
         else:
-            outcome = self._mean(good)
-            skipped = self._aggregate(good, outcome)
+            weights = weights_of(self.config, [a.samples for a in good.values()])
+            outcome = self._mean(good, weights)
+            skipped = self._aggregate(good, outcome, weights)
         return self._conclude(asked, good, refused, outcome, skipped)
 
-    def _weights(self, good: Mapping[int, Answer]) -> list[float]:
-        sizes = np.array([a.samples if self.config.weighted else 1 for a in good.values()], float)
-        return (sizes / sizes.sum()).tolist()
-
-    def _mean(self, good: Mapping[int, Answer]) -> Outcome:
+    def _mean(self, good: Mapping[int, Answer], weights: list[float]) -> Outcome:
         """The mean in the order of the clients, as the serial engine adds."""
         task = self.setup.task
         sums = Sums()
-        for weight, a in zip(self._weights(good), good.values(), strict=True):
+        for weight, a in zip(weights, good.values(), strict=True):
             loss, drift = (torch.tensor(x, dtype=task.dtype, device=task.device) for x in (a.loss, a.drift))
             sums.add(a.up.map(lambda v, weight=weight: weight * v.to(task.device)), loss, drift)  # type: ignore[misc]
         return sums.outcome(len(good))
 
-    def _aggregate(self, good: Mapping[int, Answer], outcome: Outcome) -> str | None:
+    def _aggregate(self, good: Mapping[int, Answer], outcome: Outcome, weights: list[float]) -> str | None:
         """The server's step, unless it would leave the numbers; then why not."""
-        steps = mean_steps([a.steps for a in good.values()], self._weights(good))
-        rnd = Round(self.number, self.lr, steps, len(good) / self.config.clients)
+        steps, share = [a.steps for a in good.values()], len(good) / self.config.clients
+        rnd, size = round_of(self.config, self.number, steps, weights, share), self.setup.task.model.layout.size
         with explained("server"):
-            server = self.setup.algorithm.aggregate(self.server, outcome.mean, rnd)
-        if not all(bool(torch.isfinite(v).all()) for _, v in server.items()):
+            server = server_step(self.setup.algorithm, self.server, outcome.mean, rnd, size, outcome.loss)
+        if server is None:
             return "the server's vectors would no longer be finite: try a smaller lr or, for FedSMOO, a larger beta"
         self.server = server
         if self.setup.algorithm.own:
@@ -209,10 +206,10 @@ class Coordinator:
             mine[why.reason] = mine.get(why.reason, 0) + 1
             if why.reason == "lost state" and self.federation.lost_state == "restart":
                 self.known.pop(client, None)
-        lr, self.number = self.lr, self.number + 1
         accuracy = loss = None
-        if self.number % self.config.eval_every == 0 or self.finished:
+        if is_evaluated(self.config, self.number):
             accuracy, loss = self.setup.task.evaluate(self.server.w)
+        lr, self.number = self.lr, self.number + 1
         now = time.perf_counter()
         report = Report(
             self.number, asked, list(good), {c: str(r) for c, r in sorted(refused.items())}, lr,

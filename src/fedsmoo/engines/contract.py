@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -135,17 +134,6 @@ class Engine(ABC):
 def one_run_at_a_time(engine: Engine) -> FedsmooError:
     """Return the error of an engine that cannot share a batch."""
     return FedsmooError(f"the {engine.name} engine trains one run at a time: use engine=batched")
-
-
-def mean_steps(steps: Sequence[int] | np.ndarray, weights: Sequence[float]) -> float:
-    """Return the mean number of local steps over a cohort, with the weights of the vectors' mean.
-
-    >>> mean_steps([2, 4], [0.5, 0.5]), mean_steps([2, 4], [0.25, 0.75])
-    (3.0, 3.5)
-    """
-    if len(set(weights)) == 1:
-        return float(np.mean(steps))
-    return float(np.dot(np.asarray(steps, float), np.asarray(weights)))
 
 
 @dataclass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,16 +10,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsmoo.core import FedsmooError, Round, Vectors
+from fedsmoo.core import FedsmooError, Vectors
+from fedsmoo.core.server import is_evaluated, lr_of, round_of, server_step, weights_of
 from fedsmoo.data.batches.augment import drawing
 from fedsmoo.data.batches.cohort import cohort
 from fedsmoo.data.batches.plan import Plan, make_plan
-from fedsmoo.engines.contract import Engine, Outcome, RoundInputs, Setup, mean_steps
+from fedsmoo.engines.contract import Engine, Outcome, RoundInputs, Setup
 from fedsmoo.engines.failure import explained
 from fedsmoo.engines.task import Task, cross_entropy
 from fedsmoo.runs.config import Training
 from fedsmoo.runs.record import Callback, Record, Result
-from fedsmoo.runs.traffic import refuse_other_shapes, round_bytes
+from fedsmoo.runs.traffic import round_bytes
 
 if TYPE_CHECKING:
     from fedsmoo.analysis.probes import Schedule
@@ -88,7 +88,7 @@ class Simulation:
     @property
     def lr(self) -> float:
         """The local learning rate of the next round."""
-        return self.training.lr * self.training.lr_decay ** len(self.history)
+        return lr_of(self.training, len(self.history))
 
     def draft(self, number: int) -> tuple[list[int], Plan]:
         """The clients of a round and their batches: what can be known before the round starts."""
@@ -121,25 +121,29 @@ class Simulation:
         """What the next round asks of an engine: who is sent what, on which batches."""
         number, t = len(self.history), self.training
         clients, plan = self._drafts.pop(number) if number in self._drafts else self.draft(number)
-        sizes = np.array([len(self.indices[i]) if t.weighted else 1 for i in clients], float)
         down = self.setup.algorithm.sent(self.server)
         share = len(clients) / len(self.indices)
-        weights = (sizes / sizes.sum()).tolist() if clients else []
+        weights = weights_of(t, [len(self.indices[i]) for i in clients])
         return RoundInputs(number, down, clients, plan, self.lr, share, weights, varies=t.sampling != "uniform")
 
     def complete(self, work: RoundInputs, outcome: Outcome | None, began: float) -> Record:
         """Aggregate what the cohort sent, evaluate and record. A round without clients changes nothing."""
         t, task = self.training, self.setup.task
         if outcome is not None:
-            rnd = Round(work.number, work.lr, mean_steps(work.plan.steps, work.weights), work.share)
-            refuse_other_shapes(self.setup.algorithm, outcome.mean, task.model.layout.size)
-            server = self.setup.algorithm.aggregate(self.server, outcome.mean, rnd)
-            self._refuse_nan(work.number, outcome.loss, server)
+            rnd = round_of(t, work.number, work.plan.steps, work.weights, work.share)
+            size = task.model.layout.size
+            server = server_step(self.setup.algorithm, self.server, outcome.mean, rnd, size, outcome.loss)
+            if server is None:
+                raise FedsmooError(
+                    f"round {work.number + 1}: the training loss or the model is no longer finite; what came before is "
+                    f"kept. Try a smaller lr (now {t.lr:g}), a lower clip (now {t.clip}), or, for FedDyn and FedSMOO, "
+                    "a larger beta"
+                )
             self.server = server
         synchronize(task.device)
         trained = time.perf_counter()
         accuracy = loss = validation = None
-        if (work.number + 1) % t.eval_every == 0 or work.number + 1 == t.rounds:
+        if is_evaluated(t, work.number):
             accuracy, loss = self.engine.evaluate(self.server.w)
             if task.held is not None:
                 validation, _ = self.engine.evaluate(self.server.w, task.held)
@@ -173,15 +177,6 @@ class Simulation:
         assert self.probes is not None
         now = Moment(self.setup, self.server, self.engine.table, self.indices, work)
         return self.probes.measure(now, self.training.rounds)
-
-    def _refuse_nan(self, number: int, loss: float, server: Vectors) -> None:
-        if math.isfinite(loss) and bool(torch.stack([torch.isfinite(v).all() for _, v in server.items()]).all()):
-            return
-        raise FedsmooError(
-            f"round {number + 1}: the training loss or the model is no longer finite; what came before is kept. "
-            f"Try a smaller lr (now {self.training.lr:g}), a lower clip (now {self.training.clip}), or, for FedDyn and "
-            "FedSMOO, a larger beta"
-        )
 
     def run(self, callback: Callback | None = None) -> Result:
         """All rounds that are left; a callback that returns ``False`` stops the run after its round."""

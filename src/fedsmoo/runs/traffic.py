@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fedsmoo.core import Algorithm, FedsmooError, Vectors
+from fedsmoo.core import Algorithm
 
 if TYPE_CHECKING:
     from fedsmoo.runs.record import Record
@@ -22,14 +22,6 @@ def round_bytes(algorithm: Algorithm, size: int, dtype: torch.dtype, clients: in
         return sum(algorithm.bytes_of(n, 1 if n in algorithm.scalars else size, width) for n in names)
 
     return clients * total(algorithm.up), clients * total(algorithm.down)
-
-
-def refuse_other_shapes(algorithm: Algorithm, sent: Vectors, size: int) -> None:
-    """Refuse to count and use what does not have the declared shape: a vector of the model's size, or one number."""
-    for name, v in sent.items():
-        want = 1 if name in algorithm.scalars else size
-        if v.numel() != want:
-            raise FedsmooError(f"{algorithm.label}.finish sends {v.numel()} numbers as {name}, but declares {want}")
 
 
 def travelling(algorithm: Algorithm) -> tuple[int, int, int]:
