@@ -31,7 +31,8 @@ if TYPE_CHECKING:
         Relaxed,
     )
     from fedsmoo.api import simulate
-    from fedsmoo.core import Algorithm, FedsmooError, Round, Vectors, derived, norm, option, unit
+    from fedsmoo.core import Algorithm, FedsmooError, Round, Vectors, derived, norm, option, stream, unit
+    from fedsmoo.data.dataset import Dataset
     from fedsmoo.data.division.partition import IID, Dirichlet, Pathological
     from fedsmoo.runs.config import Config
     from fedsmoo.runs.record import Record, Result
@@ -45,6 +46,7 @@ __all__ = [
     "SCAFFOLD",
     "Algorithm",
     "Config",
+    "Dataset",
     "Dirichlet",
     "FedAdagrad",
     "FedAdam",
@@ -76,6 +78,7 @@ __all__ = [
     "resume",
     "run",
     "simulate",
+    "stream",
     "sweep",
     "unit",
 ]
@@ -89,7 +92,8 @@ _HOMES = {
         "Relaxed",
     ),
     "api": ("simulate",),
-    "core": ("Algorithm", "FedsmooError", "Round", "Vectors", "derived", "norm", "option", "unit"),
+    "core": ("Algorithm", "FedsmooError", "Round", "Vectors", "derived", "norm", "option", "stream", "unit"),
+    "data.dataset": ("Dataset",),
     "data.division.partition": ("IID", "Dirichlet", "Pathological"),
     "runs.config": ("Config",),
     "runs.record": ("Record", "Result"),

@@ -10,15 +10,18 @@ import torch
 from torch import nn
 
 from fedsmoo.core import Algorithm, FedsmooError
-from fedsmoo.data.check import check, checked, from_arrays
+from fedsmoo.core.errors import brief
+from fedsmoo.data.batches.cohort import Sampling, own_sampling
+from fedsmoo.data.check import check, checked, from_arrays, refuse_untrained_classes
 from fedsmoo.data.dataset import Dataset
+from fedsmoo.data.division.own import Rule, own_rule
 from fedsmoo.data.division.partition import Partition
-from fedsmoo.data.sources import load, refuse_untrained_classes
-from fedsmoo.engines.task import SampleLoss, cross_entropy
+from fedsmoo.data.sources import load
 from fedsmoo.models import FlatModel, wrap
 from fedsmoo.models.base import copied
+from fedsmoo.models.loss import SampleLoss, cross_entropy
 from fedsmoo.runs.build import assemble
-from fedsmoo.runs.config import DIVISION, Config, brief
+from fedsmoo.runs.config import DIVISION, Config
 from fedsmoo.runs.division import refuse_other_count, refuse_unused_options, resolve_division
 from fedsmoo.runs.record import Callback, Result
 
@@ -29,9 +32,10 @@ def simulate(
     algorithm: str | Algorithm = "fedsmoo",
     *,
     clients: int | None = None,
-    partition: str | Partition | None = None,
+    partition: str | Partition | Rule | None = None,
     client_indices: Sequence[Sequence[int] | np.ndarray] | None = None,
-    loss: SampleLoss = cross_entropy,
+    loss: str | SampleLoss = cross_entropy,
+    sampling: str | Sampling = "uniform",
     dtype: str | torch.dtype = "float32",
     device: str | torch.device = "auto",
     callback: Callback | None = None,
@@ -46,10 +50,13 @@ def simulate(
         algorithm: a name, or a method with its hyper-parameters such as ``FedSMOO(r=0.1, beta=10.0)``.
         clients: how many clients there are (default 100; the data's own where it has some).
         partition: who holds which samples: ``"dirichlet-0.1"``, ``"pathological-3"``, ``"iid"``, ``"natural"``, or a
-            rule such as ``Dirichlet(0.1, replacement=False)``. Default: the data's own clients where it has some, else
+            rule such as ``Dirichlet(0.1, replacement=False)``, or a function of ``(labels, classes, clients, seed)``
+            that returns each client's indices. Default: the data's own clients where it has some, else
             ``"dirichlet-0.1"``.
         client_indices: instead of ``clients``, ``partition`` and ``split``: each client's samples.
         loss: outputs and labels of a batch -> one loss per sample (PyTorch's losses with ``reduction="none"``).
+        sampling: how a round's cohort is drawn: a name, or a function of ``(seed, round, clients, cohort)`` that
+            returns the clients of the round.
         callback: called with every round's record; returning ``False`` stops the run: ``lambda r: not r.reached(0.9)``.
             Where ``eval_every`` is above 1, ``r.test_accuracy`` is ``None`` in most rounds.
         settings: any other setting of a run: ``cohort``, ``rounds``, ``local_epochs`` or ``local_steps``,
@@ -68,16 +75,19 @@ def simulate(
         raise FedsmooError(f"model is {model!r}, but must be an nn.Module or a model's name: write {hint}")
     if callback is not None and not callable(callback):
         raise FedsmooError(f"callback is {callback!r}, but must be a function of a round's record")
-    if not callable(loss):
+    if not callable(loss) and not isinstance(loss, str):
         raise FedsmooError(f"loss is {loss!r}, but must be a function of outputs and labels: one loss per sample")
+    if not callable(sampling) and not isinstance(sampling, str):
+        raise FedsmooError(f"sampling is {brief(sampling)}, but must be a name such as 'uniform', or a function")
     refuse_misplaced(settings, model, algorithm, partition, client_indices)
     dtype = str(dtype).removeprefix("torch.")
     settings |= {n: v for n, v in (("clients", clients), ("partition", partition)) if v is not None}
     refuse_two_divisions(settings, client_indices)
-    plain = {n: v for n, v in settings.items() if not isinstance(v, Partition)}
+    settings |= {n: v for n, v in (("loss", loss), ("sampling", sampling)) if isinstance(v, str)}
+    plain = {n: v for n, v in settings.items() if n != "partition" or isinstance(v, str)}
     config = Config(dtype=dtype, device=str(device)).replace(**plain)
     data = as_dataset(data, config)
-    config = divided(config, data, plain, client_indices is not None or isinstance(partition, Partition))
+    config = divided(config, data, plain, client_indices is not None or not isinstance(partition, str | None))
     flat: FlatModel | None = None
     if isinstance(model, str):
         config = config.replace(model=model)
@@ -86,13 +96,15 @@ def simulate(
     if isinstance(algorithm, str):
         config, algorithm = config.replace(algorithm=algorithm), None  # type: ignore[assignment]
     indices = given_clients(config, data, partition, client_indices)
-    return assemble(config, algorithm, data, flat, indices, loss).run(callback)  # type: ignore[arg-type]
+    losses = None if isinstance(loss, str) else loss
+    drawing = None if isinstance(sampling, str) else own_sampling(sampling)
+    return assemble(config, algorithm, data, flat, indices, losses, drawing).run(callback)  # type: ignore[arg-type]
 
 
 def as_dataset(data: str | Dataset | Sequence[Any], config: Config) -> Dataset:
     """The data set that a caller names, has, or gives as four arrays."""
     if isinstance(data, str):
-        return load(data, config.data, config.seed)
+        return load(data, config.data, config.seed, config.dataset_options)
     if isinstance(data, Dataset):
         return check(data)
     if not isinstance(data, list | tuple):
@@ -108,11 +120,13 @@ def as_dataset(data: str | Dataset | Sequence[Any], config: Config) -> Dataset:
 
 def refuse_misplaced(settings: Mapping[str, Any], model: Any, algorithm: Any, partition: Any, clients: Any) -> None:
     """Refuse settings that an argument takes the place of, which would change nothing, and divisions that are none."""
-    objects = [name for name, value in (("model", model), ("algorithm", algorithm)) if not isinstance(value, str)]
+    given = {"model": model, "algorithm": algorithm, "partition": partition or ""}
+    objects = [name for name, value in given.items() if not isinstance(value, str)]
     for name, argument in {"dataset": "data", **{f"{name}_options": name for name in objects}}.items():
         if settings.get(name):
             raise FedsmooError(f"{name} is {brief(settings[name])}, but {argument} says it all: leave {name} out")
-    if partition is not None and not isinstance(partition, str | Partition):
+    rule = isinstance(partition, str | Partition) or (callable(partition) and not isinstance(partition, type))
+    if partition is not None and not rule:
         hint = f"{partition.__name__}()" if isinstance(partition, type) else "'dirichlet-0.1' or Dirichlet(0.1)"
         raise FedsmooError(f"partition is {brief(partition)}, but must be a rule or its name: write {hint}")
     if getattr(partition, "refill", False) and not getattr(partition, "replacement", True):
@@ -145,7 +159,7 @@ def refuse_two_divisions(
     others, rule = ["split", *DIVISION], settings.get("partition")
     if client_indices is not None:
         what = "client_indices"
-    elif isinstance(rule, Partition):
+    elif rule is not None and not isinstance(rule, str):
         what, others = f"partition={rule!r}", [n for n in others if n not in ("clients", "partition")]
     else:
         return
@@ -158,7 +172,7 @@ def refuse_two_divisions(
 def given_clients(
     config: Config,
     data: Dataset,
-    partition: str | Partition | None,
+    partition: str | Partition | Rule | None,
     client_indices: Sequence[Sequence[int] | np.ndarray] | None,
 ) -> list[np.ndarray] | None:
     """Each client's samples as a caller gives them, or as a rule of theirs does; ``None`` where the config says it."""
@@ -166,4 +180,5 @@ def given_clients(
         return checked(client_indices, len(data.x_train), "client_indices")
     if partition is None or isinstance(partition, str):
         return None
-    return partition.split(data.y_train.cpu().numpy(), data.classes, config.clients, config.seed)
+    rule = partition.split if isinstance(partition, Partition) else own_rule(partition)
+    return rule(data.y_train.cpu().numpy(), data.classes, config.clients, config.seed)

@@ -11,6 +11,7 @@ from fedsmoo.commands import analyse as analyse_commands
 from fedsmoo.commands import data as data_commands
 from fedsmoo.commands import deploy as deploy_commands
 from fedsmoo.commands.compare import compare
+from fedsmoo.commands.console import warnings_in_a_line
 from fedsmoo.commands.describe import list_things, show
 from fedsmoo.commands.figure import figure
 from fedsmoo.commands.report import report
@@ -72,7 +73,7 @@ def main(arguments: list[str] | None = None) -> Any:
     try:
         words = sys.argv[1:] if arguments is None else arguments
         refuse_empty(words)
-        with typed(words):
+        with typed(words), warnings_in_a_line():
             app(arguments)
     except FedsmooError as e:
         sys.stderr.write(f"fedsmoo: {e}\n")

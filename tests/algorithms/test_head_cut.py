@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from fedsmoo.core import Round, Vectors
+from fedsmoo.core.user_code import user_object
 from fedsmoo.kernels import from_torchvision, live_layout, to_torchvision
 from fedsmoo.models.resnet import ResNet18GN
-from fedsmoo.runs.build import user_object
 
 FILE = Path(__file__).parents[2] / "experiments/released/head_cut.py"
 HeadCut = user_object(f"{FILE}:HeadCut", "algorithm")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 from fedsmoo.algorithms import ALGORITHMS, FedSMOO, Relaxed
-from fedsmoo.algorithms.wired import Wired
+from fedsmoo.algorithms.quantised import Quantised
 from fedsmoo.core import Algorithm, FedsmooError, option
 from fedsmoo.engines.steps.stack import stack_algorithms
 from fedsmoo.runs.build import make_algorithm
@@ -91,7 +92,7 @@ KINDS = {
 }
 FIELDS = [
     (cls, f.name, type(f.default))
-    for cls in (*ALGORITHMS.values(), Relaxed, Wired)
+    for cls in (*ALGORITHMS.values(), Relaxed, Quantised)
     for f in dataclasses.fields(cls)
     if type(f.default) in KINDS
 ]
@@ -146,3 +147,28 @@ def test_words_on_the_command_line_convert_by_the_field_s_type(tmp_path: Path) -
     options = make_algorithm(f"{file}:Mine", {"a": "0.25", "b": "0.5", "k": "4"}).options()
     assert (options["a"], options["b"], options["k"]) == (0.25, 0.5, 4)
     assert make_algorithm(f"{file}:Mine", {"b": "none"}).options()["b"] is None
+
+
+def test_hyper_parameters_are_given_by_name() -> None:
+    """Whoever writes FedSMOO(0.1, 10) means r = 0.1 and beta = 10, but beta comes first."""
+    with pytest.raises(FedsmooError, match=r"by name: write FedSMOO\(beta=\.\.\., r=\.\.\., regularise=\.\.\., sam="):
+        FedSMOO(0.1, 10)
+    for cls in ALGORITHMS.values():
+        with pytest.raises(FedsmooError, match=f"{cls.__name__} takes its hyper-parameters by name"):
+            cls(0.5)
+    assert Relaxed(FedSMOO(r=0.2), 0.3).options() == {"inner": FedSMOO(r=0.2), "b": 0.3}
+
+
+def test_a_method_of_ones_own_may_take_its_own_in_their_places() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Mine(Algorithm):
+        first: float = option(1.0, "of my own")
+
+    @dataclasses.dataclass(frozen=True)
+    class Decay(FedSMOO):
+        a: float = 1.0
+
+    assert Mine(3.0).first == 3.0
+    assert (copy.deepcopy(Decay(a=3.0)), dataclasses.replace(Decay(a=3.0), r=0.5).r) == (Decay(a=3.0), 0.5)
+    with pytest.raises(FedsmooError, match=r"Decay takes its hyper-parameters by name: write Decay\(beta="):
+        Decay(3.0)  # which would be beta

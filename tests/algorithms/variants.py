@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedsmoo.algorithms import ALGORITHMS, SCAFFOLD, FedSMOO, FedSpeed, Relaxed
-from fedsmoo.algorithms.wired import Wired
+from fedsmoo.algorithms.quantised import Quantised
 from fedsmoo.core import Algorithm
 
 METHODS: dict[str, Algorithm] = {name: cls() for name, cls in ALGORITHMS.items()}
@@ -22,9 +22,9 @@ VARIANTS: dict[str, Algorithm] = {
 RELAXED: dict[str, Algorithm] = {f"relaxed-{name}": Relaxed(algorithm, 0.3) for name, algorithm in METHODS.items()}
 
 WIRED: dict[str, Algorithm] = {
-    "wired-fp16": Wired(FedSMOO(), "fp16"),
-    "wired-int8": Wired(SCAFFOLD(), "int8"),
-    "wired-relaxed": Wired(Relaxed(FedSMOO()), "int8"),
+    "quantised-fp16": Quantised(FedSMOO(), "fp16"),
+    "quantised-int8": Quantised(SCAFFOLD(), "int8"),
+    "quantised-relaxed": Quantised(Relaxed(FedSMOO()), "int8"),
 }
 
 EVERYTHING = METHODS | VARIANTS | RELAXED | WIRED

@@ -18,13 +18,13 @@ from engines.small import largest_gap, simulation, trace
 from fedsmoo.algorithms import FedAvg, FedLESAMS, FedSMOO, Relaxed
 from fedsmoo.compiler.schedule import LastPass, PointPass, SumPass, TakeGradient, schedule
 from fedsmoo.core import Algorithm, norm
+from fedsmoo.core.user_code import user_object
 from fedsmoo.engines.batched import Batched
 from fedsmoo.engines.contract import Setup
 from fedsmoo.engines.steps.eager import EagerStepper
 from fedsmoo.engines.steps.replay import ReplayStepper
 from fedsmoo.engines.steps.stack import stack_algorithms
 from fedsmoo.engines.steps.stepper import Assignment, DevicePlan
-from fedsmoo.runs.build import user_object
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="in float64, by the interpreter")
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from fedsmoo.core import FedsmooError
+from fedsmoo.core.toml import to_toml
 from fedsmoo.runs.build import make_algorithm
-from fedsmoo.runs.config import FIELDS, Config, free_within, named_tables, read_toml, to_toml
+from fedsmoo.runs.config import FIELDS, Config, free_within, named_tables, read_toml
 from fedsmoo.runs.storage.folder import config_text
 
 REFUSED = [
@@ -154,6 +155,6 @@ def test_what_may_differ_within_a_run_a_batch_and_a_line() -> None:
     assert set(free_within("run")) == {"data", "target", "probe", "precision", *machine}
     assert set(free_within("line")) == {"data", "target", "probe", "seed", "eval_every", *machine}
     step = {"lr", "lr_decay", "weight_decay", "relaxed", "algorithm_options"}
-    assert set(free_within("batch")) == {"seed", "target", "partition", "u", "c", "split", *step}
+    assert set(free_within("batch")) == {"seed", "target", "partition", "partition_options", "u", "c", "split", *step}
     words = {word for f in FIELDS.values() for word in f.metadata["free"]}
     assert words == {"run", "batch", "line"}

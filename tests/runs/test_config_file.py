@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsmoo.core import FedsmooError
-from fedsmoo.runs.config import Config, named_tables, to_toml
+from fedsmoo.core.toml import to_toml
+from fedsmoo.runs.config import Config, named_tables
 from fedsmoo.runs.run import Run
 from fedsmoo.runs.storage import folder as runfolder
 from fedsmoo.runs.storage.checkpoint import seal

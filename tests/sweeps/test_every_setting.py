@@ -16,7 +16,8 @@ OTHER = {
     "wire": "int8", "augment": True, "seed": 1, "eval_every": 2, "algorithm": "feddyn",
     "algorithm_options": {"beta": 3.0}, "model": "softmax", "model_options": {"hidden": 9}, "dataset": "cifar10",
     "partition": "iid", "u": 0.7, "replacement": False, "refill": True, "split": "a.json", "clients": 40,
-    "precision": "bf16", "dtype": "float64", "holdout": 0.2,
+    "precision": "bf16", "dtype": "float64", "holdout": 0.2, "loss": "a.py:loss", "loss_options": {"g": 1},
+    "dataset_options": {"g": 1}, "partition_options": {"g": 1}, "sampling_options": {"g": 1},
 }  # fmt: skip
 # What says where and how fast a run goes, or what is written down of it; c is of a partition that is not the default's.
 MACHINE = {

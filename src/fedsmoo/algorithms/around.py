@@ -15,7 +15,7 @@ from fedsmoo.core import Algorithm, Gradient, Round, Vectors, derived, option
 class Around(Algorithm):
     """The inner method itself; what wraps it overrides what it changes."""
 
-    inner: Any = option(FedAvg(), "the method inside")
+    inner: Any = option(FedAvg(), "the method inside", positional=True)
 
     down = derived(lambda self: self.inner.down)
     server = derived(lambda self: self.inner.server)

@@ -17,7 +17,9 @@ class Relaxed(Around):
     client   w_i starts at w + b (w - w_last_i);   after K steps w_last_i = w_i
     """
 
-    b: float = option(0.1, "how far past the global model to start; 0 is the method itself", within="[0, inf)")
+    b: float = option(
+        0.1, "how far past the global model to start; 0 is the method itself", within="[0, inf)", positional=True
+    )
 
     own = derived(lambda self: (*self.inner.own, "w_last"))
 

@@ -19,10 +19,11 @@ from fedsmoo.commands.options import ConfigFile, Sets, gather, plain, split_word
 from fedsmoo.commands.run import reopen, train
 from fedsmoo.core.contract import refuse_unsound
 from fedsmoo.core.errors import FedsmooError
+from fedsmoo.core.user_code import file_of
 from fedsmoo.engines.distributed.ranks import alone
 from fedsmoo.runs.build import algorithm_class, assemble, make_algorithm, make_config, make_device
 from fedsmoo.runs.config import FIELDS, Config
-from fedsmoo.runs.origin.contents import code_place, contents, contents_here, data_label, edited
+from fedsmoo.runs.origin.contents import contents, contents_here, data_label, edited
 from fedsmoo.runs.origin.identity import SAME_RUN, differences
 from fedsmoo.runs.storage.files import DiskError, reason
 from fedsmoo.runs.storage.lease import leased
@@ -105,7 +106,7 @@ def labels(listed: Sequence[str]) -> list[str]:
             raise FedsmooError(f"--algorithms names {name!r} twice")
     plain = [cls.__name__ for cls in classes]
     shared = [sum(stem(label) == stem(other) for other in plain) > 1 for label in plain]
-    files = [code_place(name) for name in listed]
+    files = [file_of(name) for name in listed]
     out = [f"{a} ({b})" if c and b else a for a, b, c in zip(plain, files, shared, strict=True)]
     for k, label in enumerate(out):
         if stem(label) in map(stem, out[:k]):

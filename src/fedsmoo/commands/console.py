@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from fedsmoo.core.errors import FedsmooWarning
 from fedsmoo.runs.record import Record
 
 
@@ -18,6 +20,22 @@ def console() -> Console:
     """The console; rich itself drops colours when the output is piped or NO_COLOR is set."""
     out = Console(highlight=False)
     return out if out.is_terminal else Console(highlight=False, width=max(out.width, 120))
+
+
+@contextmanager
+def warnings_in_a_line() -> Iterator[None]:
+    """Print warnings meant for people in one line, as errors are; others as Python does."""
+    plainly = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if issubclass(category, FedsmooWarning):
+            sys.stderr.write(f"fedsmoo: {message}\n")
+        else:
+            plainly(message, category, *where, **more)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
 
 
 @contextmanager

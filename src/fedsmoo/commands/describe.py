@@ -19,10 +19,20 @@ from fedsmoo.data.division.partition import PARTITIONS
 from fedsmoo.data.sources import SOURCES
 from fedsmoo.engines.choose import ENGINES
 from fedsmoo.models import MODELS, model_options
+from fedsmoo.models.loss import LOSSES
 from fedsmoo.runs.build import algorithm_class, make_algorithm
 from fedsmoo.runs.traffic import paper_vectors, travelling
 
-KINDS = ("algorithms", "models", "datasets", "partitions", "cohorts", "engines")
+KINDS = ("algorithms", "models", "losses", "datasets", "partitions", "cohorts", "engines")
+# How to bring one's own, by the flag that names it.
+OWN = {
+    "algorithms": "--algorithm path/to/file.py:Class, a class derived from fedsmoo.Algorithm",
+    "models": "--model path/to/file.py:function, which returns an nn.Module",
+    "losses": "--loss path/to/file.py:function of (outputs, labels): one loss per sample",
+    "datasets": "--dataset path/to/file.py:function of (seed) or of nothing: x_train, y_train, x_test, y_test",
+    "partitions": "--partition path/to/file.py:function of (labels, classes, clients, seed): each client's indices",
+    "cohorts": "--sampling path/to/file.py:function of (seed, round, clients, cohort): the clients of the round",
+}
 
 
 def first_line(thing: Any) -> str:
@@ -55,7 +65,10 @@ def entries(kind: str) -> list[tuple[str, str, list[tuple[str, str, str]]]]:
         ]
     if kind == "datasets":
         return [(n, line, []) for n, line in SOURCES.items()]
-    return [(n, line, []) for n, line in (ENGINES if kind == "engines" else SAMPLINGS).items()]
+    if kind == "engines":
+        return [(n, line, []) for n, line in ENGINES.items()]
+    functions: Mapping[str, Any] = LOSSES if kind == "losses" else SAMPLINGS
+    return [(n, first_line(function), []) for n, function in functions.items()]
 
 
 def list_things(
@@ -70,6 +83,8 @@ def list_things(
             out.print(f"  [bold]{name:<22}[/bold] {escape(line)}")
             for field, default, meaning in fields:
                 out.print(f"  {'':<22}   {field} = {default}  [dim]{escape(meaning)}[/dim]")
+        if each in OWN:
+            out.print(f"  [bold]{'your own':<22}[/bold] {escape(OWN[each])}", soft_wrap=True)
         out.print()
 
 

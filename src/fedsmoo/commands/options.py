@@ -57,7 +57,7 @@ ConfigFile = Annotated[
 ]
 Sets = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Any setting, or a hyper-parameter of the method or model."),
+    typer.Option("--set", metavar="KEY=VALUE", help="Any setting, or an option of the method, model, loss, ..."),
 ]
 
 

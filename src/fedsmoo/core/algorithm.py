@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from numbers import Real
-from typing import Any, ClassVar, cast, get_args, get_type_hints
+from typing import Any, ClassVar, Self, cast, get_args, get_type_hints
 
 import numpy as np
 import torch
@@ -36,14 +36,16 @@ Gradient = Callable[[Tensor], Tensor]
 KINDS: dict[type, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
 
-def option(default: Any, help: str, choices: tuple[str, ...] = (), within: str = "") -> Any:
-    """A hyper-parameter: a dataclass field with its meaning beside it, which the command line prints.
+def option(default: Any, help: str, choices: tuple[str, ...] = (), within: str = "", positional: bool = False) -> Any:
+    """Declare a hyper-parameter: a dataclass field with its meaning beside it, which the command line prints.
 
     ``choices`` are the words it may be; ``within`` is the interval of the numbers it may be, such as ``"[0, 1)"``.
+    Those of the methods here are given by name, but for the ``positional`` ones.
     """
     if within:
         ends(within)
-    return field(default=default, metadata={"help": help, "choices": choices, "within": within})
+    meta = {"help": help, "choices": choices, "within": within, "positional": positional}
+    return field(default=default, metadata=meta)
 
 
 def ends(within: str) -> list[str]:
@@ -177,6 +179,15 @@ class Algorithm:
     local: ClassVar[tuple[str, ...]] = ()  # lives for one round
     up: ClassVar[tuple[str, ...]] = ("w",)  # client -> server; only its mean over the cohort is used
     scalars: ClassVar[tuple[str, ...]] = ()  # which names of up and server are one number, [.., 1]
+
+    def __new__(cls, *values: Any, **named: Any) -> Self:
+        """Refuse hyper-parameters of ours without their names: nobody remembers whether ``r`` or ``beta`` is first."""
+        mine = [c for c in cls.__mro__ if c.__module__.startswith("fedsmoo.")]
+        for f in [f for f in dataclasses.fields(cls) if f.init][: len(values)]:
+            if not f.metadata.get("positional") and any(f.name in vars(c).get("__annotations__", ()) for c in mine):
+                words = ", ".join(f"{f.name}=..." for f in dataclasses.fields(cls))
+                raise FedsmooError(f"{cls.__name__} takes its hyper-parameters by name: write {cls.__name__}({words})")
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         refuse_wrong_options(self)

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Iterable
+from typing import Any
 
 
 class FedsmooError(Exception):
     """Bad input or a failed run, in words for the user; the command line prints it without a traceback."""
+
+
+class FedsmooWarning(UserWarning):
+    """Something that will work, but hardly as it was meant, in words for the user; one line on the command line."""
 
 
 def first_line(error: BaseException) -> str:
@@ -29,3 +35,12 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> FedsmooError:
     near = difflib.get_close_matches(name.lower(), [n.lower() for n in names], n=1, cutoff=0.5)
     hint = "did you mean " + repr(next(n for n in names if n.lower() == near[0])) + "? " if near else ""
     return FedsmooError(f"unknown {kind} {name!r}: {hint}Known: {', '.join(names)}")
+
+
+def brief(value: Any) -> str:
+    """Return a value on one short line.
+
+    >>> brief(list(range(100)))
+    '[0, 1, 2, 3, 4, 5, ...]'
+    """
+    return " ".join(reprlib.repr(value).split())

@@ -44,6 +44,18 @@ def check(dataset: Dataset) -> Dataset:
     return dataset
 
 
+def refuse_untrained_classes(data: Dataset) -> None:
+    """Refuse data of one's own whose test part has classes that nobody trains on, as class folders are refused."""
+    if data.y_train.dim() != 1 or data.y_test.dim() != 1:
+        return
+    strange = sorted(set(data.y_test.tolist()) - set(data.y_train.tolist()))
+    if strange:
+        raise FedsmooError(
+            f"data set {data.name}: the test part has samples of class {strange[0]}, but the training part has none; "
+            "add some, or leave those samples out"
+        )
+
+
 def kind_of(x: Tensor) -> str:
     """What samples are taken for: images, numbers or text."""
     return "images" if x.dtype == torch.uint8 else "numbers" if x.is_floating_point() else "text"

@@ -9,93 +9,143 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from fedsmoo.core.errors import FedsmooError, unknown
+from fedsmoo.core.user_code import user_object
 from fedsmoo.data.catalog import SPECS, Spec
-from fedsmoo.data.check import as_images, channel_statistics, check, count_classes, labels_of, tensor_of
+from fedsmoo.data.check import (
+    as_images,
+    channel_statistics,
+    check,
+    count_classes,
+    labels_of,
+    refuse_untrained_classes,
+    tensor_of,
+)
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.digits import digits
 from fedsmoo.data.files.cache import cached, fingerprint, user_cache
 from fedsmoo.data.files.download import fetch_dataset
 from fedsmoo.data.files.readers import PARTS, Arrays, is_class_folders, read_class_folders, read_npz, read_official
 from fedsmoo.data.files.tree import Tree, archive_tree, file_digest, file_tree, folder_tree
+from fedsmoo.data.own import KIND, OWN, OWN_NAME, is_own, own_data, takes_seed
 from fedsmoo.data.synthetic import synthetic
 from fedsmoo.data.text import text
 
-__all__ = ["SOURCES", "fetch_dataset", "load"]
-
-SOURCES: dict[str, str] = {
-    "digits": "1,797 grey images of 8x8 from scikit-learn; needs no download",
-    "synthetic(alpha,beta)": "logistic data with 30 natural clients that differ in model (alpha) and features (beta)",
-    **{name: spec.about for name, spec in SPECS.items()},
-    "text:PATH": "next characters of a text file, one client per speaker or per chunk",
-}
+__all__ = ["MADE", "SOURCES", "depends_on_seed", "fetch_dataset", "load"]
 
 _SYNTHETIC = re.compile(r"synthetic(?:\(\s*([^,()]+?)\s*,\s*([^,()]+?)\s*\))?")
 
 
-def load(name: str, path: str | Path | None = None, seed: int = 0) -> Dataset:
-    """The data set with a name, from a path or from the cache.
+@dataclass(frozen=True)
+class Source:
+    """A data set that is made, not read from the files of images that ``path`` points to."""
+
+    about: str
+    names: re.Pattern[str]  # which names are its own
+    make: Callable[[re.Match[str], int, Mapping[str, Any]], Dataset]  # from the name, a seed and options
+    no_path: str  # what to say of a path beside the name
+
+
+MADE: dict[str, Source] = {
+    "digits": Source(
+        "1,797 grey images of 8x8 from scikit-learn; needs no download",
+        re.compile("digits"),
+        lambda name, seed, options: digits(),
+        "is made by the package and takes no path",
+    ),
+    "synthetic(alpha,beta)": Source(
+        "logistic data with 30 natural clients that differ in model (alpha) and features (beta)",
+        _SYNTHETIC,
+        lambda name, seed, options: _synthetic(name, seed),
+        "is made by the package and takes no path",
+    ),
+    "text:PATH": Source(
+        "next characters of a text file, one client per speaker or per chunk",
+        re.compile(r"text:(.*)", re.DOTALL),
+        lambda name, seed, options: text(name[1]),
+        "says itself where the text is",
+    ),
+    OWN: Source(
+        "a function of yours, of (seed) or of nothing: a Dataset, or x_train, y_train, x_test, y_test",
+        OWN_NAME,
+        lambda name, seed, options: own_data(name[0], seed, options),
+        "is made by the function in the file and takes no path",
+    ),
+}
+
+# What there is, in a line each; the function of a user's own is no name.
+SOURCES: dict[str, str] = {
+    "digits": MADE["digits"].about,
+    "synthetic(alpha,beta)": MADE["synthetic(alpha,beta)"].about,
+    **{name: spec.about for name, spec in SPECS.items()},
+    "text:PATH": MADE["text:PATH"].about,
+}
+
+
+def made(name: str) -> tuple[Source, re.Match[str]] | None:
+    """Return the source that makes the data set of a name; ``None`` if it is read from files of images."""
+    found = ((source, source.names.fullmatch(name)) for source in MADE.values())
+    return next(((source, match) for source, match in found if match), None)
+
+
+def load(name: str, path: str | Path | None = None, seed: int = 0, options: Mapping[str, Any] | None = None) -> Dataset:
+    """Return the data set with a name, from a path or from the cache; refuse what is not there or not sound.
 
     Args:
-        name: one of ``SOURCES``; with a path, any other name for images of your own.
+        name: one of ``SOURCES``, or ``path/to/file.py:function``; with a path, any other name for images of your own.
         path: where the files are; see above.
-        seed: for data that is drawn (synthetic) only.
+        seed: for data that is drawn (synthetic, or by a function of yours) only.
+        options: of a function of yours.
 
     >>> load("digits").x_train.shape
     torch.Size([1438, 1, 8, 8])
     """
     if not isinstance(name, str):
         raise FedsmooError(f"the name of a data set is {name!r}, but must be text, such as 'digits'")
-    if name.startswith("text:"):
-        if path is not None:
-            raise FedsmooError(f"data set {name} says itself where the text is; leave out {path}")
-        return check(text(name.removeprefix("text:")))
-    if name == "digits" or _SYNTHETIC.fullmatch(name):
-        if path is not None:
-            raise FedsmooError(f"data set {name} is made by the package and takes no path; leave out {path}")
-        return check(digits() if name == "digits" else _synthetic(name, seed))
-    data = check(_to_dataset(name, _find(name, path)))
-    if name not in SPECS:
-        refuse_untrained_classes(data)
-    return data
-
-
-def refuse_untrained_classes(data: Dataset) -> None:
-    """Refuse data of one's own whose test part has classes that nobody trains on, as class folders are refused."""
-    if data.y_train.dim() != 1 or data.y_test.dim() != 1:
-        return
-    strange = sorted(set(data.y_test.tolist()) - set(data.y_train.tolist()))
-    if strange:
-        raise FedsmooError(
-            f"data set {data.name}: the test part has samples of class {strange[0]}, but the training part has none; "
-            "add some, or leave those samples out"
-        )
+    found = made(name)
+    if options and (found is None or found[0] is not MADE[OWN]):
+        raise FedsmooError(f"data set {name!r} has no options: leave out {', '.join(options)}")
+    if found is None:
+        data = check(_to_dataset(name, _find(name, path)))
+        if name not in SPECS:
+            refuse_untrained_classes(data)
+        return data
+    source, match = found
+    if path is not None:
+        raise FedsmooError(f"data set {name} {source.no_path}; leave out {path}")
+    return check(source.make(match, seed, options or {}))
 
 
 def drawn(name: str) -> bool:
-    """Whether a data set is drawn from a run's seed, so that another seed is another data set."""
+    """Return whether a data set is drawn from a run's seed, so that another seed is another data set."""
     return _SYNTHETIC.fullmatch(name) is not None
 
 
 def has_natural_clients(name: str) -> bool:
-    """Whether a data set comes with clients of its own: the speakers or chunks of a text, those of synthetic data."""
+    """Return whether a data set has clients of its own: the speakers or chunks of a text, those of synthetic data."""
     return name.startswith("text:") or drawn(name)
 
 
-def _synthetic(name: str, seed: int) -> Dataset:
-    match = _SYNTHETIC.fullmatch(name)
-    alpha, beta = match.groups() if match else (None, None)
+def depends_on_seed(name: str) -> bool:
+    """Return whether another seed may be another data set: a function of the user's decides by its arguments."""
+    return drawn(name) or (is_own(name) and takes_seed(user_object(name, KIND)))
+
+
+def _synthetic(name: re.Match[str], seed: int) -> Dataset:
+    alpha, beta = name.groups()
     if alpha is None or beta is None:
         return synthetic(seed=seed)
     try:
         return synthetic(float(alpha), float(beta), seed=seed)
     except ValueError:
-        raise FedsmooError(f"data set {name!r}: alpha and beta must be numbers, as in synthetic(0.5,0.5)") from None
+        raise FedsmooError(f"data set {name[0]!r}: alpha and beta must be numbers, as in synthetic(0.5,0.5)") from None
 
 
 def _find(name: str, path: str | Path | None) -> Arrays:
@@ -116,7 +166,7 @@ def _find(name: str, path: str | Path | None) -> Arrays:
             if arrays is not None:
                 return arrays
     if spec is None:
-        raise unknown("data set", name, [*SOURCES, "or any name with a path to images"])
+        raise unknown("data set", name, [*SOURCES, OWN, "or any name with a path to images"])
     raise FedsmooError(
         f"data set {name} is not in {home}; get it with 'fedsmoo data get {name}', or say where it is with --data PATH"
     )

@@ -20,8 +20,8 @@ from fedsmoo.deploy.store import ClientStore
 from fedsmoo.engines.contract import Setup
 from fedsmoo.engines.failure import explained
 from fedsmoo.engines.serial import train_client
-from fedsmoo.engines.task import SampleLoss, cross_entropy
 from fedsmoo.models import FlatModel, make_module, wrap
+from fedsmoo.models.loss import SampleLoss
 from fedsmoo.runs.build import make_setup
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.division import make_clients
@@ -29,7 +29,7 @@ from fedsmoo.runs.division import make_clients
 
 @functools.lru_cache(maxsize=1)
 def _whole(dataset: str, path: str | None, seed: int) -> Dataset:
-    return load(dataset, path, seed)
+    return load(dataset, path, seed)  # a federation takes no data from files of code: no options
 
 
 def whole(config: Config) -> Dataset:
@@ -59,7 +59,7 @@ class Recipe:
     test: Callable[[Config], Dataset] = whole
     model: Callable[[Config, Dataset], nn.Module] | None = None
     algorithm: Algorithm | None = None
-    loss: SampleLoss = cross_entropy
+    loss: SampleLoss | None = None
 
     def setup(self, config: Config, data: Dataset) -> Setup:
         """The method, the model and the data, ready for training or evaluation."""

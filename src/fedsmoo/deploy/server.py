@@ -17,7 +17,7 @@ from safetensors.torch import save
 from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.core.server import is_evaluated, lr_of, round_of, server_step, weights_of
 from fedsmoo.core.streams import stream
-from fedsmoo.data.batches.cohort import cohort
+from fedsmoo.data.batches.cohort import cohort, make_sampling
 from fedsmoo.deploy.client import Answer
 from fedsmoo.deploy.judge import Expectation, Proportion, Reply, judge, steps_of
 from fedsmoo.deploy.settings import Federation, server_folder
@@ -59,7 +59,7 @@ class Coordinator:
 
     def __init__(self, config: Config, federation: Federation, setup: Setup) -> None:
         self.config, self.federation, self.setup = config, federation, setup
-        self.folder = server_folder(federation)
+        self.folder, self.sampling = server_folder(federation), make_sampling(config.sampling, config.sampling_options)
         self.store = ServerStore(self.folder)
         self.wire, self.began = wire_of(setup.algorithm), time.perf_counter()
         task = setup.task
@@ -128,7 +128,7 @@ class Coordinator:
     def draw(self, available: Collection[int]) -> list[int]:
         """The cohort of this round: the simulation's, with clients that are away replaced by others that are there."""
         c = self.config
-        drawn = cohort(c.seed, self.number, c.clients, min(c.cohort, c.clients), c.sampling)
+        drawn = cohort(c.seed, self.number, c.clients, min(c.cohort, c.clients), self.sampling)
         here = [i for i in drawn if i in available]
         spare = sorted(set(available) - set(drawn))
         stream(c.seed, "substitutes", self.number).shuffle(spare)

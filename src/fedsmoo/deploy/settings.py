@@ -5,18 +5,30 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import unknown
+from fedsmoo.core.user_code import is_in_file
+from fedsmoo.data.own import is_own
 from fedsmoo.deploy.store import checked_name
-from fedsmoo.runs.config import FIELDS, Config, checked, setting
+from fedsmoo.runs.config import BROUGHT, FIELDS, Config, checked, setting
 from fedsmoo.runs.division import refuse_unused_options, resolve_division
 
 LOST = ("refuse", "restart")
+APPS = "give it to client_app and server_app"
+# What to do instead of naming a file of code.
+INSTEAD = {
+    "algorithm": APPS,
+    "model": APPS,
+    "loss": APPS,
+    "dataset": "give data to client_app and test to server_app",
+    "partition": "give data to client_app, or make a split file with 'fedsmoo data split'",
+    "sampling": "only the server can, from its own settings",
+}
 
 
 @dataclass(frozen=True)
@@ -81,6 +93,7 @@ def parse(values: Mapping[str, Any]) -> tuple[Config, Federation]:
         else:
             raise unknown("setting in the app's config", key, [n.replace("_", "-") for n in [*FIELDS, *own]])
     config = Config(**settings)
+    refuse_code(config, BROUGHT[:-1])  # cohorts are drawn on the server, whose own file it is
     for name in ("probe", "target", "exact", "chunk", "table"):
         if getattr(config, name) != FIELDS[name].default:
             raise FedsmooError(f"{name} is for simulated runs: a federation does not look at it, leave it out")
@@ -95,14 +108,21 @@ def parse(values: Mapping[str, Any]) -> tuple[Config, Federation]:
 
 
 def to_json(config: Config) -> str:
-    """A config as it travels to clients."""
+    """A config as it travels to clients; how cohorts are drawn is for the server alone to know."""
+    plain = config.replace(sampling=FIELDS["sampling"].default, sampling_options={})
+    config = plain if is_in_file(config.sampling) else config
     return json.dumps({k: v for k, v in config.to_dict().items() if v is not None})
 
 
 def from_json(text: str) -> Config:
     """A config that came from the server; it may name what is installed, but not point at files to be run."""
     config = Config(**json.loads(text))
-    for kind in ("algorithm", "model"):
-        if ":" in getattr(config, kind):
-            raise FedsmooError(f"a federation cannot take its {kind} from a file: give it to client_app and server_app")
+    refuse_code(config, BROUGHT)
     return config
+
+
+def refuse_code(config: Config, kinds: Sequence[str]) -> None:
+    """Refuse settings that point at files of code: clients run none that a server names."""
+    for kind in kinds:
+        if is_own(config.dataset) if kind == "dataset" else is_in_file(getattr(config, kind)):
+            raise FedsmooError(f"a federation cannot take its {kind} from a file: {INSTEAD[kind]}")

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsmoo.algorithms.wired import BLOCK, Wired, int8_codes, int8_values
+from fedsmoo.algorithms.quantised import BLOCK, Quantised, int8_codes, int8_values
 from fedsmoo.core import Algorithm, Vectors
 
 SCALE = ".scale"
@@ -25,11 +25,11 @@ class Refusal(Exception):
 
 def wire_of(algorithm: Algorithm) -> str:
     """How a method's vectors travel: exact, fp16 or int8."""
-    return algorithm.kind if isinstance(algorithm, Wired) else "exact"
+    return algorithm.kind if isinstance(algorithm, Quantised) else "exact"
 
 
 def to_arrays(vectors: Vectors, wire: str, scalars: Collection[str] = ()) -> dict[str, np.ndarray]:
-    """Named arrays of what travels. Vectors that a ``Wired`` method rounded lose nothing here."""
+    """Named arrays of what travels. Vectors that a ``Quantised`` method rounded lose nothing here."""
     out: dict[str, np.ndarray] = {}
     for name, v in vectors.items():
         v = v.detach().cpu()

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
-from torch.nn import functional as F
+from torch import Tensor, nn
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.noise import Noise
+from fedsmoo.core.user_code import call
 from fedsmoo.data.batches.augment import prepare
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.models.base import FlatModel
 from fedsmoo.models.examine import SEEN, examine
+from fedsmoo.models.loss import SampleLoss, cross_entropy
 
-# outputs [B, ...], labels [B, ...] -> one loss per sample [B]
-SampleLoss = Callable[[Tensor, Tensor], Tensor]
 Draws = dict[str, Tensor]
 
 
@@ -28,12 +27,6 @@ IDLE = "precision is bf16, but a CPU computes in float32"
 def idle_precision(precision: str, device: torch.device) -> bool:
     """Whether a precision is part of a run's name, but not of what this device computes."""
     return precision == "bf16" and device.type == "cpu"
-
-
-def cross_entropy(out: Tensor, y: Tensor) -> Tensor:
-    """Cross-entropy per sample; where every position of a sample has a label, their mean."""
-    loss = F.cross_entropy(out.flatten(0, -2), y.flatten(), reduction="none").view(y.shape)
-    return loss if loss.dim() == 1 else loss.flatten(1).mean(1)
 
 
 @dataclass(frozen=True)
@@ -119,3 +112,68 @@ def means(tally: Tensor, on: Samples) -> tuple[float, float]:
     """Accuracy and mean loss from a :meth:`Task.tally` of samples."""
     right, total = tally.tolist()  # one transfer
     return right / on.y.numel(), total / len(on.y)
+
+
+def outputs_of(task: Task, x: Tensor) -> Any:
+    """Return what a model makes of stored samples before training; ``None`` if it fails, which the first round says."""
+    task.model.eval()
+    try:
+        with torch.no_grad():
+            w = task.model.initial().to(task.device, task.dtype)
+            return task.model.forward(task.model.layout.split(w), task.inputs(x))
+    except Exception:
+        return None
+
+
+def refuse_reduced_loss(task: Task) -> None:
+    """Refuse a user's loss that fails, or gives no number for each sample: a mean would count padding as samples."""
+    if task.loss is cross_entropy:
+        return
+    y = task.data.y_train[:2]
+    out = outputs_of(task, task.data.x_train[:2])
+    if out is None:
+        return
+    shapes = f"outputs {list(out.shape)} and labels {list(y.shape)}"
+    with torch.no_grad():
+        found = call(task.loss, f"the loss cannot be computed from {shapes}", out, y)
+    if not isinstance(found, Tensor) or found.shape != y.shape[:1]:
+        shape = f"the shape {list(found.shape)}" if isinstance(found, Tensor) else f"the type {type(found).__name__}"
+        raise FedsmooError(
+            f"the loss of {len(y)} samples has {shape}, but must be a tensor of one loss per sample, [{len(y)}]: with "
+            'PyTorch\'s losses write reduction="none", as in partial(F.cross_entropy, reduction="none")'
+        )
+
+
+def refuse_few_outputs(task: Task) -> None:
+    """Refuse a user's model with fewer outputs than there are classes, where the loss needs one for each."""
+    if task.loss is not cross_entropy:
+        return
+    out = outputs_of(task, task.data.x_test[:1])
+    largest = max(int(task.data.y_train.max()), int(task.data.y_test.max()))
+    if isinstance(out, Tensor) and out.dim() > 1 and out.shape[-1] <= largest:
+        raise FedsmooError(
+            f"the model has {out.shape[-1]} outputs, but the labels of {task.data.name!r} go up to {largest}: it needs "
+            f"{largest + 1} outputs, one for each class from 0"
+        )
+
+
+def squashed(task: Task) -> str | None:
+    """Return a warning where a model's outputs are probabilities and cross-entropy applies a softmax of its own.
+
+    Such a model trains, but badly: its outputs, between 0 and 1, can never be far apart. Logarithms of probabilities
+    (``LogSoftmax``) are as good as logits, for log-softmax leaves them as they are.
+    """
+    out = outputs_of(task, task.data.x_test[:8]) if task.loss is cross_entropy else None
+    if not isinstance(out, Tensor) or out.dim() < 2 or out.shape[-1] < 2 or bool((out < 0).any() | (out > 1).any()):
+        return None
+    last = [m for m in task.model.module.modules() if not list(m.children())][-1]
+    if torch.allclose(out.sum(-1), torch.ones_like(out[..., 0]), atol=1e-4):
+        name = "a softmax"
+    elif isinstance(last, nn.Sigmoid):
+        name = "a sigmoid"
+    else:
+        return None
+    return (
+        f"the model ends in {name}, but cross_entropy applies a softmax itself, so it will train badly: return the "
+        "outputs before it, or bring a loss of probabilities"
+    )

@@ -58,6 +58,8 @@ def rebuilt(config: dict[str, Any]) -> dict[str, Any] | None:
         return None
     if config.get("split") is not None or config.get("data") is not None:
         return None
+    if ":" in dataset or ":" in str(config.get("partition")):  # code in a file: a page runs none
+        return None
     try:
         return class_counts(tuple((k, config[k]) for k in DIVISION if k in config))
     except Exception:  # whatever a config written by others asks for, the page is shown without it

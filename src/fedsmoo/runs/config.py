@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import json
-import re
-import reprlib
 import tomllib
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
-import numpy as np
-
 from fedsmoo.core.algorithm import KINDS, refuse_outside
 from fedsmoo.core.errors import FedsmooError, unknown
+from fedsmoo.core.user_code import is_in_file
 from fedsmoo.data.sources import has_natural_clients
 
 WIRES = ("exact", "fp16", "int8")
 LARGEST = 2**63 - 1  # whole number of a setting
-BARE = re.compile(r"[A-Za-z0-9_-]+")  # names that are keys of TOML as they are
 DIVISION = ("clients", "partition", "u", "c", "replacement", "refill")  # what a split file fixes
+
+
+OWN = "path/to/file.py"
+# What a user may bring in a file, each beside a setting with its options: algorithm, algorithm_options.
+BROUGHT = ("algorithm", "model", "dataset", "partition", "loss", "sampling")
 
 
 def setting(
@@ -32,13 +32,15 @@ def setting(
     group: str = "training",
     within: str = "",
     free: tuple[str, ...] = (),
+    quiet: bool = False,
 ) -> Any:
-    """A field with its meaning, the words or the interval it may take, and the panel of ``--help`` it is listed in.
+    """Declare a field: its meaning, the words or the interval it may take, and the panel of ``--help`` it is listed in.
 
     ``free`` names what may differ in it: a ``run``, which is the same whatever it is; the runs of one ``batch``; the
-    runs of one ``line`` of a table or a page, which shows their mean.
+    runs of one ``line`` of a table or a page, which shows their mean. A ``quiet`` setting is written into files only
+    where it is not the default, so that files of before and after there was one agree.
     """
-    about = {"help": help, "choices": choices, "group": group, "within": within, "free": free}
+    about = {"help": help, "choices": choices, "group": group, "within": within, "free": free, "quiet": quiet}
     return field(default=default, metadata=about)
 
 
@@ -48,7 +50,7 @@ class Training:
 
     rounds: int = setting(100, "communication rounds", within="(0, inf)")
     cohort: int = setting(10, "clients in a round (n)", within="(0, inf)")
-    sampling: str = setting("uniform", "how a cohort is drawn", ("uniform", "bernoulli"))
+    sampling: str = setting("uniform", f"how a cohort is drawn: a name, or {OWN}:function", ("uniform", "bernoulli"))
     local_epochs: int | None = setting(None, "passes over a client's samples in a round (default 5)", within="(0, inf)")
     local_steps: int | None = setting(None, "local steps in a round, instead of local_epochs", within="(0, inf)")
     batch_size: int = setting(50, "samples in a minibatch", within="(0, inf)")
@@ -96,17 +98,24 @@ class Config(Training):
     algorithm_options: dict[str, Any] = setting(None, "hyper-parameters of the method", group="what", free=("batch",))
     model: str = setting("mlp", "model: a name, or path/to/file.py:factory", group="what")
     model_options: dict[str, Any] = setting(None, "options of the model", group="what")
-    dataset: str = setting("digits", "data set: a name, or text:PATH", group="data")
+    loss: str = setting("cross_entropy", f"loss of a sample: a name, or {OWN}:function", group="what", quiet=True)
+    loss_options: dict[str, Any] = setting(None, "options of a loss of your own", group="what", quiet=True)
+    dataset: str = setting("digits", f"data set: a name, text:PATH, or {OWN}:function", group="data")
+    dataset_options: dict[str, Any] = setting(None, "options of a data set of your own", group="data", quiet=True)
     data: str | None = setting(
         None, "folder or .npz that holds the data set (default: the cache)", group="data", free=("run", "line")
     )
     partition: str = setting(
         None,
-        "how samples are divided: iid, dirichlet, pathological, natural (default: natural for text and synthetic, "
-        "which have clients of their own, else dirichlet)",
+        f"how samples are divided: iid, dirichlet, pathological, natural, or {OWN}:function (default: natural for "
+        "text and synthetic, which have clients of their own, else dirichlet)",
         group="data",
         free=("batch",),
     )
+    partition_options: dict[str, Any] = setting(
+        None, "options of a partition of your own", group="data", free=("batch",), quiet=True
+    )
+    sampling_options: dict[str, Any] = setting(None, "options of a sampling of your own", group="training", quiet=True)
     u: float = setting(
         0.1, "dirichlet: concentration; smaller is more heterogeneous", group="data", within="(0, inf)", free=("batch",)
     )
@@ -154,7 +163,13 @@ class Config(Training):
         return changed
 
     def to_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        """Return the settings as plain values; quiet ones at their defaults are left out."""
+        return {n: v for n, v in dataclasses.asdict(self).items() if not FIELDS[n].metadata["quiet"] or differs(n, v)}
+
+    def options(self) -> dict[str, Any]:
+        """Return all options under one name each: those of the method as they are, others as ``model.hidden``."""
+        rest = {f"{kind}.{n}": v for kind in BROUGHT[1:] for n, v in getattr(self, f"{kind}_options").items()}
+        return {**self.algorithm_options, **rest}
 
 
 FIELDS: dict[str, dataclasses.Field[Any]] = {f.name: f for f in dataclasses.fields(Config)}
@@ -168,6 +183,11 @@ def default_partition(dataset: Any) -> str:
 def free_within(what: str) -> tuple[str, ...]:
     """Return the settings in which a ``run``, the runs of a ``batch`` or of a ``line`` may differ: see `setting`."""
     return tuple(name for name, f in FIELDS.items() if what in f.metadata["free"])
+
+
+def differs(name: str, value: Any) -> bool:
+    """Return whether a value of a setting is not its default; no options are none."""
+    return value not in ((FIELDS[name].default, {}) if name.endswith("_options") else (FIELDS[name].default,))
 
 
 def refuse_no_accuracy(target: float | None) -> None:
@@ -205,7 +225,7 @@ def checked(cls: type, name: str, value: Any) -> Any:
             raise FedsmooError(f"{name} is {value!r}, but must be a table of options")
         return copy.deepcopy(value or {})
     value = converted(name, value, kind, optional)
-    if value is not None:
+    if value is not None and not (name in BROUGHT and is_in_file(value)):
         refuse_outside(name, value, spec.metadata)
     return value
 
@@ -234,7 +254,7 @@ def converted(name: str, value: Any, kind: type, optional: bool) -> Any:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The settings in a TOML file; ``[algorithm]`` and ``[model]`` may be tables with a ``name``."""
+    """Return the settings in a TOML file; ``[algorithm]``, ``[model]``, ``[loss]`` may be tables with a ``name``."""
     try:
         content = path.read_bytes()
     except OSError as e:
@@ -257,7 +277,7 @@ def parse_toml(content: bytes, where: str, errors: str = "strict") -> dict[str, 
 def named_tables(table: dict[str, Any], where: str) -> dict[str, Any]:
     """``algorithm = {name = "fedsmoo", r = 0.1}`` as a name and its options; misspelt keys are refused."""
     out = dict(table)
-    for key in ("algorithm", "model"):
+    for key in BROUGHT:
         if isinstance(out.get(key), dict):
             options, beside = dict(out[key]), out.get(f"{key}_options", {})
             if not isinstance(beside, dict):
@@ -270,59 +290,3 @@ def named_tables(table: dict[str, Any], where: str) -> dict[str, Any]:
         if key not in FIELDS:
             raise FedsmooError(f"{where}: {unknown('setting', key, FIELDS)}")
     return out
-
-
-def to_toml(values: dict[str, Any]) -> str:
-    """Plain settings as TOML that :func:`read_toml` reads back; a setting that is none is left out.
-
-    Options are values of TOML: text, numbers, true or false, and lists and tables of them; others are refused.
-    """
-    plain = [f"{key(k)} = {literal(v, k)}" for k, v in values.items() if v is not None and not isinstance(v, dict)]
-    tables = [
-        f"\n[{key(k)}]\n" + "\n".join(f"{key(n, k)} = {literal(x, f'{k}: {n}')}" for n, x in v.items())
-        for k, v in values.items()
-        if isinstance(v, dict) and v
-    ]
-    return "\n".join(plain + tables) + "\n"
-
-
-def key(name: Any, where: str = "a setting") -> str:
-    """A name as a key of TOML, quoted where it has to be."""
-    if not isinstance(name, str):
-        raise FedsmooError(f"{where} has the name {brief(name)}, which a TOML file cannot hold: names are text")
-    return name if BARE.fullmatch(name) else quoted(name, where)
-
-
-def literal(v: Any, where: str) -> str:
-    """A value as TOML; ``where`` names it to a person."""
-    if isinstance(v, np.generic):
-        v = v.item()
-    if isinstance(v, bool):
-        return str(v).lower()
-    if isinstance(v, int | float):
-        return repr(int(v) if isinstance(v, int) else float(v))  # of a subclass, the number alone
-    if isinstance(v, str):
-        return quoted(v, where)
-    if isinstance(v, list | tuple):
-        return "[" + ", ".join(literal(x, where) for x in v) + "]"
-    if isinstance(v, dict):
-        return "{" + ", ".join(f"{key(k, where)} = {literal(x, where)}" for k, x in v.items()) + "}"
-    what = "none there: leave it out" if v is None else brief(v)
-    raise FedsmooError(
-        f"{where}: a TOML file cannot hold {what}; options are text, numbers, true or false, and lists and tables of "
-        "them"
-    )
-
-
-def quoted(text: str, where: str) -> str:
-    """Text as TOML: JSON has the same escapes, but for the one control character that it lets pass."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as e:
-        raise FedsmooError(f"{where} is {text!a}, which is not valid text: it cannot be kept in a file") from e
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def brief(v: Any) -> str:
-    """A value on one short line."""
-    return " ".join(reprlib.repr(v).split())

@@ -10,15 +10,19 @@ import numpy as np
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import unknown
+from fedsmoo.core.user_code import is_in_file
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.division import partition as partitions
+from fedsmoo.data.division.own import OwnPartition
 from fedsmoo.data.division.splitfile import load_split, read_split, refuse_contradiction
-from fedsmoo.data.sources import load
 from fedsmoo.runs.config import DIVISION, Config, default_partition, refuse_beyond
+from fedsmoo.runs.origin.user_files import load_data, refuse_missing
 
 
 def make_partition(config: Config) -> partitions.Partition:
     """The rule that a config names; ``dirichlet-0.6`` says its own concentration."""
+    if is_in_file(config.partition):
+        return OwnPartition(config.partition, config.partition_options)
     kind, _, value = config.partition.partition("-")
     if kind not in partitions.PARTITIONS:
         raise unknown("partition", config.partition, [*partitions.PARTITIONS, "natural"])
@@ -45,6 +49,7 @@ def resolve_division(config: Config, given: Iterable[str]) -> Config:
     the others are defaults, which a partition's name or a split overrules.
     """
     refuse_beyond(config.to_dict())
+    refuse_missing(config)
     names = set(given)
     if "partition" not in names and config.partition != (default := default_partition(config.dataset)):
         config = config.replace(partition=default)  # which the data set decides, and that may have changed since
@@ -52,10 +57,10 @@ def resolve_division(config: Config, given: Iterable[str]) -> Config:
     refuse_other_number(config, names)
     if config.split is None:
         if config.partition == "natural" and "clients" in names and config.clients == Config.clients:
-            refuse_other_count(config, load(config.dataset, config.data, config.seed))  # else make_clients sees it
+            refuse_other_count(config, load_data(config))  # else make_clients sees it
         own = {"replacement": False} if asked["partition"] == "iid" and "replacement" not in names else {}
         return with_changes(config, {"u": asked["u"], "c": asked["c"], **own})
-    if "partition" in names and "-" in config.partition:
+    if "partition" in names and "-" in config.partition and not is_in_file(config.partition):
         names.add({"dirichlet": "u", "pathological": "c"}[asked["partition"]])
     content = read_split(config.split)
     refuse_contradiction(config.split, content, {n: v for n, v in asked.items() if n in names})
@@ -84,7 +89,8 @@ def refuse_unused_options(config: Config, given: Iterable[str]) -> None:
     if config.split is not None:
         return  # which refuses what it contradicts
     kind = division_settings(config)["partition"]
-    has = {f.name for f in dataclasses.fields(partitions.PARTITIONS[kind])} if kind != "natural" else set()
+    rule = partitions.PARTITIONS.get(kind)  # none: the data's own clients, or a rule of the user's
+    has = set() if rule is None else {f.name for f in dataclasses.fields(rule)}
     for name in ("u", "c", "replacement", "refill"):
         if name in given and name not in has:
             owner = {"u": "dirichlet", "c": "pathological"}.get(name, "dirichlet or pathological")
@@ -110,7 +116,7 @@ def make_clients(config: Config, data: Dataset) -> list[np.ndarray]:
     """Who holds which samples, from a split file, from the data's own clients, or by a rule."""
     if config.split is not None:
         plain = division_settings(Config(dataset=config.dataset))
-        resolve_division(config, [n for n, v in division_settings(config).items() if v != plain[n]])
+        resolve_division(config, [n for n, v in division_settings(config).items() if v != plain.get(n)])
         return load_split(config.split, data)
     if config.partition == "natural":
         if data.natural is None:

@@ -13,11 +13,12 @@ from torch import Tensor
 
 from fedsmoo.core import Algorithm, FedsmooError, Vectors
 from fedsmoo.data.division.holdout import hold_out
-from fedsmoo.data.sources import load
 from fedsmoo.engines.task import Task
+from fedsmoo.models.loss import make_loss
 from fedsmoo.runs.build import make_algorithm, make_device, make_model
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.division import make_clients
+from fedsmoo.runs.origin.user_files import load_data
 from fedsmoo.runs.storage.checkpoint import newest
 from fedsmoo.runs.storage.names import CHECKPOINT, MODEL
 from fedsmoo.runs.storage.reader import read_config
@@ -59,7 +60,7 @@ def open_run(path: Path, device: str = "auto", precision: str | None = None) -> 
         precision: of matrix products on a GPU (default: float32).
     """
     config = read_config(path)
-    data = load(config.dataset, config.data, config.seed)
+    data = load_data(config)
     model = make_model(config.model, data, config.seed, config.model_options)
     dtype, place = getattr(torch, config.dtype), make_device(device)
     model.module.to(dtype)
@@ -73,7 +74,8 @@ def open_run(path: Path, device: str = "auto", precision: str | None = None) -> 
     except (SafetensorError, KeyError, RuntimeError) as e:
         raise FedsmooError(f"{path / MODEL} is not a model of this run: {e}") from e
     model.module.to(place)
-    task = Task(model, data.to(place), place, dtype, precision=precision or "fp32")
+    loss = make_loss(config.loss, config.loss_options)
+    task = Task(model, data.to(place), place, dtype, loss, precision=precision or "fp32")
     indices = make_clients(config, data)
     if config.holdout:
         indices, _ = hold_out(indices, config.holdout, config.seed)

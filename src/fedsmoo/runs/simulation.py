@@ -13,11 +13,11 @@ from torch import Tensor
 from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.core.server import is_evaluated, lr_of, round_of, server_step, weights_of
 from fedsmoo.data.batches.augment import drawing
-from fedsmoo.data.batches.cohort import cohort
+from fedsmoo.data.batches.cohort import Sampling, cohort, make_sampling, uniform
 from fedsmoo.data.batches.plan import Plan, make_plan
 from fedsmoo.engines.contract import Engine, Outcome, RoundInputs, Setup
 from fedsmoo.engines.failure import explained
-from fedsmoo.engines.task import Task, cross_entropy
+from fedsmoo.engines.task import refuse_reduced_loss
 from fedsmoo.runs.config import Training
 from fedsmoo.runs.record import Callback, Record, Result
 from fedsmoo.runs.traffic import round_bytes
@@ -34,7 +34,13 @@ class Simulation:
     """
 
     def __init__(
-        self, setup: Setup, engine: Engine, training: Training, indices: Sequence[np.ndarray], w: Tensor | None = None
+        self,
+        setup: Setup,
+        engine: Engine,
+        training: Training,
+        indices: Sequence[np.ndarray],
+        w: Tensor | None = None,
+        sampling: Sampling | None = None,
     ) -> None:
         if training.cohort > len(indices):
             raise FedsmooError(
@@ -44,11 +50,12 @@ class Simulation:
         if empty:
             raise FedsmooError(f"client {empty[0]} has no samples ({len(empty)} such clients): change the partition")
         self.setup, self.engine, self.training, self.indices = setup, engine, training, indices
+        self.sampling = sampling or make_sampling(training.sampling)
         task = setup.task
         start = task.model.initial() if w is None else w
         start = start.to(task.device, task.dtype)
         task.model.place(task.device, task.dtype)
-        refuse_reduced_loss(task, start)
+        refuse_reduced_loss(task)
         with explained(engine.name):
             self.server = setup.algorithm.init(start)
         self.history: list[Record] = []
@@ -83,7 +90,7 @@ class Simulation:
     @property
     def most(self) -> int:
         """How many clients a round may have."""
-        return self.training.cohort if self.training.sampling == "uniform" else len(self.indices)
+        return self.training.cohort if self.sampling is uniform else len(self.indices)
 
     @property
     def lr(self) -> float:
@@ -93,7 +100,7 @@ class Simulation:
     def draft(self, number: int) -> tuple[list[int], Plan]:
         """The clients of a round and their batches: what can be known before the round starts."""
         t = self.training
-        clients = cohort(t.seed, number, len(self.indices), t.cohort, t.sampling)
+        clients = cohort(t.seed, number, len(self.indices), t.cohort, self.sampling)
         return clients, self.plan(number, clients)
 
     def draft_next(self) -> None:
@@ -124,7 +131,7 @@ class Simulation:
         down = self.setup.algorithm.sent(self.server)
         share = len(clients) / len(self.indices)
         weights = weights_of(t, [len(self.indices[i]) for i in clients])
-        return RoundInputs(number, down, clients, plan, self.lr, share, weights, varies=t.sampling != "uniform")
+        return RoundInputs(number, down, clients, plan, self.lr, share, weights, varies=self.sampling is not uniform)
 
     def complete(self, work: RoundInputs, outcome: Outcome | None, began: float) -> Record:
         """Aggregate what the cohort sent, evaluate and record. A round without clients changes nothing."""
@@ -185,32 +192,6 @@ class Simulation:
             if callback is not None and is_false(callback(record)):
                 break
         return Result(self.history, self.server, self)
-
-
-def refuse_reduced_loss(task: Task, w: Tensor) -> None:
-    """A loss of one's own must give a number for each sample: a mean of its own would count padding as samples."""
-    if task.loss is cross_entropy:
-        return
-    x, y = task.inputs(task.data.x_train[:2]), task.data.y_train[:2]
-    task.model.eval()
-    try:
-        with torch.no_grad():
-            out = task.model.forward(task.model.layout.split(w), x)
-    except Exception:  # it is the model that does not fit, or fails: the first round says so
-        return
-    try:
-        with torch.no_grad():
-            found = task.loss(out, y)
-    except Exception as e:  # the user's own code
-        what = f"{type(e).__name__}: {(str(e).splitlines() or [''])[0]}"
-        shapes = f"outputs {list(out.shape)} and labels {list(y.shape)}"
-        raise FedsmooError(f"the loss cannot be computed from {shapes}: {what}") from e
-    if not isinstance(found, Tensor) or found.shape != y.shape[:1]:
-        shape = f"the shape {list(found.shape)}" if isinstance(found, Tensor) else f"the type {type(found).__name__}"
-        raise FedsmooError(
-            f"the loss of {len(y)} samples has {shape}, but must be a tensor of one loss per sample, [{len(y)}]: with "
-            'PyTorch\'s losses write reduction="none", as in partial(F.cross_entropy, reduction="none")'
-        )
 
 
 def is_false(answer: Any) -> bool:

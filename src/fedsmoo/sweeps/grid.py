@@ -34,8 +34,10 @@ from typing import Any
 from fedsmoo.algorithms import ALGORITHMS
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import unknown
+from fedsmoo.core.user_code import short_name
 from fedsmoo.data.catalog import SPECS
 from fedsmoo.data.division.partition import to_rule
+from fedsmoo.data.own import is_own
 from fedsmoo.models import MODELS, refuse_options
 from fedsmoo.runs.build import algorithm_class, make_algorithm
 from fedsmoo.runs.config import FIELDS, Config, checked, named_tables
@@ -239,7 +241,8 @@ def run_name(config: Config, held: Mapping[str, str] | None = None) -> str:
         division, people = "natural", str(config.cohort)  # of how many, the data says
     else:
         rule = to_rule(make_partition(config))
-        division = "-".join(str(v) for k, v in rule.items() if k in ("name", "u", "c"))
-    stem = f"{method}-{config.dataset}-{division}-{people}-{config.model}-seed{config.seed}".lower()
+        division = short_name("-".join(str(v) for k, v in rule.items() if k in ("name", "u", "c")))
+    dataset = short_name(config.dataset) if is_own(config.dataset) else config.dataset
+    stem = f"{method}-{dataset}-{division}-{people}-{config.model}-seed{config.seed}".lower()
     stem = "".join(ch if ch.isalnum() or ch in "-_." else "-" for ch in stem)
     return f"{stem}-{identity(config, held)[:8]}"

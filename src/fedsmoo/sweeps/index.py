@@ -47,7 +47,6 @@ def describe(folder: Path) -> dict[str, Any]:
     config, summary = run.config, run.summary
     run.refuse_damaged()
     unused = unused_settings(config)
-    options = {**config.algorithm_options, **{f"model.{k}": v for k, v in config.model_options.items()}}
     return {
         "label": run.label,
         "identity": identity(config, run.held),
@@ -55,7 +54,7 @@ def describe(folder: Path) -> dict[str, Any]:
         "done": run.done,
         **{n: None if n in unused else getattr(config, n) for n in PLAIN},
         **{n: summary.get(n) for n in NUMBERS},
-        "options": json.dumps(options, sort_keys=True, default=str),
+        "options": json.dumps(config.options(), sort_keys=True, default=str),
         "error": run.failure.get("error"),
         "finished": summary.get("finished"),
         "device_name": summary.get("device"),

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from fedsmoo.core import FedsmooError
-from fedsmoo.data.sources import drawn
+from fedsmoo.data.sources import depends_on_seed
 from fedsmoo.engines.client_state.memory import bytes_per_client
 from fedsmoo.engines.client_state.tiers import first_that_fits, row_bytes
 from fedsmoo.engines.failure import explained
@@ -26,7 +26,7 @@ def packable(configs: Sequence[Config]) -> bool:
     same = [name for name in FIELDS if name not in FREE]
     if first.sampling != "uniform" or any(getattr(c, n) != getattr(first, n) for c in configs for n in same):
         return False
-    if drawn(first.dataset) and len({c.seed for c in configs}) > 1:  # each seed has data of its own
+    if len({c.seed for c in configs}) > 1 and depends_on_seed(first.dataset):  # each seed has data of its own
         return False
     if first.chunk is not None and first.chunk < first.cohort * len(configs):
         return False

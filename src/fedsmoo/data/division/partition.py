@@ -51,6 +51,10 @@ class Partition(ABC):
         """The short name, as ``parse`` reads it: ``dirichlet-0.1``."""
         return self.label
 
+    def to_rule(self) -> dict[str, Any]:
+        """Return the partition as plain values, for files."""
+        return {"name": self.label, **asdict(self)}
+
     @abstractmethod
     def split(self, labels: np.ndarray, classes: int, clients: int, seed: int) -> list[np.ndarray]:
         """Sorted int64 indices into ``labels`` for each of the clients."""
@@ -170,12 +174,12 @@ def parse(text: str, **options: Any) -> Partition:
 
 
 def to_rule(partition: Partition) -> dict[str, Any]:
-    """The partition as plain values, for files; ``from_rule`` reads it back."""
-    return {"name": partition.label, **asdict(partition)}
+    """Return a partition as plain values, for files; ``from_rule`` reads it back."""
+    return partition.to_rule()
 
 
 def from_rule(rule: dict[str, Any]) -> Partition:
-    """The partition that ``to_rule`` described."""
+    """Return the partition that :meth:`Partition.to_rule` described; refuse names and options that nobody has."""
     values = dict(rule)
     name = str(values.pop("name", ""))
     if name not in PARTITIONS:

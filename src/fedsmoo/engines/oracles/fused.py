@@ -10,12 +10,13 @@ from torch import Tensor
 
 from fedsmoo.engines.oracles.opaque import OpaqueOracle
 from fedsmoo.engines.steps.capture import captured, warn_slower
-from fedsmoo.engines.task import Batch, Draws, Samples, Task, cross_entropy, means
+from fedsmoo.engines.task import Batch, Draws, Samples, Task, means
 from fedsmoo.kernels import available
 from fedsmoo.kernels.gradients import GradientBuffers
 from fedsmoo.kernels.resnet18.shapes import MOST_CLASSES, fine_offset, stored_images
 from fedsmoo.kernels.runtime import PRECISIONS, keep_cache_in_one_place
 from fedsmoo.models.live import LiveResNet
+from fedsmoo.models.loss import cross_entropy
 
 EVALUATED_AT_ONCE = 2500
 

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from fedsmoo.core import FedsmooError
+from fedsmoo.core.user_code import file_of
 from fedsmoo.data.catalog import OFFICIAL, SPECS
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.files.cache import fingerprint, user_cache
 from fedsmoo.data.files.readers import SUFFIXES
 from fedsmoo.data.files.tree import file_tree, folder_tree
 from fedsmoo.data.fingerprint import SHORT, Fingerprint
+from fedsmoo.data.own import is_own
 from fedsmoo.data.sources import SOURCES, drawn, load
 from fedsmoo.runs.config import Config
 
@@ -27,7 +29,7 @@ MANY, SLOW, REST = 1000, 0.05, 20
 
 
 def contents(config: Config, data: Dataset | None = None) -> dict[str, str]:
-    """A hash for each file of the user's own that a config names: data, split, method, model; absent ones are left out.
+    """A hash for each file of the user's own that a config names: data, split, code; absent ones are left out.
 
     What the package or a publisher defines (``digits``, ``cifar10``) is the same wherever it lies, and has none.
     Whether it is that is known only once it was read: ``data`` is then what was read, and other content under such a
@@ -45,8 +47,11 @@ def places(config: Config) -> dict[str, Path | None]:
     return {
         "data_content": data_place(config.dataset, config.data),
         "split_content": None if config.split is None else Path(config.split),
-        "algorithm_content": code_place(config.algorithm),
-        "model_content": code_place(config.model),
+        "algorithm_content": file_of(config.algorithm),
+        "model_content": file_of(config.model),
+        "loss_content": file_of(config.loss),
+        "partition_content": file_of(config.partition) if config.split is None else None,
+        "sampling_content": file_of(config.sampling),
     }
 
 
@@ -165,15 +170,12 @@ def other_content(dataset: str, content: str) -> str:
     return f"{dataset} (other content {content[:8]})"
 
 
-def code_place(spec: str) -> Path | None:
-    """The file in ``path/to/file.py:Name``."""
-    return Path(spec.rpartition(":")[0]) if ":" in spec else None
-
-
 def data_place(name: str, path: str | None) -> Path | None:
-    """Where a data set of the user's own lies: a text, an ``.npz``, or a folder of class folders."""
+    """Where a data set of the user's own lies: a text, a file of code, an ``.npz``, or a folder of class folders."""
     if name.startswith("text:"):
         return Path(name.removeprefix("text:")).expanduser()
+    if is_own(name):
+        return file_of(name)
     if name in SOURCES or drawn(name):
         return None
     home = user_cache()

@@ -19,9 +19,10 @@ from typing import Any
 
 import torch
 
+from fedsmoo.core.user_code import is_in_file
 from fedsmoo.data.division.partition import to_rule
 from fedsmoo.engines.distributed.ranks import world
-from fedsmoo.runs.config import DIVISION, FIELDS, Config
+from fedsmoo.runs.config import BROUGHT, DIVISION, FIELDS, Config
 from fedsmoo.runs.division import make_partition
 from fedsmoo.runs.origin.contents import files_held
 from fedsmoo.runs.simulation import Simulation
@@ -111,10 +112,12 @@ def again(config: Config) -> str:
     >>> again(Config(algorithm="fedavg", lr=0.05, clip=None))
     'fedsmoo run --lr 0.05 --clip none --algorithm fedavg --partition dirichlet'
     """
-    options = {**config.algorithm_options, **config.model_options}
+    tables = [getattr(config, f"{kind}_options") for kind in BROUGHT]
+    options = {name: value for table in tables for name, value in table.items()}
     said = all(isinstance(v, bool | int | float | str) for v in options.values())
-    twice = len(options) < len(config.algorithm_options) + len(config.model_options)
-    if not said or twice or options.keys() & FIELDS.keys() or (":" in config.model and config.model_options):
+    twice = len(options) < sum(len(table) for table in tables)
+    own = [kind for kind in BROUGHT[1:] if is_in_file(getattr(config, kind)) and getattr(config, f"{kind}_options")]
+    if not said or twice or own or options.keys() & FIELDS.keys():
         return "fedsmoo run CONFIG, with the config of this run as CONFIG"
     unused = idle(config)
     kept = {"replacement"} if config.partition == "iid" else set()  # which without a word means another thing there

@@ -17,7 +17,8 @@ import numpy as np
 from safetensors import SafetensorError
 
 from fedsmoo.core import FedsmooError
-from fedsmoo.runs.config import DIVISION, FIELDS, Config, named_tables, to_toml
+from fedsmoo.core.toml import to_toml
+from fedsmoo.runs.config import DIVISION, FIELDS, Config, named_tables
 from fedsmoo.runs.origin.provenance import provenance
 from fedsmoo.runs.record import Record, best_validated
 from fedsmoo.runs.simulation import Simulation

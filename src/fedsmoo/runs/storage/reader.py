@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedsmoo.core import FedsmooError
+from fedsmoo.core.errors import brief
 from fedsmoo.core.untrusted import text
-from fedsmoo.runs.config import Config, brief, named_tables, parse_toml
+from fedsmoo.runs.config import Config, named_tables, parse_toml
 from fedsmoo.runs.origin.contents import held_in, refuse_damaged
 from fedsmoo.runs.record import Record
 from fedsmoo.runs.storage.files import MAX_BYTES, parse_table, read_plain

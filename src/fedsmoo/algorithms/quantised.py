@@ -55,7 +55,7 @@ def wire_bytes(size: int, kind: str) -> int:
 
 
 @dataclass(frozen=True)
-class Wired(Around):
+class Quantised(Around):
     """Any method, with every vector that travels rounded to half precision or to 8 bits; single numbers are sent whole.
 
     server   sends v' = Q(v + e);   e <- v + e - v'            v: each vector of down; e stays on the server
@@ -63,7 +63,7 @@ class Wired(Around):
     server   goes on as the method does, with v + mean of what was sent
     """
 
-    kind: str = option("fp16", "the numbers on the wire", KINDS)
+    kind: str = option("fp16", "the numbers on the wire", KINDS, positional=True)
 
     own = derived(lambda self: (*self.inner.own, *(f"err_{n}" for n in self.rounded)))
     server = derived(lambda self: (*self.inner.server, *(f"err_{n}" for n in self.down)))

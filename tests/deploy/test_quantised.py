@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedsmoo.algorithms import ALGORITHMS, FedDyn, FedSMOO
-from fedsmoo.algorithms.wired import BLOCK, Wired, int8_codes, int8_values, rounded, wire_bytes
+from fedsmoo.algorithms.quantised import BLOCK, Quantised, int8_codes, int8_values, rounded, wire_bytes
 from fedsmoo.api import simulate
 from fedsmoo.core import Round, Vectors
 from fedsmoo.core.contract import findings
@@ -66,7 +66,7 @@ def test_nan_stays_and_extremes_stay_finite(kind):
 @pytest.mark.parametrize("kind", ["fp16", "int8"])
 def test_error_feedback_loses_nothing(kind):
     """The sum of T messages of one constant vector is T times it, but for the one error that is still kept."""
-    algorithm, v, rnd = Wired(FedDyn(), kind), random(500), Round(0, 0.1, 1, 1.0)
+    algorithm, v, rnd = Quantised(FedDyn(), kind), random(500), Round(0, 0.1, 1, 1.0)
     down = Vectors(w=torch.zeros(500))
     me, total = algorithm.first_contact(down), torch.zeros(500, dtype=torch.float64)
     for _ in range(50):
@@ -79,7 +79,7 @@ def test_error_feedback_loses_nothing(kind):
 def test_a_round_by_hand():
     """FedDyn on three clients, written out: what is sent is rounded, the server moves by the mean of what it gets."""
     beta, w, lam = 10.0, random(300), 1e-2 * random(300).flip(0)
-    algorithm, rnd = Wired(FedDyn(beta=beta), "int8"), Round(0, 0.1, 1, 0.5)
+    algorithm, rnd = Quantised(FedDyn(beta=beta), "int8"), Round(0, 0.1, 1, 0.5)
     srv = algorithm.init(w).replace(lam=lam, err_w=1e-3 * random(300))
     sent = rounded(w + srv.err_w, "int8")
     assert torch.equal(algorithm.sent(srv).w, sent)
@@ -102,13 +102,13 @@ def test_a_round_by_hand():
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_method_keeps_its_contract(name):
     for kind in ("fp16", "int8"):
-        algorithm = Wired(ALGORITHMS[name](), kind)
+        algorithm = Quantised(ALGORITHMS[name](), kind)
         assert findings(algorithm) == []
         assert undescribed(algorithm) == ([], [])
 
 
 def test_a_wired_step_compiles():
-    assert untraceable(Wired(FedSMOO(), "int8")) == []
+    assert untraceable(Quantised(FedSMOO(), "int8")) == []
 
 
 def run(wire: str, algorithm: str = "fedsmoo", **more):

@@ -1,0 +1,63 @@
+"""Data from a function in a user's own file."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fedsmoo.core.errors import FedsmooError, brief
+from fedsmoo.core.user_code import call, refuse_options, user_object
+from fedsmoo.data.check import check, from_arrays, refuse_untrained_classes
+from fedsmoo.data.dataset import Dataset
+
+OWN, KIND = "path/to/file.py:function", "data set"
+OWN_NAME = re.compile(r"(?!text:).*\.py:[^:]*", re.DOTALL)
+
+
+def is_own(name: str) -> bool:
+    """Return whether a data set's name is that of a function in a user's file; ``text:a.py`` is a text."""
+    return OWN_NAME.fullmatch(name) is not None
+
+
+def takes_seed(function: Callable[..., Any]) -> bool:
+    """Return whether a function has an argument ``seed``."""
+    try:
+        return "seed" in inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+def own_data(spec: str, seed: int, options: Mapping[str, Any]) -> Dataset:
+    """Return what the function in a user's file makes: a ``Dataset``, or four arrays, checked and named by the file."""
+    make = bound(spec, options)
+    found = call(make, f"{KIND} {spec!r}", **({"seed": seed} if takes_seed(make) else {}))
+    if isinstance(found, Dataset):
+        data = check(dataclasses.replace(found, name=spec))
+    elif isinstance(found, list | tuple) and len(found) == 4:
+        x_train, y_train, x_test, y_test = found
+        data = from_arrays(x_train, y_train, x_test, y_test, spec)
+    else:
+        what = f"{len(found)} parts" if isinstance(found, list | tuple) else brief(found)
+        raise FedsmooError(
+            f"{KIND} {spec!r} returned {what}, but must return a Dataset or (x_train, y_train, x_test, y_test)"
+        )
+    refuse_untrained_classes(data)
+    return data
+
+
+def bound(spec: str, options: Mapping[str, Any]) -> Callable[..., Any]:
+    """Return the function in a user's file with its options bound; refuse what cannot be called with a seed at most."""
+    make, what = user_object(spec, KIND), f"{KIND} {spec!r}"
+    if isinstance(make, type) or not callable(make):
+        kind = "class" if isinstance(make, type) else type(make).__name__
+        raise FedsmooError(f"{what} is a {kind}, but must be a function of (seed) or of nothing")
+    refuse_options(make, what, (), options)
+    try:
+        inspect.signature(make).bind(**{**options, **({"seed": 0} if takes_seed(make) else {})})
+    except TypeError as e:
+        raise FedsmooError(f"{what} must be a function of (seed) or of nothing: {e}") from None
+    return functools.partial(make, **options)

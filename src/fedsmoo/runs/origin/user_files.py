@@ -1,0 +1,71 @@
+"""What a config names in files of the user's: whether it is there, and which options it has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedsmoo.core.errors import FedsmooError
+from fedsmoo.core.user_code import is_in_file, options_of, user_object
+from fedsmoo.data.batches import cohort
+from fedsmoo.data.dataset import Dataset
+from fedsmoo.data.division import own as division
+from fedsmoo.data.own import bound, is_own
+from fedsmoo.data.sources import load
+from fedsmoo.models import loss
+from fedsmoo.runs.config import Config
+
+# What is always given to a function of the user's, beside its options.
+ARGUMENTS: dict[str, tuple[str, ...]] = {
+    "model": (),
+    "partition": division.ARGUMENTS,
+    "loss": loss.ARGUMENTS,
+    "sampling": cohort.ARGUMENTS,
+}
+
+
+def load_data(config: Config) -> Dataset:
+    """Return the data set that a config names."""
+    return load(config.dataset, config.data, config.seed, config.dataset_options)
+
+
+def refuse_missing(config: Config) -> None:
+    """Refuse a data set, partition, loss or sampling whose file, name or options are not there, before anything runs.
+
+    Nothing of it is called yet. Methods and models are looked at where they are made.
+    """
+    if is_own(config.dataset):
+        bound(config.dataset, config.dataset_options)
+    elif config.dataset_options:
+        raise no_options("data set", config.dataset, config.dataset_options)
+    if is_in_file(config.partition):
+        division.OwnPartition(config.partition, config.partition_options).rule()
+    elif config.partition_options:
+        raise no_options("partition", config.partition, config.partition_options)
+    loss.make_loss(config.loss, config.loss_options)
+    cohort.make_sampling(config.sampling, config.sampling_options)
+
+
+def no_options(kind: str, name: str, options: dict[str, Any]) -> FedsmooError:
+    """Return the error for options of something that has none."""
+    return FedsmooError(f"{kind} {name!r} has no options: leave out {', '.join(options)}")
+
+
+def own_options(named: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Return the options, with their defaults, of each thing that is taken from a file, by the setting that names it.
+
+    The method's are its fields, and not among them.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    if is_own(named["dataset"]):
+        known = options_of(user_object(named["dataset"], "data set")) or {}
+        found["dataset"] = {n: v for n, v in known.items() if n != "seed"}
+    for kind, given in ARGUMENTS.items():
+        if is_in_file(named[kind]):
+            found[kind] = options_of(user_object(named[kind], kind), given) or {}
+    return found
+
+
+def kind_of_default(default: Any) -> tuple[type, bool] | None:
+    """Return the plain type of an option's default, and that it may not be none; ``None`` if it has no such type."""
+    return (type(default), False) if type(default) in (bool, int, float, str) else None
