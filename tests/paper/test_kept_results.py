@@ -14,7 +14,7 @@ from fedsmoo.sweeps.results import FORMAT, SUPERSEDED, collect, from_json
 
 RESULTS = Path(__file__).parents[2] / "results"
 FILES = [p for p in sorted(RESULTS.rglob("*.json")) if "gpu" not in p.parts]
-RUNS = [p for p in FILES if json.loads(p.read_text()).get("format") == FORMAT]
+RUNS = [p for p in FILES if isinstance(v := json.loads(p.read_text()), dict) and v.get("format") == FORMAT]
 
 
 @pytest.mark.parametrize("path", RUNS, ids=lambda p: p.stem[-30:])

@@ -9,7 +9,7 @@ MAX_TEXT = 2000
 
 
 def number(value: Any, digits: int = 6) -> float | int | None:
-    """A finite number with so many significant digits, or ``None`` for anything else.
+    """Return a finite number with so many significant digits, or ``None`` for anything else.
 
     >>> number(0.123456789, 3), number(float("nan")), number("<b>"), number(True)
     (0.123, None, None, None)
@@ -27,12 +27,12 @@ def number(value: Any, digits: int = 6) -> float | int | None:
 
 
 def numbers(values: Any, digits: int = 6, limit: int = 100_000) -> list[float | int | None]:
-    """A list of numbers; what is not a list is an empty one."""
+    """Return a list of numbers; empty for what is no list."""
     return [number(v, digits) for v in values[:limit]] if isinstance(values, list) else []
 
 
 def matrix(values: Any, digits: int = 5, limit: int = 2000) -> list[list[float | int | None]] | None:
-    """A rectangular table of numbers, or ``None``."""
+    """Return a rectangular table of numbers, or ``None``."""
     if not isinstance(values, list) or not values or not all(isinstance(row, list) for row in values):
         return None
     if len(values) > limit or len(values[0]) > limit or len({len(row) for row in values}) != 1:
@@ -41,6 +41,6 @@ def matrix(values: Any, digits: int = 5, limit: int = 2000) -> list[list[float |
 
 
 def text(value: Any, limit: int = MAX_TEXT) -> str:
-    """Text of bounded length without control characters; it is still hostile, and only ever shown as text."""
+    """Return text of bounded length without control characters; still hostile: show it as text only."""
     plain = "".join(ch if ch.isprintable() or ch == " " else "\ufffd" for ch in str(value))
     return plain if len(plain) <= limit else plain[: limit - 1] + "…"

@@ -42,7 +42,7 @@ def find_runs(paths: Sequence[Path], missing_ok: bool = False) -> list[Path]:
 
 
 def gather(folders: Sequence[Path], cache: dict[Path, Any] | None = None) -> dict[str, Any]:
-    """Everything the page shows; ``cache`` saves reading again what has not changed."""
+    """Return everything that a page shows; ``cache`` saves reading again what has not changed."""
     runs = [_cached(f, cache) for f in folders]
     names = shortest_names(folders)
     out = [{**run, "name": text(name, 200)} for run, name in zip(runs, names, strict=True)]
@@ -73,7 +73,7 @@ def fingerprint(folder: Path) -> str:
 
 
 def shortest_names(folders: Sequence[Path]) -> list[str]:
-    """The folders' names, with as many parents as it takes to tell them apart."""
+    """Return the folders' names, with as many parents as it takes to tell them apart."""
     parts = [f.resolve().parts for f in folders]
     for take in range(1, max((len(p) for p in parts), default=1) + 1):
         names = ["/".join(p[-take:]) for p in parts]
@@ -100,17 +100,18 @@ def read_folder(folder: Path) -> dict[str, Any]:
         },
         "analysis": measured.read_all(run.files),
         "counts": measured.partition(run.files, config),
+        "skipped": run.skipped[:20],  # complete only now that all files were read
     }
 
 
 def method_label(name: Any) -> str:
-    """The method's name in tables; a user's own method keeps the name it was given."""
+    """Return the method's name in tables; a user's own method keeps the name it was given."""
     known = ALGORITHMS.get(str(name).lower())
     return known.__name__ if known is not None else text(str(name).rpartition("/")[2], 80)
 
 
 def flat_config(config: dict[str, Any]) -> dict[str, str]:
-    """Settings as text, the options of method and model under dotted names."""
+    """Return settings as text, the options of method and model under dotted names."""
     out: dict[str, str] = {}
     for key, value in list(config.items())[:200]:
         if isinstance(value, dict):
@@ -126,13 +127,13 @@ def flat_config(config: dict[str, Any]) -> dict[str, str]:
 
 
 def settings(config: dict[str, Any], facts: dict[str, Any]) -> dict[str, str]:
-    """A run's settings as text, with what its files held; data that is not what its name says is named by that."""
+    """Return settings as text, with hashes of the run's files; data that is not what its name says is renamed."""
     flat = {**flat_config(config), **hashes(facts.get("contents"))}
     return flat | ({"dataset": text(data_label(flat["dataset"], facts), 200)} if "dataset" in flat else {})
 
 
 def hashes(contents: Any) -> dict[str, str]:
-    """What a user's own files held when the run began, as settings of it: an edited method is another method."""
+    """Return hashes of a user's own files when the run began, as settings of it: an edited method is another method."""
     known = contents.items() if isinstance(contents, dict) else ()
     return {text(k, 80): text(v, 80)[:8] for k, v in list(known)[:10]}
 
@@ -158,10 +159,10 @@ def read_metrics(rows: Iterable[dict[str, Any]]) -> tuple[dict[str, Any], dict[s
 
 
 def compact_rounds(rounds: list[int]) -> int | list[int]:
-    """Just the count where the rounds are 1, 2, 3, ..."""
+    """Return only the count where the rounds are 1, 2, 3, ..."""
     return len(rounds) if rounds == list(range(1, len(rounds) + 1)) else rounds
 
 
 def constant(values: list[Any]) -> Any:
-    """One number where all are the same, which bytes per round are: a third of a large page's data."""
+    """Return one number where all are the same, as bytes per round are: a third of a large page's data."""
     return values[0] if values and values[0] is not None and all(v == values[0] for v in values) else values

@@ -1,4 +1,4 @@
-"""Which runs belong together: seeds of one configuration, and configurations of one task."""
+"""Group runs: seeds of one configuration into a line, configurations of one task into a table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INCIDENTAL = frozenset(free_within("line"))
 
 
 def task_of(config: dict[str, str]) -> str:
-    """The task in words: what is learned, by whom."""
+    """Return the task in words: data set, partition, model and clients."""
     partition = config.get("partition", "?")
     if "split" in config:
         partition = f"split {Path(config['split']).name}"
@@ -29,14 +29,14 @@ def task_of(config: dict[str, str]) -> str:
 
 
 def switches(method: str) -> dict[str, str]:
-    """The options of a method of ours that say what it does, not how much of it: on or off, or one of several words."""
+    """Return the defaults of a built-in method's switches: options that are on or off, or one of several words."""
     known = next((m for m in ALGORITHMS.values() if m.__name__ == method), None)
     options = fields(known) if known else ()
     return {f"algorithm.{f.name}": str(f.default) for f in options if isinstance(f.default, bool | str)}
 
 
 def add_groups(runs: list[dict[str, Any]], over: str | None = None) -> list[dict[str, Any]]:
-    """The runs with ``task``, ``group`` (the line they belong to) and ``seed`` added.
+    """Return the runs with ``task``, ``group`` (the line they belong to) and ``seed`` added.
 
     A group is named as its sweep's file does, or else by its method and by switches turned away from the method's
     defaults; and by the settings that tell it from other groups of the same name and task. No seed is twice in a group:
@@ -69,12 +69,12 @@ def add_groups(runs: list[dict[str, Any]], over: str | None = None) -> list[dict
 
 
 def name_of(run: dict[str, Any]) -> str:
-    """What a run's method is called: by its sweep's file, or else by its own name."""
+    """Return what a run's method is called: by its sweep's file, or else by its own name."""
     return run.get("label") or run["method"]
 
 
 def repeats(runs: Sequence[dict[str, Any]], keys: Sequence[Any], over: str | None) -> list[int]:
-    """How many runs of the same settings and seed come before each one, finished ones first."""
+    """Count the runs of the same settings and seed that come before each one, finished ones first."""
     seen, out = Counter[Any](), [0] * len(runs)
     for i in sorted(range(len(runs)), key=lambda i: runs[i].get("state", "finished") != "finished"):
         config = runs[i]["config"]

@@ -1,4 +1,4 @@
-"""The measurements beside a run (``analysis/*.json``), checked field by field for a page."""
+"""Read the measurements beside a run (``analysis/*.json``), checked field by field for a page."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ DIVISION = ("dataset", "partition", "u", "c", "replacement", "refill", "clients"
 
 
 def partition(files: Files, config: dict[str, Any]) -> dict[str, Any] | None:
-    """Samples per client and class: as written beside the run, or made again for a built-in data set."""
+    """Return samples per client and class: as written beside the run, or recomputed for a built-in data set."""
     kept = files.table(f"{FOLDER}/partition.json")
     counts = matrix(kept.get("counts"), 9, limit=20_000) if kept else None
     if counts is None:
@@ -52,7 +52,7 @@ def partition(files: Files, config: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def rebuilt(config: dict[str, Any]) -> dict[str, Any] | None:
-    """The partition that a config describes, if that needs nothing but the package."""
+    """Recompute the partition that a config describes, if that needs nothing but the package."""
     dataset = config.get("dataset")
     if not isinstance(dataset, str) or dataset.partition(":")[0].partition("(")[0] not in BUILT_IN:
         return None
@@ -68,7 +68,7 @@ def rebuilt(config: dict[str, Any]) -> dict[str, Any] | None:
 
 @lru_cache(maxsize=64)  # many runs of a page share their clients
 def class_counts(division: tuple[tuple[str, Any], ...]) -> dict[str, Any] | None:
-    """Samples per client and class from the settings in ``DIVISION``."""
+    """Compute samples per client and class from the settings in ``DIVISION``."""
     from fedsmoo.data.sources import load
     from fedsmoo.runs.config import Config, named_tables
     from fedsmoo.runs.division import make_clients

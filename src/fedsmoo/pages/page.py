@@ -42,7 +42,7 @@ def made() -> str:
 
 
 def render(data: dict[str, Any], connect: str = "'none'") -> str:
-    """The page as text. ``connect`` is whom the page may ask for news: nobody, or its own server."""
+    """Return the page as text. ``connect`` is from where it may request data: nowhere, or its own server."""
     own = "(() => {\n'use strict';\n" + "\n".join(static(name) for name in SCRIPTS) + "\n})();"
     scripts = [plotly_source(), own]
     tags = "\n".join(f"<script>{s}</script>" for s in scripts)
@@ -56,7 +56,7 @@ def render(data: dict[str, Any], connect: str = "'none'") -> str:
 
 
 def fill(template: str, parts: dict[str, str]) -> str:
-    """The template with its marks replaced, each once and none inside what was filled in."""
+    """Replace each mark of a template once, and none inside what was filled in."""
     out = []
     for mark, value in parts.items():
         before, found, template = template.partition(mark)
@@ -66,7 +66,7 @@ def fill(template: str, parts: dict[str, str]) -> str:
 
 
 def policy(scripts: Sequence[str], connect: str) -> str:
-    """The content security policy: only the page's own scripts run, and nothing can be requested or sent.
+    """Return the content security policy: only the page's own scripts run, and nothing can be requested or sent.
 
     The plotting library sets styles on elements and paints to images made in memory, hence those two allowances.
     """
@@ -82,7 +82,7 @@ def static(name: str) -> str:
 
 
 def plotly_source() -> str:
-    """Plotly's JavaScript as the Python package ``plotly`` carries it; nothing is downloaded."""
+    """Read Plotly's JavaScript from the package ``plotly``; ``FedsmooError`` if that is not installed."""
     spec = find_spec("plotly")
     file = Path(spec.origin).parent / "package_data" / "plotly.min.js" if spec and spec.origin else None
     if file is None or not file.is_file():
@@ -92,7 +92,7 @@ def plotly_source() -> str:
 
 
 def for_script(value: Any) -> str:
-    """JSON that may stand inside a ``<script>`` element: it cannot close the element, nor start a comment.
+    """Return JSON that may stand inside a ``<script>`` element: it cannot close the element, nor start a comment.
 
     >>> for_script({"name": "</script>"})
     '{"name":"\\\\u003c/script\\\\u003e"}'

@@ -45,7 +45,7 @@ class Source:
         self.state: tuple[tuple[Any, ...], bytes, str] = ((), b"", "")
 
     def data(self) -> tuple[bytes, str]:
-        """The data as JSON and its tag."""
+        """Return the data as JSON, and its ETag."""
         with self.lock:
             folders = find_runs(self.paths, missing_ok=True)  # not there yet, or no more
             values = gather(folders, self.cache)
@@ -58,7 +58,7 @@ class Source:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Two addresses, two methods."""
+    """Answers ``GET`` and ``HEAD`` for the page and its data."""
 
     server_version = "fedsmoo"
     sys_version = ""
@@ -101,7 +101,7 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: paths of requests are of no use, and a terminal is no place for hostile text."""
+        """Log nothing: requests may hold hostile text, and a terminal obeys control characters."""
 
 
 class PageServer(ThreadingHTTPServer):
@@ -122,7 +122,7 @@ class PageServer(ThreadingHTTPServer):
         self.hosts = names_of(host, self.server_address[1])
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Nothing of a browser that left in the middle of an answer; anything else as usual."""
+        """Ignore a browser that closed the connection in the middle of an answer; report anything else as usual."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
@@ -134,7 +134,7 @@ class PageServer(ThreadingHTTPServer):
 
 
 def names_of(host: str, port: int) -> frozenset[str]:
-    """The ``Host`` headers that are ours: the address itself and, on loopback, ``localhost``."""
+    """Return the ``Host`` headers that are ours: the address itself and, on loopback, ``localhost``."""
     names = [f"[{host}]" if ":" in host else host]
     if is_loopback(host):
         names += ["localhost", "127.0.0.1", "[::1]"]

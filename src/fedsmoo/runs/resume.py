@@ -22,7 +22,7 @@ from fedsmoo.runs.origin.provenance import checkpoint_facts
 from fedsmoo.runs.record import Callback, Result
 from fedsmoo.runs.run import Run, carry_out, serve_rank_0
 from fedsmoo.runs.simulation import Simulation
-from fedsmoo.runs.storage.checkpoint import Checkpoints, Mark, Saved, newest
+from fedsmoo.runs.storage.checkpoint import Checkpoint, Checkpoints, Mark, newest
 from fedsmoo.runs.storage.files import DiskError, read_json, read_plain, reason, write_durably
 from fedsmoo.runs.storage.folder import RunFolder, note_resumed
 from fedsmoo.runs.storage.lease import Lease, leased
@@ -93,7 +93,7 @@ class StoppedRun:
 
     config: Config
     simulation: Simulation
-    saved: Saved | None
+    saved: Checkpoint | None
     lines: bytes  # the metrics that belong to it
     facts: dict[str, Any]
     notes: list[str]
@@ -192,7 +192,7 @@ def other_machine(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     return lines
 
 
-def lines_of(saved: Saved, metrics: bytes) -> bytes:
+def lines_of(saved: Checkpoint, metrics: bytes) -> bytes:
     """The metrics of a checkpoint from the metrics file, or else from its copy; empty if neither has them."""
     mark = saved.metrics
     for lines in (metrics[: mark.bytes], saved.lines()):

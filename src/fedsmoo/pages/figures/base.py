@@ -1,4 +1,4 @@
-"""What every figure shares: sizes, fonts, what may be asked for, and a run's quantities as arrays."""
+"""Sizes, fonts, options and legends that all figures share, and a run's quantities as arrays."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MARKERS = "os^DvPX*"
 
 @dataclass(frozen=True)
 class Look:
-    """What a figure may be asked for."""
+    """The options of a figure."""
 
     width: str = "column"
     smooth: int = 1
@@ -50,17 +50,17 @@ class Look:
         return made
 
     def rows(self, panels: int) -> tuple[int, int]:
-        """How many rows of how many panels."""
+        """Return the number of rows and of panels in each."""
         abreast = min(ABREAST[self.width], panels)
         return -(-panels // abreast), abreast
 
     def letters(self, abreast: int) -> int:
-        """How many letters a line of a panel's title has room for."""
+        """Return how many letters fit into a line of a panel's title."""
         return int(LETTERS * WIDTHS[self.width] / abreast)
 
 
 def wrapped(title: str, letters: int) -> str:
-    """A title in lines of so many letters, broken at its commas.
+    """Break a title at its commas into lines of so many letters.
 
     >>> wrapped("digits, dirichlet-0.1, 4 of 20 clients", 24)
     'digits, dirichlet-0.1,\\n4 of 20 clients'
@@ -70,7 +70,7 @@ def wrapped(title: str, letters: int) -> str:
 
 
 def column(run: dict[str, Any], key: str) -> np.ndarray:
-    """A quantity per round; nan where it was not measured."""
+    """Return a quantity per round; nan where it was not measured."""
     rounds = run["rounds"]
     length = rounds if isinstance(rounds, int) else len(rounds)
     values = run[key] if isinstance(run[key], list) else [run[key]] * length
@@ -78,7 +78,7 @@ def column(run: dict[str, Any], key: str) -> np.ndarray:
 
 
 def horizontal(run: dict[str, Any], axis: str) -> np.ndarray:
-    """Rounds, or megabytes or seconds spent by then."""
+    """Return the rounds, or the megabytes or seconds spent by then."""
     if axis == "bytes":
         return np.nancumsum(column(run, "up") + column(run, "down")) / 1e6
     if axis == "seconds":
@@ -91,7 +91,7 @@ AXES = {"rounds": "communication rounds", "bytes": "megabytes sent", "seconds": 
 
 
 def grouped(runs: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """Runs by the line they belong to."""
+    """Return the runs by the line they belong to."""
     out: dict[str, list[dict[str, Any]]] = {}
     for run in runs:
         out.setdefault(run["group"], []).append(run)
@@ -107,7 +107,7 @@ INSIDE = 8  # lines that a legend among the lines may name
 
 
 def legend(figure: Figure, every: Sequence[Any]) -> None:
-    """One legend for all axes: among the lines where it is small, else below, for which the figure grows."""
+    """Draw one legend for all axes: inside them where it is small, else below, and the figure grows."""
     lines: dict[str, Any] = {}
     for axes in every:
         handles, labels = axes.get_legend_handles_labels()
@@ -129,7 +129,7 @@ def legend(figure: Figure, every: Sequence[Any]) -> None:
 
 
 def legend_size(lines: dict[str, Any], columns: int, width: float) -> tuple[float, float]:
-    """Width and height of a legend of so many columns, in inches; drawn apart, which is quicker than all the figure."""
+    """Measure a legend of so many columns, in inches, in a figure of its own, which is quicker to draw."""
     scratch = Figure(figsize=(width, 1))
     FigureCanvasAgg(scratch)
     made = scratch.legend(list(lines.values()), list(lines), ncols=columns, frameon=False, handlelength=3.2)

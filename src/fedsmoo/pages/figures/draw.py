@@ -1,4 +1,4 @@
-"""Figures for papers: sized for a column, fonts that match the text, lines that survive black and white."""
+"""Draw figures for papers: sized for a column, fonts that match the text, lines that survive black and white."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SUFFIXES = (".pdf", ".svg", ".png")
 
 
 def the_partition(data: dict[str, Any]) -> tuple[np.ndarray, list[str]]:
-    """Samples per client and class of the runs, which must have one division among them."""
+    """Return samples per client and class of the runs; ``FedsmooError`` if they have several divisions."""
     which = sorted({r["partition"] for r in data["runs"] if r.get("partition") is not None})
     if not which:
         raise FedsmooError("nothing says who holds what: 'fedsmoo analyse fairness RUN' writes it beside a run")
@@ -40,7 +40,7 @@ def the_partition(data: dict[str, Any]) -> tuple[np.ndarray, list[str]]:
 
 
 def heat_map(data: dict[str, Any], look: Look) -> Figure:
-    """Samples of each class at each client."""
+    """Draw the samples of each class at each client."""
     table, names = the_partition(data)
     figure = look.figure(ratio=0.6)
     axes = figure.add_subplot()
@@ -54,7 +54,7 @@ def heat_map(data: dict[str, Any], look: Look) -> Figure:
 
 
 def class_totals(data: dict[str, Any], look: Look) -> Figure:
-    """Samples of each class over all clients."""
+    """Draw the samples of each class over all clients."""
     table, names = the_partition(data)
     totals = table.sum(0)
     figure = look.figure(ratio=0.55)
@@ -70,7 +70,7 @@ def class_totals(data: dict[str, Any], look: Look) -> Figure:
 
 
 def sensitivity(data: dict[str, Any], look: Look) -> Figure:
-    """Last accuracy over one setting: mean and standard deviation over seeds, a line for each group of the others."""
+    """Draw the last accuracy over one setting: mean and deviation over seeds, a line for each group of the others."""
     done = [r for r in data["runs"] if r.get("state", "finished") == "finished"]  # a last accuracy is of the last round
     if not done:
         raise FedsmooError("none of the runs has finished, so there is no last accuracy")
@@ -115,7 +115,7 @@ def sort_key(word: str) -> Any:
 
 
 def varying(runs: Sequence[dict[str, Any]]) -> str:
-    """The one setting in which runs differ, besides method and seed."""
+    """Return the one setting in which runs differ, besides method and seed; ``FedsmooError`` if there are several."""
     keys = sorted({k for r in runs for k in r["config"]} - {"seed", "algorithm"})
     differ = [k for k in keys if len({r["config"].get(k) for r in runs if k in r["config"]}) > 1]
     if len(differ) != 1:
@@ -125,7 +125,7 @@ def varying(runs: Sequence[dict[str, Any]]) -> str:
 
 
 def spectrum(data: dict[str, Any], look: Look) -> Figure:
-    """Spectral densities of the Hessian."""
+    """Draw spectral densities of the Hessian."""
     runs = [r for r in data["runs"] if r["analysis"].get("hessian", {}).get("density")]
     if not runs:
         raise FedsmooError("none of the runs has a spectrum: 'fedsmoo analyse hessian RUN --density 30' measures it")
@@ -191,7 +191,7 @@ def write_figure(name: str, data: dict[str, Any], out: Path, look: Look) -> Path
 
 
 def rendered(figure: Figure, suffix: str) -> bytes:
-    """The bytes of a figure's file; without dates, so that the same runs give the same bytes."""
+    """Return the bytes of a figure's file; without dates, so that the same runs give the same bytes."""
     stamp: Any = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}, ".png": {}}[suffix]
     out = io.BytesIO()
     figure.savefig(out, format=suffix[1:], dpi=300, metadata=stamp)
@@ -199,7 +199,7 @@ def rendered(figure: Figure, suffix: str) -> bytes:
 
 
 def shortened(svg: str) -> str:
-    """An SVG whose paths have two decimals instead of six: a hundredth of a point is seen by nobody.
+    """Round the paths of an SVG to two decimals: a hundredth of a point is invisible.
 
     >>> shortened('<path d="M 1.234567 2.5 L 3 4.000001" transform="scale(0.015625)"/>')
     '<path d="M 1.23 2.5 L 3 4.00" transform="scale(0.015625)"/>'

@@ -16,13 +16,13 @@ SUFFIXES = (".png", ".pdf", ".svg")
 
 
 def counts(indices: Sequence[np.ndarray], labels: np.ndarray, classes: int) -> np.ndarray:
-    """Labels of every class at every client ``[clients, classes]``: samples, or characters for text."""
+    """Count the labels of every class at every client ``[clients, classes]``: samples, or characters for text."""
     labels = np.asarray(labels)
     return np.stack([np.bincount(labels[np.asarray(i)].reshape(-1), minlength=classes) for i in indices])
 
 
 def summary(indices: Sequence[np.ndarray], labels: np.ndarray, classes: int) -> dict[str, Any]:
-    """A split in numbers.
+    """Return a split in numbers.
 
     The *effective number of classes* of a client is ``exp(H)`` with H the entropy of its labels: 1 if it holds a single
     class, K if it holds all of K classes alike; the mean over clients is given.
@@ -57,7 +57,7 @@ def _entropy(table: np.ndarray) -> np.ndarray:
 
 
 def describe(indices: Sequence[np.ndarray], data: Dataset) -> list[str]:
-    """The summary as lines for a terminal."""
+    """Return the summary as lines for a terminal."""
     s = summary(indices, data.y_train.cpu().numpy(), data.classes)
     size, held, totals = s["samples_per_client"], s["classes_per_client"], s["class_totals"]
     shown = ", ".join(f"{t:,}" for t in totals[:10]) + (f", ... ({data.classes} classes)" if len(totals) > 10 else "")
@@ -80,7 +80,7 @@ def draw(
     stem: str,
     suffix: str = "png",
 ) -> list[Path]:
-    """Both pictures of a split, with the class totals of its twin drawn the other way (with or without replacement).
+    """Draw both pictures of a split, with the class totals of a second one drawn without (or with) replacement.
 
     More clients than samples have no twin without replacement: there the split stands alone.
 
@@ -196,7 +196,7 @@ _COLOURS = ("#1b9e77", "#d95f02", "#7570b3", "#666666")  # distinct in grey and 
 
 
 def _figure(width: float, height: float):
-    """A figure of its own, away from pyplot's global state, so that drawing is safe in threads and on servers."""
+    """Make a figure outside pyplot's global state, so that drawing is safe in threads and on servers."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

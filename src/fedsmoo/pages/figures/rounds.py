@@ -1,4 +1,4 @@
-"""Figures of a run's curve: a quantity over rounds, and rounds to a target accuracy, with a panel for each task."""
+"""Draw a quantity over rounds, and rounds to a target accuracy, with a panel for each task."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Lines = dict[str, list[dict[str, Any]]]
 
 
 def by_task(runs: Sequence[dict[str, Any]], key: str) -> dict[str, Lines]:
-    """The runs that have measured a quantity, by task and by the line they belong to."""
+    """Return the runs that have measured a quantity, by task and by the line they belong to."""
     out: dict[str, list[dict[str, Any]]] = {}
     for run in runs:
         if np.isfinite(column(run, key)).any():
@@ -30,7 +30,7 @@ def by_task(runs: Sequence[dict[str, Any]], key: str) -> dict[str, Lines]:
 
 
 def titles(tasks: Sequence[str]) -> list[str]:
-    """What tells tasks apart; nothing for a task alone.
+    """Return the words in which tasks differ; none for a task alone.
 
     >>> titles(["cifar10, dirichlet-0.1, mlp", "cifar10, iid, mlp"])
     ['dirichlet-0.1', 'iid']
@@ -43,7 +43,7 @@ def titles(tasks: Sequence[str]) -> list[str]:
 
 
 def panels(tasks: dict[str, Lines], look: Look) -> tuple[Figure, list[tuple[Any, Lines]]]:
-    """A figure with axes for each task, all on the same scales; every row of them adds its height."""
+    """Make a figure with axes for each task, all on the same scales; every row of them adds its height."""
     down, abreast = look.rows(len(tasks))
     figure = look.figure(ratio=(0.88 if abreast > 1 else 0.72) * down / abreast)
     every = figure.subplots(down, abreast, sharex=True, sharey=True, squeeze=False).ravel()
@@ -56,7 +56,7 @@ def panels(tasks: dict[str, Lines], look: Look) -> tuple[Figure, list[tuple[Any,
 
 
 def style(k: int) -> dict[str, Any]:
-    """Colour, dash and marker of the k-th line; each alone tells eight lines apart, together they tell 64."""
+    """Return colour, dash and marker of the k-th line; each alone distinguishes eight lines, together 64."""
     shifted = k + k // len(COLOURS)  # the second eight have the colours again, with other dashes and markers
     marker = MARKERS[shifted % len(MARKERS)]
     return {
@@ -70,7 +70,7 @@ def style(k: int) -> dict[str, Any]:
 
 
 def looks(names: Sequence[str]) -> dict[str, int]:
-    """Which style a line has: a method of the paper its own in every figure, others what is left.
+    """Return which style each line has: a method of the paper its own in every figure, others what is left.
 
     >>> looks(["FedSMOO", "mine", "FedAvg"])
     {'FedSMOO': 7, 'mine': 1, 'FedAvg': 0}
@@ -81,13 +81,13 @@ def looks(names: Sequence[str]) -> dict[str, int]:
 
 
 def every_so_often(k: int, points: int) -> tuple[int, int]:
-    """Where the k-th line has its markers: seven or so, beside those of its neighbours."""
+    """Return where the k-th line has its markers: seven or so, offset from those of its neighbours."""
     apart = max(1, points // 7)
     return k * apart // 8, apart
 
 
 def close(figure: Figure, drawn: Sequence[tuple[Any, Lines]], across: str, up: str) -> None:
-    """Words at the outer axes, and a legend."""
+    """Label the outer axes, and add a legend."""
     for axes, _ in drawn:
         place = axes.get_subplotspec()
         lowest = axes.xaxis.get_tick_params()["labelbottom"]
@@ -97,7 +97,7 @@ def close(figure: Figure, drawn: Sequence[tuple[Any, Lines]], across: str, up: s
 
 
 def numbered(drawn: Sequence[tuple[Any, Lines]]) -> Iterator[tuple[Any, int, str, list[dict[str, Any]]]]:
-    """Axes, number, name and runs of each line; a name has the same number in all panels."""
+    """Yield axes, number, name and runs of each line; a name has the same number in all panels."""
     number = looks([name for _, lines in drawn for name in lines])
     for axes, lines in drawn:
         for name in sorted(lines, key=number.__getitem__):
@@ -105,7 +105,7 @@ def numbered(drawn: Sequence[tuple[Any, Lines]]) -> Iterator[tuple[Any, int, str
 
 
 def curves(data: dict[str, Any], look: Look, key: str, label: str, scale: float = 1.0, log: bool = False) -> Figure:
-    """One quantity over rounds: the mean over seeds, the range of seeds shaded; where smoothed, as measured behind."""
+    """Draw one quantity over rounds: the mean over seeds, their range shaded; if smoothed, with the raw one behind."""
     tasks = by_task(data["runs"], key)
     if not tasks:
         raise FedsmooError(f"none of the runs has measured {label}")
@@ -131,7 +131,7 @@ def curves(data: dict[str, Any], look: Look, key: str, label: str, scale: float 
 
 
 def first_reached(run: dict[str, Any], targets: np.ndarray, axis: str) -> np.ndarray:
-    """What had been spent when each target (per cent) was first reached; nan for those that never were."""
+    """Return what had been spent when each target (per cent) was first reached; nan for those that never were."""
     spent, accuracy = horizontal(run, axis), 100 * column(run, "acc")
     best = np.maximum.accumulate(np.where(np.isfinite(accuracy), accuracy, -np.inf))
     at = np.searchsorted(best, targets - 1e-9)  # an accuracy is a count over a count: never that close below a target
@@ -139,7 +139,7 @@ def first_reached(run: dict[str, Any], targets: np.ndarray, axis: str) -> np.nda
 
 
 def rounds_to_target(data: dict[str, Any], look: Look) -> Figure:
-    """Rounds until a test accuracy was first reached, over that accuracy: the mean over seeds that all reached it."""
+    """Draw the rounds until a test accuracy was first reached: the mean over seeds, where all reached it."""
     tasks = by_task(data["runs"], "acc")
     if not tasks:
         raise FedsmooError("none of the runs has measured test accuracy")

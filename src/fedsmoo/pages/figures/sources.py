@@ -1,4 +1,4 @@
-"""What a figure is drawn from: run folders, the small file of a run's result, or a file of measured models."""
+"""Find what a figure is drawn from: run folders, result files, or files of measured models."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Sources:
 
 
 def find(paths: Sequence[Path]) -> Sources:
-    """What lies at the given paths; a folder may hold run folders or result files."""
+    """Return what lies at the given paths; a folder may hold run folders or result files."""
     folders, runs, others = list[Path](), list[dict[str, Any]](), list[Path]()
     for path in unique(paths):
         if not path.is_file():
@@ -74,7 +74,7 @@ def read_table(path: Path) -> dict[str, Any]:
 
 
 def read_file(path: Path) -> list[dict[str, Any]] | None:
-    """The runs of a file; ``None`` where it holds something else, which may well lie beside results."""
+    """Read the runs of a file; ``None`` if it holds something else, which may well lie beside results."""
     try:
         value = read_table(path)
     except FedsmooError as e:
@@ -88,7 +88,7 @@ def read_file(path: Path) -> list[dict[str, Any]] | None:
 
 
 def result(path: Path, value: dict[str, Any]) -> dict[str, Any]:
-    """A run from its result file, as one from its folder."""
+    """Return a run from its result file in the form of one from its folder."""
     curve = from_table(value, path).curve
     return {
         "file": str(path.resolve()),
@@ -103,7 +103,7 @@ def result(path: Path, value: dict[str, Any]) -> dict[str, Any]:
 
 
 def model(path: Path, value: dict[str, Any], name: str, found: dict[str, Any]) -> dict[str, Any]:
-    """One of several models that were measured together: its analysis, and no curve."""
+    """Return one of several models that were measured together: its analysis, and no curve."""
     return {
         "file": f"{path.resolve()}/{name}",
         "name": text(f"{path.stem}/{name}", 200),
@@ -116,7 +116,7 @@ def model(path: Path, value: dict[str, Any], name: str, found: dict[str, Any]) -
 
 
 def drawable(sources: Sources, where: Sequence[str] = ()) -> dict[str, Any]:
-    """Everything a figure may need, of the runs with all of ``where`` (``setting=value`` or ``setting!=value``)."""
+    """Return what figures need of the runs with all of ``where`` (``setting=value`` or ``setting!=value``)."""
     data = gather(sources.folders)
     runs = [*data["runs"], *sources.runs]
     for condition in where:

@@ -1,4 +1,4 @@
-"""Loss surfaces around models: one laid over the others, side by side, or from above."""
+"""Draw loss surfaces around models: one laid over the others, side by side, or from above."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def with_surface(data: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def landscape(data: dict[str, Any], look: Look) -> Figure:
-    """Loss surfaces on the same axes; one run's as a grid over each of the others, as in the paper's figure."""
+    """Draw loss surfaces on the same axes; one run's as a grid over each of the others, as in the paper's figure."""
     runs = with_surface(data)
     limits = span(runs)
     if look.apart:
@@ -49,7 +49,7 @@ def landscape(data: dict[str, Any], look: Look) -> Figure:
 
 
 def apart(runs: list[dict[str, Any]], look: Look, limits: tuple[float, float]) -> Figure:
-    """Surfaces side by side, with level lines on the floor at the same losses."""
+    """Draw surfaces side by side, with level lines on the floor at the same losses."""
     down, abreast = look.rows(len(runs))
     figure = look.figure(ratio=0.88 * down / abreast)
     floor = limits[0] - 0.4 * (limits[1] - limits[0])
@@ -64,24 +64,24 @@ def apart(runs: list[dict[str, Any]], look: Look, limits: tuple[float, float]) -
 
 
 def words(run: dict[str, Any]) -> str:
-    """What a surface shows: ``test loss of FedSAM``."""
+    """Return what a surface shows: ``test loss of FedSAM``."""
     return f"{run['analysis']['landscape'].get('part', '')} loss of {run['group']}".strip()
 
 
 def span(runs: list[dict[str, Any]]) -> tuple[float, float]:
-    """The lowest and the highest loss of all."""
+    """Return the lowest and the highest loss of all."""
     every = np.concatenate([arrays(r["analysis"]["landscape"])[2].ravel() for r in runs])
     return float(np.nanmin(every)), float(np.nanmax(every))
 
 
 def arrays(found: dict[str, Any]) -> Grid3:
-    """Both coordinates and the loss at each point of the grid."""
+    """Return both coordinates and the loss at each point of the grid."""
     a, b = np.meshgrid(np.array(found["a"], float), np.array(found["b"], float), indexing="ij")
     return a, b, np.array([[np.nan if v is None else v for v in row] for row in found["loss"]], float)
 
 
 def solid(figure: Figure, rows: tuple[int, int], k: int) -> Any:
-    """The k-th of so many rows of so many axes in three dimensions."""
+    """Add the k-th of so many rows of so many axes in three dimensions."""
     axes: Any = figure.add_subplot(*rows, k + 1, projection="3d")
     axes.set_xlabel("a", labelpad=-8)
     axes.set_ylabel("b", labelpad=-8)
@@ -96,7 +96,7 @@ def solid(figure: Figure, rows: tuple[int, int], k: int) -> Any:
 
 
 def surface(axes: Any, found: dict[str, Any], limits: tuple[float, float], edges: bool = False) -> None:
-    """A coloured surface; with edges its faces are few and outlined, which shows its shape without colour too."""
+    """Draw a coloured surface; with edges its faces are few and outlined, which shows its shape without colour too."""
     points = thinned(arrays(found)) if edges else arrays(found)
     look: dict[str, Any] = {"linewidth": 0, "alpha": 0.85, "rcount": 51, "ccount": 51}
     if edges:
@@ -105,7 +105,7 @@ def surface(axes: Any, found: dict[str, Any], limits: tuple[float, float], edges
 
 
 def thinned(points: Grid3, faces: int = 18) -> Grid3:
-    """So many faces each way: both ends and, as their number is even, the centre are kept."""
+    """Thin a grid to so many faces each way: both ends and, as their number is even, the centre are kept."""
     rows, columns = (np.unique(np.linspace(0, n - 1, min(n, faces + 1)).round().astype(int)) for n in points[2].shape)
     a, b, z = (values[np.ix_(rows, columns)] for values in points)
     return a, b, z
@@ -116,7 +116,7 @@ def grid(axes: Any, found: dict[str, Any]) -> None:
 
 
 def contours(data: dict[str, Any], look: Look) -> Figure:
-    """The same landscapes from above, on one scale."""
+    """Draw the same landscapes from above, on one scale."""
     runs = with_surface(data)
     down, abreast = look.rows(len(runs))
     figure = look.figure(ratio=(1.0 / abreast + 0.08) * down)

@@ -83,5 +83,6 @@ function drawConfigs() {
 function drawCommands() {
   byId("command-list").replaceChildren(...inTask().map((r) => element("div", {}, element("h3", {}, r.name),
     r.summary.command ? element("pre", { tabindex: "0" }, r.summary.command) : element("p", { class: "empty" }, "This run folder does not say which command made it."),
-    element("p", { class: "note" }, [r.summary.engine && `${r.summary.engine} engine`, r.summary.device, r.summary.parameters && `${r.summary.parameters} parameters`, r.summary.commit && `commit ${r.summary.commit.slice(0, 12)}`, r.state !== "finished" && r.state, r.summary.finished && `finished ${r.summary.finished}`].filter(Boolean).join(", ")))));
+    element("p", { class: "note" }, [r.summary.engine && `${r.summary.engine} engine`, r.summary.device, r.summary.parameters && `${r.summary.parameters} parameters`, r.summary.commit && `commit ${r.summary.commit.slice(0, 12)}`, r.state !== "finished" && r.state, r.summary.finished && `finished ${r.summary.finished}`].filter(Boolean).join(", ")),
+    ...(r.skipped ?? []).map((line) => element("p", { class: "note" }, `Left out: ${line}`)))));
 }

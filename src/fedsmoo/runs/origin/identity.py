@@ -1,4 +1,4 @@
-"""Which run a config describes: the same numbers, whatever machine they are computed on."""
+"""Identify runs: two configs are one run if they give the same numbers, whatever machine computes them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOTHING = object()
 
 
 def canonical(config: Config, held: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The settings that define a run's numbers, defaults filled in, so that equal runs compare equal.
+    """Return the settings that define a run's numbers, defaults filled in, so that equal runs compare equal.
 
     ``held`` is what the user's files held when a run began; without it, what they hold now.
 
@@ -50,7 +50,7 @@ def canonical(config: Config, held: Mapping[str, str] | None = None) -> dict[str
 
 
 def identity(config: Config, held: Mapping[str, str] | None = None) -> str:
-    """A short hash of what a run is: sixteen hexadecimal digits. ``held`` as in :func:`canonical`.
+    """Return a short hash of a run: sixteen hexadecimal digits. ``held`` as in :func:`canonical`.
 
     Settings at their defaults are left out, so that a new setting does not rename the runs of before.
     """
@@ -63,7 +63,7 @@ def identity(config: Config, held: Mapping[str, str] | None = None) -> str:
 
 
 def make_options(algorithm: str) -> dict[str, Any]:
-    """A method's hyper-parameters as they are by default."""
+    """Return a method's default hyper-parameters."""
     with suppress(FedsmooError):
         return make_algorithm(algorithm, {}).options()
     return {}
@@ -79,7 +79,7 @@ def differences(
     held: Mapping[str, str] | None = None,
     now: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """What differs between two configs, in words: ``lr was 0.1, is 0.2``.
+    """Say what differs between two configs: ``lr was 0.1, is 0.2``.
 
     ``also`` names settings of the machine; ``held`` is what the old one's files held, as in :func:`canonical`, and
     ``now`` what the new one's do.
@@ -90,10 +90,10 @@ def differences(
 
 
 def said(values: Mapping[str, Any], key: str) -> str:
-    """A setting in words; data of a known name without a hash of its content is what its publisher published."""
+    """Say what a setting is; data of a known name without a hash of its content is the official one."""
     return "the official one" if key == "data_content" and key not in values else str(values.get(key))
 
 
 def config_of(values: dict[str, Any]) -> Config:
-    """A config from plain values that another version may have written: settings unknown here are left out."""
+    """Make a config from plain values that another version may have written: settings unknown here are left out."""
     return Config(**{k: v for k, v in values.items() if k in FIELDS})

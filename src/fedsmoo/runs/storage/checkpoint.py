@@ -42,7 +42,7 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Saved:
+class Checkpoint:
     """A verified checkpoint on disk; rows are read one at a time."""
 
     folder: Path
@@ -61,7 +61,7 @@ class Saved:
         return Mark(**self.manifest["metrics"])
 
     def lines(self) -> bytes:
-        """The copy of the metrics up to this checkpoint; empty in a checkpoint that has none."""
+        """Return the copy of the metrics up to this checkpoint; empty in a checkpoint that has none."""
         name = metrics_name(self.round)
         return (self.folder / name).read_bytes() if name in self.manifest["files"] else b""
 
@@ -70,7 +70,7 @@ class Saved:
             return Vectors(**{n: aligned(f.get_tensor(n)) for n in f.keys()})  # noqa: SIM118 (not a dictionary)
 
     def rows(self) -> Iterator[tuple[int, dict[str, Tensor]]]:
-        """Every client's own vectors, shard by shard."""
+        """Yield every client's own vectors, shard by shard."""
         by_shard: dict[str, list[int]] = {}
         for client, shard in self.manifest["rows"].items():
             by_shard.setdefault(shard, []).append(int(client))
@@ -91,20 +91,20 @@ class Checkpoints:
         self.pending: set[int] = set()
         self.last: int | None = None
 
-    def adopt(self, saved: Saved) -> None:
-        """Go on from a checkpoint that was loaded: its shards need not be written again."""
+    def adopt(self, saved: Checkpoint) -> None:
+        """Continue after a checkpoint that was loaded: its shards need not be written again."""
         self.rows = {int(c): s for c, s in saved.manifest["rows"].items()}
         self.hashes = dict(saved.manifest["files"])
         self.last = saved.round
 
     def bytes_to_write(self, server: Vectors, table: ClientTable) -> int:
-        """About how much the next save writes."""
+        """Estimate how many bytes the next save writes."""
         self.pending |= table.take_changes()
         vector = server.w.numel() * server.w.element_size()
         return vector * (len(server.names()) + len(self.pending) * len(table.names))
 
     def save(self, number: int, server: Vectors, table: ClientTable, metrics: Mark, lines: bytes = b"") -> None:
-        """Write a checkpoint after ``number`` rounds and their metrics; if that fails, the one before is as it was."""
+        """Write a checkpoint after ``number`` rounds; ``DiskError`` if that fails, and the one before is untouched."""
         self.pending |= table.take_changes()
         stem = f"{number:06d}"
         try:
@@ -145,7 +145,7 @@ class Checkpoints:
         self._prune(keep=2)
 
     def _thin(self) -> set[int]:
-        """Clients whose rows lie in shards of which most is no longer needed."""
+        """Return the clients whose rows lie in shards that are mostly obsolete."""
         needed: dict[str, list[int]] = {}
         for client, shard in self.rows.items():
             if client not in self.pending:
@@ -175,7 +175,7 @@ class Checkpoints:
                     path.unlink(missing_ok=True)
 
     def remove(self) -> None:
-        """Delete all checkpoints, of a run that needs them no more."""
+        """Delete all checkpoints of a run that has finished."""
         for path in [*manifests_in(self.folder), *(self.folder.iterdir() if self.folder.is_dir() else [])]:
             path.unlink(missing_ok=True)  # manifests first: a half-removed checkpoint must not look whole
         if self.folder.is_dir():
@@ -187,13 +187,13 @@ def metrics_name(number: int) -> str:
 
 
 def manifests_in(folder: Path) -> list[Path]:
-    """The manifests of a folder, newest first."""
+    """Return the manifests of a folder, newest first."""
     found = [p for p in folder.glob("*.json") if p.stem.isdigit()] if folder.is_dir() else []
     return sorted(found, key=lambda p: int(p.stem), reverse=True)
 
 
-def newest(folder: Path, accept: Callable[[Saved], None] = lambda _: None) -> tuple[Saved | None, list[str]]:
-    """The newest checkpoint whose every byte is as written, and a line for each that is not.
+def newest(folder: Path, accept: Callable[[Checkpoint], None] = lambda _: None) -> tuple[Checkpoint | None, list[str]]:
+    """Return the newest checkpoint whose hashes are right, and a line for each newer one whose are not.
 
     ``accept`` may refuse one for another reason by raising a ``FedsmooError``. Where all that was there has given way
     to newer ones meanwhile, because the run goes on, those are looked at.
@@ -206,7 +206,7 @@ def newest(folder: Path, accept: Callable[[Saved], None] = lambda _: None) -> tu
             for name, expected in manifest["files"].items():
                 if digest_in(folder / name) != expected:
                     raise FedsmooError(f"{folder / name} is not as it was written (its SHA-256 differs)")
-            saved = Saved(folder, manifest)
+            saved = Checkpoint(folder, manifest)
             accept(saved)
             return saved, problems
         except FedsmooError as e:
@@ -215,13 +215,13 @@ def newest(folder: Path, accept: Callable[[Saved], None] = lambda _: None) -> tu
 
 
 def seal(manifest: dict[str, Any]) -> bytes:
-    """A manifest as JSON with its own hash on the last line."""
+    """Return a manifest as JSON with its own hash on the last line."""
     text = json.dumps(manifest, indent=1, default=lambda v: v.item() if isinstance(v, np.generic) else str(v))
     return f"{text}\n{hashlib.sha256(text.encode()).hexdigest()}\n".encode()
 
 
 def unseal(path: Path) -> dict[str, Any]:
-    """The manifest in a file, if it is whole and ours."""
+    """Read a manifest; ``FedsmooError`` if it is damaged or of another format."""
     try:
         text, _, digest = path.read_bytes().rstrip(b"\n").rpartition(b"\n")
         manifest = json.loads(text) if hashlib.sha256(text).hexdigest().encode() == digest else None
@@ -235,18 +235,18 @@ def unseal(path: Path) -> dict[str, Any]:
 
 
 def aligned(v: Tensor) -> Tensor:
-    """A tensor in memory of its own: where a file's tensor happens to start changes the last bits of products."""
+    """Copy a tensor out of a file: its alignment there would change the last bits of products."""
     return v.clone()
 
 
 def on_host(v: Tensor) -> Tensor:
-    """A tensor in host memory that is all of its storage."""
+    """Return a tensor in host memory that owns all of its storage: files hold storages."""
     v = v.detach().cpu().contiguous()
     return v if v.untyped_storage().nbytes() == v.nbytes else v.clone()
 
 
 def apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors of which no two share memory: one that a method keeps under two names is written twice."""
+    """Copy tensors that share memory with another: one that a method keeps under two names is written twice."""
     out: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, v in tensors.items():
@@ -257,7 +257,7 @@ def apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], note: dict[str, str] | None = None) -> str:
-    """Tensors and a note into a file, whole or not at all; returns the file's SHA-256."""
+    """Write tensors and a note to a file, whole or not at all; returns the file's SHA-256."""
     part = path.with_name(path.name + PART)
     save_file(tensors, part, metadata=note)
     digest = sha256_of(part, sync=True)
@@ -266,7 +266,7 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], note: dict[str, str] |
 
 
 def digest_in(path: Path) -> str:
-    """The SHA-256 of a file of a checkpoint, which may be missing or unreadable."""
+    """Return the SHA-256 of a checkpoint's file; ``FedsmooError`` if it is missing or unreadable."""
     try:
         return sha256_of(path)
     except FileNotFoundError as e:

@@ -43,7 +43,7 @@ VALIDATED |= {"validated_accuracy": "test_accuracy"}
 
 
 class RunFolder:
-    """Writes one run; refuses a folder that already holds one."""
+    """Writes one run; ``FedsmooError`` if the folder already holds one."""
 
     def __init__(self, path: Path, text: str, started: dict[str, Any] | None = None) -> None:
         """Begin a folder with the config as :func:`lossless_text` gives it, and notes of how the run was started."""
@@ -58,7 +58,7 @@ class RunFolder:
 
     @classmethod
     def reopen(cls, path: Path, mark: Mark) -> RunFolder:
-        """The folder of a stopped run, its metrics cut back to a checkpoint's."""
+        """Open the folder of a stopped run, its metrics cut back to a checkpoint's."""
         folder = cls.__new__(cls)
         folder._open(path, mark)
         return folder
@@ -74,7 +74,7 @@ class RunFolder:
         self.size = mark.bytes
 
     def record(self, record: Record) -> None:
-        """One line of metrics, handed to the system before the next round starts."""
+        """Append a line of metrics, handed to the system before the next round starts; ``DiskError`` if that fails."""
         line = (json.dumps(record.values()) + "\n").encode()
         try:
             self.metrics.write(line)
@@ -85,7 +85,7 @@ class RunFolder:
         self.size += len(line)
 
     def mark(self) -> Mark:
-        """How far the metrics go, once they are on the disk: a checkpoint must never be ahead of them."""
+        """Flush the metrics to the disk and return how far they go: a checkpoint must never be ahead of them."""
         try:
             os.fsync(self.metrics.fileno())
         except OSError as e:
@@ -93,7 +93,7 @@ class RunFolder:
         return Mark(self.size, self.digest.hexdigest())
 
     def lines(self) -> bytes:
-        """The metrics so far as the disk has them; nothing if they are not what was written."""
+        """Read back the metrics so far; empty if the file is not what was written."""
         try:
             lines = (self.path / METRICS).read_bytes()[: self.size]
         except OSError:
@@ -114,7 +114,7 @@ class RunFolder:
         return summary
 
     def keep_model(self, simulation: Simulation, config: Config) -> None:
-        """The global model as it is, under its module's own names."""
+        """Write the global model under its module's own parameter names."""
         state = simulation.setup.task.model.state_dict(simulation.server.w)
         note = {"fedsmoo": f"{__version__} {config.model}"}  # one entry: several are written in no fixed order
         try:
@@ -134,7 +134,7 @@ SESSION = ("command", "commit", "dirty", "engine", "device", "cpu", "threads", "
 
 
 def note_resumed(path: Path, simulation: Simulation, facts: dict[str, Any]) -> None:
-    """Add to a folder's notes who goes on with its run, from which round: it may be other code or another machine."""
+    """Add to a folder's notes who resumes its run, at which round: it may be other code or another machine."""
     started = read_json(path / STARTED)
     begun = {"at": started.get("started"), "round": 0, **{k: started[k] for k in SESSION if k in started}}
     known = {**provenance(simulation), **facts}
@@ -147,19 +147,19 @@ def note_resumed(path: Path, simulation: Simulation, facts: dict[str, Any]) -> N
 
 
 def config_text(config: Config) -> str:
-    """A config as TOML; a none that differs from the default is written as a word, for TOML has none."""
+    """Return a config as TOML; a none that differs from the default is written as a word, for TOML has none."""
     unused = unused_settings(config)
     values = {k: v for k, v in config.to_dict().items() if k not in unused}
     return to_toml({k: "none" if v is None and FIELDS[k].default is not None else v for k, v in values.items()})
 
 
 def unused_settings(config: Config) -> set[str]:
-    """Settings that say nothing of a run: beside a split file there is no partition rule."""
+    """Return the settings that a run does not use: beside a split file there is no partition rule."""
     return set(DIVISION) - {"clients"} if config.split is not None else set()
 
 
 def refuse_used(path: Path) -> None:
-    """Refuse a folder that holds a run; leases do not matter."""
+    """Raise ``FedsmooError`` if a folder holds a run; a lease alone is none."""
     if (path / CONFIG).exists() or (path / METRICS).exists():
         raise FedsmooError(
             f"the folder {path} already holds a run: choose another --out, or go on with 'fedsmoo resume {path}'; "
@@ -244,7 +244,7 @@ def summarise(history: list[Record], target: float | None) -> dict[str, Any]:
 
 
 def write_label(folder: Path, labels: Mapping[str, str]) -> None:
-    """Keep what the method is called now, of ``labels`` by the folder's name; several processes may do so at once."""
+    """Write what the method is called now, of ``labels`` by the folder's name; several processes may do so at once."""
     label = labels.get(folder.name)
     if read_label(folder) == label:
         return

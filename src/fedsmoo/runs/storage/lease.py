@@ -1,4 +1,4 @@
-"""Who works on a run: a file beside it, so that processes that share a folder do nothing twice.
+"""Leases: a file in a run folder says which process works on it, so that two that share a folder do nothing twice.
 
 The file is created exclusively, names its owner and is touched every few seconds. A lease is dead when its process is
 (on this machine), or when it was not touched for a while (on another). Taking over a dead one is guarded by a lock on
@@ -41,7 +41,7 @@ class Lease:
                 os.utime(self.path)
 
     def ours(self) -> bool:
-        """Whether the run is still this process's: another may have thought it dead and taken over."""
+        """Return whether this process still holds the lease: another may have thought it dead and taken over."""
         try:
             return owner_of(self.path).get("token") == self.token
         except (FileNotFoundError, ValueError):
@@ -104,7 +104,7 @@ def me() -> dict[str, Any]:
 
 
 def here() -> dict[str, str | None]:
-    """Where process numbers mean the same as to us: containers and copies of a machine may share a host's name."""
+    """Return what names this machine and its process numbers: containers and clones may share a host's name."""
     boot = space = None
     with suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -122,7 +122,7 @@ def owner_of(path: Path) -> dict[str, Any]:
 
 
 def born(pid: int) -> str | None:
-    """When a process of this machine started, where the system says so: a number may be given out again."""
+    """Return when a process of this machine started, where the system says so: process numbers are used again."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
@@ -157,7 +157,7 @@ def alive(pid: int, birth: str | None) -> bool:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Alone in a folder, among processes that ask; a killed process leaves no lock behind."""
+    """Hold an exclusive lock on a folder; it ends with the process."""
     try:
         import fcntl
     except ImportError:  # no such locks here: taking over dead leases is then not guarded
