@@ -86,7 +86,7 @@ def accuracy(precision: str, clients: int = 3) -> dict[str, Any]:
     truth = reference(*data)
     out = torch.full_like(data[0], float("nan"))
     out[:, gradient.layout.count :] = 0
-    grad, _ = gradient(*data, out=gradient.into(out))
+    grad, _ = gradient(*data, out=gradient.output(out))
     again, _ = gradient(*data)
     torch.cuda.synchronize()
     ours, theirs = gradient.layout.split(grad.double()), gradient.layout.split(truth)
@@ -138,7 +138,7 @@ def timed(
     torch.cuda.reset_peak_memory_stats()
     gradient = ResNet18Gradient(clients, BATCH, CLASSES, precision=precision, tiles=tiles, overlap=overlap)
     data = inputs(clients, gradient.dtype)
-    w, out = gradient.weights(data[0]), gradient.into(torch.empty_like(data[0], dtype=gradient.dtype))
+    w, out = gradient.weights(data[0]), gradient.output(torch.empty_like(data[0], dtype=gradient.dtype))
     full = milliseconds(captured(lambda: gradient(w, *data[1:], out=out)))
     forward = milliseconds(captured(lambda: gradient.logits(w, data[1])))
     return {
@@ -155,7 +155,7 @@ def by_launch(clients: int, precision: str) -> list[dict[str, Any]]:
 
     gradient = ResNet18Gradient(clients, BATCH, CLASSES, precision=precision, overlap=False)
     data = inputs(clients, gradient.dtype)
-    w, out = gradient.weights(data[0]), gradient.into(torch.empty_like(data[0], dtype=gradient.dtype))
+    w, out = gradient.weights(data[0]), gradient.output(torch.empty_like(data[0], dtype=gradient.dtype))
     graph = captured(lambda: gradient(w, *data[1:], out=out))
     for _ in range(3):
         graph.replay()
@@ -215,7 +215,7 @@ def gradient_ms(clients: int, precision: str, tiles: Mapping[str, Tile]) -> floa
     try:
         gradient = ResNet18Gradient(clients, BATCH, CLASSES, precision=precision, tiles=tiles)
         data = inputs(clients, gradient.dtype)
-        w, out = gradient.weights(data[0]), gradient.into(torch.empty_like(data[0], dtype=gradient.dtype))
+        w, out = gradient.weights(data[0]), gradient.output(torch.empty_like(data[0], dtype=gradient.dtype))
         return milliseconds(captured(lambda: gradient(w, *data[1:], out=out)), budget_ms=40.0)
     except Exception as error:  # out of shared memory or registers: a tile that cannot be, not a failure
         print("  no:", str(error).splitlines()[0][:100], flush=True)

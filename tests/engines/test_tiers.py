@@ -13,7 +13,7 @@ import torch
 from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.engines.client_state import tiers
 from fedsmoo.engines.client_state.table import ClientTable
-from fedsmoo.engines.client_state.tiers import StoredTable, disk_rows, first_that_fits
+from fedsmoo.engines.client_state.tiers import CopyStreams, StoredTable, disk_rows, first_that_fits
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
 
@@ -132,21 +132,23 @@ def test_a_run_says_what_it_will_need() -> None:
 
 def test_rows_are_whole_before_anybody_sees_them() -> None:
     """The copy to the host waits until somebody asks for the rows, or else for ten seconds."""
-    table = StoredTable(("a",), torch.device("cpu"), lambda i: {"a": torch.full((3,), -1.0)})
-    asked = threading.Event()
-    plain = table.lane.to_host
+    asked, cpu = threading.Event(), torch.device("cpu")
 
-    def late(block):
-        return lambda: asked.wait(10) and plain(block)()
+    class Late(CopyStreams):
+        def to_host(self, block):
+            host = super().to_host(block)
+            return lambda: asked.wait(10) and host()
 
-    table.lane.to_host = late
+    class Asking(StoredTable):
+        def _saved(self, client):
+            if client in self.saving:
+                asked.set()
+            super()._saved(client)
+
+    table = Asking(("a",), cpu, lambda i: {"a": torch.full((3,), -1.0)}, Late(cpu))
     table.write([4, 2], Vectors(a=torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])))
-    saved = table._saved
-    table._saved = lambda client: (asked.set(), saved(client))
     found = dict(table.items())
     asked.set()
     assert {i: row["a"].tolist() for i, row in found.items()} == {2: [4.0, 5.0, 6.0], 4: [1.0, 2.0, 3.0]}
-    table._saved = saved
-    table.lane.to_host = plain
     table.load(2, {"a": torch.zeros(3)})
     assert table.read([2], Vectors(a=torch.ones(3))).a.tolist() == [[0.0, 0.0, 0.0]]

@@ -119,7 +119,7 @@ def test_data_gradient_with_shortcut(draw):
 def test_gradient_through_the_layer_before(shape, alone, draw, device):
     """conv^T, then ReLU and GroupNorm backwards: fused in one kernel, and GroupNorm backward on its own."""
     from fedsmoo.kernels.resnet18.conv import conv_backward
-    from fedsmoo.kernels.resnet18.norm import Behind, norm_backward, sum_parts
+    from fedsmoo.kernels.resnet18.norm import NormLayer, norm_backward, sum_parts
     from fedsmoo.kernels.resnet18.tiles import Tile
 
     conv = live_conv("c", *SHAPES[shape])
@@ -138,13 +138,13 @@ def test_gradient_through_the_layer_before(shape, alone, draw, device):
     tiles = -(-B * side * side // rows)
     part, kept, out = draw(C, 3 + tiles * 2 * ch), draw(*y.shape), draw(*y.shape)
     act32 = act.detach().float().to(device)
-    layer = Behind(act32, xhat, rstd, p, 0, kept, out, part, 3)
+    layer = NormLayer(act32, xhat, rstd, p, 0, kept, out, part, 3)
     if alone:
         d_act = draw(*y.shape)
         conv_backward(conv, dy, flat, 0, Tile(rows, ch, 16, 4, 2), out=d_act, add=add)
         norm_backward(d_act, layer, rows)
     else:
-        conv_backward(conv, dy, flat, 0, Tile(rows, ch, 16, 4, 2), behind=layer, add=add)
+        conv_backward(conv, dy, flat, 0, Tile(rows, ch, 16, 4, 2), before=layer, add=add)
     close(kept, dz)
     close(out, d_y)
     grad = draw(C, 2 * ch + 5)

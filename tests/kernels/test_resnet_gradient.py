@@ -70,14 +70,14 @@ def test_gradient_loss_and_logits(device):
         scratch.dy.fill_(float("nan"))  # what is not written must show
     room = torch.full_like(w, float("nan"))
     room[:, gradient.layout.count :] = 0
-    grad, loss = gradient(w, images, labels, weight, out=gradient.into(room))
+    grad, loss = gradient(w, images, labels, weight, out=gradient.output(room))
     assert (grad[:, gradient.layout.count :] == 0).all()
     if device != "cpu":  # a second call takes the interpreter long
-        short = gradient.into(torch.zeros_like(w, dtype=torch.bfloat16))
+        short = gradient.output(torch.zeros_like(w, dtype=torch.bfloat16))
         gradient(w, images, labels, weight, out=short)
-        assert torch.equal(short[1], grad[:, gradient.fine :])  # norms and the last layer in full
+        assert torch.equal(short.fine, grad[:, gradient.fine :])  # norms and the last layer in full
         coarse = slice(0, gradient.fine)
-        torch.testing.assert_close(short[0][:, coarse].float(), grad[:, coarse], rtol=2**-7, atol=0)
+        torch.testing.assert_close(short.coarse[:, coarse].float(), grad[:, coarse], rtol=2**-7, atol=0)
     logits = gradient.logits(w, images)
     for c, net in enumerate(nets):
         expected_loss, expected = truth(net, images[c], labels[c], weight[c])

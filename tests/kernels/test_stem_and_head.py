@@ -25,7 +25,7 @@ def stem_truth(x, kernel, gamma, beta):
 @pytest.mark.parametrize("stored", [3, 4])
 def test_stem_forward_and_backward(stored, draw, device):
     from fedsmoo.kernels.resnet18.conv_weight import sum_splits
-    from fedsmoo.kernels.resnet18.norm import Behind, sum_parts
+    from fedsmoo.kernels.resnet18.norm import NormLayer, sum_parts
     from fedsmoo.kernels.resnet18.stem import pool, pool_backward, stem_forward, stem_weight
     from fedsmoo.kernels.resnet18.tiles import Tile
 
@@ -38,7 +38,7 @@ def test_stem_forward_and_backward(stored, draw, device):
     parts = draw(2, C, n)
     stem_forward(conv, x, flat, 0, xhat, rstd, Tile(16, CH, 32, 4, 2))
     pool(xhat, flat, n, pooled, taken, rows=16)
-    pool_backward(d, taken, Behind(None, xhat, rstd, flat, n, None, dy, part, 0), rows=16, warps=4)
+    pool_backward(d, taken, NormLayer(None, xhat, rstd, flat, n, None, dy, part, 0), rows=16, warps=4)
     stem_weight(conv, x, dy, parts, 0, Tile(CH, 32, 16, 4, 2))
     sum_splits(parts, grad, 0)
     table = [[half * CH, B, 2 * CH, n + half * CH] for half in range(2)]

@@ -1,4 +1,4 @@
-"""Where hand-written gradient kernels write."""
+"""The buffers into which hand-written kernels write gradients."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from torch import Tensor
 
 
 class GradientBuffers(NamedTuple):
-    """Room for gradients ``[C, P]`` and losses ``[C]``.
+    """Buffers for gradients ``[C, P]`` and losses ``[C]``.
 
-    ``coarse`` holds gradients in the type of products, ``fine`` those of the few parameters that are kept in full (from
-    an offset on); ``fine`` is a part of ``coarse`` where both types are the same. Numbers behind the last parameter,
-    which align rows, are zero and stay so.
+    ``coarse`` holds gradients in the type of products, ``fine`` those of the parameters from an offset on, in full
+    precision; where both types are the same, ``fine`` is a view of ``coarse``. Numbers behind the last parameter, which
+    align rows, are zero and stay so.
     """
 
     coarse: Tensor

@@ -1,4 +1,4 @@
-"""Whether the Triton kernels can run here, and the one place that launches them."""
+"""Find out whether the Triton kernels can run here, and launch them."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _noted: ContextVar[list[Launch] | None] = ContextVar("noted", default=None)
 
 
 def interpreted() -> bool:
-    """Whether Triton is asked to run its kernels on the CPU, step by step (for tests)."""
+    """Return whether Triton interprets its kernels on the CPU, step by step (for tests)."""
     return os.environ.get("TRITON_INTERPRET", "0") == "1"
 
 
 def available(device: torch.device | str = "cuda") -> tuple[bool, str]:
-    """Whether the kernels run on ``device``, and in words why not (empty when they do).
+    """Return whether the kernels run on ``device``, and in words why not (empty when they do).
 
     >>> available("cpu")[1] if not interpreted() and importlib.util.find_spec("triton") else "no"  # doctest: +SKIP
     'the kernels need a CUDA device, not cpu'
@@ -54,22 +54,24 @@ def available(device: torch.device | str = "cuda") -> tuple[bool, str]:
 
 
 def require(device: torch.device | str) -> None:
-    """Raises in words when the kernels cannot run on ``device``."""
+    """Raise FedsmooError when the kernels cannot run on ``device``."""
     ok, why = available(device)
     if not ok:
         raise FedsmooError(f"the hand-written kernels cannot run here: {why}; choose another gradient oracle")
 
 
 def keep_cache_in_one_place() -> None:
-    """Compiled kernels stay where they are now: else ``torch.compile`` moves their folder for the rest of a process, or
-    does not, by what its own cache holds, and the next process looks for them in the other one."""
+    """Fix the folder of compiled kernels for this process.
+
+    ``torch.compile`` changes it if its own cache misses, and the next process would look in the other folder.
+    """
     from triton import knobs
 
     os.environ.setdefault("TRITON_CACHE_DIR", knobs.cache.dir)
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **meta: Any) -> None:
-    """Starts a kernel, or only compiles it inside :func:`compiling`, or only notes it inside :func:`noting`."""
+    """Launch a kernel; inside :func:`compiling` only compile it, inside :func:`noting` only note it."""
     noted = _noted.get()
     if noted is not None:
         noted.append((kernel, grid, args, meta))
@@ -81,7 +83,7 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **meta: Any) -> None:
 
 @contextmanager
 def noting() -> Iterator[list[Launch]]:
-    """Inside, launches are noted in order and nothing runs: what a program would do, without a device."""
+    """Note launches in order and run nothing, inside this context: needs no device."""
     launches: list[Launch] = []
     token = _noted.set(launches)
     try:
@@ -92,7 +94,7 @@ def noting() -> Iterator[list[Launch]]:
 
 @contextmanager
 def compiling(threads: int) -> Iterator[None]:
-    """Inside, launches compile in parallel and compute nothing; on leaving, every kernel is ready."""
+    """Compile launches in parallel and run nothing, inside this context; on leaving, every kernel is ready."""
     from triton.runtime._async_compile import AsyncCompileMode
 
     with ThreadPoolExecutor(threads) as pool, AsyncCompileMode(pool):

@@ -1,4 +1,4 @@
-"""Work beside other work: CUDA streams that wait for each other."""
+"""A CUDA stream beside the current one: fork and join."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class SideStream:
 
     @contextmanager
     def beside(self) -> Iterator[None]:
-        """Inside, launches go to the side stream, after all that the current stream was given so far."""
+        """Launch on the side stream inside this context, after all that the current stream was given so far."""
         if self.stream is None:
             yield
             return
@@ -28,6 +28,6 @@ class SideStream:
             yield
 
     def join(self) -> None:
-        """The current stream waits for the side stream."""
+        """Make the current stream wait for the side stream."""
         if self.stream is not None:
             torch.cuda.current_stream(self.stream.device).wait_stream(self.stream)

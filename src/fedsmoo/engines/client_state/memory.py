@@ -1,4 +1,4 @@
-"""How many clients train at once, by a rule of sizes; what is free; giving memory back.
+"""How many clients fit in memory at once, by a rule of sizes; how much is free; freeing memory.
 
 Sums over clients depend in their last bits on how many train at once, so that follows what a device has in all, never
 what other programs leave free.
@@ -23,16 +23,16 @@ NO_ROOM = ("out of memory", "DefaultCPUAllocator")  # in what PyTorch says, wher
 
 
 def total_bytes(device: torch.device) -> int:
-    """All memory of a device: the GPU's, or the machine's."""
+    """Return all memory of a device: the GPU's, or the machine's."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
     return pages("SC_PHYS_PAGES")
 
 
 def available_bytes(device: torch.device) -> int:
-    """Free memory of a device: the GPU's, or the machine's, with what the system can give back (caches of files)."""
+    """Return the free memory of a device: the GPU's, or the machine's with reclaimable caches of files."""
     if device.type == "cuda":
-        torch.cuda.empty_cache()  # what earlier runs left in the allocator is free, too
+        torch.cuda.empty_cache()  # blocks that the allocator caches are free, too
         return torch.cuda.mem_get_info(device)[0]
     try:
         lines = MEMINFO.read_text().splitlines()
@@ -42,7 +42,7 @@ def available_bytes(device: torch.device) -> int:
 
 
 def pages(name: str) -> int:
-    """A number of the system's memory pages, in bytes."""
+    """Return a number of memory pages that the system reports, in bytes."""
     try:
         return os.sysconf(name) * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):
@@ -50,15 +50,14 @@ def pages(name: str) -> int:
 
 
 def release() -> None:
-    """Give back what finished runs held: objects that refer to each other wait for the collector, and their buffers on
-    the device with them."""
+    """Free what finished runs held: collect reference cycles, and return the allocator's cached blocks to the GPU."""
     gc.collect()
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
 
 
 def ran_out(error: BaseException | None) -> bool:
-    """Whether an error, or one that it came from, is memory that ran out: compilers wrap it in their own."""
+    """Return whether an error, or one that it was raised from, says that memory ran out: compilers wrap it."""
     while error is not None:
         if isinstance(error, torch.OutOfMemoryError | MemoryError):
             return True
@@ -69,16 +68,16 @@ def ran_out(error: BaseException | None) -> bool:
 
 
 def bytes_per_client(setup: Setup) -> int:
-    """What one client of a running cohort needs for its vectors."""
+    """Return the bytes of the vectors of one client that trains."""
     algorithm, size = setup.algorithm, setup.task.model.layout.size
     vectors = 2 * len(algorithm.own) + 2 * len(algorithm.local) + len(algorithm.up) + WORKING_COPIES
     return vectors * size * torch.finfo(setup.task.dtype).bits // 8
 
 
 def activation_bytes(setup: Setup, batch_size: int) -> int:
-    """What a forward pass of one client's batch keeps for the backward pass: counted, not measured.
+    """Return the bytes that a forward pass of one client's batch keeps for the backward pass: counted, not measured.
 
-    None for a model that does not fit its data: the first round says so.
+    Zero for a model that does not fit its data: the first round reports that.
     """
     task, kept = setup.task, dict[tuple[int, int], int]()
     w = task.model.initial().to(task.device, task.dtype).requires_grad_()
@@ -101,9 +100,9 @@ def activation_bytes(setup: Setup, batch_size: int) -> int:
 
 
 def clients_that_fit(setup: Setup, batch_size: int = 1) -> int:
-    """How many clients may train at once using half of the device's memory; at least one.
+    """Return how many clients may train at once in half of the device's memory; at least one.
 
-    A client needs its vectors, what its forward pass keeps, and as much again for the slopes of that.
+    A client needs its vectors, what its forward pass keeps, and as much again for the gradients of that.
     """
     need = bytes_per_client(setup) + 2 * activation_bytes(setup, batch_size)
     return max(1, total_bytes(setup.task.device) // 2 // need)

@@ -1,7 +1,7 @@
-"""Where client state lives: in the device's memory, in the host's, or in a file; rows never met cost nothing.
+"""Client state in the device's memory, in the host's, or in a file; clients never met have no row.
 
-Rows outside the device move behind the compute: the next cohort's rows are fetched while this one trains, and this
-one's are written back while the next one trains. A reader and a writer thread do the host's half of the copying.
+Rows outside the device are copied beside the compute: the next cohort's rows are fetched while this one trains, and
+this one's are written back while the next one trains. A reader and a writer thread do the host's half of the copying.
 """
 
 from __future__ import annotations
@@ -36,14 +36,20 @@ Row = dict[str, Tensor]
 class StoredTable(ClientTable):
     """A client table whose rows lie outside the compute device.
 
-    ``make_row(client)`` gives the storage of a client's row, asked for once, when it is first written.
+    ``make_row(client)`` allocates the storage of a client's row; it is called once, when the row is first written.
     """
 
-    def __init__(self, names: tuple[str, ...], device: torch.device, make_row: Callable[[int], Row]) -> None:
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        device: torch.device,
+        make_row: Callable[[int], Row],
+        copies: CopyStreams | None = None,
+    ) -> None:
         super().__init__(names)
         self.device, self.make_row = device, make_row
         self.reader, self.writer = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
-        self.lane = Lane(device)
+        self.copies = copies or CopyStreams(device)
         self.out: set[int] = set()  # read and not yet written back
         self.fresh: Row = {}  # device copies of the rows written last: [C, P] by name
         self.fresh_at: dict[int, int] = {}
@@ -55,17 +61,17 @@ class StoredTable(ClientTable):
         self.coming = (wanted, self.reader.submit(self._fetch, wanted)) if wanted and self.names else None
 
     def _fetch(self, clients: list[int]) -> Row:
-        """The rows of some clients on the device, ``[C, P]`` by name; runs beside the compute."""
+        """Copy the rows of some clients to the device, ``[C, P]`` by name; runs beside the compute."""
         for i in clients:
             self._saved(i)
-        return {n: self.lane.to_device([self.rows[i][n] for i in clients]) for n in self.names}
+        return {n: self.copies.to_device([self.rows[i][n] for i in clients]) for n in self.names}
 
     def read(self, clients: Sequence[int], first: Vectors) -> Vectors:
         at, coming = self._arrived()
         self.out = set(clients)
         missing = [i for i in clients if i in self.rows and i not in at and i not in self.fresh_at]
         late = self._fetch(missing) if missing and self.names else {}
-        self.lane.join([*coming.values(), *late.values()])
+        self.copies.join([*coming.values(), *late.values()])
 
         def row(c: int, i: int, name: str) -> Tensor:
             if i in self.fresh_at:
@@ -80,7 +86,7 @@ class StoredTable(ClientTable):
         return Vectors(**{n: torch.stack([row(c, i, n) for c, i in enumerate(clients)]) for n in self.names})
 
     def _arrived(self) -> tuple[dict[int, int], Row]:
-        """What was fetched ahead, waiting for it if it is on its way."""
+        """Return the prefetched rows and their positions by client; waits for copies under way."""
         if self.coming is None:
             return {}, {}
         clients, future = self.coming
@@ -98,7 +104,7 @@ class StoredTable(ClientTable):
             if i not in self.rows:
                 self.rows[i] = self.make_row(i)
             self._saved(i)
-        host = self.lane.to_host(self.fresh)
+        host = self.copies.to_host(self.fresh)
         job = self.writer.submit(self._save, list(clients), host)
         self.saving.update(dict.fromkeys(clients, job))
 
@@ -109,7 +115,7 @@ class StoredTable(ClientTable):
                 self.rows[i][n].copy_(block[n][c])
 
     def _saved(self, client: int) -> None:
-        """Wait until a client's row is whole; an error of the writer shows here."""
+        """Wait until a client's row is written back; raises what the writer thread raised."""
         job = self.saving.get(client)
         if job is not None:
             job.result()
@@ -129,10 +135,10 @@ class StoredTable(ClientTable):
             self.rows[client][n].copy_(row[n])
 
 
-class Lane:
-    """Copies between host and device on streams of their own; plain copies where the device is the CPU.
+class CopyStreams:
+    """Copies between host and device on CUDA streams of their own; plain copies where the device is the CPU.
 
-    Each way has its stream: a cohort that waits for its rows must not wait for the last one's to be written back.
+    Each direction has its stream: a cohort that waits for its rows must not wait until the last one's are written back.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -142,7 +148,7 @@ class Lane:
         self.outward = torch.cuda.Stream(device) if self.cuda else None
 
     def to_device(self, rows: list[Tensor]) -> Tensor:
-        """Host rows as one ``[C, P]`` on the device; complete for the compute after :meth:`join`."""
+        """Copy host rows into one ``[C, P]`` on the device; the compute may use it after :meth:`join`."""
         if not self.cuda:
             return torch.stack(rows)
         staging = torch.empty(len(rows), *rows[0].shape, dtype=rows[0].dtype, pin_memory=True)
@@ -152,7 +158,7 @@ class Lane:
             return staging.to(self.device, non_blocking=True)
 
     def to_host(self, block: Row) -> Callable[[], Row]:
-        """Starts the copy of ``[C, P]`` blocks to the host; the result waits for it."""
+        """Start copying ``[C, P]`` blocks to the host; calling the result waits for the copy and returns it."""
         if not self.cuda:
             return lambda: block
         assert self.outward is not None
@@ -172,7 +178,7 @@ class Lane:
         return wait
 
     def join(self, arrived: Sequence[Tensor]) -> None:
-        """The compute waits for copies to the device that were started, and is a user of what arrived."""
+        """Make the compute stream wait for copies to the device; the allocator learns that it uses what arrived."""
         if self.inward is None:
             return
         compute = torch.cuda.current_stream(self.device)
@@ -182,7 +188,11 @@ class Lane:
 
 
 def make_table(tier: str, setup: Setup, clients: int, cohort: int, rounds: int) -> ClientTable:
-    """The client table of a run on a tier; ``auto`` takes the first that fits, and nothing fitting is refused."""
+    """Make the client table of a run on a tier; ``auto`` takes the first that fits.
+
+    Raises:
+        FedsmooError: for an unknown tier, or if the rows fit nowhere.
+    """
     if tier not in TIERS:
         raise unknown("tier of the client table", tier, TIERS)
     names, task = setup.algorithm.own, setup.task
@@ -200,12 +210,12 @@ def make_table(tier: str, setup: Setup, clients: int, cohort: int, rounds: int) 
 
 
 def row_bytes(setup: Setup) -> int:
-    """What one client's own vectors take between rounds."""
+    """Return the bytes of one client's own vectors between rounds."""
     return len(setup.algorithm.own) * setup.task.model.layout.size * torch.finfo(setup.task.dtype).bits // 8
 
 
 def memory_estimate(setup: Setup, table: ClientTable, clients: int, cohort: int, rounds: int) -> tuple[int, str]:
-    """Bytes that a run will need besides data and activations, and where, in words."""
+    """Return the bytes that a run needs besides data and activations, and where, in words."""
     rows = row_bytes(setup) * min(clients, cohort * rounds)  # rows of clients never met do not exist
     round_ = cohort * bytes_per_client(setup)
     place = "outside the device" if isinstance(table, StoredTable) else f"on {setup.task.device}"
@@ -214,11 +224,16 @@ def memory_estimate(setup: Setup, table: ClientTable, clients: int, cohort: int,
 
 
 def free_disk() -> int:
+    """Return the free bytes of the disk that holds temporary files."""
     return shutil.disk_usage(tempfile.gettempdir()).free
 
 
 def first_that_fits(need: int, working: int, device: torch.device) -> str:
-    """The first tier with room for ``need`` bytes of rows beside ``working`` bytes of a round."""
+    """Return the first tier with room for ``need`` bytes of rows beside ``working`` bytes of a round.
+
+    Raises:
+        FedsmooError: if there is none.
+    """
     host = available_bytes(torch.device("cpu"))
     if need + working < 0.8 * available_bytes(device):
         return "device"
@@ -235,7 +250,7 @@ def first_that_fits(need: int, working: int, device: torch.device) -> str:
 
 
 def disk_rows(names: tuple[str, ...], size: int, dtype: torch.dtype, clients: int) -> Callable[[int], Row]:
-    """Rows in a sparse temporary file, which is gone when the process ends."""
+    """Allocate rows in a sparse temporary file, which the system deletes when the process ends."""
     kind = np.dtype(str(dtype).removeprefix("torch."))
     handle, path = tempfile.mkstemp(prefix="fedsmoo-clients-")
     row = len(names) * size * kind.itemsize

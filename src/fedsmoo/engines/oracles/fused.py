@@ -22,7 +22,7 @@ EVALUATED_AT_ONCE = 2500
 
 
 def fused_reason(task: Task) -> str:
-    """Why the kernels cannot serve this task; empty if they can."""
+    """Return why the kernels cannot serve this task; empty if they can."""
     if not isinstance(task.model, LiveResNet):
         return "the model has none"
     if task.data.classes > MOST_CLASSES:
@@ -35,7 +35,7 @@ def fused_reason(task: Task) -> str:
 
 
 class CapturedEvaluation(NamedTuple):
-    """The evaluation of the model in ``w`` on samples: what to call, and where the tally is then."""
+    """A captured evaluation on samples: copy a model into ``w``, call ``replay``, read ``result``."""
 
     on: Samples
     w: Tensor
@@ -53,10 +53,10 @@ class FusedOracle(OpaqueOracle):
         keep_cache_in_one_place()
         self.kernel_class, self.weights_class = ResNet18Gradient, Weights
         self.by_shape: dict[tuple[int, int], ResNet18Gradient] = {}
-        self.evaluations: dict[int, CapturedEvaluation] = {}  # by where their samples lie, which they keep
+        self.evaluations: dict[int, CapturedEvaluation] = {}  # by the address of their samples, which they keep alive
 
     def kernel(self, clients: int, batch: int):
-        """The kernels for a shape, made (and compiled) at its first use."""
+        """Return the kernels for a shape, made (and compiled) at its first use."""
         if (clients, batch) not in self.by_shape:
             task = self.task
             made = self.kernel_class(clients, batch, task.data.classes, task.device, task.precision)
@@ -69,7 +69,7 @@ class FusedOracle(OpaqueOracle):
         return Batch(self.images(batch.x), batch.y, batch.weight)
 
     def images(self, x: Tensor) -> Tensor:
-        """Images ``[..., 3]`` as the kernels read them."""
+        """Return images ``[..., 3]`` as the kernels read them."""
         return stored_images(x, self.dtype)
 
     def launch(self, working: Tensor, fine: Tensor, batch: Batch, into: GradientBuffers) -> None:
@@ -89,10 +89,10 @@ class FusedOracle(OpaqueOracle):
 
     def free_buffers(self) -> None:
         self.by_shape.clear()
-        self.evaluations.clear()  # they captured their buffers
+        self.evaluations.clear()  # their graphs use the kernels' buffers
 
     def tally(self, w: Tensor, on: Samples) -> Tensor:
-        """Correct answers and summed loss of one model on samples."""
+        """Return the number of correct answers and the summed loss of one model on samples."""
 
         def outputs(x: Tensor) -> Tensor:
             return self.kernel(1, len(x)).logits(w[None], self.images(x[None]))[0]
@@ -100,7 +100,7 @@ class FusedOracle(OpaqueOracle):
         return self.task.tally(outputs, EVALUATED_AT_ONCE, on, channels_first=False)
 
     def _captured(self, on: Samples) -> CapturedEvaluation:
-        """About 150 launches, most of them shorter than the host's call: captured as one."""
+        """Capture an evaluation as one graph: about 150 launches, most of them shorter than the host's call."""
         device = self.task.device
         w = torch.zeros(self.task.model.layout.size, dtype=self.task.dtype, device=device)
         result = torch.zeros(2, dtype=torch.float64, device=device)

@@ -1,4 +1,4 @@
-"""The buffers of ResNet-18-GN's gradient: what each layer keeps, where its parameters lie, who reduces what."""
+"""The static buffers of ResNet-18-GN's gradient, layer by layer, and the table of what is reduced where."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COLUMNS = 64  # channels per entry of the table that sums gamma's and beta's gra
 
 
 def norm_rows(conv: Conv) -> int:
-    """Pixels per program of GroupNorm backward on its own: tiles of 4096 numbers, whole samples at least."""
+    """Return the pixels per program of GroupNorm backward on its own: 4096 numbers, or a whole sample."""
     return max(conv.side_out**2, 4096 // (conv.outside // GROUPS))
 
 
@@ -44,7 +44,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class BlockBuffers:
-    """The units of a BasicBlock, and the buffer for its input's gradient where no layer takes it over at once."""
+    """The units of a BasicBlock, and a buffer for its input's gradient where the layer before is not fused."""
 
     first: Unit
     second: Unit
@@ -53,7 +53,7 @@ class BlockBuffers:
 
 
 class Buffers:
-    """Everything static about C clients with batches of B: units, blocks, partial sums and their table."""
+    """All buffers for C clients with batches of B: units, blocks, partial sums and their table."""
 
     def __init__(
         self, clients: int, batch: int, layout: Layout, tiles: Mapping[str, Tile], device: torch.device,
@@ -85,7 +85,7 @@ class Buffers:
         return self.tiles[key_of(kind, conv)]
 
     def units(self) -> list[Unit]:
-        """All units, in the order of the flat vector."""
+        """Return all units, in the order of the flat vector."""
         inner = [u for b in self.blocks for u in (b.first, b.second, b.down) if u is not None]
         return [self.stem, *inner]
 

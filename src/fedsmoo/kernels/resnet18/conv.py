@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from fedsmoo.core.errors import FedsmooError
-from fedsmoo.kernels.resnet18.norm import Behind, epilogue_backward, group_mean, spread
+from fedsmoo.kernels.resnet18.norm import NormLayer, epilogue_backward, group_mean, spread
 from fedsmoo.kernels.resnet18.shapes import Conv
 from fedsmoo.kernels.resnet18.tiles import Tile
 from fedsmoo.kernels.runtime import launch
@@ -241,12 +241,12 @@ def conv_backward_kernel(
 
 def conv_backward(
     conv: Conv, dy: Tensor, w: Tensor, w_off: int, tile: Tile, *,
-    out: Tensor | None = None, behind: Behind | None = None, add: Tensor | None = None,
+    out: Tensor | None = None, before: NormLayer | None = None, add: Tensor | None = None,
     dy_down: Tensor | None = None, down_off: int = 0, precision: str = "ieee",
 ) -> None:  # fmt: skip
     """Compute the data gradient of a convolution for all clients, optionally through the layer before it as well.
 
-    The gradient of the input is ``conv^T(dy) + down^T(dy_down) + add``. Without ``behind`` it is written into
+    The gradient of the input is ``conv^T(dy) + down^T(dy_down) + add``. Without ``before`` it is written into
     ``out [C, B, Hi, Hi, Cin]``; with it (stride 1 only), it goes on through that layer's ReLU and GroupNorm.
 
     Args:
@@ -256,21 +256,21 @@ def conv_backward(
     """
     clients, batch = dy.shape[:2]
     classes = conv.stride**2
-    group, pixels = (1, 1) if behind is None else (behind.group_width, conv.side_in**2)
-    if behind is not None and conv.stride > 1:
+    group, pixels = (1, 1) if before is None else (before.group_width, conv.side_in**2)
+    if before is not None and conv.stride > 1:
         raise FedsmooError(
             f"{conv.name} has stride {conv.stride}: its data gradient cannot pass the layer before at once"
         )
     tile.fits(f"data gradient of {conv.name}", conv.inside, conv.outside, group=group, pixels=pixels)
     tiles = classes * -(-batch * (conv.side_in // conv.stride) ** 2 // tile.rows)
     layer: dict[str, Any]
-    if behind is None:  # pointers that are not read have to be some all the same
+    if before is None:  # pointers that are not read have to be some all the same
         layer = dict.fromkeys(("act", "xhat", "rstd", "p", "dz", "part"), dy)
         layer |= dict.fromkeys(("p_row", "p_off", "part_row", "part_off"), 0)
         layer |= {"out": out, "GW": tile.cols, "NORM": False, "KEEP": False}
     else:
-        layer = behind.arguments(unread=dy)
-        layer |= {"out": layer.pop("dy"), "NORM": True, "KEEP": behind.dz is not None}
+        layer = before.arguments(unread=dy)
+        layer |= {"out": layer.pop("dy"), "NORM": True, "KEEP": before.dz is not None}
     launch(
         conv_backward_kernel, (tiles * (conv.inside // tile.cols), clients),
         dy=dy, w=w, w_row=w.stride(0), w_off=w_off, down_off=down_off,

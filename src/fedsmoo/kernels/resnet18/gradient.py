@@ -16,11 +16,12 @@ import torch
 from torch import Tensor
 
 from fedsmoo.core.errors import FedsmooError, unknown
+from fedsmoo.kernels.gradients import GradientBuffers
 from fedsmoo.kernels.resnet18.buffers import BlockBuffers, Buffers, Unit, norm_rows
 from fedsmoo.kernels.resnet18.conv import conv_backward, conv_forward
 from fedsmoo.kernels.resnet18.conv_weight import conv_weight, sum_splits
 from fedsmoo.kernels.resnet18.head import head_gradient, head_logits, head_weight, padded_classes
-from fedsmoo.kernels.resnet18.norm import Behind, norm_backward, sum_parts
+from fedsmoo.kernels.resnet18.norm import NormLayer, norm_backward, sum_parts
 from fedsmoo.kernels.resnet18.shapes import IMAGE_SIDE, STORED_CHANNELS, WIDTHS, Conv, fine_offset, live_layout
 from fedsmoo.kernels.resnet18.stem import pool, pool_backward, stem_forward, stem_weight
 from fedsmoo.kernels.resnet18.tiles import TABLES, Tile, splits_for
@@ -91,35 +92,37 @@ class ResNet18Gradient:
         self.layer1_parts = torch.zeros(splits, clients, last - first, device=self.device) if splits > 1 else None
 
     def _steps(self, kind: str, conv: Conv) -> int:
-        """Steps of a weight gradient's reduction over one client's pixels."""
+        """Return the steps of a weight gradient's reduction over one client's pixels."""
         return -(-self.batch * conv.side_out**2 // self.buffers.tile(kind, conv).inner)
 
     def weights(self, w: Tensor) -> Weights:
-        """Flat vectors ``w [C, P]``, float32, in :func:`fedsmoo.kernels.live_layout`'s order, as the kernels read
+        """Return flat vectors ``w [C, P]``, float32, in :func:`fedsmoo.kernels.live_layout`'s order, as kernels read
         them: a copy in the compute type where that is another one."""
         return Weights(w.to(self.dtype), w[:, self.fine :])
 
-    def into(self, gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """For ``out`` of a call: into ``gradients [C, P]``; what that type would spoil goes elsewhere."""
+    def output(self, gradients: Tensor) -> GradientBuffers:
+        """Return ``out`` for a call that writes into ``gradients [C, P]``; of bfloat16, ``fine`` is a new tensor."""
         fine = gradients[:, self.fine :]
         if gradients.dtype != torch.float32:
             fine = torch.zeros(fine.shape, device=self.device)
-        return gradients, fine, torch.empty(self.clients, device=self.device)
+        return GradientBuffers(gradients, fine, torch.empty(self.clients, device=self.device))
 
     def __call__(
         self, w: Tensor | Weights, images: Tensor, labels: Tensor, weight: Tensor,
-        out: tuple[Tensor, Tensor, Tensor] | None = None,
+        out: GradientBuffers | None = None,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """Gradients ``[C, P]`` and losses ``[C]``, both float32 if ``out`` is not given.
+        """Return gradients ``[C, P]`` and losses ``[C]``, both float32 if ``out`` is not given.
 
         Args:
             w: ``[C, P]`` float32, or what :meth:`weights` made of it.
             images: ``[C, B, 32, 32, 4]``, normalised, from :func:`fedsmoo.kernels.resnet18.shapes.stored_images`.
             labels: ``[C, B]`` int64.
             weight: ``[C, B]`` float32; 1/n for each of n samples, 0 for padding.
-            out: where to write: gradients ``[C, P]``, of any type, the fine parameters' ``[C, *]`` and losses ``[C]``,
-                both float32; what rows have behind the last parameter stays as it is. Without it, each call makes new
-                tensors.
+            out: where to write, of :meth:`output`; numbers behind the last parameter of a row stay as they are. Without
+                it, each call makes new tensors.
+
+        Raises:
+            FedsmooError: for tensors of another shape or type.
         """
         w = self._checked(w, images)
         if labels.shape != (self.clients, self.batch) or weight.shape != labels.shape:
@@ -128,15 +131,13 @@ class ResNet18Gradient:
                 f"[{self.clients}, {self.batch}]"
             )
         if out is None:
-            out = self.into(torch.zeros(self.clients, self.layout.size, device=self.device))
+            out = self.output(torch.zeros(self.clients, self.layout.size, device=self.device))
         with self.chain.beside():
-            self._gradient(w, images, labels, weight, *out)
+            self._gradient(w, images, labels, weight, out)
         self.chain.join()
-        return out[0], out[2]
+        return out.coarse, out.loss
 
-    def _gradient(
-        self, w: Weights, images: Tensor, labels: Tensor, weight: Tensor, grad: Tensor, fine: Tensor, total: Tensor
-    ) -> None:
+    def _gradient(self, w: Weights, images: Tensor, labels: Tensor, weight: Tensor, out: GradientBuffers) -> None:
         self._forward(w, images, save=True)
         features = self._features()
         offset = self.layout.offsets["fc.weight"] - self.fine
@@ -145,17 +146,17 @@ class ResNet18Gradient:
             self.features_grad,
         )  # fmt: skip
         with self.side.beside():
-            head_weight(features, self.dlogits, self.losses, fine, offset, self.classes, total)
+            head_weight(features, self.dlogits, self.losses, out.fine, offset, self.classes, out.loss)
         last = self.buffers.blocks[-1].second
-        norm_backward(self.features_grad, self._behind(last, w), norm_rows(last.conv))
+        norm_backward(self.features_grad, self._layer(last, w), norm_rows(last.conv))
         for i in reversed(range(len(self.buffers.blocks))):
-            self._block_backward(i, w, grad)
-        self._stem_backward(w, images, grad)
+            self._block_backward(i, w, out.coarse)
+        self._stem_backward(w, images, out.coarse)
         self.side.join()
-        self._reduce(grad, fine)
+        self._reduce(out.coarse, out.fine)
 
     def logits(self, w: Tensor | Weights, images: Tensor) -> Tensor:
-        """Logits ``[C, B, classes]`` of C models on C batches, float32."""
+        """Return logits ``[C, B, classes]`` of C models on C batches, float32."""
         w = self._checked(w, images)
         self._forward(w, images, save=False)
         logits = torch.empty(self.clients, self.batch, self.classes, device=self.device)
@@ -163,14 +164,14 @@ class ResNet18Gradient:
         return logits
 
     def compile_ahead(self, threads: int = 8, logits: bool = True) -> None:
-        """Compiles the kernels in parallel, those of :meth:`logits` if asked; else they compile in the first call."""
+        """Compile the kernels in parallel, those of :meth:`logits` if asked; else they compile in the first call."""
         if interpreted():
             return
         w = torch.zeros(self.clients, self.layout.size, device=self.device)
         shape = (self.clients, self.batch, IMAGE_SIDE, IMAGE_SIDE, STORED_CHANNELS)
         images = torch.zeros(shape, dtype=self.dtype, device=self.device)
         labels = torch.zeros(self.clients, self.batch, dtype=torch.int64, device=self.device)
-        out = self.into(torch.empty_like(w, dtype=self.dtype))  # as steps take it
+        out = self.output(torch.empty_like(w, dtype=self.dtype))  # as steps take it
         with compiling(threads):
             self(w, images, labels, torch.zeros(self.clients, self.batch, device=self.device), out)
             if logits:
@@ -223,14 +224,14 @@ class ResNet18Gradient:
             precision=self.dot, eps=self.eps,
         )  # fmt: skip
 
-    def _behind(self, unit: Unit, w: Weights, relu: bool = True) -> Behind:
+    def _layer(self, unit: Unit, w: Weights, relu: bool = True) -> NormLayer:
         act = unit.out if relu else None
-        return Behind(
+        return NormLayer(
             act, unit.xhat, unit.rstd, w.fine, unit.p_off, unit.dz, unit.dy, self.buffers.parts, unit.part_off
         )  # fmt: skip
 
     def _block_backward(self, i: int, w: Weights, grad: Tensor) -> None:
-        """From ``dz`` and ``dy`` of the block's second convolution to those of the block before."""
+        """Go from ``dz`` and ``dy`` of the block's second convolution to those of the block before."""
         buffers, block = self.buffers, self.buffers.blocks[i]
         before = buffers.blocks[i - 1].second if i > 0 else None
         x = before.out if before is not None else buffers.pooled
@@ -238,10 +239,10 @@ class ResNet18Gradient:
         assert second.dz is not None
         conv_backward(
             second.conv, second.dy, w.working, second.w_off, buffers.tile("backward", second.conv),
-            behind=self._behind(first, w), precision=self.dot,
+            before=self._layer(first, w), precision=self.dot,
         )  # fmt: skip
         if down is not None:
-            norm_backward(second.dz, self._behind(down, w, relu=False), norm_rows(down.conv))
+            norm_backward(second.dz, self._layer(down, w, relu=False), norm_rows(down.conv))
         with self.side.beside():
             self._weight(second, first.out, grad)
             self._weight(first, x, grad)
@@ -254,13 +255,13 @@ class ResNet18Gradient:
         fused = block.dx is None and before is not None
         conv_backward(
             first.conv, first.dy, w.working, first.w_off, self.buffers.tile("backward", first.conv),
-            out=block.dx, behind=self._behind(before, w) if fused and before is not None else None,
+            out=block.dx, before=self._layer(before, w) if fused and before is not None else None,
             add=block.second.dz if down is None else None,
             dy_down=None if down is None else down.dy, down_off=0 if down is None else down.w_off,
             precision=self.dot,
         )  # fmt: skip
         if before is not None and block.dx is not None:
-            norm_backward(block.dx, self._behind(before, w), norm_rows(before.conv))
+            norm_backward(block.dx, self._layer(before, w), norm_rows(before.conv))
 
     def _weight(self, unit: Unit, x: Tensor, grad: Tensor) -> None:
         out, offset = grad[None], unit.w_off
@@ -271,14 +272,14 @@ class ResNet18Gradient:
     def _stem_backward(self, w: Weights, images: Tensor, grad: Tensor) -> None:
         stem, d = self.buffers.stem, self.buffers.blocks[0].dx
         assert d is not None
-        pool_backward(d, self.buffers.taken, self._behind(stem, w, relu=False), stem.conv.side_out**2)
+        pool_backward(d, self.buffers.taken, self._layer(stem, w, relu=False), stem.conv.side_out**2)
         stem_weight(
             stem.conv, images, stem.dy, self.stem_parts, 0, self.buffers.tile("stem-weight", stem.conv),
             precision=self.dot,
         )  # fmt: skip
 
     def _reduce(self, grad: Tensor, fine: Tensor) -> None:
-        """Sums of the split reductions."""
+        """Add up the reductions that were split."""
         sum_splits(self.stem_parts, grad, self.buffers.stem.w_off)
         if self.layer1_parts is not None:
             sum_splits(self.layer1_parts, grad, self.layer1[0])

@@ -19,7 +19,11 @@ ROWS = 16
 
 
 def padded_classes(classes: int) -> int:
-    """Columns of a tile that holds all classes: a power of two, at least 16."""
+    """Return the columns of a tile that holds all classes: a power of two, at least 16.
+
+    Raises:
+        FedsmooError: for no class, or more than the kernels hold.
+    """
     if not 1 <= classes <= MOST_CLASSES:
         raise FedsmooError(
             f"the kernels' last layer holds 1 to {MOST_CLASSES} classes, not {classes}: use another oracle"
@@ -73,7 +77,7 @@ def head_kernel(
 
 
 def _step(columns: int, channels: int) -> int:
-    """Channels at a time: few long steps, since each waits for memory, but no more than registers hold."""
+    """Return the channels at a time: few long steps, since each waits for memory, but what registers hold."""
     return min(channels, max(16, min(256, 8192 // columns)))
 
 

@@ -20,7 +20,7 @@ from fedsmoo.kernels.runtime import launch
 
 @triton.jit
 def group_mean(v, HW: tl.constexpr, GW: tl.constexpr, NG: tl.constexpr, BM: tl.constexpr):
-    """Means over each sample's groups: ``[BM, NG * GW] -> [BM / HW, NG]``."""
+    """Return the means over each sample's groups: ``[BM, NG * GW] -> [BM / HW, NG]``."""
     s = tl.sum(tl.reshape(v, (BM, NG, GW)), axis=2)
     s = tl.sum(tl.reshape(s, (BM // HW, HW, NG)), axis=1)
     return s / (HW * GW)
@@ -28,7 +28,7 @@ def group_mean(v, HW: tl.constexpr, GW: tl.constexpr, NG: tl.constexpr, BM: tl.c
 
 @triton.jit
 def spread(s, HW: tl.constexpr, GW: tl.constexpr, NG: tl.constexpr, BM: tl.constexpr):
-    """Each sample's group value at all its elements: ``[BM / HW, NG] -> [BM, NG * GW]``."""
+    """Broadcast each sample's group values to all its elements: ``[BM / HW, NG] -> [BM, NG * GW]``."""
     s = tl.reshape(tl.broadcast_to(s[:, None, :], (BM // HW, HW, NG)), (BM, NG))
     return tl.reshape(tl.broadcast_to(s[:, :, None], (BM, NG, GW)), (BM, NG * GW))
 
@@ -95,8 +95,8 @@ def norm_backward_kernel(
 
 
 @dataclass(frozen=True)
-class Behind:
-    """A layer whose GroupNorm (and ReLU) a gradient passes backwards: what it kept, and where results go.
+class NormLayer:
+    """A layer's GroupNorm (and ReLU) that a gradient passes backwards: what forward kept, and where results go.
 
     Args:
         act: output of the ReLU; None where there is none.
@@ -131,7 +131,7 @@ class Behind:
         }  # fmt: skip
 
 
-def norm_backward(d: Tensor, layer: Behind, rows: int, warps: int = 4) -> None:
+def norm_backward(d: Tensor, layer: NormLayer, rows: int, warps: int = 4) -> None:
     """Take the gradient ``d [C, B, H, W, Ch]`` of a layer's output back to its convolution's output.
 
     ``rows`` pixels make a program's tile: a power of two and a multiple of ``H * W``.

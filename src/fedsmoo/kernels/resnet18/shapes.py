@@ -48,7 +48,7 @@ class Conv:
 
 
 def live_conv(name: str, inside: int, outside: int, kernel: int, stride: int, side_in: int) -> Conv:
-    """A "same"-padded convolution on maps ``side_in`` wide, with the taps that meet a pixel there."""
+    """Return a "same"-padded convolution on maps ``side_in`` wide, with the taps that meet a pixel there."""
     pad = kernel // 2
     side_out = (side_in + 2 * pad - kernel) // stride + 1
     live = [t for t in range(kernel) if any(0 <= o * stride + t - pad < side_in for o in range(side_out))]
@@ -87,7 +87,7 @@ CONVS = {c.name: c for b in BLOCKS for c in (b.conv1, b.conv2, b.down) if c is n
 
 
 def live_layout(classes: int = 10) -> Layout:
-    """Names (torchvision's), stored shapes and offsets of the live weights.
+    """Return the names (torchvision's), stored shapes and offsets of the live weights.
 
     >>> live_layout(10).count, live_layout(10).size
     (4234826, 4234880)
@@ -111,17 +111,21 @@ def live_layout(classes: int = 10) -> Layout:
 
 
 def fine_offset(layout: Layout) -> int:
-    """Where the parameters begin that are read in float32 whatever the precision."""
+    """Return the offset of the parameters that are read in float32 whatever the precision."""
     return layout.offsets["bn1.weight"]
 
 
 def stored_images(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Images ``[..., 3]`` as the kernels read them: ``[..., 4]`` in the compute type, zeros behind."""
+    """Return images ``[..., 3]`` as the kernels read them: ``[..., 4]`` in the compute type, padded with zeros."""
     return torch.nn.functional.pad(x.to(dtype), (0, STORED_CHANNELS - IMAGE_CHANNELS)).contiguous()
 
 
 def to_torchvision(v: Tensor) -> dict[str, Tensor]:
-    """The state dict, in torchvision's names and shapes, of a live vector ``[P]``; dead taps are zero."""
+    """Return the state dict, in torchvision's names and shapes, of a live vector ``[P]``; dead taps are zero.
+
+    Raises:
+        FedsmooError: if the vector has no live ResNet-18's length.
+    """
     layout = live_layout(_classes(v))
     state = {}
     for name, value in layout.split(v).items():
@@ -137,7 +141,11 @@ def to_torchvision(v: Tensor) -> dict[str, Tensor]:
 
 
 def from_torchvision(state: Mapping[str, Tensor]) -> Tensor:
-    """The live vector ``[P]`` of a state dict in torchvision's names and shapes; dead taps are dropped."""
+    """Return the live vector ``[P]`` of a state dict in torchvision's names and shapes; dead taps are dropped.
+
+    Raises:
+        FedsmooError: if a parameter is missing or has another shape.
+    """
     if "fc.weight" not in state:
         raise FedsmooError("the state dict has no 'fc.weight': give a ResNet-18's parameters by torchvision's names")
     layout = live_layout(state["fc.weight"].shape[0])
@@ -161,7 +169,7 @@ def from_torchvision(state: Mapping[str, Tensor]) -> Tensor:
 
 
 def _classes(v: Tensor) -> int:
-    """How many classes a live vector of this length has: each adds one column of 512 weights and a bias."""
+    """Return the classes of a live vector of this length: each adds one column of 512 weights and a bias."""
     base, each = live_layout(0).count, WIDTHS[-1] + 1
     classes = (v.numel() - base) // each
     if v.dim() != 1 or classes < 1 or v.numel() != live_layout(classes).size:

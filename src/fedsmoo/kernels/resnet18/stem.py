@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from fedsmoo.kernels.resnet18.conv import epilogue_forward
-from fedsmoo.kernels.resnet18.norm import Behind, epilogue_backward
+from fedsmoo.kernels.resnet18.norm import NormLayer, epilogue_backward
 from fedsmoo.kernels.resnet18.shapes import Conv
 from fedsmoo.kernels.resnet18.tiles import Tile
 from fedsmoo.kernels.runtime import launch
@@ -72,7 +72,7 @@ def stem_forward(
     conv: Conv, x: Tensor, w: Tensor, w_off: int, xhat: Tensor, rstd: Tensor, tile: Tile, *,
     precision: str = "ieee", eps: float = 1e-5,
 ) -> None:  # fmt: skip
-    """Normalised convolution output of images ``x [C, B, H, H, CS]``; gamma and beta are applied by :func:`pool`."""
+    """Compute the normalised convolution of images ``x [C, B, H, H, CS]``; :func:`pool` applies gamma and beta."""
     clients, batch = x.shape[:2]
     width = conv.outside // rstd.shape[-1]
     tile.fits("stem's forward product", conv.outside, tile.inner, group=width, pixels=conv.side_out**2)
@@ -117,7 +117,7 @@ def pool_kernel(
 
 
 def pool(xhat: Tensor, p: Tensor, p_off: int, out: Tensor, taken: Tensor, rows: int = 64) -> None:
-    """``out = maxpool(relu(gamma * xhat + beta))``, 3x3 with stride 2; ``taken`` (uint8) keeps the winning taps."""
+    """Write ``out = maxpool(relu(gamma * xhat + beta))``, 3x3, stride 2; ``taken`` (uint8) keeps the winning taps."""
     clients, batch, side, _, channels = xhat.shape
     launch(
         pool_kernel, (-(-batch * out.shape[2] ** 2 // rows), clients),
@@ -162,7 +162,7 @@ def pool_backward_kernel(
     )  # fmt: skip
 
 
-def pool_backward(d: Tensor, taken: Tensor, layer: Behind, rows: int, warps: int = 8) -> None:
+def pool_backward(d: Tensor, taken: Tensor, layer: NormLayer, rows: int, warps: int = 8) -> None:
     """Take the pooled map's gradient ``d`` back through pooling, ReLU and GroupNorm to the stem's convolution."""
     clients, batch, side, _, channels = layer.xhat.shape
     width = layer.group_width

@@ -20,7 +20,7 @@ class Tile:
     stages: int
 
     def fits(self, what: str, cols: int, inner: int, rows: int | None = None, group: int = 1, pixels: int = 1) -> None:
-        """Raises unless the tile divides ``cols``, ``inner`` and ``rows`` and holds whole groups and samples.
+        """Refuse a tile that does not divide ``cols``, ``inner`` and ``rows`` or cuts groups or samples (FedsmooError).
 
         A kernel would not notice: it would leave out part of a sum.
         """
@@ -82,14 +82,14 @@ TABLES: dict[str, Mapping[str, Tile]] = {"bf16": BF16, "tf32": TF32, "fp32": FP3
 
 
 def key_of(kind: str, conv: Conv) -> str:
-    """The table's key for a kind of product of one convolution."""
+    """Return the table's key for a kind of product of one convolution."""
     if kind == "backward":
         return f"{'strided' if conv.stride > 1 else 'backward'}:{conv.inside}"
     return f"{kind}:{conv.outside}"
 
 
 def splits_for(clients: int, programs: int, steps: int, least: int = 1, most: int = 8) -> int:
-    """Into how many parts to cut a reduction of ``steps`` steps: about three programs for each multiprocessor.
+    """Return into how many parts to cut a reduction of ``steps`` steps: about three programs a multiprocessor.
 
     A part has at least two steps; 132 is the number of multiprocessors of an H100 or H200.
     """
