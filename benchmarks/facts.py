@@ -13,6 +13,7 @@ import machines
 import tables
 from ranks import round_seconds
 
+from fedsmoo.core import Algorithm
 from fedsmoo.paper.cells import best, last_ten
 from fedsmoo.paper.experiments import experiment, published
 from fedsmoo.runs.build import make_algorithm
@@ -63,16 +64,22 @@ def variant(column: str, r: float, lr_decay: float) -> Measured:
     return next(run for path in (RESULTS / "variants").glob("*.json") if (run := from_json(path)).identity == wanted)
 
 
-def released(column: str, rounds: int = 800, method: str = "HeadCut") -> Measured:
-    """A run of experiments/released: the released code's FedSMOO, or the box (FedSMOO) with its README's settings."""
+def released(column: str, rounds: int = 800, method: str = "HeadCut", **options: str) -> Measured:
+    """A run of experiments/released: the released code's FedSMOO, or another method with its README's settings."""
     task = runs("accuracy", column)["FedAvg"][0].config
     same = ("dataset", "partition", "clients")
     for path in sorted((RESULTS / "variants").glob("*.json")):
         run = from_json(path)
         alike = all(getattr(run.config, n) == getattr(task, n) for n in same)
-        if alike and run.config.rounds == rounds and run.config.algorithm.lower().endswith(method.lower()):
+        alike = alike and run.config.rounds == rounds and run.config.algorithm.lower().endswith(method.lower())
+        if alike and all(getattr(method_of(run), n) == v for n, v in options.items()):
             return run
     raise LookupError(column)
+
+
+def method_of(run: Measured) -> Algorithm:
+    """The method of a run with all its hyper-parameters."""
+    return make_algorithm(run.config.algorithm, run.config.algorithm_options)
 
 
 def ahead(column: str, one: str = "FedSMOO", other: str = "MoFedSAM") -> Paired:

@@ -46,7 +46,7 @@ def test_variants_are_of_their_files_and_in_no_table(monkeypatch: pytest.MonkeyP
     made = {c.identity for file in files for c in read_sweep(file).cells}
     kept = {from_json(p).identity for p in (RESULTS / "variants").glob("*.json")}
     assert kept == made
-    assert len(kept) == 8 + 7
+    assert len(kept) == 8 + 7 + 10
     assert not kept & {c.identity for name in ("accuracy", "ablation") for c in experiment(name).cells}
 
 
