@@ -51,7 +51,7 @@ def reduce(numbers: int = 8_460_000, repeat: int = 10) -> None:
     times = []
     for _ in range(repeat):
         began = time.perf_counter()
-        ranks.add(v)
+        ranks.all_reduce(v)
         if device.type == "cuda":
             torch.cuda.synchronize()
         times.append(time.perf_counter() - began)

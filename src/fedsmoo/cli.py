@@ -22,7 +22,7 @@ from fedsmoo.commands.sweep import sweep
 from fedsmoo.commands.table import app as results_app
 from fedsmoo.commands.table import table
 from fedsmoo.core.errors import FedsmooError
-from fedsmoo.engines.distributed.ranks import depart
+from fedsmoo.engines.distributed.ranks import exit_rank
 from fedsmoo.runs.origin.provenance import typed
 from fedsmoo.version import __version__
 
@@ -77,14 +77,14 @@ def main(arguments: list[str] | None = None) -> Any:
             app(arguments)
     except FedsmooError as e:
         sys.stderr.write(f"fedsmoo: {e}\n")
-        depart(2)
+        exit_rank(2)
         sys.exit(2)
     except BrokenPipeError:
         sys.exit(1)
     except KeyboardInterrupt:  # between commands' own answers to it: nothing has begun
         sys.exit(130)
     except SystemExit as e:
-        depart(e.code if isinstance(e.code, int) else int(bool(e.code)))
+        exit_rank(e.code if isinstance(e.code, int) else int(bool(e.code)))
         raise
 
 

@@ -149,4 +149,4 @@ def test_a_folder_that_takes_long_to_look_at_is_not_looked_at_again_at_once(
 def test_ranks_add_as_they_come_unless_told_otherwise() -> None:
     setup = SimpleNamespace(algorithm=assemble(SMALL).setup.algorithm, task=assemble(SMALL).setup.task)
     engine = SimpleNamespace(name="serial", why="", table=ClientTable(("c",)))
-    assert Distributed(setup, engine, Ranks(0, 1, "gloo")).exact is False
+    assert Distributed(setup, engine, Ranks(0, 1, "gloo")).same_bits is False

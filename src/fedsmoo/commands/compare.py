@@ -20,7 +20,7 @@ from fedsmoo.commands.run import reopen, train
 from fedsmoo.core.contract import refuse_unsound
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.core.user_code import file_of
-from fedsmoo.engines.distributed.ranks import alone
+from fedsmoo.engines.distributed.ranks import require_single_process
 from fedsmoo.runs.build import algorithm_class, assemble, make_algorithm, make_config, make_device
 from fedsmoo.runs.config import FIELDS, Config
 from fedsmoo.runs.origin.contents import contents, contents_here, data_label, edited
@@ -132,7 +132,7 @@ def _compare(
     *,
     flags: dict[str, Any],
 ) -> None:
-    alone("fedsmoo compare")
+    require_single_process("fedsmoo compare")
     configs = methods(algorithms, config, sets, flags)
     held = dict(zip(configs, contents_here(list(configs.values())), strict=True))
     first = next(iter(configs.values()))

@@ -17,7 +17,7 @@ from fedsmoo.commands.console import at_the_end, console, counted
 from fedsmoo.commands.interrupt import interruptible
 from fedsmoo.commands.options import with_settings
 from fedsmoo.commands.run import SaveEvery
-from fedsmoo.engines.distributed.ranks import alone
+from fedsmoo.engines.distributed.ranks import require_single_process
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.record import Record
 from fedsmoo.runs.storage.reader import state
@@ -98,7 +98,7 @@ def _sweep(
     *,
     flags: dict[str, Any],
 ) -> None:
-    alone("fedsmoo sweep")
+    require_single_process("fedsmoo sweep")
     grid, root = open_sweep(file, flags), folder_of(file, out)
     places, left = grid.folders(root), missing(grid, root)
     sys.stderr.write(f"{grid.title}: {counted(len(places), 'run')}, {len(places) - len(left)} done\n")

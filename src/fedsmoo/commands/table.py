@@ -12,7 +12,7 @@ from fedsmoo.commands.console import counted
 from fedsmoo.commands.options import with_settings
 from fedsmoo.commands.sweep import Minutes, PackSize, Supersede, shown
 from fedsmoo.core.errors import FedsmooError, unknown
-from fedsmoo.engines.distributed.ranks import alone
+from fedsmoo.engines.distributed.ranks import require_single_process
 from fedsmoo.paper.document import update
 from fedsmoo.paper.render import FORMATS
 from fedsmoo.paper.reproduce import PaperTable, numbers, opened, words
@@ -95,7 +95,7 @@ def _table(
 
 def completed(made: PaperTable, dry_run: bool, minutes: float | None, pack: int | None) -> PaperTable:
     """Say what the missing runs of a table will cost, and carry them out unless that is all that was asked."""
-    alone("fedsmoo table")
+    require_single_process("fedsmoo table")
     missing = made.missing
     if not missing.cells:
         return made

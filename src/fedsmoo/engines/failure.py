@@ -1,4 +1,4 @@
-"""What a person is told when a round fails: whose code it was, and where. Bugs of our own are left as they are."""
+"""Explain why a round failed: whose code it was, and where. Bugs of our own keep their traceback."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MISFITS = (RuntimeError, TypeError, ValueError, IndexError)  # what a model rais
 
 
 def of_the_method(error: BaseException) -> str | None:
-    """Where a user's own method raised an error, and which; ``None`` if it was not the method."""
+    """Return where a user's own method raised an error, and which; ``None`` if it was not the method."""
     stack = stack_of(error)
     for frame, _ in users_part(stack):
         first = frame.f_code.co_varnames[:1]  # usually called self
@@ -26,7 +26,7 @@ def of_the_method(error: BaseException) -> str | None:
 
 
 def of_the_model(error: BaseException) -> str | None:
-    """What a model or a loss raised, with the line where that is a user's; ``None`` if it was neither."""
+    """Return what a model or a loss raised, with the line of a user's file; ``None`` if it was neither."""
     stack = stack_of(error)
     if not any((ours(frame.f_code.co_filename) or "").startswith(MODEL) for frame, _ in stack):
         return None
@@ -36,9 +36,10 @@ def of_the_model(error: BaseException) -> str | None:
 
 @contextmanager
 def explained(engine: str, first: bool = False) -> Iterator[None]:
-    """Errors of a user's own code in one line; in a ``first`` round, also those of a model that does not fit its data.
+    """Turn errors of a user's own code into a FedsmooError of one line, inside this context.
 
-    All others, such as our own bugs, go through with their traceback.
+    In a ``first`` round, so are errors of a model that does not fit its data. All others, such as our own bugs, keep
+    their traceback.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""What is minimised: a model, a data set on a device, and a loss per sample."""
+"""The task of a run: a model, a data set on a device, and a loss per sample."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ IDLE = "precision is bf16, but a CPU computes in float32"
 
 
 def idle_precision(precision: str, device: torch.device) -> bool:
-    """Whether a precision is part of a run's name, but not of what this device computes."""
+    """Return whether a device ignores a precision: a CPU computes in float32 where bf16 is asked for."""
     return precision == "bf16" and device.type == "cpu"
 
 
@@ -52,7 +52,12 @@ class Samples(NamedTuple):
 
 @dataclass(frozen=True)
 class Task:
-    """The model, the data on its device, and the loss; all vectors in ``dtype``."""
+    """The model, the data on its device, and the loss; all vectors in ``dtype``.
+
+    Raises:
+        FedsmooError: for a precision that the device does not have, or a model that draws numbers in a way that cannot
+            follow the seed.
+    """
 
     model: FlatModel
     data: Dataset
@@ -78,11 +83,11 @@ class Task:
             examine(self.model, self.inputs(x), lambda out: self.loss(out, y))
 
     def inputs(self, x: Tensor, draws: Draws | None = None, channels_first: bool = True) -> Tensor:
-        """Stored samples as the model takes them: images normalised (and augmented), floats cast, text as it is."""
+        """Return stored samples as the model takes them: images normalised (and augmented), floats cast, text as is."""
         return prepare(x, draws, *self.scale, self.dtype, channels_first=channels_first)
 
     def batch(self, index: Tensor, weight: Tensor, draws: Draws | None = None, channels_first: bool = True) -> Batch:
-        """The training samples ``index [..., B]``."""
+        """Return the training samples ``index [..., B]`` as a batch."""
         return Batch(self.inputs(self.data.x_train[index], draws, channels_first), self.data.y_train[index], weight)
 
     @property
@@ -91,14 +96,14 @@ class Task:
         return Samples(self.data.x_test, self.data.y_test)
 
     def evaluate(self, w: Tensor, size: int = 1000, on: Samples | None = None) -> tuple[float, float]:
-        """Accuracy and mean loss of one model on the test part, or on other samples, ``size`` at a time."""
+        """Return accuracy and mean loss of one model on the test part, or on other samples, ``size`` at a time."""
         parameters, on = self.model.layout.split(w), on or self.test
         self.model.eval()
         with torch.no_grad():
             return means(self.tally(lambda x: self.model.forward(parameters, x), size, on), on)
 
     def tally(self, outputs: Callable[[Tensor], Tensor], size: int, on: Samples, channels_first: bool = True) -> Tensor:
-        """Correct answers and summed loss on samples of what ``outputs`` makes of their inputs, left on the device."""
+        """Return the correct answers and the summed loss of ``outputs(inputs)`` on samples, left on the device."""
         correct = torch.zeros((), dtype=torch.float64, device=self.device)
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
         for x, y in zip(on.x.split(size), on.y.split(size), strict=True):
@@ -109,7 +114,7 @@ class Task:
 
 
 def means(tally: Tensor, on: Samples) -> tuple[float, float]:
-    """Accuracy and mean loss from a :meth:`Task.tally` of samples."""
+    """Return accuracy and mean loss from a :meth:`Task.tally` of samples."""
     right, total = tally.tolist()  # one transfer
     return right / on.y.numel(), total / len(on.y)
 

@@ -1,4 +1,4 @@
-"""A number of threads that stays: sums of floating-point numbers depend on it."""
+"""Fix the number of threads: sums of floating-point numbers depend on it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ OFF = ("", "false", "0", "no")
 def fix_threads(number: int | None = None) -> None:
     """Use this number of threads, or the present one, from now on, whatever else the machine is doing.
 
-    Left alone, MKL takes fewer threads than it may where it sees fit; setting a number ends that. OpenMP goes by the
-    machine's load only where somebody asks for it, and then nothing here could stop it.
+    By default MKL may take fewer threads than allowed; setting a number ends that. OpenMP follows the machine's load
+    only where OMP_DYNAMIC asks for it, which cannot be undone here.
+
+    Raises:
+        FedsmooError: if OMP_DYNAMIC is set.
     """
     if os.environ.get("OMP_DYNAMIC", "").strip().lower() not in OFF:
         raise FedsmooError(

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.contract import refuse_unsound
-from fedsmoo.engines.distributed.ranks import alone
+from fedsmoo.engines.distributed.ranks import require_single_process
 from fedsmoo.runs.build import make_algorithm, make_device
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin.contents import contents_here
@@ -142,7 +142,7 @@ def carry_through(
 
     ``labels`` are what the sweep calls its methods, by the run's name; none: runs are left without a label.
     """
-    alone(f"a {worker.work}")
+    require_single_process(f"a {worker.work}")
     places = grid.folders(root)
     end = time.monotonic() + 60 * minutes if minutes is not None else float("inf")
     unwritten = list[Path]()

@@ -99,6 +99,6 @@ def test_every_rank_follows_the_rule_by_itself(device, monkeypatch):
     monkeypatch.setattr(distributed, "launched", lambda: True)
     monkeypatch.setattr(distributed, "join", lambda device: Ranks(1, 2, "nccl"))
     monkeypatch.setattr(distributed, "make_engine", lambda *given: asked.append((given[0], given[3])))
-    monkeypatch.setattr(distributed, "Distributed", lambda setup, inner, ranks, exact: inner)
+    monkeypatch.setattr(distributed, "Distributed", lambda setup, inner, ranks, same_bits: inner)
     distributed.engine_for("auto", setup, None, 4, 8)
     assert asked == [("auto", 2)]

@@ -40,13 +40,13 @@ class Thread:
     def __init__(self, rank: int, meeting: Meeting) -> None:
         self.rank, self.meeting = rank, meeting
 
-    def same(self, value: Any) -> Any:
+    def broadcast_object(self, value: Any) -> Any:
         return self.meeting.exchange(self.rank, "same", value)[0]
 
     def union(self, values: set[int]) -> set[int]:
         return set.union(*self.meeting.exchange(self.rank, "union", values))
 
-    def share(self, v: torch.Tensor, source: int) -> torch.Tensor:
+    def broadcast(self, v: torch.Tensor, source: int) -> torch.Tensor:
         return self.meeting.exchange(self.rank, f"share of {source}", v)[source]
 
 

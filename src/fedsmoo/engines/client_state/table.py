@@ -1,6 +1,6 @@
-"""The client table: every client's own vectors between rounds, wherever they lie.
+"""The client table: every client's own vectors between rounds.
 
-Rows of clients never met do not exist: they cost nothing and are made, at first contact, from what the client is sent.
+Clients never met have no row; theirs are made, at first contact, from what they are sent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ClientTable:
         self.changed: set[int] = set()  # since the last call of take_changes: what a checkpoint has to write
 
     def read(self, clients: Sequence[int], first: Vectors) -> Vectors:
-        """The own vectors ``[C, P]`` of some clients; ``first`` stands in for those met for the first time."""
+        """Return the own vectors ``[C, P]`` of some clients; ``first`` for those without a row."""
 
         def row(c: int, i: int, name: str) -> Tensor:
             if i in self.rows:
@@ -35,7 +35,7 @@ class ClientTable:
         return Vectors(**{n: torch.stack([row(c, i, n) for c, i in enumerate(clients)]) for n in self.names})
 
     def prefetch(self, clients: Sequence[int]) -> None:
-        """A hint that these clients are read next."""
+        """Hint that these clients are read next."""
 
     def write(self, clients: Sequence[int], me: Vectors) -> None:
         """Keep the own vectors ``[C, P]`` of some clients."""
@@ -44,13 +44,14 @@ class ClientTable:
         self.changed.update(clients)
 
     def take_changes(self) -> set[int]:
-        """The clients whose rows changed since the last call."""
+        """Return the clients whose rows changed since the last call."""
         changed, self.changed = self.changed, set()
         return changed
 
     def items(self) -> Iterator[tuple[int, dict[str, Tensor]]]:
+        """Iterate over all rows in the order of clients."""
         return iter(sorted(self.rows.items()))
 
     def load(self, client: int, row: dict[str, Tensor]) -> None:
-        """Put back a row that a checkpoint kept; it does not count as changed."""
+        """Restore a row from a checkpoint; it does not count as changed."""
         self.rows[client] = {n: row[n] for n in self.names}

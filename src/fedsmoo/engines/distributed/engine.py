@@ -1,4 +1,4 @@
-"""Clients divided over the ranks of ``torch.distributed``; the sums of what they send are all-reduced.
+"""The engine that divides a cohort over the ranks of ``torch.distributed`` and all-reduces what clients send.
 
 Every rank draws the same cohort from the same stream, trains its own clients with an inner engine, and adds its part
 to one fused all-reduce of ``len(up) * P + 2`` numbers (the weighted sums of ``up``, the loss and the drift). What
@@ -20,12 +20,12 @@ from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.engines.choose import make_engine
 from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.contract import Engine, Meanwhile, Outcome, RoundInputs, Setup, Sums
-from fedsmoo.engines.distributed.ranks import Ended, Ranks, desert, join, launched
+from fedsmoo.engines.distributed.ranks import Ended, Ranks, abandon_job, join, launched
 from fedsmoo.engines.task import Samples
 
 
 def owners(clients: Sequence[int], world: int, stateful: bool) -> list[int]:
-    """The rank that trains each client of a cohort.
+    """Return the rank that trains each client of a cohort.
 
     A client that keeps vectors between rounds belongs to rank ``client % world`` for good, so a cohort's shares differ
     by chance; clients that keep nothing are dealt out evenly, in blocks of the cohort.
@@ -54,37 +54,37 @@ def engine_for(
     chunk: int | None,
     cohort: int,
     batch_size: int,
-    exact: bool = False,
+    same_bits: bool = False,
     table: ClientTable | None = None,
 ) -> Engine:
-    """The engine of a run: one process's, or one of several ranks around it where a launcher started several.
+    """Make the engine of a run, wrapped in :class:`Distributed` where a launcher started several ranks.
 
-    With ``exact``, clients are trained one at a time (by ``serial``, unless another engine is named), so that the bits
-    do not depend on how they are divided.
+    With ``same_bits`` (the setting ``exact``), clients are trained one at a time (by ``serial``, unless another engine
+    is named), so that the bits do not depend on how they are divided.
     """
-    if exact:
+    if same_bits:
         name, chunk = "serial" if name == "auto" else name, 1
     if not launched():
         return make_engine(name, setup, chunk, cohort, batch_size, table)
     ranks = join(setup.task.device)
     share = -(-cohort // ranks.world)
     # A rule chooses the same engine on every rank.
-    return Distributed(setup, make_engine(name, setup, chunk, share, batch_size, table), ranks, exact)
+    return Distributed(setup, make_engine(name, setup, chunk, share, batch_size, table), ranks, same_bits)
 
 
 class Distributed(Engine):
     """The engine of several processes around an engine of one.
 
-    ``exact`` trains client by client and adds what they send in the order of the cohort, so that the result has the
+    ``same_bits`` trains client by client and adds what they send in the order of the cohort, so that the result has the
     same bits with any number of ranks, and those of ``serial`` if that is the inner engine. It costs the inner
     engine's batching, and n broadcasts of ``(len(up) + 1) * P`` numbers a round instead of one all-reduce.
 
-    Rank 0 leads: a round starts on the others when it starts there, and until then they serve what rank 0 wants to
-    know of the client table. So the code that saves a run is the same for one process and for several.
+    Rank 0 leads: a round starts on the others when it starts there, and until then they answer rank 0's questions about
+    the client table. So the code that saves a run is the same for one process and for several.
     """
 
-    def __init__(self, setup: Setup, inner: Engine, ranks: Ranks, exact: bool = False) -> None:
-        self.inner, self.ranks, self.exact = inner, ranks, exact
+    def __init__(self, setup: Setup, inner: Engine, ranks: Ranks, same_bits: bool = False) -> None:
+        self.inner, self.ranks, self.same_bits = inner, ranks, same_bits
         self.name, self.why = inner.name, inner.why
         size = setup.task.model.layout.size
         self.sizes = {n: 1 if n in setup.algorithm.scalars else size for n in setup.algorithm.up}
@@ -101,7 +101,7 @@ class Distributed(Engine):
         self.inner.pin(clients_at_once, why)
 
     def evaluate(self, w: Tensor, on: Samples | None = None) -> tuple[float, float]:
-        """On every rank alike: it would wait for the others anyway."""
+        """Evaluate on every rank: it would wait for the others anyway."""
         return self.inner.evaluate(w, on)
 
     def run_round(self, inputs: RoundInputs, meanwhile: Meanwhile | None = None) -> Outcome:
@@ -110,9 +110,9 @@ class Distributed(Engine):
             meanwhile()
         owner = owners(inputs.clients, self.ranks.world, stateful=bool(self.table.names))
         try:
-            return (self._exactly if self.exact else self._summed)(inputs, owner)
+            return (self._in_order if self.same_bits else self._summed)(inputs, owner)
         except BaseException:
-            desert()  # the others wait in the middle of a round: a goodbye would not be understood
+            abandon_job()  # the others wait in the middle of a round, not for an end
             raise
 
     def serve(self) -> None:
@@ -120,25 +120,25 @@ class Distributed(Engine):
             self.sharded.agree("end")
 
     def _summed(self, inputs: RoundInputs, owner: list[int]) -> Outcome:
-        """Partial sums, added by one all-reduce; a rank without a client adds zeros."""
+        """Add the ranks' partial sums by one all-reduce; a rank without a client adds zeros."""
         mine = [c for c, r in enumerate(owner) if r == self.ranks.rank]
         part, moved = self._train(inputs, mine) if mine else self._nothing(inputs)
-        mean, loss, drift = self._unpack(self.ranks.add(part))
+        mean, loss, drift = self._unpack(self.ranks.all_reduce(part))
         n = len(inputs.clients)
-        return Outcome(mean, loss.item() / n, drift.item() / n, n, moved, self.ranks.add)
+        return Outcome(mean, loss.item() / n, drift.item() / n, n, moved, self.ranks.all_reduce)
 
-    def _exactly(self, inputs: RoundInputs, owner: list[int]) -> Outcome:
-        """Every client's own part, added in the cohort's order."""
+    def _in_order(self, inputs: RoundInputs, owner: list[int]) -> Outcome:
+        """Broadcast every client's own part and add them in the cohort's order."""
         mine = {c: self._train(inputs, [c], paths=True)[0] for c, r in enumerate(owner) if r == self.ranks.rank}
         sums, nothing = Sums(), self._nothing(inputs, paths=True)[0]
         for c, r in enumerate(owner):
-            v, size = self.ranks.share(mine.pop(c, nothing), r), inputs.down.w.shape[-1]
+            v, size = self.ranks.broadcast(mine.pop(c, nothing), r), inputs.down.w.shape[-1]
             sums.add(*self._unpack(v[size:]), v[:size])
         return sums.outcome(len(inputs.clients))
 
     def _train(self, inputs: RoundInputs, positions: list[int], paths: bool = False) -> tuple[Tensor, Tensor]:
-        """Some clients' weighted sum of ``up``, and the sums of their losses and drifts, in one vector; the sum of
-        their paths apart, or in front of it."""
+        """Train some clients. Return their weighted sum of ``up``, with the sums of losses and drifts, as one vector,
+        and the sum of w_i - w; ``paths`` puts that sum in front of the vector, too."""
         out = self.inner.run_round(part_of(inputs, positions))
         n, like = len(positions), inputs.down.w
         tail = torch.tensor([out.loss * n, out.drift * n], dtype=like.dtype, device=like.device)
@@ -169,11 +169,16 @@ class ShardedTable(ClientTable):
         self.inner, self.ranks, self.like = inner, ranks, like  # like: a vector of the shape and dtype of a row's
 
     def agree(self, what: str, client: int | None = None) -> None:
-        """Rank 0 says what comes next; another rank answers questions until that is what it waits for."""
+        """On rank 0, announce what comes next; on others, answer rank 0's questions until it announces that.
+
+        Raises:
+            Ended: if rank 0 ended the job instead.
+            FedsmooError: if rank 0 is somewhere else.
+        """
         if self.ranks.rank == 0:
-            self.ranks.same((what, client))
+            self.ranks.broadcast_object((what, client))
             return
-        while (said := self.ranks.same(None)) != (what, client):
+        while (said := self.ranks.broadcast_object(None)) != (what, client):
             match said:
                 case ("clients", _):
                     self.ranks.union({i for i, _ in self.inner.items()})
@@ -207,7 +212,7 @@ class ShardedTable(ClientTable):
         row = Vectors(**dict.fromkeys(self.names, self.like))
         if owner == self.ranks.rank:
             row = self.inner.read([client], row).map(lambda v: v[0])
-        return {n: self.ranks.share(v, owner) for n, v in row.items()}
+        return {n: self.ranks.broadcast(v, owner) for n, v in row.items()}
 
     def load(self, client: int, row: dict[str, Tensor]) -> None:
         if client % self.ranks.world == self.ranks.rank:

@@ -1,4 +1,4 @@
-"""The processes of one job, as ``torchrun`` starts them: who I am, and how we talk.
+"""The processes (ranks) of one job, as ``torchrun`` starts them, and the collective calls between them.
 
 Everything here is a no-op for a run in a single process.
 """
@@ -20,11 +20,15 @@ from torch import Tensor
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import first_line
 
-_deserted = False  # a connection broke: there is nobody to say goodbye to
+_abandoned = False  # a connection broke: there is nobody to end the job with
 
 
-def number(name: str, default: int) -> int:
-    """A whole number that a launcher left in the environment."""
+def environment_int(name: str, default: int) -> int:
+    """Return a whole number that a launcher set in the environment.
+
+    Raises:
+        FedsmooError: if it is none.
+    """
     text = os.environ.get(name, "")
     try:
         return int(text) if text else default
@@ -33,37 +37,41 @@ def number(name: str, default: int) -> int:
 
 
 def launched() -> bool:
-    """Whether a launcher such as ``torchrun`` started more than one of us."""
-    return number("WORLD_SIZE", 1) > 1 and "RANK" in os.environ
+    """Return whether a launcher such as ``torchrun`` started more than one process."""
+    return environment_int("WORLD_SIZE", 1) > 1 and "RANK" in os.environ
 
 
 def world() -> int:
-    """How many ranks there are."""
-    return number("WORLD_SIZE", 1) if launched() else 1
+    """Return the number of ranks."""
+    return environment_int("WORLD_SIZE", 1) if launched() else 1
 
 
 def is_writer() -> bool:
-    """Whether this process writes files and prints: the only one, or rank 0."""
-    return not launched() or number("RANK", 0) == 0
+    """Return whether this process writes files and prints: the only one, or rank 0."""
+    return not launched() or environment_int("RANK", 0) == 0
 
 
-def alone(what: str) -> None:
-    """Refuse to do in every rank what one process should do once."""
+def require_single_process(what: str) -> None:
+    """Refuse to do in every rank what one process should do once.
+
+    Raises:
+        FedsmooError: if there are several ranks.
+    """
     if launched():
         raise FedsmooError(f"{what} runs in one process, not under torchrun: only 'fedsmoo run' and 'resume' use ranks")
 
 
 def own_device(device: torch.device) -> torch.device:
-    """The device of this rank: ranks of one machine take its GPUs in turn; a GPU named by number is left alone."""
+    """Return the device of this rank: ranks of one machine take its GPUs in turn, unless a GPU was named by number."""
     if not launched() or device.type != "cuda" or device.index is not None:
         return device
-    return torch.device("cuda", number("LOCAL_RANK", number("RANK", 0)) % torch.cuda.device_count())
+    return torch.device("cuda", environment_int("LOCAL_RANK", environment_int("RANK", 0)) % torch.cuda.device_count())
 
 
 def backend_for(device: torch.device) -> str:
-    """NCCL if every rank of this machine has a GPU of its own, else gloo: NCCL refuses two ranks on one GPU."""
-    alone = device.type == "cuda" and number("LOCAL_WORLD_SIZE", 1) <= torch.cuda.device_count()
-    return "nccl" if alone and dist.is_nccl_available() else "gloo"
+    """Return NCCL if every rank of this machine has a GPU of its own, else gloo: NCCL refuses two ranks on one GPU."""
+    own_gpu = device.type == "cuda" and environment_int("LOCAL_WORLD_SIZE", 1) <= torch.cuda.device_count()
+    return "nccl" if own_gpu and dist.is_nccl_available() else "gloo"
 
 
 class Ended(Exception):
@@ -72,52 +80,55 @@ class Ended(Exception):
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among ``world`` others, and the few collective calls that the engine makes.
+    """This process among ``world`` processes, and the collective calls that the engine makes.
 
-    Every call must be made by all ranks, in the same order. A lost peer becomes one clear error.
+    Every call must be made by all ranks, in the same order.
+
+    Raises:
+        FedsmooError: in all calls, if another rank was lost.
     """
 
     rank: int
     world: int
     backend: str
 
-    def add(self, v: Tensor) -> Tensor:
-        """The sum of ``v`` over the ranks, the same bits on each of them."""
+    def all_reduce(self, v: Tensor) -> Tensor:
+        """Return the sum of ``v`` over the ranks, with the same bits on each of them."""
         return self._through(v, lambda t: dist.all_reduce(t))
 
-    def share(self, v: Tensor, source: int) -> Tensor:
-        """``v`` of one rank, on all of them; the others pass a vector of the same shape to be filled."""
+    def broadcast(self, v: Tensor, source: int) -> Tensor:
+        """Return ``v`` of one rank on all of them; the others pass any vector of the same shape."""
         return self._through(v, lambda t: dist.broadcast(t, source))
 
-    def same(self, value: Any) -> Any:
-        """Rank 0's value, on all of them."""
+    def broadcast_object(self, value: Any) -> Any:
+        """Return rank 0's value on all ranks."""
         box = [value]
-        with peers(self):
+        with peer_errors(self):
             dist.broadcast_object_list(box, 0)
         return box[0]
 
     def union(self, values: set[int]) -> set[int]:
-        """The values that any rank holds."""
+        """Return the union of all ranks' sets."""
         parts: list[Any] = [None] * self.world
-        with peers(self):
+        with peer_errors(self):
             dist.all_gather_object(parts, sorted(values))
         return set().union(*map(set, parts))
 
     def _through(self, v: Tensor, call: Callable[[Tensor], Any]) -> Tensor:
-        """A collective call on a copy of ``v``; gloo goes through the host's memory."""
+        """Make a collective call on a copy of ``v``, in the host's memory for gloo."""
         t = v.detach().clone() if self.backend == "nccl" else v.detach().to("cpu", copy=True)
-        with peers(self):
+        with peer_errors(self):
             call(t)
         return t.to(v.device)
 
 
 @contextmanager
-def peers(ranks: Ranks) -> Iterator[None]:
-    """A broken connection in words."""
+def peer_errors(ranks: Ranks) -> Iterator[None]:
+    """Turn a broken connection into a FedsmooError."""
     try:
         yield
     except (RuntimeError, ValueError) as e:  # gloo and NCCL report a lost peer so
-        desert()
+        abandon_job()
         raise FedsmooError(
             f"rank {ranks.rank} of {ranks.world}: another rank of this job was lost, or failed (its own message says "
             "why); the rounds before are kept. Start the job again with fedsmoo resume and the run folder, with any "
@@ -126,7 +137,11 @@ def peers(ranks: Ranks) -> Iterator[None]:
 
 
 def join(device: torch.device) -> Ranks:
-    """Meet the other ranks; a second call returns the same."""
+    """Connect to the other ranks; idempotent.
+
+    Raises:
+        FedsmooError: if they cannot be reached.
+    """
     if not dist.is_initialized():
         backend = backend_for(device)
         if backend == "nccl":
@@ -143,18 +158,17 @@ def join(device: torch.device) -> Ranks:
 
 
 def leave() -> None:
-    """Say goodbye at the end of the process; rank 0 lets the others go first."""
-    if dist.is_initialized() and dist.get_rank() == 0 and not _deserted:
+    """Close the connections at the end of the process; rank 0 first tells the others that the job has ended."""
+    if dist.is_initialized() and dist.get_rank() == 0 and not _abandoned:
         with suppress(RuntimeError, ValueError):
             dist.broadcast_object_list([("end", None)], 0)
     close()
 
 
-def depart(code: int) -> None:
-    """End this process now if it is one of several ranks.
+def exit_rank(code: int) -> None:
+    """End this process at once, with an exit code, if it is one of several ranks.
 
-    After the goodbye nothing is left to do, and the libraries' own threads, torn down by a normal exit in no fixed
-    order, have been seen to abort a job whose work was done.
+    A normal exit tears down the libraries' own threads in no fixed order, which has been seen to abort finished jobs.
     """
     if not dist.is_initialized():
         return
@@ -164,10 +178,10 @@ def depart(code: int) -> None:
     os._exit(code)
 
 
-def desert() -> None:
-    """Let this process end without a goodbye; the others notice that the connection broke."""
-    global _deserted
-    _deserted = True
+def abandon_job() -> None:
+    """Let this process end without telling the others; they notice that the connection broke."""
+    global _abandoned
+    _abandoned = True
 
 
 def close() -> None:

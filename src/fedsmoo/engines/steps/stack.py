@@ -1,4 +1,4 @@
-"""Methods and step rules of several runs as one, whose numbers differ from client to client."""
+"""Stack the methods and step rules of several runs into one, whose numbers differ from client to client."""
 
 from __future__ import annotations
 
@@ -15,12 +15,16 @@ T = TypeVar("T")
 
 
 def stack_algorithms(algorithms: Sequence[Algorithm], counts: Sequence[int], like: Tensor) -> Algorithm:
-    """One method for all runs: equal fields stay as they are, numbers that differ become ``[C, 1]``."""
+    """Return one method for all runs: equal fields stay as they are, numbers that differ become ``[C, 1]``.
+
+    Raises:
+        FedsmooError: if they differ in more than plain numbers.
+    """
     return _stack(list(algorithms), counts, like)
 
 
 def stack_rules(rules: Sequence[LocalRule], counts: Sequence[int], like: Tensor) -> LocalRule:
-    """The same for how a direction becomes a step."""
+    """Return one step rule for all runs, as :func:`stack_algorithms` does."""
     return _stack(list(rules), counts, like)
 
 
@@ -42,7 +46,7 @@ def _stack(things: list[T], counts: Sequence[int], like: Tensor) -> T:
 
 
 def of_clients(thing: T, part: slice) -> T:
-    """A stacked method or rule for some of its clients, with numbers in memory of their own."""
+    """Return a stacked method or rule for some of its clients, with copies of their numbers."""
     changes: dict[str, Any] = {}
     for field in dataclasses.fields(thing):  # type: ignore[arg-type]
         value = getattr(thing, field.name)
@@ -54,7 +58,7 @@ def of_clients(thing: T, part: slice) -> T:
 
 
 def stackable(things: Sequence[Any]) -> bool:
-    """Whether methods (or rules) differ in plain numbers only."""
+    """Return whether methods (or rules) differ in plain numbers only."""
     try:
         _stack(list(things), [1] * len(things), torch.zeros(1))
     except FedsmooError:
