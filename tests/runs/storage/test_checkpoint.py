@@ -72,6 +72,14 @@ def test_the_page_names_every_file_of_a_run(tmp_path: Path) -> None:
     assert {re.sub("00000[46]", "000120", name) for name in made} <= listed
 
 
+def test_a_stopped_run_leaves_no_file_open(tmp_path: Path) -> None:
+    """A file that is left open is closed by the garbage collector, with a warning in somebody else's test."""
+    run = Run.begin(SMALL, tmp_path / "run")
+    run.go(stop=lambda: True)
+    held = [os.readlink(link) for link in Path("/proc/self/fd").iterdir() if link.exists()]
+    assert not [name for name in held if str(run.folder.path) in name]
+
+
 @pytest.mark.parametrize("table", ["device", "host", "disk"])
 def test_client_state_is_saved_wherever_it_lives(tmp_path: Path, table: str) -> None:
     config, seen = SMALL.replace(table=table, engine="batched"), []

@@ -66,8 +66,8 @@ class RunFolder:
     def _open(self, path: Path, mark: Mark) -> None:
         self.path = path
         try:
-            self.metrics = (path / METRICS).open("ab")
-            self.metrics.truncate(mark.bytes)
+            with (path / METRICS).open("ab") as f:  # and not kept open: a run that fails leaves nothing to close
+                f.truncate(mark.bytes)
             self.digest = hashlib.sha256((path / METRICS).read_bytes())
         except OSError as e:
             raise DiskError(f"cannot write {path / METRICS}: {reason(e)}") from e
@@ -77,8 +77,8 @@ class RunFolder:
         """Append a line of metrics, handed to the system before the next round starts; ``DiskError`` if that fails."""
         line = (json.dumps(record.values()) + "\n").encode()
         try:
-            self.metrics.write(line)
-            self.metrics.flush()
+            with (self.path / METRICS).open("ab") as f:
+                f.write(line)
         except OSError as e:
             raise DiskError(f"cannot write {self.path / METRICS}: {reason(e)}; the rounds before are kept") from e
         self.digest.update(line)
@@ -87,7 +87,8 @@ class RunFolder:
     def mark(self) -> Mark:
         """Flush the metrics to the disk and return how far they go: a checkpoint must never be ahead of them."""
         try:
-            os.fsync(self.metrics.fileno())
+            with (self.path / METRICS).open("ab") as f:
+                os.fsync(f.fileno())
         except OSError as e:
             raise DiskError(f"cannot write {self.path / METRICS}: {reason(e)}; the rounds before are kept") from e
         return Mark(self.size, self.digest.hexdigest())
@@ -103,7 +104,6 @@ class RunFolder:
     def write_results(self, simulation: Simulation, config: Config, **facts: Any) -> dict[str, Any]:
         """Write the model and the summary, with further facts in it, durably; returns the summary."""
         self.mark()
-        self.metrics.close()
         summary = {**summarise(simulation.history, config.target), **provenance(simulation), **facts}
         self.keep_model(simulation, config)
         try:
