@@ -162,7 +162,7 @@ def test_a_resume_on_other_data_or_another_division_is_refused(
     before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
     if what == "labels":
         other = replace(load("digits"), y_train=load("digits").y_train.roll(1))
-        monkeypatch.setattr(resolve, "load", lambda *_: other)
+        monkeypatch.setattr(resolve, "load_data", lambda *_: other)
     else:
         made = resolve.make_clients
         monkeypatch.setattr(resolve, "make_clients", lambda *given: made(*given)[::-1])
