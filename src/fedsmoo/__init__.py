@@ -34,10 +34,13 @@ if TYPE_CHECKING:
     from fedsmoo.core import Algorithm, FedsmooError, Round, Vectors, derived, norm, option, stream, unit
     from fedsmoo.data.dataset import Dataset
     from fedsmoo.data.division.partition import IID, Dirichlet, Pathological
+    from fedsmoo.pages.report import report
+    from fedsmoo.runs.analyse import analyse
     from fedsmoo.runs.config import Config
     from fedsmoo.runs.record import Record, Result
     from fedsmoo.runs.resume import resume
     from fedsmoo.runs.run import run
+    from fedsmoo.sweeps.compare import compare
     from fedsmoo.sweeps.sweep import sweep
 
 __all__ = [
@@ -72,9 +75,12 @@ __all__ = [
     "Round",
     "Vectors",
     "__version__",
+    "analyse",
+    "compare",
     "derived",
     "norm",
     "option",
+    "report",
     "resume",
     "run",
     "simulate",
@@ -95,11 +101,14 @@ _HOMES = {
     "core": ("Algorithm", "FedsmooError", "Round", "Vectors", "derived", "norm", "option", "stream", "unit"),
     "data.dataset": ("Dataset",),
     "data.division.partition": ("IID", "Dirichlet", "Pathological"),
+    "pages.report": ("report",),
+    "runs.analyse": ("analyse",),
     "runs.config": ("Config",),
     "runs.record": ("Record", "Result"),
-    "sweeps.sweep": ("sweep",),
     "runs.resume": ("resume",),
     "runs.run": ("run",),
+    "sweeps.compare": ("compare",),
+    "sweeps.sweep": ("sweep",),
 }  # fmt: skip
 _HOME = {name: f"fedsmoo.{module}" for module, names in _HOMES.items() for name in names}
 

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from fedsmoo.commands import compare as compare_command
-from fedsmoo.commands import run as run_command
 from fedsmoo.runs.storage.reader import read_run
+from fedsmoo.sweeps import compare as library
+from fedsmoo.sweeps import queue
 
 from .conftest import TINY, Call
 from .test_bad_input import one_line
@@ -26,21 +27,17 @@ FOLDERS = ["fedavg-seed0", "fedavg-seed1", "scaffold-seed0", "scaffold-seed1"]
 
 @pytest.fixture
 def stopped_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Ctrl-C in the round of this number, counted over all runs."""
+    """Ctrl-C in the round of this number, counted over all runs in the folder ``both``."""
 
     def stop(rounds: int) -> None:
-        seen = [0]
-
         def asked() -> bool:
-            seen[0] += 1
-            return seen[0] >= rounds
+            return sum(len(p.read_bytes().splitlines()) for p in Path("both").glob("*/metrics.jsonl")) >= rounds
 
         @contextmanager
         def interruptible() -> Iterator[Callable[[], bool]]:
             yield asked
 
-        for module in (run_command, compare_command):
-            monkeypatch.setattr(module, "interruptible", interruptible)
+        monkeypatch.setattr(compare_command, "interruptible", interruptible)
 
     return stop
 
@@ -92,10 +89,10 @@ def test_the_same_command_goes_on_to_the_same_bits(stopped: Path, call: Call) ->
 
 def test_the_engine_chosen_at_first_is_kept(call: Call, stopped_after: Callable[[int], None], monkeypatch) -> None:
     words = [*SAME[: -len(TINY) - len(ROUNDS)], *TINY[:-2], *ROUNDS]  # without --engine
-    monkeypatch.setattr(compare_command, "assemble", lambda c: SimpleNamespace(engine=SimpleNamespace(name="serial")))
+    monkeypatch.setattr(library, "assemble", lambda c: SimpleNamespace(engine=SimpleNamespace(name="serial")))
     stopped_after(8)
     assert call(*words, "--out", "both").code == 130
-    monkeypatch.setattr(compare_command, "assemble", lambda c: SimpleNamespace(engine=SimpleNamespace(name="batched")))
+    monkeypatch.setattr(library, "assemble", lambda c: SimpleNamespace(engine=SimpleNamespace(name="batched")))
     stopped_after(1000)
     assert call(*words, "--out", "both").code == 0
     assert {read_run(Path("both", name)).config.engine for name in FOLDERS} == {"serial"}
@@ -131,7 +128,7 @@ def test_runs_in_one_batch_go_on_too(
     call: Call, stopped_after: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a GPU: two seeds in one batch."""
-    monkeypatch.setattr(compare_command, "make_device", lambda name: SimpleNamespace(type="cuda"))
+    monkeypatch.setattr(library, "make_device", lambda name: SimpleNamespace(type="cuda"))
     words = [*SAME[:-2], "--engine", "batched", *ROUNDS]
     assert call(*words, "--out", "whole").code == 0
     stopped_after(3)
@@ -152,7 +149,7 @@ def test_ctrl_c_twice_says_how_to_go_on(call: Call, monkeypatch: pytest.MonkeyPa
     def interrupted(*arguments: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(compare_command, "train_seeds", interrupted)
+    monkeypatch.setattr(queue, "execute", interrupted)
     answer = call(*SAME, "--out", "both")
     assert (answer.code, answer.out) == (130, "")
     assert answer.err == "stopped at once; go on from the last checkpoints with: the same command\n"
@@ -178,14 +175,13 @@ def test_an_edited_file_is_not_averaged_with_what_it_was(name: str, call: Call) 
 
 def test_a_file_edited_while_the_comparison_runs_ends_it(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("method.py").write_text(METHOD)
-    real = compare_command.train
+    real = queue.execute
 
-    def train(*words: Any, **more: Any) -> Any:
-        done = real(*words, **more)
+    def execute(*arguments: Any) -> None:
+        real(*arguments)
         Path("method.py").write_text(METHOD + "edited = True\n")
-        return done
 
-    monkeypatch.setattr(compare_command, "train", train)
+    monkeypatch.setattr(queue, "execute", execute)
     words = ["compare", "--algorithms", "method.py:FedDecay", "--seeds", "0,1", *TINY, "--out", "both"]
     one_line(call(*words), "method.py was edited since this comparison began: choose another --out")
     assert [p.name for p in Path("both").iterdir()] == ["feddecay-seed0"]
@@ -210,7 +206,7 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(
     batch: bool, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if batch:  # as on a GPU
-        monkeypatch.setattr(compare_command, "make_device", lambda name: SimpleNamespace(type="cuda"))
+        monkeypatch.setattr(library, "make_device", lambda name: SimpleNamespace(type="cuda"))
     Path("bad.py").write_text(DIVERGES)
     engine = ["--engine", "batched"] if batch else []
     words = ["compare", "--algorithms", "bad.py:Bad,fedavg", "--seeds", "0,1", *TINY, *engine, "--out", "both"]

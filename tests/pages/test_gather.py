@@ -12,8 +12,9 @@ import pytest
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.core.untrusted import matrix, number
 from fedsmoo.pages import page
-from fedsmoo.pages.gather import find_runs, gather, read_metrics, shortest_names
+from fedsmoo.pages.gather import gather, read_metrics, shortest_names
 from fedsmoo.runs.storage.reader import read_run
+from fedsmoo.runs.storage.walk import find_runs
 
 from .folders import accuracy, measurements, run_folder
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from patience import PATIENCE, wait_for
 
-from fedsmoo.pages.gather import find_runs
 from fedsmoo.pages.page import write_page
+from fedsmoo.runs.storage.walk import find_runs
 
 from .folders import accuracy, measurements, run_folder
 

@@ -13,10 +13,9 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+import fedsmoo
 from fedsmoo.analysis.measurement import Measurement, OnSamples, measurements
 from fedsmoo.commands.console import console, table
-from fedsmoo.commands.report import found
-from fedsmoo.runs.analyse import analyse
 
 app = typer.Typer(help="Measure finished runs: flatness, landscapes, consistency, fairness.", no_args_is_help=True)
 
@@ -29,13 +28,11 @@ def command(cls: type[Measurement]) -> Callable[..., None]:
     """Make the command of a measurement: run folders, its options, and where to measure."""
 
     def measure(runs: list[Path], device: str = "auto", precision: str = "fp32", **options: Any) -> None:
-        measurement = cls(**options)
-        rows: list[list[str]] = []
-        for run, values in analyse(found(runs), measurement, device, precision):
-            rows += measurement.rows(run.name, values) if values else []
-            if not values:
-                said = f"{run.name}: nothing to measure: the clients of {run.config.algorithm} keep no vectors"
-                console().print(said, soft_wrap=True, markup=False)
+        found = fedsmoo.analyse(cls(**options), runs, device=device, precision=precision)
+        for each in (each for each in found if not each.values):
+            said = f"{each.run.name}: nothing to measure: the clients of {each.run.config.algorithm} keep no vectors"
+            console().print(said, soft_wrap=True, markup=False)
+        rows = [row for each in found for row in each.rows]
         if rows:
             console().print(table("", ["run", *cls.columns], rows))
 

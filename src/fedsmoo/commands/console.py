@@ -17,7 +17,7 @@ from fedsmoo.runs.record import Record
 
 
 def console() -> Console:
-    """The console; rich itself drops colours when the output is piped or NO_COLOR is set."""
+    """Return the console; rich itself drops colours when the output is piped or NO_COLOR is set."""
     out = Console(highlight=False)
     return out if out.is_terminal else Console(highlight=False, width=max(out.width, 120))
 
@@ -40,7 +40,7 @@ def warnings_in_a_line() -> Iterator[None]:
 
 @contextmanager
 def progress(label: str, rounds: int, done: int = 0) -> Iterator[Any]:
-    """A progress bar with accuracy, loss and the time left; silent when standard error is not a terminal."""
+    """Show a progress bar with accuracy, loss and the time left; silent when standard error is not a terminal."""
     screen = Console(stderr=True)
     bar = Progress(
         TextColumn("[bold]{task.description}"),
@@ -64,12 +64,12 @@ def progress(label: str, rounds: int, done: int = 0) -> Iterator[Any]:
 
 
 def counted(count: int, thing: str) -> str:
-    """``"1 run"``, ``"2 runs"``."""
+    """Count things in words: ``"1 run"``, ``"2 runs"``."""
     return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
 
 
 def at_the_end(summary: dict[str, Any]) -> str:
-    """``"81.20% (mean of the last ten evaluations; the last 80.90%)"``; of as many as there are."""
+    """Say the accuracy at the end: ``"81.20% (mean of the last ten evaluations; the last 80.90%)"``."""
     count, last = min(10, summary["evaluations"]), f"{100 * summary['test_accuracy']:.2f}%"
     if count < 2:
         return last
@@ -78,7 +78,7 @@ def at_the_end(summary: dict[str, Any]) -> str:
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], best: int | None = None) -> Table:
-    """A table with the first column to the left, numbers to the right, and the best row bold."""
+    """Make a table with the first column to the left, numbers to the right, and the best row bold."""
     out = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for k, name in enumerate(columns):
         out.add_column(name, justify="left" if k == 0 else "right", no_wrap=True)

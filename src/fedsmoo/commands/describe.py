@@ -40,19 +40,19 @@ def first_line(thing: Any) -> str:
 
 
 def fields_of(cls: type) -> list[tuple[str, str, str]]:
-    """Name, default and meaning of a dataclass's fields."""
+    """Return name, default and meaning of a dataclass's fields."""
     return [(f.name, str(f.default), f.metadata.get("help", "") + allowed(f.metadata)) for f in dataclasses.fields(cls)]
 
 
 def allowed(meta: Mapping[str, Any]) -> str:
-    """What a field may be, where it says so."""
+    """Return what a field may be, where it says so."""
     if meta.get("within"):
         return f" ({in_words(meta['within'])})"
     return f" ({' | '.join(meta['choices'])})" if meta.get("choices") else ""
 
 
 def entries(kind: str) -> list[tuple[str, str, list[tuple[str, str, str]]]]:
-    """Name, one line, and fields of everything of a kind."""
+    """Return name, one line, and fields of everything of a kind."""
     if kind == "algorithms":
         return [(n, first_line(c), fields_of(c)) for n, c in ALGORITHMS.items()]
     if kind == "models":

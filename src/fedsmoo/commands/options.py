@@ -19,7 +19,7 @@ PANELS = {"what": "What is trained", "data": "Data and clients", "training": "Tr
 
 
 def with_settings(command: Callable[..., Any], leave_out: Sequence[str] = ()) -> Callable[..., Any]:
-    """The command with one flag per setting; those that were given arrive together as ``flags``."""
+    """Give a command one flag per setting; those that were given arrive together as ``flags``."""
     flags = [n for n, f in FIELDS.items() if n not in leave_out and not n.endswith("_options")]
 
     @functools.wraps(command)
@@ -35,7 +35,7 @@ def with_settings(command: Callable[..., Any], leave_out: Sequence[str] = ()) ->
 
 
 def _parameter(spec: dataclasses.Field[Any]) -> inspect.Parameter:
-    """One flag. Values are taken as text and checked by ``Config``, so that its one-line errors serve here too."""
+    """Make a flag. Values are taken as text and checked by ``Config``, so that its one-line errors serve here too."""
     meta = spec.metadata
     text = meta["help"] + (f" [{' | '.join(meta['choices'])}]" if meta["choices"] else "")
     if spec.default is not None:
@@ -87,7 +87,7 @@ def refuse_two_words(flags: Mapping[str, Any], sets: Sequence[str]) -> None:
 
 
 def plain(text: str) -> Any:
-    """A word as the number or truth value it spells, else as text: a user's own model says no types.
+    """Read a word as the number or truth value it spells, else as text: a user's own model declares no types.
 
     >>> [plain(t) for t in ("3", "0.5", "true", "relu")]
     [3, 0.5, True, 'relu']

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from fedsmoo.commands.console import console
-from fedsmoo.pages.gather import find_runs
 from fedsmoo.pages.server import PageServer, is_loopback
+from fedsmoo.runs.storage.walk import find_runs
 
 Runs = Annotated[list[Path], typer.Argument(help="Run folders, or folders in which runs appear.", show_default=False)]
 

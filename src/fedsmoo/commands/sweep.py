@@ -22,6 +22,7 @@ from fedsmoo.runs.config import Config
 from fedsmoo.runs.record import Record
 from fedsmoo.runs.storage.reader import state
 from fedsmoo.sweeps.cost import estimate
+from fedsmoo.sweeps.grid import Cell
 from fedsmoo.sweeps.sweep import folder_of, missing, open_sweep
 
 File = Annotated[Path, typer.Argument(help="A TOML file whose lists make a grid.")]
@@ -57,11 +58,11 @@ def display(total: int, done: int) -> Iterator[tuple[Callable[[int, str], None],
 
 
 @contextmanager
-def shown(places: Mapping[Path, Config]) -> Iterator[dict[str, Any]]:
+def shown(cells: Mapping[Path, Cell]) -> Iterator[dict[str, Any]]:
     """Show the progress of runs, a line for each that finishes or fails; yields the callbacks, Ctrl-C's among them."""
-    complete = [c.rounds for folder, c in places.items() if state(folder) == "finished"]
-    done, total = len(complete), len(places)
-    with interruptible() as asked, display(sum(c.rounds for c in places.values()), sum(complete)) as (move, say):
+    complete = [c.config.rounds for folder, c in cells.items() if state(folder) == "finished"]
+    done, total, rounds = len(complete), len(cells), sum(c.config.rounds for c in cells.values())
+    with interruptible() as asked, display(rounds, sum(complete)) as (move, say):
 
         def watch(config: Config, record: Record) -> None:
             accuracy = "" if record.test_accuracy is None else f" {100 * record.test_accuracy:.1f}%"
@@ -100,13 +101,13 @@ def _sweep(
 ) -> None:
     require_single_process("fedsmoo sweep")
     grid, root = open_sweep(file, flags), folder_of(file, out)
-    places, left = grid.folders(root), missing(grid, root)
-    sys.stderr.write(f"{grid.title}: {counted(len(places), 'run')}, {len(places) - len(left)} done\n")
+    cells, left = grid.folders(root), missing(grid, root)
+    sys.stderr.write(f"{grid.title}: {counted(len(cells), 'run')}, {len(cells) - len(left)} done\n")
     if dry_run:
         console().print(str(estimate(left)) if left else "nothing is missing", soft_wrap=True)
         return
     try:
-        with shown(places) as callbacks:
+        with shown(cells) as callbacks:
             outcome = fedsmoo.sweep(
                 grid, root, minutes=minutes, pack=pack, to=to, supersede=supersede, keep=keep, retry=retry,
                 wait=not no_wait, save_every=save_every, **callbacks,

@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from fedsmoo.algorithms import ALGORITHMS
-from fedsmoo.core.errors import FedsmooError
 from fedsmoo.core.untrusted import number, text
 from fedsmoo.pages import measured
 from fedsmoo.pages.groups import add_groups, switches
 from fedsmoo.runs.config import WORDS
 from fedsmoo.runs.origin.contents import data_label
 from fedsmoo.runs.storage.reader import read_run
-from fedsmoo.runs.storage.walk import listed, run_folders, stamp
+from fedsmoo.runs.storage.walk import listed, stamp
 
 # page name, name in a round's record, significant digits
 COLUMNS = (
@@ -28,17 +27,6 @@ COLUMNS = (
 )
 SUMMARY_NUMBERS = ("parameters", "parameters_full", "seconds_train", "seconds_eval")
 SUMMARY_TEXTS = ("engine", "device", "command", "commit", "started", "finished")
-
-
-def find_runs(paths: Sequence[Path], missing_ok: bool = False) -> list[Path]:
-    """Return the run folders at or below the given folders, which strangers may have made: see :func:`run_folders`.
-
-    Raises ``FedsmooError`` for what is no folder, unless ``missing_ok``.
-    """
-    for path in paths:
-        if not missing_ok and not path.is_dir():
-            raise FedsmooError(f"{path} is not a folder: give run folders, or a folder that holds some")
-    return list(run_folders(paths, strict=True))
 
 
 def gather(folders: Sequence[Path], cache: dict[Path, Any] | None = None) -> dict[str, Any]:

@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from fedsmoo.core.errors import FedsmooError
-from fedsmoo.pages.gather import find_runs, gather
+from fedsmoo.pages.gather import gather
 from fedsmoo.pages.page import made, render
+from fedsmoo.runs.storage.walk import find_runs
 
 EVERY_MS = 2000
 HEADERS = {

@@ -36,7 +36,7 @@ class Grid:
         return self.runs.get(key, [])
 
     def footnotes(self) -> list[str]:
-        """What made the numbers: hardware, versions, commits, seeds."""
+        """Return lines on what made the numbers: hardware, versions, commits, seeds."""
         runs = [r for each in self.runs.values() for r in each]
         if not runs:
             return [*self.notes, "Nothing measured yet."]
@@ -50,7 +50,7 @@ class Grid:
         return [*self.notes, *unrecorded(runs), f"{made}; {self.seeds()}."]
 
     def seeds(self) -> str:
-        """The seeds of most cells, then those of every row, or cell of a row, that has others."""
+        """Name the seeds of most cells, then those of every row, or cell of a row, that has others."""
         has = {key: tuple(sorted({r.config.seed for r in runs})) for key, runs in self.runs.items() if runs}
         usual = Counter(has.values()).most_common(1)[0][0]
         words = [named(usual)]
@@ -63,11 +63,11 @@ class Grid:
         return "; ".join(words)
 
     def by_seed(self, key: tuple[str, str], measure: Callable[[Measured], float]) -> dict[int, float]:
-        """A number of each run of a cell, by seed."""
+        """Return a number for each run of a cell, by seed."""
         return {r.config.seed: measure(r) for r in self[key]}
 
     def spread(self, values: Sequence[float], digits: int = 2) -> str:
-        """Mean and deviation; several seeds, but fewer than another cell of the table has, are counted in brackets.
+        """Return mean and deviation; several seeds, but fewer than another cell has, are counted in brackets.
 
         For tables that have no column of counts.
         """
@@ -75,7 +75,7 @@ class Grid:
         return spread(values, digits) + fewer
 
     def rounds_to(self, key: tuple[str, str], target: float) -> str:
-        """The mean round over seeds, and its deviation; a dash where no seed got there, a share where only some did.
+        """Return mean and deviation of the round over seeds; a dash if no seed got there, a share if only some did.
 
         Fewer seeds than another cell of the table has are counted in brackets.
         """
@@ -91,7 +91,7 @@ class Grid:
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:
-    """Mean, and the standard deviation over seeds where there are several; blank without values.
+    """Return the mean, and the standard deviation over seeds where there are several; blank without values.
 
     >>> spread([71.0]), spread([70.0, 71.0, 72.0])
     ('71.00', '71.00 ± 1.00')
@@ -103,22 +103,22 @@ def spread(values: Sequence[float], digits: int = 2) -> str:
 
 
 def hits(runs: Sequence[Measured], target: float) -> list[Reached]:
-    """When runs first reached a target accuracy, of those that did."""
+    """Return when runs first reached a target accuracy, of those that did."""
     return [hit for r in runs if (hit := reached(r.history, target)) is not None]
 
 
 def last(run: Measured) -> float:
-    """Accuracy of the last round, in per cent."""
+    """Return the accuracy of the last round, in per cent."""
     return 100 * run.accuracies[-1]
 
 
 def last_ten(run: Measured) -> float:
-    """Mean accuracy of the last ten evaluated rounds, or of all if they are fewer, in per cent."""
+    """Return the mean accuracy of the last ten evaluated rounds, or of all if they are fewer, in per cent."""
     return 100 * statistics.fmean(run.accuracies[-TEN:])
 
 
 def mean_of_last(runs: Sequence[Measured]) -> str:
-    """What ``last_ten`` is for these runs, in a heading."""
+    """Return the heading over ``last_ten`` of these runs."""
     counts = {min(TEN, len(r.accuracies)) for r in runs} or {TEN}
     if len(counts) > 1:
         return "last ten (or all)"
@@ -126,13 +126,13 @@ def mean_of_last(runs: Sequence[Measured]) -> str:
 
 
 def validated(run: Measured) -> float | None:
-    """Test accuracy of the round that was best on the samples held out, in per cent; None: none were."""
+    """Return the test accuracy of the round that was best on the samples held out, in per cent; None: none were."""
     chosen = best_validated(run.history)
     return None if chosen is None or chosen.test_accuracy is None else 100 * chosen.test_accuracy
 
 
 def best(run: Measured) -> float:
-    """Accuracy of the best round on the test part, in per cent: what the authors' code reports, hence the paper.
+    """Return the accuracy of the best round on the test part, in per cent, which the paper reports.
 
     A maximum over the test set is too high for any method, and higher for one that jumps: it stands beside the paper's
     and compares with nothing else.
@@ -141,16 +141,17 @@ def best(run: Measured) -> float:
 
 
 def signed(ours: Sequence[float], paper: float | None, digits: int = 2) -> str:
-    """Ours less the paper's."""
+    """Return the mean of ours less the paper's, with its sign; blank if one of them is missing."""
     return "" if not ours or paper is None else f"{statistics.fmean(ours) - paper:+.{digits}f}"
 
 
 def number(value: Any, form: str = "g") -> str:
+    """Return a number as text; words as they are, and nothing for none."""
     return "" if value is None else str(value) if isinstance(value, str) else f"{value:{form}}"
 
 
 def revision(facts: Mapping[str, Any]) -> str:
-    """The commit in a few digits, and whether files were edited since.
+    """Return the commit in a few digits, and whether files were edited since.
 
     >>> revision({"commit": "0123456789abcdef", "dirty": True})
     '0123456789+dirty'
@@ -159,7 +160,7 @@ def revision(facts: Mapping[str, Any]) -> str:
 
 
 def unrecorded(runs: Sequence[Measured]) -> list[str]:
-    """A line for what was not written down when runs were made."""
+    """Return a line that counts the runs made before results kept a fingerprint of their data, if there are any."""
     bare = [r for r in runs if "data" not in r.facts]
     many = "all" if len(bare) == len(runs) else f"{len(bare)} of {len(runs)}"
     return [f"Data not recorded: {many} runs, made before results kept a fingerprint of their data."] if bare else []

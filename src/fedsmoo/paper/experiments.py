@@ -13,7 +13,7 @@ from fedsmoo.sweeps.grid import Sweep, expand
 
 
 def published() -> dict[str, Any]:
-    """The printed numbers."""
+    """Read the printed numbers."""
     return read("published")
 
 
@@ -25,7 +25,7 @@ def experiment(
     scale: float = 1.0,
     overrides: dict[str, Any] | None = None,
 ) -> Sweep:
-    """The runs of one of the paper's tables, or of a part of it; ``scale`` shortens them to a share of the rounds."""
+    """Expand one of the paper's tables, or a part of it, into runs with a share, ``scale``, of the paper's rounds."""
     table = dict(description(name))
     table["columns"] = chosen(table["columns"], columns, "column", column_words)
     table["methods"] = chosen(table["methods"], methods, "method", lambda n: {n, n.lower()})
@@ -42,13 +42,13 @@ def experiment(
 
 
 def departures(table: dict[str, Any], changes: dict[str, Any]) -> list[str]:
-    """A line for what is not as in the paper."""
+    """Return a line that names what is not as in the paper, if anything."""
     words = [f"{k} = {v}" for k, v in changes.items() if k not in ("seed", *SAME_RUN) and str(v) != str(table.get(k))]
     return [f"Not the paper's setting, so not comparable with its numbers: {', '.join(words)}."] if words else []
 
 
 def column_words(name: str) -> set[str]:
-    """By what a column may be called: its name, or some of its parts in order.
+    """Return what a column may be called: its name, or some of its parts in order.
 
     >>> sorted(column_words("5%-of-200 cifar10.iid"))
     ['5%-of-200', '5%-of-200 cifar10', '5%-of-200 cifar10.iid', 'cifar10', 'cifar10.iid', 'iid']
@@ -61,7 +61,7 @@ def column_words(name: str) -> set[str]:
 
 
 def chosen(there: dict[str, Any], wanted: Iterable[str], kind: str, words: Any) -> dict[str, Any]:
-    """The entries that one of the wanted words names, in their own order; all if nothing is wanted."""
+    """Select the entries that one of the wanted words names, in their own order; all if nothing is wanted."""
     wanted = list(wanted)
     for word in wanted:
         if not any(word in words(n) or word.lower() in words(n) for n in there):

@@ -21,7 +21,7 @@ class Table:
 
 
 def text(table: Table) -> str:
-    """Aligned columns for a terminal."""
+    """Align the columns for a terminal."""
     lines = [table.header, *table.rows]
     widths = [max(len(line[k]) for line in lines) for k in range(len(table.header))]
 
@@ -36,7 +36,7 @@ def text(table: Table) -> str:
 
 
 def markdown(table: Table) -> str:
-    """A pipe table under a bold title."""
+    """Write a pipe table under a bold title."""
 
     def line(cells: Sequence[str]) -> str:
         return "| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |"
@@ -59,7 +59,7 @@ ESCAPES = {
 
 
 def latex(table: Table) -> str:
-    """A ``tabular`` with booktabs rules."""
+    """Write a ``tabular`` with booktabs rules."""
 
     def escaped(words: str) -> str:
         return "".join(ESCAPES.get(ch, ch) for ch in words)
@@ -74,7 +74,7 @@ def latex(table: Table) -> str:
 
 
 def as_csv(table: Table) -> str:
-    """Comma-separated values, the table's title in the first column."""
+    """Write comma-separated values, the table's title in the first column."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["table", *table.header])
@@ -86,7 +86,7 @@ FORMATS = {"text": text, "markdown": markdown, "latex": latex, "csv": as_csv}
 
 
 def render(tables: Sequence[Table], form: str) -> str:
-    """Tables one after the other, in a format by name."""
+    """Write tables one after the other, in a format by name; raises a ``FedsmooError`` for an unknown one."""
     if form not in FORMATS:
         raise unknown("format", form, FORMATS)
     parts = [FORMATS[form](t) for t in tables]

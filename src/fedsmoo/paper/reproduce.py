@@ -20,6 +20,7 @@ from fedsmoo.runs.origin.contents import contents_here
 from fedsmoo.runs.record import Record
 from fedsmoo.sweeps.curves import accuracy_curves, hanning
 from fedsmoo.sweeps.grid import Sweep, parse_seeds, with_contents
+from fedsmoo.sweeps.index import refresh
 from fedsmoo.sweeps.queue import Outcome, Worker, nothing
 from fedsmoo.sweeps.results import collect
 from fedsmoo.sweeps.sweep import carry_through, pack_size
@@ -62,7 +63,9 @@ class PaperTable:
         if not grid.cells:
             return self
         worker = dataclasses.replace(worker, pack=pack_size(pack, grid.cells[0].config))
-        outcome = carry_through(grid, self.out, worker, minutes)
+        outcome = carry_through(grid.folders(self.out), worker, minutes)
+        if self.out.is_dir():
+            refresh(self.out)
         return dataclasses.replace(self, found=measured(self.out, self.results, worker.note), outcome=outcome)
 
     def render(self, form: str = "text") -> str:

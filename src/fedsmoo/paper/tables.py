@@ -39,19 +39,19 @@ BEST = (
 
 
 def noted(tables: Sequence[Table], notes: list[str]) -> list[Table]:
-    """Tables of which the last carries the notes of all below its own."""
+    """Add notes to the last of some tables."""
     *others, end = tables
     return [*others, dataclasses.replace(end, notes=[*end.notes, *notes])]
 
 
 def measures(runs: Sequence[Measured]) -> list[str]:
-    """The headings of an accuracy table's numbers: how many seeds, then the mean at the end, which leads."""
+    """Return the headings of an accuracy table: the count of seeds, then the mean at the end, then the others."""
     chosen = ["by validation"] if any(validated(r) is not None for r in runs) else []
     return ["n", mean_of_last(runs), *chosen, "last round", "best on test", "paper's best", "− paper's"]
 
 
 def measured(runs: Sequence[Measured], beside: Sequence[Measured], paper: float | None, printed: str) -> list[str]:
-    """The cells under :func:`measures` of some runs of a table that shows those ``beside`` them, too."""
+    """Return a row's cells under :func:`measures`; ``beside`` are all runs of the table, which decide its columns."""
     top = [best(r) for r in runs]
     cells = [str(len(runs)) if runs else "", spread([last_ten(r) for r in runs])]
     if any(validated(r) is not None for r in beside):
@@ -60,7 +60,7 @@ def measured(runs: Sequence[Measured], beside: Sequence[Measured], paper: float 
 
 
 def paper_accuracy(column: str, method: str) -> tuple[float | None, float | None]:
-    """The printed accuracy and its half-width."""
+    """Return the printed accuracy and its half-width; none where nothing was printed."""
     who, _, task = column.partition(" ")
     block = published()["accuracy"].get(who, {})
     if task not in block.get("columns", ()) or method not in block:
@@ -70,6 +70,7 @@ def paper_accuracy(column: str, method: str) -> tuple[float | None, float | None
 
 
 def accuracy(grid: Grid, title: str, compact: bool = False) -> list[Table]:
+    """Make the table of test accuracies, one for each column, or a compact one of all."""
     if compact:
         return [_compact(grid, title)]
     out = []
@@ -86,7 +87,7 @@ def accuracy(grid: Grid, title: str, compact: bool = False) -> list[Table]:
 
 
 def _compact(grid: Grid, title: str) -> Table:
-    """One table: a column's cell is our best on test and, in brackets, how far it is from the paper's."""
+    """Make one table of all columns: in a cell our best on test and, in brackets, how far it is from the paper's."""
     rows = []
     for method in grid.methods:
         cells = []
@@ -100,6 +101,7 @@ def _compact(grid: Grid, title: str) -> Table:
 
 
 def rounds(grid: Grid, title: str) -> list[Table]:
+    """Make the table of rounds to a target accuracy, for each column."""
     out = []
     for column in grid.columns:
         who, _, task = column.partition(" ")
@@ -126,6 +128,7 @@ def goal() -> tuple[str, float]:
 
 
 def communication(grid: Grid, title: str) -> list[Table]:
+    """Make the table of bytes to a target accuracy, as they travel and as the paper counts."""
     column, printed, (_, target) = grid.columns[0], published()["communication"], goal()
     spent = {m: hits(grid[m, column], target) for m in grid.methods}
     real = {m: statistics.fmean(h.bytes for h in found) for m, found in spent.items() if found}
@@ -147,7 +150,7 @@ def communication(grid: Grid, title: str) -> list[Table]:
 
 
 def bytes_beside(grid: Grid, method: str, column: str, other: str = "FedAvg") -> float | None:
-    """Bytes to the target relative to another method's, over the seeds with which both got there."""
+    """Return the bytes to the target relative to another method's, over the seeds with which both got there."""
     _, target = goal()
     spent = [
         {r.config.seed: hit[0].bytes for r in grid[m, column] if (hit := hits([r], target))} for m in (method, other)
@@ -157,6 +160,7 @@ def bytes_beside(grid: Grid, method: str, column: str, other: str = "FedAvg") ->
 
 
 def wallclock(grid: Grid, title: str) -> list[Table]:
+    """Make the table of seconds a round, and to a target accuracy."""
     column, printed = grid.columns[0], published()["seconds_per_round"]
     block = published()["rounds_to"]["10%-of-100"]
     wanted, target = goal()
@@ -197,6 +201,7 @@ def wallclock(grid: Grid, title: str) -> list[Table]:
 
 
 def ablation(grid: Grid, title: str) -> list[Table]:
+    """Make the table of FedSMOO's parts, one after the other."""
     printed, column = published()["ablation"], grid.columns[0]
     rows, shown = [], [r for name in grid.methods for r in grid[name, column]]
     for name in grid.methods:
@@ -208,6 +213,7 @@ def ablation(grid: Grid, title: str) -> list[Table]:
 
 
 def sensitivity(grid: Grid, title: str) -> list[Table]:
+    """Make the table of accuracies over the values of one setting after the other."""
     method = grid.methods[0]
     runs = {c: grid[method, c] for c in grid.columns}
     rows = [
@@ -219,6 +225,7 @@ def sensitivity(grid: Grid, title: str) -> list[Table]:
 
 
 def flatness(grid: Grid, title: str) -> list[Table]:
+    """Make the table of client drift and of the Hessian."""
     printed = published()["flatness"]
     pairs = [(m, c) for m in grid.methods for c in grid.columns]
 
@@ -259,6 +266,7 @@ def flatness(grid: Grid, title: str) -> list[Table]:
 
 
 def curves(grid: Grid, title: str, smooth: Smooth, window: int) -> list[Table]:
+    """Make the table of smoothed accuracies at eight points of the curves, for each column."""
     out = []
     for column in grid.columns:
         lengths = [len(r.accuracies) for m in grid.methods for r in grid[m, column]]

@@ -1,32 +1,79 @@
-"""Measure finished runs, and keep each measurement beside its run."""
+"""Measure finished runs: ``fedsmoo.analyse``, which keeps each measurement beside its run."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedsmoo.analysis.measurement import Measurement, Values
+from fedsmoo.analysis.measurement import Measurement, Values, measurements
 from fedsmoo.core import FedsmooError
+from fedsmoo.core.errors import unknown
 from fedsmoo.runs.finished import SavedRun, open_run
 from fedsmoo.runs.origin.provenance import device_name
+from fedsmoo.runs.storage.walk import Folders, require_runs
 
 FOLDER = "analysis"  # inside a run folder
 
 
-def analyse(
-    folders: Sequence[Path], measurement: Measurement, device: str = "auto", precision: str = "fp32"
-) -> Iterator[tuple[SavedRun, Values]]:
-    """Measure the runs in some folders, one after the other, and write each result into ``analysis/NAME.json``.
+@dataclass(frozen=True)
+class Analysed:
+    """A run and what was measured of it: nothing where there was nothing to measure."""
 
-    Yields a run and its values, which are empty where there was nothing to measure; runs that are measured together
-    yield once, with the first of them.
+    run: SavedRun
+    values: Values
+    rows: list[list[str]]  # what stands in a table: the run's name and a word for each column
+
+
+def analyse(
+    measurement: str | Measurement,
+    runs: Folders,
+    *,
+    device: str = "auto",
+    precision: str = "fp32",
+    **options: Any,
+) -> list[Analysed]:
+    """Measure finished runs, one after the other, and keep each result beside its run as ``analysis/NAME.json``.
+
+    Args:
+        measurement: ``hessian``, ``landscape``, ``sharpness``, ``consistency``, ``fairness`` or another by name.
+        runs: run folders, or folders that hold some.
+        device: where to measure: ``cpu``, ``cuda`` or ``auto``.
+        precision: of matrix products on a GPU: ``fp32``, ``tf32`` or ``bf16``.
+        options: the measurement's own, such as ``samples=1000``.
+
+    Returns:
+        A run and its values for each run; runs that are measured together are one, with the first of them.
 
     Raises:
-        FedsmooError: if a run cannot be opened or measured, or what was found cannot be written.
+        FedsmooError: if there is no such measurement, option or run, a run cannot be opened or measured, or what was
+            found cannot be written.
     """
+    one = made(measurement, options)
+    found = measured(require_runs(runs), one, device, precision)
+    return [Analysed(run, values, one.rows(run.name, values) if values else []) for run, values in found]
+
+
+def made(measurement: str | Measurement, options: Mapping[str, Any]) -> Measurement:
+    """Return a measurement with some options, by its name or changed from another; raises for unknown names."""
+    if isinstance(measurement, str) and measurement not in measurements():
+        raise unknown("measurement", measurement, measurements())
+    cls = measurements()[measurement] if isinstance(measurement, str) else type(measurement)
+    names = [f.name for f in dataclasses.fields(cls)]
+    for name in options:
+        if name not in names:
+            raise unknown(f"option of {cls.name}", name, names)
+    return cls(**options) if isinstance(measurement, str) else dataclasses.replace(measurement, **options)
+
+
+def measured(
+    folders: Sequence[Path], measurement: Measurement, device: str = "auto", precision: str = "fp32"
+) -> Iterator[tuple[SavedRun, Values]]:
+    """Measure the runs in some folders, and write each result; yields a run and its values."""
     if measurement.together is None:
         for folder in folders:
             run = open_run(folder, device, precision)

@@ -231,11 +231,12 @@ class Run:
         callback: Callback = lambda record: None,
         stop: Stop = lambda: False,
         save_every: int | None = None,
-        keep: bool = True,
+        keep: bool | None = None,
     ) -> Result:
         """Carry out the rounds that are left; the summary is none if the run was stopped before its last round.
 
-        ``keep`` keeps the last checkpoint when the run is done; the other arguments are those of :func:`run`.
+        ``keep`` keeps the last checkpoint when the run is done (default: if ``save_every`` is not 0); the other
+        arguments are those of :func:`run`.
 
         Raises:
             FedsmooError: if training diverges (the last sound model is kept), or another process took the run over.
@@ -247,7 +248,7 @@ class Run:
                 with suppress(DiskError):  # but what went wrong first is what a person has to know
                     self.folder.keep_model(self.simulation, self.config)
             raise
-        summary = self.write_results(keep and save_every != 0)
+        summary = self.write_results(save_every != 0 if keep is None else keep)
         if summary is None and self.lost():
             raise FedsmooError(f"{self.folder.path}: {TAKEN}")
         return dataclasses.replace(result, folder=self.folder.path, summary=summary)

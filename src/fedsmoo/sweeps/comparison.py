@@ -1,15 +1,25 @@
-"""The same task for several methods and seeds, and the table of it."""
+"""What a comparison of methods found: a row for each method over its seeds, and the table of them."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from fedsmoo.runs.config import Config
+from fedsmoo.runs.origin.contents import data_label
 from fedsmoo.runs.record import Record, last_accuracy
+from fedsmoo.runs.storage.reader import StoredRun
 from fedsmoo.runs.traffic import reached
 from fedsmoo.sweeps.paired import ENOUGH, Paired, paired, ranked
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from fedsmoo.sweeps.queue import Outcome
 
 TEN = 10  # evaluations in a mean at the end of a run
 Histories = dict[int, list[Record]]  # of one method, by seed
@@ -30,8 +40,117 @@ class Row:
     reached: int  # how many seeds reached the target
 
 
+@dataclass(frozen=True)
+class Comparison:
+    """The finished runs of a comparison and their table; some may have failed, which the count of seeds says."""
+
+    config: Config  # of the first run: what all have in common is in it
+    runs: dict[str, dict[int, StoredRun]]  # finished, by method and seed
+    outcome: Outcome
+    out: Path
+
+    @cached_property
+    def histories(self) -> dict[str, Histories]:
+        """The rounds of every run, by method and seed."""
+        return {label: {seed: run.history for seed, run in mine.items()} for label, mine in self.runs.items()}
+
+    @cached_property
+    def target(self) -> float:
+        """The accuracy that rounds and bytes are counted to: the config's, or one that is fair to all."""
+        return self.config.target or common_target(self.histories)
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """A row for each method; none if no run has finished."""
+        return compared(self.histories, self.target) if self.runs else []
+
+    @property
+    def winner(self) -> Row | None:
+        """The best row, if its lead over all others is more than chance."""
+        best = [row for row in self.rows if row.behind is None]
+        return best[0] if best and all(row.behind.clear for row in self.rows if row.behind is not None) else None
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """All rounds, one row a round of a run: its method, its seed, and what it measured."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            [
+                {"method": label, "seed": seed, **record.values()}
+                for label, mine in self.histories.items()
+                for seed, history in mine.items()
+                for record in history
+            ]
+        )
+
+    @property
+    def data(self) -> str:
+        """The data set, named by its content where that is not what its name says."""
+        one = next(run for mine in self.runs.values() for run in mine.values())
+        return data_label(self.config.dataset, one.started)
+
+    @property
+    def curves(self) -> Path:
+        """The picture of accuracy over rounds."""
+        return self.out / "curves.png"
+
+    def draw(self) -> Path:
+        """Draw the picture; returns its file."""
+        from fedsmoo.sweeps.curves import accuracy_curves  # late: matplotlib takes a while to import
+
+        division = self.config.partition if self.config.split is None else f"split {Path(self.config.split).name}"
+        lines = {label: list(mine.values()) for label, mine in self.histories.items()}
+        accuracy_curves(lines, self.curves, f"{self.data}, {division}")
+        return self.curves
+
+    @property
+    def ends(self) -> str:
+        """The evaluations that an accuracy at the end is a mean of, in words."""
+        every = [history for mine in self.histories.values() for history in mine.values()]
+        counts = {min(TEN, sum(r.test_accuracy is not None for r in history)) for history in every}
+        return "last ten" if counts == {TEN} else f"last {counts.pop()}" if len(counts) == 1 else "last ten or all"
+
+    @property
+    def table(self) -> list[str]:
+        """The table in aligned lines, the header first."""
+        goal = f"{round(100 * self.target, 6):g}%"
+        header = ["method", "n", f"{self.ends} (%)", "− best", f"rounds to {goal}", f"sent to {goal}", "seconds"]
+        return aligned([header, *map(cells, self.rows)])
+
+    @property
+    def notes(self) -> list[str]:
+        """What the columns of the table mean, and what can be said of the differences."""
+        mean = f"mean of the {self.ends} evaluations on the test set, ± its standard deviation over n seeds"
+        lines = [f"{self.ends} (%): {mean}"]
+        if said := verdict(self.rows):
+            lines.append(f"− best: {said}")
+        return [*lines, *([f"data: {self.data}"] if self.data != self.config.dataset else [])]
+
+    @property
+    def text(self) -> str:
+        """The table and its notes; empty if no run has finished."""
+        return "\n".join([*self.table, *self.notes]) + "\n" if self.runs else ""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows of words as lines: the first column to the left, the others to the right.
+
+    >>> aligned([["method", "n"], ["FedAvg", "10"]])
+    ['method   n', 'FedAvg  10']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(w.rjust(n) if k else w.ljust(n) for k, (w, n) in enumerate(zip(row, widths, strict=True))).rstrip()
+        for row in rows
+    ]
+
+
 def row(method: str, runs: Histories, target: float, best: Histories | None = None) -> Row:
-    """A table's row from the histories of one method, and those of the best one to compare with."""
+    """Make a row from the histories of one method, and those of the best one to compare with."""
     accuracies = {seed: last_ten(h) for seed, h in runs.items()}
     hits = [hit for h in runs.values() if (hit := reached(h, target)) is not None]
     return Row(
@@ -48,26 +167,26 @@ def row(method: str, runs: Histories, target: float, best: Histories | None = No
 
 
 def last_ten(history: Sequence[Record]) -> float:
-    """The mean accuracy of the last ten evaluations, or of all if they are fewer."""
+    """Return the mean accuracy of the last ten evaluations, or of all if they are fewer."""
     last_accuracy(history)  # which refuses a history that has none
     return statistics.fmean([r.test_accuracy for r in history if r.test_accuracy is not None][-TEN:])
 
 
 def compared(runs: dict[str, Histories], target: float) -> list[Row]:
-    """A row for each method; all but the best, by the seeds that all have, are compared with that one."""
+    """Make a row for each method; all but the best, by the seeds that all have, are compared with that one."""
     order = ranked({label: {seed: last_ten(h) for seed, h in mine.items()} for label, mine in runs.items()})
     best = order[0] if order else None
     return [row(label, mine, target, runs[best] if best not in (None, label) else None) for label, mine in runs.items()]
 
 
 def common_target(runs: dict[str, Histories]) -> float:
-    """A target that is fair to all: nine tenths of the best method's accuracy at the end, down to a per cent."""
+    """Return a target that is fair to all: nine tenths of the best method's accuracy at the end, down to a per cent."""
     best = max(statistics.fmean(last_ten(h) for h in mine.values()) for mine in runs.values())
     return int(90 * best + 1e-9) / 100 or 0.01  # 90 * 0.7 is 62.99...
 
 
 def cells(row: Row) -> list[str]:
-    """The row as text: seeds, accuracy, how far behind the best, rounds, bytes, seconds."""
+    """Return the row as text: seeds, accuracy, how far behind the best, rounds, bytes, seconds."""
 
     def optional(value: float | None, form: Any) -> str:
         return "-" if value is None else form(value)
@@ -87,7 +206,7 @@ def cells(row: Row) -> list[str]:
 
 
 def verdict(rows: Sequence[Row]) -> str:
-    """What the column of differences means, and whether the best method's lead says anything."""
+    """Say what the column of differences means, and whether the best method's lead is more than chance."""
     best = [r.method for r in rows if r.behind is None]
     others = [r.behind for r in rows if r.behind is not None]
     if not others or len(best) != 1:
@@ -102,7 +221,7 @@ def verdict(rows: Sequence[Row]) -> str:
 
 
 def human_bytes(n: float) -> str:
-    """Bytes for people: ``1.5 MB``."""
+    """Return a number of bytes for people: ``1.5 MB``."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if n < 1000 or unit == "TB":
             return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"

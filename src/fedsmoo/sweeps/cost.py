@@ -1,4 +1,4 @@
-"""What a list of runs will cost, from a measured step."""
+"""Estimate what runs will cost, from a measured step."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Cost:
 
 
 def gradients_of_a_step(algorithm: Algorithm) -> int:
-    """How often a method asks for a gradient in one local step."""
+    """Count how often a method asks for a gradient in one local step."""
     calls = []
 
     def grad(v: torch.Tensor) -> torch.Tensor:
@@ -49,7 +49,7 @@ def gradients_of_a_step(algorithm: Algorithm) -> int:
 
 
 def seconds_of_a_step(engine: Engine, setup: Setup, cohort: int, batch_size: int, repeat: int = 2) -> float:
-    """Seconds of one local step of a cohort, after a warm-up; leaves rows in the engine's table."""
+    """Time one local step of a cohort, after a warm-up; leaves rows in the engine's table."""
     work, best = one_step(setup, cohort, batch_size), float("inf")
     for i in range(repeat + 1):
         began = time.perf_counter()
@@ -60,7 +60,7 @@ def seconds_of_a_step(engine: Engine, setup: Setup, cohort: int, batch_size: int
 
 
 def estimate(configs: Sequence[Config]) -> Cost:
-    """The cost of runs; a plain step is timed once for each model, data set, cohort and batch size among them."""
+    """Estimate the cost of runs; a plain step is timed once for each model, data set, cohort and batch size."""
     steps_of: dict[tuple[object, ...], tuple[float, float]] = {}
     seconds, steps_in_all, device = 0.0, 0, "this machine"
     for config in configs:

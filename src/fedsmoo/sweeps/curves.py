@@ -16,7 +16,7 @@ STYLES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0,
 
 
 def hanning(values: np.ndarray, window: int) -> np.ndarray:
-    """A curve smoothed by a Hanning window, its ends held by repeating the end values.
+    """Smooth a curve by a Hanning window, its ends held by repeating the end values.
 
     >>> hanning(np.ones(5), 3)
     array([1., 1., 1., 1., 1.])
@@ -31,7 +31,7 @@ def hanning(values: np.ndarray, window: int) -> np.ndarray:
 def accuracy_curves(
     runs: Mapping[str, Sequence[Sequence[Record]]], path: Path, title: str = "", smooth: int = 1
 ) -> None:
-    """Test accuracy over rounds: the mean over seeds, with the range of the seeds shaded."""
+    """Draw test accuracy over rounds into a file: the mean over seeds, with the range of the seeds shaded."""
     figure = Figure(figsize=(6.4, 4.0), dpi=150, layout="constrained")
     axes = figure.add_subplot()
     for k, (method, histories) in enumerate(runs.items()):

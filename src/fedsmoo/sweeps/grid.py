@@ -67,14 +67,14 @@ class Cell:
         return run_name(self.config, self.held)
 
     @property
-    def lies(self) -> str | None:
-        """Where data of a known name lies, if nobody looked yet: in two places it may turn out to be two things."""
+    def unread_data(self) -> str | None:
+        """Where data of a known name lies that was not read yet: of two places, the content may differ."""
         return self.config.data if self.held is None and self.config.dataset in SPECS else None
 
 
 def each_once(cells: Sequence[Cell]) -> list[Cell]:
-    """The cells without repetitions: a run counts once in its place."""
-    return list({(c.method, c.column, c.identity, c.lies): c for c in cells}.values())
+    """Return the cells without duplicates: the same run in the same place of the table."""
+    return list({(c.method, c.column, c.identity, c.unread_data): c for c in cells}.values())
 
 
 @dataclass(frozen=True)
@@ -88,11 +88,11 @@ class Sweep:
     @property
     def configs(self) -> list[Config]:
         """Each run once, in the order of the file."""
-        return list({(c.identity, c.lies): c.config for c in self.cells}.values())
+        return list({(c.identity, c.unread_data): c.config for c in self.cells}.values())
 
-    def folders(self, root: Path) -> dict[Path, Config]:
-        """Return each run's config by its folder below ``root``."""
-        return {root / c.name: c.config for c in self.cells}
+    def folders(self, root: Path) -> dict[Path, Cell]:
+        """Return each run by its folder below ``root``."""
+        return {root / c.name: c for c in self.cells}
 
     @property
     def labels(self) -> dict[str, str]:
@@ -105,7 +105,7 @@ class Sweep:
 
 
 def with_contents(sweep: Sweep, held: Sequence[Mapping[str, str]]) -> Sweep:
-    """The sweep of runs whose files hold this; data that is not what its name says is named in the notes."""
+    """Return the sweep with what each run's files hold; data that is not what its name says is named in the notes."""
     other = {
         other_content(cell.config.dataset, here["data_content"])
         for cell, here in zip(sweep.cells, held, strict=True)
@@ -118,9 +118,10 @@ def with_contents(sweep: Sweep, held: Sequence[Mapping[str, str]]) -> Sweep:
 
 
 def expand(table: dict[str, Any], where: str, overrides: dict[str, Any] | None = None) -> Sweep:
-    """The runs that a table describes; ``overrides`` are settings that win over all of it."""
+    """Expand a table into its runs; ``overrides`` are settings that win over all of it."""
     refuse_misshapen(table, where)
     base = named_tables({k: v for k, v in table.items() if k not in WORDS}, where)
+    overrides = named_tables(dict(overrides or {}), "settings")
     hyper = dict(table.get("hyper", {}))
     columns = table.get("columns") or {"": {}}
     methods = table.get("methods") or {"": {}}
@@ -133,7 +134,7 @@ def expand(table: dict[str, Any], where: str, overrides: dict[str, Any] | None =
             options = {k: v for k, v in changes.items() if k not in FIELDS}
             if name:
                 settings.setdefault("algorithm", name.lower())
-            merged = {**base, **plain, **settings, **task.get("last", {}), **(overrides or {})}
+            merged = {**base, **plain, **settings, **task.get("last", {}), **overrides}
             cells += [
                 Cell(config, name or label(config), column) for config in grid(merged, own, options, f"{where}, {name}")
             ]
@@ -147,7 +148,7 @@ def expand(table: dict[str, Any], where: str, overrides: dict[str, Any] | None =
 
 
 def refuse_misshapen(table: dict[str, Any], where: str) -> None:
-    """Refuse a sweep whose tables are something else."""
+    """Refuse a sweep in which another value stands where a table of settings should be."""
     parts: dict[str, Any] = {n: table.get(n, {}) for n in ("methods", "columns", "hyper", "algorithm_options")}
     for word in ("methods", "columns"):
         entries = parts[word] if isinstance(parts[word], dict) else {}
@@ -183,7 +184,7 @@ def refuse_idle_everywhere(cells: list[Cell], where: str) -> None:
 
 
 def grid(settings: dict[str, Any], hyper: dict[str, Any], options: dict[str, Any], where: str) -> Iterator[Config]:
-    """Every combination of the lists among settings and hyper-parameters."""
+    """Yield a config for every combination of the lists among settings and hyper-parameters."""
     for plain in product(settings):
         spec = checked(Config, "algorithm", plain.get("algorithm", Config.algorithm))
         known = [f.name for f in dataclasses.fields(algorithm_class(spec))]
@@ -200,7 +201,7 @@ def grid(settings: dict[str, Any], hyper: dict[str, Any], options: dict[str, Any
 
 
 def product(values: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """One dictionary for each choice from the lists in it, the last list running fastest."""
+    """Yield a dictionary for each choice from the lists in one, the last list running fastest."""
     axes = [v if isinstance(v, list) else [v] for v in values.values()]
     if any(not axis for axis in axes):
         raise FedsmooError(f"{next(k for k, v in values.items() if v == [])} is an empty list: give at least one value")
@@ -224,12 +225,12 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def label(config: Config) -> str:
-    """The method's name in tables."""
+    """Return the method's name in tables."""
     return algorithm_class(config.algorithm).__name__
 
 
 def run_name(config: Config, held: Mapping[str, str] | None = None) -> str:
-    """A folder's name that says what the run is: two configs have one name only if they are the same run.
+    """Return a folder's name that says what the run is: two configs have one name only if they are the same run.
 
     ``held`` is what the run's files held, as in :func:`identity`.
     """

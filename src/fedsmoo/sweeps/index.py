@@ -26,7 +26,7 @@ TYPES = {int: "INTEGER", bool: "INTEGER", float: "REAL", str: "TEXT"}
 
 
 def columns() -> dict[str, str]:
-    """Names and types of the index's columns."""
+    """Return the names and types of the index's columns."""
     settings = {n: TYPES[kind_of(Config, n)[0]] for n in PLAIN}
     own = {"path": "TEXT PRIMARY KEY", "label": "TEXT"}
     own |= {"stamp": "TEXT", "identity": "TEXT", "state": "TEXT", "done": "INTEGER"}
@@ -36,7 +36,7 @@ def columns() -> dict[str, str]:
 
 
 def version() -> int:
-    """A number for these columns: an index with others, of another version of fedsmoo, is made again."""
+    """Return a number for these columns: an index with others, of another version of fedsmoo, is made again."""
     digest = hashlib.sha256(json.dumps(columns()).encode()).digest()
     return int.from_bytes(digest[:4], "big") % (2**31 - 1) + 1  # SQLite keeps 31 bits; 0 is a new file's
 
@@ -64,7 +64,7 @@ def describe(folder: Path) -> dict[str, Any]:
 
 
 def storable(row: dict[str, Any]) -> dict[str, Any]:
-    """A row that SQLite takes: whole numbers beyond its 64 bits as text."""
+    """Return a row that SQLite takes: whole numbers beyond its 64 bits as text."""
     return {n: str(v) if isinstance(v, int) and not -(2**63) <= v < 2**63 else v for n, v in row.items()}
 
 
@@ -73,7 +73,7 @@ def version_of(db: sqlite3.Connection) -> int:
 
 
 def connect(root: Path) -> sqlite3.Connection:
-    """The index of a folder, made anew if it is missing, damaged or of another version."""
+    """Open the index of a folder, made anew if it is missing, damaged or of another version."""
     path = root / INDEX
     for attempt in (1, 2):
         db = sqlite3.connect(path, timeout=30, isolation_level=None)
@@ -131,7 +131,7 @@ def refresh(root: Path) -> int:
 def query(
     root: Path, where: str | None = None, order: str | None = None, limit: int | None = None
 ) -> list[dict[str, Any]]:
-    """Runs that satisfy an SQL condition on the index's columns, such as ``algorithm = 'fedsmoo' AND lr < 0.1``."""
+    """Return the runs that satisfy an SQL condition on the index's columns: ``algorithm = 'fedsmoo' AND lr < 0.1``."""
     refresh(root)
     db = sqlite3.connect(f"file:{(root / INDEX).resolve()}?mode=ro", uri=True)  # a condition can only read
     db.row_factory = sqlite3.Row

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.data.sources import depends_on_seed
@@ -13,15 +14,20 @@ from fedsmoo.engines.failure import explained
 from fedsmoo.engines.steps.stack import stackable
 from fedsmoo.runs.build import assemble, make_algorithm
 from fedsmoo.runs.config import FIELDS, Config, free_within
+from fedsmoo.runs.origin.contents import contents
 from fedsmoo.runs.record import Callback, Result
+from fedsmoo.runs.resume import pinned
 from fedsmoo.runs.simulation import Simulation, is_false
+from fedsmoo.runs.storage.files import read_json
+from fedsmoo.runs.storage.names import CONFIG, STARTED
+from fedsmoo.sweeps.grid import run_name
 
 # What runs of one batch may differ in: the seed, plain numbers of the step, and the method's own plain numbers.
 FREE = free_within("batch")
 
 
 def packable(configs: Sequence[Config]) -> bool:
-    """Whether configs may share a batch: the same method, model, data and shape of a round."""
+    """Return whether configs may share a batch: the same method, model, data and shape of a round."""
     first = configs[0]
     same = [name for name in FIELDS if name not in FREE]
     if first.sampling != "uniform" or any(getattr(c, n) != getattr(first, n) for c in configs for n in same):
@@ -35,8 +41,21 @@ def packable(configs: Sequence[Config]) -> bool:
     return stackable([make_algorithm(c.algorithm, c.algorithm_options) for c in configs])
 
 
+def names_in_batch(configs: Sequence[Config], simulations: Sequence[Simulation]) -> list[str]:
+    """Return the names of the runs in a batch, in its order."""
+    return [run_name(c, contents(c, s.setup.task.data)) for c, s in zip(configs, simulations, strict=True)]
+
+
+def with_one_engine(batch: Mapping[Path, Config]) -> list[Config]:
+    """Return the configs with the engine of those that were begun; none if these have several."""
+    begun = {pinned(c, read_json(p / STARTED), None).engine for p, c in batch.items() if (p / CONFIG).is_file()}
+    if len(begun) > 1:
+        return []
+    return [c.replace(engine=next(iter(begun), c.engine)) for c in batch.values()]
+
+
 def assemble_pack(configs: Sequence[Config]) -> list[Simulation]:
-    """The simulations of configs that may share a batch; the data is on the device once."""
+    """Assemble the simulations of configs that may share a batch; the data is on the device once."""
     if not packable(configs):
         raise FedsmooError("these runs differ in more than seeds and plain numbers: they cannot share a batch")
     first = assemble(configs[0])
@@ -48,7 +67,7 @@ def assemble_pack(configs: Sequence[Config]) -> list[Simulation]:
 
 
 def shared_tier(first: Simulation, runs: int, config: Config) -> str:
-    """Where client state lives when several runs share a device: where the rows of all of them fit."""
+    """Return where client state lives when several runs share a device: where the rows of all of them fit."""
     if config.table != "auto" or not first.setup.algorithm.own:
         return config.table
     clients = len(first.indices)
@@ -58,7 +77,7 @@ def shared_tier(first: Simulation, runs: int, config: Config) -> str:
 
 
 def refuse_other_models(simulations: Sequence[Simulation]) -> None:
-    """Runs in one batch are trained by the first one's model: the others must be the same but for their parameters."""
+    """Refuse models that differ in more than their parameters: runs in one batch are trained by the first one's."""
     first = simulations[0]
     model, x = first.setup.task.model, first.setup.task.inputs(first.setup.task.data.x_test[:2])
     for other in simulations[1:]:
@@ -84,7 +103,7 @@ class Pack:
             refuse_other_models(self.simulations)
 
     def run(self, callbacks: Sequence[Callback | None] | None = None) -> list[Result]:
-        """All rounds that are left."""
+        """Carry out all rounds that are left."""
         calls = list(callbacks or [None] * len(self.simulations))
         going = list(range(len(self.simulations)))
         while going := [i for i in going if self._unfinished(i)]:
@@ -98,7 +117,7 @@ class Pack:
         return len(self.simulations[i].history) < self.simulations[i].training.rounds
 
     def advance(self, going: Sequence[int]) -> list:
-        """One round of the runs that are going; each is charged its share of the time."""
+        """Carry out one round of the runs that are going; each is charged its share of the time."""
         began = time.perf_counter()
         runs = [self.simulations[i] for i in going]
 

@@ -25,7 +25,7 @@ class Paired:
 
 
 def paired(a: Mapping[int, float], b: Mapping[int, float]) -> Paired | None:
-    """``a`` less ``b``, by seed; seeds that only one of them has are left out. None: they have none in common.
+    """Subtract ``b`` from ``a`` by seed; seeds that only one has are left out. None: they have none in common.
 
     The interval is Student's: the mean of n differences is known up to t times their deviation over the root of n.
     """
@@ -42,7 +42,7 @@ def paired(a: Mapping[int, float], b: Mapping[int, float]) -> Paired | None:
 
 
 def ranked(values: Mapping[str, Mapping[int, float]]) -> list[str]:
-    """Methods from the best down, by their means over the seeds that all of them have; none if they share no seed."""
+    """Sort methods from the best down, by their means over the seeds that all have; none if they share no seed."""
     there = {name: v for name, v in values.items() if v}
     common = set.intersection(*(set(v) for v in there.values())) if there else set()
     if not common:
@@ -51,7 +51,7 @@ def ranked(values: Mapping[str, Mapping[int, float]]) -> list[str]:
 
 
 def lead(values: Mapping[str, Mapping[int, float]]) -> str:
-    """In words: how far the best method is ahead of the next, and whether that says anything; empty for fewer."""
+    """Say how far the best method is ahead of the next, and whether that is more than chance; empty without a next."""
     order = ranked(values)
     if len(order) < 2:
         return ""
@@ -69,7 +69,7 @@ def lead(values: Mapping[str, Mapping[int, float]]) -> str:
 
 
 def named(seeds: tuple[int, ...]) -> str:
-    """Seeds in words.
+    """Name seeds in words.
 
     >>> named((0,)), named((0, 2))
     ('seed 0', 'seeds 0, 2')

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +15,27 @@ import torch
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import first_line
 from fedsmoo.engines.client_state.memory import release
+from fedsmoo.engines.threads import fix_threads
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.origin.contents import contents, contents_here, edited, same_data
+from fedsmoo.runs.origin.contents import contents_here, refuse_edited, same_data
 from fedsmoo.runs.origin.identity import differences, identity
 from fedsmoo.runs.record import Record
-from fedsmoo.runs.resume import pinned, reopen
+from fedsmoo.runs.resume import reopen, same_threads
 from fedsmoo.runs.run import TAKEN, Run
 from fedsmoo.runs.simulation import Simulation
 from fedsmoo.runs.storage.files import DiskError, read_json, write_atomically
 from fedsmoo.runs.storage.lease import Lease, acquire
-from fedsmoo.runs.storage.names import CONFIG, FAILED, STARTED
+from fedsmoo.runs.storage.names import CONFIG, FAILED
 from fedsmoo.runs.storage.reader import read_run, state
 from fedsmoo.sweeps.grid import run_name
-from fedsmoo.sweeps.pack import Pack, assemble_pack, packable
+from fedsmoo.sweeps.pack import Pack, assemble_pack, names_in_batch, packable, with_one_engine
 
 PAUSE = 0.5  # seconds between looks at what others do
 NO_LEASES: Mapping[Path, Lease] = {}  # the caller sees to it that nobody else works on the runs
 
 
 def to_stderr(line: str) -> None:
+    """Print a line to standard error."""
     sys.stderr.write(f"fedsmoo: {line}\n")
 
 
@@ -181,18 +182,39 @@ def execute(batch: dict[Path, Config], worker: Worker, leases: Mapping[Path, Lea
         if state(path) == "finished" or worker.stop() or lost(path, leases):
             continue
         try:
-            run = open_run(path, config, leases)
-            announce(run, config, worker)
-            run.simulation.run(run.after_round(partial(worker.watch, config), worker.stop, worker.save_every))
-            finish_run(run, worker)
+            execute_one(path, config, worker, leases)
         except (FedsmooError, torch.OutOfMemoryError) as e:
             if lost(path, leases):
+                worker.note(f"{path.name}: {TAKEN}")
                 continue
             if isinstance(e, DiskError):
                 raise
             why = str(e) if isinstance(e, FedsmooError) else f"the memory ran out: {first_line(e)}"
             record_failure(path, why)
             worker.failed(config, path, why)
+
+
+def execute_one(path: Path, config: Config, worker: Worker, leases: Mapping[Path, Lease]) -> None:
+    """Carry out one run, with as many threads as it began with: the last bits of its numbers depend on that."""
+    threads = torch.get_num_threads()
+    same_threads(path)
+    try:
+        run = open_run(path, config, leases)
+        announce(run, config, worker)
+        result = run.go(watching(worker, config), worker.stop, worker.save_every, worker.keep)
+        if result.summary is not None:
+            worker.finished(run.config, path, result.summary)
+    finally:
+        fix_threads(threads)
+
+
+def watching(worker: Worker, config: Config) -> Callable[[Record], None]:
+    """Return what is called with every round of a run; whatever the watcher returns, the run goes on."""
+
+    def watch(record: Record) -> None:
+        worker.watch(config, record)
+
+    return watch
 
 
 def record_failure(path: Path, why: str) -> None:
@@ -208,50 +230,32 @@ def open_run(
 ) -> Run:
     """Begin a run, or reopen it where it was stopped; one that failed before it had a config begins again."""
     if (path / CONFIG).is_file():
-        refuse_another(path, config)
+        if why := other_run(path, config):
+            raise FedsmooError(why)
         return reopen(path, config.device, simulation, leases.get(path), **facts)
     run = Run.begin(config, path, simulation, leases.get, **facts)
     (path / FAILED).unlink(missing_ok=True)
     return run
 
 
-def refuse_another(path: Path, config: Config) -> None:
-    """Refuse a folder that somebody began with other settings: its numbers would pass for those of ``config``.
+def other_run(path: Path, config: Config, held: Mapping[str, str] | None = None) -> str:
+    """Say why the run in a folder is another one than it should be, so that its numbers would pass for that one's.
 
-    Whether its data is the same is seen when it is reopened.
+    Empty if it is not. Without ``held``, its data is taken for the same: that is seen when it is reopened.
     """
-    begun = read_run(path)
-    now = same_data(config, begun.held)
-    if identity(begun.config, begun.held) != identity(config, now):
-        changed = "; ".join(differences(begun.config, config, held=begun.held, now=now))
-        raise FedsmooError(f"{path} holds another run ({changed}): move it away, or choose another folder")
-
-
-def other_run(path: Path, config: Config, held: Mapping[str, str]) -> str:
-    """Say why the finished run in a folder is another one than it should be; empty if it is not."""
     try:
-        done = read_run(path)
-        if identity(done.config, done.held) == identity(config, held):
+        run = read_run(path)
+        now = same_data(config, run.held) if held is None else held
+        if identity(run.config, run.held) == identity(config, now):
             return ""
     except FedsmooError as e:
         return str(e)
-    changed = "; ".join(differences(done.config, config, held=done.held, now=held))
+    changed = "; ".join(differences(run.config, config, held=run.held, now=now))
     return f"{path} holds another run ({changed}): move it away, or choose another folder"
 
 
-def refuse_edited(
-    config: Config, held: Mapping[str, str] | None, since: str, now: Mapping[str, str] | None = None
-) -> None:
-    """Refuse files that no longer hold what they ``held``, where that is known; ``now`` is what they hold."""
-    files = edited(config, held, now)
-    if files:
-        raise FedsmooError(
-            f"{', '.join(files)} was edited since {since}: choose another --out, or put back what it held to go on"
-        )
-
-
 def lost(path: Path, leases: Mapping[Path, Lease]) -> bool:
-    """Whether another process took a run over that this one had leased."""
+    """Return whether another process took over the lease of a run."""
     return path in leases and not leases[path].ours()
 
 
@@ -267,23 +271,15 @@ def execute_together(batch: dict[Path, Config], worker: Worker, leases: Mapping[
     for (path, config), simulation in zip(batch.items(), simulations, strict=True):
         runs.append(open_run(path, config, leases, simulation, **shared))
         announce(runs[-1], config, worker)
-    pack.run([r.after_round(partial(worker.watch, r.config), worker.stop, worker.save_every, len(runs)) for r in runs])
+    calls = [r.after_round(watching(worker, r.config), worker.stop, worker.save_every, len(runs)) for r in runs]
+    pack.run(calls)
     for run in runs:
-        finish_run(run, worker, **shared)
+        summary = run.write_results(worker.keep, **shared)
+        if summary is not None:
+            worker.finished(run.config, run.folder.path, summary)
+        elif run.lost():
+            worker.note(f"{run.folder.path.name}: {TAKEN}")
     return True
-
-
-def names_in_batch(configs: Sequence[Config], simulations: Sequence[Simulation]) -> list[str]:
-    """Return the names of the runs in a batch, in its order."""
-    return [run_name(c, contents(c, s.setup.task.data)) for c, s in zip(configs, simulations, strict=True)]
-
-
-def with_one_engine(batch: Mapping[Path, Config]) -> list[Config]:
-    """Return the configs with the engine of those that were begun; none if these have several."""
-    begun = {pinned(c, read_json(p / STARTED), None).engine for p, c in batch.items() if (p / CONFIG).is_file()}
-    if len(begun) > 1:
-        return []
-    return [c.replace(engine=next(iter(begun), c.engine)) for c in batch.values()]
 
 
 def announce(run: Run, config: Config, worker: Worker) -> None:
@@ -291,12 +287,3 @@ def announce(run: Run, config: Config, worker: Worker) -> None:
     for line in run.notes:
         worker.note(f"{run.folder.path.name}: {line}")
     worker.begun(config, run.folder.path, len(run.simulation.history))
-
-
-def finish_run(run: Run, worker: Worker, **facts: Any) -> None:
-    """Write the results of a run, if its last round is done and its lease is still ours."""
-    summary = run.write_results(worker.keep, **facts)
-    if summary is not None:
-        worker.finished(run.config, run.folder.path, summary)
-    elif run.lost():
-        worker.note(f"{run.folder.path.name}: {TAKEN}")

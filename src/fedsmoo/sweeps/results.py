@@ -84,7 +84,7 @@ class Measured:
         return run_name(self.config, held_in(self.facts))
 
     def agrees(self, other: Measured) -> bool:
-        """Whether two measurements have the same numbers in the columns of both; seconds are never twice the same.
+        """Return whether two measurements have the same numbers in the columns of both; seconds always differ.
 
         As text, in which what is no number equals itself.
         """
@@ -109,7 +109,7 @@ def rounded(value: Any, digits: int) -> Any:
 
 
 def constant(values: list[Any]) -> Any:
-    """One value where all are the same."""
+    """Return one value where all are the same."""
     return values[0] if len(set(values)) == 1 else values
 
 
@@ -130,7 +130,7 @@ def from_folder(path: Path) -> Measured:
 
 
 def to_json(result: Measured) -> str:
-    """The file of a result: one line a field, so that differences can be read."""
+    """Write a result as the text of its file: one line a field, so that differences can be read."""
     curve = {k: constant(v) if k.startswith("bytes") else v for k, v in result.curve.items()}
     config = result.config.replace(data=None).to_dict()  # where the data lay concerns nobody else
     seconds = [s for s in result.curve["seconds_train"] if s is not None]
@@ -145,7 +145,7 @@ def to_json(result: Measured) -> str:
 
 
 def in_lines(value: dict[str, Any]) -> str:
-    """A result as JSON with a line for each field, and for each column of its curve."""
+    """Write a result as JSON with a line for each field, and for each column of its curve."""
     text = [f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in value.items() if k != "curve"]
     curve = value["curve"].items()
     inner = ",\n".join(f"    {json.dumps(k)}: {json.dumps(v, separators=(',', ':'))}" for k, v in curve)
@@ -208,7 +208,7 @@ def export(folders: Sequence[Path], to: Path, supersede: str | None = None, note
 
 
 def already_there(path: Path) -> Measured:
-    """A result that another may take the place of."""
+    """Read a result that another may supersede."""
     try:
         return from_json(path)
     except FedsmooError as e:
@@ -216,7 +216,7 @@ def already_there(path: Path) -> Measured:
 
 
 def set_aside(path: Path, reason: str, by: Measured) -> Path:
-    """Keep a result that another takes the place of in a folder beside it, with the reason inside; returns its file."""
+    """Keep a superseded result in a folder beside it, with the reason inside; returns its file."""
     value, folder = read_json(path), path.parent / SUPERSEDED
     why = {"reason": reason, "date": now(), "by": {k: by.facts[k] for k in ("commit", "finished") if k in by.facts}}
     folder.mkdir(exist_ok=True)
@@ -240,7 +240,7 @@ class Found:
 
 
 def collect(runs: Sequence[Path] = (), results: Path | None = None, note: Note = to_stderr) -> dict[str, Measured]:
-    """Everything measured, by identity; of several measurements of one run the first counts, and that is said."""
+    """Collect everything measured, by identity; of several measurements of one run the first counts, with a note."""
     out: dict[str, Found] = {}
     files = sorted(results.glob("*.json")) if results is not None and results.is_dir() else []
     tables = {path: parse_json(read_plain(path) or b"null", path) for path in files}
@@ -252,12 +252,12 @@ def collect(runs: Sequence[Path] = (), results: Path | None = None, note: Note =
 
 
 def counts(content: Any) -> bool:
-    """Whether a file is a result that no other took the place of; other measurements may lie beside them."""
+    """Return whether a file's content is a result that was not superseded; other files may lie beside them."""
     return isinstance(content, dict) and content.get("format") == FORMAT and SUPERSEDED not in content
 
 
 def first_measured(a: Found, b: Found, note: Note) -> Found:
-    """Which of two measurements of one run counts: the first, and if both are the same, the one that was read last."""
+    """Choose which of two measurements of one run counts: the first; of equal ones, the one that was read last."""
     if a.result.curve == b.result.curve:
         return b
     first, second = sorted((a, b), key=lambda each: str(each.result.facts.get("finished", "")))
@@ -270,6 +270,6 @@ def first_measured(a: Found, b: Found, note: Note) -> Found:
 
 
 def in_words(result: Measured) -> str:
-    """A result in one number, so that two can be told apart."""
+    """Say a result in one number, so that two can be told apart."""
     best = f"best {100 * max(result.accuracies):.2f}%" if result.accuracies else "no accuracy"
     return f"{best} in {len(result.curve['round'])} rounds"

@@ -18,7 +18,7 @@ from fedsmoo.runs.record import Record
 from fedsmoo.runs.storage.folder import write_label
 from fedsmoo.runs.storage.reader import state
 from fedsmoo.sweeps.bases import completed, read_sweep
-from fedsmoo.sweeps.grid import Sweep, expand, with_contents
+from fedsmoo.sweeps.grid import Cell, Sweep, expand, with_contents
 from fedsmoo.sweeps.index import refresh
 from fedsmoo.sweeps.queue import Outcome, Worker, nothing, work_at
 from fedsmoo.sweeps.results import export
@@ -91,7 +91,10 @@ def sweep(
         watch=watch, begun=begun, finished=finished, failed=failed, note=note, stop=stop,
     )  # fmt: skip
     results = None if to is None else Path(to)
-    return carry_through(grid, root, worker, minutes, results, supersede, grid.labels)
+    outcome = carry_through(grid.folders(root), worker, minutes, results, supersede, grid.labels)
+    if root.is_dir():  # a sweep that was stopped at once has none
+        refresh(root)
+    return outcome
 
 
 def open_sweep(source: Source, settings: Mapping[str, Any] | None = None) -> Sweep:
@@ -118,7 +121,7 @@ def folder_of(source: Source, out: str | Path | None) -> Path:
 
 def missing(grid: Sweep, root: Path) -> list[Config]:
     """Return the runs that have not finished; raises a ``FedsmooError`` if the method of one breaks the contract."""
-    configs = [c for folder, c in grid.folders(root).items() if state(folder) != "finished"]
+    configs = [cell.config for folder, cell in grid.folders(root).items() if state(folder) != "finished"]
     for config in configs:  # said now, not when its turn comes
         refuse_unsound(make_algorithm(config.algorithm, config.algorithm_options))
     return configs
@@ -130,23 +133,21 @@ def pack_size(pack: int | None, config: Config) -> int:
 
 
 def carry_through(
-    grid: Sweep,
-    root: Path,
+    cells: Mapping[Path, Cell],
     worker: Worker,
     minutes: float | None = None,
     results: Path | None = None,
     supersede: str | None = None,
     labels: Mapping[str, str] | None = None,
 ) -> Outcome:
-    """Work through the runs of a sweep within some minutes: label and export them as they go, then index the folder.
+    """Work through runs in their folders, within some minutes if so many are given; label and export them as they go.
 
     ``labels`` are what the sweep calls its methods, by the run's name; none: runs are left without a label.
     """
     require_single_process(f"a {worker.work}")
-    places = grid.folders(root)
     end = time.monotonic() + 60 * minutes if minutes is not None else float("inf")
     unwritten = list[Path]()
-    for folder in places:
+    for folder in cells:
         if labels is not None and state(folder) != "new":
             write_label(folder, labels)
 
@@ -168,7 +169,7 @@ def carry_through(
     timed = dataclasses.replace(
         worker, begun=begun, finished=finished, stop=lambda: worker.stop() or time.monotonic() > end
     )
-    outcome = work_at(places, timed, {root / c.name: c.held or {} for c in grid.cells})
+    configs, held = {p: c.config for p, c in cells.items()}, {p: c.held or {} for p, c in cells.items()}
+    outcome = work_at(configs, timed, held)
     outcome.unwritten = unwritten
-    refresh(root)
     return outcome

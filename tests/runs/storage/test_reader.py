@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from fedsmoo.core import FedsmooError
-from fedsmoo.pages.gather import find_runs, gather
+from fedsmoo.pages.gather import gather
 from fedsmoo.runs.storage import files
 from fedsmoo.runs.storage.reader import read_config, read_run, state
-from fedsmoo.runs.storage.walk import run_folders, stamped_folders
+from fedsmoo.runs.storage.walk import find_runs, run_folders, stamped_folders
 from fedsmoo.sweeps import index
 from fedsmoo.sweeps.results import finished_runs, from_folder
 

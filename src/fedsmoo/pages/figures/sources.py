@@ -15,7 +15,6 @@ from fedsmoo.pages.gather import (
     COLUMNS,
     compact_rounds,
     constant,
-    find_runs,
     flat_config,
     gather,
     method_label,
@@ -24,6 +23,7 @@ from fedsmoo.pages.gather import (
 from fedsmoo.pages.groups import add_groups
 from fedsmoo.runs.storage.files import MAX_BYTES, parse_table, read_plain
 from fedsmoo.runs.storage.names import CONFIG
+from fedsmoo.runs.storage.walk import find_runs
 from fedsmoo.sweeps.results import FORMAT, from_table
 
 

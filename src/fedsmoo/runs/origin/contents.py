@@ -65,6 +65,17 @@ def edited(config: Config, held: Mapping[str, str] | None, now: Mapping[str, str
     return [str(where[n] or config.data or config.dataset) for n in names]
 
 
+def refuse_edited(
+    config: Config, held: Mapping[str, str] | None, since: str, now: Mapping[str, str] | None = None
+) -> None:
+    """Refuse files that no longer hold what they ``held``, where that is known; ``now`` is what they hold."""
+    files = edited(config, held, now)
+    if files:
+        raise FedsmooError(
+            f"{', '.join(files)} was edited since {since}: choose another --out, or put back what it held to go on"
+        )
+
+
 def kind_of_data(config: Config, data: Dataset) -> str:
     """What the data of a run is to the name that its config has for it.
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from fedsmoo.core import FedsmooError
 from fedsmoo.runs.storage.names import CONFIG, FILES
 
 DEPTH = 4  # levels below a given folder
+Folders = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]  # one, or several
 Entries = dict[str, os.DirEntry[str]]  # what a folder holds, by name
 
 
@@ -26,6 +28,26 @@ def run_folders(roots: Iterable[Path], strict: bool = False) -> Iterator[Path]:
             if found.real not in seen:
                 seen.add(found.real)
                 yield Path(found.path)
+
+
+def find_runs(paths: Sequence[Path], missing_ok: bool = False) -> list[Path]:
+    """Return the run folders at or below the given folders, which strangers may have made: see :func:`run_folders`.
+
+    Raises ``FedsmooError`` for what is no folder, unless ``missing_ok``.
+    """
+    for path in paths:
+        if not missing_ok and not path.is_dir():
+            raise FedsmooError(f"{path} is not a folder: give run folders, or a folder that holds some")
+    return list(run_folders(paths, strict=True))
+
+
+def require_runs(folders: Folders) -> list[Path]:
+    """Return the run folders at or below some folders, as :func:`find_runs`; ``FedsmooError`` if there is none."""
+    paths = [Path(folders)] if isinstance(folders, str | os.PathLike) else [Path(folder) for folder in folders]
+    found = find_runs(paths)
+    if not found:
+        raise FedsmooError(f"no run folder in {', '.join(map(str, paths))}: a run folder holds a {CONFIG}")
+    return found
 
 
 def stamped_folders(root: Path) -> Iterator[tuple[str, str]]:
