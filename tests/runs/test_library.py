@@ -200,3 +200,11 @@ def test_no_module_takes_the_place_of_a_function(tmp_path: Path) -> None:
     given = {n: v for n, v in tiny.items() if n not in ("model", "algorithm")}
     assert fedsmoo.simulate("softmax", "digits", "fedsmoo", **given).accuracy == done.accuracy
     assert identity(read_config(tmp_path / "run")) == identity(fedsmoo.Config(**tiny))
+    many = {n: v for n, v in tiny.items() if n != "algorithm"}
+    assert len(fedsmoo.sweep({"algorithm": ["fedavg", "fedsmoo"]}, tmp_path / "grid", **many).finished) == 2
+    assert [row.method for row in fedsmoo.compare("fedavg,fedsmoo", out=tmp_path / "both", **many).rows] == [
+        "FedAvg", "FedSMOO",
+    ]  # fmt: skip
+    assert len(fedsmoo.analyse("fairness", tmp_path / "both", device="cpu")) == 2
+    assert fedsmoo.report(tmp_path, tmp_path / "all.html").is_file()
+    assert len(fedsmoo.paper.table("ablation", run=False, out=tmp_path, results=tmp_path).tables) == 1

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from fedsmoo.core import FedsmooError
 from fedsmoo.engines import batched, choose
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.run import Run
+from fedsmoo.runs.storage.checkpoint import newest
 from fedsmoo.runs.storage.files import read_json
 from fedsmoo.runs.storage.lease import LEASE, acquire
 from fedsmoo.runs.storage.names import CHECKPOINT, FAILED, STARTED, SUMMARY
@@ -148,11 +151,11 @@ def test_after_a_stop_no_other_run_is_begun(tmp_path: Path) -> None:
 def test_a_batch_too_large_for_the_memory_goes_on_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train, rounds = batched.train, []
 
-    def small(lanes: list, meanwhile: object = None) -> list:
+    def small(lanes: list, *others: Any) -> list:
         rounds.append(len(lanes))
         if len(lanes) > 1 and len(rounds) > 1:  # the memory is full in the second round
             raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 2 GiB")
-        return train(lanes, meanwhile)
+        return train(lanes, *others)
 
     monkeypatch.setattr(batched, "train", small)
     notes: list[str] = []
@@ -194,3 +197,44 @@ def test_a_model_that_does_not_fit_is_one_line_in_a_batch_too(tmp_path: Path) ->
     assert all("cannot train this model on these data" in why for why in report.failed.values())
     assert len(notes) == 1
     assert "one by one: the vmap engine cannot train this model on these data. RuntimeError: " in notes[0]
+
+
+OWN = "from fedsmoo.algorithms import FedAvg\nclass Mine(FedAvg):\n    factor = 1.0\n"
+
+
+def test_a_file_edited_while_a_sweep_runs_ends_it(tmp_path: Path) -> None:
+    """The other runs would be put under the name of what it held before."""
+    method = tmp_path / "mine.py"
+    method.write_text(OWN)
+    configs = [TINY.replace(algorithm=f"{method}:Mine", seed=s) for s in (0, 1)]
+    done: list[Path] = []
+
+    def finished(config: Config, folder: Path, summary: dict) -> None:
+        done.append(folder)
+        method.write_text(OWN + "edited = True\n")
+
+    with pytest.raises(FedsmooError, match=r"mine\.py was edited since this sweep began: choose another --out, or put"):
+        work(configs, tmp_path / "runs", Worker(finished=finished))
+    assert list((tmp_path / "runs").iterdir()) == done
+    method.write_text(OWN)
+    assert len(work(configs, tmp_path / "runs", Worker()).finished) == 2
+
+
+def test_a_run_goes_on_with_the_threads_it_began_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    used, notes, rounds = [1], list[str](), list[int]()
+    monkeypatch.setattr(torch, "get_num_threads", lambda: used[-1])
+    monkeypatch.setattr(torch, "set_num_threads", used.append)
+    watch = lambda config, record: rounds.append(used[-1])  # noqa: E731
+    work([TINY], tmp_path, Worker(watch=watch, stop=lambda: len(rounds) == 1))
+    used.append(2)
+    assert work([TINY], tmp_path, Worker(watch=watch, note=notes.append)).finished
+    assert (set(rounds), used[-1], notes) == ({1}, 2, [])
+
+
+def test_a_watcher_that_answers_does_not_stop_a_run(tmp_path: Path) -> None:
+    assert len(work([TINY], tmp_path, Worker(watch=lambda config, record: False)).finished) == 1
+
+
+def test_checkpoints_are_kept_if_asked_for_even_without_any_on_the_way(tmp_path: Path) -> None:
+    folder = work([TINY], tmp_path, Worker(keep=True, save_every=0)).finished[0]
+    assert newest(folder / CHECKPOINT)[0] is not None

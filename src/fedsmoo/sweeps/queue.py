@@ -45,19 +45,19 @@ def nothing(*arguments: Any) -> None:
 
 @dataclass(frozen=True)
 class Worker:
-    """How this process works through runs, and whom it tells what."""
+    """How this process works through runs, and what it calls when: with a run's config, its folder, and more."""
 
     pack: int = 1  # runs that may advance in one batch
     keep: bool = False  # keep the checkpoints of finished runs
     retry: bool = False  # try failed runs again
     wait: bool = True  # wait for runs that others have leased, to take over if they die
-    save_every: int | None = None  # rounds between checkpoints
+    save_every: int | None = None  # rounds between checkpoints; 0: only when stopped
     watch: Callable[[Config, Record], Any] = nothing  # after every round of every run
-    begun: Callable[[Config, Path, int], Any] = nothing  # with the rounds that are done already
-    finished: Callable[[Config, Path, dict[str, Any]], Any] = nothing  # with the summary
-    failed: Callable[[Config, Path, str], Any] = nothing  # with the reason
-    note: Callable[[str], Any] = nothing  # what a person should know besides
-    stop: Callable[[], bool] = lambda: False  # asked after every round
+    begun: Callable[[Config, Path, int], Any] = nothing  # when a run begins or goes on, with the rounds done already
+    finished: Callable[[Config, Path, dict[str, Any]], Any] = nothing  # when a run is done, with its summary
+    failed: Callable[[Config, Path, str], Any] = nothing  # when a run cannot go on, with the reason
+    note: Callable[[str], Any] = nothing  # with a line that a person should know
+    stop: Callable[[], bool] = lambda: False  # asked after every round; if true, all is saved and the work ends
     work: str = "sweep"  # what it is called in errors
 
 

@@ -49,26 +49,15 @@ def sweep(
 ) -> Outcome:
     """Carry out every run of a grid, each in a folder of its own; idempotent, and several processes may share it.
 
-    Finished runs are skipped, runs that were begun are resumed, and what another process has leased is left to it. A
-    run that fails does not stop the others.
-
     Args:
         file_or_table: a TOML file whose lists make a grid, or the same as a dictionary (``{"lr": [0.1, 0.3]}``).
         out: folder of the runs (default: ``runs/`` and the file's name).
         minutes: stop after so long, everything saved.
         pack: runs in one batch (default: 4 on a GPU, 1 on a CPU).
-        to: folder in which each finished run's result file is written at once.
-        supersede: a reason to replace result files that hold other numbers.
-        keep: keep the checkpoints of finished runs.
-        retry: try runs again that failed.
-        wait: wait for runs that another process has leased, to take them over if it dies.
-        save_every: rounds between checkpoints; 0: only when stopped (default: under 5% of the time).
-        watch: called with config and record after every round of every run.
-        begun: called with config, folder and the rounds already done when a run begins or goes on.
-        finished: called with config, folder and summary when a run is done.
-        failed: called with config, folder and reason when a run cannot be carried out.
-        note: called with a line that a person should know.
-        stop: asked after every round; when true, everything is saved and the sweep ends.
+        to, supersede: folder of result files, written as runs finish; a reason to replace those of other numbers.
+        keep, save_every: keep the checkpoints of finished runs; rounds between them (default: under 5% of the time).
+        retry, wait: try failed runs again; wait for runs that another process has leased, to take over if it dies.
+        watch, begun, finished, failed, note, stop: what to call when; see :class:`Worker`.
         settings: settings that win over the file's, by name (``rounds=10, device="cuda"``).
 
     Returns:
@@ -76,22 +65,13 @@ def sweep(
 
     Raises:
         FedsmooError: if the grid describes no run or an impossible one, or a file was edited meanwhile.
-
-    >>> import tempfile
-    >>> small = {"model": "softmax", "clients": 4, "cohort": 2, "local_steps": 1, "engine": "serial"}
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     outcome = sweep({"seed": [0, 1], **small}, folder, rounds=1)
-    >>> len(outcome.finished), outcome.failed, outcome.left
-    (2, {}, [])
     """
     grid, root = open_sweep(file_or_table, settings), folder_of(file_or_table, out)
     missing(grid, root)
     worker = Worker(
-        pack=pack_size(pack, grid.cells[0].config), keep=keep, retry=retry, wait=wait, save_every=save_every,
-        watch=watch, begun=begun, finished=finished, failed=failed, note=note, stop=stop,
-    )  # fmt: skip
-    results = None if to is None else Path(to)
-    outcome = carry_through(grid.folders(root), worker, minutes, results, supersede, grid.labels)
+        pack_size(pack, grid.cells[0].config), keep, retry, wait, save_every, watch, begun, finished, failed, note, stop
+    )
+    outcome = carry_through(grid.folders(root), worker, minutes, to, supersede, grid.labels)
     if root.is_dir():  # a sweep that was stopped at once has none
         refresh(root)
     return outcome
@@ -136,7 +116,7 @@ def carry_through(
     cells: Mapping[Path, Cell],
     worker: Worker,
     minutes: float | None = None,
-    results: Path | None = None,
+    results: Path | str | None = None,
     supersede: str | None = None,
     labels: Mapping[str, str] | None = None,
 ) -> Outcome:
@@ -161,7 +141,7 @@ def carry_through(
         if results is None:
             return
         try:
-            export([folder], results, supersede, worker.note)
+            export([folder], Path(results), supersede, worker.note)
         except FedsmooError as e:  # the run is kept, and the others go on
             unwritten.append(folder)
             worker.note(f"not exported: {e}")
