@@ -15,7 +15,7 @@ from fedsmoo.paper import tables
 from fedsmoo.paper.cells import Found, Grid
 from fedsmoo.paper.render import Table, render
 from fedsmoo.paper.selection import Selection, on_measured_data, on_other_data, split
-from fedsmoo.runs.config import Config
+from fedsmoo.runs.config import FIELDS, Config
 from fedsmoo.runs.origin.contents import contents_here
 from fedsmoo.runs.record import Record
 from fedsmoo.sweeps.curves import accuracy_curves, hanning
@@ -145,7 +145,8 @@ def opened(
     note: Callable[[str], Any] = nothing,
 ) -> PaperTable:
     """Find what was measured for a table; ``here``: on the data that lies here, or else on what runs were made with."""
-    sweep = selection.sweep(dict(settings))
+    ordered = {n: settings[n] for n in sorted(settings, key=lambda n: [*FIELDS, n].index(n))}  # as titles name them
+    sweep = selection.sweep(ordered)
     folder = None if results is None else existing(Path(results))
     found = measured(out, folder, note)
     if here:
