@@ -66,9 +66,8 @@ class Recurrent(nn.Module):
         return self.last(self.gru(x)[0].mean(1))
 
 
-def random_layers(model: FlatModel) -> FlatModel:
-    model.random = True
-    return model
+def dropout() -> nn.Module:
+    return nn.Sequential(plain(), nn.Dropout(0.5))
 
 
 SMALL, IMAGE, TEXT = samples(64), samples(1, 32, 32), samples(8, 8)
@@ -78,7 +77,7 @@ RULE = [  # model, data, cohort -> engine, and a word of why
     (FlatModel(plain()), SMALL, 2, "serial", "a cohort of 2"),
     (FlatModel(plain()), SMALL, 1, "serial", "a cohort of 1"),
     (FlatModel(plain(2000)), SMALL, 10, "serial", "over 100,000 parameters"),
-    (random_layers(FlatModel(plain())), SMALL, 10, "serial", "random numbers"),
+    (FlatModel(dropout()), SMALL, 10, "serial", "random numbers"),
     (build("mlp", SMALL, 0), SMALL, 10, "batched", "hand-batched"),
     (build("mlp", SMALL, 0, hidden=400), SMALL, 10, "serial", "parameters"),
     (build("mlp", SMALL, 0), SMALL, 2, "serial", "a cohort of 2"),
@@ -101,10 +100,10 @@ def test_the_rule(model: FlatModel, data: Dataset, cohort: int, engine: str, why
 
 
 def test_on_a_gpu_all_clients_train_at_once_but_those_of_random_models() -> None:
-    gpu = SimpleNamespace(model=FlatModel(Recurrent()), device=torch.device("cuda"), data=TEXT)
-    assert choose(gpu, 1).engine == "batched"  # type: ignore[arg-type]
-    gpu.model.random = True
-    assert choose(gpu, 10).engine == "serial"  # type: ignore[arg-type]
+    for module, data, cohort, engine in ((Recurrent(), TEXT, 1, "batched"), (dropout(), SMALL, 10, "serial")):
+        model = Task(FlatModel(module), data, CPU).model  # a task has looked whether its model draws
+        gpu = SimpleNamespace(model=model, device=torch.device("cuda"), data=data)
+        assert choose(gpu, cohort).engine == engine  # type: ignore[arg-type]
 
 
 def test_pixels_are_counted_in_bytes_and_in_numbers() -> None:
@@ -211,10 +210,9 @@ def test_engines_by_name() -> None:
 
 
 def test_clients_of_a_model_with_random_layers_do_not_share_a_batch() -> None:
-    setup = make_setup("mlp", FedAvg())
-    setup.task.model.random = True
+    setup = Setup(Task(FlatModel(dropout()), SMALL, CPU), FedAvg(), LocalRule())
     for name in ("batched", "vmap"):
-        with pytest.raises(FedsmooError, match=r"^the model MLP draws random numbers .* use engine=serial"):
+        with pytest.raises(FedsmooError, match=r"^the model Sequential draws random numbers .* use engine=serial"):
             make_engine(name, setup, None, 3, 4)
     assert isinstance(make_engine("auto", setup, None, 3, 4), Serial)
     assert isinstance(make_engine("serial", setup, None, 3, 4), Serial)
