@@ -7,34 +7,19 @@ import doctest
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from architecture import arrows, room_name, table, top
 
 SOURCE = Path(__file__).parent.parent / "src"
 PACKAGE = SOURCE / "fedsmoo"
 
-# A room, and the rooms it may import besides itself. The order is the order of the floors.
-ARROWS: dict[str, set[str]] = {
-    "core": set(),
-    "algorithms": {"core"},
-    "kernels": {"core"},
-    "data": {"core"},
-    "models": {"core", "kernels", "data"},
-    "compiler": {"core", "kernels"},
-    "engines": {"core", "models", "data", "kernels", "compiler"},
-    "analysis": {"core", "models", "data", "engines"},
-    "runs": {"core", "algorithms", "data", "models", "engines", "analysis"},
-    "sweeps": {"core", "algorithms", "data", "models", "engines", "runs"},
-    "paper": {"core", "runs", "sweeps"},
-    "pages": {"core", "algorithms", "data", "analysis", "runs", "sweeps", "paper"},
-    "deploy": {"core", "algorithms", "models", "data", "engines", "runs"},
-    "api": {"core", "data", "models", "engines", "runs"},
-    "testing": {"core", "algorithms"},
-}
-TOP = {"cli", "commands", "__main__"}  # nothing below imports these
+ARROWS = arrows()  # a room, and the rooms it imports besides itself: ARCHITECTURE.md is the home of this rule
+TOP = top()  # nothing below imports these
 
 # What a machine that runs `fedsmoo run` from source is sure to have, besides the standard library.
 ALLOWED = {
@@ -81,16 +66,30 @@ def imports(module: str) -> set[str]:
 
 
 @pytest.mark.parametrize("floor", ARROWS)
-def test_a_room_imports_only_from_rooms_below(floor: str) -> None:
+def test_a_room_imports_what_the_page_says(floor: str) -> None:
     inside = [m for m in modules() if room(m) == floor]
     assert inside
+    used: set[str] = set()
     for module in inside:
         outside = {room(i) for i in imports(module)} - {floor, "version"}
         assert outside <= ARROWS[floor], f"{module} imports {sorted(outside - ARROWS[floor])}"
+        used |= outside
+    assert used == ARROWS[floor], f"ARCHITECTURE.md: nothing in {floor} imports {sorted(ARROWS[floor] - used)}"
 
 
-def test_every_room_has_its_arrows() -> None:
+def test_rooms_import_only_rooms_further_up_in_the_table() -> None:
+    """So there are no cycles: every room can be read knowing only those before it."""
+    below: set[str] = set()
+    for floor, imported in ARROWS.items():
+        assert imported <= below, floor
+        below.add(floor)
+
+
+def test_the_page_has_every_room_and_the_rooms_within() -> None:
     assert {room(m) for m in modules()} == {*ARROWS, *TOP, "__init__", "version"}
+    for cell, about, _ in table("Rooms"):
+        inside = sorted(p.name for p in (PACKAGE / room_name(cell)).glob("*/") if p.name != "__pycache__")
+        assert sorted(re.findall(r"`(\w+)/`", about)) == inside, f"ARCHITECTURE.md: the rooms within {cell}"
 
 
 def test_nothing_but_the_top_imports_the_command_line() -> None:
