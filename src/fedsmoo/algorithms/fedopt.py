@@ -45,7 +45,7 @@ class Adaptive(FedAvg, ABC):
 
     @abstractmethod
     def second_moment(self, v: Tensor, d2: Tensor) -> Tensor:
-        """The next v, from the squares of the pseudo-gradient."""
+        """Return the next v, from the squares of the pseudo-gradient."""
 
     def aggregate(self, srv: Vectors, mean: Vectors, rnd: Round) -> Vectors:
         d = mean.w - srv.w

@@ -34,12 +34,12 @@ def int8_codes(v: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def int8_values(codes: Tensor, scale: Tensor) -> Tensor:
-    """The vector that codes and scales stand for, in the codes' floating-point type."""
+    """Return the vector that codes and scales stand for, in the codes' floating-point type."""
     return codes * scale.to(codes.dtype).repeat_interleave(BLOCK, -1)[..., : codes.shape[-1]]
 
 
 def rounded(v: Tensor, kind: str) -> Tensor:
-    """``v`` as it arrives at the other end of the wire.
+    """Return ``v`` as it arrives at the other end of the wire.
 
     >>> rounded(torch.tensor([1.0, 0.3, 1e-5]), "int8")
     tensor([0.9999, 0.2992, 0.0000])
@@ -50,7 +50,7 @@ def rounded(v: Tensor, kind: str) -> Tensor:
 
 
 def wire_bytes(size: int, kind: str) -> int:
-    """Bytes of one vector on the wire."""
+    """Return the bytes of one vector on the wire."""
     return 2 * size if kind == "fp16" else size + 2 * -(-size // BLOCK)
 
 

@@ -13,7 +13,7 @@ from fedsmoo.core import Gradient, Round, Vectors
 
 @dataclass(frozen=True)
 class SCAFFOLD(FedAvg):
-    """Control variates: each client replaces its own mean gradient c_i by everybody's, c.
+    """Control variates: each client replaces its own mean gradient c_i by the mean over all, c.
 
     client   w_i <- w_i - lr [g(w_i) - c_i + c]              K times, from w
              c_i' = c_i - c + (w - w_i) / (K lr);   sends w_i and c_i' - c_i

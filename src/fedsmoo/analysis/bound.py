@@ -38,7 +38,7 @@ class Layer:
 
 
 def weight_layers(module: nn.Module, x: Tensor, operator: bool = True) -> list[Layer]:
-    """The norms of a network's linear and convolutional layers, as it stands.
+    """Return the norms of a network's linear and convolutional layers, as it stands.
 
     Args:
         module: the network with its weights.
@@ -68,7 +68,7 @@ def weight_layers(module: nn.Module, x: Tensor, operator: bool = True) -> list[L
 
 
 def measured(name: str, layer: nn.Linear | nn.Conv2d, shape: tuple[int, ...], operator: bool) -> Layer:
-    """One layer's norms. The Frobenius norm is that of the stored weights, as in the theorem."""
+    """Return one layer's norms. The Frobenius norm is that of the stored weights, as in the theorem."""
     weight = layer.weight.detach()
     matrix = weight.flatten(1)
     frobenius = matrix.norm().item()
@@ -80,7 +80,7 @@ def measured(name: str, layer: nn.Linear | nn.Conv2d, shape: tuple[int, ...], op
 
 
 def convolution_norm(layer: nn.Conv2d, shape: tuple[int, ...]) -> float:
-    """The largest singular value of a convolution on inputs of a shape: Lanczos on ``A' A``."""
+    """Return the largest singular value of a convolution on inputs of a shape: Lanczos on ``A' A``."""
     weight = layer.weight.detach()
     options: dict[str, Any] = {"stride": layer.stride, "padding": layer.padding, "dilation": layer.dilation}
 
@@ -121,7 +121,7 @@ def sam_perturbation(objective: Objective, w: Tensor, r: float) -> Tensor:
 
 
 def bound_term(layers: list[Layer], samples: int, input_norm: float, eps: float, p: float = 0.05) -> float:
-    """The theorem's second term, with the constant of its O taken as 1, as a natural logarithm."""
+    """Return the theorem's second term, with the constant of its O taken as 1, as a natural logarithm."""
     if eps <= 0 or not 0 < p < 1 or samples < 2:
         raise FedsmooError(f"the bound needs eps > 0, 0 < p < 1 and 2 samples; these are {eps:g}, {p:g} and {samples}")
     depth, units = len(layers), max(layer.units for layer in layers)

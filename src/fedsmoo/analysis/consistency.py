@@ -47,7 +47,7 @@ def dual_gaps(server: Vectors, rows: Mapping[int, Mapping[str, Tensor]], clients
 
 
 def residuals(models: Tensor, before: Tensor, after: Tensor, beta: float) -> dict[str, float]:
-    """Primal and dual residual of a round, from the clients' models ``[n, P]`` and the global ones around it."""
+    """Return a round's primal and dual residual, from the clients' models ``[n, P]`` and the global ones around it."""
     return {
         "primal": math.sqrt((models - after).square().sum(1).mean().item()),
         "dual": (after - before).norm().item() / beta,
@@ -55,7 +55,7 @@ def residuals(models: Tensor, before: Tensor, after: Tensor, beta: float) -> dic
 
 
 def client_models(setup: Setup, table: ClientTable, work: RoundInputs) -> Tensor:
-    """The models ``[n, P]`` that a cohort's clients would reach in a round; nothing is kept of it."""
+    """Return the models ``[n, P]`` that a cohort's clients would reach in a round; nothing is kept of it."""
     out = []
     for c, client in enumerate(work.clients):
         own = table.read([client], setup.algorithm.first_contact(work.down)).map(lambda v: v[0])
@@ -66,7 +66,7 @@ def client_models(setup: Setup, table: ClientTable, work: RoundInputs) -> Tensor
 
 
 def cosines(updates: Tensor) -> dict[str, float]:
-    """Mean cosine between two clients' updates ``[n, P]``, and of an update with the cohort's mean."""
+    """Return the mean cosine between two clients' updates ``[n, P]``, and of an update with the cohort's mean."""
     n = len(updates)
     directions = unit(updates)
     pairs = directions @ directions.T
@@ -77,7 +77,7 @@ def cosines(updates: Tensor) -> dict[str, float]:
 def perturbations(
     objectives: Sequence[Objective], w: Tensor, r: float, s: Tensor | None = None, duals: Tensor | None = None
 ) -> dict[str, float]:
-    """Distance of the clients' perturbations from the global one, in units of the radius r.
+    """Return the distance of the clients' perturbations from the global one, in units of the radius r.
 
     A client's perturbation is ``r unit(f_i'(w) - mu_i - s)`` (FedSMOO; with ``duals`` [n, P] and ``s``), or SAM's own
     ``r unit(f_i'(w))``. The global one is s, or ``r unit`` of the mean gradient.

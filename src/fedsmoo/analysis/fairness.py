@@ -43,7 +43,7 @@ class Fairness:
 
 
 def tenth(values: np.ndarray) -> float:
-    """The mean of the lowest tenth, at least one value.
+    """Return the mean of the lowest tenth, at least one value.
 
     >>> tenth(np.array([0.9, 0.1, 0.5]))
     0.1
@@ -53,7 +53,7 @@ def tenth(values: np.ndarray) -> float:
 
 
 def class_accuracy(task: Task, w: Tensor) -> np.ndarray:
-    """Test accuracy per class; nan for a class without test samples."""
+    """Return test accuracy per class; nan for a class without test samples."""
     test = objective(task, "test")
     right = (test.outputs(w).argmax(-1) == test.y).flatten().cpu().numpy()
     labels = test.y.flatten().cpu().numpy()
@@ -63,7 +63,7 @@ def class_accuracy(task: Task, w: Tensor) -> np.ndarray:
 
 
 def fairness(task: Task, w: Tensor, indices: Sequence[np.ndarray]) -> Fairness:
-    """Accuracies of a global model for every class and every client.
+    """Return accuracies of a global model for every class and every client.
 
     A client's test accuracy is that of the classes, weighted by its own mix: what it would see on new samples of the
     kind it holds. ``own`` is the accuracy on the very samples it trains with.

@@ -47,7 +47,7 @@ class Density:
 
 
 def signs(like: Tensor, count: int, seed: int, purpose: str) -> Tensor:
-    """Random vectors of +1 and -1, ``[count, P]``, from a named stream."""
+    """Return random vectors of +1 and -1, ``[count, P]``, from a named stream."""
     draws = stream(seed, purpose).integers(0, 2, (count, like.numel()), dtype=np.int8)
     return torch.from_numpy(draws).to(like.device, like.dtype) * 2 - 1
 
@@ -55,7 +55,7 @@ def signs(like: Tensor, count: int, seed: int, purpose: str) -> Tensor:
 def top_eigenvalues(
     products: Products, like: Tensor, k: int = 1, tol: float = 1e-3, which: str = "LA", seed: int = 0
 ) -> tuple[np.ndarray, Tensor, int]:
-    """The k largest eigenvalues in falling order, their eigenvectors ``[k, P]``, and how many products it took.
+    """Return the k largest eigenvalues in falling order, their eigenvectors ``[k, P]``, and how many products it took.
 
     Args:
         products: the symmetric operator.
@@ -124,14 +124,14 @@ TRACES = {"hutchinson": hutchinson, "hutch++": hutch_plus_plus}
 
 
 def trace(products: Products, like: Tensor, probes: int = 30, seed: int = 0, method: str = "hutch++") -> Estimate:
-    """The trace by a named estimator."""
+    """Return the trace by a named estimator."""
     if method not in TRACES:
         raise unknown("trace estimator", method, TRACES)
     return TRACES[method](products, like, probes, seed)
 
 
 def lanczos(products: Products, start: Tensor, steps: int) -> tuple[np.ndarray, np.ndarray]:
-    """The tridiagonal matrix of ``steps`` Lanczos steps from a vector: its diagonal and off-diagonal.
+    """Return the tridiagonal matrix of ``steps`` Lanczos steps from a vector: its diagonal and off-diagonal.
 
     Every vector is made orthogonal to all before it, twice, since rounding would otherwise bring copies of converged
     eigenvalues. Stops early where the Krylov space is exhausted.
@@ -156,7 +156,7 @@ def lanczos(products: Products, start: Tensor, steps: int) -> tuple[np.ndarray, 
 def density(
     products: Products, like: Tensor, steps: int = 30, vectors: int = 4, points: int = 400, seed: int = 0
 ) -> Density:
-    """The spectral density ``(1/P) sum_j delta(x - eigenvalue_j)`` by stochastic Lanczos quadrature.
+    """Return the spectral density ``(1/P) sum_j delta(x - eigenvalue_j)`` by stochastic Lanczos quadrature.
 
     Each random vector gives ``steps`` Ritz values with the squares of the first components as weights; on the grid they
     are Gaussians of a hundredth of the spectrum's width.

@@ -48,7 +48,7 @@ class Plane:
 
 
 def filter_normalised(model: FlatModel, w: Tensor, direction: Tensor) -> Tensor:
-    """A direction with every filter as long as the model's; vectors (biases, norms) are left alone.
+    """Return a direction with every filter as long as the model's; vectors (biases, norms) are left alone.
 
     A filter is what makes one output: a row of a linear layer, a kernel of a convolution, in the exported layout.
     """
@@ -65,7 +65,7 @@ def filter_normalised(model: FlatModel, w: Tensor, direction: Tensor) -> Tensor:
 
 
 def random_direction(like: Tensor, seed: int, number: int) -> Tensor:
-    """The same Gaussian direction for every model of this size."""
+    """Return the same Gaussian direction for every model of this size."""
     draws = stream(seed, "landscape direction", number).standard_normal(like.numel(), dtype=np.float32)
     return torch.from_numpy(draws).to(like.device, like.dtype)
 
@@ -77,7 +77,7 @@ def random_plane(model: FlatModel, w: Tensor, seed: int = 0) -> tuple[Tensor, Te
 
 
 def plane_through(models: Sequence[Tensor], seed: int = 0) -> Plane:
-    """The plane through two or three models, in units of the distance of the first two.
+    """Return the plane through two or three models, in units of the distance of the first two.
 
     With two, the second axis is a random direction at right angles. The axes have the same length and are orthogonal,
     so that distances on the plane are true.
@@ -100,7 +100,7 @@ def plane_through(models: Sequence[Tensor], seed: int = 0) -> Plane:
 def surface(
     objective: Objective, origin: Tensor, across: Tensor, along: Tensor, a: np.ndarray, b: np.ndarray, models: int = 32
 ) -> Surface:
-    """Loss and accuracy on a grid, ``models`` grid points evaluated at once as a batch of models."""
+    """Return loss and accuracy on a grid, ``models`` grid points evaluated at once as a batch of models."""
     first, second = (g.ravel() for g in np.meshgrid(a, b, indexing="ij"))
     losses, accuracies = evaluate_points(objective, origin, (across, along), np.stack([first, second], 1), models)
     shape = (len(a), len(b))
@@ -110,14 +110,14 @@ def surface(
 def line(
     objective: Objective, start: Tensor, end: Tensor, t: np.ndarray, models: int = 32
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Losses and accuracies at ``(1 - t) start + t end``."""
+    """Return losses and accuracies at ``(1 - t) start + t end``."""
     return evaluate_points(objective, start, (end - start,), t[:, None], models)
 
 
 def evaluate_points(
     objective: Objective, origin: Tensor, axes: Sequence[Tensor], places: np.ndarray, models: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Losses and accuracies at ``origin + places @ axes``, a batch of models at a time.
+    """Return losses and accuracies at ``origin + places @ axes``, a batch of models at a time.
 
     The last batch is filled up with the origin, so that kernels made for one number of models serve them all.
     """

@@ -42,14 +42,14 @@ class Objective:
             yield self.task.inputs(x, channels_first=channels_first), y
 
     def outputs(self, w: Tensor) -> Tensor:
-        """The model's outputs on all samples."""
+        """Return the model's outputs on all samples."""
         parts = self.task.model.layout.split(w)
         self.task.model.eval()
         with torch.no_grad(), products_in(self.task):
             return torch.cat([self.task.model.forward(parts, x).to(self.task.dtype) for x, _ in self.batches()])
 
     def evaluate(self, w: Tensor) -> tuple[float, float]:
-        """Loss and accuracy of one model."""
+        """Return loss and accuracy of one model."""
         out = self.outputs(w)
         loss = self.task.loss(out, self.y).double().mean()
         return loss.item(), (out.argmax(-1) == self.y).double().mean().item()
@@ -96,11 +96,11 @@ class Objective:
         return self.task.model.layout.join(dict(zip(parts, values, strict=True))).detach()
 
     def evaluate_many(self, w: Tensor) -> tuple[Tensor, Tensor]:
-        """Losses and accuracies ``[C]`` of C models ``[C, P]`` on the same samples."""
+        """Return losses and accuracies ``[C]`` of C models ``[C, P]`` on the same samples."""
         return self.evaluator(len(w))(w)
 
     def evaluator(self, count: int) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-        """A function from ``count`` models to their losses and accuracies, evaluated as one batch of models."""
+        """Return a function from ``count`` models to their losses and accuracies, evaluated as one batch of models."""
         outputs, channels_first = many_outputs(self.task, count, self.size)
 
         def evaluate(w: Tensor) -> tuple[Tensor, Tensor]:
@@ -133,7 +133,7 @@ def many_outputs(task: Task, count: int, size: int) -> tuple[Callable[[Tensor, T
 
 
 def fused_outputs(task: Task, count: int, size: int) -> Callable[[Tensor, Tensor], Tensor]:
-    """The kernels' logits of C models; the last batch is padded, because buffers are made for one shape."""
+    """Return the kernels' logits of C models; the last batch is padded, because buffers are made for one shape."""
     oracle = FusedOracle(task)
     kernel = oracle.kernel(count, size)
 
@@ -156,7 +156,7 @@ def twice_differentiable(module: nn.Module) -> Iterator[None]:
 def objective(
     task: Task, part: str = "train", samples: int | None = None, seed: int = 0, size: int = 1000
 ) -> Objective:
-    """The loss on a part of the task's data, or on so many of its samples, drawn without replacement.
+    """Return the loss on a part of the task's data, or on so many of its samples, drawn without replacement.
 
     Args:
         task: model, data and loss.

@@ -41,18 +41,18 @@ class Schedule:
         return cls(every)
 
     def suits(self, table: ClientTable) -> Schedule:
-        """The schedule itself, if its probes can see what they need."""
+        """Return the schedule itself, if its probes can see what they need."""
         for name in self.every:
             if measurements()[name].all_clients and table.sharded:
                 raise FedsmooError(f"the {name} probe reads all clients' vectors in one process: leave it out here")
         return self
 
     def due(self, number: int, rounds: int) -> list[str]:
-        """The probes of round ``number`` (counted from 1): every so many rounds, and in the last."""
+        """Return the probes of round ``number`` (counted from 1): every so many rounds, and in the last."""
         return [n for n, k in self.every.items() if number % k == 0 or number == rounds]
 
     def measure(self, now: Moment, rounds: int) -> dict[str, float]:
-        """What is due after the moment's round."""
+        """Measure what is due after a round."""
         out: dict[str, float] = {}
         for name in self.due(now.work.number + 1, rounds):
             out |= measurements()[name].probe(now)

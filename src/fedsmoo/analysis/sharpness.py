@@ -44,7 +44,7 @@ def random_on_sphere(like: Tensor, count: int, radius: float, seed: int, purpose
 def worst_case(
     loss: Loss, w: Tensor, radius: float = 0.1, steps: int = 20, starts: int = 2, seed: int = 0
 ) -> Sharpness:
-    """The largest rise that ascent finds: ``e <- r * unit(f'(w + e))``, the best of all points seen.
+    """Return the largest rise that ascent finds: ``e <- r * unit(f'(w + e))``, the best of all points seen.
 
     Each step maximises the linearised loss over the ball; where the loss is convex no step goes down, and at a minimum
     it is power iteration on the Hessian. One ascent starts at SAM's own perturbation ``r * unit(f'(w))``, the others
@@ -70,7 +70,7 @@ def worst_case(
 def average_case(
     loss: Loss, w: Tensor, radius: float = 0.1, draws: int = 32, seed: int = 0, models: int = 8
 ) -> tuple[float, float]:
-    """The mean rise over random perturbations of length ``radius``, and its standard error.
+    """Return the mean rise over random perturbations of length ``radius``, and its standard error.
 
     Perturbations come in pairs ``e, -e``: the slope of the loss, which averages to nothing, then cancels exactly.
     """

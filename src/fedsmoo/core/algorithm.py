@@ -49,7 +49,7 @@ def option(default: Any, help: str, choices: tuple[str, ...] = (), within: str =
 
 
 def ends(within: str) -> list[str]:
-    """The ends of an interval as they are written; what is none is refused.
+    """Return the ends of an interval as they are written; refuse text that is no interval.
 
     >>> ends("[0, inf)")
     ['0', 'inf']
@@ -65,13 +65,13 @@ def ends(within: str) -> list[str]:
 
 
 def inside(value: Any, within: str) -> bool:
-    """Whether a number lies in an interval; nan lies in none."""
+    """Return whether a number lies in an interval; nan lies in none."""
     low, high = (float(end) for end in ends(within))
     return low < value < high or (value == low and within[0] == "[") or (value == high and within[-1] == "]")
 
 
 def in_words(within: str) -> str:
-    """An interval for people.
+    """Return an interval in words.
 
     >>> in_words("[0, 1)"), in_words("(0, inf)")
     ('at least 0 and below 1', 'above 0')
@@ -110,7 +110,7 @@ def derived(names: Callable[[Any], tuple[str, ...]]) -> tuple[str, ...]:
 
 @cache
 def kinds(cls: Any) -> dict[str, tuple[type, bool]]:
-    """The plain type of each field that has one, and whether it may be none: from its hint, else from its default."""
+    """Return the plain type of each field, and whether it may be none, from its hint or else its default."""
     try:
         hints = get_type_hints(cls)
     except (NameError, TypeError):  # names that only a type checker knows
@@ -193,45 +193,45 @@ class Algorithm:
         refuse_wrong_options(self)
 
     def init(self, w: Tensor) -> Vectors:
-        """Server vectors before the first round: the model and zeros."""
+        """Return the server's vectors before the first round: the model and zeros."""
         names = dict.fromkeys((*self.down, *self.server))
         zero = {n: torch.zeros_like(w[..., :1] if n in self.scalars else w) for n in names}
         return Vectors(**{n: w.clone() if n == "w" else v for n, v in zero.items()})
 
     def sent(self, srv: Vectors) -> Vectors:
-        """What each client of a cohort receives."""
+        """Return what each client of a cohort receives."""
         return srv.pick(self.down)
 
     def first_contact(self, down: Vectors) -> Vectors:
-        """A client's own state when it is met for the first time, made only from what it was sent."""
+        """Return a client's own state when it is met for the first time, made only from what it was sent."""
         return Vectors(**{n: torch.zeros_like(down.w) for n in self.own})
 
     def start(self, down: Vectors, me: Vectors) -> Tensor:
-        """Where local training starts."""
+        """Return where local training starts."""
         return down.w
 
     def slope(self, w: Tensor, grad: Gradient, down: Vectors, me: Vectors) -> tuple[Tensor, Vectors]:
-        """The gradient that the method descends: plain, or taken at a perturbed point."""
+        """Return the gradient that the method descends: plain, or taken at a perturbed point."""
         return grad(w), me
 
     def direction(self, w: Tensor, grad: Gradient, down: Vectors, me: Vectors) -> tuple[Tensor, Vectors]:
-        """One local step's direction: the slope with its linear corrections."""
+        """Return one local step's direction: the gradient of :meth:`slope` with its linear corrections."""
         return self.slope(w, grad, down, me)
 
     def pull(self, w: Tensor, down: Vectors) -> Tensor | None:
-        """The proximal term of the direction, kept apart because released code clips without it."""
+        """Return the proximal term of the direction, kept apart because released code clips without it."""
         return None
 
     def finish(self, w: Tensor, down: Vectors, me: Vectors, rnd: Round) -> tuple[Vectors, Vectors]:
-        """After K steps: the client's new own state, and what it sends."""
+        """Return the client's new own state, and what it sends, after its K steps."""
         return me, Vectors(w=w)
 
     def aggregate(self, srv: Vectors, mean: Vectors, rnd: Round) -> Vectors:
-        """The server's new vectors from the mean of what was sent."""
+        """Return the server's new vectors from the mean of what was sent."""
         return srv.replace(w=srv.w + (mean.w - srv.w))  # as an update: FedAvg with lr_server = 1 to the last bit
 
     def bytes_of(self, name: str, numbers: int, width: int) -> int:
-        """What a vector costs that travels: so many numbers of so many bytes, unless the method packs it tighter."""
+        """Return the bytes of a vector that travels; a method that compresses it overrides this."""
         return numbers * width
 
     @property
@@ -240,7 +240,7 @@ class Algorithm:
         return None
 
     def agreement(self, server: Vectors, me: Vectors) -> tuple[Tensor, Tensor] | None:
-        """The perturbation that clients are to agree on and a client's dual variable of it; ``None``: there is none."""
+        """Return the perturbation that clients agree on and a client's dual variable of it; ``None``: there is none."""
         return None
 
     @property
@@ -249,5 +249,5 @@ class Algorithm:
         return type(self).__name__
 
     def options(self) -> dict[str, Any]:
-        """The hyper-parameters as a plain dictionary."""
+        """Return the hyper-parameters as a plain dictionary."""
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}

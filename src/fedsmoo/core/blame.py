@@ -32,19 +32,19 @@ class Place(NamedTuple):
 
 @cache
 def ours(file: str) -> str | None:
-    """The path of a file inside this package, with slashes; ``None`` for any other."""
+    """Return the path of a file inside this package, with slashes; ``None`` for any other."""
     return file[len(PACKAGE) :].replace(os.sep, "/") if file.startswith(PACKAGE) else None
 
 
 @cache
 def is_users(file: str, function: str = "") -> bool:
-    """Whether code is a user's: neither this package's nor a library's, nor made by ``dataclass``."""
+    """Return whether code is a user's: neither this package's nor a library's, nor made by ``dataclass``."""
     made = file.startswith("<frozen") or (file == "<string>" and function.startswith("__"))
     return not made and ours(file) is None and not file.startswith(LIBRARIES)
 
 
 def stack_of(error: BaseException) -> list[tuple[FrameType, int]]:
-    """The frames and lines that an error came through, the deepest first, without those that watch."""
+    """Return the frames and lines that an error came through, the deepest first, without those that watch."""
     stack = list(traceback.walk_tb(error.__traceback__))[::-1]
     return [(f, line) for f, line in stack if not (ours(f.f_code.co_filename) or "").startswith(LOOKING)]
 
@@ -71,14 +71,14 @@ def users_part(stack: Iterable[tuple[FrameType, int]]) -> Iterator[tuple[FrameTy
 
 
 def place_of(stack: Iterable[tuple[FrameType, int]]) -> Place | None:
-    """The user's line at the deep end of a stack, if it is a user's."""
+    """Return the user's line at the deep end of a stack, if it is a user's."""
     for frame, line in users_part(stack):
         return Place(frame.f_code.co_filename, line, frame.f_code.co_name)
     return None
 
 
 def in_brief(error: BaseException) -> str:
-    """An error's type and the first line of what it says.
+    """Return an error's type and the first line of what it says.
 
     >>> in_brief(KeyError("boom"))
     "KeyError: 'boom'"

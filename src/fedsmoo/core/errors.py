@@ -17,7 +17,7 @@ class FedsmooWarning(UserWarning):
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says in one line: its first line that is not empty, or its name.
+    """Return what an error says in one line: its first line that is not empty, or its name.
 
     >>> first_line(ValueError("\\n too small\\nat line 3")), first_line(KeyError())
     ('too small', 'KeyError')
@@ -26,7 +26,7 @@ def first_line(error: BaseException) -> str:
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> FedsmooError:
-    """The error for a name nobody knows, with the nearest match.
+    """Return the error for a name nobody knows, with the nearest match.
 
     >>> str(unknown("algorithm", "fedsmo", ["fedavg", "fedsmoo"]))
     "unknown algorithm 'fedsmo': did you mean 'fedsmoo'? Known: fedavg, fedsmoo"

@@ -30,7 +30,7 @@ class Layout:
         self.size = -(-self.count // align) * align
 
     def split(self, v: Tensor) -> dict[str, Tensor]:
-        """Views of the parameters in ``v``: ``[..., P] -> {name: [..., *shape]}``."""
+        """Return views of the parameters in ``v``: ``[..., P] -> {name: [..., *shape]}``."""
         lead = v.shape[:-1]
         return {
             name: v[..., self.offsets[name] : self.offsets[name] + math.prod(shape)].reshape(lead + shape)
@@ -38,7 +38,7 @@ class Layout:
         }
 
     def join(self, parts: Mapping[str, Tensor]) -> Tensor:
-        """The flat vector of named parameters: the inverse of :meth:`split`, leading axes kept."""
+        """Return the flat vector of named parameters: the inverse of :meth:`split`, leading axes kept."""
         lead = {n: parts[n].shape[: parts[n].dim() - len(s)] for n, s in self.shapes.items()}
         flat = [parts[n].reshape(*lead[n], -1) for n in self.shapes]
         if self.size > self.count:

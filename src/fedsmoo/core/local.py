@@ -26,7 +26,7 @@ class LocalRule:
 
 
 def clipped(d: Tensor, limit: float | None) -> Tensor:
-    """``d`` scaled to a norm of at most ``limit`` over the last axis."""
+    """Scale ``d`` to a norm of at most ``limit`` over the last axis."""
     if limit is None:
         return d
     return d * (limit / norm(d)).clamp(max=1.0)  # limit / 0 is inf, which clamps to 1
@@ -35,7 +35,7 @@ def clipped(d: Tensor, limit: float | None) -> Tensor:
 def local_step(
     algorithm: Algorithm, rule: LocalRule, w: Tensor, grad: Gradient, down: Vectors, me: Vectors, lr: Any
 ) -> tuple[Tensor, Vectors]:
-    """The model and the client's vectors after one local step."""
+    """Return the model and the client's vectors after one local step."""
     d, me = algorithm.direction(w, grad, down, me)
     pull = algorithm.pull(w, down)
     if pull is None:
@@ -57,7 +57,7 @@ def masked_step(
     lr: Any,
     active: Tensor | None,
 ) -> tuple[Tensor, Vectors]:
-    """One local step of C clients; those that are not ``active [C, 1]`` stay where they are (``None``: all are)."""
+    """Make one local step of C clients; those that are not ``active [C, 1]`` (``None``: all are) keep still."""
     new_w, new_me = local_step(algorithm, rule, w, grad, down, me, lr)
     if active is None:
         return new_w, new_me
@@ -67,7 +67,7 @@ def masked_step(
 
 
 def local_end(algorithm: Algorithm, w: Tensor, down: Vectors, me: Vectors, rnd: Round) -> tuple[Vectors, Vectors]:
-    """What a client keeps and sends after its steps: what is declared, single numbers as ``[.., 1]`` tensors."""
+    """Return what a client keeps and sends after its steps: what is declared, single numbers as ``[.., 1]`` tensors."""
     me, up = algorithm.finish(w, down, me, rnd)
     me, up = me.pick(algorithm.own), up.pick(algorithm.up)
     numbers = [n for n in algorithm.up if n in algorithm.scalars]

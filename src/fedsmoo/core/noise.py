@@ -24,7 +24,7 @@ INCREMENTS = 0x9E3779B9, 0xBB67AE85
 
 
 def key_of(seed: int, purpose: str, *where: int) -> tuple[int, int]:
-    """The two words of 32 bits that stand for a seed, a purpose, and a round and client.
+    """Return the two words of 32 bits that stand for a seed, a purpose, and a round and client.
 
     >>> key_of(0, "layers", 3, 17) == key_of(0, "layers", 3, 17) != key_of(0, "layers", 17, 3)
     True
@@ -61,21 +61,21 @@ class Noise:
         return torch.cat(parts)[:count] if parts else torch.empty(0, dtype=torch.int64, device=device)
 
     def uniform(self, name: str, like: Tensor) -> Tensor:
-        """Numbers in (0, 1), shaped as ``like`` and in its type."""
+        """Return numbers in (0, 1), shaped as ``like`` and in its type."""
         return uniform(self.words(name, like.numel(), like.device)).view(like.shape).to(like.dtype)
 
     def normal(self, name: str, like: Tensor) -> Tensor:
-        """Standard normal numbers, shaped as ``like`` and in its type."""
+        """Return standard normal numbers, shaped as ``like`` and in its type."""
         return normal(self.words(name, even(like.numel()), like.device))[: like.numel()].view(like.shape).to(like.dtype)
 
 
 def even(count: int) -> int:
-    """How many words ``count`` normals take, which are made two by two."""
+    """Return how many words ``count`` normals take, which are made two by two."""
     return count + count % 2
 
 
 def uniform(words: Tensor) -> Tensor:
-    """The middles of 2^23 equal parts of (0, 1), which float32 holds exactly."""
+    """Return the middles of 2^23 equal parts of (0, 1), which float32 holds exactly."""
     return ((words >> 9) * 2 + 1).float() * 2.0**-24
 
 

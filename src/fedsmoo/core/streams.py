@@ -13,7 +13,7 @@ import torch
 
 
 def stream(seed: int, purpose: str, *where: int) -> np.random.Generator:
-    """The generator of one named stream.
+    """Return the generator of one named stream.
 
     >>> bool(stream(0, "batches", 3, 17).integers(100) == stream(0, "batches", 3, 17).integers(100))
     True
@@ -22,5 +22,5 @@ def stream(seed: int, purpose: str, *where: int) -> np.random.Generator:
 
 
 def torch_stream(seed: int, purpose: str, *where: int) -> torch.Generator:
-    """The same for code that needs PyTorch's generator, such as the initialisation of a model."""
+    """Return the same for code that needs PyTorch's generator, such as the initialisation of a model."""
     return torch.Generator().manual_seed(int(stream(seed, purpose, *where).integers(2**63 - 1)))

@@ -28,14 +28,14 @@ def to_toml(values: dict[str, Any]) -> str:
 
 
 def key(name: Any, where: str = "a setting") -> str:
-    """A name as a key of TOML, quoted where it has to be."""
+    """Return a name as a key of TOML, quoted where it has to be."""
     if not isinstance(name, str):
         raise FedsmooError(f"{where} has the name {brief(name)}, which a TOML file cannot hold: names are text")
     return name if BARE.fullmatch(name) else quoted(name, where)
 
 
 def literal(v: Any, where: str) -> str:
-    """A value as TOML; ``where`` names it to a person."""
+    """Return a value as TOML; ``where`` names it to a person."""
     if isinstance(v, np.generic):
         v = v.item()
     if isinstance(v, bool):

@@ -31,15 +31,15 @@ class Vectors:
         raise AttributeError(f"no vector named {name!r} here; there are: {', '.join(self._names) or 'none'}")
 
     def replace(self, **parts: Tensor) -> Vectors:
-        """A copy with some vectors exchanged or added."""
+        """Return a copy with some vectors exchanged or added."""
         return Vectors(**{**dict(self.items()), **parts})
 
     def pick(self, names: tuple[str, ...]) -> Vectors:
-        """Only the named vectors."""
+        """Return only the named vectors."""
         return Vectors(**{n: getattr(self, n) for n in names})
 
     def map(self, f: Callable[[Tensor], Tensor]) -> Vectors:
-        """The same function of each vector."""
+        """Apply a function to each vector."""
         return Vectors(**{n: f(v) for n, v in self.items()})
 
     def names(self) -> tuple[str, ...]:

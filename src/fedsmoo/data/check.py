@@ -18,7 +18,7 @@ MANY = 100_000  # classes that few samples may have: the words of a language, no
 
 
 def check(dataset: Dataset) -> Dataset:
-    """The data set itself if nothing is wrong with it; otherwise an error that says what and where."""
+    """Return the data set itself; raise ``FedsmooError`` if something is wrong with it, which says what and where."""
     for name in PARTS:
         if not isinstance(getattr(dataset, name), Tensor):
             kind = type(getattr(dataset, name)).__name__
@@ -57,7 +57,7 @@ def refuse_untrained_classes(data: Dataset) -> None:
 
 
 def kind_of(x: Tensor) -> str:
-    """What samples are taken for: images, numbers or text."""
+    """Return what samples are taken for: images, numbers or text."""
     return "images" if x.dtype == torch.uint8 else "numbers" if x.is_floating_point() else "text"
 
 
@@ -106,7 +106,7 @@ def _check_scale(dataset: Dataset) -> None:
 
 
 def from_arrays(x_train: Any, y_train: Any, x_test: Any, y_test: Any, name: str = "custom") -> Dataset:
-    """A data set from tensors or arrays.
+    """Return a data set from tensors or arrays.
 
     uint8 images may be ``[N, H, W]``, ``[N, H, W, 1 or 3]`` or ``[N, 1 or 3, H, W]`` and are normalised by their own
     mean and std; floats and integers (text) are taken as they are. Labels may be of any whole-number type, or bool.
@@ -135,7 +135,7 @@ def _samples(x: Any, what: str) -> Tensor:
 
 
 def labels_of(y: Any, what: str) -> Tensor:
-    """Labels of any whole-number type as int64 ``[N]``. Floats are refused, whole or not: they may be no classes."""
+    """Return labels of any whole-number type as int64 ``[N]``; refuse floats, which may be no classes."""
     tensor = tensor_of(y, what)
     if tensor.is_floating_point() and tensor.numel():
         raise FedsmooError(
@@ -150,7 +150,7 @@ def labels_of(y: Any, what: str) -> Tensor:
 
 
 def count_classes(labels: Sequence[Tensor], name: str) -> int:
-    """Classes from 0 to the largest label; so many that labels must be something else are refused."""
+    """Return the number of classes, from 0 to the largest label; refuse labels too large to be classes."""
     most = max((int(y.max()) for y in labels if y.numel()), default=-1)
     samples = sum(y.numel() for y in labels)
     if most >= max(MANY, 10 * samples):
@@ -162,7 +162,7 @@ def count_classes(labels: Sequence[Tensor], name: str) -> int:
 
 
 def tensor_of(values: Any, what: str) -> Tensor:
-    """An array, a list or a tensor as a tensor of numbers in ordinary memory; anything else is refused."""
+    """Return an array, a list or a tensor as a dense tensor of numbers; refuse anything else."""
     if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
         raise FedsmooError(f"{what}: some values are masked; fill them, or leave those samples out")
     if isinstance(values, Tensor) and (values.layout != torch.strided or values.is_meta):
@@ -183,7 +183,7 @@ def tensor_of(values: Any, what: str) -> Tensor:
 
 
 def as_images(x: Tensor, what: str) -> Tensor:
-    """uint8 images as ``[N, H, W, channels]``, whichever of the usual layouts they came in."""
+    """Return uint8 images as ``[N, H, W, channels]``, whichever of the usual orders of axes they came in."""
     if x.dim() == 3:
         x = x.unsqueeze(-1)
     if x.dim() == 4 and x.shape[-1] not in (1, 3) and x.shape[1] in (1, 3):
@@ -196,7 +196,7 @@ def as_images(x: Tensor, what: str) -> Tensor:
 
 
 def channel_statistics(x: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and std per channel of uint8 images, of values in 0..1, exact by counting the 256 values.
+    """Return mean and std per channel of uint8 images, of values in 0..1, exact by counting the 256 values.
 
     A channel that never changes gets a std of 1: there is nothing to scale.
     """
@@ -212,7 +212,7 @@ def channel_statistics(x: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]
 
 
 def checked(indices: Sequence[Any] | np.ndarray, samples: int, where: str) -> list[np.ndarray]:
-    """Lists of indices that every client can train on: whole numbers inside the data, none of them empty."""
+    """Return lists of indices that clients can train on; refuse empty ones and indices outside the data."""
     if not len(indices):
         raise FedsmooError(f"{where}: no clients")
     out = []

@@ -42,7 +42,7 @@ class Dataset:
         return self.x_train.dtype == torch.uint8
 
     def to(self, device: torch.device | str) -> Dataset:
-        """The same data on another device (a copy once, not per client)."""
+        """Return the same data on another device (a copy once, not per client)."""
         moved = {k: getattr(self, k).to(device) for k in ("x_train", "y_train", "x_test", "y_test")}
         other = dataclasses.replace(self, **moved)
         if "fingerprint" in self.__dict__:

@@ -18,7 +18,7 @@ TEST_SHARE = 0.2
 
 
 def digits() -> Dataset:
-    """The digits as float images ``[N, 1, 8, 8]`` in 0..1, with a fixed test part of a fifth of every class."""
+    """Return the digits as float images ``[N, 1, 8, 8]`` in 0..1, with a fixed test part of a fifth of every class."""
     images, labels = read()
     x = torch.from_numpy((images / 16.0).astype(np.float32)[:, None])
     y = torch.from_numpy(labels.astype(np.int64))

@@ -42,14 +42,14 @@ class Fingerprint:
 
     @classmethod
     def of(cls, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> Fingerprint:
-        """The fingerprint of samples and labels."""
+        """Return the fingerprint of samples and labels."""
         both = [digests(*train), digests(*test)]
         first, second = (hashlib.sha256(b"".join(sorted(d))).hexdigest() for d in both)
         return cls(first, second, hashlib.sha256(b"|".join(b"".join(d) for d in both)).hexdigest())
 
     @classmethod
     def read(cls, value: Any, where: str) -> Fingerprint:
-        """A fingerprint that was written down, or a clear refusal."""
+        """Read a fingerprint that was written down; refuse anything else."""
         names = ("train", "test", "order")
         found = [value.get(n) if isinstance(value, dict) else None for n in names]
         for name, text in zip(names, found, strict=True):
@@ -59,7 +59,7 @@ class Fingerprint:
 
 
 def digests(x: Tensor, y: Tensor) -> list[bytes]:
-    """A digest for each sample with its label, in their order."""
+    """Return a digest for each sample with its label, in their order."""
     samples, labels = array(x), array(y)
     start = hashlib.sha256("".join(f"{a.dtype.name} {a.shape[1:]}|" for a in (samples, labels)).encode())
     out = []
@@ -72,11 +72,11 @@ def digests(x: Tensor, y: Tensor) -> list[bytes]:
 
 
 def array(part: Tensor) -> np.ndarray:
-    """A tensor as an array whose bytes are the same on every machine."""
+    """Return a tensor as an array whose bytes are the same on every machine."""
     found = np.ascontiguousarray(part.detach().cpu().numpy())
     return found.astype(found.dtype.newbyteorder("<"), copy=False)
 
 
 def rows(found: np.ndarray) -> np.ndarray:
-    """The bytes of each entry."""
+    """Return the bytes of each entry."""
     return found.reshape(len(found), -1 if found.size else 1).view(np.uint8)

@@ -182,7 +182,7 @@ def _markers(spec: Spec) -> list[str]:
 
 
 def _open(name: str, spec: Spec | None, place: Path) -> Arrays | None:
-    """The data at a place in whichever form it has there, or ``None`` if it has none."""
+    """Return the data at a place in whichever form it has there, or ``None`` if it has none."""
     if place.is_file():
         if place.suffix == ".npz":
             return read_npz(place)
@@ -209,7 +209,7 @@ def _open(name: str, spec: Spec | None, place: Path) -> Arrays | None:
 
 
 def verified(arrays: Arrays) -> Arrays:
-    """Arrays from files that had the publisher's checksums."""
+    """Return arrays from files that had the publisher's checksums."""
     return dataclasses.replace(arrays, verified=True)
 
 
@@ -221,7 +221,7 @@ def _is_official(spec: Spec, folder: Path) -> bool:
 
 
 def _from_archive(spec: Spec, place: Path) -> Arrays:
-    """The official files inside the official archive, which is opened only if its checksum is right."""
+    """Return the official files inside the official archive, which is opened only if its checksum is right."""
     remote = next(r for r in spec.remotes if r.file == place.name)
     found = file_digest(place, remote.checksum)
     if found != remote.checksum:
@@ -277,5 +277,5 @@ def _to_dataset(name: str, arrays: Arrays) -> Dataset:
 
 
 def plain_shape(shape: tuple[int, ...]) -> list[int]:
-    """The sides and channels of an image in whichever layout; images stored as floats may have any."""
+    """Return the sides and channels of an image in whichever order of axes; images stored as floats may have any."""
     return sorted(n for n in shape if n != 1)

@@ -68,7 +68,7 @@ def synthetic(alpha: float = 0.5, beta: float = 0.5, seed: int = 0, clients: int
 
 
 def client_sizes(clients: int, seed: int) -> np.ndarray:
-    """Samples per client: 50 plus a lognormal(4, 2) draw, which a few large clients dominate.
+    """Return samples per client: 50 plus a lognormal(4, 2) draw, which a few large clients dominate.
 
     The draw is cut at 5,000 so that a rare seed cannot ask for millions of samples.
     """
@@ -77,7 +77,7 @@ def client_sizes(clients: int, seed: int) -> np.ndarray:
 
 
 def make_client(alpha: float, beta: float, samples: int, seed: int, i: int) -> Client:
-    """Client i, from its own stream: the same whoever else there is."""
+    """Draw client i from its own stream, so that it does not depend on the other clients."""
     rng = stream(seed, "synthetic client", i)
     centre = rng.normal(0.0, math.sqrt(alpha))
     weight, bias = rng.normal(centre, 1.0, (FEATURES, CLASSES)), rng.normal(centre, 1.0, CLASSES)

@@ -27,7 +27,7 @@ CHUNK_WINDOWS = 100  # windows of a client where there are no speakers
 
 
 def text(path: str | Path, length: int = 80) -> Dataset:
-    """The task for a UTF-8 text file.
+    """Return the task for a UTF-8 text file.
 
     Args:
         path: the file.
@@ -76,7 +76,7 @@ def _read(path: Path) -> str:
 
 
 def split_speakers(source: str, length: int) -> list[str]:
-    """What each speaker says, in order of appearance, or equal chunks if the text is no play.
+    """Return what each speaker says, in order of appearance, or equal chunks if the text is no play.
 
     A play has at least two speakers, the first in its first half, and somebody else every 5,000 characters or sooner on
     average: a few headings with a colon in a novel are not speakers.
@@ -96,6 +96,6 @@ def split_speakers(source: str, length: int) -> list[str]:
 
 
 def windows(ids: np.ndarray, length: int) -> np.ndarray:
-    """All full windows ``[n, length + 1]``, each starting at the character its predecessor had to guess last."""
+    """Return all full windows ``[n, length + 1]``, each starting at the character its predecessor had to guess last."""
     count = max(0, (len(ids) - 1) // length)
     return ids[np.arange(count)[:, None] * length + np.arange(length + 1)]

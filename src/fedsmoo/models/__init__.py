@@ -60,7 +60,7 @@ MODELS: dict[str, tuple[str, Factory]] = {
 
 
 def model_options(name: str) -> dict[str, Any]:
-    """The options of a model and their defaults."""
+    """Return the options of a model and their defaults."""
     if name not in MODELS:
         raise unknown("model", name, MODELS)
     return {n: p.default for n, p in list(inspect.signature(MODELS[name][1]).parameters.items())[1:]}
@@ -79,14 +79,14 @@ def refuse_options(name: str, options: Mapping[str, Any]) -> None:
 
 
 def make_module(factory: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """A module initialised from its own stream; the global generator is left as it was."""
+    """Return a module initialised from its own stream; the global generator is left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(stream(seed, "model").integers(2**63 - 1)))
         return factory()
 
 
 def build(name: str, data: Dataset, seed: int, live: bool = True, **options: Any) -> FlatModel:
-    """A model by name, sized for a data set and initialised from the seed."""
+    """Return a model by name, sized for a data set and initialised from the seed."""
     refuse_options(name, options)
     try:
         module = make_module(lambda: MODELS[name][1](data, **options), seed)
@@ -99,7 +99,7 @@ def build(name: str, data: Dataset, seed: int, live: bool = True, **options: Any
 
 
 def wrap(module: nn.Module, data: Dataset, live: bool = True) -> FlatModel:
-    """A module as a flat model; the ResNet keeps only the weights that can ever meet a pixel of these images."""
+    """Return a module as a flat model; the ResNet keeps only the weights that can ever meet a pixel of these images."""
     if live and isinstance(module, ResNet18GN) and data.is_image and LiveResNet.fits(module, image_shape(data)):
         return LiveResNet(module)
     return FlatModel(module)

@@ -72,7 +72,7 @@ class FlatModel:
         return {**frozen, **parameters}
 
     def same_frozen(self, other: FlatModel) -> bool:
-        """Whether two models have the same frozen parameters, so that one can stand in for the other."""
+        """Return whether two models have the same frozen parameters, so that one can stand in for the other."""
         mine, theirs = self._frozen, other._frozen
         return mine.keys() == theirs.keys() and all(
             torch.equal(p, _like(theirs[n], p.device, p.dtype)) for n, p in mine.items()
@@ -93,7 +93,7 @@ class FlatModel:
         return sum(p.numel() for p in self.module.parameters())
 
     def initial(self) -> Tensor:
-        """The module's present parameters as a flat vector, without the frozen ones."""
+        """Return the module's present parameters as a flat vector, without the frozen ones."""
         return self.layout.join({n: p.detach() for n, p in self.module.named_parameters()})
 
     def train(self, on: bool = True) -> None:
@@ -107,7 +107,7 @@ class FlatModel:
         self.train(False)
 
     def forward(self, parameters: Mapping[str, Tensor], x: Tensor, noise: Noise | None = None) -> Tensor:
-        """One model's outputs on a batch ``[B, ...]``; random layers draw from ``noise`` in a local step."""
+        """Return one model's outputs on a batch ``[B, ...]``; random layers draw from ``noise`` in a local step."""
         if noise is None and self._training is False and self.random_in_evaluation:
             noise = EVALUATION
         if noise is None:
@@ -117,7 +117,7 @@ class FlatModel:
             return functional_call(self.module, self._with_frozen(parameters), (x,))
 
     def state_dict(self, w: Tensor) -> dict[str, Tensor]:
-        """The trained and the frozen parameters under the module's own names, ready for ``load_state_dict``."""
+        """Return the trained and the frozen parameters under the module's own names, ready for ``load_state_dict``."""
         parts = self._with_frozen(self.layout.split(w))
         # A tied parameter has several names in a state dict; the vector holds it under the first.
         first = {id(p): n for n, p in self.module.named_parameters()}
@@ -125,11 +125,11 @@ class FlatModel:
         return {n: parts[first[id(p)]].detach().clone() for n, p in every}
 
     def flatten(self, state: Mapping[str, Tensor]) -> Tensor:
-        """The flat vector of a state dict of the module: the inverse of :meth:`state_dict`."""
+        """Return the flat vector of a state dict of the module: the inverse of :meth:`state_dict`."""
         return self.layout.join(state)
 
     def export(self, w: Tensor) -> nn.Module:
-        """A copy of the module with the parameters ``w``, in eval mode."""
+        """Return a copy of the module with the parameters ``w``, in eval mode."""
         module = copied(self.module).eval()
         with torch.no_grad():
             state = self.state_dict(w)
@@ -139,7 +139,7 @@ class FlatModel:
 
 
 def copied(module: nn.Module) -> nn.Module:
-    """A copy of a module that shares nothing with it; tied parameters stay tied."""
+    """Return a copy of a module that shares nothing with it; tied parameters stay tied."""
     kept = [v for part in module.modules() for v in vars(part).values() if isinstance(v, Tensor)]
     # What a module keeps of its last pass hangs on that pass, which cannot be copied: its numbers can.
     memo = {id(v): v.detach().clone() for v in kept if v.grad_fn is not None}
@@ -153,12 +153,12 @@ def copied(module: nn.Module) -> nn.Module:
 
 
 def _like(p: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """A frozen parameter where it is needed; whole numbers stay what they are."""
+    """Return a frozen parameter where it is needed; whole numbers stay what they are."""
     return p.to(device, dtype if p.is_floating_point() else p.dtype)
 
 
 def refuse_lazy(module: nn.Module) -> None:
-    """A lazy module has no parameters before it meets a batch: say so, and what to do."""
+    """Refuse a lazy module, which has no parameters before it meets a batch."""
     for name, part in module.named_modules():
         if isinstance(part, LazyModuleMixin) and part.has_uninitialized_params():  # type: ignore[misc]
             raise FedsmooError(
@@ -168,7 +168,7 @@ def refuse_lazy(module: nn.Module) -> None:
 
 
 def refuse_buffers(module: nn.Module) -> None:
-    """Running statistics have no place in a flat vector that clients average: say so, and what to do."""
+    """Refuse running statistics and other buffers, which have no place in a flat vector that clients average."""
     for name, part in module.named_modules():
         if isinstance(part, nn.modules.batchnorm._NormBase) and (
             part.track_running_stats or "Batch" in type(part).__name__

@@ -60,17 +60,17 @@ class Draws(TorchDispatchMode):
             return DRAWN[name](self, given)
 
     def words(self, count: int, device: torch.device) -> Tensor:
-        """The next ``count`` random words."""
+        """Return the next ``count`` random words."""
         found = self.noise.words("layers", count, device, self.position)
         self.position += -(-count // 4)
         return found
 
     def uniform(self, like: Tensor) -> Tensor:
-        """The next numbers in (0, 1), shaped as ``like``: float32."""
+        """Return the next numbers in (0, 1), shaped as ``like``: float32."""
         return uniform(self.words(like.numel(), like.device)).view(like.shape)
 
     def normal(self, like: Tensor) -> Tensor:
-        """The next standard normal numbers, shaped as ``like`` and in its type."""
+        """Return the next standard normal numbers, shaped as ``like`` and in its type."""
         found = normal(self.words(even(like.numel()), like.device))
         return found[: like.numel()].view(like.shape).to(like.dtype)
 
@@ -80,7 +80,7 @@ class Draws(TorchDispatchMode):
         return (((pairs[:, 0] << 31) | (pairs[:, 1] >> 1)) % (high - low) + low).view(like.shape)
 
     def exponential(self, like: Tensor, rate: float = 1.0) -> Tensor:
-        """The next exponential numbers, shaped as ``like``: float32, computed in float64 as normals are."""
+        """Return the next exponential numbers, shaped as ``like``: float32, computed in float64 as normals are."""
         return (-self.uniform(like).double().log() / rate).float()
 
 
@@ -98,7 +98,7 @@ def drawing(module: nn.Module, noise: Noise) -> Iterator[Draws]:
 
 
 def bound(func: Any, args: Any, kwargs: Any) -> Given:
-    """The arguments of an operator by name, defaults filled in."""
+    """Return the arguments of an operator by name, defaults filled in."""
     names = func._schema.arguments
     values = {a.name: a.default_value for a in names if a.has_default_value()}
     return values | dict(zip((a.name for a in names), args, strict=False)) | kwargs

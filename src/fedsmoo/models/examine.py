@@ -144,7 +144,7 @@ def live_parameters(model: FlatModel, x: Tensor) -> dict[str, Tensor]:
 
 
 def tensors(out: Any) -> list[Tensor]:
-    """The tensors in a module's output."""
+    """Return the tensors in a module's output."""
     if isinstance(out, dict):
         out = list(out.values())
     if isinstance(out, list | tuple):
@@ -205,7 +205,7 @@ def refuse_difference(first: Pass, second: Pass) -> None:
 
 
 def alike(a: list[Tensor], b: list[Tensor]) -> bool:
-    """Whether outputs are the same; on a GPU, where sums of atomic additions vary, nearly."""
+    """Return whether outputs are the same; on a GPU, where sums of atomic additions vary, nearly."""
     if [t.shape for t in a] != [t.shape for t in b]:
         return False
     return all(

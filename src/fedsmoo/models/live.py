@@ -29,7 +29,7 @@ class LiveResNet(FlatModel):
 
     @staticmethod
     def fits(module: nn.Module, shape: tuple[int, int, int]) -> bool:
-        """Whether the live layout describes this module on images of this shape."""
+        """Return whether the live layout describes this module on images of this shape."""
         return (
             shape == (IMAGE_CHANNELS, IMAGE_SIDE, IMAGE_SIDE)
             and isinstance(module, ResNet18GN)

@@ -62,7 +62,7 @@ class ResNet18GN(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits ``[B, classes]`` of normalised images ``[B, channels, H, W]``."""
+        """Return logits ``[B, classes]`` of normalised images ``[B, channels, H, W]``."""
         x = self.maxpool(torch.relu(self.bn1(self.conv1(x))))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         return self.fc(x.mean((2, 3)))

@@ -15,7 +15,7 @@ GROUPS = 2
 
 
 def forward(p: Parameters, x: Tensor) -> Tensor:
-    """Logits ``[C, B, classes]`` of C models on images ``[C, B, 3, 32, 32]``; weights are stored tap-major."""
+    """Return logits ``[C, B, classes]`` of C models on images ``[C, B, 3, 32, 32]``; weights are stored tap-major."""
     x = x.permute(0, 1, 3, 4, 2)
     x = max_pool(F.relu(group_norm(p, "bn1", conv(p, STEM, x))))
     for block in BLOCKS:

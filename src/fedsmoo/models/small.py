@@ -37,7 +37,7 @@ def grouped(weight: Tensor, x: Tensor, padding: int, stride: int) -> Tensor:
 
 
 def patches(weight: Tensor, x: Tensor, padding: int, stride: int) -> Tensor:
-    """All patches times the weights, one product a client: what a GPU does best."""
+    """Return all patches times the weights, one product a client: what a GPU does best."""
     c, b, _, h, w = x.shape
     k = weight.shape[-1]
     columns = F.unfold(x.flatten(0, 1), k, padding=padding, stride=stride)  # [C*B, in*k*k, L]

@@ -41,7 +41,7 @@ class CharModel(nn.Module, ABC):
         self.bias_out = nn.Parameter(torch.zeros(vocabulary))
 
     def forward(self, x: Tensor) -> Tensor:
-        """One model on a batch: the batched one with a single client."""
+        """Run one model on a batch: the batched one with a single client."""
         return self.batched({n: p.unsqueeze(0) for n, p in self.named_parameters()}, x.unsqueeze(0)).squeeze(0)
 
     def batched(self, parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
@@ -61,7 +61,7 @@ class CharModel(nn.Module, ABC):
 
     @abstractmethod
     def cell(self, given: Tensor, recalled: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """The next state from the input's and the old state's parts of the gates."""
+        """Return the next state from the input's and the old state's parts of the gates."""
 
 
 class CharGRU(CharModel):

@@ -28,7 +28,7 @@ AT_A_CLIENT = ("start", "slope", "direction", "pull", "finish")
 
 
 def is_ours(algorithm: Algorithm) -> bool:
-    """Whether a method, and any inside it, comes with this package."""
+    """Return whether a method, and any inside it, comes with this package."""
     return type(algorithm).__module__.startswith("fedsmoo.") and all(map(is_ours, inner_methods(algorithm)))
 
 
@@ -59,7 +59,7 @@ def refuse_unsound(algorithm: Algorithm, run: Scale | None = None) -> None:
 
 
 def findings(algorithm: Algorithm, scale: Scale | None = None) -> list[str]:
-    """All that breaks the contract, a line each; nothing if the method is sound."""
+    """Return all that breaks the contract, a line each; nothing if the method is sound."""
     token = SCALE.set(scale or Scale())
     try:
         found = declarations(algorithm)
@@ -72,18 +72,18 @@ def findings(algorithm: Algorithm, scale: Scale | None = None) -> list[str]:
 
 
 def call(algorithm: Algorithm, name: str, x: Given) -> Seen:
-    """The same, watched."""
+    """Call a function of the method and watch what it does."""
     return watched(lambda: ask(algorithm, name, x), x.named)
 
 
 def at_the_server(algorithm: Algorithm, name: str) -> list[Note]:
-    """What is wrong with a function that sees the vectors of one server."""
+    """Return what is wrong with a function that sees the vectors of one server."""
     found, _ = by_itself(algorithm, name)
     return found or elsewhere(algorithm, name, FIRST)
 
 
 def at_a_client(algorithm: Algorithm, name: str) -> list[Note]:
-    """What is wrong with a function of one client, or of several at once."""
+    """Return what is wrong with a function of one client, or of several at once."""
     found, alone = by_itself(algorithm, name)
     if found:
         return found
@@ -107,7 +107,7 @@ def at_a_client(algorithm: Algorithm, name: str) -> list[Note]:
 
 
 def by_itself(algorithm: Algorithm, name: str) -> tuple[list[Note], Seen]:
-    """What is wrong with a function called twice for one client; and the first call."""
+    """Return what is wrong with a function called twice for one client; and the first call."""
     x, before, fields = given(algorithm, FIRST), generators(), dict(vars(algorithm))
     copies = {n: v.clone() for n, v in x.named.items()}
     first = call(algorithm, name, x)
@@ -129,7 +129,7 @@ def by_itself(algorithm: Algorithm, name: str) -> tuple[list[Note], Seen]:
 
 
 def two_answers(algorithm: Algorithm, name: str, first: Seen, second: Seen) -> list[Note]:
-    """The line to blame if the same question got two answers."""
+    """Return the line to blame if the same question got two answers."""
     if found := broken(algorithm, name, second):
         return found
     a, b = tensors(first.result), tensors(second.result)
@@ -143,7 +143,7 @@ def two_answers(algorithm: Algorithm, name: str, first: Seen, second: Seen) -> l
 
 
 def other_rows(algorithm: Algorithm, name: str, several: Seen, one: Seen, c: int) -> list[Note]:
-    """The line to blame if a client of several at once is not what it is alone."""
+    """Return the line to blame if a client of several at once is not what it is alone."""
     a, b = tensors(several.result), tensors(one.result)
     pairs = [(x.expand(CLIENTS, *y.shape)[c], y) for x, y in zip(a, b, strict=False)]
     if len(a) == len(b) and not any(differ(x, y, SCALE.get().tolerance) for x, y in pairs):
@@ -174,7 +174,7 @@ def elsewhere(algorithm: Algorithm, name: str, client: int | None) -> list[Note]
 
 
 def broken(algorithm: Algorithm, name: str, seen: Seen) -> list[Note]:
-    """What was noted during a call, and what it raised."""
+    """Return what was noted during a call, and what it raised."""
     found = [Note(place or definition(algorithm, name), text) for place, text in seen.notes]
     if seen.error is None:
         return found
@@ -189,18 +189,18 @@ def broken(algorithm: Algorithm, name: str, seen: Seen) -> list[Note]:
 
 
 def returned(algorithm: Algorithm, name: str, seen: Seen) -> Any:
-    """How to find the line at which a function returned, if a user wrote it: most calls never need it."""
+    """Return how to find the line at which a function returned, if a user wrote it: most calls never need it."""
     return lambda: seen.profile.returned.get(name) or definition(algorithm, name)
 
 
 def values(result: Any) -> list[Any]:
-    """All vectors, and numbers, in what a function returned."""
+    """Return all vectors, and numbers, in what a function returned."""
     parts = result if isinstance(result, tuple) else (result,)
     return [v for p in parts if p is not None for v in ([x for _, x in p.items()] if isinstance(p, Vectors) else [p])]
 
 
 def tensors(result: Any) -> list[Tensor]:
-    """The same, numbers as tensors."""
+    """Return the same, numbers as tensors."""
     return [v if isinstance(v, Tensor) else placed(torch.tensor([v]), None) for v in values(result)]
 
 

@@ -18,12 +18,12 @@ PLACES = ("down", "server", "own", "local", "up")
 
 
 def inner_methods(algorithm: Algorithm) -> list[Algorithm]:
-    """The methods inside a wrapper."""
+    """Return the methods inside a wrapper."""
     return [v for v in algorithm.options().values() if isinstance(v, Algorithm)]
 
 
 def users_class(algorithm: Algorithm) -> type:
-    """The first class of a method, or of one inside it, that is not ours."""
+    """Return the first class of a method, or of one inside it, that is not ours."""
     classes = [c for c in type(algorithm).__mro__ if issubclass(c, Algorithm)]
     mine = next((c for c in classes if not c.__module__.startswith("fedsmoo.")), None)
     if mine is not None:
@@ -32,7 +32,7 @@ def users_class(algorithm: Algorithm) -> type:
 
 
 def definition(algorithm: Algorithm, name: str) -> Place | str:
-    """Where a user's function of a method is written, or else the user's class."""
+    """Return where a user's function of a method is written, or else the user's class."""
     for cls in type(algorithm).__mro__:
         found = vars(cls).get(name)
         code = getattr(getattr(found, "fget", found), "__code__", None)
@@ -48,7 +48,7 @@ def definition(algorithm: Algorithm, name: str) -> Place | str:
 
 
 def declared_at(cls: type, name: str = "") -> Place | str:
-    """The line of a class, or of an assignment in it."""
+    """Return the line of a class, or of an assignment in it."""
     linecache.checkcache()
     try:
         lines, start = inspect.getsourcelines(cls)
@@ -61,7 +61,7 @@ def declared_at(cls: type, name: str = "") -> Place | str:
 
 
 def declarations(algorithm: Algorithm) -> list[Note]:
-    """What is wrong with the names of vectors, and with the hyper-parameters."""
+    """Return what is wrong with the names of vectors, and with the hyper-parameters."""
     cls = users_class(algorithm)
     found = [
         Note(declared_at(owner, name), f"{name} is not taken: write @dataclass(frozen=True) above the class")
@@ -88,7 +88,7 @@ def declarations(algorithm: Algorithm) -> list[Note]:
 
 
 def wrong_names(place: str, value: Any) -> list[str]:
-    """What is wrong with one tuple of names."""
+    """Return what is wrong with one tuple of names."""
     if not isinstance(value, tuple) or not all(isinstance(n, str) for n in value):
         return [f'{place} is {value!r}, but must be a tuple of names, such as ("w",)']
     texts = [f"{place}: {n!r} cannot name a vector" for n in value if not n.isidentifier() or n.startswith("_")]

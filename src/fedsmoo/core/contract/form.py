@@ -61,7 +61,7 @@ def misshapen(
 
 
 def tensor_of(v: Tensor, clients: int | None) -> list[str]:
-    """What is wrong with a model or a direction; of several clients it may be one for all."""
+    """Return what is wrong with a model or a direction; of several clients it may be one for all."""
     size = SCALE.get().size
     allowed = [(size,)] if clients is None else [(size,), (clients, size)]
     if tuple(v.shape) in allowed:
@@ -70,7 +70,7 @@ def tensor_of(v: Tensor, clients: int | None) -> list[str]:
 
 
 def vectors_of(a: Algorithm, v: Vectors, want: dict[str, Any], spare: Iterable[str], clients: int | None) -> list[str]:
-    """What is wrong with named vectors."""
+    """Return what is wrong with named vectors."""
     names, places = [n for group in want.values() for n in group], " or ".join(want)
     texts = [f"does not return {n!r}, which {p} declares" for p, ns in want.items() for n in ns if n not in v.names()]
     texts += [f"returns {n!r}, which is not in {places}" for n in v.names() if n not in (*names, *spare)]
@@ -96,7 +96,7 @@ def wrong_type(what: str, v: Tensor) -> list[str]:
 
 
 def kind(value: Any) -> str:
-    """What something is, in a few words."""
+    """Return what something is, in a few words."""
     if isinstance(value, tuple):
         return f"({', '.join(map(kind, value))})"
     return "nothing (None)" if value is None else f"a {type(value).__name__}"
@@ -112,7 +112,7 @@ def axes(clients: int | None, last: str) -> str:
 
 
 def shape(v: Tensor) -> str:
-    """A shape in the contract's letters.
+    """Return a shape in the contract's letters.
 
     >>> shape(torch.zeros(3, 7)), shape(torch.zeros(7)), shape(torch.zeros(2, 1))
     ('[C, P]', '[P]', '[2, 1]')

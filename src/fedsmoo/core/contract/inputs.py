@@ -51,7 +51,7 @@ class Given:
 
 
 def given(algorithm: Algorithm, client: int | None, to: torch.dtype | None = None, wide: bool = False) -> Given:
-    """The inputs of one client, or of all; ``wide``: each with its own copy of what was sent, as in a pack."""
+    """Return the inputs of one client, or of all; ``wide``: each with its own copy of what was sent, as in a pack."""
 
     def rows(names: Iterable[str], place: int) -> Vectors:
         found = drawn(algorithm, names, place, CLIENTS, to)
@@ -78,7 +78,7 @@ def sealed(v: Vectors) -> Vectors:
 def drawn(
     algorithm: Algorithm, names: Iterable[str], place: int, clients: int | None = None, to: torch.dtype | None = None
 ) -> Vectors:
-    """Named vectors, or numbers where the method declares such, of the scale in force."""
+    """Return named vectors, or numbers where the method declares such, of the scale in force."""
     lead, generator = () if clients is None else (clients,), torch_stream(0, "contract", place)
     sizes = {n: (*lead, 1 if n in algorithm.scalars else SCALE.get().size) for n in names}
     return Vectors(
@@ -92,7 +92,7 @@ def placed(v: Tensor, to: torch.dtype | None) -> Tensor:
 
 
 def quadratic(client: int | None, to: torch.dtype | None = None) -> Gradient:
-    """The gradient of a quadratic of one client, or of all of them at once."""
+    """Return the gradient of a quadratic of one client, or of all of them at once."""
     size = SCALE.get().size
     a = 1.0 + torch.arange(CLIENTS * size, dtype=torch.float64).reshape(CLIENTS, size).remainder(21) / 10
     b = torch.randn((CLIENTS, size), generator=torch_stream(0, "contract", 9), dtype=torch.float64)
@@ -101,7 +101,7 @@ def quadratic(client: int | None, to: torch.dtype | None = None) -> Gradient:
 
 
 def ask(algorithm: Algorithm, name: str, x: Given) -> Any:
-    """A function of a method, called with what an engine would give it."""
+    """Call a function of a method with what an engine would give it."""
     arguments = {
         "init": (x.w,),
         "sent": (x.srv,),

@@ -40,7 +40,7 @@ class Step(NamedTuple):
 
 
 def branches(word: str) -> str:
-    """What is said of a number that is read out of a tensor."""
+    """Return what is said of a number that is read out of a tensor."""
     does = "branches on the value of a vector" if word == "bool" else "reads the value of a vector"
     return (
         f"{does} ({word} of a tensor): each client of a batch has its own; use torch.where, clamp, norm and other "
@@ -156,7 +156,7 @@ class Seen(NamedTuple):
 
 
 def generators() -> dict[str, Any]:
-    """The states of the global generators of random numbers."""
+    """Return the states of the global generators of random numbers."""
     state: Any = np.random.get_state(legacy=False)
     return {
         "numpy's": (state["state"]["key"].tobytes(), state["state"]["pos"], state["has_gauss"]),
@@ -166,7 +166,7 @@ def generators() -> dict[str, Any]:
 
 
 def watched(call: Callable[[], Any], given: dict[str, Tensor]) -> Seen:
-    """The outcome of a call whose inputs are ``given``."""
+    """Return the outcome of a call whose inputs are ``given``."""
     watch, profile, before = Watch(given), Profile(), sys.getprofile()
     result, error = None, None
     sys.setprofile(profile)
@@ -181,7 +181,7 @@ def watched(call: Callable[[], Any], given: dict[str, Tensor]) -> Seen:
 
 
 def drawing_line(call: Callable[[], Any]) -> Place | None:
-    """The user's line during which a global generator of random numbers moves on, found line by line."""
+    """Return the user's line during which a global generator of random numbers moves on, found line by line."""
     before, state, last, guilty = sys.gettrace(), generators(), None, None
 
     def trace(frame: FrameType, event: str, arg: Any) -> Any:

@@ -22,12 +22,12 @@ from torch import Tensor
 
 
 def padding(height: int) -> int:
-    """The customary padding: an eighth of the image, 4 for 32x32 and 8 for 64x64."""
+    """Return the customary padding: an eighth of the image, 4 for 32x32 and 8 for 64x64."""
     return max(1, height // 8)
 
 
 def draws(rng: np.random.Generator, shape: Sequence[int], pad: int = 4) -> dict[str, np.ndarray]:
-    """What happens to each of ``shape`` images: ``flip`` (bool) and the shift ``dy``, ``dx`` (0 if no crop)."""
+    """Draw what happens to each of ``shape`` images: ``flip`` (bool) and the shift ``dy``, ``dx`` (0 if no crop)."""
     shape = tuple(shape)
     flip = rng.random(shape) < 0.5
     crop = rng.random(shape) < 0.5
@@ -77,7 +77,7 @@ def _channels(values: Sequence[float] | Tensor, like: Tensor) -> Tensor:
 
 
 def _move(x: Tensor, draws: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """The pictures flipped and shifted, and a mask ``[..., H, W]`` of the pixels that come from the picture."""
+    """Return the pictures flipped and shifted, and a mask ``[..., H, W]`` of the pixels that come from the picture."""
     height, width, channels = x.shape[-3:]
     rows = torch.arange(height, device=x.device) + draws["dy"].long().unsqueeze(-1)
     columns = torch.arange(width, device=x.device) + draws["dx"].long().unsqueeze(-1)

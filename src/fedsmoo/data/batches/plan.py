@@ -33,7 +33,7 @@ class Plan:
         return (self.count > 0).sum(0)
 
     def select(self, clients: slice) -> Plan:
-        """The plan of some of the clients, without the steps that only others make."""
+        """Return the plan of some of the clients, without the steps that only others make."""
         count = self.count[:, clients]
         last = int((count > 0).any(1).sum())
         draws = None if self.draws is None else {n: d[:last, clients] for n, d in self.draws.items()}
@@ -43,9 +43,9 @@ class Plan:
 def client_batches(
     seed: int, number: int, client: int, samples: np.ndarray, batch_size: int, epochs: int | None, steps: int | None
 ) -> list[np.ndarray]:
-    """One client's batches in one round: a fresh permutation per epoch, the last batch of an epoch may be smaller.
+    """Draw one client's batches in a round: a fresh permutation per epoch, whose last batch may be smaller.
 
-    Either ``epochs`` passes over the samples or exactly ``steps`` batches. Depends on nobody else in the cohort.
+    Either ``epochs`` passes over the samples or exactly ``steps`` batches. No other client matters.
     """
     rng = stream(seed, "batches", number, client)
     batches: list[np.ndarray] = []
@@ -68,7 +68,7 @@ def make_plan(
     draw: Callable[[np.random.Generator, tuple[int, ...]], Draws] | None = None,
     width: int | None = None,
 ) -> Plan:
-    """The plan of a cohort in round ``number``.
+    """Return the plan of a cohort in round ``number``.
 
     ``indices[i]`` are client i's samples; ``draw(rng, shape)`` makes augmentation draws; ``width`` is the common batch
     width B (default: ``batch_size``, or less if no client has so many samples).
@@ -94,7 +94,7 @@ def make_plan(
 
 
 def merge(plans: Sequence[Plan]) -> Plan:
-    """The plans of several groups of clients side by side, padded to the longest and the widest."""
+    """Concatenate the plans of several groups of clients, padded to the longest and the widest."""
     if len(plans) == 1:
         return plans[0]
     steps, width = max(p.index.shape[0] for p in plans), max(p.index.shape[2] for p in plans)

@@ -11,7 +11,7 @@ from fedsmoo.core.streams import stream
 
 
 def hold_out(indices: Sequence[np.ndarray], share: float, seed: int) -> tuple[list[np.ndarray], np.ndarray]:
-    """What each client trains on, in its own order, and the samples held out for validation, in increasing order.
+    """Return what each client trains on, in its own order, and the sorted samples held out for validation.
 
     Clients may hold a sample several times, and several clients may hold it: samples are cut, not their places in a
     client's list, and what one client holds out no other one trains on. Client after client, as many of its samples as

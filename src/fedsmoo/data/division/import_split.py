@@ -25,7 +25,7 @@ from fedsmoo.data.files.tree import BROKEN
 
 
 def import_split(path: str | Path, dataset: Dataset) -> list[np.ndarray]:
-    """The clients' samples from another simulator's file or folder, as indices into the training part."""
+    """Return the clients' samples from another simulator's file or folder, as indices into the training part."""
     place = Path(path).expanduser()
     if not place.exists():
         raise FedsmooError(f"split {place}: no such file or folder")
@@ -51,7 +51,7 @@ def _client_order(name: Any) -> tuple[int, str]:
 
 
 def _whole(values: Sequence[Any] | np.ndarray) -> np.ndarray:
-    """Indices that were written as floats or as objects become whole numbers, if they are."""
+    """Turn indices that were written as floats or as objects into whole numbers, if they are."""
     array = (
         np.asarray(list(values)).reshape(-1) if np.asarray(values).dtype == object else np.asarray(values).reshape(-1)
     )
@@ -106,7 +106,7 @@ def _from_copies(folder: Path, dataset: Dataset) -> list[np.ndarray]:
 
 
 def _clients(file: Path) -> list[np.ndarray] | None:
-    """One array per client, mapped from the disk where the file allows it: such files run to gigabytes."""
+    """Return one array per client, mapped from the disk where the file allows it: such files run to gigabytes."""
     if not file.is_file():
         return None
     try:

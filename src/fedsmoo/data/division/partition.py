@@ -57,7 +57,7 @@ class Partition(ABC):
 
     @abstractmethod
     def split(self, labels: np.ndarray, classes: int, clients: int, seed: int) -> list[np.ndarray]:
-        """Sorted int64 indices into ``labels`` for each of the clients."""
+        """Return sorted int64 indices into ``labels`` for each of the clients."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class Pathological(Partition):
 
     def split(self, labels: np.ndarray, classes: int, clients: int, seed: int) -> list[np.ndarray]:
         sizes = client_sizes(len(labels), clients, self.replacement)
-        present = np.unique(_checked(labels, classes))  # a class without samples is nobody's
+        present = np.unique(_checked(labels, classes))  # no client can draw from a class without samples
         if self.c > present.size:
             raise FedsmooError(
                 f"partition pathological: c is {self.c}, but the training labels have only {present.size} classes; "
@@ -150,7 +150,7 @@ PARTITIONS: dict[str, type[Partition]] = {kind.label: kind for kind in (IID, Dir
 
 
 def parse(text: str, **options: Any) -> Partition:
-    """The partition with a short name; options such as ``replacement=False`` are set on it.
+    """Return the partition with a short name; options such as ``replacement=False`` are set on it.
 
     >>> parse("dirichlet-0.6", replacement=False)
     Dirichlet(u=0.6, replacement=False, refill=False)
@@ -192,7 +192,7 @@ def from_rule(rule: dict[str, Any]) -> Partition:
 
 
 def client_sizes(samples: int, clients: int, replacement: bool) -> np.ndarray:
-    """Samples per client: ``N // m``; without replacement the first ``N % m`` clients hold one more."""
+    """Return samples per client: ``N // m``; without replacement the first ``N % m`` clients hold one more."""
     if clients < 1:
         raise FedsmooError(f"partition: {clients} clients asked for, but at least 1 is needed")
     if samples < 1:
@@ -230,7 +230,7 @@ def _draw(
     refill: bool,
     counts: np.ndarray | None = None,
 ) -> list[np.ndarray]:
-    """Samples for every client from its class prior ``[m, K]``: first how many of each class, then which.
+    """Return samples for every client from its class prior ``[m, K]``: first how many of each class, then which.
 
     ``counts`` are samples per client and class that are already settled; without replacement the rest is dealt.
     """
@@ -257,7 +257,7 @@ def _draw(
 
 
 def _ask(rng: np.random.Generator, sizes: np.ndarray, prior: np.ndarray, stock: np.ndarray) -> np.ndarray:
-    """How many samples of each class the clients draw ``[m, K]``, among classes that have any."""
+    """Return how many samples of each class the clients draw ``[m, K]``, among classes that have any."""
     weight = prior * (stock > 0)
     mass = weight.sum(1, keepdims=True)
     weight = np.where(mass > 1e-300, weight, stock)
@@ -271,7 +271,7 @@ def _ask(rng: np.random.Generator, sizes: np.ndarray, prior: np.ndarray, stock: 
 
 
 def _deal(rng: np.random.Generator, sizes: np.ndarray, prior: np.ndarray, stock: np.ndarray) -> np.ndarray:
-    """The same when no sample may be given twice: every pass empties a class or satisfies everybody."""
+    """Return what :func:`_ask` does, without replacement: every pass empties a class or serves all clients."""
     counts, need, left = np.zeros(prior.shape, np.int64), sizes.copy(), stock.copy()
     while (waiting := np.flatnonzero(need)).size:
         ask = _ask(rng, need[waiting], prior[waiting], left)
@@ -284,7 +284,7 @@ def _deal(rng: np.random.Generator, sizes: np.ndarray, prior: np.ndarray, stock:
 
 
 def _cut(samples: np.ndarray, owners: np.ndarray, clients: int) -> list[np.ndarray]:
-    """One sorted list of samples per owner."""
+    """Return one sorted list of samples per owner."""
     order = np.lexsort((samples, owners))
     ends = np.cumsum(np.bincount(owners, minlength=clients))
     return np.split(samples[order].astype(np.int64), ends[:-1])

@@ -64,7 +64,7 @@ def save_split(
 
 
 def load_split(path: str | Path, dataset: Dataset) -> list[np.ndarray]:
-    """The clients' samples from a file that ``save_split`` wrote for the same data."""
+    """Return the clients' samples from a file that ``save_split`` wrote for the same data."""
     content = read_split(path)
     if content["dataset_sha256"] != dataset.content_hash:
         raise FedsmooError(
@@ -76,7 +76,7 @@ def load_split(path: str | Path, dataset: Dataset) -> list[np.ndarray]:
 
 
 def read_split(path: str | Path) -> dict[str, Any]:
-    """The content of a split file without its data: whole and unaltered, or an error."""
+    """Return the content of a split file without its data; refuse one that is cut or altered."""
     try:
         content = json.loads(Path(path).read_text("utf-8"))
     except FileNotFoundError:

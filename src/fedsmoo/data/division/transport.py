@@ -31,7 +31,7 @@ def transport(support: np.ndarray, rows: np.ndarray, columns: np.ndarray, passes
 
 
 def _flow(support: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """The largest whole-number flow from rows to columns along the support."""
+    """Return the largest whole-number flow from rows to columns along the support."""
     m, k = support.shape
     who, what = np.nonzero(support & (rows > 0)[:, None] & (columns > 0))
     source, sink = m + k, m + k + 1

@@ -32,7 +32,7 @@ def user_cache() -> Path:
 
 
 def fingerprint(tree: Tree) -> str:
-    """What identifies the state of some files without reading them: place, names, sizes and times of change."""
+    """Return what identifies the state of some files without reading them: place, names, sizes and times of change."""
     digest = hashlib.sha256(f"{FORMAT}\0{Path(tree.where).resolve()}".encode())
     for name in sorted(tree.sizes):
         digest.update(f"\0{name}\0{tree.sizes[name]}\0{tree.times[name]}".encode("utf-8", "surrogateescape"))
@@ -40,7 +40,7 @@ def fingerprint(tree: Tree) -> str:
 
 
 def cached(file: Path, key: str, build: Callable[[], Arrays]) -> Arrays:
-    """The arrays in ``file`` if it is whole and has this key; otherwise those of ``build``, which replace it."""
+    """Return the arrays in ``file`` if it is whole and has this key; otherwise those of ``build``, which replace it."""
     arrays = load(file, key)
     if arrays is None:
         arrays = build()
@@ -65,7 +65,7 @@ def save(file: Path, key: str, arrays: Arrays) -> None:
 
 
 def load(file: Path, key: str) -> Arrays | None:
-    """The arrays, or ``None`` if the file is absent, of another key, or damaged in any way."""
+    """Return the arrays, or ``None`` if the file is absent, of another key, or damaged in any way."""
     from safetensors import SafetensorError, safe_open
 
     try:

@@ -33,7 +33,7 @@ def fetch_dataset(name: str, to: str | Path | None = None, progress: bool = True
 def fetch_spec(
     spec: Spec, to: Path, progress: bool = True, retries: int = 5, timeout: tuple[float, float] = (15.0, 60.0)
 ) -> Path:
-    """The same for any description of a data set; ``timeout`` is for connecting and between two answers."""
+    """Return the same for any description of a data set; ``timeout`` is for connecting and between two answers."""
     folder = to / spec.name
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -87,7 +87,7 @@ def _fetch(
 
 
 def _plain(error: Exception) -> str:
-    """The innermost words of a network error, without the layers of Python objects around them."""
+    """Return the innermost words of a network error, without the layers of Python objects around them."""
     reason: Any = error
     while getattr(reason, "args", None) and isinstance(reason.args[-1], Exception):
         reason = reason.args[-1]
@@ -162,7 +162,7 @@ def _ask(url: str, headers: dict[str, str], timeout: tuple[float, float]) -> Any
 
 
 def _continues(answer: Any, have: int) -> bool:
-    """Whether the server sends the rest (206, from the right place) rather than the whole file."""
+    """Return whether the server sends the rest (206, from the right place) rather than the whole file."""
     return answer.status_code == 206 and answer.headers.get("Content-Range", "").startswith(f"bytes {have}-")
 
 

@@ -37,7 +37,7 @@ class Arrays:
 
 
 def read_official(tree: Tree, spec: Spec) -> Arrays:
-    """The official files of a known data set, each checked against its checksum."""
+    """Return the official files of a known data set, each checked against its checksum."""
     arrays = {"cifar": read_cifar, "idx": read_idx, "tiny": read_tiny}[spec.kind](tree, spec)
     found = (len(arrays.x_train), len(arrays.x_test))
     if found != spec.sizes:
@@ -49,7 +49,7 @@ def read_official(tree: Tree, spec: Spec) -> Arrays:
 
 
 def verified(tree: Tree, name: str, checksum: str) -> bytes:
-    """A file whose checksum is the official one."""
+    """Return a file whose checksum is the official one."""
     return _same(tree.read(name), checksum, f"{tree.where}: {name}")
 
 
@@ -143,12 +143,12 @@ def read_tiny(tree: Tree, spec: Spec) -> Arrays:
 
 
 def is_class_folders(tree: Tree) -> bool:
-    """Whether there are ``train/CLASS/image`` files."""
+    """Return whether there are ``train/CLASS/image`` files."""
     return any(n.startswith("train/") and n.count("/") >= 2 and n.lower().endswith(SUFFIXES) for n in tree.sizes)
 
 
 def read_class_folders(tree: Tree) -> Arrays:
-    """Images in ``train/CLASS/*.png`` and ``test/CLASS/*.png`` (or ``val``), all of one size.
+    """Read images in ``train/CLASS/*.png`` and ``test/CLASS/*.png`` (or ``val``), all of one size.
 
     Classes are numbered in the order of their names, numerically if all names are numbers.
     """
@@ -206,7 +206,7 @@ def _decode_one(tree: Tree, name: str, channels: int | None) -> np.ndarray:
 
 
 def read_npz(path: Path) -> Arrays:
-    """Arrays ``x_train, y_train, x_test, y_test`` from an ``.npz``; ``classes`` may name the classes."""
+    """Return arrays ``x_train, y_train, x_test, y_test`` from an ``.npz``; ``classes`` may name the classes."""
     try:
         with np.load(path, allow_pickle=False) as file:
             missing = [p for p in PARTS if p not in file]

@@ -46,7 +46,7 @@ class _Array:
         self.state = state
 
     def value(self) -> Any:
-        """The array; ragged lists, which NumPy stores as an array of objects, come back as a list."""
+        """Return the array; ragged lists, which NumPy stores as an array of objects, come back as a list."""
         _, shape, dtype, fortran, raw = self.state
         if dtype.code in ("O", "O8") and isinstance(raw, list) and len(shape) == 1:
             return [_unwrap(v) for v in raw]
@@ -58,7 +58,7 @@ class _Array:
 
 
 def _latin1(text: str, encoding: str) -> bytes:
-    """How old protocols write bytes; no other codec is needed, so none is available."""
+    """Encode text as old protocols of pickle wrote bytes; refuse any other codec, for none is needed."""
     if encoding not in ("latin1", "latin-1"):
         raise pickle.UnpicklingError(f"codec {encoding!r}")
     return text.encode("latin-1")

@@ -31,7 +31,7 @@ class Tree:
     times: dict[str, int] = field(default_factory=dict, repr=False)  # of the last change, in nanoseconds, if known
 
     def read(self, name: str) -> bytes:
-        """The bytes of one file."""
+        """Return the bytes of one file."""
         if name not in self.sizes:
             raise FedsmooError(f"{self.where}: {name} is missing")
         if self.sizes[name] > LARGEST:
@@ -45,7 +45,7 @@ class Tree:
         return data
 
     def below(self, prefix: str) -> Tree:
-        """The part under a folder, with names relative to it."""
+        """Return the part under a folder, with names relative to it."""
         if not prefix:
             return self
         start = prefix.rstrip("/") + "/"
@@ -57,7 +57,7 @@ class Tree:
 
 
 def folder_tree(path: Path, depth: int = 3) -> Tree:
-    """The files in a folder, down to some depth below it."""
+    """Return the files in a folder, down to some depth below it."""
     sizes: dict[str, int] = {}
     times: dict[str, int] = {}
 
@@ -78,13 +78,13 @@ def folder_tree(path: Path, depth: int = 3) -> Tree:
 
 
 def file_tree(path: Path) -> Tree:
-    """A single file."""
+    """List a single file."""
     state = path.stat()
     return Tree(str(path), {path.name: state.st_size}, lambda _: path.read_bytes(), {path.name: state.st_mtime_ns})
 
 
 def archive_tree(path: Path) -> Tree:
-    """The regular files of a tar (of any compression) or zip archive; links and devices are not listed."""
+    """Return the regular files of a tar (of any compression) or zip archive; links and devices are not listed."""
     try:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
@@ -100,7 +100,7 @@ def archive_tree(path: Path) -> Tree:
 
 
 def _member(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-    """A tar has no index: its members are read in the one pass that finds them."""
+    """Read a member of a tar in the one pass that finds it, for a tar has no index."""
     file = archive.extractfile(member)
     data = file.read() if file else b""
     if len(data) != member.size:
@@ -114,13 +114,13 @@ def _zip_reader(path: Path) -> Callable[[str], bytes]:
 
 
 def digest(data: bytes, like: str) -> str:
-    """The checksum of some bytes in the notation of another one, such as ``md5:...`` or ``sha256:...``."""
+    """Return the checksum of some bytes in the notation of another one, such as ``md5:...`` or ``sha256:...``."""
     kind = like.partition(":")[0]
     return f"{kind}:{hashlib.new(kind, data, usedforsecurity=False).hexdigest()}"
 
 
 def file_digest(path: Path, like: str) -> str:
-    """The same for a file, without reading it into memory at once."""
+    """Return the same for a file, without reading it into memory at once."""
     kind = like.partition(":")[0]
     with path.open("rb") as file:
         return f"{kind}:{hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()}"
