@@ -1,8 +1,9 @@
-"""Settings of all tests: which files are handed out first, and no waiting for the disk."""
+"""Settings of all tests: which files are handed out first, no waiting for the disk, and a Ctrl-C that is heard."""
 
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 
@@ -23,6 +24,10 @@ LONGEST = (
 # A process that is killed loses nothing that it wrote, flushed or not; only a power cut would. That all is flushed, and
 # in the right order, is tested by tests that put a function of their own here.
 os.fsync = os.fstat  # which refuses what is no open file, too
+
+# A shell lets what it starts in the background ignore Ctrl-C; tests press it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
