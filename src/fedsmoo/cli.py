@@ -23,7 +23,7 @@ from fedsmoo.commands.table import app as results_app
 from fedsmoo.commands.table import table
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.engines.distributed.ranks import exit_rank
-from fedsmoo.runs.origin.provenance import typed
+from fedsmoo.runs.origin.typed import typed
 from fedsmoo.version import __version__
 
 app = typer.Typer(

@@ -10,12 +10,13 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from patience import PATIENCE, ended
 
 import fedsmoo
-from fedsmoo import cli
+from fedsmoo import cli, core
 
 ROOT = Path(__file__).parents[2]
 SLOW = "import sys, time\nsys.stderr.write('importing\\n')\nsys.stderr.flush()\ntime.sleep(3600)\n"
@@ -78,15 +79,19 @@ def test_importing_the_package_does_not_import_pytorch() -> None:
     subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT / "src")}, check=True)
 
 
-def test_every_public_name_is_what_type_checkers_are_told() -> None:
-    tree = ast.parse((ROOT / "src/fedsmoo/__init__.py").read_text())
+@pytest.mark.parametrize("package", [fedsmoo, core], ids=lambda p: p.__name__)
+def test_every_public_name_is_what_type_checkers_are_told(package: ModuleType) -> None:
+    tree = ast.parse(Path(str(package.__file__)).read_text())
     block = next(node for node in tree.body if isinstance(node, ast.If))
     told = {alias.name: str(node.module) for node in block.body if isinstance(node, ast.ImportFrom)
             for alias in node.names}  # fmt: skip
-    assert sorted(told) == sorted(set(fedsmoo.__all__) - {"__version__"})
+    assert sorted(told) == sorted(set(package.__all__) - {"__version__"})
     for name, module in told.items():
-        assert getattr(fedsmoo, name) is getattr(importlib.import_module(module), name), name
+        assert getattr(package, name) is getattr(importlib.import_module(module), name), name
+    with pytest.raises(AttributeError, match=f"module '{package.__name__}' has no attribute 'FedNothing'"):
+        _ = package.FedNothing
+
+
+def test_the_package_shows_its_public_names_and_modules() -> None:
     assert set(fedsmoo.__all__) <= set(dir(fedsmoo))
     assert fedsmoo.runs.config.Config is fedsmoo.Config
-    with pytest.raises(AttributeError, match="no attribute 'FedNothing'"):
-        _ = fedsmoo.FedNothing

@@ -9,9 +9,9 @@ import torch
 
 from fedsmoo.algorithms import FedAvg, FedDyn, FedProx
 from fedsmoo.core import Algorithm, Layout, LocalRule, Vectors, norm, option, unit
-from fedsmoo.core.algorithm import in_words, inside
 from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.core.local import clipped, local_step
+from fedsmoo.core.options import in_words, inside
 
 
 def tensor(*values: float) -> torch.Tensor:

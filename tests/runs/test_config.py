@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from fedsmoo.core import FedsmooError
-from fedsmoo.core.toml import to_toml
 from fedsmoo.runs.build import make_algorithm
 from fedsmoo.runs.config import FIELDS, Config, free_within, named_tables, read_toml
 from fedsmoo.runs.storage.folder import config_text
+from fedsmoo.runs.storage.toml import to_toml
 
 REFUSED = [
     ({"rounds": "ten"}, "rounds is 'ten', but must be a whole number"),

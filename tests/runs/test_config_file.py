@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsmoo.core import FedsmooError
-from fedsmoo.core.toml import to_toml
 from fedsmoo.runs.config import Config, named_tables
 from fedsmoo.runs.run import Run
 from fedsmoo.runs.storage import folder as runfolder
@@ -21,6 +20,7 @@ from fedsmoo.runs.storage.checkpoint import seal
 from fedsmoo.runs.storage.folder import RunFolder, config_text, lossless_text
 from fedsmoo.runs.storage.names import CONFIG
 from fedsmoo.runs.storage.reader import read_config
+from fedsmoo.runs.storage.toml import to_toml
 
 scalars = st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 values = st.recursive(

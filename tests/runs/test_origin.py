@@ -18,6 +18,7 @@ from fedsmoo.runs.config import FIELDS, Config
 from fedsmoo.runs.origin import provenance as origin
 from fedsmoo.runs.origin.identity import identity
 from fedsmoo.runs.origin.provenance import again, state_of
+from fedsmoo.runs.origin.typed import command
 from fedsmoo.runs.resume import reopen
 from fedsmoo.runs.run import Run
 from fedsmoo.sweeps.queue import Worker, work
@@ -50,7 +51,7 @@ def test_a_run_of_python_code_never_passes_for_a_command(tmp_path: Path, monkeyp
     Run.begin(TINY, tmp_path / "a").go()
     assert facts(tmp_path / "a")["command"] == "python: 'drive it.py' 352"
     monkeypatch.setattr(sys, "orig_argv", ["/usr/bin/python3"])
-    assert origin.command() == "python: a notebook or a prompt"
+    assert command() == "python: a notebook or a prompt"
 
 
 def test_every_run_of_a_sweep_says_how_to_make_it_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,8 @@ from rich.markup import escape
 
 from fedsmoo.algorithms import ALGORITHMS
 from fedsmoo.commands.console import console
-from fedsmoo.core.algorithm import in_words
 from fedsmoo.core.errors import unknown
+from fedsmoo.core.options import in_words
 from fedsmoo.data.batches.cohort import SAMPLINGS
 from fedsmoo.data.division.partition import PARTITIONS
 from fedsmoo.data.sources import SOURCES

@@ -1,11 +1,19 @@
 """The contract: named vectors, what a method is, and one client's local steps. Imports nothing else of ours."""
 
-from fedsmoo.core.algorithm import Algorithm, Gradient, Round, derived, option
-from fedsmoo.core.errors import FedsmooError
-from fedsmoo.core.layout import Layout
-from fedsmoo.core.local import LocalRule
-from fedsmoo.core.streams import stream
-from fedsmoo.core.vectors import Vectors, norm, unit
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fedsmoo.lazy import names_from
+
+if TYPE_CHECKING:
+    from fedsmoo.core.algorithm import Algorithm, Gradient, Round, derived
+    from fedsmoo.core.errors import FedsmooError
+    from fedsmoo.core.layout import Layout
+    from fedsmoo.core.local import LocalRule
+    from fedsmoo.core.options import option
+    from fedsmoo.core.streams import stream
+    from fedsmoo.core.vectors import Vectors, norm, unit
 
 __all__ = [
     "Algorithm",
@@ -21,3 +29,14 @@ __all__ = [
     "stream",
     "unit",
 ]
+
+_HOMES = {
+    "algorithm": ("Algorithm", "Gradient", "Round", "derived"),
+    "errors": ("FedsmooError",),
+    "layout": ("Layout",),
+    "local": ("LocalRule",),
+    "options": ("option",),
+    "streams": ("stream",),
+    "vectors": ("Vectors", "norm", "unit"),
+}
+__getattr__ = names_from(__name__, _HOMES)

@@ -34,13 +34,12 @@ from fedsmoo.data.files.cache import cached, fingerprint, user_cache
 from fedsmoo.data.files.download import fetch_dataset
 from fedsmoo.data.files.readers import PARTS, Arrays, is_class_folders, read_class_folders, read_npz, read_official
 from fedsmoo.data.files.tree import Tree, archive_tree, file_digest, file_tree, folder_tree
+from fedsmoo.data.names import SYNTHETIC, TEXT, drawn
 from fedsmoo.data.own import KIND, OWN, OWN_NAME, is_own, own_data, takes_seed
 from fedsmoo.data.synthetic import synthetic
 from fedsmoo.data.text import text
 
 __all__ = ["MADE", "SOURCES", "depends_on_seed", "fetch_dataset", "load"]
-
-_SYNTHETIC = re.compile(r"synthetic(?:\(\s*([^,()]+?)\s*,\s*([^,()]+?)\s*\))?")
 
 
 @dataclass(frozen=True)
@@ -62,13 +61,13 @@ MADE: dict[str, Source] = {
     ),
     "synthetic(alpha,beta)": Source(
         "logistic data with 30 natural clients that differ in model (alpha) and features (beta)",
-        _SYNTHETIC,
+        SYNTHETIC,
         lambda name, seed, options: _synthetic(name, seed),
         "is made by the package and takes no path",
     ),
     "text:PATH": Source(
         "next characters of a text file, one client per speaker or per chunk",
-        re.compile(r"text:(.*)", re.DOTALL),
+        TEXT,
         lambda name, seed, options: text(name[1]),
         "says itself where the text is",
     ),
@@ -121,16 +120,6 @@ def load(name: str, path: str | Path | None = None, seed: int = 0, options: Mapp
     if path is not None:
         raise FedsmooError(f"data set {name} {source.no_path}; leave out {path}")
     return check(source.make(match, seed, options or {}))
-
-
-def drawn(name: str) -> bool:
-    """Return whether a data set is drawn from a run's seed, so that another seed is another data set."""
-    return _SYNTHETIC.fullmatch(name) is not None
-
-
-def has_natural_clients(name: str) -> bool:
-    """Return whether a data set has clients of its own: the speakers or chunks of a text, those of synthetic data."""
-    return name.startswith("text:") or drawn(name)
 
 
 def depends_on_seed(name: str) -> bool:

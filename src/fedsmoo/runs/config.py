@@ -10,10 +10,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
-from fedsmoo.core.algorithm import KINDS, refuse_outside
 from fedsmoo.core.errors import FedsmooError, unknown
+from fedsmoo.core.options import KINDS, refuse_outside
 from fedsmoo.core.user_code import is_in_file
-from fedsmoo.data.sources import has_natural_clients
+from fedsmoo.data.names import has_natural_clients
 
 WIRES = ("exact", "fp16", "int8")
 LARGEST = 2**63 - 1  # whole number of a setting

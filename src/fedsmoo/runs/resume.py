@@ -11,7 +11,7 @@ from typing import Any
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.engines.choose import ENGINES
-from fedsmoo.engines.distributed.ranks import is_writer
+from fedsmoo.engines.distributed.launcher import is_writer
 from fedsmoo.engines.task import IDLE, idle_precision
 from fedsmoo.engines.threads import fix_threads
 from fedsmoo.runs.build import assemble, make_device

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from fedsmoo.core import FedsmooError
-from fedsmoo.engines.distributed.ranks import Ended, is_writer
+from fedsmoo.engines.distributed.launcher import is_writer
+from fedsmoo.engines.distributed.ranks import Ended
 from fedsmoo.runs.build import assemble, make_config
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin.contents import files_held

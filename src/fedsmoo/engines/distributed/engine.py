@@ -20,7 +20,8 @@ from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.engines.choose import make_engine
 from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.contract import Engine, Meanwhile, Outcome, RoundInputs, Setup, Sums
-from fedsmoo.engines.distributed.ranks import Ended, Ranks, abandon_job, join, launched
+from fedsmoo.engines.distributed.launcher import launched
+from fedsmoo.engines.distributed.ranks import Ended, Ranks, abandon_job, join
 from fedsmoo.engines.task import Samples
 
 

@@ -19,36 +19,9 @@ from torch import Tensor
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import first_line
+from fedsmoo.engines.distributed.launcher import environment_int, launched
 
 _abandoned = False  # a connection broke: there is nobody to end the job with
-
-
-def environment_int(name: str, default: int) -> int:
-    """Return a whole number that a launcher set in the environment.
-
-    Raises:
-        FedsmooError: if it is none.
-    """
-    text = os.environ.get(name, "")
-    try:
-        return int(text) if text else default
-    except ValueError as e:
-        raise FedsmooError(f"the environment variable {name} is {text!r}, but must be a whole number") from e
-
-
-def launched() -> bool:
-    """Return whether a launcher such as ``torchrun`` started more than one process."""
-    return environment_int("WORLD_SIZE", 1) > 1 and "RANK" in os.environ
-
-
-def world() -> int:
-    """Return the number of ranks."""
-    return environment_int("WORLD_SIZE", 1) if launched() else 1
-
-
-def is_writer() -> bool:
-    """Return whether this process writes files and prints: the only one, or rank 0."""
-    return not launched() or environment_int("RANK", 0) == 0
 
 
 def require_single_process(what: str) -> None:

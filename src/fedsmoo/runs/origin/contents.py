@@ -18,8 +18,9 @@ from fedsmoo.data.files.cache import fingerprint, user_cache
 from fedsmoo.data.files.readers import SUFFIXES
 from fedsmoo.data.files.tree import file_tree, folder_tree
 from fedsmoo.data.fingerprint import SHORT, Fingerprint
+from fedsmoo.data.names import drawn
 from fedsmoo.data.own import is_own
-from fedsmoo.data.sources import SOURCES, drawn, load
+from fedsmoo.data.sources import SOURCES, load
 from fedsmoo.runs.config import Config
 
 SETTLED = 100_000_000  # nanoseconds: a file that changed just now may change again within one tick of its clock

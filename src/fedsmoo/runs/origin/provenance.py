@@ -9,10 +9,8 @@ import platform
 import re
 import shlex
 import subprocess
-import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,16 +19,16 @@ import torch
 
 from fedsmoo.core.user_code import is_in_file
 from fedsmoo.data.division.partition import to_rule
-from fedsmoo.engines.distributed.ranks import world
+from fedsmoo.engines.distributed.launcher import world
 from fedsmoo.runs.config import BROUGHT, DIVISION, FIELDS, Config
 from fedsmoo.runs.division import make_partition
 from fedsmoo.runs.origin.contents import files_held
+from fedsmoo.runs.origin.typed import command
 from fedsmoo.runs.simulation import Simulation
 from fedsmoo.version import __version__
 
 HERE = Path(__file__).resolve().parents[2]  # the package
 MARKED = re.compile(r"(?P<commit>.*?)[-+](?P<mark>dirty|clean)")
-_typed: list[list[str]] = []  # the words of the command lines that are being carried out, the innermost last
 
 
 def provenance(simulation: Simulation) -> dict[str, Any]:
@@ -79,31 +77,6 @@ def task_hash(simulation: Simulation) -> str:
 
 def now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-
-
-@contextmanager
-def typed(words: Sequence[str]) -> Iterator[None]:
-    """Remember the words behind ``fedsmoo`` while they are carried out."""
-    _typed.append(list(words))
-    try:
-        yield
-    finally:
-        _typed.pop()
-
-
-def command() -> str:
-    """The command line as it was typed; of a run that Python code starts, the program that does so.
-
-    >>> with typed(["run", "my config.toml", "--seed", "1"]):
-    ...     command()
-    "fedsmoo run 'my config.toml' --seed 1"
-    """
-    if _typed:
-        return shlex.join(["fedsmoo", *_typed[-1]])
-    words = sys.orig_argv[1:]
-    if not words or hasattr(sys, "ps1") or "ipykernel" in sys.modules:
-        return "python: a notebook or a prompt"
-    return f"python: {shlex.join(words)}"
 
 
 def again(config: Config) -> str:

@@ -17,7 +17,6 @@ import numpy as np
 from safetensors import SafetensorError
 
 from fedsmoo.core import FedsmooError
-from fedsmoo.core.toml import to_toml
 from fedsmoo.runs.config import DIVISION, FIELDS, Config, named_tables
 from fedsmoo.runs.origin.provenance import provenance
 from fedsmoo.runs.record import Record, best_validated
@@ -34,6 +33,7 @@ from fedsmoo.runs.storage.files import (
 )
 from fedsmoo.runs.storage.names import CONFIG, LABEL, METRICS, MODEL, STARTED, SUMMARY
 from fedsmoo.runs.storage.reader import read_label
+from fedsmoo.runs.storage.toml import to_toml
 from fedsmoo.runs.traffic import reached
 from fedsmoo.version import __version__
 

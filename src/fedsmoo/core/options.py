@@ -1,0 +1,96 @@
+"""Declare options: dataclass fields with their meaning, words and intervals beside them. Knows no tensors.
+
+Hyper-parameters of methods, options of measurements and the settings of a run are such fields; the command line derives
+its flags from them, and must do so before PyTorch is imported.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import field
+from functools import cache
+from numbers import Real
+from typing import Any, get_args, get_type_hints
+
+from fedsmoo.core.errors import FedsmooError, unknown
+
+KINDS: dict[type, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+
+
+def option(default: Any, help: str, choices: tuple[str, ...] = (), within: str = "", positional: bool = False) -> Any:
+    """Declare a hyper-parameter: a dataclass field with its meaning beside it, which the command line prints.
+
+    ``choices`` are the words it may be; ``within`` is the interval of the numbers it may be, such as ``"[0, 1)"``.
+    Those of the methods here are given by name, but for the ``positional`` ones.
+    """
+    if within:
+        ends(within)
+    meta = {"help": help, "choices": choices, "within": within, "positional": positional}
+    return field(default=default, metadata=meta)
+
+
+def ends(within: str) -> list[str]:
+    """Return the ends of an interval as they are written; refuse text that is no interval.
+
+    >>> ends("[0, inf)")
+    ['0', 'inf']
+    """
+    words = [word.strip() for word in within[1:-1].split(",")]
+    try:
+        low, high = (float(word) for word in words)
+    except ValueError:
+        low, high = math.nan, math.nan
+    if within[:1] not in ("[", "(") or within[-1:] not in ("]", ")") or not low <= high:
+        raise FedsmooError(f"within={within!r} is not an interval: write it as '[0, 1)' or '(0, inf)'")
+    return words
+
+
+def inside(value: Any, within: str) -> bool:
+    """Return whether a number lies in an interval; nan lies in none."""
+    low, high = (float(end) for end in ends(within))
+    return low < value < high or (value == low and within[0] == "[") or (value == high and within[-1] == "]")
+
+
+def in_words(within: str) -> str:
+    """Return an interval in words.
+
+    >>> in_words("[0, 1)"), in_words("(0, inf)")
+    ('at least 0 and below 1', 'above 0')
+    """
+    low, high = ends(within)
+    below = "" if high == "inf" else f" and {'below' if within[-1] == ')' else 'at most'} {high}"
+    return ("above " if within[0] == "(" else "at least ") + low + below
+
+
+def refuse_outside(name: str, value: Any, meta: Mapping[str, Any]) -> None:
+    """Refuse what a field's ``choices`` or ``within`` do not allow."""
+    choices, within = meta.get("choices"), meta.get("within")
+    if choices and value not in choices:
+        raise unknown(f"value of {name}", str(value), choices)
+    if not within:
+        return
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise FedsmooError(f"{name} is {value!r}, but must be a number")
+    if not inside(value, within):
+        raise FedsmooError(f"{name} is {value}, but must be {'finite' if value == math.inf else in_words(within)}")
+
+
+@cache
+def kinds(cls: Any) -> dict[str, tuple[type, bool]]:
+    """Return the plain type of each field, and whether it may be none, from its hint or else its default."""
+    try:
+        hints = get_type_hints(cls)
+    except (NameError, TypeError):  # names that only a type checker knows
+        hints = {}
+    out = {}
+    for f in dataclasses.fields(cls):
+        hint = hints.get(f.name, type(f.default))
+        options = get_args(hint) or (hint,)
+        plain = [t for t in options if t is not type(None)]
+        if hint is Any and isinstance(f.default, bool):
+            plain = [bool]
+        if len(plain) == 1 and plain[0] in KINDS:
+            out[f.name] = plain[0], type(None) in options
+    return out
