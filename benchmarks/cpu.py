@@ -68,7 +68,7 @@ def compare(model: str, rounds: int) -> dict[str, Any]:
     times: dict[str, list[float]] = {e: [] for e in ["plain loop", *engines]}
     for t in range(rounds + 1):
         first = runs["serial"]
-        _, plan = first.draft(t)
+        _, plan = first.draw_round(t)
         began = time.perf_counter()
         plain = plain_round(plain, data, plan, first.lr, first.training.weight_decay, first.training.clip or np.inf)
         times["plain loop"].append(time.perf_counter() - began)

@@ -43,7 +43,7 @@ def plain() -> None:
     s, data = run.training, run.setup.task.data
     clock = Clock()
     for t in range(workload().rounds):
-        _, plan = run.draft(t)
+        _, plan = run.draw_round(t)
         model = plain_round(model, data, plan, s.lr, s.weight_decay, s.clip or np.inf)
         clock.lap()
     answer(clock, model, [], memory_bytes())

@@ -18,7 +18,7 @@ from fedsmoo.analysis.objective import Objective
 from fedsmoo.cli import app
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.pages.gather import gather
-from fedsmoo.runs.finished import open_run
+from fedsmoo.runs.finished import open_finished
 
 SETTINGS = (
     "--model softmax --dtype float64 --rounds 3 --clients 8 --cohort 4 --local-steps 4 --engine serial --device cpu"
@@ -46,7 +46,7 @@ def written(folder: Path, name: str) -> dict[str, Any]:
 
 
 def test_the_opened_model_is_the_recorded_one(folders: list[Path]) -> None:
-    saved = open_run(folders[1], "cpu")
+    saved = open_finished(folders[1], "cpu")
     summary = json.loads((folders[1] / "summary.json").read_text())
     accuracy, loss = saved.task.evaluate(saved.w)
     assert (accuracy, loss) == pytest.approx((summary["test_accuracy"], summary["test_loss"]), rel=1e-12)
@@ -65,7 +65,7 @@ def test_landscape_at_the_origin_is_the_recorded_loss(folders: list[Path]) -> No
 def test_hessian_of_softmax_regression_in_closed_form(folders: list[Path]) -> None:
     """For softmax regression the trace is the mean of (|x|^2 + 1) * sum_k p_k (1 - p_k)."""
     run("analyse", "hessian", str(folders[0]), "--top", "2", "--probes", "300", "--density", "10", "--device", "cpu")
-    found, saved = written(folders[0], "hessian"), open_run(folders[0], "cpu")
+    found, saved = written(folders[0], "hessian"), open_finished(folders[0], "cpu")
     x = saved.task.data.x_train.double().flatten(1)
     p = torch.softmax(saved.task.model.export(saved.w)(x), 1)
     true = ((x.square().sum(1) + 1) * (p * (1 - p)).sum(1)).mean().item()
@@ -100,7 +100,7 @@ def test_planes_lines_and_the_rest_reach_the_page(folders: list[Path]) -> None:
 def test_a_line_has_the_models_and_the_middle_among_its_points(folders: list[Path], points: str) -> None:
     one, two = folders
     said = run("analyse", "line", str(one), str(two), "--points", points, "--device", "cpu")
-    found, models = written(one, "line"), [open_run(f, "cpu") for f in folders]
+    found, models = written(one, "line"), [open_finished(f, "cpu") for f in folders]
     true = [models[0].task.evaluate((1 - t) * models[0].w + t * models[1].w)[1] for t in (0.0, 0.5, 1.0)]
     assert [found["loss"][found["t"].index(t)] for t in (0.0, 0.5, 1.0)] == pytest.approx(true, rel=1e-9)
     assert all(f"{loss:.4f}" in said for loss in true)
@@ -113,7 +113,7 @@ def test_consistency_takes_the_run_s_own_radius_and_says_where_there_is_nothing(
     words = ["--algorithm", "fedsmoo", *SETTINGS.split(), "--set", "r=0.02"]
     run("run", *words, "--out", str(tmp_path / "small"))
     run("analyse", "consistency", str(tmp_path / "small"), "--device", "cpu")
-    found, saved = written(tmp_path / "small", "consistency"), open_run(tmp_path / "small", "cpu")
+    found, saved = written(tmp_path / "small", "consistency"), open_finished(tmp_path / "small", "cpu")
     server, rows = saved.vectors()
     true = []
     for i in sorted(rows):

@@ -16,7 +16,7 @@ from fedsmoo.analysis.probes import Schedule, probes
 from fedsmoo.cli import app
 from fedsmoo.commands.analyse import command
 from fedsmoo.pages import measured
-from fedsmoo.runs.finished import open_run
+from fedsmoo.runs.finished import open_finished
 
 ONE_FILE = """
 from dataclasses import dataclass
@@ -67,7 +67,7 @@ def test_a_file_is_a_command_a_probe_and_a_part_of_the_page(weight_norm, tmp_pat
     own = typer.Typer()
     own.command()(command(weight_norm))
     said = runner.invoke(own, [str(folder), "--times", "2", "--device", "cpu"])
-    true = open_run(folder, "cpu").w.norm().item()
+    true = open_finished(folder, "cpu").w.norm().item()
     assert said.exit_code == 0, said.output
     assert f"{2 * true:.6f}" in said.output
     assert json.loads((folder / "analysis/weight_norm.json").read_text())["norm"] == pytest.approx(2 * true)

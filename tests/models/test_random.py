@@ -30,7 +30,7 @@ from fedsmoo.engines.task import Task
 from fedsmoo.models import FlatModel, build, make_module
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.finished import open_run
+from fedsmoo.runs.finished import open_finished
 from fedsmoo.runs.resume import reopen
 from fedsmoo.runs.run import Run
 
@@ -248,7 +248,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bits(tmp_path: Path) -> None
     assert len(seen) == 2
     assert all(torch.equal(v, getattr(resumed.server, n)) for n, v in whole.server.items())
     assert [r.test_accuracy for r in resumed.history] == [r.test_accuracy for r in whole.history]
-    saved = open_run(tmp_path / "stopped")
+    saved = open_finished(tmp_path / "stopped")
     assert torch.equal(saved.w, whole.server.w)
     assert saved.task.evaluate(saved.w)[0] == whole.accuracy
 

@@ -22,7 +22,7 @@ from fedsmoo.kernels.runtime import PRECISIONS
 from fedsmoo.runs import build as resolve
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import FIELDS, Config
-from fedsmoo.runs.finished import open_run
+from fedsmoo.runs.finished import open_finished
 from fedsmoo.runs.origin import contents
 from fedsmoo.runs.origin.provenance import device_name
 from fedsmoo.runs.run import Run
@@ -64,8 +64,8 @@ def test_a_file_of_a_run_is_not_its_folder(tmp_path: Path) -> None:
         with pytest.raises(FedsmooError, match="is not a run folder") as caught:
             read_config(tmp_path / place)
         assert "did you mean" not in str(caught.value)
-    assert open_run(tmp_path / "a", "cpu").task.precision == "fp32"
-    assert open_run(tmp_path / "a", "cpu", "tf32").task.precision == "tf32"
+    assert open_finished(tmp_path / "a", "cpu").task.precision == "fp32"
+    assert open_finished(tmp_path / "a", "cpu", "tf32").task.precision == "tf32"
 
 
 def test_runs_share_a_device_where_the_rows_that_can_come_to_be_fit(monkeypatch: pytest.MonkeyPatch) -> None:

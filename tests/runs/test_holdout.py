@@ -20,7 +20,7 @@ from fedsmoo.deploy.settings import parse
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.division import make_clients
-from fedsmoo.runs.finished import open_run
+from fedsmoo.runs.finished import open_finished
 from fedsmoo.runs.origin.identity import identity
 from fedsmoo.runs.resume import reopen
 from fedsmoo.runs.run import Run
@@ -156,7 +156,7 @@ def test_engines_packs_and_resumed_runs_agree(tmp_path: Path) -> None:
     assert summary is not None
     assert summary["validated_round"] == best.round
     assert (summary["validation_accuracy"], summary["validated_accuracy"]) == histories(alone[0])[best.round - 1]
-    assert [i.tolist() for i in open_run(tmp_path / "run").indices] == [i.tolist() for i in alone[0].indices]
+    assert [i.tolist() for i in open_finished(tmp_path / "run").indices] == [i.tolist() for i in alone[0].indices]
 
 
 def test_it_is_in_result_files_and_part_of_what_a_run_is(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from fedsmoo.pages import gather, server
 from fedsmoo.pages.server import Source
 from fedsmoo.runs import finished as saved
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.finished import open_run
+from fedsmoo.runs.finished import open_finished
 from fedsmoo.runs.origin import provenance as origin
 from fedsmoo.runs.run import Run
 from fedsmoo.runs.storage import checkpoint
@@ -131,7 +131,7 @@ def test_a_model_that_is_gone_is_one_line(tmp_path: Path, before: Before) -> Non
     Run.begin(TINY, tmp_path / "run").go()
     before(saved, "load_file", lambda path: path.unlink())
     with pytest.raises(FedsmooError, match="has no model"):
-        open_run(tmp_path / "run")
+        open_finished(tmp_path / "run")
 
 
 def test_folders_that_are_gone_are_no_runs(tmp_path: Path, before: Before) -> None:

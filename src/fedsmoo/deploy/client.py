@@ -70,7 +70,7 @@ class Recipe:
 
 
 @dataclass(frozen=True)
-class Request:
+class RoundRequest:
     """What the server asks of a client in a round. ``known`` is the version of its vectors to go on from; 0: none."""
 
     session: str
@@ -94,7 +94,7 @@ class Answer:
     version: int
 
 
-def answer(config: Config, setup: Setup, request: Request, root: Path) -> Answer:
+def answer(config: Config, setup: Setup, request: RoundRequest, root: Path) -> Answer:
     """Train one round, from the version of this client's vectors that the server knows, and keep the new version."""
     algorithm, task, samples = setup.algorithm, setup.task, len(setup.task.data.x_train)
     store = ClientStore(root, request.session, request.client)

@@ -15,9 +15,9 @@ from logging import ERROR, INFO, WARNING
 from typing import Any
 
 from fedsmoo.core import FedsmooError, Vectors
-from fedsmoo.deploy.client import Answer, Recipe, Request, answer
+from fedsmoo.deploy.client import Answer, Recipe, RoundRequest, answer
 from fedsmoo.deploy.judge import MAX_SAMPLES, Reply
-from fedsmoo.deploy.server import Coordinator, Report
+from fedsmoo.deploy.server import Coordinator, RoundReport
 from fedsmoo.deploy.settings import from_json, parse, state_folder, to_json
 from fedsmoo.deploy.store import Missing
 from fedsmoo.deploy.wire import Refusal, from_arrays, to_arrays, wire_of
@@ -52,7 +52,7 @@ def first(record: RecordDict, kind: str) -> Any:
 
 def client_app(recipe: Recipe | None = None, **parts: Any) -> ClientApp:
     """A Flower ``ClientApp``. ``parts`` are the fields of a :class:`Recipe`, such as ``data``."""
-    cook, app = recipe or Recipe(**parts), ClientApp()
+    chosen, app = recipe or Recipe(**parts), ClientApp()
 
     @app.query("hello")
     def hello(message: Message, context: Context) -> Message:
@@ -61,7 +61,7 @@ def client_app(recipe: Recipe | None = None, **parts: Any) -> ClientApp:
         def reply() -> RecordDict:
             config = from_json(str(message.content["ask"]["config"]))
             client = client_of(context)
-            facts: dict[str, Any] = {"client": client, "samples": len(cook.data(client, config).x_train)}
+            facts: dict[str, Any] = {"client": client, "samples": len(chosen.data(client, config).x_train)}
             return RecordDict({"facts": ConfigRecord(facts)})
 
         return Message(in_words(reply), reply_to=message)
@@ -69,7 +69,7 @@ def client_app(recipe: Recipe | None = None, **parts: Any) -> ClientApp:
     @app.train()
     def train(message: Message, context: Context) -> Message:
         """One round of this node's client."""
-        return Message(in_words(lambda: train_reply(cook, message.content, context)), reply_to=message)
+        return Message(in_words(lambda: train_reply(chosen, message.content, context)), reply_to=message)
 
     return app
 
@@ -93,11 +93,11 @@ def in_words(reply: Callable[[], RecordDict]) -> RecordDict:
         return RecordDict({"facts": ConfigRecord({"refused": "client error", "detail": str(e)})})
 
 
-def train_reply(cook: Recipe, content: RecordDict, context: Context) -> RecordDict:
+def train_reply(chosen: Recipe, content: RecordDict, context: Context) -> RecordDict:
     """What a client answers to the server's message of a round."""
     ask: Any = content["ask"]
     config, client = from_json(str(ask["config"])), client_of(context)
-    setup = cook.setup(config, cook.data(client, config))
+    setup = chosen.setup(config, chosen.data(client, config))
     task, wire = setup.task, wire_of(setup.algorithm)
     down = from_arrays(
         raw_bytes(first(content, "array_records")),
@@ -107,7 +107,7 @@ def train_reply(cook: Recipe, content: RecordDict, context: Context) -> RecordDi
         wire,
     )
     session, number = str(ask["session"]), int(ask["number"])
-    request = Request(session, number, client, float(ask["lr"]), float(ask["share"]), int(ask["known"]), down)
+    request = RoundRequest(session, number, client, float(ask["lr"]), float(ask["share"]), int(ask["known"]), down)
     done = answer(config, setup, request, state_folder(context.node_config, context.run_config))
     facts: dict[str, Any] = {"session": session, "number": number, "client": client, "version": done.version}
     numbers: dict[str, Any] = {"loss": done.loss, "drift": done.drift, "steps": done.steps, "samples": done.samples}
@@ -124,12 +124,12 @@ def arrays_of(vectors: Vectors, wire: str, scalars: Collection[str] = ()) -> Arr
 
 def server_app(recipe: Recipe | None = None, **parts: Any) -> ServerApp:
     """A Flower ``ServerApp`` that runs all rounds that are left, and may be started again."""
-    cook, app = recipe or Recipe(**parts), ServerApp()
+    chosen, app = recipe or Recipe(**parts), ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         try:
-            serve(cook, grid, context)
+            serve(chosen, grid, context)
         except FedsmooError as e:
             log(ERROR, "fedsmoo: %s", e)
             raise
@@ -137,10 +137,10 @@ def server_app(recipe: Recipe | None = None, **parts: Any) -> ServerApp:
     return app
 
 
-def serve(cook: Recipe, grid: Grid, context: Context) -> None:
+def serve(chosen: Recipe, grid: Grid, context: Context) -> None:
     """All rounds that are left of the federation that a run's settings describe."""
     config, federation = parse(context.run_config)
-    coordinator = Coordinator(config, federation, cook.setup(config, cook.test(config)))
+    coordinator = Coordinator(config, federation, chosen.setup(config, chosen.test(config)))
     if coordinator.finished:
         log(INFO, "fedsmoo: all %d rounds are done; the model is in %s", config.rounds, coordinator.folder)
         return
@@ -282,7 +282,7 @@ class FlowerStrategy(Strategy):
         return None
 
 
-def metrics_of(report: Report) -> MetricRecord:
+def metrics_of(report: RoundReport) -> MetricRecord:
     """A round in numbers, for Flower's logs: what was left out is shown, reason by reason."""
     numbers: dict[str, Any] = {
         "round": report.round, "asked": len(report.cohort), "accepted": len(report.accepted),

@@ -44,13 +44,13 @@ class Expectation:
 
 
 def steps_of(config: Config, samples: int) -> int:
-    """How many local steps a client with so many samples makes."""
+    """Return how many local steps a client with so many samples makes."""
     per_epoch = -(-samples // config.batch_size)
     return config.local_steps if config.local_steps is not None else (config.epochs or 0) * per_epoch
 
 
 def judge(reply: Reply, want: Expectation) -> Answer:
-    """The answer in a reply, or a :class:`Refusal` that says what is wrong with it."""
+    """Return the answer in a reply; raises a :class:`Refusal` that says what is wrong with it."""
     facts = reply.facts
     if facts.get("refused"):
         raise Refusal(str(facts["refused"])[:40], str(facts.get("detail", ""))[:300])
@@ -63,16 +63,16 @@ def judge(reply: Reply, want: Expectation) -> Answer:
         raise Refusal("stale round", f"of round {facts['number']!r}, not {want.number}")
     if facts["client"] != want.client:
         raise Refusal("wrong client", f"says it is {facts['client']!r}, is {want.client}")
-    loss, drift = (number(reply.numbers, n) for n in ("loss", "drift"))
-    samples, steps = (number(reply.numbers, n) for n in ("samples", "steps"))
+    loss, drift = (finite_number(reply.numbers, n) for n in ("loss", "drift"))
+    samples, steps = (finite_number(reply.numbers, n) for n in ("samples", "steps"))
     if samples != want.samples or steps != want.steps:
         raise Refusal("wrong counts", f"{samples:g} samples and {steps:g} steps, not {want.samples} and {want.steps}")
     up = from_arrays(reply.arrays, want.names, want.size, want.dtype, want.wire, want.scalars)
     return Answer(up, loss, drift, want.steps, want.samples, want.number + 1)
 
 
-def number(numbers: Mapping[str, Any], name: str) -> float:
-    """A finite number of a reply."""
+def finite_number(numbers: Mapping[str, Any], name: str) -> float:
+    """Return a number of a reply; a ``Refusal`` if it is not finite."""
     value = numbers.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise Refusal("wrong metrics", f"{name} is {value!r}")
@@ -91,7 +91,7 @@ class Proportion:
     usual: dict[str, float] = field(default_factory=dict)
 
     def sizes(self, answers: Mapping[int, Answer], down: Vectors, wire: str) -> dict[int, dict[str, float]]:
-        """The norm of every vector that was sent; of a model, the norm of its change."""
+        """Return the norm of every vector that was sent; of a model, the norm of its change."""
 
         def size(up: Vectors, n: str) -> float:
             v = getattr(up, n)
@@ -101,7 +101,7 @@ class Proportion:
         return {c: {n: size(a.up, n) for n in a.up.names()} for c, a in answers.items()}
 
     def outliers(self, sizes: Mapping[int, Mapping[str, float]]) -> dict[int, Refusal]:
-        """Who is out of proportion."""
+        """Return the clients that are out of proportion."""
         usual = self.learn(sizes).usual
         out: dict[int, Refusal] = {}
         for client, mine in sizes.items():
@@ -112,7 +112,7 @@ class Proportion:
         return out
 
     def learn(self, sizes: Mapping[int, Mapping[str, float]]) -> Proportion:
-        """With the medians of a round, if it has enough replies to be trusted."""
+        """Return this with the medians of a round, if it has enough replies to be trusted."""
         if len(sizes) < 3:
             return self
         names = next(iter(sizes.values()))

@@ -32,7 +32,7 @@ ROUNDS, MODEL = "rounds.jsonl", "model.safetensors"
 
 
 @dataclass(frozen=True)
-class Report:
+class RoundReport:
     """What happened in a round."""
 
     round: int  # counted from 1
@@ -75,7 +75,7 @@ class Coordinator:
     # -- memory
 
     def _reload(self) -> None:
-        """Go on from what is on the disk, if anything is."""
+        """Load the state that is on the disk, if there is any."""
         found = self.store.load()
         if found is None:
             return
@@ -95,7 +95,7 @@ class Coordinator:
         self._forget_later_rounds()
 
     def plain_config(self) -> dict[str, Any]:
-        """The settings as JSON gives them back."""
+        """Return the settings as JSON gives them back."""
         return json.loads(json.dumps(self.config.to_dict()))
 
     def save(self) -> None:
@@ -110,7 +110,7 @@ class Coordinator:
         self.store.save(self.server, facts)
 
     def _forget_later_rounds(self) -> None:
-        """A report may have been written just before a crash, and its round not: drop it."""
+        """Drop the report of a round that was not saved: a crash may have come in between."""
         path = self.folder / ROUNDS
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         write_durably(path, "".join(line + "\n" for line in lines[: self.number]).encode())
@@ -126,7 +126,7 @@ class Coordinator:
         return lr_of(self.config, self.number)
 
     def draw(self, available: Collection[int]) -> list[int]:
-        """The cohort of this round: the simulation's, with clients that are away replaced by others that are there."""
+        """Draw the cohort of this round: the simulation's, with absent clients replaced by others that are present."""
         c = self.config
         drawn = cohort(c.seed, self.number, c.clients, min(c.cohort, c.clients), self.sampling)
         here = [i for i in drawn if i in available]
@@ -135,7 +135,7 @@ class Coordinator:
         return sorted(here + spare[: len(drawn) - len(here)])
 
     def sent(self) -> Vectors:
-        """What every client of the cohort receives."""
+        """Return what every client of the cohort receives."""
         with explained("server"):
             return self.setup.algorithm.sent(self.server)
 
@@ -148,11 +148,11 @@ class Coordinator:
         )  # fmt: skip
 
     def judge(self, client: int, samples: int, reply: Reply) -> Answer:
-        """A client's answer, or a ``Refusal``."""
+        """Return a client's answer; raises a ``Refusal`` if it is not sound."""
         return judge(reply, self.expectation(client, samples))
 
-    def close(self, asked: list[int], answers: Mapping[int, Answer], refused: Mapping[int, Refusal]) -> Report:
-        """End the round: leave out what is out of proportion, aggregate the rest, remember, report."""
+    def close(self, asked: list[int], answers: Mapping[int, Answer], refused: Mapping[int, Refusal]) -> RoundReport:
+        """End the round: leave out replies that are out of proportion, aggregate the others, save, report."""
         refused = dict(refused)
         for client in set(asked) - set(answers) - set(refused):
             refused[client] = Refusal("missing", "no reply in time")
@@ -172,7 +172,7 @@ class Coordinator:
         return self._conclude(asked, good, refused, outcome, skipped)
 
     def _mean(self, good: Mapping[int, Answer], weights: list[float]) -> Outcome:
-        """The mean in the order of the clients, as the serial engine adds."""
+        """Return the mean in the order of the clients, as the serial engine adds."""
         task = self.setup.task
         sums = Sums()
         for weight, a in zip(weights, good.values(), strict=True):
@@ -181,7 +181,7 @@ class Coordinator:
         return sums.outcome(len(good))
 
     def _aggregate(self, good: Mapping[int, Answer], outcome: Outcome, weights: list[float]) -> str | None:
-        """The server's step, unless it would leave the numbers; then why not."""
+        """Take the server's step; return why not, if its vectors would no longer be finite."""
         steps, share = [a.steps for a in good.values()], len(good) / self.config.clients
         rnd, size = round_of(self.config, self.number, steps, weights, share), self.setup.task.model.layout.size
         with explained("server"):
@@ -200,7 +200,7 @@ class Coordinator:
         refused: Mapping[int, Refusal],
         outcome: Outcome | None,
         skipped: str | None,
-    ) -> Report:
+    ) -> RoundReport:
         for client, why in refused.items():
             mine = self.counts.setdefault(client, {})
             mine[why.reason] = mine.get(why.reason, 0) + 1
@@ -211,7 +211,7 @@ class Coordinator:
             accuracy, loss = self.setup.task.evaluate(self.server.w)
         lr, self.number = self.lr, self.number + 1
         now = time.perf_counter()
-        report = Report(
+        report = RoundReport(
             self.number, asked, list(good), {c: str(r) for c, r in sorted(refused.items())}, lr,
             outcome.loss if outcome else None, outcome.drift if outcome else None, accuracy, loss, skipped,
             now - self.began,
@@ -223,13 +223,13 @@ class Coordinator:
             self._export()
         return report
 
-    def _write(self, report: Report) -> None:
+    def _write(self, report: RoundReport) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / ROUNDS).open("a", encoding="utf-8") as f:
             f.write(json.dumps(asdict(report)) + "\n")
 
     def _export(self) -> Path:
-        """The trained model under its module's own names."""
+        """Write the trained model under its module's own names."""
         state = {n: on_host(v) for n, v in self.setup.task.model.state_dict(self.server.w).items()}
         write_durably(self.folder / MODEL, save(state))
         return self.folder / MODEL

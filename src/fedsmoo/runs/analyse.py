@@ -13,7 +13,7 @@ from typing import Any
 from fedsmoo.analysis.measurement import Measurement, Values, measurements
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import unknown
-from fedsmoo.runs.finished import SavedRun, open_run
+from fedsmoo.runs.finished import FinishedRun, open_finished
 from fedsmoo.runs.origin.provenance import device_name
 from fedsmoo.runs.storage.walk import Folders, require_runs
 
@@ -24,7 +24,7 @@ FOLDER = "analysis"  # inside a run folder
 class Analysed:
     """A run and what was measured of it: nothing where there was nothing to measure."""
 
-    run: SavedRun
+    run: FinishedRun
     values: Values
     rows: list[list[str]]  # what stands in a table: the run's name and a word for each column
 
@@ -72,11 +72,11 @@ def made(measurement: str | Measurement, options: Mapping[str, Any]) -> Measurem
 
 def measured(
     folders: Sequence[Path], measurement: Measurement, device: str = "auto", precision: str = "fp32"
-) -> Iterator[tuple[SavedRun, Values]]:
+) -> Iterator[tuple[FinishedRun, Values]]:
     """Measure the runs in some folders, and write each result; yields a run and its values."""
     if measurement.together is None:
         for folder in folders:
-            run = open_run(folder, device, precision)
+            run = open_finished(folder, device, precision)
             for one in (measurement, *(cls() for cls in measurement.also)):
                 values = one.measure(run)
                 if values:
@@ -89,13 +89,13 @@ def measured(
     if not least <= len(folders) <= most:
         number = str(least) if least == most else f"{least} or {most}"
         raise FedsmooError(f"a {measurement.name} goes through {number} runs, but {len(folders)} are given")
-    first, *others = [open_run(folder, device, precision) for folder in folders]
+    first, *others = [open_finished(folder, device, precision) for folder in folders]
     values = measurement.measure(first, *others)
     keep(first, measurement.name, values)
     yield first, values
 
 
-def keep(run: SavedRun, name: str, values: Values) -> Path:
+def keep(run: FinishedRun, name: str, values: Values) -> Path:
     """Write a measurement beside its run, with what it was measured on."""
     facts: dict[str, Any] = {"device": device_name(run.task.device), "precision": run.task.precision}
     path = run.path / FOLDER / f"{name}.json"

@@ -108,7 +108,7 @@ def assemble(
     setup = make_setup(config, data, algorithm, model, loss)
     if config.holdout:
         indices, held = hold_out(indices, config.holdout, config.seed)
-        setup = dataclasses.replace(setup, task=with_held(setup.task, held))
+        setup = dataclasses.replace(setup, task=with_validation(setup.task, held))
     if model is not None or is_in_file(config.model):
         refuse_few_outputs(setup.task)
         if note := squashed(setup.task):
@@ -244,7 +244,7 @@ def owner(key: str, known: Mapping[str, Mapping[str, Any]], named: Mapping[str, 
     return having[0] if having else "model", key
 
 
-def with_held(task: Task, held: np.ndarray) -> Task:
+def with_validation(task: Task, held: np.ndarray) -> Task:
     """The task with some of its training samples, by index, to validate on."""
     index, data = torch.from_numpy(held).to(task.device), task.data
     return dataclasses.replace(task, held=Samples(data.x_train[index], data.y_train[index]))

@@ -25,8 +25,8 @@ from fedsmoo.runs.storage.reader import read_config
 
 
 @dataclass(frozen=True)
-class SavedRun:
-    """What a run folder holds, ready to be measured."""
+class FinishedRun:
+    """A finished run: what its folder holds, ready to be measured."""
 
     path: Path
     config: Config
@@ -43,7 +43,7 @@ class SavedRun:
         return make_algorithm(self.config.algorithm, self.config.algorithm_options)
 
     def vectors(self) -> tuple[Vectors, dict[int, dict[str, Tensor]]]:
-        """The server's and the clients' vectors of the newest checkpoint."""
+        """Return the server's and the clients' vectors of the newest checkpoint."""
         saved, _ = newest(self.path / CHECKPOINT)
         if saved is None:
             raise FedsmooError(f"{self.path} has no checkpoint: run with checkpoints kept to measure duals afterwards")
@@ -51,8 +51,8 @@ class SavedRun:
         return server, {i: {n: v.to(self.w) for n, v in row.items()} for i, row in saved.rows()}
 
 
-def open_run(path: Path, device: str = "auto", precision: str | None = None) -> SavedRun:
-    """The run in a folder.
+def open_finished(path: Path, device: str = "auto", precision: str | None = None) -> FinishedRun:
+    """Open the run in a folder.
 
     Args:
         path: a folder that ``fedsmoo run`` finished.
@@ -79,4 +79,4 @@ def open_run(path: Path, device: str = "auto", precision: str | None = None) -> 
     indices = make_clients(config, data)
     if config.holdout:
         indices, _ = hold_out(indices, config.holdout, config.seed)
-    return SavedRun(path, config, task, w, indices)
+    return FinishedRun(path, config, task, w, indices)

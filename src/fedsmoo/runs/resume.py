@@ -28,7 +28,7 @@ from fedsmoo.runs.storage.folder import RunFolder, note_resumed
 from fedsmoo.runs.storage.lease import Lease, leased
 from fedsmoo.runs.storage.names import CHECKPOINT, CONFIG, FAILED, METRICS, STARTED, SUMMARY
 from fedsmoo.runs.storage.reader import parse_records, read_config
-from fedsmoo.runs.tracking import check_names
+from fedsmoo.runs.tracking import refuse_unknown_trackers
 
 DIFFER = "what follows may differ in the last bits"
 
@@ -55,10 +55,10 @@ def resume(
             files or data are not what they were.
     """
     path = Path(folder)
-    same_threads(path)
+    use_same_threads(path)
     if not is_writer():
         return serve_rank_0(load_stopped(path, device).simulation)
-    check_names(track)
+    refuse_unknown_trackers(track)
     read_config(path)  # refuses a folder without a run before a lease is taken on it
     with leased(path) as lease:
         return carry_out(reopen(path, device, lease=lease), track, save_every, callback, stop, begun)
@@ -77,7 +77,7 @@ def reopen(
     the run, and from where, is added to what its folder notes, with further facts.
     """
     old = load_stopped(path, device, simulation)
-    put_back(path / METRICS, old.lines)
+    restore_metrics(path / METRICS, old.lines)
     folder = RunFolder.reopen(path, old.saved.metrics if old.saved else Mark(0, ""))
     (path / FAILED).unlink(missing_ok=True)
     note_resumed(path, old.simulation, facts)
@@ -100,18 +100,22 @@ class StoppedRun:
 
 
 def load_stopped(path: Path, device: str | None = None, simulation: Simulation | None = None) -> StoppedRun:
-    """The run in a folder at its newest sound checkpoint, or at its start; changes nothing on the disk."""
+    """Load the run in a folder at its newest sound checkpoint, or at its start; nothing on the disk changes.
+
+    Raises:
+        FedsmooError: if the run has finished, or its settings, files, data or checkpoints are not what they were.
+    """
     config = read_config(path)
     if (path / SUMMARY).is_file():
         raise FedsmooError(f"the run in {path} has finished: there is nothing to resume")
     metrics = read_plain(path / METRICS) or b""
-    saved, notes = newest(path / CHECKPOINT, lambda s: refuse_unknown(lines_of(s, metrics), path))
+    saved, notes = newest(path / CHECKPOINT, lambda s: refuse_lost_metrics(metrics_until(s, metrics), path))
     if saved is None and notes:
         raise FedsmooError(
             f"no checkpoint of {path} can be used; nothing was changed. {'; '.join(notes)}. Put the damaged files back "
             f"if there is a copy of them; else 'fedsmoo run {path / CONFIG} --out NEW' starts the same run again"
         )
-    lines = lines_of(saved, metrics) if saved else b""
+    lines = metrics_until(saved, metrics) if saved else b""
     if saved is None and metrics:
         notes.append("no checkpoint was written yet: the run starts again at its first round")
     if not metrics.startswith(lines):
@@ -119,12 +123,12 @@ def load_stopped(path: Path, device: str | None = None, simulation: Simulation |
     pins = saved.about if saved else read_json(path / STARTED)
     held, old = held_in(pins), config_of(saved.about["config"]) if saved else config
     refuse_changed(path, old, config, held)
-    simulation = simulation or assemble(pinned(config, pins, device))
+    simulation = simulation or assemble(with_pinned_engine(config, pins, device))
     if config.engine == "auto":
         simulation.engine.pin(why="as the run began")
     if idle_precision(config.precision, simulation.setup.task.device):
         notes.append(f"{IDLE}: the run keeps its name")
-    notes += same_crowd(simulation, pins.get("chunk"))
+    notes += pin_clients_at_once(simulation, pins.get("chunk"))
     facts = checkpoint_facts(config, simulation)
     refuse_other_data(pins, simulation.setup.task.data, path)
     if saved is not None:
@@ -132,11 +136,11 @@ def load_stopped(path: Path, device: str | None = None, simulation: Simulation |
             raise FedsmooError(f"the data or its division among clients is not what {path} was started with")
         history = parse_records(lines, str(path / METRICS))
         simulation.restore(saved.server(), saved.rows(), history)
-    return StoppedRun(config, simulation, saved, lines, facts, notes + other_machine(pins, facts))
+    return StoppedRun(config, simulation, saved, lines, facts, notes + machine_differences(pins, facts))
 
 
 def refuse_changed(path: Path, old: Config, new: Config, held: Mapping[str, str] | None) -> None:
-    """Refuse to go on with other settings than a run was started with, or with files that were edited since."""
+    """Refuse to resume with other settings than a run was started with, or with files that were edited since."""
     now = same_data(new, held)
     if identity(old, held) == identity(new, now):
         return
@@ -153,9 +157,9 @@ def refuse_changed(path: Path, old: Config, new: Config, held: Mapping[str, str]
     )
 
 
-def pinned(config: Config, pins: dict[str, Any], device: str | None) -> Config:
-    """The config with the engine that was chosen when the run started, so that its numbers stay the same, and with the
-    precision that its device computes in."""
+def with_pinned_engine(config: Config, pins: dict[str, Any], device: str | None) -> Config:
+    """Return the config with the engine that was chosen when the run started, so that its numbers stay the same, and
+    with the precision that its device computes in."""
     if config.engine == "auto" and pins.get("engine") in ENGINES:
         config = config.replace(engine=pins["engine"])
     config = config if device is None else config.replace(device=device)
@@ -163,24 +167,27 @@ def pinned(config: Config, pins: dict[str, Any], device: str | None) -> Config:
     return config.replace(precision="fp32") if idle else config
 
 
-def same_crowd(simulation: Simulation, before: int | None) -> list[str]:
-    """Train as many clients at once as ``before``, for sums depend on it in the last bits; settings win, and say so."""
+def pin_clients_at_once(simulation: Simulation, before: int | None) -> list[str]:
+    """Train as many clients at once as ``before``: sums depend on it in the last bits.
+
+    Where the settings say otherwise they win, and the note that is returned says so.
+    """
     if simulation.clients_at_once is None or not before:
         return []
     simulation.engine.pin(before)
-    then, now = min(before, simulation.most), simulation.clients_at_once
+    then, now = min(before, simulation.largest_cohort), simulation.clients_at_once
     return [] if now == then else [f"clients trained at once were {then}, are {now}: {DIFFER}"]
 
 
-def same_threads(path: Path) -> None:
+def use_same_threads(path: Path) -> None:
     """Use as many threads as the run started with: sums of floating-point numbers depend on it."""
     threads = read_json(path / STARTED).get("threads")
     if isinstance(threads, int) and threads > 0:
         fix_threads(threads)
 
 
-def other_machine(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """A line for each difference that may change the last bits of what follows."""
+def machine_differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """Return a line for each difference that may change the last bits of what follows."""
     lines = []
     ranks = () if new["config"]["exact"] else ("ranks",)
     for key in ("engine", *ranks, "packed", "device", "threads"):
@@ -192,8 +199,8 @@ def other_machine(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     return lines
 
 
-def lines_of(saved: Checkpoint, metrics: bytes) -> bytes:
-    """The metrics of a checkpoint from the metrics file, or else from its copy; empty if neither has them."""
+def metrics_until(saved: Checkpoint, metrics: bytes) -> bytes:
+    """Return the metrics up to a checkpoint, from the metrics file or else from the copy; empty if neither has them."""
     mark = saved.metrics
     for lines in (metrics[: mark.bytes], saved.lines()):
         if hashlib.sha256(lines).hexdigest() == mark.sha256:
@@ -201,14 +208,14 @@ def lines_of(saved: Checkpoint, metrics: bytes) -> bytes:
     return b""
 
 
-def refuse_unknown(lines: bytes, path: Path) -> None:
-    """Refuse a checkpoint whose metrics nobody has."""
+def refuse_lost_metrics(lines: bytes, path: Path) -> None:
+    """Refuse a checkpoint whose metrics are neither in the metrics file nor in a copy."""
     if not lines:
         raise FedsmooError(f"{path / METRICS} is not as it was when the checkpoint was written")
 
 
-def put_back(path: Path, lines: bytes) -> None:
-    """Make a metrics file start with the given lines; what it held instead is kept beside it unless it was a part."""
+def restore_metrics(path: Path, lines: bytes) -> None:
+    """Make a metrics file start with the given lines; what it held instead is kept beside it unless it was cut."""
     held = read_plain(path) or b""
     if held.startswith(lines):
         return

@@ -24,14 +24,14 @@ from fedsmoo.runs.origin.contents import files_held
 from fedsmoo.runs.origin.provenance import again, checkpoint_facts, provenance
 from fedsmoo.runs.record import Callback, Record, Result
 from fedsmoo.runs.signals import deferred_interrupt, interrupts_left_to_rank_0
-from fedsmoo.runs.simulation import Simulation, is_false
+from fedsmoo.runs.simulation import Simulation, says_stop
 from fedsmoo.runs.storage.checkpoint import Checkpoints
 from fedsmoo.runs.storage.files import DiskError, reason, write_atomically
 from fedsmoo.runs.storage.folder import RunFolder, config_text, lossless_text, new_folder, refuse_used
 from fedsmoo.runs.storage.lease import Lease, leased
 from fedsmoo.runs.storage.names import CHECKPOINT
 from fedsmoo.runs.storage.pace import SHARE, Pace
-from fedsmoo.runs.tracking import check_names, trackers
+from fedsmoo.runs.tracking import refuse_unknown_trackers, trackers
 
 SHOWN = 1000  # clients that a picture of who holds what has room for
 TAKEN = "another process took this run over while this one was silent; it ends here"
@@ -69,7 +69,7 @@ def run(
     Raises:
         FedsmooError: if settings are wrong or contradict each other, the folder holds a run, or training diverges.
     """
-    check_names(track)
+    refuse_unknown_trackers(track)
     resolved = make_config(config, settings)
     if not is_writer():
         return serve_rank_0(assemble(resolved))
@@ -200,7 +200,7 @@ class Run:
             if self.lost():
                 return False
             self.folder.record(record)
-            stopped = is_false(callback(record))
+            stopped = says_stop(callback(record))
             last = record.round == self.config.rounds
             if (stop() or stopped) and not last:
                 self.save()

@@ -85,10 +85,10 @@ class Simulation:
     def clients_at_once(self) -> int | None:
         """How many clients train at once: sums depend on it in the last bits. None: one after the other."""
         at_once = self.engine.clients_at_once
-        return None if at_once is None else min(at_once, self.most)
+        return None if at_once is None else min(at_once, self.largest_cohort)
 
     @property
-    def most(self) -> int:
+    def largest_cohort(self) -> int:
         """How many clients a round may have."""
         return self.training.cohort if self.sampling is uniform else len(self.indices)
 
@@ -97,17 +97,17 @@ class Simulation:
         """The local learning rate of the next round."""
         return lr_of(self.training, len(self.history))
 
-    def draft(self, number: int) -> tuple[list[int], Plan]:
+    def draw_round(self, number: int) -> tuple[list[int], Plan]:
         """The clients of a round and their batches: what can be known before the round starts."""
         t = self.training
         clients = cohort(t.seed, number, len(self.indices), t.cohort, self.sampling)
         return clients, self.plan(number, clients)
 
-    def draft_next(self) -> None:
+    def draw_next_round(self) -> None:
         """Prepare the round after the present one, while the device is busy with the present one."""
         number = len(self.history) + 1
         if number < self.training.rounds:
-            self._drafts = {number: self.draft(number)}
+            self._drafts = {number: self.draw_round(number)}
             self.engine.table.prefetch(self._drafts[number][0])
 
     def plan(self, number: int, clients: list[int]) -> Plan:
@@ -121,13 +121,13 @@ class Simulation:
         began = time.perf_counter()
         with explained(self.engine.name, first=not self.history):  # what worked before does fit
             work = self.prepare()
-            outcome = self.engine.run_round(work, self.draft_next) if work.clients else None
+            outcome = self.engine.run_round(work, self.draw_next_round) if work.clients else None
             return self.complete(work, outcome, began)
 
     def prepare(self) -> RoundInputs:
         """What the next round asks of an engine: who is sent what, on which batches."""
         number, t = len(self.history), self.training
-        clients, plan = self._drafts.pop(number) if number in self._drafts else self.draft(number)
+        clients, plan = self._drafts.pop(number) if number in self._drafts else self.draw_round(number)
         down = self.setup.algorithm.sent(self.server)
         share = len(clients) / len(self.indices)
         weights = weights_of(t, [len(self.indices[i]) for i in clients])
@@ -189,12 +189,12 @@ class Simulation:
         """All rounds that are left; a callback that returns ``False`` stops the run after its round."""
         while len(self.history) < self.training.rounds:
             record = self.advance()
-            if callback is not None and is_false(callback(record)):
+            if callback is not None and says_stop(callback(record)):
                 break
         return Result(self.history, self.server, self)
 
 
-def is_false(answer: Any) -> bool:
+def says_stop(answer: Any) -> bool:
     """Whether a callback said stop: ``False``, Python's, NumPy's or a tensor's; ``None`` and 0 are no such word."""
     if isinstance(answer, Tensor) and answer.dim() == 0 and answer.dtype == torch.bool:
         return not bool(answer)

@@ -25,7 +25,7 @@ class Tracker(Protocol):
 
 
 def numbers(record: Record) -> dict[str, float]:
-    """The plain numbers of a round's record, by name."""
+    """Return the plain numbers of a round's record, by name."""
     names = (
         "test_accuracy",
         "test_loss",
@@ -48,7 +48,7 @@ def totals(summary: dict[str, Any]) -> dict[str, float]:
 
 
 def flat_settings(config: Config) -> dict[str, Any]:
-    """Settings as a flat dictionary, options of the method and model with a dot."""
+    """Return settings as a flat dictionary, options of the method and model with a dot."""
     out: dict[str, Any] = {}
     for key, value in config.to_dict().items():
         if isinstance(value, dict):
@@ -59,7 +59,7 @@ def flat_settings(config: Config) -> dict[str, Any]:
 
 
 def need(module: str, package: str) -> Any:
-    """An optional module, or a line that says how to get it."""
+    """Import an optional module; a ``FedsmooError`` says how to get it."""
     try:
         return importlib.import_module(module)
     except ImportError as e:
@@ -158,8 +158,8 @@ class MLflow:
 TRACKERS: dict[str, Any] = {"tensorboard": TensorBoard, "wandb": WandB, "mlflow": MLflow}
 
 
-class Together:
-    """Several trackers as one; none is one too."""
+class AllTrackers:
+    """Several trackers, or none, as one."""
 
     def __init__(self, each: Sequence[Tracker]) -> None:
         self.each = each
@@ -173,23 +173,24 @@ class Together:
             tracker.summary(summary)
 
 
-def known(name: str) -> Any:
+def tracker_class(name: str) -> Any:
+    """Return a tracker's class by its name."""
     if name not in TRACKERS:
         raise unknown("tracker", name, TRACKERS)
     return TRACKERS[name]
 
 
-def check_names(names: Sequence[str]) -> None:
-    """Refuse a name nobody knows, and a tracker that wants a login first, before a run has a folder."""
-    for kind in [known(name) for name in names]:
+def refuse_unknown_trackers(names: Sequence[str]) -> None:
+    """Refuse an unknown tracker, and one that needs a login first, before a run has a folder."""
+    for kind in [tracker_class(name) for name in names]:
         if hasattr(kind, "ready"):
             kind.ready()
 
 
-def opened(name: str, config: Config, folder: Path, label: str, done: int) -> Tracker:
-    """A tracker by name; whatever its own client raises is said in a line."""
+def open_tracker(name: str, config: Config, folder: Path, label: str, done: int) -> Tracker:
+    """Open a tracker by name; whatever its own client raises becomes a ``FedsmooError`` of one line."""
     try:
-        return known(name)(config, folder, label, done)
+        return tracker_class(name)(config, folder, label, done)
     except FedsmooError:
         raise
     except Exception as e:
@@ -200,11 +201,11 @@ def opened(name: str, config: Config, folder: Path, label: str, done: int) -> Tr
 
 
 @contextmanager
-def trackers(names: Sequence[str], config: Config, folder: Path, label: str, done: int = 0) -> Iterator[Together]:
-    """The trackers with these names, open while the block runs; ``done`` rounds were logged before."""
+def trackers(names: Sequence[str], config: Config, folder: Path, label: str, done: int = 0) -> Iterator[AllTrackers]:
+    """Open the trackers with these names while the block runs; ``done`` rounds were logged before."""
     with ExitStack() as stack:
         each = []
         for name in names:
-            each.append(opened(name, config, folder, label, done))
+            each.append(open_tracker(name, config, folder, label, done))
             stack.callback(each[-1].close)
-        yield Together(each)
+        yield AllTrackers(each)

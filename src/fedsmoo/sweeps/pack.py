@@ -16,8 +16,8 @@ from fedsmoo.runs.build import assemble, make_algorithm
 from fedsmoo.runs.config import FIELDS, Config, free_within
 from fedsmoo.runs.origin.contents import contents
 from fedsmoo.runs.record import Callback, Result
-from fedsmoo.runs.resume import pinned
-from fedsmoo.runs.simulation import Simulation, is_false
+from fedsmoo.runs.resume import with_pinned_engine
+from fedsmoo.runs.simulation import Simulation, says_stop
 from fedsmoo.runs.storage.files import read_json
 from fedsmoo.runs.storage.names import CONFIG, STARTED
 from fedsmoo.sweeps.grid import run_name
@@ -48,7 +48,9 @@ def names_in_batch(configs: Sequence[Config], simulations: Sequence[Simulation])
 
 def with_one_engine(batch: Mapping[Path, Config]) -> list[Config]:
     """Return the configs with the engine of those that were begun; none if these have several."""
-    begun = {pinned(c, read_json(p / STARTED), None).engine for p, c in batch.items() if (p / CONFIG).is_file()}
+    begun = {
+        with_pinned_engine(c, read_json(p / STARTED), None).engine for p, c in batch.items() if (p / CONFIG).is_file()
+    }
     if len(begun) > 1:
         return []
     return [c.replace(engine=next(iter(begun), c.engine)) for c in batch.values()]
@@ -109,7 +111,7 @@ class Pack:
         while going := [i for i in going if self._unfinished(i)]:
             for i, record in zip(going, self.advance(going), strict=True):
                 call = calls[i]
-                if call is not None and is_false(call(record)):
+                if call is not None and says_stop(call(record)):
                     going = [k for k in going if k != i]
         return [Result(s.history, s.server, s) for s in self.simulations]
 
@@ -123,7 +125,7 @@ class Pack:
 
         def meanwhile() -> None:
             for s in runs:
-                s.draft_next()
+                s.draw_next_round()
 
         with explained(self.name, first=not any(s.history for s in runs)):
             works = [s.prepare() for s in runs]

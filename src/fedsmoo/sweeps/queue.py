@@ -20,7 +20,7 @@ from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin.contents import contents_here, refuse_edited, same_data
 from fedsmoo.runs.origin.identity import differences, identity
 from fedsmoo.runs.record import Record
-from fedsmoo.runs.resume import reopen, same_threads
+from fedsmoo.runs.resume import reopen, use_same_threads
 from fedsmoo.runs.run import TAKEN, Run
 from fedsmoo.runs.simulation import Simulation
 from fedsmoo.runs.storage.files import DiskError, read_json, write_atomically
@@ -197,7 +197,7 @@ def execute(batch: dict[Path, Config], worker: Worker, leases: Mapping[Path, Lea
 def execute_one(path: Path, config: Config, worker: Worker, leases: Mapping[Path, Lease]) -> None:
     """Carry out one run, with as many threads as it began with: the last bits of its numbers depend on that."""
     threads = torch.get_num_threads()
-    same_threads(path)
+    use_same_threads(path)
     try:
         run = open_run(path, config, leases)
         announce(run, config, worker)

@@ -20,7 +20,7 @@ from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.train import RunSlice
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.resume import other_machine, reopen
+from fedsmoo.runs.resume import machine_differences, reopen
 from fedsmoo.runs.run import Run
 from fedsmoo.runs.simulation import Simulation
 from fedsmoo.runs.storage.checkpoint import Checkpoints, Mark, newest
@@ -187,6 +187,6 @@ def test_restored_vectors_start_where_fresh_ones_do(tmp_path: Path) -> None:
 def test_another_number_of_ranks_is_said_where_bits_depend_on_it() -> None:
     old = {"engine": "batched", "ranks": 2, "device": "cpu", "threads": 1, "versions": {"torch": "2"}}
     new = {**old, "ranks": 1}
-    said = other_machine(old, {**new, "config": {"exact": False}})
+    said = machine_differences(old, {**new, "config": {"exact": False}})
     assert said == ["ranks was 2, is 1: what follows may differ in the last bits"]
-    assert other_machine(old, {**new, "config": {"exact": True}}) == []
+    assert machine_differences(old, {**new, "config": {"exact": True}}) == []
