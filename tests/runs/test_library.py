@@ -8,6 +8,7 @@ import pkgutil
 import signal
 import tomllib
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -136,15 +137,22 @@ def test_a_callback_that_returns_false_stops_and_resume_goes_on_to_the_same_bits
         fedsmoo.resume(tmp_path)
 
 
-def test_ctrl_c_saves_the_round_first(whole: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def ctrl_c() -> Iterator[Any]:
+    """Ctrl-C as at a terminal; a suite that is started in the background ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield signal.default_int_handler
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_saves_the_round_first(whole: Path, tmp_path: Path, ctrl_c: Any) -> None:
     def press(record: fedsmoo.Record) -> None:
         if record.round == 3:
             os.kill(os.getpid(), signal.SIGINT)
 
-    handler = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         fedsmoo.run(SETTINGS, tmp_path / "run", r=0.2, save_every=0, callback=press)
-    assert signal.getsignal(signal.SIGINT) is handler
+    assert signal.getsignal(signal.SIGINT) is ctrl_c
     saved, _ = newest(tmp_path / "run" / CHECKPOINT)
     assert saved is not None
     assert saved.round == 3
@@ -153,6 +161,7 @@ def test_ctrl_c_saves_the_round_first(whole: Path, tmp_path: Path) -> None:
     assert same_run(tmp_path / "run", whole)
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_the_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
     def press(record: fedsmoo.Record) -> None:
         for _ in range(2 if record.round == 2 else 0):
@@ -164,6 +173,15 @@ def test_the_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
     saved, _ = newest(tmp_path / "run" / CHECKPOINT)
     assert saved is not None
     assert saved.round == 1
+
+
+def test_ctrl_c_that_is_ignored_stops_nothing(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        result = fedsmoo.run(SETTINGS, tmp_path / "run", callback=lambda r: os.kill(os.getpid(), signal.SIGINT))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert result.summary is not None
 
 
 def test_texts_are_checked_rendered_and_validated_once(

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedsmoo.core.errors import FedsmooError
+from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.runs.build import make_config
 from fedsmoo.runs.config import FIELDS, Config
 
@@ -72,6 +72,8 @@ def split_word(word: str) -> tuple[str, str]:
     key, equals, value = word.partition("=")
     if not equals or not key:
         raise FedsmooError(f"--set {word!r} must be KEY=VALUE, such as --set lr=0.05")
+    if key in FIELDS and key.endswith("_options"):  # tables, which a word cannot be
+        raise unknown("setting", key, [name for name in FIELDS if not name.endswith("_options")])
     return key, value
 
 

@@ -23,7 +23,7 @@ from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin.contents import files_held
 from fedsmoo.runs.origin.provenance import again, checkpoint_facts, provenance
 from fedsmoo.runs.record import Callback, Record, Result
-from fedsmoo.runs.signals import deferred_interrupt, interrupts_left_to_rank_0
+from fedsmoo.runs.signals import deferred_interrupt, interrupts_left_to_rank_0, not_ignored
 from fedsmoo.runs.simulation import Simulation, says_stop
 from fedsmoo.runs.storage.checkpoint import Checkpoints
 from fedsmoo.runs.storage.files import DiskError, reason, write_atomically
@@ -93,7 +93,7 @@ def carry_out(
     label, interrupt = run.simulation.setup.algorithm.label, None
     with ExitStack() as held:
         if stop is None:
-            stop = interrupt = held.enter_context(deferred_interrupt())
+            stop = interrupt = held.enter_context(deferred_interrupt(signals=not_ignored()))
         log = held.enter_context(trackers(track, config, path, label, done))
 
         def watch(record: Record) -> Any:

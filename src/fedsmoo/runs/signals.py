@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
@@ -23,7 +23,7 @@ class Interrupt:
 
 
 @contextmanager
-def deferred_interrupt(say: Callable[[], Any] = lambda: None) -> Iterator[Interrupt]:
+def deferred_interrupt(say: Callable[[], Any] = lambda: None, signals: Sequence[int] = SIGNALS) -> Iterator[Interrupt]:
     """Within this, let the first Ctrl-C (or SIGTERM) only set a flag, and call ``say``.
 
     Raises:
@@ -37,23 +37,28 @@ def deferred_interrupt(say: Callable[[], Any] = lambda: None) -> Iterator[Interr
         interrupt.signal = number
         say()
 
-    with handled_by(handle):
+    with handled_by(handle, signals):
         yield interrupt
+
+
+def not_ignored() -> list[int]:
+    """Return the signals that ask to stop and are not ignored, as they are in a process started in the background."""
+    return [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 @contextmanager
 def interrupts_left_to_rank_0() -> Iterator[None]:
     """Ignore Ctrl-C: rank 0 saves first and then ends the job. A lost rank 0 is noticed all the same."""
-    with handled_by(signal.SIG_IGN):
+    with handled_by(signal.SIG_IGN, SIGNALS):
         yield
 
 
 @contextmanager
-def handled_by(handler: Any) -> Iterator[None]:
+def handled_by(handler: Any, signals: Sequence[int]) -> Iterator[None]:
     """Let a handler have the signals that ask to stop; in another thread than the main one, nothing can be done."""
     before: dict[int, Any] = {}
     with suppress(ValueError):  # not in the main thread
-        for number in SIGNALS:
+        for number in signals:
             before[number] = signal.signal(number, handler)
     try:
         yield
