@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
 from fedsmoo.core import Algorithm, FedsmooError
@@ -17,13 +19,19 @@ from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.division.own import Rule, own_rule
 from fedsmoo.data.division.partition import Partition
 from fedsmoo.data.sources import load
-from fedsmoo.models import FlatModel, wrap
+from fedsmoo.engines.distributed.ranks import is_writer
+from fedsmoo.models import wrap
 from fedsmoo.models.base import copied
 from fedsmoo.models.loss import SampleLoss, cross_entropy
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import DIVISION, Config
 from fedsmoo.runs.division import refuse_other_count, refuse_unused_options, resolve_division
+from fedsmoo.runs.origin.objects import name_objects, objects_in
+from fedsmoo.runs.origin.provenance import command
 from fedsmoo.runs.record import Callback, Result
+from fedsmoo.runs.run import Run, carry_out, serve_rank_0
+from fedsmoo.runs.simulation import Simulation
+from fedsmoo.runs.storage.lease import leased
 
 
 def simulate(
@@ -36,37 +44,87 @@ def simulate(
     client_indices: Sequence[Sequence[int] | np.ndarray] | None = None,
     loss: str | SampleLoss = cross_entropy,
     sampling: str | Sampling = "uniform",
-    dtype: str | torch.dtype = "float32",
-    device: str | torch.device = "auto",
     callback: Callback | None = None,
+    out: str | PathLike[str] | None = None,
     **settings: Any,
 ) -> Result:
     """Train a model by a federated method on simulated clients.
 
     Args:
-        model: a name, or any ``nn.Module`` without buffers (its present weights are the start; parameters with
-            ``requires_grad=False`` stay as they are; what dropout and ``torch.rand`` draw follows the seed).
+        model: a name, or any ``nn.Module`` without buffers; its present weights are the start, parameters with
+            ``requires_grad=False`` stay as they are, and what dropout and ``torch.rand`` draw follows the seed.
         data: a name, a ``Dataset``, or ``(x_train, y_train, x_test, y_test)`` as tensors or arrays.
         algorithm: a name, or a method with its hyper-parameters such as ``FedSMOO(r=0.1, beta=10.0)``.
         clients: how many clients there are (default 100; the data's own where it has some).
-        partition: who holds which samples: ``"dirichlet-0.1"``, ``"pathological-3"``, ``"iid"``, ``"natural"``, or a
-            rule such as ``Dirichlet(0.1, replacement=False)``, or a function of ``(labels, classes, clients, seed)``
-            that returns each client's indices. Default: the data's own clients where it has some, else
-            ``"dirichlet-0.1"``.
+        partition: who holds which samples: ``"dirichlet-0.1"``, ``"pathological-3"``, ``"iid"``, ``"natural"``, a rule
+            such as ``Dirichlet(0.1, replacement=False)``, or a function of ``(labels, classes, clients, seed)`` that
+            returns each client's indices. Default: the data's own clients where it has some, else ``"dirichlet-0.1"``.
         client_indices: instead of ``clients``, ``partition`` and ``split``: each client's samples.
         loss: outputs and labels of a batch -> one loss per sample (PyTorch's losses with ``reduction="none"``).
-        sampling: how a round's cohort is drawn: a name, or a function of ``(seed, round, clients, cohort)`` that
-            returns the clients of the round.
+        sampling: how a cohort is drawn: a name, or a function of ``(seed, round, clients, cohort)``.
         callback: called with every round's record; returning ``False`` stops the run: ``lambda r: not r.reached(0.9)``.
             Where ``eval_every`` is above 1, ``r.test_accuracy`` is ``None`` in most rounds.
-        settings: any other setting of a run: ``cohort``, ``rounds``, ``local_epochs`` or ``local_steps``,
-            ``batch_size``, ``lr``, ``lr_decay``, ``weight_decay``, ``clip``, ``seed``, ``engine``, ... (see
-            ``fedsmoo.Config``).
+        out: also keep the run in this new folder, as :func:`fedsmoo.run` does; it can be resumed if settings name all
+            of the above (a module, data, a loss or a rule of one's own have no name).
+        settings: any other setting of a run: ``cohort``, ``rounds``, ``lr``, ``seed``, ... (see ``fedsmoo.Config``).
 
-    >>> result = simulate("softmax", "digits", "fedavg", clients=4, cohort=2, rounds=2, local_steps=1)
-    >>> len(result.history)
+    >>> len(simulate("softmax", "digits", "fedavg", clients=4, cohort=2, rounds=2, local_steps=1).history)
     2
     """
+    refuse_wrong_kinds(model, algorithm, loss, sampling, callback)
+    refuse_misplaced(settings, model, algorithm, partition, client_indices)
+    settings |= {n: v for n, v in (("clients", clients), ("partition", partition)) if v is not None}
+    refuse_two_divisions(settings, client_indices)
+    simulation, config = assemble_objects(model, data, algorithm, loss, sampling, client_indices, settings)
+    return simulation.run(callback) if out is None else keep_run(simulation, config, Path(out), callback)
+
+
+def assemble_objects(
+    model: str | nn.Module,
+    data: str | Dataset | Sequence[Any],
+    algorithm: str | Algorithm,
+    loss: str | SampleLoss,
+    sampling: str | Sampling,
+    client_indices: Sequence[Sequence[int] | np.ndarray] | None,
+    settings: Mapping[str, Any],
+) -> tuple[Simulation, Config]:
+    """Return the simulation of what :func:`simulate` is given, and the config that a folder of it would hold."""
+    partition = settings.get("partition")
+    named: dict[str, Any] = {"algorithm": algorithm, "model": model, "loss": loss, "sampling": sampling}
+    objects = {n: v for n, v in named.items() if not isinstance(v, str) and v is not cross_entropy}
+    plain = {n: str(v).removeprefix("torch.") if n in ("dtype", "device") else v for n, v in settings.items()}
+    plain |= {n: v for n, v in named.items() if isinstance(v, str)}
+    if partition is not None and not isinstance(partition, str):
+        objects["partition"] = plain.pop("partition")
+    config = Config().replace(**plain)
+    own = as_dataset(data, config)
+    config = with_division(config, own, plain, client_indices is not None or "partition" in objects)
+    if isinstance(data, str):
+        config = config.replace(dataset=data, partition=config.partition)
+    else:
+        objects["dataset"] = own
+    if client_indices is not None:
+        objects["split"] = client_indices
+    indices = given_clients(config, own, partition, client_indices)
+    # Training and dtype must not reach the caller's own module.
+    flat = wrap(copied(model), own) if isinstance(model, nn.Module) else None
+    drawing = own_sampling(objects["sampling"]) if "sampling" in objects else None
+    simulation = assemble(config, objects.get("algorithm"), own, flat, indices, objects.get("loss"), drawing)
+    return simulation, name_objects(config, objects, indices)
+
+
+def keep_run(simulation: Simulation, config: Config, folder: Path, callback: Callback | None) -> Result:
+    """Carry out a simulation in a new folder; what only its program can make again is noted as the program's."""
+    if not is_writer():
+        return serve_rank_0(simulation)
+    facts = {"again": command()} if objects_in(config) else {}
+    with ExitStack() as held:
+        run = Run.begin(config, folder, simulation, lambda path: held.enter_context(leased(path)), **facts)
+        return carry_out(run, callback=callback)
+
+
+def refuse_wrong_kinds(model: Any, algorithm: Any, loss: Any, sampling: Any, callback: Any) -> None:
+    """Refuse arguments that are neither a name nor an object of the right kind."""
     if not isinstance(algorithm, str | Algorithm):
         hint = f"{algorithm.__name__}()" if isinstance(algorithm, type) else "FedSMOO() or 'fedsmoo'"
         raise FedsmooError(f"algorithm is {algorithm!r}, but must be a method or its name: write {hint}")
@@ -79,30 +137,10 @@ def simulate(
         raise FedsmooError(f"loss is {loss!r}, but must be a function of outputs and labels: one loss per sample")
     if not callable(sampling) and not isinstance(sampling, str):
         raise FedsmooError(f"sampling is {brief(sampling)}, but must be a name such as 'uniform', or a function")
-    refuse_misplaced(settings, model, algorithm, partition, client_indices)
-    dtype = str(dtype).removeprefix("torch.")
-    settings |= {n: v for n, v in (("clients", clients), ("partition", partition)) if v is not None}
-    refuse_two_divisions(settings, client_indices)
-    settings |= {n: v for n, v in (("loss", loss), ("sampling", sampling)) if isinstance(v, str)}
-    plain = {n: v for n, v in settings.items() if n != "partition" or isinstance(v, str)}
-    config = Config(dtype=dtype, device=str(device)).replace(**plain)
-    data = as_dataset(data, config)
-    config = divided(config, data, plain, client_indices is not None or not isinstance(partition, str | None))
-    flat: FlatModel | None = None
-    if isinstance(model, str):
-        config = config.replace(model=model)
-    else:
-        flat = wrap(copied(model), data)  # training and dtype must not reach the caller's own module
-    if isinstance(algorithm, str):
-        config, algorithm = config.replace(algorithm=algorithm), None  # type: ignore[assignment]
-    indices = given_clients(config, data, partition, client_indices)
-    losses = None if isinstance(loss, str) else loss
-    drawing = None if isinstance(sampling, str) else own_sampling(sampling)
-    return assemble(config, algorithm, data, flat, indices, losses, drawing).run(callback)  # type: ignore[arg-type]
 
 
 def as_dataset(data: str | Dataset | Sequence[Any], config: Config) -> Dataset:
-    """The data set that a caller names, has, or gives as four arrays."""
+    """Return the data set that a caller names, has, or gives as four arrays."""
     if isinstance(data, str):
         return load(data, config.data, config.seed, config.dataset_options)
     if isinstance(data, Dataset):
@@ -137,8 +175,8 @@ def refuse_misplaced(settings: Mapping[str, Any], model: Any, algorithm: Any, pa
         )
 
 
-def divided(config: Config, data: Dataset, given: Mapping[str, Any], elsewhere: bool) -> Config:
-    """The config with its division resolved: the data's own clients, where it has some and nobody says otherwise.
+def with_division(config: Config, data: Dataset, given: Mapping[str, Any], elsewhere: bool) -> Config:
+    """Return the config with its division resolved: the data's own clients, if it has some and nobody says otherwise.
 
     ``elsewhere``: who holds what is not for the config to say.
     """
@@ -175,10 +213,11 @@ def given_clients(
     partition: str | Partition | Rule | None,
     client_indices: Sequence[Sequence[int] | np.ndarray] | None,
 ) -> list[np.ndarray] | None:
-    """Each client's samples as a caller gives them, or as a rule of theirs does; ``None`` where the config says it."""
+    """Return each client's samples as a caller gives them, or as their rule does; ``None`` where the config says it."""
     if client_indices is not None:
         return checked(client_indices, len(data.x_train), "client_indices")
     if partition is None or isinstance(partition, str):
         return None
     rule = partition.split if isinstance(partition, Partition) else own_rule(partition)
-    return rule(data.y_train.cpu().numpy(), data.classes, config.clients, config.seed)
+    labels = data.y_train.cpu().numpy()
+    return rule(labels if labels.ndim == 1 else labels[:, 0], data.classes, config.clients, config.seed)

@@ -74,7 +74,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"algorithm": "fedsmoo", "algorithm_options": {"rr": 5}}, "did you mean 'r'?"),
     ({"callback": 3}, "callback is 3, but must be a function"),
     ({"loss": None}, "loss is None, but must be a function"),
-    ({"loss": "mse"}, "loss is 'mse', but must be a function"),
+    ({"loss": "mse"}, "unknown loss 'mse'"),
     ({"partition": 3}, "partition is 3, but must be a rule or its name"),
     ({"partition": Dirichlet}, "write Dirichlet()"),
     ({"partition": Dirichlet(replacement=False, refill=True)}, "refill is of a division with replacement"),

@@ -34,6 +34,7 @@ from fedsmoo.models import MODELS, FlatModel, build, make_module, model_options,
 from fedsmoo.models.loss import SampleLoss, make_loss
 from fedsmoo.runs.config import BROUGHT, FIELDS, Config, converted, default_partition, named_tables, read_toml
 from fedsmoo.runs.division import make_clients, refuse_unused_options, resolve_division
+from fedsmoo.runs.origin.objects import refuse_objects
 from fedsmoo.runs.origin.user_files import kind_of_default, load_data, own_options
 from fedsmoo.runs.simulation import Simulation
 
@@ -162,12 +163,23 @@ def make_config(
     Raises:
         FedsmooError: if a setting is unknown, wrong, contradicts another, or would change nothing.
     """
+    merged, said, chosen = merge(config, settings or {}, untyped)
+    refuse_objects(merged, "this config")
+    resolved = resolve_division(merged, said)
+    refuse_unused_options(resolved, chosen)
+    return resolved
+
+
+def merge(
+    config: Config | Mapping[str, Any] | str | PathLike[str] | None,
+    settings: Mapping[str, Any],
+    untyped: Callable[[Any], Any],
+) -> tuple[Config, set[str], set[str]]:
+    """Return a config with settings over it, the names of those that either says, and of those that somebody chose."""
     if isinstance(config, Config) and not settings:
-        chosen = set(changed_settings(config))
-        resolved = resolve_division(config, chosen)
-        refuse_unused_options(resolved, chosen)
-        return resolved
-    settings, values = settings or {}, settings_of(config)
+        names = set(changed_settings(config))
+        return config, names, names
+    values = settings_of(config)
     given = {n: v for n, v in settings.items() if n in FIELDS}
     for kind in BROUGHT:
         named = given.get(kind)
@@ -180,9 +192,7 @@ def make_config(
     chosen = {n for n, v in values.items() if v != FIELDS[n].default} | {*settings}
     values |= given
     own = {n: v for n, v in settings.items() if n not in FIELDS}
-    resolved = resolve_division(Config(**with_options(values, own, untyped)), {*values, *settings})
-    refuse_unused_options(resolved, chosen)
-    return resolved
+    return Config(**with_options(values, own, untyped)), {*values, *settings}, chosen
 
 
 def settings_of(config: Config | Mapping[str, Any] | str | PathLike[str] | None) -> dict[str, Any]:

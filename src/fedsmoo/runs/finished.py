@@ -18,6 +18,7 @@ from fedsmoo.models.loss import make_loss
 from fedsmoo.runs.build import make_algorithm, make_device, make_model
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.division import make_clients
+from fedsmoo.runs.origin.objects import refuse_objects
 from fedsmoo.runs.origin.user_files import load_data
 from fedsmoo.runs.storage.checkpoint import newest
 from fedsmoo.runs.storage.names import CHECKPOINT, MODEL
@@ -60,6 +61,7 @@ def open_finished(path: Path, device: str = "auto", precision: str | None = None
         precision: of matrix products on a GPU (default: float32).
     """
     config = read_config(path)
+    refuse_objects(config, f"the run in {path}")
     data = load_data(config)
     model = make_model(config.model, data, config.seed, config.model_options)
     dtype, place = getattr(torch, config.dtype), make_device(device)

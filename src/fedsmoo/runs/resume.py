@@ -18,6 +18,7 @@ from fedsmoo.runs.build import assemble, make_device
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin.contents import edited, held_in, refuse_other_data, same_data
 from fedsmoo.runs.origin.identity import config_of, differences, identity
+from fedsmoo.runs.origin.objects import refuse_objects
 from fedsmoo.runs.origin.provenance import checkpoint_facts
 from fedsmoo.runs.record import Callback, Result
 from fedsmoo.runs.run import Run, carry_out, serve_rank_0
@@ -106,6 +107,7 @@ def load_stopped(path: Path, device: str | None = None, simulation: Simulation |
         FedsmooError: if the run has finished, or its settings, files, data or checkpoints are not what they were.
     """
     config = read_config(path)
+    refuse_objects(config, f"the run in {path}")
     if (path / SUMMARY).is_file():
         raise FedsmooError(f"the run in {path} has finished: there is nothing to resume")
     metrics = read_plain(path / METRICS) or b""
