@@ -33,12 +33,12 @@ def _whole(dataset: str, path: str | None, seed: int) -> Dataset:
 
 
 def whole(config: Config) -> Dataset:
-    """The data set that the settings name."""
+    """Return the data set that the settings name."""
     return _whole(config.dataset, config.data, config.seed)
 
 
 def share_of(client: int, config: Config) -> Dataset:
-    """A client's share of a public data set, by the partition in the settings: for trying things out."""
+    """Return a client's share of a public data set, by the partition in the settings: for trying things out."""
     data = whole(config)
     shares = make_clients(config, data)
     if not 0 <= client < len(shares):
@@ -62,7 +62,7 @@ class Recipe:
     loss: SampleLoss | None = None
 
     def setup(self, config: Config, data: Dataset) -> Setup:
-        """The method, the model and the data, ready for training or evaluation."""
+        """Return the method, the model and the data, ready for training or evaluation."""
         model: FlatModel | None = None
         if (factory := self.model) is not None:
             model = wrap(make_module(lambda: factory(config, data), config.seed), data)

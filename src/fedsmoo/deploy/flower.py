@@ -35,12 +35,12 @@ log = logging.getLogger("flwr").log
 
 
 def raw_bytes(record: ArrayRecord) -> dict[str, bytes]:
-    """The undecoded arrays of a record; they are read only after their headers were checked."""
+    """Return the undecoded arrays of a record; they are read only after their headers were checked."""
     return {str(n): a.data for n, a in record.items()}
 
 
 def first(record: RecordDict, kind: str) -> Any:
-    """The only record of a kind; an empty one if there is none, a refusal if there are several."""
+    """Return the only record of a kind, an empty one if there is none; raises a ``Refusal`` if there are several."""
     found = list(getattr(record, kind).values())
     if len(found) > 1:
         raise Refusal("incomplete", f"{len(found)} {kind.replace('_', ' ')}, not one")
@@ -51,12 +51,12 @@ def first(record: RecordDict, kind: str) -> Any:
 
 
 def client_app(recipe: Recipe | None = None, **parts: Any) -> ClientApp:
-    """A Flower ``ClientApp``. ``parts`` are the fields of a :class:`Recipe`, such as ``data``."""
+    """Make a Flower ``ClientApp``. ``parts`` are the fields of a :class:`Recipe`, such as ``data``."""
     chosen, app = recipe or Recipe(**parts), ClientApp()
 
     @app.query("hello")
     def hello(message: Message, context: Context) -> Message:
-        """Who this node is, and how many samples it has."""
+        """Say which client this node holds, and how many samples it has."""
 
         def reply() -> RecordDict:
             config = from_json(str(message.content["ask"]["config"]))
@@ -68,14 +68,14 @@ def client_app(recipe: Recipe | None = None, **parts: Any) -> ClientApp:
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        """One round of this node's client."""
+        """Train this node's client for one round."""
         return Message(in_words(lambda: train_reply(chosen, message.content, context)), reply_to=message)
 
     return app
 
 
 def client_of(context: Context) -> int:
-    """The client that a node holds, from its configuration."""
+    """Return the client that a node holds, from its configuration."""
     value = context.node_config.get("partition-id")
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise FedsmooError('this node does not say which client it is: start it with --node-config "partition-id=0"')
@@ -83,7 +83,7 @@ def client_of(context: Context) -> int:
 
 
 def in_words(reply: Callable[[], RecordDict]) -> RecordDict:
-    """A reply, or the reason why there is none."""
+    """Return a reply, or a message with the reason why there is none."""
     try:
         return reply()
     except Missing as e:
@@ -94,7 +94,7 @@ def in_words(reply: Callable[[], RecordDict]) -> RecordDict:
 
 
 def train_reply(chosen: Recipe, content: RecordDict, context: Context) -> RecordDict:
-    """What a client answers to the server's message of a round."""
+    """Return what a client answers to the server's message of a round."""
     ask: Any = content["ask"]
     config, client = from_json(str(ask["config"])), client_of(context)
     setup = chosen.setup(config, chosen.data(client, config))
@@ -123,7 +123,7 @@ def arrays_of(vectors: Vectors, wire: str, scalars: Collection[str] = ()) -> Arr
 
 
 def server_app(recipe: Recipe | None = None, **parts: Any) -> ServerApp:
-    """A Flower ``ServerApp`` that runs all rounds that are left, and may be started again."""
+    """Make a Flower ``ServerApp`` that runs all rounds that are left, and may be started again."""
     chosen, app = recipe or Recipe(**parts), ServerApp()
 
     @app.main()
@@ -138,7 +138,7 @@ def server_app(recipe: Recipe | None = None, **parts: Any) -> ServerApp:
 
 
 def serve(chosen: Recipe, grid: Grid, context: Context) -> None:
-    """All rounds that are left of the federation that a run's settings describe."""
+    """Carry out all rounds that are left of the federation that a run's settings describe."""
     config, federation = parse(context.run_config)
     coordinator = Coordinator(config, federation, chosen.setup(config, chosen.test(config)))
     if coordinator.finished:
@@ -170,7 +170,7 @@ class FlowerStrategy(Strategy):
     # -- who is there
 
     def refresh(self, grid: Grid) -> dict[int, int]:
-        """The nodes that are there, by client; new ones are asked who they are."""
+        """Return the nodes that are present, by client; new ones are asked who they are."""
         here = set(grid.get_node_ids())
         new = sorted(here - set(self.clients))
         ask = RecordDict({"ask": ConfigRecord({"config": to_json(self.coordinator.config)})})
@@ -255,14 +255,14 @@ class FlowerStrategy(Strategy):
         return ArrayRecord({"w": Array(self.coordinator.server.w.cpu().numpy())}), metrics_of(report)
 
     def sender(self, reply: Message) -> int | None:
-        """The client that a reply comes from: error replies are sent by somebody else, so go by the message."""
+        """Return the client that a reply comes from: error replies are sent by somebody else, so go by the message."""
         to = reply.metadata.reply_to_message_id
         by_message = (c for c, m in self.asked.items() if to and m.metadata.message_id == to)
         by_node = (c for c, m in self.asked.items() if m.metadata.dst_node_id == reply.metadata.src_node_id)
         return next(by_message, None) if reply.has_error() else next(by_node, None)
 
     def read(self, client: int, reply: Message) -> Answer:
-        """A client's answer, judged."""
+        """Return a client's answer; raises a ``Refusal`` if it is not sound."""
         if reply.has_error():
             raise Refusal("error", f"code {reply.error.code}: {(reply.error.reason or '').strip()[-200:]}")
         content = reply.content
@@ -283,7 +283,7 @@ class FlowerStrategy(Strategy):
 
 
 def metrics_of(report: RoundReport) -> MetricRecord:
-    """A round in numbers, for Flower's logs: what was left out is shown, reason by reason."""
+    """Return a round in numbers for Flower's logs; what was left out is counted, reason by reason."""
     numbers: dict[str, Any] = {
         "round": report.round, "asked": len(report.cohort), "accepted": len(report.accepted),
         "left-out": len(report.refused), "skipped": int(report.skipped is not None),

@@ -56,7 +56,7 @@ class Federation:
 
 
 def home() -> Path:
-    """The folder in which Flower, and so we, keep things."""
+    """Return the folder in which Flower, and so we, keep things."""
     return Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
 
 
@@ -65,12 +65,12 @@ def server_folder(federation: Federation) -> Path:
 
 
 def state_folder(node: Mapping[str, Any], run: Mapping[str, Any]) -> Path:
-    """Where a node keeps clients' vectors: its own setting, else the run's, else a folder in ``FLWR_HOME``."""
+    """Return where a node keeps clients' vectors: its own setting, else the run's, else a folder in ``FLWR_HOME``."""
     return Path(str(node.get("state-folder") or run.get("state-folder") or home() / "fedsmoo-clients"))
 
 
 def parse(values: Mapping[str, Any]) -> tuple[Config, Federation]:
-    """The settings in an app's run config: ``local-epochs = 1``, ``algorithm-options.r = 0.1``; "" is not given.
+    """Read the settings in an app's run config: ``local-epochs = 1``, ``algorithm-options.r = 0.1``; "" is not given.
 
     >>> config, federation = parse({"algorithm": "feddyn", "algorithm-options.beta": 5.0, "min-replies": 2})
     >>> config.algorithm_options, federation.min_replies
@@ -108,14 +108,14 @@ def parse(values: Mapping[str, Any]) -> tuple[Config, Federation]:
 
 
 def to_json(config: Config) -> str:
-    """A config as it travels to clients; how cohorts are drawn is for the server alone to know."""
+    """Return a config as it travels to clients; how cohorts are drawn is for the server alone to know."""
     plain = config.replace(sampling=FIELDS["sampling"].default, sampling_options={})
     config = plain if is_in_file(config.sampling) else config
     return json.dumps({k: v for k, v in config.to_dict().items() if v is not None})
 
 
 def from_json(text: str) -> Config:
-    """A config that came from the server; it may name what is installed, but not point at files to be run."""
+    """Read a config that came from the server; it may name what is installed, but not point at files to be run."""
     config = Config(**json.loads(text))
     refuse_code(config, BROUGHT)
     return config

@@ -27,7 +27,7 @@ class Missing(FedsmooError):
 
 
 def checked_name(name: str) -> str:
-    """A name that is safe as the name of a folder."""
+    """Return a name if it is safe as the name of a folder; ``FedsmooError`` if not."""
     if not NAME.fullmatch(name):
         raise FedsmooError(f"{name!r} cannot name a federation: use letters, digits, '-', '_' and '.'")
     return name
@@ -43,7 +43,7 @@ class ClientStore:
         return self.folder / f"{version:08d}.safetensors"
 
     def versions(self) -> list[int]:
-        """The versions on the disk, oldest first."""
+        """Return the versions on the disk, oldest first."""
         found = self.folder.glob("*.safetensors") if self.folder.is_dir() else []
         return sorted(int(p.stem) for p in found if p.stem.isdigit())
 
@@ -57,7 +57,7 @@ class ClientStore:
             raise FedsmooError(f"cannot keep this client's vectors in {self.folder}: {e.strerror}") from e
 
     def load(self, version: int, names: tuple[str, ...], size: int) -> Vectors:
-        """A version that was kept."""
+        """Load a version that was kept; raises ``Missing`` if it is not here."""
         try:
             me = read_tensors(self.path(version))[0]
         except (OSError, SafetensorError) as e:
@@ -91,7 +91,7 @@ class ServerStore:
             raise FedsmooError(f"cannot keep the server's state in {self.path.parent}: {e.strerror}") from e
 
     def load(self) -> tuple[Vectors, dict[str, Any]] | None:
-        """The state, or ``None`` if there is none."""
+        """Load the state; ``None`` if there is none."""
         try:
             tensors, metadata = read_tensors(self.path)
             return Vectors(**tensors), json.loads(metadata["fedsmoo"])
@@ -106,7 +106,7 @@ def on_host(v: Tensor) -> Tensor:
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors and the metadata of a file, names in the order in which they were written."""
+    """Read the tensors and the metadata of a file, names in the order in which they were written."""
     with safe_open(path, "pt") as f:
         metadata = f.metadata() or {}
         return {n: f.get_tensor(n) for n in f.keys()}, metadata  # noqa: SIM118 (not a dictionary)

@@ -24,12 +24,12 @@ class Refusal(Exception):
 
 
 def wire_of(algorithm: Algorithm) -> str:
-    """How a method's vectors travel: exact, fp16 or int8."""
+    """Return how a method's vectors travel: exact, fp16 or int8."""
     return algorithm.kind if isinstance(algorithm, Quantised) else "exact"
 
 
 def to_arrays(vectors: Vectors, wire: str, scalars: Collection[str] = ()) -> dict[str, np.ndarray]:
-    """Named arrays of what travels. Vectors that a ``Quantised`` method rounded lose nothing here."""
+    """Return named arrays of what travels. Vectors that a ``Quantised`` method rounded lose nothing here."""
     out: dict[str, np.ndarray] = {}
     for name, v in vectors.items():
         v = v.detach().cpu()
@@ -47,7 +47,7 @@ def to_arrays(vectors: Vectors, wire: str, scalars: Collection[str] = ()) -> dic
 def expected(
     names: tuple[str, ...], size: int, dtype: torch.dtype, wire: str, scalars: Collection[str] = ()
 ) -> dict[str, tuple[np.dtype, int]]:
-    """The type and length of every array that should arrive; ``scalars`` are single numbers, which are not rounded."""
+    """Return the type and length of every array that should arrive; ``scalars``, single numbers, are not rounded."""
     whole = torch.empty(0, dtype=dtype).numpy().dtype
     single = {n: (whole, 1) for n in names if n in scalars}
     vectors = [n for n in names if n not in scalars]
@@ -65,7 +65,7 @@ def from_arrays(
     wire: str,
     scalars: Collection[str] = (),
 ) -> Vectors:
-    """The vectors in ``.npy`` bytes by name, or a :class:`Refusal`."""
+    """Read vectors from ``.npy`` bytes by name; raises a :class:`Refusal` if they are not what is expected."""
     want = expected(names, size, dtype, wire, scalars)
     if set(raw) != set(want):
         raise Refusal("wrong names", f"{sorted(raw)[:6]} instead of {sorted(want)}")
@@ -85,7 +85,7 @@ def _decode(parts: Mapping[str, np.ndarray], name: str, dtype: torch.dtype, wire
 
 
 def npy_array(name: str, data: bytes, dtype: np.dtype, length: int) -> np.ndarray:
-    """An array from ``.npy`` bytes whose header must say exactly what is expected, before anything is allocated."""
+    """Read an array from ``.npy`` bytes, whose header must say what is expected before anything is allocated."""
     stream = io.BytesIO(data)
     try:
         major, _ = np.lib.format.read_magic(stream)

@@ -40,7 +40,7 @@ from fedsmoo.runs.simulation import Simulation
 
 
 def algorithm_class(spec: str) -> type[Algorithm]:
-    """A method by name, or from a user's file."""
+    """Return a method's class by name, or from a user's file."""
     if is_in_file(spec):
         cls = user_object(spec, "algorithm")
         if not (isinstance(cls, type) and issubclass(cls, Algorithm)):
@@ -52,7 +52,7 @@ def algorithm_class(spec: str) -> type[Algorithm]:
 
 
 def make_algorithm(spec: str, options: dict[str, Any]) -> Algorithm:
-    """A method with some of its hyper-parameters set; wrong names, types and ranges are refused."""
+    """Make a method with some of its hyper-parameters set; wrong names, types and ranges are refused."""
     cls = algorithm_class(spec)
     known = {f.name for f in dataclasses.fields(cls)}
     kind = kinds(cls)  # type: ignore[arg-type]  # a class can be hashed, whatever its objects do
@@ -73,7 +73,7 @@ def make_algorithm(spec: str, options: dict[str, Any]) -> Algorithm:
 
 
 def make_model(spec: str, data: Dataset, seed: int, options: dict[str, Any]) -> FlatModel:
-    """A model by name, or from a user's file: ``factory(**options)`` returns an ``nn.Module``."""
+    """Make a model by name, or from a user's file: ``factory(**options)`` returns an ``nn.Module``."""
     if not is_in_file(spec):
         return build(spec, data, seed, **options)
     factory = user_object(spec, "model")
@@ -103,7 +103,7 @@ def assemble(
     loss: SampleLoss | None = None,
     sampling: Sampling | None = None,
 ) -> Simulation:
-    """The run that a config describes; objects given beside it take the place of what it names."""
+    """Make the simulation that a config describes; objects given beside it take the place of what it names."""
     data = data or load_data(config)
     indices = make_clients(config, data) if indices is None else indices
     setup = make_setup(config, data, algorithm, model, loss)
@@ -128,7 +128,7 @@ def make_setup(
     model: FlatModel | None = None,
     loss: SampleLoss | None = None,
 ) -> Setup:
-    """The method with its options, the model and the data on their device: what any engine needs."""
+    """Make what any engine needs: the method with its options, the model, and the data on their device."""
     device = own_device(make_device(config.device))
     fix_threads()
     algorithm = algorithm or make_algorithm(config.algorithm, config.algorithm_options)
@@ -255,6 +255,6 @@ def owner(key: str, known: Mapping[str, Mapping[str, Any]], named: Mapping[str, 
 
 
 def with_validation(task: Task, held: np.ndarray) -> Task:
-    """The task with some of its training samples, by index, to validate on."""
+    """Return the task with some of its training samples, by index, to validate on."""
     index, data = torch.from_numpy(held).to(task.device), task.data
     return dataclasses.replace(task, held=Samples(data.x_train[index], data.y_train[index]))

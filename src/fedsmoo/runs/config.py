@@ -154,7 +154,7 @@ class Config(Training):
         super().__post_init__()
 
     def replace(self, **changes: Any) -> Config:
-        """A copy with some settings changed; unknown names are refused with the nearest match."""
+        """Return a copy with some settings changed; unknown names are refused with the nearest match."""
         for name in changes:
             if name not in FIELDS:
                 raise unknown("setting", name, FIELDS)
@@ -208,7 +208,7 @@ def refuse_beyond(values: dict[str, Any]) -> None:
 
 @cache
 def kind_of(cls: type, name: str) -> tuple[type, bool]:
-    """The plain type of a field, and whether it may be none."""
+    """Return the plain type of a field, and whether it may be none."""
     hint = get_type_hints(cls)[name]
     options = [t for t in get_args(hint) if t is not type(None)]
     if get_origin(hint) is not dict and options:
@@ -217,7 +217,7 @@ def kind_of(cls: type, name: str) -> tuple[type, bool]:
 
 
 def checked(cls: type, name: str, value: Any) -> Any:
-    """A field's value in the field's own type, or a clear refusal. Text (from a command line) is converted."""
+    """Return a value in its field's own type, text (from a command line) converted; ``FedsmooError`` if it is wrong."""
     kind, optional = kind_of(cls, name)
     spec = next(f for f in dataclasses.fields(cls) if f.name == name)
     if kind is dict:

@@ -20,7 +20,7 @@ from fedsmoo.runs.origin.user_files import load_data, refuse_missing
 
 
 def make_partition(config: Config) -> partitions.Partition:
-    """The rule that a config names; ``dirichlet-0.6`` says its own concentration."""
+    """Return the rule that a config names; ``dirichlet-0.6`` says its own concentration."""
     if is_in_file(config.partition):
         return OwnPartition(config.partition, config.partition_options)
     kind, _, value = config.partition.partition("-")
@@ -35,14 +35,14 @@ def make_partition(config: Config) -> partitions.Partition:
 
 
 def division_settings(config: Config) -> dict[str, Any]:
-    """The settings that say who holds what, were there no split file; ``dirichlet-0.6`` taken apart."""
+    """Return the settings of the partition rule, were there no split file, with ``dirichlet-0.6`` taken apart."""
     plain = {n: getattr(config, n) for n in DIVISION}
     rule = {"name": "natural"} if config.partition == "natural" else partitions.to_rule(make_partition(config))
     return {**plain, "partition": rule.pop("name"), **rule}
 
 
 def resolve_division(config: Config, given: Iterable[str]) -> Config:
-    """The config with what its partition's name says (``dirichlet-0.6``: u) and what it leaves open filled in.
+    """Fill in what a config's partition says by its name (``dirichlet-0.6``: u) and what the settings leave open.
 
     iid is without replacement unless somebody asks for it, and a split file says how many clients there are. Settings
     that contradict each other, or the file, are refused. ``given`` are the names of the settings that somebody chose:
@@ -113,7 +113,7 @@ def refuse_other_count(config: Config, data: Dataset) -> None:
 
 
 def make_clients(config: Config, data: Dataset) -> list[np.ndarray]:
-    """Who holds which samples, from a split file, from the data's own clients, or by a rule."""
+    """Return each client's samples, from a split file, the data's own clients, or by a rule."""
     if config.split is not None:
         plain = division_settings(Config(dataset=config.dataset))
         resolve_division(config, [n for n, v in division_settings(config).items() if v != plain.get(n)])

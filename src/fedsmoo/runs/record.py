@@ -38,7 +38,7 @@ class Record:
     validation_accuracy: float | None = None  # on the samples held out of training, where there are any
 
     def values(self) -> dict[str, Any]:
-        """The fields as plain values; without the validation accuracy where nothing was validated."""
+        """Return the fields as plain values; without the validation accuracy where nothing was validated."""
         return {n: v for n, v in asdict(self).items() if n != "validation_accuracy" or v is not None}
 
     def reached(self, accuracy: float) -> bool:
@@ -50,7 +50,7 @@ Callback = Callable[[Record], Any]
 
 
 def last_accuracy(history: Sequence[Record]) -> float:
-    """The accuracy of the last evaluated round; a history without one is refused."""
+    """Return the accuracy of the last evaluated round; ``FedsmooError`` if there is none."""
     for record in reversed(history):
         if record.test_accuracy is not None:
             return record.test_accuracy
@@ -61,8 +61,7 @@ def last_accuracy(history: Sequence[Record]) -> float:
 
 
 def best_validated(history: Sequence[Record]) -> Record | None:
-    """The round whose model was best on the samples held out, the first of several; its test accuracy was not looked
-    at to choose it."""
+    """Return the round whose model was best on the samples held out, the first of several; the test part has no say."""
     there = [r for r in history if r.validation_accuracy is not None]
     return max(there, key=lambda r: r.validation_accuracy or 0.0) if there else None
 
@@ -109,7 +108,7 @@ class Result:
         return None if target is None else reached(self.history, target)
 
     def client_state(self, client: int) -> dict[str, Tensor] | None:
-        """A client's own vectors, or ``None`` if it was never in a cohort."""
+        """Return a client's own vectors, or ``None`` if it was never in a cohort."""
         if client not in range(len(self.simulation.indices)):
             raise FedsmooError(f"there is no client {client!r}: they are 0 to {len(self.simulation.indices) - 1}")
         return dict(self.simulation.engine.table.items()).get(client)

@@ -60,7 +60,7 @@ class Simulation:
             self.server = setup.algorithm.init(start)
         self.history: list[Record] = []
         self.runs_in_batch = 1  # itself among them
-        self._drafts: dict[int, tuple[list[int], Plan]] = {}
+        self._drawn: dict[int, tuple[list[int], Plan]] = {}
         self.width = min(training.batch_size, max(len(i) for i in indices))
         self.probes: Schedule | None = None
         if training.probe is not None:
@@ -98,7 +98,7 @@ class Simulation:
         return lr_of(self.training, len(self.history))
 
     def draw_round(self, number: int) -> tuple[list[int], Plan]:
-        """The clients of a round and their batches: what can be known before the round starts."""
+        """Draw the clients of a round and their batches: what can be known before the round starts."""
         t = self.training
         clients = cohort(t.seed, number, len(self.indices), t.cohort, self.sampling)
         return clients, self.plan(number, clients)
@@ -107,17 +107,17 @@ class Simulation:
         """Prepare the round after the present one, while the device is busy with the present one."""
         number = len(self.history) + 1
         if number < self.training.rounds:
-            self._drafts = {number: self.draw_round(number)}
-            self.engine.table.prefetch(self._drafts[number][0])
+            self._drawn = {number: self.draw_round(number)}
+            self.engine.table.prefetch(self._drawn[number][0])
 
     def plan(self, number: int, clients: list[int]) -> Plan:
-        """The batches of a cohort in a round."""
+        """Return the batches of a cohort in a round."""
         t, task = self.training, self.setup.task
         draw = drawing(task.data.x_train.shape[1]) if task.augment else None  # images are [N, H, W, channels]
         return make_plan(t.seed, number, clients, self.indices, t.batch_size, t.epochs, t.local_steps, draw, self.width)
 
     def advance(self) -> Record:
-        """One round."""
+        """Carry out one round."""
         began = time.perf_counter()
         with explained(self.engine.name, first=not self.history):  # what worked before does fit
             work = self.prepare()
@@ -125,9 +125,9 @@ class Simulation:
             return self.complete(work, outcome, began)
 
     def prepare(self) -> RoundInputs:
-        """What the next round asks of an engine: who is sent what, on which batches."""
+        """Return the inputs of the next round: who is sent what, on which batches."""
         number, t = len(self.history), self.training
-        clients, plan = self._drafts.pop(number) if number in self._drafts else self.draw_round(number)
+        clients, plan = self._drawn.pop(number) if number in self._drawn else self.draw_round(number)
         down = self.setup.algorithm.sent(self.server)
         share = len(clients) / len(self.indices)
         weights = weights_of(t, [len(self.indices[i]) for i in clients])
@@ -178,7 +178,7 @@ class Simulation:
         return record
 
     def _probe(self, work: RoundInputs) -> dict[str, float]:
-        """The measurements that are due after a round."""
+        """Return the measurements that are due after a round."""
         from fedsmoo.analysis.probes import Moment
 
         assert self.probes is not None
@@ -186,7 +186,7 @@ class Simulation:
         return self.probes.measure(now, self.training.rounds)
 
     def run(self, callback: Callback | None = None) -> Result:
-        """All rounds that are left; a callback that returns ``False`` stops the run after its round."""
+        """Carry out all rounds that are left; a callback that returns ``False`` stops the run after its round."""
         while len(self.history) < self.training.rounds:
             record = self.advance()
             if callback is not None and says_stop(callback(record)):

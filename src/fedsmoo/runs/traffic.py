@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def round_bytes(algorithm: Algorithm, size: int, dtype: torch.dtype, clients: int) -> tuple[int, int]:
-    """Bytes up and down in a round: each client of the cohort sends and receives the declared vectors and numbers."""
+    """Return the bytes up and down in a round, in which each client sends and receives what the method declares."""
     width = torch.finfo(dtype).bits // 8
 
     def total(names: Sequence[str]) -> int:
@@ -25,13 +25,13 @@ def round_bytes(algorithm: Algorithm, size: int, dtype: torch.dtype, clients: in
 
 
 def travelling(algorithm: Algorithm) -> tuple[int, int, int]:
-    """How many vectors a client sends and receives in a round, and how many single numbers in all."""
+    """Return how many vectors a client sends and receives in a round, and how many single numbers in all."""
     up, down = (sum(n not in algorithm.scalars for n in names) for names in (algorithm.up, algorithm.down))
     return up, down, len(algorithm.up) + len(algorithm.down) - up - down
 
 
 def paper_vectors(algorithm: Algorithm) -> int:
-    """Vectors per client and round as the paper counts: the busier way, both ways (FedCM counts as double)."""
+    """Return the vectors per client and round as the paper counts: the busier way, twice (FedCM counts as double)."""
     return 2 * max(travelling(algorithm)[:2])
 
 
@@ -45,7 +45,7 @@ class Reached:
 
 
 def reached(history: Sequence[Record], target: float) -> Reached | None:
-    """When a run first reached a test accuracy; ``None`` if it never did."""
+    """Return when a run first reached a test accuracy; ``None`` if it never did."""
     spent, seconds = 0, 0.0
     for r in history:
         spent += r.bytes_up + r.bytes_down
@@ -78,7 +78,7 @@ class Ledger:
 
 
 def ledger(algorithm: Algorithm, history: Sequence[Record], size: int, full_size: int) -> Ledger:
-    """The ledger of a run, from its records; ``size`` numbers of the model live, ``full_size`` are exported."""
+    """Return the ledger of a run from its records; ``size`` numbers of the model travel, ``full_size`` are exported."""
     up, down = sum(r.bytes_up for r in history), sum(r.bytes_down for r in history)
     vectors_up, vectors_down, numbers = travelling(algorithm)
     vectors, paper = vectors_up + vectors_down, paper_vectors(algorithm)
