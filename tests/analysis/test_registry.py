@@ -17,6 +17,7 @@ from fedsmoo.cli import app
 from fedsmoo.commands.analyse import command
 from fedsmoo.pages import measured
 from fedsmoo.runs.finished import open_finished
+from fedsmoo.runs.storage.reader import Files
 
 ONE_FILE = """
 from dataclasses import dataclass
@@ -73,4 +74,4 @@ def test_a_file_is_a_command_a_probe_and_a_part_of_the_page(weight_norm, tmp_pat
     assert json.loads((folder / "analysis/weight_norm.json").read_text())["norm"] == pytest.approx(2 * true)
     record = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
     assert record["probes"]["weight_norm"] == pytest.approx(true)
-    assert measured.read_all(folder)["weight_norm"] == {"norm": pytest.approx(2 * true, rel=1e-5)}
+    assert measured.read_all(Files(folder, strict=True))["weight_norm"] == {"norm": pytest.approx(2 * true, rel=1e-5)}
