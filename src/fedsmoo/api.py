@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.division.own import Rule, own_rule
 from fedsmoo.data.division.partition import Partition
 from fedsmoo.data.sources import load
-from fedsmoo.engines.distributed.ranks import is_writer
 from fedsmoo.models import wrap
 from fedsmoo.models.base import copied
 from fedsmoo.models.loss import SampleLoss, cross_entropy
@@ -29,9 +27,8 @@ from fedsmoo.runs.division import refuse_other_count, refuse_unused_options, res
 from fedsmoo.runs.origin.objects import name_objects, objects_in
 from fedsmoo.runs.origin.provenance import command
 from fedsmoo.runs.record import Callback, Result
-from fedsmoo.runs.run import Run, carry_out, serve_rank_0
+from fedsmoo.runs.run import start
 from fedsmoo.runs.simulation import Simulation
-from fedsmoo.runs.storage.lease import leased
 
 
 def simulate(
@@ -115,12 +112,8 @@ def assemble_objects(
 
 def keep_run(simulation: Simulation, config: Config, folder: Path, callback: Callback | None) -> Result:
     """Carry out a simulation in a new folder; what only its program can make again is noted as the program's."""
-    if not is_writer():
-        return serve_rank_0(simulation)
     facts = {"again": command()} if objects_in(config) else {}
-    with ExitStack() as held:
-        run = Run.begin(config, folder, simulation, lambda path: held.enter_context(leased(path)), **facts)
-        return carry_out(run, callback=callback)
+    return start(config, folder, simulation, facts, callback=callback)
 
 
 def refuse_wrong_kinds(model: Any, algorithm: Any, loss: Any, sampling: Any, callback: Any) -> None:

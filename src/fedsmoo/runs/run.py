@@ -71,11 +71,26 @@ def run(
     """
     refuse_unknown_trackers(track)
     resolved = make_config(config, settings)
+    folder = None if out is None else Path(out)
+    return start(resolved, folder, track=track, save_every=save_every, callback=callback, stop=stop, begun=begun)
+
+
+def start(
+    config: Config,
+    folder: Path | None,
+    simulation: Simulation | None = None,
+    facts: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Result:
+    """Begin a run as :meth:`Run.begin` does and carry it out with the options of :func:`carry_out`.
+
+    A rank other than 0 trains its clients instead, and writes nothing.
+    """
     if not is_writer():
-        return serve_rank_0(assemble(resolved))
+        return serve_rank_0(simulation or assemble(config))
     with ExitStack() as held:
-        begin = Run.begin(resolved, None if out is None else Path(out), lease=lambda p: held.enter_context(leased(p)))
-        return carry_out(begin, track, save_every, callback, stop, begun)
+        begun = Run.begin(config, folder, simulation, lambda path: held.enter_context(leased(path)), **facts or {})
+        return carry_out(begun, **options)
 
 
 def carry_out(
