@@ -13,7 +13,7 @@ import pytest
 from deploy.processes import descendants
 from patience import PATIENCE, ended, wait_for
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 REPEAT = ROOT / "benchmarks" / "repeat.py"
 TESTS = """
 import os, pytest, time

@@ -18,7 +18,7 @@ from fedsmoo.runs.origin.identity import config_of, differences, identity
 from fedsmoo.sweeps.grid import expand, run_name
 from fedsmoo.sweeps.results import counts
 
-RESULTS = Path(__file__).parents[2] / "results"
+RESULTS = Path(__file__).parents[3] / "results"
 
 
 @pytest.mark.parametrize(
