@@ -21,8 +21,8 @@ import torch
 from round import noise
 from safetensors.torch import load_file
 
-from fedsmoo.analysis import hessian, landscape
-from fedsmoo.analysis.objective import objective
+from fedsmoo.analysis.functions import hessian, landscape
+from fedsmoo.analysis.functions.objective import objective
 from fedsmoo.data.sources import load
 from fedsmoo.engines.oracles.fused import fused_reason
 from fedsmoo.engines.task import Task

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedsmoo.analysis import bound
+from fedsmoo.analysis.functions import bound
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.core.streams import stream
 

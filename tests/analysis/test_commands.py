@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
-from fedsmoo.analysis.objective import Objective
+from fedsmoo.analysis.functions.objective import Objective
 from fedsmoo.cli import app
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.pages.gather import gather

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from fedsmoo import simulate
-from fedsmoo.analysis import consistency
-from fedsmoo.analysis.fairness import fairness, tenth
-from fedsmoo.analysis.objective import Objective
+from fedsmoo.analysis.functions import consistency
+from fedsmoo.analysis.functions.fairness import fairness, tenth
+from fedsmoo.analysis.functions.objective import Objective
 from fedsmoo.core import unit
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config

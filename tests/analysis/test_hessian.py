@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedsmoo.analysis import hessian
-from fedsmoo.analysis.objective import objective
+from fedsmoo.analysis.functions import hessian
+from fedsmoo.analysis.functions.objective import objective
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.core.streams import stream
 

@@ -6,8 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from fedsmoo.analysis.landscape import filter_normalised, line, plane_through, random_direction, random_plane, surface
-from fedsmoo.analysis.objective import Objective, objective
+from fedsmoo.analysis.functions.landscape import (
+    filter_normalised,
+    line,
+    plane_through,
+    random_direction,
+    random_plane,
+    surface,
+)
+from fedsmoo.analysis.functions.objective import Objective, objective
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.engines.task import Task
 

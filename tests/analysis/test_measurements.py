@@ -14,11 +14,12 @@ import torch
 from fedsmoo.algorithms import FedAvg, FedSMOO, FedSpeed
 from fedsmoo.analysis.consistency import ConsistencyMeasurement
 from fedsmoo.analysis.fairness import FairnessMeasurement, PartitionMeasurement
+from fedsmoo.analysis.functions.landscape import around, centred
+from fedsmoo.analysis.functions.objective import Objective
+from fedsmoo.analysis.functions.sharpness import average_case
 from fedsmoo.analysis.hessian import HessianMeasurement
-from fedsmoo.analysis.landscape import LandscapeMeasurement, LineMeasurement, PlaneMeasurement, around, centred
-from fedsmoo.analysis.objective import Objective
+from fedsmoo.analysis.landscape import LandscapeMeasurement, LineMeasurement, PlaneMeasurement
 from fedsmoo.analysis.probes import Schedule
-from fedsmoo.analysis.sharpness import average_case
 from fedsmoo.core import Vectors, unit
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.core.untrusted import numbers

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fedsmoo import simulate
-from fedsmoo.analysis import hessian, sharpness
-from fedsmoo.analysis.objective import objective
+from fedsmoo.analysis.functions import hessian, sharpness
+from fedsmoo.analysis.functions.objective import objective
 from fedsmoo.analysis.probes import Schedule
 from fedsmoo.core.errors import FedsmooError
 

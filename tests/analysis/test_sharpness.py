@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedsmoo.analysis.sharpness import average_case, worst_case
+from fedsmoo.analysis.functions.sharpness import average_case, worst_case
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.core.streams import stream
 

@@ -18,8 +18,8 @@ from torch.utils.checkpoint import checkpoint
 
 import fedsmoo
 from fedsmoo import FedAvg, FedsmooError
-from fedsmoo.analysis.fairness import fairness
-from fedsmoo.analysis.objective import objective
+from fedsmoo.analysis.functions.fairness import fairness
+from fedsmoo.analysis.functions.objective import objective
 from fedsmoo.core.noise import Noise, key_of
 from fedsmoo.data.batches.plan import make_plan, merge
 from fedsmoo.data.dataset import Dataset

@@ -1,7 +1,8 @@
 """What a measurement of finished runs is: its options, what it measures, its table, its probe, and what a page trusts.
 
 A measurement is a class in a file of this room; nothing else has to know it. Commands, probes and pages go through
-:func:`measurements`.
+:func:`measurements`. The files of this room are read for ``--help`` already, so they import PyTorch and what needs it,
+``functions/`` among it, inside the functions that compute.
 """
 
 from __future__ import annotations
@@ -13,17 +14,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-import numpy as np
-from torch import Tensor
-
-from fedsmoo.analysis.objective import Objective, objective
-from fedsmoo.core import Algorithm, FedsmooError, Vectors, option
+from fedsmoo.core.errors import FedsmooError
+from fedsmoo.core.options import option
 from fedsmoo.core.untrusted import number, text
-from fedsmoo.engines.client_state.table import ClientTable
-from fedsmoo.engines.contract import RoundInputs, Setup
-from fedsmoo.engines.task import Task
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    from fedsmoo.analysis.functions.objective import Objective
+    from fedsmoo.core import Algorithm, Vectors
+    from fedsmoo.engines.client_state.table import ClientTable
+    from fedsmoo.engines.contract import RoundInputs, Setup
+    from fedsmoo.engines.task import Task
 
 Values = dict[str, Any]  # ready for JSON
 PROBED = 1000  # samples of the training part in a probe: enough to follow a trend, cheap enough to be asked often
@@ -66,6 +71,8 @@ class Moment:
 
     @property
     def loss(self) -> Objective:
+        from fedsmoo.analysis.functions.objective import objective
+
         return objective(self.setup.task, "train", PROBED, size=min(PROBED, 500))
 
 
@@ -112,6 +119,8 @@ class OnSamples(Measurement):
     seed: int = option(0, "seed of subsamples, directions and probes", within="[0, inf)")
 
     def loss(self, run: Subject) -> Objective:
+        from fedsmoo.analysis.functions.objective import objective
+
         return objective(run.task, self.part, self.samples, self.seed, self.size)
 
     def about(self, loss: Objective) -> Values:
@@ -146,4 +155,6 @@ def positive(name: str, value: float) -> None:
 
 def finite(values: Any) -> list[float | None]:
     """Return numbers for JSON, which knows no nan."""
+    import numpy as np
+
     return [v if math.isfinite(v) else None for v in np.asarray(values, float).tolist()]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from fedsmoo.analysis.measurement import Measurement, Moment, measurements
-from fedsmoo.core import FedsmooError
-from fedsmoo.core.errors import unknown
-from fedsmoo.engines.client_state.table import ClientTable
+from fedsmoo.core.errors import FedsmooError, unknown
+
+if TYPE_CHECKING:
+    from fedsmoo.engines.client_state.table import ClientTable
 
 
 def probes() -> list[str]:

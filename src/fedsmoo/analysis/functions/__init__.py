@@ -1,0 +1,1 @@
+"""What measurements compute: plain functions on flat vectors, which know no run."""

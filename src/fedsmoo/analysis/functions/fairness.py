@@ -1,0 +1,85 @@
+"""Who is served well: accuracy of the global model per class and per client."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from fedsmoo.analysis.functions.objective import objective
+from fedsmoo.engines.task import Task
+
+
+@dataclass(frozen=True)
+class Fairness:
+    """Test accuracy per class; per client on its mix of classes (``clients``) and on its own samples (``own``)."""
+
+    classes: np.ndarray
+    clients: np.ndarray
+    own: np.ndarray
+
+    @property
+    def mean(self) -> float:
+        return float(np.nanmean(self.clients))
+
+    @property
+    def deviation(self) -> float:
+        return float(np.nanstd(self.clients))
+
+    @property
+    def worst_tenth(self) -> float:
+        """Mean accuracy of the worst tenth of the clients (at least one)."""
+        return tenth(self.clients)
+
+    @property
+    def best_tenth(self) -> float:
+        return -tenth(-self.clients)
+
+
+def tenth(values: np.ndarray) -> float:
+    """Return the mean of the lowest tenth, at least one value.
+
+    >>> tenth(np.array([0.9, 0.1, 0.5]))
+    0.1
+    """
+    known = np.sort(values[~np.isnan(values)])
+    return float(known[: max(1, math.ceil(len(known) / 10))].mean())
+
+
+def class_counts(task: Task, indices: Sequence[np.ndarray]) -> list[list[int]]:
+    """Return how many samples of each class every client holds."""
+    labels = task.data.y_train.cpu().numpy()
+    return [np.bincount(labels[held].reshape(-1), minlength=task.data.classes).tolist() for held in indices]
+
+
+def class_accuracy(task: Task, w: Tensor) -> np.ndarray:
+    """Return test accuracy per class; nan for a class without test samples."""
+    test = objective(task, "test")
+    right = (test.outputs(w).argmax(-1) == test.y).flatten().cpu().numpy()
+    labels = test.y.flatten().cpu().numpy()
+    total = np.bincount(labels, minlength=task.data.classes)
+    hits = np.bincount(labels, weights=right, minlength=task.data.classes)
+    return np.where(total > 0, hits / np.maximum(total, 1), np.nan)
+
+
+def fairness(task: Task, w: Tensor, indices: Sequence[np.ndarray]) -> Fairness:
+    """Return accuracies of a global model for every class and every client.
+
+    A client's test accuracy is that of the classes, weighted by its own mix: what it would see on new samples of the
+    kind it holds. ``own`` is the accuracy on the very samples it trains with.
+    """
+    classes = class_accuracy(task, w)
+    train = objective(task, "train")
+    right = (train.outputs(w).argmax(-1) == train.y).double().flatten(1 if train.y.dim() > 1 else 0)
+    each = (right.mean(1) if right.dim() > 1 else right).cpu().numpy()
+    labels = train.y.cpu().numpy()
+    clients, own = [], []
+    for held in indices:
+        counts = np.bincount(labels[held].reshape(-1), minlength=len(classes))
+        known = ~np.isnan(classes) & (counts > 0)
+        clients.append(np.average(classes[known], weights=counts[known]) if known.any() else np.nan)
+        own.append(each[held].mean())
+    return Fairness(classes, np.array(clients), np.array(own))
