@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from candidates import options_of
 
 from fedsmoo.kernels import available, from_torchvision, live_layout
 from fedsmoo.kernels.resnet18.shapes import IMAGE_CHANNELS, stored_images
@@ -179,33 +180,6 @@ def grouped(launches: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
         for n in names
     }
     return dict(sorted(sums.items(), key=lambda item: -item[1]["us"]))
-
-
-# Rows, columns, inner step, warps and stages worth trying beside the table's own entry.
-CANDIDATES = {
-    "forward:64": "64 64 64 4 4 | 64 32 64 4 4 | 128 64 64 8 3 | 128 32 64 4 4 | 256 64 64 8 3",
-    "forward:128": "64 128 64 4 3 | 32 64 64 4 4 | 128 64 64 4 3 | 64 64 64 4 3 | 64 64 64 8 4",
-    "forward:256": "64 128 64 8 4 | 32 128 64 4 4 | 128 128 64 8 3 | 64 128 64 4 3 | 64 128 128 8 3",
-    "forward:512": "16 256 64 4 4 | 32 256 64 8 4 | 64 256 64 8 4 | 64 256 32 8 4 | 16 256 64 8 4",
-    "backward:64": "64 64 64 4 4 | 64 32 64 4 4 | 128 64 64 4 3 | 128 32 64 4 4 | 64 64 64 8 4",
-    "backward:128": "64 64 64 8 4 | 64 64 128 4 3 | 64 128 64 8 3 | 32 64 64 4 4 | 128 64 64 8 3",
-    "backward:256": "32 128 64 4 4 | 64 128 64 4 4 | 64 128 128 8 3 | 128 128 64 8 3 | 64 128 64 8 3",
-    "backward:512": "16 256 64 4 4 | 32 256 64 8 4 | 64 256 64 8 4 | 64 256 32 8 4 | 16 256 64 8 4",
-    "strided:64": "128 64 64 4 3 | 64 32 64 4 4 | 64 64 128 4 3 | 64 64 64 8 4",
-    "strided:128": "128 64 64 4 3 | 64 128 64 4 3 | 64 32 64 4 4 | 64 64 128 4 3",
-    "strided:256": "64 32 64 4 4 | 64 128 64 4 3 | 64 64 128 4 3 | 32 64 64 4 4",
-    "weight:64": "64 64 128 4 3 | 64 64 64 4 4 | 64 64 64 8 3 | 64 64 32 4 4 | 64 64 128 8 3",
-    "weight:128": "64 64 64 4 3 | 64 128 128 4 2 | 64 64 128 4 3 | 64 128 64 8 3 | 64 128 64 4 4",
-    "weight:256": "64 128 64 4 3 | 128 128 64 4 3 | 64 64 64 4 4 | 128 64 64 4 3 | 128 256 64 8 3",
-    "weight:512": "64 128 64 4 2 | 128 128 64 4 2 | 64 64 64 4 2 | 128 128 32 8 2 | 128 256 64 8 2",
-    "stem:64": "256 32 32 8 2 | 256 64 16 8 2 | 256 64 32 4 2 | 256 64 32 8 1 | 256 32 32 4 2",
-    "stem-weight:64": "64 64 64 4 2 | 64 32 128 4 2 | 64 32 64 8 2 | 64 32 32 4 3 | 64 64 128 8 2",
-}
-
-
-def options_of(key: str) -> list[Tile]:
-    """The candidates of one entry of the table."""
-    return [Tile(*map(int, option.split())) for option in CANDIDATES[key].split("|")]
 
 
 def gradient_ms(clients: int, precision: str, tiles: Mapping[str, Tile]) -> float:

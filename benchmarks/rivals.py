@@ -18,7 +18,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -36,6 +35,8 @@ from fedsmoo.version import __version__
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "rivals"))
 from common import descendants  # noqa: E402
+from machine import hardware, source, wait_for_quiet  # noqa: E402
+from results_table import summary, table, write_docs  # noqa: E402
 
 SETTINGS: dict[str, Any] = {
     "algorithm": "fedavg", "model": "mlp 64-64-64-10", "dataset": "digits", "partition": "iid", "clients": 100,
@@ -50,7 +51,6 @@ QUIET = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "GLOO_SOCKET_IFNAME": "lo", "PFL_PYTORCH_DEVICE": "cpu", "CUDA_VISIBLE_DEVICES": "",
 }  # fmt: skip
-BEGIN, END = "<!-- gpu:rivals -->", "<!-- /gpu -->"
 
 
 @dataclass(frozen=True)
@@ -200,49 +200,6 @@ def run_worker(way: Way, python: Path, folder: Path) -> dict[str, Any]:
     return found[0] | {"memory_bytes": None if None in memory else sum(memory)}
 
 
-# -- the machine
-
-
-def busy_cores(seconds: float = 1.0) -> float:
-    """How many cores others keep busy just now."""
-
-    def read() -> tuple[int, int]:
-        ticks = [int(n) for n in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
-        return sum(ticks), ticks[3] + ticks[4]
-
-    before, idle_before = read()
-    time.sleep(seconds)
-    after, idle_after = read()
-    return (os.cpu_count() or 1) * (1 - (idle_after - idle_before) / max(1, after - before))
-
-
-def wait_for_quiet(patience: float, bound: float = 0.3) -> float:
-    """Wait until others use little of the machine, or patience ends; the cores that they use at that moment."""
-    until = time.monotonic() + patience
-    while (busy := busy_cores()) > bound and time.monotonic() < until:
-        time.sleep(1)
-    return busy
-
-
-def hardware() -> dict[str, Any]:
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").is_file() else []
-    name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
-    return {"cpu": name, "cores": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}"}
-
-
-def source() -> dict[str, Any]:
-    """The commit that is measured, and whether files were changed since."""
-
-    def git(*words: str) -> str | None:
-        done = subprocess.run(["git", *words], cwd=HERE.parent, capture_output=True, text=True)
-        return done.stdout.strip() if done.returncode == 0 else None
-
-    return {
-        "commit": git("rev-parse", "HEAD"),
-        "changed_since": bool(git("status", "--porcelain", "src", "benchmarks")),
-    }
-
-
 # -- the report
 
 
@@ -284,66 +241,6 @@ def one_turn(way: Way, python: Path, settings: dict[str, Any], patience: float) 
                 continue
             return out | {"busy_cores_before": round(busy, 2), "load_average_after": round(os.getloadavg()[0], 2)}
     raise AssertionError
-
-
-def summary(way: Way, runs: list[dict[str, Any]], settings: dict[str, Any]) -> dict[str, Any]:
-    timed = [r["seconds_per_round"][settings["warm_up"] :] for r in runs]
-    every = [s for t in timed for s in t]
-    low, middle, high = statistics.quantiles(every, n=4)
-    return {
-        "setup": way.setup,
-        "seconds_per_round": middle,
-        "quartiles": [low, high],
-        "fastest_round": min(every),
-        # What others do on the machine costs a way that needs both cores more than one that needs one of them.
-        "fastest_turn": min(statistics.median(t) for t in timed),
-        "test_accuracy": [r["test_accuracy"] for r in runs],
-        "memory_bytes": runs[-1]["memory_bytes"],
-        "versions": runs[-1]["versions"],
-        "busy_cores_before": [r["busy_cores_before"] for r in runs],
-        "load_average_after": [r["load_average_after"] for r in runs],
-        "rounds": timed,
-    }
-
-
-def table(report: dict[str, Any]) -> str:
-    """The results as Markdown."""
-    ours = report["results"].get("fedsmoo, batched engine", {})
-    lines = [
-        "| way | set up as | a round: fastest turn | times ours | all turns: median (quartiles) | accuracy | memory |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for name, r in report["results"].items():
-        if "not_run" in r:
-            lines.append(f"| {name} | not run: {r['not_run']} | | | | | |")
-            continue
-        low, high = (1e3 * q for q in r["quartiles"])
-        best = 1e3 * r["fastest_turn"]
-        times = f"{r['fastest_turn'] / ours['fastest_turn']:.1f}x" if "fastest_turn" in ours else ""
-        accuracy = f"{100 * statistics.mean(r['test_accuracy']):.1f}%"
-        if len(r["test_accuracy"]) > 1:
-            accuracy += f" ± {100 * statistics.stdev(r['test_accuracy']):.1f}"
-        memory = f"{r['memory_bytes'] / 2**20:.0f} MiB" if r["memory_bytes"] else ""
-        middle = 1e3 * r["seconds_per_round"]
-        spread = f"{middle:.1f} ms ({low:.1f}-{high:.1f})"
-        lines.append(f"| {name} | {r['setup']} | {best:.1f} ms | {times} | {spread} | {accuracy} | {memory} |")
-    versions = {p: v for r in report["results"].values() for p, v in r.get("versions", {}).items()}
-    busy = [b for r in report["results"].values() for b in r.get("busy_cores_before", [])]
-    words = ", ".join(f"{p} {v}" for p, v in sorted(versions.items()))
-    machine = report["hardware"]
-    shared = f"others used {min(busy):.1f} to {max(busy):.1f} cores as a turn began" if busy else ""
-    lines += [
-        "",
-        f"{machine['cpu']}, {machine['cores']} cores ({shared}); fedsmoo {report['fedsmoo']}, {words}, Python "
-        f"{report['python']}; {report['turns']} turns of {report['settings']['rounds']} timed rounds.",
-    ]
-    return "\n".join(lines)
-
-
-def write_docs(path: Path, report: dict[str, Any]) -> None:
-    """Put the table into a page, in place of the one that is there."""
-    before, _, rest = path.read_text().partition(BEGIN)
-    path.write_text(f"{before}{BEGIN}\n{table(report)}\n{END}{rest.partition(END)[2]}")
 
 
 def make_report(args: argparse.Namespace) -> dict[str, Any]:

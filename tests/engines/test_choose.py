@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import random
 import re
 import time
@@ -18,7 +19,6 @@ from fedsmoo.core import FedsmooError, LocalRule
 from fedsmoo.data.check import from_arrays
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.engines import choose as choosing
-from fedsmoo.engines.batched import Batched
 from fedsmoo.engines.choose import ENGINES, choose, make_engine
 from fedsmoo.engines.client_state.memory import ran_out
 from fedsmoo.engines.client_state.table import ClientTable
@@ -182,13 +182,14 @@ def test_what_no_engine_can_run_is_said() -> None:
         make_engine("auto", stubborn(inputs=35), None, 3, 4)
 
 
-def test_memory_that_runs_out_does_not_choose(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(self: Batched, *rest: object) -> None:
+def test_memory_that_runs_out_does_not_choose() -> None:
+    def full(outputs: Tensor, labels: Tensor) -> Tensor:
         raise RuntimeError("CUDA error: out of memory")
 
-    monkeypatch.setattr(Batched, "_train", full)
+    setup = make_setup("mlp", FedAvg())
+    setup = dataclasses.replace(setup, task=dataclasses.replace(setup.task, loss=full))
     with pytest.raises(FedsmooError, match="3 clients at once do not fit"):
-        make_engine("auto", make_setup("mlp", FedAvg()), None, 10, 4)
+        make_engine("auto", setup, None, 10, 4)
 
 
 def test_memory_that_ran_out_is_seen_through_a_wrapper() -> None:

@@ -136,13 +136,12 @@ def test_a_folder_that_takes_long_to_look_at_is_not_looked_at_again_at_once(
         (tmp_path / name).write_bytes(b"x")
         os.utime(tmp_path / name, (1e9, 1e9))
     monkeypatch.setattr(contents, "REST", 1e9)
-    monkeypatch.setattr(contents, "_known", {})
     for many, rests in ((1, True), (2, False)):
         monkeypatch.setattr(contents, "MANY", many)
         monkeypatch.setattr(contents, "SLOW", 0.0)
-        contents._known.clear()
-        contents.content_hash(tmp_path)
-        (known,) = contents._known.values()
+        hashed: dict[Path, contents.Known] = {}
+        contents.content_hash(tmp_path, hashed)
+        (known,) = hashed.values()
         assert (known.until > time.monotonic() + 100) == rests
 
 

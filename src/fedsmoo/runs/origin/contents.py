@@ -208,16 +208,16 @@ class Known:
     until: float
 
 
-_known: dict[Path, Known] = {}
+HASHED: dict[Path, Known] = {}  # by this process
 
 
-def content_hash(place: Path) -> str | None:
+def content_hash(place: Path, hashed: dict[Path, Known] = HASHED) -> str | None:
     """SHA-256 of a file, or of the images in a folder and their names; ``None`` if it is not there.
 
     It is taken again only when a size or a time of change is another.
     """
     place, began, today = place.absolute(), time.monotonic(), time.time_ns()
-    known = _known.get(place)
+    known = hashed.get(place)
     if known is not None and began < known.until:
         return known.value
     with suppress(OSError, FedsmooError):
@@ -229,7 +229,7 @@ def content_hash(place: Path) -> str | None:
         else:
             value = folder_hash(place, list(tree.sizes)) if place.is_dir() else file_hash(place)
         if abs(today - max(tree.times.values(), default=0)) > SETTLED:  # when we looked, however long reading took
-            _known[place] = Known(stamp, value, time.monotonic() + rest)
+            hashed[place] = Known(stamp, value, time.monotonic() + rest)
         return value
     return None
 
