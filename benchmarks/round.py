@@ -73,6 +73,7 @@ def measure(
     peak = torch.cuda.max_memory_allocated() / 1e9 if on_gpu else None
     steps = config.epochs * -(-samples // config.batch_size)
     kernels = {"kernels_per_step": by_kernel(pack, going, steps)} if profiled else {}
+    stepper = getattr(simulations[0].engine, "stepper", None)
     return kernels | {
         "algorithm": config.algorithm,
         "seconds_per_round": statistics.median(train),
@@ -81,8 +82,8 @@ def measure(
         "seconds_to_first_round": first,
         "peak_memory_gb": peak,
         "engine": simulations[0].engine.name,
-        "compiled": getattr(pack.engines[0].steps, "compile", None),
-        "captured": getattr(pack.engines[0].steps, "capture", None),
+        "compiled": getattr(stepper, "compile", None),
+        "captured": getattr(stepper, "capture", None),
         "settings": {
             "model": config.model, "clients": config.clients, "cohort": config.cohort, "seeds": seeds,
             "batch_size": config.batch_size, "local_epochs": config.epochs, "precision": config.precision,
