@@ -223,7 +223,7 @@ def measure(names: list[str], settings: dict[str, Any], envs: Path, turns: int, 
                 except NotRun as e:
                     failed[name] = str(e)
                     print(f"turn {turn + 1}: {name}: not run: {e}", file=sys.stderr)
-    return {n: {"not_run": failed[n]} if n in failed else summary(WAYS[n], runs[n], settings) for n in names}
+    return {n: {"not_run": failed[n]} if n in failed else summary(WAYS[n].setup, runs[n], settings) for n in names}
 
 
 def one_turn(way: Way, python: Path, settings: dict[str, Any], patience: float) -> dict[str, Any]:
