@@ -64,7 +64,7 @@ def test_a_method_in_a_users_file(tmp_path: Path) -> None:
 
 def test_all_promised_methods_are_there() -> None:
     names = "fedavg fedadam scaffold fedcm feddyn fedsam mofedsam fedsmoo fedprox fedavgm fedyogi fedadagrad fedspeed"
-    assert set(names.split()) | {"fedgamma", "fedlesam", "fedlesam-s", "fedlesam-d"} == set(ALGORITHMS)
+    assert set(names.split()) | {"fedgamma", "fedlesam", "fedlesam-s", "fedlesam-d"} <= set(ALGORITHMS)
 
 
 @pytest.mark.parametrize("name", METHODS)

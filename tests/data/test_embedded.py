@@ -7,8 +7,10 @@ from sklearn.datasets import load_digits
 
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.data import synthetic
+from fedsmoo.data.catalog import SPECS
 from fedsmoo.data.check import from_arrays
-from fedsmoo.data.sources import SOURCES, load
+from fedsmoo.data.own import OWN
+from fedsmoo.data.sources import MADE, SOURCES, load
 
 
 def test_digits_are_all_there_once_and_stratified():
@@ -110,4 +112,5 @@ def test_bad_names_are_one_clear_line(name, path, message, tmp_path, monkeypatch
 
 def test_every_source_has_one_line():
     assert {"digits", "cifar10", "cifar100", "fashion-mnist", "mnist", "tiny-imagenet", "text:PATH"} <= set(SOURCES)
+    assert set(SOURCES) == {*MADE, *SPECS} - {OWN}
     assert all(line and "\n" not in line for line in SOURCES.values())

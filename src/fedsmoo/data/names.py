@@ -6,13 +6,15 @@ import re
 
 SYNTHETIC = re.compile(r"synthetic(?:\(\s*([^,()]+?)\s*,\s*([^,()]+?)\s*\))?")
 TEXT = re.compile(r"text:(.*)", re.DOTALL)
+DRAWN = (SYNTHETIC,)  # names of data sets that are drawn from a run's seed
+NATURAL = (SYNTHETIC, TEXT)  # names of data sets that have clients of their own
 
 
 def drawn(name: str) -> bool:
     """Return whether a data set is drawn from a run's seed, so that another seed is another data set."""
-    return SYNTHETIC.fullmatch(name) is not None
+    return any(pattern.fullmatch(name) for pattern in DRAWN)
 
 
 def has_natural_clients(name: str) -> bool:
     """Return whether a data set has clients of its own: the speakers or chunks of a text, those of synthetic data."""
-    return TEXT.fullmatch(name) is not None or drawn(name)
+    return any(pattern.fullmatch(name) for pattern in NATURAL)

@@ -81,10 +81,8 @@ MADE: dict[str, Source] = {
 
 # What there is, in a line each; the function of a user's own is no name.
 SOURCES: dict[str, str] = {
-    "digits": MADE["digits"].about,
-    "synthetic(alpha,beta)": MADE["synthetic(alpha,beta)"].about,
+    **{name: source.about for name, source in MADE.items() if name != OWN},
     **{name: spec.about for name, spec in SPECS.items()},
-    "text:PATH": MADE["text:PATH"].about,
 }
 
 

@@ -157,7 +157,7 @@ def parse(text: str, **options: Any) -> Partition:
     """
     kind, _, number = text.strip().lower().partition("-")
     if kind not in PARTITIONS:
-        raise unknown("partition", text, ["iid", "dirichlet-0.1", "pathological-3"])
+        raise unknown("partition", text, [kind().name for kind in PARTITIONS.values()])
     if number:
         parameter = fields(PARTITIONS[kind])[0]
         convert = {"float": float, "int": int}.get(str(parameter.type))
