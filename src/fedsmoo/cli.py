@@ -1,8 +1,13 @@
-"""The command line: thin. Parse, call, print."""
+"""The command line: gathers the commands, and turns errors into one line.
+
+Nothing here or in ``commands/`` imports PyTorch, or what needs it, before a command is carried out: ``--help`` and
+completion answer at once.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -10,6 +15,7 @@ import typer
 from fedsmoo.commands import analyse as analyse_commands
 from fedsmoo.commands import data as data_commands
 from fedsmoo.commands import deploy as deploy_commands
+from fedsmoo.commands.command import TorchCommand
 from fedsmoo.commands.compare import compare
 from fedsmoo.commands.console import warnings_in_a_line
 from fedsmoo.commands.describe import list_things, show
@@ -22,7 +28,7 @@ from fedsmoo.commands.sweep import sweep
 from fedsmoo.commands.table import app as results_app
 from fedsmoo.commands.table import table
 from fedsmoo.core.errors import FedsmooError
-from fedsmoo.engines.distributed.ranks import exit_rank
+from fedsmoo.engines.distributed.launcher import launched
 from fedsmoo.runs.origin.typed import typed
 from fedsmoo.version import __version__
 
@@ -33,18 +39,22 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("run", help="Train one method and keep the run in a folder.")(run)
-app.command("resume", help="Go on with a run that was stopped or killed.")(resume)
-app.command("sweep", help="Carry out a grid of runs: skip what is done, resume what is not.")(sweep)
-app.command("runs", help="Which runs there are, by an SQL condition.")(runs)
-app.command("ledger", help="What runs sent: vectors, bytes, the paper's count beside.")(show_ledger)
-app.command("table", help="The paper's tables, ours beside the printed numbers.")(table)
-app.command("compare", help="Train several methods on the same task and print a table.")(compare)
-app.command("report", help="Show run folders as one page that opens offline.")(report)
-app.command("serve", help="Show the report page live while runs go on.")(serve)
-app.command("figure", help="Draw a figure of some runs for a paper.")(figure)
-app.command("list", help="What there is: algorithms, models, datasets, partitions, engines.")(list_things)
-app.command("show", help="A method's box, its vectors and where each lives.")(show)
+COMMANDS: dict[str, tuple[Callable[..., Any], str]] = {
+    "run": (run, "Train one method and keep the run in a folder."),
+    "resume": (resume, "Go on with a run that was stopped or killed."),
+    "sweep": (sweep, "Carry out a grid of runs: skip what is done, resume what is not."),
+    "runs": (runs, "Which runs there are, by an SQL condition."),
+    "ledger": (show_ledger, "What runs sent: vectors, bytes, the paper's count beside."),
+    "table": (table, "The paper's tables, ours beside the printed numbers."),
+    "compare": (compare, "Train several methods on the same task and print a table."),
+    "report": (report, "Show run folders as one page that opens offline."),
+    "serve": (serve, "Show the report page live while runs go on."),
+    "figure": (figure, "Draw a figure of some runs for a paper."),
+    "list": (list_things, "What there is: algorithms, models, datasets, partitions, engines."),
+    "show": (show, "A method's box, its vectors and where each lives."),
+}
+for _name, (_function, _help) in COMMANDS.items():
+    app.command(_name, help=_help, cls=TorchCommand)(_function)
 app.add_typer(data_commands.app, name="data")
 app.add_typer(deploy_commands.app, name="deploy")
 app.add_typer(results_app, name="results")
@@ -68,6 +78,14 @@ def refuse_empty(arguments: list[str]) -> None:
         before = word
 
 
+def end_rank(code: int) -> None:
+    """End this process at once, with an exit code, if a launcher made it one of several."""
+    if launched():
+        from fedsmoo.engines.distributed.ranks import exit_rank
+
+        exit_rank(code)
+
+
 def main(arguments: list[str] | None = None) -> Any:
     """Run the command line; errors meant for people are one line and a non-zero exit."""
     try:
@@ -77,14 +95,14 @@ def main(arguments: list[str] | None = None) -> Any:
             app(arguments)
     except FedsmooError as e:
         sys.stderr.write(f"fedsmoo: {e}\n")
-        exit_rank(2)
+        end_rank(2)
         sys.exit(2)
     except BrokenPipeError:
         sys.exit(1)
     except KeyboardInterrupt:  # between commands' own answers to it: nothing has begun
         sys.exit(130)
     except SystemExit as e:
-        exit_rank(e.code if isinstance(e.code, int) else int(bool(e.code)))
+        end_rank(e.code if isinstance(e.code, int) else int(bool(e.code)))
         raise
 
 

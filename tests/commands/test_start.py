@@ -32,11 +32,11 @@ def starts() -> dict[str, list[str]]:
 
 @pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
 @pytest.mark.parametrize("way", ["python -m", "script"])
-@pytest.mark.parametrize("package", ["torch", "typer"])
-def test_ctrl_c_during_the_imports_shows_no_traceback(way: str, package: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("package", "asked"), [("torch", ["show", "fedavg"]), ("typer", ["--version"])])
+def test_ctrl_c_during_the_imports_shows_no_traceback(way: str, package: str, asked: list[str], tmp_path: Path) -> None:
     (tmp_path / f"{package}.py").write_text(SLOW)
     env = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT / 'src'}"}
-    words = [sys.executable, *starts()[way], "--version"]
+    words = [sys.executable, *starts()[way], *asked]
 
     def heed() -> None:  # a shell in the background has its children ignore the signal
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -95,3 +95,75 @@ def test_every_public_name_is_what_type_checkers_are_told(package: ModuleType) -
 def test_the_package_shows_its_public_names_and_modules() -> None:
     assert set(fedsmoo.__all__) <= set(dir(fedsmoo))
     assert fedsmoo.runs.config.Config is fedsmoo.Config
+
+
+FORBID = """
+import sys
+
+class Forbid:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in forbidden:
+            raise AssertionError(f"{name} is imported")
+
+sys.meta_path.insert(0, Forbid())
+"""
+HELP = """
+forbidden = {"torch", "numpy", "pandas", "matplotlib", "scipy", "sklearn", "plotly", "PIL", "safetensors"}
+import io, os
+from contextlib import redirect_stdout
+import click, typer
+from fedsmoo.cli import app, main
+
+def asked(*words):
+    out = io.StringIO()
+    with redirect_stdout(out):
+        try:
+            main(list(words))
+        except SystemExit as e:
+            assert not e.code, (words, e.code)
+    return out.getvalue()
+
+def commands(group, before=()):
+    for name, command in group.commands.items():
+        yield (*before, name), command
+        if isinstance(command, click.Group):
+            yield from commands(command, (*before, name))
+
+assert asked("--version").startswith("fedsmoo ")
+assert "Train one method" in asked("--help")
+every = dict(commands(typer.main.get_command(app)))
+assert ("run",) in every and ("data", "split") in every and ("analyse", "hessian") in every
+for words, command in every.items():
+    shown = " ".join(asked(*words, "--help").replace("│", " ").split())
+    for argument in (p for p in command.params if isinstance(p, click.Argument)):
+        assert argument.help, (words, argument.name)
+        assert argument.help.split()[0] in shown, (words, argument.name)
+sys.argv[0] = "fedsmoo"
+for line, count, completed in (("fedsmoo ru", 1, "run"), ("fedsmoo run --alg", 2, "--algorithm"),
+                               ("fedsmoo analyse hes", 2, "hessian")):
+    os.environ |= {"_FEDSMOO_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(count)}
+    assert completed in asked().split(), line
+"""
+RUN = """
+forbidden = {"pandas", "matplotlib", "scipy", "sklearn", "plotly", "PIL"}
+from fedsmoo.cli import main
+main(["run", "--dataset", "synthetic(0.5,0.5)", "--model", "softmax", "--rounds", "1", "--cohort", "2",
+      "--local-steps", "1", "--device", "cpu", "--out", sys.argv[1]])
+"""
+
+
+def test_help_and_completion_import_nothing_heavy() -> None:
+    """Also, every argument is explained."""
+    done = isolated(FORBID + HELP)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_run_imports_nothing_that_it_does_not_use(tmp_path: Path) -> None:
+    done = isolated(FORBID + RUN, str(tmp_path / "run"))
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run" / "summary.json").is_file()
+
+
+def isolated(code: str, *words: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+    return subprocess.run([sys.executable, "-c", code, *words], env=env, capture_output=True, text=True, check=False)

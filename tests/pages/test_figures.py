@@ -12,8 +12,9 @@ from PIL import Image
 
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.data.sources import load
+from fedsmoo.pages.figures import FIGURES
 from fedsmoo.pages.figures import draw as figures
-from fedsmoo.pages.figures.draw import FIGURES, Look, write_figure
+from fedsmoo.pages.figures.draw import DRAWN, Look, write_figure
 from fedsmoo.pages.gather import gather
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.division import make_clients
@@ -38,6 +39,10 @@ def grid(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     root = tmp_path_factory.mktemp("sweep")
     runs = [run_folder(root, f"{lr}-{seed}", "fedavg", seed, 20, lr=lr) for lr in (0.5, 0.05, 10.0) for seed in (0, 1)]
     return gather(runs)
+
+
+def test_every_figure_that_help_names_can_be_drawn() -> None:
+    assert list(DRAWN) == list(FIGURES)
 
 
 @pytest.mark.parametrize("name", [n for n in FIGURES if n != "sensitivity"])

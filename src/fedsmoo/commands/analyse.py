@@ -15,6 +15,7 @@ import typer
 
 import fedsmoo
 from fedsmoo.analysis.measurement import Measurement, OnSamples, measurements
+from fedsmoo.commands.command import TorchCommand
 from fedsmoo.commands.console import console, table
 
 app = typer.Typer(help="Measure finished runs: flatness, landscapes, consistency, fairness.", no_args_is_help=True)
@@ -58,4 +59,4 @@ def flag(cls: type[Measurement], field: dataclasses.Field[Any]) -> inspect.Param
 
 
 for _name, _cls in measurements().items():
-    app.command(_name, help=_cls.help)(command(_cls))
+    app.command(_name, help=_cls.help, cls=TorchCommand)(command(_cls))

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,12 +16,13 @@ from fedsmoo.commands.interrupt import interruptible
 from fedsmoo.commands.options import ConfigFile, Sets, plain, refuse_two_words, split_word, with_settings
 from fedsmoo.commands.sweep import display
 from fedsmoo.core.errors import FedsmooError
-from fedsmoo.engines.distributed.ranks import require_single_process
-from fedsmoo.runs.storage.reader import read_run, state
-from fedsmoo.sweeps.compare import METHODS, carry_out, labels, methods_of, open_comparison
-from fedsmoo.sweeps.comparison import Comparison
-from fedsmoo.sweeps.grid import Cell
-from fedsmoo.sweeps.queue import Outcome, Worker
+from fedsmoo.engines.distributed.launcher import require_single_process
+from fedsmoo.sweeps import METHODS
+
+if TYPE_CHECKING:
+    from fedsmoo.sweeps.comparison import Comparison
+    from fedsmoo.sweeps.grid import Cell
+    from fedsmoo.sweeps.queue import Outcome, Worker
 
 Algorithms = Annotated[str, typer.Option(help="Methods, separated by commas.")]
 Seeds = Annotated[
@@ -33,6 +34,8 @@ Folder = Annotated[Path, typer.Option(help="Folder for the runs, the table and t
 
 def by_method(names: str, sets: Sequence[str]) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
     """Tell ``--set fedsmoo.r=0.05``, which is for one method, from ``--set lr=0.05``, which is for all."""
+    from fedsmoo.sweeps.compare import labels, methods_of
+
     methods, common = methods_of(names), []
     labels([name for name, _ in methods])  # refuses what is named twice, before words are asked whose they are
     for word in sets:
@@ -52,6 +55,9 @@ def shown(cells: Mapping[Path, Cell]) -> Iterator[Worker]:
 
     Yields a worker that tells what happens to the runs; Ctrl-C stops it.
     """
+    from fedsmoo.runs.storage.reader import state
+    from fedsmoo.sweeps.queue import Worker
+
     before = {folder for folder in cells if state(folder) == "finished"}
     waiting = list(dict.fromkeys(cell.method for cell in cells.values()))
     rounds = sum(c.config.rounds for c in cells.values())
@@ -99,6 +105,8 @@ def _compare(
     *,
     flags: dict[str, Any],
 ) -> None:
+    from fedsmoo.sweeps.compare import carry_out, open_comparison
+
     require_single_process("fedsmoo compare")
     own, common = by_method(algorithms, sets or [])
     refuse_two_words(flags, common)
@@ -120,6 +128,8 @@ def _compare(
 
 def saved(outcome: Outcome) -> str:
     """Say what a comparison that was stopped has saved."""
+    from fedsmoo.runs.storage.reader import read_run, state
+
     begun = [folder for folder in outcome.left if state(folder) != "new"]
     if len(begun) != 1:
         return "everything is saved"

@@ -6,18 +6,21 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from typing import TYPE_CHECKING, Any
 
 from fedsmoo.core.errors import FedsmooWarning
-from fedsmoo.runs.record import Record
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from fedsmoo.runs.record import Record
 
 
 def console() -> Console:
     """Return the console; rich itself drops colours when the output is piped or NO_COLOR is set."""
+    from rich.console import Console
+
     out = Console(highlight=False)
     return out if out.is_terminal else Console(highlight=False, width=max(out.width, 120))
 
@@ -41,6 +44,9 @@ def warnings_in_a_line() -> Iterator[None]:
 @contextmanager
 def progress(label: str, rounds: int, done: int = 0) -> Iterator[Any]:
     """Show a progress bar with accuracy, loss and the time left; silent when standard error is not a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
     screen = Console(stderr=True)
     bar = Progress(
         TextColumn("[bold]{task.description}"),
@@ -79,6 +85,8 @@ def at_the_end(summary: dict[str, Any]) -> str:
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], best: int | None = None) -> Table:
     """Make a table with the first column to the left, numbers to the right, and the best row bold."""
+    from rich.table import Table
+
     out = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for k, name in enumerate(columns):
         out.add_column(name, justify="left" if k == 0 else "right", no_wrap=True)

@@ -7,28 +7,32 @@ from typing import Annotated
 
 import typer
 
+from fedsmoo.commands.command import Command, TorchCommand
 from fedsmoo.commands.console import console
 from fedsmoo.core.errors import FedsmooError
-from fedsmoo.data.division.partition import to_rule
-from fedsmoo.data.division.splitfile import load_split, read_split, save_split
-from fedsmoo.data.files.download import fetch_dataset
-from fedsmoo.data.sources import load
+from fedsmoo.data.catalog import SPECS
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.division import make_clients, make_partition, refuse_unused_options, resolve_division
 
 app = typer.Typer(help="Get data sets, split them over clients, look at splits.", no_args_is_help=True)
 Where = Annotated[str | None, typer.Option("--data", help="Folder or .npz of the data set (default: the cache).")]
-Text = Annotated[str | None, typer.Option(show_default=False)]
+Set = Annotated[str, typer.Argument(help="A data set: a name, or text:PATH.")]
 
 
-@app.command("get", help="Download a data set into the cache (or --to a folder), with checksum and resume.")
-def get(name: str, to: Annotated[Path | None, typer.Option(help="Folder (default: the cache).")] = None) -> None:
+@app.command(
+    "get", cls=Command, help="Download a data set into the cache (or --to a folder), with checksum and resume."
+)
+def get(
+    name: Annotated[str, typer.Argument(help=" | ".join(SPECS))],
+    to: Annotated[Path | None, typer.Option(help="Folder (default: the cache).")] = None,
+) -> None:
+    from fedsmoo.data.files.download import fetch_dataset
+
     console().print(f"{name}: {fetch_dataset(name, to)}", soft_wrap=True)
 
 
-@app.command("split", help="Divide a data set over clients and keep the division in a small file.")
+@app.command("split", cls=TorchCommand, help="Divide a data set over clients and keep the division in a small file.")
 def split(
-    dataset: str,
+    dataset: Set,
     out: Annotated[Path, typer.Option(help="The split file to write.")],
     partition: Annotated[
         str | None,
@@ -46,6 +50,11 @@ def split(
     seed: int = 0,
     data: Where = None,
 ) -> None:
+    from fedsmoo.data.division.partition import to_rule
+    from fedsmoo.data.division.splitfile import save_split
+    from fedsmoo.data.sources import load
+    from fedsmoo.runs.division import make_clients, make_partition, refuse_unused_options, resolve_division
+
     options = {"partition": partition, "u": u, "c": c, "replacement": replacement}
     options |= {"refill": refill, "clients": clients}
     given = {n: v for n, v in options.items() if v is not None}
@@ -60,14 +69,17 @@ def split(
     console().print(f"{out}: {len(indices)} clients of {dataset}, {config.partition}, seed {seed}", soft_wrap=True)
 
 
-@app.command("import", help="Turn another simulator's index lists or client arrays into a split file.")
+@app.command(
+    "import", cls=TorchCommand, help="Turn another simulator's index lists or client arrays into a split file."
+)
 def import_(
-    source: Path,
+    source: Annotated[Path, typer.Argument(help="A file of index lists, or a folder of client arrays.")],
     dataset: Annotated[str, typer.Option(help="The data set that it divides.")],
     out: Annotated[Path, typer.Option(help="The split file to write.")],
     data: Where = None,
 ) -> None:
-    from fedsmoo.data.division.splitfile import import_split
+    from fedsmoo.data.division.splitfile import import_split, save_split
+    from fedsmoo.data.sources import load
 
     loaded = load(dataset, data)
     refuse_existing(out)
@@ -76,13 +88,15 @@ def import_(
     console().print(f"{out}: {len(indices)} clients of {dataset}", soft_wrap=True)
 
 
-@app.command("show", help="A split in numbers and pictures: who holds which class, and class totals.")
+@app.command("show", cls=TorchCommand, help="A split in numbers and pictures: who holds which class, and class totals.")
 def show(
-    split: Path,
+    split: Annotated[Path, typer.Argument(help="A split file.")],
     data: Where = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the pictures (default: beside the split).")] = None,
     suffix: Annotated[str, typer.Option("--format", help="png, pdf or svg.")] = "png",
 ) -> None:
+    from fedsmoo.data.division.splitfile import load_split, read_split
+    from fedsmoo.data.sources import load
     from fedsmoo.pages.figures.partition import describe, draw
 
     content = read_split(split)

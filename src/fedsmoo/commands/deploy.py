@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from fedsmoo.commands.command import Command
 from fedsmoo.commands.console import console
 
 app = typer.Typer(help="A federation of real clients, by Flower: an app, keys, and a gate.", no_args_is_help=True)
@@ -14,7 +15,7 @@ app = typer.Typer(help="A federation of real clients, by Flower: an app, keys, a
 Dir = Annotated[Path, typer.Argument(metavar="DIR", help="A folder.", show_default=False)]
 
 
-@app.command("init")
+@app.command("init", cls=Command)
 def init(
     folder: Dir,
     name: Annotated[str | None, typer.Option(help="Name of the federation (default: the folder's).")] = None,
@@ -29,7 +30,7 @@ def init(
     out.print("Put your data into [bold]federation/client.py[/bold]; settings are in [bold]pyproject.toml[/bold].")
 
 
-@app.command("keys")
+@app.command("keys", cls=Command)
 def keys(
     folder: Dir,
     host: Annotated[list[str] | None, typer.Option(help="Name or address of the server; may be repeated.")] = None,
@@ -47,7 +48,7 @@ def keys(
     )
 
 
-@app.command("gate")
+@app.command("gate", cls=Command)
 def gate(
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for the network.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 8443,

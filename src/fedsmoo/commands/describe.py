@@ -8,20 +8,10 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 
-from fedsmoo.algorithms import ALGORITHMS
 from fedsmoo.commands.console import console
 from fedsmoo.core.errors import unknown
 from fedsmoo.core.options import in_words
-from fedsmoo.data.batches.cohort import SAMPLINGS
-from fedsmoo.data.division.partition import PARTITIONS
-from fedsmoo.data.sources import SOURCES
-from fedsmoo.engines.choose import ENGINES
-from fedsmoo.models import MODELS, model_options
-from fedsmoo.models.loss import LOSSES
-from fedsmoo.runs.build import algorithm_class, make_algorithm
-from fedsmoo.runs.traffic import paper_vectors, travelling
 
 KINDS = ("algorithms", "models", "losses", "datasets", "partitions", "cohorts", "engines")
 # How to bring one's own, by the flag that names it.
@@ -53,6 +43,14 @@ def allowed(meta: Mapping[str, Any]) -> str:
 
 def entries(kind: str) -> list[tuple[str, str, list[tuple[str, str, str]]]]:
     """Return name, one line, and fields of everything of a kind."""
+    from fedsmoo.algorithms import ALGORITHMS
+    from fedsmoo.data.batches.cohort import SAMPLINGS
+    from fedsmoo.data.division.partition import PARTITIONS
+    from fedsmoo.data.sources import SOURCES
+    from fedsmoo.engines.choose import ENGINES
+    from fedsmoo.models import MODELS, model_options
+    from fedsmoo.models.loss import LOSSES
+
     if kind == "algorithms":
         return [(n, first_line(c), fields_of(c)) for n, c in ALGORITHMS.items()]
     if kind == "models":
@@ -76,6 +74,8 @@ def list_things(
 ) -> None:
     if kind is not None and kind not in KINDS:
         raise unknown("kind of thing", kind, KINDS)
+    from rich.markup import escape
+
     out = console()
     for each in [kind] if kind else KINDS:
         out.print(f"[bold]{each}[/bold]")
@@ -89,6 +89,11 @@ def list_things(
 
 
 def show(name: Annotated[str, typer.Argument(help="A method: a name, or path/to/file.py:Class.")]) -> None:
+    from rich.markup import escape
+
+    from fedsmoo.runs.build import algorithm_class, make_algorithm
+    from fedsmoo.runs.traffic import paper_vectors, travelling
+
     cls, algorithm = algorithm_class(name), make_algorithm(name, {})
     out = console()
     source = (inspect.getdoc(inspect.getmodule(cls)) or "").replace("\n", " ")

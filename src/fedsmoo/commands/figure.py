@@ -11,10 +11,11 @@ import typer
 
 from fedsmoo.commands.console import console
 from fedsmoo.core.errors import FedsmooError
-from fedsmoo.pages.figures.draw import FIGURES, USED, Look, write_figure
-from fedsmoo.pages.figures.sources import drawable, find
+from fedsmoo.pages.figures import FIGURES, USED
 
-Name = Annotated[str, typer.Argument(help=f"One of: {', '.join(FIGURES)}.", show_default=False)]
+Name = Annotated[
+    str, typer.Argument(help="\n\n".join(f"{name}: {about}" for name, about in FIGURES.items()), show_default=False)
+]
 More = Annotated[
     list[Path] | None,
     typer.Argument(help="Run folders, result files (results/*.json), or folders that hold some.", show_default=False),
@@ -37,6 +38,9 @@ def figure(
     apart: Annotated[bool, typer.Option("--apart", help="landscape: side by side on the same axes.")] = False,
     where: Where = None,
 ) -> None:
+    from fedsmoo.pages.figures.draw import Look, write_figure
+    from fedsmoo.pages.figures.sources import drawable, find
+
     paths = [*(runs or []), *(more or [])]
     if not paths:
         raise FedsmooError(f"figure {name}: say of which runs: fedsmoo figure {name} RUN ...")

@@ -12,7 +12,6 @@ from typing import Annotated, Any
 import typer
 
 from fedsmoo.core.errors import FedsmooError, unknown
-from fedsmoo.runs.build import make_config
 from fedsmoo.runs.config import FIELDS, Config
 
 PANELS = {"what": "What is trained", "data": "Data and clients", "training": "Training", "machine": "Machine"}
@@ -63,6 +62,8 @@ Sets = Annotated[
 
 def gather(file: Path | None, sets: Sequence[str] | None, flags: dict[str, Any]) -> Config:
     """Return the config that a file, flags and ``--set`` describe, the later winning."""
+    from fedsmoo.runs.build import make_config
+
     refuse_two_words(flags, sets or ())
     return make_config(file, {**flags, **dict(map(split_word, sets or ()))}, plain)
 

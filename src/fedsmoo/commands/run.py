@@ -7,23 +7,20 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+import fedsmoo
 from fedsmoo.commands.console import at_the_end, console, counted, progress
 from fedsmoo.commands.interrupt import interruptible
 from fedsmoo.commands.options import ConfigFile, Sets, gather, with_settings
-from fedsmoo.engines.client_state.tiers import memory_estimate
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.origin.contents import data_label, files_held
-from fedsmoo.runs.record import Record, Result
-from fedsmoo.runs.resume import resume as library_resume
-from fedsmoo.runs.run import Run
-from fedsmoo.runs.run import run as library_run
-from fedsmoo.runs.simulation import Simulation
-from fedsmoo.runs.storage.reader import read_config
-from fedsmoo.sweeps.comparison import human_bytes
+
+if TYPE_CHECKING:
+    from fedsmoo.runs.record import Record, Result
+    from fedsmoo.runs.run import Run
+    from fedsmoo.runs.simulation import Simulation
 
 WORTH_SAYING = 500e6  # bytes
 Out = Annotated[Path | None, typer.Option(help="Run folder (default: a new one under runs/).", show_default=False)]
@@ -44,12 +41,12 @@ Device = Annotated[str | None, typer.Option(help="Go on on another device.", sho
 
 def train(config: Config, out: Path | None = None, again: str | None = None, **options: Any) -> Result:
     """Carry out a run with a progress bar; ``again`` is the command that goes on with it, if it is stopped."""
-    return shown(partial(library_run, config, out, **options), again)
+    return shown(partial(fedsmoo.run, config, out, **options), again)
 
 
 def reopen(folder: Path, again: str | None = None, **options: Any) -> Result:
     """Go on with the run in a folder, with a progress bar; ``again`` as in :func:`train`."""
-    return shown(partial(library_resume, folder, **options), again)
+    return shown(partial(fedsmoo.resume, folder, **options), again)
 
 
 def shown(carry_out: Callable[..., Result], again: str | None = None) -> Result:
@@ -103,6 +100,8 @@ class Display:
 
 def memory_note(simulation: Simulation) -> list[str]:
     """What the run will need, said before it starts where it is worth saying."""
+    from fedsmoo.engines.client_state.tiers import memory_estimate
+
     clients, t = len(simulation.indices), simulation.training
     size, text = memory_estimate(simulation.setup, simulation.engine.table, clients, t.cohort, t.rounds)
     return [f"memory: {text}"] if size > WORTH_SAYING else []
@@ -122,6 +121,8 @@ def _run(
 
 
 def resume(folder: Folder, device: Device = None, track: Track = None, save_every: SaveEvery = None) -> None:
+    from fedsmoo.runs.storage.reader import read_config
+
     result = reopen(folder, device=device, track=track or (), save_every=save_every)
     print_summary(read_config(folder), result)
 
@@ -134,6 +135,9 @@ def way(summary: dict[str, Any]) -> str:
 
 def print_summary(config: Config, result: Result) -> None:
     """One screen: what ran, how well, what it cost, and where it lies."""
+    from fedsmoo.runs.origin.contents import data_label, files_held
+    from fedsmoo.runs.traffic import human_bytes
+
     summary = result.summary or {}
     out, label, rounds = console(), result.simulation.setup.algorithm.label, counted(summary["rounds"], "round")
     data = data_label(config.dataset, files_held(config, result.simulation.setup.task.data))

@@ -11,12 +11,7 @@ import typer
 from fedsmoo.commands.console import counted
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.paper.render import Table, text
-from fedsmoo.runs.build import make_algorithm
 from fedsmoo.runs.config import refuse_no_accuracy
-from fedsmoo.runs.storage.reader import read_run
-from fedsmoo.runs.traffic import ledger, reached
-from fedsmoo.sweeps.comparison import human_bytes
-from fedsmoo.sweeps.index import columns, query
 
 SHOWN = ("path", "algorithm", "data_used", "partition", "lr", "seed", "state", "done", "rounds", "test_accuracy")
 
@@ -34,6 +29,8 @@ def cell(name: str, value: Any) -> str:
     if name in ("test_accuracy", "test_accuracy_last10", "best_accuracy", "validated_accuracy"):
         return f"{100 * value:.2f}%"
     if name.startswith("bytes"):
+        from fedsmoo.runs.traffic import human_bytes
+
         return human_bytes(value)
     return f"{value:g}" if isinstance(value, float) else str(value)
 
@@ -46,6 +43,8 @@ def runs(
     limit: Limit = None,
     as_json: AsJson = False,
 ) -> None:
+    from fedsmoo.sweeps.index import columns, query
+
     found = query(root, where, order, limit)
     if as_json:
         print(json.dumps(found, indent=1))
@@ -66,6 +65,10 @@ def show_ledger(
     target: Annotated[float | None, typer.Option(help="Also what it took to this test accuracy (0..1).")] = None,
     per_round: Annotated[bool, typer.Option("--per-round", help="A line for each round.")] = False,
 ) -> None:
+    from fedsmoo.runs.build import make_algorithm
+    from fedsmoo.runs.storage.reader import read_run
+    from fedsmoo.runs.traffic import human_bytes, ledger, reached
+
     header = [
         "run",
         "vectors up",

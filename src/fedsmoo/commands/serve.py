@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from fedsmoo.commands.console import console
-from fedsmoo.pages.server import PageServer, is_loopback
 from fedsmoo.runs.storage.walk import find_runs
 
 Runs = Annotated[list[Path], typer.Argument(help="Run folders, or folders in which runs appear.", show_default=False)]
@@ -21,6 +20,8 @@ def serve(
         str, typer.Option(help="Address to listen on; others than loopback let others read.")
     ] = "127.0.0.1",
 ) -> None:
+    from fedsmoo.pages.server import PageServer, is_loopback
+
     find_runs(runs)  # a folder that is not there is said at once
     out = console()
     with PageServer(runs, host, port) as server:

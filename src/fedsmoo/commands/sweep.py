@@ -6,24 +6,21 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import fedsmoo
 from fedsmoo.commands.console import at_the_end, console, counted
 from fedsmoo.commands.interrupt import interruptible
 from fedsmoo.commands.options import with_settings
 from fedsmoo.commands.run import SaveEvery
-from fedsmoo.engines.distributed.ranks import require_single_process
-from fedsmoo.runs.config import Config
-from fedsmoo.runs.record import Record
-from fedsmoo.runs.storage.reader import state
-from fedsmoo.sweeps.cost import estimate
-from fedsmoo.sweeps.grid import Cell
-from fedsmoo.sweeps.sweep import folder_of, missing, open_sweep
+from fedsmoo.engines.distributed.launcher import require_single_process
+
+if TYPE_CHECKING:
+    from fedsmoo.runs.config import Config
+    from fedsmoo.runs.record import Record
+    from fedsmoo.sweeps.grid import Cell
 
 File = Annotated[Path, typer.Argument(help="A TOML file whose lists make a grid.")]
 Out = Annotated[Path | None, typer.Option(help="Folder of the runs (default: runs/NAME).", show_default=False)]
@@ -45,6 +42,9 @@ NoWait = Annotated[bool, typer.Option("--no-wait", help="Leave at once what anot
 @contextmanager
 def display(total: int, done: int) -> Iterator[tuple[Callable[[int, str], None], Callable[[str], None]]]:
     """Show one bar for all rounds of all runs; yields a function that moves it, and one that prints a line above it."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
     screen = Console(stderr=True, highlight=False)
     columns = (TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     bar = Progress(*columns, console=screen, transient=True, disable=not sys.stderr.isatty())
@@ -60,6 +60,8 @@ def display(total: int, done: int) -> Iterator[tuple[Callable[[int, str], None],
 @contextmanager
 def shown(cells: Mapping[Path, Cell]) -> Iterator[dict[str, Any]]:
     """Show the progress of runs, a line for each that finishes or fails; yields the callbacks, Ctrl-C's among them."""
+    from fedsmoo.runs.storage.reader import state
+
     complete = [c.config.rounds for folder, c in cells.items() if state(folder) == "finished"]
     done, total, rounds = len(complete), len(cells), sum(c.config.rounds for c in cells.values())
     with interruptible() as asked, display(rounds, sum(complete)) as (move, say):
@@ -99,6 +101,9 @@ def _sweep(
     *,
     flags: dict[str, Any],
 ) -> None:
+    from fedsmoo.sweeps.cost import estimate
+    from fedsmoo.sweeps.sweep import folder_of, missing, open_sweep
+
     require_single_process("fedsmoo sweep")
     grid, root = open_sweep(file, flags), folder_of(file, out)
     cells, left = grid.folders(root), missing(grid, root)

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedsmoo.commands.command import TorchCommand
 from fedsmoo.commands.console import counted
 from fedsmoo.commands.options import with_settings
 from fedsmoo.commands.sweep import Minutes, PackSize, Supersede, shown
 from fedsmoo.core.errors import FedsmooError, unknown
-from fedsmoo.engines.distributed.ranks import require_single_process
-from fedsmoo.paper.document import update
+from fedsmoo.engines.distributed.launcher import require_single_process
 from fedsmoo.paper.render import FORMATS
-from fedsmoo.paper.reproduce import PaperTable, numbers, opened, words
-from fedsmoo.paper.selection import Selection
-from fedsmoo.runs.origin.contents import other_content
 from fedsmoo.sweeps.bases import EXPERIMENTS
-from fedsmoo.sweeps.cost import estimate
-from fedsmoo.sweeps.queue import Worker, to_stderr
-from fedsmoo.sweeps.results import export
+
+if TYPE_CHECKING:
+    from fedsmoo.paper.reproduce import PaperTable
 
 Name = Annotated[str | None, typer.Argument(help=" | ".join(EXPERIMENTS), show_default=False)]
 Words = Annotated[str | None, typer.Option(show_default=False, help="Some of them only, separated by commas.")]
@@ -69,23 +66,23 @@ def _table(
     flags: dict[str, Any],
 ) -> None:
     if update_files:
-        documents = [*([Path(name)] if name else []), *(files or [])]
-        changed = update(documents, results, check)
-        sys.stderr.write(f"{counted(len(documents), 'file')}, {len(changed)} changed\n")
+        update([*([Path(name)] if name else []), *(files or [])], results, check)
         return
     if form not in FORMATS:  # said now, not when the runs are done
         raise unknown("format", form, FORMATS)
     if name is None:
         raise FedsmooError(f"which table? {', '.join(EXPERIMENTS)}")
+    from fedsmoo.paper.reproduce import numbers, opened, words
+    from fedsmoo.paper.selection import Selection
+    from fedsmoo.sweeps.queue import to_stderr
+
     selection = Selection(name, words(columns or ()), words(methods or ()), numbers(seeds or ()), scale, compact)
     made = opened(selection, out, results, not no_run or "data" in flags, flags, to_stderr)
     if not no_run:
         made = completed(made, dry_run, minutes, pack)
     if dry_run:
         return
-    for (dataset, content), count in made.on_other_data.items():
-        label = other_content(dataset, content)
-        sys.stderr.write(f"fedsmoo: {counted(count, 'run')} on {label} not shown here: --data PATH shows them\n")
+    say_on_other_data(made)
     print(made.render("markdown" if markdown else form), end="")
     for path in made.draw(figure) if figure is not None else ():
         sys.stderr.write(f"picture: {path}\n")
@@ -93,8 +90,28 @@ def _table(
         raise typer.Exit(0 if minutes is not None else 130)
 
 
+def update(documents: list[Path], results: Path | None, check: bool) -> None:
+    """Rewrite the tables between markers in files, and say how many of them changed."""
+    from fedsmoo.paper.document import update as rewrite
+
+    changed = rewrite(documents, results, check)
+    sys.stderr.write(f"{counted(len(documents), 'file')}, {len(changed)} changed\n")
+
+
+def say_on_other_data(made: PaperTable) -> None:
+    """Say how many runs a table leaves out because their data has other content than its name promises."""
+    from fedsmoo.runs.origin.contents import other_content
+
+    for (dataset, content), count in made.on_other_data.items():
+        label = other_content(dataset, content)
+        sys.stderr.write(f"fedsmoo: {counted(count, 'run')} on {label} not shown here: --data PATH shows them\n")
+
+
 def completed(made: PaperTable, dry_run: bool, minutes: float | None, pack: int | None) -> PaperTable:
     """Say what the missing runs of a table will cost, and carry them out unless that is all that was asked."""
+    from fedsmoo.sweeps.cost import estimate
+    from fedsmoo.sweeps.queue import Worker
+
     require_single_process("fedsmoo table")
     missing = made.missing
     if not missing.cells:
@@ -119,13 +136,15 @@ def group() -> None:
     """Measured results: small files behind the tables."""
 
 
-@app.command("export")
+@app.command("export", cls=TorchCommand)
 def export_results(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some.")],
     to: Annotated[Path, typer.Option(help="Where the files go.")] = Path("results"),
     supersede: Supersede = None,
 ) -> None:
     """Write one small JSON file for each finished run."""
+    from fedsmoo.sweeps.results import export
+
     written = export(runs, to, supersede)
     if not written:
         raise FedsmooError(f"no finished run in {', '.join(map(str, runs))}: there is nothing to export")

@@ -25,8 +25,7 @@ from fedsmoo.paper.cells import (
 from fedsmoo.paper.experiments import published
 from fedsmoo.paper.render import Table
 from fedsmoo.runs.build import make_algorithm
-from fedsmoo.runs.traffic import paper_vectors, travelling
-from fedsmoo.sweeps.comparison import human_bytes
+from fedsmoo.runs.traffic import human_bytes, paper_vectors, travelling
 from fedsmoo.sweeps.paired import lead
 from fedsmoo.sweeps.results import Measured
 

@@ -93,3 +93,12 @@ def ledger(algorithm: Algorithm, history: Sequence[Record], size: int, full_size
         rounds=len(history),
         messages=sum(len(r.cohort) for r in history),
     )
+
+
+def human_bytes(n: float) -> str:
+    """Return a number of bytes for people: ``1.5 MB``."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if n < 1000 or unit == "TB":
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
+        n /= 1000
+    raise AssertionError

@@ -6,11 +6,12 @@ import tomllib
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fedsmoo.core import FedsmooError
-from fedsmoo.core.errors import unknown
-from fedsmoo.sweeps.grid import Sweep, expand
+from fedsmoo.core.errors import FedsmooError, unknown
+
+if TYPE_CHECKING:
+    from fedsmoo.sweeps.grid import Sweep
 
 EXPERIMENTS = ("accuracy", "rounds", "communication", "wallclock", "ablation", "sensitivity", "curves", "flatness")
 
@@ -54,4 +55,6 @@ def load_table(path: Path) -> dict[str, Any]:
 
 def read_sweep(path: Path, overrides: dict[str, Any] | None = None) -> Sweep:
     """Expand the sweep in a TOML file, which may be based on an experiment; ``overrides`` win over all of it."""
+    from fedsmoo.sweeps.grid import expand  # late: the names of experiments stand in --help
+
     return expand(completed(load_table(path)), str(path), overrides)

@@ -19,12 +19,12 @@ from fedsmoo.runs.origin.identity import SAME_RUN, differences
 from fedsmoo.runs.record import Record
 from fedsmoo.runs.storage.names import CONFIG
 from fedsmoo.runs.storage.reader import read_config, read_run
+from fedsmoo.sweeps import METHODS
 from fedsmoo.sweeps.comparison import Comparison
 from fedsmoo.sweeps.grid import Cell, parse_seeds
 from fedsmoo.sweeps.queue import Worker, nothing
 from fedsmoo.sweeps.sweep import carry_through
 
-METHODS = "fedavg,scaffold,feddyn,fedsam,fedsmoo"
 Methods = str | Sequence[str] | Mapping[str, Mapping[str, Any]]
 Seeds = str | int | Sequence[int] | None
 Source = Config | Mapping[str, Any] | str | PathLike[str] | None

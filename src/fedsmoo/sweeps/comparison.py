@@ -13,7 +13,7 @@ from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin.contents import data_label
 from fedsmoo.runs.record import Record, last_accuracy
 from fedsmoo.runs.storage.reader import StoredRun
-from fedsmoo.runs.traffic import reached
+from fedsmoo.runs.traffic import human_bytes, reached
 from fedsmoo.sweeps.paired import ENOUGH, Paired, paired, ranked
 
 if TYPE_CHECKING:
@@ -218,12 +218,3 @@ def verdict(rows: Sequence[Row]) -> str:
     level = [r.method for r in rows if r.behind is not None and not r.behind.clear]
     words = f"; level with it: {', '.join(level)}" if level else ""
     return f"against {best[0]} on the same seeds, ± a 95% interval (paired, t){words}"
-
-
-def human_bytes(n: float) -> str:
-    """Return a number of bytes for people: ``1.5 MB``."""
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if n < 1000 or unit == "TB":
-            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
-        n /= 1000
-    raise AssertionError

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.contract import refuse_unsound
-from fedsmoo.engines.distributed.ranks import require_single_process
+from fedsmoo.engines.distributed.launcher import require_single_process
 from fedsmoo.runs.build import make_algorithm, make_device
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin.contents import contents_here

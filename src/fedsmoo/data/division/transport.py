@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import maximum_flow
 
 
 def transport(support: np.ndarray, rows: np.ndarray, columns: np.ndarray, passes: int = 200) -> np.ndarray:
@@ -32,6 +30,9 @@ def transport(support: np.ndarray, rows: np.ndarray, columns: np.ndarray, passes
 
 def _flow(support: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """Return the largest whole-number flow from rows to columns along the support."""
+    from scipy.sparse import coo_array  # late: few partitions come here
+    from scipy.sparse.csgraph import maximum_flow
+
     m, k = support.shape
     who, what = np.nonzero(support & (rows > 0)[:, None] & (columns > 0))
     source, sink = m + k, m + k + 1

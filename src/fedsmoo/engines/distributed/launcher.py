@@ -36,3 +36,13 @@ def world() -> int:
 def is_writer() -> bool:
     """Return whether this process writes files and prints: the only one, or rank 0."""
     return not launched() or environment_int("RANK", 0) == 0
+
+
+def require_single_process(what: str) -> None:
+    """Refuse to do in every rank what one process should do once.
+
+    Raises:
+        FedsmooError: if there are several ranks.
+    """
+    if launched():
+        raise FedsmooError(f"{what} runs in one process, not under torchrun: only 'fedsmoo run' and 'resume' use ranks")

@@ -24,16 +24,6 @@ from fedsmoo.engines.distributed.launcher import environment_int, launched
 _abandoned = False  # a connection broke: there is nobody to end the job with
 
 
-def require_single_process(what: str) -> None:
-    """Refuse to do in every rank what one process should do once.
-
-    Raises:
-        FedsmooError: if there are several ranks.
-    """
-    if launched():
-        raise FedsmooError(f"{what} runs in one process, not under torchrun: only 'fedsmoo run' and 'resume' use ranks")
-
-
 def own_device(device: torch.device) -> torch.device:
     """Return the device of this rank: ranks of one machine take its GPUs in turn, unless a GPU was named by number."""
     if not launched() or device.type != "cuda" or device.index is not None:

@@ -1,1 +1,24 @@
 """Figures: curves, surfaces and divisions for papers."""
+
+# What there is to draw; draw.py says how.
+FIGURES = {
+    "accuracy": "test accuracy over rounds",
+    "loss": "test loss over rounds",
+    "train-loss": "training loss over rounds",
+    "drift": "client drift over rounds",
+    "rounds": "rounds to a target accuracy, over the target",
+    "landscape": "loss surfaces, one laid over the others",
+    "contours": "loss surfaces from above",
+    "heatmap": "samples of each class at each client",
+    "totals": "samples of each class over all clients",
+    "sensitivity": "last accuracy over one setting",
+    "spectrum": "spectral density of the Hessian",
+}
+OVER_ROUNDS = ("accuracy", "loss", "train-loss", "drift")
+USED = {  # which figures look at a flag
+    "smooth": OVER_ROUNDS,
+    "axis": (*OVER_ROUNDS, "rounds"),
+    "over": ("sensitivity",),
+    "focus": ("landscape",),
+    "apart": ("landscape",),
+}

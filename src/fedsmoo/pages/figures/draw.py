@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedsmoo.core.errors import FedsmooError, unknown
+from fedsmoo.pages.figures import FIGURES
 from fedsmoo.pages.figures.base import AXES, STYLE, WIDTHS, Look, column, finish, legend
 from fedsmoo.pages.figures.rounds import curves, looks, rounds_to_target, style, titles
 from fedsmoo.pages.figures.surfaces import contours, landscape
@@ -142,28 +143,18 @@ def spectrum(data: dict[str, Any], look: Look) -> Figure:
     return figure
 
 
-FIGURES: dict[str, tuple[str, Callable[[dict[str, Any], Look], Figure]]] = {
-    "accuracy": ("test accuracy over rounds", lambda d, k: curves(d, k, "acc", "test accuracy (%)", 100)),
-    "loss": ("test loss over rounds", lambda d, k: curves(d, k, "loss", "test loss")),
-    "train-loss": ("training loss over rounds", lambda d, k: curves(d, k, "train", "training loss")),
-    "drift": ("client drift over rounds", lambda d, k: curves(d, k, "drift", r"mean $\|w_i - w\|^2$", log=True)),
-    "rounds": ("rounds to a target accuracy, over the target", rounds_to_target),
-    "landscape": ("loss surfaces, one laid over the others", landscape),
-    "contours": ("loss surfaces from above", contours),
-    "heatmap": ("samples of each class at each client", heat_map),
-    "totals": ("samples of each class over all clients", class_totals),
-    "sensitivity": ("last accuracy over one setting", sensitivity),
-    "spectrum": ("spectral density of the Hessian", spectrum),
-}
-
-
-OVER_ROUNDS = ("accuracy", "loss", "train-loss", "drift")
-USED = {  # which figures look at a flag
-    "smooth": OVER_ROUNDS,
-    "axis": (*OVER_ROUNDS, "rounds"),
-    "over": ("sensitivity",),
-    "focus": ("landscape",),
-    "apart": ("landscape",),
+DRAWN: dict[str, Callable[[dict[str, Any], Look], Figure]] = {
+    "accuracy": lambda d, k: curves(d, k, "acc", "test accuracy (%)", 100),
+    "loss": lambda d, k: curves(d, k, "loss", "test loss"),
+    "train-loss": lambda d, k: curves(d, k, "train", "training loss"),
+    "drift": lambda d, k: curves(d, k, "drift", r"mean $\|w_i - w\|^2$", log=True),
+    "rounds": rounds_to_target,
+    "landscape": landscape,
+    "contours": contours,
+    "heatmap": heat_map,
+    "totals": class_totals,
+    "sensitivity": sensitivity,
+    "spectrum": spectrum,
 }
 
 
@@ -180,7 +171,7 @@ def write_figure(name: str, data: dict[str, Any], out: Path, look: Look) -> Path
     if out.suffix.lower() not in SUFFIXES:
         raise FedsmooError(f"{out}: figures end in {', '.join(SUFFIXES)}; choose one of these")
     with mpl.rc_context(STYLE):
-        figure = FIGURES[name][1](data, look)
+        figure = DRAWN[name](data, look)
         content = rendered(figure, out.suffix.lower())
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,33 @@
+"""What all commands share: arguments that are explained in ``--help``, and PyTorch imported before work begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+from typer.core import TyperCommand
+from typer.utils import get_params_from_function
+
+from fedsmoo.commands.interrupt import nothing_to_save
+
+
+class Command(TyperCommand):
+    """A command whose ``--help`` explains its arguments: from 8.5 on Click forgets what Typer was told of them."""
+
+    def __init__(self, name: str | None, *, callback: Callable[..., Any] | None = None, **more: Any) -> None:
+        super().__init__(name, callback=callback, **more)
+        told = get_params_from_function(callback) if callback is not None else {}
+        for parameter in self.params:
+            if isinstance(parameter, click.Argument) and not getattr(parameter, "help", None):
+                parameter.help = getattr(told[str(parameter.name)].default, "help", None)  # type: ignore[attr-defined]
+
+
+class TorchCommand(Command):
+    """A command that needs PyTorch, which takes seconds to import: Ctrl-C meanwhile ends the program without a word."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Import PyTorch, then do what the command does."""
+        with nothing_to_save():
+            import torch  # noqa: F401
+        return super().invoke(ctx)
