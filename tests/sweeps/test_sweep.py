@@ -237,8 +237,7 @@ def test_a_run_that_another_took_over_ends_without_writing(pack: int, at: int, t
 @pytest.mark.parametrize("at", [2, 3])
 def test_a_single_run_that_another_took_over_says_so_and_writes_nothing_more(at: int, tmp_path: Path) -> None:
     config = Config(model="softmax", rounds=3, local_steps=1, clients=6, cohort=2, engine="batched", device="cpu")
-    run = Run.begin(config, tmp_path / "run")
-    run.lease = acquire(tmp_path / "run")
+    run = Run.begin(config, tmp_path / "run", lease=acquire)
     others: list[Lease] = []
 
     def watch(record: Record) -> None:

@@ -24,10 +24,11 @@ from fedsmoo.runs.record import Callback, Result
 from fedsmoo.runs.run import Run, carry_out, serve_rank_0
 from fedsmoo.runs.simulation import Simulation
 from fedsmoo.runs.storage.checkpoint import Checkpoint, Checkpoints, Mark, newest
+from fedsmoo.runs.storage.fence import fenced_by
 from fedsmoo.runs.storage.files import DiskError, read_json, read_plain, reason, write_durably
-from fedsmoo.runs.storage.folder import RunFolder, note_resumed
-from fedsmoo.runs.storage.lease import Lease, leased
-from fedsmoo.runs.storage.names import CHECKPOINT, CONFIG, FAILED, METRICS, STARTED, SUMMARY
+from fedsmoo.runs.storage.folder import RunFolder, forget_failure, note_resumed
+from fedsmoo.runs.storage.lease import Lease, leased, unless_taken
+from fedsmoo.runs.storage.names import CHECKPOINT, CONFIG, METRICS, STARTED, SUMMARY
 from fedsmoo.runs.storage.reader import parse_records, read_config
 from fedsmoo.runs.tracking import refuse_unknown_trackers
 
@@ -77,11 +78,13 @@ def reopen(
     ``simulation`` is one made from the same config, at its start, that takes the place of a new one. Who goes on with
     the run, and from where, is added to what its folder notes, with further facts.
     """
-    old = load_stopped(path, device, simulation)
-    restore_metrics(path / METRICS, old.lines)
-    folder = RunFolder.reopen(path, old.saved.metrics if old.saved else Mark(0, ""))
-    (path / FAILED).unlink(missing_ok=True)
-    note_resumed(path, old.simulation, facts)
+    with unless_taken(lease):
+        old = load_stopped(path, device, simulation)
+    with unless_taken(lease), fenced_by(lease):
+        restore_metrics(path / METRICS, old.lines)
+        folder = RunFolder.reopen(path, old.saved.metrics if old.saved else Mark(0, ""))
+        forget_failure(path)
+        note_resumed(path, old.simulation, facts)
     run = Run(old.config, old.simulation, folder, Checkpoints(path / CHECKPOINT, old.facts), old.notes, lease)
     if old.saved is not None:
         run.checkpoints.adopt(old.saved)

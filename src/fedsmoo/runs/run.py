@@ -26,15 +26,15 @@ from fedsmoo.runs.record import Callback, Record, Result
 from fedsmoo.runs.signals import deferred_interrupt, interrupts_left_to_rank_0, not_ignored
 from fedsmoo.runs.simulation import Simulation, says_stop
 from fedsmoo.runs.storage.checkpoint import Checkpoints
+from fedsmoo.runs.storage.fence import fenced_by
 from fedsmoo.runs.storage.files import DiskError, reason, write_atomically
 from fedsmoo.runs.storage.folder import RunFolder, config_text, lossless_text, new_folder, refuse_used
-from fedsmoo.runs.storage.lease import Lease, leased
+from fedsmoo.runs.storage.lease import TAKEN, Lease, TakenOver, leased, unless_taken
 from fedsmoo.runs.storage.names import CHECKPOINT
 from fedsmoo.runs.storage.pace import SHARE, Pace
 from fedsmoo.runs.tracking import refuse_unknown_trackers, trackers
 
 SHOWN = 1000  # clients that a picture of who holds what has room for
-TAKEN = "another process took this run over while this one was silent; it ends here"
 Stop = Callable[[], bool]
 
 
@@ -178,13 +178,14 @@ class Run:
         started = provenance(simulation)
         started["started"] = started.pop("finished")
         started |= {"again": again(config), **facts, **files_held(config, simulation.setup.task.data)}
-        folder = RunFolder(path, text, started)
-        write_division(simulation, path)
+        with unless_taken(held), fenced_by(held):
+            folder = RunFolder(path, text, started)
+            write_division(simulation, path)
         checkpoints = Checkpoints(path / CHECKPOINT, checkpoint_facts(config, simulation))
         return cls(config, simulation, folder, checkpoints, lease=held)
 
     def lost(self) -> bool:
-        """Whether another process took the run over: from then on, nothing is written here."""
+        """Whether another process took the run over: since then, nothing is written here."""
         return self.lease is not None and not self.lease.ours()
 
     def save(self, pace: Pace | None = None) -> None:
@@ -194,7 +195,8 @@ class Run:
             return
         began, server, table = time.perf_counter(), self.simulation.server, self.simulation.engine.table
         size = self.checkpoints.bytes_to_write(server, table)
-        self.checkpoints.save(rounds, server, table, self.folder.mark(), self.folder.lines())
+        with fenced_by(self.lease):
+            self.checkpoints.save(rounds, server, table, self.folder.mark(), self.folder.lines())
         if pace is not None:
             pace.learn(began, size)
 
@@ -212,9 +214,8 @@ class Run:
         pace = Pace(save_every, share=SHARE / runs_in_batch)
 
         def step(record: Record) -> bool:
-            if self.lost():
-                return False
-            self.folder.record(record)
+            with fenced_by(self.lease):
+                self.folder.record(record)
             stopped = says_stop(callback(record))
             last = record.round == self.config.rounds
             if (stop() or stopped) and not last:
@@ -225,7 +226,14 @@ class Run:
                 self.save(pace)
             return True
 
-        return step
+        def step_of_owner(record: Record) -> bool:
+            try:
+                with unless_taken(self.lease):
+                    return step(record)
+            except TakenOver:
+                return False
+
+        return step_of_owner
 
     def write_results(self, keep: bool = True, **facts: Any) -> dict[str, Any] | None:
         """Write the model and the summary, and return the summary; ``None`` if rounds are left, or the run was lost.
@@ -234,13 +242,17 @@ class Run:
         """
         if len(self.simulation.history) < self.config.rounds or self.lost():
             return None
-        if keep:
-            self.save()
         facts = {"packed": 1, "pack": None, **facts}
-        summary = self.folder.write_results(self.simulation, self.config, **facts)
-        if not keep:
-            self.checkpoints.remove()
-        return summary
+        try:
+            with unless_taken(self.lease), fenced_by(self.lease):
+                if keep:
+                    self.save()
+                summary = self.folder.write_results(self.simulation, self.config, **facts)
+                if not keep:
+                    self.checkpoints.remove()
+                return summary
+        except TakenOver:
+            return None
 
     def go(
         self,
@@ -257,16 +269,17 @@ class Run:
         Raises:
             FedsmooError: if training diverges (the last sound model is kept), or another process took the run over.
         """
-        try:
-            result = self.simulation.run(self.after_round(callback, stop, save_every))
-        except FedsmooError:
-            if self.simulation.history and not self.lost():  # the last model that was sound is worth keeping
-                with suppress(DiskError):  # but what went wrong first is what a person has to know
-                    self.folder.keep_model(self.simulation, self.config)
-            raise
+        with unless_taken(self.lease):
+            try:
+                result = self.simulation.run(self.after_round(callback, stop, save_every))
+            except FedsmooError:
+                if self.simulation.history:  # the last model that was sound is worth keeping
+                    with suppress(DiskError), fenced_by(self.lease):  # but what went wrong first has to be known
+                        self.folder.keep_model(self.simulation, self.config)
+                raise
         summary = self.write_results(save_every != 0 if keep is None else keep)
         if summary is None and self.lost():
-            raise FedsmooError(f"{self.folder.path}: {TAKEN}")
+            raise TakenOver(f"{self.folder.path}: {TAKEN}")
         return dataclasses.replace(result, folder=self.folder.path, summary=summary)
 
 

@@ -21,10 +21,12 @@ from fedsmoo.runs.origin.contents import contents_here, refuse_edited, same_data
 from fedsmoo.runs.origin.identity import differences, identity
 from fedsmoo.runs.record import Record
 from fedsmoo.runs.resume import reopen, use_same_threads
-from fedsmoo.runs.run import TAKEN, Run
+from fedsmoo.runs.run import Run
 from fedsmoo.runs.simulation import Simulation
+from fedsmoo.runs.storage.fence import fenced_by
 from fedsmoo.runs.storage.files import DiskError, read_json, write_atomically
-from fedsmoo.runs.storage.lease import Lease, acquire
+from fedsmoo.runs.storage.folder import forget_failure
+from fedsmoo.runs.storage.lease import TAKEN, Lease, TakenOver, acquire, unless_taken
 from fedsmoo.runs.storage.names import CONFIG, FAILED
 from fedsmoo.runs.storage.reader import read_run, state
 from fedsmoo.sweeps.grid import run_name
@@ -179,19 +181,31 @@ def execute(batch: dict[Path, Config], worker: Worker, leases: Mapping[Path, Lea
             worker.note(f"{len(batch)} runs cannot go on in one batch, so they go on one by one: {first_line(e)}")
         release()
     for path, config in batch.items():
-        if state(path) == "finished" or worker.stop() or lost(path, leases):
+        if worker.stop():
             continue
         try:
+            execute_owned(path, config, worker, leases)
+        except TakenOver:
+            worker.note(f"{path.name}: {TAKEN}")
+
+
+def execute_owned(path: Path, config: Config, worker: Worker, leases: Mapping[Path, Lease]) -> None:
+    """Carry out one run, unless it has finished, and record its failure; ``TakenOver`` if another process has it."""
+    lease = leases.get(path)
+    if lease is not None and not lease.ours():
+        raise TakenOver(str(path))
+    if state(path) == "finished":
+        return
+    try:
+        with unless_taken(lease):
             execute_one(path, config, worker, leases)
-        except (FedsmooError, torch.OutOfMemoryError) as e:
-            if lost(path, leases):
-                worker.note(f"{path.name}: {TAKEN}")
-                continue
-            if isinstance(e, DiskError):
-                raise
-            why = str(e) if isinstance(e, FedsmooError) else f"the memory ran out: {first_line(e)}"
+    except (TakenOver, DiskError):
+        raise
+    except (FedsmooError, torch.OutOfMemoryError) as e:
+        why = str(e) if isinstance(e, FedsmooError) else f"the memory ran out: {first_line(e)}"
+        with unless_taken(lease), fenced_by(lease):
             record_failure(path, why)
-            worker.failed(config, path, why)
+        worker.failed(config, path, why)
 
 
 def execute_one(path: Path, config: Config, worker: Worker, leases: Mapping[Path, Lease]) -> None:
@@ -234,7 +248,8 @@ def open_run(
             raise FedsmooError(why)
         return reopen(path, config.device, simulation, leases.get(path), **facts)
     run = Run.begin(config, path, simulation, leases.get, **facts)
-    (path / FAILED).unlink(missing_ok=True)
+    with fenced_by(leases.get(path)):
+        forget_failure(path)
     return run
 
 
@@ -252,11 +267,6 @@ def other_run(path: Path, config: Config, held: Mapping[str, str] | None = None)
         return str(e)
     changed = "; ".join(differences(run.config, config, held=run.held, now=now))
     return f"{path} holds another run ({changed}): move it away, or choose another folder"
-
-
-def lost(path: Path, leases: Mapping[Path, Lease]) -> bool:
-    """Return whether another process took over the lease of a run."""
-    return path in leases and not leases[path].ours()
 
 
 def execute_together(batch: dict[Path, Config], worker: Worker, leases: Mapping[Path, Lease]) -> bool:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,7 +25,8 @@ from torch import Tensor
 
 from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.engines.client_state.table import ClientTable
-from fedsmoo.runs.storage.files import PART, DiskError, reason, sha256_of, sync_folder, write_durably
+from fedsmoo.runs.storage.fence import fence, part_of
+from fedsmoo.runs.storage.files import DiskError, reason, renamed_at_the_end, sha256_of, sync_folder, write_durably
 
 FORMAT = "fedsmoo checkpoint 1"
 # A shard of which less than this share is still needed is rewritten with the next save: dead rows must not pile up.
@@ -108,7 +108,8 @@ class Checkpoints:
         self.pending |= table.take_changes()
         stem = f"{number:06d}"
         try:
-            self.folder.mkdir(exist_ok=True)
+            with fence().held():
+                self.folder.mkdir(exist_ok=True)
             files = {f"{stem}-server.safetensors": apart({n: on_host(v) for n, v in server.items()})}
             wanted = (self.pending | self._thin()) if table.names else set()
             found = table.items() if wanted else ()
@@ -126,6 +127,7 @@ class Checkpoints:
             manifest = {
                 "format": FORMAT,
                 "round": number,
+                "epoch": fence().epoch or 0,
                 "about": self.about,
                 "server": f"{stem}-server.safetensors",
                 "rows": {str(c): s for c, s in sorted(rows.items())},
@@ -135,7 +137,6 @@ class Checkpoints:
             write_durably(self.folder / f"{stem}.json", seal(manifest))
             sync_folder(self.folder)
         except (OSError, SafetensorError) as e:
-            self._drop_parts()
             before = "no checkpoint before it" if self.last is None else f"the one of round {self.last} is untouched"
             raise DiskError(
                 f"cannot save the checkpoint of round {number} in {self.folder}: {reason(e)}; {before}. "
@@ -157,29 +158,28 @@ class Checkpoints:
         with safe_open(self.folder / shard, "pt") as f:
             return len({k.partition(".")[0] for k in f.keys()})  # noqa: SIM118
 
-    def _drop_parts(self) -> None:
-        with suppress(OSError):
-            for part in self.folder.glob("*" + PART):
-                part.unlink()
-
     def _prune(self, keep: int) -> None:
-        """Remove what neither of the newest ``keep`` manifests needs."""
-        manifests = [p for p in manifests_in(self.folder) if self.last is None or int(p.stem) <= self.last]
+        """Remove what neither of the newest ``keep`` manifests needs, nor one of a later owner of the run."""
+        there, later = manifests_in(self.folder), later_manifests(self.folder)
+        manifests = [p for p in there if self.last is None or int(p.stem) <= self.last]
         needed: set[str] = set()
-        for path in manifests[:keep]:
+        for path in [*manifests[:keep], *later]:
             with suppress(FedsmooError):
                 needed |= {path.name, *unseal(path)["files"]}
-        with suppress(OSError):
+        with fence().held(), suppress(OSError):
             for path in self.folder.iterdir():
                 if path.name not in needed:
                     path.unlink(missing_ok=True)
 
     def remove(self) -> None:
-        """Delete all checkpoints of a run that has finished."""
-        for path in [*manifests_in(self.folder), *(self.folder.iterdir() if self.folder.is_dir() else [])]:
-            path.unlink(missing_ok=True)  # manifests first: a half-removed checkpoint must not look whole
-        if self.folder.is_dir():
-            self.folder.rmdir()
+        """Delete all checkpoints of a run that has finished, unless a later owner of it wrote one."""
+        with fence().held():
+            if later_manifests(self.folder):
+                return
+            for path in [*manifests_in(self.folder), *(self.folder.iterdir() if self.folder.is_dir() else [])]:
+                path.unlink(missing_ok=True)  # manifests first: a half-removed checkpoint must not look whole
+            with suppress(OSError):  # a process that was taken over may just have begun a file there
+                self.folder.rmdir()
 
 
 def metrics_name(number: int) -> str:
@@ -190,6 +190,21 @@ def manifests_in(folder: Path) -> list[Path]:
     """Return the manifests of a folder, newest first."""
     found = [p for p in folder.glob("*.json") if p.stem.isdigit()] if folder.is_dir() else []
     return sorted(found, key=lambda p: int(p.stem), reverse=True)
+
+
+def epoch_of(path: Path) -> int:
+    """Return which owner of the run wrote a manifest; 0 if it does not say."""
+    try:
+        epoch = unseal(path).get("epoch")
+    except FedsmooError:
+        return 0
+    return epoch if isinstance(epoch, int) else 0
+
+
+def later_manifests(folder: Path) -> list[Path]:
+    """Return the manifests that later owners of the run wrote than the one that works here."""
+    mine = fence().epoch
+    return [] if mine is None else [p for p in manifests_in(folder) if epoch_of(p) > mine]
 
 
 def newest(folder: Path, accept: Callable[[Checkpoint], None] = lambda _: None) -> tuple[Checkpoint | None, list[str]]:
@@ -258,11 +273,10 @@ def apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], note: dict[str, str] | None = None) -> str:
     """Write tensors and a note to a file, whole or not at all; returns the file's SHA-256."""
-    part = path.with_name(path.name + PART)
-    save_file(tensors, part, metadata=note)
-    digest = sha256_of(part, sync=True)
-    os.replace(part, path)
-    return digest
+    part = part_of(path)
+    with renamed_at_the_end(part, path):
+        save_file(tensors, part, metadata=note)
+        return sha256_of(part, sync=True)
 
 
 def digest_in(path: Path) -> str:

@@ -7,13 +7,14 @@ import hashlib
 import json
 import os
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from fedsmoo.core import FedsmooError
+from fedsmoo.runs.storage.fence import fence, part_of
 
-PART = ".part"  # the end of the name of a file that is being written
 MAX_BYTES = 64 * 2**20  # of a file that a stranger wrote: a run writes nothing larger that is read here
 NOT_A_FILE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
 NO_WAIT = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
@@ -31,21 +32,28 @@ def reason(e: Exception) -> str:
 
 def write_durably(path: Path, content: bytes) -> None:
     """Write bytes to a file and flush them to the disk before the file gets its name; ``OSError`` if that fails."""
-    part = path.with_name(path.name + PART)
-    with part.open("wb") as f:
+    part = part_of(path)
+    with renamed_at_the_end(part, path), part.open("wb") as f:
         f.write(content)
         f.flush()
         os.fsync(f.fileno())
-    os.replace(part, path)
 
 
 def write_atomically(path: Path, text: str) -> None:
     """Replace a file by text, the whole of it or nothing; ``OSError`` if that fails."""
-    part = path.with_name(path.name + PART)
-    try:
+    part = part_of(path)
+    with renamed_at_the_end(part, path):
         part.write_text(text, encoding="utf-8")
-        os.replace(part, path)
-    except OSError:
+
+
+@contextmanager
+def renamed_at_the_end(part: Path, path: Path) -> Iterator[None]:
+    """Rename a file once it is written, if the fence lets it pass; else, or if something fails, remove it."""
+    try:
+        yield
+        with fence().held():
+            os.replace(part, path)
+    except BaseException:
         with suppress(OSError):
             part.unlink()
         raise

@@ -8,7 +8,6 @@ import json
 import os
 import tomllib
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,8 @@ from fedsmoo.runs.origin.provenance import provenance
 from fedsmoo.runs.record import Record, best_validated
 from fedsmoo.runs.simulation import Simulation
 from fedsmoo.runs.storage.checkpoint import Mark, write_tensors
+from fedsmoo.runs.storage.fence import PART, fence
 from fedsmoo.runs.storage.files import (
-    PART,
     DiskError,
     read_json,
     reason,
@@ -31,7 +30,7 @@ from fedsmoo.runs.storage.files import (
     write_atomically,
     write_durably,
 )
-from fedsmoo.runs.storage.names import CONFIG, LABEL, METRICS, MODEL, STARTED, SUMMARY
+from fedsmoo.runs.storage.names import CONFIG, FAILED, LABEL, METRICS, MODEL, STARTED, SUMMARY
 from fedsmoo.runs.storage.reader import read_label
 from fedsmoo.runs.storage.toml import to_toml
 from fedsmoo.runs.traffic import reached
@@ -66,7 +65,7 @@ class RunFolder:
     def _open(self, path: Path, mark: Mark) -> None:
         self.path = path
         try:
-            with (path / METRICS).open("ab") as f:  # and not kept open: a run that fails leaves nothing to close
+            with fence().held(), (path / METRICS).open("ab") as f:  # not kept open: a failed run has nothing to close
                 f.truncate(mark.bytes)
             self.digest = hashlib.sha256((path / METRICS).read_bytes())
         except OSError as e:
@@ -77,7 +76,7 @@ class RunFolder:
         """Append a line of metrics, handed to the system before the next round starts; ``DiskError`` if that fails."""
         line = (json.dumps(record.values()) + "\n").encode()
         try:
-            with (self.path / METRICS).open("ab") as f:
+            with fence().held(), (self.path / METRICS).open("ab") as f:
                 f.write(line)
         except OSError as e:
             raise DiskError(f"cannot write {self.path / METRICS}: {reason(e)}; the rounds before are kept") from e
@@ -121,8 +120,6 @@ class RunFolder:
             write_tensors(self.path / MODEL, {n: p.contiguous().cpu() for n, p in state.items()}, note)
             sync_folder(self.path)  # a summary must never be there without its model
         except (OSError, SafetensorError) as e:
-            with suppress(OSError):
-                (self.path / (MODEL + PART)).unlink()
             raise self._full("model", e) from e
 
     def _full(self, what: str, e: Exception) -> DiskError:
@@ -144,6 +141,12 @@ def note_resumed(path: Path, simulation: Simulation, facts: dict[str, Any]) -> N
         write_atomically(path / STARTED, text + "\n")
     except OSError as e:
         raise DiskError(f"cannot write {path / STARTED}: {reason(e)}") from e
+
+
+def forget_failure(path: Path) -> None:
+    """Remove the note of why a run could not go on: it is tried again."""
+    with fence().held():
+        (path / FAILED).unlink(missing_ok=True)
 
 
 def config_text(config: Config) -> str:
