@@ -34,7 +34,7 @@ PUSHES = (100.0, -100.0, 1.0, 1e-4)
 
 
 def check_algorithm(algorithm: Algorithm, compiled: bool = True) -> list[str]:
-    """Every check; ``AssertionError`` with a line for each thing that is wrong, all at once.
+    """Check a method; raise an ``AssertionError`` with a line for each thing that is wrong, all at once.
 
     The first of them, ``fedsmoo.core.contract.findings``, is what every run of a method of your own begins with.
 
@@ -57,7 +57,7 @@ def check_algorithm(algorithm: Algorithm, compiled: bool = True) -> list[str]:
 
 
 def undescribed(algorithm: Algorithm) -> tuple[list[str], list[str]]:
-    """A frozen dataclass; and help beside every field, a box in its docstring, its paper in its module's.
+    """Find what is undocumented: help beside every field, a box in the docstring, the paper in the module's.
 
     The latter are notes for a user's method, which may be in no paper yet; what comes with the package has them all.
     """
@@ -145,14 +145,14 @@ def next_server(algorithm: Algorithm, srv: Vectors, mean: Vectors) -> Vectors:
 
 
 def reach(algorithm: Algorithm, srv: Vectors, s: State) -> Vectors:
-    """What a server's vectors come to: what is sent now, and after another round."""
+    """Return what a server sends now, and after another round."""
     later = algorithm.sent(next_server(algorithm, srv, s.mean))
     now = {f"now {n}": v for n, v in algorithm.sent(srv).items()}
     return Vectors(**now, **{f"later {n}": v for n, v in later.items()})
 
 
 def one_round(algorithm: Algorithm, down: Vectors, me: Vectors, late: tuple[str, float] | None = None) -> Vectors:
-    """What one client sends and keeps; ``late`` pushes a local vector before the round ends."""
+    """Return what one client sends and keeps; ``late`` changes a local vector before the round ends."""
     kept, up = a_client(algorithm, down, me, quadratic(0), late)
     return Vectors(**{f"up {n}": v for n, v in up.items()}, **{f"own {n}": v for n, v in kept.items()})
 
@@ -160,7 +160,7 @@ def one_round(algorithm: Algorithm, down: Vectors, me: Vectors, late: tuple[str,
 def a_client(
     algorithm: Algorithm, down: Vectors, me: Vectors, grad: Gradient, late: tuple[str, float] | None = None
 ) -> tuple[Vectors, Vectors]:
-    """One client's round, or C clients': the own vectors and what is sent."""
+    """Run the round of one client, or of C clients; return their own vectors and what is sent."""
     zero = torch.zeros_like(grad(down.w))
     w = algorithm.start(down, me).expand_as(zero)
     for _ in range(STEPS):
@@ -189,7 +189,7 @@ def differs(a: Vectors, b: Vectors) -> bool:
 
 
 def unlike_numbers(algorithm: Algorithm) -> list[str]:
-    """Numbers may be ``[C, 1]`` tensors, for several runs in one batch: each row must be the run with its own."""
+    """Check that with hyper-parameters as ``[C, 1]`` tensors, of several runs in a batch, each row is its own run."""
     each = [scaled(algorithm, by) for by in (1.0, 0.9, 0.8)]
     me, down = drawn(algorithm, (*algorithm.own, *algorithm.local), 4, CLIENTS), drawn(algorithm, algorithm.down, 1)
     text = f"{algorithm.label}: with hyper-parameters of shape [C, 1], as when several runs share a batch,"
@@ -205,7 +205,7 @@ def unlike_numbers(algorithm: Algorithm) -> list[str]:
 
 
 def untraceable(algorithm: Algorithm) -> list[str]:
-    """A client's whole round must be one graph under ``torch.compile``, and give the same numbers."""
+    """Check that a client's whole round is one graph under ``torch.compile``, with the same numbers."""
     me, down = drawn(algorithm, (*algorithm.own, *algorithm.local), 4, CLIENTS), drawn(algorithm, algorithm.down, 1)
     a, b = quadratic(None)(torch.ones(1, dtype=torch.float64)), quadratic(None)(torch.zeros(1, dtype=torch.float64))
 
@@ -224,7 +224,7 @@ def untraceable(algorithm: Algorithm) -> list[str]:
 
 
 def unlike(got: Iterable[Vectors], expected: Iterable[Vectors], row: int | None = None) -> str:
-    """Which vector is not as expected, and by how much; empty if all are."""
+    """Say which vector is not as expected, and by how much; empty if all are."""
     for a, b in zip(got, expected, strict=True):
         for name, e in b.items():
             g = getattr(a, name) if row is None else getattr(a, name)[row]
@@ -237,7 +237,7 @@ def unlike(got: Iterable[Vectors], expected: Iterable[Vectors], row: int | None 
 
 
 def changed(algorithm: Algorithm, change: Callable[[float], Any]) -> Algorithm:
-    """The method with its numbers changed, also those of a method inside it, as far as they may be."""
+    """Return the method with its numbers changed, also those of a method inside it, within their ranges."""
     for name, value in algorithm.options().items():
         new = changed(value, change) if isinstance(value, Algorithm) else value
         new = change(value) if isinstance(value, float) else new
@@ -249,7 +249,7 @@ def changed(algorithm: Algorithm, change: Callable[[float], Any]) -> Algorithm:
 
 
 def generic(algorithm: Algorithm) -> Algorithm:
-    """The method with numbers other than 0 and 1, which switch terms off: FedCM's alpha = 1 needs no momentum."""
+    """Return the method with numbers other than 0 and 1, which may switch terms off, as alpha = 1 does in FedCM."""
     return changed(algorithm, lambda v: {0.0: 0.5, 1.0: 0.9}.get(v, v))
 
 
@@ -258,7 +258,7 @@ def scaled(algorithm: Algorithm, by: float) -> Algorithm:
 
 
 def stacked(each: list[Any]) -> Any:
-    """One method whose numbers are those of several, ``[C, 1]``."""
+    """Return one method whose numbers are those of several, ``[C, 1]``."""
     options = {}
     for name, value in each[0].options().items():
         values = [getattr(one, name) for one in each]

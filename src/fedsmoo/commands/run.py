@@ -99,7 +99,7 @@ class Display:
 
 
 def memory_note(simulation: Simulation) -> list[str]:
-    """What the run will need, said before it starts where it is worth saying."""
+    """Return a line about the memory that a run will need, if it is much."""
     from fedsmoo.engines.client_state.tiers import memory_estimate
 
     clients, t = len(simulation.indices), simulation.training
@@ -128,13 +128,13 @@ def resume(folder: Folder, device: Device = None, track: Track = None, save_ever
 
 
 def way(summary: dict[str, Any]) -> str:
-    """How a run was computed, and why so: what decides the last bits of its numbers."""
+    """Describe how a run was computed, and why so: this decides the last bits of its numbers."""
     crowd = f"{counted(summary['chunk'], 'client')} at once, " if summary["chunk"] else ""
     return f"{summary['engine']} engine: {summary['engine_why']}; {crowd}{counted(summary['threads'], 'thread')}"
 
 
 def print_summary(config: Config, result: Result) -> None:
-    """One screen: what ran, how well, what it cost, and where it lies."""
+    """Print one screen: what ran, how well, what it cost, and the folder."""
     from fedsmoo.runs.origin.contents import data_label, files_held
     from fedsmoo.runs.traffic import human_bytes
 

@@ -50,7 +50,7 @@ def stack_of(error: BaseException) -> list[tuple[FrameType, int]]:
 
 
 def calling() -> Iterator[tuple[FrameType, int]]:
-    """The frames and lines that led here, the deepest first, without those that watch and look up."""
+    """Return the frames and lines that led here, the deepest first, without those of the checks themselves."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and (ours(frame.f_code.co_filename) or "").startswith(LOOKING):
         frame = frame.f_back
@@ -60,7 +60,7 @@ def calling() -> Iterator[tuple[FrameType, int]]:
 
 
 def users_part(stack: Iterable[tuple[FrameType, int]]) -> Iterator[tuple[FrameType, int]]:
-    """The user's frames at the deep end of a stack, up to anything of ours that is more than a part of a method."""
+    """Return the user's frames at the deep end of a stack, up to the first frame of ours outside of a method."""
     for frame, line in stack:
         file = frame.f_code.co_filename
         inside = ours(file)

@@ -80,7 +80,7 @@ def uniform(words: Tensor) -> Tensor:
 
 
 def normal(words: Tensor) -> Tensor:
-    """As many standard normal numbers in float32 as there are words, an even number: Box and Muller's, in float64."""
+    """Return as many standard normals in float32 as there are words (an even number), by Box-Muller in float64."""
     radius, angle = words.view(-1, 2).double().unbind(1)
     radius = ((radius + 0.5) * 2.0**-32).log_().mul_(-2).sqrt_()
     angle = angle * (2 * math.pi * 2.0**-32)

@@ -29,7 +29,7 @@ def allowed(path: bytes) -> bool:
 
 
 def gate_app(to: str, ca: Path) -> Any:
-    """The gate as a web application; ``to`` is the server's own address, such as ``127.0.0.1:8000``."""
+    """Return the gate as a web application; ``to`` is the server's own address, such as ``127.0.0.1:8000``."""
     try:
         import httpx
         from starlette.applications import Starlette

@@ -48,7 +48,7 @@ def make_keys(folder: Path, hosts: list[str], nodes: int, days: int = 365) -> li
 
 
 def write_private(path: Path, content: bytes, public: bool) -> None:
-    """A file that, unless public, only its owner can read from the moment it exists."""
+    """Write a file that, unless public, only its owner can read from the moment it exists."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644 if public else 0o600)
     with os.fdopen(fd, "wb") as f:
@@ -56,7 +56,7 @@ def write_private(path: Path, content: bytes, public: bool) -> None:
 
 
 def node_files(i: int) -> dict[str, bytes]:
-    """The key pair of a node, in the form that Flower reads: ECDSA P-384, OpenSSH."""
+    """Make the key pair of a node, in the form that Flower reads: ECDSA P-384, OpenSSH."""
     _, _, serialization, ec = _tools()
     key = ec.generate_private_key(ec.SECP384R1())
     form = serialization.PrivateFormat.OpenSSH
@@ -66,7 +66,7 @@ def node_files(i: int) -> dict[str, bytes]:
 
 
 def server_files(hosts: list[str], days: int) -> dict[str, bytes]:
-    """The authority's certificate, and the server's certificate and key."""
+    """Make the authority's certificate, and the server's certificate and key."""
     x509, hashes, serialization, ec = _tools()
     authority, server = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
     issuer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "fedsmoo federation authority")])
@@ -101,7 +101,7 @@ def server_files(hosts: list[str], days: int) -> dict[str, bytes]:
 
 
 def alternative(x509: Any, host: str) -> Any:
-    """A host as a certificate names it: an address or a name."""
+    """Return a host as a certificate names it: an address or a name."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:

@@ -62,7 +62,7 @@ class FlatModel:
         self._frozen = {n: _like(p, device, dtype) for n, p in self._frozen.items()}
 
     def _with_frozen(self, parameters: Mapping[str, Tensor], batched: bool = False) -> dict[str, Tensor]:
-        """All parameters of the module: those given, and the frozen ones beside them (for every client, if batched)."""
+        """Return all parameters of the module: those given, and the frozen ones (for every client, if batched)."""
         if not self._frozen:
             return dict(parameters)
         first = next(iter(parameters.values()))

@@ -75,7 +75,7 @@ class Draws(TorchDispatchMode):
         return found[: like.numel()].view(like.shape).to(like.dtype)
 
     def whole(self, like: Tensor, low: int, high: int) -> Tensor:
-        """The next whole numbers from ``low`` to below ``high``, from 63 bits each: int64, shaped as ``like``."""
+        """Return the next integers from ``low`` to below ``high``, from 63 bits each: int64, shaped as ``like``."""
         pairs = self.words(2 * like.numel(), like.device).view(-1, 2)
         return (((pairs[:, 0] << 31) | (pairs[:, 1] >> 1)) % (high - low) + low).view(like.shape)
 
@@ -111,7 +111,7 @@ def draws_nothing(name: str, given: Given) -> bool:
 
 
 def made(given: Given, dtype: torch.dtype | None = None) -> Tensor:
-    """The tensor that a factory is to fill: of a size, in ``dtype`` unless it says another, or like another tensor."""
+    """Return the empty tensor that a factory such as ``torch.rand`` fills: of a size, or like another tensor."""
     options = {n: given[n] for n in ("dtype", "layout", "device", "pin_memory") if given.get(n) is not None}
     if not isinstance(options.get("dtype", dtype), torch.dtype):  # a schema says its default by a number
         options["dtype"] = dtype

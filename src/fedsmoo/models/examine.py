@@ -92,7 +92,7 @@ def examine(model: FlatModel, x: Tensor, loss: Callable[[Tensor], Tensor]) -> No
 
 
 def calm(made: list[Pass], model: FlatModel, x: Tensor, loss: Callable[[Tensor], Tensor], training: bool) -> Pass:
-    """A pass in which no generator moves, kept in ``made`` as are those before it; a model with none is refused."""
+    """Repeat a pass until no generator moves, and keep all in ``made``; refuse a model that has no such pass."""
     for _ in range(TRIES):
         made.append(Pass(model.module))
         make(made[-1], model, x, loss, training)
@@ -102,7 +102,7 @@ def calm(made: list[Pass], model: FlatModel, x: Tensor, loss: Callable[[Tensor],
 
 
 def make(seen: Pass, model: FlatModel, x: Tensor, loss: Callable[[Tensor], Tensor], training: bool) -> None:
-    """One pass through a model under the eyes of ``seen``; in train mode with its gradient."""
+    """Make one pass through a model that ``seen`` watches; in train mode with its gradient."""
     parts = live_parameters(model, x)
     model.train(training)
     with drawing(model.module, Noise(key_of(0, "examine"))) as draws, torch.enable_grad():
@@ -137,7 +137,7 @@ def refuse_unseen(model: FlatModel, x: Tensor, loss: Callable[[Tensor], Tensor],
 
 
 def live_parameters(model: FlatModel, x: Tensor) -> dict[str, Tensor]:
-    """The model's present weights to differentiate by, where its inputs are and in their type, if that is of floats."""
+    """Return the model's weights to differentiate by, on the device of its inputs, in their dtype if it is a float."""
     own = next((p.dtype for p in model.module.parameters() if p.is_floating_point()), torch.float32)
     w = model.initial().to(x.device, x.dtype if x.is_floating_point() else own)
     return {n: p.detach().requires_grad_() for n, p in model.layout.split(w).items()}
@@ -153,7 +153,7 @@ def tensors(out: Any) -> list[Tensor]:
 
 
 def generators(module: nn.Module) -> dict[str, Callable[[], Any]]:
-    """How to ask for the states of the generators that a model may draw from: global ones, and those that it holds."""
+    """Return functions that read the states of the generators a model may draw from: global ones, and its own."""
     states: dict[str, Callable[[], Any]] = {
         "Python's random": random.getstate,
         "numpy.random": lambda: array_state(np.random.get_state(legacy=True)),

@@ -30,7 +30,7 @@ def conv(p: Parameters, name: str, x: Tensor, padding: int = 0, stride: int = 1)
 
 
 def grouped(weight: Tensor, x: Tensor, padding: int, stride: int) -> Tensor:
-    """A grouped convolution, one group a client: a CPU's kernels are good at these if groups have channels enough."""
+    """Convolve with one group per client: fast on a CPU if groups have enough channels."""
     side_by_side = x.transpose(0, 1).flatten(1, 2)
     out = F.conv2d(side_by_side, weight.flatten(0, 1), padding=padding, stride=stride, groups=len(x))
     return out.unflatten(1, (len(x), -1)).transpose(0, 1)

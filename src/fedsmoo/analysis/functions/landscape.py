@@ -68,7 +68,7 @@ def random_direction(like: Tensor, seed: int, number: int) -> Tensor:
 
 
 def random_plane(model: FlatModel, w: Tensor, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Two filter-normalised directions; the seed alone decides the draw, so that methods are seen in the same ones."""
+    """Return two filter-normalised directions; they depend on the seed alone, so that all methods share them."""
     across, along = (filter_normalised(model, w, random_direction(w, seed, k)) for k in range(2))
     return across, along
 

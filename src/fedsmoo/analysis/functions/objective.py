@@ -120,7 +120,7 @@ class Objective:
 
 
 def many_outputs(task: Task, count: int, size: int) -> tuple[Callable[[Tensor, Tensor], Tensor], bool]:
-    """A function from C models and one batch of inputs to outputs ``[C, B, ...]``, and whether channels come first.
+    """Return a function of C models and one batch that gives outputs ``[C, B, ...]``, and whether channels come first.
 
     Hand-written kernels where they serve, else the model's own batched forward, else one model after the other.
     """

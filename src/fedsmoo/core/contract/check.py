@@ -157,7 +157,7 @@ def other_rows(algorithm: Algorithm, name: str, several: Seen, one: Seen, c: int
 
 
 def elsewhere(algorithm: Algorithm, name: str, client: int | None) -> list[Note]:
-    """In float32, and were it on another device: what a function makes must follow its inputs."""
+    """Check that results have the dtype and device of the inputs, with float32 and with another device."""
     seen = call(algorithm, name, given(algorithm, client, torch.float32))
     found = broken(algorithm, name, seen)
     for v in [] if found else values(seen.result):

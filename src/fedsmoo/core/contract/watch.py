@@ -206,7 +206,7 @@ def drawing_line(call: Callable[[], Any]) -> Place | None:
 def first_difference(
     a: Iterable[Step], b: Iterable[Step], row: int | None = None, tolerance: float = 1e-12
 ) -> Place | None:
-    """The line whose operator gave two answers; with ``row``, ``a`` is of several clients and ``b`` of that one."""
+    """Return the line whose operator differs between two logs; ``row`` is the client of ``a`` whose log ``b`` is."""
     for one, other in zip(a, b, strict=False):
         if one.name != other.name or len(one.out) != len(other.out):
             return None

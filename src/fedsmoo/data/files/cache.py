@@ -23,7 +23,7 @@ FORMAT = "1"
 
 
 def user_cache() -> Path:
-    """The folder for downloads and decoded copies: ``$FEDSMOO_DATA``, or ``fedsmoo`` in the user's cache folder."""
+    """Return the folder for downloads and decoded copies: ``$FEDSMOO_DATA``, or ``fedsmoo`` in the user's cache."""
     chosen = os.environ.get("FEDSMOO_DATA")
     if chosen:
         return Path(chosen).expanduser()
@@ -83,7 +83,7 @@ def load(file: Path, key: str) -> Arrays | None:
 
 
 def _hashes(parts: dict[str, np.ndarray]) -> dict[str, str]:
-    """SHA-256 of every array (the interpreter lock is free meanwhile, so two at a time)."""
+    """Return the SHA-256 of every array, two at a time: hashing releases the interpreter lock."""
     with ThreadPoolExecutor(2) as pool:
         sums = pool.map(lambda a: hashlib.sha256(a.reshape(-1).view(np.uint8)).hexdigest(), parts.values())
         return {name: f"{parts[name].dtype}{parts[name].shape}{s}" for name, s in zip(parts, sums, strict=True)}

@@ -49,7 +49,7 @@ def fetch_spec(
 def _fetch(
     spec: Spec, remote: Remote, folder: Path, progress: bool, retries: int, timeout: tuple[float, float]
 ) -> None:
-    """One file, from the first address that serves the right one."""
+    """Download one file from the first address that serves the right one."""
     try:
         import pooch
         import requests
@@ -176,7 +176,7 @@ def _remember(file: Path, etag: str) -> None:
 
 @contextmanager
 def _bar(name: str, total: int | None, start: int, show: bool):
-    """A progress bar on a terminal; nothing where nobody looks."""
+    """Return a progress bar on a terminal, else one that shows nothing."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())

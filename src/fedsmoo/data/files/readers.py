@@ -109,7 +109,7 @@ def _gunzip(data: bytes, where: str) -> bytes:
 
 
 def parse_idx(data: bytes, where: str) -> np.ndarray:
-    """An array of bytes in the IDX format: two zeros, the type 8, the number of axes, their sizes, the values."""
+    """Parse an array in the IDX format: two zeros, the type 8, the number of axes, their sizes, the values."""
     if len(data) < 4 or data[:3] != b"\0\0\x08":
         raise FedsmooError(f"{where}: not an IDX file of bytes")
     axes = data[3]

@@ -30,7 +30,7 @@ MANY, SLOW, REST = 1000, 0.05, 20
 
 
 def contents(config: Config, data: Dataset | None = None) -> dict[str, str]:
-    """A hash for each file of the user's own that a config names: data, split, code; absent ones are left out.
+    """Hash each file of the user's own that a config names: data, split, code; absent ones are left out.
 
     What the package or a publisher defines (``digits``, ``cifar10``) is the same wherever it lies, and has none.
     Whether it is that is known only once it was read: ``data`` is then what was read, and other content under such a
@@ -44,7 +44,7 @@ def contents(config: Config, data: Dataset | None = None) -> dict[str, str]:
 
 
 def places(config: Config) -> dict[str, Path | None]:
-    """Where the user's own files lie, by the name of their hash; none where the package or a publisher defines it."""
+    """Return the paths of the user's own files, by the name of their hash; none of what we or a publisher define."""
     return {
         "data_content": data_place(config.dataset, config.data),
         "split_content": None if config.split is None else Path(config.split),
@@ -57,7 +57,7 @@ def places(config: Config) -> dict[str, Path | None]:
 
 
 def edited(config: Config, held: Mapping[str, str] | None, now: Mapping[str, str] | None = None) -> list[str]:
-    """The files that no longer hold what they ``held``, by name; none if nobody wrote down what that was.
+    """Return the names of files that no longer hold what they ``held``; none if that was not recorded.
 
     ``now`` is what they hold. Without it the data of a known name, which would have to be read, is not looked at.
     """
@@ -78,7 +78,7 @@ def refuse_edited(
 
 
 def kind_of_data(config: Config, data: Dataset) -> str:
-    """What the data of a run is to the name that its config has for it.
+    """Return how the data of a run relates to the name that its config has for it.
 
     ``official``: what the publisher published; ``drawn`` from the seed; the user's ``own``, whose file counts; or
     ``other`` than the name says.
@@ -91,14 +91,14 @@ def kind_of_data(config: Config, data: Dataset) -> str:
 
 
 def data_facts(config: Config, data: Dataset) -> dict[str, str]:
-    """What a run notes of its data."""
+    """Return what a run records about its data."""
     found, kind = data.fingerprint, kind_of_data(config, data)
     by = {"by": "checksums of the files"} if kind == "official" and data.name not in OFFICIAL else {}
     return {"kind": kind, **by, "train": found.train, "test": found.test, "order": found.order}
 
 
 def files_held(config: Config, data: Dataset) -> dict[str, dict[str, str]]:
-    """What a run notes of its data and of the user's own files when it begins: edited later, they are another run's."""
+    """Return what a run records about its data and the user's files when it begins; edited, they make another run."""
     held = contents(config, data)
     return {"data": data_facts(config, data)} | ({"contents": held} if held else {})
 
@@ -117,7 +117,7 @@ def refuse_other_data(notes: Mapping[str, Any], data: Dataset, path: Path) -> No
 
 
 def contents_here(configs: Sequence[Config]) -> list[dict[str, str]]:
-    """The contents of each config with the data of a known name that lies here now, each data set read once.
+    """Return the contents of each config, with the data that lies here now; each data set is read once.
 
     Where there is none, or none that can be read, the name is taken at its word: the run itself will say what is wrong.
     """
@@ -133,12 +133,12 @@ def contents_here(configs: Sequence[Config]) -> list[dict[str, str]]:
 
 
 def held_in(facts: Mapping[str, Any]) -> dict[str, str] | None:
-    """What a run's notes say its files held; ``None`` where nobody wrote that down, as before there were notes."""
+    """Return the hashes of a run's files from its records; ``None`` in records of older versions, which had none."""
     return facts.get("contents", {} if "data" in facts else None)
 
 
 def same_data(config: Config, held: Mapping[str, str] | None) -> dict[str, str]:
-    """The contents of a config now, were its data what a run held: to compare all else before the data is read."""
+    """Return the contents of a config now, but for the data, whose recorded hash is taken: it was not read yet."""
     found = contents(config)
     if held and "data_content" in held and data_place(config.dataset, config.data) is None:
         found["data_content"] = held["data_content"]
@@ -166,7 +166,7 @@ def refuse_damaged(config: Config, facts: Mapping[str, Any], where: str) -> None
 
 
 def data_label(dataset: str, facts: Mapping[str, Any]) -> str:
-    """A data set's name in tables, with a part of its fingerprint where it is not what the name says.
+    """Return a data set's name in tables, with a part of its fingerprint where it is not what the name says.
 
     >>> data_label("cifar10", {"contents": {"data_content": "1a2b3c4d5e6f7a8b"}, "data": {"kind": "other"}})
     'cifar10 (other content 1a2b3c4d)'
@@ -178,12 +178,12 @@ def data_label(dataset: str, facts: Mapping[str, Any]) -> str:
 
 
 def other_content(dataset: str, content: str) -> str:
-    """The name in tables of data that is not what its name says."""
+    """Return the name in tables of data that is not what its name says."""
     return f"{dataset} (other content {content[:8]})"
 
 
 def data_place(name: str, path: str | None) -> Path | None:
-    """Where a data set of the user's own lies: a text, a file of code, an ``.npz``, or a folder of class folders."""
+    """Return the path of a data set of the user's own: a text, code, an ``.npz``, or a folder of class folders."""
     if name.startswith("text:"):
         return Path(name.removeprefix("text:")).expanduser()
     if is_own(name):
@@ -212,9 +212,9 @@ HASHED: dict[Path, Known] = {}  # by this process
 
 
 def content_hash(place: Path, hashed: dict[Path, Known] = HASHED) -> str | None:
-    """SHA-256 of a file, or of the images in a folder and their names; ``None`` if it is not there.
+    """Return the SHA-256 of a file, or of the images in a folder and their names; ``None`` if it is not there.
 
-    It is taken again only when a size or a time of change is another.
+    Cached in ``hashed``; computed again when a size or a time of change differs.
     """
     place, began, today = place.absolute(), time.monotonic(), time.time_ns()
     known = hashed.get(place)
@@ -240,7 +240,7 @@ def file_hash(path: Path) -> str:
 
 
 def folder_hash(folder: Path, names: list[str]) -> str:
-    """A hash of the class folders' images; what else lies there is not read by a run either."""
+    """Hash the images of class folders; what else lies there is not read by a run either."""
     total = hashlib.sha256()
     for name in sorted(n for n in names if n.count("/") >= 2 and n.lower().endswith(SUFFIXES)):
         total.update(f"{name}\0{file_hash(folder / name)}\0".encode("utf-8", "surrogateescape"))

@@ -80,7 +80,7 @@ def now() -> str:
 
 
 def again(config: Config) -> str:
-    """The command that makes one run by itself, whatever sweep, comparison or program it was part of.
+    """Return the command that makes one run by itself, whatever sweep, comparison or program it was part of.
 
     >>> again(Config(algorithm="fedavg", lr=0.05, clip=None))
     'fedsmoo run --lr 0.05 --clip none --algorithm fedavg --partition dirichlet'
@@ -105,7 +105,7 @@ def again(config: Config) -> str:
 
 
 def idle(config: Config) -> set[str]:
-    """Settings that say nothing beside the division that a config has, and that the command line refuses there."""
+    """Return settings that have no effect with a config's division, and that the command line refuses there."""
     if config.split is not None:
         return set(DIVISION)
     if config.partition == "natural":
@@ -114,17 +114,17 @@ def idle(config: Config) -> set[str]:
 
 
 def spoken(value: Any) -> str:
-    """A value as a flag takes it."""
+    """Return a value as a flag takes it."""
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def code_facts() -> dict[str, Any]:
-    """What a result file says of the code that made it."""
+    """Return what a result file says about the code that made it."""
     return dict(zip(("commit", "dirty"), code(), strict=True))
 
 
 def code() -> tuple[str | None, bool | None]:
-    """The commit that this code is, and whether its files differ from it; none where that is not known.
+    """Return the commit of this code, and whether files differ from it; ``None`` where that is not known.
 
     ``FEDSMOO_COMMIT`` wins, for machines to which the files came without their history: a commit, with ``+dirty`` or
     ``+clean`` (or ``-dirty``, ``-clean``) behind it where somebody knows.
@@ -141,12 +141,12 @@ def code() -> tuple[str | None, bool | None]:
 
 @cache  # the code that runs is that of the start, whatever is edited or committed meanwhile
 def checkout() -> tuple[str | None, bool | None]:
-    """The commit of the checkout that the package lies in, and whether it was edited; none when it is installed."""
+    """Return the commit of the package's checkout, and whether it was edited; ``None`` when it is installed."""
     return state_of(HERE)
 
 
 def state_of(package: Path) -> tuple[str | None, bool | None]:
-    """The commit of the checkout that a package's folder belongs to, and whether it is dirty.
+    """Return the commit of the checkout that a package's folder belongs to, and whether it is dirty.
 
     Dirty is a checkout with an edited tracked file, or with a new file in the package. A package that merely lies
     inside somebody's repository, untracked, has no commit.
@@ -163,7 +163,7 @@ def state_of(package: Path) -> tuple[str | None, bool | None]:
 
 
 def git(folder: Path, *words: str) -> str:
-    """What git says; it changes nothing, and knows no repository but the folder's own."""
+    """Ask git about a folder's own repository; changes nothing."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")} | {"GIT_OPTIONAL_LOCKS": "0"}
     told = subprocess.run(
         ["git", "-C", str(folder), *words], env=environment, capture_output=True, text=True, timeout=300, check=True
@@ -172,7 +172,7 @@ def git(folder: Path, *words: str) -> str:
 
 
 def head(package: Path) -> str | None:
-    """The commit of the checkout ``REPOSITORY/src/PACKAGE``, read from git's files where git itself is missing."""
+    """Read the commit of the checkout ``REPOSITORY/src/PACKAGE`` from git's files, where git itself is missing."""
     place = package.parents[1] / ".git"
     with suppress(OSError):
         if place.is_file():  # a second work tree
@@ -195,7 +195,7 @@ def device_name(device: torch.device) -> str:
 
 @cache
 def cpu_name() -> str:
-    """The processor's model where the system says so, else its kind."""
+    """Return the processor's model where the system says so, else its kind."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
             if line.startswith("model name"):
@@ -205,7 +205,7 @@ def cpu_name() -> str:
 
 @cache
 def versions() -> dict[str, str]:
-    """What computes: ours and torch's version, and those of what lies below, where it is there."""
+    """Return the versions of everything that computes: ours, torch's, and those of the libraries below."""
     found = {"fedsmoo": __version__, "torch": torch.__version__, "python": platform.python_version()}
     for name in ("numpy", "triton"):
         with suppress(importlib.metadata.PackageNotFoundError):

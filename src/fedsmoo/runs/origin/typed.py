@@ -21,7 +21,7 @@ def typed(words: Sequence[str]) -> Iterator[None]:
 
 
 def command() -> str:
-    """The command line as it was typed; of a run that Python code starts, the program that does so.
+    """Return the command line as it was typed; of a run that Python code starts, the program that does so.
 
     >>> with typed(["run", "my config.toml", "--seed", "1"]):
     ...     command()

@@ -222,7 +222,7 @@ def as_toml(value: Any) -> Any:
 
 
 def summarise(history: list[Record], target: float | None) -> dict[str, Any]:
-    """A run in a few numbers: the last round, the mean of the last ten evaluations beside it (of all, if fewer),
+    """Summarise a run: the last round, the mean of the last ten evaluations beside it (of all, if fewer),
     and what was spent."""
     tested = [r for r in history if r.test_accuracy is not None]
     last = [r.test_accuracy for r in tested[-10:] if r.test_accuracy is not None]

@@ -14,7 +14,7 @@ BARE = re.compile(r"[A-Za-z0-9_-]+")  # names that are keys of TOML as they are
 
 
 def to_toml(values: dict[str, Any]) -> str:
-    """Plain settings as TOML that a config file's reader reads back; a setting that is none is left out.
+    """Write plain settings as TOML that a config file's reader reads back; a setting that is none is left out.
 
     Options are values of TOML: text, numbers, true or false, and lists and tables of them; others are refused.
     """
