@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from fedsmoo import Algorithm, FedsmooError, Round, Vectors
-from fedsmoo.core.server import Schedule, is_evaluated, lr_of, round_of, server_step, weights_of
+from fedsmoo.core.server import ServerSettings, is_evaluated, lr_of, round_of, server_step, weights_of
 from fedsmoo.runs.config import Training
 
-SCHEDULE: Schedule = Training(rounds=7, lr=0.2, lr_decay=0.9, weighted=True, eval_every=3)
+SCHEDULE: ServerSettings = Training(rounds=7, lr=0.2, lr_decay=0.9, weighted=True, eval_every=3)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import torch
 from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.pages import gather, server
-from fedsmoo.pages.server import Source
+from fedsmoo.pages.server import LiveData
 from fedsmoo.runs import finished as saved
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.finished import open_finished
@@ -141,7 +141,7 @@ def test_folders_that_are_gone_are_no_runs(tmp_path: Path, before: Before) -> No
 
 
 def test_the_live_page_outlives_its_folders(tmp_path: Path, before: Before) -> None:
-    source = Source([begun(tmp_path / "one"), begun(tmp_path / "two"), tmp_path / "later"])
+    source = LiveData([begun(tmp_path / "one"), begun(tmp_path / "two"), tmp_path / "later"])
     assert len(json.loads(source.data()[0])["runs"]) == 2
     before(server, "find_runs", lambda paths, **_: shutil.rmtree(tmp_path / "two"))
     assert [r["name"] for r in json.loads(source.data()[0])["runs"]] == ["one"]

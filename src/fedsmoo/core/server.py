@@ -14,7 +14,7 @@ from fedsmoo.core.errors import FedsmooError
 from fedsmoo.core.vectors import Vectors
 
 
-class Schedule(Protocol):
+class ServerSettings(Protocol):
     """The settings of a run that its server needs, round after round."""
 
     @property
@@ -29,19 +29,19 @@ class Schedule(Protocol):
     def eval_every(self) -> int: ...
 
 
-def lr_of(schedule: Schedule, number: int) -> float:
+def lr_of(settings: ServerSettings, number: int) -> float:
     """Return the local learning rate of a round, counted from 0."""
-    return schedule.lr * schedule.lr_decay**number
+    return settings.lr * settings.lr_decay**number
 
 
-def is_evaluated(schedule: Schedule, number: int) -> bool:
+def is_evaluated(settings: ServerSettings, number: int) -> bool:
     """Whether the model is evaluated after a round, counted from 0: every so many rounds, and after the last one."""
-    return (number + 1) % schedule.eval_every == 0 or number + 1 >= schedule.rounds
+    return (number + 1) % settings.eval_every == 0 or number + 1 >= settings.rounds
 
 
-def weights_of(schedule: Schedule, samples: Sequence[int]) -> list[float]:
+def weights_of(settings: ServerSettings, samples: Sequence[int]) -> list[float]:
     """Return what each client counts in the mean, by its samples or all alike; they sum to 1."""
-    sizes = np.array([n if schedule.weighted else 1 for n in samples], float)
+    sizes = np.array([n if settings.weighted else 1 for n in samples], float)
     return (sizes / sizes.sum()).tolist() if len(sizes) else []
 
 
@@ -57,10 +57,10 @@ def mean_steps(steps: Sequence[int] | np.ndarray, weights: Sequence[float]) -> f
 
 
 def round_of(
-    schedule: Schedule, number: int, steps: Sequence[int] | np.ndarray, weights: Sequence[float], share: float
+    settings: ServerSettings, number: int, steps: Sequence[int] | np.ndarray, weights: Sequence[float], share: float
 ) -> Round:
     """Return what ``aggregate`` may know of a round: its number, learning rate, mean steps and share of clients."""
-    return Round(number, lr_of(schedule, number), mean_steps(steps, weights), share)
+    return Round(number, lr_of(settings, number), mean_steps(steps, weights), share)
 
 
 def server_step(

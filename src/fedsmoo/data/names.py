@@ -10,7 +10,7 @@ DRAWN = (SYNTHETIC,)  # names of data sets that are drawn from a run's seed
 NATURAL = (SYNTHETIC, TEXT)  # names of data sets that have clients of their own
 
 
-def drawn(name: str) -> bool:
+def is_drawn(name: str) -> bool:
     """Return whether a data set is drawn from a run's seed, so that another seed is another data set."""
     return any(pattern.fullmatch(name) for pattern in DRAWN)
 

@@ -34,7 +34,7 @@ from fedsmoo.data.files.cache import cached, fingerprint, user_cache
 from fedsmoo.data.files.download import fetch_dataset
 from fedsmoo.data.files.readers import PARTS, Arrays, is_class_folders, read_class_folders, read_npz, read_official
 from fedsmoo.data.files.tree import Tree, archive_tree, file_digest, file_tree, folder_tree
-from fedsmoo.data.names import SYNTHETIC, TEXT, drawn
+from fedsmoo.data.names import SYNTHETIC, TEXT, is_drawn
 from fedsmoo.data.own import KIND, OWN, OWN_NAME, is_own, own_data, takes_seed
 from fedsmoo.data.synthetic import synthetic
 from fedsmoo.data.text import text
@@ -122,7 +122,7 @@ def load(name: str, path: str | Path | None = None, seed: int = 0, options: Mapp
 
 def depends_on_seed(name: str) -> bool:
     """Return whether another seed may be another data set: a function of the user's decides by its arguments."""
-    return drawn(name) or (is_own(name) and takes_seed(user_object(name, KIND)))
+    return is_drawn(name) or (is_own(name) and takes_seed(user_object(name, KIND)))
 
 
 def _synthetic(name: re.Match[str], seed: int) -> Dataset:

@@ -23,7 +23,7 @@ from fedsmoo.deploy.judge import Expectation, Proportion, Reply, judge, steps_of
 from fedsmoo.deploy.settings import Federation, server_folder
 from fedsmoo.deploy.store import ServerStore, on_host
 from fedsmoo.deploy.wire import Refusal, wire_of
-from fedsmoo.engines.contract import Outcome, Setup, Sums
+from fedsmoo.engines.contract import RoundOutcome, Setup, Sums
 from fedsmoo.engines.failure import explained
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.storage.files import write_durably
@@ -171,7 +171,7 @@ class Coordinator:
             skipped = self._aggregate(good, outcome, weights)
         return self._conclude(asked, good, refused, outcome, skipped)
 
-    def _mean(self, good: Mapping[int, Answer], weights: list[float]) -> Outcome:
+    def _mean(self, good: Mapping[int, Answer], weights: list[float]) -> RoundOutcome:
         """Return the mean in the order of the clients, as the serial engine adds."""
         task = self.setup.task
         sums = Sums()
@@ -180,7 +180,7 @@ class Coordinator:
             sums.add(a.up.map(lambda v, weight=weight: weight * v.to(task.device)), loss, drift)  # type: ignore[misc]
         return sums.outcome(len(good))
 
-    def _aggregate(self, good: Mapping[int, Answer], outcome: Outcome, weights: list[float]) -> str | None:
+    def _aggregate(self, good: Mapping[int, Answer], outcome: RoundOutcome, weights: list[float]) -> str | None:
         """Take the server's step; return why not, if its vectors would no longer be finite."""
         steps, share = [a.steps for a in good.values()], len(good) / self.config.clients
         rnd, size = round_of(self.config, self.number, steps, weights, share), self.setup.task.model.layout.size
@@ -198,7 +198,7 @@ class Coordinator:
         asked: list[int],
         good: Mapping[int, Answer],
         refused: Mapping[int, Refusal],
-        outcome: Outcome | None,
+        outcome: RoundOutcome | None,
         skipped: str | None,
     ) -> RoundReport:
         for client, why in refused.items():

@@ -11,7 +11,7 @@ from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.core.errors import first_line
 from fedsmoo.engines.client_state.memory import clients_that_fit, ran_out, release
 from fedsmoo.engines.client_state.table import ClientTable
-from fedsmoo.engines.contract import Engine, Meanwhile, Outcome, RoundInputs, Setup, Sums, one_run_at_a_time
+from fedsmoo.engines.contract import Engine, Meanwhile, RoundInputs, RoundOutcome, Setup, Sums, one_run_at_a_time
 from fedsmoo.engines.oracles.fused import FusedOracle, fused_reason
 from fedsmoo.engines.oracles.oracle import Oracle, hand_oracle, vmap_oracle
 from fedsmoo.engines.steps.eager import EagerStepper
@@ -100,7 +100,7 @@ class Batched(Engine):
     def evaluate(self, w: Tensor, on: Samples | None = None) -> tuple[float, float]:
         return self.oracle.evaluate(w, on)
 
-    def run_round(self, inputs: RoundInputs, meanwhile: Meanwhile | None = None) -> Outcome:
+    def run_round(self, inputs: RoundInputs, meanwhile: Meanwhile | None = None) -> RoundOutcome:
         chunk = min(self.clients_at_once, len(inputs.clients))
         try:
             sums, done = self._train(inputs, chunk, meanwhile)
@@ -157,7 +157,7 @@ class SharedRounds:
     def __init__(self, engines: Sequence[Batched]) -> None:
         self.engines = list(engines)
 
-    def run_round(self, inputs: Mapping[int, RoundInputs], meanwhile: Meanwhile | None = None) -> list[Outcome]:
+    def run_round(self, inputs: Mapping[int, RoundInputs], meanwhile: Meanwhile | None = None) -> list[RoundOutcome]:
         """Run one round of some of the runs.
 
         Raises:

@@ -129,7 +129,7 @@ def first_error(engine: Engine, setup: Setup, clients: int, batch_size: int) -> 
     """
     try:
         with torch.random.fork_rng(devices=[]):
-            engine.run_round(one_step(setup, clients, batch_size))
+            engine.run_round(one_step_inputs(setup, clients, batch_size))
     except FedsmooError:
         raise
     except Exception as e:  # vmap cannot take every module
@@ -142,7 +142,7 @@ def first_error(engine: Engine, setup: Setup, clients: int, batch_size: int) -> 
     return None
 
 
-def one_step(setup: Setup, clients: int, batch_size: int) -> RoundInputs:
+def one_step_inputs(setup: Setup, clients: int, batch_size: int) -> RoundInputs:
     """Return a round of one local step on the first training samples, the same for every client."""
     task, cohort = setup.task, list(range(clients))
     samples = [np.arange(min(batch_size, len(task.data.x_train)))] * clients

@@ -44,13 +44,13 @@ class RoundInputs:
     varies: bool = False
 
 
-def identity(v: Tensor) -> Tensor:
+def no_reduce(v: Tensor) -> Tensor:
     """Return ``v``: the sum over all processes where there is only one."""
     return v
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RoundOutcome:
     """The weighted mean of what the cohort sent, and measurements of the local training."""
 
     mean: Vectors
@@ -58,7 +58,7 @@ class Outcome:
     drift: float  # mean ||w_i - w||^2
     clients: int = 0  # how many there were
     moved: Tensor | None = None  # sum of w_i - w over the clients of this process
-    all_reduce: Callable[[Tensor], Tensor] = identity  # sums a tensor over all processes
+    all_reduce: Callable[[Tensor], Tensor] = no_reduce  # sums a tensor over all processes
 
     def drift_from(self, before: Tensor, after: Tensor) -> float | None:
         """Return mean ||w_i - w'||^2 with w' the model ``after`` the server's step, w the one ``before``.
@@ -77,7 +77,7 @@ class Outcome:
 class SharedBatch(Protocol):
     """Several runs whose clients train in one batch, as :meth:`Engine.share` makes it."""
 
-    def run_round(self, inputs: Mapping[int, RoundInputs], meanwhile: Meanwhile | None = None) -> list[Outcome]:
+    def run_round(self, inputs: Mapping[int, RoundInputs], meanwhile: Meanwhile | None = None) -> list[RoundOutcome]:
         """Run one round of some of the runs, by their position, and return their outcomes in the same order."""
         ...
 
@@ -123,7 +123,7 @@ class Engine(ABC):
         return
 
     @abstractmethod
-    def run_round(self, inputs: RoundInputs, meanwhile: Meanwhile | None = None) -> Outcome:
+    def run_round(self, inputs: RoundInputs, meanwhile: Meanwhile | None = None) -> RoundOutcome:
         """Run one round of local training; ``meanwhile`` is called where the host would otherwise wait."""
 
     @abstractmethod
@@ -151,8 +151,8 @@ class Sums:
         self.loss, self.drift = self.loss + loss, self.drift + drift
         self.moved = moved if self.moved is None or moved is None else self.moved + moved
 
-    def outcome(self, clients: int) -> Outcome:
+    def outcome(self, clients: int) -> RoundOutcome:
         """Return the round's outcome for so many clients."""
         assert self.up is not None
         both = torch.stack([torch.as_tensor(self.loss), torch.as_tensor(self.drift)]).tolist()  # one transfer
-        return Outcome(self.up, both[0] / clients, both[1] / clients, clients, self.moved)
+        return RoundOutcome(self.up, both[0] / clients, both[1] / clients, clients, self.moved)

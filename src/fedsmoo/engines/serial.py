@@ -14,7 +14,7 @@ from fedsmoo.core.local import local_end, local_step
 from fedsmoo.core.noise import Noise
 from fedsmoo.data.batches.plan import Plan
 from fedsmoo.engines.client_state.table import ClientTable
-from fedsmoo.engines.contract import Engine, Meanwhile, Outcome, RoundInputs, Setup, Sums
+from fedsmoo.engines.contract import Engine, Meanwhile, RoundInputs, RoundOutcome, Setup, Sums
 from fedsmoo.engines.late_draws import generator_state, refuse_late_draws
 from fedsmoo.engines.oracles.oracle import Oracle, single_oracle
 from fedsmoo.engines.task import Batch, Samples, Task
@@ -36,7 +36,7 @@ class Serial(Engine):
     def evaluate(self, w: Tensor, on: Samples | None = None) -> tuple[float, float]:
         return self.oracle.evaluate(w, on)
 
-    def run_round(self, inputs: RoundInputs, meanwhile: Meanwhile | None = None) -> Outcome:
+    def run_round(self, inputs: RoundInputs, meanwhile: Meanwhile | None = None) -> RoundOutcome:
         sums = Sums()
         for c, client in enumerate(inputs.clients):
             own = self.table.read([client], self.setup.algorithm.first_contact(inputs.down)).map(lambda v: v[0])

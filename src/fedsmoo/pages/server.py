@@ -35,7 +35,7 @@ HEADERS = {
 }
 
 
-class Source:
+class LiveData:
     """The data of the page, read again only where a run's files changed; one reader at a time."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
@@ -77,9 +77,9 @@ class Handler(BaseHTTPRequestHandler):
         if self.headers.get("Host", "").lower() not in self.server.hosts:
             self._send(HTTPStatus.MISDIRECTED_REQUEST, b"This server does not go by that name.\n", "text/plain", body)
         elif self.path == "/":
-            self._send(HTTPStatus.OK, self.server.source.page_text.encode(), "text/html; charset=utf-8", body)
+            self._send(HTTPStatus.OK, self.server.live.page_text.encode(), "text/html; charset=utf-8", body)
         elif self.path == "/data.json":
-            content, tag = self.server.source.data()
+            content, tag = self.server.live.data()
             if self.headers.get("If-None-Match") == tag:
                 self._send(HTTPStatus.NOT_MODIFIED, b"", None, False, {"ETag": tag})
             else:
@@ -112,7 +112,7 @@ class PageServer(ThreadingHTTPServer):
     allow_reuse_address = True
 
     def __init__(self, paths: Sequence[Path], host: str = "127.0.0.1", port: int = 0) -> None:
-        self.source = Source(paths)
+        self.live = LiveData(paths)
         if ":" in host:
             self.address_family = socket.AF_INET6
         try:

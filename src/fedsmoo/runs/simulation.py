@@ -15,7 +15,7 @@ from fedsmoo.core.server import is_evaluated, lr_of, round_of, server_step, weig
 from fedsmoo.data.batches.augment import drawing
 from fedsmoo.data.batches.cohort import Sampling, cohort, make_sampling, uniform
 from fedsmoo.data.batches.plan import Plan, make_plan
-from fedsmoo.engines.contract import Engine, Outcome, RoundInputs, Setup
+from fedsmoo.engines.contract import Engine, RoundInputs, RoundOutcome, Setup
 from fedsmoo.engines.failure import explained
 from fedsmoo.engines.task import refuse_reduced_loss
 from fedsmoo.runs.config import Training
@@ -133,7 +133,7 @@ class Simulation:
         weights = weights_of(t, [len(self.indices[i]) for i in clients])
         return RoundInputs(number, down, clients, plan, self.lr, share, weights, varies=self.sampling is not uniform)
 
-    def complete(self, work: RoundInputs, outcome: Outcome | None, began: float) -> Record:
+    def complete(self, work: RoundInputs, outcome: RoundOutcome | None, began: float) -> Record:
         """Aggregate what the cohort sent, evaluate and record. A round without clients changes nothing."""
         t, task = self.training, self.setup.task
         if outcome is not None:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from fedsmoo.core import Algorithm, Vectors
-from fedsmoo.engines.choose import one_step
+from fedsmoo.engines.choose import one_step_inputs
 from fedsmoo.engines.contract import Engine, Setup
 from fedsmoo.runs.build import assemble, make_algorithm
 from fedsmoo.runs.config import Config
@@ -50,7 +50,7 @@ def gradients_of_a_step(algorithm: Algorithm) -> int:
 
 def seconds_of_a_step(engine: Engine, setup: Setup, cohort: int, batch_size: int, repeat: int = 2) -> float:
     """Time one local step of a cohort, after a warm-up; leaves rows in the engine's table."""
-    work, best = one_step(setup, cohort, batch_size), float("inf")
+    work, best = one_step_inputs(setup, cohort, batch_size), float("inf")
     for i in range(repeat + 1):
         began = time.perf_counter()
         engine.run_round(work)  # ends with a transfer to the host, so the clock reads true on a GPU too

@@ -17,7 +17,7 @@ from fedsmoo.commands.options import gather
 from fedsmoo.runs.config import FIELDS, Config
 from fedsmoo.runs.origin import provenance as origin
 from fedsmoo.runs.origin.identity import identity
-from fedsmoo.runs.origin.provenance import again, state_of
+from fedsmoo.runs.origin.provenance import again, git_state
 from fedsmoo.runs.origin.typed import command
 from fedsmoo.runs.resume import reopen
 from fedsmoo.runs.run import Run
@@ -120,25 +120,25 @@ def checkout(tmp_path: Path) -> Path:
 
 def test_a_checkout_says_its_commit_and_whether_it_was_edited(checkout: Path) -> None:
     package, commit = checkout / "src" / "fedsmoo", git(checkout, "rev-parse", "HEAD").strip()
-    assert state_of(package) == (commit, False)
+    assert git_state(package) == (commit, False)
     (checkout / "results.json").write_text("{}")  # what runs leave is no change of the code
-    assert state_of(package) == (commit, False)
+    assert git_state(package) == (commit, False)
     (package / "b.py").write_text("x = 2\n")
-    assert state_of(package) == (commit, True)
+    assert git_state(package) == (commit, True)
     (package / "b.py").unlink()
     (checkout / "README").write_text("edited\n")
-    assert state_of(package) == (commit, True)
+    assert git_state(package) == (commit, True)
     git(checkout, "commit", "-q", "-a", "-m", "second")
-    assert state_of(package) == (git(checkout, "rev-parse", "HEAD").strip(), False)
+    assert git_state(package) == (git(checkout, "rev-parse", "HEAD").strip(), False)
     git(checkout, "worktree", "add", "-q", "other")
-    assert state_of(checkout / "other" / "src" / "fedsmoo") == (git(checkout, "rev-parse", "HEAD").strip(), False)
+    assert git_state(checkout / "other" / "src" / "fedsmoo") == (git(checkout, "rev-parse", "HEAD").strip(), False)
 
 
 def test_a_package_inside_somebody_elses_repository_has_no_commit(checkout: Path) -> None:
     inside = checkout / "vendor" / "src" / "fedsmoo"
     shutil.copytree(checkout / "src" / "fedsmoo", inside)
-    assert state_of(inside) == (None, None)
-    assert state_of(checkout / "src") == (None, None)
+    assert git_state(inside) == (None, None)
+    assert git_state(checkout / "src") == (None, None)
 
 
 def test_without_git_the_commit_is_read_and_nothing_is_known_of_edits(
@@ -148,7 +148,7 @@ def test_without_git_the_commit_is_read_and_nothing_is_known_of_edits(
     git(checkout, "worktree", "add", "-q", "other")
     monkeypatch.setenv("PATH", "")
     for place in (checkout, checkout / "other"):
-        assert state_of(place / "src" / "fedsmoo") == (commit, None)
+        assert git_state(place / "src" / "fedsmoo") == (commit, None)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from torch import Tensor
 from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.engines.choose import make_engine
 from fedsmoo.engines.client_state.table import ClientTable
-from fedsmoo.engines.contract import Engine, Meanwhile, Outcome, RoundInputs, Setup, Sums
+from fedsmoo.engines.contract import Engine, Meanwhile, RoundInputs, RoundOutcome, Setup, Sums
 from fedsmoo.engines.distributed.launcher import launched
 from fedsmoo.engines.distributed.ranks import Ended, Ranks, abandon_job, join
 from fedsmoo.engines.task import Samples
@@ -105,7 +105,7 @@ class Distributed(Engine):
         """Evaluate on every rank: it would wait for the others anyway."""
         return self.inner.evaluate(w, on)
 
-    def run_round(self, inputs: RoundInputs, meanwhile: Meanwhile | None = None) -> Outcome:
+    def run_round(self, inputs: RoundInputs, meanwhile: Meanwhile | None = None) -> RoundOutcome:
         self.sharded.agree("round")
         if meanwhile is not None:
             meanwhile()
@@ -120,15 +120,15 @@ class Distributed(Engine):
         with suppress(Ended):
             self.sharded.agree("end")
 
-    def _summed(self, inputs: RoundInputs, owner: list[int]) -> Outcome:
+    def _summed(self, inputs: RoundInputs, owner: list[int]) -> RoundOutcome:
         """Add the ranks' partial sums by one all-reduce; a rank without a client adds zeros."""
         mine = [c for c, r in enumerate(owner) if r == self.ranks.rank]
         part, moved = self._train(inputs, mine) if mine else self._nothing(inputs)
         mean, loss, drift = self._unpack(self.ranks.all_reduce(part))
         n = len(inputs.clients)
-        return Outcome(mean, loss.item() / n, drift.item() / n, n, moved, self.ranks.all_reduce)
+        return RoundOutcome(mean, loss.item() / n, drift.item() / n, n, moved, self.ranks.all_reduce)
 
-    def _in_order(self, inputs: RoundInputs, owner: list[int]) -> Outcome:
+    def _in_order(self, inputs: RoundInputs, owner: list[int]) -> RoundOutcome:
         """Broadcast every client's own part and add them in the cohort's order."""
         mine = {c: self._train(inputs, [c], paths=True)[0] for c, r in enumerate(owner) if r == self.ranks.rank}
         sums, nothing = Sums(), self._nothing(inputs, paths=True)[0]

@@ -18,7 +18,7 @@ from fedsmoo.data.files.cache import fingerprint, user_cache
 from fedsmoo.data.files.readers import SUFFIXES
 from fedsmoo.data.files.tree import file_tree, folder_tree
 from fedsmoo.data.fingerprint import SHORT, Fingerprint
-from fedsmoo.data.names import drawn
+from fedsmoo.data.names import is_drawn
 from fedsmoo.data.own import is_own
 from fedsmoo.data.sources import SOURCES, load
 from fedsmoo.runs.config import Config
@@ -85,7 +85,7 @@ def kind_of_data(config: Config, data: Dataset) -> str:
     """
     if data_place(config.dataset, config.data) is not None:
         return "own"
-    if drawn(config.dataset) and drawn(data.name):
+    if is_drawn(config.dataset) and is_drawn(data.name):
         return "drawn"
     return "official" if data.name == config.dataset and data.official else "other"
 
@@ -156,7 +156,7 @@ def refuse_damaged(config: Config, facts: Mapping[str, Any], where: str) -> None
         "official": passes is not None or ("by" not in facts["data"] and known != found.content),
         "other": passes != found.short or known == found.content,
         "own": passes is None,
-        "drawn": passes is not None or not drawn(config.dataset),
+        "drawn": passes is not None or not is_drawn(config.dataset),
     }
     if wrong.get(str(kind), True):
         raise FedsmooError(
@@ -188,7 +188,7 @@ def data_place(name: str, path: str | None) -> Path | None:
         return Path(name.removeprefix("text:")).expanduser()
     if is_own(name):
         return file_of(name)
-    if name in SOURCES or drawn(name):
+    if name in SOURCES or is_drawn(name):
         return None
     home = user_cache()
     places = [Path(path).expanduser()] if path is not None else [home / name, home / f"{name}.npz"]

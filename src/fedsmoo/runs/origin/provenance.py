@@ -142,10 +142,10 @@ def code() -> tuple[str | None, bool | None]:
 @cache  # the code that runs is that of the start, whatever is edited or committed meanwhile
 def checkout() -> tuple[str | None, bool | None]:
     """Return the commit of the package's checkout, and whether it was edited; ``None`` when it is installed."""
-    return state_of(HERE)
+    return git_state(HERE)
 
 
-def state_of(package: Path) -> tuple[str | None, bool | None]:
+def git_state(package: Path) -> tuple[str | None, bool | None]:
     """Return the commit of the checkout that a package's folder belongs to, and whether it is dirty.
 
     Dirty is a checkout with an edited tracked file, or with a new file in the package. A package that merely lies

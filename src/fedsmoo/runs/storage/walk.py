@@ -70,7 +70,7 @@ def changed(entry: os.DirEntry[str]) -> str:
     return f"{found.st_mtime_ns}:{found.st_size}"
 
 
-class Place(NamedTuple):
+class Folder(NamedTuple):
     """A folder: its path, the same without links, how many levels are left below it, and what it holds."""
 
     path: str
@@ -79,10 +79,10 @@ class Place(NamedTuple):
     entries: Entries = {}
 
 
-def below(root: str, strict: bool) -> Iterator[Place]:
+def below(root: str, strict: bool) -> Iterator[Folder]:
     """Yield the run folders at or below one folder."""
     visited: set[str] = set()
-    stack, links = [Place(root, os.path.realpath(root), DEPTH)], list[Place]()
+    stack, links = [Folder(root, os.path.realpath(root), DEPTH)], list[Folder]()
     while stack or links:
         if stack:
             path, real, left, _ = stack.pop()
@@ -94,13 +94,13 @@ def below(root: str, strict: bool) -> Iterator[Place]:
         visited.add(real)
         entries = listed(path)
         if CONFIG in entries and not is_folder(entries[CONFIG]):
-            yield Place(path, real, left, entries)
+            yield Folder(path, real, left, entries)
         elif left:
             inner = [e for n, e in entries.items() if not n.startswith(".") and is_folder(e)]
             stack += [
-                Place(e.path, os.path.join(real, e.name), left - 1) for e in reversed(inner) if not e.is_symlink()
+                Folder(e.path, os.path.join(real, e.name), left - 1) for e in reversed(inner) if not e.is_symlink()
             ]
-            links += [Place(e.path, "", left - 1) for e in inner if e.is_symlink() and not strict]
+            links += [Folder(e.path, "", left - 1) for e in inner if e.is_symlink() and not strict]
 
 
 def listed(folder: str | Path) -> Entries:
