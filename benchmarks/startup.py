@@ -1,6 +1,6 @@
 """CPU time until ``fedsmoo`` says what needs no PyTorch, against ``python -c "import torch"``, in one run.
 
-    python benchmarks/startup.py               # every command's --help: some minutes
+    python benchmarks/startup.py               # every command's --help, five times: about a minute
     python benchmarks/startup.py --only sweep --repeat 9
     python benchmarks/startup.py --keep        # adds the outcome to results/startup.json
 

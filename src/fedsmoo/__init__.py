@@ -6,6 +6,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from fedsmoo.lazy import names_from
 from fedsmoo.version import __version__
 
 if TYPE_CHECKING:
@@ -110,17 +111,14 @@ _HOMES = {
     "sweeps.compare": ("compare",),
     "sweeps.sweep": ("sweep",),
 }  # fmt: skip
-_HOME = {name: f"fedsmoo.{module}" for module, names in _HOMES.items() for name in names}
+_public = names_from(__name__, _HOMES)
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name, or a module of the package."""
-    if name in _HOME:
-        globals()[name] = value = getattr(import_module(_HOME[name]), name)
-        return value
-    if not name.startswith("_") and find_spec(f"fedsmoo.{name}") is not None:
-        return import_module(f"fedsmoo.{name}")
-    raise AttributeError(f"module 'fedsmoo' has no attribute {name!r}")
+    if name not in __all__ and not name.startswith("_") and find_spec(f"{__name__}.{name}") is not None:
+        return import_module(f"{__name__}.{name}")
+    return _public(name)
 
 
 def __dir__() -> list[str]:
