@@ -118,7 +118,7 @@ def _compare(
         sys.stderr.write("stopped at once; go on from the last checkpoints with: the same command\n")
         raise typer.Exit(130) from None
     if comparison.outcome.left:
-        sys.stderr.write(f"{saved(comparison.outcome)}; go on with: the same command\n")
+        sys.stderr.write(f"{resume_note(comparison.outcome)}; go on with: the same command\n")
         raise typer.Exit(130)
     print_comparison(comparison)
     if comparison.outcome.failed:
@@ -126,7 +126,7 @@ def _compare(
         raise typer.Exit(1)
 
 
-def saved(outcome: Outcome) -> str:
+def resume_note(outcome: Outcome) -> str:
     """Say what a comparison that was stopped has saved."""
     from fedsmoo.runs.storage.reader import read_run, state
 

@@ -127,7 +127,7 @@ def resume(folder: Folder, device: Device = None, track: Track = None, save_ever
     print_summary(read_config(folder), result)
 
 
-def way(summary: dict[str, Any]) -> str:
+def how_computed(summary: dict[str, Any]) -> str:
     """Describe how a run was computed, and why so: this decides the last bits of its numbers."""
     crowd = f"{counted(summary['chunk'], 'client')} at once, " if summary["chunk"] else ""
     return f"{summary['engine']} engine: {summary['engine_why']}; {crowd}{counted(summary['threads'], 'thread')}"
@@ -142,7 +142,7 @@ def print_summary(config: Config, result: Result) -> None:
     out, label, rounds = console(), result.simulation.setup.algorithm.label, counted(summary["rounds"], "round")
     data = data_label(config.dataset, files_held(config, result.simulation.setup.task.data))
     out.print(f"[bold]{label}[/bold] on {data}, {len(result.simulation.indices)} clients, "
-              f"{config.cohort} per round, {rounds} ({way(summary)})", soft_wrap=True)  # fmt: skip
+              f"{config.cohort} per round, {rounds} ({how_computed(summary)})", soft_wrap=True)  # fmt: skip
     out.print(f"  test accuracy   {at_the_end(summary)}")
     if "validated_round" in summary:
         chosen = f"in round {summary['validated_round']}, the best on the samples held out"

@@ -72,11 +72,11 @@ def _table(
         raise unknown("format", form, FORMATS)
     if name is None:
         raise FedsmooError(f"which table? {', '.join(EXPERIMENTS)}")
-    from fedsmoo.paper.reproduce import numbers, opened, words
+    from fedsmoo.paper.reproduce import opened, seed_numbers, words
     from fedsmoo.paper.selection import Selection
     from fedsmoo.sweeps.queue import to_stderr
 
-    selection = Selection(name, words(columns or ()), words(methods or ()), numbers(seeds or ()), scale, compact)
+    selection = Selection(name, words(columns or ()), words(methods or ()), seed_numbers(seeds or ()), scale, compact)
     made = opened(selection, out, results, not no_run or "data" in flags, flags, to_stderr)
     if not no_run:
         made = completed(made, dry_run, minutes, pack)

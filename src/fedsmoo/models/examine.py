@@ -80,7 +80,7 @@ def examine(model: FlatModel, x: Tensor, loss: Callable[[Tensor], Tensor]) -> No
     model.random = False
     try:
         for training, made in passes.items():
-            refuse_difference(*(calm(made, model, x, loss, training) for _ in range(2)))
+            refuse_difference(*(steady_pass(made, model, x, loss, training) for _ in range(2)))
     except FedsmooError:
         raise
     except Exception as e:  # the user's own code
@@ -91,7 +91,9 @@ def examine(model: FlatModel, x: Tensor, loss: Callable[[Tensor], Tensor]) -> No
         model.random, model.random_in_evaluation = (any(p.draws for p in made) for made in passes.values())
 
 
-def calm(made: list[Pass], model: FlatModel, x: Tensor, loss: Callable[[Tensor], Tensor], training: bool) -> Pass:
+def steady_pass(
+    made: list[Pass], model: FlatModel, x: Tensor, loss: Callable[[Tensor], Tensor], training: bool
+) -> Pass:
     """Repeat a pass until no generator moves, and keep all in ``made``; refuse a model that has no such pass."""
     for _ in range(TRIES):
         made.append(Pass(model.module))

@@ -145,7 +145,7 @@ def signed(ours: Sequence[float], paper: float | None, digits: int = 2) -> str:
     return "" if not ours or paper is None else f"{statistics.fmean(ours) - paper:+.{digits}f}"
 
 
-def number(value: Any, form: str = "g") -> str:
+def number_text(value: Any, form: str = "g") -> str:
     """Return a number as text; words as they are, and nothing for none."""
     return "" if value is None else str(value) if isinstance(value, str) else f"{value:{form}}"
 

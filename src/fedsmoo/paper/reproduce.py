@@ -130,7 +130,7 @@ def table(
     Raises:
         FedsmooError: if there is no such table, column or method, or a run is impossible.
     """
-    selection = Selection(name, words(columns), words(methods), numbers(seeds), scale, compact)
+    selection = Selection(name, words(columns), words(methods), seed_numbers(seeds), scale, compact)
     made = opened(selection, Path(out), results, run or "data" in settings, settings, note)
     worker = Worker(watch=watch, begun=begun, finished=finished, failed=failed, note=note, stop=stop, work="table")
     return made.completed(worker, minutes, pack) if run else made
@@ -173,7 +173,7 @@ def words(given: Words) -> tuple[str, ...]:
     return tuple(split(given) if isinstance(given, str) else given)
 
 
-def numbers(given: str | Sequence[int]) -> tuple[int, ...]:
+def seed_numbers(given: str | Sequence[int]) -> tuple[int, ...]:
     """Return seeds that are given as a sequence or separated by commas."""
     return tuple(parse_seeds(given) if isinstance(given, str) else given)
 

@@ -17,7 +17,7 @@ from fedsmoo.paper.cells import (
     last,
     last_ten,
     mean_of_last,
-    number,
+    number_text,
     signed,
     spread,
     validated,
@@ -113,7 +113,7 @@ def rounds(grid: Grid, title: str) -> list[Table]:
             cells = []
             for k, per_cent in goals:
                 printed = block[method][k] if method in block else None
-                cells += [grid.rounds_to((method, column), per_cent / 100), number(printed)]
+                cells += [grid.rounds_to((method, column), per_cent / 100), number_text(printed)]
             rows.append([method, *cells])
         header = ["method", *(word for _, g in goals for word in (f"to {g}%", "paper"))]
         out.append(Table(f"{title}: {column}", header, rows))
@@ -142,7 +142,7 @@ def communication(grid: Grid, title: str) -> list[Table]:
         ratio = bytes_beside(grid, m, column)
         relative = ["" if ratio is None else f"{ratio * v[m] / real[m]:.2f}" for v in (real, counted)]
         sizes = [human_bytes(v[m]) if m in v else "" for v in (real, full)]
-        rows.append([m, grid.rounds_to((m, column), target), *sizes, *relative, number(printed.get(m), ".2f")])
+        rows.append([m, grid.rounds_to((m, column), target), *sizes, *relative, number_text(printed.get(m), ".2f")])
     header = ["method", "rounds", "bytes", "bytes, full model", "× FedAvg", "× FedAvg, paper's count", "paper"]
     note = "The paper counts FedCM and MoFedSAM as double both ways; they send one vector up and receive two."
     return [Table(title, header, rows, [note, *grid.footnotes()])]
@@ -178,7 +178,7 @@ def wallclock(grid: Grid, title: str) -> list[Table]:
         paper_total = f"{paper * needed:.0f}" if paper and isinstance(needed, int) else "-"
         shared = ", ".join(map(str, together))
         times = [grid.spread(train, 3), grid.spread(evaluate, 3)]
-        rows.append([m, shared, *times, number(paper, ".2f"), faster, total, paper_total])
+        rows.append([m, shared, *times, number_text(paper, ".2f"), faster, total, paper_total])
     header = [
         "method",
         "batch",
@@ -206,7 +206,7 @@ def ablation(grid: Grid, title: str) -> list[Table]:
     for name in grid.methods:
         marks = ["✓" if part in name else "" for part in ("dynamic", "sam", "correction")]
         paper = printed.get(name)
-        rows.append([name, *marks, *measured(grid[name, column], shown, paper, number(paper, ".2f"))])
+        rows.append([name, *marks, *measured(grid[name, column], shown, paper, number_text(paper, ".2f"))])
     parts = ["parts", "regulariser", "SAM", "correction"]
     return [Table(title, [*parts, *measures(shown)], rows, [BEST, *grid.footnotes()])]
 
@@ -251,7 +251,7 @@ def flatness(grid: Grid, title: str) -> list[Table]:
             wanted = f"{m} {c.rpartition('.dirichlet')[1].lstrip('.')}{c.rpartition('.dirichlet')[2]}"
             k = printed["columns"].index(wanted) if wanted in printed["columns"] else None
             digits = 3 if paper == "client_drift" else 1
-            cells += [grid.spread(ours, digits), number(None if k is None else printed[paper][k])]
+            cells += [grid.spread(ours, digits), number_text(None if k is None else printed[paper][k])]
         rows.append([name, *cells])
     header = ["", *(word for m, c in pairs for word in (f"{m} {c.rpartition(' ')[2].partition('.')[2]}", "paper"))]
     few = any(len(r.curve["drift"]) < TEN for m, c in pairs for r in grid[m, c])

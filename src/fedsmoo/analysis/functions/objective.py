@@ -74,11 +74,13 @@ class Objective:
             grads = torch.autograd.grad(loss, list(parts.values()), create_graph=True, materialize_grads=True)
             for k, row in enumerate(many):
                 along = self.task.model.layout.split(row)
-                slope = sum(((g * along[n]).sum() for n, g in zip(names, grads, strict=True)), torch.zeros_like(loss))
-                if slope.requires_grad:  # a loss that is linear in the weights has no curvature
+                along_row = sum(
+                    ((g * along[n]).sum() for n, g in zip(names, grads, strict=True)), torch.zeros_like(loss)
+                )
+                if along_row.requires_grad:  # a loss that is linear in the weights has no curvature
                     last = k == len(many) - 1
                     twice = torch.autograd.grad(
-                        slope, list(parts.values()), retain_graph=not last, materialize_grads=True
+                        along_row, list(parts.values()), retain_graph=not last, materialize_grads=True
                     )
                     total[k] += self._join(parts, twice)
         return total if v.dim() == 2 else total[0]

@@ -71,7 +71,7 @@ def average_case(
 ) -> tuple[float, float]:
     """Return the mean rise over random perturbations of length ``radius``, and its standard error.
 
-    Perturbations come in pairs ``e, -e``: the slope of the loss, which averages to nothing, then cancels exactly.
+    Perturbations come in pairs ``e, -e``: the first-order term of the loss then cancels exactly.
     """
     pairs = draws // 2
     if pairs < 2:

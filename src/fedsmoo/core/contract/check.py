@@ -79,7 +79,7 @@ def call(algorithm: Algorithm, name: str, x: Given) -> Seen:
 def at_the_server(algorithm: Algorithm, name: str) -> list[Note]:
     """Return what is wrong with a function that sees the vectors of one server."""
     found, _ = by_itself(algorithm, name)
-    return found or elsewhere(algorithm, name, FIRST)
+    return found or wrong_dtype_or_device(algorithm, name, FIRST)
 
 
 def at_a_client(algorithm: Algorithm, name: str) -> list[Note]:
@@ -103,7 +103,7 @@ def at_a_client(algorithm: Algorithm, name: str) -> list[Note]:
             found = found or broken(algorithm, name, one) or other_rows(algorithm, name, seen, one, c)
     if name == "direction" and not asked and not found:
         found.append(Note(definition(algorithm, name), "never asks for a gradient, grad(w), which gives a step's loss"))
-    return found or elsewhere(algorithm, name, EVERYBODY)
+    return found or wrong_dtype_or_device(algorithm, name, EVERYBODY)
 
 
 def by_itself(algorithm: Algorithm, name: str) -> tuple[list[Note], Seen]:
@@ -156,7 +156,7 @@ def other_rows(algorithm: Algorithm, name: str, several: Seen, one: Seen, c: int
     return [Note(place, text)]
 
 
-def elsewhere(algorithm: Algorithm, name: str, client: int | None) -> list[Note]:
+def wrong_dtype_or_device(algorithm: Algorithm, name: str, client: int | None) -> list[Note]:
     """Check that results have the dtype and device of the inputs, with float32 and with another device."""
     seen = call(algorithm, name, given(algorithm, client, torch.float32))
     found = broken(algorithm, name, seen)

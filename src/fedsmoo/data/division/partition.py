@@ -232,16 +232,16 @@ def _draw(
 ) -> list[np.ndarray]:
     """Return samples for every client from its class prior ``[m, K]``: first how many of each class, then which.
 
-    ``counts`` are samples per client and class that are already settled; without replacement the rest is dealt.
+    ``counts`` are samples per client and class that are already fixed; without replacement the rest is dealt.
     """
     clients, classes = prior.shape
     labels = _checked(labels, classes)
     stock = np.bincount(labels, minlength=classes)
     shuffled = rng.permutation(len(labels))
     pool = shuffled[np.argsort(labels[shuffled], kind="stable")]  # class after class, shuffled inside
-    settled = np.zeros(prior.shape, np.int64) if counts is None else counts
-    need, left = sizes - settled.sum(1), stock - settled.sum(0)
-    counts = settled + (_ask(rng, need, prior, stock) if replacement else _deal(rng, need, prior, left))
+    fixed = np.zeros(prior.shape, np.int64) if counts is None else counts
+    need, left = sizes - fixed.sum(1), stock - fixed.sum(0)
+    counts = fixed + (_ask(rng, need, prior, stock) if replacement else _deal(rng, need, prior, left))
 
     # From here on class after class: who gets the next sample of class k, and which sample that is.
     owners = np.repeat(np.tile(np.arange(clients), classes), counts.T.ravel())

@@ -26,7 +26,7 @@ def landscape(data: dict[str, Any], look: Look) -> Figure:
     runs = with_surface(data)
     limits = span(runs)
     if look.apart:
-        return apart(runs, look, limits)
+        return side_by_side(runs, look, limits)
     names = [r["name"] for r in runs]
     if look.focus is not None and look.focus not in names:
         raise unknown("run with a landscape", look.focus, names)
@@ -48,7 +48,7 @@ def landscape(data: dict[str, Any], look: Look) -> Figure:
     return figure
 
 
-def apart(runs: list[dict[str, Any]], look: Look, limits: tuple[float, float]) -> Figure:
+def side_by_side(runs: list[dict[str, Any]], look: Look, limits: tuple[float, float]) -> Figure:
     """Draw surfaces side by side, with level lines on the floor at the same losses."""
     down, abreast = look.rows(len(runs))
     figure = look.figure(ratio=0.88 * down / abreast)

@@ -23,7 +23,7 @@ from fedsmoo.data.own import is_own
 from fedsmoo.data.sources import SOURCES, load
 from fedsmoo.runs.config import Config
 
-SETTLED = 100_000_000  # nanoseconds: a file that changed just now may change again within one tick of its clock
+RECENT = 100_000_000  # nanoseconds: a file that changed just now may change again within one tick of its clock
 # A look at a folder of many files that took longer than this many seconds is good for so many times as long. Few files
 # are looked at every time: how busy the machine is must not decide whether a change is seen.
 MANY, SLOW, REST = 1000, 0.05, 20
@@ -228,7 +228,7 @@ def content_hash(place: Path, hashed: dict[Path, Known] = HASHED) -> str | None:
             value = known.value
         else:
             value = folder_hash(place, list(tree.sizes)) if place.is_dir() else file_hash(place)
-        if abs(today - max(tree.times.values(), default=0)) > SETTLED:  # when we looked, however long reading took
+        if abs(today - max(tree.times.values(), default=0)) > RECENT:  # when we looked, however long reading took
             hashed[place] = Known(stamp, value, time.monotonic() + rest)
         return value
     return None

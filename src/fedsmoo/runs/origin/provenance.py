@@ -99,8 +99,8 @@ def again(config: Config) -> str:
         for n, f in FIELDS.items()
         if not n.endswith("_options") and n not in unused and (getattr(config, n) != f.default or n in kept)
     ]
-    words = [w for n, v in flags for w in (f"--{n.replace('_', '-')}", spoken(v))]
-    words += [w for n, v in options.items() for w in ("--set", f"{n}={spoken(v)}")]
+    words = [w for n, v in flags for w in (f"--{n.replace('_', '-')}", flag_value(v))]
+    words += [w for n, v in options.items() for w in ("--set", f"{n}={flag_value(v)}")]
     return shlex.join(["fedsmoo", "run", *words])
 
 
@@ -113,7 +113,7 @@ def idle(config: Config) -> set[str]:
     return set(DIVISION) - {"partition", "clients", *to_rule(make_partition(config))}
 
 
-def spoken(value: Any) -> str:
+def flag_value(value: Any) -> str:
     """Return a value as a flag takes it."""
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 

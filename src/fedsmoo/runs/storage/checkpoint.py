@@ -110,13 +110,13 @@ class Checkpoints:
         try:
             with fence().held():
                 self.folder.mkdir(exist_ok=True)
-            files = {f"{stem}-server.safetensors": apart({n: on_host(v) for n, v in server.items()})}
+            files = {f"{stem}-server.safetensors": unshared({n: on_host(v) for n, v in server.items()})}
             wanted = (self.pending | self._thin()) if table.names else set()
             found = table.items() if wanted else ()
             shard = {f"{c}.{n}": on_host(v) for c, row in found if c in wanted for n, v in row.items()}
             rows = dict(self.rows)
             if shard:
-                files[f"{stem}-rows.safetensors"] = apart(shard)
+                files[f"{stem}-rows.safetensors"] = unshared(shard)
                 rows.update(dict.fromkeys(wanted, f"{stem}-rows.safetensors"))
             fresh = {name: write_tensors(self.folder / name, tensors) for name, tensors in files.items()}
             if lines:
@@ -260,7 +260,7 @@ def on_host(v: Tensor) -> Tensor:
     return v if v.untyped_storage().nbytes() == v.nbytes else v.clone()
 
 
-def apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def unshared(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Copy tensors that share memory with another: one that a method keeps under two names is written twice."""
     out: dict[str, Tensor] = {}
     seen: set[int] = set()
