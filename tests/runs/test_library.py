@@ -226,3 +226,13 @@ def test_no_module_takes_the_place_of_a_function(tmp_path: Path) -> None:
     assert len(fedsmoo.analyse("fairness", tmp_path / "both", device="cpu")) == 2
     assert fedsmoo.report(tmp_path, tmp_path / "all.html").is_file()
     assert len(fedsmoo.paper.table("ablation", run=False, out=tmp_path, results=tmp_path).tables) == 1
+
+
+def test_the_document_s_example_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = (Path(__file__).parents[2] / "docs" / "resume.md").read_text().partition("## In Python\n")[2]
+    exec(text.split("```python\n")[1].partition("```")[0], {})
+    accuracy = read_json(Path("runs/b") / SUMMARY)["test_accuracy"]
+    assert capsys.readouterr().out == f"None\n9 {accuracy}\n"

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import fedsmoo
@@ -19,6 +20,7 @@ from fedsmoo.commands import analyse, compare, report, run, sweep
 from fedsmoo.core import FedsmooError
 from fedsmoo.pages import page
 from fedsmoo.sweeps.queue import Outcome
+from fedsmoo.sweeps.sweep import open_sweep
 
 TINY: dict[str, Any] = {
     "model": "softmax", "clients": 4, "cohort": 2, "rounds": 3, "local_steps": 1, "engine": "serial", "device": "cpu",
@@ -138,6 +140,9 @@ def test_a_comparison_that_is_stopped_goes_on(printed: Callable[..., tuple[str, 
     ({"algorithms": {"fedavg": {"partition": "iid"}}}, "methods are compared on the same data"),
     ({"algorithms": ["fedavg", "FedAvg"]}, "names 'FedAvg' twice"),
     ({"seeds": [0, 0]}, "names a seed twice"),
+    ({"algorithms": []}, "there is no method to compare"),
+    ({"algorithms": [fedsmoo.FedAvg()]}, r"algorithms holds FedAvg\(lr_server=1.0\), but methods are compared by name"),
+    ({"algorithms": {"fedavg": None}}, "the settings of fedavg are None, but must be a mapping"),
 ])  # fmt: skip
 def test_what_a_comparison_refuses(given: dict[str, Any], says: str, tmp_path: Path) -> None:
     with pytest.raises(FedsmooError, match=says):
@@ -233,6 +238,37 @@ def test_a_function_has_the_defaults_of_its_command(function: str, command: Any,
     assert {name: theirs[name] for name in theirs.keys() - own} == {name: ours[name] for name in theirs.keys() - own}
     if function == "sweep":
         assert ours["wait"] is not theirs["no_wait"]
+
+
+def test_what_python_has_in_place_of_a_list_makes_a_grid_too() -> None:
+    grid = open_sweep({"lr": (0.1, 0.2), "seed": range(2), "weight_decay": np.array([0.25, 0.5])}, TINY)
+    assert [(c.lr, c.seed, c.weight_decay) for c in grid.configs] == [
+        (lr, seed, decay) for lr in (0.1, 0.2) for seed in (0, 1) for decay in (0.25, 0.5)
+    ]
+    assert {type(c.weight_decay) for c in grid.configs} == {float}
+    with pytest.raises(FedsmooError, match="seed is an empty list"):
+        open_sweep({"seed": range(0)})
+    with pytest.raises(FedsmooError, match=r"lr lists 0\.1 twice"):
+        open_sweep({"lr": (0.1, 0.1)})
+
+
+@pytest.mark.parametrize(("source", "says"), [
+    (3, "a sweep is 3, but must be a table of settings, or the path of a TOML file"),
+    ({3: 1}, "the table: unknown setting 3: Known: "),
+])  # fmt: skip
+def test_what_is_no_sweep_is_refused(source: Any, says: str, tmp_path: Path) -> None:
+    with pytest.raises(FedsmooError, match=says):
+        fedsmoo.sweep(source, tmp_path / "sweep")
+
+
+def test_runs_do_not_lie_in_a_run(tmp_path: Path) -> None:
+    fedsmoo.run(TINY, tmp_path / "runs" / "one", rounds=1)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(FedsmooError, match=r"one is a run, and runs do not lie in a run"):
+        fedsmoo.sweep({"lr": [0.1]}, tmp_path / "runs" / "one", **TINY)
+    with pytest.raises(FedsmooError, match=r"runs holds runs, such as .*one: a run needs a folder of its own"):
+        fedsmoo.run(TINY, tmp_path / "runs", rounds=1)
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_the_document_s_example_runs(printed: Callable[..., tuple[str, str]], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,14 +25,14 @@ def first_line(error: BaseException) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> FedsmooError:
+def unknown(kind: str, name: object, known: Iterable[str]) -> FedsmooError:
     """Return the error for a name nobody knows, with the nearest match.
 
     >>> str(unknown("algorithm", "fedsmo", ["fedavg", "fedsmoo"]))
     "unknown algorithm 'fedsmo': did you mean 'fedsmoo'? Known: fedavg, fedsmoo"
     """
     names = sorted(known)
-    near = difflib.get_close_matches(name.lower(), [n.lower() for n in names], n=1, cutoff=0.5)
+    near = difflib.get_close_matches(str(name).lower(), [n.lower() for n in names], n=1, cutoff=0.5)
     hint = "did you mean " + repr(next(n for n in names if n.lower() == near[0])) + "? " if near else ""
     return FedsmooError(f"unknown {kind} {name!r}: {hint}Known: {', '.join(names)}")
 

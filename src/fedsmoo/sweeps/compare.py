@@ -11,6 +11,7 @@ from typing import Any
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.contract import refuse_unsound
+from fedsmoo.core.errors import brief
 from fedsmoo.core.user_code import file_of
 from fedsmoo.runs.build import algorithm_class, assemble, make_algorithm, make_config, make_device
 from fedsmoo.runs.config import FIELDS, Config
@@ -121,10 +122,18 @@ def open_comparison(
 
 def methods_of(algorithms: Methods) -> list[tuple[str, dict[str, Any]]]:
     """Return the methods to compare, each with settings of its own."""
-    if isinstance(algorithms, Mapping):
-        return [(name, dict(own)) for name, own in algorithms.items()]
-    names = algorithms.split(",") if isinstance(algorithms, str) else algorithms
-    return [(name.strip(), {}) for name in names]
+    names = algorithms.split(",") if isinstance(algorithms, str) else list(algorithms)
+    if not names:
+        raise FedsmooError("there is no method to compare: name some, such as 'fedavg,fedsmoo'")
+    for name in names:
+        if not isinstance(name, str):
+            raise FedsmooError(
+                f"algorithms holds {brief(name)}, but methods are compared by name, with hyper-parameters beside it: "
+                "{'fedavg': {}, 'fedsmoo': {'r': 0.05}}"
+            )
+        if isinstance(algorithms, Mapping) and not isinstance(algorithms[name], Mapping):
+            raise FedsmooError(f"the settings of {name} are {brief(algorithms[name])}, but must be a mapping, or {{}}")
+    return [(name.strip(), dict(algorithms[name]) if isinstance(algorithms, Mapping) else {}) for name in names]
 
 
 def seeds_of(seeds: Seeds, config: Config) -> list[int]:

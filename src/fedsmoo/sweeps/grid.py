@@ -31,6 +31,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fedsmoo.algorithms import ALGORITHMS
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import unknown
@@ -202,15 +204,26 @@ def grid(settings: dict[str, Any], hyper: dict[str, Any], options: dict[str, Any
 
 def product(values: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield a dictionary for each choice from the lists in one, the last list running fastest."""
-    axes = [v if isinstance(v, list) else [v] for v in values.values()]
-    if any(not axis for axis in axes):
-        raise FedsmooError(f"{next(k for k, v in values.items() if v == [])} is an empty list: give at least one value")
-    for name, axis in zip(values, axes, strict=True):
-        for k, value in enumerate(axis):
-            if value in axis[:k]:
+    axes = {name: choices(value) for name, value in values.items()}
+    for name, listed in axes.items():
+        if not listed:
+            raise FedsmooError(f"{name} is an empty list: give at least one value")
+        for k, value in enumerate(listed):
+            if value in listed[:k]:
                 raise FedsmooError(f"{name} lists {value!r} twice: it would be the same run, counted as two")
-    for choice in itertools.product(*axes):
-        yield dict(zip(values, choice, strict=True))
+    for choice in itertools.product(*axes.values()):
+        yield dict(zip(axes, choice, strict=True))
+
+
+def choices(value: Any) -> list[Any]:
+    """Return the values that a setting takes one after the other: those of a list, or of what Python has in its place.
+
+    >>> choices([0.1, 0.2]), choices(range(2)), choices("fedavg")
+    ([0.1, 0.2], [0, 1], ['fedavg'])
+    """
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()  # plain numbers, which a config can hold
+    return list(value) if isinstance(value, list | tuple | range) else [value]
 
 
 def parse_seeds(text: str) -> list[int]:

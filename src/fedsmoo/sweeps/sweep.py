@@ -5,17 +5,19 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Mapping
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.contract import refuse_unsound
+from fedsmoo.core.errors import brief
 from fedsmoo.engines.distributed.launcher import require_single_process
 from fedsmoo.runs.build import make_algorithm, make_device
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin.contents import contents_here
 from fedsmoo.runs.record import Record
-from fedsmoo.runs.storage.folder import write_label
+from fedsmoo.runs.storage.folder import refuse_run_folder, write_label
 from fedsmoo.runs.storage.reader import state
 from fedsmoo.sweeps.bases import completed, read_sweep
 from fedsmoo.sweeps.grid import Cell, Sweep, expand, with_contents
@@ -24,7 +26,7 @@ from fedsmoo.sweeps.queue import Outcome, Worker, nothing, work_at
 from fedsmoo.sweeps.results import export
 
 PACK = 4  # runs in one batch on a GPU, unless somebody says otherwise
-Source = str | Path | Mapping[str, Any] | Sweep
+Source = str | PathLike[str] | Mapping[str, Any] | Sweep
 
 
 def sweep(
@@ -85,8 +87,10 @@ def open_sweep(source: Source, settings: Mapping[str, Any] | None = None) -> Swe
         grid = source
     elif isinstance(source, Mapping):
         grid = expand(completed(dict(source)), "the table", dict(settings or {}))
-    else:
+    elif isinstance(source, str | PathLike):
         grid = read_sweep(Path(source), dict(settings or {}))
+    else:
+        raise FedsmooError(f"a sweep is {brief(source)}, but must be a table of settings, or the path of a TOML file")
     if all(c.held is not None for c in grid.cells):
         return grid
     return with_contents(grid, contents_here([c.config for c in grid.cells]))
@@ -96,7 +100,7 @@ def folder_of(source: Source, out: str | Path | None) -> Path:
     """Return the folder of a sweep's runs: the one given, or one under ``runs/`` with the name of its file."""
     if out is not None:
         return Path(out)
-    return Path("runs") / (Path(source).stem if isinstance(source, str | Path) else "sweep")
+    return Path("runs") / (Path(source).stem if isinstance(source, str | PathLike) else "sweep")
 
 
 def missing(grid: Sweep, root: Path) -> list[Config]:
@@ -125,6 +129,8 @@ def carry_through(
     ``labels`` are what the sweep calls its methods, by the run's name; none: runs are left without a label.
     """
     require_single_process(f"a {worker.work}")
+    for root in {folder.parent for folder in cells}:
+        refuse_run_folder(root)
     end = time.monotonic() + 60 * minutes if minutes is not None else float("inf")
     unwritten = list[Path]()
     for folder in cells:

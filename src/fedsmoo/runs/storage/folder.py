@@ -33,6 +33,7 @@ from fedsmoo.runs.storage.files import (
 from fedsmoo.runs.storage.names import CONFIG, FAILED, LABEL, METRICS, MODEL, STARTED, SUMMARY
 from fedsmoo.runs.storage.reader import read_label
 from fedsmoo.runs.storage.toml import to_toml
+from fedsmoo.runs.storage.walk import run_folders
 from fedsmoo.runs.traffic import reached
 from fedsmoo.version import __version__
 
@@ -162,12 +163,22 @@ def unused_settings(config: Config) -> set[str]:
 
 
 def refuse_used(path: Path) -> None:
-    """Raise ``FedsmooError`` if a folder holds a run; a lease alone is none."""
+    """Raise ``FedsmooError`` if a folder is a run or holds some, which would not be found any more; a lease is none."""
     if (path / CONFIG).exists() or (path / METRICS).exists():
         raise FedsmooError(
             f"the folder {path} already holds a run: choose another --out, or go on with 'fedsmoo resume {path}'; "
             "nothing was overwritten"
         )
+    if inner := next(run_folders([path]), None):
+        raise FedsmooError(
+            f"the folder {path} holds runs, such as {inner}: a run needs a folder of its own, such as {path / 'new'}"
+        )
+
+
+def refuse_run_folder(path: Path) -> None:
+    """Raise ``FedsmooError`` if a folder that runs shall lie in is a run itself: below one, none would be found."""
+    if (path / CONFIG).exists() and (path / METRICS).exists():
+        raise FedsmooError(f"the folder {path} is a run, and runs do not lie in a run: choose another --out")
 
 
 def new_folder(config: Config) -> Path:
