@@ -14,7 +14,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from fedsmoo.runs.storage.files import write_atomically
+from fedsmoo.runs.storage.files import write_durably
 from fedsmoo.sweeps.results import FORMAT, in_lines
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -50,7 +50,7 @@ def mend(path: Path) -> bool:
         new = f'{{{space[1]}"commit": "{COMMIT}",{space[1] or " "}' + old[space.end() :]
         assert json.loads(new) == {"commit": COMMIT, **value}, path
     if new != old:
-        write_atomically(path, new)
+        write_durably(path, new)
     return new != old
 
 

@@ -17,7 +17,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from fedsmoo.core import FedsmooError, Vectors
-from fedsmoo.runs.storage.files import sync_folder, write_durably
+from fedsmoo.runs.storage.files import make_folder, write_durably
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
@@ -50,9 +50,8 @@ class ClientStore:
     def save(self, version: int, me: Vectors) -> None:
         """Keep a version, durably."""
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self.folder)
             write_durably(self.path(version), save({n: on_host(v) for n, v in me.items()}))
-            sync_folder(self.folder)
         except OSError as e:
             raise FedsmooError(f"cannot keep this client's vectors in {self.folder}: {e.strerror}") from e
 
@@ -83,10 +82,9 @@ class ServerStore:
     def save(self, server: Vectors, facts: dict[str, Any]) -> None:
         """Replace the state; the one before stays if this fails."""
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path.parent)
             content = save({n: on_host(v) for n, v in server.items()}, {"fedsmoo": json.dumps(facts)})
             write_durably(self.path, content)
-            sync_folder(self.path.parent)
         except OSError as e:
             raise FedsmooError(f"cannot keep the server's state in {self.path.parent}: {e.strerror}") from e
 

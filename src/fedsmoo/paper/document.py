@@ -11,6 +11,7 @@ from fedsmoo.paper.cells import Found
 from fedsmoo.paper.render import render
 from fedsmoo.paper.reproduce import RESULTS, build, existing
 from fedsmoo.paper.selection import Selection
+from fedsmoo.runs.storage.files import write_durably
 from fedsmoo.sweeps.results import Note, collect, to_stderr
 
 MARKED = re.compile(r"(<!-- table: (?P<arguments>.*?) -->\n).*?(<!-- /table -->)", re.DOTALL)
@@ -40,7 +41,7 @@ def update(
     if check and stale:
         raise FedsmooError(f"tables out of date in {', '.join(map(str, stale))}: run 'fedsmoo table --update {names}'")
     for path, text in stale.items():
-        path.write_text(text, encoding="utf-8")
+        write_durably(path.resolve(), text)
     return list(stale)
 
 

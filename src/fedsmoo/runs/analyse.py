@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import unknown
 from fedsmoo.runs.finished import FinishedRun, open_finished
 from fedsmoo.runs.origin.provenance import device_name
+from fedsmoo.runs.storage.files import make_folder, write_durably
 from fedsmoo.runs.storage.walk import Folders, require_runs
 
 FOLDER = "analysis"  # inside a run folder
@@ -100,10 +100,8 @@ def keep(run: FinishedRun, name: str, values: Values) -> Path:
     facts: dict[str, Any] = {"device": device_name(run.task.device), "precision": run.task.precision}
     path = run.path / FOLDER / f"{name}.json"
     try:
-        path.parent.mkdir(exist_ok=True)
-        part = path.with_suffix(".part")
-        part.write_text(json.dumps({**values, **facts}, allow_nan=False) + "\n", encoding="utf-8")
-        os.replace(part, path)
+        make_folder(path.parent)
+        write_durably(path, json.dumps({**values, **facts}, allow_nan=False) + "\n")
     except OSError as e:
         raise FedsmooError(f"cannot write {path}: {e.strerror}") from e
     except ValueError as e:

@@ -18,11 +18,15 @@ from fedsmoo.data.names import has_natural_clients
 WIRES = ("exact", "fp16", "int8")
 LARGEST = 2**63 - 1  # whole number of a setting
 DIVISION = ("clients", "partition", "u", "c", "replacement", "refill")  # what a split file fixes
-
-
+# The first and the last line of the config that a run keeps: one without its end was cut.
+FIRST, LAST = "# The settings of a run, whole if its last line is there.", "# The end of the settings."
 OWN = "path/to/file.py"
 # What a user may bring in a file, each beside a setting with its options: algorithm, algorithm_options.
 BROUGHT = ("algorithm", "model", "dataset", "partition", "loss", "sampling")
+
+
+class LostSettings(FedsmooError):
+    """A config file is missing, empty or cut: that never means the defaults."""
 
 
 def setting(
@@ -266,6 +270,8 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 def parse_toml(content: bytes, where: str, errors: str = "strict") -> dict[str, Any]:
     """Return the table in a TOML file's bytes; ``FedsmooError`` if it is damaged. ``errors`` as in ``bytes.decode``."""
+    if not content.strip(b"\0 \r\n\t") or (content.startswith(FIRST.encode()) and LAST.encode() not in content):
+        raise LostSettings(f"the config file {where} is {'cut' if content.strip() else 'empty'}")
     try:
         return tomllib.loads(content.decode("utf-8", errors))
     except RecursionError as e:

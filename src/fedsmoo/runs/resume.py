@@ -23,11 +23,12 @@ from fedsmoo.runs.origin.provenance import checkpoint_facts
 from fedsmoo.runs.record import Callback, Result
 from fedsmoo.runs.run import Run, carry_out, serve_rank_0
 from fedsmoo.runs.simulation import Simulation
-from fedsmoo.runs.storage.checkpoint import Checkpoint, Checkpoints, Mark, newest
+from fedsmoo.runs.storage.checkpoint import Checkpoint, Checkpoints, Mark, manifests_in, newest
 from fedsmoo.runs.storage.fence import fenced_by
 from fedsmoo.runs.storage.files import DiskError, read_json, read_plain, reason, write_durably
 from fedsmoo.runs.storage.folder import RunFolder, forget_failure, note_resumed
 from fedsmoo.runs.storage.lease import Lease, leased, unless_taken
+from fedsmoo.runs.storage.mend import is_lost, mend, newest_about, started_in
 from fedsmoo.runs.storage.names import CHECKPOINT, CONFIG, METRICS, STARTED, SUMMARY
 from fedsmoo.runs.storage.reader import parse_records, read_config
 from fedsmoo.runs.tracking import refuse_unknown_trackers
@@ -61,7 +62,8 @@ def resume(
     if not is_writer():
         return serve_rank_0(load_stopped(path, device).simulation)
     refuse_unknown_trackers(track)
-    read_config(path)  # refuses a folder without a run before a lease is taken on it
+    if not manifests_in(path / CHECKPOINT):
+        read_config(path)  # refuses a folder without a run before a lease is taken on it
     with leased(path) as lease:
         return carry_out(reopen(path, device, lease=lease), track, save_every, callback, stop, begun)
 
@@ -78,14 +80,16 @@ def reopen(
     ``simulation`` is one made from the same config, at its start, that takes the place of a new one. Who goes on with
     the run, and from where, is added to what its folder notes, with further facts.
     """
+    with unless_taken(lease), fenced_by(lease):
+        mended = mend(path)
     with unless_taken(lease):
         old = load_stopped(path, device, simulation)
     with unless_taken(lease), fenced_by(lease):
         restore_metrics(path / METRICS, old.lines)
         folder = RunFolder.reopen(path, old.saved.metrics if old.saved else Mark(0, ""))
         forget_failure(path)
-        note_resumed(path, old.simulation, facts)
-    run = Run(old.config, old.simulation, folder, Checkpoints(path / CHECKPOINT, old.facts), old.notes, lease)
+        about = {**old.facts, "started": note_resumed(path, old.simulation, facts)}
+    run = Run(old.config, old.simulation, folder, Checkpoints(path / CHECKPOINT, about), mended + old.notes, lease)
     if old.saved is not None:
         run.checkpoints.adopt(old.saved)
     return run
@@ -186,7 +190,8 @@ def pin_clients_at_once(simulation: Simulation, before: int | None) -> list[str]
 
 def use_same_threads(path: Path) -> None:
     """Use as many threads as the run started with: sums of floating-point numbers depend on it."""
-    threads = read_json(path / STARTED).get("threads")
+    started = started_in(newest_about(path) or {}) if is_lost(path / STARTED) else read_json(path / STARTED)
+    threads = started.get("threads")
     if isinstance(threads, int) and threads > 0:
         fix_threads(threads)
 

@@ -27,7 +27,7 @@ from fedsmoo.runs.signals import deferred_interrupt, interrupts_left_to_rank_0, 
 from fedsmoo.runs.simulation import Simulation, says_stop
 from fedsmoo.runs.storage.checkpoint import Checkpoints
 from fedsmoo.runs.storage.fence import fenced_by
-from fedsmoo.runs.storage.files import DiskError, reason, write_atomically
+from fedsmoo.runs.storage.files import DiskError, make_folder, reason, write_durably
 from fedsmoo.runs.storage.folder import RunFolder, config_text, lossless_text, new_folder, refuse_used
 from fedsmoo.runs.storage.lease import TAKEN, Lease, TakenOver, leased, unless_taken
 from fedsmoo.runs.storage.names import CHECKPOINT
@@ -181,7 +181,8 @@ class Run:
         with unless_taken(held), fenced_by(held):
             folder = RunFolder(path, text, started)
             write_division(simulation, path)
-        checkpoints = Checkpoints(path / CHECKPOINT, checkpoint_facts(config, simulation))
+        about = {**checkpoint_facts(config, simulation), "started": started}
+        checkpoints = Checkpoints(path / CHECKPOINT, about)
         return cls(config, simulation, folder, checkpoints, lease=held)
 
     def lost(self) -> bool:
@@ -293,7 +294,7 @@ def write_division(simulation: Simulation, path: Path) -> None:
     names = list(data.class_names) if data.class_names else None
     text = json.dumps({"counts": counts, "class_names": names}, separators=(",", ":"))
     try:
-        (path / "analysis").mkdir(exist_ok=True)
-        write_atomically(path / "analysis" / "partition.json", text + "\n")
+        make_folder(path / "analysis")
+        write_durably(path / "analysis" / "partition.json", text + "\n")
     except OSError as e:
         raise DiskError(f"cannot write into {path / 'analysis'}: {reason(e)}") from e

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,10 +23,11 @@ from fedsmoo.runs.resume import reopen, use_same_threads
 from fedsmoo.runs.run import Run
 from fedsmoo.runs.simulation import Simulation
 from fedsmoo.runs.storage.fence import fenced_by
-from fedsmoo.runs.storage.files import DiskError, read_json, write_atomically
-from fedsmoo.runs.storage.folder import forget_failure
+from fedsmoo.runs.storage.files import DiskError, read_json
+from fedsmoo.runs.storage.folder import forget_failure, record_failure
 from fedsmoo.runs.storage.lease import TAKEN, Lease, TakenOver, acquire, unless_taken
-from fedsmoo.runs.storage.names import CONFIG, FAILED
+from fedsmoo.runs.storage.mend import mend_or_forget
+from fedsmoo.runs.storage.names import FAILED
 from fedsmoo.runs.storage.reader import read_run, state
 from fedsmoo.sweeps.grid import run_name
 from fedsmoo.sweeps.pack import Pack, assemble_pack, names_in_batch, packable, with_one_engine
@@ -231,22 +231,21 @@ def watching(worker: Worker, config: Config) -> Callable[[Record], None]:
     return watch
 
 
-def record_failure(path: Path, why: str) -> None:
-    """Write into a run's folder why it cannot go on, even if it could not begin."""
-    try:
-        write_atomically(path / FAILED, json.dumps({"error": why}) + "\n")
-    except OSError as e:
-        raise DiskError(f"{why}; nor can a note of it be written into {path}: {e.strerror}") from e
-
-
 def open_run(
     path: Path, config: Config, leases: Mapping[Path, Lease], simulation: Simulation | None = None, **facts: Any
 ) -> Run:
-    """Begin a run, or reopen it where it was stopped; one that failed before it had a config begins again."""
-    if (path / CONFIG).is_file():
+    """Begin a run, or reopen it where it was stopped; one that failed before it had a config begins again.
+
+    So does one that lost its config, as by a power cut, before it had a checkpoint.
+    """
+    with fenced_by(leases.get(path)):
+        mended = mend_or_forget(path)
+    if mended is not None:
         if why := other_run(path, config):
             raise FedsmooError(why)
-        return reopen(path, config.device, simulation, leases.get(path), **facts)
+        run = reopen(path, config.device, simulation, leases.get(path), **facts)
+        run.notes[:0] = mended
+        return run
     run = Run.begin(config, path, simulation, leases.get, **facts)
     with fenced_by(leases.get(path)):
         forget_failure(path)

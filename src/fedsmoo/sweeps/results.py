@@ -15,7 +15,7 @@ from fedsmoo.runs.origin.contents import held_in, refuse_damaged
 from fedsmoo.runs.origin.identity import config_of, identity
 from fedsmoo.runs.origin.provenance import now
 from fedsmoo.runs.record import Record
-from fedsmoo.runs.storage.files import parse_json, read_json, read_plain, write_atomically
+from fedsmoo.runs.storage.files import make_folder, parse_json, read_json, read_plain, write_durably
 from fedsmoo.runs.storage.reader import is_kind, read_run, state
 from fedsmoo.runs.storage.walk import run_folders
 from fedsmoo.sweeps.grid import run_name
@@ -198,10 +198,10 @@ def export(folders: Sequence[Path], to: Path, supersede: str | None = None, note
             note(f"{path} has the same numbers, measured earlier with its own seconds: it is kept")
             continue
         try:
-            to.mkdir(parents=True, exist_ok=True)
+            make_folder(to)
             if path in other:
                 set_aside(path, str(supersede), value.result)
-            write_atomically(path, to_json(value.result))
+            write_durably(path, to_json(value.result))
         except OSError as e:
             raise FedsmooError(f"cannot write {path}: {e.strerror}; choose another --to") from e
     return list(found)
@@ -219,10 +219,10 @@ def set_aside(path: Path, reason: str, by: Measured) -> Path:
     """Keep a superseded result in a folder beside it, with the reason inside; returns its file."""
     value, folder = read_json(path), path.parent / SUPERSEDED
     why = {"reason": reason, "date": now(), "by": {k: by.facts[k] for k in ("commit", "finished") if k in by.facts}}
-    folder.mkdir(exist_ok=True)
+    make_folder(folder)
     copies = (folder / (path.name if k == 1 else f"{path.stem}-{k}.json") for k in itertools.count(1))
     place = next(p for p in copies if not p.exists())
-    write_atomically(place, in_lines({"format": value.pop("format"), SUPERSEDED: why, **value}))
+    write_durably(place, in_lines({"format": value.pop("format"), SUPERSEDED: why, **value}))
     return place
 
 

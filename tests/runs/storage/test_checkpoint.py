@@ -248,23 +248,32 @@ run.go(callback=limit, save_every=2)
     assert (folder / MODEL).read_bytes() == finished(tmp_path / "b")
 
 
+def shards(folder: Path, number: int) -> dict[str, str]:
+    return unseal(folder / "checkpoint" / f"{number:06d}.json")["rows"]
+
+
 def test_only_changed_rows_are_written_and_thin_shards_are_gathered(tmp_path: Path) -> None:
     table, server = ClientTable(("c",)), Vectors(w=torch.zeros(3))
     store = Checkpoints(tmp_path / "checkpoint", {})
-    table.write([0, 1, 2, 3], rows(0, 1, 2, 3, value=1.0))
-    store.save(1, server, table, Mark(0, ""))
-    table.write([0], rows(0, value=2.0))
-    store.save(2, server, table, Mark(0, ""))
-    assert store.rows == {0: "000002-rows.safetensors", **dict.fromkeys([1, 2, 3], "000001-rows.safetensors")}
-    table.write([1, 2], rows(1, 2, value=3.0))
-    store.save(3, server, table, Mark(0, ""))  # the first shard now holds one live row of four: it is rewritten
-    assert store.rows == {0: "000002-rows.safetensors", **dict.fromkeys([1, 2, 3], "000003-rows.safetensors")}
-    store.save(4, server, table, Mark(0, ""))  # nothing changed: no rows are written
-    assert not (tmp_path / "checkpoint" / "000004-rows.safetensors").exists()
-    assert not (tmp_path / "checkpoint" / "000001-rows.safetensors").exists()  # of no use to the last two
+
+    def save(number: int, *clients: int) -> dict[int, int]:
+        """Change rows, save, and return in which save's shard each row lies."""
+        table.write(clients, rows(*clients, value=float(number)))
+        store.save(number, server, table, Mark(0, ""))
+        return {int(c): int(s[:6]) for c, s in shards(tmp_path, number).items()}
+
+    assert save(1, 0, 1, 2, 3) == dict.fromkeys(range(4), 1)
+    assert save(2, 0) == dict.fromkeys(range(4), 2), "the other generation has every row, too"
+    assert save(3, 3) == {0: 3, 1: 1, 2: 1, 3: 3}, "what changed since save 1"
+    assert save(4) == {0: 2, 1: 2, 2: 2, 3: 4}, "what changed since save 2"
+    assert save(5, 1) == {0: 3, 1: 5, 2: 5, 3: 3}, "one live row of four in shard 1: it is gathered"
+    assert save(6) == {0: 2, 1: 6, 2: 2, 3: 4}
+    assert save(7) == {0: 3, 1: 5, 2: 5, 3: 3}, "nothing changed: no rows are written"
+    names = {p.name[:6] for p in (tmp_path / "checkpoint").glob("*-rows*")}
+    assert names == {f"{n:06d}" for n in (2, 3, 4, 5, 6)}, "shard 1 is of no use to the last two"
     saved, problems = newest(tmp_path / "checkpoint")
     assert problems == []
-    assert {c: row["c"][0].item() for c, row in saved.rows()} == {0: 2.0, 1: 3.0, 2: 3.0, 3: 1.0}
+    assert {c: row["c"][0].item() for c, row in saved.rows()} == {0: 2.0, 1: 5.0, 2: 1.0, 3: 3.0}
 
 
 def test_a_tensor_that_is_part_of_another_is_saved_alone(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from fedsmoo.runs.resume import reopen
 from fedsmoo.runs.run import Run
 from fedsmoo.runs.storage.checkpoint import Checkpoints
 from fedsmoo.runs.storage.files import DiskError
+from fedsmoo.runs.storage.folder import record_failure
 from fedsmoo.runs.storage.names import FAILED, MODEL, SUMMARY
-from fedsmoo.sweeps.queue import record_failure
 
 TINY = Config(
     algorithm="fedavg", model="softmax", clients=4, cohort=2, rounds=3, local_steps=1, batch_size=8, partition="iid",

@@ -55,7 +55,10 @@ def save_split(
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(text + "\n", "utf-8")
+        with temporary.open("w", encoding="utf-8") as f:
+            f.write(text + "\n")
+            f.flush()
+            os.fsync(f.fileno())
         os.replace(temporary, path)
     except OSError as error:
         raise FedsmooError(f"{path}: cannot be written ({error.strerror}); choose another file") from None

@@ -1,24 +1,24 @@
 """Checkpoints: everything a run needs to go on, written whole or not at all.
 
 A checkpoint is a manifest, ``checkpoint/000012.json``, that names files beside it and their SHA-256: the server's
-vectors, and shards with client rows. A save writes the rows that changed since the last one; the others stay in older
-shards. Every file is written under another name, flushed to the disk and renamed, the manifest last; the checkpoint
-before is removed only when the new one is complete, and one before the newest is always kept. Random streams are named
-by seed, round and client, so a round number is all that is needed of them; metrics lie in ``metrics.jsonl``, of which
-the manifest holds the length and the hash, and of which a copy lies beside it, should that file be cut or changed.
+vectors, and shards with client rows. Checkpoints take turns in two generations that have no file in common, so that
+either suffices whatever happens to the other: a save writes the rows that changed since the save before the last; the
+others stay in older shards of the same generation. Every file is written under another name, flushed to the disk and
+renamed, the manifest last; the checkpoint of two saves before is removed only when the new one is complete. Random
+streams are named by seed, round and client, so a round number is all that is needed of them; metrics lie in
+``metrics.jsonl``, of which the manifest holds the length and the hash, and of which a copy lies beside it, should that
+file be cut or changed.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -26,7 +26,17 @@ from torch import Tensor
 from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.runs.storage.fence import fence, part_of
-from fedsmoo.runs.storage.files import DiskError, reason, renamed_at_the_end, sha256_of, sync_folder, write_durably
+from fedsmoo.runs.storage.files import (
+    DiskError,
+    digest_in,
+    make_folder,
+    reason,
+    renamed_at_the_end,
+    seal,
+    sha256_of,
+    unsealed,
+    write_durably,
+)
 
 FORMAT = "fedsmoo checkpoint 1"
 # A shard of which less than this share is still needed is rewritten with the next save: dead rows must not pile up.
@@ -81,49 +91,67 @@ class Checkpoint:
                     yield client, {n: aligned(f.get_tensor(f"{client}.{n}")) for n in names}
 
 
+@dataclass(frozen=True)
+class Generation:
+    """Where one generation of checkpoints has the clients' rows, and which of them changed since."""
+
+    rows: dict[int, str] = field(default_factory=dict)  # client -> shard
+    hashes: dict[str, str] = field(default_factory=dict)
+    pending: set[int] = field(default_factory=set)
+
+
 class Checkpoints:
     """The checkpoints of one run. ``about`` describes the run, for whoever resumes it to compare."""
 
     def __init__(self, folder: Path, about: dict[str, Any]) -> None:
         self.folder, self.about = folder, about
-        self.rows: dict[int, str] = {}  # client -> shard of the newest checkpoint
-        self.hashes: dict[str, str] = {}
-        self.pending: set[int] = set()
+        self.next, self.newest = Generation(), Generation()  # they take turns
         self.last: int | None = None
 
     def adopt(self, saved: Checkpoint) -> None:
-        """Continue after a checkpoint that was loaded: its shards need not be written again."""
-        self.rows = {int(c): s for c, s in saved.manifest["rows"].items()}
-        self.hashes = dict(saved.manifest["files"])
+        """Continue after a checkpoint that was loaded: its shards need not be written again.
+
+        The other generation may be damaged, or share shards with it (as before there were two): the next save begins
+        it anew, with every row.
+        """
+        rows = {int(c): s for c, s in saved.manifest["rows"].items()}
+        self.newest = Generation(rows, dict(saved.manifest["files"]))
+        self.next = Generation(pending=set(rows))
         self.last = saved.round
+
+    def _take_changes(self, table: ClientTable) -> None:
+        """Note for both generations which rows have changed."""
+        changed = table.take_changes()
+        self.next.pending.update(changed)
+        self.newest.pending.update(changed)
 
     def bytes_to_write(self, server: Vectors, table: ClientTable) -> int:
         """Estimate how many bytes the next save writes."""
-        self.pending |= table.take_changes()
+        self._take_changes(table)
         vector = server.w.numel() * server.w.element_size()
-        return vector * (len(server.names()) + len(self.pending) * len(table.names))
+        return vector * (len(server.names()) + len(self.next.pending) * len(table.names))
 
     def save(self, number: int, server: Vectors, table: ClientTable, metrics: Mark, lines: bytes = b"") -> None:
         """Write a checkpoint after ``number`` rounds; ``DiskError`` if that fails, and the one before is untouched."""
-        self.pending |= table.take_changes()
-        stem = f"{number:06d}"
+        self._take_changes(table)
+        stem, turn = f"{number:06d}", self.next
         try:
             with fence().held():
-                self.folder.mkdir(exist_ok=True)
+                make_folder(self.folder)
             files = {f"{stem}-server.safetensors": unshared({n: on_host(v) for n, v in server.items()})}
-            wanted = (self.pending | self._thin()) if table.names else set()
+            wanted = (turn.pending | self._thin(turn)) if table.names else set()
             found = table.items() if wanted else ()
             shard = {f"{c}.{n}": on_host(v) for c, row in found if c in wanted for n, v in row.items()}
-            rows = dict(self.rows)
+            rows = dict(turn.rows)
             if shard:
                 files[f"{stem}-rows.safetensors"] = unshared(shard)
                 rows.update(dict.fromkeys(wanted, f"{stem}-rows.safetensors"))
             fresh = {name: write_tensors(self.folder / name, tensors) for name, tensors in files.items()}
             if lines:
-                write_durably(self.folder / metrics_name(number), lines)
+                write_durably(self.folder / metrics_name(number), lines, sync=False)
                 fresh[metrics_name(number)] = hashlib.sha256(lines).hexdigest()
             used = {f"{stem}-server.safetensors", metrics_name(number), *rows.values()}
-            hashes = {n: h for n, h in {**self.hashes, **fresh}.items() if n in used}
+            hashes = {n: h for n, h in {**turn.hashes, **fresh}.items() if n in used}
             manifest = {
                 "format": FORMAT,
                 "round": number,
@@ -134,22 +162,21 @@ class Checkpoints:
                 "files": hashes,
                 "metrics": {"bytes": metrics.bytes, "sha256": metrics.sha256},
             }
-            write_durably(self.folder / f"{stem}.json", seal(manifest))
-            sync_folder(self.folder)
+            write_durably(self.folder / f"{stem}.json", seal(manifest))  # and flushes the names of all of them
         except (OSError, SafetensorError) as e:
             before = "no checkpoint before it" if self.last is None else f"the one of round {self.last} is untouched"
             raise DiskError(
                 f"cannot save the checkpoint of round {number} in {self.folder}: {reason(e)}; {before}. "
                 "Make room, then go on with: fedsmoo resume " + str(self.folder.parent)
             ) from e
-        self.rows, self.hashes, self.pending, self.last = rows, hashes, set(), number
+        self.next, self.newest, self.last = self.newest, Generation(rows, hashes), number
         self._prune(keep=2)
 
-    def _thin(self) -> set[int]:
+    def _thin(self, turn: Generation) -> set[int]:
         """Return the clients whose rows lie in shards that are mostly obsolete."""
         needed: dict[str, list[int]] = {}
-        for client, shard in self.rows.items():
-            if client not in self.pending:
+        for client, shard in turn.rows.items():
+            if client not in turn.pending:
                 needed.setdefault(shard, []).append(client)
         written = {s: self._rows_in(s) for s in needed}
         return {c for s, clients in needed.items() if len(clients) < LIVE_SHARE * written[s] for c in clients}
@@ -229,21 +256,9 @@ def newest(folder: Path, accept: Callable[[Checkpoint], None] = lambda _: None) 
     return (None, problems) if manifests_in(folder)[:1] == there[:1] else newest(folder, accept)
 
 
-def seal(manifest: dict[str, Any]) -> bytes:
-    """Return a manifest as JSON with its own hash on the last line."""
-    text = json.dumps(manifest, indent=1, default=lambda v: v.item() if isinstance(v, np.generic) else str(v))
-    return f"{text}\n{hashlib.sha256(text.encode()).hexdigest()}\n".encode()
-
-
 def unseal(path: Path) -> dict[str, Any]:
     """Read a manifest; ``FedsmooError`` if it is damaged or of another format."""
-    try:
-        text, _, digest = path.read_bytes().rstrip(b"\n").rpartition(b"\n")
-        manifest = json.loads(text) if hashlib.sha256(text).hexdigest().encode() == digest else None
-    except (OSError, ValueError) as e:
-        raise FedsmooError(f"{path} cannot be read: {e}") from e
-    if not isinstance(manifest, dict):
-        raise FedsmooError(f"{path} is damaged or was not written by fedsmoo")
+    manifest = unsealed(path)
     if manifest.get("format") != FORMAT:
         raise FedsmooError(f"{path} has the format {manifest.get('format')!r}, this version reads {FORMAT!r}")
     return manifest
@@ -272,18 +287,11 @@ def unshared(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], note: dict[str, str] | None = None) -> str:
-    """Write tensors and a note to a file, whole or not at all; returns the file's SHA-256."""
+    """Write tensors and a note to a file, whole or not at all; returns the file's SHA-256.
+
+    The file is flushed to the disk; its name is once its folder is, which is left to the caller.
+    """
     part = part_of(path)
     with renamed_at_the_end(part, path):
         save_file(tensors, part, metadata=note)
         return sha256_of(part, sync=True)
-
-
-def digest_in(path: Path) -> str:
-    """Return the SHA-256 of a checkpoint's file; ``FedsmooError`` if it is missing or unreadable."""
-    try:
-        return sha256_of(path)
-    except FileNotFoundError as e:
-        raise FedsmooError(f"{path} is missing") from e
-    except OSError as e:
-        raise FedsmooError(f"{path} cannot be read: {reason(e)}") from e

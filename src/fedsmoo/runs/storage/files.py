@@ -12,11 +12,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fedsmoo.core import FedsmooError
 from fedsmoo.runs.storage.fence import fence, part_of
 
 MAX_BYTES = 64 * 2**20  # of a file that a stranger wrote: a run writes nothing larger that is read here
 NOT_A_FILE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
+NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP)  # of file systems that have no such thing
 NO_WAIT = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
 
@@ -30,20 +33,22 @@ def reason(e: Exception) -> str:
     return getattr(e, "strerror", None) or str(e)
 
 
-def write_durably(path: Path, content: bytes) -> None:
-    """Write bytes to a file and flush them to the disk before the file gets its name; ``OSError`` if that fails."""
-    part = part_of(path)
+def write_durably(path: Path, content: bytes | str, sync: bool = True, part: Path | None = None) -> None:
+    """Replace a file by new content, the whole of it or nothing, also if the power is cut; ``OSError`` if that fails.
+
+    Args:
+        path: the file.
+        content: bytes, or text that is written as UTF-8.
+        sync: flush the folder, too; without, the caller does so once it has written several files.
+        part: what the file is called meanwhile, where several processes write it at once.
+    """
+    part = part or part_of(path)
     with renamed_at_the_end(part, path), part.open("wb") as f:
-        f.write(content)
+        f.write(content.encode() if isinstance(content, str) else content)
         f.flush()
         os.fsync(f.fileno())
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a file by text, the whole of it or nothing; ``OSError`` if that fails."""
-    part = part_of(path)
-    with renamed_at_the_end(part, path):
-        part.write_text(text, encoding="utf-8")
+    if sync:
+        sync_folder(path.parent)
 
 
 @contextmanager
@@ -60,13 +65,28 @@ def renamed_at_the_end(part: Path, path: Path) -> Iterator[None]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush renames in a folder to the disk, on systems that can."""
-    with suppress(OSError):
-        fd = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+    """Flush the names in a folder to the disk; ``OSError`` if that fails. Some systems cannot and need not."""
+    if os.name == "nt":
+        return
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    except OSError as e:
+        if e.errno not in NO_FOLDER_SYNC:
+            raise
+    finally:
+        os.close(fd)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, if they are not there, and flush their names; ``OSError`` if that fails."""
+    new = []
+    while not folder.exists():
+        new.append(folder)
+        folder = folder.parent
+    for path in reversed(new):
+        path.mkdir(exist_ok=True)
+        sync_folder(path.parent)
 
 
 def sha256_of(path: Path, sync: bool = False) -> str:
@@ -75,6 +95,16 @@ def sha256_of(path: Path, sync: bool = False) -> str:
         if sync:
             os.fsync(f.fileno())
         return hashlib.file_digest(f, "sha256").hexdigest()  # type: ignore[arg-type]
+
+
+def digest_in(path: Path) -> str:
+    """Return the SHA-256 of a checkpoint's file; ``FedsmooError`` if it is missing or unreadable."""
+    try:
+        return sha256_of(path)
+    except FileNotFoundError as e:
+        raise FedsmooError(f"{path} is missing") from e
+    except OSError as e:
+        raise FedsmooError(f"{path} cannot be read: {reason(e)}") from e
 
 
 def read_plain(path: Path, links: bool = True, limit: int | None = None) -> bytes | None:
@@ -128,3 +158,21 @@ def read_json(path: Path) -> dict[str, Any]:
     """Read the JSON object in a file; empty if there is no file. Raises as :func:`read_plain`, or if it is damaged."""
     content = read_plain(path)
     return {} if content is None else parse_table(content, path)
+
+
+def seal(value: dict[str, Any]) -> bytes:
+    """Return a JSON object with its own hash on the last line."""
+    text = json.dumps(value, indent=1, default=lambda v: v.item() if isinstance(v, np.generic) else str(v))
+    return f"{text}\n{hashlib.sha256(text.encode()).hexdigest()}\n".encode()
+
+
+def unsealed(path: Path) -> dict[str, Any]:
+    """Read what :func:`seal` made; ``FedsmooError`` if it is damaged."""
+    try:
+        text, _, digest = path.read_bytes().rstrip(b"\n").rpartition(b"\n")
+        value = json.loads(text) if hashlib.sha256(text).hexdigest().encode() == digest else None
+    except (OSError, ValueError) as e:
+        raise FedsmooError(f"{path} cannot be read: {e}") from e
+    if not isinstance(value, dict):
+        raise FedsmooError(f"{path} is damaged or was not written by fedsmoo")
+    return value

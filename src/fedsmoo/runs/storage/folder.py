@@ -16,7 +16,7 @@ import numpy as np
 from safetensors import SafetensorError
 
 from fedsmoo.core import FedsmooError
-from fedsmoo.runs.config import DIVISION, FIELDS, Config, named_tables
+from fedsmoo.runs.config import DIVISION, FIELDS, FIRST, LAST, Config, named_tables
 from fedsmoo.runs.origin.provenance import provenance
 from fedsmoo.runs.record import Record, best_validated
 from fedsmoo.runs.simulation import Simulation
@@ -24,10 +24,10 @@ from fedsmoo.runs.storage.checkpoint import Mark, write_tensors
 from fedsmoo.runs.storage.fence import PART, fence
 from fedsmoo.runs.storage.files import (
     DiskError,
+    make_folder,
     read_json,
     reason,
     sync_folder,
-    write_atomically,
     write_durably,
 )
 from fedsmoo.runs.storage.names import CONFIG, FAILED, LABEL, METRICS, MODEL, STARTED, SUMMARY
@@ -49,9 +49,10 @@ class RunFolder:
         """Begin a folder with the config as :func:`lossless_text` gives it, and notes of how the run was started."""
         refuse_used(path)
         try:
-            path.mkdir(parents=True, exist_ok=True)
-            write_atomically(path / STARTED, json.dumps(started or {}, indent=2) + "\n")
-            write_atomically(path / CONFIG, text)
+            make_folder(path)
+            write_durably(path / STARTED, json.dumps(started or {}, indent=2) + "\n")
+            write_durably(path / CONFIG, text)  # last: where it is, everything else is
+            sync_folder(path.parent)  # the folder may have been made by somebody who was then killed
         except OSError as e:
             raise DiskError(f"cannot write the run folder {path}: {reason(e)}") from e
         self._open(path, Mark(0, ""))
@@ -107,8 +108,7 @@ class RunFolder:
         summary = {**summarise(simulation.history, config.target), **provenance(simulation), **facts}
         self.keep_model(simulation, config)
         try:
-            write_durably(self.path / SUMMARY, (json.dumps(summary, indent=2) + "\n").encode())
-            sync_folder(self.path)
+            write_durably(self.path / SUMMARY, json.dumps(summary, indent=2) + "\n")
         except OSError as e:
             raise self._full("summary", e) from e
         return summary
@@ -131,17 +131,29 @@ class RunFolder:
 SESSION = ("command", "commit", "dirty", "engine", "device", "cpu", "threads", "versions", "packed", "pack")
 
 
-def note_resumed(path: Path, simulation: Simulation, facts: dict[str, Any]) -> None:
-    """Add to a folder's notes who resumes its run, at which round: it may be other code or another machine."""
+def note_resumed(path: Path, simulation: Simulation, facts: dict[str, Any]) -> dict[str, Any]:
+    """Add to a folder's notes who resumes its run, at which round: it may be other code or another machine.
+
+    Returns all of the notes.
+    """
     started = read_json(path / STARTED)
     begun = {"at": started.get("started"), "round": 0, **{k: started[k] for k in SESSION if k in started}}
     known = {**provenance(simulation), **facts}
     line = {"at": known["finished"], "round": len(simulation.history), **{k: known[k] for k in SESSION if k in known}}
+    noted = {**started, "sessions": [*started.get("sessions", [begun]), line]}
     try:
-        text = json.dumps({**started, "sessions": [*started.get("sessions", [begun]), line]}, indent=2)
-        write_atomically(path / STARTED, text + "\n")
+        write_durably(path / STARTED, json.dumps(noted, indent=2) + "\n")
     except OSError as e:
         raise DiskError(f"cannot write {path / STARTED}: {reason(e)}") from e
+    return noted
+
+
+def record_failure(path: Path, why: str) -> None:
+    """Write into a run's folder why it cannot go on, even if it could not begin."""
+    try:
+        write_durably(path / FAILED, json.dumps({"error": why}) + "\n")
+    except OSError as e:
+        raise DiskError(f"{why}; nor can a note of it be written into {path}: {e.strerror}") from e
 
 
 def forget_failure(path: Path) -> None:
@@ -154,7 +166,8 @@ def config_text(config: Config) -> str:
     """Return a config as TOML; a none that differs from the default is written as a word, for TOML has none."""
     unused = unused_settings(config)
     values = {k: v for k, v in config.to_dict().items() if k not in unused}
-    return to_toml({k: "none" if v is None and FIELDS[k].default is not None else v for k, v in values.items()})
+    text = to_toml({k: "none" if v is None and FIELDS[k].default is not None else v for k, v in values.items()})
+    return f"{FIRST}\n{text}{LAST}\n"
 
 
 def unused_settings(config: Config) -> set[str]:
@@ -193,7 +206,9 @@ def new_folder(config: Config) -> Path:
     for i in itertools.count(1):
         folder = Path("runs") / (stem if i == 1 else f"{stem}-{i}")
         try:
-            folder.mkdir(parents=True)
+            make_folder(folder.parent)
+            folder.mkdir()
+            sync_folder(folder.parent)
             return folder
         except FileExistsError:
             continue
@@ -264,7 +279,6 @@ def write_label(folder: Path, labels: Mapping[str, str]) -> None:
         return
     part = folder / f".{LABEL}.{os.getpid()}{PART}"
     try:
-        part.write_text(f"{label or ''}\n", encoding="utf-8")
-        os.replace(part, folder / LABEL)
+        write_durably(folder / LABEL, f"{label or ''}\n", part=part)
     except OSError as e:
         raise DiskError(f"cannot write into {folder}: {reason(e)}") from e

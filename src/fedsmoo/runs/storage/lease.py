@@ -24,7 +24,7 @@ from typing import Any
 from fedsmoo.core import FedsmooError
 from fedsmoo.runs.storage.checkpoint import epoch_of, manifests_in
 from fedsmoo.runs.storage.fence import PART, Fence
-from fedsmoo.runs.storage.files import DiskError, parse_table, read_plain, reason
+from fedsmoo.runs.storage.files import DiskError, make_folder, parse_table, read_plain, reason
 from fedsmoo.runs.storage.names import CHECKPOINT
 
 LEASE, LOCK = ".claim", ".lock"  # files in a run folder
@@ -97,7 +97,7 @@ def unless_taken(lease: Lease | None) -> Iterator[None]:
 def acquire(folder: Path) -> Lease | None:
     """Take the lease on a run folder, or return ``None`` if another process holds it."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         return _acquire(folder)
     except OSError as e:
         raise DiskError(f"cannot write the run folder {folder}: {reason(e)}") from e

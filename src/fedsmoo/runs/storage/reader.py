@@ -18,7 +18,7 @@ from typing import Any, Literal
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import brief
 from fedsmoo.core.untrusted import text
-from fedsmoo.runs.config import Config, named_tables, parse_toml
+from fedsmoo.runs.config import Config, LostSettings, named_tables, parse_toml
 from fedsmoo.runs.origin.contents import held_in, refuse_damaged
 from fedsmoo.runs.record import Record
 from fedsmoo.runs.storage.files import MAX_BYTES, parse_table, read_plain
@@ -72,7 +72,9 @@ class StoredRun:
 
     @cached_property
     def config(self) -> Config:
-        """The config; ``FedsmooError`` if a setting is unknown, of another type or out of range."""
+        """The config; ``FedsmooError`` if it is lost, or a setting is unknown, of another type or out of range."""
+        if not self.settings:
+            raise LostSettings(f"{self.path / CONFIG} holds no settings")
         return Config(**named_tables(self.settings, str(self.path / CONFIG)))
 
     @cached_property
@@ -170,10 +172,14 @@ class Files:
         content, folder = self.content(CONFIG), self.folder
         with self.leaving_out():
             if content is not None:
-                return parse_toml(content, str(folder / CONFIG), "replace" if self.strict else "strict")
+                try:
+                    return parse_toml(content, str(folder / CONFIG), "replace" if self.strict else "strict")
+                except LostSettings as e:
+                    mended = f"if there is a checkpoint, 'fedsmoo resume {folder}' puts it back"
+                    raise LostSettings(f"{e}, as after a power cut: {mended}") from e
             inside = folder.is_file() and (folder.parent / CONFIG).is_file()
             hint = f"; did you mean {folder.parent}?" if inside else ""
-            raise FedsmooError(f"{folder} is not a run folder: it has no {CONFIG}{hint}")
+            raise LostSettings(f"{folder} is not a run folder: it has no {CONFIG}{hint}")
         return {}
 
 
