@@ -9,6 +9,7 @@ from fedsmoo.core.errors import FedsmooError
 from fedsmoo.data import synthetic
 from fedsmoo.data.catalog import SPECS
 from fedsmoo.data.check import from_arrays
+from fedsmoo.data.digits import read
 from fedsmoo.data.own import OWN
 from fedsmoo.data.sources import MADE, SOURCES, load
 
@@ -114,3 +115,10 @@ def test_every_source_has_one_line():
     assert {"digits", "cifar10", "cifar100", "fashion-mnist", "mnist", "tiny-imagenet", "text:PATH"} <= set(SOURCES)
     assert set(SOURCES) == {*MADE, *SPECS} - {OWN}
     assert all(line and "\n" not in line for line in SOURCES.values())
+
+
+def test_digits_are_those_that_scikit_learn_loads() -> None:
+    images, labels = read()
+    known = load_digits()
+    assert np.array_equal(images, known.images)
+    assert np.array_equal(labels, known.target)

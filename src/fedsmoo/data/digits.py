@@ -7,6 +7,8 @@ Reference: Alpaydin and Kaynak, "Optical Recognition of Handwritten Digits", UCI
 from __future__ import annotations
 
 from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -36,11 +38,20 @@ def digits() -> Dataset:
 
 @cache
 def read() -> tuple[np.ndarray, np.ndarray]:
-    """Images ``[N, 8, 8]`` in 0..16 and labels, read once per process: a comparison asks for them in every run."""
-    from sklearn.datasets import load_digits
+    """Return images ``[N, 8, 8]`` in 0..16 and labels, read once per process: a comparison asks for them in every run.
 
-    bunch = load_digits()
-    return bunch.images, bunch.target
+    Read from scikit-learn's file, because importing scikit-learn takes as long as importing PyTorch.
+    """
+    spec = find_spec("sklearn")
+    places = spec.submodule_search_locations or [] if spec is not None else []
+    files = [file for place in places if (file := Path(place, "datasets", "data", "digits.csv.gz")).is_file()]
+    if not files:  # a release that keeps it elsewhere
+        from sklearn.datasets import load_digits
+
+        bunch = load_digits()
+        return bunch.images, bunch.target
+    table = np.loadtxt(files[0], delimiter=",")
+    return table[:, :-1].reshape(-1, 8, 8), table[:, -1].astype(np.int64)
 
 
 def stratified(labels: np.ndarray, share: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
