@@ -14,8 +14,9 @@ from fedsmoo.core.errors import FedsmooError
 from fedsmoo.data.batches.cohort import cohort
 from fedsmoo.data.check import check, kind_of
 from fedsmoo.data.dataset import Dataset
+from fedsmoo.data.division.draws import client_sizes
 from fedsmoo.data.division.import_split import import_split
-from fedsmoo.data.division.partition import IID, Dirichlet, Pathological, client_sizes
+from fedsmoo.data.division.partition import IID, Dirichlet, Pathological
 from fedsmoo.data.files.download import _remember
 from fedsmoo.data.files.tree import archive_tree
 from fedsmoo.data.synthetic import client_sizes as synthetic_sizes

@@ -27,6 +27,7 @@ import numpy as np
 
 from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.core.streams import stream
+from fedsmoo.data.division.draws import checked_labels, client_sizes, cut, draw_samples
 from fedsmoo.data.division.transport import transport
 
 _REPLACEMENT = "clients draw independently of each other, so that they may share samples"
@@ -74,7 +75,7 @@ class IID(Partition):
             samples = rng.integers(len(labels), size=int(sizes.sum()))
         else:
             samples = rng.permutation(len(labels))
-        return _cut(samples, np.repeat(np.arange(clients), sizes), clients)
+        return cut(samples, np.repeat(np.arange(clients), sizes), clients)
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ class Dirichlet(Partition):
         prior = rng.dirichlet(np.full(classes, self.u), size=clients)
         bad = ~np.isfinite(prior).all(1)  # a tiny u underflows; its limit is a single class
         prior[bad] = np.eye(classes)[rng.integers(classes, size=int(bad.sum()))]
-        return _draw(rng, labels, prior, sizes, self.replacement, self.refill)
+        return draw_samples(rng, labels, prior, sizes, self.replacement, self.refill)
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ class Pathological(Partition):
 
     def split(self, labels: np.ndarray, classes: int, clients: int, seed: int) -> list[np.ndarray]:
         sizes = client_sizes(len(labels), clients, self.replacement)
-        present = np.unique(_checked(labels, classes))  # no client can draw from a class without samples
+        present = np.unique(checked_labels(labels, classes))  # no client can draw from a class without samples
         if self.c > present.size:
             raise FedsmooError(
                 f"partition pathological: c is {self.c}, but the training labels have only {present.size} classes; "
@@ -143,7 +144,7 @@ class Pathological(Partition):
         counts = None
         if not self.replacement:
             counts = transport(prior > 0, sizes, np.bincount(labels, minlength=classes))
-        return _draw(rng, labels, prior, sizes, self.replacement, self.refill, counts)
+        return draw_samples(rng, labels, prior, sizes, self.replacement, self.refill, counts)
 
 
 PARTITIONS: dict[str, type[Partition]] = {kind.label: kind for kind in (IID, Dirichlet, Pathological)}
@@ -189,102 +190,3 @@ def from_rule(rule: dict[str, Any]) -> Partition:
         if key not in known:
             raise unknown(f"option of partition {name}", key, known)
     return PARTITIONS[name](**values)
-
-
-def client_sizes(samples: int, clients: int, replacement: bool) -> np.ndarray:
-    """Return samples per client: ``N // m``; without replacement the first ``N % m`` clients hold one more."""
-    if clients < 1:
-        raise FedsmooError(f"partition: {clients} clients asked for, but at least 1 is needed")
-    if samples < 1:
-        raise FedsmooError("partition: the training data is empty, so there is nothing to give to clients")
-    if replacement:
-        return np.full(clients, max(1, samples // clients), dtype=np.int64)
-    if clients > samples:
-        raise FedsmooError(
-            f"partition: {clients} clients cannot share {samples} samples without replacement, some would be empty; "
-            "use fewer clients, or replacement"
-        )
-    return samples // clients + (np.arange(clients) < samples % clients).astype(np.int64)
-
-
-def _checked(labels: np.ndarray, classes: int) -> np.ndarray:
-    labels = np.asarray(labels)
-    if labels.ndim != 1:
-        raise FedsmooError(
-            f"partition: labels have shape {list(labels.shape)}, but a split by class needs one label per sample; "
-            "use iid or the data's natural clients"
-        )
-    if labels.min() < 0 or labels.max() >= classes:
-        raise FedsmooError(
-            f"partition: labels run from {labels.min()} to {labels.max()}, but must lie between 0 and {classes - 1}"
-        )
-    return labels
-
-
-def _draw(
-    rng: np.random.Generator,
-    labels: np.ndarray,
-    prior: np.ndarray,
-    sizes: np.ndarray,
-    replacement: bool,
-    refill: bool,
-    counts: np.ndarray | None = None,
-) -> list[np.ndarray]:
-    """Return samples for every client from its class prior ``[m, K]``: first how many of each class, then which.
-
-    ``counts`` are samples per client and class that are already fixed; without replacement the rest is dealt.
-    """
-    clients, classes = prior.shape
-    labels = _checked(labels, classes)
-    stock = np.bincount(labels, minlength=classes)
-    shuffled = rng.permutation(len(labels))
-    pool = shuffled[np.argsort(labels[shuffled], kind="stable")]  # class after class, shuffled inside
-    fixed = np.zeros(prior.shape, np.int64) if counts is None else counts
-    need, left = sizes - fixed.sum(1), stock - fixed.sum(0)
-    counts = fixed + (_ask(rng, need, prior, stock) if replacement else _deal(rng, need, prior, left))
-
-    # From here on class after class: who gets the next sample of class k, and which sample that is.
-    owners = np.repeat(np.tile(np.arange(clients), classes), counts.T.ravel())
-    totals, start = counts.sum(0), np.cumsum(stock) - stock
-    if not replacement:
-        samples = pool
-    elif refill:
-        decks = [np.resize(pool[s : s + n], t) for s, n, t in zip(start, stock, totals, strict=True)]
-        samples = np.concatenate(decks)
-    else:
-        samples = pool[np.repeat(start, totals) + rng.integers(0, np.repeat(stock, totals))]
-    return _cut(samples, owners, clients)
-
-
-def _ask(rng: np.random.Generator, sizes: np.ndarray, prior: np.ndarray, stock: np.ndarray) -> np.ndarray:
-    """Return how many samples of each class the clients draw ``[m, K]``, among classes that have any."""
-    weight = prior * (stock > 0)
-    mass = weight.sum(1, keepdims=True)
-    weight = np.where(mass > 1e-300, weight, stock)
-    weight = weight / weight.sum(1, keepdims=True)
-    counts = rng.multinomial(sizes, weight)
-    # The sampler leaves what rounding lost to the last class, even if that has weight 0.
-    leaked = np.where(weight == 0, counts, 0)
-    counts = counts - leaked
-    counts[np.arange(len(counts)), weight.argmax(1)] += leaked.sum(1)
-    return counts
-
-
-def _deal(rng: np.random.Generator, sizes: np.ndarray, prior: np.ndarray, stock: np.ndarray) -> np.ndarray:
-    """Return what :func:`_ask` does, without replacement: every pass empties a class or serves all clients."""
-    counts, need, left = np.zeros(prior.shape, np.int64), sizes.copy(), stock.copy()
-    while (waiting := np.flatnonzero(need)).size:
-        ask = _ask(rng, need[waiting], prior[waiting], left)
-        for k in np.flatnonzero(ask.sum(0) > left):
-            ask[:, k] = rng.multivariate_hypergeometric(ask[:, k], left[k])
-        counts[waiting] += ask
-        need[waiting] -= ask.sum(1)
-        left -= ask.sum(0)
-    return counts
-
-
-def _cut(samples: np.ndarray, owners: np.ndarray, clients: int) -> list[np.ndarray]:
-    """Return one sorted list of samples per owner."""
-    order = np.lexsort((samples, owners))
-    ends = np.cumsum(np.bincount(owners, minlength=clients))
-    return np.split(samples[order].astype(np.int64), ends[:-1])
