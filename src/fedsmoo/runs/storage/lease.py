@@ -25,7 +25,7 @@ from fedsmoo.core import FedsmooError
 from fedsmoo.runs.storage.checkpoint import epoch_of, manifests_in
 from fedsmoo.runs.storage.fence import PART, Fence
 from fedsmoo.runs.storage.files import DiskError, make_folder, parse_table, read_plain, reason
-from fedsmoo.runs.storage.names import CHECKPOINT
+from fedsmoo.runs.storage.names import CHECKPOINT, LABEL
 
 LEASE, LOCK = ".claim", ".lock"  # files in a run folder
 BEAT, SILENCE = 5.0, 120.0  # seconds between touches; seconds after which another machine's lease is dead
@@ -112,6 +112,7 @@ def _acquire(folder: Path) -> Lease | None:
             if not dead(path):
                 return None
             token, epoch = secrets.token_hex(8), count_up(folder, lock)
+            remove_leftovers(folder)
             path.unlink(missing_ok=True)
             create(path, json.dumps({**me(), "token": token, "epoch": epoch}))
     except (BlockingIOError, FileExistsError):  # its owner writes, or was paused while it wrote; others were faster
@@ -147,6 +148,14 @@ def count_up(folder: Path, lock: int | None) -> int:
         os.pwrite(lock, f"{epoch:020d}\n".encode(), 0)  # in place: always as long, so that it is never half there
         os.fsync(lock)
     return epoch
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what owners of before had not written to its end; labels are not written by the owner alone."""
+    for part in [*folder.glob("*" + PART), *(folder / CHECKPOINT).glob("*" + PART)]:
+        if not part.name.startswith(f".{LABEL}"):
+            with suppress(OSError):
+                part.unlink()
 
 
 @contextmanager
