@@ -27,6 +27,7 @@ from fedsmoo.commands.serve import serve
 from fedsmoo.commands.sweep import sweep
 from fedsmoo.commands.table import app as results_app
 from fedsmoo.commands.table import table
+from fedsmoo.commands.verify import verify
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.engines.distributed.launcher import launched
 from fedsmoo.runs.origin.typed import typed
@@ -43,6 +44,7 @@ COMMANDS: dict[str, tuple[Callable[..., Any], str]] = {
     "run": (run, "Train one method and keep the run in a folder."),
     "resume": (resume, "Go on with a run that was stopped or killed."),
     "sweep": (sweep, "Carry out a grid of runs: skip what is done, resume what is not."),
+    "verify": (verify, "Check every checksum of runs, and say what can be used."),
     "runs": (runs, "Which runs there are, by an SQL condition."),
     "ledger": (show_ledger, "What runs sent: vectors, bytes, the paper's count beside."),
     "table": (table, "The paper's tables, ours beside the printed numbers."),

@@ -21,7 +21,8 @@ from fedsmoo.runs.division import make_clients
 from fedsmoo.runs.origin.objects import refuse_objects
 from fedsmoo.runs.origin.user_files import load_data
 from fedsmoo.runs.storage.checkpoint import newest
-from fedsmoo.runs.storage.names import CHECKPOINT, MODEL
+from fedsmoo.runs.storage.files import digest_in, read_json
+from fedsmoo.runs.storage.names import CHECKPOINT, MODEL, SUMMARY
 from fedsmoo.runs.storage.reader import read_config
 
 
@@ -52,6 +53,13 @@ class FinishedRun:
         return server, {i: {n: v.to(self.w) for n, v in row.items()} for i, row in saved.rows()}
 
 
+def refuse_damaged_model(path: Path) -> None:
+    """Raise ``FedsmooError`` if a model is not the one that the run wrote; summaries of before hold no hash of it."""
+    expected = read_json(path / SUMMARY).get("model_sha256")
+    if expected is not None and (path / MODEL).is_file() and digest_in(path / MODEL) != expected:
+        raise FedsmooError(f"{path / MODEL} is not as it was written (its SHA-256 differs)")
+
+
 def open_finished(path: Path, device: str = "auto", precision: str | None = None) -> FinishedRun:
     """Open the run in a folder.
 
@@ -66,6 +74,7 @@ def open_finished(path: Path, device: str = "auto", precision: str | None = None
     model = make_model(config.model, data, config.seed, config.model_options)
     dtype, place = getattr(torch, config.dtype), make_device(device)
     model.module.to(dtype)
+    refuse_damaged_model(path)
     try:
         w = model.flatten(load_file(path / MODEL)).to(place, dtype)
     except FileNotFoundError as e:

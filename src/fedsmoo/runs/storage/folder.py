@@ -106,20 +106,21 @@ class RunFolder:
         """Write the model and the summary, with further facts in it, durably; returns the summary."""
         self.mark()
         summary = {**summarise(simulation.history, config.target), **provenance(simulation), **facts}
-        self.keep_model(simulation, config)
+        summary |= {"model_sha256": self.keep_model(simulation, config), "metrics_sha256": self.digest.hexdigest()}
         try:
             write_durably(self.path / SUMMARY, json.dumps(summary, indent=2) + "\n")
         except OSError as e:
             raise self._full("summary", e) from e
         return summary
 
-    def keep_model(self, simulation: Simulation, config: Config) -> None:
-        """Write the global model under its module's own parameter names."""
+    def keep_model(self, simulation: Simulation, config: Config) -> str:
+        """Write the global model under its module's own parameter names; returns the file's SHA-256."""
         state = simulation.setup.task.model.state_dict(simulation.server.w)
         note = {"fedsmoo": f"{__version__} {config.model}"}  # one entry: several are written in no fixed order
         try:
-            write_tensors(self.path / MODEL, {n: p.contiguous().cpu() for n, p in state.items()}, note)
+            digest = write_tensors(self.path / MODEL, {n: p.contiguous().cpu() for n, p in state.items()}, note)
             sync_folder(self.path)  # a summary must never be there without its model
+            return digest
         except (OSError, SafetensorError) as e:
             raise self._full("model", e) from e
 
