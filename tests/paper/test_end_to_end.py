@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -70,3 +71,16 @@ def test_curves_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert run("table", "curves", "--scale", "0.01", *SMALL, "--methods", "FedAvg", "--figure", "pictures") == 0
     picture = tmp_path / "pictures" / "10-of-100-cifar10.dirichlet-0.1.png"
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_document_s_table_needs_neither_cifar_nor_a_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = (Path(__file__).parents[2] / "docs" / "experiments.md").read_text()
+    (words,) = [line for line in text.splitlines() if line.startswith("fedsmoo table") and "--dataset digits" in line]
+    few = ["--columns", "10%-of-100 cifar10.dirichlet-0.1", "--methods", "FedAvg"]
+    assert run(*shlex.split(words)[1:], *few, "--device", "cpu") == 0
+    (row,) = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("FedAvg")]
+    assert row[1] == "1"
+    assert 0 < float(row[2]) <= 100

@@ -73,7 +73,7 @@ class Task:
 
     def __post_init__(self) -> None:
         if idle_precision(self.precision, self.device):
-            raise FedsmooError(f"{IDLE}: leave precision out, or use a GPU")
+            raise FedsmooError(f"{IDLE}: set precision to fp32, or use a GPU")
         known = self.data.mean is not None and self.data.std is not None
         values = (self.data.mean, self.data.std) if known else (None, None)
         scale = tuple(None if v is None else torch.tensor(v, dtype=self.dtype, device=self.device) for v in values)
