@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -21,12 +22,12 @@ from fedsmoo.data.sources import load
 from fedsmoo.models import wrap
 from fedsmoo.models.base import copied
 from fedsmoo.models.loss import SampleLoss, cross_entropy
-from fedsmoo.runs.build import assemble
-from fedsmoo.runs.config import DIVISION, Config
+from fedsmoo.runs.build import algorithm_class, assemble
+from fedsmoo.runs.config import DIVISION, FIELDS, Config
 from fedsmoo.runs.division import refuse_other_count, refuse_unused_options, resolve_division
 from fedsmoo.runs.origin.objects import name_objects, objects_in
 from fedsmoo.runs.origin.provenance import command
-from fedsmoo.runs.record import Callback, Result
+from fedsmoo.runs.record import Callback, Result, refuse_wrong_options
 from fedsmoo.runs.run import start
 from fedsmoo.runs.simulation import Simulation
 
@@ -124,8 +125,7 @@ def refuse_wrong_kinds(model: Any, algorithm: Any, loss: Any, sampling: Any, cal
     if not isinstance(model, str | nn.Module):
         hint = f"{model.__name__}(...)" if isinstance(model, type) else "nn.Linear(64, 10) or 'mlp'"
         raise FedsmooError(f"model is {model!r}, but must be an nn.Module or a model's name: write {hint}")
-    if callback is not None and not callable(callback):
-        raise FedsmooError(f"callback is {callback!r}, but must be a function of a round's record")
+    refuse_wrong_options(callback=callback)
     if not callable(loss) and not isinstance(loss, str):
         raise FedsmooError(f"loss is {loss!r}, but must be a function of outputs and labels: one loss per sample")
     if not callable(sampling) and not isinstance(sampling, str):
@@ -156,6 +156,10 @@ def refuse_misplaced(settings: Mapping[str, Any], model: Any, algorithm: Any, pa
     for name, argument in {"dataset": "data", **{f"{name}_options": name for name in objects}}.items():
         if settings.get(name):
             raise FedsmooError(f"{name} is {brief(settings[name])}, but {argument} says it all: leave {name} out")
+    method = algorithm_class(algorithm) if isinstance(algorithm, str) else type(algorithm)
+    for name in settings.keys() & {f.name for f in dataclasses.fields(method)} - FIELDS.keys():
+        say = f"write {method.__name__}({name}={settings[name]!r})"
+        raise FedsmooError(f"{name} is a hyper-parameter of {method.__name__}, no setting of simulate: {say}")
     rule = isinstance(partition, str | Partition) or (callable(partition) and not isinstance(partition, type))
     if partition is not None and not rule:
         hint = f"{partition.__name__}()" if isinstance(partition, type) else "'dirichlet-0.1' or Dirichlet(0.1)"

@@ -72,6 +72,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"algorithm": FedAvg}, "write FedAvg()"),
     ({"algorithm": FedSMOO(), "algorithm_options": {"r": 5}}, "algorithm_options is {'r': 5}, but algorithm says it"),
     ({"algorithm": "fedsmoo", "algorithm_options": {"rr": 5}}, "did you mean 'r'?"),
+    (
+        {"algorithm": "fedsmoo", "r": 0.5},
+        "r is a hyper-parameter of FedSMOO, no setting of simulate: write FedSMOO(r=0.5)",
+    ),
+    ({"algorithm": FedSMOO(), "beta": 3}, "beta is a hyper-parameter of FedSMOO, no setting of simulate"),
     ({"callback": 3}, "callback is 3, but must be a function"),
     ({"loss": None}, "loss is None, but must be a function"),
     ({"loss": "mse"}, "unknown loss 'mse'"),

@@ -100,6 +100,16 @@ def test_without_a_folder_it_makes_the_one_that_the_command_makes(
         ({"partition": "dirichlet-0.6", "u": 0.3}, {}, "u is 0.3, but the partition 'dirichlet-0.6' says 0.6"),
         (fedsmoo.Config(partition="iid", refill=True), {}, "refill"),
         (None, {"algorithm": fedsmoo.FedAvg()}, "algorithm is FedAvg"),
+        (
+            None,
+            {"algorithm": "mine.py"},
+            "unknown algorithm 'mine.py': did you mean what a file holds, 'mine.py:Name'?",
+        ),
+        ({3: 1}, {}, "unknown setting 3"),
+        (None, {"track": "tensorboard"}, "track is 'tensorboard', but must be a list: write ['tensorboard']"),
+        (None, {"save_every": -1}, "save_every is -1, but must be a number of rounds"),
+        (None, {"save_every": "x"}, "save_every is 'x', but must be a number of rounds"),
+        (None, {"callback": 3}, "callback is 3, but must be a function"),
     ],
 )
 def test_what_the_command_refuses_is_refused(
@@ -236,3 +246,12 @@ def test_the_document_s_example_runs(
     exec(text.split("```python\n")[1].partition("```")[0], {})
     accuracy = read_json(Path("runs/b") / SUMMARY)["test_accuracy"]
     assert capsys.readouterr().out == f"None\n9 {accuracy}\n"
+
+
+def test_a_result_is_a_line_at_a_prompt(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    result = fedsmoo.run(SETTINGS, folder)
+    assert repr(result) == f"<Result: 4 rounds, test accuracy {100 * result.accuracy:.2f}%, in {folder}>"
+    assert repr(fedsmoo.simulate(**{**SETTINGS, "rounds": 3, "eval_every": 2}, callback=lambda r: False)) == (
+        "<Result: 1 rounds>"
+    )

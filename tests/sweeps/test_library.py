@@ -19,6 +19,7 @@ from fedsmoo.cli import main
 from fedsmoo.commands import analyse, compare, report, run, sweep
 from fedsmoo.core import FedsmooError
 from fedsmoo.pages import page
+from fedsmoo.sweeps.comparison import Comparison
 from fedsmoo.sweeps.queue import Outcome
 from fedsmoo.sweeps.sweep import open_sweep
 
@@ -172,6 +173,9 @@ def test_measurements_and_the_page_are_the_command_s(
         fedsmoo.analyse("sharpnes", "runs")
     with pytest.raises(FedsmooError, match="unknown option of sharpness 'sampels': did you mean 'samples'"):
         fedsmoo.analyse("sharpness", "runs", sampels=1)
+    with pytest.raises(FedsmooError, match="samples is 'many', but must be a whole number"):
+        fedsmoo.analyse("sharpness", "runs", samples="many")
+    assert repr(mine[0].run) == "<FinishedRun: runs/one>"
     Path("kept").mkdir()
     for function in (fedsmoo.report, lambda where: fedsmoo.analyse("sharpness", where)):
         with pytest.raises(FedsmooError, match="no run folder in kept"):
@@ -238,6 +242,12 @@ def test_a_function_has_the_defaults_of_its_command(function: str, command: Any,
     assert {name: theirs[name] for name in theirs.keys() - own} == {name: ours[name] for name in theirs.keys() - own}
     if function == "sweep":
         assert ours["wait"] is not theirs["no_wait"]
+
+
+def test_a_comparison_says_at_a_prompt_what_is_not_in_its_table() -> None:
+    outcome = Outcome(failed={Path("c/fedavg-seed1"): "boom"}, left=[Path("c/fedsam-seed0")])
+    found = Comparison(fedsmoo.Config(), {}, outcome, Path("c"))
+    assert repr(found) == str(found) == "failed: fedavg-seed1: boom\nnot finished: fedsam-seed0\n"
 
 
 def test_what_python_has_in_place_of_a_list_makes_a_grid_too() -> None:

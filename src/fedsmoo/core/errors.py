@@ -34,6 +34,8 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> FedsmooError:
     names = sorted(known)
     near = difflib.get_close_matches(str(name).lower(), [n.lower() for n in names], n=1, cutoff=0.5)
     hint = "did you mean " + repr(next(n for n in names if n.lower() == near[0])) + "? " if near else ""
+    if str(name).endswith(".py"):
+        hint = f"did you mean what a file holds, '{name}:Name'? "
     return FedsmooError(f"unknown {kind} {name!r}: {hint}Known: {', '.join(names)}")
 
 

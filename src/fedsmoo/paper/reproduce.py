@@ -75,6 +75,8 @@ class PaperTable:
     def __str__(self) -> str:
         return self.render()
 
+    __repr__ = __str__  # what a prompt or a notebook shows
+
     def draw(self, folder: str | Path) -> list[Path]:
         """Draw a picture of smoothed accuracy over rounds for each column; returns the files."""
         grid, out, folder = Grid(self.sweep, self.found), [], Path(folder)

@@ -12,6 +12,8 @@ from typing import Any
 from fedsmoo.analysis.measurement import Measurement, Values, measurements
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import unknown
+from fedsmoo.core.options import kinds
+from fedsmoo.runs.config import converted
 from fedsmoo.runs.finished import FinishedRun, open_finished
 from fedsmoo.runs.origin.provenance import device_name
 from fedsmoo.runs.storage.files import make_folder, write_durably
@@ -60,14 +62,16 @@ def analyse(
 
 def made(measurement: str | Measurement, options: Mapping[str, Any]) -> Measurement:
     """Return a measurement with some options, by its name or changed from another; raises for unknown names."""
-    if isinstance(measurement, str) and measurement not in measurements():
+    if not isinstance(measurement, Measurement) and measurement not in measurements():
         raise unknown("measurement", measurement, measurements())
     cls = measurements()[measurement] if isinstance(measurement, str) else type(measurement)
     names = [f.name for f in dataclasses.fields(cls)]
     for name in options:
         if name not in names:
             raise unknown(f"option of {cls.name}", name, names)
-    return cls(**options) if isinstance(measurement, str) else dataclasses.replace(measurement, **options)
+    kind = kinds(cls)  # type: ignore[arg-type]  # a class can be hashed, whatever its objects do
+    values = {n: converted(n, v, *kind[n]) if n in kind else v for n, v in options.items()}
+    return cls(**values) if isinstance(measurement, str) else dataclasses.replace(measurement, **values)
 
 
 def measured(

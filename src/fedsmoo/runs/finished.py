@@ -36,6 +36,9 @@ class FinishedRun:
     w: Tensor
     indices: list[np.ndarray]
 
+    def __repr__(self) -> str:
+        return f"<FinishedRun: {self.path}>"
+
     @property
     def name(self) -> str:
         return self.path.resolve().name

@@ -49,6 +49,14 @@ class Record:
 Callback = Callable[[Record], Any]
 
 
+def refuse_wrong_options(save_every: Any = None, callback: Any = None) -> None:
+    """Refuse rounds between checkpoints that are no count, and a callback that cannot be called."""
+    if save_every is not None and (type(save_every) is not int or save_every < 0):
+        raise FedsmooError(f"save_every is {save_every!r}, but must be a number of rounds; 0: only when stopped")
+    if callback is not None and not callable(callback):
+        raise FedsmooError(f"callback is {callback!r}, but must be a function of a round's record")
+
+
 def last_accuracy(history: Sequence[Record]) -> float:
     """Return the accuracy of the last evaluated round; ``FedsmooError`` if there is none."""
     for record in reversed(history):
@@ -75,9 +83,15 @@ class Result:
 
     history: list[Record]
     server: Vectors
-    simulation: Simulation = field(repr=False)
+    simulation: Simulation
     folder: Path | None = None
-    summary: dict[str, Any] | None = field(default=None, repr=False)
+    summary: dict[str, Any] | None = None
+
+    def __repr__(self) -> str:
+        """Say it in a line, for a prompt or a notebook."""
+        evaluated = any(record.test_accuracy is not None for record in self.history)
+        accuracy = f", test accuracy {self.accuracy:.2%}" if evaluated else ""
+        return f"<Result: {len(self.history)} rounds{accuracy}{f', in {self.folder}' if self.folder else ''}>"
 
     @property
     def frame(self) -> pd.DataFrame:

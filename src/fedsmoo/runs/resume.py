@@ -20,7 +20,7 @@ from fedsmoo.runs.origin.contents import edited, held_in, refuse_other_data, sam
 from fedsmoo.runs.origin.identity import config_of, differences, identity
 from fedsmoo.runs.origin.objects import refuse_objects
 from fedsmoo.runs.origin.provenance import checkpoint_facts
-from fedsmoo.runs.record import Callback, Result
+from fedsmoo.runs.record import Callback, Result, refuse_wrong_options
 from fedsmoo.runs.run import Run, carry_out, serve_rank_0
 from fedsmoo.runs.simulation import Simulation
 from fedsmoo.runs.storage.checkpoint import Checkpoint, Checkpoints, Mark, manifests_in, newest
@@ -62,6 +62,7 @@ def resume(
     if not is_writer():
         return serve_rank_0(load_stopped(path, device).simulation)
     refuse_unknown_trackers(track)
+    refuse_wrong_options(save_every, callback)
     if not manifests_in(path / CHECKPOINT):
         read_config(path)  # refuses a folder without a run before a lease is taken on it
     with leased(path) as lease:

@@ -22,7 +22,7 @@ from fedsmoo.runs.build import assemble, make_config
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin.contents import files_held
 from fedsmoo.runs.origin.provenance import again, checkpoint_facts, provenance
-from fedsmoo.runs.record import Callback, Record, Result
+from fedsmoo.runs.record import Callback, Record, Result, refuse_wrong_options
 from fedsmoo.runs.signals import deferred_interrupt, interrupts_left_to_rank_0, not_ignored
 from fedsmoo.runs.simulation import Simulation, says_stop
 from fedsmoo.runs.storage.checkpoint import Checkpoints
@@ -70,8 +70,8 @@ def run(
         FedsmooError: if settings are wrong or contradict each other, the folder holds a run, or training diverges.
     """
     refuse_unknown_trackers(track)
-    resolved = make_config(config, settings)
-    folder = None if out is None else Path(out)
+    refuse_wrong_options(save_every, callback)
+    resolved, folder = make_config(config, settings), None if out is None else Path(out)
     return start(resolved, folder, track=track, save_every=save_every, callback=callback, stop=stop, begun=begun)
 
 

@@ -182,6 +182,8 @@ def tracker_class(name: str) -> Any:
 
 def refuse_unknown_trackers(names: Sequence[str]) -> None:
     """Refuse an unknown tracker, and one that needs a login first, before a run has a folder."""
+    if isinstance(names, str):  # whose letters would be names
+        raise FedsmooError(f"track is {names!r}, but must be a list: write [{names!r}]")
     for kind in [tracker_class(name) for name in names]:
         if hasattr(kind, "ready"):
             kind.ready()

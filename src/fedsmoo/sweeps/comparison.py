@@ -133,7 +133,12 @@ class Comparison:
         return "\n".join([*self.table, *self.notes]) + "\n" if self.runs else ""
 
     def __str__(self) -> str:
-        return self.text
+        """The table, and which runs are not in it."""
+        failed = [f"failed: {folder.name}: {why}\n" for folder, why in self.outcome.failed.items()]
+        left = [f"not finished: {folder.name}\n" for folder in self.outcome.left]
+        return "".join([self.text, *failed, *left])
+
+    __repr__ = __str__  # what a prompt or a notebook shows
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

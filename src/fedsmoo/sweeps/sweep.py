@@ -16,7 +16,7 @@ from fedsmoo.engines.distributed.launcher import require_single_process
 from fedsmoo.runs.build import make_algorithm, make_device
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin.contents import contents_here
-from fedsmoo.runs.record import Record
+from fedsmoo.runs.record import Record, refuse_wrong_options
 from fedsmoo.runs.storage.folder import refuse_run_folder, write_label
 from fedsmoo.runs.storage.reader import state
 from fedsmoo.sweeps.bases import completed, read_sweep
@@ -69,6 +69,7 @@ def sweep(
         FedsmooError: if the grid describes no run or an impossible one, or a file was edited meanwhile.
     """
     grid, root = open_sweep(file_or_table, settings), folder_of(file_or_table, out)
+    refuse_wrong_options(save_every)
     missing(grid, root)
     worker = Worker(
         pack_size(pack, grid.cells[0].config), keep, retry, wait, save_every, watch, begun, finished, failed, note, stop
