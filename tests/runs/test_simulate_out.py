@@ -19,6 +19,7 @@ from fedsmoo.data.sources import load
 from fedsmoo.runs.origin.identity import identity
 from fedsmoo.runs.origin.objects import objects_in
 from fedsmoo.runs.storage.files import read_json
+from fedsmoo.runs.storage.lease import LOCK
 from fedsmoo.runs.storage.names import CONFIG, METRICS, MODEL, STARTED
 from fedsmoo.runs.storage.reader import read_config, read_run
 
@@ -123,12 +124,12 @@ def test_objects_of_the_same_content_are_the_same_and_code_never_is(tmp_path: Pa
 
 def test_a_stopped_run_of_objects_is_not_resumed_and_a_folder_with_a_run_is_refused(tmp_path: Path) -> None:
     fedsmoo.simulate(module(), **FEW, out=tmp_path / "run", callback=lambda r: False)
-    before = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
+    before = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file() and p.name != LOCK}
     with pytest.raises(FedsmooError, match=r"run is of a Python program .* \(model Sequential@[0-9a-f]+\)"):
         fedsmoo.resume(tmp_path / "run")
     with pytest.raises(FedsmooError, match="already holds a run"):
         fedsmoo.simulate(module(), **FEW, out=tmp_path / "run")
-    after = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
+    after = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file() and p.name != LOCK}
     assert {p.name for p in after} == {p.name for p in before}
     assert all(after[p] == before[p] for p in before)
     assert (tmp_path / "run" / METRICS).read_text().count("\n") == 1
