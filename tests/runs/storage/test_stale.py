@@ -17,9 +17,11 @@ import torch
 
 from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.engines.client_state.table import ClientTable
+from fedsmoo.runs.record import Record
 from fedsmoo.runs.storage import lease
 from fedsmoo.runs.storage.checkpoint import Checkpoints, Mark, manifests_in, unseal
-from fedsmoo.runs.storage.fence import Fence, fenced_by
+from fedsmoo.runs.storage.fence import Fence, fenced_by, part_of
+from fedsmoo.runs.storage.folder import RunFolder
 from fedsmoo.runs.storage.lease import LEASE, LOCK, Lease, TakenOver, acquire, leased, locked, me
 
 from .paused import content, operations, pause, silence
@@ -92,6 +94,30 @@ def test_a_stale_worker_cannot_touch_checkpoints(act: Callable[[Checkpoints], No
     assert content(tmp_path) == before
     first.release()
     second.release()
+
+
+def test_a_stale_worker_appends_no_line_of_metrics(tmp_path: Path) -> None:
+    folder, row = RunFolder(tmp_path / "run", ""), Record(1, 0.5, 1.0, 1.0, 1.0, 0.1, [0], 8, 8, 0.1, 0.1)
+    first, second = abandoned(tmp_path / "run")
+    with fenced_by(second):
+        folder.record(row)
+    before = content(tmp_path)
+    with fenced_by(first), pytest.raises(TakenOver):
+        folder.record(row)
+    assert content(tmp_path) == before
+    assert len(before["run/metrics.jsonl"].splitlines()) == 1
+    first.release()
+    second.release()
+
+
+def test_two_owners_never_write_under_the_same_name(tmp_path: Path) -> None:
+    first, second = abandoned(tmp_path)
+    names = set[str]()
+    for owner in (first, second):
+        with fenced_by(owner):
+            names.add(part_of(tmp_path / "model").name)
+        owner.release()
+    assert names == {"model.1.part", "model.2.part"}
 
 
 class NoLock(Fence):
