@@ -12,7 +12,7 @@ to the moment when the first round's record is written: from the start of the co
 A *crossing* is a pair of functions, however often the one calls the other: 50 local steps are one way, not 50. From the
 start of the command, commit 34f1e82 has 110 crossings through 46 modules so counted; this is the definition nearest to
 the 117 through 46 that were counted there by other means. *Calls* counts every time, steps and clients included.
-Loading modules does not count.
+Loading modules, and what they call meanwhile, does not count.
 """
 
 from __future__ import annotations

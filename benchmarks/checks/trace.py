@@ -23,10 +23,15 @@ class Walk:
         self.prefix, self.metrics = f"{package}/", metrics
         self.calls: list[tuple[int, str, str]] = []
         self.depth, self.round = 0, -1
+        self.loading = 0  # modules that are being imported: what they do meanwhile is nobody's walk
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
         code = frame.f_code
         if event not in ("call", "return") or not code.co_filename.startswith(self.prefix):
+            return
+        if code.co_name == "<module>":
+            self.loading += 1 if event == "call" else -1
+        if self.loading or code.co_name == "<module>":
             return
         if event == "call":
             if code.co_qualname in ROUND and self.round < 0:
