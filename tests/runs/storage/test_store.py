@@ -29,15 +29,23 @@ def write(table: ClientTable, clients: tuple[int, ...], value: float, size: int 
 
 
 def test_how_much_a_save_writes_is_counted_in_bytes(tmp_path: Path) -> None:
-    """A vector has 80 bytes: two of the server's, and two of each client that changed since the last save."""
+    """A vector has 80 bytes: two of the server's, and two of each client that changed since the save before the last.
+
+    Checkpoints take turns and share no file, so that the first two hold every client.
+    """
     server, table = state(1, 4, 6)
     store = Checkpoints(tmp_path / "checkpoint", {})
     assert store.bytes_to_write(server, table) == 80 * (2 + 3 * 2)
     assert store.bytes_to_write(server, table) == 80 * (2 + 3 * 2)  # asking changes nothing
     store.save(1, server, table, MARK)
+    assert store.bytes_to_write(server, table) == 80 * (2 + 3 * 2)
+    store.save(2, server, table, MARK)
     assert store.bytes_to_write(server, table) == 80 * 2
     write(table, (4,), 2.0)
     assert store.bytes_to_write(server, table) == 80 * (2 + 2)
+    store.save(3, server, table, MARK)
+    write(table, (6,), 3.0)
+    assert store.bytes_to_write(server, table) == 80 * (2 + 2 * 2)  # client 4 changed since save 2, too
 
 
 def test_the_newest_two_are_kept_and_hold_every_client(tmp_path: Path) -> None:
