@@ -208,9 +208,12 @@ def born(pid: int) -> str | None:
 
 
 def dead(path: Path) -> bool:
-    """Return whether there is no process that holds a lease, or none any more."""
+    """Return whether there is no process that holds a lease, or none any more; ``OSError`` if that cannot be seen."""
     try:
         age = time.time() - path.lstat().st_mtime
+    except FileNotFoundError:
+        return True
+    try:
         owner = owner_of(path)
         pid = owner.get("pid")
         if type(pid) is not int or not 0 < pid <= LARGEST_PID:
