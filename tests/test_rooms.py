@@ -163,7 +163,7 @@ DOCTESTED = [m for m in modules() if ">>>" in source(m).read_text(encoding="utf-
 
 
 def test_there_are_examples() -> None:
-    assert {"fedsmoo.api", "fedsmoo.core.vectors", "fedsmoo.core.streams", "fedsmoo.data.batches.cohort"} <= set(
+    assert {"fedsmoo.api", "fedsmoo.core.vectors", "fedsmoo.core.random.streams", "fedsmoo.data.batches.cohort"} <= set(
         DOCTESTED
     )
     assert doctest.testmod(importlib.import_module("fedsmoo.core.vectors")).attempted == 2

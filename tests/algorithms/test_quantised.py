@@ -11,7 +11,7 @@ from fedsmoo.algorithms.quantised import BLOCK, Quantised, int8_codes, int8_valu
 from fedsmoo.api import simulate
 from fedsmoo.core import Round, Vectors
 from fedsmoo.core.contract import findings
-from fedsmoo.core.streams import stream
+from fedsmoo.core.random.streams import stream
 from fedsmoo.testing import undescribed, untraceable
 
 SIZES = [1, 255, 256, 257, 1000]

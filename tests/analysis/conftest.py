@@ -11,7 +11,7 @@ from torch.func import functional_call, hessian
 from torch.nn import functional as F
 
 from fedsmoo.analysis.functions.objective import Objective, objective
-from fedsmoo.core.streams import stream
+from fedsmoo.core.random.streams import stream
 from fedsmoo.data.sources import load
 from fedsmoo.engines.task import Task
 from fedsmoo.models import build

@@ -10,7 +10,7 @@ from torch import nn
 
 from fedsmoo.analysis.functions import bound
 from fedsmoo.core.errors import FedsmooError
-from fedsmoo.core.streams import stream
+from fedsmoo.core.random.streams import stream
 
 from .conftest import Small, small_task
 

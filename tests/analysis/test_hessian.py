@@ -11,7 +11,7 @@ import torch
 from fedsmoo.analysis.functions import hessian
 from fedsmoo.analysis.functions.objective import objective
 from fedsmoo.core.errors import FedsmooError
-from fedsmoo.core.streams import stream
+from fedsmoo.core.random.streams import stream
 
 from .conftest import Small, small_task
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedsmoo.analysis.functions.sharpness import average_case, worst_case
 from fedsmoo.core.errors import FedsmooError
-from fedsmoo.core.streams import stream
+from fedsmoo.core.random.streams import stream
 
 from .conftest import Small
 

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 import fedsmoo
 from fedsmoo import Config, FedDyn, FedSMOO, FedsmooError, Pathological, simulate
 from fedsmoo.algorithms import ALGORITHMS
-from fedsmoo.core.streams import stream
+from fedsmoo.core.random.streams import stream
 from fedsmoo.data.batches.augment import draws
 from fedsmoo.data.check import from_arrays
 from fedsmoo.models import FlatModel

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fedsmoo import Config, FedsmooError, simulate
-from fedsmoo.core.streams import stream
+from fedsmoo.core.random.streams import stream
 from fedsmoo.data.own import is_own
 from fedsmoo.data.sources import depends_on_seed, load
 from fedsmoo.deploy.settings import from_json, parse, to_json

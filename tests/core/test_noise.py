@@ -11,7 +11,7 @@ import pytest
 import torch
 from scipy import stats
 
-from fedsmoo.core.noise import BLOCK, Noise, key_of, normal, philox, uniform
+from fedsmoo.core.random.noise import BLOCK, Noise, key_of, normal, philox, uniform
 
 # Random123's known answers for philox4x32-10: counter, key, result.
 KNOWN = [

@@ -7,7 +7,7 @@ import pytest
 
 from fedsmoo.algorithms import FedAvg
 from fedsmoo.core import FedsmooError, stream
-from fedsmoo.core.streams import torch_stream
+from fedsmoo.core.random.streams import torch_stream
 from fedsmoo.data.batches.augment import draws
 from fedsmoo.data.batches.cohort import cohort
 from fedsmoo.data.batches.plan import client_batches, make_plan, merge

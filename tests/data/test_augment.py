@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from fedsmoo.core.streams import stream
+from fedsmoo.core.random.streams import stream
 from fedsmoo.data.batches import augment
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedsmoo.core import FedsmooError
-from fedsmoo.core.noise import Noise, key_of
+from fedsmoo.core.random.noise import Noise, key_of
 from fedsmoo.models.draws import Draws, drawing
 
 NOISE = Noise(key_of(1, "noise", 2, 3), 4)

@@ -20,7 +20,7 @@ import fedsmoo
 from fedsmoo import FedAvg, FedsmooError
 from fedsmoo.analysis.functions.fairness import fairness
 from fedsmoo.analysis.functions.objective import objective
-from fedsmoo.core.noise import Noise, key_of
+from fedsmoo.core.random.noise import Noise, key_of
 from fedsmoo.data.batches.plan import make_plan, merge
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.engines import serial

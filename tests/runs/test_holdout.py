@@ -12,7 +12,7 @@ import torch
 
 from fedsmoo import simulate
 from fedsmoo.core import FedsmooError
-from fedsmoo.core.streams import stream
+from fedsmoo.core.random.streams import stream
 from fedsmoo.data.division.holdout import hold_out
 from fedsmoo.data.division.splitfile import save_split
 from fedsmoo.data.sources import load

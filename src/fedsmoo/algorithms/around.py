@@ -23,6 +23,9 @@ class Around(Algorithm):
     local = derived(lambda self: self.inner.local)
     up = derived(lambda self: self.inner.up)
     scalars = derived(lambda self: self.inner.scalars)
+    rows = derived(lambda self: self.inner.rows)
+    masks = derived(lambda self: self.inner.masks)
+    stays = derived(lambda self: self.inner.stays)
 
     @property
     def radius(self) -> float | None:
@@ -51,6 +54,15 @@ class Around(Algorithm):
 
     def finish(self, w: Tensor, down: Vectors, me: Vectors, rnd: Round) -> tuple[Vectors, Vectors]:
         return self.inner.finish(w, down, me, rnd)
+
+    def update(self, w: Tensor, d: Tensor, me: Vectors, rnd: Round) -> tuple[Tensor, Vectors]:
+        return self.inner.update(w, d, me, rnd)
+
+    def combine(self, srv: Vectors, rows: Vectors, weights: Tensor, rnd: Round) -> Vectors:
+        return self.inner.combine(srv, rows, weights, rnd)
+
+    def personal(self, down: Vectors, me: Vectors) -> Tensor | None:
+        return self.inner.personal(down, me)
 
     def aggregate(self, srv: Vectors, mean: Vectors, rnd: Round) -> Vectors:
         return self.inner.aggregate(srv, mean, rnd)

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 from fedsmoo.lazy import names_from
 
 if TYPE_CHECKING:
-    from fedsmoo.core.algorithm import Algorithm, Gradient, Round, derived
+    from fedsmoo.core.algorithm import Algorithm, Gradient, derived
     from fedsmoo.core.errors import FedsmooError
     from fedsmoo.core.layout import Layout
     from fedsmoo.core.local import LocalRule
     from fedsmoo.core.options import option
-    from fedsmoo.core.streams import stream
+    from fedsmoo.core.random.streams import stream
+    from fedsmoo.core.round import Round
     from fedsmoo.core.vectors import Vectors, norm, unit
 
 __all__ = [
@@ -31,12 +32,13 @@ __all__ = [
 ]
 
 _HOMES = {
-    "algorithm": ("Algorithm", "Gradient", "Round", "derived"),
+    "algorithm": ("Algorithm", "Gradient", "derived"),
     "errors": ("FedsmooError",),
     "layout": ("Layout",),
     "local": ("LocalRule",),
     "options": ("option",),
-    "streams": ("stream",),
+    "random.streams": ("stream",),
+    "round": ("Round",),
     "vectors": ("Vectors", "norm", "unit"),
 }
 __getattr__ = names_from(__name__, _HOMES)

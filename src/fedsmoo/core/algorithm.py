@@ -6,9 +6,11 @@ One round, as every engine runs it::
     for each client i of the cohort:
         me = own state of i, or first_contact(down)        # plus zeros for what lives one round
         w  = start(down, me)
-        repeat K times:  d, me = direction(w, grad, down, me);  w -= lr * (clip(d + pull(w, down)) + weight_decay * w)
+        repeat K times:
+            d, me = direction(w, grad, down, me)           # grad.rnd says which step and client this is
+            w, me = update(w, clip(d + pull(w, down)) + weight_decay * w, me, rnd)
         me, up = finish(w, down, me, rnd)                  # own state is kept, up is sent
-    srv = aggregate(srv, mean of up over the cohort, rnd)
+    srv = aggregate(srv, mean of up over the cohort, rnd)    # of declared rows what combine makes of them
 
 Vectors are ``[P]`` (one client) or ``[C, P]`` (C clients at once); ``down`` may stay ``[P]`` and broadcasts; norms are
 over the last axis. Hyper-parameters may be ``[C, 1]`` tensors when several runs advance in one batch, so a method
@@ -19,10 +21,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, ClassVar, Self, cast
+from types import MappingProxyType
+from typing import Any, ClassVar, Self, TypeVar, cast
 
 import numpy as np
 import torch
@@ -30,12 +33,14 @@ from torch import Tensor
 
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.core.options import KINDS, kinds, refuse_outside
+from fedsmoo.core.round import Round
 from fedsmoo.core.vectors import Vectors
 
 Gradient = Callable[[Tensor], Tensor]
+T = TypeVar("T")
 
 
-def derived(names: Callable[[Any], tuple[str, ...]]) -> tuple[str, ...]:
+def derived(names: Callable[[Any], T]) -> T:
     """Declare vectors that follow from a method's switches, in place of a plain tuple of names.
 
     >>> from fedsmoo import FedAvg
@@ -46,7 +51,7 @@ def derived(names: Callable[[Any], tuple[str, ...]]) -> tuple[str, ...]:
     >>> Noted().own, Noted(note=False).own
     (('note',), ())
     """
-    return cast("tuple[str, ...]", property(names))  # for a type checker it is what reading it gives
+    return cast("T", property(names))  # for a type checker it is what reading it gives
 
 
 def refuse_other_kind(name: str, value: Any, kind: type, optional: bool = False) -> None:
@@ -78,21 +83,6 @@ def refuse_wrong_options(algorithm: Algorithm) -> None:
 
 
 @dataclass(frozen=True)
-class Round:
-    """What a method may know of the current round besides vectors.
-
-    ``steps`` is, in ``finish``, the number of local steps of each client and, in ``aggregate``, their mean over the
-    cohort, with the weights of the vectors' mean; ``share`` is n / m with the n clients that really took part. In
-    ``finish`` each may be a number per client, ``[C, 1]``: several runs can share a batch.
-    """
-
-    number: Any
-    lr: Any
-    steps: Any
-    share: Any
-
-
-@dataclass(frozen=True)
 class Algorithm:
     """The base of every method: local SGD and the mean. Its fields are the hyper-parameters and the CLI flags."""
 
@@ -100,8 +90,11 @@ class Algorithm:
     server: ClassVar[tuple[str, ...]] = ()  # stays on the server
     own: ClassVar[tuple[str, ...]] = ()  # stays on client i between rounds
     local: ClassVar[tuple[str, ...]] = ()  # lives for one round
-    up: ClassVar[tuple[str, ...]] = ("w",)  # client -> server; only its mean over the cohort is used
-    scalars: ClassVar[tuple[str, ...]] = ()  # which names of up and server are one number, [.., 1]
+    up: ClassVar[tuple[str, ...]] = ("w",)  # client -> server; its mean over the cohort is used, but for rows
+    scalars: ClassVar[tuple[str, ...]] = ()  # which of all these names are one number, [.., 1]
+    rows: ClassVar[tuple[str, ...]] = ()  # which names of up the server sees client by client, in combine
+    masks: ClassVar[Mapping[str, str]] = MappingProxyType({})  # name -> parameters ("fc.*"): 0/1 beside down and srv
+    stays: ClassVar[tuple[str, ...]] = ()  # masks whose numbers do not travel
 
     def __new__(cls, *values: Any, **named: Any) -> Self:
         """Refuse hyper-parameters of ours without their names: nobody remembers whether ``r`` or ``beta`` is first."""
@@ -118,8 +111,11 @@ class Algorithm:
     def init(self, w: Tensor) -> Vectors:
         """Return the server's vectors before the first round: the model and zeros."""
         names = dict.fromkeys((*self.down, *self.server))
-        zero = {n: torch.zeros_like(w[..., :1] if n in self.scalars else w) for n in names}
-        return Vectors(**{n: w.clone() if n == "w" else v for n, v in zero.items()})
+        return Vectors(**{n: w.clone() if n == "w" else self.zeros(n, w) for n in names})
+
+    def zeros(self, name: str, like: Tensor) -> Tensor:
+        """Return zeros for a declared name: a vector, or a single number."""
+        return torch.zeros_like(like[..., :1] if name in self.scalars else like)
 
     def sent(self, srv: Vectors) -> Vectors:
         """Return what each client of a cohort receives."""
@@ -127,7 +123,7 @@ class Algorithm:
 
     def first_contact(self, down: Vectors) -> Vectors:
         """Return a client's own state when it is met for the first time, made only from what it was sent."""
-        return Vectors(**{n: torch.zeros_like(down.w) for n in self.own})
+        return Vectors(**{n: self.zeros(n, down.w) for n in self.own})
 
     def start(self, down: Vectors, me: Vectors) -> Tensor:
         """Return where local training starts."""
@@ -145,13 +141,28 @@ class Algorithm:
         """Return the proximal term of the direction, kept apart because released code clips without it."""
         return None
 
+    def update(self, w: Tensor, d: Tensor, me: Vectors, rnd: Round) -> tuple[Tensor, Vectors]:
+        """Return the model after a step along ``d``, which is clipped and holds the weight decay."""
+        return w - rnd.lr * d, me
+
     def finish(self, w: Tensor, down: Vectors, me: Vectors, rnd: Round) -> tuple[Vectors, Vectors]:
         """Return the client's new own state, and what it sends, after its K steps."""
         return me, Vectors(w=w)
 
+    def combine(self, srv: Vectors, rows: Vectors, weights: Tensor, rnd: Round) -> Vectors:
+        """Return one vector for each of ``rows [n, P]``, for ``aggregate`` in place of its mean.
+
+        ``weights`` and what ``rnd`` says of clients are ``[n, 1]``.
+        """
+        return rows.map(lambda v: (weights * v).sum(0))
+
     def aggregate(self, srv: Vectors, mean: Vectors, rnd: Round) -> Vectors:
         """Return the server's new vectors from the mean of what was sent."""
         return srv.replace(w=srv.w + (mean.w - srv.w))  # as an update: FedAvg with lr_server = 1 to the last bit
+
+    def personal(self, down: Vectors, me: Vectors) -> Tensor | None:
+        """Return the model that serves a client itself; ``None``: the global one."""
+        return None
 
     def bytes_of(self, name: str, numbers: int, width: int) -> int:
         """Return the bytes of a vector that travels; a method that compresses it overrides this."""

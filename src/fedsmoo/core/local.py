@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedsmoo.core.algorithm import Algorithm, Gradient, Round
+from fedsmoo.core.algorithm import Algorithm, Gradient
+from fedsmoo.core.round import Round
 from fedsmoo.core.vectors import Vectors, norm
 
 
@@ -44,7 +45,7 @@ def local_step(
         d = clipped(d, rule.clip) + pull
     else:
         d = clipped(d + pull, rule.clip)
-    return w - lr * (d + rule.weight_decay * w), me
+    return algorithm.update(w, d + rule.weight_decay * w, me, Round(None, lr, None, None))
 
 
 def masked_step(

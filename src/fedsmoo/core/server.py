@@ -9,8 +9,9 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from fedsmoo.core.algorithm import Algorithm, Round
+from fedsmoo.core.algorithm import Algorithm
 from fedsmoo.core.errors import FedsmooError
+from fedsmoo.core.round import Round
 from fedsmoo.core.vectors import Vectors
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedsmoo.core.streams import stream
+from fedsmoo.core.random.streams import stream
 from fedsmoo.data.dataset import Dataset
 
 TEST_SHARE = 0.2

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from fedsmoo.core.errors import FedsmooError
-from fedsmoo.core.streams import stream
+from fedsmoo.core.random.streams import stream
 from fedsmoo.data.dataset import Dataset
 
 FEATURES, CLASSES = 60, 10

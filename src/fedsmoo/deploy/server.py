@@ -15,8 +15,8 @@ import torch
 from safetensors.torch import save
 
 from fedsmoo.core import FedsmooError, Vectors
+from fedsmoo.core.random.streams import stream
 from fedsmoo.core.server import is_evaluated, lr_of, round_of, server_step, weights_of
-from fedsmoo.core.streams import stream
 from fedsmoo.data.batches.cohort import cohort, make_sampling
 from fedsmoo.deploy.client import Answer
 from fedsmoo.deploy.judge import Expectation, Proportion, Reply, judge, steps_of

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedsmoo.core import FedsmooError
-from fedsmoo.core.noise import Noise
+from fedsmoo.core.random.noise import Noise
 from fedsmoo.engines.oracles.oracle import Oracle
 from fedsmoo.engines.task import Batch, Task
 from fedsmoo.models.draws import drawing

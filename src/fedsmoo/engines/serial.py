@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedsmoo.core import Round, Vectors
 from fedsmoo.core.local import local_end, local_step
-from fedsmoo.core.noise import Noise
+from fedsmoo.core.random.noise import Noise
 from fedsmoo.data.batches.plan import Plan
 from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.contract import Engine, Meanwhile, RoundInputs, RoundOutcome, Setup, Sums

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsmoo.core import FedsmooError
-from fedsmoo.core.noise import Noise
+from fedsmoo.core.random.noise import Noise
 from fedsmoo.core.user_code import call
 from fedsmoo.data.batches.augment import prepare
 from fedsmoo.data.dataset import Dataset

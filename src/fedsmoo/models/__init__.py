@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from fedsmoo.core.errors import FedsmooError, first_line, unknown
-from fedsmoo.core.streams import stream
+from fedsmoo.core.random.streams import stream
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.models.base import FlatModel
 from fedsmoo.models.live import LiveResNet

@@ -12,7 +12,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from fedsmoo.core.errors import FedsmooError, first_line
 from fedsmoo.core.layout import Layout
-from fedsmoo.core.noise import Noise, key_of
+from fedsmoo.core.random.noise import Noise, key_of
 from fedsmoo.models.draws import drawing
 
 # parameters {name: [C, *shape]}, inputs [C, B, ...] -> outputs [C, B, ...]: C models at once, each on its own batch

@@ -19,7 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedsmoo.core import FedsmooError
-from fedsmoo.core.noise import Noise, even, normal, uniform
+from fedsmoo.core.random.noise import Noise, even, normal, uniform
 
 Given = dict[str, Any]  # an operator's arguments by name
 

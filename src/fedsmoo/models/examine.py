@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import first_line
-from fedsmoo.core.noise import Noise, key_of
+from fedsmoo.core.random.noise import Noise, key_of
 from fedsmoo.models.base import FlatModel
 from fedsmoo.models.draws import Undrawn, drawing
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedsmoo.core.noise import Noise
+from fedsmoo.core.random.noise import Noise
 from fedsmoo.kernels.resnet18.shapes import IMAGE_CHANNELS, IMAGE_SIDE, from_torchvision, live_layout, to_torchvision
 from fedsmoo.models.base import FlatModel
 from fedsmoo.models.resnet import ResNet18GN

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import unknown
-from fedsmoo.core.streams import stream
+from fedsmoo.core.random.streams import stream
 
 # v [P] or [K, P] -> H v
 Products = Callable[[Tensor], Tensor]

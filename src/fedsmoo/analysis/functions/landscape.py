@@ -20,7 +20,7 @@ from torch import Tensor
 from fedsmoo.analysis.functions.objective import Objective
 from fedsmoo.analysis.measurement import positive
 from fedsmoo.core import FedsmooError
-from fedsmoo.core.streams import stream
+from fedsmoo.core.random.streams import stream
 from fedsmoo.models.base import FlatModel
 
 

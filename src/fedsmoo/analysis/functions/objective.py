@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import unknown
-from fedsmoo.core.streams import stream
+from fedsmoo.core.random.streams import stream
 from fedsmoo.engines.oracles.fused import FusedOracle, fused_reason
 from fedsmoo.engines.oracles.oracle import products as products_in
 from fedsmoo.engines.task import Task

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedsmoo.core import FedsmooError, unit
-from fedsmoo.core.streams import stream
+from fedsmoo.core.random.streams import stream
 
 
 class Loss(Protocol):

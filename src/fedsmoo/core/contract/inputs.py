@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedsmoo.core.algorithm import Algorithm, Gradient, Round
+from fedsmoo.core.algorithm import Algorithm, Gradient
 from fedsmoo.core.contract.form import CLIENTS, SCALE
-from fedsmoo.core.streams import torch_stream
+from fedsmoo.core.random.streams import torch_stream
+from fedsmoo.core.round import Round
 from fedsmoo.core.vectors import Vectors
 
 LR, STEPS = 0.1, (2, 3, 4)

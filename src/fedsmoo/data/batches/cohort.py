@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from fedsmoo.core.errors import FedsmooError, brief, unknown
-from fedsmoo.core.streams import stream
+from fedsmoo.core.random.streams import stream
 from fedsmoo.core.user_code import call, is_in_file, user_object, with_options
 
 # (seed, round counted from 0, clients in all, clients in a cohort) -> the clients of the round

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedsmoo.core.noise import key_of
-from fedsmoo.core.streams import stream
+from fedsmoo.core.random.noise import key_of
+from fedsmoo.core.random.streams import stream
 
 Draws = dict[str, np.ndarray]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedsmoo.core.errors import FedsmooError
-from fedsmoo.core.streams import stream
+from fedsmoo.core.random.streams import stream
 
 
 def hold_out(indices: Sequence[np.ndarray], share: float, seed: int) -> tuple[list[np.ndarray], np.ndarray]:

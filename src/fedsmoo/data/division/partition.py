@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedsmoo.core.errors import FedsmooError, unknown
-from fedsmoo.core.streams import stream
+from fedsmoo.core.random.streams import stream
 from fedsmoo.data.division.draws import checked_labels, client_sizes, cut, draw_samples
 from fedsmoo.data.division.transport import transport
 

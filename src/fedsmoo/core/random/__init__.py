@@ -1,0 +1,1 @@
+"""Random numbers: named streams for the host, counter-based noise for any device."""
