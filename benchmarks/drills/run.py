@@ -1,0 +1,115 @@
+"""Run the drills: ``python benchmarks/drills/run.py [--full] [--seed 0] [--only NAME ...]``.
+
+Each module of this folder is run in a process of its own. Prints a table, and exits with 1 if a case did not hold. With
+``--out FOLDER`` the outcome of each drill is kept there, with its date, commit and machine; of the full drills in
+results/drills the table of docs/reliability.md is made (``benchmarks/tables.py``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from checks.commits import circumstances, git
+
+from drills.outcome import Outcome, wrong
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+PATHS = [str(ROOT / "src"), str(ROOT / "benchmarks"), str(ROOT / "tests")]
+Kept = dict[str, Any]  # the outcomes of a module, with when and where they were found
+
+
+def modules() -> list[str]:
+    """Return the names of the drills: the modules that define one."""
+    return sorted(p.stem for p in HERE.glob("*.py") if "\ndef drill(" in p.read_text())
+
+
+def run_module(name: str, full: bool, seed: int) -> Kept:
+    """Run a drill in a process of its own, and return what it found; that it fell over is a failure of it."""
+    words = [sys.executable, "-m", "drills.run", "--inside", name, "--seed", str(seed), *(["--full"] if full else [])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(PATHS), "OMP_NUM_THREADS": "1"}
+    began = time.monotonic()
+    done = subprocess.run(words, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+    outcomes = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"drill"')]
+    if done.returncode:
+        line = f"the drill ended with {done.returncode}"
+        outcomes.append(Outcome(drill=name, tried=1, held=0, failures=[line]))
+    return {
+        "module": name,
+        "full": full,
+        "seed": seed,
+        **circumstances(),
+        "cores": os.cpu_count(),
+        "commit": git("rev-parse", "HEAD"),
+        "seconds": round(time.monotonic() - began, 1),
+        "outcomes": outcomes,
+    }
+
+
+def inside(name: str, full: bool, seed: int) -> Iterator[Outcome]:
+    """Run a drill in this process."""
+    for outcome in import_module(f"drills.{name}").drill(full, seed):
+        if line := wrong(outcome):
+            raise SystemExit(line)
+        yield outcome
+
+
+def rows(kept: Kept) -> list[list[str]]:
+    """Return the rows of the table that a drill's outcomes make."""
+    return [[o["drill"], f"{o['tried']:,}", f"{o['held']:,}"] for o in kept["outcomes"]]
+
+
+def show(kept: Kept) -> bool:
+    """Print what a drill found; returns whether all of it held."""
+    print(f"{kept['module']}: {kept['seconds']:.0f} s")
+    for name, tried, held in rows(kept):
+        print(f"  {name:66} {tried:>7} tried {held:>7} held")
+    failures = [line for o in kept["outcomes"] for line in o["failures"]]
+    for line in failures:
+        print(f"  DID NOT HOLD: {line}")
+    sys.stdout.flush()
+    return not failures
+
+
+def keep(kept: Kept, folder: Path) -> None:
+    """Write what a drill found into a file of its own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{kept['module']}.json").write_text(json.dumps(kept, indent=1) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--full", action="store_true", help="every case, not a sample")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", nargs="+", choices=modules(), default=modules(), metavar="NAME")
+    parser.add_argument("--jobs", type=int, default=1, help="drills at a time")
+    parser.add_argument("--out", type=Path, help="folder to keep the outcomes in")
+    parser.add_argument("--inside", metavar="NAME", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.inside:
+        for outcome in inside(given.inside, given.full, given.seed):
+            print(json.dumps(outcome), flush=True)
+        return
+    held = True
+    with ThreadPoolExecutor(given.jobs) as pool:
+        for kept in pool.map(lambda name: run_module(name, given.full, given.seed), given.only):
+            held = show(kept) and held
+            if given.out:
+                keep(kept, given.out)
+    sys.exit(0 if held else 1)
+
+
+if __name__ == "__main__":
+    main()
