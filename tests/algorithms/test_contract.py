@@ -76,7 +76,7 @@ def test_own_state_starts_from_what_was_sent(name: str) -> None:
         algorithm.init(torch.ones(5))  # another run's start leaves no trace
         own = algorithm.first_contact(algorithm.init(w).pick(algorithm.down))
         for key, v in own.items():
-            assert torch.equal(v, w if key == "w_old" else torch.zeros(5))
+            assert torch.equal(v, w if key in ("w_old", "theta") else torch.zeros(5))
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -94,7 +94,7 @@ def two_rounds(algorithm: Algorithm) -> list[float]:
     grad = lambda v: torch.tensor([1.0, 3.0]) * (v - torch.tensor([2.0, -1.0]))  # noqa: E731
     srv, own = algorithm.init(torch.tensor([0.5, 1.0])), None
     for number in range(3):
-        down = srv.pick(algorithm.down)
+        down = algorithm.sent(srv)
         me = algorithm.first_contact(down) if own is None else own
         me = me.replace(**{n: torch.zeros(2) for n in algorithm.local})
         w = algorithm.start(down, me)

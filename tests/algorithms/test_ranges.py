@@ -18,7 +18,8 @@ from fedsmoo.core import Algorithm, FedsmooError, option
 from fedsmoo.engines.steps.stack import stack_algorithms
 from fedsmoo.runs.build import make_algorithm
 
-# option: what is too low, the least and the most that are allowed, what is too high
+# option (or method.option, where its range is another): what is too low,
+# the least and the most that are allowed, what is too high
 EDGES = {
     "lr_server": (0.0, 1e-9, 1e9, math.inf),
     "mu": (-1e-9, 0.0, 1e9, math.inf),
@@ -29,6 +30,11 @@ EDGES = {
     "rho": (-1e-9, 0.0, 1e9, math.inf),
     "r": (-1.0, 0.0, 1e9, math.inf),
     "alpha": (-1e-9, 0.5, 1.0, 1.001),
+    "feddc.alpha": (-1e-9, 0.0, 1e9, math.inf),
+    "fedacg.lam": (-1e-9, 0.0, 0.999, 1.0),
+    "fednsam.lam": (-1e-9, 0.0, 0.999, 1.0),
+    "lam": (-1e-9, 0.0, 1e9, math.inf),
+    "lr_own": (0.0, 1e-9, 1e9, math.inf),
 }
 CASES = [
     (name, f.name) for name, cls in ALGORITHMS.items() for f in dataclasses.fields(cls) if isinstance(f.default, float)
@@ -37,7 +43,7 @@ CASES = [
 
 @pytest.mark.parametrize(("method", "name"), CASES, ids=[f"{m}.{n}" for m, n in CASES])
 def test_every_number_of_every_method_has_its_range(method: str, name: str) -> None:
-    low, least, most, high = EDGES[name]
+    low, least, most, high = EDGES.get(f"{method}.{name}") or EDGES[name]
     for value in (least, most):
         assert getattr(ALGORITHMS[method](**{name: value}), name) == value
     for value in (low, high, math.nan):

@@ -18,7 +18,7 @@ TRAVELS = {
     "fedavg": (1, 1), "fedadam": (1, 1), "fedprox": (1, 1), "feddyn": (1, 1), "fedsam": (1, 1), "fedspeed": (1, 1),
     "scaffold": (2, 2), "fedgamma": (2, 2), "fedcm": (2, 1), "mofedsam": (2, 1), "fedsmoo": (2, 2),
     "fedavgm": (1, 1), "fedyogi": (1, 1), "fedadagrad": (1, 1), "fedlesam": (1, 1), "fedlesam-s": (2, 2),
-    "fedlesam-d": (1, 1),
+    "fedlesam-d": (1, 1), "fedacg": (1, 1), "fednsam": (1, 1), "feddc": (2, 2), "pfedme": (1, 1),
 }  # fmt: skip
 # The paper's own table, relative to FedAvg: FedCM and MoFedSAM count as double.
 PAPER = {"fedavg": 1, "fedadam": 1, "scaffold": 2, "fedcm": 2, "feddyn": 1, "fedsam": 1, "mofedsam": 2, "fedsmoo": 2}

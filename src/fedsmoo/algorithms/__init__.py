@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from fedsmoo.algorithms.fedacg import FedACG, FedNSAM
 from fedsmoo.algorithms.fedavg import FedAvg, FedProx
 from fedsmoo.algorithms.fedcm import FedCM
+from fedsmoo.algorithms.feddc import FedDC
 from fedsmoo.algorithms.feddyn import FedDyn
 from fedsmoo.algorithms.fedlesam import FedLESAM, FedLESAMD, FedLESAMS
 from fedsmoo.algorithms.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from fedsmoo.algorithms.fedsmoo import FedSMOO
 from fedsmoo.algorithms.fedspeed import FedSpeed
+from fedsmoo.algorithms.pfedme import PFedMe
 from fedsmoo.algorithms.relaxed import Relaxed
 from fedsmoo.algorithms.sam import FedGamma, FedSAM, MoFedSAM
 from fedsmoo.algorithms.scaffold import SCAFFOLD
@@ -33,26 +36,34 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "fedlesam": FedLESAM,
     "fedlesam-s": FedLESAMS,
     "fedlesam-d": FedLESAMD,
+    "fedacg": FedACG,
+    "fednsam": FedNSAM,
+    "feddc": FedDC,
+    "pfedme": PFedMe,
 }
 
 __all__ = [
     "ALGORITHMS",
     "SCAFFOLD",
+    "FedACG",
     "FedAdagrad",
     "FedAdam",
     "FedAvg",
     "FedAvgM",
     "FedCM",
+    "FedDC",
     "FedDyn",
     "FedGamma",
     "FedLESAM",
     "FedLESAMD",
     "FedLESAMS",
+    "FedNSAM",
     "FedProx",
     "FedSAM",
     "FedSMOO",
     "FedSpeed",
     "FedYogi",
     "MoFedSAM",
+    "PFedMe",
     "Relaxed",
 ]

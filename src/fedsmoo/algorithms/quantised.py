@@ -77,7 +77,8 @@ class Quantised(Around):
         return self.inner.init(w).replace(**{f"err_{n}": torch.zeros_like(w) for n in self.down})
 
     def sent(self, srv: Vectors) -> Vectors:
-        return Vectors(**{n: rounded(getattr(srv, n) + getattr(srv, f"err_{n}"), self.kind) for n in self.down})
+        whole = self.inner.sent(srv)
+        return Vectors(**{n: rounded(getattr(whole, n) + getattr(srv, f"err_{n}"), self.kind) for n in self.down})
 
     def first_contact(self, down: Vectors) -> Vectors:
         none = {f"err_{n}": torch.zeros_like(down.w) for n in self.rounded}
@@ -91,9 +92,9 @@ class Quantised(Around):
         return me.replace(**{f"err_{n}": v - sent[n] for n, v in want.items()}), up.replace(**sent)
 
     def aggregate(self, srv: Vectors, mean: Vectors, rnd: Round) -> Vectors:
-        sent, shared = self.sent(srv), [n for n in self.up if n in self.down]
-        errors = {f"err_{n}": getattr(srv, n) + getattr(srv, f"err_{n}") - v for n, v in sent.items()}
-        mean = mean.replace(**{n: getattr(srv, n) + getattr(mean, n) for n in shared})
+        whole, sent, shared = self.inner.sent(srv), self.sent(srv), [n for n in self.up if n in self.down]
+        errors = {f"err_{n}": getattr(whole, n) + getattr(srv, f"err_{n}") - v for n, v in sent.items()}
+        mean = mean.replace(**{n: getattr(whole, n) + getattr(mean, n) for n in shared})
         return self.inner.aggregate(srv, mean, rnd).replace(**errors)
 
     def bytes_of(self, name: str, numbers: int, width: int) -> int:

@@ -27,7 +27,7 @@ class Relaxed(Around):
         return self.inner.first_contact(down).replace(w_last=down.w)
 
     def start(self, down: Vectors, me: Vectors) -> Tensor:
-        return down.w + self.b * (down.w - me.w_last)
+        return self.inner.start(down, me) + self.b * (down.w - me.w_last)
 
     def finish(self, w: Tensor, down: Vectors, me: Vectors, rnd: Round) -> tuple[Vectors, Vectors]:
         me, up = self.inner.finish(w, down, me, rnd)

@@ -19,15 +19,23 @@ from fedsmoo.core.errors import FedsmooError, unknown
 KINDS: dict[type, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
 
-def option(default: Any, help: str, choices: tuple[str, ...] = (), within: str = "", positional: bool = False) -> Any:
+def option(
+    default: Any,
+    help: str,
+    choices: tuple[str, ...] = (),
+    within: str = "",
+    positional: bool = False,
+    counts: bool = False,
+) -> Any:
     """Declare a hyper-parameter: a dataclass field with its meaning beside it, which the command line prints.
 
     ``choices`` are the words it may be; ``within`` is the interval of the numbers it may be, such as ``"[0, 1)"``.
-    Those of the methods here are given by name, but for the ``positional`` ones.
+    Those of the methods here are given by name, but for the ``positional`` ones. One that ``counts`` how often a method
+    does something is a number in a loop: runs that differ in it do not share a batch.
     """
     if within:
         ends(within)
-    meta = {"help": help, "choices": choices, "within": within, "positional": positional}
+    meta = {"help": help, "choices": choices, "within": within, "positional": positional, "counts": counts}
     return field(default=default, metadata=meta)
 
 

@@ -11,8 +11,11 @@ from functools import partial
 from typing import Any
 
 from .averaging import fedavg, fedopt, fedprox, fedsam
+from .drifts import feddc
 from .duals import feddyn, fedlesam_d, fedsmoo, fedspeed
 from .layers import Hyper, LossGrad, Model, Round
+from .lookahead import fedacg, fednsam
+from .personal import pfedme
 from .variates import fedcm, fedgamma, fedlesam, fedlesam_s, mofedsam, scaffold
 
 Box = Callable[[LossGrad, Model, list[Round], int, Hyper], Iterator[dict[str, Any]]]
@@ -35,6 +38,10 @@ BOXES: dict[str, Box] = {
     "FedLESAM": fedlesam,
     "FedLESAMS": fedlesam_s,
     "FedLESAMD": fedlesam_d,
+    "FedACG": fedacg,
+    "FedNSAM": fednsam,
+    "FedDC": feddc,
+    "PFedMe": pfedme,
 }
 
 

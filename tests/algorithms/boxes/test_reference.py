@@ -13,7 +13,7 @@ from .reference import BOXES, run, trace
 from .task import cnn, gradients, small_task, weights_of
 
 HYPER: Hyper = {"lr_server": 1.0, "beta1": 0.9, "beta2": 0.99, "tau": 0.05, "mu": 0.2, "alpha": 0.3, "rho": 0.1}
-HYPER |= {"beta": 4.0, "r": 0.1}
+HYPER |= {"beta": 4.0, "r": 0.1, "lam": 0.5, "lr_own": 0.1, "steps_own": 2}
 M = 4
 
 
@@ -87,6 +87,9 @@ ALL_OFF = {"regularise": False, "sam": False, "correct": False}
         (("FedSMOO", {"regularise": False, "correct": False}), ("FedSAM", {})),
         (("FedSpeed", {"form": "released", "rho": 0.0}), ("FedDyn", {})),
         (("FedSpeed", {"form": "released"}), ("FedSMOO", {"correct": False})),
+        (("FedACG", {"lam": 0.0}), ("FedProx", {})),
+        (("FedACG", {"mu": 0.0}), ("FedNSAM", {"rho": 0.0})),
+        (("FedNSAM", {"lam": 0.0}), ("FedSAM", {})),
         (("SCAFFOLD", {"relaxed": 0.0}), ("SCAFFOLD", {})),
         (("FedDyn", {"weights": dict.fromkeys(range(M), 3.0)}), ("FedDyn", {})),
     ],
@@ -111,6 +114,8 @@ def test_options_do_something() -> None:
         ("FedSMOO", {"perturbation": "released"}),
         ("FedSMOO", {"correct": False}),
         ("FedSpeed", {"form": "released"}),
+        ("FedNSAM", {"form": "released"}),
+        ("FedDC", {"form": "released"}),
         ("SCAFFOLD", {"relaxed": 0.2}),
         ("FedDyn", {"clip": 0.5}),
         ("FedAvg", {"weights": {0: 1.0, 1: 2.0, 2: 3.0, 3: 4.0}}),
@@ -169,6 +174,24 @@ def test_server_vector_is_the_mean_of_all_clients_vectors(method: str, server: s
     for state in trace(method, quadratic_grad, W0, partial(), M, HYPER):
         total = {name: sum(v[name] for v in state[client].values()) / M for name in W0}
         assert apart([state[server]], [total]) < 1e-12
+
+
+def test_feddc_stops_at_the_optimum_when_everybody_takes_part() -> None:
+    """There w_i + h_i - w = 0 and -c_i + c = -g_i at every client: nobody moves, and the mean gradient is zero."""
+    clients = quadratics()
+    _, optimum = fixed_point(clients, 0.05, 2, 0.0)
+    last = run("FedDC", quadratic_grad, W0, everyone(400, 0.05, 2, clients), M, HYPER | {"form": "released"})[-1]
+    assert apart([last], [optimum]) < 1e-8
+
+
+def test_pfedme_s_own_models_minimise_the_penalised_losses() -> None:
+    """With steps enough the own model of 1/2 a (t - b)^2 + lam/2 (t - w_i)^2 is (a b + lam w_i) / (a + lam)."""
+    clients, h = quadratics(), HYPER | {"lam": 2.0, "lr_own": 0.2, "steps_own": 200}
+    state = trace("PFedMe", quadratic_grad, W0, everyone(1, 0.1, 1, clients), M, h)[0]
+    for i, (a, b) in enumerate(clients):
+        for name in W0:
+            expected = (a[name] * b[name] + 2.0 * W0[name]) / (a[name] + 2.0)
+            torch.testing.assert_close(state["theta"][i][name], expected, rtol=0, atol=1e-12)
 
 
 def test_fedcm_momentum_is_an_average_of_past_gradients() -> None:

@@ -38,7 +38,8 @@ def _stack(things: list[T], counts: Sequence[int], like: Tensor) -> T:
         if isinstance(values[0], Algorithm):  # a wrapped method
             changes[field.name] = _stack(values, counts, like)
         elif any(v != values[0] for v in values):
-            if not all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
+            plain = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+            if not plain or field.metadata.get("counts"):
                 raise FedsmooError(f"runs that differ in {field.name} cannot share a batch: it is not a plain number")
             repeated = [v for v, n in zip(values, counts, strict=True) for _ in range(n)]
             changes[field.name] = torch.tensor(repeated, dtype=like.dtype, device=like.device)[:, None]
