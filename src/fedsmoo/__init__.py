@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         Relaxed,
     )
     from fedsmoo.api import simulate
-    from fedsmoo.core import Algorithm, FedsmooError, Round, Vectors, derived, norm, option, stream, unit
+    from fedsmoo.core import Algorithm, FedsmooError, Round, Schedule, Vectors, derived, norm, option, stream, unit
     from fedsmoo.data.dataset import Dataset
     from fedsmoo.data.division.partition import IID, Dirichlet, Pathological
     from fedsmoo.pages.report import report
@@ -82,6 +82,7 @@ __all__ = [
     "Relaxed",
     "Result",
     "Round",
+    "Schedule",
     "Vectors",
     "__version__",
     "analyse",
@@ -107,7 +108,9 @@ _HOMES = {
         "FedYogi", "MoFedSAM", "PFedMe", "Relaxed",
     ),
     "api": ("simulate",),
-    "core": ("Algorithm", "FedsmooError", "Round", "Vectors", "derived", "norm", "option", "stream", "unit"),
+    "core": (
+        "Algorithm", "FedsmooError", "Round", "Schedule", "Vectors", "derived", "norm", "option", "stream", "unit",
+    ),
     "data.dataset": ("Dataset",),
     "data.division.partition": ("IID", "Dirichlet", "Pathological"),
     "pages.report": ("report",),

@@ -57,6 +57,17 @@ def test_a_federation_is_the_serial_run(name, wire, tmp_path):
     assert state == (met if result.simulation.setup.algorithm.own else set())
 
 
+def test_clients_find_the_numbers_of_a_round_themselves(tmp_path):
+    """A federation with schedules is the serial run: the server sends no number of the method."""
+    options = {"r": "linear:0.01:0.4:3", "beta": "steps:10:1:2"}
+    config = SMALL.replace(algorithm="fedsmoo", algorithm_options=options, relaxed=0.1)
+    coordinator, _ = federate(config, tmp_path)
+    result = assemble(config).run()
+    assert all(torch.equal(v, getattr(coordinator.server, n)) for n, v in result.server.items())
+    still = assemble(config.replace(algorithm_options={"r": 0.01, "beta": 10.0})).run()
+    assert not torch.equal(still.server.w, result.server.w)
+
+
 @pytest.mark.parametrize("wire", ["exact", "fp16", "int8"])
 def test_single_numbers_and_weighted_steps_travel(wire, tmp_path):
     """FedNova: the mean of the steps has the vectors' weights, as it is in the serial run and in a literal sum."""

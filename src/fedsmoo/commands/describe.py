@@ -12,6 +12,7 @@ import typer
 from fedsmoo.commands.console import console
 from fedsmoo.core.errors import unknown
 from fedsmoo.core.options import in_words
+from fedsmoo.core.schedule import FORMS
 
 KINDS = ("algorithms", "models", "losses", "datasets", "partitions", "cohorts", "engines")
 # How to bring one's own, by the flag that names it.
@@ -114,3 +115,4 @@ def show(name: Annotated[str, typer.Argument(help="A method: a name, or path/to/
     out.print("[bold]hyper-parameters[/bold]")
     for field, default, meaning in fields_of(cls):
         out.print(f"  {field:<14} {default:<8} [dim]{escape(meaning)}[/dim]")
+    out.print(f"  [dim]a number may move with the round: {escape(FORMS)}[/dim]", soft_wrap=True)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fedsmoo.core.options import option
     from fedsmoo.core.random.streams import stream
     from fedsmoo.core.round import Round
+    from fedsmoo.core.schedule import Schedule
     from fedsmoo.core.vectors import Vectors, norm, unit
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "Layout",
     "LocalRule",
     "Round",
+    "Schedule",
     "Vectors",
     "derived",
     "norm",
@@ -39,6 +41,7 @@ _HOMES = {
     "options": ("option",),
     "random.streams": ("stream",),
     "round": ("Round",),
+    "schedule": ("Schedule",),
     "vectors": ("Vectors", "norm", "unit"),
 }
 __getattr__ = names_from(__name__, _HOMES)

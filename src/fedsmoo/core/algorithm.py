@@ -34,6 +34,7 @@ from torch import Tensor
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.core.options import KINDS, kinds, refuse_outside
 from fedsmoo.core.round import Round
+from fedsmoo.core.schedule import Schedule
 from fedsmoo.core.vectors import Vectors
 
 Gradient = Callable[[Tensor], Tensor]
@@ -58,6 +59,8 @@ def refuse_other_kind(name: str, value: Any, kind: type, optional: bool = False)
     """Refuse what is not of a field's type: text is no number, and neither text nor a number is true or false."""
     if (value is None and optional) or (isinstance(value, Tensor) and kind in (int, float)):
         return
+    if isinstance(value, Schedule) and (kind is float or (kind is int and value.is_whole)):
+        return
     if kind is bool:
         fits = isinstance(value, bool | np.bool_)
     elif kind is str:
@@ -66,7 +69,8 @@ def refuse_other_kind(name: str, value: Any, kind: type, optional: bool = False)
         fits = isinstance(value, Real) and not isinstance(value, bool)
         fits = fits and (kind is float or (math.isfinite(value) and value == int(value)))
     if not fits:
-        raise FedsmooError(f"{name} is {value!r}, but must be {KINDS[kind]}")
+        shown = str(value) if isinstance(value, Schedule) else repr(value)
+        raise FedsmooError(f"{name} is {shown}, but must be {KINDS[kind]}")
 
 
 def refuse_wrong_options(algorithm: Algorithm) -> None:
@@ -107,6 +111,20 @@ class Algorithm:
 
     def __post_init__(self) -> None:
         refuse_wrong_options(self)
+
+    def at(self, number: int) -> Self:
+        """Return the method in a round, counted from 0: schedules, also of a method inside, have become numbers.
+
+        Not to be overridden. A method without schedules is itself in every round.
+        """
+        now: dict[str, Any] = {}
+        for name, value in self.options().items():
+            if isinstance(value, Schedule):
+                found = value(number)
+                now[name] = int(found) if kinds(type(self)).get(name, (float,))[0] is int else found  # type: ignore[arg-type]
+            elif isinstance(value, Algorithm) and (inner := value.at(number)) is not value:
+                now[name] = inner
+        return dataclasses.replace(self, **now) if now else self
 
     def init(self, w: Tensor) -> Vectors:
         """Return the server's vectors before the first round: the model and zeros."""

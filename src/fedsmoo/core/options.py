@@ -15,6 +15,7 @@ from numbers import Real
 from typing import Any, get_args, get_type_hints
 
 from fedsmoo.core.errors import FedsmooError, unknown
+from fedsmoo.core.schedule import Schedule
 
 KINDS: dict[type, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
@@ -78,6 +79,10 @@ def refuse_outside(name: str, value: Any, meta: Mapping[str, Any]) -> None:
     if choices and value not in choices:
         raise unknown(f"value of {name}", str(value), choices)
     if not within:
+        return
+    if isinstance(value, Schedule):
+        for extreme in value.extremes:
+            refuse_outside(f"{name} ({value})", extreme, meta)
         return
     if not isinstance(value, Real) or isinstance(value, bool):
         raise FedsmooError(f"{name} is {value!r}, but must be a number")

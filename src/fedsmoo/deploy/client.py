@@ -96,6 +96,7 @@ class Answer:
 
 def answer(config: Config, setup: Setup, request: RoundRequest, root: Path) -> Answer:
     """Train one round, from the version of this client's vectors that the server knows, and keep the new version."""
+    setup = replace(setup, algorithm=setup.algorithm.at(request.number))
     algorithm, task, samples = setup.algorithm, setup.task, len(setup.task.data.x_train)
     store = ClientStore(root, request.session, request.client)
     down = request.down.map(lambda v: v.to(task.device))

@@ -64,7 +64,7 @@ class Coordinator:
         self.wire, self.began = wire_of(setup.algorithm), time.perf_counter()
         task = setup.task
         with explained("server"):
-            self.server = setup.algorithm.init(task.model.initial().to(task.device, task.dtype))
+            self.server = setup.algorithm.at(0).init(task.model.initial().to(task.device, task.dtype))
         self.session = f"{federation.name}-{uuid.uuid4().hex[:12]}"
         self.number = 0
         self.known: dict[int, int] = {}  # client -> version of its vectors that the server has used
@@ -137,7 +137,7 @@ class Coordinator:
     def sent(self) -> Vectors:
         """Return what every client of the cohort receives."""
         with explained("server"):
-            return self.setup.algorithm.sent(self.server)
+            return self.setup.algorithm.at(self.number).sent(self.server)
 
     def expectation(self, client: int, samples: int) -> Expectation:
         task = self.setup.task
@@ -184,8 +184,9 @@ class Coordinator:
         """Take the server's step; return why not, if its vectors would no longer be finite."""
         steps, share = [a.steps for a in good.values()], len(good) / self.config.clients
         rnd, size = round_of(self.config, self.number, steps, weights, share), self.setup.task.model.layout.size
+        algorithm = self.setup.algorithm.at(self.number)
         with explained("server"):
-            server = server_step(self.setup.algorithm, self.server, outcome.mean, rnd, size, outcome.loss)
+            server = server_step(algorithm, self.server, outcome.mean, rnd, size, outcome.loss)
         if server is None:
             return "the server's vectors would no longer be finite: try a smaller lr or, for FedSMOO, a larger beta"
         self.server = server

@@ -149,7 +149,6 @@ def one_step_inputs(setup: Setup, clients: int, batch_size: int) -> RoundInputs:
     draw = drawing(task.data.x_train.shape[1]) if task.augment else None
     plan = make_plan(0, 0, cohort, samples, batch_size, steps=1, draw=draw)
     w = task.model.initial().to(task.device, task.dtype)
-    down = setup.algorithm.init(w).pick(setup.algorithm.down)
-    return RoundInputs(
-        0, down, cohort, plan, 1e-3, 1.0, [1 / clients] * clients
-    )  # methods may divide by the learning rate
+    algorithm = setup.algorithm.at(0)
+    down, lr = algorithm.init(w).pick(algorithm.down), 1e-3  # by which methods may divide
+    return RoundInputs(0, down, cohort, plan, lr, 1.0, [1 / clients] * clients, algorithm)

@@ -31,7 +31,8 @@ class Setup:
 class RoundInputs:
     """What an engine is given for one round: what is sent, to which clients, and on which batches they train.
 
-    ``weights`` sum to 1 over the cohort. ``varies`` says whether other rounds may have cohorts of other sizes.
+    ``weights`` sum to 1 over the cohort. ``algorithm`` is the method in this round: schedules are numbers, which other
+    rounds have otherwise. ``varies`` says whether other rounds may have cohorts of other sizes.
     """
 
     number: int
@@ -41,6 +42,7 @@ class RoundInputs:
     lr: float
     share: float
     weights: list[float]
+    algorithm: Algorithm
     varies: bool = False
 
 

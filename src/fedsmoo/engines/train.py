@@ -34,7 +34,7 @@ class RunSlice:
 
     def own(self) -> Vectors:
         """Read the clients' own vectors ``[C, P]``."""
-        return self.table.read(self.clients, self.setup.algorithm.first_contact(self.inputs.down))
+        return self.table.read(self.clients, self.inputs.algorithm.first_contact(self.inputs.down))
 
 
 class SliceResult(NamedTuple):
@@ -78,16 +78,17 @@ def train(runs: Sequence[RunSlice], stepper: Stepper, meanwhile: Meanwhile | Non
 
 def assignment(runs: Sequence[RunSlice], counts: Sequence[int]) -> Assignment:
     """Return what the clients train with: of several runs, numbers and sent vectors are repeated for each client."""
+    moving = any(r.inputs.algorithm is not r.setup.algorithm for r in runs)
     if len(runs) == 1:
         setup, inputs = runs[0].setup, runs[0].inputs
         varies = inputs.varies or counts[0] < len(inputs.clients)  # chunks may end in a shorter one
-        return Assignment(setup.algorithm, setup.rule, inputs.down, inputs.lr, (id(setup),), varies)
+        return Assignment(inputs.algorithm, setup.rule, inputs.down, inputs.lr, (id(setup),), varies, moving)
     like = runs[0].inputs.down.w
     rows = [r.inputs.down.map(methodcaller("expand", n, -1)) for r, n in zip(runs, counts, strict=True)]
-    algorithm = stack_algorithms([r.setup.algorithm for r in runs], counts, like)
+    algorithm = stack_algorithms([r.inputs.algorithm for r in runs], counts, like)
     rule = stack_rules([r.setup.rule for r in runs], counts, like)
     lr = per_client([r.inputs.lr for r in runs], counts, like)
-    return Assignment(algorithm, rule, concatenate(rows), lr, tuple(id(r.setup) for r in runs))
+    return Assignment(algorithm, rule, concatenate(rows), lr, tuple(id(r.setup) for r in runs), moving=moving)
 
 
 def per_client(values: Sequence[float], counts: Sequence[int], like: Tensor) -> Tensor:

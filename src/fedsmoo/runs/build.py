@@ -20,6 +20,7 @@ from fedsmoo.core.blame import in_brief, place_of, stack_of
 from fedsmoo.core.contract import Scale, refuse_unsound
 from fedsmoo.core.errors import FedsmooWarning, brief, first_line, unknown
 from fedsmoo.core.options import kinds
+from fedsmoo.core.schedule import Schedule, is_schedule
 from fedsmoo.core.user_code import call, is_in_file, user_object
 from fedsmoo.data.batches.cohort import Sampling, make_sampling
 from fedsmoo.data.dataset import Dataset
@@ -60,7 +61,7 @@ def make_algorithm(spec: str, options: dict[str, Any]) -> Algorithm:
     for name, value in options.items():
         if name not in known:
             raise unknown(f"hyper-parameter of {cls.__name__}", name, known)
-        values[name] = converted(name, value, *kind[name]) if name in kind else value
+        values[name] = hyper_parameter(name, value, *kind[name]) if name in kind else value
     try:
         return cls(**values)  # which checks types, choices and ranges
     except FedsmooError:
@@ -70,6 +71,26 @@ def make_algorithm(spec: str, options: dict[str, Any]) -> Algorithm:
             raise
         place = place_of(stack_of(e)) or f"algorithm {spec!r} cannot be made"
         raise FedsmooError(f"{place}: {in_brief(e)}") from e
+
+
+def hyper_parameter(name: str, value: Any, kind: type, optional: bool) -> Any:
+    """Return a hyper-parameter of a kind: a number may be a schedule, which is a table or text in a config."""
+    if kind not in (int, float) or not is_schedule(value):
+        return converted(name, value, kind, optional)
+    try:
+        return Schedule.read(value)
+    except FedsmooError as e:
+        raise FedsmooError(f"{name}: {e}") from None
+
+
+def schedules_as_text(config: Config) -> Config:
+    """Return the config with schedules that are tables, as TOML files have them, as the text that stands for them."""
+    if not any(isinstance(v, Mapping) for v in config.algorithm_options.values()):
+        return config
+    kind = kinds(algorithm_class(config.algorithm))  # type: ignore[arg-type]
+    tables = {n: v for n, v in config.algorithm_options.items() if n in kind and isinstance(v, Mapping)}
+    read = {n: hyper_parameter(n, v, *kind[n]) for n, v in tables.items()}
+    return config.replace(algorithm_options={**config.algorithm_options, **read})
 
 
 def make_model(spec: str, data: Dataset, seed: int, options: dict[str, Any]) -> FlatModel:
@@ -165,7 +186,7 @@ def make_config(
     """
     merged, said, chosen = merge(config, settings or {}, untyped)
     refuse_objects(merged, "this config")
-    resolved = resolve_division(merged, said)
+    resolved = resolve_division(schedules_as_text(merged), said)
     refuse_unused_options(resolved, chosen)
     return resolved
 
@@ -232,7 +253,8 @@ def with_options(values: dict[str, Any], options: Mapping[str, Any], untyped: Ca
         kind, name = owner(key, known, named)
         of = kinds(cls).get(name) if kind == "algorithm" else kind_of_default(known.get(kind, {}).get(name))
         plain = value if kind == "algorithm" else untyped(value)
-        found.setdefault(f"{kind}_options", {})[name] = plain if of is None else converted(name, value, *of)
+        read = hyper_parameter if kind == "algorithm" else converted
+        found.setdefault(f"{kind}_options", {})[name] = plain if of is None else read(name, value, *of)
     return values | {n: {**(values.get(n) or {}), **own} for n, own in found.items()}
 
 

@@ -12,6 +12,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.core.options import KINDS, refuse_outside
+from fedsmoo.core.schedule import Schedule
 from fedsmoo.core.user_code import is_in_file
 from fedsmoo.data.names import has_natural_clients
 
@@ -227,7 +228,7 @@ def checked(cls: type, name: str, value: Any) -> Any:
     if kind is dict:
         if value is not None and not isinstance(value, dict):
             raise FedsmooError(f"{name} is {value!r}, but must be a table of options")
-        return copy.deepcopy(value or {})
+        return {n: str(v) if isinstance(v, Schedule) else copy.deepcopy(v) for n, v in (value or {}).items()}
     value = converted(name, value, kind, optional)
     if value is not None and not (name in BROUGHT and is_in_file(value)):
         refuse_outside(name, value, spec.metadata)

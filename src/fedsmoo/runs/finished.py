@@ -45,7 +45,8 @@ class FinishedRun:
 
     @property
     def algorithm(self) -> Algorithm:
-        return make_algorithm(self.config.algorithm, self.config.algorithm_options)
+        """The run's method, as it was in the last round."""
+        return make_algorithm(self.config.algorithm, self.config.algorithm_options).at(self.config.rounds - 1)
 
     def vectors(self) -> tuple[Vectors, dict[int, dict[str, Tensor]]]:
         """Return the server's and the clients' vectors of the newest checkpoint."""

@@ -57,7 +57,7 @@ class Simulation:
         task.model.place(task.device, task.dtype)
         refuse_reduced_loss(task)
         with explained(engine.name):
-            self.server = setup.algorithm.init(start)
+            self.server = setup.algorithm.at(0).init(start)
         self.history: list[Record] = []
         self.runs_in_batch = 1  # itself among them
         self._drawn: dict[int, tuple[list[int], Plan]] = {}
@@ -128,10 +128,12 @@ class Simulation:
         """Return the inputs of the next round: who is sent what, on which batches."""
         number, t = len(self.history), self.training
         clients, plan = self._drawn.pop(number) if number in self._drawn else self.draw_round(number)
-        down = self.setup.algorithm.sent(self.server)
+        algorithm = self.setup.algorithm.at(number)
+        down = algorithm.sent(self.server)
         share = len(clients) / len(self.indices)
         weights = weights_of(t, [len(self.indices[i]) for i in clients])
-        return RoundInputs(number, down, clients, plan, self.lr, share, weights, varies=self.sampling is not uniform)
+        varies = self.sampling is not uniform
+        return RoundInputs(number, down, clients, plan, self.lr, share, weights, algorithm, varies)
 
     def complete(self, work: RoundInputs, outcome: RoundOutcome | None, began: float) -> Record:
         """Aggregate what the cohort sent, evaluate and record. A round without clients changes nothing."""
@@ -139,7 +141,7 @@ class Simulation:
         if outcome is not None:
             rnd = round_of(t, work.number, work.plan.steps, work.weights, work.share)
             size = task.model.layout.size
-            server = server_step(self.setup.algorithm, self.server, outcome.mean, rnd, size, outcome.loss)
+            server = server_step(work.algorithm, self.server, outcome.mean, rnd, size, outcome.loss)
             if server is None:
                 raise FedsmooError(
                     f"round {work.number + 1}: the training loss or the model is no longer finite; what came before is "

@@ -81,5 +81,5 @@ def estimate(configs: Sequence[Config]) -> Cost:
         step, batches = steps_of[key]
         steps = round(config.rounds * (config.local_steps or batches * (config.epochs or 1)))
         steps_in_all += steps
-        seconds += steps * step * gradients_of_a_step(make_algorithm(config.algorithm, config.algorithm_options))
+        seconds += steps * step * gradients_of_a_step(make_algorithm(config.algorithm, config.algorithm_options).at(0))
     return Cost(len(configs), sum(c.rounds for c in configs), steps_in_all, seconds, device)

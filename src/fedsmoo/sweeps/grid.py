@@ -41,7 +41,7 @@ from fedsmoo.data.catalog import SPECS
 from fedsmoo.data.division.partition import to_rule
 from fedsmoo.data.own import is_own
 from fedsmoo.models import MODELS, refuse_options
-from fedsmoo.runs.build import algorithm_class, make_algorithm
+from fedsmoo.runs.build import algorithm_class, make_algorithm, schedules_as_text
 from fedsmoo.runs.config import FIELDS, Config, checked, named_tables
 from fedsmoo.runs.division import make_partition, resolve_division
 from fedsmoo.runs.origin.contents import contents, other_content
@@ -196,7 +196,7 @@ def grid(settings: dict[str, Any], hyper: dict[str, Any], options: dict[str, Any
         mine = {k: v for k, v in hyper.items() if k in known}
         for values in product({**mine, **plain.pop("algorithm_options", {}), **options}):
             make_algorithm(spec, values)  # a wrong option is said now, not when its turn comes
-            config = resolve_division(Config(**plain, algorithm_options=values), plain)
+            config = resolve_division(schedules_as_text(Config(**plain, algorithm_options=values)), plain)
             if config.model in MODELS:
                 refuse_options(config.model, config.model_options)
             yield config

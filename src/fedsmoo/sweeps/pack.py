@@ -38,7 +38,7 @@ def packable(configs: Sequence[Config]) -> bool:
         return False
     if len({bool(c.relaxed) for c in configs}) > 1:
         return False
-    return stackable([make_algorithm(c.algorithm, c.algorithm_options) for c in configs])
+    return stackable([make_algorithm(c.algorithm, c.algorithm_options).at(0) for c in configs])
 
 
 def names_in_batch(configs: Sequence[Config], simulations: Sequence[Simulation]) -> list[str]:

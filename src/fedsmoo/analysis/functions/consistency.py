@@ -11,6 +11,7 @@ Reference: Boyd et al., "Distributed optimization and statistical learning via A
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
@@ -53,7 +54,7 @@ def residuals(models: Tensor, before: Tensor, after: Tensor, beta: float) -> dic
 
 def client_models(setup: Setup, table: ClientTable, work: RoundInputs) -> Tensor:
     """Return the models ``[n, P]`` that a cohort's clients would reach in a round; nothing is kept of it."""
-    out = []
+    out, setup = [], dataclasses.replace(setup, algorithm=work.algorithm)
     for c, client in enumerate(work.clients):
         own = table.read([client], setup.algorithm.first_contact(work.down)).map(lambda v: v[0])
         rnd = Round(work.number, work.lr, int(work.plan.steps[c]), work.share)

@@ -60,7 +60,7 @@ def refuse_unsound(algorithm: Algorithm, run: Scale | None = None) -> None:
 
 def findings(algorithm: Algorithm, scale: Scale | None = None) -> list[str]:
     """Return all that breaks the contract, a line each; nothing if the method is sound."""
-    token = SCALE.set(scale or Scale())
+    algorithm, token = algorithm.at(0), SCALE.set(scale or Scale())
     try:
         found = declarations(algorithm)
         if not found:

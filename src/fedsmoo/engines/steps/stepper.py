@@ -25,6 +25,7 @@ class Assignment:
     lr: Any
     runs: tuple[int, ...] = ()  # ids of the runs that the clients belong to: recorded work is reused for them only
     varies: bool = False  # whether other rounds may have other numbers of clients
+    moving: bool = False  # whether the method has schedules: its numbers are those of this round only
 
 
 class DevicePlan:

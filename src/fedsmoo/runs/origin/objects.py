@@ -19,7 +19,7 @@ import numpy as np
 from torch import Tensor
 
 from fedsmoo.algorithms import ALGORITHMS
-from fedsmoo.core import Algorithm, FedsmooError
+from fedsmoo.core import Algorithm, FedsmooError, Schedule
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.division.partition import PARTITIONS, to_rule
 from fedsmoo.runs.config import FIELDS, Config
@@ -59,7 +59,7 @@ def method_settings(algorithm: Algorithm) -> dict[str, Any]:
     values = {n: v.item() if isinstance(v, np.generic) else v for n, v in algorithm.options().items()}
     plain = {f.name: f.default for f in dataclasses.fields(cls)}
     changed = {n: v for n, v in values.items() if v is not plain[n] and (isinstance(v, Tensor) or v != plain[n])}
-    if name is None or not all(isinstance(v, bool | int | float | str) for v in changed.values()):
+    if name is None or not all(isinstance(v, bool | int | float | str | Schedule) for v in changed.values()):
         return {"algorithm": unlike_any(algorithm), "algorithm_options": {}}
     return {"algorithm": name, "algorithm_options": changed}
 
