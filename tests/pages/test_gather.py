@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
+import tracemalloc
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.core.untrusted import matrix, number
 from fedsmoo.pages import page
-from fedsmoo.pages.gather import gather, read_metrics, shortest_names
+from fedsmoo.pages.gather import gather, shortest_names
+from fedsmoo.pages.metrics import COLUMNS, as_written, by_row, curves
+from fedsmoo.runs.record import Record
 from fedsmoo.runs.storage.reader import read_run
 from fedsmoo.runs.storage.walk import find_runs
 
@@ -63,11 +69,73 @@ def test_broken_and_hostile_metrics_are_left_out(tmp_path: Path) -> None:
         '{"round": 4, "test_acc',
     ]
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
-    columns, probes = read_metrics(read_run(tmp_path, strict=True).rows())
+    columns = json.loads(curves(read_run(tmp_path, strict=True)))
     assert columns["rounds"] == 2
     assert columns["acc"] == [0.5, None]
     assert columns["drift"] == [None, None]
-    assert probes == {"x": [[2, None]]}
+    assert columns["probes"] == {"x": [[2, None]]}
+
+
+def shown_of(rows: list[dict[str, Any]], folder: Path) -> dict[str, Any]:
+    """What a page shows of lines of metrics; compared with each number checked by itself."""
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = json.loads(curves(read_run(folder, strict=True)))
+    for short, name, digits in COLUMNS:
+        true = [number(row[name], digits) for row in rows]
+        all_one = bool(true) and true[0] is not None and len({*map(str, true)}) == 1
+        assert found[short] == (true[0] if all_one else true)
+    return found
+
+
+def test_numbers_of_any_kind_are_shown_as_one_by_one(tmp_path: Path) -> None:
+    chance = random.Random(3)
+    pool = (0, 1.0, -0.5, 1e-9, 123456.789, 2**60, 10**400, float("nan"), float("inf"), None, True, "<b>", [1])
+    for size, drawn in ((40, pool), (40, pool[:5]), (40, (0.25,)), (3, (None,)), (0, pool)):
+        rows = [{"round": t + 1} | {n: chance.choice(drawn) for _, n, _ in COLUMNS} for t in range(size)]
+        assert as_written("".join(json.dumps(row) + "\n" for row in rows).encode()) is None
+        assert shown_of(rows, tmp_path)["rounds"] == size
+
+
+def test_lines_as_a_run_writes_them_are_read_without_parsing_them(tmp_path: Path) -> None:
+    chance = random.Random(4)
+    some = (0.1234567890123, 1e-9, 3.0, 1e22, None)
+    for held_out in (False, True):
+        records = [
+            Record(t, *(chance.choice(some) for _ in range(4)), 0.1, [t, 2], 10**13 + 7, 5, 0.5, 0.1, {"a b": 1.5 * t})
+            for t in range(1, 21)
+        ]
+        records = [replace(r, validation_accuracy=r.round / 7) for r in records] if held_out else records
+        rows = [r.values() for r in records]
+        content = "".join(json.dumps(row) + "\n" for row in rows).encode()
+        assert as_written(content) == by_row([{**row, "x": 0} for row in rows])
+        found = shown_of(rows, tmp_path)
+        assert found["probes"] == {"a b": [[t, number(1.5 * t)] for t in range(1, 21)]}
+        assert found.get("val") == ([number(t / 7, 8) for t in range(1, 21)] if held_out else None)
+        for other in (content[:-1], content[:-9], content + b"{}\n", content.replace(b": 0.5,", b": 0..5,")):
+            assert as_written(other) is None
+        assert as_written(content.replace(b'"round": 3,', b'"round": 30,')) is None
+        assert as_written(content + content) is None
+
+
+def test_a_damaged_line_among_thousands_costs_itself_alone(tmp_path: Path) -> None:
+    lines = [json.dumps({"round": t, "test_accuracy": 0.5}) for t in range(1, 2501)]
+    lines[1499] = lines[1499][:-9]  # torn, and yet the next line might close it
+    lines[1700] = "\xff\xfe"
+    (tmp_path / "metrics.jsonl").write_bytes("\n".join(lines).encode("latin-1"))
+    rounds = [row["round"] for row in read_run(tmp_path, strict=True).rows()]
+    assert rounds == [t for t in range(1, 2501) if t not in (1500, 1701)]
+
+
+def test_many_runs_are_held_as_text_of_their_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lists of numbers, and the page as one string and again as bytes, took nine times the page's size."""
+    monkeypatch.setattr(page, "plotly_source", lambda: b"")
+    runs = [run_folder(tmp_path, f"r{k}", "fedavg", k, rounds=800, dataset="cifar10") for k in range(30)]
+    page.write_page(runs[:1], tmp_path / "page.html")  # what is imported or kept on the way does not count
+    tracemalloc.start()
+    page.write_page(runs, tmp_path / "page.html")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2 * (tmp_path / "page.html").stat().st_size + 4e6
 
 
 def test_files_that_are_not_files_do_not_hang(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ def number(value: Any, digits: int = 6) -> float | int | None:
     >>> number(0.123456789, 3), number(float("nan")), number("<b>"), number(True)
     (0.123, None, None, None)
     """
+    if type(value) is int and abs(value) < 10**digits:  # no digit too many: most counts
+        return value
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,27 +11,29 @@ from fedsmoo.algorithms import ALGORITHMS
 from fedsmoo.core.untrusted import number, text
 from fedsmoo.pages import measured
 from fedsmoo.pages.groups import add_groups, switches
+from fedsmoo.pages.metrics import curves
 from fedsmoo.runs.config import WORDS
 from fedsmoo.runs.origin.contents import data_label
 from fedsmoo.runs.storage.reader import read_run
 from fedsmoo.runs.storage.walk import listed, stamp
 
-# page name, name in a round's record, significant digits
-COLUMNS = (
-    ("acc", "test_accuracy", 8),
-    ("loss", "test_loss", 5),
-    ("train", "train_loss", 5),
-    ("drift", "drift", 4),
-    ("up", "bytes_up", 12),
-    ("down", "bytes_down", 12),
-    ("sec", "seconds_train", 4),
-)
 SUMMARY_NUMBERS = ("parameters", "parameters_full", "seconds_train", "seconds_eval")
 SUMMARY_TEXTS = ("engine", "device", "command", "commit", "started", "finished")
 
 
-def gather(folders: Sequence[Path], cache: dict[Path, Any] | None = None) -> dict[str, Any]:
-    """Return everything that a page shows; ``cache`` saves reading again what has not changed."""
+def gather(folders: Sequence[Path]) -> dict[str, Any]:
+    """Return everything that a page shows of some run folders."""
+    data = gather_texts(folders)
+    return {**data, "runs": [{**run, **json.loads(run.pop("curves"))} for run in data["runs"]]}
+
+
+def gather_texts(folders: Sequence[Path], cache: dict[Path, Any] | None = None) -> dict[str, Any]:
+    """Return everything that a page shows, the curves of each run as text: see :mod:`fedsmoo.pages.metrics`.
+
+    Args:
+        folders: the run folders.
+        cache: saves reading again what has not changed.
+    """
     runs = [_cached(f, cache) for f in folders]
     names = shortest_names(folders)
     out = [{**run, "name": text(name, 200)} for run, name in zip(runs, names, strict=True)]
@@ -74,14 +77,12 @@ def read_folder(folder: Path) -> dict[str, Any]:
     """Return one run as the page needs it."""
     run = read_run(folder, strict=True)
     config, facts = run.settings, run.facts
-    columns, probes = read_metrics(run.rows())
     return {
         "method": method_label(config.get("algorithm", "?")),
         "label": text(run.label, 80) if run.label else None,
         "config": settings(config, facts),
         "state": run.state,
-        **columns,
-        "probes": probes,
+        "curves": curves(run),
         "summary": {
             **{k: number(facts.get(k)) for k in SUMMARY_NUMBERS},
             **{k: text(facts[k]) for k in SUMMARY_TEXTS if isinstance(facts.get(k), str)},
@@ -124,33 +125,3 @@ def hashes(contents: Any) -> dict[str, str]:
     """Return hashes of a user's own files when the run began, as settings of it: an edited method is another method."""
     known = contents.items() if isinstance(contents, dict) else ()
     return {text(k, 80): text(v, 80)[:8] for k, v in list(known)[:10]}
-
-
-def read_metrics(rows: Iterable[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, list[list[Any]]]]:
-    """Return the rounds as columns, and the probes as ``{name: [[round, value], ...]}``."""
-    rounds: list[int] = []
-    columns: dict[str, list[Any]] = {short: [] for short, _, _ in COLUMNS}
-    probes: dict[str, list[list[Any]]] = {}
-    validation: list[Any] = []
-    for record in rows:
-        at = record["round"]
-        rounds.append(at)
-        for short, name, digits in COLUMNS:
-            columns[short].append(number(record.get(name), digits))
-        validation.append(number(record.get("validation_accuracy"), 8))
-        extra = record.get("probes")
-        for name, value in list(extra.items())[:50] if isinstance(extra, dict) else ():
-            probes.setdefault(text(name, 80), []).append([at, number(value)])
-    if any(v is not None for v in validation):  # where samples were held out
-        columns["val"] = validation
-    return {"rounds": compact_rounds(rounds), **{k: constant(v) for k, v in columns.items()}}, probes
-
-
-def compact_rounds(rounds: list[int]) -> int | list[int]:
-    """Return only the count where the rounds are 1, 2, 3, ..."""
-    return len(rounds) if rounds == list(range(1, len(rounds) + 1)) else rounds
-
-
-def constant(values: list[Any]) -> Any:
-    """Return one number where all are the same, as bytes per round are: a third of a large page's data."""
-    return values[0] if values and values[0] is not None and all(v == values[0] for v in values) else values

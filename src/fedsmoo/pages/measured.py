@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedsmoo.analysis.measurement import measurements
+from fedsmoo.core.errors import FedsmooError
 from fedsmoo.core.untrusted import matrix, text
 from fedsmoo.paper.experiments import published
 from fedsmoo.runs.analyse import FOLDER
+from fedsmoo.runs.storage.files import parse_table
 from fedsmoo.runs.storage.reader import Files
 
 # What a page calls a number, and what the paper's table does.
@@ -43,11 +46,23 @@ DIVISION = ("dataset", "partition", "u", "c", "replacement", "refill", "clients"
 
 def partition(files: Files, config: dict[str, Any]) -> dict[str, Any] | None:
     """Return samples per client and class: as written beside the run, or recomputed for a built-in data set."""
-    kept = files.table(f"{FOLDER}/partition.json")
-    counts = matrix(kept.get("counts"), 9, limit=20_000) if kept else None
+    name = f"{FOLDER}/partition.json"
+    kept = counted(files.content(name) or b"{}")
+    if kept is None:
+        files.table(name)  # notes what is wrong with it
+    return kept or rebuilt(config)
+
+
+@lru_cache(maxsize=64)  # many runs of a page share their clients
+def counted(content: bytes) -> dict[str, Any] | None:
+    """Return the partition in the bytes of a file, checked; ``None`` if they hold none."""
+    try:
+        kept = parse_table(content, Path(), "replace")
+    except FedsmooError:
+        return None
+    counts, names = matrix(kept.get("counts"), 9, limit=20_000), kept.get("class_names")
     if counts is None:
-        return rebuilt(config)
-    names = kept.get("class_names") if kept else None
+        return None
     return {"counts": counts, "names": [text(n, 60) for n in names[:2000]] if isinstance(names, list) else None}
 
 
@@ -66,7 +81,7 @@ def rebuilt(config: dict[str, Any]) -> dict[str, Any] | None:
         return None
 
 
-@lru_cache(maxsize=64)  # many runs of a page share their clients
+@lru_cache(maxsize=64)
 def class_counts(division: tuple[tuple[str, Any], ...]) -> dict[str, Any] | None:
     """Compute samples per client and class from the settings in ``DIVISION``."""
     from fedsmoo.data.sources import load

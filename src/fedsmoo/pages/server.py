@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
-import json
 import socket
 import sys
 import threading
@@ -20,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from fedsmoo.core.errors import FedsmooError
-from fedsmoo.pages.gather import gather
-from fedsmoo.pages.page import made, render
+from fedsmoo.pages.gather import gather_texts
+from fedsmoo.pages.page import as_json, made, render
 from fedsmoo.runs.storage.walk import find_runs
 
 EVERY_MS = 2000
@@ -42,18 +41,18 @@ class LiveData:
         self.paths = list(paths)
         self.cache: dict[Path, Any] = {}
         self.lock = threading.Lock()
-        self.page_text = render({"runs": [], "partitions": [], "paper": [], "live": True, "every": 1}, "'self'")
+        empty = {"runs": [], "partitions": [], "paper": [], "live": True, "every": 1}
+        self.page = b"".join(render(empty, "'self'"))
         self.state: tuple[tuple[Any, ...], bytes, str] = ((), b"", "")
 
     def data(self) -> tuple[bytes, str]:
         """Return the data as JSON, and its ETag."""
         with self.lock:
             folders = find_runs(self.paths, missing_ok=True)  # not there yet, or no more
-            values = gather(folders, self.cache)
+            values = gather_texts(folders, self.cache)
             stamp = tuple((f, self.cache[f][0]) for f in folders)
             if stamp != self.state[0] or not self.state[1]:
-                content = json.dumps({**values, "live": True, "every": EVERY_MS, "made": made()}, allow_nan=False)
-                body = content.encode()
+                body = "".join(as_json({**values, "live": True, "every": EVERY_MS, "made": made()})).encode()
                 self.state = (stamp, body, '"' + hashlib.sha256(repr(stamp).encode()).hexdigest()[:32] + '"')
             return self.state[1], self.state[2]
 
@@ -77,7 +76,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.headers.get("Host", "").lower() not in self.server.hosts:
             self._send(HTTPStatus.MISDIRECTED_REQUEST, b"This server does not go by that name.\n", "text/plain", body)
         elif self.path == "/":
-            self._send(HTTPStatus.OK, self.server.live.page_text.encode(), "text/html; charset=utf-8", body)
+            self._send(HTTPStatus.OK, self.server.live.page, "text/html; charset=utf-8", body)
         elif self.path == "/data.json":
             content, tag = self.server.live.data()
             if self.headers.get("If-None-Match") == tag:

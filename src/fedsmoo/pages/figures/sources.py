@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -9,18 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from fedsmoo.core.errors import FedsmooError, unknown
-from fedsmoo.core.untrusted import numbers, text
+from fedsmoo.core.untrusted import text
 from fedsmoo.pages import measured
-from fedsmoo.pages.gather import (
-    COLUMNS,
-    compact_rounds,
-    constant,
-    flat_config,
-    gather,
-    method_label,
-    settings,
-)
+from fedsmoo.pages.gather import flat_config, gather, method_label, settings
 from fedsmoo.pages.groups import add_groups
+from fedsmoo.pages.metrics import COLUMNS, column, compact_rounds
 from fedsmoo.runs.storage.files import MAX_BYTES, parse_table, read_plain
 from fedsmoo.runs.storage.names import CONFIG
 from fedsmoo.runs.storage.walk import find_runs
@@ -97,7 +91,7 @@ def result(path: Path, value: dict[str, Any]) -> dict[str, Any]:
         "label": text(value.get("label") or "", 80) or None,
         "config": settings(value["config"], value),
         "rounds": compact_rounds(curve["round"]),
-        **{short: constant(numbers(curve[name], digits)) for short, name, digits in COLUMNS},
+        **{short: json.loads(column(curve[name], digits)) for short, name, digits in COLUMNS},
         "analysis": {},
     }
 

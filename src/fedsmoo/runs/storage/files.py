@@ -129,7 +129,7 @@ def read_plain(path: Path, links: bool = True, limit: int | None = None) -> byte
         if limit is not None and found.st_size > limit:
             raise FedsmooError(f"{path} cannot be read: it has {found.st_size} bytes, more than {limit}")
         with os.fdopen(fd, "rb", closefd=False) as f:
-            return f.read(-1 if limit is None else limit)
+            return f.read(-1 if limit is None else found.st_size)
     except OSError as e:
         raise FedsmooError(f"{path} cannot be read: {reason(e)}") from e
     finally:

@@ -7,11 +7,13 @@ each in ``skipped``.
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +28,7 @@ from fedsmoo.runs.storage.names import CONFIG, FAILED, LABEL, METRICS, STARTED, 
 
 State = Literal["new", "unfinished", "failed", "finished"]
 LARGEST_ROUND = 2**53
+LINES = 1000  # of metrics that are parsed at once
 NUMBERS = {int, float}
 OPTIONAL = {*NUMBERS, type(None)}
 # The types of facts that programs use further on; any of them may be missing or null.
@@ -90,13 +93,10 @@ class StoredRun:
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield the rounds as tables of unchecked values; lines that are no round after the one before are left out."""
         last = -1
-        for line in (self.files.content(METRICS) or b"").decode("utf-8", "replace").splitlines():
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(row, dict) and is_kind(row.get("round"), int) and last < row["round"] < LARGEST_ROUND:
-                last = row["round"]
+        for row in parse_lines(self.files.content(METRICS) or b""):
+            at = row.get("round") if type(row) is dict else None
+            if type(at) is int and last < at < LARGEST_ROUND:
+                last = at
                 yield row
 
     def refuse_damaged(self) -> None:
@@ -191,6 +191,18 @@ def read_config(path: Path) -> Config:
 def read_label(path: Path) -> str | None:
     """Read what a sweep's file calls the method of a run; none if that is the method's own name."""
     return (read_plain(path / LABEL) or b"").decode("utf-8", "replace").strip() or None
+
+
+def parse_lines(content: bytes) -> Iterator[Any]:
+    """Yield the JSON values in lines, many at a time where that works, which is quicker; damaged lines are left out."""
+    lines = io.BytesIO(content)
+    while block := list(islice(lines, LINES)):
+        try:
+            yield from json.loads(b"[" + b",".join(block) + b"]")
+        except (ValueError, RecursionError):
+            for line in block:
+                with suppress(ValueError, RecursionError):
+                    yield json.loads(line.decode("utf-8", "replace"))
 
 
 def parse_records(content: bytes, where: str) -> list[Record]:
