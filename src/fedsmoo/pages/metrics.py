@@ -34,7 +34,7 @@ NUMBER = rb"[-+.e0-9nul]+"
 
 def pattern() -> re.Pattern[bytes]:
     """Return what matches a line of metrics as a run writes it, with a group for each of ``NAMES``."""
-    parts = []
+    parts: list[bytes] = []
     for field in fields(Record):
         group = b"(%b)" if field.name in NAMES else b"%b"
         said = b'"%b": %b' % (field.name.encode(), group % KINDS.get(field.name, NUMBER))
