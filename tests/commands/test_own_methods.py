@@ -110,8 +110,7 @@ SAID_OF_NAMES = {
     "up names {!r} twice": {"up": ("w", *LETTERS, *LETTERS)},
     "server names {!r}, which is on the server already: it is in down": {"down": ("w", *LETTERS), "server": LETTERS},
     "{!r} is own and local: it either stays between rounds or does not": {"own": LETTERS, "local": LETTERS},
-    "{!r} cannot be a number: only what is in up or server can, so far": {"own": LETTERS, "scalars": LETTERS},
-    "scalars names {!r}, which is in neither up nor server": {"scalars": LETTERS},
+    "scalars names {!r}, which no other declaration does": {"scalars": LETTERS},
 }
 
 

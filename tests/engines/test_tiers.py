@@ -89,10 +89,13 @@ def test_an_error_of_the_writer_is_not_lost() -> None:
 
 
 def test_rows_never_met_take_no_disk() -> None:
-    make_row = disk_rows(("mu", "lam"), 1000, torch.float32, clients=1_000_000)  # 8 GB if they did
+    make_row = disk_rows({"mu": 1000, "n": 1, "lam": 1000}, torch.float32, clients=1_000_000)  # 8 GB else
     row = make_row(999_999)
     row["lam"].fill_(3.0)
+    row["n"].fill_(5.0)
     assert make_row(999_999)["lam"].sum() == 3000
+    assert make_row(999_999)["n"].tolist() == [5.0]
+    assert make_row(999_999)["mu"].sum() == 0
     assert make_row(0)["mu"].sum() == 0
 
 

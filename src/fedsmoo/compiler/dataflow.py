@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
+from fedsmoo.compiler import NotCompiled
 from fedsmoo.compiler.trace import Trace, reduction, shape, takes_gradient
 
 
@@ -23,6 +24,8 @@ class Dataflow:
         self.trace, self.given, self.size = trace, trace.given, size
         by_name = {name: node for node, name in trace.given.items()}
         self.results = {n: v for n, v in trace.results.items() if v is not by_name[n]}
+        if not all(self.vector(v) for v in self.results.values()):
+            raise NotCompiled("a single number changes in a step")
         self.old = {n: by_name[n] for n in self.results}
         moving = {*self.old.values(), *(n for n, name in trace.given.items() if name == "active")}
         self.gradients: list[Node] = []

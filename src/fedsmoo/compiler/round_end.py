@@ -27,8 +27,8 @@ class CompiledRoundEnd:
     def __init__(self, algorithm: Algorithm, w: Tensor, down: Vectors, me: Vectors, rnd: Round) -> None:
         from fedsmoo.compiler.codegen import PassSpec, Store, VectorPass  # needs Triton
 
-        if algorithm.scalars:
-            raise NotCompiled("a single number is sent")
+        if {*algorithm.scalars} & {*algorithm.own, *algorithm.up}:
+            raise NotCompiled("a single number is kept or sent")
         self.algorithm, named = algorithm, self._named(w, down, me, rnd)
 
         def end(*tensors: Tensor) -> dict[str, Tensor]:

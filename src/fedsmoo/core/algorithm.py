@@ -133,7 +133,11 @@ class Algorithm:
 
     def zeros(self, name: str, like: Tensor) -> Tensor:
         """Return zeros for a declared name: a vector, or a single number."""
-        return torch.zeros_like(like[..., :1] if name in self.scalars else like)
+        return torch.zeros_like(like[..., : self.length(name, like.shape[-1])])
+
+    def length(self, name: str, size: int) -> int:
+        """Return how many numbers a declared name holds: one, or as many as the model."""
+        return 1 if name in self.scalars else size
 
     def sent(self, srv: Vectors) -> Vectors:
         """Return what each client of a cohort receives."""

@@ -71,11 +71,13 @@ def local_end(algorithm: Algorithm, w: Tensor, down: Vectors, me: Vectors, rnd: 
     """Return what a client keeps and sends after its steps: what is declared, single numbers as ``[.., 1]`` tensors."""
     me, up = algorithm.finish(w, down, me, rnd)
     me, up = me.pick(algorithm.own), up.pick(algorithm.up)
-    numbers = [n for n in algorithm.up if n in algorithm.scalars]
-    if not numbers:
+    if not algorithm.scalars:
         return me, up
 
     def number(v: Any) -> Tensor:
         return torch.as_tensor(v, dtype=w.dtype, device=w.device).expand(*w.shape[:-1], 1)
 
-    return me, up.replace(**{n: number(getattr(up, n)) for n in numbers})
+    def numbers(vectors: Vectors) -> Vectors:
+        return vectors.replace(**{n: number(v) for n, v in vectors.items() if n in algorithm.scalars})
+
+    return numbers(me), numbers(up)

@@ -60,8 +60,8 @@ def mean_steps(steps: Sequence[int] | np.ndarray, weights: Sequence[float]) -> f
 def round_of(
     settings: ServerSettings, number: int, steps: Sequence[int] | np.ndarray, weights: Sequence[float], share: float
 ) -> Round:
-    """Return what ``aggregate`` may know of a round: its number, learning rate, mean steps and share of clients."""
-    return Round(number, lr_of(settings, number), mean_steps(steps, weights), share)
+    """Return what ``aggregate`` may know of a round: number, learning rate, mean steps, share and count of clients."""
+    return Round(number, lr_of(settings, number), mean_steps(steps, weights), share, n=len(weights))
 
 
 def server_step(
@@ -81,6 +81,6 @@ def server_step(
 def refuse_other_shapes(algorithm: Algorithm, sent: Vectors, size: int) -> None:
     """Refuse to count and use what does not have the declared shape: a vector of the model's size, or one number."""
     for name, v in sent.items():
-        want = 1 if name in algorithm.scalars else size
+        want = algorithm.length(name, size)
         if v.numel() != want:
             raise FedsmooError(f"{algorithm.label}.finish sends {v.numel()} numbers as {name}, but declares {want}")

@@ -103,7 +103,8 @@ def answer(config: Config, setup: Setup, request: RoundRequest, root: Path) -> A
     if not algorithm.own or request.known == 0:
         own = algorithm.first_contact(down)
     else:
-        own = store.load(request.known, algorithm.own, task.model.layout.size).map(lambda v: v.to(task.device))
+        lengths = {n: algorithm.length(n, task.model.layout.size) for n in algorithm.own}
+        own = store.load(request.known, lengths).map(lambda v: v.to(task.device))
     draw = drawing(task.data.x_train.shape[1]) if task.augment else None
     indices = {request.client: np.arange(samples)}
     plan = make_plan(

@@ -105,6 +105,7 @@ def train_reply(chosen: Recipe, content: RecordDict, context: Context) -> Record
         task.model.layout.size,
         task.dtype,
         wire,
+        setup.algorithm.scalars,
     )
     session, number = str(ask["session"]), int(ask["number"])
     request = RoundRequest(session, number, client, float(ask["lr"]), float(ask["share"]), int(ask["known"]), down)
@@ -211,7 +212,7 @@ class FlowerStrategy(Strategy):
             time.sleep(1)  # a federation that has just been started: nodes are still connecting
             nodes = self.refresh(grid)
         cohort = c.draw(nodes)
-        down = arrays_of(c.sent(), c.wire)
+        down = arrays_of(c.sent(), c.wire, c.setup.algorithm.scalars)
         common: dict[str, Any] = {
             "config": to_json(c.config), "session": c.session, "number": c.number, "lr": c.lr,
             "share": len(cohort) / c.config.clients,

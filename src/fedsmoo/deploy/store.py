@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,16 +56,16 @@ class ClientStore:
         except OSError as e:
             raise FedsmooError(f"cannot keep this client's vectors in {self.folder}: {e.strerror}") from e
 
-    def load(self, version: int, names: tuple[str, ...], size: int) -> Vectors:
-        """Load a version that was kept; raises ``Missing`` if it is not here."""
+    def load(self, version: int, lengths: Mapping[str, int]) -> Vectors:
+        """Load the vectors of a version that was kept, of known lengths; raises ``Missing`` if it is not here."""
         try:
             me = read_tensors(self.path(version))[0]
         except (OSError, SafetensorError) as e:
             have = ", ".join(map(str, self.versions())) or "none"
             raise Missing(f"version {version} of this client's vectors is not in {self.folder} (there: {have})") from e
-        if set(me) != set(names) or any(v.shape != (size,) for v in me.values()):
+        if {n: tuple(v.shape) for n, v in me.items()} != {n: (k,) for n, k in lengths.items()}:
             raise Missing(f"{self.path(version)} holds other vectors than this method keeps: it is another run's")
-        return Vectors(**{n: me[n] for n in names})
+        return Vectors(**{n: me[n] for n in lengths})
 
     def prune(self, below: int) -> None:
         """Remove the versions that the server will never ask for again."""

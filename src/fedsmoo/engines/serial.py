@@ -65,7 +65,7 @@ def local_round(setup: Setup, oracle: Oracle, down: Vectors, own: Vectors, plan:
     """Take the local steps of a client with an oracle's gradients, and end its round."""
     algorithm, task = setup.algorithm, setup.task
     task.model.train()
-    me = own.replace(**{n: torch.zeros_like(down.w) for n in algorithm.local})
+    me = own.replace(**{n: algorithm.zeros(n, down.w) for n in algorithm.local})
     w = algorithm.start(down, me)
     total = torch.zeros((), dtype=task.dtype, device=task.device)
     for k in range(len(plan.index)):

@@ -55,7 +55,7 @@ def train(runs: Sequence[RunSlice], stepper: Stepper, meanwhile: Meanwhile | Non
     given = assignment(runs, counts)
     own = concatenate([r.own() for r in runs])
     zero = torch.zeros((), dtype=task.dtype, device=task.device).expand(sum(counts), task.model.layout.size)
-    me = own.replace(**dict.fromkeys(given.algorithm.local, zero))
+    me = own.replace(**{n: zero[:, : given.algorithm.length(n, zero.shape[1])] for n in given.algorithm.local})
     w = given.algorithm.start(given.down, me).expand_as(zero)
     w, me, total = stepper.steps(given, w, me, DevicePlan(plan, task), meanwhile)
     steps = torch.from_numpy(plan.steps).to(task.device, task.dtype)[:, None]

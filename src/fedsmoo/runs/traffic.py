@@ -19,7 +19,7 @@ def round_bytes(algorithm: Algorithm, size: int, dtype: torch.dtype, clients: in
     width = torch.finfo(dtype).bits // 8
 
     def total(names: Sequence[str]) -> int:
-        return sum(algorithm.bytes_of(n, 1 if n in algorithm.scalars else size, width) for n in names)
+        return sum(algorithm.bytes_of(n, algorithm.length(n, size), width) for n in names)
 
     return clients * total(algorithm.up), clients * total(algorithm.down)
 

@@ -51,7 +51,7 @@ class Thread:
 
 
 def test_rank_0_asks_for_rows_and_changes_while_the_others_wait_for_a_round() -> None:
-    meeting, like = Meeting(), torch.zeros(3)
+    meeting, like = Meeting(), Vectors(a=torch.zeros(3))
 
     def rank(number: int) -> tuple[list[set[int]], dict[int, list[float]]]:
         inner = ClientTable(("a",))

@@ -100,9 +100,8 @@ def clashes(names: dict[str, tuple[str, ...]]) -> list[tuple[str, str]]:
     """Names that contradict each other, with the place to mend."""
     down, server, own, local, up, scalars = (set(names[p]) for p in (*PLACES, "scalars"))
     out = [] if "w" in down else [("down", "down must hold the model, 'w'")]
-    twice, both, far = down & server, own & local, scalars & (down | own | local)
+    twice, both, lost = down & server, own & local, scalars - (down | server | own | local | up)
     out += [("server", f"server names {n!r}, which is on the server already: it is in down") for n in sorted(twice)]
     out += [("local", f"{n!r} is own and local: it either stays between rounds or does not") for n in sorted(both)]
-    out += [("scalars", f"{n!r} cannot be a number: only what is in up or server can, so far") for n in sorted(far)]
-    lost = scalars - up - server - far
-    return out + [("scalars", f"scalars names {n!r}, which is in neither up nor server") for n in sorted(lost)]
+    out += [("scalars", "the model, 'w', cannot be a single number")] if "w" in scalars else []
+    return out + [("scalars", f"scalars names {n!r}, which no other declaration does") for n in sorted(lost)]

@@ -75,7 +75,7 @@ def vectors_of(a: Algorithm, v: Vectors, want: dict[str, Any], spare: Iterable[s
     texts = [f"does not return {n!r}, which {p} declares" for p, ns in want.items() for n in ns if n not in v.names()]
     texts += [f"returns {n!r}, which is not in {places}" for n in v.names() if n not in (*names, *spare)]
     for n, part in v.items():
-        last = 1 if n in a.scalars else SCALE.get().size
+        last = a.length(n, SCALE.get().size)
         if not isinstance(part, Tensor):
             if not (n in a.scalars and isinstance(part, int | float)):
                 texts.append(f"returns {n} as {kind(part)}, but it must be a tensor")

@@ -81,7 +81,7 @@ def drawn(
 ) -> Vectors:
     """Return named vectors, or numbers where the method declares such, of the scale in force."""
     lead, generator = () if clients is None else (clients,), torch_stream(0, "contract", place)
-    sizes = {n: (*lead, 1 if n in algorithm.scalars else SCALE.get().size) for n in names}
+    sizes = {n: (*lead, algorithm.length(n, SCALE.get().size)) for n in names}
     return Vectors(
         **{n: placed(torch.randn(s, generator=generator, dtype=torch.float64), to) for n, s in sizes.items()}
     )

@@ -69,9 +69,10 @@ def ran_out(error: BaseException | None) -> bool:
 
 def bytes_per_client(setup: Setup) -> int:
     """Return the bytes of the vectors of one client that trains."""
-    algorithm, size = setup.algorithm, setup.task.model.layout.size
-    vectors = 2 * len(algorithm.own) + 2 * len(algorithm.local) + len(algorithm.up) + WORKING_COPIES
-    return vectors * size * torch.finfo(setup.task.dtype).bits // 8
+    a, size = setup.algorithm, setup.task.model.layout.size
+    held = (*a.own, *a.own, *a.local, *a.local, *a.up)
+    numbers = sum(a.length(n, size) for n in held) + WORKING_COPIES * size
+    return numbers * torch.finfo(setup.task.dtype).bits // 8
 
 
 def activation_bytes(setup: Setup, batch_size: int) -> int:

@@ -10,7 +10,7 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -203,15 +203,20 @@ def make_table(tier: str, setup: Setup, clients: int, cohort: int, rounds: int) 
         tier = first_that_fits(need, cohort * bytes_per_client(setup), task.device)
     if tier == "device" or (tier == "host" and task.device.type == "cpu"):
         return ClientTable(names)
-    size, dtype = task.model.layout.size, task.dtype
+    lengths, dtype = row_lengths(setup), task.dtype
     if tier == "host":
-        return StoredTable(names, task.device, lambda i: {n: torch.empty(size, dtype=dtype) for n in names})
-    return StoredTable(names, task.device, disk_rows(names, size, dtype, clients))
+        return StoredTable(names, task.device, lambda i: {n: torch.empty(k, dtype=dtype) for n, k in lengths.items()})
+    return StoredTable(names, task.device, disk_rows(lengths, dtype, clients))
+
+
+def row_lengths(setup: Setup) -> dict[str, int]:
+    """Return how many numbers of each name a client keeps between rounds."""
+    return {n: setup.algorithm.length(n, setup.task.model.layout.size) for n in setup.algorithm.own}
 
 
 def row_bytes(setup: Setup) -> int:
     """Return the bytes of one client's own vectors between rounds."""
-    return len(setup.algorithm.own) * setup.task.model.layout.size * torch.finfo(setup.task.dtype).bits // 8
+    return sum(row_lengths(setup).values()) * torch.finfo(setup.task.dtype).bits // 8
 
 
 def memory_estimate(setup: Setup, table: ClientTable, clients: int, cohort: int, rounds: int) -> tuple[int, str]:
@@ -249,13 +254,14 @@ def first_that_fits(need: int, working: int, device: torch.device) -> str:
     )
 
 
-def disk_rows(names: tuple[str, ...], size: int, dtype: torch.dtype, clients: int) -> Callable[[int], Row]:
+def disk_rows(lengths: Mapping[str, int], dtype: torch.dtype, clients: int) -> Callable[[int], Row]:
     """Allocate rows in a sparse temporary file, which the system deletes when the process ends."""
     kind = np.dtype(str(dtype).removeprefix("torch."))
     handle, path = tempfile.mkstemp(prefix="fedsmoo-clients-")
-    row = len(names) * size * kind.itemsize
+    numbers, ends = sum(lengths.values()), np.cumsum([*lengths.values()])
+    row = numbers * kind.itemsize
     os.ftruncate(handle, clients * row)
-    table = np.memmap(path, kind, "r+", shape=(clients, len(names), size))
+    table = np.memmap(path, kind, "r+", shape=(clients, numbers))
     Path(path).unlink()  # the mapping keeps it alive, and nothing is left behind
     weakref.finalize(table, os.close, handle)
 
@@ -264,6 +270,9 @@ def disk_rows(names: tuple[str, ...], size: int, dtype: torch.dtype, clients: in
             os.posix_fallocate(handle, client * row, row)  # a full disk is an error here, not a signal later
         except OSError as e:
             raise FedsmooError(f"no room for client {client}'s vectors in {tempfile.gettempdir()}: {e.strerror}") from e
-        return {n: torch.from_numpy(table[client, k]) for k, n in enumerate(names)}
+        return {
+            n: torch.from_numpy(table[client, end - k : end])
+            for (n, k), end in zip(lengths.items(), ends, strict=True)
+        }
 
     return make_row

@@ -88,9 +88,10 @@ class Distributed(Engine):
         self.inner, self.ranks, self.same_bits = inner, ranks, same_bits
         self.name, self.why = inner.name, inner.why
         size = setup.task.model.layout.size
-        self.sizes = {n: 1 if n in setup.algorithm.scalars else size for n in setup.algorithm.up}
+        self.sizes = {n: setup.algorithm.length(n, size) for n in setup.algorithm.up}
         like = torch.zeros(size, dtype=setup.task.dtype, device=setup.task.device)
-        self.table = self.sharded = ShardedTable(inner.table, ranks, like)
+        row = Vectors(**{n: setup.algorithm.zeros(n, like) for n in inner.table.names})
+        self.table = self.sharded = ShardedTable(inner.table, ranks, row)
 
     @property
     def clients_at_once(self) -> int | None:
@@ -165,9 +166,9 @@ class ShardedTable(ClientTable):
 
     sharded = True
 
-    def __init__(self, inner: ClientTable, ranks: Ranks, like: Tensor) -> None:
+    def __init__(self, inner: ClientTable, ranks: Ranks, like: Vectors) -> None:
         super().__init__(inner.names)
-        self.inner, self.ranks, self.like = inner, ranks, like  # like: a vector of the shape and dtype of a row's
+        self.inner, self.ranks, self.like = inner, ranks, like  # like: vectors of the shape and dtype of a row's
 
     def agree(self, what: str, client: int | None = None) -> None:
         """On rank 0, announce what comes next; on others, answer rank 0's questions until it announces that.
@@ -210,7 +211,7 @@ class ShardedTable(ClientTable):
 
     def _row(self, client: int) -> dict[str, Tensor]:
         owner = client % self.ranks.world
-        row = Vectors(**dict.fromkeys(self.names, self.like))
+        row = self.like
         if owner == self.ranks.rank:
             row = self.inner.read([client], row).map(lambda v: v[0])
         return {n: self.ranks.broadcast(v, owner) for n, v in row.items()}

@@ -59,8 +59,8 @@ class Rows:
         return cls(
             w,
             new(clients, size) if alternate else None,
-            me.map(lambda v: new(clients, size)),
-            given.down.map(lambda v: new(v.shape) if v.dim() == 1 else new(clients, size)),
+            me.map(lambda v: new(clients, v.shape[-1])),
+            given.down.map(lambda v: new(v.shape) if v.dim() == 1 else new(clients, v.shape[-1])),
         )
 
     def of(self, part: slice) -> Rows:
