@@ -141,7 +141,7 @@ def dependence(algorithm: Algorithm, s: State, place: str, name: str) -> tuple[b
 
 
 def next_server(algorithm: Algorithm, srv: Vectors, mean: Vectors) -> Vectors:
-    return algorithm.aggregate(sealed(srv), sealed(mean), Round(1, LR, float(STEPS), 0.5))
+    return algorithm.aggregate(sealed(srv), sealed(mean), Round(1, LR, float(STEPS), 0.5, n=CLIENTS))
 
 
 def reach(algorithm: Algorithm, srv: Vectors, s: State) -> Vectors:

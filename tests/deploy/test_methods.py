@@ -11,6 +11,7 @@ import torch
 pytest.importorskip("flwr", reason="pip install 'fedsmoo[flower]'")
 
 from flwr.app import ArrayRecord
+from safetensors.torch import load_file
 
 from fedsmoo.algorithms import ALGORITHMS
 from fedsmoo.deploy.client import Recipe
@@ -83,6 +84,28 @@ def test_single_numbers_and_weighted_steps_travel(wire, tmp_path):
     assert coordinator.server.steps.item() == pytest.approx(mean, rel=1e-6)
     assert coordinator.server.k.item() == pytest.approx(mean, rel=1e-6)
     assert abs(mean - sum(steps) / len(steps)) > 0.1  # the plain mean is another
+
+
+KINDS = Path(__file__).parents[1] / "kinds.py"
+
+
+@pytest.mark.parametrize(
+    ("name", "wire"),
+    [("Numbers", "exact"), ("Numbers", "int8"), ("Stretched", "exact"), ("Median", "exact"), ("Median", "fp16")],
+)
+def test_single_numbers_and_rows_travel(name, wire, tmp_path):
+    """Numbers that are sent, kept and sent back, and a server that sees every reply."""
+    method = make_algorithm(f"{KINDS}:{name}", {})
+    config = SMALL.replace(weighted=True, wire=wire, u=0.3)
+    coordinator, _ = federate(config, tmp_path, Recipe(algorithm=method))
+    result = assemble(config, method).run()
+    for n, v in result.server.items():
+        assert torch.equal(v, getattr(coordinator.server, n)), n
+    if method.own:
+        kept = {p.parent.name: load_file(p) for p in sorted((tmp_path / "state").rglob("*.safetensors"))}
+        rows = dict(result.simulation.engine.table.items())
+        assert kept.keys() == {str(i) for i in rows}
+        assert all(torch.equal(kept[str(i)][n], v) for i, row in rows.items() for n, v in row.items())
 
 
 @pytest.mark.parametrize("change", [{"weighted": True}, {"relaxed": 0.1}, {"local_epochs": None, "local_steps": 2}])

@@ -66,19 +66,30 @@ class Quantised(Around):
     kind: str = option("fp16", "the numbers on the wire", KINDS, positional=True)
 
     own = derived(lambda self: (*self.inner.own, *(f"err_{n}" for n in self.rounded)))
-    server = derived(lambda self: (*self.inner.server, *(f"err_{n}" for n in self.down)))
+    server = derived(lambda self: (*self.inner.server, *(f"err_{n}" for n in self.rounded_down)))
 
     @property
     def rounded(self) -> tuple[str, ...]:
         """The vectors of up, without the single numbers."""
         return tuple(n for n in self.up if n not in self.scalars)
 
+    @property
+    def rounded_down(self) -> tuple[str, ...]:
+        """The vectors of down, without the single numbers."""
+        return tuple(n for n in self.down if n not in self.scalars)
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """The vectors that travel both ways: clients send their change."""
+        return tuple(n for n in self.rounded if n in self.down)
+
     def init(self, w: Tensor) -> Vectors:
-        return self.inner.init(w).replace(**{f"err_{n}": torch.zeros_like(w) for n in self.down})
+        return self.inner.init(w).replace(**{f"err_{n}": torch.zeros_like(w) for n in self.rounded_down})
 
     def sent(self, srv: Vectors) -> Vectors:
         whole = self.inner.sent(srv)
-        return Vectors(**{n: rounded(getattr(whole, n) + getattr(srv, f"err_{n}"), self.kind) for n in self.down})
+        vectors = [(n, getattr(whole, n) + getattr(srv, f"err_{n}")) for n in self.rounded_down]
+        return whole.replace(**{n: rounded(v, self.kind) for n, v in vectors})
 
     def first_contact(self, down: Vectors) -> Vectors:
         none = {f"err_{n}": torch.zeros_like(down.w) for n in self.rounded}
@@ -87,14 +98,20 @@ class Quantised(Around):
     def finish(self, w: Tensor, down: Vectors, me: Vectors, rnd: Round) -> tuple[Vectors, Vectors]:
         me, up = self.inner.finish(w, down, me, rnd)
         parts = [(n, getattr(up, n)) for n in self.rounded]
-        want = {n: (v - getattr(down, n) if n in self.down else v) + getattr(me, f"err_{n}") for n, v in parts}
+        want = {n: (v - getattr(down, n) if n in self.shared else v) + getattr(me, f"err_{n}") for n, v in parts}
         sent = {n: rounded(v, self.kind) for n, v in want.items()}
         return me.replace(**{f"err_{n}": v - sent[n] for n, v in want.items()}), up.replace(**sent)
 
+    def combine(self, srv: Vectors, rows: Vectors, weights: Tensor, rnd: Round) -> Vectors:
+        before = self.inner.sent(srv).pick(tuple(n for n in self.rows if n in self.shared))
+        whole = rows.replace(**{n: v + getattr(rows, n) for n, v in before.items()})
+        made = self.inner.combine(srv, whole, weights, rnd)
+        return made.replace(**{n: getattr(made, n) - v for n, v in before.items()})
+
     def aggregate(self, srv: Vectors, mean: Vectors, rnd: Round) -> Vectors:
-        whole, sent, shared = self.inner.sent(srv), self.sent(srv), [n for n in self.up if n in self.down]
+        whole, sent = self.inner.sent(srv), self.sent(srv).pick(self.rounded_down)
         errors = {f"err_{n}": getattr(whole, n) + getattr(srv, f"err_{n}") - v for n, v in sent.items()}
-        mean = mean.replace(**{n: getattr(whole, n) + getattr(mean, n) for n in shared})
+        mean = mean.replace(**{n: getattr(whole, n) + getattr(mean, n) for n in self.shared})
         return self.inner.aggregate(srv, mean, rnd).replace(**errors)
 
     def bytes_of(self, name: str, numbers: int, width: int) -> int:

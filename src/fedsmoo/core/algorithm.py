@@ -139,6 +139,11 @@ class Algorithm:
         """Return how many numbers a declared name holds: one, or as many as the model."""
         return 1 if name in self.scalars else size
 
+    @property
+    def summed(self) -> tuple[str, ...]:
+        """What of ``up`` enters a mean over the cohort: all but ``rows``."""
+        return tuple(n for n in self.up if n not in self.rows) if self.rows else self.up
+
     def sent(self, srv: Vectors) -> Vectors:
         """Return what each client of a cohort receives."""
         return srv.pick(self.down)

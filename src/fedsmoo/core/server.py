@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedsmoo.core.algorithm import Algorithm
 from fedsmoo.core.errors import FedsmooError
@@ -64,23 +66,61 @@ def round_of(
     return Round(number, lr_of(settings, number), mean_steps(steps, weights), share, n=len(weights))
 
 
+@dataclass(frozen=True)
+class Replies:
+    """What a method's server sees client by client: ``rows [n, P]``, and whose they are, in the cohort's order."""
+
+    rows: Vectors
+    clients: Sequence[int]
+    samples: Sequence[int]
+    steps: Sequence[int] | np.ndarray
+    weights: Sequence[float]
+
+
 def server_step(
-    algorithm: Algorithm, server: Vectors, mean: Vectors, rnd: Round, size: int, loss: float
+    algorithm: Algorithm,
+    server: Vectors,
+    mean: Vectors,
+    rnd: Round,
+    size: int,
+    loss: float,
+    replies: Replies | None = None,
 ) -> Vectors | None:
     """Return the server's new vectors from the mean of what was sent; ``None`` if they, or the loss, are not finite.
 
+    Of a method with rows, ``combine`` first makes one vector of each row's ``replies``.
+
     Raises:
-        FedsmooError: if what was sent does not have the declared shape.
+        FedsmooError: if what was sent, or combined, does not have the declared shape.
     """
     refuse_other_shapes(algorithm, mean, size)
+    if replies is not None:
+        mean = mean.replace(**dict(combined(algorithm, server, replies, rnd, size).items())).pick(algorithm.up)
     new = algorithm.aggregate(server, mean, rnd)
     finite = math.isfinite(loss) and bool(torch.stack([torch.isfinite(v).all() for _, v in new.items()]).all())
     return new if finite else None
 
 
-def refuse_other_shapes(algorithm: Algorithm, sent: Vectors, size: int) -> None:
+def combined(algorithm: Algorithm, server: Vectors, replies: Replies, rnd: Round, size: int) -> Vectors:
+    """Return what a method's ``combine`` makes of its rows: one vector for each of them."""
+
+    def column(values: Sequence[float] | np.ndarray) -> Tensor:
+        return torch.tensor(np.asarray(values, float), dtype=server.w.dtype, device=server.w.device)[:, None]
+
+    r = replies
+    each = replace(rnd, client=column(r.clients), samples=column(r.samples), steps=column(r.steps))
+    made = algorithm.combine(server, r.rows, column(r.weights), each)
+    if set(made.names()) != set(algorithm.rows):
+        named = ", ".join(made.names()) or "nothing"
+        raise FedsmooError(f"{algorithm.label}.combine returns {named}, but rows declares {', '.join(algorithm.rows)}")
+    refuse_other_shapes(algorithm, made, size, "combine returns")
+    return made.map(torch.clone)  # a row itself would keep all of them in memory
+
+
+def refuse_other_shapes(algorithm: Algorithm, sent: Vectors, size: int, does: str = "finish sends") -> None:
     """Refuse to count and use what does not have the declared shape: a vector of the model's size, or one number."""
     for name, v in sent.items():
         want = algorithm.length(name, size)
-        if v.numel() != want:
-            raise FedsmooError(f"{algorithm.label}.finish sends {v.numel()} numbers as {name}, but declares {want}")
+        if tuple(v.shape) != (want,):
+            found = f"{v.numel()} numbers" if v.dim() == 1 else f"{tuple(v.shape)} numbers"
+            raise FedsmooError(f"{algorithm.label}.{does} {found} as {name}, but declares {want}")

@@ -8,6 +8,8 @@ import time
 import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
+from operator import mul
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from safetensors.torch import save
 
 from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.core.random.streams import stream
-from fedsmoo.core.server import is_evaluated, lr_of, round_of, server_step, weights_of
+from fedsmoo.core.server import Replies, is_evaluated, lr_of, round_of, server_step, weights_of
 from fedsmoo.data.batches.cohort import cohort, make_sampling
 from fedsmoo.deploy.client import Answer
 from fedsmoo.deploy.judge import Expectation, Proportion, Reply, judge, steps_of
@@ -173,20 +175,24 @@ class Coordinator:
 
     def _mean(self, good: Mapping[int, Answer], weights: list[float]) -> RoundOutcome:
         """Return the mean in the order of the clients, as the serial engine adds."""
-        task = self.setup.task
-        sums = Sums()
+        task, algorithm = self.setup.task, self.setup.algorithm
+        sums = Sums(len(good))
         for weight, a in zip(weights, good.values(), strict=True):
             loss, drift = (torch.tensor(x, dtype=task.dtype, device=task.device) for x in (a.loss, a.drift))
-            sums.add(a.up.map(lambda v, weight=weight: weight * v.to(task.device)), loss, drift)  # type: ignore[misc]
-        return sums.outcome(len(good))
+            up = a.up.map(lambda v: v.to(task.device))
+            mine, rows = up.pick(algorithm.summed), up.pick(algorithm.rows).map(lambda v: v[None])
+            sums.add(mine.map(partial(mul, weight)), loss, drift, rows=rows)
+        return sums.outcome()
 
     def _aggregate(self, good: Mapping[int, Answer], outcome: RoundOutcome, weights: list[float]) -> str | None:
         """Take the server's step; return why not, if its vectors would no longer be finite."""
         steps, share = [a.steps for a in good.values()], len(good) / self.config.clients
         rnd, size = round_of(self.config, self.number, steps, weights, share), self.setup.task.model.layout.size
-        algorithm = self.setup.algorithm.at(self.number)
+        algorithm, replies = self.setup.algorithm.at(self.number), None
+        if outcome.rows is not None:
+            replies = Replies(outcome.rows, list(good), [a.samples for a in good.values()], steps, weights)
         with explained("server"):
-            server = server_step(algorithm, self.server, outcome.mean, rnd, size, outcome.loss)
+            server = server_step(algorithm, self.server, outcome.mean, rnd, size, outcome.loss, replies)
         if server is None:
             return "the server's vectors would no longer be finite: try a smaller lr or, for FedSMOO, a larger beta"
         self.server = server

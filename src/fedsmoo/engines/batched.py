@@ -112,18 +112,18 @@ class Batched(Engine):
             keep(self.table, clients, me)
         if meanwhile is not None and len(done) > 1:  # only now is it known which rows are on their way back
             meanwhile()
-        return sums.outcome(len(inputs.clients))
+        return sums.outcome()
 
     def _train(
         self, inputs: RoundInputs, chunk: int, meanwhile: Meanwhile | None
     ) -> tuple[Sums, list[tuple[list[int], Vectors]]]:
         """Train ``chunk`` clients at a time; return the round's sums, and rows that are not yet written."""
         self.oracle.task.model.train()  # which may be another run's, whose oracle this engine shares
-        sums, done, whole = Sums(), [], chunk >= len(inputs.clients)
+        sums, done, whole = Sums(len(inputs.clients)), [], chunk >= len(inputs.clients)
         for start in range(0, len(inputs.clients), chunk):
             run = RunSlice(self.setup, self.table, inputs, slice(start, start + chunk))
             (result,) = train([run], self.stepper, meanwhile if whole else None)
-            sums.add(result.up, result.loss, result.drift, result.moved)
+            sums.add(result.up, result.loss, result.drift, result.moved, result.rows)
             # Captured steps answer with views of buffers that the next chunk overwrites.
             done.append((run.clients, result.me if whole else result.me.map(torch.clone)))
         return sums, done
@@ -181,7 +181,7 @@ class SharedRounds:
             keep(run.table, run.clients, result.me)
         outcomes = []
         for run, result in zip(everyone, results, strict=True):
-            sums = Sums()
-            sums.add(result.up, result.loss, result.drift, result.moved)
-            outcomes.append(sums.outcome(len(run.clients)))
+            sums = Sums(len(run.clients))
+            sums.add(result.up, result.loss, result.drift, result.moved, result.rows)
+            outcomes.append(sums.outcome())
         return outcomes

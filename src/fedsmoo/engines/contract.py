@@ -53,14 +53,15 @@ def no_reduce(v: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class RoundOutcome:
-    """The weighted mean of what the cohort sent, and measurements of the local training."""
+    """The weighted mean of what the cohort sent, every reply of declared rows, and measurements of the training."""
 
-    mean: Vectors
+    mean: Vectors  # of what is sent, but for rows
     loss: float  # mean minibatch loss over clients and their steps
     drift: float  # mean ||w_i - w||^2
     clients: int = 0  # how many there were
     moved: Tensor | None = None  # sum of w_i - w over the clients of this process
     all_reduce: Callable[[Tensor], Tensor] = no_reduce  # sums a tensor over all processes
+    rows: Vectors | None = None  # [n, P], in the order of the cohort: what the method's server sees client by client
 
     def drift_from(self, before: Tensor, after: Tensor) -> float | None:
         """Return mean ||w_i - w'||^2 with w' the model ``after`` the server's step, w the one ``before``.
@@ -140,21 +141,36 @@ def one_run_at_a_time(engine: Engine) -> FedsmooError:
 
 @dataclass
 class Sums:
-    """Weighted sums over clients, in the order in which clients are added."""
+    """Weighted sums over clients, and rows of each, in the order in which clients are added; ``clients`` in all."""
 
+    clients: int
     up: Vectors | None = None
     loss: Tensor | float = 0.0
     drift: Tensor | float = 0.0
     moved: Tensor | None = None
+    rows: Vectors | None = None  # memory of their own: steps answer with views of buffers
+    filled: int = 0
 
-    def add(self, up: Vectors, loss: Tensor, drift: Tensor, moved: Tensor | None = None) -> None:
-        """Add one client's values, or the sums of several clients; ``moved`` is w_i - w."""
+    def add(
+        self, up: Vectors, loss: Tensor, drift: Tensor, moved: Tensor | None = None, rows: Vectors | None = None
+    ) -> None:
+        """Add one client's values, or the sums of several clients; ``moved`` is w_i - w, ``rows`` are ``[C, P]``."""
         self.up = up if self.up is None else Vectors(**{n: getattr(self.up, n) + v for n, v in up.items()})
         self.loss, self.drift = self.loss + loss, self.drift + drift
         self.moved = moved if self.moved is None or moved is None else self.moved + moved
+        if rows is not None and rows.names():
+            self._keep(rows)
 
-    def outcome(self, clients: int) -> RoundOutcome:
-        """Return the round's outcome for so many clients."""
+    def _keep(self, rows: Vectors) -> None:
+        if self.rows is None:
+            self.rows = rows.map(lambda v: v.new_empty(self.clients, v.shape[-1]))
+        begin, self.filled = self.filled, self.filled + len(getattr(rows, rows.names()[0]))
+        for name, v in rows.items():
+            getattr(self.rows, name)[begin : self.filled] = v
+
+    def outcome(self) -> RoundOutcome:
+        """Return the round's outcome."""
         assert self.up is not None
         both = torch.stack([torch.as_tensor(self.loss), torch.as_tensor(self.drift)]).tolist()  # one transfer
-        return RoundOutcome(self.up, both[0] / clients, both[1] / clients, clients, self.moved)
+        n = self.clients
+        return RoundOutcome(self.up, both[0] / n, both[1] / n, n, self.moved, rows=self.rows)

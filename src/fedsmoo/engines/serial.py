@@ -37,15 +37,17 @@ class Serial(Engine):
         return self.oracle.evaluate(w, on)
 
     def run_round(self, inputs: RoundInputs, meanwhile: Meanwhile | None = None) -> RoundOutcome:
-        sums, setup = Sums(), dataclasses.replace(self.setup, algorithm=inputs.algorithm)
+        sums, algorithm = Sums(len(inputs.clients)), inputs.algorithm
+        setup = dataclasses.replace(self.setup, algorithm=algorithm)
         for c, client in enumerate(inputs.clients):
-            own = self.table.read([client], setup.algorithm.first_contact(inputs.down)).map(lambda v: v[0])
+            own = self.table.read([client], algorithm.first_contact(inputs.down)).map(lambda v: v[0])
             rnd = Round(inputs.number, inputs.lr, int(inputs.plan.steps[c]), inputs.share)
             w, me, up, loss = train_client(setup, inputs.down, own, inputs.plan.select(slice(c, c + 1)), rnd)
             self.table.write([client], me.map(lambda v: v[None]))
             moved = w - inputs.down.w
-            sums.add(up.map(partial(mul, inputs.weights[c])), loss, moved.square().sum(), moved)
-        return sums.outcome(len(inputs.clients))
+            mine, rows = up.pick(algorithm.summed), up.pick(algorithm.rows).map(lambda v: v[None])
+            sums.add(mine.map(partial(mul, inputs.weights[c])), loss, moved.square().sum(), moved, rows)
+        return sums.outcome()
 
 
 def train_client(setup: Setup, down: Vectors, own: Vectors, plan: Plan, rnd: Round) -> Trained:

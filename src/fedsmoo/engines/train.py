@@ -38,13 +38,17 @@ class RunSlice:
 
 
 class SliceResult(NamedTuple):
-    """What a slice's clients keep, the weighted sum of what they sent, and sums of losses, drifts and w_i - w."""
+    """What a slice's clients keep, the weighted sum of what they sent, sums of losses, drifts and w_i - w, and rows.
+
+    ``rows`` may be views of buffers, good until the next call.
+    """
 
     me: Vectors
     up: Vectors
     loss: Tensor
     drift: Tensor
     moved: Tensor
+    rows: Vectors
 
 
 def train(runs: Sequence[RunSlice], stepper: Stepper, meanwhile: Meanwhile | None = None) -> list[SliceResult]:
@@ -68,10 +72,10 @@ def train(runs: Sequence[RunSlice], stepper: Stepper, meanwhile: Meanwhile | Non
     for run, n in zip(runs, counts, strict=True):
         rows = slice(start, start + n)
         weights = torch.tensor(run.inputs.weights[run.part], dtype=w.dtype, device=w.device)
-        mine = me.map(itemgetter(rows))
-        sent = up.map(itemgetter(rows)).map(partial(torch.matmul, weights))
-        moved = w[rows].sum(0) - n * run.inputs.down.w
-        out.append(SliceResult(mine, sent, loss[rows].sum(), drift[rows].sum(), moved))
+        mine, a = me.map(itemgetter(rows)), run.setup.algorithm
+        sent = up.pick(a.summed).map(itemgetter(rows)).map(partial(torch.matmul, weights))
+        moved, each = w[rows].sum(0) - n * run.inputs.down.w, up.pick(a.rows).map(itemgetter(rows))
+        out.append(SliceResult(mine, sent, loss[rows].sum(), drift[rows].sum(), moved, each))
         start += n
     return out
 

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from fedsmoo.core import FedsmooError, Vectors
-from fedsmoo.core.server import is_evaluated, lr_of, round_of, server_step, weights_of
+from fedsmoo.core.server import Replies, is_evaluated, lr_of, round_of, server_step, weights_of
 from fedsmoo.data.batches.augment import drawing
 from fedsmoo.data.batches.cohort import Sampling, cohort, make_sampling, uniform
 from fedsmoo.data.batches.plan import Plan, make_plan
+from fedsmoo.engines.client_state.memory import refuse_too_many_rows
 from fedsmoo.engines.contract import Engine, RoundInputs, RoundOutcome, Setup
 from fedsmoo.engines.failure import explained
 from fedsmoo.engines.task import refuse_reduced_loss
@@ -51,6 +52,7 @@ class Simulation:
             raise FedsmooError(f"client {empty[0]} has no samples ({len(empty)} such clients): change the partition")
         self.setup, self.engine, self.training, self.indices = setup, engine, training, indices
         self.sampling = sampling or make_sampling(training.sampling)
+        refuse_too_many_rows(setup, training.cohort)
         task = setup.task
         start = task.model.initial() if w is None else w
         start = start.to(task.device, task.dtype)
@@ -128,6 +130,7 @@ class Simulation:
         """Return the inputs of the next round: who is sent what, on which batches."""
         number, t = len(self.history), self.training
         clients, plan = self._drawn.pop(number) if number in self._drawn else self.draw_round(number)
+        refuse_too_many_rows(self.setup, len(clients) * self.runs_in_batch)
         algorithm = self.setup.algorithm.at(number)
         down = algorithm.sent(self.server)
         share = len(clients) / len(self.indices)
@@ -140,8 +143,12 @@ class Simulation:
         t, task = self.training, self.setup.task
         if outcome is not None:
             rnd = round_of(t, work.number, work.plan.steps, work.weights, work.share)
+            replies = None
+            if outcome.rows is not None:
+                samples = [len(self.indices[i]) for i in work.clients]
+                replies = Replies(outcome.rows, work.clients, samples, work.plan.steps, work.weights)
             size = task.model.layout.size
-            server = server_step(work.algorithm, self.server, outcome.mean, rnd, size, outcome.loss)
+            server = server_step(work.algorithm, self.server, outcome.mean, rnd, size, outcome.loss, replies)
             if server is None:
                 raise FedsmooError(
                     f"round {work.number + 1}: the training loss or the model is no longer finite; what came before is "

@@ -17,6 +17,7 @@ SMALL = Config(
     sampling="bernoulli", partition="dirichlet", u=0.3, weighted=True, dtype="float64", device="cpu", seed=163,
 )  # fmt: skip
 
+KINDS = Path(__file__).parents[2] / "kinds.py"
 DROPOUT = f"{Path(__file__).with_name('nets.py')}:dropout"
 
 CASES: dict[str, Config] = {
@@ -27,6 +28,11 @@ CASES: dict[str, Config] = {
     "holdout": SMALL.replace(algorithm="fedsmoo", holdout=0.2, engine="batched"),
     "single numbers": SMALL.replace(algorithm=FEDNOVA, engine="batched"),
     "single numbers, exact": SMALL.replace(algorithm=FEDNOVA, exact=True, dtype="float32"),
+    "numbers kept": SMALL.replace(algorithm=f"{KINDS}:Numbers", engine="batched"),
+    "numbers kept, exact": SMALL.replace(algorithm=f"{KINDS}:Numbers", exact=True, dtype="float32"),
+    "rows": SMALL.replace(algorithm=f"{KINDS}:Median", engine="batched"),
+    "rows, exact": SMALL.replace(algorithm=f"{KINDS}:Median", exact=True, dtype="float32"),
+    "personal": SMALL.replace(algorithm=f"{KINDS}:Ditto", engine="batched"),
     "auto": SMALL.replace(algorithm="scaffold", engine="auto"),
     "dropout": SMALL.replace(algorithm="fedsmoo", model=DROPOUT, engine="auto"),
     "dropout, exact": SMALL.replace(algorithm="fedsmoo", model=DROPOUT, exact=True, dtype="float32"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
 
@@ -107,7 +107,7 @@ def ask(algorithm: Algorithm, name: str, x: Given) -> Any:
         "init": (x.w,),
         "sent": (x.srv,),
         "first_contact": (x.down,),
-        "aggregate": (x.srv, x.mean, x.rnd),
+        "aggregate": (x.srv, x.mean, replace(x.rnd, n=CLIENTS)),
         "start": (x.down, x.me),
         "slope": (x.w, x.grad, x.down, x.me),
         "direction": (x.w, x.grad, x.down, x.me),

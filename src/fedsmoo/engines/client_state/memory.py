@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from fedsmoo.core import FedsmooError
 from fedsmoo.engines.contract import Setup
 
 # Models that live at once besides the declared vectors: the weights and their successor, two gradients, the direction.
@@ -73,6 +74,29 @@ def bytes_per_client(setup: Setup) -> int:
     held = (*a.own, *a.own, *a.local, *a.local, *a.up)
     numbers = sum(a.length(n, size) for n in held) + WORKING_COPIES * size
     return numbers * torch.finfo(setup.task.dtype).bits // 8
+
+
+def reply_bytes(setup: Setup) -> int:
+    """Return the bytes that the server gathers of one client, where it sees every reply."""
+    a, task = setup.algorithm, setup.task
+    return sum(a.length(n, task.model.layout.size) for n in a.rows) * torch.finfo(task.dtype).bits // 8
+
+
+def refuse_too_many_rows(setup: Setup, clients: int) -> None:
+    """Refuse to gather the replies of so many clients if they, and what a rule makes of them, would fill the memory.
+
+    Raises:
+        FedsmooError: if they take more than a quarter of the device's memory.
+    """
+    a, task = setup.algorithm, setup.task
+    need = clients * reply_bytes(setup)
+    room = total_bytes(task.device) // 4
+    if need > room:
+        raise FedsmooError(
+            f"the server of {a.label} sees every reply: those of {clients} clients are {need / 1e9:.1f} GB, but a "
+            f"quarter of the memory of {task.device} is {room / 1e9:.1f} GB: use a smaller cohort or model, or a "
+            "method whose server needs the mean alone"
+        )
 
 
 def activation_bytes(setup: Setup, batch_size: int) -> int:

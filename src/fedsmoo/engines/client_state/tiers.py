@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.core.errors import unknown
-from fedsmoo.engines.client_state.memory import available_bytes, bytes_per_client
+from fedsmoo.engines.client_state.memory import available_bytes, bytes_per_client, reply_bytes
 from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.contract import Setup
 
@@ -222,7 +222,7 @@ def row_bytes(setup: Setup) -> int:
 def memory_estimate(setup: Setup, table: ClientTable, clients: int, cohort: int, rounds: int) -> tuple[int, str]:
     """Return the bytes that a run needs besides data and activations, and where, in words."""
     rows = row_bytes(setup) * min(clients, cohort * rounds)  # rows of clients never met do not exist
-    round_ = cohort * bytes_per_client(setup)
+    round_ = cohort * (bytes_per_client(setup) + reply_bytes(setup))
     place = "outside the device" if isinstance(table, StoredTable) else f"on {setup.task.device}"
     kept = f", clients' vectors up to {rows / 1e9:.1f} GB {place}" if rows else ""
     return rows + round_, f"a round's vectors {round_ / 1e9:.1f} GB on {setup.task.device}{kept}"
@@ -271,8 +271,7 @@ def disk_rows(lengths: Mapping[str, int], dtype: torch.dtype, clients: int) -> C
         except OSError as e:
             raise FedsmooError(f"no room for client {client}'s vectors in {tempfile.gettempdir()}: {e.strerror}") from e
         return {
-            n: torch.from_numpy(table[client, end - k : end])
-            for (n, k), end in zip(lengths.items(), ends, strict=True)
+            n: torch.from_numpy(table[client, end - k : end]) for (n, k), end in zip(lengths.items(), ends, strict=True)
         }
 
     return make_row

@@ -3,14 +3,15 @@
 Every rank draws the same cohort from the same stream, trains its own clients with an inner engine, and adds its part
 to one fused all-reduce of ``len(up) * P + 2`` numbers (the weighted sums of ``up``, the loss and the drift). What
 follows, ``aggregate`` first, is computed alike on every rank from the same bits, so nothing else has to travel but a
-number for the drift after it.
+number for the drift after it. Of a method whose server sees clients one by one, every rank gathers all rows.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -87,8 +88,8 @@ class Distributed(Engine):
     def __init__(self, setup: Setup, inner: Engine, ranks: Ranks, same_bits: bool = False) -> None:
         self.inner, self.ranks, self.same_bits = inner, ranks, same_bits
         self.name, self.why = inner.name, inner.why
-        size = setup.task.model.layout.size
-        self.sizes = {n: setup.algorithm.length(n, size) for n in setup.algorithm.up}
+        size, a = setup.task.model.layout.size, setup.algorithm
+        self.sizes, self.rows = ({n: a.length(n, size) for n in names} for names in (a.summed, a.rows))
         like = torch.zeros(size, dtype=setup.task.dtype, device=setup.task.device)
         row = Vectors(**{n: setup.algorithm.zeros(n, like) for n in inner.table.names})
         self.table = self.sharded = ShardedTable(inner.table, ranks, row)
@@ -124,37 +125,63 @@ class Distributed(Engine):
     def _summed(self, inputs: RoundInputs, owner: list[int]) -> RoundOutcome:
         """Add the ranks' partial sums by one all-reduce; a rank without a client adds zeros."""
         mine = [c for c, r in enumerate(owner) if r == self.ranks.rank]
-        part, moved = self._train(inputs, mine) if mine else self._nothing(inputs)
-        mean, loss, drift = self._unpack(self.ranks.all_reduce(part))
-        n = len(inputs.clients)
-        return RoundOutcome(mean, loss.item() / n, drift.item() / n, n, moved, self.ranks.all_reduce)
+        part = self._train(inputs, mine) if mine else self._nothing(inputs)
+        mean, loss, drift = self._unpack(self.ranks.all_reduce(part.sums))
+        n, rows = len(inputs.clients), self._gathered(part.rows, owner) if self.rows else None
+        return RoundOutcome(mean, loss.item() / n, drift.item() / n, n, part.moved, self.ranks.all_reduce, rows)
+
+    def _gathered(self, mine: Tensor, owner: list[int]) -> Vectors:
+        """Gather the rows of all ranks, and put them in the order of the cohort."""
+        most = max(owner.count(r) for r in range(self.ranks.world))
+        padded = torch.cat([mine, mine.new_zeros(most - len(mine), mine.shape[1])])
+        each = self.ranks.all_gather(padded)
+        at = [owner[:c].count(r) for c, r in enumerate(owner)]  # which of its rank's rows a client has
+        return self._split(torch.stack([each[r][k] for r, k in zip(owner, at, strict=True)]), self.rows)
 
     def _in_order(self, inputs: RoundInputs, owner: list[int]) -> RoundOutcome:
         """Broadcast every client's own part and add them in the cohort's order."""
-        mine = {c: self._train(inputs, [c], paths=True)[0] for c, r in enumerate(owner) if r == self.ranks.rank}
-        sums, nothing = Sums(), self._nothing(inputs, paths=True)[0]
+        mine = {c: self._train(inputs, [c]).whole() for c, r in enumerate(owner) if r == self.ranks.rank}
+        sums, nothing = Sums(len(inputs.clients)), self._nothing(inputs, clients=1).whole()
+        lengths = [inputs.down.w.shape[-1], sum(self.rows.values())]
         for c, r in enumerate(owner):
-            v, size = self.ranks.broadcast(mine.pop(c, nothing), r), inputs.down.w.shape[-1]
-            sums.add(*self._unpack(v[size:]), v[:size])
-        return sums.outcome(len(inputs.clients))
+            v = self.ranks.broadcast(mine.pop(c, nothing), r)
+            moved, row, rest = v.split([*lengths, len(v) - sum(lengths)])
+            sums.add(*self._unpack(rest), moved, self._split(row[None], self.rows))
+        return sums.outcome()
 
-    def _train(self, inputs: RoundInputs, positions: list[int], paths: bool = False) -> tuple[Tensor, Tensor]:
-        """Train some clients. Return their weighted sum of ``up``, with the sums of losses and drifts, as one vector,
-        and the sum of w_i - w; ``paths`` puts that sum in front of the vector, too."""
+    def _train(self, inputs: RoundInputs, positions: list[int]) -> Part:
+        """Train some clients of the cohort."""
         out = self.inner.run_round(part_of(inputs, positions))
         n, like = len(positions), inputs.down.w
         tail = torch.tensor([out.loss * n, out.drift * n], dtype=like.dtype, device=like.device)
         assert out.moved is not None
-        parts = [*([out.moved] if paths else []), *(getattr(out.mean, name) for name in self.sizes), tail]
-        return torch.cat(parts), out.moved
+        rows = like.new_zeros(n, 0) if out.rows is None else torch.cat([v for _, v in out.rows.items()], 1)
+        return Part(torch.cat([*(getattr(out.mean, name) for name in self.sizes), tail]), out.moved, rows)
 
-    def _nothing(self, inputs: RoundInputs, paths: bool = False) -> tuple[Tensor, Tensor]:
-        w = inputs.down.w
-        return w.new_zeros(sum(self.sizes.values()) + paths * len(w) + 2), torch.zeros_like(w)
+    def _nothing(self, inputs: RoundInputs, clients: int = 0) -> Part:
+        new = inputs.down.w.new_zeros
+        rows = new(clients, sum(self.rows.values()))
+        return Part(new(sum(self.sizes.values()) + 2), torch.zeros_like(inputs.down.w), rows)
 
     def _unpack(self, v: Tensor) -> tuple[Vectors, Tensor, Tensor]:
-        *up, tail = v.split([*self.sizes.values(), 2])
-        return Vectors(**dict(zip(self.sizes, up, strict=True))), tail[0], tail[1]
+        loss, drift = v[-2], v[-1]
+        return self._split(v[:-2], self.sizes), loss, drift
+
+    def _split(self, v: Tensor, sizes: Mapping[str, int]) -> Vectors:
+        parts = v.split([*sizes.values()], -1) if sizes else ()
+        return Vectors(**dict(zip(sizes, parts, strict=True)))
+
+
+class Part(NamedTuple):
+    """What some clients add to a round: the sum of ``up`` with those of loss and drift, of w_i - w, and their rows."""
+
+    sums: Tensor
+    moved: Tensor
+    rows: Tensor  # [C, all names of rows]
+
+    def whole(self) -> Tensor:
+        """Return it all as one vector, of one client."""
+        return torch.cat([self.moved, self.rows[0], self.sums])
 
 
 class ShardedTable(ClientTable):

@@ -59,6 +59,17 @@ class Ranks:
         """Return the sum of ``v`` over the ranks, with the same bits on each of them."""
         return self._through(v, lambda t: dist.all_reduce(t))
 
+    def all_gather(self, v: Tensor) -> list[Tensor]:
+        """Return ``v`` of every rank, in their order; all have the same shape."""
+        each: list[Tensor] = []
+
+        def gather(t: Tensor) -> None:
+            each.extend(torch.empty_like(t) for _ in range(self.world))
+            dist.all_gather(each, t)
+
+        self._through(v, gather)
+        return [t.to(v.device) for t in each]
+
     def broadcast(self, v: Tensor, source: int) -> Tensor:
         """Return ``v`` of one rank on all of them; the others pass any vector of the same shape."""
         return self._through(v, lambda t: dist.broadcast(t, source))

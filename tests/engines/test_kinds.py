@@ -1,0 +1,199 @@
+"""Methods of every kind of the contract, against loops that are written out, on every engine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from kinds import Ditto, Median, Numbers, Stretched
+from torch import Tensor
+
+from fedsmoo.core import Algorithm, FedsmooError, Vectors
+from fedsmoo.core.server import Replies, round_of, server_step
+from fedsmoo.engines.client_state import memory
+
+from .small import Trace, largest_gap, simulation, trace
+
+TOLERANCE = 1e-10
+KINDS = ["serial", "vmap", "hand", "chunk1", "chunk2", "recorded", "recorded2"]
+
+
+class Literal:
+    """A federation as a page of loops: Python numbers, one client after the other, gradients by ``autograd``."""
+
+    def __init__(self, method: Algorithm, weighted: bool) -> None:
+        self.run = simulation("serial", "mlp", method, weighted=weighted)  # for its data, cohorts and batches
+        self.srv = {n: v.clone() for n, v in self.run.server.items()}
+        self.own: dict[int, dict[str, Tensor]] = {}
+
+    def clients(self) -> list[Any]:
+        """Who takes part in the next round: number, samples, steps, weight, and a step's gradient at a point."""
+        run, work = self.run, self.run.prepare()
+        sizes = [len(run.indices[i]) if run.training.weighted else 1 for i in work.clients]
+        out = []
+        for c, i in enumerate(work.clients):
+            steps = int(work.plan.steps[c])
+            grads = [self.gradient(work.plan.index[k, c, : work.plan.count[k, c]]) for k in range(steps)]
+            out.append(SimpleNamespace(i=i, samples=len(run.indices[i]), weight=sizes[c] / sum(sizes), grads=grads))
+        self.lr = 0.2 * 0.9 ** len(run.history)
+        run.advance()
+        return out
+
+    def gradient(self, index: Any) -> Callable[[Tensor], Tensor]:
+        task = self.run.setup.task
+
+        def at(v: Tensor) -> Tensor:
+            v = v.clone().requires_grad_()
+            out = task.model.forward(task.model.layout.split(v), task.data.x_train[index])
+            return torch.autograd.grad(torch.nn.functional.cross_entropy(out, task.data.y_train[index]), v)[0]
+
+        return at
+
+    def stepped(self, w: Tensor, d: Tensor) -> Tensor:
+        return w - self.lr * (d * min(1.0, 1.0 / float(d.norm())) + 0.01 * w)
+
+    def state(self) -> dict[str, Tensor]:
+        rows = {f"client {i} {n}": v for i, row in sorted(self.own.items()) for n, v in row.items()}
+        return {f"server {n}": v for n, v in self.srv.items()} | rows
+
+
+def numbers(f: Literal) -> None:
+    cohort = f.clients()
+    w, far, srv = torch.zeros_like(f.srv["w"]), 0.0, f.srv
+    for c in cohort:
+        mine, end = f.own.setdefault(c.i, {"v": torch.zeros(1, dtype=torch.float64)}), srv["w"]
+        for grad in c.grads:
+            end = f.stepped(end, (1 + srv["t"].item()) * grad(end))
+        mine["v"] = mine["v"] + 1
+        w += c.weight * (srv["w"] + (end - srv["w"]) / mine["v"].item())
+        far += c.weight * len(c.grads) * float((end - srv["w"]).norm())
+    if cohort:
+        t = torch.tensor([far / (1 + far)], dtype=torch.float64)
+        f.srv = {"w": w, "t": t, "s": srv["s"] + len(cohort)}
+
+
+def stretched(f: Literal) -> None:
+    cohort, w = f.clients(), f.srv["w"]
+    d, far = torch.zeros_like(w), 0.0
+    for c in cohort:
+        end = w
+        for grad in c.grads:
+            end = f.stepped(end, grad(end))
+        d += c.weight * (end - w)
+        far += c.weight * sum(x * x for x in (end - w).tolist())
+    if cohort:
+        f.srv["w"] = w + max(1.0, far / (2 * (sum(x * x for x in d.tolist()) + 1e-3))) * d
+
+
+def median(f: Literal) -> None:
+    cohort, w = f.clients(), f.srv["w"]
+    ends, e, z = [], torch.zeros_like(w), 0.0
+    for c in cohort:
+        end = w
+        for grad in c.grads:
+            end = f.stepped(end, grad(end))
+        ends.append(end.tolist())
+        e += c.weight * (end - w)
+        z += c.weight * c.i * c.samples * len(c.grads) * math.dist(end.tolist(), w.tolist())
+    if cohort:
+        n = len(ends)
+        middle = [sorted(column)[(n - 1) // 2] / 2 + sorted(column)[n // 2] / 2 for column in zip(*ends, strict=True)]
+        f.srv = {"w": torch.tensor(middle, dtype=w.dtype), "e": e, "z": torch.tensor([z + n], dtype=w.dtype)}
+
+
+def ditto(f: Literal) -> None:
+    cohort, w = f.clients(), f.srv["w"]
+    mean = torch.zeros_like(w)
+    for c in cohort:
+        end, v = w, f.own.get(c.i, {"v": w})["v"]
+        for grad in c.grads:
+            end, v = f.stepped(end, grad(end)), v - f.lr * (grad(v) + 0.1 * (v - w))
+        mean += c.weight * end
+        f.own[c.i] = {"v": v}
+    if cohort:
+        f.srv["w"] = mean
+
+
+CASES = {
+    "numbers": (Numbers(), numbers),
+    "stretched": (Stretched(), stretched),
+    "median": (Median(), median),
+    "ditto": (Ditto(), ditto),
+}
+
+
+def written_out(name: str, weighted: bool) -> Trace:
+    method, advance = CASES[name]
+    literal = Literal(method, weighted)
+    out = []
+    for _ in range(literal.run.training.rounds):
+        advance(literal)
+        out.append(literal.state())
+    return out
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("name", CASES)
+def test_every_kind_is_its_loop_on_every_engine(name: str, weighted: bool) -> None:
+    truth = written_out(name, weighted)
+    assert any(k.startswith("server") and float((truth[0][k] - truth[-1][k]).abs().max()) > 1e-3 for k in truth[0])
+    for kind in KINDS:
+        found = trace(simulation(kind, "mlp", CASES[name][0], weighted=weighted))
+        for state in found:
+            state.pop("loss, drifts")
+        assert largest_gap(found, truth) < TOLERANCE * (1e3 if name == "median" else 1), kind
+
+
+def test_the_server_sees_replies_in_the_order_of_the_cohort() -> None:
+    """Whatever the engine, row c is the reply of the c-th client."""
+    seen: dict[str, list[Vectors]] = {}
+
+    class Watched(Median):
+        def combine(self, srv, rows, weights, rnd):
+            seen.setdefault(kind, []).append(rows.replace(i=rnd.client, n=rnd.samples, weight=weights, steps=rnd.steps))
+            assert rnd.n == len(rows.w)
+            return super().combine(srv, rows, weights, rnd)
+
+    for kind in KINDS:
+        run = simulation(kind, "mlp", Watched(), weighted=True)
+        run.run()
+        assert [v.i[:, 0].tolist() for v in seen[kind]] == [r.cohort for r in run.history if r.cohort]
+        for got, want in zip(seen[kind], seen["serial"], strict=True):
+            for name, v in want.items():
+                torch.testing.assert_close(getattr(got, name), v, rtol=0, atol=1e-12)
+    assert max(len(v.w) for v in seen["serial"]) > 2
+
+
+def test_what_is_combined_must_be_what_is_declared() -> None:
+    class Wrong(Median):
+        def combine(self, srv, rows, weights, rnd):
+            return Vectors(w=rows.w.mean(0))
+
+    class Wide(Median):
+        def combine(self, srv, rows, weights, rnd):
+            return rows
+
+    for method, says in ((Wrong(), "returns w, but rows declares w, r"), (Wide(), r"returns \(2, 3\) numbers as w")):
+        server = method.init(torch.zeros(3))
+        rows, weights = Vectors(w=torch.ones(2, 3), r=torch.ones(2, 1)), [0.5, 0.5]
+        settings = simulation("serial", "mlp", Median()).training
+        rnd, replies = round_of(settings, 0, [1, 1], weights, 1.0), Replies(rows, [0, 1], [4, 4], [1, 1], weights)
+        with pytest.raises(FedsmooError, match=says):
+            server_step(method, server, Vectors(g=torch.ones(3)), rnd, 3, 1.0, replies)
+
+
+def test_replies_that_would_fill_the_memory_are_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = simulation("hand", "mlp", Median())
+    need = 3 * 8 * (run.setup.task.model.layout.size + 1)
+    monkeypatch.setattr(memory, "total_bytes", lambda device: 4 * need)
+    simulation("hand", "mlp", Median())  # three at a time fit
+    with pytest.raises(FedsmooError, match=r"every reply: those of 4 clients.*smaller cohort"):
+        simulation("hand", "mlp", Median()).run()  # of Bernoulli cohorts, one is larger
+    monkeypatch.setattr(memory, "total_bytes", lambda device: 4 * need - 4)
+    with pytest.raises(FedsmooError, match="every reply: those of 3 clients"):
+        simulation("hand", "mlp", Median())
+    simulation("hand", "mlp", Stretched())  # whose server needs no reply by itself
