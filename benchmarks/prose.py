@@ -116,17 +116,22 @@ def main() -> None:
     args = parser.parse_args()
     from said import said
 
+    from fedsmoo.runs.storage.files import write_together
+
+    renewed: dict[Path, str] = {}
     wrong, all_of_them, missed = [], 0, 0
     for path in DOCUMENTS:
         name, old = str(path.relative_to(ROOT)), path.read_text()
         pieces = said(name)
         new = old if args.check else refreshed(old, pieces)
         if new != old:
-            path.write_text(new)
-            print(f"{name}: renewed")
+            renewed[path] = new
         wrong += [f"{name}: {line}" for line in problems(new, pieces)]
         if args.mutate:
             all_of_them, missed = all_of_them + len(numbers(new)), missed + len(unnoticed(new, pieces))
+    write_together(renewed)
+    for path in renewed:
+        print(f"{path.relative_to(ROOT)}: renewed")
     if args.mutate:
         print(f"{all_of_them - missed} of {all_of_them} changes noticed")
     if wrong:

@@ -21,6 +21,7 @@ from fedsmoo.core import Algorithm
 from fedsmoo.kernels.resnet18.shapes import CONVS, STEM
 from fedsmoo.paper.experiments import published
 from fedsmoo.runs.build import algorithm_class, make_algorithm
+from fedsmoo.runs.storage.files import write_together
 from fedsmoo.sweeps.cost import gradients_of_a_step
 
 ROOT = Path(__file__).parents[1]
@@ -255,7 +256,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args()
-    stale = []
+    stale: dict[Path, str] = {}
     printed = (ROOT / "results" / "demo.txt").read_text().rstrip()
     demo = f"<!-- demo -->\n```text\n{printed}\n```\n<!-- /demo -->"
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
@@ -266,11 +267,10 @@ def main() -> None:
         )  # fmt: skip
         new = re.sub(r"<!-- demo -->\n.*?<!-- /demo -->", lambda m: demo, new, flags=re.DOTALL)
         if new != old:
-            stale.append(path.name)
-            if not args.check:
-                path.write_text(new)
+            stale[path] = new
     if args.check and stale:
-        sys.exit(f"out of date: {', '.join(stale)}; run python benchmarks/tables.py")
+        sys.exit(f"out of date: {', '.join(path.name for path in stale)}; run python benchmarks/tables.py")
+    write_together(stale)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from fedsmoo.core import FedsmooError
@@ -11,7 +12,9 @@ from fedsmoo.paper.cells import Found
 from fedsmoo.paper.render import render
 from fedsmoo.paper.reproduce import RESULTS, build, existing
 from fedsmoo.paper.selection import Selection
-from fedsmoo.runs.storage.files import write_durably
+from fedsmoo.runs.storage.fence import PART
+from fedsmoo.runs.storage.files import reason, write_together
+from fedsmoo.runs.storage.lease import alive
 from fedsmoo.sweeps.results import Note, collect, to_stderr
 
 MARKED = re.compile(r"(<!-- table: (?P<arguments>.*?) -->\n).*?(<!-- /table -->)", re.DOTALL)
@@ -20,7 +23,7 @@ MARKED = re.compile(r"(<!-- table: (?P<arguments>.*?) -->\n).*?(<!-- /table -->)
 def update(
     files: Sequence[str | Path], results: str | Path | None = None, check: bool = False, note: Note = to_stderr
 ) -> list[Path]:
-    """Rewrite the marked tables of documents from a folder of results; returns the files that changed.
+    """Rewrite the marked tables of documents from a folder of results, all or none; returns the files that changed.
 
     Args:
         files: documents with tables between ``<!-- table: NAME -->`` and ``<!-- /table -->``.
@@ -29,20 +32,33 @@ def update(
         note: called with a line that a person should know.
 
     Raises:
-        FedsmooError: if a document cannot be read or has no marker, so that nothing is written; with ``check``, if a
-            table is out of date.
+        FedsmooError: if a document cannot be read or written or has no marker, so that none is changed; with
+            ``check``, if a table is out of date.
     """
     if not files:
         raise FedsmooError("--update: which files? such as 'fedsmoo table --update README.md'")
     found = collect((), existing(Path(results or RESULTS)), note)
     old = {Path(path): marked(Path(path)) for path in files}
+    for path in () if check else old:
+        remove_leftovers(path.resolve())
     stale = {path: new for path, text in old.items() if (new := updated(text, found)) != text}
     names = " ".join(map(str, stale))
     if check and stale:
         raise FedsmooError(f"tables out of date in {', '.join(map(str, stale))}: run 'fedsmoo table --update {names}'")
-    for path, text in stale.items():
-        write_durably(path.resolve(), text)
+    try:
+        write_together({path.resolve(): text for path, text in stale.items()})
+    except OSError as e:
+        raise FedsmooError(f"cannot write {names}: {reason(e)}; no file was changed") from e
     return list(stale)
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove what a process that was killed while it wrote a document left beside it."""
+    ours = re.compile(re.escape(path.name) + r"\.(\d{1,9})(\.old)?" + re.escape(PART))
+    for beside in path.parent.iterdir():
+        if (name := ours.fullmatch(beside.name)) and not alive(int(name[1]), None):
+            with suppress(OSError):
+                beside.unlink()
 
 
 def updated(text: str, found: Found) -> str:

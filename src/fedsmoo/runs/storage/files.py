@@ -6,8 +6,9 @@ import errno
 import hashlib
 import json
 import os
+import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from fedsmoo.core import FedsmooError
-from fedsmoo.runs.storage.fence import fence, part_of
+from fedsmoo.runs.storage.fence import PART, fence, part_of
 
 MAX_BYTES = 64 * 2**20  # of a file that a stranger wrote: a run writes nothing larger that is read here
 NOT_A_FILE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
@@ -43,12 +44,58 @@ def write_durably(path: Path, content: bytes | str, sync: bool = True, part: Pat
         part: what the file is called meanwhile, where several processes write it at once.
     """
     part = part or part_of(path)
-    with renamed_at_the_end(part, path), part.open("wb") as f:
+    with renamed_at_the_end(part, path):
+        write_flushed(part, content)
+    if sync:
+        sync_folder(path.parent)
+
+
+def write_flushed(path: Path, content: bytes | str) -> None:
+    """Write a file and flush it to the disk; ``OSError`` if that fails."""
+    with path.open("wb") as f:
         f.write(content.encode() if isinstance(content, str) else content)
         f.flush()
         os.fsync(f.fileno())
-    if sync:
-        sync_folder(path.parent)
+
+
+def write_together(contents: Mapping[Path, bytes | str]) -> None:
+    """Replace several files by new content, all of them or none: ``OSError`` if one fails, and no file is changed.
+
+    All are on the disk under another name before the first gets its place, and the old ones are kept until the last
+    has. A process that is killed meanwhile leaves every file whole, the old or the new, and its own files beside them.
+    """
+    parts = {path: path.with_name(f"{path.name}.{os.getpid()}{PART}") for path in contents}
+    before = {path: path.with_name(f"{path.name}.{os.getpid()}.old{PART}") for path in contents}
+    replaced: list[Path] = []
+    try:
+        for path, content in contents.items():
+            write_flushed(parts[path], content)
+            keep_aside(path, before[path])
+        for path, part in parts.items():
+            os.replace(part, path)
+            replaced.append(path)
+        for folder in dict.fromkeys(path.parent for path in contents):
+            sync_folder(folder)
+    except BaseException:
+        for path in replaced:
+            if before[path].exists():
+                os.replace(before[path], path)
+            else:
+                path.unlink()
+        raise
+    finally:
+        for left in (*parts.values(), *before.values()):
+            with suppress(OSError):
+                left.unlink()
+
+
+def keep_aside(path: Path, aside: Path) -> None:
+    """Give a file a second name, so that it is there when the first is given to another; nothing if there is none."""
+    if path.exists():
+        try:
+            os.link(path, aside)
+        except OSError:  # a disk that knows no second names
+            shutil.copyfile(path, aside)
 
 
 @contextmanager
