@@ -1,6 +1,6 @@
-"""What Triton's compiler makes of every kernel of one gradient of ResNet-18-GN, and of the passes of a method's step,
-without a GPU: registers, bytes spilled, shared memory, programs that fit a multiprocessor, and waves of programs on an
-H100 or H200.
+"""What Triton's compiler makes of every kernel of one gradient of ResNet-18-GN, of the passes of a method's step, and
+of noise, without a GPU: registers, bytes spilled, shared memory, programs that fit a multiprocessor, and waves of
+programs on an H100 or H200.
 
 PYTHONPATH=src python3 benchmarks/occupancy.py                                # all kernels, 10 clients, bf16
 PYTHONPATH=src python3 benchmarks/occupancy.py --only stem,pool --out occupancy.json
@@ -27,6 +27,7 @@ from fedsmoo.compiler.trace import StepInputs
 from fedsmoo.core import LocalRule, Vectors
 from fedsmoo.engines.oracles.opaque import OpaqueOracle
 from fedsmoo.kernels.gradients import GradientBuffers
+from fedsmoo.kernels.noise import by_kernel
 from fedsmoo.kernels.resnet18 import gradient as resnet18
 from fedsmoo.kernels.resnet18.shapes import STORED_CHANNELS
 from fedsmoo.kernels.runtime import Launch, noting
@@ -72,6 +73,15 @@ def passes(method: str, clients: int, precision: str) -> list[Launch]:
         made = CompiledStep(oracle, algorithm, rule, inputs, torch.empty_like(rows), feeds, torch.empty(clients))
     with noting() as noted:
         made.step(odd=False, last=True)
+    return noted
+
+
+def noise(clients: int) -> list[Launch]:
+    """The launches that draw normals and uniforms for every client."""
+    keys, like = torch.zeros(clients, 2, dtype=torch.int64), torch.zeros(resnet18.live_layout().size)
+    with noting() as noted:
+        for kind in ("normal", "uniform"):
+            by_kernel(keys, keys[:, 0], "noise", kind, like)
     return noted
 
 
@@ -133,7 +143,7 @@ def main() -> None:
     noted = launches(options.clients, options.batch, options.precision)
     for method in options.methods.split(","):
         noted += passes(method, options.clients, options.precision)
-    for launch in noted:
+    for launch in noted + noise(options.clients):
         generated = launch[0].src if launch[0].__name__ == "vector_pass" else ""
         key = (launch[0].__name__, generated, "" if options.once else str(sorted(launch[3].items(), key=str)))
         if key in seen or not launch[0].__name__.startswith(tuple(options.only.split(","))):

@@ -33,8 +33,13 @@ def key_of(seed: int, purpose: str, *where: int) -> tuple[int, int]:
     return int(low), int(high)
 
 
-def philox(key: tuple[int, int], counter: tuple[Tensor, Tensor, Tensor, Tensor]) -> tuple[Tensor, ...]:
-    """Four random words for every counter of four words. Words are held in int64, which every device can multiply."""
+def philox(
+    key: tuple[int | Tensor, int | Tensor], counter: tuple[Tensor, Tensor, Tensor, Tensor]
+) -> tuple[Tensor, ...]:
+    """Four random words for every counter of four words. Words are held in int64, which every device can multiply.
+
+    The words of the key may be tensors that broadcast to the counters' shape.
+    """
     (k0, k1), (c0, c1, c2, c3) = key, counter
     for _ in range(10):
         p0, p1 = c0 * MULTIPLIERS[0], c2 * MULTIPLIERS[1]  # modulo 2^64; the shift repeats the sign, which & removes

@@ -1,0 +1,50 @@
+"""Noise of one client, or of C at once, as one operation: compilers would take minutes for its integer arithmetic.
+
+Every client has a key of its own (:mod:`fedsmoo.core.random.noise`), so what a client draws depends neither on who else
+is in the batch nor on the device. ``fedsmoo.kernels.noise`` computes the same numbers on a GPU in one pass.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+import torch
+from torch import Tensor
+
+from fedsmoo.core.random.noise import BLOCK, MASK, normal, philox, uniform
+
+KINDS = {"normal": normal, "uniform": uniform}
+
+
+@torch.library.custom_op("fedsmoo::noise", mutates_args=())
+def drawn(keys: Tensor, steps: Tensor, name: str, kind: str, like: Tensor) -> Tensor:
+    """Return noise ``[R, count]`` for keys ``[R, 2]`` and steps ``[R]``, both int64, in the type of ``like``."""
+    rows, count = len(keys), like.shape[-1]
+    out = torch.empty(rows, count, dtype=like.dtype, device=like.device)
+    at_once = max(BLOCK // max(rows, 1), 1)
+    k0, k1 = keys[:, :1], keys[:, 1:]
+    for first in range(0, -(-count // 4), at_once):
+        index = torch.arange(first, min(first + at_once, -(-count // 4)), device=like.device).expand(rows, -1)
+        place = torch.full_like(index, zlib.crc32(name.encode())), steps[:, None].expand_as(index)
+        words = torch.stack(philox((k0, k1), (index & MASK, index >> 32, *place)), -1).flatten(1)
+        numbers = KINDS[kind](words.flatten()).view(words.shape)
+        out[:, 4 * first : 4 * (first + at_once)] = numbers[:, : count - 4 * first]
+    return out
+
+
+@drawn.register_fake
+def _(keys: Tensor, steps: Tensor, name: str, kind: str, like: Tensor) -> Tensor:
+    return like.new_empty(keys.shape[0], like.shape[-1])
+
+
+def draw(kind: str, key: Tensor, name: str, step: Tensor | None, like: Tensor) -> Tensor:
+    """Return the noise ``name`` in the shape and type of ``like``: one stream for a key ``[2]``, of C keys one a row.
+
+    Of C clients a vector of all, ``like [P]``, stands for one of each: ``[C, P]``. ``step`` is a number per row or one
+    for all; without it the noise is that of the round and of no step.
+    """
+    keys = key.reshape(-1, 2)
+    flat = like.reshape(-1) if key.dim() == 1 else like[..., 0, :] if like.dim() > 1 else like
+    steps = torch.full_like(keys[:, 0], MASK) if step is None else step.reshape(-1).to(keys).expand(len(keys))
+    found = drawn(keys, steps, name, kind, flat)
+    return found.view(like.shape) if key.dim() == 1 else found

@@ -1,0 +1,73 @@
+"""Noise on a GPU: the words of ``fedsmoo.core.random.noise`` in one pass, for the clients of a batch at once.
+
+Uniforms are the same numbers as on a CPU; normals are computed in float64 and rounded to float32, as there.
+Importing this module makes it serve ``fedsmoo::noise`` on CUDA devices.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from fedsmoo.core.random.draw import drawn
+from fedsmoo.kernels.runtime import launch
+
+COUNTERS = 128  # of one program; each gives four numbers
+TURN = tl.constexpr(2 * math.pi * 2.0**-32)  # of a circle, by one of a word's 2^32 values
+
+
+@triton.jit
+def pair(a, b):
+    """Two standard normals from two words, by Box and Muller."""
+    radius = tl.sqrt(-2.0 * tl.log((a.to(tl.float64) + 0.5) * 2.3283064365386963e-10))
+    angle = b.to(tl.float64) * TURN
+    return (radius * tl.cos(angle)).to(tl.float32), (radius * tl.sin(angle)).to(tl.float32)
+
+
+@triton.jit
+def middle(word):
+    """The middle of one of 2^23 equal parts of (0, 1)."""
+    return ((word >> 9) * 2 + 1).to(tl.float32) * 5.9604644775390625e-08
+
+
+@triton.jit(do_not_specialize=["name"])
+def noise_kernel(
+    keys,  # [R, 2] int64, words of 32 bits
+    steps,  # [R] int64
+    out,  # [R, count]
+    name, count,
+    NORMAL: tl.constexpr, COUNTERS: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(1).to(tl.int64)
+    index = tl.program_id(0) * COUNTERS + tl.arange(0, COUNTERS)
+    seed = (tl.load(keys + 2 * row + 1) << 32) | tl.load(keys + 2 * row)
+    zero = index.to(tl.uint32) * 0
+    place, step = zero + name.to(tl.uint32), zero + tl.load(steps + row).to(tl.uint32)
+    w0, w1, w2, w3 = tl.philox(seed, index.to(tl.uint32), zero, place, step, 10)
+    if NORMAL:
+        x0, x1 = pair(w0, w1)
+        x2, x3 = pair(w2, w3)
+    else:
+        x0, x1, x2, x3 = middle(w0), middle(w1), middle(w2), middle(w3)
+    at = 4 * index.to(tl.int64)
+    target = out + row * count + at
+    tl.store(target, x0, at < count)
+    tl.store(target + 1, x1, at + 1 < count)
+    tl.store(target + 2, x2, at + 2 < count)
+    tl.store(target + 3, x3, at + 3 < count)
+
+
+@drawn.register_kernel("cuda")
+def by_kernel(keys: Tensor, steps: Tensor, name: str, kind: str, like: Tensor) -> Tensor:
+    """Return noise as :func:`fedsmoo.core.random.draw.drawn` does."""
+    rows, count = len(keys), like.shape[-1]
+    out = torch.empty(rows, count, dtype=like.dtype, device=like.device)
+    grid = (triton.cdiv(count, 4 * COUNTERS), rows)
+    meta = {"NORMAL": kind == "normal", "COUNTERS": COUNTERS, "num_warps": 4}
+    launch(noise_kernel, grid, keys.contiguous(), steps.contiguous(), out, zlib.crc32(name.encode()), count, **meta)
+    return out
