@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 import torch
 
-from fedsmoo.algorithms import ALGORITHMS, FedSMOO, Relaxed
+from fedsmoo.algorithms import ALGORITHMS, FedSMOO, Median, Relaxed
+from fedsmoo.algorithms.around import Around
 from fedsmoo.algorithms.quantised import Quantised
 from fedsmoo.core import Algorithm, FedsmooError, option
 from fedsmoo.engines.steps.stack import stack_algorithms
 from fedsmoo.runs.build import make_algorithm
+from fedsmoo.runs.origin.objects import method_settings
 
 # option (or method.option, where its range is another): what is too low,
 # the least and the most that are allowed, what is too high
@@ -34,6 +36,13 @@ EDGES = {
     "fedacg.lam": (-1e-9, 0.0, 0.999, 1.0),
     "fednsam.lam": (-1e-9, 0.0, 0.999, 1.0),
     "lam": (-1e-9, 0.0, 1e9, math.inf),
+    "fedwmsam.alpha": (0.0, 1e-9, 0.999, 1.0),
+    "rho_server": (-1e-9, 0.0, 1e9, math.inf),
+    "eps": (0.0, 1e-9, 1e9, math.inf),
+    "trim": (-1e-9, 0.0, 0.499, 0.5),
+    "attackers": (-1e-9, 0.0, 0.499, 0.5),
+    "nu": (0.0, 1e-9, 1e9, math.inf),
+    "bound": (0.0, 1e-9, 1e9, math.inf),
     "lr_own": (0.0, 1e-9, 1e9, math.inf),
 }
 CASES = [
@@ -93,7 +102,7 @@ def test_a_number_per_client_is_not_looked_at() -> None:
 # A hyper-parameter of each kind: what it may not be, what it must be, and what it may be.
 KINDS = {
     bool: (["no", "yes", "true", 0, 1, 0.0, None], "true or false", [True, False, np.bool_(True)]),
-    float: (["0.5", "none", True, None, [0.5]], "a number", [0.5, np.float32(0.5), torch.full((2, 1), 0.5)]),
+    float: (["0.5", "none", True, None, [0.5]], "a number", [0.25, np.float32(0.25), torch.full((2, 1), 0.25)]),
     str: ([1, True, None], "text", []),
 }
 FIELDS = [
@@ -159,10 +168,19 @@ def test_hyper_parameters_are_given_by_name() -> None:
     """Whoever writes FedSMOO(0.1, 10) means r = 0.1 and beta = 10, but beta comes first."""
     with pytest.raises(FedsmooError, match=r"by name: write FedSMOO\(beta=\.\.\., r=\.\.\., regularise=\.\.\., sam="):
         FedSMOO(0.1, 10)
-    for cls in ALGORITHMS.values():
+    for cls in [cls for cls in ALGORITHMS.values() if not issubclass(cls, Around)]:
         with pytest.raises(FedsmooError, match=f"{cls.__name__} takes its hyper-parameters by name"):
             cls(0.5)
     assert Relaxed(FedSMOO(r=0.2), 0.3).options() == {"inner": FedSMOO(r=0.2), "b": 0.3}
+
+
+def test_a_method_inside_another_is_named() -> None:
+    made = make_algorithm("median", {"inner": "fedsmoo"})
+    assert made == Median(FedSMOO())
+    assert method_settings(made) == {"algorithm": "median", "algorithm_options": {"inner": "fedsmoo"}}
+    assert method_settings(Median(FedSMOO(r=0.3)))["algorithm"].startswith("python:")  # no setting says its radius
+    with pytest.raises(FedsmooError, match="unknown algorithm 'fedsmo': did you mean 'fedsmoo'"):
+        make_algorithm("median", {"inner": "fedsmo"})
 
 
 def test_a_method_of_ones_own_may_take_its_own_in_their_places() -> None:

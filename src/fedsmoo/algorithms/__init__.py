@@ -7,12 +7,16 @@ from fedsmoo.algorithms.fedavg import FedAvg, FedProx
 from fedsmoo.algorithms.fedcm import FedCM
 from fedsmoo.algorithms.feddc import FedDC
 from fedsmoo.algorithms.feddyn import FedDyn
+from fedsmoo.algorithms.fedexp import FedExP
+from fedsmoo.algorithms.fedgloss import FedGloSS
 from fedsmoo.algorithms.fedlesam import FedLESAM, FedLESAMD, FedLESAMS
+from fedsmoo.algorithms.fednova import FedNova
 from fedsmoo.algorithms.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from fedsmoo.algorithms.fedsmoo import FedSMOO
 from fedsmoo.algorithms.fedspeed import FedSpeed
 from fedsmoo.algorithms.pfedme import PFedMe
 from fedsmoo.algorithms.relaxed import Relaxed
+from fedsmoo.algorithms.robust import RFA, Krum, Median, MultiKrum, NormBounded, TrimmedMean
 from fedsmoo.algorithms.sam import FedGamma, FedSAM, MoFedSAM
 from fedsmoo.algorithms.scaffold import SCAFFOLD
 from fedsmoo.core import Algorithm
@@ -40,10 +44,20 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "fednsam": FedNSAM,
     "feddc": FedDC,
     "pfedme": PFedMe,
+    "fedgloss": FedGloSS,
+    "fedexp": FedExP,
+    "fednova": FedNova,
+    "median": Median,
+    "trimmed-mean": TrimmedMean,
+    "krum": Krum,
+    "multi-krum": MultiKrum,
+    "rfa": RFA,
+    "norm-bounded": NormBounded,
 }
 
 __all__ = [
     "ALGORITHMS",
+    "RFA",
     "SCAFFOLD",
     "FedACG",
     "FedAdagrad",
@@ -53,17 +67,25 @@ __all__ = [
     "FedCM",
     "FedDC",
     "FedDyn",
+    "FedExP",
     "FedGamma",
+    "FedGloSS",
     "FedLESAM",
     "FedLESAMD",
     "FedLESAMS",
     "FedNSAM",
+    "FedNova",
     "FedProx",
     "FedSAM",
     "FedSMOO",
     "FedSpeed",
     "FedYogi",
+    "Krum",
+    "Median",
     "MoFedSAM",
+    "MultiKrum",
+    "NormBounded",
     "PFedMe",
     "Relaxed",
+    "TrimmedMean",
 ]

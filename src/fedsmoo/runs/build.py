@@ -61,7 +61,10 @@ def make_algorithm(spec: str, options: dict[str, Any]) -> Algorithm:
     for name, value in options.items():
         if name not in known:
             raise unknown(f"hyper-parameter of {cls.__name__}", name, known)
-        values[name] = hyper_parameter(name, value, *kind[name]) if name in kind else value
+        if name == "inner" and isinstance(value, str):
+            values[name] = make_algorithm(value, {})
+        else:
+            values[name] = hyper_parameter(name, value, *kind[name]) if name in kind else value
     try:
         return cls(**values)  # which checks types, choices and ranges
     except FedsmooError:

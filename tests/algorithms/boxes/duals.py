@@ -1,4 +1,4 @@
-"""Boxes with a dual variable per client: FedDyn, FedSMOO, FedSpeed, FedLESAM-D.
+"""Boxes with a dual variable per client: FedDyn, FedSMOO, FedSpeed, FedLESAM-D, FedGloSS.
 
 The sign of lam_i is FedSMOO's: the local objective is f_i(w_i) - <lam_i, w_i> + ||w_i - w||^2 / (2 beta).
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from .layers import Hyper, LossGrad, Model, Round, descend, each, mean, start, unit, zeros
+from .layers import Hyper, LossGrad, Model, Round, descend, each, mean, sam_gradient, start, unit, zeros
 
 
 def dual_server(w: Model, lam: Model, sent: dict[int, Model], m: int, h: Hyper) -> tuple[Model, Model]:
@@ -142,3 +142,35 @@ def fedlesam_d(loss_grad: LossGrad, w0: Model, rounds: list[Round], m: int, h: H
             w_old[i], last[i], sent[i] = w, w_i, w_i
         w, lam = dual_server(w, lam, sent, m, h)
         yield {"w": w, "lam": lam, "lam_i": dict(lam_i), "w_old": dict(w_old)}
+
+
+def fedgloss(loss_grad: LossGrad, w0: Model, rounds: list[Round], m: int, h: Hyper) -> Iterator[dict[str, Any]]:
+    """Caldarola et al., CVPR 2025, its sigma being our lam: the server perturbs w along the last pseudo-gradient.
+
+    Clients solve FedDyn's problem around the perturbed model, by SAM. The server measures updates from the perturbed
+    model, applies them to the one without, and subtracts beta lam. ``dual = "released"`` divides the sum of the updates
+    by m and by n, where their sum over m is meant.
+    """
+    w, lam, lam_i, last, pseudo = w0, zeros(w0), {}, {}, None
+    beta = h["beta"]
+    for rnd in rounds:
+        e = zeros(w) if pseudo is None else unit(pseudo)
+        v = each(lambda a, b: a + h["rho_server"] * b, w, e)
+        deltas = {}
+        for i in rnd.cohort:
+            mine = lam_i.get(i, zeros(w))
+            w_i = start(v, last.get(i, v), h)
+            for batch in rnd.batches[i]:
+                g = sam_gradient(loss_grad, w_i, batch, h["rho"])
+                d = each(lambda a, b: a - b, g, mine)
+                prox = each(lambda a, b: (a - b) / beta, w_i, v)
+                w_i = descend(w_i, d, prox, rnd.lr, h)
+            deltas[i] = each(lambda a, b: a - b, w_i, v)
+            lam_i[i] = each(lambda a, b: a - b / beta, mine, deltas[i])
+            last[i] = w_i
+        delta, n = mean(deltas, h), len(rnd.cohort)
+        factor = n / m / beta / (n if h.get("dual") == "released" else 1)
+        lam = each(lambda a, b, factor=factor: a - factor * b, lam, delta)
+        w = each(lambda a, b, c: a + b - beta * c, w, delta, lam)
+        pseudo = each(lambda a: -a, delta)
+        yield {"w": w, "lam": lam, "lam_i": dict(lam_i)}

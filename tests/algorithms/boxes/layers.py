@@ -62,7 +62,9 @@ def clipped(d: Model, bound: float | None) -> Model:
 
 
 def mean(sent: dict[int, Model], h: Hyper) -> Model:
-    """The mean over the cohort, plain or weighted by ``h["weights"]``."""
+    """The mean over the cohort, plain or weighted by ``h["weights"]``; or what another ``h["rule"]`` makes of it."""
+    if "rule" in h:
+        return h["rule"](sent, h)
     weights = h.get("weights")
     total, result = 0.0, None
     for i, model in sent.items():

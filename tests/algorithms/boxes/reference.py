@@ -12,10 +12,11 @@ from typing import Any
 
 from .averaging import fedavg, fedopt, fedprox, fedsam
 from .drifts import feddc
-from .duals import feddyn, fedlesam_d, fedsmoo, fedspeed
+from .duals import feddyn, fedgloss, fedlesam_d, fedsmoo, fedspeed
 from .layers import Hyper, LossGrad, Model, Round
 from .lookahead import fedacg, fednsam
 from .personal import pfedme
+from .servers import fedexp, fednova, robust
 from .variates import fedcm, fedgamma, fedlesam, fedlesam_s, mofedsam, scaffold
 
 Box = Callable[[LossGrad, Model, list[Round], int, Hyper], Iterator[dict[str, Any]]]
@@ -42,6 +43,15 @@ BOXES: dict[str, Box] = {
     "FedNSAM": fednsam,
     "FedDC": feddc,
     "PFedMe": pfedme,
+    "FedGloSS": fedgloss,
+    "FedExP": fedexp,
+    "FedNova": fednova,
+    "Median": partial(robust, "median"),
+    "TrimmedMean": partial(robust, "trimmed"),
+    "Krum": partial(robust, "krum"),
+    "MultiKrum": partial(robust, "multi_krum"),
+    "RFA": partial(robust, "geometric"),
+    "NormBounded": partial(robust, "bounded"),
 }
 
 

@@ -28,6 +28,7 @@ from fedsmoo.runs.simulation import Simulation
 
 from . import layers
 from .reference import BOXES, run
+from .servers import median
 from .task import cnn, gradients, small_task, weights_of
 
 ROUNDS, M, N, SEED, BATCH, EPOCHS = 6, 6, 3, 4, 4, 2
@@ -60,10 +61,20 @@ FIELDS: dict[str, dict[str, Any]] = {
     "FedNSAM": {"lam": 0.6, "rho": 0.2},
     "FedDC": {"alpha": 0.5},
     "PFedMe": {"lr_server": 0.8, "lam": 2.0, "lr_own": 0.2, "steps_own": 2},
+    "FedGloSS": {"beta": 2.0, "rho": 0.2, "rho_server": 0.3},
+    "FedExP": {"eps": 0.02},
+    "FedNova": {"lr_server": 0.8},
+    "Median": {},
+    "TrimmedMean": {"trim": 0.3},
+    "Krum": {"attackers": 0.3},
+    "MultiKrum": {"attackers": 0.3},
+    "RFA": {"nu": 1e-3, "steps": 4},
+    "NormBounded": {"bound": 0.5},
 }
 # Norms about which the directions scatter; a momentum of several clients' gradients is shorter than a gradient.
 CLIP = dict.fromkeys(FIELDS, 1.2) | {"FedCM": 0.6, "MoFedSAM": 0.6, "PFedMe": 0.5}
-PROXIMAL = ("FedProx", "FedDyn", "FedSMOO", "FedSpeed", "FedLESAMD", "FedACG")
+PROXIMAL = ("FedProx", "FedDyn", "FedSMOO", "FedSpeed", "FedLESAMD", "FedACG", "FedGloSS")
+ROBUST = ("Median", "TrimmedMean", "Krum", "MultiKrum", "RFA", "NormBounded")
 # Relaxed starts are the same in every method, but for what it calls its start and what it keeps.
 STARTS = (*list(FIELDS)[:17], "FedACG", "PFedMe")
 
@@ -81,6 +92,7 @@ CASES += [
     ("FedSMOO", {"regularise": False, "correct": False}, {}),
     ("FedSpeed", {"form": "released"}, {}),
     ("FedNSAM", {"form": "released"}, {}),
+    ("FedGloSS", {"dual": "released"}, {}),
     ("FedDC", {"form": "released"}, {}),
     ("FedDC", {"form": "released"}, {"weights": SIZES}),
 ]
@@ -95,16 +107,21 @@ def name(case: Case) -> str:
     return "-".join([method, *parts])
 
 
-def plan_of(number: int) -> tuple[list[int], Plan]:
-    clients = cohort(SEED, number, M, N)
+def size_of(case: Case) -> int:
+    """How many clients take part in a round: a robust rule needs some to leave out."""
+    return 5 if case[0] in ROBUST or "rule" in case[2] else N
+
+
+def plan_of(number: int, size: int) -> tuple[list[int], Plan]:
+    clients = cohort(SEED, number, M, size)
     return clients, make_plan(SEED, number, clients, INDICES, BATCH, epochs=EPOCHS)
 
 
-def reference_rounds() -> list[layers.Round]:
+def reference_rounds(size: int = N) -> list[layers.Round]:
     """The very batches of the package's plan, as the reference takes them."""
     rounds = []
     for t in range(ROUNDS):
-        clients, plan = plan_of(t)
+        clients, plan = plan_of(t, size)
         batches: dict[int, list[Any]] = {}
         for c, i in enumerate(clients):
             rows = [plan.index[k, c, : plan.count[k, c]] for k in range(int(plan.steps[c]))]
@@ -130,7 +147,9 @@ def package_run(case: Case, engine_of: Callable[[Setup], Any]) -> list[dict[str,
     task = Task(FlatModel(cnn()), DATA, torch.device("cpu"), torch.float64)
     rule = LocalRule(WEIGHT_DECAY, CLIP[method], options.get("clip_scope", "all"))
     setup = Setup(task, make_algorithm(case), rule)
-    simulation = Simulation(setup, engine_of(setup), Training(**numbers("weights" in options)), INDICES)
+    simulation = Simulation(
+        setup, engine_of(setup), Training(**numbers("weights" in options) | {"cohort": size_of(case)}), INDICES
+    )
     models = []
     for _ in range(ROUNDS):
         simulation.advance()
@@ -153,7 +172,7 @@ def reference_run(case: Case) -> tuple[list[layers.Model], list[bool]]:
         net = cnn()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(layers, "clipped", watched)
-            models = run(method, gradients(net), weights_of(net), reference_rounds(), M, hyper)
+            models = run(method, gradients(net), weights_of(net), reference_rounds(size_of(case)), M, hyper)
         REFERENCES[name(case)] = models, bound
     return REFERENCES[name(case)]
 
@@ -174,6 +193,29 @@ def test_batched_engine_follows_the_box(method: str) -> None:
     """All clients of the cohort at once, those with fewer steps masked out when they have finished."""
     case = (method, {}, {})
     assert largest_gap(case, package_run(case, Batched)) < 1e-10
+
+
+@pytest.mark.parametrize(
+    ("method", "change"),
+    [
+        ("FedExP", {"eps": 0.01}),
+        ("TrimmedMean", {"trim": 0.1}),
+        ("Krum", {"attackers": 0.1}),
+        ("MultiKrum", {"attackers": 0.1}),
+        ("RFA", {"nu": 1.0}),
+        ("RFA", {"steps": 1}),
+        ("NormBounded", {"bound": 0.4}),
+    ],
+)
+def test_numbers_of_a_server_s_rule_matter(method: str, change: dict[str, Any]) -> None:
+    assert largest_gap((method, {}, {}), package_run((method, change, {}), Batched)) > 1e-4
+
+
+def test_a_median_of_fedsmoo_s_replies() -> None:
+    """The rule takes the place of every mean in the box of the method inside."""
+    inside = algorithms.FedSMOO(**FIELDS["FedSMOO"])
+    made = package_run(("Median", {"inner": inside}, {}), Serial)
+    assert largest_gap(("FedSMOO", {}, {"rule": median}), made) < 1e-10
 
 
 @pytest.mark.parametrize("engine", ["serial", "vmap"])

@@ -1,4 +1,5 @@
-"""Boxes with control variates or a shared momentum: SCAFFOLD, FedGamma, FedLESAM-S; FedCM, MoFedSAM; FedLESAM."""
+"""Boxes with control variates or a shared momentum: SCAFFOLD, FedGamma, FedLESAM-S; FedCM, MoFedSAM;
+FedLESAM; FedWMSAM."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .averaging import averaged
-from .layers import Hyper, LossGrad, Model, Round, descend, each, mean, sam_gradient, start, unit, zeros
+from .layers import Hyper, LossGrad, Model, Round, descend, each, mean, norm, sam_gradient, start, unit, zeros
 
 
 def scaffold(loss_grad: LossGrad, w0: Model, rounds: list[Round], m: int, h: Hyper) -> Iterator[dict[str, Any]]:
@@ -118,3 +119,44 @@ def fedlesam_s(loss_grad: LossGrad, w0: Model, rounds: list[Round], m: int, h: H
         share = len(rnd.cohort) / m
         c = each(lambda a, b, share=share: a + share * b, c, mean(changes, h))
         yield {"w": w, "c": c, "c_i": dict(c_i), "w_old": dict(w_old)}
+
+
+def fedwmsam(loss_grad: LossGrad, w0: Model, rounds: list[Round], m: int, h: Hyper) -> Iterator[dict[str, Any]]:
+    """Li et al., NeurIPS 2025, from the formulas in its repository's description, and its code for the rest.
+
+    The personal momentum is Delta_i = Delta + alpha/(1 - alpha) (c - c_i); the gradient is taken towards x + b Delta_i
+    from the local model (``form = "released"``: away from it); SCAFFOLD's c; alpha follows the mean over the cohort of
+    1 + cos(update, Delta), 0 while there is no Delta, held between 0.1 and 0.9; it has the weights of the models' mean.
+    """
+    w, D, c, alpha, c_i, last = w0, zeros(w0), zeros(w0), h["alpha"], {}, {}
+    sign = {"paper": 1.0, "released": -1.0}[h.get("form", "paper")]
+    for rnd in rounds:
+        sent, changes, turns = {}, {}, {}
+        for i in rnd.cohort:
+            mine = c_i.get(i, zeros(w))
+            personal = each(lambda a, b, q, alpha=alpha: a + alpha / (1 - alpha) * (b - q), D, c, mine)
+            target = w
+            w_i = start(w, last.get(i, w), h)
+            for batch in rnd.batches[i]:
+                e = unit(each(lambda a, b: a - b, target, w_i))
+                g = loss_grad(each(lambda a, b: a + sign * h["rho"] * b, w_i, e), batch)
+                d = each(lambda a, b, alpha=alpha: alpha * a + (1 - alpha) * b, g, personal)
+                w_i = descend(w_i, d, None, rnd.lr, h)
+                target = each(lambda a, b: a + b, target, personal)
+            span = len(rnd.batches[i]) * rnd.lr
+            new = each(lambda a, b, p, q, span=span: a - b + (p - q) / span, mine, c, w, w_i)
+            changes[i] = each(lambda a, b: a - b, new, mine)
+            u = each(lambda a, b: a - b, w_i, w)
+            dot = sum(float((u[name] * D[name]).sum()) for name in u)
+            turns[i] = 1 + dot / (norm(u) * norm(D)) if norm(u) * norm(D) > 0 else 0.0
+            c_i[i], last[i], sent[i] = new, w_i, w_i
+        p = h.get("weights") or dict.fromkeys(rnd.cohort, 1.0)
+        total = sum(p[i] for i in rnd.cohort)
+        K = sum(p[i] * len(rnd.batches[i]) for i in rnd.cohort) / total
+        turn = sum(p[i] * turns[i] for i in rnd.cohort) / total
+        D = each(lambda a, b, span=K * rnd.lr: (a - b) / span, w, mean(sent, h))
+        share = len(rnd.cohort) / m
+        c = each(lambda a, b, share=share: a + share * b, c, mean(changes, h))
+        w = averaged(w, sent, h)
+        alpha = 0.99 * alpha + 0.01 * max(0.1, min(turn, 0.9))
+        yield {"w": w, "D": D, "c": c, "c_i": dict(c_i), "alpha": alpha}

@@ -59,6 +59,8 @@ def method_settings(algorithm: Algorithm) -> dict[str, Any]:
     values = {n: v.item() if isinstance(v, np.generic) else v for n, v in algorithm.options().items()}
     plain = {f.name: f.default for f in dataclasses.fields(cls)}
     changed = {n: v for n, v in values.items() if v is not plain[n] and (isinstance(v, Tensor) or v != plain[n])}
+    if isinstance(inside := changed.get("inner"), Algorithm) and not method_settings(inside)["algorithm_options"]:
+        changed["inner"] = method_settings(inside)["algorithm"]  # by its name, as a setting gives it
     if name is None or not all(isinstance(v, bool | int | float | str | Schedule) for v in changed.values()):
         return {"algorithm": unlike_any(algorithm), "algorithm_options": {}}
     return {"algorithm": name, "algorithm_options": changed}
