@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
+import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 from patience import PATIENCE, wait_for
 
 from fedsmoo.core.errors import FedsmooError
+from fedsmoo.pages import server as page_server
 from fedsmoo.pages.server import PageServer, is_loopback, names_of
 
 from .folders import record, run_folder
@@ -52,6 +55,106 @@ def test_page_and_data_are_served_and_nothing_else(served: tuple[PageServer, Pat
         assert ask(server, "GET", path)[0] == 404, path
     for method in ("POST", "PUT", "DELETE", "OPTIONS"):
         assert ask(server, method, "/")[0] == 501, method
+
+
+def test_two_hundred_pages_at_once_all_arrive(
+    served: tuple[PageServer, Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    server, _ = served
+    start, answers = threading.Barrier(200), list[tuple[int, bool]]()
+
+    def visitor() -> None:
+        start.wait(PATIENCE)
+        status, _, body = ask(server, "GET", "/")
+        answers.append((status, body == server.live.page))
+
+    visitors = [threading.Thread(target=visitor) for _ in range(200)]
+    for thread in visitors:
+        thread.start()
+    for thread in visitors:
+        thread.join()
+    assert answers == [(200, True)] * 200
+    assert capfd.readouterr().err == ""
+
+
+def connected(server: PageServer, sent: bytes) -> socket.socket:
+    link = socket.create_connection(server.server_address[:2], timeout=PATIENCE)
+    link.sendall(sent)
+    return link
+
+
+def idle(server: PageServer) -> bool:
+    """Whether no connection is being served."""
+    return server.free._value == page_server.AT_ONCE
+
+
+GET = b"GET / HTTP/1.1\r\nHost: localhost:%d\r\n\r\n"
+
+
+def test_who_goes_away_in_the_middle_of_a_page_is_not_spoken_of(
+    served: tuple[PageServer, Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    server, _ = served
+    server.live.page = bytes(50_000_000)  # more than the buffers of a connection hold
+    for _ in range(5):
+        link = connected(server, GET % server.server_address[1])
+        assert link.recv(100).startswith(b"HTTP/1.1 200 OK")
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # ends by a reset
+        link.close()
+    wait_for(lambda: idle(server), "the connections to end")
+    assert capfd.readouterr().err == ""
+
+
+def test_slow_clients_are_left_in_the_end(served: tuple[PageServer, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    server, _ = served
+    monkeypatch.setattr(page_server, "SECONDS", 0.3)
+    monkeypatch.setattr(page_server.Handler, "timeout", 0.3)
+    writer = connected(server, b"GET / HTTP/1.1\r\nX: ")
+
+    def byte_by_byte() -> bool:
+        """Send one more byte, sooner than the time is over; whether the server has had enough."""
+        try:
+            writer.sendall(b"x")
+        except ConnectionError:
+            return True
+        return idle(server)
+
+    wait_for(lambda: not idle(server), "a connection")
+    wait_for(byte_by_byte, "the server to have had enough")
+    server.live.page = bytes(50_000_000)
+    reader = connected(server, GET % server.server_address[1])  # asks, and never takes the answer
+    wait_for(lambda: not idle(server), "a connection")
+    wait_for(lambda: idle(server), "the connections to end")
+    writer.close()
+    reader.close()
+
+
+def test_more_connections_than_are_served_wait_their_turn(served: tuple[PageServer, Path]) -> None:
+    server, _ = served
+    for _ in range(page_server.AT_ONCE - 1):
+        server.free.acquire()
+    first = connected(server, b"GET / HTTP/1.1\r\n")
+    wait_for(lambda: server.free._value == 0, "all places to be taken")
+    second = connected(server, GET % server.server_address[1])
+    first.close()  # and its thread ends
+    assert second.recv(100).startswith(b"HTTP/1.1 200 OK")
+    second.close()
+    server.free.release(page_server.AT_ONCE - 1)
+
+
+def test_what_goes_wrong_is_one_line(
+    served: tuple[PageServer, Path], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    server, _ = served
+
+    def broken() -> tuple[bytes, str]:
+        raise ValueError("no\x1b[2J data")
+
+    monkeypatch.setattr(server.live, "data", broken)
+    with pytest.raises(http.client.RemoteDisconnected):
+        ask(server, "GET", "/data.json")
+    wait_for(lambda: idle(server), "the connections to end")
+    assert capfd.readouterr().err == "fedsmoo: a page was not served: ValueError: no\ufffd[2J data\n"
 
 
 def test_other_names_are_refused(served: tuple[PageServer, Path]) -> None:

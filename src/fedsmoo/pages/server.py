@@ -8,10 +8,12 @@ naming it (DNS rebinding), and no header lets another origin read it.
 from __future__ import annotations
 
 import hashlib
+import io
 import ipaddress
 import socket
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,11 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from fedsmoo.core.errors import FedsmooError
+from fedsmoo.core.untrusted import text
 from fedsmoo.pages.gather import gather_texts
 from fedsmoo.pages.page import as_json, made, render
 from fedsmoo.runs.storage.walk import find_runs
 
 EVERY_MS = 2000
+SECONDS = 30  # that a request may take to arrive, and an answer to be taken
+AT_ONCE = 256  # connections that are served; further ones wait until one ends
+WAITING = 1024  # connections that may wait; the system may allow fewer
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -57,14 +63,45 @@ class LiveData:
             return self.state[1], self.state[2]
 
 
+class Incoming(io.RawIOBase):
+    """What a client sends: a request that arrives a byte at a time has to be there in time, too."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection, self.end = connection, 0.0
+
+    def expect(self, seconds: float) -> None:
+        """Give the next request so much time from now on."""
+        self.end = time.monotonic() + seconds
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self.connection.settimeout(max(self.end - time.monotonic(), 0.001))
+        try:
+            return self.connection.recv_into(buffer)
+        finally:
+            self.connection.settimeout(SECONDS)
+
+
 class Handler(BaseHTTPRequestHandler):
     """Answers ``GET`` and ``HEAD`` for the page and its data."""
 
     server_version = "fedsmoo"
     sys_version = ""
     protocol_version = "HTTP/1.1"
-    timeout = 30
+    timeout = SECONDS
     server: PageServer
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile.close()
+        self.incoming = Incoming(self.connection)
+        self.rfile = io.BufferedReader(self.incoming)
+
+    def handle_one_request(self) -> None:
+        self.incoming.expect(SECONDS)
+        super().handle_one_request()
 
     def do_GET(self) -> None:
         self._answer(body=True)
@@ -109,9 +146,11 @@ class PageServer(ThreadingHTTPServer):
 
     daemon_threads = True
     allow_reuse_address = True
+    request_queue_size = WAITING
 
     def __init__(self, paths: Sequence[Path], host: str = "127.0.0.1", port: int = 0) -> None:
         self.live = LiveData(paths)
+        self.free = threading.Semaphore(AT_ONCE)
         if ":" in host:
             self.address_family = socket.AF_INET6
         try:
@@ -121,10 +160,26 @@ class PageServer(ThreadingHTTPServer):
             raise FedsmooError(f"cannot listen on {host}, port {port}: {reason}; choose another --port") from e
         self.hosts = names_of(host, self.server_address[1])
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread of its own, once there are few enough of them."""
+        self.free.acquire()
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread was started
+            self.free.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.free.release()
+
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore a browser that closed the connection in the middle of an answer; report anything else as usual."""
-        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
-            super().handle_error(request, client_address)
+        """Ignore a browser that went away or is too slow; say in one line what else went wrong."""
+        error = sys.exception()
+        if not isinstance(error, ConnectionError | TimeoutError):
+            sys.stderr.write(f"fedsmoo: a page was not served: {text(f'{type(error).__name__}: {error}', 200)}\n")
 
     @property
     def url(self) -> str:
