@@ -10,8 +10,8 @@ import torch
 from fedsmoo.algorithms import FedAvg, FedDyn, FedProx
 from fedsmoo.core import Algorithm, Layout, LocalRule, Vectors, norm, option, unit
 from fedsmoo.core.errors import FedsmooError, unknown
+from fedsmoo.core.hyper.options import in_words, inside
 from fedsmoo.core.local import clipped, local_step
-from fedsmoo.core.options import in_words, inside
 
 
 def tensor(*values: float) -> torch.Tensor:

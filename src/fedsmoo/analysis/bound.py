@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 
 from fedsmoo.analysis.measurement import OnSamples, Subject, Values, positive
-from fedsmoo.core.options import option
+from fedsmoo.core.hyper.options import option
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from fedsmoo.analysis.measurement import Measurement, Moment, Subject, Values
 from fedsmoo.core.errors import FedsmooError
-from fedsmoo.core.options import option
+from fedsmoo.core.hyper.options import option
 
 RADIUS = 0.1  # of a method that perturbs nothing
 

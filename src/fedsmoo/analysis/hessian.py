@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fedsmoo.analysis.measurement import Moment, OnSamples, Subject, Values
-from fedsmoo.core.options import option
+from fedsmoo.core.hyper.options import option
 from fedsmoo.core.untrusted import number, numbers, text
 
 if TYPE_CHECKING:

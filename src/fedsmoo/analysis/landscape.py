@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedsmoo.analysis.measurement import OnSamples, Subject, Values, finite
 from fedsmoo.core.errors import FedsmooError
-from fedsmoo.core.options import option
+from fedsmoo.core.hyper.options import option
 from fedsmoo.core.untrusted import matrix, number, numbers, text
 
 if TYPE_CHECKING:

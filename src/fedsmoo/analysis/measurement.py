@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from fedsmoo.core.errors import FedsmooError
-from fedsmoo.core.options import option
+from fedsmoo.core.hyper.options import option
 from fedsmoo.core.untrusted import number, text
 
 if TYPE_CHECKING:

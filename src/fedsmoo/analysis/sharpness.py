@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedsmoo.analysis.measurement import Moment, OnSamples, Subject, Values, positive
-from fedsmoo.core.options import option
+from fedsmoo.core.hyper.options import option
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import typer
 
 from fedsmoo.commands.console import console
 from fedsmoo.core.errors import unknown
-from fedsmoo.core.options import in_words
-from fedsmoo.core.schedule import FORMS
+from fedsmoo.core.hyper.options import in_words
+from fedsmoo.core.hyper.schedule import FORMS
 
 KINDS = ("algorithms", "models", "losses", "datasets", "partitions", "cohorts", "engines")
 # How to bring one's own, by the flag that names it.

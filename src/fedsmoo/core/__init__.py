@@ -9,12 +9,12 @@ from fedsmoo.lazy import names_from
 if TYPE_CHECKING:
     from fedsmoo.core.algorithm import Algorithm, Gradient, derived
     from fedsmoo.core.errors import FedsmooError
+    from fedsmoo.core.hyper.options import option
+    from fedsmoo.core.hyper.schedule import Schedule
     from fedsmoo.core.layout import Layout
     from fedsmoo.core.local import LocalRule
-    from fedsmoo.core.options import option
     from fedsmoo.core.random.streams import stream
     from fedsmoo.core.round import Round
-    from fedsmoo.core.schedule import Schedule
     from fedsmoo.core.vectors import Vectors, norm, unit
 
 __all__ = [
@@ -38,10 +38,10 @@ _HOMES = {
     "errors": ("FedsmooError",),
     "layout": ("Layout",),
     "local": ("LocalRule",),
-    "options": ("option",),
+    "hyper.options": ("option",),
     "random.streams": ("stream",),
     "round": ("Round",),
-    "schedule": ("Schedule",),
+    "hyper.schedule": ("Schedule",),
     "vectors": ("Vectors", "norm", "unit"),
 }
 __getattr__ = names_from(__name__, _HOMES)

@@ -32,9 +32,9 @@ import torch
 from torch import Tensor
 
 from fedsmoo.core.errors import FedsmooError
-from fedsmoo.core.options import KINDS, kinds, refuse_outside
+from fedsmoo.core.hyper.options import KINDS, kinds, refuse_outside
+from fedsmoo.core.hyper.schedule import Schedule
 from fedsmoo.core.round import Round
-from fedsmoo.core.schedule import Schedule
 from fedsmoo.core.vectors import Vectors
 
 Gradient = Callable[[Tensor], Tensor]

@@ -19,8 +19,8 @@ from fedsmoo.core import Algorithm, FedsmooError, LocalRule
 from fedsmoo.core.blame import in_brief, place_of, stack_of
 from fedsmoo.core.contract import Scale, refuse_unsound
 from fedsmoo.core.errors import FedsmooWarning, brief, first_line, unknown
-from fedsmoo.core.options import kinds
-from fedsmoo.core.schedule import Schedule, is_schedule
+from fedsmoo.core.hyper.options import kinds
+from fedsmoo.core.hyper.schedule import Schedule, is_schedule
 from fedsmoo.core.user_code import call, is_in_file, user_object
 from fedsmoo.data.batches.cohort import Sampling, make_sampling
 from fedsmoo.data.dataset import Dataset

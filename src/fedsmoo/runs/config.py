@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from fedsmoo.core.errors import FedsmooError, unknown
-from fedsmoo.core.options import KINDS, refuse_outside
-from fedsmoo.core.schedule import Schedule
+from fedsmoo.core.hyper.options import KINDS, refuse_outside
+from fedsmoo.core.hyper.schedule import Schedule
 from fedsmoo.core.user_code import is_in_file
 from fedsmoo.data.names import has_natural_clients
 

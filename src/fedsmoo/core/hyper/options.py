@@ -15,7 +15,7 @@ from numbers import Real
 from typing import Any, get_args, get_type_hints
 
 from fedsmoo.core.errors import FedsmooError, unknown
-from fedsmoo.core.schedule import Schedule
+from fedsmoo.core.hyper.schedule import Schedule
 
 KINDS: dict[type, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
