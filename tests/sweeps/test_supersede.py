@@ -11,8 +11,10 @@ from fedsmoo.cli import main
 from fedsmoo.core import FedsmooError
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.run import Run
+from fedsmoo.sweeps.index import INDEX
 from fedsmoo.sweeps.queue import Worker, work
 from fedsmoo.sweeps.results import SUPERSEDED, Measured, collect, export, from_folder, from_json, to_json
+from fedsmoo.sweeps.sweep import sweep
 
 TINY = Config(
     algorithm="fedavg", model="softmax", rounds=3, clients=6, cohort=2, local_steps=1, device="cpu", engine="serial"
@@ -151,3 +153,21 @@ def test_a_sweep_goes_on_where_a_result_may_not_be_replaced(
 def test_other_runs_are_exported_beside(folder: Path, tmp_path: Path) -> None:
     work([TINY.replace(seed=1)], tmp_path / "runs", Worker())
     assert len(export([tmp_path / "runs"], tmp_path / "results")) == 2
+
+
+def test_a_run_that_finished_before_its_result_was_written_is_exported_by_the_next_sweep(tmp_path: Path) -> None:
+    table = {**TINY.to_dict(), "seed": [0, 1]}
+    sweep({k: v for k, v in table.items() if v is not None}, tmp_path / "runs", to=tmp_path / "results")
+    whole = {p.name: p.read_bytes() for p in (tmp_path / "results").iterdir()}
+    assert len(whole) == 2
+    (tmp_path / "results" / min(whole)).unlink()  # as if its process had been killed before
+    sweep({k: v for k, v in table.items() if v is not None}, tmp_path / "runs", to=tmp_path / "results")
+    assert {p.name: p.read_bytes() for p in (tmp_path / "results").iterdir()} == whole
+
+
+@pytest.mark.parametrize("name", [INDEX, f"{INDEX}-journal"])
+def test_an_index_that_cannot_be_used_does_not_end_a_sweep(tmp_path: Path, name: str) -> None:
+    table, notes = {k: v for k, v in TINY.to_dict().items() if v is not None}, list[str]()
+    (tmp_path / "runs" / name / "not empty").mkdir(parents=True)
+    assert len(sweep(table, tmp_path / "runs", note=notes.append).finished) == 1
+    assert [INDEX in note for note in notes] == [True]

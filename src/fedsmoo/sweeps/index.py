@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -76,8 +77,9 @@ def connect(root: Path) -> sqlite3.Connection:
     """Open the index of a folder, made anew if it is missing, damaged or of another version."""
     path = root / INDEX
     for attempt in (1, 2):
-        db = sqlite3.connect(path, timeout=30, isolation_level=None)
+        db: sqlite3.Connection | None = None
         try:
+            db = sqlite3.connect(path, timeout=30, isolation_level=None)
             if version_of(db) != version():
                 db.execute("BEGIN IMMEDIATE")
                 if version_of(db) != version():  # nobody else made it meanwhile
@@ -89,10 +91,12 @@ def connect(root: Path) -> sqlite3.Connection:
             db.execute("SELECT path FROM runs LIMIT 1")
             return db
         except sqlite3.DatabaseError as e:
-            db.close()
+            if db is not None:
+                db.close()
             if attempt == 2 or "locked" in str(e):
                 raise FedsmooError(f"cannot use the index {path}: {e}; delete it, it is made again") from e
-            path.unlink(missing_ok=True)
+            with suppress(OSError):  # then the second attempt says what is wrong
+                path.unlink()
     raise AssertionError
 
 

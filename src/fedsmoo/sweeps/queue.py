@@ -295,4 +295,5 @@ def announce(run: Run, config: Config, worker: Worker) -> None:
     """Tell where a run goes on, and what a person should know about how it was reopened."""
     for line in run.notes:
         worker.note(f"{run.folder.path.name}: {line}")
-    worker.begun(config, run.folder.path, len(run.simulation.history))
+    with fenced_by(run.lease):
+        worker.begun(config, run.folder.path, len(run.simulation.history))

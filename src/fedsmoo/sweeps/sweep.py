@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,10 @@ from fedsmoo.runs.build import make_algorithm, make_device
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin.contents import contents_here
 from fedsmoo.runs.record import Record, refuse_wrong_options
+from fedsmoo.runs.storage.fence import fenced_by
 from fedsmoo.runs.storage.folder import refuse_run_folder, write_label
-from fedsmoo.runs.storage.reader import state
+from fedsmoo.runs.storage.lease import TakenOver, acquire
+from fedsmoo.runs.storage.reader import read_label, state
 from fedsmoo.sweeps.bases import completed, read_sweep
 from fedsmoo.sweeps.grid import Cell, Sweep, expand, with_contents
 from fedsmoo.sweeps.index import refresh
@@ -75,9 +78,17 @@ def sweep(
         pack_size(pack, grid.cells[0].config), keep, retry, wait, save_every, watch, begun, finished, failed, note, stop
     )
     outcome = carry_through(grid.folders(root), worker, minutes, to, supersede, grid.labels)
-    if root.is_dir():  # a sweep that was stopped at once has none
-        refresh(root)
+    renew_index(root, note)
     return outcome
+
+
+def renew_index(root: Path, note: Callable[[str], Any]) -> None:
+    """Bring the index up to date; a note says why it cannot be: the runs are there, and it can be made at any time."""
+    try:
+        if root.is_dir():  # a sweep that was stopped at once has none
+            refresh(root)
+    except FedsmooError as e:
+        note(str(e))
 
 
 def open_sweep(source: Source, settings: Mapping[str, Any] | None = None) -> Sweep:
@@ -136,23 +147,23 @@ def carry_through(
     unwritten = list[Path]()
     for folder in cells:
         if labels is not None and state(folder) != "new":
-            write_label(folder, labels)
+            relabel(folder, labels.get(folder.name))
 
     def begun(config: Config, folder: Path, rounds: int) -> None:
-        if labels is not None:
-            write_label(folder, labels)
+        if labels is not None and read_label(folder) != labels.get(folder.name):
+            write_label(folder, labels.get(folder.name))
         worker.begun(config, folder, rounds)
+
+    def write_result(folder: Path) -> None:
+        if results is not None and not exported(folder, Path(results), supersede, worker.note):
+            unwritten.append(folder)
 
     def finished(config: Config, folder: Path, summary: dict[str, Any]) -> None:
         worker.finished(config, folder, summary)
-        if results is None:
-            return
-        try:
-            export([folder], Path(results), supersede, worker.note)
-        except FedsmooError as e:  # the run is kept, and the others go on
-            unwritten.append(folder)
-            worker.note(f"not exported: {e}")
+        write_result(folder)
 
+    for folder in unexported(cells, results, supersede):
+        write_result(folder)
     timed = dataclasses.replace(
         worker, begun=begun, finished=finished, stop=lambda: worker.stop() or time.monotonic() > end
     )
@@ -160,3 +171,35 @@ def carry_through(
     outcome = work_at(configs, timed, held)
     outcome.unwritten = unwritten
     return outcome
+
+
+def relabel(folder: Path, label: str | None) -> None:
+    """Write what the method of a run is called now, if nobody works on it: who does writes what it calls it itself."""
+    if read_label(folder) == label or (lease := acquire(folder)) is None:
+        return
+    try:
+        with suppress(TakenOver), fenced_by(lease):
+            write_label(folder, label)
+    finally:
+        lease.release()
+
+
+def exported(folder: Path, results: Path, supersede: str | None, note: Callable[[str], Any]) -> bool:
+    """Write a run's result; if that cannot be, a note says why, and the run is kept."""
+    try:
+        export([folder], results, supersede, note)
+    except FedsmooError as e:
+        note(f"not exported: {e}")
+        return False
+    return True
+
+
+def unexported(cells: Mapping[Path, Cell], results: Path | str | None, supersede: str | None) -> list[Path]:
+    """Return the runs that had finished, perhaps in a process that ended before it wrote their result.
+
+    Where another result may be superseded, that a file is there does not say that it is this run's.
+    """
+    if results is None:
+        return []
+    done = [folder for folder in cells if state(folder) == "finished"]
+    return [f for f in done if supersede is not None or not (Path(results) / f"{cells[f].name}.json").exists()]

@@ -21,8 +21,9 @@ from fedsmoo.runs.record import Record
 from fedsmoo.runs.storage import lease
 from fedsmoo.runs.storage.checkpoint import Checkpoints, Mark, manifests_in, unseal
 from fedsmoo.runs.storage.fence import Fence, fenced_by, part_of
-from fedsmoo.runs.storage.folder import RunFolder
+from fedsmoo.runs.storage.folder import RunFolder, write_label
 from fedsmoo.runs.storage.lease import LEASE, LOCK, Lease, TakenOver, acquire, leased, locked, me
+from fedsmoo.runs.storage.reader import read_label
 
 from .paused import content, operations, pause, silence
 
@@ -201,6 +202,44 @@ def test_a_claim_of_another_machine_from_the_future_is_watched_and_taken_over(
         assert held.ours()
 
 
+def test_a_claim_from_before_this_machine_was_started_is_dead_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim, mine = tmp_path / LEASE, {**me(), "token": "t"}
+    monkeypatch.setattr(lease, "booted", lambda: time.time() - 20)
+    claims = {
+        "after a power cut": ({"boot": "earlier"}, 30, True),
+        "a machine of the same name, at work": ({"boot": "its own"}, 3, False),
+        "another machine, silent for a moment": ({"boot": "its own", "host": "elsewhere"}, 30, False),
+        "a container of this machine": ({"space": "its own"}, 30, False),
+        "a machine that does not say": ({"boot": None}, 30, False),
+    }
+    for what, (other, seconds, dead) in claims.items():
+        claim.write_text(json.dumps({**mine, **other}))
+        age(claim, seconds)
+        assert lease.dead(claim) is dead, what
+    monkeypatch.setattr(lease, "booted", lambda: None)
+    claim.write_text(json.dumps({**mine, "boot": "earlier"}))
+    age(claim, 30)
+    assert not lease.dead(claim)
+
+
+def test_when_this_machine_was_started_is_known() -> None:
+    line = next(x for x in Path("/proc/stat").read_text().splitlines() if x.startswith("btime"))
+    assert abs(lease.booted() - int(line.split()[1])) < 2
+
+
+def test_a_stale_worker_leaves_the_label_alone(tmp_path: Path) -> None:
+    first, second = abandoned(tmp_path)
+    with fenced_by(second):
+        write_label(tmp_path, "New")
+    with fenced_by(first), pytest.raises(TakenOver):
+        write_label(tmp_path, "Old")
+    assert read_label(tmp_path) == "New"
+    first.release()
+    second.release()
+
+
 def test_a_claim_of_before_that_has_no_epoch_holds_and_is_taken_over(tmp_path: Path) -> None:
     (tmp_path / LEASE).write_text(json.dumps({**me(), "token": "t"}))
     assert acquire(tmp_path) is None
@@ -239,10 +278,10 @@ def test_a_kill_while_a_claim_is_made_leaves_a_folder_that_is_free_at_once(opera
 def test_what_a_killed_worker_had_not_written_to_its_end_is_removed_by_the_next(tmp_path: Path) -> None:
     (tmp_path / "checkpoint").mkdir()
     left = ["model.safetensors.3.part", "summary.json.part", "checkpoint/000004.json.3.part", ".claim.ab.part"]
-    for name in [*left, ".label.txt.7.part", "notes.txt"]:  # a label is written by who does not own the run
+    for name in [*left, ".label.txt.7.part", "notes.txt"]:
         (tmp_path / name).touch()
     with leased(tmp_path):
-        assert content(tmp_path).keys() == {".label.txt.7.part", "notes.txt"}
+        assert content(tmp_path).keys() == {"notes.txt"}
 
 
 def test_a_claim_is_whole_whenever_it_is_seen(tmp_path: Path) -> None:

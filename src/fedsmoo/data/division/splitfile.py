@@ -19,6 +19,7 @@ from fedsmoo.core.errors import FedsmooError
 from fedsmoo.data.check import checked
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.division.import_split import import_split
+from fedsmoo.data.files.durable import make_folder, rename_durably
 
 __all__ = ["checked", "import_split", "load_split", "read_split", "refuse_contradiction", "save_split"]
 
@@ -54,12 +55,9 @@ def save_split(
     text = json.dumps({**content, "sha256": _hash(content)}, separators=(",", ":"))
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("w", encoding="utf-8") as f:
-            f.write(text + "\n")
-            f.flush()
-            os.fsync(f.fileno())
-        os.replace(temporary, path)
+        make_folder(path.parent)
+        temporary.write_text(text + "\n", encoding="utf-8")
+        rename_durably(temporary, path)
     except OSError as error:
         raise FedsmooError(f"{path}: cannot be written ({error.strerror}); choose another file") from None
     finally:

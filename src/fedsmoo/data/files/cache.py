@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedsmoo.data.files.durable import make_folder, rename_durably
 from fedsmoo.data.files.readers import PARTS, Arrays
 from fedsmoo.data.files.tree import Tree
 
@@ -55,11 +56,11 @@ def save(file: Path, key: str, arrays: Arrays) -> None:
 
     parts = {p: np.ascontiguousarray(getattr(arrays, p)) for p in PARTS}
     metadata = {"key": key, "sha256": json.dumps(_hashes(parts)), "class_names": json.dumps(arrays.class_names)}
-    file.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(file.parent)
     temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:
         save_file(parts, temporary, metadata=metadata)
-        os.replace(temporary, file)
+        rename_durably(temporary, file)
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -16,6 +16,7 @@ from typing import Any
 from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.data.catalog import SPECS, Remote, Spec
 from fedsmoo.data.files.cache import user_cache
+from fedsmoo.data.files.durable import rename_durably
 
 NEEDS = "downloading needs pooch and requests: pip install 'fedsmoo[download]', or give the files with --data PATH"
 
@@ -128,7 +129,7 @@ class Resume:
             start = have if _continues(answer, have) else 0
             _remember(tag, answer.headers.get("ETag", ""))
             self._receive(answer, start)
-        os.replace(self.part, output_file)
+        rename_durably(self.part, Path(output_file))
         tag.unlink(missing_ok=True)
 
     def _receive(self, answer: Any, start: int) -> None:

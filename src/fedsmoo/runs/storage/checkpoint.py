@@ -28,13 +28,16 @@ from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.runs.storage.fence import fence, part_of
 from fedsmoo.runs.storage.files import (
     DiskError,
+    aligned,
     digest_in,
     make_folder,
+    on_host,
     reason,
     renamed_at_the_end,
     seal,
     sha256_of,
     unsealed,
+    unshared,
     write_durably,
 )
 
@@ -186,27 +189,29 @@ class Checkpoints:
             return len({k.partition(".")[0] for k in f.keys()})  # noqa: SIM118
 
     def _prune(self, keep: int) -> None:
-        """Remove what neither of the newest ``keep`` manifests needs, nor one of a later owner of the run."""
-        there, later = manifests_in(self.folder), later_manifests(self.folder)
-        manifests = [p for p in there if self.last is None or int(p.stem) <= self.last]
-        needed: set[str] = set()
-        for path in [*manifests[:keep], *later]:
-            with suppress(FedsmooError):
-                needed |= {path.name, *unseal(path)["files"]}
-        with fence().held(), suppress(OSError):
+        """Remove what neither of the newest ``keep`` manifests needs, nor one of a later owner of the run.
+
+        While the disk does not answer, nothing is removed: the next save does so.
+        """
+        with suppress(OSError, DiskError), fence().held():
+            there, later = manifests_in(self.folder), later_manifests(self.folder)
+            manifests = [p for p in there if self.last is None or int(p.stem) <= self.last]
+            needed = {name for path in [*manifests[:keep], *later] for name in named_by(path)}
             for path in self.folder.iterdir():
                 if path.name not in needed:
                     path.unlink(missing_ok=True)
 
     def remove(self) -> None:
-        """Delete all checkpoints of a run that has finished, unless a later owner of it wrote one."""
-        with fence().held():
+        """Delete all checkpoints of a run that has finished, unless a later owner of it wrote one.
+
+        What cannot be removed stays: the run is complete.
+        """
+        with suppress(OSError, DiskError), fence().held():
             if later_manifests(self.folder):
                 return
             for path in [*manifests_in(self.folder), *(self.folder.iterdir() if self.folder.is_dir() else [])]:
                 path.unlink(missing_ok=True)  # manifests first: a half-removed checkpoint must not look whole
-            with suppress(OSError):  # a process that was taken over may just have begun a file there
-                self.folder.rmdir()
+            self.folder.rmdir()  # not if a process that was taken over has just begun a file there
 
 
 def metrics_name(number: int) -> str:
@@ -219,12 +224,25 @@ def manifests_in(folder: Path) -> list[Path]:
     return sorted(found, key=lambda p: int(p.stem), reverse=True)
 
 
+def undamaged(path: Path) -> dict[str, Any]:
+    """Read a manifest; empty if it is damaged, but ``DiskError`` if the disk does not answer."""
+    try:
+        return unseal(path)
+    except DiskError:
+        raise
+    except FedsmooError:
+        return {}
+
+
+def named_by(path: Path) -> set[str]:
+    """Return the files that a checkpoint consists of; those of a damaged one are not known."""
+    manifest = undamaged(path)
+    return {path.name, *manifest["files"]} if manifest else set()
+
+
 def epoch_of(path: Path) -> int:
     """Return which owner of the run wrote a manifest; 0 if it does not say."""
-    try:
-        epoch = unseal(path).get("epoch")
-    except FedsmooError:
-        return 0
+    epoch = undamaged(path).get("epoch")
     return epoch if isinstance(epoch, int) else 0
 
 
@@ -238,10 +256,10 @@ def newest(folder: Path, accept: Callable[[Checkpoint], None] = lambda _: None) 
     """Return the newest checkpoint whose hashes are right, and a line for each newer one whose are not.
 
     ``accept`` may refuse one for another reason by raising a ``FedsmooError``. Where all that was there has given way
-    to newer ones meanwhile, because the run goes on, those are looked at.
+    to newer ones meanwhile, because the run goes on, those are looked at. ``DiskError`` if there is none because the
+    disk does not answer.
     """
-    problems: list[str] = []
-    there = manifests_in(folder)
+    problems, silent, there = list[str](), None, manifests_in(folder)
     for path in there:
         try:
             manifest = unseal(path)
@@ -253,6 +271,9 @@ def newest(folder: Path, accept: Callable[[Checkpoint], None] = lambda _: None) 
             return saved, problems
         except FedsmooError as e:
             problems.append(f"checkpoint of round {int(path.stem)} cannot be used: {e}")
+            silent = e if isinstance(e, DiskError) else silent
+    if silent is not None:
+        raise silent
     return (None, problems) if manifests_in(folder)[:1] == there[:1] else newest(folder, accept)
 
 
@@ -262,28 +283,6 @@ def unseal(path: Path) -> dict[str, Any]:
     if manifest.get("format") != FORMAT:
         raise FedsmooError(f"{path} has the format {manifest.get('format')!r}, this version reads {FORMAT!r}")
     return manifest
-
-
-def aligned(v: Tensor) -> Tensor:
-    """Copy a tensor out of a file: its alignment there would change the last bits of products."""
-    return v.clone()
-
-
-def on_host(v: Tensor) -> Tensor:
-    """Return a tensor in host memory that owns all of its storage: files hold storages."""
-    v = v.detach().cpu().contiguous()
-    return v if v.untyped_storage().nbytes() == v.nbytes else v.clone()
-
-
-def unshared(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Copy tensors that share memory with another: one that a method keeps under two names is written twice."""
-    out: dict[str, Tensor] = {}
-    seen: set[int] = set()
-    for name, v in tensors.items():
-        place = v.untyped_storage().data_ptr()
-        out[name] = v.clone() if place in seen else v
-        seen.add(place)
-    return out
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], note: dict[str, str] | None = None) -> str:

@@ -11,22 +11,27 @@ import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedsmoo.core import FedsmooError
+from fedsmoo.data.files.durable import make_folder as make_folder
+from fedsmoo.data.files.durable import sync_folder
 from fedsmoo.runs.storage.fence import PART, fence, part_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MAX_BYTES = 64 * 2**20  # of a file that a stranger wrote: a run writes nothing larger that is read here
 NOT_A_FILE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
-NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP)  # of file systems that have no such thing
+NO_ANSWER = (errno.EIO, errno.ENXIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 NO_WAIT = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
 
 
 class DiskError(FedsmooError):
-    """The disk is full or cannot be written: no fault of the run, and no other run would fare better."""
+    """The disk is full, or does not answer: no fault of the run, and no other run would fare better."""
 
 
 def reason(e: Exception) -> str:
@@ -34,16 +39,15 @@ def reason(e: Exception) -> str:
     return getattr(e, "strerror", None) or str(e)
 
 
-def write_durably(path: Path, content: bytes | str, sync: bool = True, part: Path | None = None) -> None:
+def write_durably(path: Path, content: bytes | str, sync: bool = True) -> None:
     """Replace a file by new content, the whole of it or nothing, also if the power is cut; ``OSError`` if that fails.
 
     Args:
         path: the file.
         content: bytes, or text that is written as UTF-8.
         sync: flush the folder, too; without, the caller does so once it has written several files.
-        part: what the file is called meanwhile, where several processes write it at once.
     """
-    part = part or part_of(path)
+    part = part_of(path)
     with renamed_at_the_end(part, path):
         write_flushed(part, content)
     if sync:
@@ -111,31 +115,6 @@ def renamed_at_the_end(part: Path, path: Path) -> Iterator[None]:
         raise
 
 
-def sync_folder(folder: Path) -> None:
-    """Flush the names in a folder to the disk; ``OSError`` if that fails. Some systems cannot and need not."""
-    if os.name == "nt":
-        return
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    except OSError as e:
-        if e.errno not in NO_FOLDER_SYNC:
-            raise
-    finally:
-        os.close(fd)
-
-
-def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, if they are not there, and flush their names; ``OSError`` if that fails."""
-    new = []
-    while not folder.exists():
-        new.append(folder)
-        folder = folder.parent
-    for path in reversed(new):
-        path.mkdir(exist_ok=True)
-        sync_folder(path.parent)
-
-
 def sha256_of(path: Path, sync: bool = False) -> str:
     """Return the SHA-256 of a file; ``sync`` flushes it to the disk first."""
     with path.open("rb+" if sync else "rb") as f:
@@ -151,7 +130,12 @@ def digest_in(path: Path) -> str:
     except FileNotFoundError as e:
         raise FedsmooError(f"{path} is missing") from e
     except OSError as e:
-        raise FedsmooError(f"{path} cannot be read: {reason(e)}") from e
+        raise unreadable(e)(f"{path} cannot be read: {reason(e)}") from e
+
+
+def unreadable(e: OSError) -> type[FedsmooError]:
+    """Return what to raise for a file that cannot be read: whether it is the disk that does not answer, or the file."""
+    return DiskError if e.errno in NO_ANSWER else FedsmooError
 
 
 def read_plain(path: Path, links: bool = True, limit: int | None = None) -> bytes | None:
@@ -166,7 +150,7 @@ def read_plain(path: Path, links: bool = True, limit: int | None = None) -> byte
         if e.errno in NOT_A_FILE:
             return None
         linked = not links and path.is_symlink()
-        raise FedsmooError(f"{path} cannot be read: {'it is a link' if linked else reason(e)}") from e
+        raise unreadable(e)(f"{path} cannot be read: {'it is a link' if linked else reason(e)}") from e
     try:
         found = os.fstat(fd)
         if stat.S_ISDIR(found.st_mode):
@@ -178,7 +162,7 @@ def read_plain(path: Path, links: bool = True, limit: int | None = None) -> byte
         with os.fdopen(fd, "rb", closefd=False) as f:
             return f.read(-1 if limit is None else found.st_size)
     except OSError as e:
-        raise FedsmooError(f"{path} cannot be read: {reason(e)}") from e
+        raise unreadable(e)(f"{path} cannot be read: {reason(e)}") from e
     finally:
         os.close(fd)
 
@@ -218,8 +202,32 @@ def unsealed(path: Path) -> dict[str, Any]:
     try:
         text, _, digest = path.read_bytes().rstrip(b"\n").rpartition(b"\n")
         value = json.loads(text) if hashlib.sha256(text).hexdigest().encode() == digest else None
-    except (OSError, ValueError) as e:
+    except OSError as e:
+        raise unreadable(e)(f"{path} cannot be read: {reason(e)}") from e
+    except ValueError as e:
         raise FedsmooError(f"{path} cannot be read: {e}") from e
     if not isinstance(value, dict):
         raise FedsmooError(f"{path} is damaged or was not written by fedsmoo")
     return value
+
+
+def aligned(v: Tensor) -> Tensor:
+    """Copy a tensor out of a file: its alignment there would change the last bits of products."""
+    return v.clone()
+
+
+def on_host(v: Tensor) -> Tensor:
+    """Return a tensor in host memory that owns all of its storage: files hold storages."""
+    v = v.detach().cpu().contiguous()
+    return v if v.untyped_storage().nbytes() == v.nbytes else v.clone()
+
+
+def unshared(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Copy tensors that share memory with another: one that a method keeps under two names is written twice."""
+    out: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, v in tensors.items():
+        place = v.untyped_storage().data_ptr()
+        out[name] = v.clone() if place in seen else v
+        seen.add(place)
+    return out

@@ -7,7 +7,6 @@ import itertools
 import json
 import os
 import tomllib
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from fedsmoo.runs.origin.provenance import provenance
 from fedsmoo.runs.record import Record, best_validated
 from fedsmoo.runs.simulation import Simulation
 from fedsmoo.runs.storage.checkpoint import Mark, write_tensors
-from fedsmoo.runs.storage.fence import PART, fence
+from fedsmoo.runs.storage.fence import fence
 from fedsmoo.runs.storage.files import (
     DiskError,
     make_folder,
@@ -31,7 +30,6 @@ from fedsmoo.runs.storage.files import (
     write_durably,
 )
 from fedsmoo.runs.storage.names import CONFIG, FAILED, LABEL, METRICS, MODEL, STARTED, SUMMARY
-from fedsmoo.runs.storage.reader import read_label
 from fedsmoo.runs.storage.toml import to_toml
 from fedsmoo.runs.storage.walk import run_folders
 from fedsmoo.runs.traffic import reached
@@ -273,13 +271,9 @@ def summarise(history: list[Record], target: float | None) -> dict[str, Any]:
     }
 
 
-def write_label(folder: Path, labels: Mapping[str, str]) -> None:
-    """Write what the method is called now, of ``labels`` by the folder's name; several processes may do so at once."""
-    label = labels.get(folder.name)
-    if read_label(folder) == label:
-        return
-    part = folder / f".{LABEL}.{os.getpid()}{PART}"
+def write_label(folder: Path, label: str | None) -> None:
+    """Write what the method of a run is called, by a sweep that owns the folder; none if that is its own name."""
     try:
-        write_durably(folder / LABEL, f"{label or ''}\n", part=part)
+        write_durably(folder / LABEL, f"{label or ''}\n")
     except OSError as e:
         raise DiskError(f"cannot write into {folder}: {reason(e)}") from e

@@ -1,7 +1,7 @@
 """Leases: a file in a run folder says which process works on it, so that two that share a folder do nothing twice.
 
-The file appears whole, names its owner and is touched every few seconds. A lease is dead when its process is (on this
-machine), or when it was not touched for a while (on another), or when it names nobody. Taking the lease is guarded by a
+The file appears whole, names its owner and is touched every few seconds. A lease is dead when its process is or its
+machine was started anew (on this one), when it was not touched for a while (on another), or when it names nobody. Taking the lease is guarded by a
 lock on the folder, and counts the folder's epoch up: the number of owners it has had, kept in the lock's file and
 written into every checkpoint. A process that was only paused finds another token in the file than its own when it
 wakes: whatever it was about to rename, append or remove in the folder it leaves alone (see ``fence.py``).
@@ -17,7 +17,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from fedsmoo.core import FedsmooError
 from fedsmoo.runs.storage.checkpoint import epoch_of, manifests_in
 from fedsmoo.runs.storage.fence import PART, Fence
 from fedsmoo.runs.storage.files import DiskError, make_folder, parse_table, read_plain, reason
-from fedsmoo.runs.storage.names import CHECKPOINT, LABEL
+from fedsmoo.runs.storage.names import CHECKPOINT
 
 LEASE, LOCK = ".claim", ".lock"  # files in a run folder
 BEAT, SILENCE = 5.0, 120.0  # seconds between touches; seconds after which another machine's lease is dead
@@ -70,7 +70,11 @@ class Lease(Fence):
     @contextmanager
     def held(self) -> Iterator[None]:
         """Hold the folder's lock as its owner; ``TakenOver`` if that is another process by now."""
-        with locked(self.path.parent):
+        with ExitStack() as held:
+            try:
+                held.enter_context(locked(self.path.parent))
+            except OSError as e:
+                raise DiskError(f"cannot lock the run folder {self.path.parent}: {reason(e)}") from e
             if not self.ours():
                 raise TakenOver(f"{self.path.parent}: {TAKEN}")
             yield
@@ -151,11 +155,10 @@ def count_up(folder: Path, lock: int | None) -> int:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what owners of before had not written to its end; labels are not written by the owner alone."""
+    """Remove what owners of before had not written to its end."""
     for part in [*folder.glob("*" + PART), *(folder / CHECKPOINT).glob("*" + PART)]:
-        if not part.name.startswith(f".{LABEL}"):
-            with suppress(OSError):
-                part.unlink()
+        with suppress(OSError):
+            part.unlink()
 
 
 @contextmanager
@@ -225,8 +228,23 @@ def dead(path: Path) -> bool:
     except OSError:
         return age > SILENCE
     if any(owner.get(k) != v for k, v in here().items()):
-        return not -SKEW <= age <= SILENCE
+        return not -SKEW <= age <= SILENCE or of_an_earlier_boot(owner, time.time() - age)
     return not alive(pid, owner.get("born"))
+
+
+def of_an_earlier_boot(owner: dict[str, Any], touched: float) -> bool:
+    """Return whether a lease is of this machine before it was started anew, as after a power cut.
+
+    Another machine may have this one's name; but its lease, if its process lives, was touched since.
+    """
+    mine, boot, start = here(), owner.get("boot"), booted()
+    same = owner.get("host") == mine["host"] and isinstance(boot, str) and boot != mine["boot"]
+    return same and start is not None and touched < start
+
+
+def booted() -> float | None:
+    """Return when this machine was started, in seconds since 1970, where the system says so."""
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else None
 
 
 def from_the_future(path: Path) -> bool:
