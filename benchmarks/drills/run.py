@@ -40,12 +40,15 @@ def run_module(name: str, full: bool, seed: int) -> Kept:
     """Run a drill in a process of its own, and return what it found; that it fell over is a failure of it."""
     words = [sys.executable, "-m", "drills.run", "--inside", name, "--seed", str(seed), *(["--full"] if full else [])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(PATHS), "OMP_NUM_THREADS": "1"}
-    began = time.monotonic()
-    done = subprocess.run(words, env=environment, stdout=subprocess.PIPE, text=True, check=False)
-    outcomes = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"drill"')]
-    if done.returncode:
-        line = f"the drill ended with {done.returncode}"
+    began, outcomes = time.monotonic(), list[Outcome]()
+    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stdout or ():
+            outcomes.append(json.loads(line))
+            show(outcomes[-1])
+    if process.returncode:
+        line = f"the drill {name} ended with {process.returncode}"
         outcomes.append(Outcome(drill=name, tried=1, held=0, failures=[line]))
+        show(outcomes[-1])
     return {
         "module": name,
         "full": full,
@@ -66,21 +69,10 @@ def inside(name: str, full: bool, seed: int) -> Iterator[Outcome]:
         yield outcome
 
 
-def rows(kept: Kept) -> list[list[str]]:
-    """Return the rows of the table that a drill's outcomes make."""
-    return [[o["drill"], f"{o['tried']:,}", f"{o['held']:,}"] for o in kept["outcomes"]]
-
-
-def show(kept: Kept) -> bool:
-    """Print what a drill found; returns whether all of it held."""
-    print(f"{kept['module']}: {kept['seconds']:.0f} s")
-    for name, tried, held in rows(kept):
-        print(f"  {name:66} {tried:>7} tried {held:>7} held")
-    failures = [line for o in kept["outcomes"] for line in o["failures"]]
-    for line in failures:
-        print(f"  DID NOT HOLD: {line}")
-    sys.stdout.flush()
-    return not failures
+def show(outcome: Outcome) -> None:
+    """Print an outcome as a row of the table, and what did not hold."""
+    lines = [f"{outcome['drill']:66} {outcome['tried']:>7,} tried {outcome['held']:>7,} held"]
+    print("\n".join([*lines, *(f"  DID NOT HOLD: {line}" for line in outcome["failures"])]), flush=True)
 
 
 def keep(kept: Kept, folder: Path) -> None:
@@ -105,7 +97,8 @@ def main() -> None:
     held = True
     with ThreadPoolExecutor(given.jobs) as pool:
         for kept in pool.map(lambda name: run_module(name, given.full, given.seed), given.only):
-            held = show(kept) and held
+            print(f"{kept['module']} took {kept['seconds']:.0f} s", flush=True)
+            held = held and all(o["tried"] == o["held"] for o in kept["outcomes"])
             if given.out:
                 keep(kept, given.out)
     sys.exit(0 if held else 1)

@@ -1,0 +1,12 @@
+"""Kill a program at each of its file operations: see ``faults.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from drills.faults import disturbances
+from drills.outcome import Outcome
+
+
+def drill(full: bool, seed: int) -> Iterator[Outcome]:
+    return disturbances("killed", full, seed)
