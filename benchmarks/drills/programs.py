@@ -21,7 +21,7 @@ from fedsmoo.paper import update
 from fedsmoo.runs import build
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.storage.lease import leased
-from fedsmoo.runs.storage.names import LABEL, METRICS, MODEL, SUMMARY
+from fedsmoo.runs.storage.names import CHECKPOINT, LABEL, METRICS, MODEL, SUMMARY
 from fedsmoo.runs.storage.verify import verify
 from fedsmoo.sweeps.queue import open_run
 from fedsmoo.sweeps.results import SUPERSEDED, export, from_json
@@ -69,6 +69,7 @@ class Program:
     prepare: Callable[[Path], Any] = lambda root: None  # what is there before
     kept: Callable[[Path], dict[str, bytes]] = lambda root: {}  # what must not change once it is there
     sound: Callable[[Path], str] = lambda root: ""  # why what a disturbance left may not be, before going on
+    removes: str | None = None  # the folder of what is removed once it is not needed any more
 
 
 def run(root: Path, keep: bool = True) -> None:
@@ -181,8 +182,12 @@ def states(root: Path) -> Truth:
 
 
 RUN = Program("run", run, runs_in, kept=finished)
-RUN_WITHOUT_CHECKPOINTS = Program("run that removes its checkpoints", lambda r: run(r, False), runs_in, kept=finished)
-SWEEP = Program("sweep with export", sweep, lambda r: runs_in(r) | results_in(r / "results"), kept=finished)
+RUN_WITHOUT_CHECKPOINTS = Program(
+    "run that removes its checkpoints", lambda r: run(r, False), runs_in, kept=finished, removes=CHECKPOINT
+)
+SWEEP = Program(
+    "sweep with export", sweep, lambda r: runs_in(r) | results_in(r / "results"), kept=finished, removes=CHECKPOINT
+)
 EXPORT = Program(
     "results export --supersede",
     lambda r: export([r / "runs"], r / "results", "measured again", lambda line: None),

@@ -11,6 +11,7 @@ from fedsmoo.cli import main
 from fedsmoo.core import FedsmooError
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.run import Run
+from fedsmoo.sweeps import results
 from fedsmoo.sweeps.index import INDEX
 from fedsmoo.sweeps.queue import Worker, work
 from fedsmoo.sweeps.results import SUPERSEDED, Measured, collect, export, from_folder, from_json, to_json
@@ -153,6 +154,18 @@ def test_a_sweep_goes_on_where_a_result_may_not_be_replaced(
 def test_other_runs_are_exported_beside(folder: Path, tmp_path: Path) -> None:
     work([TINY.replace(seed=1)], tmp_path / "runs", Worker())
     assert len(export([tmp_path / "runs"], tmp_path / "results")) == 2
+
+
+def test_what_is_set_aside_is_what_was_judged(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process exports the same at the same time: its new result is not kept as a superseded one."""
+    to = tmp_path / "to"
+    (path,) = export([remeasured(folder, "b")], to)
+    old, inner = from_json(path), results.make_folder
+    monkeypatch.setattr(results, "make_folder", lambda f: (inner(f), path.write_text(to_json(from_folder(folder)))))
+    export([folder], to, "better")
+    (aside,) = (to / SUPERSEDED).iterdir()
+    assert from_json(aside).curve == old.curve
+    assert from_json(path).curve == from_folder(folder).curve
 
 
 def test_a_run_that_finished_before_its_result_was_written_is_exported_by_the_next_sweep(tmp_path: Path) -> None:

@@ -185,7 +185,8 @@ def export(folders: Sequence[Path], to: Path, supersede: str | None = None, note
         value = Found(str(folder), from_folder(folder))
         path = to / f"{value.result.name}.json"
         found[path] = first_measured(found[path], value, note) if path in found else value
-    old = {path: already_there(path) for path in found if path.is_file()}
+    tables = {path: already_there(path) for path in found if path.is_file()}
+    old = {path: from_table(table, path) for path, table in tables.items()}
     other = [p for p, was in old.items() if not was.agrees(found[p].result)]
     if other and supersede is None:
         raise FedsmooError(
@@ -200,24 +201,29 @@ def export(folders: Sequence[Path], to: Path, supersede: str | None = None, note
         try:
             make_folder(to)
             if path in other:
-                set_aside(path, str(supersede), value.result)
+                set_aside(tables[path], path, str(supersede), value.result)
             write_durably(path, to_json(value.result))
         except OSError as e:
             raise FedsmooError(f"cannot write {path}: {e.strerror}; choose another --to") from e
     return list(found)
 
 
-def already_there(path: Path) -> Measured:
+def already_there(path: Path) -> dict[str, Any]:
     """Read a result that another may supersede."""
     try:
-        return from_json(path)
+        table = read_json(path)
+        from_table(table, path)
+        return table
     except FedsmooError as e:
         raise FedsmooError(f"{e}, once that file is moved away; nothing was written") from e
 
 
-def set_aside(path: Path, reason: str, by: Measured) -> Path:
-    """Keep a superseded result in a folder beside it, with the reason inside; returns its file."""
-    value, folder = read_json(path), path.parent / SUPERSEDED
+def set_aside(table: dict[str, Any], path: Path, reason: str, by: Measured) -> Path:
+    """Keep a superseded result, as it was read, in a folder beside its file, with the reason inside; returns its file.
+
+    By now another process may have replaced it.
+    """
+    value, folder = dict(table), path.parent / SUPERSEDED
     why = {"reason": reason, "date": now(), "by": {k: by.facts[k] for k in ("commit", "finished") if k in by.facts}}
     make_folder(folder)
     copies = (folder / (path.name if k == 1 else f"{path.stem}-{k}.json") for k in itertools.count(1))
