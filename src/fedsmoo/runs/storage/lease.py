@@ -1,10 +1,10 @@
 """Leases: a file in a run folder says which process works on it, so that two that share a folder do nothing twice.
 
 The file appears whole, names its owner and is touched every few seconds. A lease is dead when its process is or its
-machine was started anew (on this one), when it was not touched for a while (on another), or when it names nobody. Taking
-it is guarded by a lock on the folder, and counts the folder's epoch up: the number of owners it has had, kept in the
-lock's file and written into every checkpoint. A process that was only paused finds another token in the file than its
-own when it wakes: whatever it was about to rename, append or remove in the folder it leaves alone (see ``fence.py``).
+machine was started anew (on this one), when it was not touched for a while (on another), or when it names nobody. To
+take it is guarded by a lock on the folder, and counts the folder's epoch up: the number of owners it has had, kept in
+the lock's file and written into every checkpoint. A process that was only paused finds another token in the file than
+its own when it wakes: what it was about to rename, append or remove in the folder it leaves alone (see ``fence.py``).
 """
 
 from __future__ import annotations
