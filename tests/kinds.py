@@ -112,7 +112,7 @@ class Heads(FedAvg):
     client   starts at w with its own head, which stays
     """
 
-    head: str = option("fc2.*", "parameters that stay, by name")
+    head: str = option("fc3.*", "parameters that stay, by name")
     own = ("v",)
     stays = ("head",)
     masks = derived(lambda self: {"head": self.head})

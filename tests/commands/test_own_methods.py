@@ -111,13 +111,16 @@ SAID_OF_NAMES = {
     "server names {!r}, which is on the server already: it is in down": {"down": ("w", *LETTERS), "server": LETTERS},
     "{!r} is own and local: it either stays between rounds or does not": {"own": LETTERS, "local": LETTERS},
     "scalars names {!r}, which no other declaration does": {"scalars": LETTERS},
+    "rows names {!r}, which is not in up": {"rows": LETTERS},
+    "stays names {!r}, which is not in masks": {"stays": LETTERS},
+    "masks names {!r}, which is a vector already": {"server": LETTERS, "masks": LETTERS},
 }
 
 
 @pytest.mark.parametrize("says", SAID_OF_NAMES)
 def test_what_is_wrong_with_names_is_said_in_one_order(says: str) -> None:
     """That of the alphabet, not of a set, which is another in every process."""
-    names = {place: SAID_OF_NAMES[says].get(place, ()) for place in (*declared.PLACES, "scalars")}
+    names = {place: SAID_OF_NAMES[says].get(place, ()) for place in declared.NAMES}
     if "twice" in says:
         found = declared.wrong_names("up", names["up"])
     else:

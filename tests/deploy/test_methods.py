@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -86,19 +88,30 @@ def test_single_numbers_and_weighted_steps_travel(wire, tmp_path):
     assert abs(mean - sum(steps) / len(steps)) > 0.1  # the plain mean is another
 
 
+def array_bytes(message):
+    """How many bytes of numbers each array of a message has, without the headers of the format."""
+    arrays = next(iter(message.content.array_records.values()))
+    return [math.prod(a.shape) * np.dtype(a.dtype).itemsize for a in arrays.values()]
+
+
 KINDS = Path(__file__).parents[1] / "kinds.py"
 
 
 @pytest.mark.parametrize(
     ("name", "wire"),
-    [("Numbers", "exact"), ("Numbers", "int8"), ("Stretched", "exact"), ("Median", "exact"), ("Median", "fp16")],
+    [(name, "exact") for name in ("Numbers", "Stretched", "Median", "Heads")]
+    + [("Numbers", "int8"), ("Median", "fp16")],
 )
-def test_single_numbers_and_rows_travel(name, wire, tmp_path):
-    """Numbers that are sent, kept and sent back, and a server that sees every reply."""
+def test_single_numbers_rows_and_parts_travel(name, wire, tmp_path):
+    """Numbers that are sent, kept and sent back, a server that sees every reply, and parameters that stay."""
     method = make_algorithm(f"{KINDS}:{name}", {})
-    config = SMALL.replace(weighted=True, wire=wire, u=0.3)
-    coordinator, _ = federate(config, tmp_path, Recipe(algorithm=method))
+    config = SMALL.replace(weighted=True, wire=wire, u=0.3, model="mlp")
+    recipe = Recipe(algorithm=method)
+    grid, seen = FakeGrid(client_app(recipe), config.clients, {}, tmp_path / "state"), []
+    grid.twist = lambda reply: seen.append(sum(array_bytes(reply))) or reply  # type: ignore[func-returns-value]
+    coordinator, _ = federate(config, tmp_path, recipe, grid)
     result = assemble(config, method).run()
+    assert sum(seen) == sum(r.bytes_up for r in result.history)  # the ledger counts what is in the messages
     for n, v in result.server.items():
         assert torch.equal(v, getattr(coordinator.server, n)), n
     if method.own:

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from kinds import Ditto, Median, Numbers, Stretched
+from kinds import Ditto, Heads, Median, Numbers, Stretched
 from torch import Tensor
 
-from fedsmoo.core import Algorithm, FedsmooError, Vectors
+from fedsmoo.algorithms.quantised import Quantised
+from fedsmoo.core import Algorithm, FedsmooError, Vectors, derived
 from fedsmoo.core.server import Replies, round_of, server_step
 from fedsmoo.engines.client_state import memory
 
@@ -118,11 +119,30 @@ def ditto(f: Literal) -> None:
         f.srv["w"] = mean
 
 
+def heads(f: Literal) -> None:
+    cohort, w, start = f.clients(), f.srv["w"], f.run.setup.task.model.initial()
+    kept = torch.tensor([name.startswith("fc3.") for name, n in PARAMETERS for _ in range(n)])
+    mean = torch.zeros_like(w)
+    for c in cohort:
+        mine = f.own.get(c.i, {"v": w})["v"]
+        end = torch.where(kept, mine, w)
+        for grad in c.grads:
+            end = f.stepped(end, grad(end))
+        f.own[c.i] = {"v": end}
+        mean += c.weight * end
+    if cohort:
+        f.srv["w"] = torch.where(kept, start.double(), mean)
+
+
+SHAPES = {"fc1.weight": 36 * 6, "fc1.bias": 6, "fc2.weight": 6 * 6, "fc2.bias": 6, "fc3.weight": 6 * 3, "fc3.bias": 3}
+PARAMETERS = list(SHAPES.items())  # of the MLP here
+
 CASES = {
     "numbers": (Numbers(), numbers),
     "stretched": (Stretched(), stretched),
     "median": (Median(), median),
     "ditto": (Ditto(), ditto),
+    "heads": (Heads(), heads),
 }
 
 
@@ -197,3 +217,39 @@ def test_replies_that_would_fill_the_memory_are_refused_in_words(monkeypatch: py
     with pytest.raises(FedsmooError, match="every reply: those of 3 clients"):
         simulation("hand", "mlp", Median())
     simulation("hand", "mlp", Stretched())  # whose server needs no reply by itself
+
+
+def test_masks_are_at_hand_and_neither_sent_nor_kept() -> None:
+    seen: dict[str, tuple[str, ...]] = {}
+
+    class Watched(Heads):
+        masks = derived(lambda self: {"head": self.head, "bias": "*.bias, fc1.b*"})
+        stays = ("head",)
+
+        def sent(self, srv):
+            seen["srv"] = srv.names()
+            return super().sent(srv)
+
+        def aggregate(self, srv, mean, rnd):
+            assert torch.equal(mean.w[srv.head > 0], srv.w[srv.head > 0])  # did not travel
+            seen["aggregate"], seen["bias"] = srv.names(), srv.bias.tolist()
+            return super().aggregate(srv, mean, rnd)
+
+    run = simulation("hand", "mlp", Watched())
+    run.run()
+    assert seen["srv"] == seen["aggregate"] == ("w", "head", "bias")
+    assert seen["bias"] == [float(name.endswith("bias")) for name, n in PARAMETERS for _ in range(n)]
+    assert run.server.names() == ("w",)
+    assert {n for _, row in run.engine.table.items() for n in row} == {"v"}
+    going = 37 * 6 + 7 * 6
+    assert [(r.bytes_up, r.bytes_down) for r in run.history] == [(8 * going * len(r.cohort),) * 2 for r in run.history]
+
+
+def test_a_pattern_that_matches_nothing_is_refused_with_a_suggestion() -> None:
+    with pytest.raises(FedsmooError, match=r"unknown parameter 'fc4\.\*': did you mean 'fc3\.\*'\? Known: fc1\.\*, "):
+        simulation("serial", "mlp", Heads(head="fc1.*,fc4.*"))
+
+
+def test_what_stays_does_not_go_with_rounding() -> None:
+    with pytest.raises(FedsmooError, match="Heads has parameters that stay at the clients: wire must be exact"):
+        Quantised(Heads(), "int8")

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedsmoo.algorithms.around import Around
-from fedsmoo.core import Round, Vectors, derived, option
+from fedsmoo.core import FedsmooError, Round, Vectors, derived, option
 
 KINDS = ("fp16", "int8")
 BLOCK = 256  # numbers that share one scale
@@ -67,6 +67,11 @@ class Quantised(Around):
 
     own = derived(lambda self: (*self.inner.own, *(f"err_{n}" for n in self.rounded)))
     server = derived(lambda self: (*self.inner.server, *(f"err_{n}" for n in self.rounded_down)))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.inner.stays:
+            raise FedsmooError(f"{self.inner.label} has parameters that stay at the clients: wire must be exact")
 
     @property
     def rounded(self) -> tuple[str, ...]:

@@ -54,7 +54,7 @@ class ConsistencyMeasurement(Measurement):
         """Measure whether the round's clients, sent the new model, would pull the same way, and the duals balance."""
         from fedsmoo.analysis.functions import consistency
 
-        work = dataclasses.replace(now.work, down=now.work.algorithm.sent(now.server))
+        work = dataclasses.replace(now.work, down=now.setup.masks.sent(now.work.algorithm, now.server))
         gaps = consistency.dual_gaps(now.server, dict(now.table.items()), len(now.indices))
         out = {f"dual_gap_{n}": v for n, v in gaps.items()}
         if work.clients:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fnmatch
 import math
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor
+
+from fedsmoo.core.errors import unknown
 
 
 class Layout:
@@ -36,6 +39,24 @@ class Layout:
             name: v[..., self.offsets[name] : self.offsets[name] + math.prod(shape)].reshape(lead + shape)
             for name, shape in self.shapes.items()
         }
+
+    def marked(self, patterns: str) -> Tensor:
+        """Return where parameters lie whose names match one of some patterns, such as ``"fc.*,norm*"``: bool ``[P]``.
+
+        >>> Layout({"fc.weight": (2,), "fc.bias": (1,), "out.bias": (1,)}).marked("*.bias").tolist()
+        [False, False, True, True]
+
+        Raises:
+            FedsmooError: if a pattern matches nothing.
+        """
+        out = torch.zeros(self.size, dtype=torch.bool)
+        for pattern in (p.strip() for p in patterns.split(",")):
+            names = fnmatch.filter(self.shapes, pattern)
+            if not names:
+                raise unknown("parameter", pattern, {*self.shapes, *(f"{n.rpartition('.')[0]}.*" for n in self.shapes)})
+            for name in names:
+                out[self.offsets[name] : self.offsets[name] + math.prod(self.shapes[name])] = True
+        return out
 
     def join(self, parts: Mapping[str, Tensor]) -> Tensor:
         """Return the flat vector of named parameters: the inverse of :meth:`split`, leading axes kept."""

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedsmoo.core.algorithm import Algorithm
 from fedsmoo.core.errors import FedsmooError
+from fedsmoo.core.masks import NONE, Masks
 from fedsmoo.core.round import Round
 from fedsmoo.core.vectors import Vectors
 
@@ -85,18 +86,25 @@ def server_step(
     size: int,
     loss: float,
     replies: Replies | None = None,
+    masks: Masks = NONE,
 ) -> Vectors | None:
     """Return the server's new vectors from the mean of what was sent; ``None`` if they, or the loss, are not finite.
 
-    Of a method with rows, ``combine`` first makes one vector of each row's ``replies``.
+    Of a method with rows, ``combine`` first makes one vector of each row's ``replies``. What stays by a method's
+    ``masks`` did not come: it is, in what came and in what is sent next, as the server has it.
 
     Raises:
         FedsmooError: if what was sent, or combined, does not have the declared shape.
     """
     refuse_other_shapes(algorithm, mean, size)
+    srv = masks.beside(server)
+    sent = server if masks.stays is None else algorithm.sent(srv)
     if replies is not None:
-        mean = mean.replace(**dict(combined(algorithm, server, replies, rnd, size).items())).pick(algorithm.up)
-    new = algorithm.aggregate(server, mean, rnd)
+        replies = replace(replies, rows=masks.restored(replies.rows, sent))
+        mean = mean.replace(**dict(combined(algorithm, srv, replies, rnd, size).items())).pick(algorithm.up)
+    new = algorithm.aggregate(srv, masks.restored(mean, sent), rnd)
+    if srv is not server:
+        new = masks.restored(new.pick(server.names()), server)
     finite = math.isfinite(loss) and bool(torch.stack([torch.isfinite(v).all() for _, v in new.items()]).all())
     return new if finite else None
 

@@ -99,7 +99,7 @@ def answer(config: Config, setup: Setup, request: RoundRequest, root: Path) -> A
     setup = replace(setup, algorithm=setup.algorithm.at(request.number))
     algorithm, task, samples = setup.algorithm, setup.task, len(setup.task.data.x_train)
     store = ClientStore(root, request.session, request.client)
-    down = request.down.map(lambda v: v.to(task.device))
+    down = at_hand(setup, request.down.map(lambda v: v.to(task.device)))
     if not algorithm.own or request.known == 0:
         own = algorithm.first_contact(down)
     else:
@@ -119,4 +119,14 @@ def answer(config: Config, setup: Setup, request: RoundRequest, root: Path) -> A
     if algorithm.own:
         store.save(version, me)
         store.prune(below=request.known)
-    return Answer(up, loss.item(), (w - down.w).square().sum().item(), steps, samples, version)
+    drift = (w - down.w).square().sum().item()
+    return Answer(setup.masks.cut(up), loss.item(), drift, steps, samples, version)
+
+
+def at_hand(setup: Setup, down: Vectors) -> Vectors:
+    """Return what arrived with what never travels: masks, and the numbers that stay as they were before round 1."""
+    masks, task = setup.masks, setup.task
+    if masks.stays is not None:
+        first = setup.algorithm.init(task.model.initial().to(task.device, task.dtype))
+        down = masks.grown(down, setup.algorithm.sent(masks.beside(first)))
+    return masks.beside(down)

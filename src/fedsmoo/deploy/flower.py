@@ -102,7 +102,7 @@ def train_reply(chosen: Recipe, content: RecordDict, context: Context) -> Record
     down = from_arrays(
         raw_bytes(first(content, "array_records")),
         tuple(setup.algorithm.down),
-        task.model.layout.size,
+        task.model.layout.size - setup.masks.staying,
         task.dtype,
         wire,
         setup.algorithm.scalars,

@@ -139,13 +139,14 @@ class Coordinator:
     def sent(self) -> Vectors:
         """Return what every client of the cohort receives."""
         with explained("server"):
-            return self.setup.algorithm.at(self.number).sent(self.server)
+            masks = self.setup.masks
+            return masks.cut(self.setup.algorithm.at(self.number).sent(masks.beside(self.server)))
 
     def expectation(self, client: int, samples: int) -> Expectation:
         task = self.setup.task
         return Expectation(
             self.session, self.number, client, samples, steps_of(self.config, samples),
-            tuple(self.setup.algorithm.up), task.model.layout.size, task.dtype, self.wire,
+            tuple(self.setup.algorithm.up), task.model.layout.size - self.setup.masks.staying, task.dtype, self.wire,
             tuple(self.setup.algorithm.scalars),
         )  # fmt: skip
 
@@ -179,7 +180,7 @@ class Coordinator:
         sums = Sums(len(good))
         for weight, a in zip(weights, good.values(), strict=True):
             loss, drift = (torch.tensor(x, dtype=task.dtype, device=task.device) for x in (a.loss, a.drift))
-            up = a.up.map(lambda v: v.to(task.device))
+            up = self.setup.masks.grown(a.up.map(lambda v: v.to(task.device)), Vectors())
             mine, rows = up.pick(algorithm.summed), up.pick(algorithm.rows).map(lambda v: v[None])
             sums.add(mine.map(partial(mul, weight)), loss, drift, rows=rows)
         return sums.outcome()
@@ -192,7 +193,8 @@ class Coordinator:
         if outcome.rows is not None:
             replies = Replies(outcome.rows, list(good), [a.samples for a in good.values()], steps, weights)
         with explained("server"):
-            server = server_step(algorithm, self.server, outcome.mean, rnd, size, outcome.loss, replies)
+            masks = self.setup.masks
+            server = server_step(algorithm, self.server, outcome.mean, rnd, size, outcome.loss, replies, masks)
         if server is None:
             return "the server's vectors would no longer be finite: try a smaller lr or, for FedSMOO, a larger beta"
         self.server = server

@@ -5,12 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from fedsmoo.core import Algorithm, FedsmooError, LocalRule, Vectors
+from fedsmoo.core.masks import Masks
 from fedsmoo.data.batches.plan import Plan
 from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.task import Samples, Task
@@ -25,6 +27,12 @@ class Setup:
     task: Task
     algorithm: Algorithm
     rule: LocalRule
+
+    @cached_property
+    def masks(self) -> Masks:
+        """The method's masks on the model; a ``FedsmooError`` where one matches no parameter."""
+        like = torch.empty(0, dtype=self.task.dtype, device=self.task.device)
+        return Masks.bind(self.algorithm, self.task.model.layout, like)
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,7 @@ class Simulation:
         refuse_reduced_loss(task)
         with explained(engine.name):
             self.server = setup.algorithm.at(0).init(start)
+            _ = setup.masks  # bound now: a pattern that matches nothing is refused
         self.history: list[Record] = []
         self.runs_in_batch = 1  # itself among them
         self._drawn: dict[int, tuple[list[int], Plan]] = {}
@@ -132,7 +133,7 @@ class Simulation:
         clients, plan = self._drawn.pop(number) if number in self._drawn else self.draw_round(number)
         refuse_too_many_rows(self.setup, len(clients) * self.runs_in_batch)
         algorithm = self.setup.algorithm.at(number)
-        down = algorithm.sent(self.server)
+        down = self.setup.masks.sent(algorithm, self.server)
         share = len(clients) / len(self.indices)
         weights = weights_of(t, [len(self.indices[i]) for i in clients])
         varies = self.sampling is not uniform
@@ -147,8 +148,8 @@ class Simulation:
             if outcome.rows is not None:
                 samples = [len(self.indices[i]) for i in work.clients]
                 replies = Replies(outcome.rows, work.clients, samples, work.plan.steps, work.weights)
-            size = task.model.layout.size
-            server = server_step(work.algorithm, self.server, outcome.mean, rnd, size, outcome.loss, replies)
+            size, masks = task.model.layout.size, self.setup.masks
+            server = server_step(work.algorithm, self.server, outcome.mean, rnd, size, outcome.loss, replies, masks)
             if server is None:
                 raise FedsmooError(
                     f"round {work.number + 1}: the training loss or the model is no longer finite; what came before is "
@@ -166,7 +167,8 @@ class Simulation:
         after = None if outcome is None else outcome.drift_from(work.down.w, self.server.w)
         probes = {} if self.probes is None else self._probe(work)
         # What a message needs: the zeros behind the parameters, which align a vector on a device, need not travel.
-        up, down = round_bytes(self.setup.algorithm, task.model.layout.count, task.dtype, len(work.clients))
+        size = task.model.layout.count - self.setup.masks.staying
+        up, down = round_bytes(self.setup.algorithm, size, task.dtype, len(work.clients))
         record = Record(
             round=work.number + 1,
             test_accuracy=accuracy,

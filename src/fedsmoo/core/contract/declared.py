@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import linecache
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from fedsmoo.core.algorithm import Algorithm, refuse_wrong_options
@@ -15,6 +16,7 @@ from fedsmoo.core.errors import FedsmooError
 from fedsmoo.core.vectors import Vectors
 
 PLACES = ("down", "server", "own", "local", "up")
+NAMES = (*PLACES, "scalars", "rows", "stays", "masks")  # masks: the names of a mapping
 
 
 def inner_methods(algorithm: Algorithm) -> list[Algorithm]:
@@ -74,21 +76,24 @@ def declarations(algorithm: Algorithm) -> list[Note]:
     except FedsmooError as e:
         found.append(Note(declared_at(cls), str(e)))
     names: dict[str, tuple[str, ...]] = {}
-    for place in (*PLACES, "scalars"):
+    for place in NAMES:
         try:
             value = getattr(algorithm, place)
+            value = tuple(value) if place == "masks" and isinstance(value, Mapping) else value
         except Exception as e:  # a property of the user's own
             found.append(Note(place_of(stack_of(e)) or definition(algorithm, place), in_brief(e)))
             continue
         found += [Note(declared_at(cls, place), text) for text in wrong_names(place, value)]
         names[place] = value if isinstance(value, tuple) else ()
-    if len(names) == len(PLACES) + 1 and not found:
+    if len(names) == len(NAMES) and not found:
         found += [Note(declared_at(cls, place), text) for place, text in clashes(names)]
     return found
 
 
 def wrong_names(place: str, value: Any) -> list[str]:
     """Return what is wrong with one tuple of names."""
+    if place == "masks" and not isinstance(value, tuple):
+        return [f'masks is {value!r}, but must map names to parameters, such as {{"head": "fc.*"}}']
     if not isinstance(value, tuple) or not all(isinstance(n, str) for n in value):
         return [f'{place} is {value!r}, but must be a tuple of names, such as ("w",)']
     texts = [f"{place}: {n!r} cannot name a vector" for n in value if not n.isidentifier() or n.startswith("_")]
@@ -98,10 +103,14 @@ def wrong_names(place: str, value: Any) -> list[str]:
 
 def clashes(names: dict[str, tuple[str, ...]]) -> list[tuple[str, str]]:
     """Names that contradict each other, with the place to mend."""
-    down, server, own, local, up, scalars = (set(names[p]) for p in (*PLACES, "scalars"))
+    down, server, own, local, up, scalars, rows, stays, masks = (set(names[p]) for p in NAMES)
     out = [] if "w" in down else [("down", "down must hold the model, 'w'")]
     twice, both, lost = down & server, own & local, scalars - (down | server | own | local | up)
     out += [("server", f"server names {n!r}, which is on the server already: it is in down") for n in sorted(twice)]
     out += [("local", f"{n!r} is own and local: it either stays between rounds or does not") for n in sorted(both)]
     out += [("scalars", "the model, 'w', cannot be a single number")] if "w" in scalars else []
-    return out + [("scalars", f"scalars names {n!r}, which no other declaration does") for n in sorted(lost)]
+    out += [("scalars", f"scalars names {n!r}, which no other declaration does") for n in sorted(lost)]
+    out += [("rows", f"rows names {n!r}, which is not in up") for n in sorted(rows - up)]
+    out += [("stays", f"stays names {n!r}, which is not in masks") for n in sorted(stays - masks)]
+    taken = masks & (down | server)
+    return out + [("masks", f"masks names {n!r}, which is a vector already") for n in sorted(taken)]

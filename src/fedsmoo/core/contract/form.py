@@ -53,7 +53,8 @@ def misshapen(
     for part, want in zip(parts, form, strict=True):
         if not isinstance(part, Tensor if want is Tensor else Vectors):
             return [Note(where(), f"returns {kind(result)}, but must return {in_words(form)}")]
-        spare = a.local if name == "finish" and "own" in want else ()  # may be left in it, and is forgotten
+        left = {"finish": a.local, "aggregate": tuple(a.masks)}.get(name, ())  # may be left in it, and is forgotten
+        spare = left if want is not Tensor and "up" not in want else ()
         texts += tensor_of(part, clients) if isinstance(part, Tensor) else vectors_of(a, part, want, spare, clients)
     place = where() if texts else ""
     inherited = isinstance(place, Place) and place.function != name  # then the place is the class

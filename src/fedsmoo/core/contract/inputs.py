@@ -61,15 +61,21 @@ def given(algorithm: Algorithm, client: int | None, to: torch.dtype | None = Non
     def once(names: Iterable[str], place: int) -> Vectors:
         return sealed(drawn(algorithm, names, place, to=to))
 
-    down = once(algorithm.down, 1)
+    marks = Vectors(**{n: mark(k, to) for k, n in enumerate(algorithm.masks)})
+    down = sealed(once(algorithm.down, 1).replace(**dict(marks.items())))
     if wide and client is EVERYBODY:
         down = sealed(down.map(lambda v: v.expand(CLIENTS, -1).clone()))
     steps = placed(torch.tensor(STEPS), to)[:, None] if client is EVERYBODY else STEPS[client]
     srv = once((*algorithm.down, *algorithm.server), 2)
     # Whatever a method keeps on its server may be a square; the model may be anything.
-    srv = sealed(Vectors(**{n: v if n == "w" else v.abs() for n, v in srv.items()}))
+    srv = sealed(Vectors(**{n: v if n == "w" else v.abs() for n, v in srv.items()}, **dict(marks.items())))
     mine, w = rows((*algorithm.own, *algorithm.local), 4), rows(("w",), 5).w
     return Given(srv, once(algorithm.up, 3), down, mine, w, Round(1, LR, steps, 0.5), quadratic(client, to))
+
+
+def mark(number: int, to: torch.dtype | None) -> Tensor:
+    """Return a mask: every other number, or every third, and so on."""
+    return placed((torch.arange(SCALE.get().size) % (number + 2) == 0).double(), to)
 
 
 def sealed(v: Vectors) -> Vectors:
