@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import kinds
 import pytest
 import torch
 from kinds import Ditto, Heads, Median, Numbers, Stretched
@@ -16,6 +18,9 @@ from fedsmoo.algorithms.quantised import Quantised
 from fedsmoo.core import Algorithm, FedsmooError, Vectors, derived
 from fedsmoo.core.server import Replies, round_of, server_step
 from fedsmoo.engines.client_state import memory
+from fedsmoo.runs.build import assemble
+from fedsmoo.runs.config import Config
+from fedsmoo.sweeps.pack import Pack, assemble_pack
 
 from .small import Trace, largest_gap, simulation, trace
 
@@ -253,3 +258,19 @@ def test_a_pattern_that_matches_nothing_is_refused_with_a_suggestion() -> None:
 def test_what_stays_does_not_go_with_rounding() -> None:
     with pytest.raises(FedsmooError, match="Heads has parameters that stay at the clients: wire must be exact"):
         Quantised(Heads(), "int8")
+
+
+@pytest.mark.parametrize("name", ["Numbers", "Median", "Ditto", "Heads"])
+def test_runs_that_share_a_batch_are_the_runs_alone(name: str) -> None:
+    spec = f"{Path(kinds.__file__)}:{name}"
+    base = {"model": "mlp", "dataset": "digits", "rounds": 3, "clients": 8, "cohort": 3, "local_steps": 2}
+    base |= {"dtype": "float64", "device": "cpu", "engine": "batched", "weighted": True}
+    configs = [Config(**base, algorithm=spec, seed=seed, lr=0.1 * (1 + seed)) for seed in (0, 1)]
+    for packed, config in zip(Pack(assemble_pack(configs)).run(), configs, strict=True):
+        alone = assemble(config.replace(engine="serial")).run()
+        for n, v in alone.server.items():
+            torch.testing.assert_close(getattr(packed.server, n), v, rtol=1e-10, atol=1e-10)
+        rows = dict(packed.simulation.engine.table.items())
+        for i, row in alone.simulation.engine.table.items():
+            for n, v in row.items():
+                torch.testing.assert_close(rows[i][n], v, rtol=0, atol=1e-10)

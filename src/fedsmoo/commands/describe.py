@@ -103,12 +103,16 @@ def show(name: Annotated[str, typer.Argument(help="A method: a name, or path/to/
     out.print("[bold]vectors[/bold]")
     for label, where in (
         ("down", "server -> client, every round"),
-        ("up", "client -> server, every round (only the mean is used)"),
+        ("up", "client -> server, every round (only the mean is used, but for rows)"),
+        ("rows", "of up, what the server sees client by client"),
         ("server", "stays on the server"),
         ("own", "stays on each client between rounds"),
         ("local", "lives on a client for one round"),
     ):
         out.print(f"  {label:<7} {', '.join(getattr(algorithm, label)) or '-':<14} [dim]{where}[/dim]")
+    for mask, patterns in algorithm.masks.items():
+        stays = ": they stay at the clients, and do not travel" if mask in algorithm.stays else ""
+        out.print(f"  mask    {mask:<14} [dim]the parameters {escape(patterns)}{stays}[/dim]")
     up, down, numbers = travelling(algorithm)
     travels = f"{up + down} vectors" + (f" and {numbers} single numbers" if numbers else "")
     out.print(f"  a client and round: {travels} travel (the paper counts {paper_vectors(algorithm)})\n")

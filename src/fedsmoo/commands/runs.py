@@ -85,8 +85,9 @@ def show_ledger(
     for folder in folders:
         run = read_run(folder)
         size, full = run.facts.get("parameters", 1), run.facts.get("parameters_full", 1)
+        staying = run.facts.get("parameters_staying") or 0
         method = make_algorithm(run.config.algorithm, run.config.algorithm_options)
-        book = ledger(method, run.history, size, full)
+        book = ledger(method, run.history, size - staying, full - staying)
         counts = [str(n) for n in (book.vectors_up, book.vectors_down, book.vectors_paper)]
         sizes = [human_bytes(n) for n in (book.bytes_up, book.bytes_down, book.bytes_paper, book.bytes_full)]
         hit = None if target is None else reached(run.history, target)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedsmoo.core.algorithm import Algorithm
 from fedsmoo.core.errors import FedsmooError
-from fedsmoo.core.masks import NONE, Masks
+from fedsmoo.core.layout import NONE, Masks
 from fedsmoo.core.round import Round
 from fedsmoo.core.vectors import Vectors
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedsmoo.core import Algorithm, FedsmooError, LocalRule, Vectors
-from fedsmoo.core.masks import Masks
+from fedsmoo.core.layout import Masks
 from fedsmoo.data.batches.plan import Plan
 from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.task import Samples, Task

@@ -42,8 +42,8 @@ def gradients_of_a_step(algorithm: Algorithm) -> int:
         return torch.ones_like(v)
 
     w = torch.zeros(2)
-    down = algorithm.init(w).pick(algorithm.down)
-    me = algorithm.first_contact(down).replace(**{n: torch.zeros(2) for n in algorithm.local})
+    down = algorithm.init(w).pick(algorithm.down).replace(**dict.fromkeys(algorithm.masks, w))
+    me = algorithm.first_contact(down).replace(**{n: algorithm.zeros(n, w) for n in algorithm.local})
     algorithm.direction(w, grad, down, Vectors(**dict(me.items())))
     return len(calls)
 

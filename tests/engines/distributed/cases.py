@@ -32,6 +32,7 @@ CASES: dict[str, Config] = {
     "numbers kept, exact": SMALL.replace(algorithm=f"{KINDS}:Numbers", exact=True, dtype="float32"),
     "rows": SMALL.replace(algorithm=f"{KINDS}:Median", engine="batched"),
     "rows, exact": SMALL.replace(algorithm=f"{KINDS}:Median", exact=True, dtype="float32"),
+    "parts": SMALL.replace(algorithm=f"{KINDS}:Heads", algorithm_options={"head": "*bias"}, engine="batched"),
     "personal": SMALL.replace(algorithm=f"{KINDS}:Ditto", engine="batched"),
     "auto": SMALL.replace(algorithm="scaffold", engine="auto"),
     "dropout": SMALL.replace(algorithm="fedsmoo", model=DROPOUT, engine="auto"),

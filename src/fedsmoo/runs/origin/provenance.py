@@ -46,6 +46,7 @@ def provenance(simulation: Simulation) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "parameters": task.model.layout.count,
         "parameters_full": task.model.full_size,
+        **({"parameters_staying": n} if (n := simulation.setup.masks.staying) else {}),
         "seed": simulation.training.seed,
         "versions": versions(),
         **code_facts(),

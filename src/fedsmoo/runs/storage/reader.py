@@ -33,7 +33,8 @@ NUMBERS = {int, float}
 OPTIONAL = {*NUMBERS, type(None)}
 # The types of facts that programs use further on; any of them may be missing or null.
 KINDS: dict[str, type | tuple[type, ...]] = {
-    **dict.fromkeys(("rounds", "parameters", "parameters_full", "threads", "chunk", "ranks", "packed", "cores"), int),
+    **dict.fromkeys(("rounds", "threads", "chunk", "ranks", "packed", "cores"), int),
+    **dict.fromkeys(("parameters", "parameters_full", "parameters_staying"), int),
     **dict.fromkeys(("test_accuracy", "test_accuracy_last10", "best_accuracy", "validated_accuracy"), (int, float)),
     **dict.fromkeys(("test_loss", "bytes_up", "bytes_down", "seconds_train", "seconds_eval"), (int, float)),
     **dict.fromkeys(("engine", "device", "command", "commit", "started", "finished", "error"), str),
