@@ -24,7 +24,7 @@ from triton.compiler import ASTSource
 
 from fedsmoo.compiler.step import CompiledStep
 from fedsmoo.compiler.trace import StepInputs
-from fedsmoo.core import LocalRule, Vectors
+from fedsmoo.core import LocalRule, Round, Vectors
 from fedsmoo.engines.oracles.opaque import OpaqueOracle
 from fedsmoo.kernels.gradients import GradientBuffers
 from fedsmoo.kernels.noise import by_kernel
@@ -69,7 +69,8 @@ def passes(method: str, clients: int, precision: str) -> list[Launch]:
         me = Vectors(**{n: torch.empty_like(rows) for n in (*algorithm.own, *algorithm.local)})
         down, lr = Vectors(**{n: torch.empty(layout.size) for n in algorithm.down}), torch.empty(())
         active, rule = torch.empty(clients, 1, dtype=torch.bool), LocalRule(1e-3, 10.0)
-        inputs, feeds = StepInputs(rows, me, down, lr, active), [(None, active)] * 2
+        step, rnd = torch.empty(1), Round(0, lr, torch.empty(clients, 1), 1.0)
+        inputs, feeds = StepInputs(rows, me, down, rnd.at_step(step), active), [(None, active, step)] * 2
         made = CompiledStep(oracle, algorithm, rule, inputs, torch.empty_like(rows), feeds, torch.empty(clients))
     with noting() as noted:
         made.step(odd=False, last=True)

@@ -16,13 +16,12 @@ from operator import itemgetter
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from fedsmoo.core import Algorithm, FedsmooError, Gradient, LocalRule, Round, Vectors
 from fedsmoo.core.blame import in_brief
 from fedsmoo.core.contract import findings
 from fedsmoo.core.contract.form import CLIENTS
-from fedsmoo.core.contract.inputs import drawn, quadratic, sealed
+from fedsmoo.core.contract.inputs import EVERYBODY, FIRST, drawn, gradient, sealed, told
 from fedsmoo.core.local import local_end, local_step
 
 STEPS, LR = 2, 0.1
@@ -153,21 +152,26 @@ def reach(algorithm: Algorithm, srv: Vectors, s: State) -> Vectors:
 
 def one_round(algorithm: Algorithm, down: Vectors, me: Vectors, late: tuple[str, float] | None = None) -> Vectors:
     """Return what one client sends and keeps; ``late`` changes a local vector before the round ends."""
-    kept, up = a_client(algorithm, down, me, quadratic(0), late)
+    kept, up = a_client(algorithm, down, me, steps_of(FIRST), late)
     return Vectors(**{f"up {n}": v for n, v in up.items()}, **{f"own {n}": v for n, v in kept.items()})
 
 
+def steps_of(client: int | None) -> list[Gradient]:
+    """Return the ``grad`` of every local step of one client, or of all."""
+    return [gradient(told(client), k, client) for k in range(STEPS)]
+
+
 def a_client(
-    algorithm: Algorithm, down: Vectors, me: Vectors, grad: Gradient, late: tuple[str, float] | None = None
+    algorithm: Algorithm, down: Vectors, me: Vectors, steps: list[Gradient], late: tuple[str, float] | None = None
 ) -> tuple[Vectors, Vectors]:
     """Run the round of one client, or of C clients; return their own vectors and what is sent."""
-    zero = torch.zeros_like(grad(down.w))
-    w = algorithm.start(down, me).expand_as(zero)
-    for _ in range(STEPS):
-        w, me = local_step(algorithm, RULE, w, grad, down, me, LR)
+    rnd = steps[-1].rnd
+    w = algorithm.start(down, me).expand(*rnd.client.shape[:-1], -1)
+    for grad in steps:
+        w, me = local_step(algorithm, RULE, w, grad, down, me)
     if late is not None:
         me = push(me, *late)
-    return local_end(algorithm, w, down, me, Round(1, LR, STEPS, 0.5))
+    return local_end(algorithm, w, down, me, rnd)
 
 
 def push(v: Vectors, name: str, by: float) -> Vectors:
@@ -194,11 +198,11 @@ def unlike_numbers(algorithm: Algorithm) -> list[str]:
     me, down = drawn(algorithm, (*algorithm.own, *algorithm.local), 4, CLIENTS), drawn(algorithm, algorithm.down, 1)
     text = f"{algorithm.label}: with hyper-parameters of shape [C, 1], as when several runs share a batch,"
     try:
-        together = a_client(stacked(each), down, me, quadratic(None))
+        together = a_client(stacked(each), down, me, steps_of(EVERYBODY))
     except (RuntimeError, TypeError, ValueError) as e:
         return [f"{text} it fails: {in_brief(e)}"]
     for c, one in enumerate(each):
-        alone = a_client(one, down, me.map(itemgetter(c)), quadratic(c))
+        alone = a_client(one, down, me.map(itemgetter(c)), steps_of(c))
         if found := unlike(together, alone, c):
             return [f"{text} run {c} differs: {found}"]
     return []
@@ -207,19 +211,19 @@ def unlike_numbers(algorithm: Algorithm) -> list[str]:
 def untraceable(algorithm: Algorithm) -> list[str]:
     """Check that a client's whole round is one graph under ``torch.compile``, with the same numbers."""
     me, down = drawn(algorithm, (*algorithm.own, *algorithm.local), 4, CLIENTS), drawn(algorithm, algorithm.down, 1)
-    a, b = quadratic(None)(torch.ones(1, dtype=torch.float64)), quadratic(None)(torch.zeros(1, dtype=torch.float64))
+    steps = steps_of(EVERYBODY)
 
-    def a_round(down: Vectors, me: Vectors, a: Tensor, b: Tensor) -> tuple[Vectors, Vectors]:
-        return a_client(algorithm, down, me, lambda v: (a - b) * v + b)
+    def a_round(down: Vectors, me: Vectors) -> tuple[Vectors, Vectors]:
+        return a_client(algorithm, down, me, steps)
 
     torch.compiler.reset()
     try:
-        traced = torch.compile(a_round, fullgraph=True, backend="eager")(down, me, a, b)
+        traced = torch.compile(a_round, fullgraph=True, backend="eager")(down, me)
     except Exception as e:
         return [f"{algorithm.label} does not trace into one graph: {in_brief(e)}"]
     finally:
         torch.compiler.reset()
-    found = unlike(traced, a_round(down, me, a, b))
+    found = unlike(traced, a_round(down, me))
     return [f"{algorithm.label}: compiled and plain rounds differ: {found}"] if found else []
 
 

@@ -14,6 +14,7 @@ import torch
 
 from fedsmoo.algorithms import ALGORITHMS, FedAvg, FedDyn
 from fedsmoo.core import Algorithm, LocalRule, Round, Vectors, option
+from fedsmoo.core.gradient import StepGradient
 from fedsmoo.core.local import local_step
 from fedsmoo.runs.build import algorithm_class, make_algorithm
 from fedsmoo.testing import check_algorithm
@@ -95,16 +96,16 @@ def test_every_number_among_the_options_matters(name: str) -> None:
 
 def two_rounds(algorithm: Algorithm) -> list[float]:
     """The model after a client that was met in round 1 trains again in round 2."""
-    grad = lambda v: torch.tensor([1.0, 3.0]) * (v - torch.tensor([2.0, -1.0]))  # noqa: E731
+    take = lambda v: (torch.tensor([1.0, 3.0]) * (v - torch.tensor([2.0, -1.0])), torch.zeros(()))  # noqa: E731
     srv, own = algorithm.init(torch.tensor([0.5, 1.0])), None
     for number in range(3):
-        down = algorithm.sent(srv)
+        down, rnd = algorithm.sent(srv), Round(number, 0.1, 2, 0.5)
         me = algorithm.first_contact(down) if own is None else own
         me = me.replace(**{n: torch.zeros(2) for n in algorithm.local})
         w = algorithm.start(down, me)
         for _ in range(2):
-            w, me = local_step(algorithm, LocalRule(), w, grad, down, me, 0.1)
-        own, up = algorithm.finish(w, down, me, Round(number, 0.1, 2, 0.5))
+            w, me = local_step(algorithm, LocalRule(), w, StepGradient(take, rnd), down, me)
+        own, up = algorithm.finish(w, down, me, rnd)
         srv = algorithm.aggregate(srv, up, Round(number, 0.1, 2.0, 0.5))
     return srv.w.tolist()
 

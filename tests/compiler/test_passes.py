@@ -275,14 +275,14 @@ def test_numbers_of_each_client(device):
     zeros = torch.zeros_like(down.w)
     me = Vectors(mu=zeros + 0.01, lam=zeros - 0.02, s_hat=zeros)
     lr = torch.tensor([[0.1], [0.3]], dtype=like.dtype)
-    given = Assignment(algorithm, made.setup.rule, down, lr, (1, 2))
-    plan, rnd = DevicePlan(work.plan, task), Round(3, lr, torch.full_like(lr, 3.0), 0.5)
+    given = Assignment(algorithm, made.setup.rule, down, Round(3, lr, torch.full_like(lr, 3.0), 0.5), (1, 2))
+    plan = DevicePlan(work.plan, task)
     oracle = RoundedToFloat(task)
     replayed, eager = ReplayStepper(oracle, compile=False, groups=2), EagerStepper(oracle)
 
     def results(stepper):
         w, mine, total = stepper.steps(given, down.w, me, plan)
-        return [total, mine.s_hat, *(v for part in stepper.end(given, w, mine, rnd)[:2] for _, v in part.items())]
+        return [total, mine.s_hat, *(v for part in stepper.end(given, w, mine)[:2] for _, v in part.items())]
 
     found, expected = results(replayed), results(eager)
     for a, b in zip(found, expected, strict=True):

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from fedsmoo.algorithms import FedAvg, FedDyn, FedProx
-from fedsmoo.core import Algorithm, Layout, LocalRule, Vectors, norm, option, unit
+from fedsmoo.core import Algorithm, Layout, LocalRule, Round, Vectors, norm, option, unit
 from fedsmoo.core.errors import FedsmooError, unknown
+from fedsmoo.core.gradient import StepGradient
 from fedsmoo.core.hyper.options import in_words, inside
 from fedsmoo.core.local import clipped, local_step
 
@@ -77,7 +78,8 @@ def test_clip_scales_to_the_limit_and_leaves_the_rest() -> None:
 def step(algorithm: Algorithm, rule: LocalRule, me: Vectors | None = None) -> list[float]:
     """One local step from w = (2, 0), sent (1, 0), with the gradient (3, 4) everywhere and lr = 0.1."""
     down = Vectors(w=tensor(1, 0))
-    w, _ = local_step(algorithm, rule, tensor(2, 0), lambda v: tensor(3, 4), down, me or Vectors(), 0.1)
+    grad = StepGradient(lambda v: (tensor(3, 4), tensor(0)), Round(0, 0.1, 1, 1.0))
+    w, _ = local_step(algorithm, rule, tensor(2, 0), grad, down, me or Vectors())
     return w.tolist()
 
 

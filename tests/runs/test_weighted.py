@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedsmoo.core import Round, Vectors
+from fedsmoo.core import Vectors
 from fedsmoo.core.server import mean_steps
 from fedsmoo.engines.serial import train_client
 from fedsmoo.runs.build import assemble
@@ -33,8 +33,7 @@ def literal(config: Config) -> tuple[torch.Tensor, float]:
     assert len(set(steps)) == len(steps)  # unequal clients
     total, mean = torch.zeros_like(w), sum(n * k for n, k in zip(sizes, steps, strict=True)) / sum(sizes)
     for c, (n, k) in enumerate(zip(sizes, steps, strict=True)):
-        rnd = Round(0, work.lr, k, work.share)
-        end, *_ = train_client(run.setup, work.down, Vectors(), work.plan.select(slice(c, c + 1)), rnd)
+        end, *_ = train_client(run.setup, work.down, Vectors(), work.plan.select(slice(c, c + 1)), work.round_of(c))
         total += n / sum(sizes) * (end - w) / k
     return w + mean * total, mean
 

@@ -70,6 +70,7 @@ class PassSpec:
         assumed: factors that are speculated to be one.
         unless: factors; clients for which all of them are one are skipped.
         becomes: the new value of an input in the next step, for ``Store.following``.
+        counter: the input that counts steps: in the next one it is one more.
     """
 
     stores: Sequence[Store]
@@ -77,6 +78,7 @@ class PassSpec:
     assumed: frozenset[Node] = frozenset()
     unless: Sequence[Node] = ()
     becomes: Mapping[Node, Node] | None = None
+    counter: Node | None = None
 
 
 class VectorPass:
@@ -149,6 +151,8 @@ class VectorPass:
             return self.known[node, following]
         if following and self.spec.becomes and node in self.spec.becomes:
             text = self._value(self.spec.becomes[node], False)
+        elif following and node is self.spec.counter:
+            text = self._fresh(f"{self._value(node, False)} + 1.0")
         elif node in self.spec.assumed:
             text = "1.0"
         elif (load := self.load_of(node)) is not None:

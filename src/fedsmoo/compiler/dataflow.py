@@ -27,7 +27,8 @@ class Dataflow:
         if not all(self.vector(v) for v in self.results.values()):
             raise NotCompiled("a single number changes in a step")
         self.old = {n: by_name[n] for n in self.results}
-        moving = {*self.old.values(), *(n for n, name in trace.given.items() if name == "active")}
+        self.step = by_name.get("rnd_step")
+        moving = {*self.old.values(), *(n for n, name in trace.given.items() if name in ("active", "rnd_step"))}
         self.gradients: list[Node] = []
         self.constant: dict[Node, bool] = {}
         for node in trace.module.graph.nodes:

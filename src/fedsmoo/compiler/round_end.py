@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 from torch.fx import Node
 
 from fedsmoo.compiler import NotCompiled
-from fedsmoo.compiler.trace import record, reduction, shape
+from fedsmoo.compiler.trace import named_round, record, reduction, shape, traced_round
 from fedsmoo.core import Algorithm, Round, Vectors
 
 NUMBERS = ("number", "lr", "steps", "share")
@@ -29,13 +30,14 @@ class CompiledRoundEnd:
 
         if {*algorithm.scalars} & {*algorithm.own, *algorithm.up}:
             raise NotCompiled("a single number is kept or sent")
-        self.algorithm, named = algorithm, self._named(w, down, me, rnd)
+        told, named = in_tensors(rnd, w), self._named(w, down, me, rnd)
+        self.algorithm = algorithm
 
         def end(*tensors: Tensor) -> dict[str, Tensor]:
             given = dict(zip(named, tensors, strict=True))
             sent_down = Vectors(**{n: given[f"down_{n}"] for n in down.names()})
             mine = Vectors(**{n: given[f"me_{n}"] for n in me.names()})
-            mine, up = algorithm.finish(given["w"], sent_down, mine, Round(*(given[n] for n in NUMBERS)))
+            mine, up = algorithm.finish(given["w"], sent_down, mine, traced_round(told, given, len(w)))
             kept = {f"own_{n}": v for n, v in mine.pick(algorithm.own).items()}
             sent = {f"up_{n}": v for n, v in up.pick(algorithm.up).items()}
             return kept | sent | {"moved": given["w"] - sent_down.w}
@@ -66,7 +68,7 @@ class CompiledRoundEnd:
 
     def _named(self, w: Tensor, down: Vectors, me: Vectors, rnd: Round) -> dict[str, Tensor]:
         named = {"w": w} | {f"me_{n}": v for n, v in me.items()} | {f"down_{n}": v for n, v in down.items()}
-        named |= {n: as_tensor(getattr(rnd, n), w) for n in NUMBERS}
+        named |= named_round(in_tensors(rnd, w))
         return {n: v.contiguous() for n, v in named.items()}  # passes go by rows of a fixed length
 
     def _load_of(self, node: Node) -> Any:
@@ -77,6 +79,8 @@ class CompiledRoundEnd:
         return Load.of(self.given.get(node, str(node.target)), shape(node), self.size)
 
 
-def as_tensor(value: Any, like: Tensor) -> Tensor:
-    """Return a number of a round as the tensor that kernels read."""
-    return value if isinstance(value, Tensor) else torch.full((), float(value), dtype=like.dtype, device=like.device)
+def in_tensors(rnd: Round, like: Tensor) -> Round:
+    """Return a round with its numbers as the tensors that kernels read."""
+    plain = {n: getattr(rnd, n) for n in NUMBERS if not isinstance(getattr(rnd, n), Tensor)}
+    new = {n: torch.full((), float(v), dtype=like.dtype, device=like.device) for n, v in plain.items()}
+    return dataclasses.replace(rnd, **new)

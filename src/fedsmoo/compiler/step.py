@@ -49,6 +49,11 @@ class StepBuffers(NamedTuple):
 Launcher = Callable[[StepBuffers], None]
 
 
+def moving(active: Tensor | None, step: Tensor) -> Tensors:
+    """Return the numbers that change from step to step, by their names in a trace."""
+    return {"rnd_step": step} | ({} if active is None else {"active": active})
+
+
 class CompiledStep:
     """Local steps of C clients on buffers that never move.
 
@@ -61,7 +66,7 @@ class CompiledStep:
         rule: how a direction becomes a step.
         inputs: the buffers that are read; the client's vectors are changed in place.
         spare: a second buffer for weights; without it no factor is speculated, and norms are summed first.
-        feeds: two pairs of buffers, a step's batch and its active clients; an odd step reads the second pair.
+        feeds: buffers twice, a step's batch, its active clients and its number; an odd step reads the second ones.
         total: where a step adds its losses.
 
     Raises:
@@ -75,7 +80,7 @@ class CompiledStep:
         rule: LocalRule,
         inputs: StepInputs,
         spare: Tensor | None,
-        feeds: Sequence[tuple[Any, Tensor | None]],
+        feeds: Sequence[tuple[Any, Tensor | None, Tensor]],
         total: Tensor,
     ) -> None:
         self.kernels, w = kernels, inputs.w
@@ -90,14 +95,18 @@ class CompiledStep:
         self.spare = w if spare is None or not actions[-1].sums else spare  # type: ignore[union-attr]
         self.tensors = self._buffers(inputs, total) | trace.held()
         self.alternating = [
-            StepBuffers(self.tensors | {"w": old, "w_new": new} | ({} if active is None else {"active": active}), batch)
-            for old, new, (batch, active) in ((w, self.spare, feeds[0]), (self.spare, w, feeds[1]))
+            StepBuffers(self.tensors | {"w": old, "w_new": new} | moving(active, step), batch)
+            for old, new, (batch, active, step) in ((w, self.spare, feeds[0]), (self.spare, w, feeds[1]))
         ]
         self.first = self._pass(PassSpec(self._point(point(self.flow, 0))))
         # Vectors that no step reads are written by the last one only.
         unread = {name for name, node in self.flow.old.items() if not node.users}
         self.programs = [[launch for a in actions for launch in self._launchers(a, skip)] for skip in (unread, set())]
         self.marked_end = bool(unread)
+        self.read = frozenset(n for n in inputs.rnd.tensors() if self._is_read(f"rnd_{n}"))
+
+    def _is_read(self, name: str) -> bool:
+        return any(node.users for node, n in self.flow.given.items() if n == name)
 
     def _buffers(self, inputs: StepInputs, total: Tensor) -> Tensors:
         """Allocate what passes read and write besides the clients' own rows."""
@@ -139,13 +148,14 @@ class CompiledStep:
         first = self._point(point(self.flow, 0), following=True)
         factors = frozenset(action.factors)
         launchers: list[Launcher] = [
-            self._over(PassSpec((*stores, *first), self._sums(action.sums), factors, becomes=new)),
+            self._over(PassSpec((*stores, *first), self._sums(action.sums), factors, (), new, self.flow.step)),
             self._fold(action.sums, close=True),
         ]
         if factors:
             again = [s for s in stores if s.name == "w_new"]
             new = {n: v for n, v in new.items() if self.flow.given[n] == "w"}
-            launchers.append(self._over(PassSpec((*again, *first), unless=action.factors, becomes=new)))
+            redone = PassSpec((*again, *first), (), frozenset(), action.factors, new, self.flow.step)
+            launchers.append(self._over(redone))
         return launchers
 
     def _take(self, number: int) -> Launcher:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -11,7 +12,8 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from fedsmoo.compiler import NotCompiled
-from fedsmoo.core import Algorithm, LocalRule, Vectors
+from fedsmoo.core import Algorithm, LocalRule, Round, Vectors
+from fedsmoo.core.gradient import StepGradient
 from fedsmoo.core.local import masked_step
 
 aten = torch.ops.aten
@@ -47,7 +49,7 @@ class Trace:
 
 
 def record(function: Callable[..., dict[str, Tensor]], named: dict[str, Tensor]) -> Trace:
-    """Trace a function of named tensors ``[C, P]``, ``[P]``, ``[C, 1]`` or ``[]``; one of them is called ``w``.
+    """Trace a function of named tensors; those it reads are ``[C, P]``, ``[P]``, ``[C, 1]`` or ``[]``, one is ``w``.
 
     Raises:
         NotCompiled: if it does anything but arithmetic on such vectors and numbers.
@@ -79,6 +81,8 @@ def refuse_unsupported(nodes: Iterable[Node], w: Tensor) -> None:
     clients, size = w.shape
     known = {(clients, size), (1, size), (size,), (clients, 1), (clients,), (1, 1), (1,), ()}
     for node in nodes:
+        if node.op == "placeholder" and not node.users:
+            continue  # the counts of classes, say, which few methods read
         value = node.meta.get("val")
         if isinstance(value, Tensor) and (tuple(value.shape) not in known or value.dtype not in (w.dtype, torch.bool)):
             raise NotCompiled(f"{node} is {tuple(value.shape)} of {value.dtype}")
@@ -95,18 +99,30 @@ def refuse_unsupported(nodes: Iterable[Node], w: Tensor) -> None:
 
 @dataclass(frozen=True)
 class StepInputs:
-    """The tensors a local step reads, called ``w``, ``lr``, ``active``, ``me_NAME`` and ``down_NAME`` in a trace."""
+    """The tensors a local step reads: ``w``, ``active``, ``rnd_NAME``, ``me_NAME`` and ``down_NAME`` in a trace."""
 
     w: Tensor
     me: Vectors
     down: Vectors
-    lr: Tensor
+    rnd: Round  # at a step: all numbers in tensors
     active: Tensor | None
 
     def named(self) -> dict[str, Tensor]:
-        named = {"w": self.w, "lr": self.lr} | ({} if self.active is None else {"active": self.active})
+        named = {"w": self.w} | ({} if self.active is None else {"active": self.active}) | named_round(self.rnd)
         named |= {f"me_{n}": v for n, v in self.me.items()}
         return named | {f"down_{n}": v for n, v in self.down.items()}
+
+
+def named_round(rnd: Round) -> dict[str, Tensor]:
+    """Return the tensors of a round by their names in a trace."""
+    return {f"rnd_{n}": v for n, v in rnd.tensors().items()}
+
+
+def traced_round(rnd: Round, given: dict[str, Tensor], clients: int) -> Round:
+    """Return a round whose tensors are those of a trace; the step is one for all clients, and said to each."""
+    known = {n: given[f"rnd_{n}"] for n in rnd.tensors()}
+    known |= {"step": known["step"].expand(clients, 1)} if "step" in known else {}
+    return dataclasses.replace(rnd, **known)
 
 
 def trace_step(algorithm: Algorithm, rule: LocalRule, inputs: StepInputs) -> Trace:
@@ -118,16 +134,13 @@ def trace_step(algorithm: Algorithm, rule: LocalRule, inputs: StepInputs) -> Tra
     named, names = inputs.named(), inputs.me.names()
     taken: list[Tensor] = []
 
-    def gradient(v: Tensor) -> Tensor:
-        taken.append(v)
-        return torch.ops.fedsmoo.traced_gradient(v)[0]
-
     def step(*tensors: Tensor) -> dict[str, Tensor]:
         given = dict(zip(named, tensors, strict=True))
         me = Vectors(**{n: given[f"me_{n}"] for n in names})
         down = Vectors(**{n: given[f"down_{n}"] for n in inputs.down.names()})
-        lr, active = given["lr"], given.get("active")
-        w, me = masked_step(algorithm, rule, given["w"], gradient, down, me, lr, active)
+        grad = StepGradient(torch.ops.fedsmoo.traced_gradient, traced_round(inputs.rnd, given, len(inputs.w)))
+        w, me = masked_step(algorithm, rule, given["w"], grad, down, me, given.get("active"))
+        taken[:] = grad.losses
         return {"w": w} | {f"me_{n}": getattr(me, n) for n in names}
 
     trace = record(step, named)

@@ -32,12 +32,13 @@ import torch
 from torch import Tensor
 
 from fedsmoo.core.errors import FedsmooError
+from fedsmoo.core.gradient import StepGradient
 from fedsmoo.core.hyper.options import KINDS, kinds, refuse_outside
 from fedsmoo.core.hyper.schedule import Schedule
 from fedsmoo.core.round import Round
 from fedsmoo.core.vectors import Vectors
 
-Gradient = Callable[[Tensor], Tensor]
+Gradient = StepGradient  # what is called grad in a method's functions
 T = TypeVar("T")
 
 

@@ -15,7 +15,7 @@ PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 LIBRARIES = tuple({sysconfig.get_paths()[n] + os.sep for n in ("stdlib", "platstdlib", "purelib", "platlib")})
 LOOKING = ("core/blame.py", "core/contract/")
 # Code of ours that a method calls or inherits: the line to blame is the one that called it.
-THROUGH = ("core/algorithm.py", "core/vectors.py", "core/local.py", "algorithms/")
+THROUGH = ("core/algorithm.py", "core/gradient.py", "core/local.py", "core/round.py", "core/vectors.py", "algorithms/")
 
 
 class Place(NamedTuple):

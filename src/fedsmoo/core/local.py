@@ -34,9 +34,9 @@ def clipped(d: Tensor, limit: float | None) -> Tensor:
 
 
 def local_step(
-    algorithm: Algorithm, rule: LocalRule, w: Tensor, grad: Gradient, down: Vectors, me: Vectors, lr: Any
+    algorithm: Algorithm, rule: LocalRule, w: Tensor, grad: Gradient, down: Vectors, me: Vectors
 ) -> tuple[Tensor, Vectors]:
-    """Return the model and the client's vectors after one local step."""
+    """Return the model and the client's vectors after one local step, of the round ``grad.rnd``."""
     d, me = algorithm.direction(w, grad, down, me)
     pull = algorithm.pull(w, down)
     if pull is None:
@@ -45,7 +45,7 @@ def local_step(
         d = clipped(d, rule.clip) + pull
     else:
         d = clipped(d + pull, rule.clip)
-    return algorithm.update(w, d + rule.weight_decay * w, me, Round(None, lr, None, None))
+    return algorithm.update(w, d + rule.weight_decay * w, me, grad.rnd)
 
 
 def masked_step(
@@ -55,11 +55,10 @@ def masked_step(
     grad: Gradient,
     down: Vectors,
     me: Vectors,
-    lr: Any,
     active: Tensor | None,
 ) -> tuple[Tensor, Vectors]:
     """Make one local step of C clients; those that are not ``active [C, 1]`` (``None``: all are) keep still."""
-    new_w, new_me = local_step(algorithm, rule, w, grad, down, me, lr)
+    new_w, new_me = local_step(algorithm, rule, w, grad, down, me)
     if active is None:
         return new_w, new_me
     old = dict(me.items())

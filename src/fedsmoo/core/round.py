@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
+
+from torch import Tensor
+
+from fedsmoo.core.blame import calling, place_of
+from fedsmoo.core.errors import FedsmooError
 
 
 @dataclass(frozen=True)
@@ -12,7 +18,8 @@ class Round:
 
     ``steps`` is, in ``finish``, the number of local steps of each client and, in ``aggregate``, their mean over the
     cohort, with the weights of the vectors' mean; ``share`` is n / m with the n clients that really took part. Of C
-    clients at once each may be a number per client, ``[C, 1]``: several runs can share a batch.
+    clients at once each may be a number per client, ``[C, 1]``: several runs can share a batch. What is said of a
+    client (``step``, ``client``, ``samples``, ``labels``) is always a tensor: ``[C, 1]``, or ``[1]`` of one client.
     """
 
     number: Any
@@ -24,3 +31,35 @@ class Round:
     samples: Any = None
     labels: Any = None
     n: Any = None  # in combine and aggregate: how many clients replied
+
+    def at_step(self, step: Tensor) -> Round:
+        """Return the round at a local step."""
+        return dataclasses.replace(self, step=step)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return what is held in tensors, by name."""
+        named = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {n: v for n, v in named.items() if isinstance(v, Tensor)}
+
+
+class Missing:
+    """What a method cannot be told in this run, and why: whatever it does with it is refused, with the user's line."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        place = place_of(calling())
+        raise FedsmooError(f"{place}: {self.why}" if place else self.why)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):  # what Python and PyTorch ask any object
+            raise AttributeError(name)
+        self._refuse()
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
+        next(a for a in (*args, *(kwargs or {}).values()) if isinstance(a, Missing))._refuse()
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
+    __pow__ = __rpow__ = __neg__ = __lt__ = __le__ = __gt__ = __ge__ = __getitem__ = __bool__ = __float__ = _refuse

@@ -18,6 +18,7 @@ from fedsmoo.engines.batched import Batched
 from fedsmoo.engines.client_state.memory import ran_out
 from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.contract import Engine, RoundInputs, Setup
+from fedsmoo.engines.facts import Facts
 from fedsmoo.engines.failure import of_the_method, of_the_model
 from fedsmoo.engines.serial import Serial
 from fedsmoo.engines.task import Task
@@ -149,6 +150,6 @@ def one_step_inputs(setup: Setup, clients: int, batch_size: int) -> RoundInputs:
     draw = drawing(task.data.x_train.shape[1]) if task.augment else None
     plan = make_plan(0, 0, cohort, samples, batch_size, steps=1, draw=draw)
     w = task.model.initial().to(task.device, task.dtype)
-    algorithm = setup.algorithm.at(0)
+    algorithm, facts = setup.algorithm.at(0), Facts(task, samples).of(cohort)
     down, lr = algorithm.init(w).pick(algorithm.down), 1e-3  # by which methods may divide
-    return RoundInputs(0, down, cohort, plan, lr, 1.0, [1 / clients] * clients, algorithm)
+    return RoundInputs(0, down, cohort, plan, lr, 1.0, [1 / clients] * clients, algorithm, facts=facts)

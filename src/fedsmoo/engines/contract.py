@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from fedsmoo.core import Algorithm, FedsmooError, LocalRule, Vectors
+from fedsmoo.core import Algorithm, FedsmooError, LocalRule, Round, Vectors
 from fedsmoo.core.layout import Masks
 from fedsmoo.data.batches.plan import Plan
 from fedsmoo.engines.client_state.table import ClientTable
@@ -52,6 +52,15 @@ class RoundInputs:
     weights: list[float]
     algorithm: Algorithm
     varies: bool = False
+    facts: Mapping[str, Any] = field(default_factory=dict)  # of each client, as Round names them: rows [n, ...]
+
+    def facts_of(self, part: slice | int | list[int]) -> dict[str, Any]:
+        """Return what methods are told of some clients of the cohort; what they cannot be told is said to all."""
+        return {name: v[part] if isinstance(v, Tensor) else v for name, v in self.facts.items()}
+
+    def round_of(self, c: int) -> Round:
+        """Return what one client of the cohort, by its position, is told of the round."""
+        return Round(self.number, self.lr, int(self.plan.steps[c]), self.share, **self.facts_of(c))
 
 
 def no_reduce(v: Tensor) -> Tensor:

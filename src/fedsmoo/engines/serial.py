@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedsmoo.core import Round, Vectors
+from fedsmoo.core.gradient import StepGradient
 from fedsmoo.core.local import local_end, local_step
 from fedsmoo.core.random.noise import Noise
 from fedsmoo.data.batches.plan import Plan
@@ -41,8 +42,8 @@ class Serial(Engine):
         setup = dataclasses.replace(self.setup, algorithm=algorithm)
         for c, client in enumerate(inputs.clients):
             own = self.table.read([client], algorithm.first_contact(inputs.down)).map(lambda v: v[0])
-            rnd = Round(inputs.number, inputs.lr, int(inputs.plan.steps[c]), inputs.share)
-            w, me, up, loss = train_client(setup, inputs.down, own, inputs.plan.select(slice(c, c + 1)), rnd)
+            plan, rnd = inputs.plan.select(slice(c, c + 1)), inputs.round_of(c)
+            w, me, up, loss = train_client(setup, inputs.down, own, plan, rnd)
             self.table.write([client], me.map(lambda v: v[None]))
             moved = w - inputs.down.w
             mine, rows = up.pick(algorithm.summed), up.pick(algorithm.rows).map(lambda v: v[None])
@@ -70,17 +71,12 @@ def local_round(setup: Setup, oracle: Oracle, down: Vectors, own: Vectors, plan:
     me = own.replace(**{n: algorithm.zeros(n, down.w) for n in algorithm.local})
     w = algorithm.start(down, me)
     total = torch.zeros((), dtype=task.dtype, device=task.device)
+    steps = torch.arange(len(plan.index), dtype=task.dtype, device=task.device)
     for k in range(len(plan.index)):
         batch = client_batch(task, plan, k)
-        losses: list[Tensor] = []
-
-        def grad(v: Tensor, batch: Batch = batch, losses: list[Tensor] = losses) -> Tensor:
-            g, loss = oracle(v, batch)
-            losses.append(loss)
-            return g
-
-        w, me = local_step(algorithm, setup.rule, w, grad, down, me, rnd.lr)
-        total = total + losses[0]
+        grad = StepGradient(partial(oracle, batch=batch), rnd.at_step(steps[k : k + 1]))
+        w, me = local_step(algorithm, setup.rule, w, grad, down, me)
+        total = total + grad.losses[0]
     me, up = local_end(algorithm, w, down, me, rnd)
     return w, me, up, total / max(len(plan.index), 1)
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedsmoo.core import Round, Vectors
-from fedsmoo.data.batches.plan import merge
+from fedsmoo.data.batches.plan import Plan, merge
 from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.contract import Meanwhile, RoundInputs, Setup
 from fedsmoo.engines.steps.stack import stack_algorithms, stack_rules
@@ -53,21 +53,16 @@ class SliceResult(NamedTuple):
 
 def train(runs: Sequence[RunSlice], stepper: Stepper, meanwhile: Meanwhile | None = None) -> list[SliceResult]:
     """Train the clients of all slices in one batch."""
-    setup, inputs, counts = runs[0].setup, [r.inputs for r in runs], [len(r.clients) for r in runs]
-    task = setup.task
+    task, counts = runs[0].setup.task, [len(r.clients) for r in runs]
     plan = merge([r.inputs.plan.select(r.part) for r in runs])
-    given = assignment(runs, counts)
+    given = assignment(runs, counts, plan)
     own = concatenate([r.own() for r in runs])
     zero = torch.zeros((), dtype=task.dtype, device=task.device).expand(sum(counts), task.model.layout.size)
     me = own.replace(**{n: zero[:, : given.algorithm.length(n, zero.shape[1])] for n in given.algorithm.local})
     w = given.algorithm.start(given.down, me).expand_as(zero)
     w, me, total = stepper.steps(given, w, me, DevicePlan(plan, task), meanwhile)
-    steps = torch.from_numpy(plan.steps).to(task.device, task.dtype)[:, None]
-    share = inputs[0].share if len(runs) == 1 else per_client([i.share for i in inputs], counts, zero)
-    numbers = [i.number for i in inputs]  # resumed runs may be at different rounds
-    number = numbers[0] if len(set(numbers)) == 1 else per_client(numbers, counts, zero)
-    me, up, drift = stepper.end(given, w, me, Round(number, given.lr, steps, share))
-    loss = total / steps[:, 0]
+    me, up, drift = stepper.end(given, w, me)
+    loss = total / given.rnd.steps[:, 0]
     out, start = [], 0
     for run, n in zip(runs, counts, strict=True):
         rows = slice(start, start + n)
@@ -80,19 +75,32 @@ def train(runs: Sequence[RunSlice], stepper: Stepper, meanwhile: Meanwhile | Non
     return out
 
 
-def assignment(runs: Sequence[RunSlice], counts: Sequence[int]) -> Assignment:
+def assignment(runs: Sequence[RunSlice], counts: Sequence[int], plan: Plan) -> Assignment:
     """Return what the clients train with: of several runs, numbers and sent vectors are repeated for each client."""
-    moving = any(r.inputs.algorithm is not r.setup.algorithm for r in runs)
+    moving, rnd = any(r.inputs.algorithm is not r.setup.algorithm for r in runs), round_of(runs, counts, plan)
     if len(runs) == 1:
         setup, inputs = runs[0].setup, runs[0].inputs
         varies = inputs.varies or counts[0] < len(inputs.clients)  # chunks may end in a shorter one
-        return Assignment(inputs.algorithm, setup.rule, inputs.down, inputs.lr, (id(setup),), varies, moving)
+        return Assignment(inputs.algorithm, setup.rule, inputs.down, rnd, (id(setup),), varies, moving)
     like = runs[0].inputs.down.w
     rows = [r.inputs.down.map(methodcaller("expand", n, -1)) for r, n in zip(runs, counts, strict=True)]
     algorithm = stack_algorithms([r.inputs.algorithm for r in runs], counts, like)
     rule = stack_rules([r.setup.rule for r in runs], counts, like)
-    lr = per_client([r.inputs.lr for r in runs], counts, like)
-    return Assignment(algorithm, rule, concatenate(rows), lr, tuple(id(r.setup) for r in runs), moving=moving)
+    return Assignment(algorithm, rule, concatenate(rows), rnd, tuple(id(r.setup) for r in runs), moving=moving)
+
+
+def round_of(runs: Sequence[RunSlice], counts: Sequence[int], plan: Plan) -> Round:
+    """Return what the clients are told of their round; of several runs, a number for each client."""
+    first, like = runs[0].inputs, runs[0].inputs.down.w
+    steps = torch.from_numpy(plan.steps).to(like.device, like.dtype)[:, None]
+    each = [r.inputs.facts_of(r.part) for r in runs]
+    if len(runs) == 1:
+        return Round(first.number, first.lr, steps, first.share, **each[0])
+    facts = {n: torch.cat([f[n] for f in each]) if isinstance(v, Tensor) else v for n, v in each[0].items()}
+    lr, share = (per_client([getattr(r.inputs, n) for r in runs], counts, like) for n in ("lr", "share"))
+    numbers = [r.inputs.number for r in runs]  # resumed runs may be at different rounds
+    number = numbers[0] if len(set(numbers)) == 1 else per_client(numbers, counts, like)
+    return Round(number, lr, steps, share, **facts)
 
 
 def per_client(values: Sequence[float], counts: Sequence[int], like: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from fedsmoo.data.batches.cohort import Sampling, cohort, make_sampling, uniform
 from fedsmoo.data.batches.plan import Plan, make_plan
 from fedsmoo.engines.client_state.memory import refuse_too_many_rows
 from fedsmoo.engines.contract import Engine, RoundInputs, RoundOutcome, Setup
+from fedsmoo.engines.facts import Facts
 from fedsmoo.engines.failure import explained
 from fedsmoo.engines.task import refuse_reduced_loss
 from fedsmoo.runs.config import Training
@@ -61,6 +62,7 @@ class Simulation:
         with explained(engine.name):
             self.server = setup.algorithm.at(0).init(start)
             _ = setup.masks  # bound now: a pattern that matches nothing is refused
+        self.facts = Facts(task, indices)
         self.history: list[Record] = []
         self.runs_in_batch = 1  # itself among them
         self._drawn: dict[int, tuple[list[int], Plan]] = {}
@@ -136,8 +138,8 @@ class Simulation:
         down = self.setup.masks.sent(algorithm, self.server)
         share = len(clients) / len(self.indices)
         weights = weights_of(t, [len(self.indices[i]) for i in clients])
-        varies = self.sampling is not uniform
-        return RoundInputs(number, down, clients, plan, self.lr, share, weights, algorithm, varies)
+        varies, facts = self.sampling is not uniform, self.facts.of(clients)
+        return RoundInputs(number, down, clients, plan, self.lr, share, weights, algorithm, varies, facts)
 
     def complete(self, work: RoundInputs, outcome: RoundOutcome | None, began: float) -> Record:
         """Aggregate what the cohort sent, evaluate and record. A round without clients changes nothing."""

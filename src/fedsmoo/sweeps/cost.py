@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
-from fedsmoo.core import Algorithm, Vectors
+from fedsmoo.core import Algorithm
+from fedsmoo.core.contract.inputs import FIRST, ask, given
 from fedsmoo.engines.choose import one_step_inputs
 from fedsmoo.engines.contract import Engine, Setup
 from fedsmoo.runs.build import assemble, make_algorithm
@@ -35,17 +35,9 @@ class Cost:
 
 def gradients_of_a_step(algorithm: Algorithm) -> int:
     """Count how often a method asks for a gradient in one local step."""
-    calls = []
-
-    def grad(v: torch.Tensor) -> torch.Tensor:
-        calls.append(1)
-        return torch.ones_like(v)
-
-    w = torch.zeros(2)
-    down = algorithm.init(w).pick(algorithm.down).replace(**dict.fromkeys(algorithm.masks, w))
-    me = algorithm.first_contact(down).replace(**{n: algorithm.zeros(n, w) for n in algorithm.local})
-    algorithm.direction(w, grad, down, Vectors(**dict(me.items())))
-    return len(calls)
+    x = given(algorithm, FIRST)
+    ask(algorithm, "direction", x)
+    return len(x.grad.losses)
 
 
 def seconds_of_a_step(engine: Engine, setup: Setup, cohort: int, batch_size: int, repeat: int = 2) -> float:

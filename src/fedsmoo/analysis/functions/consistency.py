@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from fedsmoo.analysis.functions.objective import Objective
-from fedsmoo.core import Algorithm, Round, Vectors, unit
+from fedsmoo.core import Algorithm, Vectors, unit
 from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.contract import RoundInputs, Setup
 from fedsmoo.engines.serial import train_client
@@ -57,8 +57,7 @@ def client_models(setup: Setup, table: ClientTable, work: RoundInputs) -> Tensor
     out, setup = [], dataclasses.replace(setup, algorithm=work.algorithm)
     for c, client in enumerate(work.clients):
         own = table.read([client], setup.algorithm.first_contact(work.down)).map(lambda v: v[0])
-        rnd = Round(work.number, work.lr, int(work.plan.steps[c]), work.share)
-        w, _, _, _ = train_client(setup, work.down, own, work.plan.select(slice(c, c + 1)), rnd)
+        w, _, _, _ = train_client(setup, work.down, own, work.plan.select(slice(c, c + 1)), work.round_of(c))
         out.append(w)
     return torch.stack(out)
 

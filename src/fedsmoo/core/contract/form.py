@@ -41,6 +41,7 @@ def misshapen(
     forms: dict[str, list[Any]] = {
         "init": [server], "aggregate": [server], "sent": [{"down": a.down}], "first_contact": [{"own": a.own}],
         "start": [Tensor], "pull": [Tensor], "slope": [Tensor, mine], "direction": [Tensor, mine],
+        "update": [Tensor, mine],
         "finish": [{"own": a.own}, {"up": a.up}],
     }  # fmt: skip
     form = forms[name]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
@@ -10,14 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedsmoo.core.algorithm import Algorithm, Gradient
+from fedsmoo.core.algorithm import Algorithm
 from fedsmoo.core.contract.form import CLIENTS, SCALE
+from fedsmoo.core.gradient import StepGradient
 from fedsmoo.core.random.streams import torch_stream
 from fedsmoo.core.round import Round
 from fedsmoo.core.vectors import Vectors
 
 LR, STEPS = 0.1, (2, 3, 4)
 FIRST, EVERYBODY = 0, None
+WHO = {"client": ((7,), (2,), (11,)), "samples": ((4,), (9,), (5,)), "labels": ((1, 0, 3), (4, 3, 2), (0, 5, 0))}
 
 
 class Guarded(Vectors):
@@ -42,13 +44,15 @@ class Given:
     down: Vectors
     me: Vectors
     w: Tensor
+    d: Tensor
     rnd: Round
-    grad: Gradient
+    grad: StepGradient
 
     @property
     def named(self) -> dict[str, Tensor]:
         parts = {"srv": self.srv, "mean": self.mean, "down": self.down, "me": self.me}
-        return {"w": self.w} | {f"{p}.{n}": v for p, vs in parts.items() for n, v in vs.items()}
+        facts = {f"rnd.{n}": v for n, v in self.grad.rnd.tensors().items()}
+        return {"w": self.w, "d": self.d} | facts | {f"{p}.{n}": v for p, vs in parts.items() for n, v in vs.items()}
 
 
 def given(algorithm: Algorithm, client: int | None, to: torch.dtype | None = None, wide: bool = False) -> Given:
@@ -65,12 +69,24 @@ def given(algorithm: Algorithm, client: int | None, to: torch.dtype | None = Non
     down = sealed(once(algorithm.down, 1).replace(**dict(marks.items())))
     if wide and client is EVERYBODY:
         down = sealed(down.map(lambda v: v.expand(CLIENTS, -1).clone()))
-    steps = placed(torch.tensor(STEPS), to)[:, None] if client is EVERYBODY else STEPS[client]
     srv = once((*algorithm.down, *algorithm.server), 2)
     # Whatever a method keeps on its server may be a square; the model may be anything.
     srv = sealed(Vectors(**{n: v if n == "w" else v.abs() for n, v in srv.items()}, **dict(marks.items())))
-    mine, w = rows((*algorithm.own, *algorithm.local), 4), rows(("w",), 5).w
-    return Given(srv, once(algorithm.up, 3), down, mine, w, Round(1, LR, steps, 0.5), quadratic(client, to))
+    mine, w, d = rows((*algorithm.own, *algorithm.local), 4), rows(("w",), 5).w, rows(("w",), 6).w
+    rnd = told(client, to)
+    return Given(srv, once(algorithm.up, 3), down, mine, w, d, rnd, gradient(rnd, 1, client, to))
+
+
+def told(client: int | None, to: torch.dtype | None = None) -> Round:
+    """Return what one client, or each of all, is told of a round."""
+    facts = {n: placed(torch.tensor(v if client is EVERYBODY else v[client]), to) for n, v in WHO.items()}
+    steps = placed(torch.tensor(STEPS), to)[:, None] if client is EVERYBODY else STEPS[client]
+    return Round(1, LR, steps, 0.5, **facts)
+
+
+def gradient(rnd: Round, step: int, client: int | None, to: torch.dtype | None = None) -> StepGradient:
+    """Return the ``grad`` of a local step of one client, or of all of them at once."""
+    return StepGradient(quadratic(client, to), rnd.at_step(torch.full_like(rnd.client, step)))
 
 
 def mark(number: int, to: torch.dtype | None) -> Tensor:
@@ -98,13 +114,13 @@ def placed(v: Tensor, to: torch.dtype | None) -> Tensor:
     return v.to(scale.device, to or scale.dtype)
 
 
-def quadratic(client: int | None, to: torch.dtype | None = None) -> Gradient:
-    """Return the gradient of a quadratic of one client, or of all of them at once."""
+def quadratic(client: int | None, to: torch.dtype | None = None) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+    """Return the gradient and the loss of a quadratic of one client, or of all of them at once."""
     size = SCALE.get().size
     a = 1.0 + torch.arange(CLIENTS * size, dtype=torch.float64).reshape(CLIENTS, size).remainder(21) / 10
     b = torch.randn((CLIENTS, size), generator=torch_stream(0, "contract", 9), dtype=torch.float64)
     a, b = (placed(v if client is EVERYBODY else v[client], to) for v in (a, b))
-    return lambda v: a * (v - b)
+    return lambda v: (a * (v - b), 0.5 * (a * (v - b) ** 2).sum(-1))
 
 
 def ask(algorithm: Algorithm, name: str, x: Given) -> Any:
@@ -118,6 +134,7 @@ def ask(algorithm: Algorithm, name: str, x: Given) -> Any:
         "slope": (x.w, x.grad, x.down, x.me),
         "direction": (x.w, x.grad, x.down, x.me),
         "pull": (x.w, x.down),
+        "update": (x.w, x.d, x.me, x.grad.rnd),
         "finish": (x.w, x.down, x.me, x.rnd),
     }[name]
     return getattr(algorithm, name)(*arguments)

@@ -47,6 +47,7 @@ def part_of(inputs: RoundInputs, positions: list[int]) -> RoundInputs:
         clients=[inputs.clients[c] for c in positions],
         weights=[inputs.weights[c] for c in positions],
         plan=inputs.plan.select(np.array(positions)),  # type: ignore[arg-type]  # an index list cuts like a slice
+        facts=inputs.facts_of(positions),
     )
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedsmoo.core import Round, Vectors
+from fedsmoo.core import Vectors
+from fedsmoo.core.gradient import StepGradient
 from fedsmoo.core.local import local_end, masked_step
 from fedsmoo.engines.contract import Meanwhile
 from fedsmoo.engines.oracles.oracle import Oracle
@@ -25,29 +26,28 @@ class EagerStepper:
         self, given: Assignment, w: Tensor, me: Vectors, plan: DevicePlan, meanwhile: Meanwhile | None = None
     ) -> Stepped:
         total = torch.zeros(len(w), dtype=w.dtype, device=w.device)
+        steps = torch.arange(len(plan.index), dtype=w.dtype, device=w.device)
         for k in range(len(plan.index)):
             active = None if plan.running is None else plan.running[k]
-            w, me, loss = one_step(given, self.oracle, w, me, plan.batch(k, self.oracle), active)
+            w, me, loss = one_step(given, self.oracle, w, me, plan.batch(k, self.oracle), active, steps[k])
             total = total + loss
         if meanwhile is not None:
             meanwhile()
         return w, me, total
 
-    def end(self, given: Assignment, w: Tensor, me: Vectors, rnd: Round) -> Ended:
-        me, up = local_end(given.algorithm, w, given.down, me, rnd)
+    def end(self, given: Assignment, w: Tensor, me: Vectors) -> Ended:
+        me, up = local_end(given.algorithm, w, given.down, me, given.rnd)
         return me, up, (w - given.down.w).square().sum(-1)
 
 
 def one_step(
-    given: Assignment, gradient: Any, w: Tensor, me: Vectors, batch: Batch | None, active: Tensor | None
+    given: Assignment, gradient: Any, w: Tensor, me: Vectors, batch: Batch, active: Tensor | None, step: Tensor
 ) -> Stepped:
     """Take one local step of C clients and return their losses; clients that are not active stay as they are."""
-    losses: list[Tensor] = []
 
-    def grad(v: Tensor) -> Tensor:
-        g, loss = gradient(v if v.dim() == w.dim() else v.expand_as(w), batch)  # one model for all, such as down.w
-        losses.append(loss)
-        return g
+    def take(v: Tensor) -> tuple[Tensor, Tensor]:
+        return gradient(v if v.dim() == w.dim() else v.expand_as(w), batch)  # one model for all, such as down.w
 
-    new_w, new_me = masked_step(given.algorithm, given.rule, w, grad, given.down, me, given.lr, active)
-    return new_w, new_me, losses[0]  # the loss of a client without samples is an empty sum: zero
+    grad = StepGradient(take, given.rnd.at_step(step.expand(len(w), 1)))
+    new_w, new_me = masked_step(given.algorithm, given.rule, w, grad, given.down, me, active)
+    return new_w, new_me, grad.losses[0]  # the loss of a client without samples is an empty sum: zero

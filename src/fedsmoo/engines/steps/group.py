@@ -20,6 +20,7 @@ from fedsmoo.compiler.trace import StepInputs
 from fedsmoo.core import Vectors
 from fedsmoo.engines.client_state.memory import ran_out
 from fedsmoo.engines.oracles.oracle import Oracle
+from fedsmoo.engines.steps.buffers import fill_round, round_buffers
 from fedsmoo.engines.steps.capture import captured, warn_slower
 from fedsmoo.engines.steps.eager import one_step
 from fedsmoo.engines.steps.stack import of_clients
@@ -36,10 +37,11 @@ INLINE: dict[str, Any] = {"realize_reads_threshold": 32, "realize_opcount_thresh
 
 
 class Feed(NamedTuple):
-    """The buffers that one step reads: a batch, and which clients are still running (``None``: all)."""
+    """The buffers that one step reads: a batch, which clients are still running (``None``: all), and its number."""
 
     batch: Batch
     active: Tensor | None
+    step: Tensor
 
 
 @dataclass(frozen=True)
@@ -101,14 +103,15 @@ class ClientGroup:
         self.index, self.weight = over_steps(plan.index), over_steps(plan.weight)
         self.draws = None if plan.draws is None else {n: over_steps(d) for n, d in plan.draws.items()}
         self.running = torch.zeros(steps + 1, clients, 1, dtype=torch.bool, device=w.device) if masked else None
-        self.lr = w.new_zeros(clients, 1) if isinstance(given.lr, Tensor) else w.new_zeros(())
+        self.places = torch.arange(steps + 1, dtype=w.dtype, device=w.device)
         self.total = w.new_zeros(clients)
         self.k = torch.zeros(1, dtype=torch.int64, device=w.device)
         self.feeds = self._picked(), self._picked()
         algorithm, rule = given.algorithm, given.rule
         if len(given.runs) > 1:  # whose numbers may differ
             algorithm, rule = of_clients(algorithm, part), of_clients(rule, part)
-        self.given = Assignment(algorithm, rule, self.rows.down, self.lr, given.runs)
+        self.given = Assignment(algorithm, rule, self.rows.down, round_buffers(given.rnd, clients, w), given.runs)
+        self.read: frozenset[str] | None = None  # what steps read of the round; None: not known, so anything
         self.stream = torch.cuda.Stream(w.device) if w.device.type == "cuda" else None
         self.loader = SideStream(w.device, apart=True)
         self.passes: CompiledStep | None = None
@@ -126,31 +129,30 @@ class ClientGroup:
         if self.running is not None:
             self.running.zero_()
             self.running[:steps, :clients] = True if plan.running is None else plan.running[:, self.part]
-        if isinstance(given.lr, Tensor):
-            self.lr[:clients].copy_(given.lr[self.part])
-        else:
-            self.lr.fill_(given.lr)
+        fill_round(self.given.rnd, given.rnd, self.part, self.read)
         self.total.zero_()
         self.k.zero_()
 
     def _picked(self) -> Feed:
-        """Return the batch of step ``k``, and which clients are still running."""
+        """Return the batch of step ``k``, which clients are still running, and its number."""
 
         def at_k(t: Tensor) -> Tensor:
             return t.index_select(0, self.k)[0]
 
         draws = None if self.draws is None else {n: at_k(d) for n, d in self.draws.items()}
         batch = self.oracle.batch(at_k(self.index), at_k(self.weight), draws)
-        return Feed(batch, None if self.running is None else at_k(self.running))
+        return Feed(batch, None if self.running is None else at_k(self.running), self.places.index_select(0, self.k))
 
     def load(self, feed: Feed) -> None:
         """Copy the batch of step ``k`` into its buffers, once for all gradients of the step, and count ``k`` up."""
-        batch, active = self._picked()
+        batch, active, step = self._picked()
         feed.batch.x.copy_(batch.x)
         feed.batch.y.copy_(batch.y)
         feed.batch.weight.copy_(batch.weight)
         if feed.active is not None and active is not None:
             feed.active.copy_(active)
+        if self.read is not None and "step" in self.read:  # the whole step reads the counter itself
+            feed.step.copy_(step)
         self.k.add_(1)
 
     def body(self) -> None:
@@ -160,7 +162,9 @@ class ClientGroup:
         def gradient(v: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
             return self.oracle.in_step(v, batch, self.working if v is b.w else None)
 
-        w, me, loss = one_step(self.given, gradient, b.w, b.me, *self.feeds[0])
+        batch, active, _ = self.feeds[0]
+        step = self.places.index_select(0, self.k - 1)  # a batch is loaded before its step
+        w, me, loss = one_step(self.given, gradient, b.w, b.me, batch, active, step)
         b.w.copy_(w)
         if self.working is not b.w:
             self.working.copy_(w)
@@ -183,6 +187,7 @@ class ClientGroup:
         self.capture = capture and self.stream is not None
         kernels = self.oracle.kernels if passes and available(self.rows.w.device)[0] else None
         self.passes = None if kernels is None else self._passes(kernels)
+        self.read = None if self.passes is None else self.passes.read
         if self.passes is None:
             self.working = self.oracle.working(self.rows.w)
         options: dict[str, Any] = {"fullgraph": True, "dynamic": False, "options": INLINE}
@@ -194,7 +199,8 @@ class ClientGroup:
         from fedsmoo.compiler.step import CompiledStep  # needs Triton
 
         b = self.rows
-        inputs = StepInputs(b.w, b.me, b.down, self.lr, self.feeds[0].active)
+        rnd = self.given.rnd.at_step(self.feeds[0].step)
+        inputs = StepInputs(b.w, b.me, b.down, rnd, self.feeds[0].active)
         method = self.given.algorithm, self.given.rule
         try:
             return CompiledStep(kernels, *method, inputs, b.spare, self.feeds, self.total)
@@ -236,8 +242,8 @@ class ClientGroup:
     def _enter(self) -> None:
         """Do what comes before a round's first step."""
         if self.passes is not None:
-            self.passes.enter()
             self.loads(self.feeds[0])
+            self.passes.enter()
         else:
             self.working.copy_(self.rows.w)
 

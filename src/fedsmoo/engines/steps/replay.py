@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedsmoo.compiler import NotCompiled
 from fedsmoo.compiler.round_end import CompiledRoundEnd
-from fedsmoo.core import Round, Vectors
+from fedsmoo.core import Vectors
 from fedsmoo.engines.client_state.memory import ran_out, release
 from fedsmoo.engines.contract import Meanwhile
 from fedsmoo.engines.oracles.oracle import Oracle, products
@@ -65,24 +65,24 @@ class ReplayStepper:
         with products(self.oracle.task), unlimited:
             return self._steps(given, w, me, plan, meanwhile)
 
-    def end(self, given: Assignment, w: Tensor, me: Vectors, rnd: Round) -> Ended:
+    def end(self, given: Assignment, w: Tensor, me: Vectors) -> Ended:
         if given.moving:
-            return self.eager.end(given, w, me, rnd)
+            return self.eager.end(given, w, me)
         key = (given.runs, *w.shape)
         # Kernels are launched on the current device.
         with torch.cuda.device(w.device) if w.device.type == "cuda" else nullcontext():
             if key not in self.endings:
-                self.endings[key] = self._ending(given, w, me, rnd)
+                self.endings[key] = self._ending(given, w, me)
             compiled = self.endings[key]
-            return self.eager.end(given, w, me, rnd) if compiled is None else compiled(w, given.down, me, rnd)
+            return self.eager.end(given, w, me) if compiled is None else compiled(w, given.down, me, given.rnd)
 
-    def _ending(self, given: Assignment, w: Tensor, me: Vectors, rnd: Round) -> CompiledRoundEnd | None:
+    def _ending(self, given: Assignment, w: Tensor, me: Vectors) -> CompiledRoundEnd | None:
         """Compile the end of a round into one pass, and try it; ``None`` for a method that a pass cannot express."""
         if not self.passes or self.oracle.kernels is None or not available(w.device)[0]:
             return None
         try:
-            ending = CompiledRoundEnd(given.algorithm, w, given.down, me, rnd)
-            ending(w, given.down, me, rnd)
+            ending = CompiledRoundEnd(given.algorithm, w, given.down, me, given.rnd)
+            ending(w, given.down, me, given.rnd)
         except NotCompiled:
             return None
         except Exception as e:  # a method that looks at its numbers, for one

@@ -22,7 +22,7 @@ class Assignment:
     algorithm: Algorithm
     rule: LocalRule
     down: Vectors
-    lr: Any
+    rnd: Round  # what is said of clients has a row for each
     runs: tuple[int, ...] = ()  # ids of the runs that the clients belong to: recorded work is reused for them only
     varies: bool = False  # whether other rounds may have other numbers of clients
     moving: bool = False  # whether the method has schedules: its numbers are those of this round only
@@ -70,6 +70,6 @@ class Stepper(Protocol):
         """
         ...
 
-    def end(self, given: Assignment, w: Tensor, me: Vectors, rnd: Round) -> Ended:
+    def end(self, given: Assignment, w: Tensor, me: Vectors) -> Ended:
         """End the round at the clients' last models ``w``."""
         ...
