@@ -14,6 +14,7 @@ import torch
 from algorithms.variants import STRONG
 from engines.opaque import RoundedToFloat
 from engines.small import largest_gap, simulation, trace
+from engines.told import KINDS
 
 from fedsmoo.algorithms import FedAvg, FedLESAMS, FedSMOO, Relaxed
 from fedsmoo.compiler.schedule import LastPass, PointPass, SumPass, TakeGradient, schedule
@@ -194,6 +195,43 @@ def test_clients_of_one_length(name, device):
     steps = compared(name, **EQUAL)
     assert [r.cut for r in steps.recordings.values()] == [True]
     assert all(steps.endings.values())
+
+
+IN_PASSES = ["step", "point of the step", "two points of the step", "facts in passes", "momentum"]
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("name", IN_PASSES)
+def test_the_step_and_the_facts_of_a_client(name, groups, device):
+    """The number of the step moves with the steps, also in the point that lies ready for the next one."""
+    steps = compared(KINDS[name], groups=groups, **EQUAL | {"rounds": 3, "local_steps": 4})
+    assert all(r.cut for r in steps.recordings.values())
+    assert all(steps.endings.values())
+    assert largest_gap(*(trace(run(m, True, **EQUAL)) for m in (KINDS[name], FedAvg()))) > 1e-5
+
+
+@pytest.mark.parametrize("name", ["step", "two points of the step", "facts in passes"])
+def test_steps_and_facts_of_unequal_clients(name, device):
+    compared(KINDS[name], groups=2, rounds=3, local_epochs=1)
+
+
+@pytest.mark.parametrize("name", ["facts", "adam"])
+def test_counts_of_classes_and_powers_are_beyond_the_passes(name, device):
+    steps = compared(KINDS[name], **EQUAL)
+    assert [r.cut for r in steps.recordings.values()] == [False]
+
+
+def test_what_no_step_reads_of_a_round_is_neither_loaded_nor_filled(device):
+    """FedAvg reads the learning rate alone."""
+    for name, expected in (("fedavg", {"lr"}), ("step", {"lr", "step", "steps"})):
+        made = run({**METHODS, **KINDS}[name], True, **EQUAL)
+        made.advance()
+        (recording,) = made.engine.stepper.recordings.values()
+        group = recording.groups[0]
+        assert group.read == expected
+        untouched = {n for n, v in group.given.rnd.tensors().items() if bool((v == 1).all())}
+        assert {"samples", "client", "labels"} <= untouched
+        assert (float(group.feeds[1].step) > 0) == ("step" in expected)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedsmoo", "fedlesam-d", "chain"])

@@ -19,6 +19,7 @@ from fedsmoo.engines.steps.replay import ReplayStepper
 from fedsmoo.engines.task import Task
 from fedsmoo.models import build
 from fedsmoo.runs.config import Training
+from fedsmoo.runs.record import Record
 from fedsmoo.runs.simulation import Simulation
 
 SIZES = (9, 5, 7, 1, 4, 11)
@@ -93,12 +94,17 @@ def trace(run: Simulation) -> Trace:
     out: Trace = []
     for _ in range(run.training.rounds):
         record = run.advance()
-        state = {f"server {n}": v for n, v in run.server.items()}
-        for i, row in run.engine.table.items():
-            state |= {f"client {i} {n}": v.clone() for n, v in row.items()}
-        numbers = [record.train_loss or 0.0, record.drift or 0.0, record.drift_after or 0.0]
-        out.append({**state, "loss, drifts": torch.tensor(numbers, dtype=torch.float64)})
+        out.append(state(run, record))
     return out
+
+
+def state(run: Simulation, record: Record) -> dict[str, Tensor]:
+    """What a run holds after a round."""
+    held = {f"server {n}": v for n, v in run.server.items()}
+    for i, row in run.engine.table.items():
+        held |= {f"client {i} {n}": v.clone() for n, v in row.items()}
+    numbers = [record.train_loss or 0.0, record.drift or 0.0, record.drift_after or 0.0]
+    return {**held, "loss, drifts": torch.tensor(numbers, dtype=torch.float64)}
 
 
 def largest_gap(a: Trace, b: Trace) -> float:

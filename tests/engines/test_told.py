@@ -1,0 +1,94 @@
+"""Methods that ask for steps and facts of clients: the same on every engine, in packs, and told what is true."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import lru_cache
+
+import pytest
+import torch
+
+from fedsmoo.algorithms import FedAvg
+from fedsmoo.core import FedsmooError
+from fedsmoo.data.dataset import Dataset
+from fedsmoo.engines.facts import Facts
+from fedsmoo.sweeps.pack import Pack
+
+from .small import ROUNDS, SIZES, Trace, dataset, indices, largest_gap, make_setup, simulation, state, trace
+from .told import KINDS, Falling, Known
+
+TOLERANCE = 1e-10
+
+
+@lru_cache
+def reference(name: str) -> Trace:
+    return trace(simulation("serial", "mlp", KINDS[name]))
+
+
+@pytest.mark.parametrize("kind", ["vmap", "hand", "chunk2", "recorded", "recorded2"])
+@pytest.mark.parametrize("name", KINDS)
+def test_every_kind_on_every_engine(name: str, kind: str) -> None:
+    """Bernoulli cohorts, unequal clients, clips that bind."""
+    run = trace(simulation(kind, "mlp", KINDS[name]))
+    assert largest_gap(run, reference(name)) < TOLERANCE
+
+
+def test_every_kind_is_a_method_of_its_own() -> None:
+    plain = trace(simulation("serial", "mlp", FedAvg()))
+    for name in KINDS:
+        assert float((reference(name)[-1]["server w"] - plain[-1]["server w"]).abs().max()) > 1e-4, name
+
+
+@pytest.mark.parametrize("kind", ["hand", "vmap", "recorded"])
+@pytest.mark.parametrize("name", ["step", "facts", "momentum that stays, falling"])
+def test_two_runs_in_one_batch_are_each_alone(name: str, kind: str) -> None:
+    """Other numbers, other seeds: facts and steps are those of each run's own clients."""
+    methods = KINDS[name], changed(KINDS[name])
+    settings = {"sampling": "uniform", "weighted": True}
+    alone = [trace(simulation("serial", "mlp", m, seed=s, **settings)) for s, m in enumerate(methods)]
+    runs = [simulation(kind, "mlp", m, seed=s, **settings) for s, m in enumerate(methods)]
+    pack, found = Pack(runs), ([], [])
+    for _ in range(ROUNDS):
+        for run, record, out in zip(runs, pack.advance([0, 1]), found, strict=True):
+            out.append(state(run, record))
+    assert max(largest_gap(a, b) for a, b in zip(found, alone, strict=True)) < TOLERANCE
+
+
+def changed(method):
+    """The method, or the one inside it, with another number."""
+    if isinstance(method, Falling):
+        return dataclasses.replace(method, rho=0.6)
+    return dataclasses.replace(method, by=0.3) if isinstance(method, Known) else dataclasses.replace(method, beta=0.4)
+
+
+def test_the_step_counts_from_zero_to_the_last_one() -> None:
+    """By hand: the rates of four steps from 1 towards 0.25."""
+    run, seen = simulation("serial", "softmax", Falling(rho=0.25), local_epochs=None, local_steps=4), []
+    w, d = torch.zeros(2, dtype=torch.float64), torch.ones(2, dtype=torch.float64)
+    rnd = run.prepare().round_of(0)
+    for k in range(4):
+        step = torch.full((1,), k, dtype=torch.float64)
+        seen.append(-run.setup.algorithm.update(w, d, None, rnd.at_step(step))[0][0].item() / rnd.lr)
+    assert seen == pytest.approx([1, 1 - 0.75 / 4, 1 - 0.75 / 2, 1 - 0.75 * 3 / 4])
+
+
+def test_facts_are_counted_from_the_samples() -> None:
+    data = dataset()
+    facts = Facts(make_setup("mlp", FedAvg()).task, indices()).of([5, 0, 3])
+    assert facts["client"].tolist() == [[5], [0], [3]]
+    assert facts["samples"].tolist() == [[SIZES[5]], [SIZES[0]], [SIZES[3]]]
+    for row, i in zip(facts["labels"], (5, 0, 3), strict=True):
+        labels = data.y_train[torch.from_numpy(indices()[i])].tolist()
+        assert row.tolist() == [labels.count(k) for k in range(data.classes)]
+
+
+def test_targets_that_are_no_classes_have_no_counts() -> None:
+    """Whatever a method does with them, it is told so; others never notice."""
+    setup = make_setup("mlp", Known())
+    y = setup.task.data.y_train.double()
+    data = Dataset("small", setup.task.data.x_train, y, setup.task.data.x_train, y, 3)
+    labels = Facts(dataclasses.replace(setup.task, data=data), indices()).of([0])["labels"]
+    uses = [lambda: labels.sum(-1), lambda: labels + 1, lambda: 2 * labels, lambda: labels[..., 0], lambda: labels > 3]
+    for use in [*uses, lambda: torch.sqrt(labels), lambda: torch.ones(3) / labels]:
+        with pytest.raises(FedsmooError, match=r"test_told.py:\d+ in .*rnd.labels: the targets .* are no classes"):
+            use()
