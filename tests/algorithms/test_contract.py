@@ -77,7 +77,7 @@ def test_own_state_starts_from_what_was_sent(name: str) -> None:
         algorithm.init(torch.ones(5))  # another run's start leaves no trace
         own = algorithm.first_contact(algorithm.init(w).pick(algorithm.down))
         for key, v in own.items():
-            assert torch.equal(v, w if key in ("w_old", "theta") else torch.zeros(5))
+            assert torch.equal(v, w if key in ("w_old", "theta", "v") else torch.zeros(5))
 
 
 # What their servers do shows among several clients: tests/algorithms/boxes/test_boxes.py.
@@ -95,7 +95,7 @@ def test_every_number_among_the_options_matters(name: str) -> None:
 
 
 def two_rounds(algorithm: Algorithm) -> list[float]:
-    """The model after a client that was met in round 1 trains again in round 2."""
+    """The model, and what a client keeps, after one that was met in round 1 trains again in round 2."""
     take = lambda v: (torch.tensor([1.0, 3.0]) * (v - torch.tensor([2.0, -1.0])), torch.zeros(()))  # noqa: E731
     srv, own = algorithm.init(torch.tensor([0.5, 1.0])), None
     for number in range(3):
@@ -103,11 +103,12 @@ def two_rounds(algorithm: Algorithm) -> list[float]:
         me = algorithm.first_contact(down) if own is None else own
         me = me.replace(**{n: torch.zeros(2) for n in algorithm.local})
         w = algorithm.start(down, me)
-        for _ in range(2):
-            w, me = local_step(algorithm, LocalRule(), w, StepGradient(take, rnd), down, me)
+        for k in range(2):
+            w, me = local_step(algorithm, LocalRule(), w, StepGradient(take, rnd.at_step(torch.tensor([k]))), down, me)
         own, up = algorithm.finish(w, down, me, rnd)
         srv = algorithm.aggregate(srv, up, Round(number, 0.1, 2.0, 0.5))
-    return srv.w.tolist()
+    assert own is not None
+    return [x for v in (srv.w, *(v for _, v in own.pick(algorithm.own).items())) for x in v.tolist()]
 
 
 BOX = "A broken method.\n\n    client   w_i <- w_i - lr g(w_i)\n    "

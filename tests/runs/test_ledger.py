@@ -21,8 +21,9 @@ TRAVELS = {
     "fedlesam-d": (1, 1), "fedacg": (1, 1), "fednsam": (1, 1), "feddc": (2, 2), "pfedme": (1, 1),
     "fedgloss": (1, 1), "fedexp": (1, 1), "fednova": (1, 1), "median": (1, 1),
     "trimmed-mean": (1, 1), "krum": (1, 1), "multi-krum": (1, 1), "rfa": (1, 1), "norm-bounded": (1, 1),
+    "fedwmsam": (3, 2), "fedswa": (1, 1), "fedmoswa": (2, 2), "ditto": (1, 1),
 }  # fmt: skip
-NUMBERS = {"fedexp": (0, 1), "fednova": (0, 1)}  # single ones, beside the vectors
+NUMBERS = {"fedwmsam": (1, 1), "fedexp": (0, 1), "fednova": (0, 1)}  # single ones, beside the vectors
 # The paper's own table, relative to FedAvg: FedCM and MoFedSAM count as double.
 PAPER = {"fedavg": 1, "fedadam": 1, "scaffold": 2, "fedcm": 2, "feddyn": 1, "fedsam": 1, "mofedsam": 2, "fedsmoo": 2}
 SIZE = 64 * 10 + 10  # softmax regression on 8x8 digits

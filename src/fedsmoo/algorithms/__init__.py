@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fedsmoo.algorithms.ditto import Ditto
 from fedsmoo.algorithms.fedacg import FedACG, FedNSAM
 from fedsmoo.algorithms.fedavg import FedAvg, FedProx
 from fedsmoo.algorithms.fedcm import FedCM
@@ -14,6 +15,8 @@ from fedsmoo.algorithms.fednova import FedNova
 from fedsmoo.algorithms.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from fedsmoo.algorithms.fedsmoo import FedSMOO
 from fedsmoo.algorithms.fedspeed import FedSpeed
+from fedsmoo.algorithms.fedswa import FedMoSWA, FedSWA
+from fedsmoo.algorithms.fedwmsam import FedWMSAM
 from fedsmoo.algorithms.pfedme import PFedMe
 from fedsmoo.algorithms.relaxed import Relaxed
 from fedsmoo.algorithms.robust import RFA, Krum, Median, MultiKrum, NormBounded, TrimmedMean
@@ -53,12 +56,17 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "multi-krum": MultiKrum,
     "rfa": RFA,
     "norm-bounded": NormBounded,
+    "fedwmsam": FedWMSAM,
+    "fedswa": FedSWA,
+    "fedmoswa": FedMoSWA,
+    "ditto": Ditto,
 }
 
 __all__ = [
     "ALGORITHMS",
     "RFA",
     "SCAFFOLD",
+    "Ditto",
     "FedACG",
     "FedAdagrad",
     "FedAdam",
@@ -73,12 +81,15 @@ __all__ = [
     "FedLESAM",
     "FedLESAMD",
     "FedLESAMS",
+    "FedMoSWA",
     "FedNSAM",
     "FedNova",
     "FedProx",
     "FedSAM",
     "FedSMOO",
+    "FedSWA",
     "FedSpeed",
+    "FedWMSAM",
     "FedYogi",
     "Krum",
     "Median",

@@ -1,4 +1,4 @@
-"""Boxes that give every client a model of its own: pFedMe."""
+"""Boxes that give every client a model, or a part of one, of its own: pFedMe, Ditto."""
 
 from __future__ import annotations
 
@@ -30,3 +30,24 @@ def pfedme(loss_grad: LossGrad, w0: Model, rounds: list[Round], m: int, h: Hyper
             last[i], sent[i], theta[i] = w_i, w_i, t
         w = averaged(w, sent, h)
         yield {"w": w, "theta": dict(theta)}
+
+
+def ditto(loss_grad: LossGrad, w0: Model, rounds: list[Round], m: int, h: Hyper) -> Iterator[dict[str, Any]]:
+    """Li et al., ICML 2021, Algorithm 1: FedAvg, and v_i <- v_i - lr (g(v_i) + lam (v_i - w)), on the same batches.
+
+    v_i begins at the first global model that its client receives. Its steps have neither clip nor decay.
+    """
+    w, own, last = w0, {}, {}
+    for rnd in rounds:
+        sent = {}
+        for i in rnd.cohort:
+            v = own.get(i, w)
+            w_i = start(w, last.get(i, w), h)
+            for batch in rnd.batches[i]:
+                g = loss_grad(v, batch)
+                v = each(lambda a, b, c, lr=rnd.lr: a - lr * (b + h["lam"] * (a - c)), v, g, w)
+            for batch in rnd.batches[i]:
+                w_i = descend(w_i, loss_grad(w_i, batch), None, rnd.lr, h)
+            last[i], sent[i], own[i] = w_i, w_i, v
+        w = averaged(w, sent, h)
+        yield {"w": w, "v": dict(own)}

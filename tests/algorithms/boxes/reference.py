@@ -15,9 +15,9 @@ from .drifts import feddc
 from .duals import feddyn, fedgloss, fedlesam_d, fedsmoo, fedspeed
 from .layers import Hyper, LossGrad, Model, Round
 from .lookahead import fedacg, fednsam
-from .personal import pfedme
+from .personal import ditto, pfedme
 from .servers import fedexp, fednova, robust
-from .variates import fedcm, fedgamma, fedlesam, fedlesam_s, mofedsam, scaffold
+from .variates import fedcm, fedgamma, fedlesam, fedlesam_s, fedmoswa, fedswa, fedwmsam, mofedsam, scaffold
 
 Box = Callable[[LossGrad, Model, list[Round], int, Hyper], Iterator[dict[str, Any]]]
 
@@ -52,6 +52,10 @@ BOXES: dict[str, Box] = {
     "MultiKrum": partial(robust, "multi_krum"),
     "RFA": partial(robust, "geometric"),
     "NormBounded": partial(robust, "bounded"),
+    "FedWMSAM": fedwmsam,
+    "FedSWA": fedswa,
+    "FedMoSWA": fedmoswa,
+    "Ditto": ditto,
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -76,13 +77,19 @@ def weights_of(model: nn.Module) -> Model:
 
 
 def gradients(model: nn.Module):
-    """``loss_grad(w, (x, y))`` of the mean cross-entropy, by autograd on a functional call."""
+    """``loss_grad(w, (x, y))`` of the mean cross-entropy, by autograd on a functional call.
 
-    def loss_grad(w: Model, batch: tuple[Tensor, Tensor]) -> Model:
+    ``loss_grad(w, batch, loss)`` is that of ``loss(outputs, y)``; ``loss_grad.outputs(w, batch)`` are outputs.
+    """
+
+    def outputs(w: Model, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return functional_call(model, w, (batch[0],)).detach()
+
+    def loss_grad(w: Model, batch: tuple[Tensor, Tensor], loss: Any = nn.functional.cross_entropy) -> Model:
         x, y = batch
         live = {name: p.detach().clone().requires_grad_() for name, p in w.items()}
-        loss = nn.functional.cross_entropy(functional_call(model, live, (x,)), y)
-        grads = torch.autograd.grad(loss, list(live.values()))
+        grads = torch.autograd.grad(loss(functional_call(model, live, (x,)), y), list(live.values()))
         return dict(zip(live, grads, strict=True))
 
+    loss_grad.outputs = outputs  # type: ignore[attr-defined]
     return loss_grad

@@ -70,9 +70,13 @@ FIELDS: dict[str, dict[str, Any]] = {
     "MultiKrum": {"attackers": 0.3},
     "RFA": {"nu": 1e-3, "steps": 4},
     "NormBounded": {"bound": 0.5},
+    "FedWMSAM": {"lr_server": 0.8, "alpha": 0.3, "rho": 0.2},
+    "FedSWA": {"lr_server": 0.8, "rho": 0.3},
+    "FedMoSWA": {"lr_server": 0.8, "rho": 0.3, "gamma": 0.4},
+    "Ditto": {"lr_server": 0.8, "lam": 0.5},
 }
 # Norms about which the directions scatter; a momentum of several clients' gradients is shorter than a gradient.
-CLIP = dict.fromkeys(FIELDS, 1.2) | {"FedCM": 0.6, "MoFedSAM": 0.6, "PFedMe": 0.5}
+CLIP = dict.fromkeys(FIELDS, 1.2) | {"FedCM": 0.6, "MoFedSAM": 0.6, "PFedMe": 0.5, "FedWMSAM": 0.6}
 PROXIMAL = ("FedProx", "FedDyn", "FedSMOO", "FedSpeed", "FedLESAMD", "FedACG", "FedGloSS")
 ROBUST = ("Median", "TrimmedMean", "Krum", "MultiKrum", "RFA", "NormBounded")
 # Relaxed starts are the same in every method, but for what it calls its start and what it keeps.
@@ -93,6 +97,7 @@ CASES += [
     ("FedSpeed", {"form": "released"}, {}),
     ("FedNSAM", {"form": "released"}, {}),
     ("FedGloSS", {"dual": "released"}, {}),
+    ("FedWMSAM", {"form": "released"}, {}),
     ("FedDC", {"form": "released"}, {}),
     ("FedDC", {"form": "released"}, {"weights": SIZES}),
 ]

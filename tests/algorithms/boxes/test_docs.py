@@ -9,10 +9,10 @@ import re
 from pathlib import Path
 
 import pytest
-import torch
 
 from fedsmoo.algorithms import ALGORITHMS
 from fedsmoo.core import Algorithm, FedsmooError
+from fedsmoo.core.contract.inputs import given
 from fedsmoo.runs.build import make_algorithm
 
 ROOT = Path(__file__).parents[3]
@@ -39,18 +39,11 @@ def test_index_lists_every_method_once() -> None:
 
 @pytest.mark.parametrize(("method", "numbers"), index_rows())
 def test_index_counts_what_a_method_declares(method: str, numbers: list[int]) -> None:
-    algorithm, w = by_label(method), torch.ones(3, dtype=torch.float64)
-    calls = []
-
-    def grad(v: torch.Tensor) -> torch.Tensor:
-        calls.append(v)
-        return v
-
-    down = algorithm.init(w).pick(algorithm.down)
-    me = algorithm.first_contact(down).replace(**{name: torch.zeros_like(w) for name in algorithm.local})
-    algorithm.direction(w, grad, down, me)
+    algorithm = by_label(method)
+    x = given(algorithm, 0)
+    algorithm.direction(x.w, x.grad, x.down, x.me)
     long = [[n for n in names if n not in algorithm.scalars] for names in (algorithm.down, algorithm.up, algorithm.own)]
-    assert numbers == [*map(len, long), len(calls)]
+    assert numbers == [*map(len, long), len(x.grad.losses)]
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))

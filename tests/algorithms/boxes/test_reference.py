@@ -13,7 +13,8 @@ from .reference import BOXES, run, trace
 from .task import cnn, gradients, small_task, weights_of
 
 HYPER: Hyper = {"lr_server": 1.0, "beta1": 0.9, "beta2": 0.99, "tau": 0.05, "mu": 0.2, "alpha": 0.3, "rho": 0.1}
-HYPER |= {"beta": 4.0, "r": 0.1, "lam": 0.5, "lr_own": 0.1, "steps_own": 2}
+HYPER |= {"beta": 4.0, "r": 0.1, "lam": 0.5, "lr_own": 0.1, "steps_own": 2, "gamma": 0.4, "rho_server": 0.1}
+HYPER |= {"eps": 0.01, "trim": 0.3, "attackers": 0.3, "nu": 1e-6, "steps": 3, "bound": 3.0}
 M = 4
 
 
@@ -90,6 +91,13 @@ ALL_OFF = {"regularise": False, "sam": False, "correct": False}
         (("FedACG", {"lam": 0.0}), ("FedProx", {})),
         (("FedACG", {"mu": 0.0}), ("FedNSAM", {"rho": 0.0})),
         (("FedNSAM", {"lam": 0.0}), ("FedSAM", {})),
+        (("FedGloSS", {"rho": 0.0, "rho_server": 0.0}), ("FedDyn", {})),
+        (("FedSWA", {"rho": 1.0}), ("FedAvg", {})),
+        (("Ditto", {}), ("FedAvg", {})),
+        (("TrimmedMean", {"trim": 0.0}), ("FedAvg", {})),
+        (("NormBounded", {"bound": 1e9}), ("FedAvg", {})),
+        (("MultiKrum", {"attackers": 0.0}), ("FedAvg", {})),
+        (("RFA", {"nu": 1e9}), ("FedAvg", {})),
         (("SCAFFOLD", {"relaxed": 0.0}), ("SCAFFOLD", {})),
         (("FedDyn", {"weights": dict.fromkeys(range(M), 3.0)}), ("FedDyn", {})),
     ],

@@ -1,5 +1,5 @@
 """Boxes with control variates or a shared momentum: SCAFFOLD, FedGamma, FedLESAM-S; FedCM, MoFedSAM;
-FedLESAM; FedWMSAM."""
+FedLESAM; FedWMSAM; FedSWA, FedMoSWA."""
 
 from __future__ import annotations
 
@@ -160,3 +160,41 @@ def fedwmsam(loss_grad: LossGrad, w0: Model, rounds: list[Round], m: int, h: Hyp
         w = averaged(w, sent, h)
         alpha = 0.99 * alpha + 0.01 * max(0.1, min(turn, 0.9))
         yield {"w": w, "D": D, "c": c, "c_i": dict(c_i), "alpha": alpha}
+
+
+def fedswa(loss_grad: LossGrad, w0: Model, rounds: list[Round], m: int, h: Hyper) -> Iterator[dict[str, Any]]:
+    """Liu et al., ICML 2025: before local step k of K the learning rate is (1 - k/K) lr + (k/K) rho lr."""
+    w, last = w0, {}
+    for rnd in rounds:
+        sent = {}
+        for i in rnd.cohort:
+            w_i, K = start(w, last.get(i, w), h), len(rnd.batches[i])
+            for k, batch in enumerate(rnd.batches[i]):
+                lr = (1 - k / K) * rnd.lr + k / K * h["rho"] * rnd.lr
+                w_i = descend(w_i, loss_grad(w_i, batch), None, lr, h)
+            last[i], sent[i] = w_i, w_i
+        w = averaged(w, sent, h)
+        yield {"w": w}
+
+
+def fedmoswa(loss_grad: LossGrad, w0: Model, rounds: list[Round], m: int, h: Hyper) -> Iterator[dict[str, Any]]:
+    """Liu et al., ICML 2025: FedSWA with SCAFFOLD's corrections; c_i's span has the mean of the first and last rate.
+
+    What is sent is the new c_i less c, and c moves by gamma times its mean, whatever share of the clients takes part.
+    """
+    w, c, c_i, last = w0, zeros(w0), {}, {}
+    for rnd in rounds:
+        sent, gaps = {}, {}
+        for i in rnd.cohort:
+            w_i, K, mine = start(w, last.get(i, w), h), len(rnd.batches[i]), c_i.get(i, zeros(w))
+            for k, batch in enumerate(rnd.batches[i]):
+                lr = (1 - k / K) * rnd.lr + k / K * h["rho"] * rnd.lr
+                d = each(lambda a, b, e: a - b + e, loss_grad(w_i, batch), mine, c)
+                w_i = descend(w_i, d, None, lr, h)
+            span = K * (rnd.lr + h["rho"] * rnd.lr) / 2
+            c_i[i] = each(lambda p, q, a, b, span=span: (p - q) / span + a - b, w, w_i, mine, c)
+            gaps[i] = each(lambda a, b: a - b, c_i[i], c)
+            last[i], sent[i] = w_i, w_i
+        w = averaged(w, sent, h)
+        c = each(lambda a, b: a + h["gamma"] * b, c, mean(gaps, h))
+        yield {"w": w, "c": c, "c_i": dict(c_i)}
