@@ -38,7 +38,7 @@ def keys(
     days: Annotated[int, typer.Option(help="How long the certificates are valid.")] = 365,
 ) -> None:
     """Make certificates for the server and a key pair for every node."""
-    from fedsmoo.deploy.security import make_keys
+    from fedsmoo.deploy.access.keys import make_keys
 
     out = console()
     for path in make_keys(folder, host or ["127.0.0.1", "localhost"], nodes, days):
@@ -58,6 +58,6 @@ def gate(
     ),
 ) -> None:
     """Let nodes through to the Flower server, and nobody else."""
-    from fedsmoo.deploy.gate import serve_gate
+    from fedsmoo.deploy.access.serve import serve_gate
 
     serve_gate(host, port, to, certificates)
