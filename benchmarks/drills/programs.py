@@ -167,7 +167,7 @@ def federation(root: Path) -> None:
             mine = store.load(number - 1, ("c",), SIZE).c if number > 1 else torch.zeros(SIZE)
             store.save(number, Vectors(c=mine + client + number))
             w = w + mine / number
-        server.save(Vectors(w=w), {"round": number})
+        server.save(number, Vectors(w=w), {"round": number})
         for store in clients:
             store.prune(number)
 

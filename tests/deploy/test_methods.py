@@ -38,7 +38,8 @@ def federate(config: Config, tmp_path, recipe: Recipe | None = None, grid=None, 
     federation = Federation(name="test", server_folder=str(tmp_path / "server"), **federation)
     coordinator = Coordinator(config, federation, recipe.setup(config, recipe.test(config)))
     grid = grid or FakeGrid(client_app(recipe), config.clients, {}, tmp_path / "state")
-    FlowerStrategy(coordinator).start(grid, ArrayRecord(), config.rounds - coordinator.number)
+    strategy = FlowerStrategy(coordinator, grid.clock, grid.sleep)
+    strategy.start(grid, ArrayRecord(), config.rounds - coordinator.number)
     return coordinator, grid
 
 
@@ -76,7 +77,7 @@ def test_single_numbers_and_weighted_steps_travel(wire, tmp_path):
     """FedNova: the mean of the steps has the vectors' weights, as it is in the serial run and in a literal sum."""
     method = make_algorithm(f"{Path(__file__).parents[1] / 'fednova.py'}:FedNova", {})
     config = SMALL.replace(weighted=True, wire=wire, dataset="synthetic", partition="natural", clients=30, lr=0.01)
-    coordinator, _ = federate(config, tmp_path, Recipe(algorithm=method))
+    coordinator, _ = federate(config, tmp_path, Recipe(algorithm=method), max_share=1.0)
     result = assemble(config, method).run()
     for n, v in result.server.items():
         assert torch.equal(v, getattr(coordinator.server, n)), n

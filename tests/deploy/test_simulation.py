@@ -36,15 +36,11 @@ app = ServerApp()
 @app.main()
 def main(grid, context):
     config, federation = parse(context.run_config)
-    strategy = None
     for name in ALGORITHMS:
         one = config.replace(algorithm=name, algorithm_options={})
         where = Federation(name=name, server_folder=str(Path(federation.server_folder) / name))
         coordinator = Coordinator(one, where, Recipe().setup(one, Recipe().test(one)))
-        if strategy is None:
-            strategy = FlowerStrategy(coordinator)
-        strategy.coordinator = coordinator  # the nodes have said who they are
-        strategy.start(grid, ArrayRecord(), num_rounds=one.rounds)
+        FlowerStrategy(coordinator).start(grid, ArrayRecord(), num_rounds=one.rounds)
 """
 
 SETTINGS = {"model": "softmax", "clients": 3, "cohort": 2, "rounds": 3, "local-epochs": 1, "seed": 5}

@@ -185,7 +185,7 @@ def test_a_lost_reply_does_not_advance_the_clients_vectors(tmp_path):
 def test_versions_are_kept_until_acknowledged(tmp_path):
     grid = FakeGrid(client_app(), CONFIG.clients, {}, tmp_path / "state")
     grid.twist = lambda r: None if r.content["facts"]["number"] in (1, 2) and r.metadata.src_node_id == 102 else r
-    coordinator, _ = federate(CONFIG.replace(rounds=3), tmp_path, grid=grid)
+    coordinator, _ = federate(CONFIG.replace(rounds=3), tmp_path, grid=grid, keep_states=1)
     folder = tmp_path / "state" / coordinator.session
     versions = {c: sorted(int(p.stem) for p in (folder / str(c)).iterdir()) for c in range(5)}
     assert versions == {0: [2, 3], 1: [2, 3], 2: [1, 2, 3], 3: [2, 3], 4: [2, 3]}
@@ -218,7 +218,7 @@ def test_a_restarted_server_goes_on_to_the_same_bits(tmp_path):
     half = Recipe().setup(config, Recipe().test(config))
     federation = Federation(name="test", server_folder=str(tmp_path / "b" / "server"))
     grid = FakeGrid(client_app(), config.clients, {}, tmp_path / "b" / "state")
-    FlowerStrategy(Coordinator(config, federation, half)).start(grid, ArrayRecord(), num_rounds=2)
+    FlowerStrategy(Coordinator(config, federation, half), grid.clock, grid.sleep).start(grid, ArrayRecord(), 2)
     # a report of a round that the crash cut off before the state was saved
     with (tmp_path / "b" / "server" / "rounds.jsonl").open("a") as f:
         f.write(json.dumps({"round": 3}) + "\n")

@@ -72,7 +72,10 @@ class Recipe:
 
 @dataclass(frozen=True)
 class RoundRequest:
-    """What the server asks of a client in a round. ``known`` is the version of its vectors to go on from; 0: none."""
+    """What the server asks of a client in a round.
+
+    ``known`` is the version of its vectors to go on from, 0 for none; those from ``keep`` on may be asked for again.
+    """
 
     session: str
     number: int
@@ -81,6 +84,7 @@ class RoundRequest:
     share: float
     known: int
     down: Vectors
+    keep: int = 0
 
 
 @dataclass(frozen=True)
@@ -119,7 +123,7 @@ def answer(config: Config, setup: Setup, request: RoundRequest, root: Path) -> A
     version = request.number + 1
     if algorithm.own:
         store.save(version, me)
-        store.prune(below=request.known)
+        store.prune(below=request.keep)
     drift = (w - down.w).square().sum().item()
     return Answer(setup.masks.cut(up), loss.item(), drift, steps, samples, version)
 

@@ -12,10 +12,13 @@ import torch
 
 from fedsmoo.core import Vectors, norm
 from fedsmoo.deploy.client import Answer
-from fedsmoo.deploy.wire import Refusal, from_arrays
+from fedsmoo.deploy.wire import Refusal, from_arrays, shown
 from fedsmoo.runs.config import Config
 
-MAX_SAMPLES = 10**9
+MAX_METRIC = 1e12  # of a loss or a drift: no float32 overflows by a sum of such
+ENOUGH = 3  # replies whose median one client cannot move
+MEMORY = 15  # sizes that are remembered for rounds with fewer
+SAID = ("lost state", "client error")  # why a client of ours does not answer
 
 
 @dataclass(frozen=True)
@@ -53,42 +56,69 @@ def judge(reply: Reply, want: Expectation) -> Answer:
     """Return the answer in a reply; raises a :class:`Refusal` that says what is wrong with it."""
     facts = reply.facts
     if facts.get("refused"):
-        raise Refusal(str(facts["refused"])[:40], str(facts.get("detail", ""))[:300])
+        said = facts["refused"]
+        detail = facts.get("detail", "")
+        raise Refusal(said if said in SAID else "client error", detail if isinstance(detail, str) else shown(detail))
     for name in ("session", "number", "client", "version"):
         if name not in facts:
             raise Refusal("incomplete", f"no {name}")
     if facts["session"] != want.session:
-        raise Refusal("another federation", repr(facts["session"])[:100])
+        raise Refusal("another federation", shown(facts["session"]))
     if facts["number"] != want.number or facts["version"] != want.number + 1:
-        raise Refusal("stale round", f"of round {facts['number']!r}, not {want.number}")
+        raise Refusal("stale round", f"of round {shown(facts['number'])}, not {want.number}")
     if facts["client"] != want.client:
-        raise Refusal("wrong client", f"says it is {facts['client']!r}, is {want.client}")
-    loss, drift = (finite_number(reply.numbers, n) for n in ("loss", "drift"))
-    samples, steps = (finite_number(reply.numbers, n) for n in ("samples", "steps"))
+        raise Refusal("wrong client", f"says it is {shown(facts['client'])}, is {want.client}")
+    loss, drift = (metric(reply.numbers, n) for n in ("loss", "drift"))
+    samples, steps = (metric(reply.numbers, n) for n in ("samples", "steps"))
     if samples != want.samples or steps != want.steps:
         raise Refusal("wrong counts", f"{samples:g} samples and {steps:g} steps, not {want.samples} and {want.steps}")
     up = from_arrays(reply.arrays, want.names, want.size, want.dtype, want.wire, want.scalars)
     return Answer(up, loss, drift, want.steps, want.samples, want.number + 1)
 
 
-def finite_number(numbers: Mapping[str, Any], name: str) -> float:
-    """Return a number of a reply; a ``Refusal`` if it is not finite."""
+def metric(numbers: Mapping[str, Any], name: str) -> float:
+    """Return a number of a reply; a ``Refusal`` if it is none, not finite, or beyond any that a client could mean."""
     value = numbers.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise Refusal("wrong metrics", f"{name} is {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= MAX_METRIC:
+        raise Refusal("wrong metrics", f"{name} is {shown(value)}")
     return float(value)
 
 
 @dataclass(frozen=True)
-class Proportion:
-    """Refuses vectors whose norm is out of any proportion to the others'.
+class Scale:
+    """How long vectors are that the server itself knows: its model, and what local steps make of one as long."""
 
-    The measure is the median over this round's replies if there are three or more, else the last such median: one
-    client cannot move it.
+    model: float  # norm of the model
+    lr: float
+    steps: float
+    samples: float
+    down: tuple[str, ...]  # vectors that are sent and come back: their change counts
+    scalars: tuple[str, ...] = ()
+    most: float = 0.0  # declared: the longest change of a model; 0: none declared
+
+    def of(self, name: str) -> float:
+        """Return a length that no honest vector of this name exceeds by far."""
+        size = max(self.model, 1.0)
+        if name in self.down:
+            return size
+        if name in self.scalars:
+            return size * max(self.samples, self.steps, 1.0)
+        return size * max(
+            1.0, 1 / max(self.lr * self.steps, 1e-12)
+        )  # a model's change over its steps, as SCAFFOLD sends
+
+
+@dataclass(frozen=True)
+class Proportion:
+    """Refuses vectors whose norm is out of any proportion to the others' and to the server's own; 0: of any.
+
+    The measure is the median over this round's replies if there are three or more, else over the last ones: one client
+    cannot move it. Before there are three it is the server's own scale. A change of what the server sent may never be
+    ``bound`` times as long as that, and always a ``bound``-th of it.
     """
 
     bound: float
-    usual: dict[str, float] = field(default_factory=dict)
+    recent: dict[str, list[float]] = field(default_factory=dict)
 
     def sizes(self, answers: Mapping[int, Answer], down: Vectors, wire: str) -> dict[int, dict[str, float]]:
         """Return the norm of every vector that was sent; of a model, the norm of its change."""
@@ -100,20 +130,36 @@ class Proportion:
 
         return {c: {n: size(a.up, n) for n in a.up.names()} for c, a in answers.items()}
 
-    def outliers(self, sizes: Mapping[int, Mapping[str, float]]) -> dict[int, Refusal]:
+    def limit(self, name: str, sizes: Mapping[int, Mapping[str, float]], scale: Scale) -> float:
+        """Return how long a vector may be in this round."""
+        own = scale.of(name)
+        if not self.bound:
+            return scale.most if name == "w" else 0.0
+        values = [s[name] for s in sizes.values()] if len(sizes) >= ENOUGH else self.recent.get(name, [])
+        usual = statistics.median(values) if len(values) >= ENOUGH else None
+        limit = self.bound * (own if usual is None else usual)
+        if name in scale.down:
+            limit = min(max(limit, own / self.bound), own * self.bound)
+        if scale.most and name == "w":
+            limit = min(limit, scale.most)
+        return limit
+
+    def outliers(self, sizes: Mapping[int, Mapping[str, float]], scale: Scale) -> dict[int, Refusal]:
         """Return the clients that are out of proportion."""
-        usual = self.learn(sizes).usual
+        names = next(iter(sizes.values()), {})
+        limits = {n: self.limit(n, sizes, scale) for n in names}
         out: dict[int, Refusal] = {}
         for client, mine in sizes.items():
             for n, size in mine.items():
-                limit = self.bound * usual.get(n, 0.0)
-                if limit > 0 and size > limit:
-                    out[client] = Refusal("out of proportion", f"||{n}|| is {size:.3g}, more than {limit:.3g}")
+                if 0 < limits[n] < size or not math.isfinite(size):
+                    out[client] = Refusal("out of proportion", f"||{n}|| is {size:.3g}, more than {limits[n]:.3g}")
         return out
 
     def learn(self, sizes: Mapping[int, Mapping[str, float]]) -> Proportion:
-        """Return this with the medians of a round, if it has enough replies to be trusted."""
-        if len(sizes) < 3:
-            return self
-        names = next(iter(sizes.values()))
-        return Proportion(self.bound, {n: statistics.median(s[n] for s in sizes.values()) for n in names})
+        """Return this with the sizes of a round's good replies: all of few, the median of many."""
+        recent = {n: list(v) for n, v in self.recent.items()}
+        for n in next(iter(sizes.values()), {}):
+            values = [s[n] for s in sizes.values()]
+            new = [statistics.median(values)] * ENOUGH if len(values) >= ENOUGH else values
+            recent[n] = [*recent.get(n, []), *new][-MEMORY:]
+        return Proportion(self.bound, recent)

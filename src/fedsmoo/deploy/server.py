@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 import time
 import uuid
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from operator import mul
 from pathlib import Path
@@ -16,12 +17,14 @@ from typing import Any
 import torch
 from safetensors.torch import save
 
-from fedsmoo.core import FedsmooError, Vectors
+from fedsmoo.core import FedsmooError, Vectors, norm
 from fedsmoo.core.random.streams import stream
 from fedsmoo.core.server import Replies, is_evaluated, lr_of, round_of, server_step, weights_of
 from fedsmoo.data.batches.cohort import cohort, make_sampling
 from fedsmoo.deploy.client import Answer
-from fedsmoo.deploy.judge import Expectation, Proportion, Reply, judge, steps_of
+from fedsmoo.deploy.combine import MEAN, capped, combine
+from fedsmoo.deploy.judge import ENOUGH, Expectation, Proportion, Reply, Scale, judge, steps_of
+from fedsmoo.deploy.members import Members
 from fedsmoo.deploy.settings import Federation, server_folder
 from fedsmoo.deploy.store import ServerStore, on_host
 from fedsmoo.deploy.wire import Refusal, wire_of
@@ -30,7 +33,7 @@ from fedsmoo.engines.failure import explained
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.storage.files import write_durably
 
-ROUNDS, MODEL = "rounds.jsonl", "model.safetensors"
+MODEL = "model.safetensors"
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,7 @@ class RoundReport:
     test_loss: float | None
     skipped: str | None  # why the round changed nothing
     seconds: float
+    capped: dict[int, float] = field(default_factory=dict)  # client -> what it would have counted for in the mean
 
     @property
     def reasons(self) -> dict[str, int]:
@@ -62,7 +66,7 @@ class Coordinator:
     def __init__(self, config: Config, federation: Federation, setup: Setup) -> None:
         self.config, self.federation, self.setup = config, federation, setup
         self.folder, self.sampling = server_folder(federation), make_sampling(config.sampling, config.sampling_options)
-        self.store = ServerStore(self.folder)
+        self.store = ServerStore(self.folder, federation.keep_states)
         self.wire, self.began = wire_of(setup.algorithm), time.perf_counter()
         task = setup.task
         with explained("server"):
@@ -70,18 +74,28 @@ class Coordinator:
         self.session = f"{federation.name}-{uuid.uuid4().hex[:12]}"
         self.number = 0
         self.known: dict[int, int] = {}  # client -> version of its vectors that the server has used
+        self.before: list[dict[int, int]] = []  # the same in the states before that are kept, newest first
         self.counts: dict[int, dict[str, int]] = {}  # client -> reason -> how often
+        self.members = Members()
         self.proportion = Proportion(federation.norm_bound)
         self._reload()
+        self.members.forget(federation.forgotten())
 
     # -- memory
 
     def _reload(self) -> None:
-        """Load the state that is on the disk, if there is any."""
+        """Load the newest whole state that is on the disk, if there is any."""
         found = self.store.load()
         if found is None:
             return
         server, facts = found
+        self.session, self.members = facts["session"], Members.from_plain(facts.get("members", {}))
+        if facts["number"] > 0:  # before there is a round, settings may be changed
+            self._take_over(server, facts)
+        self.store.begin(self.number)
+
+    def _take_over(self, server: Vectors, facts: dict[str, Any]) -> None:
+        """Go on where a state ends; refuses one of another federation."""
         now, then = ({k: v for k, v in c.items() if k != "rounds"} for c in (self.plain_config(), facts["config"]))
         if now != then:
             changed = ", ".join(k for k in now if now[k] != then.get(k))
@@ -90,32 +104,40 @@ class Coordinator:
             raise FedsmooError(f"{self.folder} holds a federation of another method or model: choose another name")
         device = self.setup.task.device
         self.server = Vectors(**{n: getattr(server, n).to(device) for n in self.server.names()})
-        self.session, self.number = facts["session"], facts["number"]
-        self.known = {int(c): v for c, v in facts["known"].items()}
+        self.number = facts["number"]
+        self.known, *self.before = (
+            {int(c): v for c, v in known.items()} for known in (facts["known"], *facts.get("before", []))
+        )
         self.counts = {int(c): v for c, v in facts["counts"].items()}
-        self.proportion = Proportion(self.federation.norm_bound, facts["usual"])
-        self._forget_later_rounds()
+        usual = {n: [v] * ENOUGH for n, v in facts.get("usual", {}).items()}  # of states of before
+        self.proportion = Proportion(self.federation.norm_bound, facts.get("recent", usual))
 
     def plain_config(self) -> dict[str, Any]:
         """Return the settings as JSON gives them back."""
         return json.loads(json.dumps(self.config.to_dict()))
 
     def save(self) -> None:
+        """Keep the state of this moment."""
         facts = {
             "session": self.session,
             "number": self.number,
             "known": self.known,
+            "before": self.before,
             "counts": self.counts,
-            "usual": self.proportion.usual,
+            "members": self.members.plain(),
+            "recent": self.proportion.recent,
             "config": self.plain_config(),
         }
-        self.store.save(self.server, facts)
+        self.store.save(self.number, self.server, facts)
 
-    def _forget_later_rounds(self) -> None:
-        """Drop the report of a round that was not saved: a crash may have come in between."""
-        path = self.folder / ROUNDS
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        write_durably(path, "".join(line + "\n" for line in lines[: self.number]).encode())
+    def meet(self, client: int, key: str, samples: Any) -> None:
+        """Let a client in, or raise a ``Refusal``; what is new about it is kept at once."""
+        if self.members.meet(client, key, samples, self.federation.max_samples):
+            self.save()
+
+    def kept(self, client: int) -> int:
+        """Return the oldest version of a client's vectors that one of the states that are kept may ask for."""
+        return min((known[client] for known in (self.known, *self.before) if client in known), default=0)
 
     # -- a round
 
@@ -131,6 +153,7 @@ class Coordinator:
         """Draw the cohort of this round: the simulation's, with absent clients replaced by others that are present."""
         c = self.config
         drawn = cohort(c.seed, self.number, c.clients, min(c.cohort, c.clients), self.sampling)
+        available = set(available) - self.members.left_out(self.number)
         here = [i for i in drawn if i in available]
         spare = sorted(set(available) - set(drawn))
         stream(c.seed, "substitutes", self.number).shuffle(spare)
@@ -150,29 +173,56 @@ class Coordinator:
             tuple(self.setup.algorithm.scalars),
         )  # fmt: skip
 
-    def judge(self, client: int, samples: int, reply: Reply) -> Answer:
+    def judge(self, client: int, reply: Reply) -> Answer:
         """Return a client's answer; raises a ``Refusal`` if it is not sound."""
-        return judge(reply, self.expectation(client, samples))
+        return judge(reply, self.expectation(client, self.members.of(client).samples))
+
+    def need(self, asked: int) -> int:
+        """Return how many good replies a round needs."""
+        return self.federation.min_replies or math.ceil(asked / 2) or 1
 
     def close(self, asked: list[int], answers: Mapping[int, Answer], refused: Mapping[int, Refusal]) -> RoundReport:
         """End the round: leave out replies that are out of proportion, aggregate the others, save, report."""
         refused = dict(refused)
+        self.before = [dict(self.known), *self.before][: self.federation.keep_states - 1]
         for client in set(asked) - set(answers) - set(refused):
             refused[client] = Refusal("missing", "no reply in time")
-        if self.federation.norm_bound and answers:
-            sizes = self.proportion.sizes(answers, self.sent(), self.wire)
-            refused.update(self.proportion.outliers(sizes))
-            self.proportion = self.proportion.learn(sizes)
+        sizes = self.proportion.sizes(answers, self.sent(), self.wire)
+        refused.update(self.proportion.outliers(sizes, self._scale(answers)))
         good = {c: answers[c] for c in sorted(answers) if c not in refused}
-        need = self.federation.min_replies or math.ceil(len(asked) / 2) or 1
+        self.proportion = self.proportion.learn({c: sizes[c] for c in good})
+        need = self.need(len(asked))
         outcome, skipped = None, None
+        over: dict[int, float] = {}  # who says to have more than its share
         if len(good) < need:
             skipped = f"{len(good)} good replies, {need} needed"
         else:
-            weights = weights_of(self.config, [a.samples for a in good.values()])
-            outcome = self._mean(good, weights)
+            declared = weights_of(self.config, [a.samples for a in good.values()])
+            weights = capped(declared, self.federation.max_share) if self.config.weighted else declared
+            over = {c: d for c, d, w in zip(good, declared, weights, strict=True) if w < d}
+            outcome = self._combined(good, weights)
             skipped = self._aggregate(good, outcome, weights)
-        return self._conclude(asked, good, refused, outcome, skipped)
+        return self._conclude(asked, good, refused, outcome, skipped, over)
+
+    def _scale(self, answers: Mapping[int, Answer]) -> Scale:
+        """Return the server's own measure of what it is sent in this round."""
+        algorithm, n = self.setup.algorithm, max(len(answers), 1)
+        return Scale(
+            norm(self.server.w.double()).item(), self.lr, sum(a.steps for a in answers.values()) / n,
+            max((a.samples for a in answers.values()), default=0), tuple(set(algorithm.down) & set(algorithm.up)),
+            tuple(algorithm.scalars), self.federation.max_update,
+        )  # fmt: skip
+
+    def _combined(self, good: Mapping[int, Answer], weights: list[float]) -> RoundOutcome:
+        """Return what is made of the replies, by the rule that the settings choose."""
+        outcome, kind = self._mean(good, weights), self.federation.aggregate
+        if kind == MEAN:
+            return outcome
+        device = self.setup.task.device
+        ups = [a.up.map(lambda v: v.to(device)) for a in good.values()]
+        down = self.sent() if self.wire == "exact" else Vectors()  # else what was sent are changes already
+        loss, drift = (statistics.median(getattr(a, n) for a in good.values()) for n in ("loss", "drift"))
+        return replace(outcome, mean=combine(kind, ups, down, weights, self.federation.trim), loss=loss, drift=drift)
 
     def _mean(self, good: Mapping[int, Answer], weights: list[float]) -> RoundOutcome:
         """Return the mean in the order of the clients, as the serial engine adds."""
@@ -209,7 +259,9 @@ class Coordinator:
         refused: Mapping[int, Refusal],
         outcome: RoundOutcome | None,
         skipped: str | None,
+        over: dict[int, float],
     ) -> RoundReport:
+        self.members.conclude(self.number, good, refused)
         for client, why in refused.items():
             mine = self.counts.setdefault(client, {})
             mine[why.reason] = mine.get(why.reason, 0) + 1
@@ -220,25 +272,25 @@ class Coordinator:
             accuracy, loss = self.setup.task.evaluate(self.server.w)
         lr, self.number = self.lr, self.number + 1
         now = time.perf_counter()
+        mean, drift = (outcome.loss, outcome.drift) if outcome else (None, None)
         report = RoundReport(
             self.number, asked, list(good), {c: str(r) for c, r in sorted(refused.items())}, lr,
-            outcome.loss if outcome else None, outcome.drift if outcome else None, accuracy, loss, skipped,
-            now - self.began,
+            finite(mean), finite(drift), finite(accuracy), finite(loss), skipped, now - self.began, over,
         )  # fmt: skip
         self.began = now
-        self._write(report)
+        self.store.record(json.dumps(asdict(report), allow_nan=False))
         self.save()
         if self.finished:
             self._export()
         return report
-
-    def _write(self, report: RoundReport) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / ROUNDS).open("a", encoding="utf-8") as f:
-            f.write(json.dumps(asdict(report)) + "\n")
 
     def _export(self) -> Path:
         """Write the trained model under its module's own names."""
         state = {n: on_host(v) for n, v in self.setup.task.model.state_dict(self.server.w).items()}
         write_durably(self.folder / MODEL, save(state))
         return self.folder / MODEL
+
+
+def finite(value: float | None) -> float | None:
+    """Return a number, or ``None`` for what is none: a model that diverged has no loss that JSON could hold."""
+    return value if value is not None and math.isfinite(value) else None

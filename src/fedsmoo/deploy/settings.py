@@ -14,11 +14,13 @@ from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import unknown
 from fedsmoo.core.user_code import is_in_file
 from fedsmoo.data.own import is_own
+from fedsmoo.deploy.combine import KINDS
 from fedsmoo.deploy.store import checked_name
 from fedsmoo.runs.config import BROUGHT, FIELDS, Config, checked, setting
 from fedsmoo.runs.division import refuse_unused_options, resolve_division
 
 LOST = ("refuse", "restart")
+BOUND = ("bind", "ignore")
 APPS = "give it to client_app and server_app"
 # What to do instead of naming a file of code.
 INSTEAD = {
@@ -39,7 +41,17 @@ class Federation:
     server_folder: str = setting("", "where the server keeps its state (default: a folder in FLWR_HOME)")
     state_folder: str = setting("", "where clients keep their vectors; a node's own setting goes first")
     min_replies: int = setting(0, "good replies below which a round is skipped (0: half of the cohort)")
-    norm_bound: float = setting(100.0, "a reply this many times larger than the median is left out (0: never)")
+    norm_bound: float = setting(100.0, "a reply this many times larger than is usual is left out (0: never)")
+    max_update: float = setting(
+        0.0, "norm of a model's change above which a reply is left out (0: by norm-bound alone)"
+    )
+    max_samples: int = setting(1_000_000, "samples above which a client is not let in", within="(0, inf)")
+    max_share: float = setting(0.5, "most that one of three or more clients counts for in a mean", within="(0, 1]")
+    aggregate: str = setting("mean", "what is made of the replies", KINDS)
+    trim: float = setting(0.2, "share of values that trimmed-mean leaves out at each end", within="[0, 0.5)")
+    client_keys: str = setting("bind", "a client is known by its node's key, or by what it says alone", BOUND)
+    forget: str = setting("", "clients, such as '1,2', whose keys and samples are taken anew in this run")
+    keep_states: int = setting(3, "states of the server that are kept", within="(0, inf)")
     round_timeout: float = setting(600.0, "seconds to wait for the replies of a round")
     wait: float = setting(600.0, "seconds to wait for the first cohort to be there")
     lost_state: str = setting("refuse", "a client that lost its vectors: leave it out, or let it start anew", LOST)
@@ -51,8 +63,16 @@ class Federation:
         for name in ("round_timeout", "wait"):
             if not getattr(self, name) > 0:
                 raise FedsmooError(f"{name.replace('_', '-')} is {getattr(self, name)}, but must be above 0")
-        if self.min_replies < 0 or self.norm_bound < 0:
-            raise FedsmooError("min-replies and norm-bound must not be negative")
+        if self.min_replies < 0 or self.norm_bound < 0 or self.max_update < 0:
+            raise FedsmooError("min-replies, norm-bound and max-update must not be negative")
+        self.forgotten()
+
+    def forgotten(self) -> list[int]:
+        """Return the clients of ``forget``."""
+        words = [word.strip() for word in self.forget.split(",") if word.strip()]
+        if not all(word.isascii() and word.isdigit() for word in words):
+            raise FedsmooError(f"forget is {self.forget!r}, but must be numbers of clients, such as '1,2'")
+        return [int(word) for word in words]
 
 
 def home() -> Path:

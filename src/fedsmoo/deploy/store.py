@@ -1,30 +1,41 @@
-"""Files that outlive a process: a client's own vectors, version by version, and the server's state.
+"""Files that outlive a process: a client's own vectors, version by version, and the server's last states.
 
-A file is written under another name, flushed to the disk and renamed: after a crash it is whole or not there. A version
-of a client's vectors is the number of rounds the server had done when it was made; a missing one is an error, never
-zeros. Versions are removed only below the one that the server has acknowledged.
+A file is written under another name, flushed to the disk and renamed: after a crash it is whole or not there. It holds
+the SHA-256 of all that is in it, so that a damaged one is known as such. A version of a client's vectors is the number
+of rounds the server had done when it was made; a missing one is an error, never zeros. Versions are removed only below
+those that the server's states, of which some are kept, may ask for.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from fedsmoo.core import FedsmooError, Vectors
-from fedsmoo.runs.storage.files import make_folder, write_durably
+from fedsmoo.runs.storage.fence import PART
+from fedsmoo.runs.storage.files import make_folder, sync_folder, write_durably
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+STATE, DIGEST = "server", "sha256"
+ROUNDS = "rounds.jsonl"
 
 
 class Missing(FedsmooError):
     """A version of a client's vectors that should be here is not, or is damaged."""
+
+
+class Damaged(Exception):
+    """A file that is not what was written."""
 
 
 def checked_name(name: str) -> str:
@@ -52,15 +63,18 @@ class ClientStore:
         """Keep a version, durably."""
         try:
             make_folder(self.folder)
-            write_durably(self.path(version), save({n: on_host(v) for n, v in me.items()}))
+            sweep(self.folder)
+            write_durably(self.path(version), sealed(me, ""))
         except OSError as e:
             raise FedsmooError(f"cannot keep this client's vectors in {self.folder}: {e.strerror}") from e
 
     def load(self, version: int, lengths: Mapping[str, int]) -> Vectors:
-        """Load the vectors of a version that was kept, of known lengths; raises ``Missing`` if it is not here."""
+        """Load the vectors of a version, of known lengths; raises ``Missing`` if they are not here, or damaged."""
         try:
-            me = read_tensors(self.path(version))[0]
-        except (OSError, SafetensorError) as e:
+            me = read_sealed(self.path(version))[0]
+        except Damaged as e:
+            raise Missing(f"version {version} of this client's vectors in {self.folder} is damaged: {e}") from e
+        except OSError as e:
             have = ", ".join(map(str, self.versions())) or "none"
             raise Missing(f"version {version} of this client's vectors is not in {self.folder} (there: {have})") from e
         if {n: tuple(v.shape) for n, v in me.items()} != {n: (k,) for n, k in lengths.items()}:
@@ -75,37 +89,106 @@ class ClientStore:
 
 
 class ServerStore:
-    """The server's vectors and what it knows, in one file, so that both are always of the same round."""
+    """The server's vectors and what it knows, in one file, so that both are of the same round; a few are kept."""
 
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / "server.safetensors"
+    def __init__(self, folder: Path, keep: int = 3) -> None:
+        self.folder, self.keep = folder, keep
+        self.skipped: list[str] = []  # of the last load: what newer states are damaged, and how
 
-    def save(self, server: Vectors, facts: dict[str, Any]) -> None:
-        """Replace the state; the one before stays if this fails."""
+    def path(self, number: int) -> Path:
+        return self.folder / f"{STATE}-{number:08d}.safetensors"
+
+    def states(self) -> list[Path]:
+        """Return the states on the disk, newest first; federations of before had one, under another name."""
+        found = [p for p in self.folder.glob(f"{STATE}-*.safetensors") if p.stem.partition("-")[2].isdigit()]
+        single = self.folder / f"{STATE}.safetensors"
+        newest_first = sorted(found, key=lambda p: int(p.stem.partition("-")[2]), reverse=True)
+        return [*newest_first, *([single] if single.exists() else [])]
+
+    def save(self, number: int, server: Vectors, facts: dict[str, Any]) -> None:
+        """Keep the state after so many rounds and remove the oldest; all stay if this fails."""
         try:
-            make_folder(self.path.parent)
-            content = save({n: on_host(v) for n, v in server.items()}, {"fedsmoo": json.dumps(facts)})
-            write_durably(self.path, content)
+            make_folder(self.folder)
+            write_durably(self.path(number), sealed(server, json.dumps(facts)))
+            for old in self.states()[self.keep :]:
+                old.unlink(missing_ok=True)
         except OSError as e:
-            raise FedsmooError(f"cannot keep the server's state in {self.path.parent}: {e.strerror}") from e
+            raise FedsmooError(f"cannot keep the server's state in {self.folder}: {e.strerror}") from e
 
     def load(self) -> tuple[Vectors, dict[str, Any]] | None:
-        """Load the state; ``None`` if there is none."""
+        """Load the newest state that is whole; ``None`` if there is none at all."""
+        self.skipped = []
+        sweep(self.folder)
+        for path in self.states():
+            try:
+                tensors, text = read_sealed(path)
+                return Vectors(**tensors), json.loads(text)
+            except (OSError, Damaged, ValueError) as e:
+                self.skipped.append(f"{path} is damaged: {e}")
+        if self.skipped:
+            raise FedsmooError(f"{self.skipped[0]}; no other state is whole: move them away to start anew")
+        return None
+
+    def begin(self, number: int) -> None:
+        """Make the folder's files those of a server that has done so many rounds: later ones were not finished."""
+        for path in self.states():
+            digits = path.stem.partition("-")[2]
+            if digits and int(digits) > number:
+                path.unlink(missing_ok=True)
+        path = self.folder / ROUNDS
+        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        if len(lines) > number or (lines and not lines[-1].endswith(b"\n")):
+            write_durably(path, b"".join(line for line in lines[:number] if line.endswith(b"\n")))
+
+    def record(self, line: str) -> None:
+        """Append the report of a round, durably: a state is never ahead of the reports."""
         try:
-            tensors, metadata = read_tensors(self.path)
-            return Vectors(**tensors), json.loads(metadata["fedsmoo"])
-        except FileNotFoundError:
-            return None
-        except (OSError, SafetensorError, KeyError, ValueError) as e:
-            raise FedsmooError(f"{self.path} cannot be read: {e}; move it away to start anew") from e
+            make_folder(self.folder)
+            new = not (self.folder / ROUNDS).exists()
+            with (self.folder / ROUNDS).open("ab") as f:
+                f.write(f"{line}\n".encode())
+                f.flush()
+                os.fsync(f.fileno())
+            if new:
+                sync_folder(self.folder)
+        except OSError as e:
+            raise FedsmooError(f"cannot write {self.folder / ROUNDS}: {e.strerror}") from e
 
 
 def on_host(v: Tensor) -> Tensor:
     return v.detach().cpu().contiguous().clone()
 
 
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read the tensors and the metadata of a file, names in the order in which they were written."""
-    with safe_open(path, "pt") as f:
-        metadata = f.metadata() or {}
-        return {n: f.get_tensor(n) for n in f.keys()}, metadata  # noqa: SIM118 (not a dictionary)
+def digest_of(tensors: dict[str, Tensor], text: str) -> str:
+    """Return the SHA-256 of named tensors and a text."""
+    shapes = [(n, str(v.dtype), list(v.shape)) for n, v in sorted(tensors.items())]
+    digest = hashlib.sha256(json.dumps([text, shapes]).encode())
+    for _, v in sorted(tensors.items()):
+        digest.update(v.contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def sealed(vectors: Vectors, text: str) -> bytes:
+    """Return named vectors and a text as the content of a file with a checksum."""
+    tensors = {n: on_host(v) for n, v in vectors.items()}
+    return save(tensors, {"fedsmoo": text, DIGEST: digest_of(tensors, text)})
+
+
+def read_sealed(path: Path) -> tuple[dict[str, Tensor], str]:
+    """Read what :func:`sealed` made; ``Damaged`` if it is not the same. Files of before there were checksums pass."""
+    try:
+        with safe_open(path, "pt") as f:
+            metadata = f.metadata() or {}
+            tensors = {n: f.get_tensor(n) for n in f.keys()}  # noqa: SIM118 (not a dictionary)
+    except SafetensorError as e:
+        raise Damaged(f"it cannot be read ({e})") from e
+    text, of_before = metadata.get("fedsmoo", ""), path.stem == STATE or not metadata
+    if (DIGEST in metadata or not of_before) and metadata.get(DIGEST) != digest_of(tensors, text):
+        raise Damaged("its checksum is another one")
+    return tensors, text
+
+
+def sweep(folder: Path) -> None:
+    """Remove what a process that was killed had half written."""
+    for left in folder.glob(f"*{PART}"):
+        left.unlink(missing_ok=True)

@@ -11,16 +11,33 @@ from torch import Tensor
 
 from fedsmoo.algorithms.quantised import BLOCK, Quantised, int8_codes, int8_values
 from fedsmoo.core import Algorithm, Vectors
+from fedsmoo.core.untrusted import text
 
 SCALE = ".scale"
 
 
 class Refusal(Exception):
-    """Why something that arrived is left out: a short reason to count, and a detail to read."""
+    """Why something that arrived is left out: a short reason of ours to count, and a detail to read.
+
+    The detail may quote what somebody sent: it is cut, and no control characters are in it.
+    """
 
     def __init__(self, reason: str, detail: str = "") -> None:
-        super().__init__(f"{reason}: {detail}" if detail else reason)
-        self.reason, self.detail = reason, detail
+        self.reason, self.detail = reason, text(detail, 300)
+        super().__init__(f"{self.reason}: {self.detail}" if detail else self.reason)
+
+
+def shown(value: object) -> str:
+    """Return a value that somebody sent in a few characters, whatever it is.
+
+    >>> shown(7), shown("\\x1b[2J"), shown([0.0] * 10**6), shown("x" * 100)[-4:]
+    ('7', "'\\\\x1b[2J'", 'a list', "xxx'")
+    """
+    if isinstance(value, str | bytes):
+        return repr(value[:60])
+    if isinstance(value, bool | float) or value is None or (isinstance(value, int) and abs(value) < 2**64):
+        return repr(value)
+    return f"a {type(value).__name__}"
 
 
 def wire_of(algorithm: Algorithm) -> str:
@@ -68,7 +85,8 @@ def from_arrays(
     """Read vectors from ``.npy`` bytes by name; raises a :class:`Refusal` if they are not what is expected."""
     want = expected(names, size, dtype, wire, scalars)
     if set(raw) != set(want):
-        raise Refusal("wrong names", f"{sorted(raw)[:6]} instead of {sorted(want)}")
+        got = ", ".join(shown(n) for n in sorted(raw, key=str)[:6])
+        raise Refusal("wrong names", f"{got or 'none'} instead of {', '.join(sorted(want))}")
     parts = {n: npy_array(n, raw[n], *want[n]) for n in want}
     out = {n: _decode(parts, n, dtype, "exact" if n in scalars else wire) for n in names}
     for n, v in out.items():
@@ -91,7 +109,7 @@ def npy_array(name: str, data: bytes, dtype: np.dtype, length: int) -> np.ndarra
         major, _ = np.lib.format.read_magic(stream)
         read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
         shape, _, found = read(stream, max_header_size=1000)
-    except (ValueError, SyntaxError, TypeError, OverflowError) as e:
+    except (ValueError, SyntaxError, TypeError, OverflowError, RecursionError, MemoryError, UnicodeError) as e:
         raise Refusal("unreadable bytes", f"{name}: {type(e).__name__}") from e
     if found != dtype:
         raise Refusal("wrong type", f"{name} is {found}, not {dtype}")
