@@ -64,8 +64,8 @@ def lying_header(a: Array, shape: str) -> Array:
     return Array(a.dtype, a.shape, a.stype, data)
 
 
-def failed(reply: Message) -> Message:
-    out = Message(Error(code=5, reason="node went away"), reply_to=reply)
+def failed(reply: Message, code: int = 5) -> Message:
+    out = Message(Error(code=code, reason="node went away"), reply_to=reply)
     out.metadata.__dict__["_reply_to_message_id"] = reply.metadata.reply_to_message_id
     return out
 
@@ -74,6 +74,7 @@ def failed(reply: Message) -> Message:
 BAD: dict[str, tuple[Callable[[Message], Message | list[Message] | None], str]] = {
     "missing": (lambda r: None, "missing"),
     "error reply": (failed, "error"),
+    "past its time": (lambda r: failed(r, 3), "missing"),
     "nan": (lambda r: vector(r, lambda v: with_value(v, math.nan)), "not finite"),
     "infinity": (lambda r: vector(r, lambda v: with_value(v, -math.inf)), "not finite"),
     "nan in the other vector": (lambda r: vector(r, lambda v: with_value(v, math.nan), "s_tilde"), "not finite"),

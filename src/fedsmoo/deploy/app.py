@@ -6,6 +6,7 @@ from pathlib import Path
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.deploy.store import checked_name
+from fedsmoo.runs.storage.files import make_folder, write_durably
 
 PYPROJECT = """\
 [build-system]
@@ -140,8 +141,8 @@ def write_app(folder: Path, name: str, clients: int = 3) -> list[Path]:
     }
     try:
         for path, text in files.items():
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / path).write_text(text, encoding="utf-8")
+            make_folder((folder / path).parent)
+            write_durably(folder / path, text)
     except OSError as e:
         raise FedsmooError(f"cannot write the app into {folder}: {e.strerror}") from e
     return [folder / path for path in files]

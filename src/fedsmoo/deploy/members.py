@@ -106,7 +106,7 @@ class Members:
         for client, why in refused.items():
             member = self.of(client)
             if why.reason == "missing":
-                member = member.silent()
+                member = member.silent() if member.waited_for else member  # nobody was kept waiting
             elif why.reason not in MISFORTUNES:
                 member = member.offended(number)
             self.known[client] = member

@@ -23,6 +23,7 @@ from fedsmoo.deploy.waiting import Answers, Exchange
 from fedsmoo.deploy.wire import Refusal, shown, to_arrays
 
 HELLO = "query.hello"
+TOO_OLD = (3, 4)  # Flower's codes for a message, or a reply to it, that is past its time
 log = logging.getLogger("flwr").log
 
 
@@ -101,7 +102,7 @@ class FlowerStrategy(Strategy):
         node = reply.metadata.src_node_id
         try:
             if reply.has_error():
-                raise Refusal("error", f"code {reply.error.code}: {(reply.error.reason or '').strip()[-200:]}")
+                raise Refusal("error", f"code {reply.error.code}: {(reply.error.reason or '').strip()[:200]}")
             facts = first(reply.content, "config_records")
             client = facts.get("client")
             if (
@@ -215,7 +216,8 @@ class FlowerStrategy(Strategy):
     def read(self, client: int, reply: Message) -> Answer:
         """Return a client's answer; raises a ``Refusal`` if it is not sound."""
         if reply.has_error():
-            raise Refusal("error", f"code {reply.error.code}: {(reply.error.reason or '').strip()[-200:]}")
+            reason = "missing" if reply.error.code in TOO_OLD else "error"
+            raise Refusal(reason, f"code {reply.error.code}: {(reply.error.reason or '').strip()[:200]}")
         try:
             content = reply.content
             facts, numbers = first(content, "config_records"), first(content, "metric_records")

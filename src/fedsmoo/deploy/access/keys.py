@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsmoo.core import FedsmooError
+from fedsmoo.runs.storage.files import make_folder, sync_folder
 
 
 def _tools() -> Any:
@@ -48,11 +49,14 @@ def make_keys(folder: Path, hosts: list[str], nodes: int, days: int = 365) -> li
 
 
 def write_private(path: Path, content: bytes, public: bool) -> None:
-    """Write a file that, unless public, only its owner can read from the moment it exists."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write a file, durably, that, unless public, only its owner can read from the moment it exists."""
+    make_folder(path.parent)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644 if public else 0o600)
     with os.fdopen(fd, "wb") as f:
         f.write(content)
+        f.flush()
+        os.fsync(f.fileno())
+    sync_folder(path.parent)
 
 
 def node_files(i: int) -> dict[str, bytes]:

@@ -1,0 +1,171 @@
+"""States with checksums, of which the last ones are kept: whatever is damaged or cut off, a whole one is used."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save
+
+pytest.importorskip("flwr", reason="pip install 'fedsmoo[flower]'")
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "runs" / "storage"))
+from power import Disk, recorded, restore
+
+from fedsmoo.core import FedsmooError, Vectors
+from fedsmoo.deploy.access.keys import make_keys
+from fedsmoo.deploy.app import write_app
+from fedsmoo.deploy.flower import client_app
+from fedsmoo.deploy.store import ClientStore, Missing, ServerStore
+
+from .fake import FakeGrid
+from .replay import replayed, reports
+from .test_methods import federate
+from .test_trouble import CONFIG, same
+
+STATE = Vectors(w=torch.arange(6.0), h=torch.ones(6))
+
+
+def damages(content: bytes) -> dict[str, bytes]:
+    """A file that a disk or somebody spoilt."""
+    middle = len(content) - 10
+    return {
+        "empty": b"",
+        "cut": content[: len(content) // 2],
+        "without its last byte": content[:-1],
+        "zeros": bytes(len(content)),
+        "a bit of a number": content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :],
+        "a bit of its facts": content.replace(b"number", b"numbes"),
+        "without a checksum": content.replace(b"sha256", b"sha257"),
+        "another checksum": content.replace(b'sha256":"', b'sha256":"0'),
+        "something else": save({"w": torch.zeros(6)}),
+    }
+
+
+@pytest.mark.parametrize("how", damages(b"x" * 40))
+def test_the_last_whole_state_is_used(how, tmp_path):
+    store = ServerStore(tmp_path)
+    for number in (1, 2, 3, 4):
+        store.save(number, Vectors(w=STATE.w + number, h=STATE.h), {"number": number})
+    assert sorted(p.name for p in tmp_path.iterdir()) == [f"server-0000000{n}.safetensors" for n in (2, 3, 4)]
+    newest = store.path(4)
+    newest.write_bytes(damages(newest.read_bytes())[how])
+    found = ServerStore(tmp_path).load()
+    assert found is not None
+    assert found[1] == {"number": 3}
+    assert torch.equal(found[0].w, STATE.w + 3)
+    for number in (2, 3):
+        store.path(number).write_bytes(b"")
+    with pytest.raises(FedsmooError, match="no other state is whole: move them away to start anew"):
+        ServerStore(tmp_path).load()
+
+
+@pytest.mark.parametrize("how", damages(b"x" * 40))
+def test_a_damaged_version_of_a_clients_vectors_is_missing(how, tmp_path):
+    store = ClientStore(tmp_path, "session", 0)
+    store.save(3, STATE)
+    content = store.path(3).read_bytes()
+    spoilt = damages(content)[how]
+    if spoilt == content:  # clients keep no facts
+        return
+    store.path(3).write_bytes(spoilt)
+    with pytest.raises(Missing):
+        store.load(3, ("w", "h"), 6)
+
+
+def test_files_of_before_there_were_checksums_are_read(tmp_path):
+    (tmp_path / "s" / "0").mkdir(parents=True)
+    (tmp_path / "s" / "0" / "00000003.safetensors").write_bytes(save(dict(STATE.items())))
+    assert torch.equal(ClientStore(tmp_path, "s", 0).load(3, ("w", "h"), 6).w, STATE.w)
+    (tmp_path / "server.safetensors").write_bytes(save(dict(STATE.items()), {"fedsmoo": '{"number": 7}'}))
+    store = ServerStore(tmp_path)
+    found = store.load()
+    assert found is not None
+    assert found[1] == {"number": 7}
+    for number in (8, 9, 10):
+        store.save(number, STATE, {"number": number})
+    assert not (tmp_path / "server.safetensors").exists()
+    assert [int(p.stem[-2:]) for p in store.states()] == [10, 9, 8]
+
+
+def state_of_before(folder: Path) -> None:
+    """Turn a server's folder into one that older code left."""
+    store = ServerStore(folder)
+    found = store.load()
+    assert found is not None
+    facts = {k: v for k, v in found[1].items() if k not in ("members", "before", "recent")} | {"usual": {}}
+    for path in store.states():
+        path.unlink()
+    (folder / "server.safetensors").write_bytes(save(dict(found[0].items()), {"fedsmoo": json.dumps(facts)}))
+
+
+def test_a_federation_of_before_goes_on(tmp_path):
+    config = CONFIG.replace(rounds=4)
+    whole, _ = federate(config, tmp_path / "a")
+    _, grid = federate(config.replace(rounds=2), tmp_path / "b")
+    state_of_before(tmp_path / "b" / "server")
+    again, _ = federate(config, tmp_path / "b", grid=grid)
+    assert same(whole.server, again.server)
+
+
+@pytest.mark.parametrize("damaged", [1, 2])
+def test_the_server_goes_on_from_a_state_before_to_the_same_bits(damaged, tmp_path):
+    """Clients still have the versions of their vectors that it asks for."""
+    config = CONFIG.replace(rounds=6)
+    whole, _ = federate(config, tmp_path / "a")
+    _, grid = federate(config.replace(rounds=4), tmp_path / "b")
+    store = ServerStore(tmp_path / "b" / "server")
+    for path in store.states()[:damaged]:
+        path.write_bytes(path.read_bytes()[:100])
+    again, _ = federate(config, tmp_path / "b", grid=grid)
+    assert len(again.store.skipped) == damaged
+    assert same(whole.server, again.server)
+    assert [r["round"] for r in reports(tmp_path / "b" / "server")] == [1, 2, 3, 4, 5, 6]
+    assert again.counts == {}
+    versions = sorted(int(p.stem) for p in (tmp_path / "b" / "state" / again.session / "0").iterdir())
+    assert versions == [3, 4, 5, 6]  # what three states of the server may ask for, and the newest
+
+
+def test_power_cuts_at_many_moments_of_a_federation(tmp_path):
+    """Server and clients on one disk; after every cut both go on to the same bits."""
+    config = CONFIG.replace(rounds=3, clients=2, cohort=2)
+
+    def go(root: Path) -> Vectors:
+        grid = FakeGrid(client_app(), config.clients, {}, root / "state")
+        return federate(config, root, grid=grid)[0].server
+
+    (tmp_path / "counted").mkdir()
+    counted = Disk(tmp_path / "counted", 0, lambda cut: False)
+    with recorded(counted):
+        truth = go(counted.root)
+    every = max(counted.cuts // 25, 1)
+    (tmp_path / "cut").mkdir()
+    disk = Disk(tmp_path / "cut", 0, lambda cut: cut % every == 0)
+    with recorded(disk):
+        go(disk.root)
+    assert len(disk.images) >= 20
+    for image in disk.images:
+        shutil.rmtree(tmp_path / "left", ignore_errors=True)
+        restore(image, tmp_path / "left")
+        assert same(truth, go(tmp_path / "left"))
+        told = reports(tmp_path / "left" / "server")
+        assert [r["round"] for r in told] == [1, 2, 3]
+        assert not list((tmp_path / "left").rglob("*.part"))
+    assert same(truth, replayed(config, told))
+
+
+def test_an_app_and_keys_are_flushed(tmp_path):
+    (tmp_path / "disk").mkdir()
+    disk = Disk(tmp_path / "disk", 0, lambda cut: False)
+    with recorded(disk):
+        write_app(disk.root / "app", "clinic")
+        make_keys(disk.root / "secrets", ["localhost"], nodes=1)
+    left = dict(disk.left(os.stat(disk.root).st_ino, ""))
+    there = {p.relative_to(disk.root).as_posix(): p.read_bytes() for p in disk.root.rglob("*") if p.is_file()}
+    assert left == there
+    assert "secrets/keys/node-0" in left
