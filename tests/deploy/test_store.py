@@ -75,13 +75,13 @@ def test_a_damaged_version_of_a_clients_vectors_is_missing(how, tmp_path):
         return
     store.path(3).write_bytes(spoilt)
     with pytest.raises(Missing):
-        store.load(3, ("w", "h"), 6)
+        store.load(3, {"w": 6, "h": 6})
 
 
 def test_files_of_before_there_were_checksums_are_read(tmp_path):
     (tmp_path / "s" / "0").mkdir(parents=True)
     (tmp_path / "s" / "0" / "00000003.safetensors").write_bytes(save(dict(STATE.items())))
-    assert torch.equal(ClientStore(tmp_path, "s", 0).load(3, ("w", "h"), 6).w, STATE.w)
+    assert torch.equal(ClientStore(tmp_path, "s", 0).load(3, {"w": 6, "h": 6}).w, STATE.w)
     (tmp_path / "server.safetensors").write_bytes(save(dict(STATE.items()), {"fedsmoo": '{"number": 7}'}))
     store = ServerStore(tmp_path)
     found = store.load()

@@ -218,11 +218,12 @@ class Coordinator:
         outcome, kind = self._mean(good, weights), self.federation.aggregate
         if kind == MEAN:
             return outcome
-        device = self.setup.task.device
-        ups = [a.up.map(lambda v: v.to(device)) for a in good.values()]
+        device, names = self.setup.task.device, self.setup.algorithm.summed
+        ups = [a.up.pick(names).map(lambda v: v.to(device)) for a in good.values()]
         down = self.sent() if self.wire == "exact" else Vectors()  # else what was sent are changes already
+        mean = self.setup.masks.grown(combine(kind, ups, down, weights, self.federation.trim), Vectors())
         loss, drift = (statistics.median(getattr(a, n) for a in good.values()) for n in ("loss", "drift"))
-        return replace(outcome, mean=combine(kind, ups, down, weights, self.federation.trim), loss=loss, drift=drift)
+        return replace(outcome, mean=mean, loss=loss, drift=drift)
 
     def _mean(self, good: Mapping[int, Answer], weights: list[float]) -> RoundOutcome:
         """Return the mean in the order of the clients, as the serial engine adds."""
