@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,9 +20,12 @@ from torch import Tensor
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import first_line
-from fedsmoo.engines.distributed.launcher import environment_int, launched
+from fedsmoo.engines.distributed.launcher import environment_int, launched, world
+from fedsmoo.engines.distributed.watch import AGAIN, Watch, patience
 
+LOOPBACK = ("127.0.0.1", "localhost")
 _abandoned = False  # a connection broke: there is nobody to end the job with
+_watch: Watch | None = None  # of the other ranks
 
 
 def own_device(device: torch.device) -> torch.device:
@@ -103,10 +107,10 @@ def peer_errors(ranks: Ranks) -> Iterator[None]:
         yield
     except (RuntimeError, ValueError) as e:  # gloo and NCCL report a lost peer so
         abandon_job()
+        gone = _watch.who_broke() if _watch is not None else ""
         raise FedsmooError(
             f"rank {ranks.rank} of {ranks.world}: another rank of this job was lost, or failed (its own message says "
-            "why); the rounds before are kept. Start the job again with fedsmoo resume and the run folder, with any "
-            f"number of ranks ({first_line(e)})"
+            f"why){gone and f': {gone}'}. {AGAIN} ({first_line(e)})"
         ) from e
 
 
@@ -120,15 +124,38 @@ def join(device: torch.device) -> Ranks:
         backend = backend_for(device)
         if backend == "nccl":
             torch.cuda.set_device(device)
+        seconds = patience()
         try:
-            dist.init_process_group(backend)
-        except (RuntimeError, ValueError) as e:
+            store, own = meet(), meet(serve=False)
+            dist.init_process_group(backend, store=store, rank=environment_int("RANK", 0), world_size=world())
+        except (RuntimeError, ValueError, OSError) as e:
             raise FedsmooError(
                 "cannot meet the other ranks: start the job with torchrun, and see that MASTER_ADDR and MASTER_PORT "
                 f"can be reached ({first_line(e)})"
             ) from e
         atexit.register(leave)
+        watch_others(Watch(dist.get_rank(), dist.get_world_size(), own, seconds))
     return Ranks(dist.get_rank(), dist.get_world_size(), dist.get_backend())
+
+
+def meet(serve: bool = True) -> dist.Store:
+    """Connect to the store where ranks meet; rank 0 opens it, unless ``torchrun`` has.
+
+    One that is opened at a loopback address listens there only; PyTorch's own would listen on every network.
+
+    Args:
+        serve: open it, if that is this rank's part; otherwise it is there.
+    """
+    host, port = os.environ.get("MASTER_ADDR", ""), environment_int("MASTER_PORT", 0)
+    opens = serve and environment_int("RANK", 0) == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    listening = socket.create_server(("127.0.0.1", port)).detach() if opens and host in LOOPBACK else None
+    return dist.TCPStore(host, port, world(), opens, wait_for_workers=False, master_listen_fd=listening)
+
+
+def watch_others(watch: Watch) -> None:
+    global _watch
+    _watch = watch
+    watch.start()
 
 
 def leave() -> None:
@@ -160,5 +187,7 @@ def abandon_job() -> None:
 
 def close() -> None:
     """Close the connections; left to themselves, broken ones abort the process."""
+    if _watch is not None:
+        _watch.close()
     if dist.is_initialized():
         dist.destroy_process_group()
