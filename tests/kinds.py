@@ -6,8 +6,11 @@ from dataclasses import dataclass
 
 import torch
 
-from fedsmoo import FedAvg, Vectors
+from fedsmoo import ALGORITHMS, FedAvg, Vectors
 from fedsmoo.core import derived, norm, option
+
+# The methods for tests that take long with each: the first seventeen, and one of each kind that came after them.
+SOME = [*list(ALGORITHMS)[:17], "fedacg", "feddc", "fedwmsam", "median", "ditto", "fedrep"]
 
 
 @dataclass(frozen=True)

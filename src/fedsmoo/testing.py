@@ -13,15 +13,16 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator
 from operator import itemgetter
-from typing import Any
+from typing import Any, cast
 
 import torch
+from torch import Tensor
 
 from fedsmoo.core import Algorithm, FedsmooError, Gradient, LocalRule, Round, Vectors
 from fedsmoo.core.blame import in_brief
 from fedsmoo.core.contract import findings
 from fedsmoo.core.contract.form import CLIENTS
-from fedsmoo.core.contract.inputs import EVERYBODY, FIRST, drawn, gradient, sealed, told
+from fedsmoo.core.contract.inputs import EVERYBODY, FIRST, drawn, gradient, marked, sealed, told
 from fedsmoo.core.local import local_end, local_step
 
 STEPS, LR = 2, 0.1
@@ -114,8 +115,8 @@ class State:
             return drawn(a, names, place).map(lambda v: scale * v)
 
         srv = some((*a.down, *a.server), 12)
-        srv = Vectors(**{n: v if n == "w" else v.abs() for n, v in srv.items()})
-        return cls(srv, some(a.up, 13), some(a.down, 11), some((*a.own, *a.local), 14))
+        srv = Vectors(**{n: v if n == "w" else v.abs() for n, v in srv.items()}, **marked(a))
+        return cls(srv, some(a.up, 13), some(a.down, 11).replace(**marked(a)), some((*a.own, *a.local), 14))
 
 
 def dependence(algorithm: Algorithm, s: State, place: str, name: str) -> tuple[bool, bool]:
@@ -134,9 +135,24 @@ def dependence(algorithm: Algorithm, s: State, place: str, name: str) -> tuple[b
         return any(differs(plain, one_round(algorithm, v, s.me)) for v in pushed(s.down, name)), False
     mine = f"own {name}"
     after = (one_round(algorithm, s.down, v) for v in pushed(s.me, name))
-    late = (one_round(algorithm, s.down, s.me, late=(name, push)) for push in PUSHES if place == "local")
-    others = any(differs(without(plain, mine), without(m, mine)) for vs in (after, late) for m in vs)
+    brief = PUSHES if place == "local" else ()  # it may live from a step's direction to its update, or to the end
+    late = (one_round(algorithm, s.down, s.me, late=(name, push)) for push in brief)
+    within = (one_round(cast("Algorithm", Between(algorithm, name, push)), s.down, s.me) for push in brief)
+    others = any(differs(without(plain, mine), without(m, mine)) for vs in (after, late, within) for m in vs)
     return others, place == "own" and not torch.equal(getattr(plain, mine), getattr(s.me, name))
+
+
+class Between:
+    """A method one of whose local vectors is pushed between the direction of a step and its update."""
+
+    def __init__(self, inner: Algorithm, name: str, by: float) -> None:
+        self.inner, self.name, self.by = inner, name, by
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def update(self, w: Tensor, d: Tensor, me: Vectors, rnd: Round) -> tuple[Tensor, Vectors]:
+        return self.inner.update(w, d, push(me, self.name, self.by), rnd)
 
 
 def next_server(algorithm: Algorithm, srv: Vectors, mean: Vectors) -> Vectors:
@@ -195,7 +211,8 @@ def differs(a: Vectors, b: Vectors) -> bool:
 def unlike_numbers(algorithm: Algorithm) -> list[str]:
     """Check that with hyper-parameters as ``[C, 1]`` tensors, of several runs in a batch, each row is its own run."""
     each = [scaled(algorithm, by) for by in (1.0, 0.9, 0.8)]
-    me, down = drawn(algorithm, (*algorithm.own, *algorithm.local), 4, CLIENTS), drawn(algorithm, algorithm.down, 1)
+    me = drawn(algorithm, (*algorithm.own, *algorithm.local), 4, CLIENTS)
+    down = drawn(algorithm, algorithm.down, 1).replace(**marked(algorithm))
     text = f"{algorithm.label}: with hyper-parameters of shape [C, 1], as when several runs share a batch,"
     try:
         together = a_client(stacked(each), down, me, steps_of(EVERYBODY))
@@ -210,7 +227,8 @@ def unlike_numbers(algorithm: Algorithm) -> list[str]:
 
 def untraceable(algorithm: Algorithm) -> list[str]:
     """Check that a client's whole round is one graph under ``torch.compile``, with the same numbers."""
-    me, down = drawn(algorithm, (*algorithm.own, *algorithm.local), 4, CLIENTS), drawn(algorithm, algorithm.down, 1)
+    me = drawn(algorithm, (*algorithm.own, *algorithm.local), 4, CLIENTS)
+    down = drawn(algorithm, algorithm.down, 1).replace(**marked(algorithm))
     steps = steps_of(EVERYBODY)
 
     def a_round(down: Vectors, me: Vectors) -> tuple[Vectors, Vectors]:

@@ -100,6 +100,7 @@ def two_rounds(algorithm: Algorithm) -> list[float]:
     srv, own = algorithm.init(torch.tensor([0.5, 1.0])), None
     for number in range(3):
         down, rnd = algorithm.sent(srv), Round(number, 0.1, 2, 0.5)
+        down = down.replace(**{n: torch.tensor([1.0, 0.0]) for n in algorithm.masks})
         me = algorithm.first_contact(down) if own is None else own
         me = me.replace(**{n: torch.zeros(2) for n in algorithm.local})
         w = algorithm.start(down, me)

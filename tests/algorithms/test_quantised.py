@@ -99,7 +99,7 @@ def test_a_round_by_hand():
     assert torch.equal(after.err_w, w + srv.err_w - sent)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", [name for name, cls in ALGORITHMS.items() if not cls().stays])
 def test_every_method_keeps_its_contract(name):
     for kind in ("fp16", "int8"):
         algorithm = Quantised(ALGORITHMS[name](), kind)

@@ -40,6 +40,7 @@ EDGES = {
     "fedswa.rho": (-1e-9, 0.0, 1.0, 1.001),
     "fedmoswa.rho": (-1e-9, 0.0, 1.0, 1.001),
     "fedmoswa.gamma": (0.0, 1e-9, 1.0, 1.001),
+    "head_share": (-1e-9, 0.0, 1.0, 1.001),
     "rho_server": (-1e-9, 0.0, 1e9, math.inf),
     "eps": (0.0, 1e-9, 1e9, math.inf),
     "trim": (-1e-9, 0.0, 0.499, 0.5),

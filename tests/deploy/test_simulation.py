@@ -8,7 +8,8 @@ from patience import PATIENCE
 
 pytest.importorskip("flwr", reason="pip install 'fedsmoo[flower]'")
 
-from fedsmoo.algorithms import ALGORITHMS
+from kinds import SOME
+
 from fedsmoo.deploy.app import write_app
 from fedsmoo.deploy.store import ServerStore
 from fedsmoo.runs.build import assemble
@@ -24,7 +25,6 @@ from pathlib import Path
 from flwr.app import ArrayRecord
 from flwr.serverapp import ServerApp
 
-from fedsmoo.algorithms import ALGORITHMS
 from fedsmoo.deploy.client import Recipe
 from fedsmoo.deploy.flower import FlowerStrategy
 from fedsmoo.deploy.server import Coordinator
@@ -36,7 +36,7 @@ app = ServerApp()
 @app.main()
 def main(grid, context):
     config, federation = parse(context.run_config)
-    for name in ALGORITHMS:
+    for name in METHODS:
         one = config.replace(algorithm=name, algorithm_options={})
         where = Federation(name=name, server_folder=str(Path(federation.server_folder) / name))
         coordinator = Coordinator(one, where, Recipe().setup(one, Recipe().test(one)))
@@ -48,7 +48,7 @@ SETTINGS = {"model": "softmax", "clients": 3, "cohort": 2, "rounds": 3, "local-e
 
 def test_every_method_in_flowers_simulation(tmp_path):
     write_app(tmp_path / "app", "sim")
-    (tmp_path / "app" / "federation" / "server.py").write_text(SERVER)
+    (tmp_path / "app" / "federation" / "server.py").write_text(SERVER.replace("METHODS", repr(SOME)))
     http, control = map(str, free_ports(2))
     env = environment(tmp_path / "home", FLWR_LOCAL_SUPERLINK_HTTP_API_PORT=http, FLWR_LOCAL_CONTROL_API_PORT=control)
     folders = {"server-folder": tmp_path / "server", "state-folder": tmp_path / "state"}
@@ -60,7 +60,7 @@ def test_every_method_in_flowers_simulation(tmp_path):
     ]  # fmt: skip
     with family():
         run(isolated(command), env, timeout=2 * PATIENCE)
-    for name in ALGORITHMS:
+    for name in SOME:
         config = Config(
             algorithm=name, model="softmax", dataset="digits", partition="dirichlet", u=0.5, clients=3, cohort=2,
             rounds=3, local_epochs=1, batch_size=32, lr=0.1, device="cpu", seed=5, engine="serial",

@@ -22,6 +22,7 @@ TRAVELS = {
     "fedgloss": (1, 1), "fedexp": (1, 1), "fednova": (1, 1), "median": (1, 1),
     "trimmed-mean": (1, 1), "krum": (1, 1), "multi-krum": (1, 1), "rfa": (1, 1), "norm-bounded": (1, 1),
     "fedwmsam": (3, 2), "fedswa": (1, 1), "fedmoswa": (2, 2), "ditto": (1, 1),
+    "fedper": (0, 0), "fedrep": (0, 0),  # all of this model is its last layer
 }  # fmt: skip
 NUMBERS = {"fedwmsam": (1, 1), "fedexp": (0, 1), "fednova": (0, 1)}  # single ones, beside the vectors
 # The paper's own table, relative to FedAvg: FedCM and MoFedSAM count as double.

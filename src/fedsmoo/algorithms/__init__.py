@@ -13,6 +13,7 @@ from fedsmoo.algorithms.fedgloss import FedGloSS
 from fedsmoo.algorithms.fedlesam import FedLESAM, FedLESAMD, FedLESAMS
 from fedsmoo.algorithms.fednova import FedNova
 from fedsmoo.algorithms.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
+from fedsmoo.algorithms.fedper import FedPer, FedRep
 from fedsmoo.algorithms.fedsmoo import FedSMOO
 from fedsmoo.algorithms.fedspeed import FedSpeed
 from fedsmoo.algorithms.fedswa import FedMoSWA, FedSWA
@@ -60,6 +61,8 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "fedswa": FedSWA,
     "fedmoswa": FedMoSWA,
     "ditto": Ditto,
+    "fedper": FedPer,
+    "fedrep": FedRep,
 }
 
 __all__ = [
@@ -84,7 +87,9 @@ __all__ = [
     "FedMoSWA",
     "FedNSAM",
     "FedNova",
+    "FedPer",
     "FedProx",
+    "FedRep",
     "FedSAM",
     "FedSMOO",
     "FedSWA",

@@ -46,6 +46,8 @@ class Layout:
     def marked(self, patterns: str) -> Tensor:
         """Return where parameters lie whose names match one of some patterns, such as ``"fc.*,norm*"``: bool ``[P]``.
 
+        The word ``last`` stands for the last layer: all parameters of the module that holds the last one.
+
         >>> Layout({"fc.weight": (2,), "fc.bias": (1,), "out.bias": (1,)}).marked("*.bias").tolist()
         [False, False, True, True]
 
@@ -53,8 +55,9 @@ class Layout:
             FedsmooError: if a pattern matches nothing.
         """
         out = torch.zeros(self.size, dtype=torch.bool)
+        module, dot, _ = list(self.shapes)[-1].rpartition(".")
         for pattern in (p.strip() for p in patterns.split(",")):
-            names = fnmatch.filter(self.shapes, pattern)
+            names = fnmatch.filter(self.shapes, f"{module}.*" if pattern == "last" and dot else pattern)
             if not names:
                 raise unknown("parameter", pattern, {*self.shapes, *(f"{n.rpartition('.')[0]}.*" for n in self.shapes)})
             for name in names:

@@ -1,4 +1,5 @@
-"""Boxes that give every client a model, or a part of one, of its own: pFedMe, Ditto."""
+"""Boxes that give every client a model, or a part of one, of its own: pFedMe, Ditto, FedPer,
+FedRep."""
 
 from __future__ import annotations
 
@@ -51,3 +52,39 @@ def ditto(loss_grad: LossGrad, w0: Model, rounds: list[Round], m: int, h: Hyper)
             last[i], sent[i], own[i] = w_i, w_i, v
         w = averaged(w, sent, h)
         yield {"w": w, "v": dict(own)}
+
+
+def fedper(
+    loss_grad: LossGrad, w0: Model, rounds: list[Round], m: int, h: Hyper, head_share: float | None = None
+) -> Iterator[dict[str, Any]]:
+    """FedPer (Arivazhagan et al., 2019), and with ``head_share`` FedRep (Collins et al., ICML 2021, Algorithm 1).
+
+    The head is the last layer. A client begins with the global body and its own head, which is the first one of the
+    run until it has trained. FedRep's clients train the head alone in their first steps, and the body alone after it.
+    The server's head is never touched.
+    """
+    layer = list(w0)[-1].rpartition(".")[0]
+    head = [name for name in w0 if name.rpartition(".")[0] == layer]
+    w, own = w0, {}
+    for rnd in rounds:
+        sent = {}
+        for i in rnd.cohort:
+            w_i = w | {name: own.get(i, w0)[name] for name in head}
+            K = len(rnd.batches[i])
+            for k, batch in enumerate(rnd.batches[i]):
+                g = loss_grad(w_i, batch)
+                if head_share is None:
+                    w_i = descend(w_i, g, None, rnd.lr, h)
+                    continue
+                moving = [name for name in w0 if (name in head) == (k < head_share * K)]
+                new = descend(w_i, {name: g[name] if name in moving else 0 * g[name] for name in w0}, None, rnd.lr, h)
+                w_i = w_i | {name: new[name] for name in moving}
+            own[i] = w_i
+            sent[i] = w_i
+        body = averaged(w, sent, h)
+        w = {name: w[name] if name in head else body[name] for name in w0}
+        yield {"w": w, "own": dict(own)}
+
+
+def fedrep(loss_grad: LossGrad, w0: Model, rounds: list[Round], m: int, h: Hyper) -> Iterator[dict[str, Any]]:
+    yield from fedper(loss_grad, w0, rounds, m, h, head_share=h["head_share"])

@@ -15,7 +15,7 @@ from .drifts import feddc
 from .duals import feddyn, fedgloss, fedlesam_d, fedsmoo, fedspeed
 from .layers import Hyper, LossGrad, Model, Round
 from .lookahead import fedacg, fednsam
-from .personal import ditto, pfedme
+from .personal import ditto, fedper, fedrep, pfedme
 from .servers import fedexp, fednova, robust
 from .variates import fedcm, fedgamma, fedlesam, fedlesam_s, fedmoswa, fedswa, fedwmsam, mofedsam, scaffold
 
@@ -56,6 +56,8 @@ BOXES: dict[str, Box] = {
     "FedSWA": fedswa,
     "FedMoSWA": fedmoswa,
     "Ditto": ditto,
+    "FedPer": fedper,
+    "FedRep": fedrep,
 }
 
 

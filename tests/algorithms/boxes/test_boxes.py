@@ -74,6 +74,8 @@ FIELDS: dict[str, dict[str, Any]] = {
     "FedSWA": {"lr_server": 0.8, "rho": 0.3},
     "FedMoSWA": {"lr_server": 0.8, "rho": 0.3, "gamma": 0.4},
     "Ditto": {"lr_server": 0.8, "lam": 0.5},
+    "FedPer": {"lr_server": 0.8},
+    "FedRep": {"lr_server": 0.8, "head_share": 0.6},
 }
 # Norms about which the directions scatter; a momentum of several clients' gradients is shorter than a gradient.
 CLIP = dict.fromkeys(FIELDS, 1.2) | {"FedCM": 0.6, "MoFedSAM": 0.6, "PFedMe": 0.5, "FedWMSAM": 0.6}

@@ -14,7 +14,7 @@ from .task import cnn, gradients, small_task, weights_of
 
 HYPER: Hyper = {"lr_server": 1.0, "beta1": 0.9, "beta2": 0.99, "tau": 0.05, "mu": 0.2, "alpha": 0.3, "rho": 0.1}
 HYPER |= {"beta": 4.0, "r": 0.1, "lam": 0.5, "lr_own": 0.1, "steps_own": 2, "gamma": 0.4, "rho_server": 0.1}
-HYPER |= {"eps": 0.01, "trim": 0.3, "attackers": 0.3, "nu": 1e-6, "steps": 3, "bound": 3.0}
+HYPER |= {"eps": 0.01, "head_share": 0.6, "trim": 0.3, "attackers": 0.3, "nu": 1e-6, "steps": 3, "bound": 3.0}
 M = 4
 
 

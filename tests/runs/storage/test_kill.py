@@ -9,14 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from kinds import SOME
 from patience import PATIENCE
-
-from fedsmoo.algorithms import ALGORITHMS
 
 DRIVER = Path(__file__).with_name("driver.py")
 # What is saved and when is the same for both engines: each method is killed under one of them, FedSMOO under both.
 METHODS = {
-    engine: [m for i, m in enumerate(ALGORITHMS) if m == "fedsmoo" or i % 2 == part]
+    engine: [m for i, m in enumerate(SOME) if m == "fedsmoo" or i % 2 == part]
     for part, engine in enumerate(["serial", "batched"])
 }
 

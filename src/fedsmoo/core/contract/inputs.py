@@ -65,13 +65,13 @@ def given(algorithm: Algorithm, client: int | None, to: torch.dtype | None = Non
     def once(names: Iterable[str], place: int) -> Vectors:
         return sealed(drawn(algorithm, names, place, to=to))
 
-    marks = Vectors(**{n: mark(k, to) for k, n in enumerate(algorithm.masks)})
-    down = sealed(once(algorithm.down, 1).replace(**dict(marks.items())))
+    marks = marked(algorithm, to)
+    down = sealed(once(algorithm.down, 1).replace(**marks))
     if wide and client is EVERYBODY:
         down = sealed(down.map(lambda v: v.expand(CLIENTS, -1).clone()))
     srv = once((*algorithm.down, *algorithm.server), 2)
     # Whatever a method keeps on its server may be a square; the model may be anything.
-    srv = sealed(Vectors(**{n: v if n == "w" else v.abs() for n, v in srv.items()}, **dict(marks.items())))
+    srv = sealed(Vectors(**{n: v if n == "w" else v.abs() for n, v in srv.items()}, **marks))
     mine, w, d = rows((*algorithm.own, *algorithm.local), 4), rows(("w",), 5).w, rows(("w",), 6).w
     rnd = told(client, to)
     return Given(srv, once(algorithm.up, 3), down, mine, w, d, rnd, gradient(rnd, 1, client, to))
@@ -89,9 +89,10 @@ def gradient(rnd: Round, step: int, client: int | None, to: torch.dtype | None =
     return StepGradient(quadratic(client, to), rnd.at_step(torch.full_like(rnd.client, step)))
 
 
-def mark(number: int, to: torch.dtype | None) -> Tensor:
-    """Return a mask: every other number, or every third, and so on."""
-    return placed((torch.arange(SCALE.get().size) % (number + 2) == 0).double(), to)
+def marked(algorithm: Algorithm, to: torch.dtype | None = None) -> dict[str, Tensor]:
+    """Return the method's masks: every other number, every third, and so on."""
+    every = torch.arange(SCALE.get().size)
+    return {n: placed((every % (k + 2) == 0).double(), to) for k, n in enumerate(algorithm.masks)}
 
 
 def sealed(v: Vectors) -> Vectors:
