@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsmoo.core import FedsmooError
+from fedsmoo.core.untrusted import text
 from fedsmoo.engines.choose import ENGINES
 from fedsmoo.engines.distributed.launcher import is_writer
 from fedsmoo.engines.task import IDLE, idle_precision
@@ -204,9 +205,10 @@ def machine_differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     for key in ("engine", *ranks, "packed", "device", "threads"):
         if key in old and old[key] != new[key]:
             lines.append(f"{key} was {old[key]}, is {new[key]}: {DIFFER}")
-    torches = [d.get("versions", {}).get("torch") for d in (old, new)]
-    if torches[0] not in (None, torches[1]):
-        lines.append(f"torch was {torches[0]}, is {torches[1]}: {DIFFER}")
+    then, now = (d["versions"] if isinstance(d.get("versions"), dict) else {} for d in (old, new))
+    for name in now:
+        if then.get(name) not in (None, now[name]):
+            lines.append(f"{name} was {text(then[name], 80)}, is {now[name]}: {DIFFER}")
     return lines
 
 

@@ -12,6 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
+import fedsmoo
+from fedsmoo.cli import main
 from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.data.check import from_arrays
 from fedsmoo.engines import batched, choose
@@ -20,10 +22,12 @@ from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.train import RunSlice
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
+from fedsmoo.runs.origin import provenance
 from fedsmoo.runs.resume import machine_differences, reopen
 from fedsmoo.runs.run import Run
 from fedsmoo.runs.simulation import Simulation
 from fedsmoo.runs.storage.checkpoint import Checkpoints, Mark, newest
+from fedsmoo.version import __version__
 
 SIZES = (1, 3, 5, 9, 14, 20, 27, 33)
 TASK = Config(
@@ -190,3 +194,30 @@ def test_another_number_of_ranks_is_said_where_bits_depend_on_it() -> None:
     said = machine_differences(old, {**new, "config": {"exact": False}})
     assert said == ["ranks was 2, is 1: what follows may differ in the last bits"]
     assert machine_differences(old, {**new, "config": {"exact": True}}) == []
+
+
+def test_other_versions_are_said_each_by_its_name() -> None:
+    old = {"engine": "batched", "device": "cpu", "threads": 1, "config": {"exact": False}}
+    now = {"fedsmoo": "0.2", "torch": "2.13", "python": "3.12.1", "numpy": "2.4"}
+    before = {"fedsmoo": "0.1", "torch": "2.13", "python": "3.11.7", "triton": "3.6"}
+    new = {**old, "versions": now}
+    assert machine_differences({**old, "versions": before}, new) == [
+        "fedsmoo was 0.1, is 0.2: what follows may differ in the last bits",
+        "python was 3.11.7, is 3.12.1: what follows may differ in the last bits",
+    ]
+    assert machine_differences({**old, "versions": now}, new) == machine_differences(old, new) == []
+    assert machine_differences({**old, "versions": "none"}, new) == []
+
+
+def test_a_resumed_run_says_that_fedsmoo_and_python_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = {"rounds": 4, "clients": 5, "cohort": 2, "model": "softmax", "device": "cpu"}
+    fedsmoo.run(settings, tmp_path / "run", save_every=1, callback=lambda record: record.round != 2)
+    now = {**provenance.versions(), "fedsmoo": "9.9", "python": "4.0"}
+    monkeypatch.setattr(provenance, "versions", lambda: now)
+    with pytest.raises(SystemExit, match="0"):
+        main(["resume", str(tmp_path / "run")])
+    said = capsys.readouterr()
+    assert f"fedsmoo was {__version__}, is 9.9: what follows may differ in the last bits" in said.err + said.out
+    assert "is 4.0: what follows may differ in the last bits" in said.err + said.out
