@@ -48,3 +48,31 @@ def test_nothing_is_renamed_before_it_is_on_the_disk(
     assert log[-3:] == ["the file", "rename", "the folder"]
     assert "above it" in log[:-3] or write is downloaded
     assert [p.name for p in (tmp_path / "new").iterdir()] == ["file"]
+
+
+def dead() -> int:
+    """The number of a process that is no more."""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    return pid
+
+
+@pytest.mark.parametrize("write", [split, decoded])
+def test_what_a_killed_process_left_is_removed_by_the_next_and_nothing_else(
+    write: Callable[[Path], None], tmp_path: Path
+) -> None:
+    path, gone = tmp_path / "x.bin", dead()
+    left = f".{path.name}.{gone}.tmp"
+    kept = [
+        f".{path.name}.{os.getppid()}.tmp",  # its process is there
+        f".other.{gone}.tmp",  # of another file
+        f"{path.name}.{gone}.tmp.bak",  # the user's own
+        f".{path.name}.{gone}.young.tmp",  # written a moment ago, perhaps by another machine
+    ]
+    for name in [left, *kept]:
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, None if "young" in name else (0, 0))
+    write(path)
+    assert {p.name for p in tmp_path.iterdir()} == {path.name, *kept}

@@ -108,7 +108,9 @@ def test_a_killed_update_leaves_whole_files_and_the_next_one_finishes_it(tmp_pat
     assert all(left[name] in (old[name], new[name]) for name in NAMES)
     others = {name: text for name, text in left.items() if name not in NAMES}
     assert others
-    alive = cut / f"a.md.{os.getppid()}.part"  # of a process that is still at it
+    for name in others:
+        os.utime(cut / name, (0, 0))  # two minutes later
+    alive = cut / f".a.md.{os.getppid()}.tmp"  # of a process that is still at it
     alive.write_text("half")
     fedsmoo.paper.update([cut / name for name in NAMES], cut / "results")
     assert contents(cut) == {**new, alive.name: "half"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from fedsmoo.core import FedsmooError
@@ -12,9 +11,7 @@ from fedsmoo.paper.cells import Found
 from fedsmoo.paper.render import render
 from fedsmoo.paper.reproduce import RESULTS, build, existing
 from fedsmoo.paper.selection import Selection
-from fedsmoo.runs.storage.fence import PART
-from fedsmoo.runs.storage.files import reason, write_together
-from fedsmoo.runs.storage.lease import alive
+from fedsmoo.runs.storage.files import reason, remove_leftovers, write_together
 from fedsmoo.sweeps.results import Note, collect, to_stderr
 
 MARKED = re.compile(r"(<!-- table: (?P<arguments>.*?) -->\n).*?(<!-- /table -->)", re.DOTALL)
@@ -50,15 +47,6 @@ def update(
     except OSError as e:
         raise FedsmooError(f"cannot write {names}: {reason(e)}; no file was changed") from e
     return list(stale)
-
-
-def remove_leftovers(path: Path) -> None:
-    """Remove what a process that was killed while it wrote a document left beside it."""
-    ours = re.compile(re.escape(path.name) + r"\.(\d{1,9})(\.old)?" + re.escape(PART))
-    for beside in path.parent.iterdir():
-        if (name := ours.fullmatch(beside.name)) and not alive(int(name[1]), None):
-            with suppress(OSError):
-                beside.unlink()
 
 
 def updated(text: str, found: Found) -> str:

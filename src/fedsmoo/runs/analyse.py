@@ -16,7 +16,8 @@ from fedsmoo.core.hyper.options import kinds
 from fedsmoo.runs.config import converted
 from fedsmoo.runs.finished import FinishedRun, open_finished
 from fedsmoo.runs.origin.provenance import device_name
-from fedsmoo.runs.storage.files import make_folder, write_durably
+from fedsmoo.runs.storage.fence import PART
+from fedsmoo.runs.storage.files import make_folder, remove_old, write_durably
 from fedsmoo.runs.storage.walk import Folders, require_runs
 
 FOLDER = "analysis"  # inside a run folder
@@ -105,6 +106,8 @@ def keep(run: FinishedRun, name: str, values: Values) -> Path:
     path = run.path / FOLDER / f"{name}.json"
     try:
         make_folder(path.parent)
+        for left in path.parent.glob(f"*{PART}"):
+            remove_old(left)
         write_durably(path, json.dumps({**values, **facts}, allow_nan=False) + "\n")
     except OSError as e:
         raise FedsmooError(f"cannot write {path}: {e.strerror}") from e

@@ -15,7 +15,8 @@ from fedsmoo.runs.origin.contents import held_in, refuse_damaged
 from fedsmoo.runs.origin.identity import config_of, identity
 from fedsmoo.runs.origin.provenance import now
 from fedsmoo.runs.record import Record
-from fedsmoo.runs.storage.files import make_folder, parse_json, read_json, read_plain, write_durably
+from fedsmoo.runs.storage.fence import PART
+from fedsmoo.runs.storage.files import make_folder, parse_json, read_json, read_plain, remove_old, write_durably
 from fedsmoo.runs.storage.reader import is_kind, read_run, state
 from fedsmoo.runs.storage.walk import run_folders
 from fedsmoo.sweeps.grid import run_name
@@ -194,6 +195,8 @@ def export(folders: Sequence[Path], to: Path, supersede: str | None = None, note
             f"{found[other[0]].where} has {in_words(found[other[0]].result)}; nothing was written. --supersede "
             f'"REASON" replaces it and keeps it in {to / SUPERSEDED}'
         )
+    for left in [*to.glob(f"*.json{PART}"), *(to / SUPERSEDED).glob(f"*.json{PART}")]:
+        remove_old(left)
     for path, value in found.items():
         if path in old and path not in other and old[path].curve != value.result.curve:
             note(f"{path} has the same numbers, measured earlier with its own seconds: it is kept")

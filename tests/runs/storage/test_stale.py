@@ -277,7 +277,9 @@ def test_a_kill_while_a_claim_is_made_leaves_a_folder_that_is_free_at_once(opera
 
 def test_what_a_killed_worker_had_not_written_to_its_end_is_removed_by_the_next(tmp_path: Path) -> None:
     (tmp_path / "checkpoint").mkdir()
+    (tmp_path / "analysis").mkdir()
     left = ["model.safetensors.3.part", "summary.json.part", "checkpoint/000004.json.3.part", ".claim.ab.part"]
+    left += ["analysis/partition.json.3.part"]
     for name in [*left, ".label.txt.7.part", "notes.txt"]:
         (tmp_path / name).touch()
     with leased(tmp_path):

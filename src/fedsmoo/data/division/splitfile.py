@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from fedsmoo.core.errors import FedsmooError
 from fedsmoo.data.check import checked
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.division.import_split import import_split
-from fedsmoo.data.files.durable import make_folder, rename_durably
+from fedsmoo.data.files.durable import make_folder, remove_leftovers, rename_durably, temporary
 
 __all__ = ["checked", "import_split", "load_split", "read_split", "refuse_contradiction", "save_split"]
 
@@ -53,15 +52,16 @@ def save_split(
         "indices": [np.diff(np.asarray(i), prepend=0).tolist() for i in indices],
     }
     text = json.dumps({**content, "sha256": _hash(content)}, separators=(",", ":"))
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    part = temporary(path)
     try:
         make_folder(path.parent)
-        temporary.write_text(text + "\n", encoding="utf-8")
-        rename_durably(temporary, path)
+        remove_leftovers(path)
+        part.write_text(text + "\n", encoding="utf-8")
+        rename_durably(part, path)
     except OSError as error:
         raise FedsmooError(f"{path}: cannot be written ({error.strerror}); choose another file") from None
     finally:
-        temporary.unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
 
 
 def load_split(path: str | Path, dataset: Dataset) -> list[np.ndarray]:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedsmoo.data.files.durable import make_folder, rename_durably
+from fedsmoo.data.files.durable import make_folder, remove_leftovers, rename_durably, temporary
 from fedsmoo.data.files.readers import PARTS, Arrays
 from fedsmoo.data.files.tree import Tree
 
@@ -57,12 +57,13 @@ def save(file: Path, key: str, arrays: Arrays) -> None:
     parts = {p: np.ascontiguousarray(getattr(arrays, p)) for p in PARTS}
     metadata = {"key": key, "sha256": json.dumps(_hashes(parts)), "class_names": json.dumps(arrays.class_names)}
     make_folder(file.parent)
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    remove_leftovers(file)
+    part = temporary(file)
     try:
-        save_file(parts, temporary, metadata=metadata)
-        rename_durably(temporary, file)
+        save_file(parts, part, metadata=metadata)
+        rename_durably(part, file)
     finally:
-        temporary.unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
 
 
 def load(file: Path, key: str) -> Arrays | None:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import time
+from contextlib import suppress
 from pathlib import Path
 
+SILENCE = 120.0  # seconds after which a file that is still being written is taken for abandoned
 NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP)  # of file systems that have no such thing
 
 
@@ -40,3 +44,35 @@ def rename_durably(part: Path, path: Path) -> None:
         os.fsync(f.fileno())
     os.replace(part, path)
     sync_folder(path.parent)
+
+
+def temporary(path: Path, kind: str = "") -> Path:
+    """Return what this process calls a file while it writes it."""
+    return path.with_name(f".{path.name}.{os.getpid()}{kind}.tmp")
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove what processes that are no more left beside a file, which they had not written to its end."""
+    ours = re.compile(rf"\.{re.escape(path.name)}\.(\d{{1,9}})(\.\w+)?\.tmp")
+    with suppress(OSError):
+        for beside in path.parent.iterdir():
+            if (name := ours.fullmatch(beside.name)) and not alive(int(name[1])):
+                remove_old(beside)
+
+
+def remove_old(path: Path) -> None:
+    """Remove a file that nobody has written to for two minutes: processes of other machines may share the folder."""
+    with suppress(OSError):
+        if abs(time.time() - path.lstat().st_mtime) > SILENCE:
+            path.unlink()
+
+
+def alive(pid: int) -> bool:
+    """Return whether there is a process of that number on this machine."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True

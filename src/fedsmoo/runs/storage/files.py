@@ -17,8 +17,10 @@ import numpy as np
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.data.files.durable import make_folder as make_folder
-from fedsmoo.data.files.durable import sync_folder
-from fedsmoo.runs.storage.fence import PART, fence, part_of
+from fedsmoo.data.files.durable import remove_leftovers as remove_leftovers
+from fedsmoo.data.files.durable import remove_old as remove_old
+from fedsmoo.data.files.durable import sync_folder, temporary
+from fedsmoo.runs.storage.fence import fence, part_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -68,8 +70,8 @@ def write_together(contents: Mapping[Path, bytes | str]) -> None:
     All are on the disk under another name before the first gets its place, and the old ones are kept until the last
     has. A process that is killed meanwhile leaves every file whole, the old or the new, and its own files beside them.
     """
-    parts = {path: path.with_name(f"{path.name}.{os.getpid()}{PART}") for path in contents}
-    before = {path: path.with_name(f"{path.name}.{os.getpid()}.old{PART}") for path in contents}
+    parts = {path: temporary(path) for path in contents}
+    before = {path: temporary(path, ".old") for path in contents}
     replaced: list[Path] = []
     try:
         for path, content in contents.items():

@@ -156,7 +156,7 @@ def count_up(folder: Path, lock: int | None) -> int:
 
 def remove_leftovers(folder: Path) -> None:
     """Remove what owners of before had not written to its end."""
-    for part in [*folder.glob("*" + PART), *(folder / CHECKPOINT).glob("*" + PART)]:
+    for part in [*folder.glob("*" + PART), *folder.glob("*/*" + PART)]:
         with suppress(OSError):
             part.unlink()
 

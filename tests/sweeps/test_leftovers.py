@@ -1,0 +1,35 @@
+"""What a killed export or measurement had half written goes when the next one starts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import fedsmoo
+from fedsmoo.sweeps.results import export
+
+SETTINGS = {"rounds": 2, "clients": 5, "cohort": 2, "model": "softmax", "device": "cpu"}
+
+
+def leave(path: Path, old: bool = True) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("{")
+    if old:
+        os.utime(path, (0, 0))
+    return path
+
+
+def test_half_written_results_and_measurements_are_removed(tmp_path: Path) -> None:
+    run, to = tmp_path / "run", tmp_path / "results"
+    fedsmoo.run(SETTINGS, run)
+    to.mkdir()
+    gone = [
+        leave(to / "a.json.part"),
+        leave(to / "superseded" / "b.json.part"),
+        leave(run / "analysis" / "x.json.part"),
+    ]
+    kept = [leave(to / "young.json.part", old=False), leave(to / "mine.part"), leave(to / "notes.txt")]
+    export([run], to)
+    fedsmoo.analyse("fairness", run)
+    assert [path.exists() for path in gone] == [False] * 3
+    assert [path.exists() for path in kept] == [True] * 3
