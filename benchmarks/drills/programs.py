@@ -130,6 +130,7 @@ def documents(root: Path) -> None:
     for name in DOCUMENTS:
         (root / name).write_text(MARKED)
     (root / "results").mkdir()
+    (root / "results" / "notes.txt").write_text("No run was measured.\n")
 
 
 def update_tables(root: Path) -> None:
@@ -164,7 +165,7 @@ def federation(root: Path) -> None:
     w, done = (state[0].w, state[1]["round"]) if state is not None else (torch.zeros(SIZE), 0)
     for number in range(done + 1, ROUNDS + 1):
         for client, store in enumerate(clients):
-            mine = store.load(number - 1, ("c",), SIZE).c if number > 1 else torch.zeros(SIZE)
+            mine = store.load(number - 1, {"c": SIZE}).c if number > 1 else torch.zeros(SIZE)
             store.save(number, Vectors(c=mine + client + number))
             w = w + mine / number
         server.save(number, Vectors(w=w), {"round": number})
@@ -177,7 +178,7 @@ def states(root: Path) -> Truth:
     state = ServerStore(root / "server").load()
     if state is None:
         return {}
-    mine = [ClientStore(root / "clients", "s", c).load(state[1]["round"], ("c",), SIZE) for c in (0, 1)]
+    mine = [ClientStore(root / "clients", "s", c).load(state[1]["round"], {"c": SIZE}) for c in (0, 1)]
     return {"w": state[0].w.tolist(), "round": state[1]["round"], "mine": [me.c.tolist() for me in mine]}
 
 

@@ -25,6 +25,7 @@ class Disk:
         self.held = root.with_name(f"{root.name}-held-{seed}")  # links to all files: else their inodes are used again
         self.held.mkdir()
         self.link = os.link
+        self.folders: list[int] = []  # open, for the same reason
         self.flushed: dict[int, bytes] = {}  # inode -> content
         self.seen: dict[int, bytes] = {}
         self.names: dict[int, Names] = {}  # of a folder, when it was flushed last
@@ -41,12 +42,20 @@ class Disk:
             entries = {}
             for entry in os.scandir(folder):
                 entries[entry.name] = entry.inode()
-            self.now[os.stat(folder).st_ino] = entries
+            inode = os.stat(folder).st_ino
+            if inode not in self.now:
+                self.folders.append(os.open(folder, os.O_RDONLY))
+            self.now[inode] = entries
             for name in files:
                 if name != ".lock":
                     if entries[name] not in self.seen:
                         self.link(Path(folder, name), self.held / str(entries[name]))
                     self.seen[entries[name]] = Path(folder, name).read_bytes()
+
+    def close(self) -> None:
+        """Let go of the folders."""
+        while self.folders:
+            os.close(self.folders.pop())
 
     def flush(self, fd: int) -> None:
         self.look()
@@ -113,6 +122,8 @@ def recorded(disk: Disk) -> Iterator[None]:
     finally:
         for name, function in kept.items():
             setattr(os, name, function)
+        disk.look()
+        disk.close()
 
 
 def restore(image: dict[str, bytes], folder: Path) -> Path:

@@ -17,6 +17,7 @@ from fedsmoo.runs.storage.checkpoint import manifests_in, seal, unseal
 from fedsmoo.runs.storage.files import DiskError, make_folder, sync_folder, write_durably
 from fedsmoo.runs.storage.names import CHECKPOINT, CONFIG, METRICS, MODEL, STARTED, SUMMARY
 from fedsmoo.runs.storage.reader import read_config, read_run
+from fedsmoo.runs.storage.verify import verify
 from fedsmoo.sweeps.queue import open_run
 
 from .power import Disk, recorded, restore
@@ -133,3 +134,17 @@ def test_either_checkpoint_suffices_whatever_happens_to_the_other(tmp_path: Path
     assert len(run.simulation.history) == int(good.stem)
     run.go()
     assert (folder / MODEL).read_bytes() == finished(tmp_path / "b")
+
+
+def test_a_cut_while_checkpoints_are_removed_leaves_a_finished_run_without_damage(tmp_path: Path) -> None:
+    """No manifest comes back whose files do not: that would look like damage."""
+    (tmp_path / "disk").mkdir()
+    for seed in range(4):
+        disk = Disk(tmp_path / "disk", seed, lambda cut: (tmp_path / "disk" / f"{seed}" / SUMMARY).exists())  # noqa: B023
+        with recorded(disk):
+            Run.begin(FEW, tmp_path / "disk" / f"{seed}").go(save_every=1, keep=False)
+        assert len(disk.images) > 8
+        for number, image in enumerate(disk.images):
+            folder = restore(image, tmp_path / f"image{seed}-{number}") / f"{seed}"
+            if (folder / SUMMARY).exists():
+                assert verify(folder).damaged == []

@@ -36,6 +36,7 @@ from fedsmoo.runs.storage.files import (
     renamed_at_the_end,
     seal,
     sha256_of,
+    sync_folder,
     unsealed,
     unshared,
     write_durably,
@@ -209,8 +210,11 @@ class Checkpoints:
         with suppress(OSError, DiskError), fence().held():
             if later_manifests(self.folder):
                 return
-            for path in [*manifests_in(self.folder), *(self.folder.iterdir() if self.folder.is_dir() else [])]:
-                path.unlink(missing_ok=True)  # manifests first: a half-removed checkpoint must not look whole
+            sync_folder(self.folder)  # so that nothing that was pruned comes back
+            for names in ("[0-9]*.json", "*"):  # manifests first: a half-removed checkpoint must not look whole
+                for path in self.folder.glob(names):
+                    path.unlink()
+                sync_folder(self.folder)
             self.folder.rmdir()  # not if a process that was taken over has just begun a file there
 
 
