@@ -7,11 +7,13 @@ WORKERS ?= 2
 # Tests start hundreds of processes; without bytecode on disk each would compile the package anew.
 export PYTHONDONTWRITEBYTECODE =
 
+SEED ?= 0
+JOBS ?= 1
 N ?= 10
 NEW ?= HEAD
 BUSY ?= 2
 
-.PHONY: demo test test-repeat test-gpu test-deploy hashes tables figures install lint clean
+.PHONY: demo test test-repeat test-gpu test-deploy drills hashes tables figures install lint clean
 
 install: $(STAMP)
 
@@ -56,6 +58,10 @@ test: lint
 # It takes what is installed.
 test-repeat:
 	$(BIN)/python benchmarks/repeat.py --times $(N) --busy $(BUSY) --workers $(WORKERS)
+
+# What can go wrong is made to go wrong (docs/reliability.md): a sample, or with FULL=1 every case, kept in results/drills.
+drills: $(STAMP)
+	$(BIN)/python benchmarks/drills/run.py --seed $(SEED) --jobs $(JOBS) $(if $(FULL),--full --out results/drills)
 
 # Whether two commits compute the same bits: some twenty small configurations at both, compared by hashes.
 hashes: $(STAMP)

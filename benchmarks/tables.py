@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import machines
+from drills.table import drills
 from flatness import flatness, landscape
 
 from fedsmoo.core import Algorithm
@@ -249,7 +250,7 @@ def cpu() -> str:
 
 BLOCKS = {
     f.__name__: f for f in (cpu, headline, rounds, precision, scaling, tiers, kernels, history, flatness, landscape)
-} | {f.__name__: f for f in (machines.ranks, machines.model, machines.federation, machines.rivals)}
+} | {f.__name__: f for f in (machines.ranks, machines.model, machines.federation, machines.rivals, drills)}
 
 
 def main() -> None:

@@ -61,7 +61,7 @@ def held() -> Iterator[tuple[str, Make]]:
     mine, elsewhere = {**lease.me(), "token": "t", "epoch": 3}, {"host": socket.gethostname() + "-other"}
     yield "a process that lives", written(json.dumps(mine), 1000)
     yield "its parent", written(json.dumps({**mine, "pid": os.getppid(), "born": lease.born(os.getppid())}), 1000)
-    for seconds in (0, 60, lease.SILENCE - 30, -lease.SKEW / 2):
+    for seconds in (0, 30, lease.SILENCE / 2, -lease.SKEW / 2):
         yield f"another machine, {seconds:.0f} s ago", written(json.dumps({**mine, **elsewhere}), seconds)
     yield "another machine of this name, just now", written(json.dumps({**mine, "boot": "its own"}), 1)
     yield "a container of this machine, just now", written(json.dumps({**mine, "space": "its own"}), 1)

@@ -20,7 +20,7 @@ from drills.operations import Act, Operations, fail_at, kill_at, refused_by
 from drills.outcome import Outcome, judged, sample
 from drills.programs import EXPORT, FEDERATION, RUN, SWEEP, TABLES, Program, Truth, carried_out, difference, warm
 
-SHARE = 0.1  # of the operations, in a sample
+SHARE = 0.25  # of the operations, in a sample
 KINDS = {"killed": 0, "full disk": errno.ENOSPC, "I/O error": errno.EIO}
 
 

@@ -35,7 +35,7 @@ from fedsmoo.core import FedsmooError
 from fedsmoo.runs.storage import lease
 from fedsmoo.runs.storage.fence import PART
 
-SHARE = 0.1  # of the operations, in a sample
+SHARE = 0.25  # of the operations, in a sample
 OWN = (lease.LEASE, lease.LOCK)  # of the lease itself
 AGO = 300.0  # seconds for which the first is said to have been silent
 

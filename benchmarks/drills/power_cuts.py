@@ -21,7 +21,7 @@ from drills.outcome import Outcome, judged
 from drills.programs import PROGRAMS, Program, Truth, carried_out, difference, warm
 from fedsmoo.runs.storage import lease
 
-CUTS, SAMPLE = 200, 24  # of each program, at most
+CUTS, SAMPLE = 200, 50  # of each program, at most
 AGO = 30.0  # seconds since the power came back
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
 import torch
@@ -93,22 +94,22 @@ def finished(root: Path) -> dict[str, bytes]:
 
 
 @cache
-def some_runs() -> TemporaryDirectory[str]:
+def some_runs() -> Path:
     """Return a folder with two finished runs and, beside, a result of one of them with other numbers."""
-    folder = TemporaryDirectory()
-    root = Path(folder.name)
+    root = Path(mkdtemp())
+    atexit.register(shutil.rmtree, root)
     for seed in (0, 1):
         fedsmoo.run({**SMALL, "seed": seed, "algorithm": "fedavg"}, root / "runs" / str(seed), save_every=0)
     for path in export([root / "runs"], root / "results")[:1]:
         path.write_text(path.read_text().replace('"test_accuracy": [0.', '"test_accuracy": [1.'))
     for path in sorted((root / "results").iterdir())[1:]:
         path.unlink()
-    return folder
+    return root
 
 
 def copied(root: Path) -> None:
     """Put those runs and that result into a folder."""
-    shutil.copytree(some_runs().name, root, dirs_exist_ok=True)
+    shutil.copytree(some_runs(), root, dirs_exist_ok=True)
 
 
 def exported(root: Path) -> Truth:

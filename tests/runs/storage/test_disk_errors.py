@@ -109,3 +109,10 @@ def test_a_finished_run_whose_checkpoints_cannot_be_removed_has_finished(tmp_pat
     Run.begin(SMALL, tmp_path / "a").go(save_every=1, keep=False)
     assert state(tmp_path / "a") == "finished"
     assert manifests_in(tmp_path / "a" / CHECKPOINT)
+
+
+def test_a_note_that_cannot_be_removed_is_one_line(tmp_path: Path, silent: Silent) -> None:
+    folder = stopped(tmp_path / "a")
+    silent(lambda path: path.endswith(FAILED))
+    with pytest.raises(DiskError, match=r"cannot remove a file from .*a: Input/output error"):
+        fedsmoo.resume(folder)

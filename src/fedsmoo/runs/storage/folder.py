@@ -157,8 +157,17 @@ def record_failure(path: Path, why: str) -> None:
 
 def forget_failure(path: Path) -> None:
     """Remove the note of why a run could not go on: it is tried again."""
-    with fence().held():
-        (path / FAILED).unlink(missing_ok=True)
+    remove_files(path, FAILED)
+
+
+def remove_files(path: Path, *names: str) -> None:
+    """Remove files of a run, if they are there, as its owner; ``DiskError`` if that fails."""
+    try:
+        with fence().held():
+            for name in names:
+                (path / name).unlink(missing_ok=True)
+    except OSError as e:
+        raise DiskError(f"cannot remove a file from {path}: {reason(e)}") from e
 
 
 def config_text(config: Config) -> str:

@@ -10,9 +10,8 @@ from fedsmoo.core import FedsmooError
 from fedsmoo.runs.config import LostSettings
 from fedsmoo.runs.origin.identity import config_of
 from fedsmoo.runs.storage.checkpoint import manifests_in, unseal
-from fedsmoo.runs.storage.fence import fence
 from fedsmoo.runs.storage.files import DiskError, parse_table, read_plain, reason, write_durably
-from fedsmoo.runs.storage.folder import lossless_text
+from fedsmoo.runs.storage.folder import lossless_text, remove_files
 from fedsmoo.runs.storage.names import CHECKPOINT, CONFIG, METRICS, STARTED
 from fedsmoo.runs.storage.reader import read_config
 
@@ -55,9 +54,7 @@ def mend_or_forget(path: Path) -> list[str] | None:
         return mend(path)
     except LostSettings:
         if (path / CONFIG).is_file():
-            with fence().held():
-                for name in (METRICS, CONFIG):
-                    (path / name).unlink(missing_ok=True)
+            remove_files(path, METRICS, CONFIG)
         return None
 
 
