@@ -17,6 +17,7 @@ import torch
 import fedsmoo
 from fedsmoo.core.vectors import Vectors
 from fedsmoo.data.sources import load
+from fedsmoo.deploy.store import ROUNDS as REPORTS
 from fedsmoo.deploy.store import ClientStore, ServerStore
 from fedsmoo.paper import update
 from fedsmoo.runs import build
@@ -156,31 +157,33 @@ def new_page() -> str:
         return (Path(folder) / DOCUMENTS[0]).read_text()
 
 
-ROUNDS, SIZE = 4, 5
+ROUNDS, SIZE = 6, 5  # more rounds than states are kept
 
 
 def federation(root: Path) -> None:
-    """Keep the state of a server and of two clients, round by round, or go on after the newest round."""
+    """Keep the states of a server and of two clients, round by round, or go on after the newest round."""
     server, clients = ServerStore(root / "server"), [ClientStore(root / "clients", "s", c) for c in (0, 1)]
     state = server.load()
     w, done = (state[0].w, state[1]["round"]) if state is not None else (torch.zeros(SIZE), 0)
+    server.begin(done)
     for number in range(done + 1, ROUNDS + 1):
         for client, store in enumerate(clients):
             mine = store.load(number - 1, {"c": SIZE}).c if number > 1 else torch.zeros(SIZE)
             store.save(number, Vectors(c=mine + client + number))
+            store.prune(number - server.keep)
             w = w + mine / number
+        server.record(json.dumps({"round": number}))
         server.save(number, Vectors(w=w), {"round": number})
-        for store in clients:
-            store.prune(number)
 
 
 def states(root: Path) -> Truth:
-    """Return the vectors of the server, and those that it will ask its clients for."""
+    """Return the vectors of the server, the reports of its rounds, and the vectors that it will ask its clients for."""
     state = ServerStore(root / "server").load()
     if state is None:
         return {}
     mine = [ClientStore(root / "clients", "s", c).load(state[1]["round"], {"c": SIZE}) for c in (0, 1)]
-    return {"w": state[0].w.tolist(), "round": state[1]["round"], "mine": [me.c.tolist() for me in mine]}
+    reports = (root / "server" / REPORTS).read_text()
+    return {"w": state[0].w.tolist(), **state[1], "mine": [me.c.tolist() for me in mine], "reports": reports}
 
 
 RUN = Program("run", run, runs_in, kept=finished)

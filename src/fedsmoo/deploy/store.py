@@ -13,6 +13,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -82,10 +83,11 @@ class ClientStore:
         return Vectors(**{n: me[n] for n in lengths})
 
     def prune(self, below: int) -> None:
-        """Remove the versions that the server will never ask for again."""
+        """Remove the versions that the server will never ask for again; what cannot be removed now is later."""
         for version in self.versions():
             if version < below:
-                self.path(version).unlink(missing_ok=True)
+                with suppress(OSError):
+                    self.path(version).unlink()
 
 
 class ServerStore:
@@ -131,14 +133,17 @@ class ServerStore:
 
     def begin(self, number: int) -> None:
         """Make the folder's files those of a server that has done so many rounds: later ones were not finished."""
-        for path in self.states():
-            digits = path.stem.partition("-")[2]
-            if digits and int(digits) > number:
-                path.unlink(missing_ok=True)
-        path = self.folder / ROUNDS
-        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-        if len(lines) > number or (lines and not lines[-1].endswith(b"\n")):
-            write_durably(path, b"".join(line for line in lines[:number] if line.endswith(b"\n")))
+        try:
+            for path in self.states():
+                digits = path.stem.partition("-")[2]
+                if digits and int(digits) > number:
+                    path.unlink(missing_ok=True)
+            path = self.folder / ROUNDS
+            lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+            if len(lines) > number or (lines and not lines[-1].endswith(b"\n")):
+                write_durably(path, b"".join(line for line in lines[:number] if line.endswith(b"\n")))
+        except OSError as e:
+            raise FedsmooError(f"cannot write into {self.folder}: {e.strerror}") from e
 
     def record(self, line: str) -> None:
         """Append the report of a round, durably: a state is never ahead of the reports."""
@@ -191,4 +196,5 @@ def read_sealed(path: Path) -> tuple[dict[str, Tensor], str]:
 def sweep(folder: Path) -> None:
     """Remove what a process that was killed had half written."""
     for left in folder.glob(f"*{PART}"):
-        left.unlink(missing_ok=True)
+        with suppress(OSError):
+            left.unlink()
