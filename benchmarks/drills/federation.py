@@ -65,17 +65,19 @@ class Case:
     weighted: bool = False
     settings: dict[str, Any] = field(default_factory=dict)
     samples: dict[int, Any] = field(default_factory=dict)  # what hostile clients say they have
+    rounds: int = CONFIG.rounds
 
     def open(self) -> Coordinator:
-        config = CONFIG.replace(clients=self.clients, cohort=self.clients, weighted=self.weighted)
+        sizes = {"clients": self.clients, "cohort": self.clients, "rounds": self.rounds}
+        config = CONFIG.replace(**sizes, weighted=self.weighted)
         federation = Federation(server_folder=str(self.folder), **self.settings)
         return Coordinator(config, federation, setup_of(None, self.clients))
 
-    def go(self, rounds: int = CONFIG.rounds) -> Coordinator:
-        """Carry out the rounds that are left, up to so many."""
+    def go(self, rounds: int | None = None) -> Coordinator:
+        """Carry out the rounds that are left, or up to so many."""
         c = self.open()
         here = [i for i in range(self.clients) if self.introduced(c, i)]
-        while c.number < rounds:
+        while c.number < (rounds or self.rounds):
             self.round(c, here)
         return c
 
@@ -128,11 +130,11 @@ def accuracy(c: Coordinator) -> float:
 
 
 @cache
-def honest_accuracy(clients: int, without: tuple[int, ...] = (), weighted: bool = False) -> float:
+def honest_accuracy(clients: int, rounds: int, without: tuple[int, ...] = (), weighted: bool = False) -> float:
     """How good the model is without hostile clients, or without anybody in their place."""
     with TemporaryDirectory() as folder:
         gone: dict[int, Twist] = dict.fromkeys(without, lambda reply: None)
-        return accuracy(Case(Path(folder), clients, gone, weighted).go())
+        return accuracy(Case(Path(folder), clients, gone, weighted, rounds=rounds).go())
 
 
 def verdict(case: Case, near: float = NEAR) -> str:
@@ -143,7 +145,8 @@ def verdict(case: Case, near: float = NEAR) -> str:
     except Exception as e:  # a hostile client must not end anything
         return f"{type(e).__name__}: {e}"[:300]
     hostile = {*case.twists, *case.samples}
-    least = min(honest_accuracy(case.clients, w, case.weighted) for w in ((), tuple(sorted(hostile)))) - near
+    gone = [(), tuple(sorted(hostile))]
+    least = min(honest_accuracy(case.clients, case.rounds, w, case.weighted) for w in gone) - near
     skipped = [r["round"] for r in told if r["skipped"]]
     unnamed = [r["round"] for r in told if {*r["cohort"]} - {*r["accepted"]} - {int(i) for i in r["refused"]}]
     innocent = [r["round"] for r in told if {int(i) for i in r["refused"]} - hostile]
@@ -192,7 +195,7 @@ def poisons(share: float, seed: int) -> Iterator[Outcome]:
     chosen = sample(cases, min(3 * share, 1.0), seed)
 
     def one(folder: Path, kind: str, name: str) -> str:
-        case = Case(folder, 7, settings={"aggregate": kind, "trim": 0.3, "norm_bound": 1000.0})
+        case = Case(folder, 7, settings={"aggregate": kind, "trim": 0.3, "norm_bound": 1000.0}, rounds=25)
         c = case.open()
 
         def twist(reply: Reply) -> Reply:
@@ -200,7 +203,7 @@ def poisons(share: float, seed: int) -> Iterator[Outcome]:
 
         case.twists = dict.fromkeys((1, 4), twist)
         case.open = lambda: c  # type: ignore[method-assign]
-        return verdict(case, near=0.08)
+        return verdict(case, near=0.1)  # who pushes the other way costs time: of seven, two leave three
 
     lines = (in_a_folder(f"{k}, {n}", lambda f, k=k, n=n: one(f, k, n)) for k, n in chosen)
     yield judged("replies within all bounds, two of seven clients, robust aggregates", lines)
