@@ -74,7 +74,7 @@ def test_the_step_counts_from_zero_to_the_last_one() -> None:
 
 def test_facts_are_counted_from_the_samples() -> None:
     data = dataset()
-    facts = Facts(make_setup("mlp", FedAvg()).task, indices()).of([5, 0, 3])
+    facts = Facts(make_setup("mlp", FedAvg()).task, indices()).of([5, 0, 3], FedAvg(), torch.zeros(0))
     assert facts["client"].tolist() == [[5], [0], [3]]
     assert facts["samples"].tolist() == [[SIZES[5]], [SIZES[0]], [SIZES[3]]]
     for row, i in zip(facts["labels"], (5, 0, 3), strict=True):
@@ -87,7 +87,7 @@ def test_targets_that_are_no_classes_have_no_counts() -> None:
     setup = make_setup("mlp", Known())
     y = setup.task.data.y_train.double()
     data = Dataset("small", setup.task.data.x_train, y, setup.task.data.x_train, y, 3)
-    labels = Facts(dataclasses.replace(setup.task, data=data), indices()).of([0])["labels"]
+    labels = Facts(dataclasses.replace(setup.task, data=data), indices()).of([0], FedAvg(), torch.zeros(0))["labels"]
     uses = [lambda: labels.sum(-1), lambda: labels + 1, lambda: 2 * labels, lambda: labels[..., 0], lambda: labels > 3]
     for use in [*uses, lambda: torch.sqrt(labels), lambda: torch.ones(3) / labels]:
         with pytest.raises(FedsmooError, match=r"test_told.py:\d+ in .*rnd.labels: the targets .* are no classes"):

@@ -26,6 +26,8 @@ class Around(Algorithm):
     rows = derived(lambda self: self.inner.rows)
     masks = derived(lambda self: self.inner.masks)
     stays = derived(lambda self: self.inner.stays)
+    asks = derived(lambda self: self.inner.asks)
+    features = derived(lambda self: self.inner.features)
 
     @property
     def radius(self) -> float | None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from torch.fx import GraphModule, Node
 
 from fedsmoo.compiler import NotCompiled
 from fedsmoo.core import Algorithm, LocalRule, Round, Vectors
-from fedsmoo.core.gradient import StepGradient
+from fedsmoo.core.gradient import Loss, StepGradient
 from fedsmoo.core.local import masked_step
 
 aten = torch.ops.aten
@@ -138,7 +138,8 @@ def trace_step(algorithm: Algorithm, rule: LocalRule, inputs: StepInputs) -> Tra
         given = dict(zip(named, tensors, strict=True))
         me = Vectors(**{n: given[f"me_{n}"] for n in names})
         down = Vectors(**{n: given[f"down_{n}"] for n in inputs.down.names()})
-        grad = StepGradient(torch.ops.fedsmoo.traced_gradient, traced_round(inputs.rnd, given, len(inputs.w)))
+        rnd, clients = traced_round(inputs.rnd, given, len(inputs.w)), len(inputs.w)
+        grad = StepGradient(torch.ops.fedsmoo.traced_gradient, rnd, NoModel(), clients)
         w, me = masked_step(algorithm, rule, given["w"], grad, down, me, given.get("active"))
         taken[:] = grad.losses
         return {"w": w} | {f"me_{n}": getattr(me, n) for n in names}
@@ -147,6 +148,20 @@ def trace_step(algorithm: Algorithm, rule: LocalRule, inputs: StepInputs) -> Tra
     if len(taken) != sum(takes_gradient(n) for n in trace.module.graph.nodes):
         raise NotCompiled("the step takes a gradient and does not use it")  # but its loss counts
     return trace
+
+
+class NoModel:
+    """Passes know gradients of the run's loss only."""
+
+    pair = True
+
+    def own(self, v: Tensor, loss: Loss, given: Sequence[Any]) -> tuple[Tensor, Tensor]:
+        raise NotCompiled("a loss of the method's own")
+
+    def outputs(self, v: Tensor) -> Tensor:
+        raise NotCompiled("outputs of the model")
+
+    features = outputs
 
 
 class Sum(NamedTuple):

@@ -100,6 +100,8 @@ class Algorithm:
     rows: ClassVar[tuple[str, ...]] = ()  # which names of up the server sees client by client, in combine
     masks: ClassVar[Mapping[str, str]] = MappingProxyType({})  # name -> parameters ("fc.*"): 0/1 beside down and srv
     stays: ClassVar[tuple[str, ...]] = ()  # masks whose numbers do not travel
+    asks: ClassVar[tuple[str, ...]] = ()  # what costs a pass over a client's samples: ("loss",) gives rnd.loss
+    features: ClassVar[bool] = False  # whether losses of its own see (outputs, features), what the last layer reads
 
     def __new__(cls, *values: Any, **named: Any) -> Self:
         """Refuse hyper-parameters of ours without their names: nobody remembers whether ``r`` or ``beta`` is first."""

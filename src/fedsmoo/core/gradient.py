@@ -1,30 +1,130 @@
-"""What a method is given as ``grad``: gradients on the batch of a local step, and where the client is."""
+"""What a method is given as ``grad``: gradients, outputs and losses on the batch of a local step, and where it is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from torch import Tensor
 
-from fedsmoo.core.round import Round
+from fedsmoo.core.blame import Place, calling, place_of
+from fedsmoo.core.errors import FedsmooError
+from fedsmoo.core.round import Missing, Round
+
+Loss = Callable[..., Tensor]  # of ONE client: (outputs [B, K], labels [B], *given) -> one loss per sample, [B]
+
+
+class BatchModel(Protocol):
+    """The model on the batch of a step; of C clients at once, each with a batch of its own."""
+
+    pair: bool  # whether the method declares that it reads features
+
+    def own(self, v: Tensor, loss: Loss, given: Sequence[Any]) -> tuple[Tensor, Tensor]:
+        """Return gradients and values of the weighted sum of a loss of the method's own."""
+
+    def outputs(self, v: Tensor) -> Tensor:
+        """Return the outputs ``[.., B, K]``, without a gradient."""
+
+    def features(self, v: Tensor) -> Tensor:
+        """Return what the model's last layer reads, ``[.., B, F]``, without a gradient."""
 
 
 class StepGradient:
-    """The gradient of a local step at any vector, on the step's batch: ``grad(v)``.
+    """The gradient of a local step at any vector, on the step's batch, and what else the batch can tell.
 
-    ``grad.rnd`` is the :class:`Round` at this step. Engines make one for each step, whose loss is that of its first
-    gradient.
+    - ``grad(v)``: the gradient of the run's loss at ``v``.
+    - ``grad(v, loss, *given)``: that of ``loss(out, y, *given)``, a loss of the method's own, written for ONE client:
+      outputs ``[B, K]`` and labels ``[B]`` give one loss per sample, ``[B]``. For a method that declares
+      ``features = True``, ``out`` is a pair, outputs and features. Tensors in ``given`` have a row for each of C
+      clients (``grad.outputs(down.w)``, ``grad.rnd.labels``), of which the loss sees its client's.
+    - ``grad.outputs(v)`` and ``grad.features(v)``: of the model at ``v``, without a gradient.
+    - ``grad.rnd``: the :class:`Round` at this step.
+
+    Engines make one for each step, whose loss is that of its first gradient.
 
     Args:
         take: returns gradients and losses at a vector, of one client or of C at once.
         rnd: the round at this step.
+        model: the model on the step's batch.
+        clients: C; ``None``: one client, whose vectors have no client axis.
     """
 
-    def __init__(self, take: Callable[[Tensor], tuple[Tensor, Tensor]], rnd: Round) -> None:
-        self.take, self.rnd = take, rnd
+    def __init__(
+        self,
+        take: Callable[[Tensor], tuple[Tensor, Tensor]],
+        rnd: Round,
+        model: BatchModel | None = None,
+        clients: int | None = None,
+    ) -> None:
+        self.take, self.rnd, self.model, self.clients = take, rnd, model, clients
         self.losses: list[Tensor] = []
+        self.asked_more = False  # than gradients of the run's loss
 
-    def __call__(self, v: Tensor) -> Tensor:
-        gradient, loss = self.take(v)
-        self.losses.append(loss)
+    def __call__(self, v: Tensor, loss: Loss | None = None, *given: Any) -> Tensor:
+        if loss is None:
+            gradient, value = self.take(v)
+        else:
+            refuse_without_rows(given, self.clients)
+            gradient, value = self._more().own(self._rows(v), loss, given)
+        self.losses.append(value)
         return gradient
+
+    def outputs(self, v: Tensor) -> Tensor:
+        """Return the model's outputs at ``v`` on the step's batch: ``[B, K]``, or ``[C, B, K]`` of C clients."""
+        return self._more().outputs(self._rows(v))
+
+    def features(self, v: Tensor) -> Tensor:
+        """Return what the model's last layer reads at ``v`` on the step's batch: ``[B, F]``, or ``[C, B, F]``."""
+        model = self._more()
+        if not model.pair:
+            raise FedsmooError(f"{place_of(calling())}: reads features, which a method must declare: features = True")
+        return model.features(self._rows(v))
+
+    def _rows(self, v: Tensor) -> Tensor:
+        return v if self.clients is None else v.expand(self.clients, -1)  # one model for all, such as down.w
+
+    def _more(self) -> BatchModel:
+        self.asked_more = True
+        assert self.model is not None
+        return self.model
+
+
+def sample_losses(loss: Loss, out: Any, y: Tensor, given: Sequence[Any]) -> Tensor:
+    """Return one client's losses, one per sample.
+
+    Raises:
+        FedsmooError: for any other shape: a mean would count padding as samples, and a tensor of all clients that the
+            loss closes over would broadcast.
+    """
+    each = loss(out, y, *given)
+    if not isinstance(each, Tensor) or each.shape != y.shape[:1]:
+        found = f"the shape {list(each.shape)}" if isinstance(each, Tensor) else f"the type {type(each).__name__}"
+        raise FedsmooError(
+            f"{place_of_loss(loss)}: the loss of {len(y)} samples has {found}, but must be one per sample, [{len(y)}]: "
+            "take sums over a sample's own numbers only, and hand over tensors of clients, grad(v, loss, tensor)"
+        )
+    return each
+
+
+def place_of_loss(loss: Loss) -> str:
+    """Return where a loss is written, as far as Python knows."""
+    code = getattr(getattr(loss, "func", loss), "__code__", None)  # inside of functools.partial
+    return repr(loss) if code is None else str(Place(code.co_filename, code.co_firstlineno, code.co_name))
+
+
+def refuse_without_rows(given: Sequence[Any], clients: int | None) -> None:
+    """Refuse tensors for a loss that have no row for each client; a single number without an axis is for all."""
+    for v in given:
+        if isinstance(v, Missing):
+            v.refuse()
+        if clients is None or not isinstance(v, Tensor) or v.dim() == 0 or len(v) == clients:
+            continue
+        raise FedsmooError(
+            f"{place_of(calling())}: a loss is given a tensor of shape {list(v.shape)} for {clients} clients at once, "
+            "but it must have a row for each: outputs [C, B, K], labels [C, K], numbers [C, 1]"
+        )
+
+
+def row_axes(given: Sequence[Any]) -> tuple[int | None, ...]:
+    """Return the client axis of each thing that a loss of C clients is given, for ``vmap``; ``None``: it has none."""
+    return tuple(0 if isinstance(v, Tensor) and v.dim() else None for v in given)

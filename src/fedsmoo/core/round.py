@@ -11,6 +11,8 @@ from torch import Tensor
 from fedsmoo.core.blame import calling, place_of
 from fedsmoo.core.errors import FedsmooError
 
+NOT_ASKED = "rnd.loss: a client's loss costs a pass over its samples: a method must declare it, asks = ('loss',)"
+
 
 @dataclass(frozen=True)
 class Round:
@@ -19,7 +21,7 @@ class Round:
     ``steps`` is, in ``finish``, the number of local steps of each client and, in ``aggregate``, their mean over the
     cohort, with the weights of the vectors' mean; ``share`` is n / m with the n clients that really took part. Of C
     clients at once each may be a number per client, ``[C, 1]``: several runs can share a batch. What is said of a
-    client (``step``, ``client``, ``samples``, ``labels``) is always a tensor: ``[C, 1]``, or ``[1]`` of one client.
+    client (``step``, ``client``, ``samples``, ``labels``, ``loss``) is always a tensor: ``[C, 1]``, or ``[1]`` of one.
     """
 
     number: Any
@@ -30,6 +32,7 @@ class Round:
     client: Any = None  # its number; the samples it holds; how many of each class, [.., K]
     samples: Any = None
     labels: Any = None
+    loss: Any = None  # its mean loss at down.w over its samples, for a method that asks for it
     n: Any = None  # in combine and aggregate: how many clients replied
 
     def at_step(self, step: Tensor) -> Round:
@@ -48,18 +51,19 @@ class Missing:
     def __init__(self, why: str) -> None:
         self.why = why
 
-    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+    def refuse(self, *_: Any, **__: Any) -> NoReturn:
+        """Raise the reason, with the user's line."""
         place = place_of(calling())
         raise FedsmooError(f"{place}: {self.why}" if place else self.why)
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):  # what Python and PyTorch ask any object
             raise AttributeError(name)
-        self._refuse()
+        self.refuse()
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
-        next(a for a in (*args, *(kwargs or {}).values()) if isinstance(a, Missing))._refuse()
+        next(a for a in (*args, *(kwargs or {}).values()) if isinstance(a, Missing)).refuse()
 
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
-    __pow__ = __rpow__ = __neg__ = __lt__ = __le__ = __gt__ = __ge__ = __getitem__ = __bool__ = __float__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = refuse
+    __pow__ = __rpow__ = __neg__ = __lt__ = __le__ = __gt__ = __ge__ = __getitem__ = __bool__ = __float__ = refuse

@@ -117,7 +117,8 @@ def answer(config: Config, setup: Setup, request: RoundRequest, root: Path) -> A
         config.local_steps, draw, config.batch_size,
     )  # fmt: skip
     steps = int(plan.steps[0])
-    rnd = Round(request.number, request.lr, steps, request.share, **Facts(task, indices).of_one(request.client))
+    facts = Facts(task, indices).of_one(request.client, algorithm, down.w)
+    rnd = Round(request.number, request.lr, steps, request.share, **facts)
     with explained("serial", first=request.known == 0):
         w, me, up, loss = train_client(setup, down, own, plan, rnd)
     version = request.number + 1

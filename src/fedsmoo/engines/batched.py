@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from fedsmoo.core import FedsmooError, Vectors
+from fedsmoo.core.contract.form import Scale
+from fedsmoo.core.contract.inputs import asks_more
 from fedsmoo.core.errors import first_line
 from fedsmoo.engines.client_state.memory import clients_that_fit, ran_out, release
 from fedsmoo.engines.client_state.table import ClientTable
@@ -17,20 +19,32 @@ from fedsmoo.engines.oracles.oracle import Oracle, hand_oracle, vmap_oracle
 from fedsmoo.engines.steps.eager import EagerStepper
 from fedsmoo.engines.steps.replay import ReplayStepper
 from fedsmoo.engines.steps.stepper import Stepper
-from fedsmoo.engines.task import Samples, Task
+from fedsmoo.engines.task import Samples
 from fedsmoo.engines.train import RunSlice, train
 
+OWN_LOSS = "the method asks for outputs, or has a loss of its own"
 
-def make_oracle(task: Task, kind: str) -> tuple[str, Oracle]:
+
+def kernels_reason(setup: Setup) -> str:
+    """Return why the hand-written kernels cannot serve a run; empty if they can."""
+    task = setup.task
+    if reason := fused_reason(task):
+        return reason
+    run = Scale(task.model.layout.size, task.dtype, task.device)
+    return OWN_LOSS if asks_more(setup.algorithm, run) else ""
+
+
+def make_oracle(setup: Setup, kind: str) -> tuple[str, Oracle]:
     """Return an engine's name and oracle: kernels where they serve, else by hand where the model can, else ``vmap``.
 
     Raises:
         FedsmooError: if ``kind`` is ``fused`` or ``hand`` and that cannot serve the task.
     """
-    if kind in ("auto", "fused") and task.device.type == "cuda" and not fused_reason(task):
+    task = setup.task
+    if kind in ("auto", "fused") and task.device.type == "cuda" and not kernels_reason(setup):
         return "fused", FusedOracle(task)
     if kind == "fused":
-        raise FedsmooError(f"the hand-written kernels cannot serve here: {fused_reason(task)}")
+        raise FedsmooError(f"the hand-written kernels cannot serve here: {kernels_reason(setup)}")
     by_hand = task.model.batched is not None if kind == "auto" else kind == "hand"
     return ("batched", hand_oracle(task)) if by_hand else ("vmap", vmap_oracle(task))
 
@@ -76,9 +90,11 @@ class Batched(Engine):
             )
         self.setup, self.why = setup, why
         self.table = table or ClientTable(setup.algorithm.own)
-        self.name, self.oracle = make_oracle(setup.task, oracle) if isinstance(oracle, str) else ("batched", oracle)
+        self.name, self.oracle = make_oracle(setup, oracle) if isinstance(oracle, str) else ("batched", oracle)
         self.chunk, self.capacity = chunk, chunk or clients_that_fit(setup, batch_size)
         self.stepper = stepper(self.oracle)
+        if oracle == "auto" and self.name != "fused" and kernels_reason(setup) == OWN_LOSS:
+            self.why = f"{why}; PyTorch's operations, not the hand-written kernels: {OWN_LOSS}"
 
     @property
     def clients_at_once(self) -> int:

@@ -150,6 +150,7 @@ def one_step_inputs(setup: Setup, clients: int, batch_size: int) -> RoundInputs:
     draw = drawing(task.data.x_train.shape[1]) if task.augment else None
     plan = make_plan(0, 0, cohort, samples, batch_size, steps=1, draw=draw)
     w = task.model.initial().to(task.device, task.dtype)
-    algorithm, facts = setup.algorithm.at(0), Facts(task, samples).of(cohort)
-    down, lr = algorithm.init(w).pick(algorithm.down), 1e-3  # by which methods may divide
+    algorithm = setup.algorithm.at(0)
+    down, lr = setup.masks.sent(algorithm, algorithm.init(w)), 1e-3  # by which methods may divide
+    facts = Facts(task, samples).of(cohort, algorithm, w)
     return RoundInputs(0, down, cohort, plan, lr, 1.0, [1 / clients] * clients, algorithm, facts=facts)

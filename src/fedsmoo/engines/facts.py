@@ -1,4 +1,4 @@
-"""What methods are told of clients: their numbers, how many samples they hold, and how many of each class."""
+"""What methods are told of clients: their numbers, how many samples they hold, of each class, and their losses."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsmoo.core.round import Missing
-from fedsmoo.engines.task import Task
+from fedsmoo.core import Algorithm
+from fedsmoo.core.round import NOT_ASKED, Missing
+from fedsmoo.engines.oracles.oracle import products
+from fedsmoo.engines.task import Samples, Task
 
 Indices = Sequence[np.ndarray] | Mapping[int, np.ndarray]  # each client's training samples
 NO_CLASSES = "rnd.labels: the targets of this data set are no classes, so that clients have no counts of them"
@@ -24,19 +26,32 @@ class Facts:
         y = task.data.y_train
         self.y = None if y.is_floating_point() else y.cpu().numpy()
 
-    def of(self, clients: Sequence[int]) -> dict[str, Any]:
-        """Return the facts of some clients, a row each: ``client [n, 1]``, ``samples [n, 1]``, ``labels [n, K]``."""
+    def of(self, clients: Sequence[int], algorithm: Algorithm, w: Tensor) -> dict[str, Any]:
+        """Return the facts of some clients that are sent the model ``w``, a row each.
+
+        These are ``client [n, 1]``, ``samples [n, 1]``, ``labels [n, K]`` and, if the method asks for it, ``loss``.
+        """
         samples = [len(self.indices[i]) for i in clients]
-        facts = {"client": self._rows([[i] for i in clients]), "samples": self._rows([[n] for n in samples])}
+        facts: dict[str, Any] = {"client": self._rows(clients), "samples": self._rows(samples)}
+        facts["loss"] = self._rows(self.losses(clients, w)) if "loss" in algorithm.asks else Missing(NOT_ASKED)
         if self.y is None:
             return {**facts, "labels": Missing(NO_CLASSES)}
         classes = self.task.data.classes
         counts = [np.bincount(self.y[self.indices[i]].ravel(), minlength=classes) for i in clients]
-        return {**facts, "labels": self._rows(np.array(counts).reshape(len(clients), classes))}
+        return {**facts, "labels": self._rows(counts, classes)}
 
-    def of_one(self, client: int) -> dict[str, Any]:
+    def of_one(self, client: int, algorithm: Algorithm, w: Tensor) -> dict[str, Any]:
         """Return the facts of one client: ``[1]``, and ``labels [K]``."""
-        return {n: v[0] if isinstance(v, Tensor) else v for n, v in self.of([client]).items()}
+        return {n: v[0] if isinstance(v, Tensor) else v for n, v in self.of([client], algorithm, w).items()}
 
-    def _rows(self, values: Any) -> Tensor:
-        return torch.as_tensor(values).to(self.task.device, self.task.dtype)
+    def losses(self, clients: Sequence[int], w: Tensor) -> list[float]:
+        """Return each client's mean loss at the model ``w`` over its own samples, as an evaluation computes it."""
+        data, found = self.task.data, []
+        with products(self.task):
+            for i in clients:
+                index = torch.from_numpy(np.asarray(self.indices[i])).to(self.task.device)
+                found.append(self.task.evaluate(w, on=Samples(data.x_train[index], data.y_train[index]))[1])
+        return found
+
+    def _rows(self, values: Sequence[Any], width: int = 1) -> Tensor:
+        return torch.from_numpy(np.reshape(values, (len(values), width))).to(self.task.device, self.task.dtype)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedsmoo.core import FedsmooError
+from fedsmoo.core.gradient import Loss
 from fedsmoo.core.random.noise import Noise
 from fedsmoo.engines.oracles.oracle import Oracle
 from fedsmoo.engines.task import Batch, Task
@@ -38,7 +40,13 @@ def refuse_late_draws(task: Task, before: Tensor, train: Callable[[Oracle], obje
         counts.append(draws.count)
         return out
 
-    train(Oracle(task, counted))
+    def own(w: Tensor, batch: Batch, loss: Loss, given: Sequence[Any], pair: bool) -> tuple[Tensor, Tensor]:
+        with drawing(task.model.module, Noise((0, 0))) as draws:
+            out = oracle.own(w, batch, loss, given, pair)
+        counts.append(draws.count)
+        return out
+
+    train(Oracle(task, counted, own, oracle.look))
     if any(counts):
         raise FedsmooError(
             f"the model {type(task.model.module).__name__} draws random numbers in some local steps only, which the "

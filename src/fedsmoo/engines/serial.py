@@ -17,6 +17,7 @@ from fedsmoo.data.batches.plan import Plan
 from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.contract import Engine, Meanwhile, RoundInputs, RoundOutcome, Setup, Sums
 from fedsmoo.engines.late_draws import generator_state, refuse_late_draws
+from fedsmoo.engines.oracles.on_batch import OnBatch
 from fedsmoo.engines.oracles.oracle import Oracle, single_oracle
 from fedsmoo.engines.task import Batch, Samples, Task
 
@@ -74,7 +75,8 @@ def local_round(setup: Setup, oracle: Oracle, down: Vectors, own: Vectors, plan:
     steps = torch.arange(len(plan.index), dtype=task.dtype, device=task.device)
     for k in range(len(plan.index)):
         batch = client_batch(task, plan, k)
-        grad = StepGradient(partial(oracle, batch=batch), rnd.at_step(steps[k : k + 1]))
+        model = OnBatch(oracle, batch, algorithm.features)
+        grad = StepGradient(partial(oracle, batch=batch), rnd.at_step(steps[k : k + 1]), model)
         w, me = local_step(algorithm, setup.rule, w, grad, down, me)
         total = total + grad.losses[0]
     me, up = local_end(algorithm, w, down, me, rnd)

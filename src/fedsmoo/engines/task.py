@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fedsmoo.core import FedsmooError
+from fedsmoo.core import Algorithm, FedsmooError
 from fedsmoo.core.random.noise import Noise
 from fedsmoo.core.user_code import call
 from fedsmoo.data.batches.augment import prepare
@@ -146,6 +146,21 @@ def refuse_reduced_loss(task: Task) -> None:
         raise FedsmooError(
             f"the loss of {len(y)} samples has {shape}, but must be a tensor of one loss per sample, [{len(y)}]: with "
             'PyTorch\'s losses write reduction="none", as in partial(F.cross_entropy, reduction="none")'
+        )
+
+
+def refuse_no_features(task: Task, algorithm: Algorithm) -> None:
+    """Refuse a model without features, ``[B, F]``, where the method reads them."""
+    if not algorithm.features:
+        return
+    w = task.model.initial().to(task.device, task.dtype)
+    task.model.eval()
+    with torch.no_grad():
+        _, found = task.model.with_features(task.model.layout.split(w), task.inputs(task.data.x_train[:2]))
+    if len(found) != 2:
+        raise FedsmooError(
+            f"the features of 2 samples have the shape {list(found.shape)}, but must have a row for each: name another "
+            "layer, which reads such, in the module: feature_layer = 'NAME'"
         )
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.lazy import LazyModuleMixin
 
-from fedsmoo.core.errors import FedsmooError, first_line
+from fedsmoo.core.errors import FedsmooError, first_line, unknown
 from fedsmoo.core.layout import Layout
 from fedsmoo.core.random.noise import Noise, key_of
 from fedsmoo.models.draws import drawing
@@ -42,6 +42,8 @@ class FlatModel:
         self.random: bool | None = None
         self.random_in_evaluation = self.examined = False
         self._training: bool | None = None
+        self._listening = False
+        self._heard: list[Tensor] | None = None
         self.layout = Layout({n: tuple(p.shape) for n, p in module.named_parameters() if p.requires_grad})
         self._frozen = {n: p.detach().clone() for n, p in module.named_parameters() if not p.requires_grad}
         if self.layout.size == 0:
@@ -115,6 +117,50 @@ class FlatModel:
             return functional_call(self.module, self._with_frozen(parameters), (x,))
         with drawing(self.module, noise):
             return functional_call(self.module, self._with_frozen(parameters), (x,))
+
+    def with_features(
+        self, parameters: Mapping[str, Tensor], x: Tensor, noise: Noise | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return one model's outputs on a batch, and its features ``[B, F]``: what :meth:`feature_layer` reads.
+
+        Raises:
+            FedsmooError: if the model has no such layer, or does not call it.
+        """
+        if not self._listening:  # once: compilers cannot follow a hook that comes and goes
+            self.feature_layer().register_forward_pre_hook(self._listen)
+            self._listening = True
+        self._heard = []
+        out, heard = self.forward(parameters, x, noise), self._heard
+        self._heard = None
+        if not heard:
+            raise FedsmooError(
+                f"the model {type(self.module).__name__} does not call the layer whose input would be its features: "
+                "name another one in the module, feature_layer = 'NAME'"
+            )
+        return out, heard[-1].flatten(1)
+
+    def feature_layer(self) -> nn.Module:
+        """Return the layer that reads the model's features: the module's ``feature_layer``, or its last ``nn.Linear``.
+
+        Raises:
+            FedsmooError: if there is none.
+        """
+        layers, name = dict(self.module.named_modules()), getattr(self.module, "feature_layer", None)
+        if name is not None:
+            if name not in layers:
+                raise unknown(f"feature_layer of the model {type(self.module).__name__}", str(name), layers)
+            return layers[name]
+        linear = [layer for layer in layers.values() if isinstance(layer, nn.Linear)]
+        if not linear:
+            raise FedsmooError(
+                f"the model {type(self.module).__name__} has no nn.Linear, whose input would be its features: name the "
+                "layer that reads them in the module, feature_layer = 'NAME'"
+            )
+        return linear[-1]
+
+    def _listen(self, layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        if self._heard is not None:
+            self._heard.append(inputs[0])
 
     def state_dict(self, w: Tensor) -> dict[str, Tensor]:
         """Return the trained and the frozen parameters under the module's own names, ready for ``load_state_dict``."""

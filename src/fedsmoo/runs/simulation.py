@@ -19,7 +19,7 @@ from fedsmoo.engines.client_state.memory import refuse_too_many_rows
 from fedsmoo.engines.contract import Engine, RoundInputs, RoundOutcome, Setup
 from fedsmoo.engines.facts import Facts
 from fedsmoo.engines.failure import explained
-from fedsmoo.engines.task import refuse_reduced_loss
+from fedsmoo.engines.task import refuse_no_features, refuse_reduced_loss
 from fedsmoo.runs.config import Training
 from fedsmoo.runs.record import Callback, Record, Result
 from fedsmoo.runs.traffic import round_bytes
@@ -59,6 +59,7 @@ class Simulation:
         start = start.to(task.device, task.dtype)
         task.model.place(task.device, task.dtype)
         refuse_reduced_loss(task)
+        refuse_no_features(task, setup.algorithm)
         with explained(engine.name):
             self.server = setup.algorithm.at(0).init(start)
             _ = setup.masks  # bound now: a pattern that matches nothing is refused
@@ -138,7 +139,7 @@ class Simulation:
         down = self.setup.masks.sent(algorithm, self.server)
         share = len(clients) / len(self.indices)
         weights = weights_of(t, [len(self.indices[i]) for i in clients])
-        varies, facts = self.sampling is not uniform, self.facts.of(clients)
+        varies, facts = self.sampling is not uniform, self.facts.of(clients, algorithm, down.w)
         return RoundInputs(number, down, clients, plan, self.lr, share, weights, algorithm, varies, facts)
 
     def complete(self, work: RoundInputs, outcome: RoundOutcome | None, began: float) -> Record:

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from fedsmoo.core.algorithm import Algorithm
-from fedsmoo.core.blame import in_brief, place_of, stack_of
+from fedsmoo.core.blame import Place, in_brief, place_of, stack_of
 from fedsmoo.core.contract.declared import declarations, definition, inner_methods
-from fedsmoo.core.contract.form import CLIENTS, LIKE, SCALE, Scale, misshapen, short
-from fedsmoo.core.contract.inputs import EVERYBODY, FIRST, Given, ask, given, placed
+from fedsmoo.core.contract.form import CLIENTS, LIKE, SCALE, Scale, misshapen, placed, short
+from fedsmoo.core.contract.inputs import EVERYBODY, FIRST, Given, ask, given
 from fedsmoo.core.contract.watch import Note, Seen, branches, drawing_line, first_difference, generators, watched
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.core.vectors import Vectors
@@ -173,7 +173,11 @@ def broken(algorithm: Algorithm, name: str, seen: Seen) -> list[Note]:
     found = [Note(place or definition(algorithm, name), text) for place, text in seen.notes]
     if seen.error is None:
         return found
-    text, place = in_brief(seen.error), place_of(stack_of(seen.error)) or definition(algorithm, name)
+    place: Place | str = place_of(stack_of(seen.error)) or definition(algorithm, name)
+    text = in_brief(seen.error)
+    if isinstance(seen.error, FedsmooError):  # which may name its line itself, such as that of a loss
+        said = re.fullmatch(r"(\S+:\d+ in \S+): (.*)", str(seen.error), re.DOTALL)
+        place, text = said.groups() if said else (place, str(seen.error))
     if "Boolean value of Tensor" in text:
         text = branches("bool")
     elif "converted to Scalar" in text or "converted to Python scalars" in text:

@@ -30,6 +30,14 @@ class Scale(NamedTuple):
 
 
 SCALE: ContextVar[Scale] = ContextVar("SCALE", default=Scale())  # noqa: B039 (never changed)
+
+
+def placed(v: Tensor, to: torch.dtype | None) -> Tensor:
+    """Return a tensor in the type, and on the device, of the scale in force."""
+    scale = SCALE.get()
+    return v.to(scale.device, to or scale.dtype)
+
+
 LIKE = "make tensors from an input, as torch.zeros_like(w) does"
 
 

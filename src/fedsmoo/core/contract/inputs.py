@@ -11,15 +11,21 @@ import torch
 from torch import Tensor
 
 from fedsmoo.core.algorithm import Algorithm
-from fedsmoo.core.contract.form import CLIENTS, SCALE
+from fedsmoo.core.contract.form import CLIENTS, SCALE, Scale, placed
+from fedsmoo.core.contract.tiny import TinyModel
 from fedsmoo.core.gradient import StepGradient
 from fedsmoo.core.random.streams import torch_stream
-from fedsmoo.core.round import Round
+from fedsmoo.core.round import NOT_ASKED, Missing, Round
 from fedsmoo.core.vectors import Vectors
 
 LR, STEPS = 0.1, (2, 3, 4)
 FIRST, EVERYBODY = 0, None
-WHO = {"client": ((7,), (2,), (11,)), "samples": ((4,), (9,), (5,)), "labels": ((1, 0, 3), (4, 3, 2), (0, 5, 0))}
+WHO = {
+    "client": ((7,), (2,), (11,)),
+    "samples": ((4,), (9,), (5,)),
+    "labels": ((1, 0, 3), (4, 3, 2), (0, 5, 0)),
+    "loss": ((1.5,), (0.25,), (0.75,)),
+}
 
 
 class Guarded(Vectors):
@@ -73,20 +79,26 @@ def given(algorithm: Algorithm, client: int | None, to: torch.dtype | None = Non
     # Whatever a method keeps on its server may be a square; the model may be anything.
     srv = sealed(Vectors(**{n: v if n == "w" else v.abs() for n, v in srv.items()}, **marks))
     mine, w, d = rows((*algorithm.own, *algorithm.local), 4), rows(("w",), 5).w, rows(("w",), 6).w
-    rnd = told(client, to)
-    return Given(srv, once(algorithm.up, 3), down, mine, w, d, rnd, gradient(rnd, 1, client, to))
+    rnd = told(algorithm, client, to)
+    return Given(srv, once(algorithm.up, 3), down, mine, w, d, rnd, gradient(algorithm, rnd, 1, client, to))
 
 
-def told(client: int | None, to: torch.dtype | None = None) -> Round:
+def told(algorithm: Algorithm, client: int | None, to: torch.dtype | None = None) -> Round:
     """Return what one client, or each of all, is told of a round."""
-    facts = {n: placed(torch.tensor(v if client is EVERYBODY else v[client]), to) for n, v in WHO.items()}
+    facts: dict[str, Any] = {
+        n: placed(torch.tensor(v if client is EVERYBODY else v[client]), to) for n, v in WHO.items()
+    }
+    facts |= {} if "loss" in algorithm.asks else {"loss": Missing(NOT_ASKED)}
     steps = placed(torch.tensor(STEPS), to)[:, None] if client is EVERYBODY else STEPS[client]
     return Round(1, LR, steps, 0.5, **facts)
 
 
-def gradient(rnd: Round, step: int, client: int | None, to: torch.dtype | None = None) -> StepGradient:
+def gradient(
+    algorithm: Algorithm, rnd: Round, step: int, client: int | None, to: torch.dtype | None = None
+) -> StepGradient:
     """Return the ``grad`` of a local step of one client, or of all of them at once."""
-    return StepGradient(quadratic(client, to), rnd.at_step(torch.full_like(rnd.client, step)))
+    model, clients = TinyModel(client, to, algorithm.features), CLIENTS if client is EVERYBODY else None
+    return StepGradient(quadratic(client, to), rnd.at_step(torch.full_like(rnd.client, step)), model, clients)
 
 
 def marked(algorithm: Algorithm, to: torch.dtype | None = None) -> dict[str, Tensor]:
@@ -108,11 +120,6 @@ def drawn(
     return Vectors(
         **{n: placed(torch.randn(s, generator=generator, dtype=torch.float64), to) for n, s in sizes.items()}
     )
-
-
-def placed(v: Tensor, to: torch.dtype | None) -> Tensor:
-    scale = SCALE.get()
-    return v.to(scale.device, to or scale.dtype)
 
 
 def quadratic(client: int | None, to: torch.dtype | None = None) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
@@ -139,3 +146,21 @@ def ask(algorithm: Algorithm, name: str, x: Given) -> Any:
         "finish": (x.w, x.down, x.me, x.rnd),
     }[name]
     return getattr(algorithm, name)(*arguments)
+
+
+def asks_more(algorithm: Algorithm, run: Scale) -> bool:
+    """Return whether a local step asks for more than gradients of the run's loss: outputs, or a loss of its own.
+
+    Found by one step on small vectors or, of a method that fits no others, on vectors as the run has them.
+    """
+    for scale in (Scale(), run):
+        token = SCALE.set(scale)
+        try:
+            x = given(algorithm.at(0), FIRST)
+            ask(algorithm.at(0), "direction", x)
+            return x.grad.asked_more
+        except Exception:  # what is wrong with it, the contract's checks say
+            continue
+        finally:
+            SCALE.reset(token)
+    return False

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.func import grad, grad_and_value, vmap
 
 from fedsmoo.core import FedsmooError
+from fedsmoo.core.gradient import Loss, row_axes, sample_losses
 from fedsmoo.engines.task import Batch, Draws, Samples, Task
 
 if TYPE_CHECKING:
     from fedsmoo.compiler.step import GradientKernels
+
+# (w, batch, a method's own loss, what that is given, whether it sees features) -> gradients and values
+OwnGradient = Callable[[Tensor, Batch, Loss, Sequence[Any], bool], tuple[Tensor, Tensor]]
+# (w, batch, whether features are asked for) -> outputs, or a pair of outputs and features
+Look = Callable[[Tensor, Batch, bool], Any]
+RUN_S_LOSS = "these gradients are of the run's own loss only, and the method asks for more: use engine=vmap"
 
 
 class Oracle:
@@ -24,8 +31,14 @@ class Oracle:
     weights in another type (:meth:`working`), and whether it is made of hand-written ``kernels``.
     """
 
-    def __init__(self, task: Task, function: Callable[[Tensor, Batch], tuple[Tensor, Tensor]]) -> None:
-        self.task, self.function = task, function
+    def __init__(
+        self,
+        task: Task,
+        function: Callable[[Tensor, Batch], tuple[Tensor, Tensor]],
+        own: OwnGradient | None = None,
+        look: Look | None = None,
+    ) -> None:
+        self.task, self.function, self._own, self._look = task, function, own, look
 
     def __call__(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         with products(self.task):
@@ -39,6 +52,26 @@ class Oracle:
     def gradient(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return gradients and losses, in the precision of products that is in force."""
         return self.function(w, batch)
+
+    def own(self, w: Tensor, batch: Batch, loss: Loss, given: Sequence[Any], pair: bool) -> tuple[Tensor, Tensor]:
+        """Return gradients and values of a loss of a method's own; ``pair``: it sees outputs and features.
+
+        Raises:
+            FedsmooError: if this oracle knows the run's loss only.
+        """
+        if self._own is None:
+            raise FedsmooError(RUN_S_LOSS)
+        return self._own(w, batch, loss, given, pair)
+
+    def look(self, w: Tensor, batch: Batch, pair: bool) -> Any:
+        """Return the model's outputs on a batch, without a gradient; ``pair``: outputs and features.
+
+        Raises:
+            FedsmooError: if this oracle gives gradients only.
+        """
+        if self._look is None:
+            raise FedsmooError(RUN_S_LOSS)
+        return self._look(w, batch, pair)
 
     def in_step(self, w: Tensor, batch: Batch, working: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return :meth:`gradient` inside a step that may be compiled; ``working`` is ``w`` as :meth:`working` gives it.
@@ -99,39 +132,52 @@ def single_oracle(task: Task) -> Oracle:
     """Make the oracle of one client, by plain autograd."""
     model, layout = task.model, task.model.layout
 
-    def gradient(w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    def own(w: Tensor, batch: Batch, loss: Loss, given: Sequence[Any], pair: bool) -> tuple[Tensor, Tensor]:
+        forward = model.with_features if pair else model.forward
         parts = {n: p.detach().requires_grad_() for n, p in layout.split(w).items()}
         with torch.enable_grad():
-            loss = (batch.weight * task.loss(model.forward(parts, batch.x, batch.noise), batch.y)).sum()
-            grads = torch.autograd.grad(loss, list(parts.values()), materialize_grads=True)
-        return layout.join(dict(zip(parts, grads, strict=True))), loss.detach()
+            out = forward(parts, batch.x, batch.noise)
+            value = (batch.weight * sample_losses(loss, out, batch.y, given)).sum()
+            grads = torch.autograd.grad(value, list(parts.values()), materialize_grads=True)
+        return layout.join(dict(zip(parts, grads, strict=True))), value.detach()
 
-    return Oracle(task, gradient)
+    def look(w: Tensor, batch: Batch, pair: bool) -> Any:
+        with torch.no_grad():
+            return (model.with_features if pair else model.forward)(layout.split(w), batch.x, batch.noise)
+
+    return Oracle(task, lambda w, batch: own(w, batch, task.loss, (), False), own, look)
 
 
 def vmap_oracle(task: Task) -> Oracle:
     """Make the oracle of C clients by ``torch.func.vmap`` over any module."""
     model, layout = task.model, task.model.layout
 
-    def loss(parts: dict[str, Tensor], x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-        return (weight * task.loss(model.forward(parts, x), y)).sum()
+    def own(w: Tensor, batch: Batch, loss: Loss, given: Sequence[Any], pair: bool) -> tuple[Tensor, Tensor]:
+        forward = model.with_features if pair else model.forward
 
-    many = vmap(grad_and_value(loss), randomness="error")
+        def value(parts: dict[str, Tensor], x: Tensor, y: Tensor, weight: Tensor, *given: Any) -> Tensor:
+            return (weight * sample_losses(loss, forward(parts, x), y, given)).sum()
 
-    def gradient(w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        grads, losses = many(layout.split(w), batch.x, batch.y, batch.weight)
+        many = vmap(grad_and_value(value), (0, 0, 0, 0, *row_axes(given)), randomness="error")
+        grads, losses = many(layout.split(w), batch.x, batch.y, batch.weight, *given)
         return layout.join(grads), losses
 
-    return Oracle(task, gradient)
+    def look(w: Tensor, batch: Batch, pair: bool) -> Any:
+        with torch.no_grad():
+            return vmap(model.with_features if pair else model.forward)(layout.split(w), batch.x)
+
+    return Oracle(task, lambda w, batch: own(w, batch, task.loss, (), False), own, look)
 
 
 def hand_oracle(task: Task) -> Oracle:
     """Make the oracle of C clients by the model's own hand-batched forward and one backward for all.
 
+    Features are those of ``vmap``: a hand-batched forward has no layers to listen to.
+
     Raises:
         FedsmooError: if the model has no hand-batched forward.
     """
-    layout, batched = task.model.layout, task.model.batched
+    layout, batched, general = task.model.layout, task.model.batched, vmap_oracle(task)
     if batched is None:
         raise FedsmooError(f"the model {type(task.model.module).__name__} has no hand-batched forward: use engine=vmap")
 
@@ -147,4 +193,26 @@ def hand_oracle(task: Task) -> Oracle:
         grads, losses = gradients(layout.split(w), batch)
         return layout.join(grads), losses
 
-    return Oracle(task, gradient)
+    def own(w: Tensor, batch: Batch, loss: Loss, given: Sequence[Any], pair: bool) -> tuple[Tensor, Tensor]:
+        if pair:
+            return general.own(w, batch, loss, given, pair)
+
+        def of_one(out: Tensor, y: Tensor, *given: Any) -> Tensor:
+            return sample_losses(loss, out, y, given)
+
+        each = vmap(of_one, (0, 0, *row_axes(given)), randomness="error")
+
+        def value(parts: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+            losses = (batch.weight * each(batched(parts, batch.x), batch.y, *given)).sum(1)
+            return losses.sum(), losses
+
+        grads, losses = grad(value, has_aux=True)(layout.split(w))
+        return layout.join(grads), losses
+
+    def look(w: Tensor, batch: Batch, pair: bool) -> Any:
+        if pair:
+            return general.look(w, batch, pair)
+        with torch.no_grad():
+            return batched(layout.split(w), batch.x)
+
+    return Oracle(task, gradient, own, look)

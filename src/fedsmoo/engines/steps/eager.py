@@ -11,9 +11,9 @@ from fedsmoo.core import Vectors
 from fedsmoo.core.gradient import StepGradient
 from fedsmoo.core.local import local_end, masked_step
 from fedsmoo.engines.contract import Meanwhile
+from fedsmoo.engines.oracles.on_batch import OnBatch
 from fedsmoo.engines.oracles.oracle import Oracle
 from fedsmoo.engines.steps.stepper import Assignment, DevicePlan, Ended, Stepped
-from fedsmoo.engines.task import Batch
 
 
 class EagerStepper:
@@ -29,7 +29,8 @@ class EagerStepper:
         steps = torch.arange(len(plan.index), dtype=w.dtype, device=w.device)
         for k in range(len(plan.index)):
             active = None if plan.running is None else plan.running[k]
-            w, me, loss = one_step(given, self.oracle, w, me, plan.batch(k, self.oracle), active, steps[k])
+            model = OnBatch(self.oracle, plan.batch(k, self.oracle), given.algorithm.features)
+            w, me, loss = one_step(given, self.oracle, w, me, model, active, steps[k])
             total = total + loss
         if meanwhile is not None:
             meanwhile()
@@ -41,13 +42,13 @@ class EagerStepper:
 
 
 def one_step(
-    given: Assignment, gradient: Any, w: Tensor, me: Vectors, batch: Batch, active: Tensor | None, step: Tensor
+    given: Assignment, gradient: Any, w: Tensor, me: Vectors, model: OnBatch, active: Tensor | None, step: Tensor
 ) -> Stepped:
     """Take one local step of C clients and return their losses; clients that are not active stay as they are."""
 
     def take(v: Tensor) -> tuple[Tensor, Tensor]:
-        return gradient(v if v.dim() == w.dim() else v.expand_as(w), batch)  # one model for all, such as down.w
+        return gradient(v if v.dim() == w.dim() else v.expand_as(w), model.batch)  # one model for all, such as down.w
 
-    grad = StepGradient(take, given.rnd.at_step(step.expand(len(w), 1)))
+    grad = StepGradient(take, given.rnd.at_step(step.expand(len(w), 1)), model, len(w))
     new_w, new_me = masked_step(given.algorithm, given.rule, w, grad, given.down, me, active)
     return new_w, new_me, grad.losses[0]  # the loss of a client without samples is an empty sum: zero

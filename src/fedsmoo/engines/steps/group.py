@@ -19,6 +19,7 @@ from fedsmoo.compiler import NotCompiled
 from fedsmoo.compiler.trace import StepInputs
 from fedsmoo.core import Vectors
 from fedsmoo.engines.client_state.memory import ran_out
+from fedsmoo.engines.oracles.on_batch import OnBatch
 from fedsmoo.engines.oracles.oracle import Oracle
 from fedsmoo.engines.steps.buffers import fill_round, round_buffers
 from fedsmoo.engines.steps.capture import captured, warn_slower
@@ -164,7 +165,8 @@ class ClientGroup:
 
         batch, active, _ = self.feeds[0]
         step = self.places.index_select(0, self.k - 1)  # a batch is loaded before its step
-        w, me, loss = one_step(self.given, gradient, b.w, b.me, batch, active, step)
+        model = OnBatch(self.oracle, batch, self.given.algorithm.features, compiled=True)
+        w, me, loss = one_step(self.given, gradient, b.w, b.me, model, active, step)
         b.w.copy_(w)
         if self.working is not b.w:
             self.working.copy_(w)

@@ -1,0 +1,54 @@
+"""A tiny model on a tiny batch, for methods that ask for outputs and have losses of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import grad_and_value, vmap
+
+from fedsmoo.core.contract.form import CLIENTS, SCALE, placed
+from fedsmoo.core.gradient import Loss, row_axes, sample_losses
+from fedsmoo.core.random.streams import torch_stream
+
+SAMPLES, CLASSES, FEATURES = 5, 3, 4
+
+
+class TinyModel:
+    """Outputs and features that are linear in the first weights, of one client or of all of them at once.
+
+    ``pair`` says whether losses see features, too.
+    """
+
+    def __init__(self, client: int | None, to: torch.dtype | None, pair: bool) -> None:
+        self.several, self.pair, self.used = client is None, pair, min(SCALE.get().size, 7)
+        generator = torch_stream(0, "contract", 10)
+        shape = (CLIENTS, SAMPLES, CLASSES + FEATURES, self.used)
+        x = placed(torch.randn(shape, generator=generator, dtype=torch.float64), to)
+        y = (torch.arange(CLIENTS * SAMPLES).view(CLIENTS, SAMPLES) ** 2 % CLASSES).to(x.device)
+        self.x, self.y = (x, y) if client is None else (x[client], y[client])
+        self.weight = torch.full_like(self.y, 1 / SAMPLES, dtype=x.dtype)
+
+    def forward(self, v: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        out, features = (x @ v[: self.used]).split([CLASSES, FEATURES], -1)
+        return out, features
+
+    def look(self, v: Tensor) -> tuple[Tensor, Tensor]:
+        return (vmap(self.forward) if self.several else self.forward)(v.detach(), self.x)
+
+    def outputs(self, v: Tensor) -> Tensor:
+        return self.look(v)[0]
+
+    def features(self, v: Tensor) -> Tensor:
+        return self.look(v)[1]
+
+    def own(self, v: Tensor, loss: Loss, given: Sequence[Any]) -> tuple[Tensor, Tensor]:
+        def value(v: Tensor, x: Tensor, y: Tensor, weight: Tensor, *given: Any) -> Tensor:
+            both = self.forward(v, x)
+            return (weight * sample_losses(loss, both if self.pair else both[0], y, given)).sum()
+
+        slope = grad_and_value(value)
+        slope = vmap(slope, (0, 0, 0, 0, *row_axes(given)), randomness="error") if self.several else slope
+        return slope(v, self.x, self.y, self.weight, *given)

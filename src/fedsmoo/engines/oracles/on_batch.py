@@ -1,0 +1,39 @@
+"""What a method may ask of the model on the batch of a local step, besides gradients of the run's loss."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from torch import Tensor
+
+from fedsmoo.core.gradient import Loss
+from fedsmoo.engines.oracles.oracle import Oracle, products
+from fedsmoo.engines.task import Batch
+
+
+class OnBatch:
+    """An oracle's model, or those of C clients, on a step's batch.
+
+    ``pair`` says whether the method declares that it reads features. ``compiled`` steps have the precision of products
+    set around them.
+    """
+
+    def __init__(self, oracle: Oracle, batch: Batch, pair: bool, compiled: bool = False) -> None:
+        self.oracle, self.batch, self.pair, self.compiled = oracle, batch, pair, compiled
+
+    def _products(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.compiled else products(self.oracle.task)
+
+    def own(self, v: Tensor, loss: Loss, given: Sequence[Any]) -> tuple[Tensor, Tensor]:
+        with self._products():
+            return self.oracle.own(v, self.batch, loss, given, self.pair)
+
+    def outputs(self, v: Tensor) -> Tensor:
+        with self._products():
+            return self.oracle.look(v, self.batch, False)
+
+    def features(self, v: Tensor) -> Tensor:
+        with self._products():
+            return self.oracle.look(v, self.batch, True)[1]
