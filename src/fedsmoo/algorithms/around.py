@@ -63,6 +63,10 @@ class Around(Algorithm):
     def combine(self, srv: Vectors, rows: Vectors, weights: Tensor, rnd: Round) -> Vectors:
         return self.inner.combine(srv, rows, weights, rnd)
 
+    @property
+    def has_personal(self) -> bool:
+        return type(self).personal is not Around.personal or self.inner.has_personal
+
     def personal(self, down: Vectors, me: Vectors) -> Tensor | None:
         return self.inner.personal(down, me)
 

@@ -147,6 +147,10 @@ def print_summary(config: Config, result: Result) -> None:
     if "validated_round" in summary:
         chosen = f"in round {summary['validated_round']}, the best on the samples held out"
         out.print(f"  by validation   {100 * summary['validated_accuracy']:.2f}%  ({chosen})")
+    if "personal_accuracy" in summary:
+        for name, words in (("personal", "personal models"), ("global", "the global one")):
+            mean, spread, worst = (100 * summary[f"{name}_{n}"] for n in ("accuracy", "deviation", "worst_tenth"))
+            out.print(f"  {words:<15} {mean:.2f}% ± {spread:.2f} over clients, the worst tenth {worst:.2f}%")
     out.print(f"  test loss       {summary['test_loss']:.4f}")
     out.print(f"  sent            {human_bytes(summary['bytes_up'])} up, {human_bytes(summary['bytes_down'])} down")
     out.print(f"  seconds         {summary['seconds_train']:.1f} training, {summary['seconds_eval']:.1f} evaluation")

@@ -26,7 +26,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="As JSON, every column.")]
 def cell(name: str, value: Any) -> str:
     if value is None:
         return ""
-    if name in ("test_accuracy", "test_accuracy_last10", "best_accuracy", "validated_accuracy"):
+    if name.endswith(("_accuracy", "_accuracy_last10", "_deviation", "_worst_tenth")):
         return f"{100 * value:.2f}%"
     if name.startswith("bytes"):
         from fedsmoo.runs.traffic import human_bytes
@@ -50,7 +50,8 @@ def runs(
         print(json.dumps(found, indent=1))
         return
     named = ["label"] if any(row["label"] for row in found) else []
-    names = [SHOWN[0], *named, *SHOWN[1:]] if show is None else [n.strip() for n in show.split(",")]
+    personal = ["personal_accuracy", "personal_worst_tenth"] if any(row["personal_accuracy"] for row in found) else []
+    names = [SHOWN[0], *named, *SHOWN[1:], *personal] if show is None else [n.strip() for n in show.split(",")]
     if names == ["all"]:
         names = [n for n in columns() if n != "stamp"]
     for name in names:

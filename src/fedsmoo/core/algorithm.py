@@ -194,6 +194,11 @@ class Algorithm:
         """Return the model that serves a client itself; ``None``: the global one."""
         return None
 
+    @property
+    def has_personal(self) -> bool:
+        """Whether the method defines :meth:`personal`."""
+        return type(self).personal is not Algorithm.personal
+
     def bytes_of(self, name: str, numbers: int, width: int) -> int:
         """Return the bytes of a vector that travels; a method that compresses it overrides this."""
         return numbers * width

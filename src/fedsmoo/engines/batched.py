@@ -16,6 +16,7 @@ from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.contract import Engine, Meanwhile, RoundInputs, RoundOutcome, Setup, Sums, one_run_at_a_time
 from fedsmoo.engines.oracles.fused import FusedOracle, fused_reason
 from fedsmoo.engines.oracles.oracle import Oracle, hand_oracle, vmap_oracle
+from fedsmoo.engines.personal import PersonalInputs, several_at_once
 from fedsmoo.engines.steps.eager import EagerStepper
 from fedsmoo.engines.steps.replay import ReplayStepper
 from fedsmoo.engines.steps.stepper import Stepper
@@ -115,6 +116,9 @@ class Batched(Engine):
 
     def evaluate(self, w: Tensor, on: Samples | None = None) -> tuple[float, float]:
         return self.oracle.evaluate(w, on)
+
+    def personal(self, inputs: PersonalInputs) -> Tensor:
+        return several_at_once(self.oracle.task, self.table, inputs, self.clients_at_once)
 
     def run_round(self, inputs: RoundInputs, meanwhile: Meanwhile | None = None) -> RoundOutcome:
         chunk = min(self.clients_at_once, len(inputs.clients))

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ from fedsmoo.core.layout import Masks
 from fedsmoo.data.batches.plan import Plan
 from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.task import Samples, Task
+
+if TYPE_CHECKING:
+    from fedsmoo.engines.personal import PersonalInputs
 
 Meanwhile = Callable[[], None]  # host work for the time in which the device is busy
 
@@ -145,6 +148,10 @@ class Engine(ABC):
     @abstractmethod
     def run_round(self, inputs: RoundInputs, meanwhile: Meanwhile | None = None) -> RoundOutcome:
         """Run one round of local training; ``meanwhile`` is called where the host would otherwise wait."""
+
+    def personal(self, inputs: PersonalInputs) -> Tensor:
+        """Return the accuracies of clients' personal models and of the global one on their own samples, ``[n, 2]``."""
+        raise FedsmooError(f"the {self.name} engine evaluates no personal models: use engine=serial")
 
     @abstractmethod
     def evaluate(self, w: Tensor, on: Samples | None = None) -> tuple[float, float]:

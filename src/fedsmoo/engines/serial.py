@@ -19,6 +19,7 @@ from fedsmoo.engines.contract import Engine, Meanwhile, RoundInputs, RoundOutcom
 from fedsmoo.engines.late_draws import generator_state, refuse_late_draws
 from fedsmoo.engines.oracles.on_batch import OnBatch
 from fedsmoo.engines.oracles.oracle import Oracle, single_oracle
+from fedsmoo.engines.personal import PersonalInputs, one_by_one
 from fedsmoo.engines.task import Batch, Samples, Task
 
 # A client's last model, its new own vectors, what it sends, and its mean minibatch loss.
@@ -37,6 +38,9 @@ class Serial(Engine):
 
     def evaluate(self, w: Tensor, on: Samples | None = None) -> tuple[float, float]:
         return self.oracle.evaluate(w, on)
+
+    def personal(self, inputs: PersonalInputs) -> Tensor:
+        return one_by_one(self.setup.task, self.evaluate, self.table, inputs)
 
     def run_round(self, inputs: RoundInputs, meanwhile: Meanwhile | None = None) -> RoundOutcome:
         sums, algorithm = Sums(len(inputs.clients)), inputs.algorithm

@@ -11,7 +11,7 @@ from dataclasses import fields
 from typing import Any
 
 from fedsmoo.core.untrusted import number, text
-from fedsmoo.runs.record import Record
+from fedsmoo.runs.record import HELD_OUT, Record
 from fedsmoo.runs.storage.names import METRICS
 from fedsmoo.runs.storage.reader import StoredRun
 
@@ -25,8 +25,13 @@ COLUMNS = (
     ("down", "bytes_down", 12),
     ("sec", "seconds_train", 4),
 )
-VALIDATION = ("val", "validation_accuracy", 8)  # only where samples were held out
-NAMES = ("round", *(name for _, name, _ in COLUMNS), "probes", VALIDATION[1])  # in the order of a line
+HELD = (  # only where samples were held out
+    ("val", "validation_accuracy", 8),
+    ("own", "personal_accuracy", 8),
+    ("deviation", "personal_deviation", 8),
+    ("worst", "personal_worst_tenth", 8),
+)
+NAMES = ("round", *(name for _, name, _ in COLUMNS), "probes", *(name for _, name, _ in HELD))  # in a line's order
 NOTHING = "null"
 KINDS = {"cohort": rb"\[[0-9, ]*\]", "probes": rb"\{[^{}]*\}"}
 NUMBER = rb"[-+.e0-9nul]+"
@@ -38,7 +43,7 @@ def pattern() -> re.Pattern[bytes]:
     for field in fields(Record):
         group = b"(%b)" if field.name in NAMES else b"%b"
         said = b'"%b": %b' % (field.name.encode(), group % KINDS.get(field.name, NUMBER))
-        parts.append(b"(?:, %b)?" % said if field.name == VALIDATION[1] else b", %b" % said if parts else said)
+        parts.append(b"(?:, %b)?" % said if field.name in HELD_OUT else b", %b" % said if parts else said)
     return re.compile(rb"^\{%b\}$" % b"".join(parts), re.MULTILINE)
 
 
@@ -53,9 +58,9 @@ def curves(run: StoredRun) -> str:
         if extra and isinstance(extra, dict):
             for name, value in list(extra.items())[:50]:
                 probes.setdefault(text(name, 80), []).append([at, number(value)])
-    held_out = any(v is not None for v in values[VALIDATION[1]])
+    held = [c for c in HELD if any(v is not None for v in values[c[1]])]
     parts = {"rounds": compact(compact_rounds(values["round"]))}
-    for short, name, digits in (*COLUMNS, VALIDATION) if held_out else COLUMNS:
+    for short, name, digits in (*COLUMNS, *held):
         parts[short] = column(values[name], digits)
     parts["probes"] = compact(probes)
     return "{" + ",".join(f'"{name}":{value}' for name, value in parts.items()) + "}"

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fedsmoo.runs.record import best_validated
+from fedsmoo.runs.record import best_validated, last_personal
 from fedsmoo.runs.traffic import Reached, reached
 from fedsmoo.sweeps.comparison import TEN
 from fedsmoo.sweeps.grid import Sweep
@@ -129,6 +129,12 @@ def validated(run: Measured) -> float | None:
     """Return the test accuracy of the round that was best on the samples held out, in per cent; None: none were."""
     chosen = best_validated(run.history)
     return None if chosen is None or chosen.test_accuracy is None else 100 * chosen.test_accuracy
+
+
+def personal(run: Measured) -> tuple[float, float] | None:
+    """Return the mean over clients and the worst tenth of personal models at the end, in per cent; None: none."""
+    found = last_personal(run.history)
+    return (100 * found["personal_accuracy"], 100 * found["personal_worst_tenth"]) if found else None
 
 
 def best(run: Measured) -> float:

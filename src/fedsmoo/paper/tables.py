@@ -18,6 +18,7 @@ from fedsmoo.paper.cells import (
     last_ten,
     mean_of_last,
     number_text,
+    personal,
     signed,
     spread,
     validated,
@@ -46,6 +47,7 @@ def noted(tables: Sequence[Table], notes: list[str]) -> list[Table]:
 def measures(runs: Sequence[Measured]) -> list[str]:
     """Return the headings of an accuracy table: the count of seeds, then the mean at the end, then the others."""
     chosen = ["by validation"] if any(validated(r) is not None for r in runs) else []
+    chosen += ["personal", "worst tenth"] if any(personal(r) for r in runs) else []
     return ["n", mean_of_last(runs), *chosen, "last round", "best on test", "paper's best", "− paper's"]
 
 
@@ -55,6 +57,9 @@ def measured(runs: Sequence[Measured], beside: Sequence[Measured], paper: float 
     cells = [str(len(runs)) if runs else "", spread([last_ten(r) for r in runs])]
     if any(validated(r) is not None for r in beside):
         cells.append(spread([v for r in runs if (v := validated(r)) is not None]))
+    if any(personal(r) for r in beside):
+        own = [pair for r in runs if (pair := personal(r))]
+        cells += [spread([pair[k] for pair in own]) for k in range(2)]
     return [*cells, spread([last(r) for r in runs]), spread(top), printed, signed(top, paper)]
 
 

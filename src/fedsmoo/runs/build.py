@@ -24,7 +24,7 @@ from fedsmoo.core.hyper.schedule import Schedule, is_schedule
 from fedsmoo.core.user_code import call, is_in_file, user_object
 from fedsmoo.data.batches.cohort import Sampling, make_sampling
 from fedsmoo.data.dataset import Dataset
-from fedsmoo.data.division.holdout import hold_out
+from fedsmoo.data.division.holdout import held_by, hold_out
 from fedsmoo.engines.client_state.tiers import make_table
 from fedsmoo.engines.contract import Setup
 from fedsmoo.engines.distributed.engine import engine_for
@@ -118,6 +118,9 @@ def make_device(name: str) -> torch.device:
     return device
 
 
+NOT_HELD = "{} has personal models, which are evaluated on samples held out: set holdout, such as 0.2"
+
+
 def assemble(
     config: Config,
     algorithm: Algorithm | None = None,
@@ -131,9 +134,13 @@ def assemble(
     data = data or load_data(config)
     indices = make_clients(config, data) if indices is None else indices
     setup = make_setup(config, data, algorithm, model, loss)
+    parts = None
     if config.holdout:
+        everything = indices
         indices, held = hold_out(indices, config.holdout, config.seed)
-        setup = dataclasses.replace(setup, task=with_validation(setup.task, held))
+        setup, parts = dataclasses.replace(setup, task=with_validation(setup.task, held)), held_by(everything, held)
+    elif setup.algorithm.has_personal:
+        warnings.warn(NOT_HELD.format(setup.algorithm.label), FedsmooWarning, stacklevel=2)
     if model is not None or is_in_file(config.model):
         refuse_few_outputs(setup.task)
         if note := squashed(setup.task):
@@ -142,7 +149,7 @@ def assemble(
     table = make_table(config.table, setup, len(indices), cohort, config.rounds)
     engine = engine_for(config.engine, setup, config.chunk, cohort, config.batch_size, config.exact, table)
     sampling = sampling or make_sampling(config.sampling, config.sampling_options)
-    return Simulation(setup, engine, config, indices, sampling=sampling)
+    return Simulation(setup, engine, config, indices, sampling=sampling, held=parts)
 
 
 def make_setup(

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from torch import Tensor, nn
 
 from fedsmoo.core import FedsmooError, Vectors
@@ -36,15 +37,25 @@ class Record:
     probes: dict[str, float] = field(default_factory=dict)  # measurements asked for besides, such as sharpness
     drift_after: float | None = None  # mean ||w_i - w'||^2, w' being the model after the server's step
     validation_accuracy: float | None = None  # on the samples held out of training, where there are any
+    personal_accuracy: float | None = None  # of personal models, each on what its client holds out: mean over clients
+    personal_deviation: float | None = None  # over clients
+    personal_worst_tenth: float | None = None  # mean of the worst tenth of the clients
+    global_accuracy: float | None = None  # of the global model, on the same samples of the same clients
+    global_deviation: float | None = None
+    global_worst_tenth: float | None = None
 
     def values(self) -> dict[str, Any]:
-        """Return the fields as plain values; without the validation accuracy where nothing was validated."""
-        return {n: v for n, v in asdict(self).items() if n != "validation_accuracy" or v is not None}
+        """Return the fields as plain values; without what was measured on samples held out, where there were none."""
+        return {n: v for n, v in asdict(self).items() if n not in HELD_OUT or v is not None}
 
     def reached(self, accuracy: float) -> bool:
         """Whether this round was evaluated and is as accurate as that."""
         return self.test_accuracy is not None and self.test_accuracy >= accuracy
 
+
+PERSONAL = ("personal_accuracy", "personal_deviation", "personal_worst_tenth")
+GLOBAL = ("global_accuracy", "global_deviation", "global_worst_tenth")
+HELD_OUT = ("validation_accuracy", *PERSONAL, *GLOBAL)  # fields that only runs with a holdout have
 
 Callback = Callable[[Record], Any]
 
@@ -66,6 +77,24 @@ def last_accuracy(history: Sequence[Record]) -> float:
         f"none of the {len(history)} rounds so far was evaluated, so there is no accuracy: run longer, or set "
         "eval_every lower"
     )
+
+
+def served(accuracies: np.ndarray) -> dict[str, float]:
+    """Return a record's fields from each client's accuracy with its personal model and the global one, ``[n, 2]``."""
+    from fedsmoo.analysis.functions.fairness import tenth  # late: few runs have personal models
+
+    out: dict[str, float] = {}
+    for names, values in zip((PERSONAL, GLOBAL), accuracies.T, strict=True):
+        out |= dict(zip(names, (float(values.mean()), float(values.std()), tenth(values)), strict=True))
+    return out
+
+
+def last_personal(history: Sequence[Record]) -> dict[str, float]:
+    """Return how clients are served at the last round in which that was measured, by field; empty if in none."""
+    for record in reversed(history):
+        if record.personal_accuracy is not None:
+            return {n: getattr(record, n) for n in (*PERSONAL, *GLOBAL)}
+    return {}
 
 
 def best_validated(history: Sequence[Record]) -> Record | None:
@@ -114,6 +143,23 @@ class Result:
     def validated(self) -> Record | None:
         """The best round by validation accuracy, the first of several; ``None`` without ``holdout``."""
         return best_validated(self.history)
+
+    @property
+    def personal(self) -> dict[str, float]:
+        """How personal models serve their clients, and the global one beside them; empty without such, or ``holdout``.
+
+        Mean, deviation and worst tenth over the clients met, each on its own samples, of the last evaluated round.
+        """
+        return last_personal(self.history)
+
+    def personal_model(self, client: int) -> nn.Module:
+        """Return a copy of the module with a client's personal weights, in eval mode; the global ones without such."""
+        run, row = self.simulation, self.client_state(client)
+        algorithm, masks = run.setup.algorithm.at(max(len(self.history) - 1, 0)), run.setup.masks
+        down = masks.sent(algorithm, self.server)
+        me = algorithm.first_contact(down) if row is None else Vectors(**row).map(lambda v: v.to(self.server.w.device))
+        w = algorithm.personal(down, me)
+        return run.setup.task.model.export(self.server.w if w is None else w)
 
     @property
     def target_reached(self) -> Reached | None:

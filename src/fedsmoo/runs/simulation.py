@@ -19,9 +19,10 @@ from fedsmoo.engines.client_state.memory import refuse_too_many_rows
 from fedsmoo.engines.contract import Engine, RoundInputs, RoundOutcome, Setup
 from fedsmoo.engines.facts import Facts
 from fedsmoo.engines.failure import explained
+from fedsmoo.engines.personal import PersonalInputs
 from fedsmoo.engines.task import refuse_no_features, refuse_reduced_loss
 from fedsmoo.runs.config import Training
-from fedsmoo.runs.record import Callback, Record, Result
+from fedsmoo.runs.record import Callback, Record, Result, served
 from fedsmoo.runs.traffic import round_bytes
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class Simulation:
         indices: Sequence[np.ndarray],
         w: Tensor | None = None,
         sampling: Sampling | None = None,
+        held: Sequence[np.ndarray] | None = None,
     ) -> None:
         if training.cohort > len(indices):
             raise FedsmooError(
@@ -52,6 +54,7 @@ class Simulation:
         if empty:
             raise FedsmooError(f"client {empty[0]} has no samples ({len(empty)} such clients): change the partition")
         self.setup, self.engine, self.training, self.indices = setup, engine, training, indices
+        self.held = held  # of each client's samples those held out, where any are
         self.sampling = sampling or make_sampling(training.sampling)
         refuse_too_many_rows(setup, training.cohort)
         task = setup.task
@@ -162,11 +165,12 @@ class Simulation:
             self.server = server
         synchronize(task.device)
         trained = time.perf_counter()
-        accuracy = loss = validation = None
+        accuracy = loss = validation = people = None
         if is_evaluated(t, work.number):
             accuracy, loss = self.engine.evaluate(self.server.w)
             if task.held is not None:
                 validation, _ = self.engine.evaluate(self.server.w, task.held)
+            people = self._served(work)
         after = None if outcome is None else outcome.drift_from(work.down.w, self.server.w)
         probes = {} if self.probes is None else self._probe(work)
         # What a message needs: the zeros behind the parameters, which align a vector on a device, need not travel.
@@ -187,9 +191,26 @@ class Simulation:
             probes=probes,
             drift_after=after,
             validation_accuracy=validation,
+            **(people or {}),
         )
         self.history.append(record)
         return record
+
+    def _served(self, work: RoundInputs) -> dict[str, float] | None:
+        """Return how the clients met so far are served on what they hold out, by personal models and the global one.
+
+        ``None`` for a method without personal models, and where nobody met has samples for it.
+        """
+        if self.held is None or not work.algorithm.has_personal:
+            return None
+        met = sorted({*work.clients, *(i for record in self.history for i in record.cohort)})
+        parts = {i: self.held[i] for i in met if len(self.held[i])}
+        if not parts:
+            return None
+        down = self.setup.masks.sent(work.algorithm, self.server)
+        with torch.no_grad():
+            found = self.engine.personal(PersonalInputs(work.algorithm, self.server.w, down, parts))
+        return served(found.numpy())
 
     def _probe(self, work: RoundInputs) -> dict[str, float]:
         """Return the measurements that are due after a round."""

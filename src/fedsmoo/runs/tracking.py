@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import first_line, unknown
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.record import Record
+from fedsmoo.runs.record import HELD_OUT, Record
 
 
 class Tracker(Protocol):
@@ -32,7 +32,7 @@ def numbers(record: Record) -> dict[str, float]:
         "train_loss",
         "drift",
         "drift_after",
-        "validation_accuracy",
+        *HELD_OUT,
         "lr",
         "bytes_up",
         "bytes_down",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin.contents import data_label
-from fedsmoo.runs.record import Record, last_accuracy
+from fedsmoo.runs.record import Record, last_accuracy, last_personal
 from fedsmoo.runs.storage.reader import StoredRun
 from fedsmoo.runs.traffic import human_bytes, reached
 from fedsmoo.sweeps.paired import ENOUGH, Paired, paired, ranked
@@ -38,6 +38,8 @@ class Row:
     bytes: float | None
     seconds: float  # of local training, per run
     reached: int  # how many seeds reached the target
+    personal: float | None = None  # mean over clients of personal models at the end, then over seeds
+    worst_tenth: float | None = None  # of them, of the worst tenth of clients
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,11 @@ class Comparison:
         """The table in aligned lines, the header first."""
         goal = f"{round(100 * self.target, 6):g}%"
         header = ["method", "n", f"{self.ends} (%)", "− best", f"rounds to {goal}", f"sent to {goal}", "seconds"]
-        return aligned([header, *map(cells, self.rows)])
+        lines = [header, *map(cells, self.rows)]
+        if any(row.personal is not None for row in self.rows):
+            served = [personal_cells(row) for row in self.rows]
+            lines = [a + b for a, b in zip(lines, [["personal (%)", "worst tenth (%)"], *served], strict=True)]
+        return aligned(lines)
 
     @property
     def notes(self) -> list[str]:
@@ -168,7 +174,16 @@ def row(method: str, runs: Histories, target: float, best: Histories | None = No
         statistics.fmean(h.bytes for h in hits) if hits else None,
         statistics.fmean(sum(r.seconds_train for r in h) for h in runs.values()),
         len(hits),
+        *served_by(runs),
     )
+
+
+def served_by(runs: Histories) -> tuple[float | None, float | None]:
+    """Return the mean over clients and the worst tenth of personal models at the end; ``None`` where a run has none."""
+    found = [last_personal(h) for h in runs.values()]
+    if not all(found):
+        return None, None
+    return tuple(statistics.fmean(f[n] for f in found) for n in ("personal_accuracy", "personal_worst_tenth"))  # type: ignore[return-value]
 
 
 def last_ten(history: Sequence[Record]) -> float:
@@ -208,6 +223,11 @@ def cells(row: Row) -> list[str]:
         optional(row.bytes, human_bytes),
         f"{row.seconds:.1f}",
     ]
+
+
+def personal_cells(row: Row) -> list[str]:
+    """Return what a row says of personal models, as text."""
+    return ["-" if v is None else f"{100 * v:.2f}" for v in (row.personal, row.worst_tenth)]
 
 
 def verdict(rows: Sequence[Row]) -> str:

@@ -14,6 +14,7 @@ from fedsmoo.core import FedsmooError
 from fedsmoo.runs.config import FIELDS, Config, kind_of
 from fedsmoo.runs.origin.contents import data_label
 from fedsmoo.runs.origin.identity import identity
+from fedsmoo.runs.record import GLOBAL, PERSONAL
 from fedsmoo.runs.storage.folder import unused_settings
 from fedsmoo.runs.storage.names import CONFIG
 from fedsmoo.runs.storage.reader import read_run
@@ -22,7 +23,7 @@ from fedsmoo.runs.storage.walk import stamped_folders
 INDEX = ".index.sqlite"
 PLAIN = [n for n in FIELDS if not n.endswith("_options")]
 NUMBERS = ("test_accuracy", "test_accuracy_last10", "best_accuracy", "validated_accuracy", "test_loss",
-           "bytes_up", "bytes_down", "seconds_train", "seconds_eval", "parameters")  # fmt: skip
+           "bytes_up", "bytes_down", "seconds_train", "seconds_eval", "parameters", *PERSONAL, *GLOBAL)  # fmt: skip
 TYPES = {int: "INTEGER", bool: "INTEGER", float: "REAL", str: "TEXT"}
 
 

@@ -14,7 +14,7 @@ from fedsmoo.runs.config import FIELDS, Config
 from fedsmoo.runs.origin.contents import held_in, refuse_damaged
 from fedsmoo.runs.origin.identity import config_of, identity
 from fedsmoo.runs.origin.provenance import now
-from fedsmoo.runs.record import Record
+from fedsmoo.runs.record import HELD_OUT, Record
 from fedsmoo.runs.storage.fence import PART
 from fedsmoo.runs.storage.files import make_folder, parse_json, read_json, read_plain, remove_old, write_durably
 from fedsmoo.runs.storage.reader import is_kind, read_run, state
@@ -26,7 +26,7 @@ Note = Callable[[str], Any]  # says a line to a person
 FORMAT = "fedsmoo result 1"
 # Enough digits for every table: an accuracy on ten thousand samples is exact, a loss has six.
 DIGITS = {"test_accuracy": 8, "test_loss": 6, "train_loss": 6, "drift": 6, "seconds_train": 4, "seconds_eval": 4}
-DIGITS |= {"drift_after": 6, "validation_accuracy": 8}
+DIGITS |= {"drift_after": 6} | dict.fromkeys(HELD_OUT, 8)
 COLUMNS = (
     "test_accuracy",
     "test_loss",
@@ -37,7 +37,7 @@ COLUMNS = (
     "seconds_train",
     "seconds_eval",
 )
-LATER = ("drift_after", "validation_accuracy")  # columns that older files, and runs without a holdout, do not have
+LATER = ("drift_after", *HELD_OUT)  # columns that older files, and runs without a holdout, do not have
 FACTS = (
     "engine",
     "engine_why",

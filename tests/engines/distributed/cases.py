@@ -9,6 +9,7 @@ import torch
 from fedsmoo.algorithms import ALGORITHMS
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
+from fedsmoo.runs.record import HELD_OUT
 
 FEDNOVA = f"{Path(__file__).parents[2] / 'fednova.py'}:FedNova"
 # Bernoulli cohorts of about three out of seven: unequal shares, ranks with nobody, one empty round.
@@ -36,7 +37,7 @@ CASES: dict[str, Config] = {
     "rows": SMALL.replace(algorithm=f"{KINDS}:Median", engine="batched"),
     "rows, exact": SMALL.replace(algorithm=f"{KINDS}:Median", exact=True, dtype="float32"),
     "parts": SMALL.replace(algorithm=f"{KINDS}:Heads", algorithm_options={"head": "*bias"}, engine="batched"),
-    "personal": SMALL.replace(algorithm=f"{KINDS}:Ditto", engine="batched"),
+    "personal": SMALL.replace(algorithm=f"{KINDS}:Ditto", engine="batched", holdout=0.2),
     "auto": SMALL.replace(algorithm="scaffold", engine="auto"),
     "dropout": SMALL.replace(algorithm="fedsmoo", model=DROPOUT, engine="auto"),
     "dropout, exact": SMALL.replace(algorithm="fedsmoo", model=DROPOUT, exact=True, dtype="float32"),
@@ -50,7 +51,15 @@ def outcome(config: Config) -> dict:
         "server": dict(result.server.items()),
         "clients": dict(result.simulation.engine.table.items()),
         "history": [
-            (r.train_loss, r.drift, r.drift_after, r.test_accuracy, r.test_loss, r.validation_accuracy, r.cohort)
+            (
+                r.train_loss,
+                r.drift,
+                r.drift_after,
+                r.test_accuracy,
+                r.test_loss,
+                *(getattr(r, n) for n in HELD_OUT),
+                r.cohort,
+            )
             for r in result.history
         ],
         "engine": result.simulation.engine.name,

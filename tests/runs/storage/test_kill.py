@@ -18,6 +18,9 @@ METHODS = {
     engine: [m for i, m in enumerate(SOME) if m == "fedsmoo" or i % 2 == part]
     for part, engine in enumerate(["serial", "batched"])
 }
+# A server that sees every reply, numbers that are kept, and personal models.
+METHODS["serial"] += ["Median", "Heads"]
+METHODS["batched"] += ["Numbers", "Ditto"]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

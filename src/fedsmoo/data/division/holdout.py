@@ -10,6 +10,15 @@ from fedsmoo.core.errors import FedsmooError
 from fedsmoo.core.random.streams import stream
 
 
+def held_by(indices: Sequence[np.ndarray], held: np.ndarray) -> list[np.ndarray]:
+    """Return which of the samples held out each client had, were it to be asked on its own; some may have none.
+
+    >>> held_by([np.array([0, 4, 4, 2]), np.array([2, 3]), np.array([1])], np.array([2, 4]))
+    [array([2, 4]), array([2]), array([], dtype=int64)]
+    """
+    return [np.intersect1d(samples, held) for samples in indices]
+
+
 def hold_out(indices: Sequence[np.ndarray], share: float, seed: int) -> tuple[list[np.ndarray], np.ndarray]:
     """Return what each client trains on, in its own order, and the sorted samples held out for validation.
 

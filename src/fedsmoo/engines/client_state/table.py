@@ -34,6 +34,10 @@ class ClientTable:
 
         return Vectors(**{n: torch.stack([row(c, i, n) for c, i in enumerate(clients)]) for n in self.names})
 
+    def peek(self, clients: Sequence[int]) -> Vectors:
+        """Return the own vectors ``[C, P]`` of clients that have rows, outside of their rounds."""
+        return Vectors(**{n: torch.stack([self.rows[i][n] for i in clients]) for n in self.names})
+
     def prefetch(self, clients: Sequence[int]) -> None:
         """Hint that these clients are read next."""
 

@@ -85,6 +85,11 @@ class StoredTable(ClientTable):
 
         return Vectors(**{n: torch.stack([row(c, i, n) for c, i in enumerate(clients)]) for n in self.names})
 
+    def peek(self, clients: Sequence[int]) -> Vectors:
+        for i in clients:
+            self._saved(i)
+        return super().peek(clients).map(lambda v: v.to(self.device))
+
     def _arrived(self) -> tuple[dict[int, int], Row]:
         """Return the prefetched rows and their positions by client; waits for copies under way."""
         if self.coming is None:

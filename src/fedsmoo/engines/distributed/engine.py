@@ -23,6 +23,7 @@ from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.contract import Engine, Meanwhile, RoundInputs, RoundOutcome, Setup, Sums
 from fedsmoo.engines.distributed.launcher import launched
 from fedsmoo.engines.distributed.ranks import Ended, Ranks, abandon_job, join
+from fedsmoo.engines.personal import PersonalInputs
 from fedsmoo.engines.task import Samples
 
 
@@ -107,6 +108,16 @@ class Distributed(Engine):
     def evaluate(self, w: Tensor, on: Samples | None = None) -> tuple[float, float]:
         """Evaluate on every rank: it would wait for the others anyway."""
         return self.inner.evaluate(w, on)
+
+    def personal(self, inputs: PersonalInputs) -> Tensor:
+        """Evaluate on every rank the clients whose rows it has."""
+        owner = owners(list(inputs.parts), self.ranks.world, stateful=True)
+        mine = [r == self.ranks.rank for r in owner]
+        found = torch.zeros(len(mine), 2, dtype=torch.float64, device=inputs.w.device)
+        if any(mine):
+            some = inputs.of([i for i, here in zip(inputs.parts, mine, strict=True) if here])
+            found[torch.tensor(mine)] = self.inner.personal(some).to(found.device)
+        return self.ranks.all_reduce(found).cpu()
 
     def run_round(self, inputs: RoundInputs, meanwhile: Meanwhile | None = None) -> RoundOutcome:
         self.sharded.agree("round")

@@ -5,7 +5,7 @@ function lastTitle(runs) {
 }
 
 function drawSummary() {
-  const chosen = inTask().some((r) => Object.hasOwn(r, "val"));
+  const chosen = inTask().some((r) => Object.hasOwn(r, "val")), personal = inTask().some((r) => Object.hasOwn(r, "own"));
   const rows = [...groups(inTask())].map(([name, runs]) => {
     const ends = runs.map(lastTested).filter(Boolean);
     const cell = (values, digits) => { const v = values.filter((x) => x !== null && x !== undefined); return v.length ? { text: spread(v, digits), value: mean(v) } : { text: "–", value: null }; };
@@ -13,11 +13,11 @@ function drawSummary() {
     const sent = runs.map((r) => axesOf(r).bytes.at(-1) ?? 0), time = runs.map((r) => axesOf(r).seconds.at(-1) ?? 0);
     const rounds = [...new Set(runs.map(length))];
     return { cells: [name + (open.length ? ` (${open.length === runs.length ? "" : `${open.length} `}${failed ? "failed or " : ""}unfinished)` : ""), { text: String(runs.length), value: runs.length }, { text: rounds.join(", "), value: Math.max(...rounds) },
-      cell(ends.map((e) => e.ten), 2), ...(chosen ? [cell(ends.map((e) => e.validated), 2)] : []), cell(ends.map((e) => e.last), 2), cell(ends.map((e) => e.best), 2), cell(ends.map((e) => e.loss), 4),
+      cell(ends.map((e) => e.ten), 2), ...(chosen ? [cell(ends.map((e) => e.validated), 2)] : []), ...(personal ? ["own", "deviation", "worst"].map((n) => cell(ends.map((e) => e[n]), 2)) : []), cell(ends.map((e) => e.last), 2), cell(ends.map((e) => e.best), 2), cell(ends.map((e) => e.loss), 4),
       { text: bytes(mean(sent)), value: mean(sent) }, { text: show(mean(time), 1), value: mean(time) }] };
   });
   table(byId("summary-table"), choice.task ?? "No runs", [{ title: choice.merge ? "method" : "run" }, { title: "seeds" }, { title: "rounds" }, { title: lastTitle(inTask()), best: "high" },
-    ...(chosen ? [{ title: "by validation (%)", best: "high" }] : []), { title: "last round (%)" }, { title: "best on test (%)" }, { title: "test loss", best: "low" }, { title: "sent", best: "low" }, { title: "seconds", best: "low" }], rows);
+    ...(chosen ? [{ title: "by validation (%)", best: "high" }] : []), ...(personal ? [{ title: "personal (%)", best: "high" }, { title: "over clients ±" }, { title: "worst tenth (%)", best: "high" }] : []), { title: "last round (%)" }, { title: "best on test (%)" }, { title: "test loss", best: "low" }, { title: "sent", best: "low" }, { title: "seconds", best: "low" }], rows);
 }
 
 const partitionOf = (run) => run.task.split(", ")[1];

@@ -106,5 +106,6 @@ function lastTested(run) {
   const loss = column(run, "loss").filter((v) => v !== null);
   const held = Object.hasOwn(run, "val") ? column(run, "val") : [], top = Math.max(...held.filter((v) => v !== null));
   const chosen = held.length ? column(run, "acc")[held.indexOf(top)] : null;
-  return { validated: chosen === null ? null : 100 * chosen, last: 100 * tested.at(-1), ten: 100 * mean(tested.slice(-10)), count: Math.min(10, tested.length), best: 100 * Math.max(...tested), loss: loss.at(-1) ?? null };
+  const end = (name) => { const v = Object.hasOwn(run, name) ? column(run, name).filter((x) => x !== null) : []; return v.length ? 100 * v.at(-1) : null; };
+  return { own: end("own"), deviation: end("deviation"), worst: end("worst"), validated: chosen === null ? null : 100 * chosen, last: 100 * tested.at(-1), ten: 100 * mean(tested.slice(-10)), count: Math.min(10, tested.length), best: 100 * Math.max(...tested), loss: loss.at(-1) ?? null };
 }

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from fedsmoo.core import FedsmooError
 from fedsmoo.runs.config import DIVISION, FIELDS, FIRST, LAST, Config, named_tables
 from fedsmoo.runs.origin.provenance import provenance
-from fedsmoo.runs.record import Record, best_validated
+from fedsmoo.runs.record import Record, best_validated, last_personal
 from fedsmoo.runs.simulation import Simulation
 from fedsmoo.runs.storage.checkpoint import Mark, write_tensors
 from fedsmoo.runs.storage.fence import fence
@@ -270,6 +270,7 @@ def summarise(history: list[Record], target: float | None) -> dict[str, Any]:
         "test_accuracy_last10": float(np.mean(last)) if last else None,
         "best_accuracy": max((r.test_accuracy or 0.0 for r in tested), default=None),  # a maximum over the test set
         **validated,
+        **last_personal(history),
         "test_loss": tested[-1].test_loss if tested else None,
         "bytes_up": sum(r.bytes_up for r in history),
         "bytes_down": sum(r.bytes_down for r in history),

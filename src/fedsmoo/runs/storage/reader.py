@@ -22,7 +22,7 @@ from fedsmoo.core.errors import brief
 from fedsmoo.core.untrusted import text
 from fedsmoo.runs.config import Config, LostSettings, named_tables, parse_toml
 from fedsmoo.runs.origin.contents import held_in, refuse_damaged
-from fedsmoo.runs.record import Record
+from fedsmoo.runs.record import GLOBAL, HELD_OUT, PERSONAL, Record
 from fedsmoo.runs.storage.files import MAX_BYTES, parse_table, read_plain
 from fedsmoo.runs.storage.names import CONFIG, FAILED, LABEL, METRICS, STARTED, SUMMARY
 
@@ -37,6 +37,7 @@ KINDS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("parameters", "parameters_full", "parameters_staying"), int),
     **dict.fromkeys(("test_accuracy", "test_accuracy_last10", "best_accuracy", "validated_accuracy"), (int, float)),
     **dict.fromkeys(("test_loss", "bytes_up", "bytes_down", "seconds_train", "seconds_eval"), (int, float)),
+    **dict.fromkeys((*PERSONAL, *GLOBAL), (int, float)),
     **dict.fromkeys(("engine", "device", "command", "commit", "started", "finished", "error"), str),
     **dict.fromkeys(("contents", "versions"), dict),
     "sessions": list,
@@ -229,7 +230,8 @@ def sound(record: Record) -> bool:
     """Return whether a round's numbers are numbers."""
     optional = (record.test_accuracy, record.test_loss, record.train_loss, record.drift, record.drift_after)
     always = (record.round, record.bytes_up, record.bytes_down, record.seconds_train, record.seconds_eval)
-    return {*map(type, optional), type(record.validation_accuracy)} <= OPTIONAL and {*map(type, always)} <= NUMBERS
+    held_out = (getattr(record, n) for n in HELD_OUT)
+    return {*map(type, optional), *map(type, held_out)} <= OPTIONAL and {*map(type, always)} <= NUMBERS
 
 
 def state_of(summary: bool, failure: bool, config: bool) -> State:

@@ -1,0 +1,95 @@
+"""How well clients are served by models of their own: accuracies on samples that each of them holds out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from fedsmoo.core import Algorithm, Vectors
+from fedsmoo.engines.client_state.table import ClientTable
+from fedsmoo.engines.oracles.oracle import products
+from fedsmoo.engines.task import Samples, Task
+
+SAMPLES = 4000  # in memory at a time, of all clients that are evaluated at once
+
+
+@dataclass(frozen=True)
+class PersonalInputs:
+    """What personal models are evaluated with: the method, its server's model, what it sends, and who is asked on what.
+
+    ``parts`` are indices of training samples that nobody trains on, by client; each client was met before.
+    """
+
+    algorithm: Algorithm
+    w: Tensor
+    down: Vectors
+    parts: Mapping[int, np.ndarray]
+
+    def of(self, clients: list[int]) -> PersonalInputs:
+        """Return the same for some of the clients."""
+        return PersonalInputs(self.algorithm, self.w, self.down, {i: self.parts[i] for i in clients})
+
+
+def one_by_one(
+    task: Task, evaluate: Callable[[Tensor, Samples], tuple[float, float]], table: ClientTable, inputs: PersonalInputs
+) -> Tensor:
+    """Return each client's accuracy with its personal model and with the global one, ``[n, 2]``, client by client."""
+    out = []
+    for client, samples in inputs.parts.items():
+        index = torch.from_numpy(samples).to(task.device)
+        on = Samples(task.data.x_train[index], task.data.y_train[index])
+        mine = inputs.algorithm.personal(inputs.down, table.peek([client]).map(lambda v: v[0]))
+        out.append([evaluate(w, on)[0] for w in (inputs.w if mine is None else mine, inputs.w)])
+    return torch.tensor(out, dtype=torch.float64).view(-1, 2)
+
+
+def several_at_once(task: Task, table: ClientTable, inputs: PersonalInputs, most: int) -> Tensor:
+    """Return what :func:`one_by_one` does, at most so many clients at a time as one batch of models."""
+    model, split = task.model, task.model.layout.split
+    many = model.batched or vmap(model.forward)
+    model.eval()
+    out = [torch.zeros(0, 2, dtype=torch.float64)]
+    with torch.no_grad(), products(task):
+        for group in groups(inputs.parts, most):
+            mine = inputs.algorithm.personal(inputs.down, table.peek(group))
+            own = split((inputs.w if mine is None else mine).expand(len(group), -1))
+            shared = split(inputs.w)
+            right = torch.zeros(len(group), 2, dtype=torch.float64, device=task.device)
+            total = torch.zeros(len(group), dtype=torch.float64, device=task.device)
+            for index, real in pieces([inputs.parts[i] for i in group], SAMPLES // len(group)):
+                x, y = task.inputs(task.data.x_train[index.to(task.device)]), task.data.y_train[index.to(task.device)]
+                answers = many(own, x), model.forward(shared, x.flatten(0, 1)).unflatten(0, x.shape[:2])
+                counted = real.to(task.device).view(*real.shape, *[1] * (y.dim() - 2)).expand_as(y)
+                good = [((a.argmax(-1) == y) & counted).flatten(1).sum(1) for a in answers]
+                right += torch.stack(good, 1)
+                total += counted.flatten(1).sum(1)
+            out.append((right / total[:, None]).cpu())
+    return torch.cat(out)
+
+
+def groups(parts: Mapping[int, np.ndarray], most: int) -> Iterator[list[int]]:
+    """Divide clients into groups that fit in memory, by the numbers of their samples alone."""
+    group: list[int] = []
+    for client in parts:
+        largest = max(len(parts[i]) for i in (*group, client))
+        if group and (len(group) == most or (len(group) + 1) * largest > SAMPLES):
+            yield group
+            group = []
+        group.append(client)
+    if group:
+        yield group
+
+
+def pieces(parts: list[np.ndarray], width: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Cut the samples of clients into blocks ``[C, B]``, with which of them are real: the others are repetitions."""
+    longest = max(map(len, parts))
+    index = np.stack([np.resize(p, longest) for p in parts])
+    real = np.arange(longest) < np.array([[len(p)] for p in parts])
+    for start in range(0, longest, max(1, width)):
+        cut = np.s_[:, start : start + max(1, width)]
+        yield torch.from_numpy(index[cut]), torch.from_numpy(real[cut])
