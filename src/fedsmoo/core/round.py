@@ -18,8 +18,8 @@ NOT_ASKED = "rnd.loss: a client's loss costs a pass over its samples: a method m
 class Round:
     """What a method may know of the current round besides vectors.
 
-    ``steps`` is, in ``finish``, the number of local steps of each client and, in ``aggregate``, their mean over the
-    cohort, with the weights of the vectors' mean; ``share`` is n / m with the n clients that really took part. Of C
+    ``steps`` is, in ``finish`` and ``combine``, the local steps of each client and, in ``aggregate``, their mean over
+    the cohort, with the weights of the vectors' mean; ``share`` is n / m with the n clients that really took part. Of C
     clients at once each may be a number per client, ``[C, 1]``: several runs can share a batch. What is said of a
     client (``step``, ``client``, ``samples``, ``labels``, ``loss``) is always a tensor: ``[C, 1]``, or ``[1]`` of one.
     """
