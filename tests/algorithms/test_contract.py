@@ -77,14 +77,15 @@ def test_own_state_starts_from_what_was_sent(name: str) -> None:
         algorithm.init(torch.ones(5))  # another run's start leaves no trace
         own = algorithm.first_contact(algorithm.init(w).pick(algorithm.down))
         for key, v in own.items():
-            assert torch.equal(v, w if key in ("w_old", "theta", "v") else torch.zeros(5))
+            assert torch.equal(v, w if key in ("w_old", "theta", "v", "last") else torch.zeros(5))
 
 
-# What their servers do shows among several clients: tests/algorithms/boxes/test_boxes.py.
-AMONG_SEVERAL = {"fedexp", "trimmed-mean", "krum", "multi-krum", "rfa", "norm-bounded"}
+# What these do shows among several clients, or on a model: tests/algorithms/boxes/test_boxes.py.
+ELSEWHERE = {"fedexp", "trimmed-mean", "krum", "multi-krum", "rfa", "norm-bounded"}
+ELSEWHERE |= {"fedlc", "fedntd", "fedgmt", "moon", "qfedavg"}
 
 
-@pytest.mark.parametrize("name", sorted(METHODS.keys() - AMONG_SEVERAL))
+@pytest.mark.parametrize("name", sorted(METHODS.keys() - ELSEWHERE))
 def test_every_number_among_the_options_matters(name: str) -> None:
     """A hyper-parameter that changes nothing would be a flag that lies."""
     plain = METHODS[name]

@@ -22,9 +22,15 @@ TRAVELS = {
     "fedgloss": (1, 1), "fedexp": (1, 1), "fednova": (1, 1), "median": (1, 1),
     "trimmed-mean": (1, 1), "krum": (1, 1), "multi-krum": (1, 1), "rfa": (1, 1), "norm-bounded": (1, 1),
     "fedwmsam": (3, 2), "fedswa": (1, 1), "fedmoswa": (2, 2), "ditto": (1, 1),
+    "fedlc": (1, 1), "fedntd": (1, 1), "fedgmt": (2, 1), "moon": (1, 1), "qfedavg": (1, 1),
     "fedper": (0, 0), "fedrep": (0, 0),  # all of this model is its last layer
 }  # fmt: skip
-NUMBERS = {"fedwmsam": (1, 1), "fedexp": (0, 1), "fednova": (0, 1)}  # single ones, beside the vectors
+NUMBERS = {
+    "fedwmsam": (1, 1),
+    "fedexp": (0, 1),
+    "fednova": (0, 1),
+    "qfedavg": (0, 1),
+}  # single ones, beside the vectors
 # The paper's own table, relative to FedAvg: FedCM and MoFedSAM count as double.
 PAPER = {"fedavg": 1, "fedadam": 1, "scaffold": 2, "fedcm": 2, "feddyn": 1, "fedsam": 1, "mofedsam": 2, "fedsmoo": 2}
 SIZE = 64 * 10 + 10  # softmax regression on 8x8 digits

@@ -10,15 +10,20 @@ from fedsmoo.algorithms.feddc import FedDC
 from fedsmoo.algorithms.feddyn import FedDyn
 from fedsmoo.algorithms.fedexp import FedExP
 from fedsmoo.algorithms.fedgloss import FedGloSS
+from fedsmoo.algorithms.fedgmt import FedGMT
+from fedsmoo.algorithms.fedlc import FedLC
 from fedsmoo.algorithms.fedlesam import FedLESAM, FedLESAMD, FedLESAMS
 from fedsmoo.algorithms.fednova import FedNova
+from fedsmoo.algorithms.fedntd import FedNTD
 from fedsmoo.algorithms.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from fedsmoo.algorithms.fedper import FedPer, FedRep
 from fedsmoo.algorithms.fedsmoo import FedSMOO
 from fedsmoo.algorithms.fedspeed import FedSpeed
 from fedsmoo.algorithms.fedswa import FedMoSWA, FedSWA
 from fedsmoo.algorithms.fedwmsam import FedWMSAM
+from fedsmoo.algorithms.moon import MOON
 from fedsmoo.algorithms.pfedme import PFedMe
+from fedsmoo.algorithms.qfedavg import QFedAvg
 from fedsmoo.algorithms.relaxed import Relaxed
 from fedsmoo.algorithms.robust import RFA, Krum, Median, MultiKrum, NormBounded, TrimmedMean
 from fedsmoo.algorithms.sam import FedGamma, FedSAM, MoFedSAM
@@ -63,10 +68,16 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "ditto": Ditto,
     "fedper": FedPer,
     "fedrep": FedRep,
+    "fedlc": FedLC,
+    "fedntd": FedNTD,
+    "fedgmt": FedGMT,
+    "moon": MOON,
+    "qfedavg": QFedAvg,
 }
 
 __all__ = [
     "ALGORITHMS",
+    "MOON",
     "RFA",
     "SCAFFOLD",
     "Ditto",
@@ -79,13 +90,16 @@ __all__ = [
     "FedDC",
     "FedDyn",
     "FedExP",
+    "FedGMT",
     "FedGamma",
     "FedGloSS",
+    "FedLC",
     "FedLESAM",
     "FedLESAMD",
     "FedLESAMS",
     "FedMoSWA",
     "FedNSAM",
+    "FedNTD",
     "FedNova",
     "FedPer",
     "FedProx",
@@ -102,6 +116,7 @@ __all__ = [
     "MultiKrum",
     "NormBounded",
     "PFedMe",
+    "QFedAvg",
     "Relaxed",
     "TrimmedMean",
 ]

@@ -24,10 +24,13 @@ class SmallCNN(nn.Module):
         self.norm2 = nn.GroupNorm(2, 8)
         self.head = nn.Linear(8, classes)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def features(self, x: Tensor) -> Tensor:
         x = torch.relu(self.norm1(self.conv1(x)))
         x = torch.relu(self.norm2(self.conv2(x)))
-        return self.head(x.mean(dim=(2, 3)))
+        return x.mean(dim=(2, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.features(x))
 
 
 @dataclass(frozen=True)
@@ -76,20 +79,38 @@ def weights_of(model: nn.Module) -> Model:
     return {name: p.detach().clone() for name, p in model.named_parameters()}
 
 
+class Both(nn.Module):
+    """A network, its outputs and what its head reads."""
+
+    def __init__(self, net: SmallCNN) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        z = self.net.features(x)
+        return self.net.head(z), z
+
+
 def gradients(model: nn.Module):
     """``loss_grad(w, (x, y))`` of the mean cross-entropy, by autograd on a functional call.
 
-    ``loss_grad(w, batch, loss)`` is that of ``loss(outputs, y)``; ``loss_grad.outputs(w, batch)`` are outputs.
+    ``loss_grad(w, batch, loss)`` is that of ``loss(outputs, y)`` or, with ``pair``, ``loss((outputs, features), y)``;
+    ``loss_grad.outputs(w, batch)`` and ``loss_grad.features(w, batch)`` are those of a model.
     """
+    both = Both(model)
 
-    def outputs(w: Model, batch: tuple[Tensor, Tensor]) -> Tensor:
-        return functional_call(model, w, (batch[0],)).detach()
+    def at(w: Model, x: Tensor) -> tuple[Tensor, Tensor]:
+        return functional_call(both, {f"net.{name}": p for name, p in w.items()}, (x,))
 
-    def loss_grad(w: Model, batch: tuple[Tensor, Tensor], loss: Any = nn.functional.cross_entropy) -> Model:
+    def loss_grad(
+        w: Model, batch: tuple[Tensor, Tensor], loss: Any = nn.functional.cross_entropy, pair: bool = False
+    ) -> Model:
         x, y = batch
         live = {name: p.detach().clone().requires_grad_() for name, p in w.items()}
-        grads = torch.autograd.grad(loss(functional_call(model, live, (x,)), y), list(live.values()))
+        out = at(live, x)
+        grads = torch.autograd.grad(loss(out if pair else out[0], y), list(live.values()))
         return dict(zip(live, grads, strict=True))
 
-    loss_grad.outputs = outputs  # type: ignore[attr-defined]
+    loss_grad.outputs = lambda w, batch: at(w, batch[0])[0].detach()  # type: ignore[attr-defined]
+    loss_grad.features = lambda w, batch: at(w, batch[0])[1].detach()  # type: ignore[attr-defined]
     return loss_grad

@@ -36,6 +36,7 @@ LR, DECAY, WEIGHT_DECAY = 0.2, 0.9, 0.01
 TASK = small_task()
 DATA = Dataset("boxes", TASK.x, TASK.y, TASK.x, TASK.y, TASK.classes)
 INDICES = [np.array(rows) for rows in TASK.clients]
+LABELS = {i: [int((TASK.y[list(rows)] == c).sum()) for c in range(3)] for i, rows in enumerate(TASK.clients)}
 SIZES = {i: float(len(rows)) for i, rows in enumerate(TASK.clients)}
 
 # Radii and penalties larger than the defaults: each term then weighs enough for an error in it to show.
@@ -76,6 +77,11 @@ FIELDS: dict[str, dict[str, Any]] = {
     "Ditto": {"lr_server": 0.8, "lam": 0.5},
     "FedPer": {"lr_server": 0.8},
     "FedRep": {"lr_server": 0.8, "head_share": 0.6},
+    "FedLC": {"lr_server": 0.8, "tau": 0.7},
+    "FedNTD": {"lr_server": 0.8, "beta": 0.8, "tau": 1.5},
+    "FedGMT": {"gamma": 0.8, "tau": 1.5, "alpha": 0.7, "beta": 2.0},
+    "MOON": {"lr_server": 0.8, "mu": 2.0, "tau": 0.5},
+    "QFedAvg": {"q": 0.8},
 }
 # Norms about which the directions scatter; a momentum of several clients' gradients is shorter than a gradient.
 CLIP = dict.fromkeys(FIELDS, 1.2) | {"FedCM": 0.6, "MoFedSAM": 0.6, "PFedMe": 0.5, "FedWMSAM": 0.6}
@@ -164,6 +170,14 @@ def package_run(case: Case, engine_of: Callable[[Setup], Any]) -> list[dict[str,
     return models
 
 
+def loss_of(net: torch.nn.Module, w: layers.Model, client: int) -> float:
+    """A client's mean cross-entropy over all of its samples."""
+    rows = list(TASK.clients[client])
+    with torch.no_grad():
+        out = torch.func.functional_call(net, w, (TASK.x[rows],))
+    return float(torch.nn.functional.cross_entropy(out, TASK.y[rows]))
+
+
 def reference_run(case: Case) -> tuple[list[layers.Model], list[bool]]:
     """The box's models, and in which local steps its clip bound."""
     if name(case) not in REFERENCES:
@@ -177,6 +191,7 @@ def reference_run(case: Case) -> tuple[list[layers.Model], list[bool]]:
 
         hyper = FIELDS[method] | fields | options | {"clip": CLIP[method], "weight_decay": WEIGHT_DECAY}
         net = cnn()
+        hyper |= {"labels": LABELS, "loss_of": lambda w, i: loss_of(net, w, i)}
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(layers, "clipped", watched)
             models = run(method, gradients(net), weights_of(net), reference_rounds(size_of(case)), M, hyper)
@@ -212,9 +227,18 @@ def test_batched_engine_follows_the_box(method: str) -> None:
         ("RFA", {"nu": 1.0}),
         ("RFA", {"steps": 1}),
         ("NormBounded", {"bound": 0.4}),
+        ("FedLC", {"tau": 0.6}),
+        ("FedNTD", {"beta": 0.7}),
+        ("FedNTD", {"tau": 1.2}),
+        ("FedGMT", {"gamma": 0.7}),
+        ("FedGMT", {"tau": 1.2}),
+        ("FedGMT", {"alpha": 0.8}),
+        ("MOON", {"mu": 1.0}),
+        ("MOON", {"tau": 0.7}),
+        ("QFedAvg", {"q": 0.5}),
     ],
 )
-def test_numbers_of_a_server_s_rule_matter(method: str, change: dict[str, Any]) -> None:
+def test_numbers_that_show_among_several_clients_or_on_a_model_matter(method: str, change: dict[str, Any]) -> None:
     assert largest_gap((method, {}, {}), package_run((method, change, {}), Batched)) > 1e-4
 
 

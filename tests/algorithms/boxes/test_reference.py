@@ -14,7 +14,7 @@ from .task import cnn, gradients, small_task, weights_of
 
 HYPER: Hyper = {"lr_server": 1.0, "beta1": 0.9, "beta2": 0.99, "tau": 0.05, "mu": 0.2, "alpha": 0.3, "rho": 0.1}
 HYPER |= {"beta": 4.0, "r": 0.1, "lam": 0.5, "lr_own": 0.1, "steps_own": 2, "gamma": 0.4, "rho_server": 0.1}
-HYPER |= {"eps": 0.01, "head_share": 0.6, "trim": 0.3, "attackers": 0.3, "nu": 1e-6, "steps": 3, "bound": 3.0}
+HYPER |= {"eps": 0.01, "q": 0.5, "head_share": 0.6, "trim": 0.3, "attackers": 0.3, "nu": 1e-6, "steps": 3, "bound": 3.0}
 M = 4
 
 
@@ -342,9 +342,13 @@ def test_every_box_lowers_the_loss_of_the_network(method: str) -> None:
         rounds.append(Round(0.1, cohort, batches))
     adaptive = method in ("FedAdam", "FedYogi", "FedAdagrad")
     h = HYPER | {"lr_server": 0.1 if adaptive else 1.0, "alpha": 0.5, "rho": 0.05, "r": 0.05, "beta1": 0.5}
-    last = run(method, gradients(net), weights_of(net), rounds, 6, h)[-1]
 
-    def loss(w: Model) -> float:
-        return float(torch.nn.functional.cross_entropy(torch.func.functional_call(net, w, (task.x,)), task.y))
+    def loss(w: Model, rows: Any = slice(None)) -> float:
+        out = torch.func.functional_call(net, w, (task.x[rows],))
+        return float(torch.nn.functional.cross_entropy(out, task.y[rows]))
+
+    h |= {"labels": {i: [int((task.y[list(r)] == c).sum()) for c in range(3)] for i, r in enumerate(task.clients)}}
+    h |= {"loss_of": lambda w, i: loss(w, list(task.clients[i]))}
+    last = run(method, gradients(net), weights_of(net), rounds, 6, h)[-1]
 
     assert loss(last) < 0.9 * loss(weights_of(net))
