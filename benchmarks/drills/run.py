@@ -40,6 +40,7 @@ def run_module(name: str, full: bool, seed: int) -> Kept:
     """Run a drill in a process of its own, and return what it found; that it fell over is a failure of it."""
     words = [sys.executable, "-m", "drills.run", "--inside", name, "--seed", str(seed), *(["--full"] if full else [])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(PATHS), "OMP_NUM_THREADS": "1"}
+    about = {**circumstances(), "cores": os.cpu_count(), "commit": git("rev-parse", "HEAD")}
     began, outcomes = time.monotonic(), list[Outcome]()
     with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True) as process:
         for line in process.stdout or ():
@@ -53,9 +54,7 @@ def run_module(name: str, full: bool, seed: int) -> Kept:
         "module": name,
         "full": full,
         "seed": seed,
-        **circumstances(),
-        "cores": os.cpu_count(),
-        "commit": git("rev-parse", "HEAD"),
+        **about,
         "seconds": round(time.monotonic() - began, 1),
         "outcomes": outcomes,
     }
