@@ -38,6 +38,16 @@ def written(text: str, seconds: float) -> Make:
     return make
 
 
+def aged(inner: Make) -> Make:
+    """Return what makes a claim that is no file, older than one that its owner may still be writing."""
+
+    def make(path: Path) -> None:
+        inner(path)
+        os.utime(path, (time.time() - 10, time.time() - 10), follow_symlinks=False)
+
+    return make
+
+
 def free() -> Iterator[tuple[str, Make]]:
     """Yield claims that nobody holds, by name."""
     mine, long = {**lease.me(), "token": "t", "epoch": 3}, lease.SILENCE + 60
@@ -51,9 +61,9 @@ def free() -> Iterator[tuple[str, Make]]:
     yield "a process that has ended", written(json.dumps({**mine, "pid": 2**22 + 7}), 1)
     yield "this process's number, of an earlier process", written(json.dumps({**mine, "born": "1"}), 1)
     yield "an earlier boot of this machine", written(json.dumps({**mine, "boot": "earlier"}), 60)
-    yield "a pipe", os.mkfifo
-    yield "a link to a device", lambda path: path.symlink_to("/dev/zero")
-    yield "a link to nothing", lambda path: path.symlink_to("nothing")
+    yield "a pipe", aged(os.mkfifo)
+    yield "a link to a device", aged(lambda path: path.symlink_to("/dev/zero"))
+    yield "a link to nothing", aged(lambda path: path.symlink_to("nothing"))
 
 
 def held() -> Iterator[tuple[str, Make]]:

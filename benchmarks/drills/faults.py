@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from drills.children import FELL_OVER, ended, started
+from drills.children import FELL_OVER, SAID, ended, started
 from drills.operations import Act, Operations, fail_at, kill_at, refused_by
 from drills.outcome import Outcome, judged, sample
 from drills.programs import EXPORT, FEDERATION, RUN, SWEEP, TABLES, Program, Truth, carried_out, difference, warm
@@ -56,7 +56,7 @@ def try_one(program: Program, kind: str, number: int, truth: Truth, folder: Path
         return f"it fell over: {said or code}"
     if "\n" in said:
         return f"more than a line: {said!r}"
-    why = difference(program, folder, truth)
+    why = (program.refused(folder) if code == SAID else "") or difference(program, folder, truth)
     return f"then {why}" if why else ""
 
 

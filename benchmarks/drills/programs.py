@@ -71,6 +71,7 @@ class Program:
     prepare: Callable[[Path], Any] = lambda root: None  # what is there before
     kept: Callable[[Path], dict[str, bytes]] = lambda root: {}  # what must not change once it is there
     sound: Callable[[Path], str] = lambda root: ""  # why what a disturbance left may not be, before going on
+    refused: Callable[[Path], str] = lambda root: ""  # why what is left may not be, where it ended with an error
     removes: str | None = None  # the folder of what is removed once it is not needed any more
 
 
@@ -149,6 +150,11 @@ def torn_page(root: Path) -> str:
     return next((f"{name} is neither" for name, text in pages(root).items() if text not in known), "")
 
 
+def some_pages(root: Path) -> str:
+    """Say that some pages are new and others old."""
+    return "some pages are new, others old" if len({*pages(root).values()}) > 1 else ""
+
+
 @cache
 def new_page() -> str:
     with TemporaryDirectory() as folder:
@@ -199,7 +205,7 @@ EXPORT = Program(
     exported,
     copied,
 )
-TABLES = Program("table --update", update_tables, pages, documents, sound=torn_page)
+TABLES = Program("table --update", update_tables, pages, documents, sound=torn_page, refused=some_pages)
 FEDERATION = Program("state of a federation", federation, states)
 PROGRAMS = (RUN, RUN_WITHOUT_CHECKPOINTS, SWEEP, EXPORT, TABLES, FEDERATION)
 
