@@ -16,9 +16,9 @@ from engines.opaque import RoundedToFloat
 from engines.small import largest_gap, simulation, trace
 from engines.told import KINDS
 
-from fedsmoo.algorithms import FedAvg, FedLESAMS, FedSMOO, Relaxed
+from fedsmoo.algorithms import FedAvg, FedDyn, FedLESAMS, FedSMOO, Relaxed
 from fedsmoo.compiler.schedule import LastPass, PointPass, SumPass, TakeGradient, schedule
-from fedsmoo.core import Algorithm, norm
+from fedsmoo.core import Algorithm, Schedule, norm
 from fedsmoo.core.user_code import user_object
 from fedsmoo.engines.batched import Batched
 from fedsmoo.engines.contract import Setup
@@ -213,6 +213,24 @@ def test_the_step_and_the_facts_of_a_client(name, groups, device):
 @pytest.mark.parametrize("name", ["step", "two points of the step", "facts in passes"])
 def test_steps_and_facts_of_unequal_clients(name, device):
     compared(KINDS[name], groups=2, rounds=3, local_epochs=1)
+
+
+MOVING: dict[str, Algorithm] = {
+    "fedsmoo": FedSMOO(r=Schedule(0.02, 0.3, 2), beta=Schedule(8.0, 1.0, 2, "exponential")),
+    "inside": Relaxed(FedSMOO(r=Schedule(0.3, 0.0, 3), beta=2.0), Schedule(0.4, steps={1: 0.1})),
+    "in the end": FedDyn(beta=Schedule(8.0, 1.0, 2)),
+}
+
+
+@pytest.mark.parametrize("settings", [EQUAL | {"rounds": 3}, {"rounds": 4, "local_epochs": 1, "groups": 2}])
+@pytest.mark.parametrize("name", MOVING)
+def test_numbers_that_move_are_read_from_memory(name, settings, device):
+    """A recorded step, what is constant in a round, and a recorded end: none has the first round's numbers built in."""
+    steps = compared(MOVING[name], **settings)
+    assert all(r.cut for r in steps.recordings.values())
+    assert all(steps.endings.values())
+    still = trace(run(MOVING[name].at(0), True, **settings))
+    assert largest_gap(trace(run(MOVING[name], True, **settings)), still) > 1e-3
 
 
 @pytest.mark.parametrize("name", ["facts", "adam"])

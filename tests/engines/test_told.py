@@ -8,8 +8,8 @@ from functools import lru_cache
 import pytest
 import torch
 
-from fedsmoo.algorithms import FedAvg
-from fedsmoo.core import FedsmooError
+from fedsmoo.algorithms import FedAvg, FedSMOO, Relaxed
+from fedsmoo.core import FedsmooError, Schedule
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.engines.facts import Facts
 from fedsmoo.sweeps.pack import Pack
@@ -39,11 +39,27 @@ def test_every_kind_is_a_method_of_its_own() -> None:
         assert float((reference(name)[-1]["server w"] - plain[-1]["server w"]).abs().max()) > 1e-4, name
 
 
+def changed(method):
+    """The method, or the one inside it, with another number."""
+    if isinstance(method, Falling):
+        return dataclasses.replace(method, rho=0.6)
+    return dataclasses.replace(method, by=0.3) if isinstance(method, Known) else dataclasses.replace(method, beta=0.4)
+
+
+RAMP = Schedule(0.02, 0.3, 3)
+PAIRS = {
+    **{name: (KINDS[name], changed(KINDS[name])) for name in ("step", "facts", "momentum that stays, falling")},
+    "two schedules": (FedSMOO(r=RAMP, beta=2.0), FedSMOO(r=Schedule(0.2, 0.0, 3, "cosine"), beta=4.0)),
+    "one schedule": (FedSMOO(r=RAMP, beta=2.0), FedSMOO(r=0.1, beta=2.0)),
+    "the same schedule": (Relaxed(FedSMOO(r=RAMP), 0.1), Relaxed(FedSMOO(r=RAMP), 0.3)),
+}
+
+
 @pytest.mark.parametrize("kind", ["hand", "vmap", "recorded"])
-@pytest.mark.parametrize("name", ["step", "facts", "momentum that stays, falling"])
+@pytest.mark.parametrize("name", PAIRS)
 def test_two_runs_in_one_batch_are_each_alone(name: str, kind: str) -> None:
-    """Other numbers, other seeds: facts and steps are those of each run's own clients."""
-    methods = KINDS[name], changed(KINDS[name])
+    """Other numbers, other seeds: facts, steps and numbers that move are those of each run's own clients."""
+    methods = PAIRS[name]
     settings = {"sampling": "uniform", "weighted": True}
     alone = [trace(simulation("serial", "mlp", m, seed=s, **settings)) for s, m in enumerate(methods)]
     runs = [simulation(kind, "mlp", m, seed=s, **settings) for s, m in enumerate(methods)]
@@ -52,13 +68,6 @@ def test_two_runs_in_one_batch_are_each_alone(name: str, kind: str) -> None:
         for run, record, out in zip(runs, pack.advance([0, 1]), found, strict=True):
             out.append(state(run, record))
     assert max(largest_gap(a, b) for a, b in zip(found, alone, strict=True)) < TOLERANCE
-
-
-def changed(method):
-    """The method, or the one inside it, with another number."""
-    if isinstance(method, Falling):
-        return dataclasses.replace(method, rho=0.6)
-    return dataclasses.replace(method, by=0.3) if isinstance(method, Known) else dataclasses.replace(method, beta=0.4)
 
 
 def test_the_step_counts_from_zero_to_the_last_one() -> None:

@@ -15,6 +15,7 @@ from fedsmoo.core import Round, Vectors
 from fedsmoo.data.batches.plan import Plan, merge
 from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.contract import Meanwhile, RoundInputs, Setup
+from fedsmoo.engines.steps.moving import moving_numbers
 from fedsmoo.engines.steps.stack import stack_algorithms, stack_rules
 from fedsmoo.engines.steps.stepper import Assignment, DevicePlan, Stepper
 
@@ -77,7 +78,8 @@ def train(runs: Sequence[RunSlice], stepper: Stepper, meanwhile: Meanwhile | Non
 
 def assignment(runs: Sequence[RunSlice], counts: Sequence[int], plan: Plan) -> Assignment:
     """Return what the clients train with: of several runs, numbers and sent vectors are repeated for each client."""
-    moving, rnd = any(r.inputs.algorithm is not r.setup.algorithm for r in runs), round_of(runs, counts, plan)
+    rnd = round_of(runs, counts, plan)
+    moving = frozenset[str]().union(*(moving_numbers(r.inputs.algorithm, r.setup.algorithm) for r in runs))
     if len(runs) == 1:
         setup, inputs = runs[0].setup, runs[0].inputs
         varies = inputs.varies or counts[0] < len(inputs.clients)  # chunks may end in a shorter one

@@ -24,6 +24,7 @@ from fedsmoo.engines.oracles.oracle import Oracle
 from fedsmoo.engines.steps.buffers import fill_round, round_buffers
 from fedsmoo.engines.steps.capture import captured, warn_slower
 from fedsmoo.engines.steps.eager import one_step
+from fedsmoo.engines.steps.moving import fill_numbers, number_buffers
 from fedsmoo.engines.steps.stack import of_clients
 from fedsmoo.engines.steps.stepper import Assignment, DevicePlan
 from fedsmoo.engines.task import Batch
@@ -111,6 +112,7 @@ class ClientGroup:
         algorithm, rule = given.algorithm, given.rule
         if len(given.runs) > 1:  # whose numbers may differ
             algorithm, rule = of_clients(algorithm, part), of_clients(rule, part)
+        algorithm = number_buffers(algorithm, given.moving, clients, w)
         self.given = Assignment(algorithm, rule, self.rows.down, round_buffers(given.rnd, clients, w), given.runs)
         self.read: frozenset[str] | None = None  # what steps read of the round; None: not known, so anything
         self.stream = torch.cuda.Stream(w.device) if w.device.type == "cuda" else None
@@ -131,6 +133,7 @@ class ClientGroup:
             self.running.zero_()
             self.running[:steps, :clients] = True if plan.running is None else plan.running[:, self.part]
         fill_round(self.given.rnd, given.rnd, self.part, self.read)
+        fill_numbers(self.given.algorithm, given.algorithm, given.moving, self.part)
         self.total.zero_()
         self.k.zero_()
 

@@ -18,6 +18,7 @@ from fedsmoo.engines.oracles.oracle import Oracle, products
 from fedsmoo.engines.steps.capture import warn_slower
 from fedsmoo.engines.steps.eager import EagerStepper
 from fedsmoo.engines.steps.group import ClientGroup, Rows
+from fedsmoo.engines.steps.moving import fill_numbers, number_buffers
 from fedsmoo.engines.steps.stepper import Assignment, DevicePlan, Ended, Stepped
 from fedsmoo.kernels import available
 
@@ -58,30 +59,30 @@ class ReplayStepper:
     def steps(
         self, given: Assignment, w: Tensor, me: Vectors, plan: DevicePlan, meanwhile: Meanwhile | None = None
     ) -> Stepped:
-        if given.moving:  # recorded work has a method's numbers built in
-            return self.eager.steps(given, w, me, plan, meanwhile)
         # Steps that are not captured may compile in any round.
         unlimited = nullcontext() if self.capture and w.device.type == "cuda" else without_limit()
         with products(self.oracle.task), unlimited:
             return self._steps(given, w, me, plan, meanwhile)
 
     def end(self, given: Assignment, w: Tensor, me: Vectors) -> Ended:
-        if given.moving:
-            return self.eager.end(given, w, me)
         key = (given.runs, *w.shape)
         # Kernels are launched on the current device.
         with torch.cuda.device(w.device) if w.device.type == "cuda" else nullcontext():
             if key not in self.endings:
                 self.endings[key] = self._ending(given, w, me)
             compiled = self.endings[key]
-            return self.eager.end(given, w, me) if compiled is None else compiled(w, given.down, me, given.rnd)
+            if compiled is None:
+                return self.eager.end(given, w, me)
+            fill_numbers(compiled.algorithm, given.algorithm, given.moving, slice(None))
+            return compiled(w, given.down, me, given.rnd)
 
     def _ending(self, given: Assignment, w: Tensor, me: Vectors) -> CompiledRoundEnd | None:
         """Compile the end of a round into one pass, and try it; ``None`` for a method that a pass cannot express."""
         if not self.passes or self.oracle.kernels is None or not available(w.device)[0]:
             return None
         try:
-            ending = CompiledRoundEnd(given.algorithm, w, given.down, me, given.rnd)
+            method = number_buffers(given.algorithm, given.moving, len(w), w)
+            ending = CompiledRoundEnd(method, w, given.down, me, given.rnd)
             ending(w, given.down, me, given.rnd)
         except NotCompiled:
             return None

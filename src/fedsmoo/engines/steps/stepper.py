@@ -25,7 +25,7 @@ class Assignment:
     rnd: Round  # what is said of clients has a row for each
     runs: tuple[int, ...] = ()  # ids of the runs that the clients belong to: recorded work is reused for them only
     varies: bool = False  # whether other rounds may have other numbers of clients
-    moving: bool = False  # whether the method has schedules: its numbers are those of this round only
+    moving: frozenset[str] = frozenset()  # numbers of the method that other rounds have otherwise: "r", "inner.r"
 
 
 class DevicePlan:
