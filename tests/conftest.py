@@ -19,6 +19,8 @@ LONGEST = (
     "test_boxes.py",
     "test_sweep.py",
     "test_checkpoint.py",
+    "test_flood.py",
+    "test_members.py",
 )
 
 # A process that is killed loses nothing that it wrote, flushed or not; only a power cut would. That all is flushed, and

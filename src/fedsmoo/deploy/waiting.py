@@ -84,12 +84,19 @@ class Exchange:
             into = found if found is not None and i in mine else self.late
             try:
                 replies = list(self.grid.pull_messages([i]))
-            except httpx.HTTPError:  # the server's own trouble, and no node's
-                raise
             except Exception as e:  # what a stranger wrote may break Flower's reading of it in any way
+                if ours(e):
+                    raise
                 into.unreadable[question.node] = Refusal("unreadable bytes", text(f"{type(e).__name__}: {e}", 200))
                 del self.open[i]
                 continue
             if replies:
                 into.replies += replies
                 del self.open[i]
+
+
+def ours(e: Exception) -> bool:
+    """Whether something is wrong with the connection to Flower's server, not with a message that it cannot hand out."""
+    if isinstance(e, httpx.HTTPStatusError):
+        return e.response.status_code < httpx.codes.INTERNAL_SERVER_ERROR
+    return isinstance(e, httpx.HTTPError)

@@ -42,7 +42,8 @@ HOP = {
     b"proxy-authorization",
     b"host",
 }
-GONE = (OSError, TimeoutError, ssl.SSLError, h11.ProtocolError, asyncio.IncompleteReadError)
+GONE = (OSError, TimeoutError, h11.ProtocolError, httpx.HTTPError, httpx.InvalidURL)
+MOST = 1000  # kinds of refusals that are counted in a minute
 FIRST_OF_ALL = "this key has not been let in yet: try again"
 
 
@@ -109,9 +110,9 @@ class Gate:
             while await self._answer(guest, talk):
                 talk.next()
         except GONE:
-            self.refused[address, "broken off or too slow"] += 1
+            self._count(address, "broken off or too slow")
         except asyncio.CancelledError:
-            self.refused[address, "too many connections"] += 1
+            self._count(address, "too many connections")
         finally:
             self.guests.leave(guest)
             if transport is not None:
@@ -145,7 +146,7 @@ class Gate:
                     self._end(self.guests.vouch(guest, key))
                 return again
             except Refused as e:
-                self.refused[guest.address, e.why] += 1
+                self._count(guest.address, e.why)
                 await talk.refuse(e)
                 return False
 
@@ -180,6 +181,11 @@ class Gate:
             return await talk.reply(reply.status_code, kept, reply.aiter_raw())
         finally:
             await reply.aclose()
+
+    def _count(self, address: str, why: str) -> None:
+        """Count a refusal for the report; of very many kinds, only those that were there already."""
+        if len(self.refused) < MOST or (address, why) in self.refused:
+            self.refused[address, why] += 1
 
     async def _report(self) -> None:
         """Say once a minute whom the gate refused, in a line for the ten who came most often."""
