@@ -16,6 +16,9 @@ from patience import PATIENCE, wait_for
 
 pytest.importorskip("flwr", reason="pip install 'fedsmoo[flower]'")
 
+from cryptography.hazmat.primitives import serialization
+
+from fedsmoo.deploy.members import fingerprint
 from fedsmoo.deploy.settings import parse
 from fedsmoo.deploy.store import ServerStore
 
@@ -96,6 +99,11 @@ def check(p: Programs, name: str, algorithm: str) -> None:
     config, _ = parse({**values, **settings(p, name, algorithm)})
     for n, v in replayed(config, told(p, name)[: facts["number"]]).items():
         assert torch.equal(v, getattr(server, n)), n
+    for i in range(3):  # clients are bound to the keys that were registered for their nodes
+        public = serialization.load_ssh_public_key((p.folder / "keys" / f"node-{i}.pub").read_bytes())
+        form = serialization.PublicFormat.SubjectPublicKeyInfo
+        key = fingerprint(public.public_bytes(serialization.Encoding.PEM, form))
+        assert facts["members"][str(i)]["key"] == key
 
 
 def test_strangers_are_refused(programs):
