@@ -219,6 +219,16 @@ def test_a_slow_node_that_was_late_once_is_waited_for_again(tmp_path):
     assert all(told[-3:])
 
 
+def test_a_node_that_never_says_who_it_is_costs_the_start_alone(tmp_path):
+    """All clients should take part, and one node does not even say which one it is."""
+    config = QUICK.replace(rounds=6)
+    grid = a_grid(tmp_path, config)
+    grid.delay = lambda m: 10.0**9 if m.metadata.dst_node_id == 102 else 0.0
+    took = seconds_of_rounds(grid, config, tmp_path, round_timeout=600.0)
+    assert max(took) < 10
+    assert [r["accepted"] for r in reports(tmp_path / "server")] == [[0, 1, 3, 4]] * 6
+
+
 def test_a_silent_newcomer_does_not_hold_up_the_others(tmp_path):
     """Another node is there that never says who it is: enough clients are known, so nobody waits for it."""
     config = SMALL.replace(algorithm="fedavg", clients=5, cohort=5, rounds=4)

@@ -57,6 +57,7 @@ class FlowerStrategy(Strategy):
         self.clients: dict[int, int] = {}  # node -> client
         self.keys: dict[int, str] = {}  # node -> fingerprint of its key, of those that are present
         self.refused: dict[int, int] = {}  # node -> the round in which it was not let in
+        self.silent: set[int] = set()  # nodes that did not say in time who they are: nobody waits for them again
         self.asked: dict[int, Message] = {}  # client -> this round's message
         self.unreadable: dict[int, Refusal] = {}  # client -> what was wrong with this round's reply, before it was read
         self.begun = False
@@ -85,7 +86,9 @@ class FlowerStrategy(Strategy):
         timeout = c.federation.round_timeout
         messages = [Message(ask, dst_node_id=node, message_type=HELLO, ttl=timeout) for node in new]
         missing = min(c.config.cohort, c.config.clients) - len(set(self.clients) & set(nodes))
-        found = exchange.ask(messages, new if missing > 0 else (), min(max(missing, 0), len(new)), timeout)
+        waited_for = set(new) - self.silent if missing > 0 else set()
+        found = exchange.ask(messages, waited_for, min(max(missing, 0), len(waited_for)), timeout)
+        self.silent |= waited_for - {reply.metadata.src_node_id for reply in found.replies}
         self.greet(found)
         self.remember(exchange)
         return {client: node for node, client in self.clients.items() if node in nodes}
@@ -120,6 +123,7 @@ class FlowerStrategy(Strategy):
             self.turn_away(node, e)
             return
         self.clients = {n: c for n, c in self.clients.items() if c != client} | {node: client}
+        self.silent.discard(node)
 
     def turn_away(self, node: int, why: Refusal) -> None:
         """Do not let a node in; it is asked again in the next round."""
