@@ -169,7 +169,9 @@ def reach(algorithm: Algorithm, srv: Vectors, s: State) -> Vectors:
 def one_round(algorithm: Algorithm, down: Vectors, me: Vectors, late: tuple[str, float] | None = None) -> Vectors:
     """Return what one client sends and keeps; ``late`` changes a local vector before the round ends."""
     kept, up = a_client(algorithm, down, me, steps_of(algorithm, FIRST), late)
-    return Vectors(**{f"up {n}": v for n, v in up.items()}, **{f"own {n}": v for n, v in kept.items()})
+    served = algorithm.personal(down, kept)
+    mine = {} if served is None else {"the personal model": served}
+    return Vectors(**{f"up {n}": v for n, v in up.items()}, **{f"own {n}": v for n, v in kept.items()}, **mine)
 
 
 def steps_of(algorithm: Algorithm, client: int | None) -> list[Gradient]:

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
+import kinds
 import pytest
 import torch
 from algorithms.variants import STRONG
@@ -237,6 +238,43 @@ def test_numbers_that_move_are_read_from_memory(name, settings, device):
 def test_counts_of_classes_and_powers_are_beyond_the_passes(name, device):
     steps = compared(KINDS[name], **EQUAL)
     assert [r.cut for r in steps.recordings.values()] == [False]
+
+
+@dataclass(frozen=True)
+class Warm(FedAvg):
+    """Single numbers that a step only reads: one for all clients, and one of each."""
+
+    down: ClassVar[tuple[str, ...]] = ("w", "t")
+    own: ClassVar[tuple[str, ...]] = ("v",)
+    scalars: ClassVar[tuple[str, ...]] = ("t", "v")
+
+    def direction(self, w, grad, down, me):
+        return (1 + down.t) * grad(w) + 0.1 * me.v * w, me
+
+    def finish(self, w, down, me, rnd):
+        return me.replace(v=me.v + norm(w - down.w)), super().finish(w, down, me, rnd)[1]
+
+    def aggregate(self, srv, mean, rnd):
+        return super().aggregate(srv, mean, rnd).replace(t=srv.t + 0.3)
+
+
+# A method of each kind; whether passes express its steps, and its end, which may have a number or wait for a norm.
+EACH = {
+    "warm": (Warm(), True, False),
+    "numbers": (kinds.Numbers(), False, False),
+    "stretched": (kinds.Stretched(), True, False),
+    "median": (kinds.Median(), True, False),
+    "ditto": (kinds.Ditto(), True, True),
+    "heads": (kinds.Heads(), True, True),
+}
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_numbers_rows_parts_and_personal_models(name, device):
+    method, cut, end = EACH[name]
+    steps = compared(method, **EQUAL | {"rounds": 3})
+    assert [r.cut for r in steps.recordings.values()] == [cut]
+    assert [e is not None for e in steps.endings.values()] == [end]
 
 
 def test_what_no_step_reads_of_a_round_is_neither_loaded_nor_filled(device):

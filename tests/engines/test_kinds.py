@@ -274,3 +274,12 @@ def test_runs_that_share_a_batch_are_the_runs_alone(name: str) -> None:
         for i, row in alone.simulation.engine.table.items():
             for n, v in row.items():
                 torch.testing.assert_close(rows[i][n], v, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["fp16", "int8"])
+def test_rounding_on_the_wire_leaves_rules_what_clients_meant(kind: str) -> None:
+    """Clients send rounded changes; a rule over replies sees models."""
+    exact, rounded = (trace(simulation("hand", "mlp", m)) for m in (Median(), Quantised(Median(), kind)))
+    for a, b in zip(exact, rounded, strict=True):
+        assert float((a["server w"] - b["server w"]).abs().max()) < (1e-3 if kind == "fp16" else 2e-2)
+    assert float((exact[-1]["server w"] - exact[0]["server w"]).abs().max()) > 0.1

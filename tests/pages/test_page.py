@@ -125,6 +125,23 @@ def test_the_round_chosen_by_validation_has_a_column_where_samples_were_held_out
     seen.tab.context.close()
 
 
+def test_personal_models_have_columns_where_a_run_has_them(browser: Any, tmp_path: Path) -> None:
+    for name in ("with", "without"):
+        run_folder(tmp_path, name, "fedavg" if name == "without" else "fedprox", 0, rounds=4)
+    metrics = tmp_path / "with" / "metrics.jsonl"
+    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+    for r in lines[:3]:
+        r |= {"personal_accuracy": r["round"] / 10, "personal_deviation": 0.05, "personal_worst_tenth": 0.125}
+    metrics.write_text("".join(json.dumps(r) + "\n" for r in lines))
+    seen = Visit(browser, write_page(find_runs([tmp_path]), tmp_path / "report.html"))
+    titles = [h.inner_text() for h in seen.tab.locator("#summary-table thead th").all()]
+    assert titles[4:7] == ["personal (%)", "over clients ±", "worst tenth (%)"]
+    cells = sorted([c.split("\n")[0] for c in row[4:7]] for row in seen.cells("summary-table"))
+    assert cells == [["30.00", "5.00", "12.50"], ["–", "–", "–"]]
+    assert seen.problems == []
+    seen.tab.context.close()
+
+
 def test_smoothing_axis_and_choice_of_runs_change_the_curves(visit: Visit) -> None:
     visit.see("curves")
     before = visit.plot("accuracy")

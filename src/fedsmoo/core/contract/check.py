@@ -24,6 +24,7 @@ from fedsmoo.core.vectors import Vectors
 
 AT_THE_SERVER = ("init", "sent", "first_contact", "aggregate")  # see one server's vectors, [P]
 AT_A_CLIENT = ("start", "slope", "direction", "pull", "update", "finish")
+BY_CHOICE = {"combine": "rows", "personal": "has_personal"}  # checked where the method has what they are for
 
 
 def is_ours(algorithm: Algorithm) -> bool:
@@ -63,8 +64,9 @@ def findings(algorithm: Algorithm, scale: Scale | None = None) -> list[str]:
     try:
         found = declarations(algorithm)
         if not found:
-            found = [note for name in AT_THE_SERVER for note in at_the_server(algorithm, name)]
-            found += [note for name in AT_A_CLIENT for note in at_a_client(algorithm, name)]
+            combine, personal = ((name,) * bool(getattr(algorithm, has)) for name, has in BY_CHOICE.items())
+            found = [note for name in (*AT_THE_SERVER, *combine) for note in at_the_server(algorithm, name)]
+            found += [note for name in (*AT_A_CLIENT, *personal) for note in at_a_client(algorithm, name)]
         return list(dict.fromkeys(f"{place}: {text}" for place, text in found))
     finally:
         SCALE.reset(token)
@@ -170,7 +172,8 @@ def wrong_dtype_or_device(algorithm: Algorithm, name: str, client: int | None) -
 
 def broken(algorithm: Algorithm, name: str, seen: Seen) -> list[Note]:
     """Return what was noted during a call, and what it raised."""
-    found = [Note(place or definition(algorithm, name), text) for place, text in seen.notes]
+    notes = [n for n in seen.notes if name != "combine" or "the value of a vector" not in n.text]  # it has one server
+    found = [Note(place or definition(algorithm, name), text) for place, text in notes]
     if seen.error is None:
         return found
     place: Place | str = place_of(stack_of(seen.error)) or definition(algorithm, name)

@@ -49,11 +49,11 @@ def misshapen(
     forms: dict[str, list[Any]] = {
         "init": [server], "aggregate": [server], "sent": [{"down": a.down}], "first_contact": [{"own": a.own}],
         "start": [Tensor], "pull": [Tensor], "slope": [Tensor, mine], "direction": [Tensor, mine],
-        "update": [Tensor, mine],
+        "update": [Tensor, mine], "combine": [{"rows": a.rows}], "personal": [Tensor],
         "finish": [{"own": a.own}, {"up": a.up}],
     }  # fmt: skip
     form = forms[name]
-    if name == "pull" and result is None:
+    if name in ("pull", "personal") and result is None:
         return []
     parts = result if isinstance(result, tuple) else (result,)
     if len(parts) != len(form):

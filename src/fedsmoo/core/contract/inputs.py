@@ -19,6 +19,7 @@ from fedsmoo.core.round import NOT_ASKED, Missing, Round
 from fedsmoo.core.vectors import Vectors
 
 LR, STEPS = 0.1, (2, 3, 4)
+WEIGHTS = (0.5, 0.3, 0.2)
 FIRST, EVERYBODY = 0, None
 WHO = {
     "client": ((7,), (2,), (11,)),
@@ -53,10 +54,12 @@ class Given:
     d: Tensor
     rnd: Round
     grad: StepGradient
+    rows: Vectors  # [C, P], for combine
+    weights: Tensor
 
     @property
     def named(self) -> dict[str, Tensor]:
-        parts = {"srv": self.srv, "mean": self.mean, "down": self.down, "me": self.me}
+        parts = {"srv": self.srv, "mean": self.mean, "down": self.down, "me": self.me, "rows": self.rows}
         facts = {f"rnd.{n}": v for n, v in self.grad.rnd.tensors().items()}
         return {"w": self.w, "d": self.d} | facts | {f"{p}.{n}": v for p, vs in parts.items() for n, v in vs.items()}
 
@@ -80,7 +83,9 @@ def given(algorithm: Algorithm, client: int | None, to: torch.dtype | None = Non
     srv = sealed(Vectors(**{n: v if n == "w" else v.abs() for n, v in srv.items()}, **marks))
     mine, w, d = rows((*algorithm.own, *algorithm.local), 4), rows(("w",), 5).w, rows(("w",), 6).w
     rnd = told(algorithm, client, to)
-    return Given(srv, once(algorithm.up, 3), down, mine, w, d, rnd, gradient(algorithm, rnd, 1, client, to))
+    grad, weights = gradient(algorithm, rnd, 1, client, to), placed(torch.tensor(WEIGHTS), to)[:, None]
+    replies = sealed(drawn(algorithm, algorithm.rows, 7, CLIENTS, to))
+    return Given(srv, once(algorithm.up, 3), down, mine, w, d, rnd, grad, replies, weights)
 
 
 def told(algorithm: Algorithm, client: int | None, to: torch.dtype | None = None) -> Round:
@@ -137,6 +142,7 @@ def ask(algorithm: Algorithm, name: str, x: Given) -> Any:
         "init": (x.w,),
         "sent": (x.srv,),
         "first_contact": (x.down,),
+        "combine": (x.srv, x.rows, x.weights, replace(told(algorithm, EVERYBODY, x.w.dtype), n=CLIENTS)),
         "aggregate": (x.srv, x.mean, replace(x.rnd, n=CLIENTS)),
         "start": (x.down, x.me),
         "slope": (x.w, x.grad, x.down, x.me),
@@ -144,6 +150,7 @@ def ask(algorithm: Algorithm, name: str, x: Given) -> Any:
         "pull": (x.w, x.down),
         "update": (x.w, x.d, x.me, x.grad.rnd),
         "finish": (x.w, x.down, x.me, x.rnd),
+        "personal": (x.down, x.me),
     }[name]
     return getattr(algorithm, name)(*arguments)
 

@@ -1,0 +1,70 @@
+"""What breaks the contract of methods whose server sees replies one by one, or that have personal models."""
+
+from __future__ import annotations
+
+import kinds
+import pytest
+from kinds import Ditto, Median
+
+from fedsmoo import Vectors
+from fedsmoo.core.contract import findings
+from fedsmoo.testing import check_algorithm
+
+
+class Wide(Median):
+    def combine(self, srv, rows, weights, rnd):
+        return Vectors(w=rows.w[0], r=rows.r)
+
+
+class InPlace(Median):
+    def combine(self, srv, rows, weights, rnd):
+        rows.w.add_(1)
+        return super().combine(srv, rows, weights, rnd)
+
+
+class Nearest(Median):
+    """Looks at values, of which a server has one set whatever the engine."""
+
+    def combine(self, srv, rows, weights, rnd):
+        i = int(rows.r.argmin()) if bool(rows.r.sum() > 0) else 0
+        return Vectors(w=rows.w[i], r=rows.r[i])
+
+
+class Elsewhere(Median):
+    rows = ("w", "q")
+
+
+class Mixed(Ditto):
+    def personal(self, down, me):
+        return me.v / me.v.norm()
+
+
+class Named(Ditto):
+    def personal(self, down, me):
+        return Vectors(v=me.v)
+
+
+@pytest.mark.parametrize(
+    ("method", "says"),
+    [
+        (Wide(), "in combine: returns r of shape [C, 1], but it must be of shape [1]"),
+        (InPlace(), "in combine: changes its input rows.w in place (add_)"),
+        (Elsewhere(), "in Elsewhere: rows names 'q', which is not in up"),
+        (Mixed(), "in personal: a client of several at once, [C, P], is not what it is alone, [P]"),
+        (Named(), "in personal: returns a Vectors, but must return a tensor"),
+    ],
+    ids=lambda v: type(v).__name__ if not isinstance(v, str) else "",
+)
+def test_what_is_wrong_is_said(method: Median | Ditto, says: str) -> None:
+    (found,) = findings(method)
+    assert says in found
+
+
+@pytest.mark.parametrize("name", ["Numbers", "Stretched", "Median", "Ditto", "Heads"])
+def test_sound_methods_are_left_alone(name: str) -> None:
+    assert findings(getattr(kinds, name)()) == findings(Nearest()) == []
+
+
+@pytest.mark.parametrize("name", ["Stretched", "Ditto", "Heads"])
+def test_every_vector_matters_also_if_for_a_personal_model_alone(name: str) -> None:
+    assert check_algorithm(getattr(kinds, name)()) == []
