@@ -109,12 +109,12 @@ def test_more_methods_and_seeds_may_be_added(stopped: Path, call: Call) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (["--lr", "0.2"], "both/fedavg-seed0 was begun with other settings (lr was 0.1, is 0.2): choose another --out"),
+        (["--lr", "0.2"], "both/fedavg-seed0 was begun with other settings (lr was 0.1, is 0.2): choose another folder"),
         (["--set", "scaffold.lr_server=0.5"], "both/scaffold-seed0 was begun with other settings (algorithm_options"),
         (["--engine", "batched"], "(engine was serial, is batched)"),
         (["--target", "0.5"], "(target was None, is 0.5)"),
-        (["--seeds", "0"], "both also holds fedavg-seed1: choose another --out"),
-        (["--algorithms", "fedavg,fedsam"], "both also holds scaffold-seed0: choose another --out"),
+        (["--seeds", "0"], "both also holds fedavg-seed1: choose another folder"),
+        (["--algorithms", "fedavg,fedsam"], "both also holds scaffold-seed0: choose another folder"),
     ],
     ids=lambda v: " ".join(v) if isinstance(v, list) else "",
 )
@@ -183,7 +183,7 @@ def test_a_file_edited_while_the_comparison_runs_ends_it(call: Call, monkeypatch
 
     monkeypatch.setattr(queue, "execute", execute)
     words = ["compare", "--algorithms", "method.py:FedDecay", "--seeds", "0,1", *TINY, "--out", "both"]
-    one_line(call(*words), "method.py was edited since this comparison began: choose another --out")
+    one_line(call(*words), "method.py was edited since this comparison began: choose another folder")
     assert [p.name for p in Path("both").iterdir()] == ["feddecay-seed0"]
 
 

@@ -31,7 +31,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsmoo.core.errors import FedsmooError
+from fedsmoo.core.errors import FedsmooError, Named
 from fedsmoo.core.gradient import StepGradient
 from fedsmoo.core.hyper.options import KINDS, kinds, refuse_outside
 from fedsmoo.core.hyper.schedule import Schedule
@@ -88,7 +88,7 @@ def refuse_wrong_options(algorithm: Algorithm) -> None:
 
 
 @dataclass(frozen=True)
-class Algorithm:
+class Algorithm(Named):
     """The base of every method: local SGD and the mean. Its fields are the hyper-parameters and the CLI flags."""
 
     down: ClassVar[tuple[str, ...]] = ("w",)  # server -> client
@@ -110,7 +110,7 @@ class Algorithm:
             if not f.metadata.get("positional") and any(f.name in vars(c).get("__annotations__", ()) for c in mine):
                 words = ", ".join(f"{f.name}=..." for f in dataclasses.fields(cls))
                 raise FedsmooError(f"{cls.__name__} takes its hyper-parameters by name: write {cls.__name__}({words})")
-        return super().__new__(cls)
+        return super().__new__(cls, *values, **named)
 
     def __post_init__(self) -> None:
         refuse_wrong_options(self)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import inspect
+import os
 import reprlib
 from collections.abc import Iterable
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 
 class FedsmooError(Exception):
@@ -37,6 +40,30 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> FedsmooError:
     if str(name).endswith(".py"):
         hint = f"did you mean what a file holds, '{name}:Name'? "
     return FedsmooError(f"unknown {kind} {name!r}: {hint}Known: {', '.join(names)}")
+
+
+class Named:
+    """Refuses arguments that its class does not have, with the nearest that it has."""
+
+    def __new__(cls, *values: Any, **named: Any) -> Self:
+        known = inspect.signature(cls.__init__).parameters
+        takes_any = any(p.kind is p.VAR_KEYWORD for p in known.values())
+        for name in () if takes_any else named:
+            if name not in known:
+                raise unknown(f"option of {cls.__name__}", name, [n for n in known if n != "self"])
+        return super().__new__(cls)
+
+
+def as_path(value: Any, what: str) -> Path:
+    """Return a path; what is none, or empty, which would be the folder that one happens to be in, is refused.
+
+    >>> as_path(7, "out")
+    Traceback (most recent call last):
+    fedsmoo.core.errors.FedsmooError: out is 7, but must be a path, such as 'runs/a'
+    """
+    if not isinstance(value, str | os.PathLike) or not str(value).strip():
+        raise FedsmooError(f"{what} is {brief(value)}, but must be a path, such as 'runs/a'")
+    return Path(value)
 
 
 def brief(value: Any) -> str:

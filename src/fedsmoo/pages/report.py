@@ -5,6 +5,7 @@ from __future__ import annotations
 from os import PathLike
 from pathlib import Path
 
+from fedsmoo.core.errors import as_path
 from fedsmoo.pages.page import write_page
 from fedsmoo.runs.storage.walk import Folders, require_runs
 
@@ -19,4 +20,4 @@ def report(runs: Folders, out: str | PathLike[str] = "report.html") -> Path:
     Raises:
         FedsmooError: if there is no run, or the page cannot be written.
     """
-    return write_page(require_runs(runs), Path(out))
+    return write_page(require_runs(runs), as_path(out, "out"))

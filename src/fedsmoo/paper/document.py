@@ -32,8 +32,9 @@ def update(
         FedsmooError: if a document cannot be read or written or has no marker, so that none is changed; with
             ``check``, if a table is out of date.
     """
-    if not files:
-        raise FedsmooError("--update: which files? such as 'fedsmoo table --update README.md'")
+    files = [files] if isinstance(files, str | Path) else files
+    if not isinstance(files, Sequence) or not files:
+        raise FedsmooError("update: which files? such as 'fedsmoo table --update README.md'")
     found = collect((), existing(Path(results or RESULTS)), note)
     old = {Path(path): marked(Path(path)) for path in files}
     for path in () if check else old:

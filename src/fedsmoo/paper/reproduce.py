@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedsmoo.core import FedsmooError
+from fedsmoo.core.errors import FedsmooError, as_path, unknown
 from fedsmoo.paper import tables
 from fedsmoo.paper.cells import Found, Grid
 from fedsmoo.paper.render import Table, render
@@ -18,6 +19,7 @@ from fedsmoo.paper.selection import Selection, on_measured_data, on_other_data, 
 from fedsmoo.runs.config import FIELDS, Config
 from fedsmoo.runs.origin.contents import contents_here
 from fedsmoo.runs.record import Record
+from fedsmoo.runs.signals import stopped_by
 from fedsmoo.sweeps.curves import accuracy_curves, hanning
 from fedsmoo.sweeps.grid import Sweep, parse_seeds, with_contents
 from fedsmoo.sweeps.index import refresh
@@ -108,7 +110,7 @@ def table(
     finished: Callable[[Config, Path, dict[str, Any]], Any] = nothing,
     failed: Callable[[Config, Path, str], Any] = nothing,
     note: Callable[[str], Any] = nothing,
-    stop: Callable[[], bool] = lambda: False,
+    stop: Callable[[], bool] | None = None,
     **settings: Any,
 ) -> PaperTable:
     """Return a table of the paper, ours beside the printed numbers, after carrying out the runs that it lacks.
@@ -132,10 +134,15 @@ def table(
     Raises:
         FedsmooError: if there is no such table, column or method, or a run is impossible.
     """
+    options = [*inspect.signature(table).parameters][:-1]
+    for given in settings:
+        if given not in FIELDS:
+            raise unknown("option of a table", given, [*options, *FIELDS])
     selection = Selection(name, words(columns), words(methods), seed_numbers(seeds), scale, compact)
-    made = opened(selection, Path(out), results, run or "data" in settings, settings, note)
-    worker = Worker(watch=watch, begun=begun, finished=finished, failed=failed, note=note, stop=stop, work="table")
-    return made.completed(worker, minutes, pack) if run else made
+    made = opened(selection, as_path(out, "out"), results, run or "data" in settings, settings, note)
+    with stopped_by(stop) as asked:
+        worker = Worker(watch=watch, begun=begun, finished=finished, failed=failed, note=note, stop=asked, work="table")
+        return made.completed(worker, minutes, pack) if run else made
 
 
 def opened(
@@ -166,7 +173,7 @@ def measured(out: Path, results: Path | None, note: Callable[[str], Any]) -> Fou
 def existing(folder: Path) -> Path:
     """Return a folder of results that somebody named or needs; raises a ``FedsmooError`` if there is none."""
     if not folder.is_dir():
-        raise FedsmooError(f"--results {folder}: there is no such folder")
+        raise FedsmooError(f"results: there is no folder {folder}")
     return folder
 
 

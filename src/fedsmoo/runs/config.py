@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
-from fedsmoo.core.errors import FedsmooError, unknown
+from fedsmoo.core.errors import FedsmooError, Named, unknown
 from fedsmoo.core.hyper.options import KINDS, refuse_outside
 from fedsmoo.core.hyper.schedule import Schedule
 from fedsmoo.core.user_code import is_in_file
@@ -50,7 +50,7 @@ def setting(
 
 
 @dataclass(frozen=True)
-class Training:
+class Training(Named):
     """The numbers of a run; what it trains, and on what, are objects beside it."""
 
     rounds: int = setting(100, "communication rounds", within="(0, inf)")

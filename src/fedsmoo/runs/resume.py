@@ -9,7 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from fedsmoo.core import FedsmooError
+from fedsmoo.core.errors import FedsmooError, as_path
 from fedsmoo.core.untrusted import text
 from fedsmoo.engines.choose import ENGINES
 from fedsmoo.engines.distributed.launcher import is_writer
@@ -58,7 +58,7 @@ def resume(
         FedsmooError: if there is no such run, it has finished, another process is at work on it, or its settings,
             files or data are not what they were.
     """
-    path = Path(folder)
+    path = as_path(folder, "folder")
     use_same_threads(path)
     if not is_writer():
         return serve_rank_0(load_stopped(path, device).simulation)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsmoo.core import FedsmooError
+from fedsmoo.core.errors import FedsmooError, as_path
 from fedsmoo.engines.distributed.launcher import is_writer
 from fedsmoo.engines.distributed.ranks import Ended
 from fedsmoo.runs.build import assemble, make_config
@@ -71,7 +71,7 @@ def run(
     """
     refuse_unknown_trackers(track)
     refuse_wrong_options(save_every, callback)
-    resolved, folder = make_config(config, settings), None if out is None else Path(out)
+    resolved, folder = make_config(config, settings), None if out is None else as_path(out, "out")
     return start(resolved, folder, track=track, save_every=save_every, callback=callback, stop=stop, begun=begun)
 
 

@@ -41,6 +41,21 @@ def deferred_interrupt(say: Callable[[], Any] = lambda: None, signals: Sequence[
         yield interrupt
 
 
+@contextmanager
+def stopped_by(stop: Callable[[], bool] | None) -> Iterator[Callable[[], bool]]:
+    """Yield what says whether to stop: ``stop`` or, without it, a flag that the first Ctrl-C sets.
+
+    In the end that signal goes to whoever handles it outside: Python raises ``KeyboardInterrupt``.
+    """
+    if stop is not None:
+        yield stop
+        return
+    with deferred_interrupt(signals=not_ignored()) as interrupt:
+        yield interrupt
+    if interrupt.signal is not None:
+        signal.raise_signal(interrupt.signal)
+
+
 def not_ignored() -> list[int]:
     """Return the signals that ask to stop and are not ignored, as they are in a process started in the background."""
     return [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]

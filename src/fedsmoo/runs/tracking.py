@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedsmoo.core import FedsmooError
-from fedsmoo.core.errors import first_line, unknown
+from fedsmoo.core.errors import brief, first_line, unknown
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.record import HELD_OUT, Record
 
@@ -184,6 +184,8 @@ def refuse_unknown_trackers(names: Sequence[str]) -> None:
     """Refuse an unknown tracker, and one that needs a login first, before a run has a folder."""
     if isinstance(names, str):  # whose letters would be names
         raise FedsmooError(f"track is {names!r}, but must be a list: write [{names!r}]")
+    if not isinstance(names, list | tuple):
+        raise FedsmooError(f"track is {brief(names)}, but must be a list, such as ['tensorboard']")
     for kind in [tracker_class(name) for name in names]:
         if hasattr(kind, "ready"):
             kind.ready()

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.contract import refuse_unsound
-from fedsmoo.core.errors import brief
+from fedsmoo.core.errors import as_path, brief
 from fedsmoo.core.user_code import file_of
 from fedsmoo.runs.build import algorithm_class, assemble, make_algorithm, make_config, make_device
 from fedsmoo.runs.config import FIELDS, Config
 from fedsmoo.runs.origin.contents import contents, contents_here, refuse_edited
 from fedsmoo.runs.origin.identity import SAME_RUN, differences
 from fedsmoo.runs.record import Record
+from fedsmoo.runs.signals import stopped_by
 from fedsmoo.runs.storage.names import CONFIG
 from fedsmoo.runs.storage.reader import read_config, read_run
 from fedsmoo.sweeps import METHODS
@@ -42,7 +43,7 @@ def compare(
     finished: Callable[[Config, Path, dict[str, Any]], Any] = nothing,
     failed: Callable[[Config, Path, str], Any] = nothing,
     note: Callable[[str], Any] = nothing,
-    stop: Callable[[], bool] = lambda: False,
+    stop: Callable[[], bool] | None = None,
     **settings: Any,
 ) -> Comparison:
     """Train several methods on the same task, with the same seeds, each run in a folder ``METHOD-seedN``.
@@ -65,9 +66,11 @@ def compare(
     Raises:
         FedsmooError: if settings are wrong, or the folder was begun with others; nothing is changed then.
     """
-    cells = open_comparison(methods_of(algorithms), seeds, config, Path(out), settings)
-    worker = Worker(watch=watch, begun=begun, finished=finished, failed=failed, note=note, stop=stop)
-    return carry_out(cells, Path(out), worker)
+    folder = as_path(out, "out")
+    cells = open_comparison(methods_of(algorithms), seeds, config, folder, settings)
+    with stopped_by(stop) as asked:
+        worker = Worker(watch=watch, begun=begun, finished=finished, failed=failed, note=note, stop=asked)
+        return carry_out(cells, folder, worker)
 
 
 def carry_out(cells: Mapping[Path, Cell], out: Path, worker: Worker) -> Comparison:
@@ -122,6 +125,8 @@ def open_comparison(
 
 def methods_of(algorithms: Methods) -> list[tuple[str, dict[str, Any]]]:
     """Return the methods to compare, each with settings of its own."""
+    if not isinstance(algorithms, Iterable):
+        raise FedsmooError(f"algorithms is {brief(algorithms)}, but must name methods, such as 'fedavg,fedsmoo'")
     names = algorithms.split(",") if isinstance(algorithms, str) else list(algorithms)
     if not names:
         raise FedsmooError("there is no method to compare: name some, such as 'fedavg,fedsmoo'")
@@ -207,7 +212,7 @@ def refuse_something_else(out: Path, cells: Mapping[Path, Cell]) -> None:
     """Refuse a folder that holds something, but no run of this comparison."""
     begun = any((folder / CONFIG).is_file() for folder in cells)
     if out.is_file() or (out.is_dir() and not begun and any(p not in cells for p in out.iterdir())):
-        raise FedsmooError(f"{out} is not an empty folder: choose another --out, nothing was overwritten")
+        raise FedsmooError(f"{out} is not an empty folder: choose another folder, nothing was overwritten")
 
 
 def refuse_changed(out: Path, cells: Mapping[Path, Cell]) -> None:
@@ -218,13 +223,13 @@ def refuse_changed(out: Path, cells: Mapping[Path, Cell]) -> None:
         changed = differences(run.config, cell.config, SAME_RUN, held=contents(cell.config))
         if changed:
             raise FedsmooError(
-                f"{folder} was begun with other settings ({'; '.join(changed)}): choose another --out, or give the "
+                f"{folder} was begun with other settings ({'; '.join(changed)}): choose another folder, or give the "
                 "same settings to go on; nothing was changed"
             )
         refuse_edited(cell.config, run.held, f"{folder} was begun", cell.held)
     others = [p.name for p in sorted(out.iterdir()) if (p / CONFIG).is_file() and p not in cells] if begun else []
     if others:
         raise FedsmooError(
-            f"{out} also holds {', '.join(others)}: choose another --out, or name these methods and seeds too; "
+            f"{out} also holds {', '.join(others)}: choose another folder, or name these methods and seeds too; "
             "nothing was changed"
         )

@@ -231,9 +231,9 @@ def parse_seeds(text: str) -> list[int]:
     try:
         seeds = [int(s) for s in text.split(",")]
     except ValueError as e:
-        raise FedsmooError(f"--seeds {text!r} must be whole numbers separated by commas, such as 0,1,2") from e
+        raise FedsmooError(f"seeds {text!r} must be whole numbers separated by commas, such as 0,1,2") from e
     if len(set(seeds)) != len(seeds):
-        raise FedsmooError(f"--seeds {text!r} names a seed twice")
+        raise FedsmooError(f"seeds {text!r} names a seed twice")
     return seeds
 
 

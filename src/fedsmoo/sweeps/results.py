@@ -180,7 +180,7 @@ def export(folders: Sequence[Path], to: Path, supersede: str | None = None, note
     in a folder beside; without one, nothing at all is written.
     """
     if supersede is not None and not supersede.strip():
-        raise FedsmooError("--supersede needs a reason, which is kept with the old result")
+        raise FedsmooError("supersede needs a reason, which is kept with the old result")
     found: dict[Path, Found] = {}
     for folder in finished_runs(folders):
         value = Found(str(folder), from_folder(folder))
@@ -192,8 +192,8 @@ def export(folders: Sequence[Path], to: Path, supersede: str | None = None, note
     if other and supersede is None:
         raise FedsmooError(
             f"{', '.join(map(str, other))}: holds another measurement of the same run, {in_words(old[other[0]])} where "
-            f"{found[other[0]].where} has {in_words(found[other[0]].result)}; nothing was written. --supersede "
-            f'"REASON" replaces it and keeps it in {to / SUPERSEDED}'
+            f"{found[other[0]].where} has {in_words(found[other[0]].result)}; nothing was written. A reason to "
+            f"supersede it (--supersede REASON) replaces it and keeps it in {to / SUPERSEDED}"
         )
     for left in [*to.glob(f"*.json{PART}"), *(to / SUPERSEDED).glob(f"*.json{PART}")]:
         remove_old(left)
@@ -207,7 +207,7 @@ def export(folders: Sequence[Path], to: Path, supersede: str | None = None, note
                 set_aside(tables[path], path, str(supersede), value.result)
             write_durably(path, to_json(value.result))
         except OSError as e:
-            raise FedsmooError(f"cannot write {path}: {e.strerror}; choose another --to") from e
+            raise FedsmooError(f"cannot write {path}: {e.strerror}; choose another folder") from e
     return list(found)
 
 

@@ -12,12 +12,13 @@ from typing import Any
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.contract import refuse_unsound
-from fedsmoo.core.errors import brief
+from fedsmoo.core.errors import as_path, brief
 from fedsmoo.engines.distributed.launcher import require_single_process
 from fedsmoo.runs.build import make_algorithm, make_device
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin.contents import contents_here
 from fedsmoo.runs.record import Record, refuse_wrong_options
+from fedsmoo.runs.signals import stopped_by
 from fedsmoo.runs.storage.fence import fenced_by
 from fedsmoo.runs.storage.folder import refuse_run_folder, write_label
 from fedsmoo.runs.storage.lease import TakenOver, acquire
@@ -49,7 +50,7 @@ def sweep(
     finished: Callable[[Config, Path, dict[str, Any]], Any] = nothing,
     failed: Callable[[Config, Path, str], Any] = nothing,
     note: Callable[[str], Any] = nothing,
-    stop: Callable[[], bool] = lambda: False,
+    stop: Callable[[], bool] | None = None,
     **settings: Any,
 ) -> Outcome:
     """Carry out every run of a grid, each in a folder of its own; idempotent, and several processes may share it.
@@ -62,7 +63,8 @@ def sweep(
         to, supersede: folder of result files, written as runs finish; a reason to replace those of other numbers.
         keep, save_every: keep the checkpoints of finished runs; rounds between them (default: under 5% of the time).
         retry, wait: try failed runs again; wait for runs that another process has leased, to take over if it dies.
-        watch, begun, finished, failed, note, stop: what to call when; see :class:`Worker`.
+        watch, begun, finished, failed, note, stop: what to call when; see :class:`Worker`. Without ``stop``, Ctrl-C
+            lets the round end, saves, and then raises ``KeyboardInterrupt``; a second one does so at once.
         settings: settings that win over the file's, by name (``rounds=10, device="cuda"``).
 
     Returns:
@@ -74,11 +76,11 @@ def sweep(
     grid, root = open_sweep(file_or_table, settings), folder_of(file_or_table, out)
     refuse_wrong_options(save_every)
     missing(grid, root)
-    worker = Worker(
-        pack_size(pack, grid.cells[0].config), keep, retry, wait, save_every, watch, begun, finished, failed, note, stop
-    )
-    outcome = carry_through(grid.folders(root), worker, minutes, to, supersede, grid.labels)
-    renew_index(root, note)
+    size, calls = pack_size(pack, grid.cells[0].config), (watch, begun, finished, failed, note)
+    with stopped_by(stop) as asked:
+        worker = Worker(size, keep, retry, wait, save_every, *calls, asked)
+        outcome = carry_through(grid.folders(root), worker, minutes, to, supersede, grid.labels)
+        renew_index(root, note)
     return outcome
 
 
@@ -111,7 +113,7 @@ def open_sweep(source: Source, settings: Mapping[str, Any] | None = None) -> Swe
 def folder_of(source: Source, out: str | Path | None) -> Path:
     """Return the folder of a sweep's runs: the one given, or one under ``runs/`` with the name of its file."""
     if out is not None:
-        return Path(out)
+        return as_path(out, "out")
     return Path("runs") / (Path(source).stem if isinstance(source, str | PathLike) else "sweep")
 
 

@@ -73,7 +73,7 @@ def refuse_edited(
     files = edited(config, held, now)
     if files:
         raise FedsmooError(
-            f"{', '.join(files)} was edited since {since}: choose another --out, or put back what it held to go on"
+            f"{', '.join(files)} was edited since {since}: choose another folder, or put back what it held to go on"
         )
 
 

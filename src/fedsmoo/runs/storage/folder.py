@@ -187,7 +187,7 @@ def refuse_used(path: Path) -> None:
     """Raise ``FedsmooError`` if a folder is a run or holds some, which would not be found any more; a lease is none."""
     if (path / CONFIG).exists() or (path / METRICS).exists():
         raise FedsmooError(
-            f"the folder {path} already holds a run: choose another --out, or go on with 'fedsmoo resume {path}'; "
+            f"the folder {path} already holds a run: choose another folder, or go on with 'fedsmoo resume {path}'; "
             "nothing was overwritten"
         )
     if inner := next(run_folders([path]), None):
@@ -199,7 +199,7 @@ def refuse_used(path: Path) -> None:
 def refuse_run_folder(path: Path) -> None:
     """Raise ``FedsmooError`` if a folder that runs shall lie in is a run itself: below one, none would be found."""
     if (path / CONFIG).exists() and (path / METRICS).exists():
-        raise FedsmooError(f"the folder {path} is a run, and runs do not lie in a run: choose another --out")
+        raise FedsmooError(f"the folder {path} is a run, and runs do not lie in a run: choose another folder")
 
 
 def new_folder(config: Config) -> Path:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fedsmoo.core import FedsmooError
+from fedsmoo.core.errors import FedsmooError, as_path
 from fedsmoo.runs.storage.names import CONFIG, FILES
 
 DEPTH = 4  # levels below a given folder
@@ -43,7 +43,8 @@ def find_runs(paths: Sequence[Path], missing_ok: bool = False) -> list[Path]:
 
 def require_runs(folders: Folders) -> list[Path]:
     """Return the run folders at or below some folders, as :func:`find_runs`; ``FedsmooError`` if there is none."""
-    paths = [Path(folders)] if isinstance(folders, str | os.PathLike) else [Path(folder) for folder in folders]
+    several = folders if isinstance(folders, Iterable) and not isinstance(folders, str) else [folders]
+    paths = [as_path(folder, "a run folder") for folder in several]
     found = find_runs(paths)
     if not found:
         raise FedsmooError(f"no run folder in {', '.join(map(str, paths))}: a run folder holds a {CONFIG}")
