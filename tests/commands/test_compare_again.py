@@ -109,7 +109,7 @@ def test_more_methods_and_seeds_may_be_added(stopped: Path, call: Call) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (["--lr", "0.2"], "both/fedavg-seed0 was begun with other settings (lr was 0.1, is 0.2): choose another folder"),
+        (["--lr", "0.2"], "both/fedavg-seed0 was begun with other settings (lr was 0.1, is 0.2): choose another"),
         (["--set", "scaffold.lr_server=0.5"], "both/scaffold-seed0 was begun with other settings (algorithm_options"),
         (["--engine", "batched"], "(engine was serial, is batched)"),
         (["--target", "0.5"], "(target was None, is 0.5)"),

@@ -213,7 +213,7 @@ def test_a_file_edited_while_a_sweep_runs_ends_it(tmp_path: Path) -> None:
         done.append(folder)
         method.write_text(OWN + "edited = True\n")
 
-    with pytest.raises(FedsmooError, match=r"mine\.py was edited since this sweep began: choose another folder, or put"):
+    with pytest.raises(FedsmooError, match=r"mine\.py was edited since this sweep began: choose another folder"):
         work(configs, tmp_path / "runs", Worker(finished=finished))
     assert list((tmp_path / "runs").iterdir()) == done
     method.write_text(OWN)
