@@ -134,15 +134,20 @@ def table(
     Raises:
         FedsmooError: if there is no such table, column or method, or a run is impossible.
     """
-    options = [*inspect.signature(table).parameters][:-1]
-    for given in settings:
-        if given not in FIELDS:
-            raise unknown("option of a table", given, [*options, *FIELDS])
+    refuse_unknown(settings)
     selection = Selection(name, words(columns), words(methods), seed_numbers(seeds), scale, compact)
     made = opened(selection, as_path(out, "out"), results, run or "data" in settings, settings, note)
     with stopped_by(stop) as asked:
         worker = Worker(watch=watch, begun=begun, finished=finished, failed=failed, note=note, stop=asked, work="table")
         return made.completed(worker, minutes, pack) if run else made
+
+
+def refuse_unknown(settings: Mapping[str, Any]) -> None:
+    """Refuse what is no setting, with the nearest setting or argument of :func:`table`."""
+    known = {*inspect.signature(table).parameters, *FIELDS} - {"settings"}
+    for name in settings:
+        if name not in FIELDS:
+            raise unknown("option of a table", name, known)
 
 
 def opened(
