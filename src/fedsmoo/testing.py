@@ -255,7 +255,7 @@ def unlike(got: Iterable[Vectors], expected: Iterable[Vectors], row: int | None 
             if g.shape != e.shape:
                 return f"{name} has shape {tuple(g.shape)}, not {tuple(e.shape)}"
             gap = float((g - e).masked_fill(g.isnan() & e.isnan(), 0).abs().max())  # roots of numbers drawn at random
-            if not gap <= 1e-12 * (1 + float(e.abs().max())):
+            if not gap <= 1e-12 * (1 + float(e.nan_to_num().abs().max())):
                 return f"{name} is off by {gap:.1e}"
     return ""
 

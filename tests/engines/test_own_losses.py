@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -10,8 +11,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fedsmoo.algorithms import FedAvg
-from fedsmoo.core import FedsmooError
+from fedsmoo.algorithms import FedAvg, FedSMOO
+from fedsmoo.core import FedsmooError, Schedule
+from fedsmoo.core.contract import findings
 from fedsmoo.engines.batched import OWN_LOSS, Batched
 from fedsmoo.engines.facts import Facts
 from fedsmoo.engines.oracles.on_batch import OnBatch
@@ -21,9 +23,11 @@ from fedsmoo.engines.task import Batch
 from fedsmoo.models.base import FlatModel
 from fedsmoo.runs.simulation import Simulation
 from fedsmoo.sweeps.pack import Pack
+from fedsmoo.testing import check_algorithm
 
 from .own_losses import OWN, Calibrated, Contrasted, Distilled, Fair
 from .small import ROUNDS, Trace, indices, largest_gap, make_setup, simulation, state, trace
+from .told import KINDS
 
 TOLERANCE = 1e-10
 
@@ -114,11 +118,12 @@ def test_a_client_s_loss_is_that_of_its_own_samples() -> None:
         assert loss.item() == pytest.approx(F.cross_entropy(out, y).item(), rel=1e-12)
 
 
-def test_the_loss_of_clients_must_be_asked_for() -> None:
-    @dataclass(frozen=True)
-    class Silent(Fair):
-        asks = ()
+@dataclass(frozen=True)
+class Silent(Fair):
+    asks = ()
 
+
+def test_the_loss_of_clients_must_be_asked_for() -> None:
     with pytest.raises(FedsmooError, match=r"own_losses.py:\d+ in finish: rnd.loss: .* asks = \('loss',\)"):
         simulation("serial", "mlp", Silent()).advance()
 
@@ -166,6 +171,72 @@ def test_what_is_refused_names_the_line(method, kinds, words) -> None:
     for kind in kinds:
         with pytest.raises(FedsmooError, match=words):
             simulation(kind, "mlp", method).advance()
+
+
+@dataclass(frozen=True)
+class Branching(Distilled):
+    def slope(self, w, grad, down, me):
+        return super().slope(w, grad, down, me) if grad.rnd.step > 1 else (grad(w), me)
+
+
+@dataclass(frozen=True)
+class Drawn(FedAvg):
+    def slope(self, w, grad, down, me):
+        return grad(w, noisy), me
+
+
+def noisy(out, y):
+    return F.cross_entropy(out + torch.randn_like(out), y, reduction="none")
+
+
+@dataclass(frozen=True)
+class Curious(Fair):
+    asks = ("loss", "age")
+    features = "yes"
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        (Reduced(), r"in <lambda>: the loss of 5 samples has the shape \[\]"),
+        (Closed(), r"in <lambda>: the loss of 5 samples has the shape \[3, 5\]"),
+        (Rowless(), r"in slope: a loss is given a tensor of shape \[7\] for 3 clients at once"),
+        (Undeclared(), r"in slope: reads features, which a method must declare"),
+        (Silent(), r"in finish: rnd.loss: .* asks = \('loss',\)"),
+        (Branching(), r"in slope: branches on the value of a vector"),
+        (Drawn(), r"in noisy: draws at random from PyTorch's global generator"),
+        (Curious(), r"asks is \('loss', 'age'\), but must be a tuple of these names: loss"),
+        (Curious(), r"features is 'yes', but must be True or False"),
+    ],
+    ids=lambda v: type(v).__name__ if isinstance(v, FedAvg) else "",
+)
+def test_the_check_before_a_run_refuses_it_too(method, words) -> None:
+    """Once, with the user's line, whatever the engine is."""
+    found = findings(method)
+    assert re.search(words, "\n".join(found)), found
+    assert all(line.startswith(("tests/engines/", "/")) and "Error" not in line for line in found), found
+
+
+@pytest.mark.parametrize("name", [*OWN, *KINDS])
+def test_the_check_before_a_run_accepts_every_kind(name: str) -> None:
+    method = {**OWN, **KINDS}[name]
+    assert not findings(method)
+    assert all("no box" in note for note in check_algorithm(method, compiled=False))
+
+
+@pytest.mark.parametrize("kind", ["serial", "hand"])
+@pytest.mark.parametrize("name", [*OWN, "facts", "momentum that stays, falling", "schedule"])
+def test_a_resumed_run_has_the_bits_of_one_that_was_not_stopped(name: str, kind: str) -> None:
+    method = {**OWN, **KINDS, "schedule": FedSMOO(r=Schedule(0.02, 0.3, 3), beta=2.0)}[name]
+    whole, first, second = (simulation(kind, "mlp", method) for _ in range(3))
+    expected = trace(whole)
+    for _ in range(2):
+        first.advance()
+    second.restore(first.server, list(first.engine.table.items()), first.history)
+    for number in (2, 3):
+        found = state(second, second.advance())
+        assert found.keys() == expected[number].keys()
+        assert all(torch.equal(v, expected[number][k]) for k, v in found.items())
 
 
 class Convolved(torch.nn.Module):

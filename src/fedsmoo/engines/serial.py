@@ -76,11 +76,11 @@ def local_round(setup: Setup, oracle: Oracle, down: Vectors, own: Vectors, plan:
     me = own.replace(**{n: algorithm.zeros(n, down.w) for n in algorithm.local})
     w = algorithm.start(down, me)
     total = torch.zeros((), dtype=task.dtype, device=task.device)
-    steps = torch.arange(len(plan.index), dtype=task.dtype, device=task.device)
+    steps = torch.arange(len(plan.index), dtype=task.dtype, device=task.device).split(1)
     for k in range(len(plan.index)):
         batch = client_batch(task, plan, k)
         model = OnBatch(oracle, batch, algorithm.features)
-        grad = StepGradient(partial(oracle, batch=batch), rnd.at_step(steps[k : k + 1]), model)
+        grad = StepGradient(partial(oracle, batch=batch), rnd.at_step(steps[k]), model)
         w, me = local_step(algorithm, setup.rule, w, grad, down, me)
         total = total + grad.losses[0]
     me, up = local_end(algorithm, w, down, me, rnd)

@@ -22,7 +22,7 @@ KINDS = Path(__file__).parents[2] / "kinds.py"
 DROPOUT = f"{Path(__file__).with_name('nets.py')}:dropout"
 
 # The first seventeen, and one of each kind that came after them.
-METHODS = (*list(ALGORITHMS)[:17], "fedacg", "feddc", "fedwmsam", "median", "ditto")
+METHODS = (*list(ALGORITHMS)[:17], "fedacg", "feddc", "fedwmsam", "median", "ditto", "fedlc", "moon", "qfedavg")
 
 CASES: dict[str, Config] = {
     **{name: SMALL.replace(algorithm=name, engine="batched") for name in METHODS},

@@ -16,6 +16,7 @@ from fedsmoo.core.errors import FedsmooError
 from fedsmoo.core.vectors import Vectors
 
 PLACES = ("down", "server", "own", "local", "up")
+REQUESTS = ("loss",)
 NAMES = (*PLACES, "scalars", "rows", "stays", "masks")  # masks: the names of a mapping
 
 
@@ -85,9 +86,19 @@ def declarations(algorithm: Algorithm) -> list[Note]:
             continue
         found += [Note(declared_at(cls, place), text) for text in wrong_names(place, value)]
         names[place] = value if isinstance(value, tuple) else ()
+    found += [Note(declared_at(cls, place), text) for place, text in wrong_requests(algorithm)]
     if len(names) == len(NAMES) and not found:
         found += [Note(declared_at(cls, place), text) for place, text in clashes(names)]
     return found
+
+
+def wrong_requests(algorithm: Algorithm) -> list[tuple[str, str]]:
+    """Return what is wrong with what a method asks for besides vectors, with the place to mend."""
+    asks, features = algorithm.asks, algorithm.features
+    out = [] if isinstance(features, bool) else [("features", f"features is {features!r}, but must be True or False")]
+    if not isinstance(asks, tuple) or not set(asks) <= set(REQUESTS):
+        out.append(("asks", f"asks is {asks!r}, but must be a tuple of these names: {', '.join(REQUESTS)}"))
+    return out
 
 
 def wrong_names(place: str, value: Any) -> list[str]:
