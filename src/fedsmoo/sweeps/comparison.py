@@ -219,7 +219,7 @@ def cells(row: Row) -> list[str]:
         str(row.seeds),
         f"{100 * row.accuracy:.2f}{spread}",
         "" if row.behind is None else f"{100 * row.behind.mean:+.2f}{half}",
-        optional(row.rounds, lambda v: f"{v:.0f}") + partly,
+        optional(row.rounds, lambda v: f"{v:.1f}".removesuffix(".0")) + partly,
         optional(row.bytes, human_bytes),
         f"{row.seconds:.1f}",
     ]
