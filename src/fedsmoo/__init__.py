@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         Relaxed,
         TrimmedMean,
     )
+    from fedsmoo.algorithms.around import Around
     from fedsmoo.api import simulate
     from fedsmoo.core import Algorithm, FedsmooError, Round, Schedule, Vectors, derived, norm, option, stream, unit
     from fedsmoo.data.dataset import Dataset
@@ -75,6 +76,7 @@ __all__ = [
     "RFA",
     "SCAFFOLD",
     "Algorithm",
+    "Around",
     "Config",
     "Dataset",
     "Dirichlet",
@@ -149,6 +151,7 @@ _HOMES = {
         "FedSWA", "FedSpeed", "FedWMSAM", "FedYogi", "Krum", "Median", "MoFedSAM", "MultiKrum", "NormBounded", "PFedMe",
         "QFedAvg", "Relaxed", "TrimmedMean",
     ),
+    "algorithms.around": ("Around",),
     "api": ("simulate",),
     "core": (
         "Algorithm", "FedsmooError", "Round", "Schedule", "Vectors", "derived", "norm", "option", "stream", "unit",

@@ -22,7 +22,7 @@ from fedsmoo.core import Algorithm, FedsmooError, Gradient, LocalRule, Round, Ve
 from fedsmoo.core.blame import in_brief
 from fedsmoo.core.contract import findings
 from fedsmoo.core.contract.form import CLIENTS
-from fedsmoo.core.contract.inputs import EVERYBODY, FIRST, drawn, gradient, marked, sealed, told
+from fedsmoo.core.contract.inputs import EVERYBODY, FIRST, KEYS, drawn, gradient, marked, sealed, told
 from fedsmoo.core.local import local_end, local_step
 
 STEPS, LR = 2, 0.1
@@ -156,7 +156,8 @@ class Between:
 
 
 def next_server(algorithm: Algorithm, srv: Vectors, mean: Vectors) -> Vectors:
-    return algorithm.aggregate(sealed(srv), sealed(mean), Round(1, LR, float(STEPS), 0.5, n=CLIENTS))
+    rnd = Round(1, LR, float(STEPS), 0.5, n=CLIENTS, key=torch.tensor(KEYS[0]))
+    return algorithm.aggregate(sealed(srv), sealed(mean), rnd)
 
 
 def reach(algorithm: Algorithm, srv: Vectors, s: State) -> Vectors:

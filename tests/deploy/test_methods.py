@@ -72,6 +72,14 @@ def test_clients_find_the_numbers_of_a_round_themselves(tmp_path):
     assert not torch.equal(still.server.w, result.server.w)
 
 
+def test_clients_and_server_draw_the_noise_of_a_run(tmp_path):
+    """Each knows the seed, the round and itself: no key travels."""
+    method = make_algorithm(f"{Path(__file__).parents[1] / 'engines' / 'told.py'}:Noisy", {})
+    coordinator, _ = federate(SMALL, tmp_path, Recipe(algorithm=method))
+    result = assemble(SMALL, method).run()
+    assert torch.equal(result.server.w, coordinator.server.w)
+
+
 @pytest.mark.parametrize("wire", ["exact", "fp16", "int8"])
 def test_single_numbers_and_weighted_steps_travel(wire, tmp_path):
     """FedNova: the mean of the steps has the vectors' weights, as it is in the serial run and in a literal sum."""

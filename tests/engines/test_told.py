@@ -15,7 +15,7 @@ from fedsmoo.engines.facts import Facts
 from fedsmoo.sweeps.pack import Pack
 
 from .small import ROUNDS, SIZES, Trace, dataset, indices, largest_gap, make_setup, simulation, state, trace
-from .told import KINDS, Falling, Known
+from .told import KINDS, Falling, Known, Noisy
 
 TOLERANCE = 1e-10
 
@@ -43,12 +43,12 @@ def changed(method):
     """The method, or the one inside it, with another number."""
     if isinstance(method, Falling):
         return dataclasses.replace(method, rho=0.6)
-    return dataclasses.replace(method, by=0.3) if isinstance(method, Known) else dataclasses.replace(method, beta=0.4)
+    return dataclasses.replace(method, **({"by": 0.3} if isinstance(method, Known | Noisy) else {"beta": 0.4}))
 
 
 RAMP = Schedule(0.02, 0.3, 3)
 PAIRS = {
-    **{name: (KINDS[name], changed(KINDS[name])) for name in ("step", "facts", "momentum that stays, falling")},
+    **{name: (KINDS[name], changed(KINDS[name])) for name in ("step", "facts", "momentum that stays, falling", "noise")},
     "two schedules": (FedSMOO(r=RAMP, beta=2.0), FedSMOO(r=Schedule(0.2, 0.0, 3, "cosine"), beta=4.0)),
     "one schedule": (FedSMOO(r=RAMP, beta=2.0), FedSMOO(r=0.1, beta=2.0)),
     "the same schedule": (Relaxed(FedSMOO(r=RAMP), 0.1), Relaxed(FedSMOO(r=RAMP), 0.3)),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
+
 from fedsmoo.algorithms import FedAvg
 from fedsmoo.algorithms.around import Around
 from fedsmoo.core import Algorithm, Vectors, derived, norm, option
@@ -96,6 +98,25 @@ class Adam(Around):
         return self.inner.update(w, 0.1 * u, me.replace(a=a, b=b), rnd)
 
 
+@dataclass(frozen=True)
+class Noisy(FedAvg):
+    """Noise in every function that may draw: by the step, at the end of the round, and of the server."""
+
+    by: float = option(0.1, "how much noise")
+
+    def direction(self, w, grad, down, me):
+        return grad(w) + self.by * grad.rnd.normal("gradient", down.w), me
+
+    def update(self, w, d, me, rnd):
+        return torch.where(rnd.uniform("mask", w) < 0.7, w - rnd.lr * d, w), me
+
+    def finish(self, w, down, me, rnd):
+        return me, Vectors(w=w + self.by * rnd.normal("reply", w) * rnd.uniform("scale", w[..., :1]))
+
+    def aggregate(self, srv, mean, rnd):
+        return srv.replace(w=mean.w + self.by / rnd.n * rnd.normal("server", srv.w))
+
+
 KINDS: dict[str, Algorithm] = {
     "step": Falling(),
     "point of the step": Ahead(),
@@ -105,4 +126,5 @@ KINDS: dict[str, Algorithm] = {
     "momentum": Heavy(FedAvg()),
     "momentum that stays, falling": Heavy(Falling(), keep=True),
     "adam": Adam(FedAvg()),
+    "noise": Noisy(),
 }

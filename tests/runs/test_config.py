@@ -155,6 +155,7 @@ def test_what_may_differ_within_a_run_a_batch_and_a_line() -> None:
     assert set(free_within("run")) == {"data", "target", "probe", "precision", *machine}
     assert set(free_within("line")) == {"data", "target", "probe", "seed", "eval_every", *machine}
     step = {"lr", "lr_decay", "weight_decay", "relaxed", "algorithm_options"}
+    step |= {"local_optimizer_options", "local_schedule_options"}
     assert set(free_within("batch")) == {"seed", "target", "partition", "partition_options", "u", "c", "split", *step}
     words = {word for f in FIELDS.values() for word in f.metadata["free"]}
     assert words == {"run", "batch", "line"}

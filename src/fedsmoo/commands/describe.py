@@ -14,10 +14,12 @@ from fedsmoo.core.errors import unknown
 from fedsmoo.core.hyper.options import in_words
 from fedsmoo.core.hyper.schedule import FORMS
 
-KINDS = ("algorithms", "models", "losses", "datasets", "partitions", "cohorts", "engines")
+KINDS = ("algorithms", "optimizers", "schedules", "models", "losses", "datasets", "partitions", "cohorts", "engines")
 # How to bring one's own, by the flag that names it.
 OWN = {
     "algorithms": "--algorithm path/to/file.py:Class, a class derived from fedsmoo.Algorithm",
+    "optimizers": "--local-optimizer path/to/file.py:Class, a class derived from fedsmoo.Around",
+    "schedules": "--local-schedule path/to/file.py:Class, a class derived from fedsmoo.Around",
     "models": "--model path/to/file.py:function, which returns an nn.Module",
     "losses": "--loss path/to/file.py:function of (outputs, labels): one loss per sample",
     "datasets": "--dataset path/to/file.py:function of (seed) or of nothing: x_train, y_train, x_test, y_test",
@@ -45,6 +47,7 @@ def allowed(meta: Mapping[str, Any]) -> str:
 def entries(kind: str) -> list[tuple[str, str, list[tuple[str, str, str]]]]:
     """Return name, one line, and fields of everything of a kind."""
     from fedsmoo.algorithms import ALGORITHMS
+    from fedsmoo.algorithms.choices import CHOICES
     from fedsmoo.data.batches.cohort import SAMPLINGS
     from fedsmoo.data.division.partition import PARTITIONS
     from fedsmoo.data.sources import SOURCES
@@ -54,6 +57,10 @@ def entries(kind: str) -> list[tuple[str, str, list[tuple[str, str, str]]]]:
 
     if kind == "algorithms":
         return [(n, first_line(c), fields_of(c)) for n, c in ALGORITHMS.items()]
+    if kind in ("optimizers", "schedules"):
+        made, plain = CHOICES[f"local_{kind.removesuffix('s')}"]
+        fields = {n: [f for f in fields_of(c) if f[0] != "inner"] for n, c in made.items()}
+        return [(plain, "the method's own steps", []), *((n, first_line(c), fields[n]) for n, c in made.items())]
     if kind == "models":
         return [(n, line, [(o, str(d), "") for o, d in model_options(n).items()]) for n, (line, _) in MODELS.items()]
     if kind == "partitions":

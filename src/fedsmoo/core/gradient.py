@@ -59,6 +59,13 @@ class StepGradient:
         self.take, self.rnd, self.model, self.clients = take, rnd, model, clients
         self.losses: list[Tensor] = []
         self.asked_more = False  # than gradients of the run's loss
+        self.copied: StepGradient | None = None  # whose copy this is
+
+    def told(self, rnd: Round) -> StepGradient:
+        """Return the same gradient for a method that is told another round; what is asked of it is asked of this."""
+        copy = StepGradient(self.take, rnd, self.model, self.clients)
+        copy.losses, copy.copied = self.losses, self
+        return copy
 
     def __call__(self, v: Tensor, loss: Loss | None = None, *given: Any) -> Tensor:
         if loss is None:
@@ -85,6 +92,8 @@ class StepGradient:
 
     def _more(self) -> BatchModel:
         self.asked_more = True
+        if self.copied is not None:
+            self.copied._more()
         assert self.model is not None
         return self.model
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedsmoo.core.blame import calling, place_of
 from fedsmoo.core.errors import FedsmooError
+from fedsmoo.core.random.draw import draw
 
 NOT_ASKED = "rnd.loss: a client's loss costs a pass over its samples: a method must declare it, asks = ('loss',)"
 
@@ -34,6 +35,24 @@ class Round:
     labels: Any = None
     loss: Any = None  # its mean loss at down.w over its samples, for a method that asks for it
     n: Any = None  # in combine and aggregate: how many clients replied
+    key: Any = None  # names the noise of the seed, the round, and the client or the server: [.., 2]
+
+    def normal(self, name: str, like: Tensor) -> Tensor:
+        """Return standard normal numbers shaped as ``like``: the stream of the seed, round, client, name and step.
+
+        The same name gives the same numbers on every engine and device and after a resume, whoever else takes part; a
+        client's are not the server's, and those of a step not those of ``finish``. Nothing has to be declared.
+        """
+        return self._noise("normal", name, like)
+
+    def uniform(self, name: str, like: Tensor) -> Tensor:
+        """Return numbers in (0, 1), as :meth:`normal` does."""
+        return self._noise("uniform", name, like)
+
+    def _noise(self, kind: str, name: str, like: Tensor) -> Tensor:
+        if self.key is None:
+            raise FedsmooError(f"rnd.{kind}({name!r}, ...): this Round has no key, which says whose noise it is")
+        return draw(kind, self.key, f"method {name}", self.step, like)  # models draw by the names of their layers
 
     def at_step(self, step: Tensor) -> Round:
         """Return the round at a local step."""

@@ -14,6 +14,7 @@ from torch import Tensor
 from fedsmoo.core.algorithm import Algorithm
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.core.layout import NONE, Masks
+from fedsmoo.core.random.noise import key_of
 from fedsmoo.core.round import Round
 from fedsmoo.core.vectors import Vectors
 
@@ -31,6 +32,8 @@ class ServerSettings(Protocol):
     def weighted(self) -> bool: ...
     @property
     def eval_every(self) -> int: ...
+    @property
+    def seed(self) -> int: ...
 
 
 def lr_of(settings: ServerSettings, number: int) -> float:
@@ -63,8 +66,9 @@ def mean_steps(steps: Sequence[int] | np.ndarray, weights: Sequence[float]) -> f
 def round_of(
     settings: ServerSettings, number: int, steps: Sequence[int] | np.ndarray, weights: Sequence[float], share: float
 ) -> Round:
-    """Return what ``aggregate`` may know of a round: number, learning rate, mean steps, share and count of clients."""
-    return Round(number, lr_of(settings, number), mean_steps(steps, weights), share, n=len(weights))
+    """Return what ``aggregate`` may know of a round: its numbers, and the key of the server's noise."""
+    key = torch.tensor(key_of(settings.seed, "noise of the server", number))
+    return Round(number, lr_of(settings, number), mean_steps(steps, weights), share, n=len(weights), key=key)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.sources import load
 from fedsmoo.deploy.store import ClientStore
 from fedsmoo.engines.contract import Setup
-from fedsmoo.engines.facts import Facts
+from fedsmoo.engines.facts import Facts, keys_of
 from fedsmoo.engines.failure import explained
 from fedsmoo.engines.serial import train_client
 from fedsmoo.models import FlatModel, make_module, wrap
@@ -117,7 +117,7 @@ def answer(config: Config, setup: Setup, request: RoundRequest, root: Path) -> A
         config.local_steps, draw, config.batch_size,
     )  # fmt: skip
     steps = int(plan.steps[0])
-    facts = Facts(task, indices).of_one(request.client, algorithm, down.w)
+    facts = {**Facts(task, indices).of_one(request.client, algorithm, down.w), "key": keys_of(plan, task.device)[0]}
     rnd = Round(request.number, request.lr, steps, request.share, **facts)
     with explained("serial", first=request.known == 0):
         w, me, up, loss = train_client(setup, down, own, plan, rnd)

@@ -27,6 +27,8 @@ INSTEAD = {
     "algorithm": APPS,
     "model": APPS,
     "loss": APPS,
+    "local_optimizer": "put it around the method that you give to client_app and server_app",
+    "local_schedule": "put it around the method that you give to client_app and server_app",
     "dataset": "give data to client_app and test to server_app",
     "partition": "give data to client_app, or make a split file with 'fedsmoo data split'",
     "sampling": "only the server can, from its own settings",

@@ -18,7 +18,7 @@ from fedsmoo.engines.batched import Batched
 from fedsmoo.engines.client_state.memory import ran_out
 from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.contract import Engine, RoundInputs, Setup
-from fedsmoo.engines.facts import Facts
+from fedsmoo.engines.facts import Facts, keys_of
 from fedsmoo.engines.failure import of_the_method, of_the_model
 from fedsmoo.engines.serial import Serial
 from fedsmoo.engines.task import Task
@@ -152,5 +152,5 @@ def one_step_inputs(setup: Setup, clients: int, batch_size: int) -> RoundInputs:
     w = task.model.initial().to(task.device, task.dtype)
     algorithm = setup.algorithm.at(0)
     down, lr = setup.masks.sent(algorithm, algorithm.init(w)), 1e-3  # by which methods may divide
-    facts = Facts(task, samples).of(cohort, algorithm, w)
+    facts = {**Facts(task, samples).of(cohort, algorithm, w), "key": keys_of(plan, task.device)}
     return RoundInputs(0, down, cohort, plan, lr, 1.0, [1 / clients] * clients, algorithm, facts=facts)

@@ -11,11 +11,21 @@ from torch import Tensor
 
 from fedsmoo.core import Algorithm
 from fedsmoo.core.round import NOT_ASKED, Missing
+from fedsmoo.data.batches.plan import Plan
 from fedsmoo.engines.oracles.oracle import products
 from fedsmoo.engines.task import Samples, Task
+from fedsmoo.kernels import available
 
 Indices = Sequence[np.ndarray] | Mapping[int, np.ndarray]  # each client's training samples
 NO_CLASSES = "rnd.labels: the targets of this data set are no classes, so that clients have no counts of them"
+
+
+def keys_of(plan: Plan, device: torch.device) -> Tensor:
+    """Return the keys of the noise of a plan's clients, ``[n, 2]``, on their device, where a kernel draws if it can."""
+    assert plan.keys is not None
+    if device.type == "cuda" and available(device)[0]:
+        import fedsmoo.kernels.noise  # noqa: F401  needs Triton
+    return torch.from_numpy(plan.keys.astype(np.int64)).to(device)
 
 
 class Facts:

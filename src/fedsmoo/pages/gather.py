@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from fedsmoo.algorithms import ALGORITHMS
+from fedsmoo.core.hyper.options import WORDS
 from fedsmoo.core.untrusted import number, text
 from fedsmoo.pages import measured
 from fedsmoo.pages.groups import add_groups, switches
 from fedsmoo.pages.metrics import curves
-from fedsmoo.runs.config import WORDS
 from fedsmoo.runs.origin.contents import data_label
 from fedsmoo.runs.storage.reader import read_run
 from fedsmoo.runs.storage.walk import listed, stamp

@@ -12,8 +12,7 @@ from typing import Any
 from fedsmoo.analysis.measurement import Measurement, Values, measurements
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import unknown
-from fedsmoo.core.hyper.options import kinds
-from fedsmoo.runs.config import converted
+from fedsmoo.core.hyper.options import converted, kinds
 from fedsmoo.runs.finished import FinishedRun, open_finished
 from fedsmoo.runs.origin.provenance import device_name
 from fedsmoo.runs.storage.fence import PART

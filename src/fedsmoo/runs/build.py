@@ -14,26 +14,27 @@ import torch
 from torch import nn
 
 from fedsmoo.algorithms import ALGORITHMS, Relaxed
+from fedsmoo.algorithms.choices import CHOICES, choice_class, put_around
 from fedsmoo.algorithms.quantised import Quantised
 from fedsmoo.core import Algorithm, FedsmooError, LocalRule
 from fedsmoo.core.blame import in_brief, place_of, stack_of
 from fedsmoo.core.contract import Scale, refuse_unsound
-from fedsmoo.core.errors import FedsmooWarning, brief, first_line, unknown
-from fedsmoo.core.hyper.options import kinds
-from fedsmoo.core.hyper.schedule import Schedule, is_schedule
+from fedsmoo.core.errors import FedsmooWarning, brief, unknown
+from fedsmoo.core.hyper.options import converted, hyper_parameter, kinds, read_options
 from fedsmoo.core.user_code import call, is_in_file, user_object
 from fedsmoo.data.batches.cohort import Sampling, make_sampling
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.division.holdout import held_by, hold_out
 from fedsmoo.engines.client_state.tiers import make_table
 from fedsmoo.engines.contract import Setup
+from fedsmoo.engines.devices import make_device
 from fedsmoo.engines.distributed.engine import engine_for
 from fedsmoo.engines.distributed.ranks import own_device
 from fedsmoo.engines.task import Samples, Task, refuse_few_outputs, squashed
 from fedsmoo.engines.threads import fix_threads
 from fedsmoo.models import MODELS, FlatModel, build, make_module, model_options, wrap
 from fedsmoo.models.loss import SampleLoss, make_loss
-from fedsmoo.runs.config import BROUGHT, FIELDS, Config, converted, default_partition, named_tables, read_toml
+from fedsmoo.runs.config import BROUGHT, FIELDS, Config, default_partition, named_tables, read_toml
 from fedsmoo.runs.division import make_clients, refuse_unused_options, resolve_division
 from fedsmoo.runs.origin.objects import refuse_objects
 from fedsmoo.runs.origin.user_files import kind_of_default, load_data, own_options
@@ -76,24 +77,37 @@ def make_algorithm(spec: str, options: dict[str, Any]) -> Algorithm:
         raise FedsmooError(f"{place}: {in_brief(e)}") from e
 
 
-def hyper_parameter(name: str, value: Any, kind: type, optional: bool) -> Any:
-    """Return a hyper-parameter of a kind: a number may be a schedule, which is a table or text in a config."""
-    if kind not in (int, float) or not is_schedule(value):
-        return converted(name, value, kind, optional)
-    try:
-        return Schedule.read(value)
-    except FedsmooError as e:
-        raise FedsmooError(f"{name}: {e}") from None
+def make_method(config: Config, algorithm: Algorithm | None = None) -> Algorithm:
+    """Return the method of a run, named or given, inside what other settings put around it."""
+    method = algorithm or make_algorithm(config.algorithm, config.algorithm_options)
+    for name in CHOICES:
+        options = getattr(config, f"{name}_options")
+        if config.local_optimizer == "adamw" and name == "local_optimizer":
+            if "weight_decay" in options:
+                raise FedsmooError("the weight decay of adamw is the run's: set weight_decay instead")
+            options = {**options, "weight_decay": config.weight_decay}
+        method = put_around(method, name, getattr(config, name), options)
+    if config.relaxed:
+        method = Relaxed(method, config.relaxed)
+    return Quantised(method, config.wire) if config.wire != "exact" else method
+
+
+def classes_of(named: Mapping[str, str]) -> dict[str, Any]:
+    """Return the classes of a method and of what is put around it, by the setting that names each."""
+    around = {kind: choice_class(kind, named[kind]) for kind in CHOICES}
+    return {"algorithm": algorithm_class(named["algorithm"])} | {k: cls for k, cls in around.items() if cls is not None}
 
 
 def schedules_as_text(config: Config) -> Config:
     """Return the config with schedules that are tables, as TOML files have them, as the text that stands for them."""
-    if not any(isinstance(v, Mapping) for v in config.algorithm_options.values()):
+    kinds_of = {n: getattr(config, f"{n}_options") for n in ("algorithm", *CHOICES)}
+    if not any(isinstance(v, Mapping) for options in kinds_of.values() for v in options.values()):
         return config
-    kind = kinds(algorithm_class(config.algorithm))  # type: ignore[arg-type]
-    tables = {n: v for n, v in config.algorithm_options.items() if n in kind and isinstance(v, Mapping)}
-    read = {n: hyper_parameter(n, v, *kind[n]) for n, v in tables.items()}
-    return config.replace(algorithm_options={**config.algorithm_options, **read})
+    changes = {}
+    for kind, cls in classes_of({n: getattr(config, n) for n in kinds_of}).items():
+        tables = {n: v for n, v in kinds_of[kind].items() if n in kinds(cls) and isinstance(v, Mapping)}
+        changes[f"{kind}_options"] = {**kinds_of[kind], **read_options(cls, tables)}
+    return config.replace(**changes)
 
 
 def make_model(spec: str, data: Dataset, seed: int, options: dict[str, Any]) -> FlatModel:
@@ -105,17 +119,6 @@ def make_model(spec: str, data: Dataset, seed: int, options: dict[str, Any]) -> 
     if not isinstance(module, nn.Module):
         raise FedsmooError(f"model {spec!r} made a {type(module).__name__}, not an nn.Module")
     return wrap(module, data)
-
-
-def make_device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as e:
-        raise FedsmooError(f"device {name!r} cannot be used here: use cpu or auto ({first_line(e)[:80]})") from e
-    return device
 
 
 NOT_HELD = "{} has personal models, which are evaluated on samples held out: set holdout, such as 0.2"
@@ -162,11 +165,7 @@ def make_setup(
     """Make what any engine needs: the method with its options, the model, and the data on their device."""
     device = own_device(make_device(config.device))
     fix_threads()
-    algorithm = algorithm or make_algorithm(config.algorithm, config.algorithm_options)
-    if config.relaxed:
-        algorithm = Relaxed(algorithm, config.relaxed)
-    if config.wire != "exact":
-        algorithm = Quantised(algorithm, config.wire)
+    algorithm = make_method(config, algorithm)
     model = model or make_model(config.model, data, config.seed, config.model_options)
     dtype = getattr(torch, config.dtype)
     model.module.to(dtype)
@@ -176,7 +175,8 @@ def make_setup(
         raise FedsmooError(f"augment: the samples of {data.name!r} are not uint8 images")
     loss = loss or make_loss(config.loss, config.loss_options)
     task = Task(model, data.to(device), device, dtype, loss, augment, config.precision)
-    return Setup(task, algorithm, LocalRule(config.weight_decay, config.clip, config.clip_scope))
+    decay = 0.0 if config.local_optimizer == "adamw" else config.weight_decay  # else beside its moments
+    return Setup(task, algorithm, LocalRule(decay, config.clip, config.clip_scope))
 
 
 def make_config(
@@ -254,16 +254,17 @@ def with_options(values: dict[str, Any], options: Mapping[str, Any], untyped: Ca
     named = {kind: values.get(kind, FIELDS[kind].default) or "" for kind in BROUGHT}
     if not options or not all(isinstance(name, str) for name in named.values()):
         return values  # a name that is no text is refused with the other settings
-    cls: Any = algorithm_class(named["algorithm"])
-    known = {"algorithm": {f.name: f.default for f in dataclasses.fields(cls)}, **own_options(named)}
+    classes = classes_of(named)
+    known = {kind: {f.name: f.default for f in dataclasses.fields(cls)} for kind, cls in classes.items()}
+    known |= own_options(named)
     if named["model"] in MODELS:
         known["model"] = model_options(named["model"])
     found: dict[str, dict[str, Any]] = {}
     for key, value in options.items():
         kind, name = owner(key, known, named)
-        of = kinds(cls).get(name) if kind == "algorithm" else kind_of_default(known.get(kind, {}).get(name))
-        plain = value if kind == "algorithm" else untyped(value)
-        read = hyper_parameter if kind == "algorithm" else converted
+        ours = kind in classes
+        of = kinds(classes[kind]).get(name) if ours else kind_of_default(known.get(kind, {}).get(name))
+        plain, read = (value, hyper_parameter) if ours else (untyped(value), converted)
         found.setdefault(f"{kind}_options", {})[name] = plain if of is None else read(name, value, *of)
     return values | {n: {**(values.get(n) or {}), **own} for n, own in found.items()}
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from fedsmoo.core.errors import FedsmooError, Named, unknown
-from fedsmoo.core.hyper.options import KINDS, refuse_outside
+from fedsmoo.core.hyper.options import converted, refuse_outside
 from fedsmoo.core.hyper.schedule import Schedule
 from fedsmoo.core.user_code import is_in_file
 from fedsmoo.data.names import has_natural_clients
@@ -23,7 +23,7 @@ DIVISION = ("clients", "partition", "u", "c", "replacement", "refill")  # what a
 FIRST, LAST = "# The settings of a run, whole if its last line is there.", "# The end of the settings."
 OWN = "path/to/file.py"
 # What a user may bring in a file, each beside a setting with its options: algorithm, algorithm_options.
-BROUGHT = ("algorithm", "model", "dataset", "partition", "loss", "sampling")
+BROUGHT = ("algorithm", "model", "dataset", "partition", "loss", "local_optimizer", "local_schedule", "sampling")
 
 
 class LostSettings(FedsmooError):
@@ -66,6 +66,18 @@ class Training(Named):
     weight_decay: float = setting(1e-3, "weight decay of a local step", within="[0, inf)", free=("batch",))
     clip: float | None = setting(10.0, "norm at which a local direction is clipped; none: never", within="(0, inf]")
     clip_scope: str = setting("all", "released: add the proximal term after the clip", ("all", "released"))
+    local_optimizer: str = setting(
+        "sgd",
+        f"what a client makes of its directions: a name, or {OWN}:Class",
+        ("sgd", "momentum", "nesterov", "adam", "adamw"),
+        quiet=True,
+    )
+    local_schedule: str = setting(
+        "constant",
+        f"learning rate within a round: a name, or {OWN}:Class",
+        ("constant", "linear", "cosine", "cyclic"),
+        quiet=True,
+    )
     weighted: bool = setting(False, "weight the mean by the clients' sample counts")
     relaxed: float = setting(
         0.0, "relaxed initialisation (FedInit) of any method; 0: off", within="[0, inf)", free=("batch",)
@@ -119,6 +131,12 @@ class Config(Training):
     )
     partition_options: dict[str, Any] = setting(
         None, "options of a partition of your own", group="data", free=("batch",), quiet=True
+    )
+    local_optimizer_options: dict[str, Any] = setting(
+        None, "options of the local optimiser", group="training", free=("batch",), quiet=True
+    )
+    local_schedule_options: dict[str, Any] = setting(
+        None, "options of the learning rate within a round", group="training", free=("batch",), quiet=True
     )
     sampling_options: dict[str, Any] = setting(None, "options of a sampling of your own", group="training", quiet=True)
     u: float = setting(
@@ -233,29 +251,6 @@ def checked(cls: type, name: str, value: Any) -> Any:
     if value is not None and not (name in BROUGHT and is_in_file(value)):
         refuse_outside(name, value, spec.metadata)
     return value
-
-
-WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
-
-
-def converted(name: str, value: Any, kind: type, optional: bool) -> Any:
-    """``value`` as a ``kind``; ``none`` where that is allowed."""
-    if value is None or (isinstance(value, str) and value.lower() == "none"):
-        if optional:
-            return None
-        raise FedsmooError(f"{name} is none, but must be a {kind.__name__}")
-    if isinstance(value, str) and kind is bool and value.lower() in WORDS:
-        return WORDS[value.lower()]
-    if isinstance(value, bool) is (kind is bool):
-        try:
-            number = kind(value)
-        except (TypeError, ValueError, OverflowError):
-            number = None
-        if number is not None and (isinstance(value, str) or kind is str or number == value) and number == number:
-            if kind is str and not isinstance(value, str):
-                raise FedsmooError(f"{name} is {value!r}, but must be text")
-            return number
-    raise FedsmooError(f"{name} is {value!r}, but must be {KINDS[kind]}")
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from fedsmoo.core import Algorithm, FedsmooError, Vectors
 from fedsmoo.data.division.holdout import hold_out
+from fedsmoo.engines.devices import make_device
 from fedsmoo.engines.task import Task
 from fedsmoo.models.loss import make_loss
-from fedsmoo.runs.build import make_algorithm, make_device, make_model
+from fedsmoo.runs.build import make_algorithm, make_model
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.division import make_clients
 from fedsmoo.runs.origin.objects import refuse_objects

@@ -12,10 +12,11 @@ from typing import Any
 from fedsmoo.core.errors import FedsmooError, as_path
 from fedsmoo.core.untrusted import text
 from fedsmoo.engines.choose import ENGINES
+from fedsmoo.engines.devices import make_device
 from fedsmoo.engines.distributed.launcher import is_writer
 from fedsmoo.engines.task import IDLE, idle_precision
 from fedsmoo.engines.threads import fix_threads
-from fedsmoo.runs.build import assemble, make_device
+from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin.contents import edited, held_in, refuse_other_data, same_data
 from fedsmoo.runs.origin.identity import config_of, differences, identity

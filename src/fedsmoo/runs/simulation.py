@@ -17,7 +17,7 @@ from fedsmoo.data.batches.cohort import Sampling, cohort, make_sampling, uniform
 from fedsmoo.data.batches.plan import Plan, make_plan
 from fedsmoo.engines.client_state.memory import refuse_too_many_rows
 from fedsmoo.engines.contract import Engine, RoundInputs, RoundOutcome, Setup
-from fedsmoo.engines.facts import Facts
+from fedsmoo.engines.facts import Facts, keys_of
 from fedsmoo.engines.failure import explained
 from fedsmoo.engines.personal import PersonalInputs
 from fedsmoo.engines.task import refuse_no_features, refuse_reduced_loss
@@ -142,7 +142,8 @@ class Simulation:
         down = self.setup.masks.sent(algorithm, self.server)
         share = len(clients) / len(self.indices)
         weights = weights_of(t, [len(self.indices[i]) for i in clients])
-        varies, facts = self.sampling is not uniform, self.facts.of(clients, algorithm, down.w)
+        varies, keys = self.sampling is not uniform, keys_of(plan, down.w.device)
+        facts = {**self.facts.of(clients, algorithm, down.w), "key": keys}
         return RoundInputs(number, down, clients, plan, self.lr, share, weights, algorithm, varies, facts)
 
     def complete(self, work: RoundInputs, outcome: RoundOutcome | None, began: float) -> Record:

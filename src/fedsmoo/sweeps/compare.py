@@ -13,7 +13,8 @@ from fedsmoo.core import FedsmooError
 from fedsmoo.core.contract import refuse_unsound
 from fedsmoo.core.errors import as_path, brief
 from fedsmoo.core.user_code import file_of
-from fedsmoo.runs.build import algorithm_class, assemble, make_algorithm, make_config, make_device
+from fedsmoo.engines.devices import make_device
+from fedsmoo.runs.build import algorithm_class, assemble, make_algorithm, make_config
 from fedsmoo.runs.config import FIELDS, Config
 from fedsmoo.runs.origin.contents import contents, contents_here, refuse_edited
 from fedsmoo.runs.origin.identity import SAME_RUN, differences

@@ -12,7 +12,7 @@ from fedsmoo.engines.client_state.memory import bytes_per_client
 from fedsmoo.engines.client_state.tiers import first_that_fits, row_bytes
 from fedsmoo.engines.failure import explained
 from fedsmoo.engines.steps.stack import stackable
-from fedsmoo.runs.build import assemble, make_algorithm
+from fedsmoo.runs.build import assemble, make_method
 from fedsmoo.runs.config import FIELDS, Config, free_within
 from fedsmoo.runs.origin.contents import contents
 from fedsmoo.runs.record import Callback, Result
@@ -36,9 +36,7 @@ def packable(configs: Sequence[Config]) -> bool:
         return False
     if first.chunk is not None and first.chunk < first.cohort * len(configs):
         return False
-    if len({bool(c.relaxed) for c in configs}) > 1:
-        return False
-    return stackable([make_algorithm(c.algorithm, c.algorithm_options).at(0) for c in configs])
+    return stackable([make_method(c).at(0) for c in configs])
 
 
 def names_in_batch(configs: Sequence[Config], simulations: Sequence[Simulation]) -> list[str]:

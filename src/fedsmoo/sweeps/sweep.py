@@ -13,8 +13,9 @@ from typing import Any
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.contract import refuse_unsound
 from fedsmoo.core.errors import as_path, brief
+from fedsmoo.engines.devices import make_device
 from fedsmoo.engines.distributed.launcher import require_single_process
-from fedsmoo.runs.build import make_algorithm, make_device
+from fedsmoo.runs.build import make_algorithm
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin.contents import contents_here
 from fedsmoo.runs.record import Record, refuse_wrong_options

@@ -19,6 +19,7 @@ SMALL = Config(
 )  # fmt: skip
 
 KINDS = Path(__file__).parents[2] / "kinds.py"
+TOLD = Path(__file__).parents[1] / "told.py"
 DROPOUT = f"{Path(__file__).with_name('nets.py')}:dropout"
 
 # The first seventeen, and one of each kind that came after them.
@@ -38,6 +39,8 @@ CASES: dict[str, Config] = {
     "rows, exact": SMALL.replace(algorithm=f"{KINDS}:Median", exact=True, dtype="float32"),
     "parts": SMALL.replace(algorithm=f"{KINDS}:Heads", algorithm_options={"head": "*bias"}, engine="batched"),
     "personal": SMALL.replace(algorithm=f"{KINDS}:Ditto", engine="batched", holdout=0.2),
+    "noise": SMALL.replace(algorithm=f"{TOLD}:Noisy", engine="batched"),
+    "noise, exact": SMALL.replace(algorithm=f"{TOLD}:Noisy", exact=True, dtype="float32"),
     "auto": SMALL.replace(algorithm="scaffold", engine="auto"),
     "dropout": SMALL.replace(algorithm="fedsmoo", model=DROPOUT, engine="auto"),
     "dropout, exact": SMALL.replace(algorithm="fedsmoo", model=DROPOUT, exact=True, dtype="float32"),

@@ -18,6 +18,8 @@ OTHER = {
     "partition": "iid", "u": 0.7, "replacement": False, "refill": True, "split": "a.json", "clients": 40,
     "precision": "bf16", "dtype": "float64", "holdout": 0.2, "loss": "a.py:loss", "loss_options": {"g": 1},
     "dataset_options": {"g": 1}, "partition_options": {"g": 1}, "sampling_options": {"g": 1},
+    "local_optimizer": "adam", "local_optimizer_options": {"momentum": 0.5}, "local_schedule": "cosine",
+    "local_schedule_options": {"end": 0.5},
 }  # fmt: skip
 # What says where and how fast a run goes, or what is written down of it; c is of a partition that is not the default's.
 MACHINE = {

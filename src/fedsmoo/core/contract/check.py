@@ -112,8 +112,8 @@ def by_itself(algorithm: Algorithm, name: str) -> tuple[list[Note], Seen]:
     whose = [w for w in before if before[w] != after[w]]
     kept = vars(algorithm).keys() != fields.keys() or any(vars(algorithm)[k] is not v for k, v in fields.items())
     texts = [
-        f"draws from {w} global generator, so that no two runs agree: draw from one that is seeded from rnd.number, or "
-        "not at all"
+        f"draws from {w} global generator, so that no two runs agree: draw by rnd.normal or rnd.uniform, which follow "
+        "the seed, or not at all"
         for w in whose
     ]
     texts += [f"changes its input {n}: return a new vector instead" for n, v in x.named.items() if differ(v, copies[n])]

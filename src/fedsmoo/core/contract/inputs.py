@@ -14,6 +14,7 @@ from fedsmoo.core.algorithm import Algorithm
 from fedsmoo.core.contract.form import CLIENTS, SCALE, Scale, placed
 from fedsmoo.core.contract.tiny import TinyModel
 from fedsmoo.core.gradient import StepGradient
+from fedsmoo.core.random.noise import key_of
 from fedsmoo.core.random.streams import torch_stream
 from fedsmoo.core.round import NOT_ASKED, Missing, Round
 from fedsmoo.core.vectors import Vectors
@@ -27,6 +28,7 @@ WHO = {
     "labels": ((1, 0, 3), (4, 3, 2), (0, 5, 0)),
     "loss": ((1.5,), (0.25,), (0.75,)),
 }
+KEYS = [key_of(0, "contract", c) for c in range(CLIENTS)]
 
 
 class Guarded(Vectors):
@@ -95,7 +97,8 @@ def told(algorithm: Algorithm, client: int | None, to: torch.dtype | None = None
     }
     facts |= {} if "loss" in algorithm.asks else {"loss": Missing(NOT_ASKED)}
     steps = placed(torch.tensor(STEPS), to)[:, None] if client is EVERYBODY else STEPS[client]
-    return Round(1, LR, steps, 0.5, **facts)
+    keys = torch.tensor(KEYS).to(SCALE.get().device)
+    return Round(1, LR, steps, 0.5, **facts, key=keys if client is EVERYBODY else keys[client])
 
 
 def gradient(

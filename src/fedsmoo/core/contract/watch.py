@@ -72,8 +72,8 @@ class Watch(TorchDispatchMode):
         name = func._schema.name.removeprefix("aten::")
         if torch.Tag.nondeterministic_seeded in func.tags and kwargs.get("generator") is None:
             self.note(
-                f"draws at random from PyTorch's global generator ({name}), so that no two runs agree: use a "
-                "torch.Generator seeded from rnd.number, or no chance at all"
+                f"draws at random from PyTorch's global generator ({name}), so that no two runs agree: draw by "
+                "rnd.normal or rnd.uniform, which follow the seed, or not at all"
             )
         if self._looks(func, name, args):
             self.note(branches(READS.get(self.word, self.word or name)))

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import field
 from functools import cache
 from numbers import Real
 from typing import Any, get_args, get_type_hints
 
 from fedsmoo.core.errors import FedsmooError, unknown
-from fedsmoo.core.hyper.schedule import Schedule
+from fedsmoo.core.hyper.schedule import Schedule, is_schedule
 
 KINDS: dict[type, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
@@ -107,3 +107,45 @@ def kinds(cls: Any) -> dict[str, tuple[type, bool]]:
         if len(plain) == 1 and plain[0] in KINDS:
             out[f.name] = plain[0], type(None) in options
     return out
+
+
+WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+
+
+def converted(name: str, value: Any, kind: type, optional: bool) -> Any:
+    """``value`` as a ``kind``; ``none`` where that is allowed."""
+    if value is None or (isinstance(value, str) and value.lower() == "none"):
+        if optional:
+            return None
+        raise FedsmooError(f"{name} is none, but must be a {kind.__name__}")
+    if isinstance(value, str) and kind is bool and value.lower() in WORDS:
+        return WORDS[value.lower()]
+    if isinstance(value, bool) is (kind is bool):
+        try:
+            number = kind(value)
+        except (TypeError, ValueError, OverflowError):
+            number = None
+        if number is not None and (isinstance(value, str) or kind is str or number == value) and number == number:
+            if kind is str and not isinstance(value, str):
+                raise FedsmooError(f"{name} is {value!r}, but must be text")
+            return number
+    raise FedsmooError(f"{name} is {value!r}, but must be {KINDS[kind]}")
+
+
+def hyper_parameter(name: str, value: Any, kind: type, optional: bool) -> Any:
+    """Return a hyper-parameter of a kind: a number may be a schedule, which is a table or text in a config."""
+    if kind not in (int, float) or not is_schedule(value):
+        return converted(name, value, kind, optional)
+    try:
+        return Schedule.read(value)
+    except FedsmooError as e:
+        raise FedsmooError(f"{name}: {e}") from None
+
+
+def read_options(cls: Any, options: Mapping[str, Any], known: Collection[str] | None = None) -> dict[str, Any]:
+    """Return the values of a class's fields that options spell; unknown names and wrong types are refused."""
+    known, kind = [f.name for f in dataclasses.fields(cls)] if known is None else known, kinds(cls)
+    for name in options:
+        if name not in known:
+            raise unknown(f"hyper-parameter of {cls.__name__}", name, known)
+    return {n: hyper_parameter(n, v, *kind[n]) if n in kind else v for n, v in options.items()}

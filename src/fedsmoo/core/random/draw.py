@@ -43,7 +43,7 @@ def draw(kind: str, key: Tensor, name: str, step: Tensor | None, like: Tensor) -
     Of C clients a vector of all, ``like [P]``, stands for one of each: ``[C, P]``. ``step`` is a number per row or one
     for all; without it the noise is that of the round and of no step.
     """
-    keys = key.reshape(-1, 2)
+    keys = key.reshape(-1, 2).to(like.device)
     flat = like.reshape(-1) if key.dim() == 1 else like[..., 0, :] if like.dim() > 1 else like
     steps = torch.full_like(keys[:, 0], MASK) if step is None else step.reshape(-1).to(keys).expand(len(keys))
     found = drawn(keys, steps, name, kind, flat)

@@ -53,6 +53,8 @@ def places(config: Config) -> dict[str, Path | None]:
         "loss_content": file_of(config.loss),
         "partition_content": file_of(config.partition) if config.split is None else None,
         "sampling_content": file_of(config.sampling),
+        "local_optimizer_content": file_of(config.local_optimizer),
+        "local_schedule_content": file_of(config.local_schedule),
     }
 
 

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from fedsmoo.algorithms import FedAvg
+from fedsmoo.algorithms.choices import CHOICES, choice_class, options_of_choice, put_around
 from fedsmoo.core import FedsmooError
 from fedsmoo.data.division.partition import to_rule
 from fedsmoo.runs.build import make_algorithm
@@ -38,6 +40,9 @@ def canonical(config: Config, held: Mapping[str, str] | None = None) -> dict[str
         values["precision"] = config.precision
     with suppress(FedsmooError):  # a user's file that is not here: take the options as they were written
         values["algorithm_options"] = make_algorithm(config.algorithm, config.algorithm_options).options()
+    for name in CHOICES:
+        spec, options = values.pop(name, CHOICES[name][1]), values.pop(f"{name}_options", {})
+        values |= chosen(name, spec, options)
     if config.split is None and config.partition == "natural":
         values["partition"] = "natural"
         values.pop("clients")  # the data's to say, and not known before it is read
@@ -47,6 +52,17 @@ def canonical(config: Config, held: Mapping[str, str] | None = None) -> dict[str
     if "split_content" in hashes:  # wherever the file lies
         values.pop("split")
     return {**values, **hashes}
+
+
+def chosen(name: str, spec: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is put around a method as settings, with the options that are not at their defaults."""
+    values: dict[str, Any] = dict(options)
+    with suppress(FedsmooError):  # as above
+        made = put_around(FedAvg(), name, spec, options).options()
+        cls = choice_class(name, spec)
+        plain = {} if cls is None else options_of_choice(cls)
+        values = {n: made[n] for n, default in plain.items() if made[n] != default}
+    return {n: v for n, v in ((name, spec), (f"{name}_options", values)) if v not in (CHOICES[name][1], {})}
 
 
 def identity(config: Config, held: Mapping[str, str] | None = None) -> str:
