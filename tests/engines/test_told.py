@@ -48,7 +48,9 @@ def changed(method):
 
 RAMP = Schedule(0.02, 0.3, 3)
 PAIRS = {
-    **{name: (KINDS[name], changed(KINDS[name])) for name in ("step", "facts", "momentum that stays, falling", "noise")},
+    **{
+        name: (KINDS[name], changed(KINDS[name])) for name in ("step", "facts", "momentum that stays, falling", "noise")
+    },
     "two schedules": (FedSMOO(r=RAMP, beta=2.0), FedSMOO(r=Schedule(0.2, 0.0, 3, "cosine"), beta=4.0)),
     "one schedule": (FedSMOO(r=RAMP, beta=2.0), FedSMOO(r=0.1, beta=2.0)),
     "the same schedule": (Relaxed(FedSMOO(r=RAMP), 0.1), Relaxed(FedSMOO(r=RAMP), 0.3)),
