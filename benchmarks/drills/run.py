@@ -28,7 +28,6 @@ from drills.outcome import Outcome, wrong
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 PATHS = [str(ROOT / "src"), str(ROOT / "benchmarks"), str(ROOT / "tests")]
-Kept = dict[str, Any]  # the outcomes of a module, with when and where they were found
 
 
 def modules() -> list[str]:
@@ -36,28 +35,29 @@ def modules() -> list[str]:
     return sorted(p.stem for p in HERE.glob("*.py") if "\ndef drill(" in p.read_text())
 
 
-def run_module(name: str, full: bool, seed: int) -> Kept:
-    """Run a drill in a process of its own, and return what it found; that it fell over is a failure of it."""
+def run_module(name: str, full: bool, seed: int, out: Path | None) -> tuple[float, bool]:
+    """Run a drill in a process of its own, and keep what it finds as it comes; returns its seconds, and if all held.
+
+    That it fell over is a failure of it.
+    """
     words = [sys.executable, "-m", "drills.run", "--inside", name, "--seed", str(seed), *(["--full"] if full else [])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(PATHS), "OMP_NUM_THREADS": "1"}
-    about = {**circumstances(), "cores": os.cpu_count(), "commit": git("rev-parse", "HEAD")}
+    about = {**circumstances(), "cores": os.cpu_count(), "commit": git("rev-parse", "HEAD"), "full": full, "seed": seed}
     began, outcomes = time.monotonic(), list[Outcome]()
+
+    def found(outcome: Outcome) -> None:
+        outcomes.append(outcome)
+        show(outcome)
+        if out is not None:
+            keep({**outcome, **about}, out / f"{name}.json")
+
     with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True) as process:
         for line in process.stdout or ():
-            outcomes.append(json.loads(line))
-            show(outcomes[-1])
+            found(json.loads(line))
     if process.returncode:
         line = f"the drill {name} ended with {process.returncode}"
-        outcomes.append(Outcome(drill=name, tried=1, held=0, failures=[line]))
-        show(outcomes[-1])
-    return {
-        "module": name,
-        "full": full,
-        "seed": seed,
-        **about,
-        "seconds": round(time.monotonic() - began, 1),
-        "outcomes": outcomes,
-    }
+        found(Outcome(drill=name, tried=1, held=0, failures=[line]))
+    return time.monotonic() - began, all(o["tried"] == o["held"] for o in outcomes)
 
 
 def inside(name: str, full: bool, seed: int) -> Iterator[Outcome]:
@@ -74,10 +74,12 @@ def show(outcome: Outcome) -> None:
     print("\n".join([*lines, *(f"  DID NOT HOLD: {line}" for line in outcome["failures"])]), flush=True)
 
 
-def keep(kept: Kept, folder: Path) -> None:
-    """Write what a drill found into a file of its own."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{kept['module']}.json").write_text(json.dumps(kept, indent=1) + "\n")
+def keep(entry: dict[str, Any], path: Path) -> None:
+    """Add an outcome, with when and of what, to a file of outcomes; one of the same name is replaced."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    before = json.loads(path.read_text())["outcomes"] if path.exists() else []
+    others = [e for e in before if e["drill"] != entry["drill"]]
+    path.write_text(json.dumps({"module": path.stem, "outcomes": [*others, entry]}, indent=1) + "\n")
 
 
 def main() -> None:
@@ -95,11 +97,10 @@ def main() -> None:
         return
     held = True
     with ThreadPoolExecutor(given.jobs) as pool:
-        for kept in pool.map(lambda name: run_module(name, given.full, given.seed), given.only):
-            print(f"{kept['module']} took {kept['seconds']:.0f} s", flush=True)
-            held = held and all(o["tried"] == o["held"] for o in kept["outcomes"])
-            if given.out:
-                keep(kept, given.out)
+        done = pool.map(lambda name: run_module(name, given.full, given.seed, given.out), given.only)
+        for name, (seconds, whole) in zip(given.only, done, strict=True):
+            print(f"{name} took {seconds:.0f} s", flush=True)
+            held = held and whole
     sys.exit(0 if held else 1)
 
 

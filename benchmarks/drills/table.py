@@ -12,14 +12,13 @@ KEPT = Path(__file__).parents[2] / "results" / "drills"
 def drills(folder: Path = KEPT) -> str:
     """Return a row for each drill: how many cases were tried, how many held, when, and of which commit."""
     found = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
-    lines = ["| drill | tried | held | date | commit |", "|---|---:|---:|---|---|"]
-    lines += [row(outcome, kept) for kept in found for outcome in kept["outcomes"]]
-    sums = [sum(o[key] for kept in found for o in kept["outcomes"]) for key in ("tried", "held")]
-    lines.append(f"| all | {sums[0]:,} | {sums[1]:,} | | |")
-    return "\n".join(lines)
+    entries = [{**kept, **outcome} for kept in found for outcome in kept["outcomes"]]
+    lines = ["| drill | tried | held | cases | date | commit |", "|---|---:|---:|---|---|---|", *map(row, entries)]
+    sums = [sum(entry[key] for entry in entries) for key in ("tried", "held")]
+    return "\n".join([*lines, f"| all | {sums[0]:,} | {sums[1]:,} | | | |"])
 
 
-def row(outcome: dict[str, Any], kept: dict[str, Any]) -> str:
+def row(entry: dict[str, Any]) -> str:
     """Return a row of the table."""
-    numbers = f"{outcome['tried']:,} | {outcome['held']:,}"
-    return f"| {outcome['drill']} | {numbers} | {kept['date'][:10]} | {kept['commit'][:7]} |"
+    numbers, cases = f"{entry['tried']:,} | {entry['held']:,}", "all" if entry["full"] else "a sample"
+    return f"| {entry['drill']} | {numbers} | {cases} | {entry['date'][:10]} | {entry['commit'][:7]} |"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -115,11 +114,12 @@ def test_an_outcome_says_what_was_tried_and_what_did_not_hold(part: Part) -> Non
 
 
 def test_the_table_is_made_from_what_was_kept(part: Part, tmp_path: Path) -> None:
-    kept = {"date": "2026-11-16T01:02:03Z", "commit": "0123456789"}
-    outcomes = [{"drill": "a", "tried": 1200, "held": 1200}, {"drill": "b", "tried": 3, "held": 2}]
-    (tmp_path / "x.json").write_text(json.dumps({**kept, "outcomes": outcomes}))
+    kept = {"date": "2026-11-16T01:02:03Z", "commit": "0123456789", "full": True}
+    for tried in (7, 3):  # the later one counts
+        part("run").keep({**kept, "drill": "b", "tried": tried, "held": 2, "full": False}, tmp_path / "x.json")
+    part("run").keep({**kept, "drill": "a", "tried": 1200, "held": 1200}, tmp_path / "x.json")
     assert part("table").drills(tmp_path).splitlines()[2:] == [
-        "| a | 1,200 | 1,200 | 2026-11-16 | 0123456 |",
-        "| b | 3 | 2 | 2026-11-16 | 0123456 |",
-        "| all | 1,203 | 1,202 | | |",
+        "| b | 3 | 2 | a sample | 2026-11-16 | 0123456 |",
+        "| a | 1,200 | 1,200 | all | 2026-11-16 | 0123456 |",
+        "| all | 1,203 | 1,202 | | | |",
     ]

@@ -13,7 +13,7 @@ from fedsmoo.core import FedsmooError
 from fedsmoo.runs.config import LostSettings
 from fedsmoo.runs.resume import reopen
 from fedsmoo.runs.run import Run
-from fedsmoo.runs.storage.checkpoint import manifests_in, seal, unseal
+from fedsmoo.runs.storage.checkpoint import manifests_in, newest, seal, unseal
 from fedsmoo.runs.storage.files import DiskError, make_folder, sync_folder, write_durably
 from fedsmoo.runs.storage.names import CHECKPOINT, CONFIG, METRICS, MODEL, STARTED, SUMMARY
 from fedsmoo.runs.storage.reader import read_config, read_run
@@ -148,3 +148,18 @@ def test_a_cut_while_checkpoints_are_removed_leaves_a_finished_run_without_damag
             folder = restore(image, tmp_path / f"image{seed}-{number}") / f"{seed}"
             if (folder / SUMMARY).exists():
                 assert verify(folder).damaged == []
+
+
+def test_a_cut_at_the_first_checkpoint_leaves_none_or_a_whole_one(tmp_path: Path) -> None:
+    seen, root = 0, tmp_path / "disk"
+    root.mkdir()
+    for seed in range(6):
+        disk = Disk(root, seed, lambda cut: (root / f"{seed}" / CHECKPOINT / "000001.json").exists())  # noqa: B023
+        with recorded(disk):
+            Run.begin(FEW.replace(rounds=1), root / f"{seed}").go(save_every=1)
+        for number, image in enumerate(disk.images):
+            folder = restore(image, tmp_path / f"image{seed}-{number}") / f"{seed}" / CHECKPOINT
+            if manifests_in(folder):
+                seen += 1
+                assert newest(folder)[1] == []
+    assert seen > 10

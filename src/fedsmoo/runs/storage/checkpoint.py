@@ -138,7 +138,7 @@ class Checkpoints:
     def save(self, number: int, server: Vectors, table: ClientTable, metrics: Mark, lines: bytes = b"") -> None:
         """Write a checkpoint after ``number`` rounds; ``DiskError`` if that fails, and the one before is untouched."""
         self._take_changes(table)
-        stem, turn = f"{number:06d}", self.next
+        stem, turn, rows = f"{number:06d}", self.next, dict(self.next.rows)
         try:
             with fence().held():
                 make_folder(self.folder)
@@ -146,7 +146,6 @@ class Checkpoints:
             wanted = (turn.pending | self._thin(turn)) if table.names else set()
             found = table.items() if wanted else ()
             shard = {f"{c}.{n}": on_host(v) for c, row in found if c in wanted for n, v in row.items()}
-            rows = dict(turn.rows)
             if shard:
                 files[f"{stem}-rows.safetensors"] = unshared(shard)
                 rows.update(dict.fromkeys(wanted, f"{stem}-rows.safetensors"))
@@ -166,7 +165,8 @@ class Checkpoints:
                 "files": hashes,
                 "metrics": {"bytes": metrics.bytes, "sha256": metrics.sha256},
             }
-            write_durably(self.folder / f"{stem}.json", seal(manifest))  # and flushes the names of all of them
+            sync_folder(self.folder)  # where a manifest is after a power cut, all files that it names are
+            write_durably(self.folder / f"{stem}.json", seal(manifest))
         except (OSError, SafetensorError) as e:
             before = "no checkpoint before it" if self.last is None else f"the one of round {self.last} is untouched"
             raise DiskError(
