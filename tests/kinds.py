@@ -10,7 +10,7 @@ from fedsmoo import ALGORITHMS, FedAvg, Vectors
 from fedsmoo.core import derived, norm, option
 
 # The methods for tests that take long with each: the first seventeen, and one of each kind that came after them.
-SOME = [*list(ALGORITHMS)[:17], "fedacg", "feddc", "fedwmsam", "median", "ditto", "fedrep"]
+SOME = [*list(ALGORITHMS)[:17], "fedacg", "feddc", "fedwmsam", "median", "ditto", "fedrep", "moon", "qfedavg"]
 
 
 @dataclass(frozen=True)

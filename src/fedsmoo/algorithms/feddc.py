@@ -1,4 +1,4 @@
-"""FedDC: local drift decoupling and correction (Gao et al., CVPR 2022, Algorithm 1)."""
+"""FedDC: local drift decoupling and correction (Gao et al., CVPR 2022)."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ class FedDC(Algorithm):
     """Each client tracks how far it drifts from the global model, and the server adds the drift back.
 
     client   w_i <- w_i - lr [g(w_i) - c_i + c + alpha (w_i + h_i - w)]     K times, from w
-             h_i <- h_i + w_i - w;   c_i <- (w - w_i) / (K lr);   sends w_i + h_i and c_i
-    server   w <- mean(w_i + h_i);   c <- mean(c_i)
-
-    ``form = "released"``: the authors' code, with SCAFFOLD's c_i and c, and the drifts of all m clients in the model:
-    client   c_i' = c_i - c + (w - w_i) / (K lr);   sends w_i and c_i' - c_i
+             h_i <- h_i + w_i - w;   c_i' = c_i - c + (w - w_i) / (K lr);   sends w_i and c_i' - c_i
     server   h <- h + (n/m) mean(w_i - w);   c <- c + (n/m) mean(c_i' - c_i);   w <- mean(w_i) + h
+
+    ``form = "paper"``: last updates for SCAFFOLD's c_i and c, and the drifts of the cohort alone in the model:
+    client   c_i <- (w - w_i) / (K lr);   sends w_i + h_i and c_i
+    server   w <- mean(w_i + h_i);   c <- mean(c_i)
     """
 
     alpha: float = option(0.01, "how near a local model, with its drift, stays to the global one", within="[0, inf)")
-    form: str = option("paper", "the paper's box, or the authors' released code", ("paper", "released"))
+    form: str = option("released", "the authors' released code, or the paper's equations", ("released", "paper"))
     down = ("w", "c")
     own = ("h", "c")
     up = ("w", "c")

@@ -19,7 +19,7 @@ def feddc(loss_grad: LossGrad, w0: Model, rounds: list[Round], m: int, h: Hyper)
     ``form = "released"``: a state s_i <- s_i - s + (w - w_i) / (K lr) as SCAFFOLD's, s its mean over all m clients
     (those never met at zero), and a server that adds the mean drift of all m clients to the mean model of the cohort.
     """
-    released = {"paper": False, "released": True}[h.get("form", "paper")]
+    released = {"paper": False, "released": True}[h.get("form", "released")]
     w, alpha, drift, pace, last = w0, h["alpha"], {}, {}, {}
     g_mean, held = zeros(w0), zeros(w0)  # g_mean, as pace[i], is minus a mean gradient per step
     for rnd in rounds:

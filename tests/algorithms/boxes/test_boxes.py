@@ -106,8 +106,8 @@ CASES += [
     ("FedNSAM", {"form": "released"}, {}),
     ("FedGloSS", {"dual": "released"}, {}),
     ("FedWMSAM", {"form": "released"}, {}),
-    ("FedDC", {"form": "released"}, {}),
-    ("FedDC", {"form": "released"}, {"weights": SIZES}),
+    ("FedDC", {"form": "paper"}, {}),
+    ("FedDC", {"form": "paper"}, {"weights": SIZES}),
 ]
 CASES += [(method, {}, {"clip_scope": "released"}) for method in PROXIMAL]
 CASES += [(method, {}, {"weights": SIZES}) for method in FIELDS]

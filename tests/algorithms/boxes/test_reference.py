@@ -123,7 +123,7 @@ def test_options_do_something() -> None:
         ("FedSMOO", {"correct": False}),
         ("FedSpeed", {"form": "released"}),
         ("FedNSAM", {"form": "released"}),
-        ("FedDC", {"form": "released"}),
+        ("FedDC", {"form": "paper"}),
         ("SCAFFOLD", {"relaxed": 0.2}),
         ("FedDyn", {"clip": 0.5}),
         ("FedAvg", {"weights": {0: 1.0, 1: 2.0, 2: 3.0, 3: 4.0}}),
@@ -188,7 +188,7 @@ def test_feddc_stops_at_the_optimum_when_everybody_takes_part() -> None:
     """There w_i + h_i - w = 0 and -c_i + c = -g_i at every client: nobody moves, and the mean gradient is zero."""
     clients = quadratics()
     _, optimum = fixed_point(clients, 0.05, 2, 0.0)
-    last = run("FedDC", quadratic_grad, W0, everyone(400, 0.05, 2, clients), M, HYPER | {"form": "released"})[-1]
+    last = run("FedDC", quadratic_grad, W0, everyone(400, 0.05, 2, clients), M, HYPER)[-1]
     assert apart([last], [optimum]) < 1e-8
 
 
