@@ -53,7 +53,7 @@ def programs(tmp_path_factory):
 def settings(p: Programs, name: str, algorithm: str) -> dict:
     return {
         "name": name, "algorithm": algorithm, "model": "softmax", "dataset": "digits", "rounds": ROUNDS,
-        "local-epochs": 1, "round-timeout": 40.0, "server-folder": str(p.folder / name),
+        "local-epochs": 1, "round-timeout": 180.0, "server-folder": str(p.folder / name),
     }  # fmt: skip
 
 
