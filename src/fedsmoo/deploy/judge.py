@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from fedsmoo.core import Vectors, norm
+from fedsmoo.core import Algorithm, Vectors, norm
 from fedsmoo.deploy.client import Answer
 from fedsmoo.deploy.wire import Refusal, from_arrays, shown
 from fedsmoo.runs.config import Config
@@ -84,6 +84,11 @@ def metric(numbers: Mapping[str, Any], name: str) -> float:
     return float(value)
 
 
+def finite(value: float | None) -> float | None:
+    """Return a number, or ``None`` for what is none: a model that diverged has no loss that JSON could hold."""
+    return value if value is not None and math.isfinite(value) else None
+
+
 @dataclass(frozen=True)
 class Scale:
     """How long vectors are that the server itself knows: its model, and what local steps make of one as long."""
@@ -96,13 +101,23 @@ class Scale:
     scalars: tuple[str, ...] = ()
     most: float = 0.0  # declared: the longest change of a model; 0: none declared
 
+    @classmethod
+    def of_round(
+        cls, algorithm: Algorithm, server: Vectors, lr: float, answers: Collection[Answer], most: float
+    ) -> Scale:
+        """Return the server's own measure of what it is sent in a round."""
+        steps = sum(a.steps for a in answers) / max(len(answers), 1)
+        samples = max((a.samples for a in answers), default=0)
+        both = tuple(n for n in algorithm.up if n in algorithm.down)
+        return cls(norm(server.w.double()).item(), lr, steps, samples, both, tuple(algorithm.scalars), most)
+
     def of(self, name: str) -> float:
         """Return a length that no honest vector of this name exceeds by far."""
         size = max(self.model, 1.0)
-        if name in self.down:
-            return size
         if name in self.scalars:
             return size * max(self.samples, self.steps, 1.0)
+        if name in self.down:
+            return size
         return size * max(
             1.0, 1 / max(self.lr * self.steps, 1e-12)
         )  # a model's change over its steps, as SCAFFOLD sends

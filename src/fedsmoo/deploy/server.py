@@ -17,13 +17,13 @@ from typing import Any
 import torch
 from safetensors.torch import save
 
-from fedsmoo.core import FedsmooError, Vectors, norm
+from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.core.random.streams import stream
 from fedsmoo.core.server import Replies, is_evaluated, lr_of, round_of, server_step, weights_of
 from fedsmoo.data.batches.cohort import cohort, make_sampling
 from fedsmoo.deploy.client import Answer
 from fedsmoo.deploy.combine import MEAN, capped, combine
-from fedsmoo.deploy.judge import ENOUGH, Expectation, Proportion, Reply, Scale, judge, steps_of
+from fedsmoo.deploy.judge import ENOUGH, Expectation, Proportion, Reply, Scale, finite, judge, steps_of
 from fedsmoo.deploy.members import Members
 from fedsmoo.deploy.settings import Federation, server_folder
 from fedsmoo.deploy.store import ServerStore, on_host
@@ -188,7 +188,8 @@ class Coordinator:
         for client in set(asked) - set(answers) - set(refused):
             refused[client] = Refusal("missing", "no reply in time")
         sizes = self.proportion.sizes(answers, self.sent(), self.wire)
-        refused.update(self.proportion.outliers(sizes, self._scale(answers)))
+        scale = Scale.of_round(self.setup.algorithm, self.server, self.lr, answers.values(), self.federation.max_update)
+        refused.update(self.proportion.outliers(sizes, scale))
         good = {c: answers[c] for c in sorted(answers) if c not in refused}
         self.proportion = self.proportion.learn({c: sizes[c] for c in good})
         need = self.need(len(asked))
@@ -203,15 +204,6 @@ class Coordinator:
             outcome = self._combined(good, weights)
             skipped = self._aggregate(good, outcome, weights)
         return self._conclude(asked, good, refused, outcome, skipped, over)
-
-    def _scale(self, answers: Mapping[int, Answer]) -> Scale:
-        """Return the server's own measure of what it is sent in this round."""
-        algorithm, n = self.setup.algorithm, max(len(answers), 1)
-        return Scale(
-            norm(self.server.w.double()).item(), self.lr, sum(a.steps for a in answers.values()) / n,
-            max((a.samples for a in answers.values()), default=0), tuple(set(algorithm.down) & set(algorithm.up)),
-            tuple(algorithm.scalars), self.federation.max_update,
-        )  # fmt: skip
 
     def _combined(self, good: Mapping[int, Answer], weights: list[float]) -> RoundOutcome:
         """Return what is made of the replies, by the rule that the settings choose."""
@@ -290,8 +282,3 @@ class Coordinator:
         state = {n: on_host(v) for n, v in self.setup.task.model.state_dict(self.server.w).items()}
         write_durably(self.folder / MODEL, save(state))
         return self.folder / MODEL
-
-
-def finite(value: float | None) -> float | None:
-    """Return a number, or ``None`` for what is none: a model that diverged has no loss that JSON could hold."""
-    return value if value is not None and math.isfinite(value) else None
