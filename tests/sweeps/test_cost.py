@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from fedsmoo import FedSMOO, Schedule
 from fedsmoo.runs.build import assemble, make_algorithm
 from fedsmoo.runs.config import Config
 from fedsmoo.sweeps import cost
@@ -29,6 +30,11 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
 
     monkeypatch.setattr(cost, "seconds_of_a_step", step)
     return calls
+
+
+def test_gradients_of_methods_that_move_and_that_have_losses_of_their_own() -> None:
+    assert gradients_of_a_step(FedSMOO(r=Schedule(0.0, 0.1, 5), beta=Schedule(1.0, 2.0, 5))) == 2
+    assert [gradients_of_a_step(make_algorithm(name, {})) for name in ("fedntd", "moon", "ditto")] == [1, 1, 2]
 
 
 @pytest.mark.parametrize(

@@ -35,8 +35,9 @@ class Cost:
 
 def gradients_of_a_step(algorithm: Algorithm) -> int:
     """Count how often a method asks for a gradient in one local step."""
-    x = given(algorithm, FIRST)
-    ask(algorithm, "direction", x)
+    method = algorithm.at(0)
+    x = given(method, FIRST)
+    ask(method, "direction", x)
     return len(x.grad.losses)
 
 
