@@ -1,9 +1,10 @@
-"""The tables of docs/distributed.md, docs/flower.md and docs/rivals.md from results/ranks.json, federation.json and
-rivals.json."""
+"""The tables of docs/distributed.md, docs/flower.md, docs/rivals.md and docs/around.md from results/ranks.json,
+federation.json, rivals.json and robust.json."""
 
 from __future__ import annotations
 
 import json
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,23 @@ def read(name: str) -> Any:
 def table(header: list[str], rows: list[list[str]]) -> str:
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     return "\n".join(lines + ["| " + " | ".join(r) + " |" for r in rows])
+
+
+def robust() -> str:
+    """Accuracy of servers, one a row, under attacks."""
+    kept = read("robust.json")
+    found, s = kept["accuracy"], kept["settings"]
+    rows = [
+        [name, *(f"{statistics.mean(v):.1f} ± {statistics.stdev(v):.1f}" for v in by_attack.values())]
+        for name, by_attack in found.items()
+    ]
+    seeds = len(next(iter(found[next(iter(found))].values())))
+    note = (
+        f"Test accuracy (%), mean of the last ten of {s['rounds']} rounds, mean ± deviation of {seeds} seeds: "
+        f"{s['dataset']}, {s['model']}, {kept['attackers']} of {s['clients']} clients attack, {s['cohort']} in a "
+        "round. One of ten classes guessed is 10%."
+    )
+    return table(["server", *("no attack" if a == "off" else a for a in found["fedavg"])], rows) + f"\n\n{note}"
 
 
 def ranks() -> str:

@@ -250,7 +250,10 @@ def cpu() -> str:
 
 BLOCKS = {
     f.__name__: f for f in (cpu, headline, rounds, precision, scaling, tiers, kernels, history, flatness, landscape)
-} | {f.__name__: f for f in (machines.ranks, machines.model, machines.federation, machines.rivals, drills)}
+} | {
+    f.__name__: f
+    for f in (machines.ranks, machines.model, machines.federation, machines.rivals, machines.robust, drills)
+}
 
 
 def main() -> None:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from fedsmoo.algorithms.choices import CHOICES
 from fedsmoo.core import FedsmooError
 from fedsmoo.runs.build import make_algorithm
-from fedsmoo.runs.config import FIELDS, Config, free_within, named_tables, read_toml
+from fedsmoo.runs.config import AROUND, FIELDS, Config, free_within, named_tables, read_toml
 from fedsmoo.runs.storage.folder import config_text
 from fedsmoo.runs.storage.toml import to_toml
 
@@ -150,12 +151,20 @@ def test_hyperparameters_are_converted() -> None:
     }  # fmt: skip
 
 
+def test_settings_name_all_that_goes_around_a_method() -> None:
+    assert tuple(CHOICES) == AROUND
+    for name, (known, plain) in CHOICES.items():
+        assert FIELDS[name].metadata["choices"] == (plain, *known)
+        assert FIELDS[name].default == plain
+
+
 def test_what_may_differ_within_a_run_a_batch_and_a_line() -> None:
     machine = {"engine", "exact", "chunk", "table", "device"}
     assert set(free_within("run")) == {"data", "target", "probe", "precision", *machine}
     assert set(free_within("line")) == {"data", "target", "probe", "seed", "eval_every", *machine}
     step = {"lr", "lr_decay", "weight_decay", "relaxed", "algorithm_options"}
-    step |= {"local_optimizer_options", "local_schedule_options"}
+    step |= {"local_optimizer_options", "local_schedule_options", "privacy_options", "compression_options"}
+    step |= {"attack_options"}
     assert set(free_within("batch")) == {"seed", "target", "partition", "partition_options", "u", "c", "split", *step}
     words = {word for f in FIELDS.values() for word in f.metadata["free"]}
     assert words == {"run", "batch", "line"}

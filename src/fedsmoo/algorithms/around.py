@@ -75,3 +75,6 @@ class Around(Algorithm):
 
     def bytes_of(self, name: str, numbers: int, width: int) -> int:
         return self.inner.bytes_of(name, numbers, width)
+
+    def bytes_up(self, name: str, numbers: int, width: int) -> int:
+        return self.inner.bytes_up(name, numbers, width)

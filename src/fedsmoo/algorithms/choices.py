@@ -1,13 +1,16 @@
-"""What settings put around a method, by name or from a user's file: an optimiser, and a rate within the round."""
+"""What settings put around a method, by name or from a user's file: how clients step, what they send, who attacks."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from fedsmoo.algorithms.around import Around
+from fedsmoo.algorithms.attacks import ATTACKS
+from fedsmoo.algorithms.compressed import COMPRESSIONS
 from fedsmoo.algorithms.optimisers import OPTIMISERS
+from fedsmoo.algorithms.privacy import PRIVACIES
 from fedsmoo.algorithms.rates import RATES
 from fedsmoo.core import Algorithm, FedsmooError
 from fedsmoo.core.errors import unknown
@@ -18,6 +21,9 @@ from fedsmoo.core.user_code import call, is_in_file, user_object
 CHOICES: dict[str, tuple[Mapping[str, type[Around]], str]] = {
     "local_optimizer": (OPTIMISERS, "sgd"),
     "local_schedule": (RATES, "constant"),
+    "privacy": (PRIVACIES, "off"),
+    "compression": (COMPRESSIONS, "off"),
+    "attack": (ATTACKS, "off"),
 }
 
 
@@ -48,3 +54,61 @@ def put_around(inner: Algorithm, setting: str, spec: str, options: Mapping[str, 
         return inner
     values = read_options(cls, options, list(options_of_choice(cls)))
     return call(cls, f"{setting} {spec!r} cannot be made", inner, **values)
+
+
+class RunSettings(Protocol):
+    """The settings of a run that decide something of what is put around its method."""
+
+    @property
+    def local_optimizer(self) -> str: ...
+    @property
+    def weight_decay(self) -> float: ...
+    @property
+    def privacy(self) -> str: ...
+    @property
+    def compression(self) -> str: ...
+    @property
+    def attack(self) -> str: ...
+    @property
+    def loss(self) -> str: ...
+    @property
+    def weighted(self) -> bool: ...
+    @property
+    def wire(self) -> str: ...
+    @property
+    def sampling(self) -> str: ...
+    @property
+    def cohort(self) -> int: ...
+
+
+def of_the_run(setting: str, options: Mapping[str, Any], run: RunSettings) -> dict[str, Any]:
+    """Return the options of a choice with those that the run's other settings decide, which may not be given apart."""
+    decided: dict[str, tuple[Any, str]] = {}
+    if setting == "local_optimizer" and run.local_optimizer == "adamw":
+        decided["weight_decay"] = run.weight_decay, "the weight decay of adamw is the run's: set weight_decay instead"
+    if setting == "privacy" and run.privacy == "client":
+        mean = float(run.cohort) if run.sampling == "bernoulli" else None
+        decided["expected"] = mean, "the expected cohort of privacy is the run's: set cohort instead"
+    for name, (_, advice) in decided.items():
+        if name in options:
+            raise FedsmooError(advice)
+    return {**options, **{name: value for name, (value, _) in decided.items()}}
+
+
+def refuse_together(run: RunSettings) -> None:
+    """Refuse settings that undo each other."""
+    if run.privacy != "off":
+        unbounded = "what it adds to later messages is not bounded"
+        clashes = {
+            "weighted: one client may count for more than its share": run.weighted,
+            f"compression={run.compression}: {unbounded}": run.compression != "off",
+            f"wire={run.wire}: {unbounded}": run.wire != "exact",
+            f"sampling={run.sampling}: its chances are not accounted for": run.sampling not in ("uniform", "bernoulli"),
+        }
+        for what, clash in clashes.items():
+            if clash:
+                raise FedsmooError(f"privacy={run.privacy} cannot be had with {what}")
+    if run.attack == "label-flip" and run.loss != "cross_entropy":
+        raise FedsmooError(f"attack=label-flip is for classes: it cannot be had with loss={run.loss}")
+    if run.compression != "off" and run.wire != "exact":
+        raise FedsmooError(f"compression={run.compression} and wire={run.wire} both say what travels: choose one")

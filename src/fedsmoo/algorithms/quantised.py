@@ -1,7 +1,5 @@
-"""Fewer bits on the wire, an option of any method: half precision or 8-bit integers, with error feedback.
-
-Error feedback (Seide et al., Interspeech 2014; Karimireddy et al., ICML 2019): what rounding took away is kept and
-added to the next message, so that nothing is lost for good."""
+"""Fewer bits on the wire, an option of any method: half precision or 8-bit integers both ways, with error
+feedback (Seide et al., Interspeech 2014)."""
 
 from __future__ import annotations
 
@@ -11,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedsmoo.algorithms.around import Around
-from fedsmoo.core import FedsmooError, Round, Vectors, derived, option
+from fedsmoo.algorithms.feedback import Feedback
+from fedsmoo.core import Round, Vectors, derived, option
 
 KINDS = ("fp16", "int8")
 BLOCK = 256  # numbers that share one scale
@@ -55,7 +53,7 @@ def wire_bytes(size: int, kind: str) -> int:
 
 
 @dataclass(frozen=True)
-class Quantised(Around):
+class Quantised(Feedback):
     """Any method, with every vector that travels rounded to half precision or to 8 bits; single numbers are sent whole.
 
     server   sends v' = Q(v + e);   e <- v + e - v'            v: each vector of down; e stays on the server
@@ -65,28 +63,15 @@ class Quantised(Around):
 
     kind: str = option("fp16", "the numbers on the wire", KINDS, positional=True)
 
-    own = derived(lambda self: (*self.inner.own, *(f"err_{n}" for n in self.rounded)))
     server = derived(lambda self: (*self.inner.server, *(f"err_{n}" for n in self.rounded_down)))
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.inner.stays:
-            raise FedsmooError(f"{self.inner.label} has parameters that stay at the clients: wire must be exact")
-
-    @property
-    def rounded(self) -> tuple[str, ...]:
-        """The vectors of up, without the single numbers."""
-        return tuple(n for n in self.up if n not in self.scalars)
 
     @property
     def rounded_down(self) -> tuple[str, ...]:
         """The vectors of down, without the single numbers."""
         return tuple(n for n in self.down if n not in self.scalars)
 
-    @property
-    def shared(self) -> tuple[str, ...]:
-        """The vectors that travel both ways: clients send their change."""
-        return tuple(n for n in self.rounded if n in self.down)
+    def coded(self, v: Tensor, name: str, rnd: Round) -> Tensor:
+        return rounded(v, self.kind)
 
     def init(self, w: Tensor) -> Vectors:
         return self.inner.init(w).replace(**{f"err_{n}": torch.zeros_like(w) for n in self.rounded_down})
@@ -96,31 +81,16 @@ class Quantised(Around):
         vectors = [(n, getattr(whole, n) + getattr(srv, f"err_{n}")) for n in self.rounded_down]
         return whole.replace(**{n: rounded(v, self.kind) for n, v in vectors})
 
-    def first_contact(self, down: Vectors) -> Vectors:
-        none = {f"err_{n}": torch.zeros_like(down.w) for n in self.rounded}
-        return self.inner.first_contact(down).replace(**none)
-
-    def finish(self, w: Tensor, down: Vectors, me: Vectors, rnd: Round) -> tuple[Vectors, Vectors]:
-        me, up = self.inner.finish(w, down, me, rnd)
-        parts = [(n, getattr(up, n)) for n in self.rounded]
-        want = {n: (v - getattr(down, n) if n in self.shared else v) + getattr(me, f"err_{n}") for n, v in parts}
-        sent = {n: rounded(v, self.kind) for n, v in want.items()}
-        return me.replace(**{f"err_{n}": v - sent[n] for n, v in want.items()}), up.replace(**sent)
-
-    def combine(self, srv: Vectors, rows: Vectors, weights: Tensor, rnd: Round) -> Vectors:
-        before = self.inner.sent(srv).pick(tuple(n for n in self.rows if n in self.shared))
-        whole = rows.replace(**{n: v + getattr(rows, n) for n, v in before.items()})
-        made = self.inner.combine(srv, whole, weights, rnd)
-        return made.replace(**{n: getattr(made, n) - v for n, v in before.items()})
-
     def aggregate(self, srv: Vectors, mean: Vectors, rnd: Round) -> Vectors:
         whole, sent = self.inner.sent(srv), self.sent(srv).pick(self.rounded_down)
         errors = {f"err_{n}": getattr(whole, n) + getattr(srv, f"err_{n}") - v for n, v in sent.items()}
-        mean = mean.replace(**{n: getattr(whole, n) + getattr(mean, n) for n in self.shared})
-        return self.inner.aggregate(srv, mean, rnd).replace(**errors)
+        return super().aggregate(srv, mean, rnd).replace(**errors)
 
     def bytes_of(self, name: str, numbers: int, width: int) -> int:
         return width if name in self.scalars else wire_bytes(numbers, self.kind)
+
+    def bytes_up(self, name: str, numbers: int, width: int) -> int:
+        return self.bytes_of(name, numbers, width)
 
     @property
     def label(self) -> str:

@@ -55,6 +55,12 @@ class Subject(Protocol):
     @property
     def algorithm(self) -> Algorithm: ...
 
+    @property
+    def method(self) -> Algorithm: ...
+
+    @property
+    def config(self) -> Any: ...
+
     def vectors(self) -> tuple[Vectors, dict[int, dict[str, Tensor]]]:
         """Return the server's and the clients' vectors of the newest checkpoint."""
 

@@ -203,6 +203,10 @@ class Algorithm(Named):
         """Return the bytes of a vector that travels; a method that compresses it overrides this."""
         return numbers * width
 
+    def bytes_up(self, name: str, numbers: int, width: int) -> int:
+        """Return the bytes of a vector that a client sends, where they are not those of one that it receives."""
+        return self.bytes_of(name, numbers, width)
+
     @property
     def radius(self) -> float | None:
         """The radius of the perturbed point at which clients take gradients; ``None``: at their own model."""

@@ -16,7 +16,7 @@ from fedsmoo.core.user_code import is_in_file
 from fedsmoo.data.own import is_own
 from fedsmoo.deploy.combine import KINDS
 from fedsmoo.deploy.store import checked_name
-from fedsmoo.runs.config import BROUGHT, FIELDS, Config, checked, setting
+from fedsmoo.runs.config import AROUND, BROUGHT, FIELDS, Config, checked, setting
 from fedsmoo.runs.division import refuse_unused_options, resolve_division
 
 LOST = ("refuse", "restart")
@@ -27,11 +27,17 @@ INSTEAD = {
     "algorithm": APPS,
     "model": APPS,
     "loss": APPS,
-    "local_optimizer": "put it around the method that you give to client_app and server_app",
-    "local_schedule": "put it around the method that you give to client_app and server_app",
+    **dict.fromkeys(AROUND, "put it around the method that you give to client_app and server_app"),
     "dataset": "give data to client_app and test to server_app",
     "partition": "give data to client_app, or make a split file with 'fedsmoo data split'",
     "sampling": "only the server can, from its own settings",
+}
+
+# What a federation would do otherwise than it says.
+SIMULATED = {
+    "privacy": "its noise follows from the seed, which clients know and could take away again",
+    "compression": "a federation sends vectors whole, or rounded with wire",
+    "attack": "a federation has attackers of its own",
 }
 
 
@@ -119,6 +125,9 @@ def parse(values: Mapping[str, Any]) -> tuple[Config, Federation]:
     for name in ("probe", "target", "exact", "chunk", "table"):
         if getattr(config, name) != FIELDS[name].default:
             raise FedsmooError(f"{name} is for simulated runs: a federation does not look at it, leave it out")
+    for name, why in SIMULATED.items():
+        if getattr(config, name) != FIELDS[name].default:
+            raise FedsmooError(f"{name} is for simulated runs: {why}")
     if config.holdout:
         raise FedsmooError("holdout is for simulated runs: the clients of a federation hold out samples themselves")
     if config.split is None:

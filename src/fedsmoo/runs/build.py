@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from fedsmoo.algorithms import ALGORITHMS, Relaxed
-from fedsmoo.algorithms.choices import CHOICES, choice_class, put_around
+from fedsmoo.algorithms.choices import CHOICES, choice_class, of_the_run, put_around, refuse_together
 from fedsmoo.algorithms.quantised import Quantised
 from fedsmoo.core import Algorithm, FedsmooError, LocalRule
 from fedsmoo.core.blame import in_brief, place_of, stack_of
@@ -80,12 +80,9 @@ def make_algorithm(spec: str, options: dict[str, Any]) -> Algorithm:
 def make_method(config: Config, algorithm: Algorithm | None = None) -> Algorithm:
     """Return the method of a run, named or given, inside what other settings put around it."""
     method = algorithm or make_algorithm(config.algorithm, config.algorithm_options)
+    refuse_together(config)
     for name in CHOICES:
-        options = getattr(config, f"{name}_options")
-        if config.local_optimizer == "adamw" and name == "local_optimizer":
-            if "weight_decay" in options:
-                raise FedsmooError("the weight decay of adamw is the run's: set weight_decay instead")
-            options = {**options, "weight_decay": config.weight_decay}
+        options = of_the_run(name, getattr(config, f"{name}_options"), config)
         method = put_around(method, name, getattr(config, name), options)
     if config.relaxed:
         method = Relaxed(method, config.relaxed)

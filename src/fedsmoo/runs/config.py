@@ -23,7 +23,8 @@ DIVISION = ("clients", "partition", "u", "c", "replacement", "refill")  # what a
 FIRST, LAST = "# The settings of a run, whole if its last line is there.", "# The end of the settings."
 OWN = "path/to/file.py"
 # What a user may bring in a file, each beside a setting with its options: algorithm, algorithm_options.
-BROUGHT = ("algorithm", "model", "dataset", "partition", "loss", "local_optimizer", "local_schedule", "sampling")
+AROUND = ("local_optimizer", "local_schedule", "privacy", "compression", "attack")
+BROUGHT = ("algorithm", "model", "dataset", "partition", "loss", *AROUND, "sampling")
 
 
 class LostSettings(FedsmooError):
@@ -49,6 +50,17 @@ def setting(
     return field(default=default, metadata=about)
 
 
+def around(help: str, names: str) -> Any:
+    """Declare what may be put around any method; the first of the names is the method as it is."""
+    words = tuple(names.split())
+    return setting(words[0], f"{help}: a name, or {OWN}:Class", words, quiet=True)
+
+
+def options_of(what: str, group: str = "training") -> Any:
+    """Declare the options of something that another setting names; runs that differ in them may share a batch."""
+    return setting(None, f"options of {what}", group=group, free=("batch",), quiet=True)
+
+
 @dataclass(frozen=True)
 class Training(Named):
     """The numbers of a run; what it trains, and on what, are objects beside it."""
@@ -66,18 +78,11 @@ class Training(Named):
     weight_decay: float = setting(1e-3, "weight decay of a local step", within="[0, inf)", free=("batch",))
     clip: float | None = setting(10.0, "norm at which a local direction is clipped; none: never", within="(0, inf]")
     clip_scope: str = setting("all", "released: add the proximal term after the clip", ("all", "released"))
-    local_optimizer: str = setting(
-        "sgd",
-        f"what a client makes of its directions: a name, or {OWN}:Class",
-        ("sgd", "momentum", "nesterov", "adam", "adamw"),
-        quiet=True,
-    )
-    local_schedule: str = setting(
-        "constant",
-        f"learning rate within a round: a name, or {OWN}:Class",
-        ("constant", "linear", "cosine", "cyclic"),
-        quiet=True,
-    )
+    local_optimizer: str = around("what a client makes of its directions", "sgd momentum nesterov adam adamw")
+    local_schedule: str = around("learning rate within a round", "constant linear cosine cyclic")
+    privacy: str = around("what hides a client: bounded changes and noise", "off client")
+    compression: str = around("what clients send of their vectors", "off topk randomk qsgd sign")
+    attack: str = around("what attackers among the clients do", "off sign-flip scaled gaussian label-flip alie")
     weighted: bool = setting(False, "weight the mean by the clients' sample counts")
     relaxed: float = setting(
         0.0, "relaxed initialisation (FedInit) of any method; 0: off", within="[0, inf)", free=("batch",)
@@ -129,15 +134,12 @@ class Config(Training):
         group="data",
         free=("batch",),
     )
-    partition_options: dict[str, Any] = setting(
-        None, "options of a partition of your own", group="data", free=("batch",), quiet=True
-    )
-    local_optimizer_options: dict[str, Any] = setting(
-        None, "options of the local optimiser", group="training", free=("batch",), quiet=True
-    )
-    local_schedule_options: dict[str, Any] = setting(
-        None, "options of the learning rate within a round", group="training", free=("batch",), quiet=True
-    )
+    partition_options: dict[str, Any] = options_of("a partition of your own", group="data")
+    local_optimizer_options: dict[str, Any] = options_of("the local optimiser")
+    local_schedule_options: dict[str, Any] = options_of("the learning rate within a round")
+    privacy_options: dict[str, Any] = options_of("what hides a client")
+    compression_options: dict[str, Any] = options_of("the compression")
+    attack_options: dict[str, Any] = options_of("the attack")
     sampling_options: dict[str, Any] = setting(None, "options of a sampling of your own", group="training", quiet=True)
     u: float = setting(
         0.1, "dirichlet: concentration; smaller is more heterogeneous", group="data", within="(0, inf)", free=("batch",)

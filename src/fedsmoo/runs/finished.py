@@ -16,7 +16,7 @@ from fedsmoo.data.division.holdout import hold_out
 from fedsmoo.engines.devices import make_device
 from fedsmoo.engines.task import Task
 from fedsmoo.models.loss import make_loss
-from fedsmoo.runs.build import make_algorithm, make_model
+from fedsmoo.runs.build import make_algorithm, make_method, make_model
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.division import make_clients
 from fedsmoo.runs.origin.objects import refuse_objects
@@ -48,6 +48,11 @@ class FinishedRun:
     def algorithm(self) -> Algorithm:
         """The run's method, as it was in the last round."""
         return make_algorithm(self.config.algorithm, self.config.algorithm_options).at(self.config.rounds - 1)
+
+    @property
+    def method(self) -> Algorithm:
+        """The run's method inside what other settings put around it, its schedules as they were given."""
+        return make_method(self.config)
 
     def vectors(self) -> tuple[Vectors, dict[int, dict[str, Tensor]]]:
         """Return the server's and the clients' vectors of the newest checkpoint."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,10 +18,10 @@ def round_bytes(algorithm: Algorithm, size: int, dtype: torch.dtype, clients: in
     """Return the bytes up and down in a round, in which each client sends and receives what the method declares."""
     width = torch.finfo(dtype).bits // 8
 
-    def total(names: Sequence[str]) -> int:
-        return sum(algorithm.bytes_of(n, algorithm.length(n, size), width) for n in names)
+    def total(names: Sequence[str], bytes_of: Callable[[str, int, int], int]) -> int:
+        return clients * sum(bytes_of(n, algorithm.length(n, size), width) for n in names)
 
-    return clients * total(algorithm.up), clients * total(algorithm.down)
+    return total(algorithm.up, algorithm.bytes_up), total(algorithm.down, algorithm.bytes_of)
 
 
 def travelling(algorithm: Algorithm) -> tuple[int, int, int]:

@@ -21,7 +21,7 @@ from fedsmoo.data.fingerprint import SHORT, Fingerprint
 from fedsmoo.data.names import is_drawn
 from fedsmoo.data.own import is_own
 from fedsmoo.data.sources import SOURCES, load
-from fedsmoo.runs.config import Config
+from fedsmoo.runs.config import AROUND, Config
 
 RECENT = 100_000_000  # nanoseconds: a file that changed just now may change again within one tick of its clock
 # A look at a folder of many files that took longer than this many seconds is good for so many times as long. Few files
@@ -53,8 +53,7 @@ def places(config: Config) -> dict[str, Path | None]:
         "loss_content": file_of(config.loss),
         "partition_content": file_of(config.partition) if config.split is None else None,
         "sampling_content": file_of(config.sampling),
-        "local_optimizer_content": file_of(config.local_optimizer),
-        "local_schedule_content": file_of(config.local_schedule),
+        **{f"{name}_content": file_of(getattr(config, name)) for name in AROUND},
     }
 
 

@@ -1,0 +1,84 @@
+"""Simulated attackers: what each sends, written out, and which servers withstand them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from scipy.stats import norm as gauss
+
+import fedsmoo
+from fedsmoo.algorithms import FedAvg, FedSMOO, Median
+from fedsmoo.algorithms.attacks import ALIE, ATTACKS, Gaussian, Scaled, SignFlip
+from fedsmoo.core import Round, Vectors
+from fedsmoo.core.contract import findings
+from fedsmoo.testing import undescribed
+
+DOWN = Vectors(w=torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64))
+CHANGE = torch.tensor([0.5, -1.0, 0.25], dtype=torch.float64)
+
+
+def client(number: int) -> Round:
+    return Round(0, 0.1, 1, 1.0, client=torch.tensor([float(number)]), key=torch.tensor([number, 5]))
+
+
+@pytest.mark.parametrize(
+    ("attack", "sends"), [(SignFlip(attackers=2, scale=3.0), -3 * CHANGE), (Scaled(attackers=2), 10 * CHANGE)]
+)
+def test_attackers_send_another_change_and_others_their_own(attack, sends):
+    for number, want in ((0, sends), (1, sends), (2, CHANGE)):
+        _, up = attack.finish(DOWN.w + CHANGE, DOWN, Vectors(), client(number))
+        assert torch.allclose(up.w, DOWN.w + want, atol=1e-15)
+
+
+def test_noise_is_as_long_as_asked():
+    """A change of 2,000 numbers: the length of the noise is ten times its own, within five deviations."""
+    down, change = Vectors(w=torch.zeros(2000, dtype=torch.float64)), torch.linspace(-1, 1, 2000, dtype=torch.float64)
+    _, up = Gaussian(attackers=1).finish(change, down, Vectors(), client(0))
+    assert abs(up.w.norm() / (10 * change.norm()) - 1) < 5 / math.sqrt(4000)
+    assert abs(torch.nn.functional.cosine_similarity(up.w, change, dim=0)) < 5 / math.sqrt(2000)
+
+
+def test_a_little_is_enough_by_hand():
+    """Two of nine replies: z hides among the five nearest to the mean, s = floor(9 / 2 + 1) - 2 = 3 of seven."""
+    rows = torch.arange(27, dtype=torch.float64).view(9, 3).sin()
+    each = Round(0, 0.1, 1, 1.0, client=torch.arange(9.0)[:, None], n=9)
+    weights = torch.full((9, 1), 1 / 9, dtype=torch.float64)
+    z = gauss.ppf((9 - 2 - 3) / (9 - 2))
+    honest = rows[2:]
+    bad = honest.mean(0) - z * honest.std(0, correction=0)
+    wrong = torch.cat([bad[None], bad[None], honest])
+    made = ALIE(attackers=2).combine(DOWN, Vectors(w=rows), weights, each)
+    assert torch.allclose(made.w, wrong.mean(0), atol=1e-12)
+    median = ALIE(Median(), attackers=2).combine(DOWN, Vectors(w=rows), weights, each)
+    assert torch.allclose(median.w, wrong.median(0).values, atol=1e-12)
+    fixed = ALIE(attackers=2, z=1.5).combine(DOWN, Vectors(w=rows), weights, each)
+    assert torch.allclose(fixed.w, (2 * (honest.mean(0) - 1.5 * honest.std(0, correction=0)) + honest.sum(0)) / 9)
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+@pytest.mark.parametrize("inner", [FedAvg(), FedSMOO(), Median()], ids=["fedavg", "fedsmoo", "median"])
+def test_attacks_keep_the_contract(name, inner):
+    assert findings(ATTACKS[name](inner)) == []
+    assert undescribed(ATTACKS[name](inner)) == ([], [])
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_engines_agree(name):
+    settings = {"clients": 6, "cohort": 4, "rounds": 3, "local_steps": 2, "dtype": "float64", "attack": name}
+    runs = [
+        fedsmoo.simulate("softmax", "digits", "fedsmoo", engine=e, attack_options={"attackers": 2}, **settings)
+        for e in ("serial", "batched")
+    ]
+    one, other = ([r.test_loss for r in run.history] for run in runs)
+    assert one == pytest.approx(other, abs=1e-9)
+
+
+def test_no_attackers_change_nothing():
+    settings = {"clients": 6, "cohort": 4, "rounds": 2, "local_steps": 2, "engine": "serial"}
+    plain = fedsmoo.simulate("softmax", "digits", "fedavg", **settings)
+    none = fedsmoo.simulate(
+        "softmax", "digits", "fedavg", attack="sign-flip", attack_options={"attackers": 0}, **settings
+    )
+    assert [r.test_loss for r in plain.history] == [r.test_loss for r in none.history]
