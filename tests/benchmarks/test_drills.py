@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -123,3 +124,11 @@ def test_the_table_is_made_from_what_was_kept(part: Part, tmp_path: Path) -> Non
         "| a | 1,200 | 1,200 | all | 2026-11-16 | 0123456 |",
         "| all | 1,203 | 1,202 | | | |",
     ]
+
+
+def test_every_drill_is_in_the_table(part: Part) -> None:
+    kept = {p.stem: json.loads(p.read_text()) for p in (ROOT / "results" / "drills").glob("*.json")}
+    assert kept.keys() == set(part("run").modules())
+    keys = part("outcome").Outcome.__annotations__
+    for outcome in (o for each in kept.values() for o in each["outcomes"]):
+        assert part("outcome").wrong({k: outcome[k] for k in keys}) == ""
