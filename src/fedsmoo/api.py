@@ -13,7 +13,7 @@ from torch import nn
 
 from fedsmoo.core import Algorithm, FedsmooError
 from fedsmoo.core.errors import brief
-from fedsmoo.data.batches.cohort import Sampling, own_sampling
+from fedsmoo.data.batches.cohort import Sampling, has_rule, own_sampling
 from fedsmoo.data.check import check, checked, from_arrays, refuse_untrained_classes
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.division.own import Rule, own_rule
@@ -59,7 +59,8 @@ def simulate(
             returns each client's indices. Default: the data's own clients where it has some, else ``"dirichlet-0.1"``.
         client_indices: instead of ``clients``, ``partition`` and ``split``: each client's samples.
         loss: outputs and labels of a batch -> one loss per sample (PyTorch's losses with ``reduction="none"``).
-        sampling: how a cohort is drawn: a name, or a function of ``(seed, round, clients, cohort)``.
+        sampling: how a cohort is drawn: a name, a function of ``(seed, round, clients, cohort)``, or an object with
+            ``draw(rng, number, m, n, ask)``.
         callback: called with every round's record; returning ``False`` stops the run: ``lambda r: not r.reached(0.9)``.
             Where ``eval_every`` is above 1, ``r.test_accuracy`` is ``None`` in most rounds.
         out: also keep the run in this new folder, as :func:`fedsmoo.run` does; it can be resumed if settings name all
@@ -128,7 +129,7 @@ def refuse_wrong_kinds(model: Any, algorithm: Any, loss: Any, sampling: Any, cal
     refuse_wrong_options(callback=callback)
     if not callable(loss) and not isinstance(loss, str):
         raise FedsmooError(f"loss is {loss!r}, but must be a function of outputs and labels: one loss per sample")
-    if not callable(sampling) and not isinstance(sampling, str):
+    if not callable(sampling) and not isinstance(sampling, str) and not has_rule(sampling):
         raise FedsmooError(f"sampling is {brief(sampling)}, but must be a name such as 'uniform', or a function")
 
 

@@ -71,7 +71,7 @@ def test_a_single_number_costs_four_bytes(wire: str, vector: int) -> None:
     run = assemble(SMALL.replace(dtype="float32", wire=wire, engine="batched"))
     record, algorithm = run.advance(), run.setup.algorithm
     assert (record.bytes_up, record.bytes_down) == (3 * (vector + 4), 3 * vector)
-    assert round_bytes(algorithm, P, torch.float64, 1)[0] - round_bytes(algorithm, P, torch.float32, 1)[0] == (
+    assert round_bytes(algorithm, P, torch.float64, [0])[0] - round_bytes(algorithm, P, torch.float32, [0])[0] == (
         4 * P + 4 if wire == "exact" else 4
     )
     book = ledger(algorithm, [record], P, 2 * P)
@@ -85,4 +85,4 @@ def test_a_method_may_pack_its_vectors_tighter() -> None:
         def bytes_of(self, name: str, numbers: int, width: int) -> int:
             return 10 * (width + 4) if name == "d" else super().bytes_of(name, numbers, width)
 
-    assert round_bytes(TopTen(), P, torch.float32, 2) == (2 * (10 * 8 + 4), 2 * 4 * P)
+    assert round_bytes(TopTen(), P, torch.float32, [0, 1]) == (2 * (10 * 8 + 4), 2 * 4 * P)

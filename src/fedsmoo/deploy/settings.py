@@ -128,6 +128,8 @@ def parse(values: Mapping[str, Any]) -> tuple[Config, Federation]:
     for name, why in SIMULATED.items():
         if getattr(config, name) != FIELDS[name].default:
             raise FedsmooError(f"{name} is for simulated runs: {why}")
+    if config.sampling in ("weighted", "power_of_choice"):
+        raise FedsmooError(f"sampling {config.sampling!r} is for simulated runs: a server knows no client beforehand")
     if config.holdout:
         raise FedsmooError("holdout is for simulated runs: the clients of a federation hold out samples themselves")
     if config.split is None:

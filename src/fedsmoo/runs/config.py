@@ -21,7 +21,7 @@ LARGEST = 2**63 - 1  # whole number of a setting
 DIVISION = ("clients", "partition", "u", "c", "replacement", "refill")  # what a split file fixes
 # The first and the last line of the config that a run keeps: one without its end was cut.
 FIRST, LAST = "# The settings of a run, whole if its last line is there.", "# The end of the settings."
-OWN = "path/to/file.py"
+OWN, SAMPLINGS = "path/to/file.py", ("uniform", "bernoulli", "weighted", "round_robin", "power_of_choice")
 # What a user may bring in a file, each beside a setting with its options: algorithm, algorithm_options.
 AROUND = ("local_optimizer", "local_schedule", "privacy", "compression", "attack")
 BROUGHT = ("algorithm", "model", "dataset", "partition", "loss", *AROUND, "sampling")
@@ -67,7 +67,7 @@ class Training(Named):
 
     rounds: int = setting(100, "communication rounds", within="(0, inf)")
     cohort: int = setting(10, "clients in a round (n)", within="(0, inf)")
-    sampling: str = setting("uniform", f"how a cohort is drawn: a name, or {OWN}:function", ("uniform", "bernoulli"))
+    sampling: str = setting("uniform", f"how a cohort is drawn: a name, or {OWN}:function", SAMPLINGS)
     local_epochs: int | None = setting(None, "passes over a client's samples in a round (default 5)", within="(0, inf)")
     local_steps: int | None = setting(None, "local steps in a round, instead of local_epochs", within="(0, inf)")
     batch_size: int = setting(50, "samples in a minibatch", within="(0, inf)")

@@ -13,8 +13,9 @@ from torch import Tensor
 from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.core.server import Replies, is_evaluated, lr_of, round_of, server_step, weights_of
 from fedsmoo.data.batches.augment import drawing
-from fedsmoo.data.batches.cohort import Sampling, cohort, make_sampling, uniform
+from fedsmoo.data.batches.cohort import Sampling, asks, cohort, is_fixed, make_sampling
 from fedsmoo.data.batches.plan import Plan, make_plan
+from fedsmoo.data.batches.rules import Ask
 from fedsmoo.engines.client_state.memory import refuse_too_many_rows
 from fedsmoo.engines.contract import Engine, RoundInputs, RoundOutcome, Setup
 from fedsmoo.engines.facts import Facts, keys_of
@@ -70,6 +71,7 @@ class Simulation:
         self.history: list[Record] = []
         self.runs_in_batch = 1  # itself among them
         self._drawn: dict[int, tuple[list[int], Plan]] = {}
+        self._asked: set[int] = set()  # for their losses, before the round
         self.width = min(training.batch_size, max(len(i) for i in indices))
         self.probes: Schedule | None = None
         if training.probe is not None:
@@ -99,7 +101,7 @@ class Simulation:
     @property
     def largest_cohort(self) -> int:
         """How many clients a round may have."""
-        return self.training.cohort if self.sampling is uniform else len(self.indices)
+        return self.training.cohort if is_fixed(self.sampling) else len(self.indices)
 
     @property
     def lr(self) -> float:
@@ -109,13 +111,15 @@ class Simulation:
     def draw_round(self, number: int) -> tuple[list[int], Plan]:
         """Draw the clients of a round and their batches: what can be known before the round starts."""
         t = self.training
-        clients = cohort(t.seed, number, len(self.indices), t.cohort, self.sampling)
+        ask = Ask([len(i) for i in self.indices], lambda ids: self.facts.losses(ids, self.server.w))
+        clients = cohort(t.seed, number, len(self.indices), t.cohort, self.sampling, ask)
+        self._asked = ask.asked
         return clients, self.plan(number, clients)
 
     def draw_next_round(self) -> None:
         """Prepare the round after the present one, while the device is busy with the present one."""
         number = len(self.history) + 1
-        if number < self.training.rounds:
+        if number < self.training.rounds and not asks(self.sampling):  # who is asked at the model of the present one
             self._drawn = {number: self.draw_round(number)}
             self.engine.table.prefetch(self._drawn[number][0])
 
@@ -142,7 +146,7 @@ class Simulation:
         down = self.setup.masks.sent(algorithm, self.server)
         share = len(clients) / len(self.indices)
         weights = weights_of(t, [len(self.indices[i]) for i in clients])
-        varies, keys = self.sampling is not uniform, keys_of(plan, down.w.device)
+        varies, keys = not is_fixed(self.sampling), keys_of(plan, down.w.device)
         facts = {**self.facts.of(clients, algorithm, down.w), "key": keys}
         return RoundInputs(number, down, clients, plan, self.lr, share, weights, algorithm, varies, facts)
 
@@ -176,7 +180,7 @@ class Simulation:
         probes = {} if self.probes is None else self._probe(work)
         # What a message needs: the zeros behind the parameters, which align a vector on a device, need not travel.
         size = task.model.layout.count - self.setup.masks.staying
-        up, down = round_bytes(self.setup.algorithm, size, task.dtype, len(work.clients))
+        up, down = round_bytes(self.setup.algorithm, size, task.dtype, work.clients, self._asked)
         record = Record(
             round=work.number + 1,
             test_accuracy=accuracy,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,14 +14,22 @@ if TYPE_CHECKING:
     from fedsmoo.runs.record import Record
 
 
-def round_bytes(algorithm: Algorithm, size: int, dtype: torch.dtype, clients: int) -> tuple[int, int]:
-    """Return the bytes up and down in a round, in which each client sends and receives what the method declares."""
+def round_bytes(
+    algorithm: Algorithm, size: int, dtype: torch.dtype, clients: Collection[int], asked: Collection[int] = ()
+) -> tuple[int, int]:
+    """Return the bytes up and down in a round, in which each client sends and receives what the method declares.
+
+    Clients that were ``asked`` for their loss before it were sent the model and sent a number; those that then take
+    part have the model already.
+    """
     width = torch.finfo(dtype).bits // 8
+    others = len(set(asked) - set(clients)) * algorithm.bytes_of("w", size, width)
 
     def total(names: Sequence[str], bytes_of: Callable[[str, int, int], int]) -> int:
-        return clients * sum(bytes_of(n, algorithm.length(n, size), width) for n in names)
+        return len(clients) * sum(bytes_of(n, algorithm.length(n, size), width) for n in names)
 
-    return total(algorithm.up, algorithm.bytes_up), total(algorithm.down, algorithm.bytes_of)
+    up, down = total(algorithm.up, algorithm.bytes_up), total(algorithm.down, algorithm.bytes_of)
+    return up + len(asked) * width, down + others
 
 
 def travelling(algorithm: Algorithm) -> tuple[int, int, int]:

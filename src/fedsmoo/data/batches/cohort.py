@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,8 @@ from torch import Tensor
 
 from fedsmoo.core.errors import FedsmooError, brief, unknown
 from fedsmoo.core.random.streams import stream
-from fedsmoo.core.user_code import call, is_in_file, user_object, with_options
+from fedsmoo.core.user_code import call, is_in_file, refuse_options, user_object, with_options
+from fedsmoo.data.batches.rules import Ask, PowerOfChoice, RoundRobin, Weighted
 
 # (seed, round counted from 0, clients in all, clients in a cohort) -> the clients of the round
 Sampling = Callable[[int, int, int, int], Sequence[int]]
@@ -28,7 +30,43 @@ def bernoulli(seed: int, round: int, clients: int, cohort: int) -> list[int]:
     return np.flatnonzero(stream(seed, "cohort", round).random(clients) < cohort / clients).tolist()
 
 
-SAMPLINGS: dict[str, Sampling] = {"uniform": uniform, "bernoulli": bernoulli}
+SAMPLINGS: dict[str, Any] = {
+    "uniform": uniform,
+    "bernoulli": bernoulli,
+    "weighted": Weighted,
+    "round_robin": RoundRobin,
+    "power_of_choice": PowerOfChoice,
+}
+
+
+@dataclass(frozen=True)
+class Ruled:
+    """A cohort rule, whose cohorts are checked: an object with ``draw(rng, number, m, n, ask)``."""
+
+    rule: Any
+    what: str
+
+    def __call__(self, seed: int, round: int, clients: int, cohort: int, ask: Ask | None = None) -> list[int]:
+        if ask is None and not getattr(self.rule, "alone", False):
+            raise FedsmooError(f"{self.what} needs to know clients' samples or losses, which are not known here")
+        draw = partial(call, self.rule.draw, self.what)
+        found = _ids(draw(stream(seed, "cohort", round), round, clients, cohort, ask), self.what)
+        return refuse_no_cohort(found, self.what, round, clients)
+
+
+def asks(sampling: Any) -> bool:
+    """Return whether a way of drawing cohorts asks clients for their losses."""
+    return isinstance(sampling, Ruled) and bool(getattr(sampling.rule, "asks", False))
+
+
+def is_fixed(sampling: Any) -> bool:
+    """Return whether a way of drawing cohorts draws equally many clients in every round."""
+    return sampling is uniform or (isinstance(sampling, Ruled) and bool(getattr(sampling.rule, "fixed", False)))
+
+
+def has_rule(thing: Any) -> bool:
+    """Return whether something is a cohort rule, or a class of them."""
+    return callable(getattr(thing, "draw", None))
 
 
 def make_sampling(spec: str, options: Mapping[str, Any] | None = None) -> Sampling:
@@ -40,6 +78,8 @@ def make_sampling(spec: str, options: Mapping[str, Any] | None = None) -> Sampli
         return own_sampling(user_object(spec, "sampling"), f"sampling {spec!r}", options or {})
     if spec not in SAMPLINGS:
         raise unknown("sampling", spec, SAMPLINGS)
+    if has_rule(SAMPLINGS[spec]):
+        return own_sampling(SAMPLINGS[spec], f"sampling {spec!r}", options or {})
     if options:
         raise FedsmooError(f"sampling {spec!r} has no options: leave out {', '.join(options)}")
     return SAMPLINGS[spec]
@@ -47,6 +87,9 @@ def make_sampling(spec: str, options: Mapping[str, Any] | None = None) -> Sampli
 
 def own_sampling(function: Any, what: str = "sampling", options: Mapping[str, Any] | None = None) -> Sampling:
     """Return a user's way of drawing cohorts, whose cohorts are checked every time."""
+    if has_rule(function):
+        refuse_options(function, what, (), options or {})
+        return Ruled(call(function, what, **(options or {})) if isinstance(function, type) else function, what)
     return partial(_checked, with_options(function, what, ARGUMENTS, options or {}), what)
 
 
@@ -58,11 +101,16 @@ def _checked(function: Sampling, what: str, seed: int, round: int, clients: int,
             f"{what} drew {brief(first)} and then {brief(second)} for round {round}: it must depend on its arguments "
             f"alone, so that a run can be resumed; draw from fedsmoo.stream(seed, 'cohort', round)"
         )
-    if first and not (first[0] >= 0 and first[-1] < clients):
-        raise FedsmooError(f"{what} drew {brief(first)} for round {round}, but clients are 0 to {clients - 1}")
-    if len(set(first)) < len(first):
-        raise FedsmooError(f"{what} drew {brief(first)} for round {round}, where a client is there twice")
-    return first
+    return refuse_no_cohort(first, what, round, clients)
+
+
+def refuse_no_cohort(found: list[int], what: str, round: int, clients: int) -> list[int]:
+    """Return sorted numbers of clients; refuse those that are no clients, or the same one twice."""
+    if found and not (found[0] >= 0 and found[-1] < clients):
+        raise FedsmooError(f"{what} drew {brief(found)} for round {round}, but clients are 0 to {clients - 1}")
+    if len(set(found)) < len(found):
+        raise FedsmooError(f"{what} drew {brief(found)} for round {round}, where a client is there twice")
+    return found
 
 
 def _ids(found: Any, what: str) -> list[int]:
@@ -76,8 +124,12 @@ def _ids(found: Any, what: str) -> list[int]:
     return sorted(array.tolist()) if array.size else []
 
 
-def cohort(seed: int, number: int, clients: int, size: int, sampling: str | Sampling = "uniform") -> list[int]:
+def cohort(
+    seed: int, number: int, clients: int, size: int, sampling: str | Sampling = "uniform", ask: Ask | None = None
+) -> list[int]:
     """Return the clients of round ``number``, in increasing order; refuse a size that is not from 1 to ``clients``.
+
+    ``ask`` is what a cohort rule may know of clients.
 
     >>> cohort(seed=0, number=0, clients=4, size=4)
     [0, 1, 2, 3]
@@ -85,4 +137,6 @@ def cohort(seed: int, number: int, clients: int, size: int, sampling: str | Samp
     if not 1 <= size <= clients:
         raise FedsmooError(f"a cohort of {size} out of {clients} clients: choose a cohort from 1 to {clients}")
     draw = make_sampling(sampling) if isinstance(sampling, str) else sampling
+    if isinstance(draw, Ruled):
+        return draw(seed, number, clients, size, ask)
     return list(draw(seed, number, clients, size))

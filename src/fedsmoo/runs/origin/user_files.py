@@ -62,7 +62,10 @@ def own_options(named: Mapping[str, str]) -> dict[str, dict[str, Any]]:
         found["dataset"] = {n: v for n, v in known.items() if n != "seed"}
     for kind, given in ARGUMENTS.items():
         if is_in_file(named[kind]):
-            found[kind] = options_of(user_object(named[kind], kind), given) or {}
+            thing = user_object(named[kind], kind)
+            found[kind] = options_of(thing, () if cohort.has_rule(thing) else given) or {}
+    if isinstance(rule := cohort.SAMPLINGS.get(named["sampling"]), type):
+        found["sampling"] = options_of(rule) or {}
     return found
 
 
