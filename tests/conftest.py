@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 
 import pytest
 
@@ -26,6 +27,10 @@ LONGEST = (
 # A process that is killed loses nothing that it wrote, flushed or not; only a power cut would. That all is flushed, and
 # in the right order, is tested by tests that put a function of their own here.
 os.fsync = os.fstat  # which refuses what is no open file, too
+
+# What tests run is no code of whoever runs the tests: their list of trusted files is a list of its own.
+CONFIGURATION = tempfile.TemporaryDirectory(prefix="fedsmoo-tests-")
+os.environ["XDG_CONFIG_HOME"] = CONFIGURATION.name
 
 # A shell lets what it starts in the background ignore Ctrl-C; tests press it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

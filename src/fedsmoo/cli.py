@@ -15,7 +15,7 @@ import typer
 from fedsmoo.commands import analyse as analyse_commands
 from fedsmoo.commands import data as data_commands
 from fedsmoo.commands import deploy as deploy_commands
-from fedsmoo.commands.command import TorchCommand
+from fedsmoo.commands.command import ReadingCommand, TorchCommand
 from fedsmoo.commands.compare import compare
 from fedsmoo.commands.console import warnings_in_a_line
 from fedsmoo.commands.describe import list_things, show
@@ -29,6 +29,7 @@ from fedsmoo.commands.table import app as results_app
 from fedsmoo.commands.table import table
 from fedsmoo.commands.verify import verify
 from fedsmoo.core.errors import FedsmooError
+from fedsmoo.core.untrusted import lines
 from fedsmoo.engines.distributed.launcher import launched
 from fedsmoo.runs.origin.typed import typed
 from fedsmoo.version import __version__
@@ -55,8 +56,9 @@ COMMANDS: dict[str, tuple[Callable[..., Any], str]] = {
     "list": (list_things, "What there is: algorithms, models, datasets, partitions, engines."),
     "show": (show, "A method's box, its vectors and where each lives."),
 }
+READING = ("verify", "runs", "ledger", "report", "serve", "figure", "list")
 for _name, (_function, _help) in COMMANDS.items():
-    app.command(_name, help=_help, cls=TorchCommand)(_function)
+    app.command(_name, help=_help, cls=ReadingCommand if _name in READING else TorchCommand)(_function)
 app.add_typer(data_commands.app, name="data")
 app.add_typer(deploy_commands.app, name="deploy")
 app.add_typer(results_app, name="results")
@@ -96,7 +98,7 @@ def main(arguments: list[str] | None = None) -> Any:
         with typed(words), warnings_in_a_line():
             app(arguments)
     except FedsmooError as e:
-        sys.stderr.write(f"fedsmoo: {e}\n")
+        sys.stderr.write(f"fedsmoo: {lines(e)}\n")
         end_rank(2)
         sys.exit(2)
     except BrokenPipeError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sqlite3
 import time
@@ -132,3 +133,67 @@ def test_an_index_that_is_up_to_date_is_opened_while_somebody_writes(runs: Path)
     finally:
         writing.execute("ROLLBACK")
         writing.close()
+
+
+def listed(root: Path) -> list[str]:
+    return [r["path"] for r in query(root)]
+
+
+@pytest.mark.parametrize("suffix", ["", "-journal", "-wal"])
+@pytest.mark.parametrize("kind", ["link", "dangling", "pipe", "folder", "hard link"])
+def test_an_index_is_never_opened_through_a_link_or_a_pipe(runs: Path, kind: str, suffix: str) -> None:
+    """Nor are its journals, which SQLite would roll back into it, and truncate."""
+    mine, place = runs.parent / "mine", runs / f"{INDEX}{suffix}"
+    mine.write_bytes(b"precious" * 1000)
+    if kind == "link":
+        place.symlink_to(mine)
+    elif kind == "dangling":
+        place.symlink_to(runs.parent / "made")
+    elif kind == "pipe":
+        os.mkfifo(place)
+    elif kind == "hard link":
+        place.hardlink_to(mine)
+    else:
+        place.mkdir()
+    assert listed(runs) == ["a", "c", "deep/b"]
+    assert refresh(runs) == 3  # in memory: nothing is kept
+    assert mine.read_bytes() == b"precious" * 1000
+    assert not (runs.parent / "made").exists()
+    assert place.is_symlink() or place.exists()
+
+
+def test_a_folder_that_cannot_be_written_is_indexed_in_memory(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index.os, "access", lambda path, mode: False)  # as on a disk that is mounted to be read
+    assert listed(runs) == ["a", "c", "deep/b"]
+    assert not (runs / INDEX).exists()
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "CREATE VIEW more AS SELECT 1",
+        "CREATE TRIGGER t AFTER INSERT ON runs BEGIN DELETE FROM runs; END",
+        "CREATE TABLE other (x)",
+        "CREATE INDEX i ON runs (path)",
+        "DROP TABLE runs",
+        "ALTER TABLE runs ADD COLUMN more",
+    ],
+)
+def test_an_index_that_a_stranger_changed_is_made_again(runs: Path, sql: str) -> None:
+    refresh(runs)
+    db = sqlite3.connect(runs / INDEX)
+    db.execute(sql)
+    db.commit()
+    db.close()
+    assert listed(runs) == ["a", "c", "deep/b"]
+    assert refresh(runs) == 0
+    db = connect(runs)
+    assert [row[0] for row in db.execute("SELECT name FROM sqlite_master WHERE sql IS NOT NULL")] == ["runs"]
+    db.close()
+
+
+def test_a_condition_attaches_and_sets_nothing(runs: Path, tmp_path: Path) -> None:
+    for where in (f"1; ATTACH '{tmp_path}/new' AS x", "path IN (SELECT name FROM pragma_database_list)"):
+        with pytest.raises(FedsmooError, match="is not SQL for these columns"):
+            query(runs, where)
+    assert not (tmp_path / "new").exists()

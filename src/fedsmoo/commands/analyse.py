@@ -17,6 +17,7 @@ import fedsmoo
 from fedsmoo.analysis.measurement import Measurement, OnSamples, measurements
 from fedsmoo.commands.command import TorchCommand
 from fedsmoo.commands.console import console, table
+from fedsmoo.commands.run import Trust
 
 app = typer.Typer(help="Measure finished runs: flatness, landscapes, consistency, fairness.", no_args_is_help=True)
 
@@ -28,8 +29,10 @@ Precision = Annotated[str, typer.Option(help="Matrix products on a GPU: fp32, tf
 def command(cls: type[Measurement]) -> Callable[..., None]:
     """Make the command of a measurement: run folders, its options, and where to measure."""
 
-    def measure(runs: list[Path], device: str = "auto", precision: str = "fp32", **options: Any) -> None:
-        found = fedsmoo.analyse(cls(**options), runs, device=device, precision=precision)
+    def measure(
+        runs: list[Path], device: str = "auto", precision: str = "fp32", trust: bool = False, **options: Any
+    ) -> None:
+        found = fedsmoo.analyse(cls(**options), runs, device=device, precision=precision, trust=trust)
         for each in (each for each in found if not each.values):
             said = f"{each.run.name}: nothing to measure: the clients of {each.run.config.algorithm} keep no vectors"
             console().print(said, soft_wrap=True, markup=False)
@@ -43,6 +46,7 @@ def command(cls: type[Measurement]) -> Callable[..., None]:
     parameters.append(kind("device", kind.KEYWORD_ONLY, default="auto", annotation=Device))
     if issubclass(cls, OnSamples):
         parameters.append(kind("precision", kind.KEYWORD_ONLY, default="fp32", annotation=Precision))
+    parameters.append(kind("trust", kind.KEYWORD_ONLY, default=False, annotation=Trust))
     measure.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     measure.__annotations__ = {p.name: p.annotation for p in parameters}
     return measure

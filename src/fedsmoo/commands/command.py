@@ -10,6 +10,7 @@ from typer.core import TyperCommand
 from typer.utils import get_params_from_function
 
 from fedsmoo.commands.interrupt import nothing_to_save
+from fedsmoo.core.user_code import judged, refuse_all
 
 
 class Command(TyperCommand):
@@ -31,3 +32,12 @@ class TorchCommand(Command):
         with nothing_to_save():
             import torch  # noqa: F401
         return super().invoke(ctx)
+
+
+class ReadingCommand(TorchCommand):
+    """A command that only reads what others may have made: it imports no file that they name."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Do what the command does, without code of anybody's own."""
+        with judged(refuse_all):
+            return super().invoke(ctx)

@@ -14,6 +14,7 @@ import typer
 from fedsmoo.commands.console import console, counted
 from fedsmoo.commands.interrupt import interruptible
 from fedsmoo.commands.options import ConfigFile, Sets, plain, refuse_two_words, split_word, with_settings
+from fedsmoo.commands.run import Trust
 from fedsmoo.commands.sweep import display
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.engines.distributed.launcher import require_single_process
@@ -102,12 +103,15 @@ def _compare(
     seeds: Seeds = None,
     sets: Sets = None,
     out: Folder = Path("runs/compare"),
+    trust: Trust = False,
     *,
     flags: dict[str, Any],
 ) -> None:
-    from fedsmoo.sweeps.compare import carry_out, open_comparison
+    from fedsmoo.sweeps.compare import carry_out, open_comparison, refuse_others
 
     require_single_process("fedsmoo compare")
+    words = {**flags, **dict(word.partition("=")[::2] for word in sets or ())}
+    refuse_others([name.strip() for name in algorithms.split(",")], config, words, out, trust)
     own, common = by_method(algorithms, sets or [])
     refuse_two_words(flags, common)
     cells = open_comparison(own, seeds, config, out, {**flags, **dict(map(split_word, common))}, plain)

@@ -9,7 +9,9 @@ import typer
 
 from fedsmoo.commands.command import Command, TorchCommand
 from fedsmoo.commands.console import console
+from fedsmoo.commands.run import Trust
 from fedsmoo.core.errors import FedsmooError
+from fedsmoo.core.untrusted import text
 from fedsmoo.data.catalog import SPECS
 from fedsmoo.runs.config import Config
 
@@ -54,6 +56,7 @@ def split(
     from fedsmoo.data.division.splitfile import save_split
     from fedsmoo.data.sources import load
     from fedsmoo.runs.division import make_clients, make_partition, refuse_unused_options, resolve_division
+    from fedsmoo.runs.origin.trust import code_in, remember
 
     options = {"partition": partition, "u": u, "c": c, "replacement": replacement}
     options |= {"refill": refill, "clients": clients}
@@ -65,6 +68,7 @@ def split(
     refuse_existing(out)
     rule = {"name": "natural"} if config.partition == "natural" else to_rule(make_partition(config))
     indices = make_clients(config, loaded)
+    remember(code_in(config))
     save_split(out, indices, loaded, rule, seed)
     console().print(f"{out}: {len(indices)} clients of {dataset}, {config.partition}, seed {seed}", soft_wrap=True)
 
@@ -94,23 +98,29 @@ def show(
     data: Where = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the pictures (default: beside the split).")] = None,
     suffix: Annotated[str, typer.Option("--format", help="png, pdf or svg.")] = "png",
+    trust: Trust = False,
 ) -> None:
+    from fedsmoo.core.user_code import judged
     from fedsmoo.data.division.splitfile import load_split, read_split
     from fedsmoo.data.sources import load
     from fedsmoo.pages.figures.partition import describe, draw
+    from fedsmoo.runs.origin.trust import codes, only, refuse_strange
 
     content = read_split(split)
+    code = codes([("dataset", content["dataset"])])
+    refuse_strange(code, f"to show the split {split}", trust)
     if data is not None and content["dataset"].startswith("text:"):  # a split keeps the name of the file alone
         loaded = load(f"text:{data}")
     else:
-        loaded = load(content["dataset"], data, content["seed"])
+        with judged(only(code)):
+            loaded = load(content["dataset"], data, content["seed"])
     indices = load_split(split, loaded)
     folder = out or split.parent
     screen = console()
     for line in describe(indices, loaded):
-        screen.print(line)
+        screen.print(text(line), markup=False)
     for path in draw(indices, loaded, content, folder, split.stem, suffix):
-        screen.print(f"picture: {path}", soft_wrap=True)
+        screen.print(text(f"picture: {path}"), soft_wrap=True, markup=False)
 
 
 def refuse_existing(path: Path) -> None:

@@ -11,6 +11,7 @@ import typer
 
 from fedsmoo.commands.console import console
 from fedsmoo.core.errors import FedsmooError
+from fedsmoo.core.untrusted import text
 from fedsmoo.pages.figures import FIGURES, USED
 
 Name = Annotated[
@@ -49,13 +50,13 @@ def figure(
     )
     sources = find(paths)
     if sources.others:
-        sys.stderr.write(f"left out, no run in it: {', '.join(map(str, sources.others))}\n")
+        sys.stderr.write(f"left out, no run in it: {text(', '.join(map(str, sources.others)))}\n")
     data = drawable(sources, where or ())
     unfinished = [run["name"] for run in data["runs"] if run.get("state", "finished") != "finished"]
     if name == "sensitivity" and unfinished:
         sys.stderr.write(f"left out, not finished: {', '.join(unfinished)}\n")
     path = write_figure(name, data, out or Path(f"{name}.pdf"), Look(width, smooth, over, focus, axis, apart))
-    console().print(str(path), soft_wrap=True, markup=False)
+    console().print(text(path), soft_wrap=True, markup=False)
 
 
 def refuse_idle_flags(name: str, given: Mapping[str, Any]) -> None:

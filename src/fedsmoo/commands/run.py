@@ -15,6 +15,7 @@ import fedsmoo
 from fedsmoo.commands.console import at_the_end, console, counted, progress
 from fedsmoo.commands.interrupt import interruptible
 from fedsmoo.commands.options import ConfigFile, Sets, gather, with_settings
+from fedsmoo.core.untrusted import lines
 from fedsmoo.runs.config import Config
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ SaveEvery = Annotated[
 ]
 Folder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run that was stopped or killed.")]
 Device = Annotated[str | None, typer.Option(help="Go on on another device.", show_default=False)]
+Trust = Annotated[
+    bool, typer.Option("--trust", help="Run code that a folder names, though you have not run it before; said once.")
+]
 
 
 def train(config: Config, out: Path | None = None, again: str | None = None, **options: Any) -> Result:
@@ -84,7 +88,7 @@ class Display:
         """Say what is worth knowing before the first round, and show a progress bar from then on."""
         self.run = run
         for note in [*run.notes, *memory_note(run.simulation)]:
-            sys.stderr.write(f"fedsmoo: {note}\n")
+            sys.stderr.write(f"fedsmoo: {lines(note)}\n")
         label, done = run.simulation.setup.algorithm.label, len(run.simulation.history)
         self.asked = self.open.enter_context(interruptible())
         self.show = self.open.enter_context(progress(label, run.config.rounds, done))
@@ -120,10 +124,12 @@ def _run(
     print_summary(settings, train(settings, out, track=track or (), save_every=save_every))
 
 
-def resume(folder: Folder, device: Device = None, track: Track = None, save_every: SaveEvery = None) -> None:
+def resume(
+    folder: Folder, device: Device = None, track: Track = None, save_every: SaveEvery = None, trust: Trust = False
+) -> None:
     from fedsmoo.runs.storage.reader import read_config
 
-    result = reopen(folder, device=device, track=track or (), save_every=save_every)
+    result = reopen(folder, device=device, track=track or (), save_every=save_every, trust=trust)
     print_summary(read_config(folder), result)
 
 

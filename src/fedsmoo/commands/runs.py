@@ -26,6 +26,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="As JSON, every column.")]
 def cell(name: str, value: Any) -> str:
     if value is None:
         return ""
+    if isinstance(value, str | bytes):  # where a number belongs, too: anybody may have made the index
+        return str(value)
     if name.endswith(("_accuracy", "_accuracy_last10", "_deviation", "_worst_tenth")):
         return f"{100 * value:.2f}%"
     if name.startswith("bytes"):
@@ -66,7 +68,7 @@ def show_ledger(
     target: Annotated[float | None, typer.Option(help="Also what it took to this test accuracy (0..1).")] = None,
     per_round: Annotated[bool, typer.Option("--per-round", help="A line for each round.")] = False,
 ) -> None:
-    from fedsmoo.runs.build import make_algorithm
+    from fedsmoo.runs.origin.method import travels
     from fedsmoo.runs.storage.reader import read_run
     from fedsmoo.runs.traffic import human_bytes, ledger, reached
 
@@ -85,12 +87,14 @@ def show_ledger(
     rows = []
     for folder in folders:
         run = read_run(folder)
-        size, full = run.facts.get("parameters", 1), run.facts.get("parameters_full", 1)
         staying = run.facts.get("parameters_staying") or 0
-        method = make_algorithm(run.config.algorithm, run.config.algorithm_options)
-        book = ledger(method, run.history, size - staying, full - staying)
+        size, full = (max((run.facts.get(n) or 1) - staying, 1) for n in ("parameters", "parameters_full"))
+        method = travels(run.config, run.method)
+        book = ledger(method or (1, 1, 0), run.history, size, full)
         counts = [str(n) for n in (book.vectors_up, book.vectors_down, book.vectors_paper)]
         sizes = [human_bytes(n) for n in (book.bytes_up, book.bytes_down, book.bytes_paper, book.bytes_full)]
+        if method is None:  # a run of before that, by code of somebody's own, which is not run to find out
+            counts, sizes[2:] = ["?"] * 3, ["?"] * 2
         hit = None if target is None else reached(run.history, target)
         reach = ["never", "", ""] if hit is None else [str(hit.round), human_bytes(hit.bytes), f"{hit.seconds:.1f}"]
         rows.append([folder.name, *counts, *sizes, *(reach if goal else [])])

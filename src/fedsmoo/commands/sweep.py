@@ -14,7 +14,8 @@ import fedsmoo
 from fedsmoo.commands.console import at_the_end, console, counted
 from fedsmoo.commands.interrupt import interruptible
 from fedsmoo.commands.options import with_settings
-from fedsmoo.commands.run import SaveEvery
+from fedsmoo.commands.run import SaveEvery, Trust
+from fedsmoo.core.untrusted import lines
 from fedsmoo.engines.distributed.launcher import require_single_process
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def display(total: int, done: int) -> Iterator[tuple[Callable[[int, str], None],
         def move(rounds: int, text: str) -> None:
             bar.update(task, advance=rounds, description=text or "rounds")
 
-        yield move, lambda line: screen.print(line, markup=False, soft_wrap=True)
+        yield move, lambda line: screen.print(lines(line), markup=False, soft_wrap=True)
 
 
 @contextmanager
@@ -98,6 +99,7 @@ def _sweep(
     dry_run: DryRun = False,
     no_wait: NoWait = False,
     save_every: SaveEvery = None,
+    trust: Trust = False,
     *,
     flags: dict[str, Any],
 ) -> None:
@@ -105,7 +107,8 @@ def _sweep(
     from fedsmoo.sweeps.sweep import folder_of, missing, open_sweep
 
     require_single_process("fedsmoo sweep")
-    grid, root = open_sweep(file, flags), folder_of(file, out)
+    root = folder_of(file, out)
+    grid = open_sweep(file, flags, root, trust)
     cells, left = grid.folders(root), missing(grid, root)
     sys.stderr.write(f"{grid.title}: {counted(len(cells), 'run')}, {len(cells) - len(left)} done\n")
     if dry_run:

@@ -6,13 +6,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import click
 import typer
 
-from fedsmoo.commands.command import TorchCommand
+from fedsmoo.commands.command import ReadingCommand
 from fedsmoo.commands.console import counted
 from fedsmoo.commands.options import with_settings
 from fedsmoo.commands.sweep import Minutes, PackSize, Supersede, shown
 from fedsmoo.core.errors import FedsmooError, unknown
+from fedsmoo.core.user_code import judged, refuse_all
 from fedsmoo.engines.distributed.launcher import require_single_process
 from fedsmoo.paper.render import FORMATS
 from fedsmoo.sweeps.bases import EXPERIMENTS
@@ -66,7 +68,8 @@ def _table(
     flags: dict[str, Any],
 ) -> None:
     if update_files:
-        update([*([Path(name)] if name else []), *(files or [])], results, check)
+        with judged(refuse_all):
+            update([*([Path(name)] if name else []), *(files or [])], results, check)
         return
     if form not in FORMATS:  # said now, not when the runs are done
         raise unknown("format", form, FORMATS)
@@ -77,6 +80,8 @@ def _table(
     from fedsmoo.sweeps.queue import to_stderr
 
     selection = Selection(name, words(columns or ()), words(methods or ()), seed_numbers(seeds or ()), scale, compact)
+    if no_run:
+        click.get_current_context().with_resource(judged(refuse_all))
     made = opened(selection, out, results, not no_run or "data" in flags, flags, to_stderr)
     if not no_run:
         made = completed(made, dry_run, minutes, pack)
@@ -136,7 +141,7 @@ def group() -> None:
     """Measured results: small files behind the tables."""
 
 
-@app.command("export", cls=TorchCommand)
+@app.command("export", cls=ReadingCommand)
 def export_results(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some.")],
     to: Annotated[Path, typer.Option(help="Where the files go.")] = Path("results"),

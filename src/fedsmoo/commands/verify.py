@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from fedsmoo.commands.console import counted
+from fedsmoo.core.errors import FedsmooError
+from fedsmoo.core.untrusted import lines, text
 
 
 def verify(folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")]) -> None:
@@ -15,10 +17,14 @@ def verify(folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help=
 
     damaged = False
     for folder in folders:
-        found = library.verify(folder)
+        try:
+            found = library.verify(folder)
+        except FedsmooError as e:  # no run, which says nothing of the others
+            print(lines(e))
+            damaged = True
+            continue
         damaged = damaged or bool(found.damaged)
-        print(f"{folder}: {counted(found.checked, 'file')} sound, {len(found.damaged)} damaged; {found.usable}")
-        for line in found.damaged:
-            print(f"  {line}")
+        said = f"{folder}: {counted(found.checked, 'file')} sound, {len(found.damaged)} damaged; {found.usable}"
+        print(lines("\n".join([said, *(text(line) for line in found.damaged)])))
     if damaged:
         raise typer.Exit(1)

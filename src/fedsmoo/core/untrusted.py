@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 MAX_TEXT = 2000
@@ -40,6 +41,20 @@ def matrix(values: Any, digits: int = 5, limit: int = 2000) -> list[list[float |
     if len(values) > limit or len(values[0]) > limit or len({len(row) for row in values}) != 1:
         return None
     return [numbers(row, digits) for row in values]
+
+
+def lines(value: Any) -> str:
+    """Return text for a terminal, which obeys control characters: without any, further lines set off as such.
+
+    >>> lines("a\x1b[2J\nfedsmoo: done")
+    'a\ufffd[2J\n  fedsmoo: done'
+    """
+    return "\n  ".join(text(line, len(line)) for line in str(value).split("\n"))
+
+
+def to_stderr(line: str) -> None:
+    """Print a line to standard error, harmlessly."""
+    sys.stderr.write(f"fedsmoo: {lines(line)}\n")
 
 
 def text(value: Any, limit: int = MAX_TEXT) -> str:

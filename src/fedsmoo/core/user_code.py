@@ -7,7 +7,9 @@ import hashlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -54,6 +56,23 @@ def user_object(spec: str, kind: str) -> Any:
 
 
 _imported: dict[tuple[Path, str], ModuleType] = {}
+Judge = Callable[[Path, str], None]  # refuses a file, of this SHA-256, by raising a ``FedsmooError``
+_judges: ContextVar[tuple[Judge, ...]] = ContextVar("judges", default=())
+
+
+@contextmanager
+def judged(judge: Judge) -> Iterator[None]:
+    """Ask before any file is imported, with the SHA-256 of the very bytes that would be run."""
+    token = _judges.set((*_judges.get(), judge))
+    try:
+        yield
+    finally:
+        _judges.reset(token)
+
+
+def refuse_all(path: Path, sha256: str) -> None:
+    """Refuse every file: whoever only reads has no need for code."""
+    raise FedsmooError(f"{path} is code, which is not run to read something (SHA-256 {sha256})")
 
 
 def import_file(path: Path, kind: str) -> ModuleType:
@@ -63,6 +82,8 @@ def import_file(path: Path, kind: str) -> ModuleType:
     except OSError as e:
         raise FedsmooError(f"{kind}: {path} cannot be read: {e.strerror}") from e
     content = hashlib.sha256(source).hexdigest()
+    for judge in _judges.get():
+        judge(path, content)
     key = (path.absolute(), content)
     if key in _imported:
         return _imported[key]

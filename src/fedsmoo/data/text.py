@@ -20,6 +20,7 @@ import torch
 
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.data.dataset import Dataset
+from fedsmoo.data.files.plain import read_plain
 
 NAME = re.compile(r"^([A-Z][^:\n]{0,39}):[ \t]*$", re.MULTILINE)
 LONGEST_SPEECH = 5_000  # characters per turn, on average
@@ -62,14 +63,13 @@ def _held_out(count: int) -> int:
 
 
 def _read(path: Path) -> str:
+    content = read_plain(path)
+    if content is None:
+        raise FedsmooError(f"text {path}: no such file")
     try:
-        source = path.read_text("utf-8-sig")
-    except FileNotFoundError:
-        raise FedsmooError(f"text {path}: no such file") from None
+        source = content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
         raise FedsmooError(f"text {path}: not UTF-8 text (byte {error.start}); convert it first") from None
-    except OSError as error:
-        raise FedsmooError(f"text {path}: cannot be read ({error.strerror})") from None
     if not source.strip():
         raise FedsmooError(f"text {path}: it is empty")
     return source

@@ -35,7 +35,8 @@ def update(
     files = [files] if isinstance(files, str | Path) else files
     if not isinstance(files, Sequence) or not files:
         raise FedsmooError("update: which files? such as 'fedsmoo table --update README.md'")
-    found = collect((), existing(Path(results or RESULTS)), note)
+    # All or nothing: a document does not say what it lacks.
+    found = collect((), existing(Path(results or RESULTS)), note, whole=True)
     old = {Path(path): marked(Path(path)) for path in files}
     for path in () if check else old:
         remove_leftovers(path.resolve())

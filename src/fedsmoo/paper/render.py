@@ -7,6 +7,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from fedsmoo.core import untrusted
 from fedsmoo.core.errors import unknown
 
 
@@ -20,8 +21,16 @@ class Table:
     notes: list[str] = field(default_factory=list)
 
 
+def harmless(table: Table) -> Table:
+    """Return a table without control characters, which a terminal would obey: results may be a stranger's."""
+    title, *notes = (untrusted.text(line, len(line)) for line in (table.title, *table.notes))
+    rows = [[untrusted.text(cell) for cell in row] for row in table.rows]
+    return Table(title, table.header, rows, notes)
+
+
 def text(table: Table) -> str:
     """Align the columns for a terminal."""
+    table = harmless(table)
     lines = [table.header, *table.rows]
     widths = [max(len(line[k]) for line in lines) for k in range(len(table.header))]
 
@@ -89,7 +98,7 @@ def render(tables: Sequence[Table], form: str) -> str:
     """Write tables one after the other, in a format by name; raises a ``FedsmooError`` for an unknown one."""
     if form not in FORMATS:
         raise unknown("format", form, FORMATS)
-    parts = [FORMATS[form](t) for t in tables]
+    parts = [FORMATS[form](harmless(t)) for t in tables]
     if form == "csv":  # one header for neighbours that share it
         same = [k > 0 and t.header == tables[k - 1].header for k, t in enumerate(tables)]
         return "".join(p.partition("\n")[2] if s else p for p, s in zip(parts, same, strict=True))

@@ -25,8 +25,8 @@ from fedsmoo.paper.cells import (
 )
 from fedsmoo.paper.experiments import published
 from fedsmoo.paper.render import Table
-from fedsmoo.runs.build import make_algorithm
-from fedsmoo.runs.traffic import human_bytes, paper_vectors, travelling
+from fedsmoo.runs.origin.method import kept, travels
+from fedsmoo.runs.traffic import human_bytes
 from fedsmoo.sweeps.paired import lead
 from fedsmoo.sweeps.results import Measured
 
@@ -139,8 +139,8 @@ def communication(grid: Grid, title: str) -> list[Table]:
     counted, full = {}, {}
     for m in real:
         run = grid[m, column][0]
-        method = make_algorithm(run.config.algorithm, run.config.algorithm_options)
-        counted[m] = real[m] * paper_vectors(method) / sum(travelling(method)[:2])
+        up, down, _ = travels(run.config, kept(run.facts)) or (1, 1, 0)
+        counted[m] = real[m] * 2 * max(up, down) / (up + down)
         full[m] = real[m] * run.facts.get("parameters_full", 1) / run.facts.get("parameters", 1)
     rows = []
     for m in grid.methods:

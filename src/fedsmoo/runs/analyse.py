@@ -37,6 +37,7 @@ def analyse(
     *,
     device: str = "auto",
     precision: str = "fp32",
+    trust: bool = False,
     **options: Any,
 ) -> list[Analysed]:
     """Measure finished runs, one after the other, and keep each result beside its run as ``analysis/NAME.json``.
@@ -46,6 +47,7 @@ def analyse(
         runs: run folders, or folders that hold some.
         device: where to measure: ``cpu``, ``cuda`` or ``auto``.
         precision: of matrix products on a GPU: ``fp32``, ``tf32`` or ``bf16``.
+        trust: run the code that a run names although you have not run it before; it is yours from now on.
         options: the measurement's own, such as ``samples=1000``.
 
     Returns:
@@ -56,7 +58,7 @@ def analyse(
             found cannot be written.
     """
     one = made(measurement, options)
-    found = measured(require_runs(runs), one, device, precision)
+    found = measured(require_runs(runs), one, device, precision, trust)
     return [Analysed(run, values, one.rows(run.name, values) if values else []) for run, values in found]
 
 
@@ -75,12 +77,16 @@ def made(measurement: str | Measurement, options: Mapping[str, Any]) -> Measurem
 
 
 def measured(
-    folders: Sequence[Path], measurement: Measurement, device: str = "auto", precision: str = "fp32"
+    folders: Sequence[Path],
+    measurement: Measurement,
+    device: str = "auto",
+    precision: str = "fp32",
+    trust: bool = False,
 ) -> Iterator[tuple[FinishedRun, Values]]:
     """Measure the runs in some folders, and write each result; yields a run and its values."""
     if measurement.together is None:
         for folder in folders:
-            run = open_finished(folder, device, precision)
+            run = open_finished(folder, device, precision, trust)
             for one in (measurement, *(cls() for cls in measurement.also)):
                 values = one.measure(run)
                 if values:
@@ -93,7 +99,7 @@ def measured(
     if not least <= len(folders) <= most:
         number = str(least) if least == most else f"{least} or {most}"
         raise FedsmooError(f"a {measurement.name} goes through {number} runs, but {len(folders)} are given")
-    first, *others = [open_finished(folder, device, precision) for folder in folders]
+    first, *others = [open_finished(folder, device, precision, trust) for folder in folders]
     values = measurement.measure(first, *others)
     keep(first, measurement.name, values)
     yield first, values

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,9 @@ from fedsmoo.data.division.own import OwnPartition
 from fedsmoo.data.division.splitfile import load_split, read_split, refuse_contradiction
 from fedsmoo.runs.config import DIVISION, Config, default_partition, refuse_beyond
 from fedsmoo.runs.origin.user_files import load_data, refuse_missing
+from fedsmoo.runs.storage.files import DiskError, make_folder, reason, write_durably
+
+SHOWN = 1000  # clients that a picture of who holds what has room for
 
 
 def make_partition(config: Config) -> partitions.Partition:
@@ -127,3 +132,21 @@ def make_clients(config: Config, data: Dataset) -> list[np.ndarray]:
     rule = make_partition(config)
     labels = data.y_train.cpu().numpy()
     return rule.split(labels if labels.ndim == 1 else labels[:, 0], data.classes, config.clients, config.seed)
+
+
+def write_counts(data: Dataset, indices: Sequence[np.ndarray], path: Path) -> None:
+    """Write the samples per client and class into a run's folder, for pages and figures.
+
+    Not of more clients than a picture shows, nor of sequences.
+    """
+    if data.y_train.dim() != 1 or len(indices) > SHOWN:
+        return
+    labels = data.y_train.cpu().numpy()
+    counts = [np.bincount(labels[i], minlength=data.classes).tolist() for i in indices]
+    names = list(data.class_names) if data.class_names else None
+    text = json.dumps({"counts": counts, "class_names": names}, separators=(",", ":"))
+    try:
+        make_folder(path / "analysis")
+        write_durably(path / "analysis" / "partition.json", text + "\n")
+    except OSError as e:
+        raise DiskError(f"cannot write into {path / 'analysis'}: {reason(e)}") from e

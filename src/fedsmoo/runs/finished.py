@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from fedsmoo.core import Algorithm, FedsmooError, Vectors
+from fedsmoo.core.user_code import Judge, judged
 from fedsmoo.data.division.holdout import hold_out
 from fedsmoo.engines.devices import make_device
 from fedsmoo.engines.task import Task
@@ -20,6 +21,7 @@ from fedsmoo.runs.build import make_algorithm, make_method, make_model
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.division import make_clients
 from fedsmoo.runs.origin.objects import refuse_objects
+from fedsmoo.runs.origin.trust import permit
 from fedsmoo.runs.origin.user_files import load_data
 from fedsmoo.runs.storage.checkpoint import newest
 from fedsmoo.runs.storage.files import digest_in, read_json
@@ -36,6 +38,7 @@ class FinishedRun:
     task: Task
     w: Tensor
     indices: list[np.ndarray]
+    judge: Judge  # of the code that it names
 
     def __repr__(self) -> str:
         return f"<FinishedRun: {self.path}>"
@@ -47,7 +50,9 @@ class FinishedRun:
     @property
     def algorithm(self) -> Algorithm:
         """The run's method, as it was in the last round."""
-        return make_algorithm(self.config.algorithm, self.config.algorithm_options).at(self.config.rounds - 1)
+        with judged(self.judge):
+            method = make_algorithm(self.config.algorithm, self.config.algorithm_options)
+        return method.at(self.config.rounds - 1)
 
     @property
     def method(self) -> Algorithm:
@@ -70,19 +75,27 @@ def refuse_damaged_model(path: Path) -> None:
         raise FedsmooError(f"{path / MODEL} is not as it was written (its SHA-256 differs)")
 
 
-def open_finished(path: Path, device: str = "auto", precision: str | None = None) -> FinishedRun:
+def open_finished(path: Path, device: str = "auto", precision: str | None = None, trust: bool = False) -> FinishedRun:
     """Open the run in a folder.
 
     Args:
         path: a folder that ``fedsmoo run`` finished.
         device: where to measure.
         precision: of matrix products on a GPU (default: float32).
+        trust: run the code that it names although the user has not run it before.
     """
     config = read_config(path)
     refuse_objects(config, f"the run in {path}")
+    judge = permit(config, f"to measure the run in {path}", trust)
+    with judged(judge):
+        return opened(path, config, make_device(device), precision, judge)
+
+
+def opened(path: Path, config: Config, place: torch.device, precision: str | None, judge: Judge) -> FinishedRun:
+    """Open a run whose code is the user's own."""
     data = load_data(config)
     model = make_model(config.model, data, config.seed, config.model_options)
-    dtype, place = getattr(torch, config.dtype), make_device(device)
+    dtype = getattr(torch, config.dtype)
     model.module.to(dtype)
     refuse_damaged_model(path)
     try:
@@ -100,4 +113,4 @@ def open_finished(path: Path, device: str = "auto", precision: str | None = None
     indices = make_clients(config, data)
     if config.holdout:
         indices, _ = hold_out(indices, config.holdout, config.seed)
-    return FinishedRun(path, config, task, w, indices)
+    return FinishedRun(path, config, task, w, indices, judge)

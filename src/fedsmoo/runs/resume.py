@@ -11,23 +11,27 @@ from typing import Any
 
 from fedsmoo.core.errors import FedsmooError, as_path
 from fedsmoo.core.untrusted import text
+from fedsmoo.core.user_code import judged
+from fedsmoo.data.files.plain import read_plain
 from fedsmoo.engines.choose import ENGINES
 from fedsmoo.engines.devices import make_device
 from fedsmoo.engines.distributed.launcher import is_writer
 from fedsmoo.engines.task import IDLE, idle_precision
 from fedsmoo.engines.threads import fix_threads
 from fedsmoo.runs.build import assemble
-from fedsmoo.runs.config import Config
+from fedsmoo.runs.config import BROUGHT, Config, LostSettings
 from fedsmoo.runs.origin.contents import edited, held_in, refuse_other_data, same_data
-from fedsmoo.runs.origin.identity import config_of, differences, identity
+from fedsmoo.runs.origin.identity import config_of, described, differences, identity
+from fedsmoo.runs.origin.method import of_own
 from fedsmoo.runs.origin.objects import refuse_objects
 from fedsmoo.runs.origin.provenance import checkpoint_facts
+from fedsmoo.runs.origin.trust import permit
 from fedsmoo.runs.record import Callback, Result, refuse_wrong_options
 from fedsmoo.runs.run import Run, carry_out, serve_rank_0
 from fedsmoo.runs.simulation import Simulation
-from fedsmoo.runs.storage.checkpoint import Checkpoint, Checkpoints, Mark, manifests_in, newest
+from fedsmoo.runs.storage.checkpoint import Checkpoint, Checkpoints, Mark, newest
 from fedsmoo.runs.storage.fence import fenced_by
-from fedsmoo.runs.storage.files import DiskError, read_json, read_plain, reason, write_durably
+from fedsmoo.runs.storage.files import DiskError, read_json, reason, write_durably
 from fedsmoo.runs.storage.folder import RunFolder, forget_failure, note_resumed
 from fedsmoo.runs.storage.lease import Lease, leased, unless_taken
 from fedsmoo.runs.storage.mend import is_lost, mend, newest_about, started_in
@@ -47,28 +51,42 @@ def resume(
     callback: Callback | None = None,
     stop: Callable[[], bool] | None = None,
     begun: Callable[[Run], Any] | None = None,
+    trust: bool = False,
 ) -> Result:
     """Go on with the run in a folder, from its newest sound checkpoint, to the numbers it would have had.
 
     Args:
         folder: of a run that was stopped or killed.
         device: go on on another one.
+        trust: run the code that the folder names although you have not run it before; it is yours from now on.
         track, save_every, callback, stop, begun: as of :func:`fedsmoo.run`.
 
     Raises:
-        FedsmooError: if there is no such run, it has finished, another process is at work on it, or its settings,
-            files or data are not what they were.
+        FedsmooError: if there is no such run, it has finished, another process is at work on it, its settings, files
+            or data are not what they were, or it names code that you have not run before.
     """
     path = as_path(folder, "folder")
     use_same_threads(path)
-    if not is_writer():
-        return serve_rank_0(load_stopped(path, device).simulation)
     refuse_unknown_trackers(track)
     refuse_wrong_options(save_every, callback)
-    if not manifests_in(path / CHECKPOINT):
-        read_config(path)  # refuses a folder without a run before a lease is taken on it
-    with leased(path) as lease:
-        return carry_out(reopen(path, device, lease=lease), track, save_every, callback, stop, begun)
+    config = settings_of(path)  # refuses a folder without a run before a lease is taken on it
+    refuse_edited_code(path, config)
+    with judged(permit(config, f"the run in {path}", trust)):
+        if not is_writer():
+            return serve_rank_0(load_stopped(path, device).simulation)
+        with leased(path) as lease:
+            return carry_out(reopen(path, device, lease=lease), track, save_every, callback, stop, begun)
+
+
+def settings_of(path: Path) -> Config:
+    """Read the config of a run, from its newest manifest where it is lost; ``FedsmooError`` if there is no run."""
+    try:
+        return read_config(path)
+    except LostSettings:
+        about = newest_about(path)
+        if about is None:
+            raise
+        return config_of(about["config"])
 
 
 def reopen(
@@ -91,7 +109,8 @@ def reopen(
         restore_metrics(path / METRICS, old.lines)
         folder = RunFolder.reopen(path, old.saved.metrics if old.saved else Mark(0, ""))
         forget_failure(path)
-        about = {**old.facts, "started": note_resumed(path, old.simulation, facts)}
+        known = described(old.config, old.simulation.setup.algorithm, old.facts)
+        about = {**old.facts, "started": note_resumed(path, old.simulation, facts, known)}
     run = Run(old.config, old.simulation, folder, Checkpoints(path / CHECKPOINT, about), mended + old.notes, lease)
     if old.saved is not None:
         run.checkpoints.adopt(old.saved)
@@ -121,7 +140,7 @@ def load_stopped(path: Path, device: str | None = None, simulation: Simulation |
     if (path / SUMMARY).is_file():
         raise FedsmooError(f"the run in {path} has finished: there is nothing to resume")
     metrics = read_plain(path / METRICS) or b""
-    saved, notes = newest(path / CHECKPOINT, lambda s: refuse_lost_metrics(metrics_until(s, metrics), path))
+    saved, notes = newest(path / CHECKPOINT, lambda s: refuse_incomplete(s, metrics, path))
     if saved is None and notes:
         raise FedsmooError(
             f"no checkpoint of {path} can be used; nothing was changed. {'; '.join(notes)}. Put the damaged files back "
@@ -154,18 +173,32 @@ def load_stopped(path: Path, device: str | None = None, simulation: Simulation |
 def refuse_changed(path: Path, old: Config, new: Config, held: Mapping[str, str] | None) -> None:
     """Refuse to resume with other settings than a run was started with, or with files that were edited since."""
     now = same_data(new, held)
-    if identity(old, held) == identity(new, now):
+    methods = of_own(old), of_own(new)
+    if identity(old, held, methods[0]) == identity(new, now, methods[1]):
         return
-    changed = "; ".join(differences(old, new, held=now, now=now))
+    changed = "; ".join(differences(old, new, held=now, now=now, methods=methods))
     if changed:
         raise FedsmooError(
             f"{path} was started with other settings ({changed}): put config.toml back, or start a new run; "
             "nothing was changed"
         )
-    files = ", ".join(edited(new, held))
-    raise FedsmooError(
-        f"{files} was edited or removed since {path} was started: put back what it held, or start a new run; "
-        "nothing was changed"
+    raise files_changed(path, edited(new, held))
+
+
+def refuse_edited_code(path: Path, config: Config) -> None:
+    """Refuse files that were edited since a run was started, if its settings still name them; none of them is run."""
+    about = newest_about(path)
+    old, notes = (config, read_json(path / STARTED)) if about is None else (config_of(about["config"]), about)
+    same = all(getattr(old, name) == getattr(config, name) for name in (*BROUGHT, "split", "data"))
+    if files := edited(config, held_in(notes)) if same else []:
+        raise files_changed(path, files)
+
+
+def files_changed(path: Path, files: Sequence[str]) -> FedsmooError:
+    """Return the error for files that are not what they were."""
+    return FedsmooError(
+        f"{', '.join(files)} was edited or removed since {path} was started: put back what it held, or start a new "
+        "run; nothing was changed"
     )
 
 
@@ -222,10 +255,12 @@ def metrics_until(saved: Checkpoint, metrics: bytes) -> bytes:
     return b""
 
 
-def refuse_lost_metrics(lines: bytes, path: Path) -> None:
-    """Refuse a checkpoint whose metrics are neither in the metrics file nor in a copy."""
-    if not lines:
+def refuse_incomplete(saved: Checkpoint, metrics: bytes, path: Path) -> None:
+    """Refuse a checkpoint without settings, or whose metrics are neither in the metrics file nor in a copy."""
+    if not metrics_until(saved, metrics):
         raise FedsmooError(f"{path / METRICS} is not as it was when the checkpoint was written")
+    if not isinstance(saved.about.get("config"), dict) or not isinstance(saved.about.get("task"), str):
+        raise FedsmooError("it does not say of which run it is")
 
 
 def restore_metrics(path: Path, lines: bytes) -> None:

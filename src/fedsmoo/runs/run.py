@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,28 +12,28 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fedsmoo.core.errors import FedsmooError, as_path
 from fedsmoo.engines.distributed.launcher import is_writer
 from fedsmoo.engines.distributed.ranks import Ended
 from fedsmoo.runs.build import assemble, make_config
 from fedsmoo.runs.config import Config
+from fedsmoo.runs.division import write_counts
 from fedsmoo.runs.origin.contents import files_held
+from fedsmoo.runs.origin.identity import described
 from fedsmoo.runs.origin.provenance import again, checkpoint_facts, provenance
+from fedsmoo.runs.origin.trust import code_in, remember
 from fedsmoo.runs.record import Callback, Record, Result, refuse_wrong_options
 from fedsmoo.runs.signals import deferred_interrupt, interrupts_left_to_rank_0, not_ignored
 from fedsmoo.runs.simulation import Simulation, says_stop
 from fedsmoo.runs.storage.checkpoint import Checkpoints
 from fedsmoo.runs.storage.fence import fenced_by
-from fedsmoo.runs.storage.files import DiskError, make_folder, reason, write_durably
+from fedsmoo.runs.storage.files import DiskError
 from fedsmoo.runs.storage.folder import RunFolder, config_text, lossless_text, new_folder, refuse_used
 from fedsmoo.runs.storage.lease import TAKEN, Lease, TakenOver, leased, unless_taken
 from fedsmoo.runs.storage.names import CHECKPOINT
 from fedsmoo.runs.storage.pace import SHARE, Pace
 from fedsmoo.runs.tracking import refuse_unknown_trackers, trackers
 
-SHOWN = 1000  # clients that a picture of who holds what has room for
 Stop = Callable[[], bool]
 
 
@@ -142,7 +141,7 @@ class Run:
     simulation: Simulation
     folder: RunFolder
     checkpoints: Checkpoints
-    notes: list[str] = field(default_factory=list)  # what a person should know about how it was reopened
+    notes: list[str] = field(default_factory=list)  # what a person should know about how it was begun or reopened
     lease: Lease | None = None  # none: the caller sees to it that nobody else is at work
 
     @classmethod
@@ -170,6 +169,7 @@ class Run:
         if path is not None:
             refuse_used(path)
         simulation = simulation or assemble(config)
+        notes = remember(code_in(config))
         path = path or new_folder(config)
         held = lease(path)
         if config.split is None and config.partition == "natural":  # how many clients there are is known now
@@ -178,12 +178,13 @@ class Run:
         started = provenance(simulation)
         started["started"] = started.pop("finished")
         started |= {"again": again(config), **facts, **files_held(config, simulation.setup.task.data)}
+        started |= described(config, simulation.setup.algorithm, started)
         with unless_taken(held), fenced_by(held):
             folder = RunFolder(path, text, started)
-            write_division(simulation, path)
+            write_counts(simulation.setup.task.data, simulation.indices, path)
         about = {**checkpoint_facts(config, simulation), "started": started}
         checkpoints = Checkpoints(path / CHECKPOINT, about)
-        return cls(config, simulation, folder, checkpoints, lease=held)
+        return cls(config, simulation, folder, checkpoints, notes, held)
 
     def lost(self) -> bool:
         """Whether another process took the run over: since then, nothing is written here."""
@@ -282,19 +283,3 @@ class Run:
         if summary is None and self.lost():
             raise TakenOver(f"{self.folder.path}: {TAKEN}")
         return dataclasses.replace(result, folder=self.folder.path, summary=summary)
-
-
-def write_division(simulation: Simulation, path: Path) -> None:
-    """Write the samples per client and class, for pages and figures; not of more clients than a picture shows."""
-    data, indices = simulation.setup.task.data, simulation.indices
-    if data.y_train.dim() != 1 or len(indices) > SHOWN:
-        return
-    labels = data.y_train.cpu().numpy()
-    counts = [np.bincount(labels[i], minlength=data.classes).tolist() for i in indices]
-    names = list(data.class_names) if data.class_names else None
-    text = json.dumps({"counts": counts, "class_names": names}, separators=(",", ":"))
-    try:
-        make_folder(path / "analysis")
-        write_durably(path / "analysis" / "partition.json", text + "\n")
-    except OSError as e:
-        raise DiskError(f"cannot write into {path / 'analysis'}: {reason(e)}") from e

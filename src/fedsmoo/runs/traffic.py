@@ -32,7 +32,10 @@ def round_bytes(
     return up + len(asked) * width, down + others
 
 
-def travelling(algorithm: Algorithm) -> tuple[int, int, int]:
+Travels = tuple[int, int, int]  # vectors that a client sends and receives in a round, and single numbers in all
+
+
+def travelling(algorithm: Algorithm) -> Travels:
     """Return how many vectors a client sends and receives in a round, and how many single numbers in all."""
     up, down = (sum(n not in algorithm.scalars for n in names) for names in (algorithm.up, algorithm.down))
     return up, down, len(algorithm.up) + len(algorithm.down) - up - down
@@ -85,11 +88,14 @@ class Ledger:
         return self.bytes_up + self.bytes_down
 
 
-def ledger(algorithm: Algorithm, history: Sequence[Record], size: int, full_size: int) -> Ledger:
-    """Return the ledger of a run from its records; ``size`` numbers of the model travel, ``full_size`` are exported."""
+def ledger(method: Algorithm | Travels, history: Sequence[Record], size: int, full_size: int) -> Ledger:
+    """Return the ledger of a run from its records; ``size`` numbers of the model travel, ``full_size`` are exported.
+
+    ``method`` is the run's method, or what :func:`travelling` says of it.
+    """
     up, down = sum(r.bytes_up for r in history), sum(r.bytes_down for r in history)
-    vectors_up, vectors_down, numbers = travelling(algorithm)
-    vectors, paper = vectors_up + vectors_down, paper_vectors(algorithm)
+    vectors_up, vectors_down, numbers = method if isinstance(method, tuple) else travelling(method)
+    vectors, paper = vectors_up + vectors_down, 2 * max(vectors_up, vectors_down)
     return Ledger(
         vectors_up=vectors_up,
         vectors_down=vectors_down,

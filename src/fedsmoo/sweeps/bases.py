@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -53,8 +54,15 @@ def load_table(path: Path) -> dict[str, Any]:
         raise FedsmooError(f"the sweep file {path} is not valid TOML: {e}") from e
 
 
-def read_sweep(path: Path, overrides: dict[str, Any] | None = None) -> Sweep:
-    """Expand the sweep in a TOML file, which may be based on an experiment; ``overrides`` win over all of it."""
+def read_sweep(
+    path: Path, overrides: dict[str, Any] | None = None, look: Callable[[dict[str, Any]], Any] = len
+) -> Sweep:
+    """Expand the sweep in a TOML file, which may be based on an experiment; ``overrides`` win over all of it.
+
+    ``look`` is called with its table before any code that it names is run.
+    """
     from fedsmoo.sweeps.grid import expand  # late: the names of experiments stand in --help
 
-    return expand(completed(load_table(path)), str(path), overrides)
+    table = completed(load_table(path))
+    look(table)
+    return expand(table, str(path), overrides)

@@ -14,10 +14,12 @@ from fedsmoo.core.contract import refuse_unsound
 from fedsmoo.core.errors import as_path, brief
 from fedsmoo.core.user_code import file_of
 from fedsmoo.engines.devices import make_device
-from fedsmoo.runs.build import algorithm_class, assemble, make_algorithm, make_config
-from fedsmoo.runs.config import FIELDS, Config
+from fedsmoo.runs.build import algorithm_class, assemble, make_algorithm, make_config, settings_of
+from fedsmoo.runs.config import BROUGHT, FIELDS, Config
 from fedsmoo.runs.origin.contents import contents, contents_here, refuse_edited
 from fedsmoo.runs.origin.identity import SAME_RUN, differences
+from fedsmoo.runs.origin.method import beside, of_own
+from fedsmoo.runs.origin.trust import refuse_begun_elsewhere
 from fedsmoo.runs.record import Record
 from fedsmoo.runs.signals import stopped_by
 from fedsmoo.runs.storage.names import CONFIG
@@ -39,6 +41,7 @@ def compare(
     config: Source = None,
     out: str | PathLike[str] = "runs/compare",
     *,
+    trust: bool = False,
     watch: Callable[[Config, Record], Any] = nothing,
     begun: Callable[[Config, Path, int], Any] = nothing,
     finished: Callable[[Config, Path, dict[str, Any]], Any] = nothing,
@@ -57,6 +60,7 @@ def compare(
         seeds: seeds of the runs, as numbers or separated by commas (default: the config's, or 0).
         config: settings of all methods: a ``Config``, a mapping, or the path of a TOML file.
         out: folder of the runs and of the picture ``curves.png``.
+        trust: go on with runs that somebody else began, though you have not run their code before; said once.
         watch, begun, finished, failed, note, stop: as in :func:`fedsmoo.sweep`.
         settings: override ``config``, for all methods: any setting, or a hyper-parameter that all of them have.
 
@@ -67,8 +71,9 @@ def compare(
     Raises:
         FedsmooError: if settings are wrong, or the folder was begun with others; nothing is changed then.
     """
-    folder = as_path(out, "out")
-    cells = open_comparison(methods_of(algorithms), seeds, config, folder, settings)
+    folder, methods = as_path(out, "out"), methods_of(algorithms)
+    refuse_others([name for name, _ in methods], config, settings, folder, trust)
+    cells = open_comparison(methods, seeds, config, folder, settings)
     with stopped_by(stop) as asked:
         worker = Worker(watch=watch, begun=begun, finished=finished, failed=failed, note=note, stop=asked)
         return carry_out(cells, folder, worker)
@@ -122,6 +127,15 @@ def open_comparison(
     cells = {p: dataclasses.replace(c, config=c.config.replace(engine=engine)) for p, c in cells.items()}
     refuse_changed(out, cells)
     return cells
+
+
+def refuse_others(
+    algorithms: Sequence[str], config: Source, settings: Mapping[str, Any], out: Path, trust: bool
+) -> None:
+    """Refuse to go on with runs that somebody else began, with code that the user has not run, before any is."""
+    named = {**settings_of(config), **settings}
+    methods = [("algorithm", name) for name in algorithms]
+    refuse_begun_elsewhere([*methods, *((n, v) for n, v in named.items() if n in BROUGHT)], out, trust)
 
 
 def methods_of(algorithms: Methods) -> list[tuple[str, dict[str, Any]]]:
@@ -221,7 +235,8 @@ def refuse_changed(out: Path, cells: Mapping[Path, Cell]) -> None:
     begun = [folder for folder in cells if (folder / CONFIG).is_file()]
     for folder in begun:
         cell, run = cells[folder], read_run(folder)
-        changed = differences(run.config, cell.config, SAME_RUN, held=contents(cell.config))
+        methods = beside(run.config, run.method, cell.config), of_own(cell.config)
+        changed = differences(run.config, cell.config, SAME_RUN, contents(cell.config), methods=methods)
         if changed:
             raise FedsmooError(
                 f"{folder} was begun with other settings ({'; '.join(changed)}): choose another folder, or give the "

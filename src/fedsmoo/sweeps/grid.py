@@ -42,10 +42,11 @@ from fedsmoo.data.division.partition import to_rule
 from fedsmoo.data.own import is_own
 from fedsmoo.models import MODELS, refuse_options
 from fedsmoo.runs.build import algorithm_class, make_algorithm, schedules_as_text
-from fedsmoo.runs.config import FIELDS, Config, checked, named_tables
+from fedsmoo.runs.config import BROUGHT, FIELDS, Config, checked, named_tables
 from fedsmoo.runs.division import make_partition, resolve_division
 from fedsmoo.runs.origin.contents import contents, other_content
 from fedsmoo.runs.origin.identity import identity
+from fedsmoo.runs.origin.method import Method, of_own
 
 WORDS = ("title", "kind", "base", "select", "methods", "columns", "hyper", "note")  # what is not a setting
 
@@ -61,12 +62,12 @@ class Cell:
 
     @property
     def identity(self) -> str:
-        return identity(self.config, self.held)
+        return identity(self.config, self.held, of_own(self.config))
 
     @property
     def name(self) -> str:
         """What the run's folder is called."""
-        return run_name(self.config, self.held)
+        return run_name(self.config, self.held, of_own(self.config))
 
     @property
     def unread_data(self) -> str | None:
@@ -147,6 +148,19 @@ def expand(table: dict[str, Any], where: str, overrides: dict[str, Any] | None =
     refuse_idle_everywhere(cells, where)
     title = str(table.get("title", Path(where).stem)).replace("{rounds}", str(cells[0].config.rounds))
     return Sweep(title, cells, {k: table[k] for k in WORDS if k in table})
+
+
+def named_in(*tables: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield what the settings of sweeps name that a user may bring in a file, by setting, however deep it stands."""
+    for table in tables:
+        for key, value in table.items():
+            if key in BROUGHT:
+                for each in choices(value):
+                    yield key, each.get("name") if isinstance(each, dict) else each
+            elif isinstance(value, dict):
+                if key == "methods":
+                    yield from (("algorithm", str(name).lower()) for name in value)
+                yield from named_in(*(each for each in (value, *value.values()) if isinstance(each, dict)))
 
 
 def refuse_misshapen(table: dict[str, Any], where: str) -> None:
@@ -242,10 +256,10 @@ def label(config: Config) -> str:
     return algorithm_class(config.algorithm).__name__
 
 
-def run_name(config: Config, held: Mapping[str, str] | None = None) -> str:
+def run_name(config: Config, held: Mapping[str, str] | None = None, own: Method | None = None) -> str:
     """Return a folder's name that says what the run is: two configs have one name only if they are the same run.
 
-    ``held`` is what the run's files held, as in :func:`identity`.
+    ``held`` is what the run's files held, and ``own`` what is known of a user's own method, as in :func:`identity`.
     """
     method = Path(config.algorithm).name.replace(":", "-")
     people = f"{config.cohort}of{config.clients}"
@@ -259,4 +273,4 @@ def run_name(config: Config, held: Mapping[str, str] | None = None) -> str:
     dataset = short_name(config.dataset) if is_own(config.dataset) else config.dataset
     stem = f"{method}-{dataset}-{division}-{people}-{config.model}-seed{config.seed}".lower()
     stem = "".join(ch if ch.isalnum() or ch in "-_." else "-" for ch in stem)
-    return f"{stem}-{identity(config, held)[:8]}"
+    return f"{stem}-{identity(config, held, own)[:8]}"

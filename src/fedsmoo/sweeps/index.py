@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sqlite3
-from contextlib import suppress
+import stat
 from pathlib import Path
 from typing import Any
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.runs.config import FIELDS, Config, kind_of
 from fedsmoo.runs.origin.contents import data_label
-from fedsmoo.runs.origin.identity import identity
 from fedsmoo.runs.record import GLOBAL, PERSONAL
 from fedsmoo.runs.storage.folder import unused_settings
 from fedsmoo.runs.storage.names import CONFIG
@@ -21,6 +21,7 @@ from fedsmoo.runs.storage.reader import read_run
 from fedsmoo.runs.storage.walk import stamped_folders
 
 INDEX = ".index.sqlite"
+LARGEST = 2**28  # bytes of an index: there are not so many runs
 PLAIN = [n for n in FIELDS if not n.endswith("_options")]
 NUMBERS = ("test_accuracy", "test_accuracy_last10", "best_accuracy", "validated_accuracy", "test_loss",
            "bytes_up", "bytes_down", "seconds_train", "seconds_eval", "parameters", *PERSONAL, *GLOBAL)  # fmt: skip
@@ -51,7 +52,7 @@ def describe(folder: Path) -> dict[str, Any]:
     unused = unused_settings(config)
     return {
         "label": run.label,
-        "identity": identity(config, run.held),
+        "identity": run.identity,
         "state": run.state,
         "done": run.done,
         **{n: None if n in unused else getattr(config, n) for n in PLAIN},
@@ -66,53 +67,107 @@ def describe(folder: Path) -> dict[str, Any]:
 
 
 def storable(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row that SQLite takes: whole numbers beyond its 64 bits as text."""
-    return {n: str(v) if isinstance(v, int) and not -(2**63) <= v < 2**63 else v for n, v in row.items()}
+    """Return a row that SQLite takes: whole numbers beyond its 64 bits as text, and text that is UTF-8."""
+    fits = {n: str(v) if isinstance(v, int) and not -(2**63) <= v < 2**63 else v for n, v in row.items()}
+    return {n: utf8(v) if isinstance(v, str) else v for n, v in fits.items()}
+
+
+def utf8(name: str) -> str:
+    """Return text that may hold bytes of a file's name which are no UTF-8, with these written out."""
+    return name.encode("utf-8", "backslashreplace").decode()
 
 
 def version_of(db: sqlite3.Connection) -> int:
     return db.execute("PRAGMA user_version").fetchone()[0]
 
 
+def table() -> str:
+    """Return the SQL that makes the index's only table."""
+    described = ", ".join(f'"{n}" {t}' for n, t in columns().items())
+    return f"CREATE TABLE runs ({described})"
+
+
+def is_as_made(db: sqlite3.Connection) -> bool:
+    """Return whether an index is as this version makes it: no views, no triggers, nothing that a stranger put there."""
+    return db.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall() == [("runs", table())]
+
+
+def is_plain(path: Path) -> bool:
+    """Return whether SQLite may open a file here: it and its journals are plain files of one name, or not there."""
+    for suffix in ("", "-journal", "-wal", "-shm"):
+        try:
+            found = path.with_name(path.name + suffix).lstat()
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return False
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1 or found.st_size > LARGEST:
+            return False
+    return True
+
+
+def make(db: sqlite3.Connection) -> None:
+    """Make an index that is missing or of another version, unless another process just did."""
+    db.execute("BEGIN IMMEDIATE")
+    if version_of(db) != version() or not is_as_made(db):
+        if db.execute("SELECT count(*) FROM sqlite_master WHERE type != 'table' AND sql IS NOT NULL").fetchone()[0]:
+            raise sqlite3.DatabaseError("it holds more than a table")
+        db.execute("DROP TABLE IF EXISTS runs")
+        db.execute(table())
+        db.execute(f"PRAGMA user_version = {version()}")
+        if not is_as_made(db):
+            raise sqlite3.DatabaseError("it holds other tables")
+    db.execute("COMMIT")
+
+
 def connect(root: Path) -> sqlite3.Connection:
-    """Open the index of a folder, made anew if it is missing, damaged or of another version."""
+    """Open the index of a folder, made anew if it is missing, damaged or not as this version makes it.
+
+    Where a file that SQLite may not open is in its place, or the folder cannot be written, it is made in memory.
+    """
     path = root / INDEX
     for attempt in (1, 2):
-        db: sqlite3.Connection | None = None
+        if not is_plain(path) or not all(os.access(p, os.W_OK) for p in (root, path) if p.exists()):
+            break
+        db = sqlite3.connect(path, timeout=30, isolation_level=None)
         try:
-            db = sqlite3.connect(path, timeout=30, isolation_level=None)
-            if version_of(db) != version():
-                db.execute("BEGIN IMMEDIATE")
-                if version_of(db) != version():  # nobody else made it meanwhile
-                    db.execute("DROP TABLE IF EXISTS runs")
-                    described = ", ".join(f'"{n}" {t}' for n, t in columns().items())
-                    db.execute(f"CREATE TABLE runs ({described})")
-                    db.execute(f"PRAGMA user_version = {version()}")
-                db.execute("COMMIT")
+            db.execute("PRAGMA trusted_schema = 0")
+            if version_of(db) != version() or not is_as_made(db):
+                make(db)
             db.execute("SELECT path FROM runs LIMIT 1")
             return db
         except sqlite3.DatabaseError as e:
-            if db is not None:
-                db.close()
+            db.close()
+            if "readonly" in str(e) or "unable to open" in str(e):
+                break
             if attempt == 2 or "locked" in str(e):
                 raise FedsmooError(f"cannot use the index {path}: {e}; delete it, it is made again") from e
-            with suppress(OSError):  # then the second attempt says what is wrong
-                path.unlink()
-    raise AssertionError
+            path.unlink(missing_ok=True)
+    db = sqlite3.connect(":memory:", isolation_level=None)
+    make(db)
+    return db
 
 
 def refresh(root: Path) -> int:
     """Bring the index up to date with the folders; returns how many were read."""
+    db, read = opened(root)
+    db.close()
+    return read
+
+
+def opened(root: Path) -> tuple[sqlite3.Connection, int]:
+    """Open the index of a folder, up to date; returns how many folders were read for that, too."""
     root = root.resolve()
     if not root.is_dir():
         raise FedsmooError(f"{root} is not a folder: give one that holds runs")
     db = connect(root)
     try:
         known = dict(db.execute("SELECT path, stamp FROM runs"))
-        there = dict(stamped_folders(root))
+        there = set[str]()
         rows = []
-        for path, now in there.items():
-            if known.get(path) == now:
+        for path, now in stamped_folders(root):
+            there.add(utf8(path))
+            if known.get(utf8(path)) == now:
                 continue
             try:
                 rows.append({"path": path, "stamp": now, **describe(root / path)})
@@ -126,25 +181,35 @@ def refresh(root: Path) -> int:
             db.execute(f"INSERT OR REPLACE INTO runs ({names}) VALUES ({marks})", storable(row))
         db.executemany("DELETE FROM runs WHERE path = ?", [(p,) for p in known if p not in there])
         db.execute("COMMIT")
-        return len(rows)
-    except sqlite3.OperationalError as e:
-        raise FedsmooError(f"cannot write the index of {root}: {e}") from e
-    finally:
+        return db, len(rows)
+    except sqlite3.Error as e:
         db.close()
+        raise FedsmooError(f"cannot write the index of {root}: {e}; delete {root / INDEX}, it is made again") from e
+    except BaseException:
+        db.close()
+        raise
+
+
+def only_reading(action: int, *_: str | None) -> int:
+    """Allow a condition to read, and nothing else: no ``ATTACH``, no ``PRAGMA``."""
+    allowed = (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE)
+    return sqlite3.SQLITE_OK if action in allowed else sqlite3.SQLITE_DENY
 
 
 def query(
     root: Path, where: str | None = None, order: str | None = None, limit: int | None = None
 ) -> list[dict[str, Any]]:
     """Return the runs that satisfy an SQL condition on the index's columns: ``algorithm = 'fedsmoo' AND lr < 0.1``."""
-    refresh(root)
-    db = sqlite3.connect(f"file:{(root / INDEX).resolve()}?mode=ro", uri=True)  # a condition can only read
+    db, _ = opened(root)
+    db.execute("PRAGMA query_only = 1")
+    db.set_authorizer(only_reading)
     db.row_factory = sqlite3.Row
+    db.text_factory = lambda content: content.decode("utf-8", "replace")
     text = "SELECT * FROM runs" + (f" WHERE {where}" if where else "")
     text += f" ORDER BY {order or 'path'}" + (f" LIMIT {int(limit)}" if limit is not None else "")
     try:
         return [dict(row) for row in db.execute(text)]
-    except (sqlite3.OperationalError, sqlite3.Warning, sqlite3.ProgrammingError) as e:
+    except (sqlite3.DatabaseError, sqlite3.Warning) as e:
         names = ", ".join(n for n in columns() if n != "stamp")
         given = [f"{n} {v!r}" for n, v in (("--where", where), ("--order", order)) if v is not None]
         raise FedsmooError(f"{' or '.join(given)} is not SQL for these columns: {e}. Columns: {names}") from e

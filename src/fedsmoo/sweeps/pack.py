@@ -15,6 +15,7 @@ from fedsmoo.engines.steps.stack import stackable
 from fedsmoo.runs.build import assemble, make_method
 from fedsmoo.runs.config import FIELDS, Config, free_within
 from fedsmoo.runs.origin.contents import contents
+from fedsmoo.runs.origin.method import of_own
 from fedsmoo.runs.record import Callback, Result
 from fedsmoo.runs.resume import with_pinned_engine
 from fedsmoo.runs.simulation import Simulation, says_stop
@@ -41,7 +42,7 @@ def packable(configs: Sequence[Config]) -> bool:
 
 def names_in_batch(configs: Sequence[Config], simulations: Sequence[Simulation]) -> list[str]:
     """Return the names of the runs in a batch, in its order."""
-    return [run_name(c, contents(c, s.setup.task.data)) for c, s in zip(configs, simulations, strict=True)]
+    return [run_name(c, contents(c, s.setup.task.data), of_own(c)) for c, s in zip(configs, simulations, strict=True)]
 
 
 def with_one_engine(batch: Mapping[Path, Config]) -> list[Config]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,11 +12,13 @@ import torch
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import first_line
+from fedsmoo.core.untrusted import to_stderr as to_stderr
 from fedsmoo.engines.client_state.memory import release
 from fedsmoo.engines.threads import fix_threads
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin.contents import contents_here, refuse_edited, same_data
 from fedsmoo.runs.origin.identity import differences, identity
+from fedsmoo.runs.origin.method import beside, of_own
 from fedsmoo.runs.record import Record
 from fedsmoo.runs.resume import reopen, use_same_threads
 from fedsmoo.runs.run import Run
@@ -34,11 +35,6 @@ from fedsmoo.sweeps.pack import Pack, assemble_pack, names_in_batch, packable, w
 
 PAUSE = 0.5  # seconds between looks at what others do
 NO_LEASES: Mapping[Path, Lease] = {}  # the caller sees to it that nobody else works on the runs
-
-
-def to_stderr(line: str) -> None:
-    """Print a line to standard error."""
-    sys.stderr.write(f"fedsmoo: {line}\n")
 
 
 def nothing(*arguments: Any) -> None:
@@ -76,7 +72,7 @@ class Outcome:
 def work(configs: Sequence[Config], root: Path, worker: Worker) -> Outcome:
     """Carry out every config in a folder below ``root``, named by its settings and by what its files hold now."""
     held = contents_here(configs)
-    names = [root / run_name(c, h) for c, h in zip(configs, held, strict=True)]
+    names = [root / run_name(c, h, of_own(c)) for c, h in zip(configs, held, strict=True)]
     return work_at(dict(zip(names, configs, strict=True)), worker, dict(zip(names, held, strict=True)))
 
 
@@ -260,11 +256,12 @@ def other_run(path: Path, config: Config, held: Mapping[str, str] | None = None)
     try:
         run = read_run(path)
         now = same_data(config, run.held) if held is None else held
-        if identity(run.config, run.held) == identity(config, now):
+        methods = beside(run.config, run.method, config), of_own(config)
+        if identity(run.config, run.held, methods[0]) == identity(config, now, methods[1]):
             return ""
     except FedsmooError as e:
         return str(e)
-    changed = "; ".join(differences(run.config, config, held=run.held, now=now))
+    changed = "; ".join(differences(run.config, config, held=run.held, now=now, methods=methods))
     return f"{path} holds another run ({changed}): move it away, or choose another folder"
 
 

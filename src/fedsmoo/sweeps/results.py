@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fedsmoo.core import FedsmooError
+from fedsmoo.core.errors import brief
+from fedsmoo.data.files.plain import MAX_BYTES, parse_json, read_plain
 from fedsmoo.runs.config import FIELDS, Config
 from fedsmoo.runs.origin.contents import held_in, refuse_damaged
 from fedsmoo.runs.origin.identity import config_of, identity
+from fedsmoo.runs.origin.method import is_stranger, kept
 from fedsmoo.runs.origin.provenance import now
 from fedsmoo.runs.record import HELD_OUT, Record
 from fedsmoo.runs.storage.fence import PART
-from fedsmoo.runs.storage.files import make_folder, parse_json, read_json, read_plain, remove_old, write_durably
-from fedsmoo.runs.storage.reader import is_kind, read_run, state
+from fedsmoo.runs.storage.files import make_folder, read_json, remove_old, write_durably
+from fedsmoo.runs.storage.reader import OPTIONAL, is_kind, read_run, right_kind, state
 from fedsmoo.runs.storage.walk import run_folders
 from fedsmoo.sweeps.grid import run_name
 from fedsmoo.sweeps.queue import to_stderr
 
 Note = Callable[[str], Any]  # says a line to a person
+Read = Callable[[Path], "Measured | None"]
 FORMAT = "fedsmoo result 1"
 # Enough digits for every table: an accuracy on ten thousand samples is exact, a loss has six.
 DIGITS = {"test_accuracy": 8, "test_loss": 6, "train_loss": 6, "drift": 6, "seconds_train": 4, "seconds_eval": 4}
@@ -39,30 +43,10 @@ COLUMNS = (
 )
 LATER = ("drift_after", *HELD_OUT)  # columns that older files, and runs without a holdout, do not have
 FACTS = (
-    "engine",
-    "engine_why",
-    "chunk",
-    "ranks",
-    "device",
-    "device_type",
-    "threads",
-    "packed",
-    "parameters",
-    "parameters_full",
-    "versions",
-    "commit",
-    "command",
-    "finished",
-    "contents",
-    "label",
-    "dirty",
-    "again",
-    "cpu",
-    "cores",
-    "pack",
-    "data",
-    "sessions",
-)
+    "engine", "engine_why", "chunk", "ranks", "device", "device_type", "threads", "packed", "parameters",
+    "parameters_full", "versions", "commit", "command", "finished", "contents", "label", "dirty", "again",
+    "cpu", "cores", "pack", "data", "sessions", "method",
+)  # fmt: skip
 SECONDS = ("seconds_train", "seconds_eval")
 SUPERSEDED = "superseded"  # the folder of results that others took the place of, and their mark
 
@@ -77,12 +61,13 @@ class Measured:
 
     @property
     def identity(self) -> str:
-        return identity(self.config, held_in(self.facts))
+        """Which run it is; of a method whose code is not known here, by its options as they were written."""
+        return identity(self.config, held_in(self.facts), kept(self.facts))
 
     @property
     def name(self) -> str:
         """What its file is called."""
-        return run_name(self.config, held_in(self.facts))
+        return run_name(self.config, held_in(self.facts), kept(self.facts))
 
     def agrees(self, other: Measured) -> bool:
         """Return whether two measurements have the same numbers in the columns of both; seconds always differ.
@@ -122,12 +107,14 @@ def from_folder(path: Path) -> Measured:
     for name in (*COLUMNS, *(n for n in LATER if any(getattr(r, n) is not None for r in run.history))):
         curve[name] = [rounded(getattr(r, name), DIGITS.get(name, 17)) for r in run.history]
     facts = {**run.facts, "label": run.label}
-    kept = {k: facts[k] for k in FACTS if facts.get(k) is not None}
+    if not is_stranger(run.config.algorithm):
+        facts.pop("method", None)  # the package knows its own
+    told = {k: facts[k] for k in FACTS if facts.get(k) is not None}
     if hessian := run.files.table("analysis/hessian.json"):
         values = hessian.get("eigenvalues")
         top = max((v for v in values if is_kind(v, (int, float))), default=None) if isinstance(values, list) else None
-        kept["hessian"] = {"top": top, "trace": hessian.get("trace")}
-    return Measured(run.config, curve, kept)
+        told["hessian"] = {"top": top, "trace": hessian.get("trace")}
+    return Measured(run.config, curve, told)
 
 
 def to_json(result: Measured) -> str:
@@ -164,11 +151,17 @@ def from_table(value: dict[str, Any], path: Path) -> Measured:
         raise FedsmooError(f"{path} is not a result of this version ({FORMAT!r})")
     if not isinstance(value.get("config"), dict) or not isinstance(value.get("curve"), dict):
         raise FedsmooError(f"{path} is cut or damaged: it has no config or no curve; export the run again")
-    rounds = len(value["curve"].get("round", ()))
+    found = value["curve"].get("round")
+    rounds = len(found) if isinstance(found, list) else 0
     curve = {k: v if isinstance(v, list) else [v] * rounds for k, v in value["curve"].items()}
-    if any(len(curve.get(n, ())) != rounds for n in (*COLUMNS, *(n for n in LATER if n in curve))):
+    names = ("round", *COLUMNS, *(n for n in LATER if n in curve))
+    if any(len(curve.get(n, ())) != rounds for n in names):
         raise FedsmooError(f"{path} is damaged: the columns of its curve differ in length; export the run again")
+    if {*map(type, curve["round"])} - {int} or any({*map(type, curve[n])} - OPTIONAL for n in names):
+        raise FedsmooError(f"{path} is damaged: its curve holds what is no number; export the run again")
     config, facts = config_of(value["config"]), {k: value[k] for k in (*FACTS, "hessian") if k in value}
+    if wrong := [k for k, v in facts.items() if not right_kind(k, v)]:
+        raise FedsmooError(f"{path} is damaged: {wrong[0]} is {brief(facts[wrong[0]])}; export the run again")
     refuse_damaged(config, facts, str(path))
     return Measured(config, curve, facts)
 
@@ -182,9 +175,8 @@ def export(folders: Sequence[Path], to: Path, supersede: str | None = None, note
     if supersede is not None and not supersede.strip():
         raise FedsmooError("supersede needs a reason, which is kept with the old result")
     found: dict[Path, Found] = {}
-    for folder in finished_runs(folders):
-        value = Found(str(folder), from_folder(folder))
-        path = to / f"{value.result.name}.json"
+    for folder, result in readable(((from_folder, folder) for folder in finished_runs(folders)), note):
+        path, value = to / f"{result.name}.json", Found(str(folder), result)
         found[path] = first_measured(found[path], value, note) if path in found else value
     tables = {path: already_there(path) for path in found if path.is_file()}
     old = {path: from_table(table, path) for path, table in tables.items()}
@@ -248,16 +240,39 @@ class Found:
     result: Measured
 
 
-def collect(runs: Sequence[Path] = (), results: Path | None = None, note: Note = to_stderr) -> dict[str, Measured]:
-    """Collect everything measured, by identity; of several measurements of one run the first counts, with a note."""
+def collect(
+    runs: Sequence[Path] = (), results: Path | None = None, note: Note = to_stderr, whole: bool = False
+) -> dict[str, Measured]:
+    """Collect everything measured, by identity; of several measurements of one run the first counts, with a note.
+
+    What cannot be read is left out, with a note; with ``whole``, it is an error.
+    """
     out: dict[str, Found] = {}
     files = sorted(results.glob("*.json")) if results is not None and results.is_dir() else []
-    tables = {path: parse_json(read_plain(path) or b"null", path) for path in files}
-    values = [Found(str(path), from_table(table, path)) for path, table in tables.items() if counts(table)]
-    for value in [*values, *(Found(str(folder), from_folder(folder)) for folder in finished_runs(runs))]:
-        key = value.result.identity
+    places = [*((from_file, path) for path in files), *((from_folder, path) for path in finished_runs(runs))]
+    for place, result in readable(places, note, whole):
+        key, value = result.identity, Found(str(place), result)
         out[key] = first_measured(out[key], value, note) if key in out else value
     return {key: value.result for key, value in out.items()}
+
+
+def readable(places: Iterable[tuple[Read, Path]], note: Note, whole: bool = False) -> Iterator[tuple[Path, Measured]]:
+    """Yield what can be read, each by its own function; a note says of the others why not, or ``whole`` raises it."""
+    for read, place in places:
+        try:
+            result = read(place)
+            if result is not None and result.name:  # which says whether the config describes a run
+                yield place, result
+        except FedsmooError as e:
+            if whole:
+                raise
+            note(f"left out: {e}")
+
+
+def from_file(path: Path) -> Measured | None:
+    """Return the result in a file; ``None`` if it holds something else, or one that was superseded."""
+    value = parse_json(read_plain(path, limit=MAX_BYTES) or b"null", path)
+    return from_table(value, path) if counts(value) else None
 
 
 def counts(content: Any) -> bool:

@@ -18,6 +18,7 @@ from fedsmoo.engines.distributed.launcher import require_single_process
 from fedsmoo.runs.build import make_algorithm
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin.contents import contents_here
+from fedsmoo.runs.origin.trust import refuse_begun_elsewhere
 from fedsmoo.runs.record import Record, refuse_wrong_options
 from fedsmoo.runs.signals import stopped_by
 from fedsmoo.runs.storage.fence import fenced_by
@@ -25,7 +26,7 @@ from fedsmoo.runs.storage.folder import refuse_run_folder, write_label
 from fedsmoo.runs.storage.lease import TakenOver, acquire
 from fedsmoo.runs.storage.reader import read_label, state
 from fedsmoo.sweeps.bases import completed, read_sweep
-from fedsmoo.sweeps.grid import Cell, Sweep, expand, with_contents
+from fedsmoo.sweeps.grid import Cell, Sweep, expand, named_in, with_contents
 from fedsmoo.sweeps.index import refresh
 from fedsmoo.sweeps.queue import Outcome, Worker, nothing, work_at
 from fedsmoo.sweeps.results import export
@@ -46,6 +47,7 @@ def sweep(
     retry: bool = False,
     wait: bool = True,
     save_every: int | None = None,
+    trust: bool = False,
     watch: Callable[[Config, Record], Any] = nothing,
     begun: Callable[[Config, Path, int], Any] = nothing,
     finished: Callable[[Config, Path, dict[str, Any]], Any] = nothing,
@@ -63,6 +65,7 @@ def sweep(
         pack: runs in one batch (default: 4 on a GPU, 1 on a CPU).
         to, supersede: folder of result files, written as runs finish; a reason to replace those of other numbers.
         keep, save_every: keep the checkpoints of finished runs; rounds between them (default: under 5% of the time).
+        trust: go on with runs that somebody else began, though you have not run their code before.
         retry, wait: try failed runs again; wait for runs that another process has leased, to take over if it dies.
         watch, begun, finished, failed, note, stop: what to call when; see :class:`Worker`. Without ``stop``, Ctrl-C
             lets the round end, saves, and then raises ``KeyboardInterrupt``; a second one does so at once.
@@ -74,7 +77,7 @@ def sweep(
     Raises:
         FedsmooError: if the grid describes no run or an impossible one, or a file was edited meanwhile.
     """
-    grid, root = open_sweep(file_or_table, settings), folder_of(file_or_table, out)
+    grid = open_sweep(file_or_table, settings, root := folder_of(file_or_table, out), trust)
     refuse_wrong_options(save_every)
     missing(grid, root)
     size, calls = pack_size(pack, grid.cells[0].config), (watch, begun, finished, failed, note)
@@ -94,16 +97,29 @@ def renew_index(root: Path, note: Callable[[str], Any]) -> None:
         note(str(e))
 
 
-def open_sweep(source: Source, settings: Mapping[str, Any] | None = None) -> Sweep:
-    """Expand a file or a table into its runs, named by what their files and data hold now."""
+def open_sweep(
+    source: Source, settings: Mapping[str, Any] | None = None, root: Path | None = None, trust: bool = False
+) -> Sweep:
+    """Expand a file or a table into its runs, named by what their files and data hold now.
+
+    Where runs that somebody else began lie in ``root``, their code is not run unless the user trusts it.
+    """
+    own = dict(settings or {})
+
+    def look(table: dict[str, Any]) -> None:
+        if root is not None:
+            refuse_begun_elsewhere(named_in(table, own), root, trust)
+
     if isinstance(source, Sweep):
         if settings:
             raise FedsmooError("settings belong to a file or a table: this sweep is expanded already")
         grid = source
     elif isinstance(source, Mapping):
-        grid = expand(completed(dict(source)), "the table", dict(settings or {}))
+        table = completed(dict(source))
+        look(table)
+        grid = expand(table, "the table", own)
     elif isinstance(source, str | PathLike):
-        grid = read_sweep(Path(source), dict(settings or {}))
+        grid = read_sweep(Path(source), own, look)
     else:
         raise FedsmooError(f"a sweep is {brief(source)}, but must be a table of settings, or the path of a TOML file")
     if all(c.held is not None for c in grid.cells):

@@ -9,8 +9,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,8 +18,10 @@ import numpy as np
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.data.check import checked
 from fedsmoo.data.dataset import Dataset
-from fedsmoo.data.files.safe_pickle import load_pickle
-from fedsmoo.data.files.tree import BROKEN
+from fedsmoo.data.files.arrays import read_npy, read_npz
+from fedsmoo.data.files.plain import parse_json, read_plain
+
+MOST_BYTES, MOST_INDICES = 512 * 2**20, 20_000_000  # of a file of index lists: data sets have so many samples
 
 
 def import_split(path: str | Path, dataset: Dataset) -> list[np.ndarray]:
@@ -31,23 +31,27 @@ def import_split(path: str | Path, dataset: Dataset) -> list[np.ndarray]:
         raise FedsmooError(f"split {place}: no such file or folder")
     if place.is_dir() or place.name in ("client_x.npy", "client_y.npy"):
         return _from_copies(place if place.is_dir() else place.parent, dataset)
-    read = {".json": _read_json, ".npy": _read_npy, ".npz": _read_npz}.get(place.suffix.lower())
+    read = {".json": read_lists, ".npy": read_npy, ".npz": read_npz}.get(place.suffix.lower())
     if read is None:
         raise FedsmooError(
             f"split {place}: .json, .npy or .npz is needed, or a folder with client_x.npy and client_y.npy"
         )
-    lists = read(place)
+    lists = read(place, f"split {place}")
     if isinstance(lists, dict):
         lists = [lists[k] for k in sorted(lists, key=_client_order)]
-    if not isinstance(lists, list | np.ndarray) or any(not isinstance(i, list | np.ndarray) for i in lists):
-        raise FedsmooError(f"split {place}: not a list with one list of indices per client")
-    return checked([_whole(i) for i in lists], len(dataset.x_train), f"split {place}")
+    try:
+        if not isinstance(lists, list | np.ndarray) or any(not isinstance(i, list | np.ndarray) for i in lists):
+            raise ValueError
+        whole = [_whole(i) for i in lists]
+    except (ValueError, TypeError, OverflowError):  # what NumPy makes of lists in lists, and of arrays without an axis
+        raise FedsmooError(f"split {place}: not a list with one list of indices per client") from None
+    return checked(whole, len(dataset.x_train), f"split {place}")
 
 
 def _client_order(name: Any) -> tuple[int, str]:
     """Clients 2 and 10, or arr_2 and arr_10, in the order of their numbers."""
     digits = "".join(c for c in str(name) if c.isdigit())
-    return (int(digits) if digits else -1, str(name))
+    return (int(digits[:18]) if digits else -1, str(name))
 
 
 def _whole(values: Sequence[Any] | np.ndarray) -> np.ndarray:
@@ -60,32 +64,15 @@ def _whole(values: Sequence[Any] | np.ndarray) -> np.ndarray:
     return array
 
 
-def _read_json(place: Path) -> Any:
+def read_lists(place: Path, what: str) -> Any:
+    """Return the JSON value in a file of indices, which may be many."""
+    content = read_plain(place, limit=MOST_BYTES)
+    if content is None:
+        raise FedsmooError(f"{what}: no such file")
     try:
-        return json.loads(place.read_text("utf-8"))
-    except ValueError:
-        raise FedsmooError(f"split {place}: not JSON, or truncated") from None
-
-
-def _read_npy(place: Path) -> Any:
-    try:
-        with place.open("rb") as file:
-            version = np.lib.format.read_magic(file)
-            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            dtype = read(file)[2]
-            if dtype.hasobject:  # ragged lists are stored as a pickle, which is read by a loader that runs nothing
-                return load_pickle(file.read(), f"split {place}")
-        return np.load(place, allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
-        raise FedsmooError(f"split {place}: not a readable .npy ({error})") from None
-
-
-def _read_npz(place: Path) -> Any:
-    try:
-        with np.load(place, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except (*BROKEN, zipfile.BadZipFile, ValueError) as error:
-        raise FedsmooError(f"split {place}: not a readable .npz of plain arrays ({error})") from None
+        return parse_json(content, place, limit=MOST_INDICES)
+    except FedsmooError:
+        raise FedsmooError(f"{what}: not JSON, or truncated") from None
 
 
 def _from_copies(folder: Path, dataset: Dataset) -> list[np.ndarray]:
@@ -112,7 +99,7 @@ def _clients(file: Path) -> list[np.ndarray] | None:
     try:
         return list(np.load(file, mmap_mode="r", allow_pickle=False))
     except ValueError:
-        return [np.asarray(a) for a in _read_npy(file)]
+        return [np.asarray(a) for a in read_npy(file, f"split {file}")]
 
 
 def _range(xs: list[np.ndarray], shape: tuple[int, ...], folder: Path) -> tuple[np.ndarray, np.ndarray]:

@@ -17,7 +17,7 @@ import numpy as np
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.data.check import checked
 from fedsmoo.data.dataset import Dataset
-from fedsmoo.data.division.import_split import import_split
+from fedsmoo.data.division.import_split import import_split, read_lists
 from fedsmoo.data.files.durable import make_folder, remove_leftovers, rename_durably, temporary
 
 __all__ = ["checked", "import_split", "load_split", "read_split", "refuse_contradiction", "save_split"]
@@ -78,14 +78,7 @@ def load_split(path: str | Path, dataset: Dataset) -> list[np.ndarray]:
 
 def read_split(path: str | Path) -> dict[str, Any]:
     """Return the content of a split file without its data; refuse one that is cut or altered."""
-    try:
-        content = json.loads(Path(path).read_text("utf-8"))
-    except FileNotFoundError:
-        raise FedsmooError(f"split {path}: no such file") from None
-    except OSError as error:
-        raise FedsmooError(f"split {path}: cannot be read ({error.strerror})") from None
-    except ValueError:
-        raise FedsmooError(f"split {path}: not JSON, or truncated; make it again") from None
+    content = read_lists(Path(path), f"split {path}")
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise FedsmooError(f"split {path}: not a split file; for lists of other simulators use the importer")
     if content.get("version") != VERSION:
@@ -95,7 +88,20 @@ def read_split(path: str | Path) -> dict[str, Any]:
     stated = content.pop("sha256", None)
     if stated != _hash(content):
         raise FedsmooError(f"split {path}: its content does not match its checksum, it was altered; make it again")
+    if not is_sound(content):
+        raise FedsmooError(f"split {path}: its parts are not what a split's are; make it again")
     return content
+
+
+def is_sound(content: dict[str, Any]) -> bool:
+    """Return whether the parts of a split have the types that they should have: anybody can compute a checksum."""
+    kinds = {"dataset": str, "dataset_sha256": str, "samples": int, "clients": int, "rule": dict, "seed": int}
+    if not all(isinstance(content.get(name), kind) for name, kind in {**kinds, "indices": list}.items()):
+        return False
+    lists = content["indices"]
+    whole = {*map(type, lists)} <= {list} and all({*map(type, mine)} <= {int} for mine in lists)
+    near = whole and all(-content["samples"] <= min(i) and max(i) <= content["samples"] for i in lists if i)
+    return near and len(lists) == content["clients"] and 0 <= content["seed"] < 2**63
 
 
 def refuse_contradiction(path: str | Path, content: dict[str, Any], asked: dict[str, Any]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import struct
-import zipfile
 import zlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,12 +15,14 @@ import numpy as np
 
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.data.catalog import Spec
+from fedsmoo.data.check import MANY
+from fedsmoo.data.files import arrays
 from fedsmoo.data.files.safe_pickle import load_pickle
-from fedsmoo.data.files.tree import BROKEN, LARGEST, Tree, digest
+from fedsmoo.data.files.tree import LARGEST, Tree, digest
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
 TEST_FOLDERS = ("test", "val", "valid", "validation")
-PARTS = ("x_train", "y_train", "x_test", "y_test")
+PARTS, CLASSES = ("x_train", "y_train", "x_test", "y_test"), "classes"
 
 
 @dataclass(frozen=True)
@@ -38,14 +39,14 @@ class Arrays:
 
 def read_official(tree: Tree, spec: Spec) -> Arrays:
     """Return the official files of a known data set, each checked against its checksum."""
-    arrays = {"cifar": read_cifar, "idx": read_idx, "tiny": read_tiny}[spec.kind](tree, spec)
-    found = (len(arrays.x_train), len(arrays.x_test))
+    read = {"cifar": read_cifar, "idx": read_idx, "tiny": read_tiny}[spec.kind](tree, spec)
+    found = (len(read.x_train), len(read.x_test))
     if found != spec.sizes:
         raise FedsmooError(
             f"{tree.where}: {found[0]} training and {found[1]} test images, but {spec.name} has {spec.sizes[0]} and "
             f"{spec.sizes[1]}; get it again"
         )
-    return arrays
+    return read
 
 
 def verified(tree: Tree, name: str, checksum: str) -> bytes:
@@ -89,11 +90,11 @@ def read_cifar(tree: Tree, spec: Spec) -> Arrays:
 
 def read_idx(tree: Tree, spec: Spec) -> Arrays:
     """MNIST and its relatives from four IDX files, gzipped or not."""
-    arrays = []
+    found = []
     for name, checksum in spec.files.items():
         data = tree.read(name) if name in tree else _gunzip(tree.read(f"{name}.gz"), f"{tree.where}: {name}.gz")
-        arrays.append(parse_idx(_same(data, checksum, f"{tree.where}: {name}"), f"{tree.where}: {name}"))
-    x_train, y_train, x_test, y_test = arrays
+        found.append(parse_idx(_same(data, checksum, f"{tree.where}: {name}"), f"{tree.where}: {name}"))
+    x_train, y_train, x_test, y_test = found
     return Arrays(x_train[..., None], y_train.astype(np.int64), x_test[..., None], y_test.astype(np.int64))
 
 
@@ -207,18 +208,15 @@ def _decode_one(tree: Tree, name: str, channels: int | None) -> np.ndarray:
 
 def read_npz(path: Path) -> Arrays:
     """Return arrays ``x_train, y_train, x_test, y_test`` from an ``.npz``; ``classes`` may name the classes."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            missing = [p for p in PARTS if p not in file]
-            if missing:
-                raise FedsmooError(
-                    f"{path}: {', '.join(missing)} missing; an .npz needs {', '.join(PARTS)} but holds "
-                    f"{', '.join(file.files) or 'nothing'}"
-                )
-            x_train, y_train, x_test, y_test = (file[p] for p in PARTS)
-            names = tuple(str(n) for n in file["classes"]) if "classes" in file else None
-    except FileNotFoundError:
-        raise FedsmooError(f"{path}: no such file") from None
-    except (*BROKEN, zipfile.BadZipFile, ValueError, KeyError, AttributeError, TypeError) as error:
-        raise FedsmooError(f"{path}: not a readable .npz of plain arrays ({error})") from None
-    return Arrays(x_train, y_train, x_test, y_test, names)
+    found = arrays.read_npz(path, str(path), (*PARTS, CLASSES))
+    missing = [p for p in PARTS if p not in found]
+    if missing:
+        raise FedsmooError(
+            f"{path}: {', '.join(missing)} missing; an .npz needs {', '.join(PARTS)} but holds "
+            f"{', '.join(found) or 'nothing of it'}"
+        )
+    names = found.get(CLASSES)
+    if names is not None and (names.ndim != 1 or len(names) > MANY):
+        raise FedsmooError(f"{path}: {CLASSES} has the shape {list(names.shape)}, but must be a list of names")
+    x_train, y_train, x_test, y_test = (found[p] for p in PARTS)
+    return Arrays(x_train, y_train, x_test, y_test, None if names is None else tuple(map(str, names)))

@@ -3,13 +3,15 @@
 A pickle is a program: loading one can call any function. CIFAR's official files are pickles, so they are read by a
 loader that knows exactly the few names such files need and refuses every other one before it is looked up. Not even
 NumPy's own unpickling code runs, since a forged dtype could make it follow arbitrary pointers: each name is bound to a
-stand-in that only keeps what it is given, and arrays are made from that afterwards.
+stand-in that only keeps what it is given, and arrays are made from that afterwards. Nor may a few bytes fill the
+memory: what they announce must be there, and what they name twice is not unfolded more often than they are long.
 """
 
 from __future__ import annotations
 
 import io
 import pickle
+import pickletools
 import re
 from typing import Any
 
@@ -45,13 +47,16 @@ class _Array:
     def __setstate__(self, state: Any) -> None:
         self.state = state
 
-    def value(self) -> Any:
+    def value(self, budget: _Budget) -> Any:
         """Return the array; ragged lists, which NumPy stores as an array of objects, come back as a list."""
         _, shape, dtype, fortran, raw = self.state
         if dtype.code in ("O", "O8") and isinstance(raw, list) and len(shape) == 1:
-            return [_unwrap(v) for v in raw]
+            return [_unwrap(v, budget) for v in raw]
         if not _PLAIN.fullmatch(dtype.code) or dtype.order not in ("|", "<", ">", "="):
             raise pickle.UnpicklingError(f"dtype {dtype.code}")
+        if not isinstance(raw, str | bytes | bytearray):
+            raise pickle.UnpicklingError("an array without bytes")
+        budget.spend(len(raw))
         data = raw.encode("latin-1") if isinstance(raw, str) else bytes(raw)
         flat = np.frombuffer(data, np.dtype(dtype.order + dtype.code)).copy()
         return flat.reshape(shape, order="F" if fortran else "C")
@@ -84,17 +89,43 @@ class _Loader(pickle.Unpickler):
         raise pickle.UnpicklingError("a persistent id")
 
 
-def _unwrap(value: Any) -> Any:
+class _Budget:
+    """How many values and bytes may still be made: as many as there are bytes to say them with."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def spend(self, count: int) -> None:
+        self.left -= count
+        if self.left < 0:
+            raise pickle.UnpicklingError("more values than it holds")
+
+
+def _unwrap(value: Any, budget: _Budget) -> Any:
     """Containers with arrays in place of their stand-ins; anything but plain data is an error."""
+    budget.spend(1)
     if isinstance(value, _Array):
-        return value.value()
+        return value.value(budget)
     if isinstance(value, dict):
-        return {_unwrap(k): _unwrap(v) for k, v in value.items()}
+        return {_unwrap(k, budget): _unwrap(v, budget) for k, v in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return type(value)(_unwrap(v) for v in value)
+        return type(value)(_unwrap(v, budget) for v in value)
     if value is None or isinstance(value, bool | int | float | complex | str | bytes | bytearray):
         return value
     raise pickle.UnpicklingError(f"an object of type {type(value).__name__.lstrip('_')}")
+
+
+def _refuse_bombs(data: bytes) -> None:
+    """Read a pickle's instructions without following them; refuse numbers that memory would be taken for.
+
+    Python's loader makes room for as many remembered values as one instruction names, and for as many bytes as one
+    announces.
+    """
+    for code, argument, _ in pickletools.genops(data):
+        if code.name.endswith(("PUT", "GET", "FRAME")) and int(argument or 0) > len(data):
+            raise pickle.UnpicklingError(f"room for {argument}")
+        if code.name.startswith("EXT"):
+            raise pickle.UnpicklingError("an extension")
 
 
 def load_pickle(data: bytes, where: str) -> Any:
@@ -105,7 +136,8 @@ def load_pickle(data: bytes, where: str) -> Any:
         where: a name for error messages.
     """
     try:
-        return _unwrap(_Loader(io.BytesIO(data), encoding="latin1").load())
+        _refuse_bombs(data)
+        return _unwrap(_Loader(io.BytesIO(data), encoding="latin1").load(), _Budget(2 * len(data)))
     except pickle.UnpicklingError as error:
         raise FedsmooError(
             f"{where}: not a plain data file, it asks for {error}; it was not loaded. Get the official file again"

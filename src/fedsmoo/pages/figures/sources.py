@@ -11,11 +11,11 @@ from typing import Any
 
 from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.core.untrusted import text
+from fedsmoo.data.files.plain import MAX_BYTES, parse_table, read_plain
 from fedsmoo.pages import measured
 from fedsmoo.pages.gather import flat_config, gather, method_label, settings
 from fedsmoo.pages.groups import add_groups
 from fedsmoo.pages.metrics import COLUMNS, column, compact_rounds
-from fedsmoo.runs.storage.files import MAX_BYTES, parse_table, read_plain
 from fedsmoo.runs.storage.names import CONFIG
 from fedsmoo.runs.storage.walk import find_runs
 from fedsmoo.sweeps.results import FORMAT, from_table

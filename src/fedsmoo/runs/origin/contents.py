@@ -21,12 +21,13 @@ from fedsmoo.data.fingerprint import SHORT, Fingerprint
 from fedsmoo.data.names import is_drawn
 from fedsmoo.data.own import is_own
 from fedsmoo.data.sources import SOURCES, load
-from fedsmoo.runs.config import AROUND, Config
+from fedsmoo.runs.config import AROUND, BROUGHT, Config
 
 RECENT = 100_000_000  # nanoseconds: a file that changed just now may change again within one tick of its clock
 # A look at a folder of many files that took longer than this many seconds is good for so many times as long. Few files
 # are looked at every time: how busy the machine is must not decide whether a change is seen.
 MANY, SLOW, REST = 1000, 0.05, 20
+HASHES = ("data_content", "split_content", *(f"{setting}_content" for setting in BROUGHT))
 
 
 def contents(config: Config, data: Dataset | None = None) -> dict[str, str]:

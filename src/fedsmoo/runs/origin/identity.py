@@ -10,12 +10,13 @@ from typing import Any
 
 from fedsmoo.algorithms import FedAvg
 from fedsmoo.algorithms.choices import CHOICES, choice_class, options_of_choice, put_around
-from fedsmoo.core import FedsmooError
+from fedsmoo.core import Algorithm, FedsmooError
+from fedsmoo.core.user_code import is_in_file
 from fedsmoo.data.division.partition import to_rule
-from fedsmoo.runs.build import make_algorithm
 from fedsmoo.runs.config import FIELDS, Config, free_within
 from fedsmoo.runs.division import make_partition
-from fedsmoo.runs.origin.contents import contents
+from fedsmoo.runs.origin.contents import HASHES, contents, held_in
+from fedsmoo.runs.origin.method import Method, kept, noted, settled
 
 # Settings of the machine and of the report: they change where and how fast a run goes, not what it is. Of a user's own
 # data the content counts (see contents.py), of other data the name says all.
@@ -24,10 +25,11 @@ RULE = ("partition", "u", "c", "replacement", "refill")  # which say one thing t
 NOTHING = object()
 
 
-def canonical(config: Config, held: Mapping[str, str] | None = None) -> dict[str, Any]:
+def canonical(config: Config, held: Mapping[str, str] | None = None, method: Method | None = None) -> dict[str, Any]:
     """Return the settings that define a run's numbers, defaults filled in, so that equal runs compare equal.
 
-    ``held`` is what the user's files held when a run began; without it, what they hold now.
+    ``held`` is what the user's files held when a run began; without it, what they hold now. ``method`` is what is known
+    of a method of the user's own, whose code is not run here; without it, its options are those that were written.
 
     >>> canonical(Config(partition="dirichlet", u=0.6)) == canonical(Config(partition="dirichlet-0.6"))
     True
@@ -38,8 +40,7 @@ def canonical(config: Config, held: Mapping[str, str] | None = None) -> dict[str
         values["algorithm"] = config.algorithm.lower()
     if config.precision == "bf16":  # coarse enough to be another experiment
         values["precision"] = config.precision
-    with suppress(FedsmooError):  # a user's file that is not here: take the options as they were written
-        values["algorithm_options"] = make_algorithm(config.algorithm, config.algorithm_options).options()
+    values["algorithm_options"] = settled(config, method)[0]
     for name in CHOICES:
         spec, options = values.pop(name, CHOICES[name][1]), values.pop(f"{name}_options", {})
         values |= chosen(name, spec, options)
@@ -48,16 +49,21 @@ def canonical(config: Config, held: Mapping[str, str] | None = None) -> dict[str
         values.pop("clients")  # the data's to say, and not known before it is read
     elif config.split is None:
         values["partition"] = to_rule(make_partition(config))
-    hashes = contents(config) if held is None else held
+    hashes = contents(config) if held is None else {k: v for k, v in held.items() if k in HASHES}
     if "split_content" in hashes:  # wherever the file lies
         values.pop("split")
     return {**values, **hashes}
 
 
 def chosen(name: str, spec: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is put around a method as settings, with the options that are not at their defaults."""
+    """Return what is put around a method as settings, with the options that are not at their defaults.
+
+    Of code of a user's own, which is not run here, they are those that were written.
+    """
     values: dict[str, Any] = dict(options)
-    with suppress(FedsmooError):  # as above
+    with suppress(FedsmooError):
+        if is_in_file(spec):
+            raise FedsmooError(spec)
         made = put_around(FedAvg(), name, spec, options).options()
         cls = choice_class(name, spec)
         plain = {} if cls is None else options_of_choice(cls)
@@ -65,27 +71,25 @@ def chosen(name: str, spec: str, options: Mapping[str, Any]) -> dict[str, Any]:
     return {n: v for n, v in ((name, spec), (f"{name}_options", values)) if v not in (CHOICES[name][1], {})}
 
 
-def identity(config: Config, held: Mapping[str, str] | None = None) -> str:
-    """Return a short hash of a run: sixteen hexadecimal digits. ``held`` as in :func:`canonical`.
+def identity(config: Config, held: Mapping[str, str] | None = None, method: Method | None = None) -> str:
+    """Return a short hash of a run: sixteen hexadecimal digits. ``held`` and ``method`` as in :func:`canonical`.
 
     Settings at their defaults are left out, so that a new setting does not rename the runs of before.
     """
-    values = canonical(config, held)
-    kept = {k: v for k, v in values.items() if v != DEFAULTS.get(k, NOTHING) and k != "algorithm_options"}
-    plain = make_options(config.algorithm)
-    kept["algorithm_options"] = {k: v for k, v in values["algorithm_options"].items() if v != plain.get(k)}
-    text = json.dumps(kept, sort_keys=True, default=str)
+    values, plain = canonical(config, held, method), settled(config, method)[1]
+    given = {k: v for k, v in values.items() if v != DEFAULTS.get(k, NOTHING) and k != "algorithm_options"}
+    given["algorithm_options"] = {k: v for k, v in values["algorithm_options"].items() if v != plain.get(k)}
+    text = json.dumps(given, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def make_options(algorithm: str) -> dict[str, Any]:
-    """Return a method's default hyper-parameters."""
-    with suppress(FedsmooError):
-        return make_algorithm(algorithm, {}).options()
-    return {}
-
-
 DEFAULTS = {k: v for k, v in canonical(Config()).items() if k not in ("algorithm", "model", "dataset", "partition")}
+
+
+def described(config: Config, algorithm: Algorithm, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a run notes of itself when it begins, so that readers need not run code: its identity and method."""
+    method = noted(config, algorithm)
+    return {"identity": identity(config, held_in(facts), kept({"method": method})), "method": method}
 
 
 def differences(
@@ -94,14 +98,15 @@ def differences(
     also: Sequence[str] = (),
     held: Mapping[str, str] | None = None,
     now: Mapping[str, str] | None = None,
+    methods: tuple[Method | None, Method | None] = (None, None),
 ) -> list[str]:
     """Say what differs between two configs: ``lr was 0.1, is 0.2``.
 
     ``also`` names settings of the machine; ``held`` is what the old one's files held, as in :func:`canonical`, and
-    ``now`` what the new one's do.
+    ``now`` what the new one's do; ``methods`` is what is known of the methods of both.
     """
-    pairs = ((old, held), (new, now))
-    a, b = ({**{k: getattr(c, k) for k in also}, **canonical(c, h)} for c, h in pairs)
+    pairs = ((old, held, methods[0]), (new, now, methods[1]))
+    a, b = ({**{k: getattr(c, k) for k in also}, **canonical(c, h, m)} for c, h, m in pairs)
     return [f"{k} was {said(a, k)}, is {said(b, k)}" for k in {**a, **b} if a.get(k) != b.get(k)]
 
 

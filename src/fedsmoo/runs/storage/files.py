@@ -1,13 +1,11 @@
-"""Write files whole or not at all; read files that others may remove, damage or replace by a pipe."""
+"""Write files whole or not at all; read back what they hold, checked."""
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
 import shutil
-import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,20 +18,12 @@ from fedsmoo.data.files.durable import make_folder as make_folder
 from fedsmoo.data.files.durable import remove_leftovers as remove_leftovers
 from fedsmoo.data.files.durable import remove_old as remove_old
 from fedsmoo.data.files.durable import sync_folder, temporary
+from fedsmoo.data.files.plain import MAX_BYTES, open_plain, parse_json, parse_table, read_plain, unreadable
+from fedsmoo.data.files.plain import DiskError as DiskError
 from fedsmoo.runs.storage.fence import fence, part_of
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-MAX_BYTES = 64 * 2**20  # of a file that a stranger wrote: a run writes nothing larger that is read here
-NOT_A_FILE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
-NO_ANSWER = (errno.EIO, errno.ENXIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
-NO_WAIT = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
-
-
-class DiskError(FedsmooError):
-    """The disk is full, or does not answer: no fault of the run, and no other run would fare better."""
 
 
 def reason(e: Exception) -> str:
@@ -126,65 +116,14 @@ def sha256_of(path: Path, sync: bool = False) -> str:
 
 
 def digest_in(path: Path) -> str:
-    """Return the SHA-256 of a checkpoint's file; ``FedsmooError`` if it is missing or unreadable."""
+    """Return the SHA-256 of a run's file; ``FedsmooError`` if it is missing, unreadable or no plain file."""
     try:
-        return sha256_of(path)
-    except FileNotFoundError as e:
-        raise FedsmooError(f"{path} is missing") from e
+        with open_plain(path, links=False) as f:
+            if f is None:
+                raise FedsmooError(f"{path} is missing")
+            return hashlib.file_digest(f, "sha256").hexdigest()  # type: ignore[arg-type]
     except OSError as e:
         raise unreadable(e)(f"{path} cannot be read: {reason(e)}") from e
-
-
-def unreadable(e: OSError) -> type[FedsmooError]:
-    """Return what to raise for a file that cannot be read: whether it is the disk that does not answer, or the file."""
-    return DiskError if e.errno in NO_ANSWER else FedsmooError
-
-
-def read_plain(path: Path, links: bool = True, limit: int | None = None) -> bytes | None:
-    """Read a file; ``None`` if there is none, or none any more: other processes remove files at any moment.
-
-    Raises ``FedsmooError`` for what is no plain file (a pipe or a device could hang the reader), for a file of more
-    than ``limit`` bytes, for one that cannot be read and, without ``links``, for a symbolic link.
-    """
-    try:
-        fd = os.open(path, os.O_RDONLY | NO_WAIT | (0 if links else NO_LINKS))
-    except OSError as e:
-        if e.errno in NOT_A_FILE:
-            return None
-        linked = not links and path.is_symlink()
-        raise unreadable(e)(f"{path} cannot be read: {'it is a link' if linked else reason(e)}") from e
-    try:
-        found = os.fstat(fd)
-        if stat.S_ISDIR(found.st_mode):
-            return None
-        if not stat.S_ISREG(found.st_mode):
-            raise FedsmooError(f"{path} cannot be read: it is no plain file")
-        if limit is not None and found.st_size > limit:
-            raise FedsmooError(f"{path} cannot be read: it has {found.st_size} bytes, more than {limit}")
-        with os.fdopen(fd, "rb", closefd=False) as f:
-            return f.read(-1 if limit is None else found.st_size)
-    except OSError as e:
-        raise unreadable(e)(f"{path} cannot be read: {reason(e)}") from e
-    finally:
-        os.close(fd)
-
-
-def parse_json(content: bytes, path: Path, errors: str = "strict") -> Any:
-    """Return the JSON value in a file's bytes; ``FedsmooError`` if it is damaged. ``errors`` as in ``bytes.decode``."""
-    try:
-        return json.loads(content.decode("utf-8", errors))
-    except ValueError as e:
-        raise FedsmooError(f"{path} cannot be read: {e}") from e
-    except RecursionError as e:
-        raise FedsmooError(f"{path} cannot be read: it is nested too deeply") from e
-
-
-def parse_table(content: bytes, path: Path, errors: str = "strict") -> dict[str, Any]:
-    """Return the JSON object in a file's bytes; ``FedsmooError`` if it holds none."""
-    value = parse_json(content, path, errors)
-    if not isinstance(value, dict):
-        raise FedsmooError(f"{path} cannot be read: it holds no JSON object")
-    return value
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -199,16 +138,16 @@ def seal(value: dict[str, Any]) -> bytes:
     return f"{text}\n{hashlib.sha256(text.encode()).hexdigest()}\n".encode()
 
 
-def unsealed(path: Path) -> dict[str, Any]:
-    """Read what :func:`seal` made; ``FedsmooError`` if it is damaged."""
-    try:
-        text, _, digest = path.read_bytes().rstrip(b"\n").rpartition(b"\n")
-        value = json.loads(text) if hashlib.sha256(text).hexdigest().encode() == digest else None
-    except OSError as e:
-        raise unreadable(e)(f"{path} cannot be read: {reason(e)}") from e
-    except ValueError as e:
-        raise FedsmooError(f"{path} cannot be read: {e}") from e
-    if not isinstance(value, dict):
+def unsealed(path: Path, form: str) -> dict[str, Any]:
+    """Read a manifest of this format that :func:`seal` made; ``FedsmooError`` if it is damaged or another's."""
+    content = read_plain(path, links=False, limit=MAX_BYTES)
+    if content is None:
+        raise FedsmooError(f"{path} cannot be read: it is missing")
+    text, _, digest = content.rstrip(b"\n").rpartition(b"\n")
+    value = parse_json(text, path) if hashlib.sha256(text).hexdigest().encode() == digest else None
+    if isinstance(value, dict) and value.get("format") != form:
+        raise FedsmooError(f"{path} has the format {value.get('format')!r}, this version reads {form!r}")
+    if not isinstance(value, dict) or not is_sound(value):
         raise FedsmooError(f"{path} is damaged or was not written by fedsmoo")
     return value
 
@@ -233,3 +172,17 @@ def unshared(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         out[name] = v.clone() if place in seen else v
         seen.add(place)
     return out
+
+
+def is_sound(manifest: dict[str, Any]) -> bool:
+    """Return whether the parts of a manifest have the types that they should have, and name files beside it alone."""
+    kinds = {"round": int, "server": str, "about": dict, "rows": dict, "files": dict, "metrics": dict}
+    if not all(isinstance(manifest.get(name), kind) for name, kind in kinds.items()):
+        return False
+    files, mark = manifest["files"], manifest["metrics"]
+    if {*map(type, files.values())} - {str} or any(Path(n).name != n or n in (".", "..") for n in files):
+        return False
+    rows = {*manifest["rows"].values()} if {*map(type, manifest["rows"].values())} <= {str} else {""}
+    named = {manifest["server"], *rows} <= files.keys() and all(c.isdecimal() and len(c) < 19 for c in manifest["rows"])
+    whole = set(mark) == {"bytes", "sha256"} and isinstance(mark["bytes"], int) and isinstance(mark["sha256"], str)
+    return named and whole

@@ -130,16 +130,18 @@ class RunFolder:
 SESSION = ("command", "commit", "dirty", "engine", "device", "cpu", "threads", "versions", "packed", "pack")
 
 
-def note_resumed(path: Path, simulation: Simulation, facts: dict[str, Any]) -> dict[str, Any]:
+def note_resumed(
+    path: Path, simulation: Simulation, facts: dict[str, Any], described: dict[str, Any]
+) -> dict[str, Any]:
     """Add to a folder's notes who resumes its run, at which round: it may be other code or another machine.
 
-    Returns all of the notes.
+    What it is (``described``) is added where older versions did not note it. Returns all of the notes.
     """
     started = read_json(path / STARTED)
     begun = {"at": started.get("started"), "round": 0, **{k: started[k] for k in SESSION if k in started}}
     known = {**provenance(simulation), **facts}
     line = {"at": known["finished"], "round": len(simulation.history), **{k: known[k] for k in SESSION if k in known}}
-    noted = {**started, "sessions": [*started.get("sessions", [begun]), line]}
+    noted = {**described, **started, "sessions": [*started.get("sessions", [begun]), line]}
     try:
         write_durably(path / STARTED, json.dumps(noted, indent=2) + "\n")
     except OSError as e:

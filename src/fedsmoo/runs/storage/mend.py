@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from fedsmoo.core import FedsmooError
+from fedsmoo.data.files.plain import parse_table, read_plain
 from fedsmoo.runs.config import LostSettings
 from fedsmoo.runs.origin.identity import config_of
 from fedsmoo.runs.storage.checkpoint import manifests_in, unseal
-from fedsmoo.runs.storage.files import DiskError, parse_table, read_plain, reason, write_durably
+from fedsmoo.runs.storage.files import DiskError, reason, write_durably
 from fedsmoo.runs.storage.folder import lossless_text, remove_files
 from fedsmoo.runs.storage.names import CHECKPOINT, CONFIG, METRICS, STARTED
 from fedsmoo.runs.storage.reader import read_config
@@ -61,10 +63,10 @@ def mend_or_forget(path: Path) -> list[str] | None:
 def newest_about(path: Path) -> dict[str, Any] | None:
     """Return what the newest manifest that is whole says of its run; its other files are not looked at."""
     for manifest in manifests_in(path / CHECKPOINT):
-        try:
-            return unseal(manifest)["about"]
-        except FedsmooError:
-            continue
+        with suppress(FedsmooError):
+            about = unseal(manifest)["about"]
+            if isinstance(about.get("config"), dict):
+                return about
     return None
 
 

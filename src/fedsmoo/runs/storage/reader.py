@@ -1,8 +1,7 @@
 """Read a run folder: its config, rounds, state and facts. Nothing in it is imported or executed.
 
-In a folder of one's own, what is damaged raises a ``FedsmooError`` of one line. In a folder that a stranger made
-(``strict``), links, pipes, devices, files that are too large and values of another type are left out, with a line for
-each in ``skipped``.
+What is damaged, a link, a pipe, a device, a file that is too large or a value of another type raises a ``FedsmooError``
+of one line. For a page (``strict``) it is left out, with a line in ``skipped``, and the rest is shown.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -20,15 +19,21 @@ from typing import Any, Literal
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import brief
 from fedsmoo.core.untrusted import text
+from fedsmoo.data.files.plain import MAX_BYTES, parse_table, read_plain
 from fedsmoo.runs.config import Config, LostSettings, named_tables, parse_toml
 from fedsmoo.runs.origin.contents import held_in, refuse_damaged
+from fedsmoo.runs.origin.identity import identity
+from fedsmoo.runs.origin.method import Method, is_stranger, kept
 from fedsmoo.runs.record import GLOBAL, HELD_OUT, PERSONAL, Record
-from fedsmoo.runs.storage.files import MAX_BYTES, parse_table, read_plain
 from fedsmoo.runs.storage.names import CONFIG, FAILED, LABEL, METRICS, STARTED, SUMMARY
+from fedsmoo.runs.storage.toml import refuse_deep_keys
 
 State = Literal["new", "unfinished", "failed", "finished"]
 LARGEST_ROUND = 2**53
 LINES = 1000  # of metrics that are parsed at once
+DAMAGED, MOST_VALUES = 100_000, 1_000_000  # lines of metrics that are left out; values in one
+LARGEST_CONFIG = 2**20
+LARGEST_METRICS = 4 * MAX_BYTES  # of a run that is read for its numbers; a page leaves out what is larger than others
 NUMBERS = {int, float}
 OPTIONAL = {*NUMBERS, type(None)}
 # The types of facts that programs use further on; any of them may be missing or null.
@@ -39,7 +44,7 @@ KINDS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("test_loss", "bytes_up", "bytes_down", "seconds_train", "seconds_eval"), (int, float)),
     **dict.fromkeys((*PERSONAL, *GLOBAL), (int, float)),
     **dict.fromkeys(("engine", "device", "command", "commit", "started", "finished", "error"), str),
-    **dict.fromkeys(("contents", "versions"), dict),
+    **dict.fromkeys(("contents", "versions", "method"), dict),
     "sessions": list,
 }
 
@@ -74,6 +79,18 @@ class StoredRun:
     def held(self) -> dict[str, str] | None:
         """Hashes of the user's own files when the run began; ``None`` where nobody noted them."""
         return held_in(self.started)
+
+    @property
+    def method(self) -> Method | None:
+        """What the run noted of its method when it began; ``None`` in runs of before."""
+        return kept(self.started)
+
+    @property
+    def identity(self) -> str | None:
+        """Which run it is; ``None`` where only code of the user's own could say: nothing is imported to find out."""
+        if is_stranger(self.config.algorithm) and self.method is None:
+            return None
+        return identity(self.config, self.held, self.method)
 
     @cached_property
     def config(self) -> Config:
@@ -143,12 +160,12 @@ class Files:
     def content(self, name: str) -> bytes | None:
         """Read a file; ``None`` if there is none, or none that may be read."""
         path = self.folder / name
-        if not self.strict:
-            return read_plain(path)
+        largest = LARGEST_CONFIG if name == CONFIG else MAX_BYTES
+        largest = LARGEST_METRICS if name == METRICS and not self.strict else largest
         with self.leaving_out():
             if any((self.folder / inner).is_symlink() for inner in list(Path(name).parents)[:-1]):
                 raise FedsmooError(f"{path} cannot be read: it lies behind a link")
-            return read_plain(path, links=False, limit=MAX_BYTES)
+            return read_plain(path, links=False, limit=largest)
         return None
 
     def table(self, name: str) -> dict[str, Any] | None:
@@ -175,6 +192,7 @@ class Files:
         with self.leaving_out():
             if content is not None:
                 try:
+                    refuse_deep_keys(content, str(folder / CONFIG))
                     return parse_toml(content, str(folder / CONFIG), "replace" if self.strict else "strict")
                 except LostSettings as e:
                     mended = f"if there is a checkpoint, 'fedsmoo resume {folder}' puts it back"
@@ -192,35 +210,45 @@ def read_config(path: Path) -> Config:
 
 def read_label(path: Path) -> str | None:
     """Read what a sweep's file calls the method of a run; none if that is the method's own name."""
-    return (read_plain(path / LABEL) or b"").decode("utf-8", "replace").strip() or None
+    return (Files(path).content(LABEL) or b"").decode("utf-8", "replace").strip() or None
 
 
 def parse_lines(content: bytes) -> Iterator[Any]:
     """Yield the JSON values in lines, many at a time where that works, which is quicker; damaged lines are left out."""
-    lines = io.BytesIO(content)
+    lines, damaged = io.BytesIO(content), 0
     while block := list(islice(lines, LINES)):
         try:
-            yield from json.loads(b"[" + b",".join(block) + b"]")
+            yield from parse_line(b"[" + b",".join(block) + b"]")
         except (ValueError, RecursionError):
             for line in block:
-                with suppress(ValueError, RecursionError):
-                    yield json.loads(line.decode("utf-8", "replace"))
+                try:
+                    yield parse_line(line.decode("utf-8", "replace").encode())
+                except (ValueError, RecursionError):
+                    damaged += 1
+                    if damaged > DAMAGED:  # no run leaves so many
+                        return
+
+
+def parse_line(line: bytes) -> Any:
+    """Return the JSON value in a line; ``ValueError`` if there is none, or one that would fill the memory."""
+    if len(line) > MOST_VALUES and line.count(b",") + line.count(b"[") > MOST_VALUES:
+        raise ValueError("too many values")
+    return json.loads(line)
 
 
 def parse_records(content: bytes, where: str) -> list[Record]:
     """Return the rounds in the bytes of a metrics file, without a torn last line; ``FedsmooError`` names another."""
     records: list[Record] = []
-    lines = content.split(b"\n")
-    for i, line in enumerate(lines):
-        if not line:
+    for i, line in enumerate(io.BytesIO(content)):
+        if line == b"\n":
             continue
         try:
-            record = Record(**json.loads(line))
+            record = Record(**parse_line(line))
             if not sound(record):
                 raise ValueError(record)
             records.append(record)
         except (ValueError, TypeError, RecursionError) as e:
-            if i == len(lines) - 1:
+            if not line.endswith(b"\n"):
                 break
             raise FedsmooError(f"{where}, line {i + 1}: not a round's record") from e
     return records

@@ -1,4 +1,4 @@
-"""Plain values as TOML."""
+"""Plain values as TOML; and TOML that would keep a parser busy for hours."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from fedsmoo.core.errors import FedsmooError, brief
 
+DEEPEST = 200  # dots that follow each other in a line
 BARE = re.compile(r"[A-Za-z0-9_-]+")  # names that are keys of TOML as they are
 
 
@@ -62,3 +63,12 @@ def quoted(text: str, where: str) -> str:
     except UnicodeEncodeError as e:
         raise FedsmooError(f"{where} is {text!a}, which is not valid text: it cannot be kept in a file") from e
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def refuse_deep_keys(content: bytes, where: str) -> None:
+    """Refuse keys such as ``a.b.c.d``, with hundreds of dots: the time to parse one grows with the square of them."""
+    run = 0
+    for part in content.split(b"."):
+        run = 1 if b"\n" in part or b"," in part else run + 1
+        if run > DEEPEST:
+            raise FedsmooError(f"the config file {where} is not valid TOML: it is nested too deeply")

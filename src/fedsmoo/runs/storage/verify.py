@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from fedsmoo.core import FedsmooError
+from fedsmoo.data.files.plain import read_plain
 from fedsmoo.runs.storage.checkpoint import manifests_in, metrics_name, unseal
-from fedsmoo.runs.storage.files import digest_in, read_plain
+from fedsmoo.runs.storage.files import digest_in
 from fedsmoo.runs.storage.mend import is_lost
 from fedsmoo.runs.storage.names import CHECKPOINT, METRICS, MODEL, STARTED, SUMMARY
 from fedsmoo.runs.storage.reader import Files, parse_records, read_config

@@ -15,16 +15,15 @@ Folders = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]  # one, or s
 Entries = dict[str, os.DirEntry[str]]  # what a folder holds, by name
 
 
-def run_folders(roots: Iterable[Path], strict: bool = False) -> Iterator[Path]:
+def run_folders(roots: Iterable[Path]) -> Iterator[Path]:
     """Yield the run folders at or below some folders, in order of name, each once.
 
     A run folder holds a config; below one there is no other. Hidden folders (``.git``) are left out, and so is what
-    cannot be opened. Symbolic links to folders are followed after all else, and never to a folder that was seen before;
-    if ``strict``, for folders that a stranger made, not at all. The given folders themselves may be links.
+    cannot be opened. Symbolic links are not followed: a stranger may have made them. The given folders may be links.
     """
     seen: set[str] = set()
     for root in roots:
-        for found in below(str(root), strict):
+        for found in below(str(root)):
             if found.real not in seen:
                 seen.add(found.real)
                 yield Path(found.path)
@@ -38,7 +37,7 @@ def find_runs(paths: Sequence[Path], missing_ok: bool = False) -> list[Path]:
     for path in paths:
         if not missing_ok and not path.is_dir():
             raise FedsmooError(f"{path} is not a folder: give run folders, or a folder that holds some")
-    return list(run_folders(paths, strict=True))
+    return list(run_folders(paths))
 
 
 def require_runs(folders: Folders) -> list[Path]:
@@ -53,7 +52,7 @@ def require_runs(folders: Folders) -> list[Path]:
 
 def stamped_folders(root: Path) -> Iterator[tuple[str, str]]:
     """Yield the run folders at or below a folder, relative to it, each with a stamp that changes when its files do."""
-    for found in below(str(root), strict=False):
+    for found in below(str(root)):
         yield found.path[len(str(root)) :].lstrip(os.sep) or ".", stamp(found.entries)
 
 
@@ -65,7 +64,7 @@ def stamp(entries: Entries, names: Iterable[str] = FILES) -> str:
 def changed(entry: os.DirEntry[str]) -> str:
     """Return the time of change and the size of a file; nothing if it is gone by now."""
     try:
-        found = entry.stat()
+        found = entry.stat(follow_symlinks=False)
     except OSError:
         return "-"
     return f"{found.st_mtime_ns}:{found.st_size}"
@@ -80,28 +79,17 @@ class Folder(NamedTuple):
     entries: Entries = {}
 
 
-def below(root: str, strict: bool) -> Iterator[Folder]:
+def below(root: str) -> Iterator[Folder]:
     """Yield the run folders at or below one folder."""
-    visited: set[str] = set()
-    stack, links = [Folder(root, os.path.realpath(root), DEPTH)], list[Folder]()
-    while stack or links:
-        if stack:
-            path, real, left, _ = stack.pop()
-        else:
-            path, _, left, _ = links.pop(0)
-            real = os.path.realpath(path)
-        if real in visited:
-            continue
-        visited.add(real)
+    stack = [Folder(root, os.path.realpath(root), DEPTH)]
+    while stack:
+        path, real, left, _ = stack.pop()
         entries = listed(path)
         if CONFIG in entries and not is_folder(entries[CONFIG]):
             yield Folder(path, real, left, entries)
         elif left:
             inner = [e for n, e in entries.items() if not n.startswith(".") and is_folder(e)]
-            stack += [
-                Folder(e.path, os.path.join(real, e.name), left - 1) for e in reversed(inner) if not e.is_symlink()
-            ]
-            links += [Folder(e.path, "", left - 1) for e in inner if e.is_symlink() and not strict]
+            stack += [Folder(e.path, os.path.join(real, e.name), left - 1) for e in reversed(inner)]
 
 
 def listed(folder: str | Path) -> Entries:
@@ -113,8 +101,8 @@ def listed(folder: str | Path) -> Entries:
 
 
 def is_folder(entry: os.DirEntry[str]) -> bool:
-    """Return whether an entry is a folder or a link to one; not if the system does not say."""
+    """Return whether an entry is a folder, and no link to one; not if the system does not say."""
     try:
-        return entry.is_dir()
+        return entry.is_dir(follow_symlinks=False)
     except OSError:
         return False
