@@ -61,12 +61,11 @@ def sweep(
     Args:
         file_or_table: a TOML file whose lists make a grid, or the same as a dictionary (``{"lr": [0.1, 0.3]}``).
         out: folder of the runs (default: ``runs/`` and the file's name).
-        minutes: stop after so long, everything saved.
-        pack: runs in one batch (default: 4 on a GPU, 1 on a CPU).
+        minutes, pack: stop after so long, everything saved; runs in one batch (default: 4 on a GPU, 1 on a CPU).
         to, supersede: folder of result files, written as runs finish; a reason to replace those of other numbers.
         keep, save_every: keep the checkpoints of finished runs; rounds between them (default: under 5% of the time).
-        trust: go on with runs that somebody else began, though you have not run their code before.
-        retry, wait: try failed runs again; wait for runs that another process has leased, to take over if it dies.
+        trust, retry, wait: go on with runs that somebody else began, by code you have not run before; try failed runs
+            again; wait for runs that another process has leased, to take over if it dies.
         watch, begun, finished, failed, note, stop: what to call when; see :class:`Worker`. Without ``stop``, Ctrl-C
             lets the round end, saves, and then raises ``KeyboardInterrupt``; a second one does so at once.
         settings: settings that win over the file's, by name (``rounds=10, device="cuda"``).
