@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-SETTINGS = ("algorithm", "model", "dataset", "partition", "loss", "sampling", "local_optimizer", "local_schedule")
+from fedsmoo.runs.config import BROUGHT
+
+SETTINGS = BROUGHT
 WAYS = ("absolute", "relative", "link")
 MARK = "IMPORTED"
 CODE = f"""
@@ -38,7 +40,8 @@ def loss(outputs, labels):
 def draw(seed, round, clients, cohort):
     return list(range(cohort))
 """
-NAMES = dict(zip(SETTINGS, ("Method", "net", "data", "divide", "loss", "draw", "Method", "Method"), strict=True))
+NAMES = dict.fromkeys(SETTINGS, "Method") | {"model": "net", "dataset": "data", "partition": "divide"}
+NAMES |= {"loss": "loss", "sampling": "draw"}
 PLAIN = {"algorithm": "fedavg", "rounds": 2, "clients": 4, "cohort": 2, "model": "softmax", "local_steps": 1}
 ROUND = {"test_loss": 1.5, "train_loss": 2.0, "drift": 0.25, "lr": 0.1, "cohort": [0, 3], "bytes_up": 40}
 ROUND |= {"bytes_down": 80, "seconds_train": 0.5, "seconds_eval": 0.25}
