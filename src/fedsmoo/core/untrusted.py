@@ -44,10 +44,10 @@ def matrix(values: Any, digits: int = 5, limit: int = 2000) -> list[list[float |
 
 
 def lines(value: Any) -> str:
-    """Return text for a terminal, which obeys control characters: without any, further lines set off as such.
+    r"""Return text for a terminal, which obeys control characters: without any, further lines set off as such.
 
     >>> lines("a\x1b[2J\nfedsmoo: done")
-    'a\ufffd[2J\n  fedsmoo: done'
+    'a�[2J\n  fedsmoo: done'
     """
     return "\n  ".join(text(line, len(line)) for line in str(value).split("\n"))
 
