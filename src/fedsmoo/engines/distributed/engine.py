@@ -114,10 +114,14 @@ class Distributed(Engine):
         owner = owners(list(inputs.parts), self.ranks.world, stateful=True)
         mine = [r == self.ranks.rank for r in owner]
         found = torch.zeros(len(mine), 2, dtype=torch.float64, device=inputs.w.device)
-        if any(mine):
-            some = inputs.of([i for i, here in zip(inputs.parts, mine, strict=True) if here])
-            found[torch.tensor(mine)] = self.inner.personal(some).to(found.device)
-        return self.ranks.all_reduce(found).cpu()
+        try:
+            if any(mine):
+                some = inputs.of([i for i, here in zip(inputs.parts, mine, strict=True) if here])
+                found[torch.tensor(mine)] = self.inner.personal(some).to(found.device)
+            return self.ranks.all_reduce(found).cpu()
+        except BaseException:
+            abandon_job()  # ranks without a client of their own wait here
+            raise
 
     def run_round(self, inputs: RoundInputs, meanwhile: Meanwhile | None = None) -> RoundOutcome:
         self.sharded.agree("round")
