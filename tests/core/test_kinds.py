@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import kinds
 import pytest
+import torch
 from kinds import Ditto, Median
 
-from fedsmoo import Vectors
+from fedsmoo import FedAvg, Vectors
 from fedsmoo.core.contract import findings
+from fedsmoo.core.contract.form import Scale
 from fedsmoo.testing import check_algorithm
 
 
@@ -68,3 +70,15 @@ def test_sound_methods_are_left_alone(name: str) -> None:
 @pytest.mark.parametrize("name", ["Stretched", "Ditto", "Heads"])
 def test_every_vector_matters_also_if_for_a_personal_model_alone(name: str) -> None:
     assert check_algorithm(getattr(kinds, name)()) == []
+
+
+class Scratch(FedAvg):
+    """Makes a tensor without a device and forgets it: what it returns may lie where that one was."""
+
+    def finish(self, w, down, me, rnd):
+        torch.zeros(w.shape, dtype=w.dtype)
+        return me, Vectors(w=w * 1.0)
+
+
+def test_memory_that_is_used_again_is_not_taken_for_what_lay_there() -> None:
+    assert findings(Scratch(), Scale(size=50_000)) == []

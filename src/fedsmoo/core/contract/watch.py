@@ -57,6 +57,7 @@ class Watch(TorchDispatchMode):
         self.notes: list[Note] = []
         self.log: list[Step] = []
         self.made: dict[int, Place | None] = {}  # tensors made without a device, by their memory
+        self.alive: list[Tensor] = []  # those: else their memory would be used again, for others
         self.word = ""
 
     @classmethod
@@ -120,6 +121,7 @@ class Words(TorchFunctionMode):
             out = func(*args, **(kwargs or {}))
             if self.watch.word in MAKERS and "device" not in (kwargs or {}):
                 self.watch.made[out.untyped_storage().data_ptr()] = place_of(calling())
+                self.watch.alive.append(out)
             return out
         finally:
             self.watch.word = before
