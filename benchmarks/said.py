@@ -83,6 +83,7 @@ def distributed() -> list[Said]:
          "10 Gb/s; {:.0f} ms were measured", sent, *f.ring_ms(sent, 64), 1000 * measured["reduce"]["seconds"]),
         ("Eight GPUs make such a round at most {:.1f} times faster", f.most_gain(10, 100, 8)),
         "The network matters little above 10 Gb/s",
+        "Who is not heard for 90 seconds is named",
     ]  # fmt: skip
 
 
@@ -93,7 +94,9 @@ def flower() -> list[Said]:
         "(for 127.0.0.1 here;",
         "the server listens on 127.0.0.1 only",
         ("on a busier day the same rounds took {:.0f} to {:.0f} s", min(busy), max(busy)),
-        "polls every 3 s on both sides",
+        "nodes ask for messages every 3 s",
+        "then 1, 3, 7... up to 63 rounds go without it",
+        "the next time 3, then 7 times",
     ]
 
 

@@ -256,7 +256,7 @@ def test_a_pattern_that_matches_nothing_is_refused_with_a_suggestion() -> None:
 
 
 def test_what_stays_does_not_go_with_rounding() -> None:
-    with pytest.raises(FedsmooError, match="Heads has parameters that stay at the clients: wire must be exact"):
+    with pytest.raises(FedsmooError, match="Heads has parameters that stay at the clients: send its vectors whole"):
         Quantised(Heads(), "int8")
 
 

@@ -42,6 +42,11 @@ def images(n: int = 160, seed: int = 0) -> Dataset:
     return Dataset("noise", xt, yt, xt[:40], yt[:40], 10, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25), augment=True)
 
 
+# What no generated pass serves: losses of a method's own, whose gradients the kernels do not take, and single numbers
+# that are sent down.
+WHOLE = {"fedlc", "fedntd", "fedgmt", "moon", "fedwmsam"}
+
+
 def after_one_round(
     method: str,
     model: str,
@@ -74,7 +79,8 @@ def after_one_round(
         assert engine.stepper.capture, "the step was not captured"
         assert engine.stepper.compile == compiled, "the step was not compiled"
         cut = [r.cut for r in engine.stepper.recordings.values()]
-        assert cut == [passes and model == "resnet18_gn"], "the step was not cut into passes"
+        want = passes and model == "resnet18_gn" and method not in WHOLE
+        assert cut == [want], "the step was not cut into passes" if want else "the step was cut into passes"
     return simulation.server.w.double().cpu()
 
 
