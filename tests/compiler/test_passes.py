@@ -190,12 +190,17 @@ def compared(name: str | Algorithm, **settings):
     return passed.engine.stepper
 
 
-@pytest.mark.parametrize("name", METHODS)
+# Losses of their own need the model's outputs, which kernels do not give; a number that is sent down needs the whole
+# step, one that is sent up the end as it is written.
+WHOLE, NUMBERS_UP = {"fedlc", "fedntd", "fedgmt", "moon", "fedwmsam"}, {"fedexp", "fednova", "qfedavg"}
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name not in WHOLE])
 def test_clients_of_one_length(name, device):
     """Nothing is masked; an odd number of steps; what no step reads is written by the last one only."""
     steps = compared(name, **EQUAL)
     assert [r.cut for r in steps.recordings.values()] == [True]
-    assert all(steps.endings.values())
+    assert all(steps.endings.values()) == (name not in NUMBERS_UP)
 
 
 IN_PASSES = ["step", "point of the step", "two points of the step", "facts in passes", "momentum"]
