@@ -12,10 +12,12 @@ import torch
 
 from fedsmoo.cli import main
 from fedsmoo.core.user_code import user_object
+from fedsmoo.testing import check_algorithm
 
 TEXT = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
 BLOCKS = {m[1]: m[0] for m in re.finditer(r"(?<=^```python\n)# (my_\w+\.py)\n.*?(?=^```)", TEXT, re.S | re.M)}
 COMMANDS = [line for block in re.findall(r"^```bash\n(.*?)^```", TEXT, re.S | re.M) for line in block.splitlines()]
+FIVE = [f"my_{kind}.py" for kind in ("rows", "noise", "own_loss", "personal", "step")]
 RUNS = [line for line in COMMANDS if line.startswith("fedsmoo run")]
 
 
@@ -29,7 +31,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_one_file_for_each_thing_to_bring_none_longer_than_thirty_lines() -> None:
-    assert set(BLOCKS) == {f"my_{kind}.py" for kind in ("method", "model", "data", "partition", "loss", "sampling")}
+    things = {f"my_{kind}.py" for kind in ("method", "model", "data", "partition", "loss", "sampling")}
+    assert set(BLOCKS) == things | set(FIVE)
     for block in re.findall(r"^```python\n(.*?)^```", TEXT, re.S | re.M):
         assert len(block.splitlines()) <= 30
     assert {re.search(r"my_\w+\.py", line)[0] for line in RUNS} == set(BLOCKS)  # type: ignore[index]
@@ -42,6 +45,13 @@ def test_the_command_runs(line: str, folder: Path) -> None:
     with pytest.raises(SystemExit) as ended:
         main([*shlex.split(words)[1:], *few])
     assert not ended.value.code
+
+
+@pytest.mark.parametrize("name", FIVE)
+def test_five_kinds_of_methods_in_under_25_lines_each_keep_the_contract(name: str, folder: Path) -> None:
+    assert len(BLOCKS[name].splitlines()) < 25
+    (cls,) = (line.split("(")[0].removeprefix("class ") for line in BLOCKS[name].splitlines() if line[:6] == "class ")
+    check_algorithm(user_object(f"{name}:{cls}", "algorithm")())
 
 
 def test_the_partition_of_the_guide_is_as_unequal_as_it_says(folder: Path) -> None:
