@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -183,3 +184,17 @@ def test_an_index_that_cannot_be_used_does_not_end_a_sweep(tmp_path: Path, name:
     table = {k: v for k, v in TINY.to_dict().items() if v is not None}
     (tmp_path / "runs" / name / "not empty").mkdir(parents=True)
     assert len(sweep(table, tmp_path / "runs").finished) == 1
+
+
+def test_a_full_disk_under_the_index_does_not_end_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inner, notes = sqlite3.connect, list[str]()
+
+    def connect(path: str | Path, **more: object) -> sqlite3.Connection:
+        if str(path) != ":memory:":
+            raise sqlite3.OperationalError("database or disk is full")
+        return inner(path, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(sqlite3, "connect", connect)
+    table = {k: v for k, v in TINY.to_dict().items() if v is not None}
+    assert len(sweep(table, tmp_path / "runs", note=notes.append).finished) == 1
+    assert [INDEX in note for note in notes] == [True]

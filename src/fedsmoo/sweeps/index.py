@@ -129,15 +129,17 @@ def connect(root: Path) -> sqlite3.Connection:
     for attempt in (1, 2):
         if not is_plain(path) or not all(os.access(p, os.W_OK) for p in (root, path) if p.exists()):
             break
-        db = sqlite3.connect(path, timeout=30, isolation_level=None)
+        db = None
         try:
+            db = sqlite3.connect(path, timeout=30, isolation_level=None)
             db.execute("PRAGMA trusted_schema = 0")
             if version_of(db) != version() or not is_as_made(db):
                 make(db)
             db.execute("SELECT path FROM runs LIMIT 1")
             return db
-        except sqlite3.DatabaseError as e:
-            db.close()
+        except sqlite3.DatabaseError as e:  # also of a disk that is full, or does not answer
+            if db is not None:
+                db.close()
             if "readonly" in str(e) or "unable to open" in str(e):
                 break
             if attempt == 2 or "locked" in str(e):
