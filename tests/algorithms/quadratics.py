@@ -16,7 +16,7 @@ from fedsmoo.engines.contract import Setup
 from fedsmoo.engines.serial import Serial
 from fedsmoo.engines.task import Task
 from fedsmoo.models.base import FlatModel
-from fedsmoo.runs.config import Training
+from fedsmoo.runs.settings.training import Training
 from fedsmoo.runs.simulation import Simulation
 
 DIM = 4

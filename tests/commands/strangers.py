@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fedsmoo.runs.config import BROUGHT
+from fedsmoo.runs.settings.fields import BROUGHT
 
 SETTINGS = BROUGHT
 WAYS = ("absolute", "relative", "link")

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from fedsmoo import Dirichlet, simulate
 from fedsmoo.core import FedsmooError
-from fedsmoo.runs.config import read_toml
+from fedsmoo.runs.settings.toml import read_toml
 from fedsmoo.sweeps.grid import expand
 
 from .conftest import TINY, Answer, Call

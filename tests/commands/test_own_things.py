@@ -17,11 +17,11 @@ from fedsmoo.data.sources import depends_on_seed, load
 from fedsmoo.deploy.settings import from_json, parse, to_json
 from fedsmoo.pages.measured import rebuilt
 from fedsmoo.runs.build import assemble
-from fedsmoo.runs.config import read_toml
 from fedsmoo.runs.origin.contents import contents
 from fedsmoo.runs.origin.identity import identity
 from fedsmoo.runs.resume import reopen
 from fedsmoo.runs.run import Run
+from fedsmoo.runs.settings.toml import read_toml
 from fedsmoo.sweeps.grid import run_name
 from fedsmoo.sweeps.pack import packable
 

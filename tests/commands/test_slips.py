@@ -11,8 +11,9 @@ import torch
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.paper.experiments import experiment
-from fedsmoo.runs.config import Config, read_toml
+from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin.identity import identity
+from fedsmoo.runs.settings.toml import read_toml
 from fedsmoo.runs.storage.reader import read_config
 from fedsmoo.sweeps.grid import expand
 

@@ -11,7 +11,7 @@ import torch
 
 from fedsmoo import Algorithm, FedsmooError, Round, Vectors
 from fedsmoo.core.server import ServerSettings, is_evaluated, lr_of, round_of, server_step, weights_of
-from fedsmoo.runs.config import Training
+from fedsmoo.runs.settings.training import Training
 
 SCHEDULE: ServerSettings = Training(rounds=7, lr=0.2, lr_decay=0.9, weighted=True, eval_every=3)
 

@@ -18,8 +18,8 @@ from fedsmoo.engines.serial import Serial
 from fedsmoo.engines.steps.replay import ReplayStepper
 from fedsmoo.engines.task import Task
 from fedsmoo.models import build
-from fedsmoo.runs.config import Training
 from fedsmoo.runs.record import Record
+from fedsmoo.runs.settings.training import Training
 from fedsmoo.runs.simulation import Simulation
 
 SIZES = (9, 5, 7, 1, 4, 11)

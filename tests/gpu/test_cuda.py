@@ -21,7 +21,7 @@ from fedsmoo.engines.serial import Serial
 from fedsmoo.engines.steps.replay import ReplayStepper
 from fedsmoo.engines.task import Samples, Task
 from fedsmoo.models import build, make_module
-from fedsmoo.runs.config import Training
+from fedsmoo.runs.settings.training import Training
 from fedsmoo.runs.simulation import Simulation
 
 if torch.cuda.is_available():

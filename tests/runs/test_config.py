@@ -9,7 +9,9 @@ import pytest
 from fedsmoo.algorithms.choices import CHOICES
 from fedsmoo.core import FedsmooError
 from fedsmoo.runs.build import make_algorithm
-from fedsmoo.runs.config import AROUND, FIELDS, Config, free_within, named_tables, read_toml
+from fedsmoo.runs.config import FIELDS, Config, free_within
+from fedsmoo.runs.settings.fields import AROUND
+from fedsmoo.runs.settings.toml import named_tables, read_toml
 from fedsmoo.runs.storage.folder import config_text
 from fedsmoo.runs.storage.toml import to_toml
 

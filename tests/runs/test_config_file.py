@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsmoo.core import FedsmooError
-from fedsmoo.runs.config import Config, named_tables
+from fedsmoo.runs.config import Config
 from fedsmoo.runs.run import Run
+from fedsmoo.runs.settings.toml import named_tables
 from fedsmoo.runs.storage import folder as runfolder
 from fedsmoo.runs.storage.checkpoint import seal
 from fedsmoo.runs.storage.folder import RunFolder, config_text, lossless_text

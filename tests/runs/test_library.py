@@ -17,8 +17,9 @@ import pytest
 import fedsmoo
 from fedsmoo.cli import main
 from fedsmoo.core import FedsmooError
-from fedsmoo.runs import config as config_module
 from fedsmoo.runs.origin.identity import identity
+from fedsmoo.runs.settings import toml as toml_module
+from fedsmoo.runs.settings.training import Training
 from fedsmoo.runs.storage import folder as folder_module
 from fedsmoo.runs.storage.checkpoint import newest
 from fedsmoo.runs.storage.files import read_json
@@ -204,9 +205,9 @@ def test_texts_are_checked_rendered_and_validated_once(
         old = getattr(owner, name)
         monkeypatch.setattr(owner, name, lambda *a, **k: count.update([name]) or old(*a, **k))
 
-    counted(config_module.Training, "__post_init__")
+    counted(Training, "__post_init__")
     counted(folder_module, "to_toml")
-    counted(config_module.tomllib, "loads")
+    counted(toml_module.tomllib, "loads")
     assert command("run", *FLAGS, "--set", "r=0.2", "--out", str(tmp_path / "run")) == 0
     assert count == {"__post_init__": 2, "to_toml": 1, "loads": 1}
     assert same_run(tmp_path / "run", whole)

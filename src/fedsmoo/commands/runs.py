@@ -11,7 +11,7 @@ import typer
 from fedsmoo.commands.console import counted
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.paper.render import Table, text
-from fedsmoo.runs.config import refuse_no_accuracy
+from fedsmoo.runs.settings.training import refuse_no_accuracy
 
 SHOWN = ("path", "algorithm", "data_used", "partition", "lr", "seed", "state", "done", "rounds", "test_accuracy")
 

@@ -16,8 +16,9 @@ from fedsmoo.core.user_code import is_in_file
 from fedsmoo.data.own import is_own
 from fedsmoo.deploy.combine import KINDS
 from fedsmoo.deploy.store import checked_name
-from fedsmoo.runs.config import AROUND, BROUGHT, FIELDS, Config, checked, setting
+from fedsmoo.runs.config import FIELDS, Config
 from fedsmoo.runs.division import refuse_unused_options, resolve_division
+from fedsmoo.runs.settings.fields import AROUND, BROUGHT, checked, setting
 
 LOST = ("refuse", "restart")
 BOUND = ("bind", "ignore")

@@ -85,8 +85,9 @@ def rebuilt(config: dict[str, Any]) -> dict[str, Any] | None:
 def class_counts(division: tuple[tuple[str, Any], ...]) -> dict[str, Any] | None:
     """Compute samples per client and class from the settings in ``DIVISION``."""
     from fedsmoo.data.sources import load
-    from fedsmoo.runs.config import Config, named_tables
+    from fedsmoo.runs.config import Config
     from fedsmoo.runs.division import make_clients
+    from fedsmoo.runs.settings.toml import named_tables
 
     settings = Config(**named_tables(dict(division), "config"))
     if settings.clients > 1000:

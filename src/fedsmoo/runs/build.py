@@ -34,10 +34,12 @@ from fedsmoo.engines.task import Samples, Task, refuse_few_outputs, squashed
 from fedsmoo.engines.threads import fix_threads
 from fedsmoo.models import MODELS, FlatModel, build, make_module, model_options, wrap
 from fedsmoo.models.loss import SampleLoss, make_loss
-from fedsmoo.runs.config import BROUGHT, FIELDS, Config, default_partition, named_tables, read_toml
+from fedsmoo.runs.config import FIELDS, Config, default_partition
 from fedsmoo.runs.division import make_clients, refuse_unused_options, resolve_division
 from fedsmoo.runs.origin.objects import refuse_objects
 from fedsmoo.runs.origin.user_files import kind_of_default, load_data, own_options
+from fedsmoo.runs.settings.fields import BROUGHT
+from fedsmoo.runs.settings.toml import named_tables, read_toml
 from fedsmoo.runs.simulation import Simulation
 
 

@@ -17,8 +17,9 @@ from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.division import partition as partitions
 from fedsmoo.data.division.own import OwnPartition
 from fedsmoo.data.division.splitfile import load_split, read_split, refuse_contradiction
-from fedsmoo.runs.config import DIVISION, Config, default_partition, refuse_beyond
+from fedsmoo.runs.config import DIVISION, Config, default_partition
 from fedsmoo.runs.origin.user_files import load_data, refuse_missing
+from fedsmoo.runs.settings.fields import refuse_beyond
 from fedsmoo.runs.storage.files import DiskError, make_folder, reason, write_durably
 
 SHOWN = 1000  # clients that a picture of who holds what has room for

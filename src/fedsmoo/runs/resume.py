@@ -19,7 +19,7 @@ from fedsmoo.engines.distributed.launcher import is_writer
 from fedsmoo.engines.task import IDLE, idle_precision
 from fedsmoo.engines.threads import fix_threads
 from fedsmoo.runs.build import assemble
-from fedsmoo.runs.config import BROUGHT, Config, LostSettings
+from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin.contents import edited, held_in, refuse_other_data, same_data
 from fedsmoo.runs.origin.identity import config_of, described, differences, identity
 from fedsmoo.runs.origin.method import of_own
@@ -28,6 +28,8 @@ from fedsmoo.runs.origin.provenance import checkpoint_facts
 from fedsmoo.runs.origin.trust import permit
 from fedsmoo.runs.record import Callback, Result, refuse_wrong_options
 from fedsmoo.runs.run import Run, carry_out, serve_rank_0
+from fedsmoo.runs.settings.fields import BROUGHT
+from fedsmoo.runs.settings.toml import LostSettings
 from fedsmoo.runs.simulation import Simulation
 from fedsmoo.runs.storage.checkpoint import Checkpoint, Checkpoints, Mark, newest
 from fedsmoo.runs.storage.fence import fenced_by

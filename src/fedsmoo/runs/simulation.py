@@ -22,8 +22,8 @@ from fedsmoo.engines.facts import Facts, keys_of
 from fedsmoo.engines.failure import explained
 from fedsmoo.engines.personal import PersonalInputs
 from fedsmoo.engines.task import refuse_no_features, refuse_reduced_loss
-from fedsmoo.runs.config import Training
 from fedsmoo.runs.record import Callback, Record, Result, served
+from fedsmoo.runs.settings.training import Training
 from fedsmoo.runs.traffic import round_bytes
 
 if TYPE_CHECKING:

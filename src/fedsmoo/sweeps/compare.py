@@ -15,12 +15,13 @@ from fedsmoo.core.errors import as_path, brief
 from fedsmoo.core.user_code import file_of
 from fedsmoo.engines.devices import make_device
 from fedsmoo.runs.build import algorithm_class, assemble, make_algorithm, make_config, settings_of
-from fedsmoo.runs.config import BROUGHT, FIELDS, Config
+from fedsmoo.runs.config import FIELDS, Config
 from fedsmoo.runs.origin.contents import contents, contents_here, refuse_edited
 from fedsmoo.runs.origin.identity import SAME_RUN, differences
 from fedsmoo.runs.origin.method import beside, of_own
 from fedsmoo.runs.origin.trust import refuse_begun_elsewhere
 from fedsmoo.runs.record import Record
+from fedsmoo.runs.settings.fields import BROUGHT
 from fedsmoo.runs.signals import stopped_by
 from fedsmoo.runs.storage.names import CONFIG
 from fedsmoo.runs.storage.reader import read_config, read_run

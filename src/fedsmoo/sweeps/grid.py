@@ -42,11 +42,13 @@ from fedsmoo.data.division.partition import to_rule
 from fedsmoo.data.own import is_own
 from fedsmoo.models import MODELS, refuse_options
 from fedsmoo.runs.build import algorithm_class, make_algorithm, schedules_as_text
-from fedsmoo.runs.config import BROUGHT, FIELDS, Config, checked, named_tables
+from fedsmoo.runs.config import FIELDS, Config
 from fedsmoo.runs.division import make_partition, resolve_division
 from fedsmoo.runs.origin.contents import contents, other_content
 from fedsmoo.runs.origin.identity import identity
 from fedsmoo.runs.origin.method import Method, of_own
+from fedsmoo.runs.settings.fields import BROUGHT, checked
+from fedsmoo.runs.settings.toml import named_tables
 
 WORDS = ("title", "kind", "base", "select", "methods", "columns", "hyper", "note")  # what is not a setting
 

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from fedsmoo.core import FedsmooError
-from fedsmoo.runs.config import FIELDS, Config, kind_of
+from fedsmoo.runs.config import FIELDS, Config
 from fedsmoo.runs.origin.contents import data_label
 from fedsmoo.runs.record import GLOBAL, PERSONAL
+from fedsmoo.runs.settings.fields import kind_of
 from fedsmoo.runs.storage.folder import unused_settings
 from fedsmoo.runs.storage.names import CONFIG
 from fedsmoo.runs.storage.reader import read_run

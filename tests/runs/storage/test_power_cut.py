@@ -10,9 +10,9 @@ import pytest
 
 import fedsmoo
 from fedsmoo.core import FedsmooError
-from fedsmoo.runs.config import LostSettings
 from fedsmoo.runs.resume import reopen
 from fedsmoo.runs.run import Run
+from fedsmoo.runs.settings.toml import LostSettings
 from fedsmoo.runs.storage.checkpoint import manifests_in, newest, seal, unseal
 from fedsmoo.runs.storage.files import DiskError, make_folder, sync_folder, write_durably
 from fedsmoo.runs.storage.names import CHECKPOINT, CONFIG, METRICS, MODEL, STARTED, SUMMARY

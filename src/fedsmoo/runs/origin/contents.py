@@ -21,7 +21,8 @@ from fedsmoo.data.fingerprint import SHORT, Fingerprint
 from fedsmoo.data.names import is_drawn
 from fedsmoo.data.own import is_own
 from fedsmoo.data.sources import SOURCES, load
-from fedsmoo.runs.config import AROUND, BROUGHT, Config
+from fedsmoo.runs.config import Config
+from fedsmoo.runs.settings.fields import AROUND, BROUGHT
 
 RECENT = 100_000_000  # nanoseconds: a file that changed just now may change again within one tick of its clock
 # A look at a folder of many files that took longer than this many seconds is good for so many times as long. Few files

@@ -13,9 +13,10 @@ from typing import Any
 
 from fedsmoo.algorithms import ALGORITHMS
 from fedsmoo.core import Algorithm, FedsmooError
+from fedsmoo.core.hyper.options import converted
 from fedsmoo.core.user_code import is_in_file
 from fedsmoo.runs.build import make_algorithm
-from fedsmoo.runs.config import Config, converted
+from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin.objects import PREFIX
 from fedsmoo.runs.traffic import Travels, travelling
 

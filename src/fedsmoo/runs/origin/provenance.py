@@ -20,10 +20,11 @@ import torch
 from fedsmoo.core.user_code import is_in_file
 from fedsmoo.data.division.partition import to_rule
 from fedsmoo.engines.distributed.launcher import world
-from fedsmoo.runs.config import BROUGHT, DIVISION, FIELDS, Config
+from fedsmoo.runs.config import DIVISION, FIELDS, Config
 from fedsmoo.runs.division import make_partition
 from fedsmoo.runs.origin.contents import files_held
 from fedsmoo.runs.origin.typed import command
+from fedsmoo.runs.settings.fields import BROUGHT
 from fedsmoo.runs.simulation import Simulation
 from fedsmoo.version import __version__
 

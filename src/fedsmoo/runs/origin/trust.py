@@ -22,9 +22,10 @@ from fedsmoo.core import FedsmooError
 from fedsmoo.core.user_code import Judge, file_of, is_in_file
 from fedsmoo.data.fingerprint import SHORT
 from fedsmoo.data.own import is_own
-from fedsmoo.runs.config import BROUGHT, Config
+from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin.contents import held_in
 from fedsmoo.runs.origin.objects import PREFIX
+from fedsmoo.runs.settings.fields import BROUGHT
 from fedsmoo.runs.storage.files import make_folder, reason, write_durably
 from fedsmoo.runs.storage.lease import locked
 from fedsmoo.runs.storage.reader import read_run

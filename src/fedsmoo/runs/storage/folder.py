@@ -15,9 +15,10 @@ import numpy as np
 from safetensors import SafetensorError
 
 from fedsmoo.core import FedsmooError
-from fedsmoo.runs.config import DIVISION, FIELDS, FIRST, LAST, Config, named_tables
+from fedsmoo.runs.config import DIVISION, FIELDS, Config
 from fedsmoo.runs.origin.provenance import provenance
 from fedsmoo.runs.record import Record, best_validated, last_personal
+from fedsmoo.runs.settings.toml import FIRST, LAST, named_tables
 from fedsmoo.runs.simulation import Simulation
 from fedsmoo.runs.storage.checkpoint import Mark, write_tensors
 from fedsmoo.runs.storage.fence import fence

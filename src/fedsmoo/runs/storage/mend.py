@@ -9,8 +9,8 @@ from typing import Any
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.data.files.plain import parse_table, read_plain
-from fedsmoo.runs.config import LostSettings
 from fedsmoo.runs.origin.identity import config_of
+from fedsmoo.runs.settings.toml import LostSettings
 from fedsmoo.runs.storage.checkpoint import manifests_in, unseal
 from fedsmoo.runs.storage.files import DiskError, reason, write_durably
 from fedsmoo.runs.storage.folder import lossless_text, remove_files

@@ -20,11 +20,12 @@ from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import brief
 from fedsmoo.core.untrusted import text
 from fedsmoo.data.files.plain import MAX_BYTES, parse_table, read_plain
-from fedsmoo.runs.config import Config, LostSettings, named_tables, parse_toml
+from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin.contents import held_in, refuse_damaged
 from fedsmoo.runs.origin.identity import identity
 from fedsmoo.runs.origin.method import Method, is_stranger, kept
 from fedsmoo.runs.record import GLOBAL, HELD_OUT, PERSONAL, Record
+from fedsmoo.runs.settings.toml import LostSettings, named_tables, parse_toml
 from fedsmoo.runs.storage.names import CONFIG, FAILED, LABEL, METRICS, STARTED, SUMMARY
 from fedsmoo.runs.storage.toml import refuse_deep_keys
 

@@ -1,0 +1,59 @@
+"""Settings in a TOML file: names with tables of options, and a config that was cut is never the defaults."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from fedsmoo.core.errors import FedsmooError, unknown
+from fedsmoo.runs.config import FIELDS
+from fedsmoo.runs.settings.fields import BROUGHT
+
+# The first and the last line of the config that a run keeps: one without its end was cut.
+FIRST, LAST = "# The settings of a run, whole if its last line is there.", "# The end of the settings."
+
+
+class LostSettings(FedsmooError):
+    """A config file is missing, empty or cut: that never means the defaults."""
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the settings in a TOML file; ``[algorithm]``, ``[model]``, ``[loss]`` may be tables with a ``name``."""
+    try:
+        content = path.read_bytes()
+    except OSError as e:
+        inside = path / "config.toml"
+        hint = f"; did you mean {inside}?" if inside.is_file() else ""
+        raise FedsmooError(f"cannot read the config file {path}: {e.strerror}{hint}") from e
+    return named_tables(parse_toml(content, str(path)), str(path))
+
+
+def parse_toml(content: bytes, where: str, errors: str = "strict") -> dict[str, Any]:
+    """Return the table in a TOML file's bytes; ``FedsmooError`` if it is damaged. ``errors`` as in ``bytes.decode``."""
+    if not content.strip(b"\0 \r\n\t") or (content.startswith(FIRST.encode()) and LAST.encode() not in content):
+        raise LostSettings(f"the config file {where} is {'cut' if content.strip() else 'empty'}")
+    try:
+        return tomllib.loads(content.decode("utf-8", errors))
+    except RecursionError as e:
+        raise FedsmooError(f"the config file {where} is not valid TOML: it is nested too deeply") from e
+    except ValueError as e:  # also of text that is not UTF-8, and of numbers with thousands of digits
+        raise FedsmooError(f"the config file {where} is not valid TOML: {e}") from e
+
+
+def named_tables(table: dict[str, Any], where: str) -> dict[str, Any]:
+    """``algorithm = {name = "fedsmoo", r = 0.1}`` as a name and its options; misspelt keys are refused."""
+    out = dict(table)
+    for key in BROUGHT:
+        if isinstance(out.get(key), dict):
+            options, beside = dict(out[key]), out.get(f"{key}_options", {})
+            if not isinstance(beside, dict):
+                raise FedsmooError(f"{where}: {key}_options is {beside!r}, but must be a table of options")
+            out[f"{key}_options"] = {**beside, **{k: v for k, v in options.items() if k != "name"}}
+            out.pop(key)
+            if "name" in options:
+                out[key] = options["name"]
+    for key in out:
+        if key not in FIELDS:
+            raise FedsmooError(f"{where}: {unknown('setting', key, FIELDS)}")
+    return out
