@@ -63,7 +63,8 @@ if TYPE_CHECKING:
     from fedsmoo.pages.report import report
     from fedsmoo.runs.analyse import analyse
     from fedsmoo.runs.config import Config
-    from fedsmoo.runs.record import Record, Result
+    from fedsmoo.runs.record import Record
+    from fedsmoo.runs.results.result import Result
     from fedsmoo.runs.resume import resume
     from fedsmoo.runs.run import run
     from fedsmoo.sweeps.compare import compare
@@ -161,7 +162,8 @@ _HOMES = {
     "pages.report": ("report",),
     "runs.analyse": ("analyse",),
     "runs.config": ("Config",),
-    "runs.record": ("Record", "Result"),
+    "runs.record": ("Record",),
+    "runs.results.result": ("Result",),
     "runs.resume": ("resume",),
     "runs.run": ("run",),
     "sweeps.compare": ("compare",),

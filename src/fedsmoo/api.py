@@ -27,7 +27,8 @@ from fedsmoo.runs.config import DIVISION, FIELDS, Config
 from fedsmoo.runs.division import refuse_other_count, refuse_unused_options, resolve_division
 from fedsmoo.runs.origin.objects import name_objects, objects_in
 from fedsmoo.runs.origin.provenance import command
-from fedsmoo.runs.record import Callback, Result, refuse_wrong_options
+from fedsmoo.runs.record import Callback, refuse_wrong_options
+from fedsmoo.runs.results.result import Result
 from fedsmoo.runs.run import start
 from fedsmoo.runs.simulation import Simulation
 

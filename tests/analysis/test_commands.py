@@ -18,7 +18,7 @@ from fedsmoo.analysis.functions.objective import Objective
 from fedsmoo.cli import app
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.pages.gather import gather
-from fedsmoo.runs.finished import open_finished
+from fedsmoo.runs.results.finished import open_finished
 
 SETTINGS = (
     "--model softmax --dtype float64 --rounds 3 --clients 8 --cohort 4 --local-steps 4 --engine serial --device cpu"

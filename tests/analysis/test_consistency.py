@@ -15,7 +15,7 @@ from fedsmoo.analysis.functions.objective import Objective
 from fedsmoo.core import unit
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.record import Result
+from fedsmoo.runs.results.result import Result
 
 
 @pytest.fixture(scope="module")

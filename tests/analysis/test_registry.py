@@ -16,7 +16,7 @@ from fedsmoo.analysis.probes import Schedule, probes
 from fedsmoo.cli import app
 from fedsmoo.commands.analyse import command
 from fedsmoo.pages import measured
-from fedsmoo.runs.finished import open_finished
+from fedsmoo.runs.results.finished import open_finished
 from fedsmoo.runs.storage.reader import Files
 
 ONE_FILE = """

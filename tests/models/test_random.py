@@ -30,7 +30,7 @@ from fedsmoo.engines.task import Task
 from fedsmoo.models import FlatModel, build, make_module
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.finished import open_finished
+from fedsmoo.runs.results.finished import open_finished
 from fedsmoo.runs.resume import reopen
 from fedsmoo.runs.run import Run
 

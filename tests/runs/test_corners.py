@@ -22,9 +22,9 @@ from fedsmoo.kernels.runtime import PRECISIONS
 from fedsmoo.runs import build as resolve
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import FIELDS, Config
-from fedsmoo.runs.finished import open_finished
 from fedsmoo.runs.origin import contents
 from fedsmoo.runs.origin.provenance import device_name
+from fedsmoo.runs.results.finished import open_finished
 from fedsmoo.runs.run import Run
 from fedsmoo.runs.storage.reader import parse_records, read_config
 from fedsmoo.sweeps import pack

@@ -20,8 +20,8 @@ from fedsmoo.deploy.settings import parse
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.division import make_clients
-from fedsmoo.runs.finished import open_finished
 from fedsmoo.runs.origin.identity import identity
+from fedsmoo.runs.results.finished import open_finished
 from fedsmoo.runs.resume import reopen
 from fedsmoo.runs.run import Run
 from fedsmoo.runs.simulation import Simulation

@@ -23,7 +23,8 @@ from fedsmoo.engines import personal
 from fedsmoo.paper.tables import measured, measures
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.record import GLOBAL, PERSONAL, Result
+from fedsmoo.runs.record import GLOBAL, PERSONAL
+from fedsmoo.runs.results.result import Result
 from fedsmoo.runs.run import Run
 from fedsmoo.runs.simulation import Simulation
 from fedsmoo.runs.storage.names import METRICS, SUMMARY

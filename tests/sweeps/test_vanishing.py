@@ -18,8 +18,8 @@ from fedsmoo.pages import gather, server
 from fedsmoo.pages.server import LiveData
 from fedsmoo.runs import finished as saved
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.finished import open_finished
 from fedsmoo.runs.origin import provenance as origin
+from fedsmoo.runs.results.finished import open_finished
 from fedsmoo.runs.run import Run
 from fedsmoo.runs.storage import checkpoint
 from fedsmoo.runs.storage.checkpoint import Checkpoints, Mark, newest

@@ -19,7 +19,8 @@ from fedsmoo.core.untrusted import lines
 from fedsmoo.runs.config import Config
 
 if TYPE_CHECKING:
-    from fedsmoo.runs.record import Record, Result
+    from fedsmoo.runs.record import Record
+    from fedsmoo.runs.results.result import Result
     from fedsmoo.runs.run import Run
     from fedsmoo.runs.simulation import Simulation
 

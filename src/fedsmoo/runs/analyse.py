@@ -13,8 +13,8 @@ from fedsmoo.analysis.measurement import Measurement, Values, measurements
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import unknown
 from fedsmoo.core.hyper.options import converted, kinds
-from fedsmoo.runs.finished import FinishedRun, open_finished
 from fedsmoo.runs.origin.provenance import device_name
+from fedsmoo.runs.results.finished import FinishedRun, open_finished
 from fedsmoo.runs.storage.fence import PART
 from fedsmoo.runs.storage.files import make_folder, remove_old, write_durably
 from fedsmoo.runs.storage.walk import Folders, require_runs

@@ -26,7 +26,8 @@ from fedsmoo.runs.origin.method import of_own
 from fedsmoo.runs.origin.objects import refuse_objects
 from fedsmoo.runs.origin.provenance import checkpoint_facts
 from fedsmoo.runs.origin.trust import permit
-from fedsmoo.runs.record import Callback, Result, refuse_wrong_options
+from fedsmoo.runs.record import Callback, refuse_wrong_options
+from fedsmoo.runs.results.result import Result
 from fedsmoo.runs.run import Run, carry_out, serve_rank_0
 from fedsmoo.runs.settings.fields import BROUGHT
 from fedsmoo.runs.settings.toml import LostSettings

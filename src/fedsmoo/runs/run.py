@@ -22,7 +22,8 @@ from fedsmoo.runs.origin.contents import files_held
 from fedsmoo.runs.origin.identity import described
 from fedsmoo.runs.origin.provenance import again, checkpoint_facts, provenance
 from fedsmoo.runs.origin.trust import code_in, remember
-from fedsmoo.runs.record import Callback, Record, Result, refuse_wrong_options
+from fedsmoo.runs.record import Callback, Record, refuse_wrong_options
+from fedsmoo.runs.results.result import Result
 from fedsmoo.runs.signals import deferred_interrupt, interrupts_left_to_rank_0, not_ignored
 from fedsmoo.runs.simulation import Simulation, says_stop
 from fedsmoo.runs.storage.checkpoint import Checkpoints

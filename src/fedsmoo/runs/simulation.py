@@ -22,7 +22,8 @@ from fedsmoo.engines.facts import Facts, keys_of
 from fedsmoo.engines.failure import explained
 from fedsmoo.engines.personal import PersonalInputs
 from fedsmoo.engines.task import refuse_no_features, refuse_reduced_loss
-from fedsmoo.runs.record import Callback, Record, Result, served
+from fedsmoo.runs.record import Callback, Record, served
+from fedsmoo.runs.results.result import Result
 from fedsmoo.runs.settings.training import Training
 from fedsmoo.runs.traffic import round_bytes
 

@@ -16,7 +16,8 @@ from fedsmoo.runs.build import assemble, make_method
 from fedsmoo.runs.config import FIELDS, Config, free_within
 from fedsmoo.runs.origin.contents import contents
 from fedsmoo.runs.origin.method import of_own
-from fedsmoo.runs.record import Callback, Result
+from fedsmoo.runs.record import Callback
+from fedsmoo.runs.results.result import Result
 from fedsmoo.runs.resume import with_pinned_engine
 from fedsmoo.runs.simulation import Simulation, says_stop
 from fedsmoo.runs.storage.files import read_json

@@ -10,7 +10,7 @@ import pytest
 
 from fedsmoo.cli import main
 from fedsmoo.core import FedsmooError
-from fedsmoo.runs.finished import open_finished
+from fedsmoo.runs.results.finished import open_finished
 from fedsmoo.runs.resume import reopen
 from fedsmoo.runs.run import Run
 from fedsmoo.runs.storage.names import CHECKPOINT, CONFIG, METRICS, MODEL, STARTED, SUMMARY
