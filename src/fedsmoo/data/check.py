@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedsmoo.core.errors import FedsmooError
+from fedsmoo.data.beside import check_beside, mean_one
 from fedsmoo.data.dataset import Dataset
 
 PARTS = ("x_train", "y_train", "x_test", "y_test")
@@ -38,6 +39,7 @@ def check(dataset: Dataset) -> Dataset:
             f"{dataset.x_test.dtype}; both must be alike"
         )
     _check_scale(dataset)
+    check_beside(dataset)
     for i, samples in enumerate(dataset.natural or ()):
         if samples.numel() == 0 or samples.min() < 0 or samples.max() >= len(dataset.x_train):
             raise FedsmooError(f"data set {dataset.name}: natural client {i} is empty or points outside the data")
@@ -77,8 +79,9 @@ def _check_part(dataset: Dataset, part: str, x: Tensor, y: Tensor) -> None:
             )
     if y.dtype != torch.int64:
         raise FedsmooError(f"{where}: labels are {y.dtype}, but must be whole numbers (int64): use y.long()")
-    places = y.dim() == 2 and y.shape[1] > 1 and x.dim() == (3 if x.is_floating_point() else 2)
-    if y.dim() != 1 and not (places and y.shape[1] == x.shape[1]):  # a label for each place of a sequence
+    one = x[:, 0] if dataset.inputs and x.dim() > 2 else x  # of several inputs all have the same places
+    places = y.dim() == 2 and y.shape[1] > 1 and one.dim() == (3 if x.is_floating_point() else 2)
+    if y.dim() != 1 and not (places and y.shape[1] == one.shape[1]):  # a label for each place of a sequence
         raise FedsmooError(
             f"{where}: labels have shape {list(y.shape)}, but each sample needs one class, [{len(x)}] (of one-hot "
             "labels: y.argmax(1))"
@@ -105,11 +108,27 @@ def _check_scale(dataset: Dataset) -> None:
         raise FedsmooError(f"data set {dataset.name}: mean {dataset.mean} or std {dataset.std} cannot normalise")
 
 
-def from_arrays(x_train: Any, y_train: Any, x_test: Any, y_test: Any, name: str = "custom") -> Dataset:
+def from_arrays(
+    x_train: Any,
+    y_train: Any,
+    x_test: Any,
+    y_test: Any,
+    name: str = "custom",
+    *,
+    inputs: Sequence[str] | None = None,
+    weights: Any = None,
+) -> Dataset:
     """Return a data set from tensors or arrays.
 
     uint8 images may be ``[N, H, W]``, ``[N, H, W, 1 or 3]`` or ``[N, 1 or 3, H, W]`` and are normalised by their own
     mean and std; floats and integers (text) are taken as they are. Labels may be of any whole-number type, or bool.
+
+    Args:
+        x_train, y_train, x_test, y_test: samples and labels.
+        name: of the data set.
+        inputs: names of several inputs that lie stacked on axis 1 of the samples, as the model's ``forward`` has them.
+        weights: how much each training sample counts in the loss of local steps, 0 or above; they are divided by their
+            mean, so that equal ones change nothing.
 
     >>> data = from_arrays(np.zeros((4, 2)), [0, 1, 0, 1], np.zeros((2, 2)), [0, 1])
     >>> data.classes, data.x_train.dtype
@@ -118,7 +137,9 @@ def from_arrays(x_train: Any, y_train: Any, x_test: Any, y_test: Any, name: str 
     xs = [_samples(x, f"{name}: x_{part}") for x, part in ((x_train, "train"), (x_test, "test"))]
     ys = [labels_of(y, f"{name}: y_{part}") for y, part in ((y_train, "train"), (y_test, "test"))]
     classes = max(1, count_classes(ys, name))
-    dataset = Dataset(name, xs[0], ys[0], xs[1], ys[1], classes)
+    names = None if inputs is None else tuple(inputs) if not isinstance(inputs, str) else (inputs,)
+    counts = None if weights is None else mean_one(tensor_of(weights, f"{name}: weights"))
+    dataset = Dataset(name, xs[0], ys[0], xs[1], ys[1], classes, inputs=names, weights=counts)
     if dataset.is_image and len(xs[0]):
         mean, std = channel_statistics(xs[0])
         dataset = dataclasses.replace(dataset, mean=mean, std=std)

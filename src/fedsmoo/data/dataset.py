@@ -21,6 +21,9 @@ class Dataset:
     Images are uint8 ``[N, H, W, 3 or 1]`` with the ``mean`` and ``std`` (of values in 0..1, per channel) that
     normalise them on the device; other inputs are float ``[N, ...]`` or, for text, integer ``[N, T]`` tensors and have
     neither. Labels are int64 ``[N]``, or ``[N, T]`` where every position has one.
+
+    A model that takes several inputs by name (``input_ids``, ``attention_mask``) finds them stacked on axis 1,
+    ``[N, F, ...]``, and their names in ``inputs``. ``weights`` say how much each training sample counts in the loss.
     """
 
     name: str
@@ -36,6 +39,9 @@ class Dataset:
     # Natural clients, where the data has them (a speaker, a device): client -> indices.
     natural: tuple[Tensor, ...] | None = field(default=None, repr=False)
     verified: bool = False  # read from files that had the publisher's checksums
+    inputs: tuple[str, ...] | None = None  # the names of F inputs, stacked on axis 1
+    # [N], above 0 and with mean 1, so that samples of equal weight train as they do without; None: all count alike.
+    weights: Tensor | None = field(default=None, repr=False)
 
     @property
     def is_image(self) -> bool:
@@ -43,7 +49,8 @@ class Dataset:
 
     def to(self, device: torch.device | str) -> Dataset:
         """Return the same data on another device (a copy once, not per client)."""
-        moved = {k: getattr(self, k).to(device) for k in ("x_train", "y_train", "x_test", "y_test")}
+        there = ("x_train", "y_train", "x_test", "y_test", *(() if self.weights is None else ("weights",)))
+        moved = {k: getattr(self, k).to(device) for k in there}
         other = dataclasses.replace(self, **moved)
         if "fingerprint" in self.__dict__:
             other.__dict__["fingerprint"] = self.fingerprint  # where the samples lie does not change what they are
@@ -52,7 +59,7 @@ class Dataset:
     @cached_property
     def fingerprint(self) -> Fingerprint:
         """What the samples and labels are, as hashes; taken once."""
-        return Fingerprint.of((self.x_train, self.y_train), (self.x_test, self.y_test))
+        return Fingerprint.of((self.x_train, self.y_train), (self.x_test, self.y_test), self.inputs, self.weights)
 
     @property
     def official(self) -> bool:
@@ -63,7 +70,9 @@ class Dataset:
     def content_hash(self) -> str:
         """SHA-256 of samples and labels, so that a split file can refuse other data."""
         digest = hashlib.sha256()
-        for part in (self.x_train, self.y_train, self.x_test, self.y_test):
+        more = () if self.weights is None else (self.weights,)
+        digest.update("".join(f"{name}|" for name in self.inputs or ()).encode())
+        for part in (self.x_train, self.y_train, self.x_test, self.y_test, *more):
             digest.update(f"{part.dtype}{tuple(part.shape)}".encode())
             digest.update(part.detach().cpu().contiguous().numpy().data)
         return digest.hexdigest()

@@ -23,7 +23,8 @@ class Fingerprint:
     A sample's digest is SHA-256 over its type, shape and bytes and over those of its label. A part's hash is SHA-256
     over its digests, sorted: the order of the samples does not matter, but a sample that is there twice counts twice.
     Two parts with one hash would need a collision of SHA-256 itself; a sum of the digests, which is order-free too,
-    would not be as safe, for other digests with the same sum can be searched for.
+    would not be as safe, for other digests with the same sum can be searched for. Names of inputs and a sample's weight
+    go into its digest where a data set has them.
     """
 
     train: str
@@ -41,9 +42,15 @@ class Fingerprint:
         return self.content[:SHORT]
 
     @classmethod
-    def of(cls, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> Fingerprint:
-        """Return the fingerprint of samples and labels."""
-        both = [digests(*train), digests(*test)]
+    def of(
+        cls,
+        train: tuple[Tensor, Tensor],
+        test: tuple[Tensor, Tensor],
+        inputs: tuple[str, ...] | None = None,
+        weights: Tensor | None = None,
+    ) -> Fingerprint:
+        """Return the fingerprint of samples and labels, with the names of inputs and weights where there are some."""
+        both = [digests(*train, inputs=inputs, weights=weights), digests(*test, inputs=inputs)]
         first, second = (hashlib.sha256(b"".join(sorted(d))).hexdigest() for d in both)
         return cls(first, second, hashlib.sha256(b"|".join(b"".join(d) for d in both)).hexdigest())
 
@@ -58,15 +65,16 @@ class Fingerprint:
         return cls(*found)  # type: ignore[arg-type]
 
 
-def digests(x: Tensor, y: Tensor) -> list[bytes]:
-    """Return a digest for each sample with its label, in their order."""
-    samples, labels = array(x), array(y)
-    start = hashlib.sha256("".join(f"{a.dtype.name} {a.shape[1:]}|" for a in (samples, labels)).encode())
+def digests(x: Tensor, y: Tensor, inputs: tuple[str, ...] | None = None, weights: Tensor | None = None) -> list[bytes]:
+    """Return a digest for each sample with its label and weight, in their order."""
+    parts = [array(part) for part in (x, y, weights) if part is not None]
+    named = "" if inputs is None else f"{','.join(inputs)}|"
+    start = hashlib.sha256(("".join(f"{a.dtype.name} {a.shape[1:]}|" for a in parts) + named).encode())
     out = []
-    for row, label in zip(rows(samples), rows(labels), strict=True):
+    for fields in zip(*(rows(part) for part in parts), strict=True):
         sample = start.copy()
-        sample.update(row)
-        sample.update(label)
+        for one in fields:
+            sample.update(one)
         out.append(sample.digest())
     return out
 

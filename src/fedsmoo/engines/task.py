@@ -33,7 +33,8 @@ def idle_precision(precision: str, device: torch.device) -> bool:
 class Batch:
     """Samples of one step: of one client (``x [B, ...]``) or of C clients (``x [C, B, ...]``).
 
-    ``weight`` holds 1 / batch size for real samples and 0 for padding, so a client's loss is ``sum(weight * loss)``.
+    ``weight`` holds 1 / batch size for real samples and 0 for padding, so a client's loss is ``sum(weight * loss)``;
+    of data with weights it is multiplied by a sample's own.
     ``noise`` is where random layers of one client's model draw: every gradient of a step sees the same masks.
     """
 
@@ -87,7 +88,9 @@ class Task:
         return prepare(x, draws, *self.scale, self.dtype, channels_first=channels_first)
 
     def batch(self, index: Tensor, weight: Tensor, draws: Draws | None = None, channels_first: bool = True) -> Batch:
-        """Return the training samples ``index [..., B]`` as a batch."""
+        """Return the training samples ``index [..., B]`` as a batch; weights of samples count as well."""
+        if self.data.weights is not None:
+            weight = weight * self.data.weights[index].to(weight.dtype)
         return Batch(self.inputs(self.data.x_train[index], draws, channels_first), self.data.y_train[index], weight)
 
     @property

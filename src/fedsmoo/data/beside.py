@@ -1,0 +1,58 @@
+"""What a data set may have beside samples and labels: names of several inputs, and a weight for each sample."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedsmoo.core.errors import FedsmooError
+from fedsmoo.data.dataset import Dataset
+
+
+def check_beside(dataset: Dataset) -> None:
+    """Refuse names of inputs that are none or do not fit the samples, and weights that are no weights."""
+    _check_inputs(dataset)
+    _check_weights(dataset)
+
+
+def _check_inputs(dataset: Dataset) -> None:
+    """Names of inputs are words, each once, and as many as there are inputs on axis 1."""
+    names, x = dataset.inputs, dataset.x_train
+    if names is None:
+        return
+    where = f"data set {dataset.name}: inputs is {names!r}"
+    words = isinstance(names, tuple) and all(isinstance(n, str) and n.isidentifier() for n in names)
+    if not words or not names or len(set(names)) != len(names):
+        raise FedsmooError(f'{where}, but must be names, each once, as a model\'s forward has them: ("input_ids", ...)')
+    if x.dim() < 3 or x.shape[1] != len(names) or dataset.is_image:
+        raise FedsmooError(
+            f"{where}, but the samples have the shape {list(x.shape[1:])}: stack {len(names)} inputs of one shape and "
+            "type on axis 1, torch.stack(..., 1)"
+        )
+
+
+def _check_weights(dataset: Dataset) -> None:
+    """Weights of samples are one number above 0 for each training sample."""
+    weights, n = dataset.weights, len(dataset.x_train)
+    if weights is None:
+        return
+    where = f"data set {dataset.name}: weights"
+    if not isinstance(weights, Tensor) or not weights.is_floating_point() or weights.shape != (n,):
+        found = f"{weights.dtype} {list(weights.shape)}" if isinstance(weights, Tensor) else type(weights).__name__
+        raise FedsmooError(f"{where} are {found}, but must be one float for each of the {n} training samples: [{n}]")
+    bad = ~(torch.isfinite(weights) & (weights >= 0))
+    if bool(bad.any()):
+        first = int(bad.nonzero()[0])
+        value = weights[first].item()
+        raise FedsmooError(f"{where}: sample {first} has the weight {value:g}, but it must be 0 or above")
+    mean = float(weights.double().mean())
+    if abs(mean - 1) > 1e-4:
+        how = "divide by it, or use from_arrays" if mean else "some samples must count"
+        raise FedsmooError(f"{where} have the mean {mean:g}, but must have 1: {how}")
+
+
+def mean_one(weights: Tensor) -> Tensor:
+    """Return weights of samples divided by their mean, so that how large they are in all changes nothing."""
+    found = weights.double()
+    sound = found.numel() > 0 and bool((torch.isfinite(found) & (found >= 0)).all()) and float(found.sum()) > 0
+    return (found / found.mean() if sound else found).float()  # what is not sound is refused by `check_beside`

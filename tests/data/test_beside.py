@@ -1,0 +1,91 @@
+"""What a data set has beside samples and labels: weights in the loss of local steps, and names of inputs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedsmoo import FedsmooError, simulate
+from fedsmoo.data.check import check, from_arrays
+from fedsmoo.data.dataset import Dataset
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.standard_normal((24, 5)), np.arange(24) % 3
+WEIGHTS = RNG.uniform(0, 4, 24)
+
+
+def data(weights: Any = None, **more: Any) -> Dataset:
+    return from_arrays(X, Y, X[:6], Y[:6], weights=weights, **more)
+
+
+def trained(data: Dataset, engine: str, **settings: Any) -> Tensor:
+    """Softmax regression; by default of two clients with 16 and 8 samples, in batches of 6, some of them padded."""
+    plain = {"rounds": 2, "local_epochs": 1, "batch_size": 6, "client_indices": [range(16), range(16, 24)], "lr": 0.1}
+    more: dict[str, Any] = {"weight_decay": 0.0, "clip": None, "dtype": "float64", "device": "cpu", "cohort": 2}
+    return simulate("softmax", data, "fedavg", engine=engine, **{**plain, **more, **settings}).server.w
+
+
+@pytest.mark.parametrize("engine", ["serial", "vmap", "batched"])
+def test_a_step_descends_the_mean_of_weighted_losses(engine: str) -> None:
+    """One step of one client on all its samples, against PyTorch's cross-entropy with the weights written out."""
+    one = {"rounds": 1, "batch_size": 24, "client_indices": [range(24)], "cohort": 1}
+    w, start = trained(data(WEIGHTS), engine, **one), trained(data(), engine, **{**one, "lr": 1e-300})
+    weight, bias = (p.clone().requires_grad_() for p in (start[:15].view(3, 5), start[15:]))
+    each = F.cross_entropy(F.linear(torch.from_numpy(X), weight, bias), torch.from_numpy(Y), reduction="none")
+    (each * torch.from_numpy(WEIGHTS / WEIGHTS.mean())).mean().backward()
+    expected = start - 0.1 * torch.cat([weight.grad.flatten(), bias.grad])
+    assert float((w - expected).abs().max()) < 1e-8  # weights are kept in float32
+    assert float((w - start).norm()) > 1e-2
+
+
+def test_engines_agree_on_padded_batches_and_equal_weights_change_nothing() -> None:
+    found = [trained(data(WEIGHTS), engine) for engine in ("serial", "vmap", "batched")]
+    for other in found[1:]:
+        assert float((other - found[0]).abs().max()) < 1e-12
+    plain = trained(data(), "serial")
+    assert torch.equal(trained(data([7.0] * 24), "serial"), plain)
+    assert float((found[0] - plain).norm()) > 1e-3
+
+
+def test_weights_and_names_are_part_of_what_a_data_set_is() -> None:
+    plain, weighted = data(), data(WEIGHTS)
+    assert plain.fingerprint.content != weighted.fingerprint.content
+    assert plain.fingerprint.test == weighted.fingerprint.test
+    assert data(2 * WEIGHTS).fingerprint == weighted.fingerprint == weighted.to("cpu").fingerprint
+    pair = np.stack([X, X + 1], 1)
+    named = [from_arrays(pair, Y, pair, Y, inputs=names) for names in (("a", "b"), ("b", "a"), None)]
+    assert len({d.fingerprint.content for d in named}) == len({d.content_hash for d in named}) == 3
+
+
+PAIR = torch.zeros(4, 2, 3)
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"weights": [1.0, 2.0]}, r"weights are torch.float32 \[2\], but must be one float for each of the 4 training"),
+    ({"weights": [1.0, -1.0, 1.0, 1.0]}, "weights: sample 1 has the weight -1, but it must be 0 or above"),
+    ({"weights": [1.0, 1.0, float("nan"), 1.0]}, "weights: sample 2 has the weight nan"),
+    ({"weights": [0.0] * 4}, "weights have the mean 0, but must have 1: some samples must count"),
+    ({"weights": "abc"}, "cannot be read as an array of numbers|a single number"),
+    ({"inputs": ("a",)}, r"inputs is \('a',\), but the samples have the shape \[2, 3\]: stack 1 inputs"),
+    ({"inputs": ("a", "a")}, "but must be names, each once"),
+    ({"inputs": ("a", 3)}, "but must be names, each once"),
+    ({"inputs": ()}, "but must be names, each once"),
+]
+
+
+@pytest.mark.parametrize(("given", "words"), WRONG, ids=lambda v: str(v)[:40])
+def test_what_is_wrong_is_said_in_one_line(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(FedsmooError, match=words) as caught:
+        from_arrays(PAIR, [0, 1, 0, 1], PAIR, [0, 1, 0, 1], **given)
+    assert "\n" not in str(caught.value)
+
+
+def test_weights_of_a_dataset_of_one_s_own_have_the_mean_one() -> None:
+    with pytest.raises(
+        FedsmooError, match="weights have the mean 2, but must have 1: divide by it, or use from_arrays"
+    ):
+        check(replace(data(), weights=torch.full((24,), 2.0)))
