@@ -45,7 +45,7 @@ REFUSED = [
     (["--rounds", "ten"], "rounds is 'ten', but must be a whole number"),
     (["--rounds", "-1"], "rounds is -1, but must be above 0"),
     (["--lr", "fast"], "lr is 'fast', but must be a number"),
-    (["--weighted", "perhaps"], "weighted is 'perhaps', but must be true or false"),
+    (["--weighted=perhaps"], "weighted is 'perhaps', but must be true or false"),
     (["--set", "r=big"], "r is 'big', but must be a number"),
     (["--set", "r=-1"], "r is -1.0, but must be at least 0"),
     (["--algorithm", "fedavgm", "--set", "beta1=1.5"], "beta1 is 1.5, but must be at least 0 and below 1"),

@@ -10,18 +10,36 @@ from typer.core import TyperCommand
 from typer.utils import get_params_from_function
 
 from fedsmoo.commands.interrupt import nothing_to_save
+from fedsmoo.commands.options import SWITCHES, off_of, with_switches
 from fedsmoo.core.user_code import judged, refuse_all
 
 
 class Command(TyperCommand):
-    """A command whose ``--help`` explains its arguments: from 8.5 on Click forgets what Typer was told of them."""
+    """A command whose ``--help`` explains its arguments: from 8.5 on Click forgets what Typer was told of them.
+
+    Settings that are true or false are switches, ``--weighted`` and ``--no-weighted``, and take a value as others do.
+    """
 
     def __init__(self, name: str | None, *, callback: Callable[..., Any] | None = None, **more: Any) -> None:
         super().__init__(name, callback=callback, **more)
+        self.switches: list[click.Parameter] = []
         told = get_params_from_function(callback) if callback is not None else {}
         for parameter in self.params:
             if isinstance(parameter, click.Argument) and not getattr(parameter, "help", None):
                 parameter.help = getattr(told[str(parameter.name)].default, "help", None)  # type: ignore[attr-defined]
+            elif not SWITCHES.isdisjoint(parameter.opts) and not getattr(parameter, "is_flag", False):
+                self.switches.append(parameter)
+                parameter.secondary_opts = [off_of(parameter.opts[0])]  # for completion: the parser never sees it
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse a command line, once its switches have a value."""
+        return super().parse_args(ctx, with_switches(args) if self.switches else args)
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Print the help. There the words beside a switch name its opposite: a column of them would squeeze these."""
+        for switch in self.switches:
+            switch.secondary_opts = []
+        super().format_help(ctx, formatter)
 
 
 class TorchCommand(Command):

@@ -49,7 +49,7 @@ def split(
         bool | None, typer.Option(help="Deal classes from refilled decks, as released code does.", show_default=False)
     ] = None,
     clients: Annotated[int | None, typer.Option(help="Clients in all (default 100).")] = None,
-    seed: int = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the division.")] = 0,
     data: Where = None,
 ) -> None:
     from fedsmoo.data.division.partition import to_rule

@@ -12,9 +12,14 @@ from typing import Annotated, Any
 import typer
 
 from fedsmoo.core.errors import FedsmooError, unknown
-from fedsmoo.runs.config import FIELDS, Config
+from fedsmoo.core.hyper.options import WORDS
+from fedsmoo.runs.config import FIELDS, Config, kind_of
 
 PANELS = {"what": "What is trained", "data": "Data and clients", "training": "Training", "machine": "Machine"}
+METAVARS = {int: "INT", float: "FLOAT", str: "TEXT", bool: "BOOLEAN"}  # the last is that of a switch, and not printed
+# Settings with too many names to print.
+LISTED = {name: f"fedsmoo list {name}s" for name in ("algorithm", "model", "dataset")} | {"loss": "fedsmoo list losses"}
+SWITCHES = {f"--{n.replace('_', '-')}" for n in FIELDS if kind_of(Config, n)[0] is bool}  # settings: true or false
 
 
 def with_settings(command: Callable[..., Any], leave_out: Sequence[str] = ()) -> Callable[..., Any]:
@@ -35,20 +40,68 @@ def with_settings(command: Callable[..., Any], leave_out: Sequence[str] = ()) ->
 
 def _parameter(spec: dataclasses.Field[Any]) -> inspect.Parameter:
     """Make a flag. Values are taken as text and checked by ``Config``, so that its one-line errors serve here too."""
-    meta = spec.metadata
-    text = meta["help"] + (f" [{' | '.join(meta['choices'])}]" if meta["choices"] else "")
-    if spec.default is not None:
-        text += f" [default: {spec.default}]"
     option = typer.Option(
-        "--" + spec.name.replace("_", "-"),
-        help=text,
+        flag_of(spec.name),
+        help=described(spec),
         show_default=False,
-        metavar="VALUE",
-        rich_help_panel=PANELS[meta["group"]],
+        metavar=METAVARS[kind_of(Config, spec.name)[0]],
+        rich_help_panel=PANELS[spec.metadata["group"]],
     )
     return inspect.Parameter(
         spec.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option]
     )
+
+
+def described(spec: dataclasses.Field[Any]) -> str:
+    """Return what ``--help`` says of a setting: its meaning, the words it may be, and its default."""
+    meta, default = spec.metadata, spec.default
+    off = f"or {off_of(flag_of(spec.name))}" if flag_of(spec.name) in SWITCHES else None
+    names = " | ".join(meta["choices"]) or LISTED.get(spec.name) or off
+    words = f" ({names})" if names else ""
+    kept = "" if default is None else f" [default: {str(default).lower() if isinstance(default, bool) else default}]"
+    return (meta["help"] + words + kept).replace("[", r"\[")  # else Rich takes it for a style, and says nothing of it
+
+
+def flag_of(name: str) -> str:
+    """Return the flag of a setting.
+
+    >>> flag_of("local_steps")
+    '--local-steps'
+    """
+    return "--" + name.replace("_", "-")
+
+
+def off_of(flag: str) -> str:
+    """Return the flag that turns a switch off.
+
+    >>> off_of("--weighted")
+    '--no-weighted'
+    """
+    return f"--no-{flag.removeprefix('--')}"
+
+
+def with_switches(words: Sequence[str]) -> list[str]:
+    """Return the words of a command line with a value at every switch.
+
+    The word after a switch is its value only if it is a truth value: any other is the command's next argument.
+
+    >>> with_switches(["--weighted", "--no-augment", "--exact", "yes", "mine.toml"])
+    ['--weighted=true', '--augment=false', '--exact=yes', 'mine.toml']
+    """
+    out, rest = [], list(words)
+    while rest:
+        word = rest.pop(0)
+        if word == "--":  # after this come arguments only
+            return [*out, word, *rest]
+        flag = word if word in SWITCHES else f"--{word.removeprefix('--no-')}"
+        if flag not in SWITCHES:
+            out.append(word)
+        elif flag != word:
+            out.append(f"{flag}=false")
+        else:
+            said = bool(rest) and rest[0].lower() in (*WORDS, "none")
+            out.append(f"{flag}={rest.pop(0) if said else 'true'}")
+    return out
 
 
 ConfigFile = Annotated[
@@ -56,7 +109,11 @@ ConfigFile = Annotated[
 ]
 Sets = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Any setting, or an option of the method, model, loss, ..."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Any setting, or an option of the method, model, loss, ...; may be said again.",
+    ),
 ]
 
 

@@ -38,7 +38,7 @@ SaveEvery = Annotated[
     ),
 ]
 Folder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run that was stopped or killed.")]
-Device = Annotated[str | None, typer.Option(help="Go on on another device.", show_default=False)]
+Device = Annotated[str | None, typer.Option(help="Go on on another device (default: the run's).", show_default=False)]
 Trust = Annotated[
     bool, typer.Option("--trust", help="Run code that a folder names, though you have not run it before; said once.")
 ]

@@ -16,10 +16,12 @@ from fedsmoo.runs.settings.training import refuse_no_accuracy
 SHOWN = ("path", "algorithm", "data_used", "partition", "lr", "seed", "state", "done", "rounds", "test_accuracy")
 
 Root = Annotated[Path, typer.Argument(help="A folder that holds runs, at any depth.")]
-Where = Annotated[str | None, typer.Option(help="An SQL condition: \"algorithm = 'fedsmoo' AND lr < 0.1\".")]
+Where = Annotated[
+    str | None, typer.Option(help="An SQL condition: \"algorithm = 'fedsmoo' AND lr < 0.1\" (default: all).")
+]
 Show = Annotated[str | None, typer.Option(help="Columns, separated by commas; all: every one.")]
-Order = Annotated[str | None, typer.Option(help='An SQL order: "test_accuracy DESC".')]
-Limit = Annotated[int | None, typer.Option(min=0, help="At most so many.")]
+Order = Annotated[str | None, typer.Option(help='An SQL order: "test_accuracy DESC" (default: by path).')]
+Limit = Annotated[int | None, typer.Option(min=0, help="At most so many (default: all).")]
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON, every column.")]
 
 

@@ -26,10 +26,13 @@ if TYPE_CHECKING:
 File = Annotated[Path, typer.Argument(help="A TOML file whose lists make a grid.")]
 Out = Annotated[Path | None, typer.Option(help="Folder of the runs (default: runs/NAME).", show_default=False)]
 Minutes = Annotated[
-    float | None, typer.Option(min=0, help="Stop after so long, everything saved; call again to go on.")
+    float | None,
+    typer.Option(min=0, help="Stop after so long, everything saved; call again to go on (default: no limit)."),
 ]
 PackSize = Annotated[int | None, typer.Option(min=1, help="Runs in one batch (default: 4 on a GPU, 1 on a CPU).")]
-Export = Annotated[Path | None, typer.Option(help="Write each finished run's result file here at once.")]
+Export = Annotated[
+    Path | None, typer.Option(help="Write each finished run's result file here at once (default: nowhere).")
+]
 Supersede = Annotated[
     str | None,
     typer.Option(metavar="REASON", help="Replace result files with other numbers; the old ones are kept with REASON."),

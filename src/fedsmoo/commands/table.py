@@ -22,8 +22,18 @@ from fedsmoo.sweeps.bases import EXPERIMENTS
 if TYPE_CHECKING:
     from fedsmoo.paper.reproduce import PaperTable
 
-Name = Annotated[str | None, typer.Argument(help=" | ".join(EXPERIMENTS), show_default=False)]
-Words = Annotated[str | None, typer.Option(show_default=False, help="Some of them only, separated by commas.")]
+Name = Annotated[
+    str | None,
+    typer.Argument(help="\n\n".join(f"{name}: {about}" for name, about in EXPERIMENTS.items()), show_default=False),
+]
+Columns = Annotated[
+    str | None,
+    typer.Option(help="Some of them only, separated by commas, such as cifar10 (default: all).", show_default=False),
+]
+Methods = Annotated[
+    str | None, typer.Option(help="Some of them only, separated by commas (default: all).", show_default=False)
+]
+Seeds = Annotated[str | None, typer.Option(help="Seeds, separated by commas (default: 0).", show_default=False)]
 Scale = Annotated[
     float, typer.Option(help="Share of the paper's rounds: 0.1 is an honest small version, marked as such.")
 ]
@@ -48,9 +58,9 @@ Files = Annotated[list[Path] | None, typer.Argument(help="With --update: the fil
 def _table(
     name: Name = None,
     files: Files = None,
-    columns: Words = None,
-    methods: Words = None,
-    seeds: Words = None,
+    columns: Columns = None,
+    methods: Methods = None,
+    seeds: Seeds = None,
     scale: Scale = 1.0,
     form: Format = "text",
     markdown: Markdown = False,

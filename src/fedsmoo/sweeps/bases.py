@@ -14,7 +14,16 @@ from fedsmoo.core.errors import FedsmooError, unknown
 if TYPE_CHECKING:
     from fedsmoo.sweeps.grid import Sweep
 
-EXPERIMENTS = ("accuracy", "rounds", "communication", "wallclock", "ablation", "sensitivity", "curves", "flatness")
+EXPERIMENTS = {
+    "accuracy": "test accuracy, for every method and task",
+    "rounds": "rounds to target accuracies",
+    "communication": "vectors and bytes to a target accuracy",
+    "wallclock": "seconds a round, and to a target accuracy",
+    "ablation": "FedSMOO without its parts",
+    "sensitivity": "FedSMOO over its hyper-parameters",
+    "curves": "test accuracy over rounds, smoothed",
+    "flatness": "drift of the clients, top eigenvalue and trace of the Hessian",
+}
 
 
 @cache
