@@ -13,7 +13,8 @@ import typer
 
 from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.core.hyper.options import WORDS
-from fedsmoo.runs.config import FIELDS, Config, kind_of
+from fedsmoo.runs.config import FIELDS, Config
+from fedsmoo.runs.settings.fields import kind_of
 
 PANELS = {"what": "What is trained", "data": "Data and clients", "training": "Training", "machine": "Machine"}
 METAVARS = {int: "INT", float: "FLOAT", str: "TEXT", bool: "BOOLEAN"}  # the last is that of a switch, and not printed
@@ -88,7 +89,8 @@ def with_switches(words: Sequence[str]) -> list[str]:
     >>> with_switches(["--weighted", "--no-augment", "--exact", "yes", "mine.toml"])
     ['--weighted=true', '--augment=false', '--exact=yes', 'mine.toml']
     """
-    out, rest = [], list(words)
+    out: list[str] = []
+    rest = list(words)
     while rest:
         word = rest.pop(0)
         if word == "--":  # after this come arguments only
