@@ -18,7 +18,7 @@ from fedsmoo.pages.figures.draw import DRAWN, Look, write_figure
 from fedsmoo.pages.gather import gather
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.division import make_clients
-from fedsmoo.sweeps.curves import hanning
+from fedsmoo.runs.results.curves import hanning
 
 from .folders import accuracy, measurements, run_folder
 

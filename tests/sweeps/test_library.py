@@ -142,7 +142,7 @@ def test_a_comparison_that_is_stopped_goes_on(printed: Callable[..., tuple[str, 
     ({"algorithms": ["fedavg", "FedAvg"]}, "names 'FedAvg' twice"),
     ({"seeds": [0, 0]}, "names a seed twice"),
     ({"algorithms": []}, "there is no method to compare"),
-    ({"algorithms": [fedsmoo.FedAvg()]}, r"algorithms holds FedAvg\(lr_server=1.0\), but methods are compared by name"),
+    ({"algorithms": [fedsmoo.FedAvg]}, r"but methods are named or made: write FedAvg\(\)"),
     ({"algorithms": {"fedavg": None}}, "the settings of fedavg are None, but must be a mapping"),
 ])  # fmt: skip
 def test_what_a_comparison_refuses(given: dict[str, Any], says: str, tmp_path: Path) -> None:

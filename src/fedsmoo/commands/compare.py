@@ -23,9 +23,10 @@ from fedsmoo.sweeps import METHODS
 if TYPE_CHECKING:
     from fedsmoo.sweeps.comparison import Comparison
     from fedsmoo.sweeps.grid import Cell
+    from fedsmoo.sweeps.methods import Entry
     from fedsmoo.sweeps.queue import Outcome, Worker
 
-Algorithms = Annotated[str, typer.Option(help="Methods, separated by commas.")]
+Algorithms = Annotated[str, typer.Option(help="Methods, separated by commas: fedavg,fedprox:mu=0.1.")]
 Seeds = Annotated[
     str | None,
     typer.Option(help="Seeds, separated by commas: 0,1,2 (default: the config file's, or 0).", show_default=False),
@@ -33,15 +34,15 @@ Seeds = Annotated[
 Folder = Annotated[Path, typer.Option(help="Folder for the runs, the table and the picture.")]
 
 
-def by_method(names: str, sets: Sequence[str]) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
+def by_method(names: str, sets: Sequence[str]) -> tuple[list[Entry], list[str]]:
     """Tell ``--set fedsmoo.r=0.05``, which is for one method, from ``--set lr=0.05``, which is for all."""
-    from fedsmoo.sweeps.compare import labels, methods_of
+    from fedsmoo.sweeps.methods import labels, parse_methods
 
-    methods, common = methods_of(names), []
-    labels([name for name, _ in methods])  # refuses what is named twice, before words are asked whose they are
+    methods, common = parse_methods(names), []
+    labels(methods)  # refuses what is named twice, before words are asked whose they are
     for word in sets:
         owner, dot, _ = word.partition("=")[0].rpartition(".")
-        mine = [own for name, own in methods if name == owner]
+        mine = [entry.options for entry in methods if entry.name == owner]
         if dot and not mine:
             raise FedsmooError(f"--set {word!r}: {owner!r} is not among --algorithms {names}")
         for own in mine:
@@ -108,10 +109,11 @@ def _compare(
     flags: dict[str, Any],
 ) -> None:
     from fedsmoo.sweeps.compare import carry_out, open_comparison, refuse_others
+    from fedsmoo.sweeps.methods import parse_methods
 
     require_single_process("fedsmoo compare")
     words = {**flags, **dict(word.partition("=")[::2] for word in sets or ())}
-    refuse_others([name.strip() for name in algorithms.split(",")], config, words, out, trust)
+    refuse_others([entry.name for entry in parse_methods(algorithms)], config, words, out, trust)
     own, common = by_method(algorithms, sets or [])
     refuse_two_words(flags, common)
     cells = open_comparison(own, seeds, config, out, {**flags, **dict(map(split_word, common))}, plain)

@@ -19,8 +19,8 @@ from fedsmoo.paper.selection import Selection, on_measured_data, on_other_data, 
 from fedsmoo.runs.config import FIELDS, Config
 from fedsmoo.runs.origin.contents import contents_here
 from fedsmoo.runs.record import Record
+from fedsmoo.runs.results.curves import accuracy_curves, hanning
 from fedsmoo.runs.signals import stopped_by
-from fedsmoo.sweeps.curves import accuracy_curves, hanning
 from fedsmoo.sweeps.grid import Sweep, parse_seeds, with_contents
 from fedsmoo.sweeps.index import refresh
 from fedsmoo.sweeps.queue import Outcome, Worker, nothing

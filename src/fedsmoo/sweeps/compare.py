@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.contract import refuse_unsound
-from fedsmoo.core.errors import as_path, brief
-from fedsmoo.core.user_code import file_of
+from fedsmoo.core.errors import as_path
 from fedsmoo.engines.devices import make_device
 from fedsmoo.runs.build import algorithm_class, assemble, make_algorithm, make_config, settings_of
 from fedsmoo.runs.config import FIELDS, Config
@@ -28,10 +26,10 @@ from fedsmoo.runs.storage.reader import read_config, read_run
 from fedsmoo.sweeps import METHODS
 from fedsmoo.sweeps.comparison import Comparison
 from fedsmoo.sweeps.grid import Cell, parse_seeds
+from fedsmoo.sweeps.methods import Entry, Methods, labels, methods_of, stem
 from fedsmoo.sweeps.queue import Worker, nothing
 from fedsmoo.sweeps.sweep import carry_through
 
-Methods = str | Sequence[str] | Mapping[str, Mapping[str, Any]]
 Seeds = str | int | Sequence[int] | None
 Source = Config | Mapping[str, Any] | str | PathLike[str] | None
 
@@ -56,8 +54,9 @@ def compare(
     Idempotent: called again with the same arguments it goes on where it was stopped; methods and seeds may be added.
 
     Args:
-        algorithms: methods, separated by commas, as a sequence, or as a mapping to settings and hyper-parameters of
-            one method each: ``{"fedavg": {}, "fedsmoo": {"r": 0.05}}``.
+        algorithms: methods, separated by commas, each with options after a colon (``"fedavg,fedprox:mu=0.1"``), as a
+            sequence of such names or of methods (``[FedAvg(), FedProx(mu=0.1)]``), or as a mapping to settings and
+            hyper-parameters of one method each: ``{"fedavg": {}, "fedsmoo": {"r": 0.05}}``.
         seeds: seeds of the runs, as numbers or separated by commas (default: the config's, or 0).
         config: settings of all methods: a ``Config``, a mapping, or the path of a TOML file.
         out: folder of the runs and of the picture ``curves.png``.
@@ -73,7 +72,7 @@ def compare(
         FedsmooError: if settings are wrong, or the folder was begun with others; nothing is changed then.
     """
     folder, methods = as_path(out, "out"), methods_of(algorithms)
-    refuse_others([name for name, _ in methods], config, settings, folder, trust)
+    refuse_others([entry.name for entry in methods], config, settings, folder, trust)
     cells = open_comparison(methods, seeds, config, folder, settings)
     with stopped_by(stop) as asked:
         worker = Worker(watch=watch, begun=begun, finished=finished, failed=failed, note=note, stop=asked)
@@ -98,7 +97,7 @@ def carry_out(cells: Mapping[Path, Cell], out: Path, worker: Worker) -> Comparis
 
 
 def open_comparison(
-    own: Sequence[tuple[str, dict[str, Any]]],
+    own: Sequence[Entry],
     seeds: Seeds,
     config: Source,
     out: Path,
@@ -111,10 +110,12 @@ def open_comparison(
     options of a user's own model, as in :func:`make_config`.
     """
     refuse_not_shared(settings, own)
-    configs = {}
-    for (name, mine), label in zip(own, labels([name for name, _ in own]), strict=True):
-        each = make_config(config, {**settings, "algorithm": name, **mine}, untyped)
-        refuse_unsound(make_algorithm(name, each.algorithm_options))  # said now, not when its turn comes
+    configs: dict[str, Config] = {}
+    for entry, label in zip(own, labels(own), strict=True):
+        each = make_config(config, {**settings, "algorithm": entry.name, **entry.options}, untyped)
+        refuse_unsound(make_algorithm(entry.name, each.algorithm_options))  # said now, not when its turn comes
+        if same := next((other for other, config in configs.items() if config == each), None):
+            raise FedsmooError(f"{same} and {label} are the same method with the same settings: leave one out")
         configs[label] = each
     held = contents_here(list(configs.values()))
     numbers = seeds_of(seeds, next(iter(configs.values())))
@@ -139,24 +140,6 @@ def refuse_others(
     refuse_begun_elsewhere([*methods, *((n, v) for n, v in named.items() if n in BROUGHT)], out, trust)
 
 
-def methods_of(algorithms: Methods) -> list[tuple[str, dict[str, Any]]]:
-    """Return the methods to compare, each with settings of its own."""
-    if not isinstance(algorithms, Iterable):
-        raise FedsmooError(f"algorithms is {brief(algorithms)}, but must name methods, such as 'fedavg,fedsmoo'")
-    names = algorithms.split(",") if isinstance(algorithms, str) else list(algorithms)
-    if not names:
-        raise FedsmooError("there is no method to compare: name some, such as 'fedavg,fedsmoo'")
-    for name in names:
-        if not isinstance(name, str):
-            raise FedsmooError(
-                f"algorithms holds {brief(name)}, but methods are compared by name, with hyper-parameters beside it: "
-                "{'fedavg': {}, 'fedsmoo': {'r': 0.05}}"
-            )
-        if isinstance(algorithms, Mapping) and not isinstance(algorithms[name], Mapping):
-            raise FedsmooError(f"the settings of {name} are {brief(algorithms[name])}, but must be a mapping, or {{}}")
-    return [(name.strip(), dict(algorithms[name]) if isinstance(algorithms, Mapping) else {}) for name in names]
-
-
 def seeds_of(seeds: Seeds, config: Config) -> list[int]:
     """Return the seeds of a comparison; without any, its config's."""
     if seeds is None:
@@ -166,12 +149,12 @@ def seeds_of(seeds: Seeds, config: Config) -> list[int]:
     return parse_seeds(seeds)
 
 
-def refuse_not_shared(settings: Mapping[str, Any], own: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+def refuse_not_shared(settings: Mapping[str, Any], own: Sequence[Entry]) -> None:
     """Refuse settings that would make the rows of a table differ in more than the method.
 
     Those are: what other arguments say, one method's own data, and hyper-parameters for all that only some have.
     """
-    words = [("", settings), *((f"{name}.", mine) for name, mine in own)]
+    words = [("", settings), *((f"{entry.name}.", entry.options) for entry in own)]
     for owner, key, value in ((owner, key, value) for owner, given in words for key, value in given.items()):
         word = f"{owner}{key}={value}"
         if key in ("seed", "algorithm"):
@@ -180,7 +163,7 @@ def refuse_not_shared(settings: Mapping[str, Any], own: Sequence[tuple[str, Mapp
             raise FedsmooError(f"--set {word!r}: methods are compared on the same data; set {key} for all of them")
         if owner or key in FIELDS:
             continue
-        has = {name: key in {f.name for f in dataclasses.fields(algorithm_class(name))} for name, _ in own}
+        has = {e.name: key in {f.name for f in dataclasses.fields(algorithm_class(e.name))} for e in own}
         mine, others = ([name for name, it in has.items() if it is want] for want in (True, False))
         if mine and others:
             say = " ".join(f"--set {name}.{word}" for name in mine)
@@ -188,31 +171,6 @@ def refuse_not_shared(settings: Mapping[str, Any], own: Sequence[tuple[str, Mapp
                 f"--set {word}: {key} is a hyper-parameter of {', '.join(mine)}, but not of {', '.join(others)}: say "
                 f"whose it is, with {say}"
             )
-
-
-def labels(listed: Sequence[str]) -> list[str]:
-    """Return each method's name in tables: its class's, and with its file's where two classes have the same."""
-    classes = [algorithm_class(name) for name in listed]
-    for k, name in enumerate(listed):
-        if classes[k] in classes[:k]:
-            raise FedsmooError(f"--algorithms names {name!r} twice")
-    plain = [cls.__name__ for cls in classes]
-    shared = [sum(stem(label) == stem(other) for other in plain) > 1 for label in plain]
-    files = [file_of(name) for name in listed]
-    out = [f"{a} ({b})" if c and b else a for a, b, c in zip(plain, files, shared, strict=True)]
-    for k, label in enumerate(out):
-        if stem(label) in map(stem, out[:k]):
-            raise FedsmooError(f"--algorithms: {listed[k]} and another would share a folder: give its class a new name")
-    return out
-
-
-def stem(label: str) -> str:
-    """Return a label as the name of a folder begins with it.
-
-    >>> stem("FedSMOO"), stem("Mine (new/m.py)")
-    ('fedsmoo', 'mine-new-m.py')
-    """
-    return re.sub(r"[^\w.]+", "-", label.lower()).strip("-")
 
 
 def common_engine(cells: Mapping[Path, Cell]) -> str:

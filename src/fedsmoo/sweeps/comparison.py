@@ -99,7 +99,7 @@ class Comparison:
 
     def draw(self) -> Path:
         """Draw the picture; returns its file."""
-        from fedsmoo.sweeps.curves import accuracy_curves  # late: matplotlib takes a while to import
+        from fedsmoo.runs.results.curves import accuracy_curves  # late: matplotlib takes a while to import
 
         division = self.config.partition if self.config.split is None else f"split {Path(self.config.split).name}"
         lines = {label: list(mine.values()) for label, mine in self.histories.items()}

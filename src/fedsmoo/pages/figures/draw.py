@@ -19,7 +19,7 @@ from fedsmoo.pages.figures.base import AXES, STYLE, WIDTHS, Look, column, finish
 from fedsmoo.pages.figures.rounds import curves, looks, rounds_to_target, style, titles
 from fedsmoo.pages.figures.surfaces import contours, landscape
 from fedsmoo.pages.groups import add_groups
-from fedsmoo.sweeps.curves import COLOURS
+from fedsmoo.runs.results.curves import COLOURS
 
 SUFFIXES = (".pdf", ".svg", ".png")
 

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from fedsmoo.algorithms import ALGORITHMS
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.pages.figures.base import AXES, MARKERS, Look, column, finish, grouped, horizontal, legend, wrapped
-from fedsmoo.sweeps.curves import COLOURS, STYLES, hanning
+from fedsmoo.runs.results.curves import COLOURS, STYLES, hanning
 
 # The paper's methods in its order, which is that of the registry.
 PAPER = {method.__name__: k for k, method in enumerate(itertools.islice(ALGORITHMS.values(), 8))}

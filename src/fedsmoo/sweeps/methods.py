@@ -1,0 +1,129 @@
+"""The methods of a comparison, as people write them: ``fedavg,fedprox:mu=0.1,fedsmoo:r=0.03,beta=10``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedsmoo.core import Algorithm, FedsmooError
+from fedsmoo.core.errors import brief
+from fedsmoo.core.user_code import file_of
+from fedsmoo.runs.build import algorithm_class
+from fedsmoo.runs.origin.objects import PREFIX, method_settings
+
+Methods = str | Algorithm | Sequence[str | Algorithm] | Mapping[str, Mapping[str, Any]]
+
+COMMAS = re.compile(r""",(?=(?:[^'"]|'[^']*'|"[^"]*")*$)""")  # not those between quotes
+OPTION = re.compile(r"\s*([\w.]+)\s*=(.*)", re.DOTALL)  # mu=0.1
+METHOD = re.compile(r"(.*?)(?::(\s*[\w.]+\s*=.*))?", re.DOTALL)  # fedavg, fedprox:mu=0.1, mine.py:Mine:mu=0.1
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A method of a comparison: its name, and the settings and hyper-parameters that are its own.
+
+    ``said`` are those that its label repeats: what stands beside the name tells two rows of one method apart.
+    """
+
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+    said: tuple[str, ...] = ()
+
+
+def parse_methods(text: str) -> list[Entry]:
+    """Read methods, each with options after a colon, separated by commas; a value with a comma stands in quotes.
+
+    >>> [(entry.name, entry.options) for entry in parse_methods("fedavg,fedsmoo:r=0.03,beta=10,mine.py:Mine:k=2")]
+    [('fedavg', {}), ('fedsmoo', {'r': '0.03', 'beta': '10'}), ('mine.py:Mine', {'k': '2'})]
+    """
+    found: list[tuple[str, dict[str, Any]]] = []
+    for word in COMMAS.split(text):
+        option = OPTION.fullmatch(word)
+        if option is None:
+            name, rest = METHOD.fullmatch(word).groups()  # type: ignore[union-attr]  # it matches all text
+            found.append((name.strip(), {}))
+            option = None if rest is None else OPTION.fullmatch(rest)
+        if option is None:
+            continue
+        if not found:
+            raise FedsmooError(f"{text!r} begins with an option: name its method first, such as 'fedprox:mu=0.1'")
+        key, value = option[1], unquoted(option[2].strip())
+        if not value or key in found[-1][1]:
+            what = "is given twice" if value else "has no value"
+            raise FedsmooError(f"{text!r}: {key} of {found[-1][0]} {what}: write options as 'fedsmoo:r=0.03,beta=10'")
+        found[-1][1][key] = value
+    return [Entry(name, options, tuple(options)) for name, options in found]
+
+
+def unquoted(text: str) -> str:
+    """Return text without the quotes around it."""
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
+
+
+def methods_of(algorithms: Methods) -> list[Entry]:
+    """Return the methods to compare, each with settings of its own."""
+    if isinstance(algorithms, Algorithm):
+        algorithms = [algorithms]
+    if not isinstance(algorithms, Iterable):
+        raise FedsmooError(f"algorithms is {brief(algorithms)}, but must name methods, such as 'fedavg,fedsmoo'")
+    if isinstance(algorithms, str):
+        return parse_methods(algorithms)
+    entries: list[Entry] = []
+    for each in algorithms:
+        mine = algorithms[each] if isinstance(algorithms, Mapping) else {}  # type: ignore[index]
+        if not isinstance(mine, Mapping):
+            raise FedsmooError(f"the settings of {each} are {brief(mine)}, but must be a mapping, or {{}}")
+        entries += [entry_of(each, mine)] if isinstance(each, Algorithm) else named_entries(each, mine)
+    if not entries:
+        raise FedsmooError("there is no method to compare: name some, such as 'fedavg,fedsmoo'")
+    return entries
+
+
+def named_entries(name: Any, mine: Mapping[str, Any]) -> list[Entry]:
+    """Return the entry of a name, which may have options after a colon, and settings beside it."""
+    if not isinstance(name, str):
+        hint = f": write {name.__name__}()" if isinstance(name, type) else ", such as 'fedavg' or FedAvg()"
+        raise FedsmooError(f"algorithms holds {brief(name)}, but methods are named or made{hint}")
+    return [Entry(e.name, {**e.options, **mine}, e.said) for e in parse_methods(name)]
+
+
+def entry_of(method: Algorithm, mine: Mapping[str, Any]) -> Entry:
+    """Return the entry of a method that was made, such as ``FedProx(mu=0.1)``; only methods of ours have names."""
+    known = method_settings(method)
+    if known["algorithm"].startswith(PREFIX):
+        cls = type(method).__name__
+        raise FedsmooError(
+            f"algorithms holds {cls}, a method of this program that no setting names: write it into a file and name "
+            f"it, such as 'path/to/file.py:{cls}'"
+        )
+    options = known["algorithm_options"]
+    return Entry(known["algorithm"], {**options, **mine}, tuple(options))
+
+
+def labels(entries: Sequence[Entry]) -> list[str]:
+    """Return each method's name in tables: its class's, what stands beside it, and its file's where two would agree."""
+    plain = [" ".join([algorithm_class(e.name).__name__, *(f"{n}={e.options[n]}" for n in e.said)]) for e in entries]
+    classes = [algorithm_class(e.name) for e in entries]
+    for k, entry in enumerate(entries):
+        if any(classes[j] is classes[k] and plain[j] == plain[k] for j in range(k)):
+            raise FedsmooError(f"--algorithms names {entry.name!r} twice")
+    shared = [sum(stem(label) == stem(other) for other in plain) > 1 for label in plain]
+    files = [file_of(e.name) for e in entries]
+    out = [f"{a} ({b})" if c and b else a for a, b, c in zip(plain, files, shared, strict=True)]
+    for k, label in enumerate(out):
+        if stem(label) in map(stem, out[:k]):
+            raise FedsmooError(
+                f"--algorithms: {entries[k].name} and another would share a folder: give its class a new name"
+            )
+    return out
+
+
+def stem(label: str) -> str:
+    """Return a label as the name of a folder begins with it.
+
+    >>> stem("FedSMOO"), stem("Mine (new/m.py)"), stem("FedProx mu=0.1")
+    ('fedsmoo', 'mine-new-m.py', 'fedprox-mu-0.1')
+    """
+    return re.sub(r"[^\w.]+", "-", label.lower()).strip("-")
