@@ -50,8 +50,8 @@ def simulate(
     """Train a model by a federated method on simulated clients.
 
     Args:
-        model: a name, or any ``nn.Module`` without buffers; its present weights are the start, parameters with
-            ``requires_grad=False`` stay as they are, and what dropout and ``torch.rand`` draw follows the seed.
+        model: a name, or any ``nn.Module``; its present weights are the start, parameters with ``requires_grad=False``
+            and constant buffers stay as they are, and what dropout and ``torch.rand`` draw follows the seed.
         data: a name, a ``Dataset``, or ``(x_train, y_train, x_test, y_test)`` as tensors or arrays.
         algorithm: a name, or a method with its hyper-parameters such as ``FedSMOO(r=0.1, beta=10.0)``.
         clients: how many clients there are (default 100; the data's own where it has some).

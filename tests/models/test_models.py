@@ -198,13 +198,6 @@ def test_instance_and_group_norm_without_statistics_are_welcome() -> None:
     assert FlatModel(net).layout.size == 4 * 9 + 4 + 8 + 8
 
 
-def test_other_buffers_are_refused_by_name() -> None:
-    net = nn.Linear(2, 2)
-    net.register_buffer("steps_so_far", torch.zeros(1))
-    with pytest.raises(FedsmooError, match="steps_so_far"):
-        FlatModel(net)
-
-
 def test_a_module_without_parameters_is_refused() -> None:
     with pytest.raises(FedsmooError, match="Flatten has no parameters"):
         FlatModel(nn.Flatten())

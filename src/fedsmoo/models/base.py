@@ -13,6 +13,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from fedsmoo.core.errors import FedsmooError, first_line, unknown
 from fedsmoo.core.layout import Layout
 from fedsmoo.core.random.noise import Noise, key_of
+from fedsmoo.models import buffers
 from fedsmoo.models.draws import drawing
 
 # parameters {name: [C, *shape]}, inputs [C, B, ...] -> outputs [C, B, ...]: C models at once, each on its own batch
@@ -25,7 +26,7 @@ class FlatModel:
     """An ``nn.Module`` seen as a function of its flat parameter vector ``w``.
 
     Parameters with ``requires_grad=False`` are frozen: no part of ``w``, no client trains or sends them, and they stay
-    as they were when the model was wrapped. A module may bring its own hand-batched forward, as a method
+    as they were when the model was wrapped; so do buffers. A module may bring its own hand-batched forward, as a method
     ``batched(parameters, x)`` that takes every parameter with a leading client axis; without one the engines use
     ``torch.func.vmap``.
 
@@ -34,7 +35,7 @@ class FlatModel:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        refuse_buffers(module)
+        buffers.refuse_batch_norm(module)
         refuse_lazy(module)
         self.module = module
         # Whether it draws random numbers (dropout): in local steps, and in evaluation, too. None: not known yet, see
@@ -54,30 +55,39 @@ class FlatModel:
                 f"{next(iter(self._frozen))!r} of {type(module).__name__} is frozen (requires_grad=False), but this "
                 "model's vector holds every parameter: put it inside a module of your own, or unfreeze it"
             )
+        kept = buffers.copies(module)
+        self.buffers = tuple(kept)  # their names
+        self._frozen |= kept
         whole: BatchedForward | None = getattr(module, "batched", None)
         self.batched: BatchedForward | None = whole
         if whole is not None and self._frozen:
             self.batched = lambda parameters, x: whole(self._with_frozen(parameters, batched=True), x)
 
     def place(self, device: torch.device, dtype: torch.dtype) -> None:
-        """Keep the frozen parameters where a run computes, so that no step copies or converts them."""
-        self._frozen = {n: _like(p, device, dtype) for n, p in self._frozen.items()}
+        """Keep what is frozen where a run computes, so that no step copies or converts it."""
+        self._frozen = buffers.all_like(self._frozen, device, dtype)
+        buffers.place(self.module, self._frozen)
 
     def _with_frozen(self, parameters: Mapping[str, Tensor], batched: bool = False) -> dict[str, Tensor]:
-        """Return all parameters of the module: those given, and the frozen ones (for every client, if batched)."""
+        """Return all tensors of the module: those given, and the frozen ones (for every client, if batched)."""
         if not self._frozen:
             return dict(parameters)
         first = next(iter(parameters.values()))
-        frozen = {n: _like(p, first.device, first.dtype) for n, p in self._frozen.items()}
+        frozen = buffers.all_like(self._frozen, first.device, first.dtype)
         if batched:
             frozen = {n: p.expand(len(first), *p.shape) for n, p in frozen.items()}
         return {**frozen, **parameters}
 
+    def buffer_copies(self, like: Tensor) -> dict[str, Tensor]:
+        """Return copies of the buffers, as a pass with parameters like these reads them."""
+        copied = {id(self._frozen[n]): self._frozen[n].clone() for n in self.buffers}
+        return buffers.all_like({n: copied[id(self._frozen[n])] for n in self.buffers}, like.device, like.dtype)
+
     def same_frozen(self, other: FlatModel) -> bool:
-        """Return whether two models have the same frozen parameters, so that one can stand in for the other."""
+        """Return whether two models have the same frozen tensors, so that one can stand in for the other."""
         mine, theirs = self._frozen, other._frozen
         return mine.keys() == theirs.keys() and all(
-            torch.equal(p, _like(theirs[n], p.device, p.dtype)) for n, p in mine.items()
+            torch.equal(p, buffers.like(theirs[n], p.device, p.dtype)) for n, p in mine.items()
         )
 
     def same_function(self, other: FlatModel, w: Tensor, x: Tensor) -> bool:
@@ -114,9 +124,18 @@ class FlatModel:
             noise = EVALUATION
         if noise is None:
             assert not self.random or self._training is False, "a step of a random model needs noise"
-            return functional_call(self.module, self._with_frozen(parameters), (x,))
+            return self._pass(parameters, x)
         with drawing(self.module, noise):
-            return functional_call(self.module, self._with_frozen(parameters), (x,))
+            return self._pass(parameters, x)
+
+    def _pass(self, parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """Call the module; where ``parameters`` holds buffers, too, it does so afterwards as the pass has left them."""
+        whole = self._with_frozen(parameters)
+        before = dict(whole) if self.buffers else whole
+        out = functional_call(self.module, whole, (x,))
+        if self.buffers:
+            buffers.hand_back(self.buffers, parameters, before, whole)
+        return out
 
     def with_features(
         self, parameters: Mapping[str, Tensor], x: Tensor, noise: Noise | None = None
@@ -163,12 +182,14 @@ class FlatModel:
             self._heard.append(inputs[0])
 
     def state_dict(self, w: Tensor) -> dict[str, Tensor]:
-        """Return the trained and the frozen parameters under the module's own names, ready for ``load_state_dict``."""
+        """Return the parameters, trained or frozen, and the buffers under the module's own names, ready for
+        ``load_state_dict``."""
         parts = self._with_frozen(self.layout.split(w))
         # A tied parameter has several names in a state dict; the vector holds it under the first.
         first = {id(p): n for n, p in self.module.named_parameters()}
-        every = self.module.named_parameters(remove_duplicate=False)
-        return {n: parts[first[id(p)]].detach().clone() for n, p in every}
+        every = {n: first[id(p)] for n, p in self.module.named_parameters(remove_duplicate=False)}
+        every |= {n: n for n in buffers.persistent(self.module)}
+        return {n: parts[own].detach().clone() for n, own in every.items()}
 
     def flatten(self, state: Mapping[str, Tensor]) -> Tensor:
         """Return the flat vector of a state dict of the module: the inverse of :meth:`state_dict`."""
@@ -181,6 +202,8 @@ class FlatModel:
             state = self.state_dict(w)
             for name, p in module.named_parameters():
                 p.copy_(state[name])
+            for name, b in module.named_buffers():
+                b.copy_(self._frozen[name])
         return module
 
 
@@ -198,11 +221,6 @@ def copied(module: nn.Module) -> nn.Module:
         ) from e
 
 
-def _like(p: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Return a frozen parameter where it is needed; whole numbers stay what they are."""
-    return p.to(device, dtype if p.is_floating_point() else p.dtype)
-
-
 def refuse_lazy(module: nn.Module) -> None:
     """Refuse a lazy module, which has no parameters before it meets a batch."""
     for name, part in module.named_modules():
@@ -211,20 +229,3 @@ def refuse_lazy(module: nn.Module) -> None:
                 f"{type(part).__name__} at {name or 'the top'!r} does not know its shape yet: call the model once on a "
                 "batch of inputs before it is trained, or say the number of inputs (nn.Linear for nn.LazyLinear)"
             )
-
-
-def refuse_buffers(module: nn.Module) -> None:
-    """Refuse running statistics and other buffers, which have no place in a flat vector that clients average."""
-    for name, part in module.named_modules():
-        if isinstance(part, nn.modules.batchnorm._NormBase) and (
-            part.track_running_stats or "Batch" in type(part).__name__
-        ):
-            raise FedsmooError(
-                f"{type(part).__name__} at {name or 'the top'!r}: running statistics of heterogeneous clients cannot "
-                "be averaged; use nn.GroupNorm instead (for a ResNet, GroupNorm with 2 groups)"
-            )
-    buffers = [n for n, _ in module.named_buffers()]
-    if buffers:
-        raise FedsmooError(
-            f"the model has buffers ({', '.join(buffers[:3])}), which clients cannot average: remove them"
-        )

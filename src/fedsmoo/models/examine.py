@@ -20,6 +20,7 @@ from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import first_line
 from fedsmoo.core.random.noise import Noise, key_of
 from fedsmoo.models.base import FlatModel
+from fedsmoo.models.buffers import changed, refuse_changing
 from fedsmoo.models.draws import Undrawn, drawing
 
 SEEN = 8  # samples that go through
@@ -37,6 +38,7 @@ class Pass:
         self.events: list[tuple[str, list[Tensor]]] = []
         self.moved = ""  # the first module that moved a generator, and which
         self.draws = 0
+        self.wrote: list[str] = []  # buffers that it changed
         self.running = [f"the model {type(module).__name__}"]
         self._states = generators(module)
         self._before = {n: state() for n, state in self._states.items()}
@@ -81,6 +83,7 @@ def examine(model: FlatModel, x: Tensor, loss: Callable[[Tensor], Tensor]) -> No
     try:
         for training, made in passes.items():
             refuse_difference(*(steady_pass(made, model, x, loss, training) for _ in range(2)))
+        refuse_changing({training: made[-1].wrote for training, made in passes.items()})
     except FedsmooError:
         raise
     except Exception as e:  # the user's own code
@@ -106,11 +109,14 @@ def steady_pass(
 def make(seen: Pass, model: FlatModel, x: Tensor, loss: Callable[[Tensor], Tensor], training: bool) -> None:
     """Make one pass through a model that ``seen`` watches; in train mode with its gradient."""
     parts = live_parameters(model, x)
+    held = model.buffer_copies(next(iter(parts.values())))
+    whole = {**parts, **held}
     model.train(training)
     with drawing(model.module, Noise(key_of(0, "examine"))) as draws, torch.enable_grad():
         try:
             with seen.watching(model.module):
-                out = model.forward(parts, x)
+                out = model.forward(whole, x)
+            seen.wrote = changed(held, whole, held)
             refuse_other_outputs(model.module, out)
             seen.draws = draws.count
             value = loss(out)

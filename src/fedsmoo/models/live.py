@@ -35,6 +35,7 @@ class LiveResNet(FlatModel):
             and isinstance(module, ResNet18GN)
             and module.bn1.num_groups == 2
             and all(p.requires_grad for p in module.parameters())
+            and not list(module.buffers())
         )
 
     def initial(self) -> Tensor:

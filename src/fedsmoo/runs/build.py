@@ -33,6 +33,7 @@ from fedsmoo.engines.distributed.ranks import own_device
 from fedsmoo.engines.task import Samples, Task, refuse_few_outputs, squashed
 from fedsmoo.engines.threads import fix_threads
 from fedsmoo.models import MODELS, FlatModel, build, make_module, model_options, wrap
+from fedsmoo.models.buffers import cast
 from fedsmoo.models.loss import SampleLoss, make_loss
 from fedsmoo.runs.config import FIELDS, Config, default_partition
 from fedsmoo.runs.division import make_clients, refuse_unused_options, resolve_division
@@ -167,7 +168,7 @@ def make_setup(
     algorithm = make_method(config, algorithm)
     model = model or make_model(config.model, data, config.seed, config.model_options)
     dtype = getattr(torch, config.dtype)
-    model.module.to(dtype)
+    cast(model.module, dtype)
     refuse_unsound(algorithm, Scale(model.layout.size, dtype, device))
     augment = data.augment if config.augment is None else config.augment
     if augment and not data.is_image:

@@ -52,7 +52,7 @@ def filter_normalised(model: FlatModel, w: Tensor, direction: Tensor) -> Tensor:
     weights, drawn = model.state_dict(w), model.state_dict(direction)
     out = {}
     for name, d in drawn.items():
-        if d.dim() < 2:
+        if d.dim() < 2 or not d.is_floating_point():  # buffers may hold whole numbers
             out[name] = torch.zeros_like(d)
             continue
         length = d.flatten(1).norm(dim=1)

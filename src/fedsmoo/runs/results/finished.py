@@ -16,6 +16,7 @@ from fedsmoo.core.user_code import Judge, judged
 from fedsmoo.data.division.holdout import hold_out
 from fedsmoo.engines.devices import make_device
 from fedsmoo.engines.task import Task
+from fedsmoo.models.buffers import cast
 from fedsmoo.models.loss import make_loss
 from fedsmoo.runs.build import make_algorithm, make_method, make_model
 from fedsmoo.runs.config import Config
@@ -96,7 +97,7 @@ def opened(path: Path, config: Config, place: torch.device, precision: str | Non
     data = load_data(config)
     model = make_model(config.model, data, config.seed, config.model_options)
     dtype = getattr(torch, config.dtype)
-    model.module.to(dtype)
+    cast(model.module, dtype)
     refuse_damaged_model(path)
     try:
         w = model.flatten(load_file(path / MODEL)).to(place, dtype)
