@@ -72,6 +72,8 @@ class RunSettings(Protocol):
     @property
     def loss(self) -> str: ...
     @property
+    def loss_options(self) -> dict[str, Any]: ...
+    @property
     def weighted(self) -> bool: ...
     @property
     def wire(self) -> str: ...
@@ -110,5 +112,8 @@ def refuse_together(run: RunSettings) -> None:
                 raise FedsmooError(f"privacy={run.privacy} cannot be had with {what}")
     if run.attack == "label-flip" and run.loss != "cross_entropy":
         raise FedsmooError(f"attack=label-flip is for classes: it cannot be had with loss={run.loss}")
+    if run.attack == "label-flip" and run.loss_options:
+        names = ", ".join(run.loss_options)
+        raise FedsmooError(f"attack=label-flip knows plain cross-entropy only: leave out options of the loss ({names})")
     if run.compression != "off" and run.wire != "exact":
         raise FedsmooError(f"compression={run.compression} and wire={run.wire} both say what travels: choose one")

@@ -14,9 +14,9 @@ from fedsmoo.core.random.noise import Noise
 from fedsmoo.core.user_code import call
 from fedsmoo.data.batches.augment import prepare
 from fedsmoo.data.dataset import Dataset
-from fedsmoo.models.base import FlatModel
+from fedsmoo.models.base import FlatModel, copied
 from fedsmoo.models.examine import SEEN, examine
-from fedsmoo.models.loss import SampleLoss, cross_entropy
+from fedsmoo.models.loss import SampleLoss, cross_entropy, is_cross_entropy
 
 Draws = dict[str, Tensor]
 
@@ -79,6 +79,8 @@ class Task:
         values = (self.data.mean, self.data.std) if known else (None, None)
         scale = tuple(None if v is None else torch.tensor(v, dtype=self.dtype, device=self.device) for v in values)
         object.__setattr__(self, "scale", scale)
+        if isinstance(self.loss, nn.Module):  # which may hold tensors, such as weights of classes
+            object.__setattr__(self, "loss", copied(self.loss).to(self.device, self.dtype))
         if self.model.random is None:
             x, y = self.data.x_train[:SEEN], self.data.y_train[:SEEN]
             examine(self.model, self.inputs(x), lambda out: self.loss(out, y))
@@ -169,7 +171,7 @@ def refuse_no_features(task: Task, algorithm: Algorithm) -> None:
 
 def refuse_few_outputs(task: Task) -> None:
     """Refuse a user's model with fewer outputs than there are classes, where the loss needs one for each."""
-    if task.loss is not cross_entropy:
+    if not is_cross_entropy(task.loss):
         return
     out = outputs_of(task, task.data.x_test[:1])
     largest = max(int(task.data.y_train.max()), int(task.data.y_test.max()))
@@ -186,7 +188,7 @@ def squashed(task: Task) -> str | None:
     Such a model trains, but badly: its outputs, between 0 and 1, can never be far apart. Logarithms of probabilities
     (``LogSoftmax``) are as good as logits, for log-softmax leaves them as they are.
     """
-    out = outputs_of(task, task.data.x_test[:8]) if task.loss is cross_entropy else None
+    out = outputs_of(task, task.data.x_test[:8]) if is_cross_entropy(task.loss) else None
     if not isinstance(out, Tensor) or out.dim() < 2 or out.shape[-1] < 2 or bool((out < 0).any() | (out > 1).any()):
         return None
     last = [m for m in task.model.module.modules() if not list(m.children())][-1]

@@ -23,7 +23,7 @@ class Config(Training):
     model: str = setting("mlp", "model: a name, or path/to/file.py:factory", group="what")
     model_options: dict[str, Any] = setting(None, "options of the model", group="what")
     loss: str = setting("cross_entropy", f"loss of a sample: a name, or {OWN}:function", group="what", quiet=True)
-    loss_options: dict[str, Any] = setting(None, "options of a loss of your own", group="what", quiet=True)
+    loss_options: dict[str, Any] = setting(None, "options of the loss", group="what", quiet=True)
     dataset: str = setting("digits", f"data set: a name, text:PATH, or {OWN}:function", group="data")
     dataset_options: dict[str, Any] = setting(None, "options of a data set of your own", group="data", quiet=True)
     data: str | None = setting(

@@ -54,7 +54,7 @@ def no_options(kind: str, name: str, options: dict[str, Any]) -> FedsmooError:
 def own_options(named: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """Return the options, with their defaults, of each thing that is taken from a file, by the setting that names it.
 
-    The method's are its fields, and not among them.
+    Those of a loss or a sampling of ours are among them; the method's, which are its fields, are not.
     """
     found: dict[str, dict[str, Any]] = {}
     if is_own(named["dataset"]):
@@ -64,6 +64,8 @@ def own_options(named: Mapping[str, str]) -> dict[str, dict[str, Any]]:
         if is_in_file(named[kind]):
             thing = user_object(named[kind], kind)
             found[kind] = options_of(thing, () if cohort.has_rule(thing) else given) or {}
+    if ours := loss.loss_options(named["loss"]):
+        found["loss"] = ours
     if isinstance(rule := cohort.SAMPLINGS.get(named["sampling"]), type):
         found["sampling"] = options_of(rule) or {}
     return found
