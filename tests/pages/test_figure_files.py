@@ -19,6 +19,7 @@ from fedsmoo.core.errors import FedsmooError
 from fedsmoo.pages.figures import draw as figures
 from fedsmoo.pages.figures.draw import Look
 from fedsmoo.pages.figures.sources import drawable, find
+from fedsmoo.sweeps.curves import hanning
 from fedsmoo.sweeps.results import from_folder, to_json
 
 from .folders import accuracy, run_folder, surface
@@ -45,17 +46,28 @@ def result_file(root: Path, name: str, *words: Any, **more: Any) -> Path:
 def test_smoothed_curve_of_a_result_is_a_hand_computed_hanning_window(window: int) -> None:
     measured = [100 * a for a in json.loads(RESULT.read_text())["curve"]["test_accuracy"]]
     figure = figures.curves(drawable(find([RESULT])), Look(smooth=window), "acc", "accuracy", 100)
-    weights = [0.5 - 0.5 * math.cos(2 * math.pi * (k + 1) / (window + 1)) for k in range(window)]
+    around = range(-(window // 2), window // 2 + 1)
+    weights = [math.cos(math.pi * k / (window + 1)) ** 2 for k in around]
     if window == 3:
         assert weights == pytest.approx([0.5, 1.0, 0.5])
     smoothed = []
     for t in range(len(measured)):
-        inside = [measured[min(max(t - window // 2 + k, 0), len(measured) - 1)] for k in range(window)]
+        inside = [measured[min(max(t + k, 0), len(measured) - 1)] for k in around]
         smoothed.append(sum(w * v for w, v in zip(weights, inside, strict=True)) / sum(weights))
     np.testing.assert_allclose(lines(figure)["SCAFFOLD"], smoothed, rtol=1e-6)
     faint = [li for li in figure.axes[0].lines if li.get_label().startswith("_")]
     np.testing.assert_allclose(faint[0].get_ydata(), measured, rtol=1e-6)
     assert faint[0].get_alpha() < 0.5 < figure.axes[0].lines[0].get_linewidth()
+
+
+@pytest.mark.parametrize("window", [4, 5, 20])
+def test_a_window_shifts_no_curve(window: int) -> None:
+    """A straight line stays where it is, a single peak stays in its round and spreads alike to both sides."""
+    line, peak = np.arange(60.0), np.eye(61)[30]
+    inside = slice(window // 2, -(window // 2))
+    np.testing.assert_allclose(hanning(line, window)[inside], line[inside], rtol=1e-12)
+    np.testing.assert_allclose(hanning(peak, window), hanning(peak, window)[::-1], atol=1e-15)
+    assert hanning(peak, window).argmax() == 30
 
 
 def test_a_panel_for_each_task_and_one_look_for_a_method(tmp_path: Path) -> None:

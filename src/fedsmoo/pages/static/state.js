@@ -43,14 +43,15 @@ function points(run, key, scale = 1) {
   return out;
 }
 
-// A Hanning window, the ends held by repeating the end values.
+// A Hanning window, centred on each round, the ends held by repeating the end values.
 function smoothed(values, window) {
   if (window < 3 || values.length < 2) return values;
-  const weights = Array.from({ length: window }, (_, i) => 0.5 - 0.5 * Math.cos((2 * Math.PI * (i + 1)) / (window + 1)));
-  const total = weights.reduce((a, b) => a + b, 0), half = Math.floor(window / 2), last = values.length - 1;
+  const half = Math.floor(window / 2), last = values.length - 1;
+  const weights = Array.from({ length: 2 * half + 1 }, (_, k) => 0.5 + 0.5 * Math.cos((2 * Math.PI * (k - half)) / (window + 1)));
+  const total = weights.reduce((a, b) => a + b, 0);
   return values.map((_, i) => {
     let sum = 0;
-    for (let k = 0; k < window; k++) sum += weights[k] * values[Math.min(last, Math.max(0, i + k - half))];
+    for (let k = 0; k < weights.length; k++) sum += weights[k] * values[Math.min(last, Math.max(0, i + k - half))];
     return sum / total;
   });
 }

@@ -16,15 +16,18 @@ STYLES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0,
 
 
 def hanning(values: np.ndarray, window: int) -> np.ndarray:
-    """Smooth a curve by a Hanning window, its ends held by repeating the end values.
+    """Smooth a curve by a Hanning window, centred on each round, its ends held by repeating the end values.
+
+    A window of an even number of rounds reaches as far to the left as to the right: no curve is shifted.
 
     >>> hanning(np.ones(5), 3)
     array([1., 1., 1., 1., 1.])
     """
     if window < 3:
         return values
-    kernel = np.hanning(window + 2)[1:-1]
-    padded = np.pad(values, (window // 2, window - 1 - window // 2), mode="edge")
+    reach = window // 2
+    kernel = 0.5 + 0.5 * np.cos(2 * np.pi * np.arange(-reach, reach + 1) / (window + 1))
+    padded = np.pad(values, reach, mode="edge")
     return np.convolve(padded, kernel / kernel.sum(), mode="valid")
 
 
