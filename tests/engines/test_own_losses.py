@@ -1,18 +1,17 @@
-"""Losses of a method's own, outputs, features and losses of clients: by hand, on every engine, and what is refused."""
+"""Losses of a method's own, outputs, features and losses of clients: by hand, and what is refused."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
 from dataclasses import dataclass
-from functools import lru_cache
 
 import pytest
 import torch
 from torch.nn import functional as F
 
-from fedsmoo.algorithms import FedAvg, FedSMOO
-from fedsmoo.core import FedsmooError, Schedule
+from fedsmoo.algorithms import FedAvg
+from fedsmoo.core import FedsmooError
 from fedsmoo.core.contract import findings
 from fedsmoo.engines.batched import OWN_LOSS, Batched
 from fedsmoo.engines.facts import Facts
@@ -22,53 +21,11 @@ from fedsmoo.engines.steps.replay import ReplayStepper
 from fedsmoo.engines.task import Batch
 from fedsmoo.models.base import FlatModel
 from fedsmoo.runs.simulation import Simulation
-from fedsmoo.sweeps.pack import Pack
-from fedsmoo.testing import check_algorithm
 
-from .own_losses import OWN, Calibrated, Contrasted, Distilled, Fair
-from .small import ROUNDS, Trace, indices, largest_gap, make_setup, simulation, state, trace
-from .told import KINDS
+from .own_losses import OWN, Contrasted, Distilled, Fair
+from .small import indices, largest_gap, make_setup, simulation, trace
 
 TOLERANCE = 1e-10
-
-
-@lru_cache
-def reference(name: str) -> Trace:
-    return trace(simulation("serial", "mlp", OWN[name]))
-
-
-@pytest.mark.parametrize("kind", ["vmap", "hand", "chunk2", "recorded", "recorded2"])
-@pytest.mark.parametrize("name", OWN)
-def test_every_kind_on_every_engine(name: str, kind: str) -> None:
-    """Bernoulli cohorts, unequal clients, batches with padding, clips that bind."""
-    assert largest_gap(trace(simulation(kind, "mlp", OWN[name])), reference(name)) < TOLERANCE
-
-
-def test_every_kind_is_a_method_of_its_own() -> None:
-    plain = trace(simulation("serial", "mlp", FedAvg()))
-    for name in OWN:
-        assert float((reference(name)[-1]["server w"] - plain[-1]["server w"]).abs().max()) > 1e-4, name
-
-
-CHANGED = {
-    "outputs": Distilled(beta=2.0, tau=3.0),
-    "labels and step": Calibrated(tau=0.3),
-    "features": Contrasted(mu=2.0),
-    "loss": Fair(q=0.5),
-}
-
-
-@pytest.mark.parametrize("kind", ["hand", "vmap", "recorded"])
-@pytest.mark.parametrize("name", OWN)
-def test_two_runs_in_one_batch_are_each_alone(name: str, kind: str) -> None:
-    methods, settings = (OWN[name], CHANGED[name]), {"sampling": "uniform", "weighted": True}
-    alone = [trace(simulation("serial", "mlp", m, seed=s, **settings)) for s, m in enumerate(methods)]
-    runs = [simulation(kind, "mlp", m, seed=s, **settings) for s, m in enumerate(methods)]
-    pack, found = Pack(runs), ([], [])
-    for _ in range(ROUNDS):
-        for run, record, out in zip(runs, pack.advance([0, 1]), found, strict=True):
-            out.append(state(run, record))
-    assert max(largest_gap(a, b) for a, b in zip(found, alone, strict=True)) < TOLERANCE
 
 
 def test_gradients_of_an_own_loss_by_hand() -> None:
@@ -215,28 +172,6 @@ def test_the_check_before_a_run_refuses_it_too(method, words) -> None:
     found = findings(method)
     assert re.search(words, "\n".join(found)), found
     assert all(line.startswith(("tests/engines/", "/")) and "Error" not in line for line in found), found
-
-
-@pytest.mark.parametrize("name", [*OWN, *KINDS])
-def test_the_check_before_a_run_accepts_every_kind(name: str) -> None:
-    method = {**OWN, **KINDS}[name]
-    assert not findings(method)
-    assert all("no box" in note for note in check_algorithm(method, compiled=False))
-
-
-@pytest.mark.parametrize("kind", ["serial", "hand"])
-@pytest.mark.parametrize("name", [*OWN, "facts", "momentum that stays, falling", "schedule"])
-def test_a_resumed_run_has_the_bits_of_one_that_was_not_stopped(name: str, kind: str) -> None:
-    method = {**OWN, **KINDS, "schedule": FedSMOO(r=Schedule(0.02, 0.3, 3), beta=2.0)}[name]
-    whole, first, second = (simulation(kind, "mlp", method) for _ in range(3))
-    expected = trace(whole)
-    for _ in range(2):
-        first.advance()
-    second.restore(first.server, list(first.engine.table.items()), first.history)
-    for number in (2, 3):
-        found = state(second, second.advance())
-        assert found.keys() == expected[number].keys()
-        assert all(torch.equal(v, expected[number][k]) for k, v in found.items())
 
 
 class Convolved(torch.nn.Module):

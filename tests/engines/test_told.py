@@ -1,4 +1,4 @@
-"""Methods that ask for steps and facts of clients: the same on every engine, in packs, and told what is true."""
+"""Methods that ask for steps, facts or losses of their own: the same on every engine, in packs, and told the truth."""
 
 from __future__ import annotations
 
@@ -10,66 +10,97 @@ import torch
 
 from fedsmoo.algorithms import FedAvg, FedSMOO, Relaxed
 from fedsmoo.core import FedsmooError, Schedule
+from fedsmoo.core.contract import findings
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.engines.facts import Facts
 from fedsmoo.sweeps.pack import Pack
+from fedsmoo.testing import check_algorithm
 
+from .own_losses import OWN, Calibrated, Contrasted, Distilled, Fair
 from .small import ROUNDS, SIZES, Trace, dataset, indices, largest_gap, make_setup, simulation, state, trace
 from .told import KINDS, Falling, Known, Noisy
 
 TOLERANCE = 1e-10
+ALL = {**KINDS, **OWN}
 
 
 @lru_cache
 def reference(name: str) -> Trace:
-    return trace(simulation("serial", "mlp", KINDS[name]))
+    return trace(simulation("serial", "mlp", ALL[name]))
 
 
 @pytest.mark.parametrize("kind", ["vmap", "hand", "chunk2", "recorded", "recorded2"])
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", ALL)
 def test_every_kind_on_every_engine(name: str, kind: str) -> None:
-    """Bernoulli cohorts, unequal clients, clips that bind."""
-    run = trace(simulation(kind, "mlp", KINDS[name]))
-    assert largest_gap(run, reference(name)) < TOLERANCE
+    """Bernoulli cohorts, unequal clients, batches with padding, clips that bind."""
+    assert largest_gap(trace(simulation(kind, "mlp", ALL[name])), reference(name)) < TOLERANCE
 
 
 def test_every_kind_is_a_method_of_its_own() -> None:
     plain = trace(simulation("serial", "mlp", FedAvg()))
-    for name in KINDS:
+    for name in ALL:
         assert float((reference(name)[-1]["server w"] - plain[-1]["server w"]).abs().max()) > 1e-4, name
 
 
-def changed(method):
-    """The method, or the one inside it, with another number."""
-    if isinstance(method, Falling):
-        return dataclasses.replace(method, rho=0.6)
-    return dataclasses.replace(method, **({"by": 0.3} if isinstance(method, Known | Noisy) else {"beta": 0.4}))
-
-
 RAMP = Schedule(0.02, 0.3, 3)
+CHANGED = {
+    "step": Falling(rho=0.6),
+    "facts": Known(by=0.3),
+    "momentum that stays, falling": dataclasses.replace(KINDS["momentum that stays, falling"], beta=0.4),
+    "noise": Noisy(by=0.3),
+    "outputs": Distilled(beta=2.0, tau=3.0),
+    "labels and step": Calibrated(tau=0.3),
+    "features": Contrasted(mu=2.0),
+    "loss": Fair(q=0.5),
+}
 PAIRS = {
-    **{
-        name: (KINDS[name], changed(KINDS[name])) for name in ("step", "facts", "momentum that stays, falling", "noise")
-    },
+    **{name: (ALL[name], other) for name, other in CHANGED.items()},
     "two schedules": (FedSMOO(r=RAMP, beta=2.0), FedSMOO(r=Schedule(0.2, 0.0, 3, "cosine"), beta=4.0)),
     "one schedule": (FedSMOO(r=RAMP, beta=2.0), FedSMOO(r=0.1, beta=2.0)),
     "the same schedule": (Relaxed(FedSMOO(r=RAMP), 0.1), Relaxed(FedSMOO(r=RAMP), 0.3)),
 }
 
 
+EQUAL_COHORTS = {"sampling": "uniform", "weighted": True}
+
+
+@lru_cache
+def each_alone(name: str) -> list[Trace]:
+    return [trace(simulation("serial", "mlp", m, seed=s, **EQUAL_COHORTS)) for s, m in enumerate(PAIRS[name])]
+
+
 @pytest.mark.parametrize("kind", ["hand", "vmap", "recorded"])
 @pytest.mark.parametrize("name", PAIRS)
 def test_two_runs_in_one_batch_are_each_alone(name: str, kind: str) -> None:
     """Other numbers, other seeds: facts, steps and numbers that move are those of each run's own clients."""
-    methods = PAIRS[name]
-    settings = {"sampling": "uniform", "weighted": True}
-    alone = [trace(simulation("serial", "mlp", m, seed=s, **settings)) for s, m in enumerate(methods)]
-    runs = [simulation(kind, "mlp", m, seed=s, **settings) for s, m in enumerate(methods)]
+    runs = [simulation(kind, "mlp", m, seed=s, **EQUAL_COHORTS) for s, m in enumerate(PAIRS[name])]
     pack, found = Pack(runs), ([], [])
     for _ in range(ROUNDS):
         for run, record, out in zip(runs, pack.advance([0, 1]), found, strict=True):
             out.append(state(run, record))
-    assert max(largest_gap(a, b) for a, b in zip(found, alone, strict=True)) < TOLERANCE
+    assert max(largest_gap(a, b) for a, b in zip(found, each_alone(name), strict=True)) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_check_before_a_run_accepts_every_kind(name: str) -> None:
+    method = ALL[name]
+    assert not findings(method)
+    assert all("no box" in note for note in check_algorithm(method, compiled=False))
+
+
+@pytest.mark.parametrize("kind", ["serial", "hand"])
+@pytest.mark.parametrize("name", [*OWN, "facts", "momentum that stays, falling", "schedule"])
+def test_a_resumed_run_has_the_bits_of_one_that_was_not_stopped(name: str, kind: str) -> None:
+    method = {**ALL, "schedule": FedSMOO(r=RAMP, beta=2.0)}[name]
+    whole, first, second = (simulation(kind, "mlp", method) for _ in range(3))
+    expected = trace(whole)
+    for _ in range(2):
+        first.advance()
+    second.restore(first.server, list(first.engine.table.items()), first.history)
+    for number in (2, 3):
+        found = state(second, second.advance())
+        assert found.keys() == expected[number].keys()
+        assert all(torch.equal(v, expected[number][k]) for k, v in found.items())
 
 
 def test_the_step_counts_from_zero_to_the_last_one() -> None:
