@@ -148,6 +148,7 @@ def test_what_cannot_be_measured_is_said_in_one_line(folders: list[Path], tmp_pa
         run("analyse", "hessian", str(tmp_path / "none"))
     unfinished = tmp_path / "unfinished"
     unfinished.mkdir()
-    (unfinished / "config.toml").write_text((folders[0] / "config.toml").read_text())
+    for name in ("config.toml", "metrics.jsonl"):
+        shutil.copy(folders[0] / name, unfinished)
     with pytest.raises(FedsmooError, match=r"no model\.safetensors"):
         run("analyse", "fairness", str(unfinished))

@@ -14,7 +14,7 @@ import pytest
 from fedsmoo.core import FedsmooError
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.storage.folder import config_text
-from fedsmoo.runs.storage.names import CONFIG, FAILED, SUMMARY
+from fedsmoo.runs.storage.names import CONFIG, FAILED, METRICS, SUMMARY
 from fedsmoo.runs.storage.walk import stamped_folders
 from fedsmoo.sweeps import index
 from fedsmoo.sweeps.index import INDEX, connect, query, refresh
@@ -23,6 +23,7 @@ from fedsmoo.sweeps.index import INDEX, connect, query, refresh
 def fake(folder: Path, config: Config, **summary: float) -> Path:
     folder.mkdir(parents=True)
     (folder / CONFIG).write_text(config_text(config))
+    (folder / METRICS).touch()
     if summary:
         (folder / SUMMARY).write_text(json.dumps({"rounds": config.rounds, **summary}))
     return folder
@@ -88,6 +89,7 @@ def test_a_condition_can_only_read(runs: Path) -> None:
 def test_a_broken_folder_is_listed_with_its_reason(runs: Path) -> None:
     (runs / "d").mkdir()
     (runs / "d" / CONFIG).write_text("rounds = [")
+    (runs / "d" / METRICS).touch()
     row = query(runs, "state = 'unreadable'")[0]
     assert row["path"] == "d"
     assert "not valid TOML" in row["error"]
@@ -106,6 +108,7 @@ def test_ten_thousand_runs_answer_within_a_second(tmp_path: Path) -> None:
         folder = tmp_path / f"{k:05d}"
         folder.mkdir()
         (folder / CONFIG).write_text(text)
+        (folder / METRICS).touch()
     # Reading ten thousand folders takes a while, once; here every row is the first one's, under its own path.
     row = index.describe(tmp_path / "00000")
     db = connect(tmp_path)

@@ -273,6 +273,16 @@ def test_one_walker(tree: Path) -> None:
     assert [row["path"] for row in index.query(tree)] == real
 
 
+@pytest.mark.parametrize("place", [".", "1", "a"])
+def test_a_config_of_somebody_else_s_hides_no_runs(tree: Path, place: str) -> None:
+    """A project's own ``config.toml``, at the top or in between; with a file of a run beside it, it is a run."""
+    (tree / place / "config.toml").write_text('[tool]\nname = "mine"\n')
+    (tree / place / "started").mkdir()
+    assert [path for path, _ in stamped_folders(tree)] == ["1/2/3/four", "a/x", "b"]
+    (tree / place / "metrics.jsonl").touch()
+    assert place in [path for path, _ in stamped_folders(tree)]
+
+
 def test_given_folders_count_once_and_may_be_links_runs_hidden_or_deep(tree: Path) -> None:
     given = [tree / "b", tree / "0 link", tree / ".hidden", tree / "1" / "2" / "3" / "4", tree / "far", tree / "b"]
     expected = ["b", ".hidden/y", "1/2/3/4/five", "far/z"]

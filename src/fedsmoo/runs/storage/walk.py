@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedsmoo.core.errors import FedsmooError, as_path
-from fedsmoo.runs.storage.names import CONFIG, FILES
+from fedsmoo.runs.storage.names import CHECKPOINT, CONFIG, FILES, METRICS, MODEL
 
 DEPTH = 4  # levels below a given folder
 Folders = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]  # one, or several
@@ -18,7 +18,8 @@ Entries = dict[str, os.DirEntry[str]]  # what a folder holds, by name
 def run_folders(roots: Iterable[Path]) -> Iterator[Path]:
     """Yield the run folders at or below some folders, in order of name, each once.
 
-    A run folder holds a config; below one there is no other. Hidden folders (``.git``) are left out, and so is what
+    A run folder holds a config and another file of a run; below one there is no other. A project that has a
+    ``config.toml`` of its own is none, and its runs are found. Hidden folders (``.git``) are left out, and so is what
     cannot be opened. Symbolic links are not followed: a stranger may have made them. The given folders may be links.
     """
     seen: set[str] = set()
@@ -46,7 +47,7 @@ def require_runs(folders: Folders) -> list[Path]:
     paths = [as_path(folder, "a run folder") for folder in several]
     found = find_runs(paths)
     if not found:
-        raise FedsmooError(f"no run folder in {', '.join(map(str, paths))}: a run folder holds a {CONFIG}")
+        raise FedsmooError(f"no run folder in {', '.join(map(str, paths))}: it holds a {CONFIG} and a {METRICS}")
     return found
 
 
@@ -85,11 +86,17 @@ def below(root: str) -> Iterator[Folder]:
     while stack:
         path, real, left, _ = stack.pop()
         entries = listed(path)
-        if CONFIG in entries and not is_folder(entries[CONFIG]):
+        if is_run(entries):
             yield Folder(path, real, left, entries)
         elif left:
             inner = [e for n, e in entries.items() if not n.startswith(".") and is_folder(e)]
             stack += [Folder(e.path, os.path.join(real, e.name), left - 1) for e in reversed(inner)]
+
+
+def is_run(entries: Entries) -> bool:
+    """Return whether what a folder holds is a run: its config and, as a run writes it last, something else of a run."""
+    held = CONFIG in entries and not is_folder(entries[CONFIG])
+    return held and any(name in entries for name in (*FILES[1:], MODEL, CHECKPOINT))
 
 
 def listed(folder: str | Path) -> Entries:
