@@ -19,7 +19,7 @@ from fedsmoo.core.errors import FedsmooError
 from fedsmoo.pages.figures import draw as figures
 from fedsmoo.pages.figures.draw import Look
 from fedsmoo.pages.figures.sources import drawable, find
-from fedsmoo.sweeps.curves import hanning
+from fedsmoo.runs.results.curves import hanning
 from fedsmoo.sweeps.results import from_folder, to_json
 
 from .folders import accuracy, run_folder, surface

@@ -16,9 +16,9 @@ from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.pages import gather, server
 from fedsmoo.pages.server import LiveData
-from fedsmoo.runs import finished as saved
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin import provenance as origin
+from fedsmoo.runs.results import finished as saved
 from fedsmoo.runs.results.finished import open_finished
 from fedsmoo.runs.run import Run
 from fedsmoo.runs.storage import checkpoint
