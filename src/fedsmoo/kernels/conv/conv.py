@@ -1,0 +1,85 @@
+"""Launch the three products of a convolution with a client axis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+from torch import Tensor
+
+from fedsmoo.kernels.conv.geometry import Geometry, Pair
+from fedsmoo.kernels.conv.products import data_kernel, forward_kernel, weight_kernel
+from fedsmoo.kernels.conv.tiles import Tile, is_flat, parts_for, pixel_tile, weight_tile
+from fedsmoo.kernels.runtime import launch
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """A convolution of C clients at once, each with weights of its own.
+
+    ``precision`` says how float32 numbers are multiplied: ``tf32``, ``tf32x3`` (float32's accuracy) or ``ieee``;
+    numbers of bfloat16 are multiplied as they are. Tiles follow a rule where none is given.
+    """
+
+    geometry: Geometry
+    precision: str = "ieee"
+
+    @property
+    def exact(self) -> bool:
+        return self.precision == "tf32x3"
+
+    def forward(self, x: Tensor, w: Tensor, bias: Tensor | None = None, tile: Tile | None = None) -> Tensor:
+        """Return outputs ``[C, B, Ho, Wo, O]`` of ``x [C, B, H, W, I]`` and ``w [C, kh, kw, I, O]``."""
+        clients, batch, height, width, inside = x.shape
+        high, wide = self.geometry.outputs((height, width))
+        outside, flat, pixels = w.shape[-1], is_flat(inside), batch * high * wide
+        y = x.new_empty(clients, batch, high, wide, outside)
+        tile = tile or pixel_tile(pixels, outside, self.geometry.taps * inside if flat else inside, self.exact)
+        launch(
+            forward_kernel, (triton.cdiv(pixels, tile.rows) * triton.cdiv(outside, tile.cols), clients),
+            x=x, x_row=x.stride(0), w=w, w_row=w.stride(0),
+            bias=x if bias is None else bias,  # a pointer that is not read has to be one all the same
+            bias_row=0 if bias is None else bias.stride(0), y=y,
+            B=batch, H=height, W=width, HO=high, WO=wide, CIN=inside, COUT=outside, **self.geometry.constants(),
+            BM=tile.rows, BN=tile.cols, BK=tile.inner,
+            EVEN_K=inside % tile.inner == 0, EVEN_N=outside % tile.cols == 0, FLAT=flat, BIAS=bias is not None,
+            PRECISION=self.precision, num_warps=tile.warps, num_stages=tile.stages,
+        )  # fmt: skip
+        return y
+
+    def data(self, dy: Tensor, w: Tensor, size: Pair, tile: Tile | None = None) -> Tensor:
+        """Return the gradient by the inputs ``[C, B, H, W, I]`` of a height and width, from that by the outputs."""
+        clients, batch, high, wide, outside = dy.shape
+        (height, width), inside, (sh, sw) = size, w.shape[-2], self.geometry.stride
+        dx = dy.new_empty(clients, batch, height, width, inside)
+        pixels = batch * triton.cdiv(height, sh) * triton.cdiv(width, sw)  # of a residue
+        tile = tile or pixel_tile(pixels, inside, outside, self.exact)
+        launch(
+            data_kernel, (sh * sw * triton.cdiv(pixels, tile.rows) * triton.cdiv(inside, tile.cols), clients),
+            dy=dy, dy_row=dy.stride(0), w=w, w_row=w.stride(0), dx=dx,
+            B=batch, H=height, W=width, HO=high, WO=wide, CIN=inside, COUT=outside, **self.geometry.constants(),
+            BM=tile.rows, BN=tile.cols, BK=tile.inner,
+            EVEN=outside % tile.inner == 0 and inside % tile.cols == 0,
+            PRECISION=self.precision, num_warps=tile.warps, num_stages=tile.stages,
+        )  # fmt: skip
+        return dx
+
+    def weight(self, x: Tensor, dy: Tensor, tile: Tile | None = None, parts: int | None = None) -> Tensor:
+        """Return the gradient by the weights ``[C, kh, kw, I, O]`` in float32, from inputs and outputs' gradient."""
+        (clients, batch, height, width, inside), (high, wide, outside) = x.shape, dy.shape[2:]
+        rows, flat = self.geometry.taps * inside, is_flat(inside)
+        tile = tile or weight_tile(rows if flat else inside, outside, self.exact)
+        strips = triton.cdiv(rows, tile.rows) if flat else self.geometry.taps * triton.cdiv(inside, tile.rows)
+        programs = strips * triton.cdiv(outside, tile.cols)
+        parts = parts or parts_for(clients, programs, triton.cdiv(batch * high * wide, tile.inner))
+        dw = x.new_empty(parts, clients, *self.geometry.kernel, inside, outside, dtype=torch.float32)
+        launch(
+            weight_kernel, (programs * parts, clients),
+            x=x, x_row=x.stride(0), dy=dy, dy_row=dy.stride(0), dw=dw, dw_row=dw.stride(1), dw_part=dw.stride(0),
+            parts=parts, B=batch, H=height, W=width, HO=high, WO=wide, CIN=inside, COUT=outside,
+            **self.geometry.constants(), BM=tile.rows, BN=tile.cols, BK=tile.inner,
+            EVEN=not flat and inside % tile.rows == 0 and outside % tile.cols == 0, FLAT=flat,
+            PRECISION=self.precision, num_warps=tile.warps, num_stages=tile.stages,
+        )  # fmt: skip
+        return dw[0] if parts == 1 else dw.sum(0)

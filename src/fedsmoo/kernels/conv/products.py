@@ -1,0 +1,213 @@
+"""The three products of a convolution with a client axis, in Triton.
+
+Images are channels last, ``[C, B, H, W, channels]``; weights are tap-major, ``[C, kh, kw, inputs, outputs]``, a
+client's being one matrix ``[kh * kw * inputs, outputs]``. No patches are copied: a tile of rows (pixels) gathers what
+it needs, tap by tap. Sizes that differ between layers are arguments, so that layers of one kernel size share a compiled
+kernel; sums are in float32, in a fixed order.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+# Sizes that no address's alignment depends on: layers that differ in them only share a compiled kernel.
+SIZES = ["B", "H", "W", "HO", "WO", "parts"]
+
+
+@triton.jit
+def of_tap(x, sample, h, v, live, channel, H, W, CIN, EVEN: tl.constexpr):
+    """Return channels of the pixels ``h, v`` of samples, ``[pixels, channels]``; zeros outside the image."""
+    seen = live & (h >= 0) & (h < H) & (v >= 0) & (v < W)
+    pixel = (sample * H + h) * W + v
+    mask = seen[:, None] if EVEN else seen[:, None] & (channel < CIN)[None, :]
+    return tl.load(x + pixel[:, None] * CIN + channel[None, :], mask=mask, other=0.0)
+
+
+@triton.jit
+def of_taps(
+    x, sample, top, left, live, at, H, W, CIN,
+    KH: tl.constexpr, KW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr,
+):  # fmt: skip
+    """Return what meets pixels at the places ``at`` of the axis of taps and channels, ``[pixels, places]``."""
+    tap = at // CIN
+    h = top[:, None] + (tap // KW * DH)[None, :]
+    v = left[:, None] + (tap % KW * DW)[None, :]
+    seen = live[:, None] & (h >= 0) & (h < H) & (v >= 0) & (v < W) & (at < KH * KW * CIN)[None, :]
+    return tl.load(x + ((sample[:, None] * H + h) * W + v) * CIN + (at % CIN)[None, :], mask=seen, other=0.0)
+
+
+@triton.jit(do_not_specialize=SIZES)
+def forward_kernel(
+    x, x_row,  # [C, B, H, W, CIN]; stride of a client
+    w, w_row,  # [C, KH * KW * CIN, COUT]; stride of a client
+    bias, bias_row,  # [C, COUT]; read if BIAS
+    y,  # [C, B, HO, WO, COUT]
+    B, H, W, HO, WO, CIN, COUT,
+    KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
+    PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    EVEN_K: tl.constexpr,  # whether BK divides CIN
+    EVEN_N: tl.constexpr,  # whether BN divides COUT
+    FLAT: tl.constexpr,  # taps and channels are one axis of the reduction: for few channels
+    BIAS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Rows are output pixels, columns output channels; the reduction runs over taps and input channels."""
+    client = tl.program_id(1).to(tl.int64)
+    across = tl.cdiv(COUT, BN)
+    rows = (tl.program_id(0) // across) * BM + tl.arange(0, BM)
+    cols = (tl.program_id(0) % across) * BN + tl.arange(0, BN)
+    live = rows < B * HO * WO
+    sample = rows // (HO * WO)
+    top = rows % (HO * WO) // WO * SH - PH
+    left = rows % WO * SW - PW
+    k = tl.arange(0, BK)
+    x += client * x_row
+    w += client * w_row
+    acc = tl.zeros((BM, BN), tl.float32)
+    blocks = tl.cdiv(CIN, BK)
+    steps = tl.cdiv(KH * KW * CIN, BK) if FLAT else KH * KW * blocks
+    for step in range(steps):
+        if FLAT:
+            at = step * BK + k
+            a = of_taps(x, sample, top, left, live, at, H, W, CIN, KH, KW, DH, DW)
+            there = (at < KH * KW * CIN)[:, None] & (cols < COUT)[None, :]
+            b = tl.load(w + at[:, None] * COUT + cols[None, :], mask=there, other=0.0)
+        else:
+            tap, channel = step // blocks, step % blocks * BK + k
+            a = of_tap(x, sample, top + tap // KW * DH, left + tap % KW * DW, live, channel, H, W, CIN, EVEN_K)
+            here = w + (tap * CIN + channel)[:, None] * COUT + cols[None, :]
+            if EVEN_K and EVEN_N:
+                b = tl.load(here)
+            else:
+                b = tl.load(here, mask=(channel < CIN)[:, None] & (cols < COUT)[None, :], other=0.0)
+        acc = tl.dot(a, b, acc, input_precision=PRECISION)
+    if BIAS:
+        acc += tl.load(bias + client * bias_row + cols, mask=cols < COUT, other=0.0)[None, :]
+    out = y + client * B * HO * WO * COUT + rows[:, None] * COUT + cols[None, :]
+    tl.store(out, acc, mask=live[:, None] if EVEN_N else live[:, None] & (cols < COUT)[None, :])
+
+
+@triton.jit
+def met_by(at, TAPS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr, DILATION: tl.constexpr):
+    """Return how many taps link input pixels of residue ``at`` (mod the stride) to outputs."""
+    count = 0
+    for tap in tl.static_range(TAPS):
+        count += ((at + PAD - tap * DILATION) % STRIDE == 0).to(tl.int32)
+    return count
+
+
+@triton.jit
+def tap_of(number, at, TAPS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr, DILATION: tl.constexpr):
+    """Return the ``number``-th tap, from 0, that links input pixels of residue ``at`` to outputs."""
+    found = 0
+    count = 0
+    for tap in tl.static_range(TAPS):
+        meets = (at + PAD - tap * DILATION) % STRIDE == 0
+        found = tl.where(meets & (count == number), tap, found)
+        count += meets.to(tl.int32)
+    return found
+
+
+@triton.jit(do_not_specialize=SIZES)
+def data_kernel(
+    dy, dy_row,  # [C, B, HO, WO, COUT]; stride of a client
+    w, w_row,  # [C, KH * KW * CIN, COUT]; stride of a client
+    dx,  # [C, B, H, W, CIN]
+    B, H, W, HO, WO, CIN, COUT,
+    KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
+    PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    EVEN: tl.constexpr,  # whether BK divides COUT and BN divides CIN
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Rows are input pixels, columns input channels; the reduction runs over taps and output channels.
+
+    With strides, a tile has pixels of one residue only, which meet the same taps; other taps are left out.
+    """
+    client = tl.program_id(1).to(tl.int64)
+    across = tl.cdiv(CIN, BN)
+    # Where the stride does not divide the side, residues differ in size: each gets the tiles of the largest.
+    HQ, WQ = tl.cdiv(H, SH), tl.cdiv(W, SW)
+    per = tl.cdiv(B * HQ * WQ, BM)
+    tile = tl.program_id(0) // across
+    rh, rv = tile // per // SW, tile // per % SW
+    rows = tile % per * BM + tl.arange(0, BM)
+    cols = (tl.program_id(0) % across) * BN + tl.arange(0, BN)
+    sample = rows // (HQ * WQ)
+    h = rows % (HQ * WQ) // WQ * SH + rh
+    v = rows % WQ * SW + rv
+    live = (sample < B) & (h < H) & (v < W)
+    k = tl.arange(0, BK)
+    dy, w = dy + client * dy_row, w + client * w_row
+    acc = tl.zeros((BM, BN), tl.float32)
+    blocks = tl.cdiv(COUT, BK)
+    wide = met_by(rv, KW, SW, PW, DW)
+    for step in range(met_by(rh, KH, SH, PH, DH) * wide * blocks):
+        number = step // blocks
+        th = tap_of(number // tl.maximum(wide, 1), rh, KH, SH, PH, DH)
+        tv = tap_of(number % tl.maximum(wide, 1), rv, KW, SW, PW, DW)
+        channel = step % blocks * BK + k
+        # Exact: pixels of this residue meet this tap. Before the first output the quotient may be 0 by rounding.
+        before = (h + PH < th * DH) | (v + PW < tv * DW)
+        oh, ov = (h + PH - th * DH) // SH, (v + PW - tv * DW) // SW
+        a = of_tap(dy, sample, oh, ov, live & ~before, channel, HO, WO, COUT, EVEN)
+        here = w + ((th * KW + tv) * CIN + cols)[:, None] * COUT + channel[None, :]
+        if EVEN:
+            b = tl.load(here)
+        else:
+            b = tl.load(here, mask=(cols < CIN)[:, None] & (channel < COUT)[None, :], other=0.0)
+        acc = tl.dot(a, tl.trans(b), acc, input_precision=PRECISION)
+    out = dx + client * B * H * W * CIN + ((sample * H + h) * W + v)[:, None] * CIN + cols[None, :]
+    tl.store(out, acc, mask=live[:, None] & (cols < CIN)[None, :])
+
+
+@triton.jit(do_not_specialize=SIZES)
+def weight_kernel(
+    x, x_row,  # [C, B, H, W, CIN]; stride of a client
+    dy, dy_row,  # [C, B, HO, WO, COUT]; stride of a client
+    dw, dw_row, dw_part,  # [parts, C, KH * KW * CIN, COUT] float32; strides of a client and of a part
+    parts, B, H, W, HO, WO, CIN, COUT,
+    KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
+    PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    EVEN: tl.constexpr,  # whether BM divides CIN and BN divides COUT
+    FLAT: tl.constexpr,  # rows go over taps and channels as one axis: for few channels
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Rows are taps and input channels, columns output channels; the reduction runs over output pixels, in parts."""
+    client = tl.program_id(1).to(tl.int64)
+    part = tl.program_id(0) % parts
+    tile = tl.program_id(0) // parts
+    across = tl.cdiv(COUT, BN)
+    cols = tile % across * BN + tl.arange(0, BN)
+    strip = tile // across
+    if FLAT:
+        rows = strip * BM + tl.arange(0, BM)
+        there = rows < KH * KW * CIN
+    else:
+        per = tl.cdiv(CIN, BM)
+        tap = strip // per
+        channels = strip % per * BM + tl.arange(0, BM)
+        rows = tap * CIN + channels
+        there = channels < CIN
+    x += client * x_row
+    dy += client * dy_row
+    total = B * HO * WO
+    blocks = tl.cdiv(tl.cdiv(total, BK), parts)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for block in range(blocks):
+        p = (part * blocks + block) * BK + tl.arange(0, BK)
+        live = p < total
+        sample = p // (HO * WO)
+        top = p % (HO * WO) // WO * SH - PH
+        left = p % WO * SW - PW
+        if FLAT:
+            a = of_taps(x, sample, top, left, live, rows, H, W, CIN, KH, KW, DH, DW)
+        else:
+            a = of_tap(x, sample, top + tap // KW * DH, left + tap % KW * DW, live, channels, H, W, CIN, EVEN)
+        mask = live[:, None] if EVEN else live[:, None] & (cols < COUT)[None, :]
+        b = tl.load(dy + p[:, None] * COUT + cols[None, :], mask=mask, other=0.0)
+        acc = tl.dot(tl.trans(a), b, acc, input_precision=PRECISION)
+    out = dw + client * dw_row + part.to(tl.int64) * dw_part + rows[:, None] * COUT + cols[None, :]
+    tl.store(out, acc, mask=there[:, None] & (cols < COUT)[None, :])

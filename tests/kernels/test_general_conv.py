@@ -1,0 +1,70 @@
+"""Convolutions of any shape with a client axis: the three products against PyTorch's own, client by client."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+# clients, batch, (height, width), inputs, outputs, kernel, stride, padding, dilation
+SHAPES = {
+    "3x3": (2, 3, (8, 8), 16, 32, (3, 3), (1, 1), (1, 1), (1, 1)),
+    "one client, one sample, one pixel": (1, 1, (1, 1), 3, 5, (1, 1), (1, 1), (0, 0), (1, 1)),
+    "primes": (3, 2, (7, 5), 17, 19, (3, 3), (1, 1), (1, 1), (1, 1)),
+    "a stride that does not divide": (2, 2, (7, 9), 16, 16, (3, 3), (2, 2), (1, 1), (1, 1)),
+    "unequal strides": (1, 2, (9, 10), 4, 6, (5, 3), (2, 3), (2, 0), (1, 1)),
+    "dilated": (2, 1, (9, 9), 8, 16, (3, 3), (1, 1), (2, 2), (2, 2)),
+    "dilated and strided": (1, 2, (11, 9), 16, 8, (3, 2), (2, 2), (1, 1), (3, 2)),
+    "a shortcut": (2, 2, (8, 8), 16, 32, (1, 1), (2, 2), (0, 0), (1, 1)),
+    "a stem of a few channels": (2, 2, (9, 9), 3, 16, (5, 5), (1, 1), (2, 2), (1, 1)),
+    "a kernel larger than the image": (1, 2, (2, 2), 3, 4, (5, 5), (1, 1), (2, 2), (1, 1)),
+    "pixels that no output meets": (1, 1, (6, 6), 4, 4, (1, 1), (3, 3), (0, 0), (1, 1)),
+}
+
+
+def reference(x, w, bias, dy, s, p, d):
+    """Outputs and gradients by PyTorch in float64, of each client by itself; channels last."""
+    rows = []
+    for xc, wc, bc, dyc in zip(x, w, bias, dy, strict=True):
+        parts = [xc.double().permute(0, 3, 1, 2), wc.double().permute(3, 2, 0, 1)]
+        parts = [v.detach().requires_grad_() for v in parts]
+        out = F.conv2d(*parts, bc.double(), s, p, d)
+        dx, dw = torch.autograd.grad(out, parts, dyc.double().permute(0, 3, 1, 2))
+        rows.append((out.detach().permute(0, 2, 3, 1), dx.permute(0, 2, 3, 1), dw.permute(2, 3, 1, 0)))
+    return [torch.stack(v) for v in zip(*rows, strict=True)]
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_the_three_products(shape, draw):
+    from fedsmoo.kernels.conv.conv import Convolution
+    from fedsmoo.kernels.conv.geometry import Geometry
+
+    clients, batch, size, inside, outside, kernel, stride, padding, dilation = shape
+    geometry = Geometry(kernel, stride, padding, dilation)
+    conv = Convolution(geometry)
+    x, w = draw(clients, batch, *size, inside), draw(clients, *kernel, inside, outside)
+    bias, dy = draw(clients, outside), draw(clients, batch, *geometry.outputs(size), outside)
+    found = conv.forward(x, w, bias), conv.data(dy, w, size), conv.weight(x, dy, parts=2)
+    for got, want in zip(found, reference(x, w, bias, dy, stride, padding, dilation), strict=True):
+        assert got.shape == want.shape
+        torch.testing.assert_close(got.double(), want, rtol=0, atol=2e-6 * max(1.0, float(want.abs().max())))
+
+
+@pytest.mark.parametrize("name", ["3x3", "dilated", "a kernel larger than the image", "wide"])
+def test_boxes_of_pixels(name, draw):
+    from fedsmoo.kernels.conv import boxes
+    from fedsmoo.kernels.conv.geometry import Geometry
+
+    odd = (2, 3, (5, 7), 8, 24, (3, 3), (1, 1), (0, 2), (1, 1))
+    clients, batch, size, inside, outside, kernel, stride, padding, dilation = {**SHAPES, "wide": odd}[name]
+    inside, outside = -(-inside // 8) * 8, -(-outside // 8) * 8
+    g = Geometry(kernel, stride, padding, dilation)
+    x, w = draw(clients, batch, *size, inside), draw(clients, *kernel, inside, outside)
+    dy = draw(clients, batch, *g.outputs(size), outside)
+    out, back = (boxes.Box(*boxes.box_of(32, s), 16, 16) for s in (g.outputs(size), size))
+    found = (
+        boxes.forward_by_boxes(g, x, w, out),
+        boxes.data_by_boxes(g, dy, w, size, back),
+        boxes.weight_by_boxes(g, x, dy, out, lambda programs, steps: 2),
+    )
+    zero = torch.zeros(clients, outside, device=x.device)
+    for got, want in zip(found, reference(x, w, zero, dy, stride, padding, dilation), strict=True):
+        torch.testing.assert_close(got.double(), want, rtol=0, atol=2e-6 * max(1.0, float(want.abs().max())))
