@@ -19,6 +19,7 @@ from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.division.own import Rule, own_rule
 from fedsmoo.data.division.partition import Partition
 from fedsmoo.data.sources import load
+from fedsmoo.data.targets import classes_to_divide_by
 from fedsmoo.models import wrap
 from fedsmoo.models.base import copied
 from fedsmoo.models.loss import SampleLoss, cross_entropy
@@ -218,5 +219,4 @@ def given_clients(
     if partition is None or isinstance(partition, str):
         return None
     rule = partition.split if isinstance(partition, Partition) else own_rule(partition)
-    labels = data.y_train.cpu().numpy()
-    return rule(labels if labels.ndim == 1 else labels[:, 0], data.classes, config.clients, config.seed)
+    return rule(*classes_to_divide_by(data), config.clients, config.seed)

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsmoo.core.errors import FedsmooError
+from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.data.beside import check_beside, mean_one
 from fedsmoo.data.dataset import Dataset
+from fedsmoo.data.targets import CLASSES, NUMBERS, TARGETS, check_targets, read_targets, width
 
 PARTS = ("x_train", "y_train", "x_test", "y_test")
-MANY = 100_000  # classes that few samples may have: the words of a language, not somebody's telephone numbers
 
 
 def check(dataset: Dataset) -> Dataset:
@@ -24,10 +24,25 @@ def check(dataset: Dataset) -> Dataset:
         if not isinstance(getattr(dataset, name), Tensor):
             kind = type(getattr(dataset, name)).__name__
             raise FedsmooError(f"data set {dataset.name}: {name} is a {kind}, but must be a tensor: use from_arrays")
-    if dataset.classes < 1:
+    if dataset.target not in TARGETS:
+        raise FedsmooError(f"data set {dataset.name}: {unknown('target', str(dataset.target), TARGETS)}")
+    if dataset.classes < (dataset.target != NUMBERS):
         raise FedsmooError(f"data set {dataset.name}: {dataset.classes} classes, but at least 1 is needed")
     for part in ("train", "test"):
         _check_part(dataset, part, getattr(dataset, f"x_{part}"), getattr(dataset, f"y_{part}"))
+    _check_alike(dataset)
+    _check_scale(dataset)
+    check_beside(dataset)
+    for i, samples in enumerate(dataset.natural or ()):
+        if samples.numel() == 0 or samples.min() < 0 or samples.max() >= len(dataset.x_train):
+            raise FedsmooError(f"data set {dataset.name}: natural client {i} is empty or points outside the data")
+    return dataset
+
+
+def _check_alike(dataset: Dataset) -> None:
+    """Both parts have samples of one shape and kind; no test part is like any."""
+    if not dataset.has_test:
+        return
     if dataset.x_train.shape[1:] != dataset.x_test.shape[1:]:
         raise FedsmooError(
             f"data set {dataset.name}: training samples have shape {list(dataset.x_train.shape[1:])}, test samples "
@@ -38,17 +53,16 @@ def check(dataset: Dataset) -> Dataset:
             f"data set {dataset.name}: training samples are {dataset.x_train.dtype}, test samples "
             f"{dataset.x_test.dtype}; both must be alike"
         )
-    _check_scale(dataset)
-    check_beside(dataset)
-    for i, samples in enumerate(dataset.natural or ()):
-        if samples.numel() == 0 or samples.min() < 0 or samples.max() >= len(dataset.x_train):
-            raise FedsmooError(f"data set {dataset.name}: natural client {i} is empty or points outside the data")
-    return dataset
+    if dataset.y_train.shape[1:] != dataset.y_test.shape[1:] and dataset.target != CLASSES:
+        raise FedsmooError(
+            f"data set {dataset.name}: targets of the training part have shape {list(dataset.y_train.shape[1:])}, of "
+            f"the test part {list(dataset.y_test.shape[1:])}; both must be alike"
+        )
 
 
 def refuse_untrained_classes(data: Dataset) -> None:
     """Refuse data of one's own whose test part has classes that nobody trains on, as class folders are refused."""
-    if data.y_train.dim() != 1 or data.y_test.dim() != 1:
+    if data.target != CLASSES or data.y_train.dim() != 1 or data.y_test.dim() != 1:
         return
     strange = sorted(set(data.y_test.tolist()) - set(data.y_train.tolist()))
     if strange:
@@ -65,7 +79,7 @@ def kind_of(x: Tensor) -> str:
 
 def _check_part(dataset: Dataset, part: str, x: Tensor, y: Tensor) -> None:
     where = f"data set {dataset.name}, {part} part"
-    if len(x) == 0:
+    if len(x) == 0 and part == "train":
         raise FedsmooError(f"{where}: it is empty; at least one sample is needed")
     if len(x) != len(y):
         raise FedsmooError(f"{where}: {len(x)} samples but {len(y)} labels; each sample needs one")
@@ -77,20 +91,8 @@ def _check_part(dataset: Dataset, part: str, x: Tensor, y: Tensor) -> None:
                 f"{where}: {int((~good).sum())} of {len(x)} samples hold NaN or infinite values, the first is sample "
                 f"{first}; remove or repair them"
             )
-    if y.dtype != torch.int64:
-        raise FedsmooError(f"{where}: labels are {y.dtype}, but must be whole numbers (int64): use y.long()")
-    one = x[:, 0] if dataset.inputs and x.dim() > 2 else x  # of several inputs all have the same places
-    places = y.dim() == 2 and y.shape[1] > 1 and one.dim() == (3 if x.is_floating_point() else 2)
-    if y.dim() != 1 and not (places and y.shape[1] == one.shape[1]):  # a label for each place of a sequence
-        raise FedsmooError(
-            f"{where}: labels have shape {list(y.shape)}, but each sample needs one class, [{len(x)}] (of one-hot "
-            "labels: y.argmax(1))"
-        )
-    if int(y.min()) < 0 or int(y.max()) >= dataset.classes:
-        raise FedsmooError(
-            f"{where}: labels run from {int(y.min())} to {int(y.max())}, but must lie between 0 and "
-            f"{dataset.classes - 1}"
-        )
+    if len(x):
+        check_targets(dataset, where, x, y)
 
 
 def _check_scale(dataset: Dataset) -> None:
@@ -111,21 +113,25 @@ def _check_scale(dataset: Dataset) -> None:
 def from_arrays(
     x_train: Any,
     y_train: Any,
-    x_test: Any,
-    y_test: Any,
+    x_test: Any = None,
+    y_test: Any = None,
     name: str = "custom",
     *,
+    target: str | None = None,
     inputs: Sequence[str] | None = None,
     weights: Any = None,
 ) -> Dataset:
     """Return a data set from tensors or arrays.
 
     uint8 images may be ``[N, H, W]``, ``[N, H, W, 1 or 3]`` or ``[N, 1 or 3, H, W]`` and are normalised by their own
-    mean and std; floats and integers (text) are taken as they are. Labels may be of any whole-number type, or bool.
+    mean and std; floats and integers (text) are taken as they are. Labels of any whole-number type, or bool, are
+    classes; floats with fractions are the targets of a regression.
 
     Args:
-        x_train, y_train, x_test, y_test: samples and labels.
+        x_train, y_train, x_test, y_test: samples and labels; there may be no test part.
         name: of the data set.
+        target: what the labels are, where their type does not say it: ``"classes"``, ``"numbers"`` (of a regression),
+            or ``"labels"`` (several of them, a matrix ``[N, K]`` of 0 and 1).
         inputs: names of several inputs that lie stacked on axis 1 of the samples, as the model's ``forward`` has them.
         weights: how much each training sample counts in the loss of local steps, 0 or above; they are divided by their
             mean, so that equal ones change nothing.
@@ -133,15 +139,22 @@ def from_arrays(
     >>> data = from_arrays(np.zeros((4, 2)), [0, 1, 0, 1], np.zeros((2, 2)), [0, 1])
     >>> data.classes, data.x_train.dtype
     (2, torch.float64)
+    >>> from_arrays(np.zeros((4, 2)), [0.5, 1.0, 0.0, 1.0]).target
+    'numbers'
     """
-    xs = [_samples(x, f"{name}: x_{part}") for x, part in ((x_train, "train"), (x_test, "test"))]
-    ys = [labels_of(y, f"{name}: y_{part}") for y, part in ((y_train, "train"), (y_test, "test"))]
-    classes = max(1, count_classes(ys, name))
+    x, y = _samples(x_train, f"{name}: x_train"), tensor_of(y_train, f"{name}: y_train")
+    none = x_test is None and y_test is None
+    x_other = x[:0] if none else _samples(x_test, f"{name}: x_test")
+    y_other = y[:0] if none else tensor_of(y_test, f"{name}: y_test")
+    if not len(x_other) and not len(y_other):  # of whichever shape and type
+        x_other, y_other = x[:0], y[:0]
+    y, y_other, kind = read_targets(y, y_other, name, target)
+    dataset = Dataset(name, x, y, x_other, y_other, width([y, y_other], kind, name), target=kind)
     names = None if inputs is None else tuple(inputs) if not isinstance(inputs, str) else (inputs,)
     counts = None if weights is None else mean_one(tensor_of(weights, f"{name}: weights"))
-    dataset = Dataset(name, xs[0], ys[0], xs[1], ys[1], classes, inputs=names, weights=counts)
-    if dataset.is_image and len(xs[0]):
-        mean, std = channel_statistics(xs[0])
+    dataset = dataclasses.replace(dataset, inputs=names, weights=counts)
+    if dataset.is_image and len(x):
+        mean, std = channel_statistics(x)
         dataset = dataclasses.replace(dataset, mean=mean, std=std)
     return check(dataset)
 
@@ -153,33 +166,6 @@ def _samples(x: Any, what: str) -> Tensor:
     if tensor.dtype in (torch.float16, torch.bfloat16, torch.bool):
         return tensor.float()
     return tensor if tensor.is_floating_point() else tensor.long()
-
-
-def labels_of(y: Any, what: str) -> Tensor:
-    """Return labels of any whole-number type as int64 ``[N]``; refuse floats, which may be no classes."""
-    tensor = tensor_of(y, what)
-    if tensor.is_floating_point() and tensor.numel():
-        raise FedsmooError(
-            f"{what}: labels must be whole numbers, but are {str(tensor.dtype).removeprefix('torch.')}: convert "
-            "classes with y.astype(int) or y.long(); targets of a regression are not supported yet"
-        )
-    if tensor.dim() == 2 and tensor.shape[1] == 1:  # the column vectors of other simulators
-        tensor = tensor[:, 0]
-    if tensor.dtype == torch.uint64 and tensor.numel() and int(tensor.view(torch.int64).min()) < 0:
-        raise FedsmooError(f"{what}: labels go beyond {2**63 - 1}: number the classes from 0")
-    return tensor.long()
-
-
-def count_classes(labels: Sequence[Tensor], name: str) -> int:
-    """Return the number of classes, from 0 to the largest label; refuse labels too large to be classes."""
-    most = max((int(y.max()) for y in labels if y.numel()), default=-1)
-    samples = sum(y.numel() for y in labels)
-    if most >= max(MANY, 10 * samples):
-        raise FedsmooError(
-            f"data set {name}: labels go up to {most}, but there are only {samples} of them: number the classes from "
-            "0, as np.unique(y, return_inverse=True)[1] does"
-        )
-    return most + 1
 
 
 def tensor_of(values: Any, what: str) -> Tensor:

@@ -20,7 +20,9 @@ class Dataset:
 
     Images are uint8 ``[N, H, W, 3 or 1]`` with the ``mean`` and ``std`` (of values in 0..1, per channel) that
     normalise them on the device; other inputs are float ``[N, ...]`` or, for text, integer ``[N, T]`` tensors and have
-    neither. Labels are int64 ``[N]``, or ``[N, T]`` where every position has one.
+    neither. The ``target`` says what the labels are: ``classes``, int64 ``[N]``, or ``[N, T]`` where every position has
+    one (-100: none); ``numbers``, floats ``[N]`` or ``[N, D]``; ``labels``, 0 or 1 for each of K, floats ``[N, K]``.
+    ``classes`` counts the classes or the labels, and is 0 for numbers. A test part may be empty.
 
     A model that takes several inputs by name (``input_ids``, ``attention_mask``) finds them stacked on axis 1,
     ``[N, F, ...]``, and their names in ``inputs``. ``weights`` say how much each training sample counts in the loss.
@@ -42,10 +44,21 @@ class Dataset:
     inputs: tuple[str, ...] | None = None  # the names of F inputs, stacked on axis 1
     # [N], above 0 and with mean 1, so that samples of equal weight train as they do without; None: all count alike.
     weights: Tensor | None = field(default=None, repr=False)
+    target: str = "classes"  # or "numbers" (a regression), or "labels" (several of them)
 
     @property
     def is_image(self) -> bool:
         return self.x_train.dtype == torch.uint8
+
+    @property
+    def outputs(self) -> int:
+        """How many outputs a model needs: one for each class or label, or for each number."""
+        return self.y_train[:1].reshape(1, -1).shape[1] if self.target == "numbers" else self.classes
+
+    @property
+    def has_test(self) -> bool:
+        """Whether there is a test part."""
+        return len(self.x_test) > 0
 
     def to(self, device: torch.device | str) -> Dataset:
         """Return the same data on another device (a copy once, not per client)."""
@@ -59,7 +72,9 @@ class Dataset:
     @cached_property
     def fingerprint(self) -> Fingerprint:
         """What the samples and labels are, as hashes; taken once."""
-        return Fingerprint.of((self.x_train, self.y_train), (self.x_test, self.y_test), self.inputs, self.weights)
+        kind = None if self.target == "classes" else self.target  # the same floats may be numbers or labels
+        both = (self.x_train, self.y_train), (self.x_test, self.y_test)
+        return Fingerprint.of(*both, self.inputs, self.weights, kind)
 
     @property
     def official(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,9 +49,14 @@ class Fingerprint:
         test: tuple[Tensor, Tensor],
         inputs: tuple[str, ...] | None = None,
         weights: Tensor | None = None,
+        target: str | None = None,
     ) -> Fingerprint:
-        """Return the fingerprint of samples and labels, with the names of inputs and weights where there are some."""
-        both = [digests(*train, inputs=inputs, weights=weights), digests(*test, inputs=inputs)]
+        """Return the fingerprint of samples and labels, with what else there is.
+
+        That is: names of inputs, weights, and what the labels are if they are no classes.
+        """
+        notes = (*(inputs or ()), *(() if target is None else (f"target={target}",)))
+        both = [digests(*train, notes=notes, weights=weights), digests(*test, notes=notes)]
         first, second = (hashlib.sha256(b"".join(sorted(d))).hexdigest() for d in both)
         return cls(first, second, hashlib.sha256(b"|".join(b"".join(d) for d in both)).hexdigest())
 
@@ -65,10 +71,10 @@ class Fingerprint:
         return cls(*found)  # type: ignore[arg-type]
 
 
-def digests(x: Tensor, y: Tensor, inputs: tuple[str, ...] | None = None, weights: Tensor | None = None) -> list[bytes]:
+def digests(x: Tensor, y: Tensor, notes: Sequence[str] = (), weights: Tensor | None = None) -> list[bytes]:
     """Return a digest for each sample with its label and weight, in their order."""
     parts = [array(part) for part in (x, y, weights) if part is not None]
-    named = "" if inputs is None else f"{','.join(inputs)}|"
+    named = f"{','.join(notes)}|" if notes else ""
     start = hashlib.sha256(("".join(f"{a.dtype.name} {a.shape[1:]}|" for a in parts) + named).encode())
     out = []
     for fields in zip(*(rows(part) for part in parts), strict=True):

@@ -23,8 +23,6 @@ from fedsmoo.data.check import (
     as_images,
     channel_statistics,
     check,
-    count_classes,
-    labels_of,
     refuse_untrained_classes,
     tensor_of,
 )
@@ -37,6 +35,7 @@ from fedsmoo.data.files.tree import Tree, archive_tree, file_digest, file_tree, 
 from fedsmoo.data.names import SYNTHETIC, TEXT, is_drawn
 from fedsmoo.data.own import KIND, OWN, OWN_NAME, is_own, own_data, takes_seed
 from fedsmoo.data.synthetic import synthetic
+from fedsmoo.data.targets import CLASSES, read_targets, width
 from fedsmoo.data.text import text
 
 __all__ = ["MADE", "SOURCES", "depends_on_seed", "fetch_dataset", "load"]
@@ -234,11 +233,13 @@ def _to_dataset(name: str, arrays: Arrays) -> Dataset:
     for p in ("x_train", "x_test"):
         if parts[p].dtype == torch.uint8 and len(parts[p]):
             parts[p] = as_images(parts[p], of[p])
-    for p in ("y_train", "y_test"):
-        parts[p] = labels_of(parts[p], of[p])
+    target = arrays.target if spec is None else CLASSES
+    parts["y_train"], parts["y_test"], kind = read_targets(
+        parts["y_train"], parts["y_test"], f"data set {name}", target
+    )
     names = arrays.class_names or (spec.class_names if spec else None)
-    most = count_classes([parts["y_train"], parts["y_test"]], name)
-    classes = spec.classes if spec else max(most, len(names or ()))
+    most = width([parts["y_train"], parts["y_test"]], kind, name)
+    classes = spec.classes if spec else max(most, len(names or ())) if kind == CLASSES else most
     shape = tuple(parts["x_train"].shape[1:])
     if spec is not None and len(parts["x_train"]) and plain_shape(shape) != plain_shape(spec.shape):
         raise FedsmooError(
@@ -260,6 +261,7 @@ def _to_dataset(name: str, arrays: Arrays) -> Dataset:
         augment=bool(spec and spec.augment),
         class_names=names if names and len(names) == classes else None,
         verified=arrays.verified,
+        target=kind,
     )
 
 

@@ -85,6 +85,7 @@ def rebuilt(config: dict[str, Any]) -> dict[str, Any] | None:
 def class_counts(division: tuple[tuple[str, Any], ...]) -> dict[str, Any] | None:
     """Compute samples per client and class from the settings in ``DIVISION``."""
     from fedsmoo.data.sources import load
+    from fedsmoo.data.targets import classes_to_divide_by, names_to_divide_by
     from fedsmoo.runs.config import Config
     from fedsmoo.runs.division import make_clients
     from fedsmoo.runs.settings.toml import named_tables
@@ -93,8 +94,7 @@ def class_counts(division: tuple[tuple[str, Any], ...]) -> dict[str, Any] | None
     if settings.clients > 1000:
         return None
     data = load(settings.dataset, None, settings.seed)
-    labels = data.y_train.numpy()
-    labels = labels if labels.ndim == 1 else labels[:, 0]
-    indices = make_clients(settings, data)
-    counts = np.stack([np.bincount(labels[i], minlength=data.classes) for i in indices])
-    return {"counts": counts.tolist(), "names": list(data.class_names) if data.class_names else None}
+    labels, classes = classes_to_divide_by(data)
+    counts = np.stack([np.bincount(labels[i], minlength=classes) for i in make_clients(settings, data)])
+    names = names_to_divide_by(data)
+    return {"counts": counts.tolist(), "names": list(names) if names else None}

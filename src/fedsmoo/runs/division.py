@@ -17,6 +17,7 @@ from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.division import partition as partitions
 from fedsmoo.data.division.own import OwnPartition
 from fedsmoo.data.division.splitfile import load_split, read_split, refuse_contradiction
+from fedsmoo.data.targets import CLASSES, classes_to_divide_by, names_to_divide_by
 from fedsmoo.runs.config import DIVISION, Config, default_partition
 from fedsmoo.runs.origin.user_files import load_data, refuse_missing
 from fedsmoo.runs.settings.fields import refuse_beyond
@@ -131,21 +132,20 @@ def make_clients(config: Config, data: Dataset) -> list[np.ndarray]:
             refuse_other_count(config, data)
         return [i.numpy() for i in data.natural]
     rule = make_partition(config)
-    labels = data.y_train.cpu().numpy()
-    return rule.split(labels if labels.ndim == 1 else labels[:, 0], data.classes, config.clients, config.seed)
+    return rule.split(*classes_to_divide_by(data), config.clients, config.seed)
 
 
 def write_counts(data: Dataset, indices: Sequence[np.ndarray], path: Path) -> None:
-    """Write the samples per client and class into a run's folder, for pages and figures.
+    """Write the samples per client and class, as partitions see them, into a run's folder, for pages and figures.
 
     Not of more clients than a picture shows, nor of sequences.
     """
-    if data.y_train.dim() != 1 or len(indices) > SHOWN:
+    if (data.target == CLASSES and data.y_train.dim() != 1) or len(indices) > SHOWN:
         return
-    labels = data.y_train.cpu().numpy()
-    counts = [np.bincount(labels[i], minlength=data.classes).tolist() for i in indices]
-    names = list(data.class_names) if data.class_names else None
-    text = json.dumps({"counts": counts, "class_names": names}, separators=(",", ":"))
+    labels, classes = classes_to_divide_by(data)
+    counts = [np.bincount(labels[i], minlength=classes).tolist() for i in indices]
+    names = names_to_divide_by(data)
+    text = json.dumps({"counts": counts, "class_names": list(names) if names else None}, separators=(",", ":"))
     try:
         make_folder(path / "analysis")
         write_durably(path / "analysis" / "partition.json", text + "\n")

@@ -20,6 +20,7 @@ from fedsmoo.data.check import checked
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.files.arrays import read_npy, read_npz
 from fedsmoo.data.files.plain import parse_json, read_plain
+from fedsmoo.data.targets import CLASSES
 
 MOST_BYTES, MOST_INDICES = 512 * 2**20, 20_000_000  # of a file of index lists: data sets have so many samples
 
@@ -132,6 +133,8 @@ def _key(image: np.ndarray) -> bytes:
 
 def _known(dataset: Dataset) -> dict[bytes, dict[int, int]]:
     """Image -> label -> its first sample; equal images with equal labels are the same sample for every purpose."""
+    if dataset.y_train.dim() != 1 or dataset.target != CLASSES:
+        raise FedsmooError(f"only splits of samples with one class each can be traced, not those of {dataset.name!r}")
     known: dict[bytes, dict[int, int]] = {}
     images, labels = dataset.x_train.cpu().numpy(), dataset.y_train.cpu().numpy()
     for i, (image, label) in enumerate(zip(images, labels, strict=True)):

@@ -15,19 +15,19 @@ import numpy as np
 
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.data.catalog import Spec
-from fedsmoo.data.check import MANY
 from fedsmoo.data.files import arrays
 from fedsmoo.data.files.safe_pickle import load_pickle
 from fedsmoo.data.files.tree import LARGEST, Tree, digest
+from fedsmoo.data.targets import MANY
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
 TEST_FOLDERS = ("test", "val", "valid", "validation")
-PARTS, CLASSES = ("x_train", "y_train", "x_test", "y_test"), "classes"
+PARTS, CLASSES, TARGET = ("x_train", "y_train", "x_test", "y_test"), "classes", "target"
 
 
 @dataclass(frozen=True)
 class Arrays:
-    """A data set as plain arrays: images uint8 ``[N, H, W, channels]``, labels int64 ``[N]``."""
+    """A data set as plain arrays: images uint8 ``[N, H, W, channels]``, labels int64 ``[N]``, or other targets."""
 
     x_train: np.ndarray
     y_train: np.ndarray
@@ -35,6 +35,7 @@ class Arrays:
     y_test: np.ndarray
     class_names: tuple[str, ...] | None = None
     verified: bool = False  # the files had the publisher's checksums
+    target: str | None = None  # what the labels are, where the file says it
 
 
 def read_official(tree: Tree, spec: Spec) -> Arrays:
@@ -207,8 +208,11 @@ def _decode_one(tree: Tree, name: str, channels: int | None) -> np.ndarray:
 
 
 def read_npz(path: Path) -> Arrays:
-    """Return arrays ``x_train, y_train, x_test, y_test`` from an ``.npz``; ``classes`` may name the classes."""
-    found = arrays.read_npz(path, str(path), (*PARTS, CLASSES))
+    """Return arrays ``x_train, y_train, x_test, y_test`` from an ``.npz``.
+
+    ``classes`` may name the classes, and ``target`` say what the labels are: ``"numbers"``, ``"labels"``.
+    """
+    found = arrays.read_npz(path, str(path), (*PARTS, CLASSES, TARGET))
     missing = [p for p in PARTS if p not in found]
     if missing:
         raise FedsmooError(
@@ -219,4 +223,5 @@ def read_npz(path: Path) -> Arrays:
     if names is not None and (names.ndim != 1 or len(names) > MANY):
         raise FedsmooError(f"{path}: {CLASSES} has the shape {list(names.shape)}, but must be a list of names")
     x_train, y_train, x_test, y_test = (found[p] for p in PARTS)
-    return Arrays(x_train, y_train, x_test, y_test, None if names is None else tuple(map(str, names)))
+    target = str(found[TARGET]) if TARGET in found else None
+    return Arrays(x_train, y_train, x_test, y_test, None if names is None else tuple(map(str, names)), target=target)

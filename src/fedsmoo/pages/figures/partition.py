@@ -11,6 +11,7 @@ import numpy as np
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.division.partition import PARTITIONS, from_rule
+from fedsmoo.data.targets import CLASSES, classes_to_divide_by, names_to_divide_by
 
 SUFFIXES = (".png", ".pdf", ".svg")
 
@@ -18,7 +19,15 @@ SUFFIXES = (".png", ".pdf", ".svg")
 def counts(indices: Sequence[np.ndarray], labels: np.ndarray, classes: int) -> np.ndarray:
     """Count the labels of every class at every client ``[clients, classes]``: samples, or characters for text."""
     labels = np.asarray(labels)
-    return np.stack([np.bincount(labels[np.asarray(i)].reshape(-1), minlength=classes) for i in indices])
+    held = (labels[np.asarray(i)].reshape(-1) for i in indices)
+    return np.stack([np.bincount(mine[mine >= 0], minlength=classes) for mine in held])  # positions may have none
+
+
+def labels_shown(data: Dataset) -> tuple[np.ndarray, int]:
+    """Return the labels that are counted, and how many classes they have: of sequences all, else as partitions do."""
+    if data.target == CLASSES and data.y_train.dim() > 1:
+        return data.y_train.cpu().numpy(), data.classes
+    return classes_to_divide_by(data)
 
 
 def summary(indices: Sequence[np.ndarray], labels: np.ndarray, classes: int) -> dict[str, Any]:
@@ -58,9 +67,10 @@ def _entropy(table: np.ndarray) -> np.ndarray:
 
 def describe(indices: Sequence[np.ndarray], data: Dataset) -> list[str]:
     """Return the summary as lines for a terminal."""
-    s = summary(indices, data.y_train.cpu().numpy(), data.classes)
+    labels, classes = labels_shown(data)
+    s = summary(indices, labels, classes)
     size, held, totals = s["samples_per_client"], s["classes_per_client"], s["class_totals"]
-    shown = ", ".join(f"{t:,}" for t in totals[:10]) + (f", ... ({data.classes} classes)" if len(totals) > 10 else "")
+    shown = ", ".join(f"{t:,}" for t in totals[:10]) + (f", ... ({classes} classes)" if len(totals) > 10 else "")
     return [
         f"{s['clients']:,} clients hold {s['samples']:,} samples of {data.name}",
         f"  different samples   {s['different_samples']:,} ({s['unused_samples']:,} of the training part unused)",
@@ -90,9 +100,9 @@ def draw(
         content: of the split file: its ``rule``, ``seed`` and ``clients``.
         folder, stem, suffix: where the pictures go: ``folder/stem-clients.png``, ``folder/stem-totals.png``.
     """
-    labels = data.y_train.cpu().numpy()
-    rule = dict(content.get("rule", {}))
-    names = data.class_names if data.class_names and max(map(len, data.class_names)) > 1 else None
+    labels, classes = labels_shown(data)
+    rule, names = dict(content.get("rule", {})), names_to_divide_by(data)
+    names = names if names and max(map(len, names)) > 1 else None
     splits = {"this split": indices}
     title = f"{data.name}, {len(indices)} clients"
     if rule.get("name") in PARTITIONS and labels.ndim == 1:
@@ -104,12 +114,12 @@ def draw(
         title += f", {words[with_replacement]}"
         splits = {words[with_replacement]: indices}
         if not with_replacement or len(indices) <= len(labels):  # else some would be empty without replacement
-            splits[words[not with_replacement]] = other.split(labels, data.classes, len(indices), content["seed"])
+            splits[words[not with_replacement]] = other.split(labels, classes, len(indices), content["seed"])
         splits = dict(sorted(splits.items()))
     ending = suffix.lstrip(".")
     return [
-        heat_map(folder / f"{stem}-clients.{ending}", indices, labels, data.classes, names, title),
-        class_totals(folder / f"{stem}-totals.{ending}", splits, labels, data.classes, names, title.split(", with")[0]),
+        heat_map(folder / f"{stem}-clients.{ending}", indices, labels, classes, names, title),
+        class_totals(folder / f"{stem}-totals.{ending}", splits, labels, classes, names, title.split(", with")[0]),
     ]
 
 
