@@ -22,7 +22,7 @@ from fedsmoo.data.sources import load
 from fedsmoo.data.targets import classes_to_divide_by
 from fedsmoo.models import wrap
 from fedsmoo.models.base import copied
-from fedsmoo.models.loss import SampleLoss, cross_entropy
+from fedsmoo.models.loss import LOSSES, SampleLoss
 from fedsmoo.runs.build import algorithm_class, assemble
 from fedsmoo.runs.config import DIVISION, FIELDS, Config
 from fedsmoo.runs.division import refuse_other_count, refuse_unused_options, resolve_division
@@ -42,7 +42,7 @@ def simulate(
     clients: int | None = None,
     partition: str | Partition | Rule | None = None,
     client_indices: Sequence[Sequence[int] | np.ndarray] | None = None,
-    loss: str | SampleLoss = cross_entropy,
+    loss: str | SampleLoss = "auto",
     sampling: str | Sampling = "uniform",
     callback: Callback | None = None,
     out: str | PathLike[str] | None = None,
@@ -60,7 +60,8 @@ def simulate(
             such as ``Dirichlet(0.1, replacement=False)``, or a function of ``(labels, classes, clients, seed)`` that
             returns each client's indices. Default: the data's own clients where it has some, else ``"dirichlet-0.1"``.
         client_indices: instead of ``clients``, ``partition`` and ``split``: each client's samples.
-        loss: outputs and labels of a batch -> one loss per sample (PyTorch's losses with ``reduction="none"``).
+        loss: a name, or a function: outputs and labels of a batch -> one loss per sample (PyTorch's losses with
+            ``reduction="none"``). Default: by the targets, cross-entropy, squared error, or binary cross-entropy.
         sampling: how a cohort is drawn: a name, a function of ``(seed, round, clients, cohort)``, or an object with
             ``draw(rng, number, m, n, ask)``.
         callback: called with every round's record; returning ``False`` stops the run: ``lambda r: not r.reached(0.9)``.
@@ -92,7 +93,8 @@ def assemble_objects(
     """Return the simulation of what :func:`simulate` is given, and the config that a folder of it would hold."""
     partition = settings.get("partition")
     named: dict[str, Any] = {"algorithm": algorithm, "model": model, "loss": loss, "sampling": sampling}
-    objects = {n: v for n, v in named.items() if not isinstance(v, str) and v is not cross_entropy}
+    named["loss"] = next((name for name, ours in LOSSES.items() if loss is ours), loss)
+    objects = {n: v for n, v in named.items() if not isinstance(v, str)}
     plain = {n: str(v).removeprefix("torch.") if n in ("dtype", "device") else v for n, v in settings.items()}
     plain |= {n: v for n, v in named.items() if isinstance(v, str)}
     if partition is not None and not isinstance(partition, str):

@@ -347,7 +347,7 @@ BAD = [
     ({"data": (X[:0], Y[:0], X, Y)}, "empty"),
     ({"data": (np.where(X > 2, np.nan, X), Y, X, Y)}, "NaN"),
     ({"data": (X, Y - 1, X, Y)}, "labels run from -1"),
-    ({"data": (X, Y + 0.5, X, Y)}, "labels must be whole numbers"),
+    ({"data": (X, Y + 0.0, X, Y)}, "labels must be whole numbers"),
     ({"data": (X, Y[:5], X, Y)}, "40 samples but 5 labels"),
     ({"model": nn.BatchNorm1d(64)}, "GroupNorm"),
     ({"augment": True}, "are not uint8 images"),

@@ -35,7 +35,7 @@ def data_is(what: str) -> str:
 
 NO_LIST = "client_indices: client 0 is not a list of whole numbers"
 FLOATS = "labels must be whole numbers, but are"
-ONE_HOT = "but each sample needs one class, [30] (of one-hot labels: y.argmax(1))"
+ONE_HOT = "but each sample needs one class, [30] (of one-hot labels: y.argmax(1)"
 NO_NUMBERS = "cannot be read as an array of numbers"
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"data": None}, data_is("None")),
@@ -79,7 +79,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"algorithm": FedSMOO(), "beta": 3}, "beta is a hyper-parameter of FedSMOO, no setting of simulate"),
     ({"callback": 3}, "callback is 3, but must be a function"),
     ({"loss": None}, "loss is None, but must be a function"),
-    ({"loss": "mse"}, "unknown loss 'mse'"),
+    ({"loss": "hinge"}, "unknown loss 'hinge'"),
+    ({"loss": "mse"}, "loss is 'mse', but the targets are classes: use cross_entropy"),
     ({"partition": 3}, "partition is 3, but must be a rule or its name"),
     ({"partition": Dirichlet}, "write Dirichlet()"),
     ({"partition": Dirichlet(replacement=False, refill=True)}, "refill is of a division with replacement"),

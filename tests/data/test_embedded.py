@@ -65,7 +65,7 @@ def test_synthetic_seeds_and_sizes():
         ((np.zeros((0, 2)), [], np.zeros((2, 2)), [0, 1]), "empty"),
         ((np.zeros((4, 2)), [0, 1, 0], np.zeros((2, 2)), [0, 1]), "4 samples but 3 labels"),
         ((np.zeros((4, 2)), [0, -1, 0, 1], np.zeros((2, 2)), [0, 1]), "must lie between 0 and 1"),
-        ((np.zeros((4, 2)), [0.5, 1, 0, 1], np.zeros((2, 2)), [0, 1]), "whole numbers"),
+        ((np.zeros((4, 2)), [0.0, 1, 0, 1], np.zeros((2, 2)), [0, 1]), "whole numbers"),
         ((np.zeros((4, 2)), [0, 1, 0, 1], np.zeros((2, 3)), [0, 1]), "both must be alike"),
         (([["a"]], [0], [["b"]], [0]), "cannot be read as an array of numbers"),
         ((np.zeros((4, 5), np.uint8), [0, 1, 0, 1], np.zeros((2, 5), np.uint8), [0, 1]), "are no images"),

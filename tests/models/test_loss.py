@@ -14,7 +14,8 @@ from torch.nn import functional as F
 from fedsmoo import FedsmooError, simulate
 from fedsmoo.core.errors import FedsmooWarning
 from fedsmoo.data.check import from_arrays
-from fedsmoo.models.loss import IGNORED, LOSSES, cross_entropy, make_loss
+from fedsmoo.data.targets import NO_LABEL
+from fedsmoo.models.loss import LOSSES, cross_entropy, make_loss
 
 SETTINGS = {"clients": 4, "cohort": 2, "rounds": 1, "local_steps": 1, "device": "cpu"}
 
@@ -77,7 +78,7 @@ def sequences() -> tuple[Tensor, Tensor]:
     out = torch.randn(4, 5, 3, generator=generator, dtype=torch.float64)
     y = torch.randint(3, (4, 5), generator=generator)
     for row, labelled in enumerate((5, 2, 1, 0)):
-        y[row, labelled:] = IGNORED
+        y[row, labelled:] = NO_LABEL
     return out.requires_grad_(), y
 
 
@@ -89,8 +90,8 @@ def test_positions_without_a_label_do_not_count_and_a_sample_without_any_costs_n
         assert found[row].item() == pytest.approx(expected.item(), rel=1e-14)
     assert found[3].item() == 0.0
     (gradient,) = torch.autograd.grad(found.sum(), out)
-    assert torch.equal(gradient[y == IGNORED], torch.zeros(12, 3, dtype=torch.float64))
-    assert bool((gradient[y != IGNORED].abs().sum(1) > 1e-3).all())
+    assert torch.equal(gradient[y == NO_LABEL], torch.zeros(12, 3, dtype=torch.float64))
+    assert bool((gradient[y != NO_LABEL].abs().sum(1) > 1e-3).all())
 
 
 @pytest.mark.parametrize("length", [3, 5, 7, 80])

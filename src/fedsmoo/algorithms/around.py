@@ -28,6 +28,7 @@ class Around(Algorithm):
     stays = derived(lambda self: self.inner.stays)
     asks = derived(lambda self: self.inner.asks)
     features = derived(lambda self: self.inner.features)
+    of_classes = derived(lambda self: self.inner.of_classes)
 
     @property
     def radius(self) -> float | None:

@@ -135,6 +135,8 @@ class LabelFlip(Attacked):
     client   an attacker has class K - 1 - y for class y                        K classes, cross-entropy
     """
 
+    of_classes = True
+
     def direction(self, w: Tensor, grad: Gradient, down: Vectors, me: Vectors) -> tuple[Tensor, Vectors]:
         return self.inner.direction(w, Mirrored(grad, self.attackers), down, me)
 

@@ -110,7 +110,7 @@ def refuse_together(run: RunSettings) -> None:
         for what, clash in clashes.items():
             if clash:
                 raise FedsmooError(f"privacy={run.privacy} cannot be had with {what}")
-    if run.attack == "label-flip" and run.loss != "cross_entropy":
+    if run.attack == "label-flip" and run.loss not in ("auto", "cross_entropy"):
         raise FedsmooError(f"attack=label-flip is for classes: it cannot be had with loss={run.loss}")
     if run.attack == "label-flip" and run.loss_options:
         names = ", ".join(run.loss_options)

@@ -25,6 +25,7 @@ class FedLC(FedAvg):
     """
 
     tau: float = option(1.0, "width of the margins", within="[0, inf)")
+    of_classes = True
 
     def slope(self, w: Tensor, grad: Gradient, down: Vectors, me: Vectors) -> tuple[Tensor, Vectors]:
         return grad(w, calibrated, grad.rnd.labels, self.tau), me

@@ -29,6 +29,7 @@ class FedNTD(FedAvg):
 
     beta: float = option(1.0, "weight of the distillation", within="[0, inf)")
     tau: float = option(1.0, "temperature of the distillation", within="(0, inf)")
+    of_classes = True
 
     def slope(self, w: Tensor, grad: Gradient, down: Vectors, me: Vectors) -> tuple[Tensor, Vectors]:
         return grad(w, not_true, grad.outputs(down.w), self.beta, self.tau), me

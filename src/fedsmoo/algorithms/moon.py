@@ -29,7 +29,7 @@ class MOON(FedAvg):
 
     mu: float = option(1.0, "weight of the contrast", within="[0, inf)")
     tau: float = option(0.5, "temperature of the contrast", within="(0, inf)")
-    features = True
+    features = of_classes = True
     own = ("last",)
 
     def first_contact(self, down: Vectors) -> Vectors:

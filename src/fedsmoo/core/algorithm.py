@@ -102,6 +102,7 @@ class Algorithm(Named):
     stays: ClassVar[tuple[str, ...]] = ()  # masks whose numbers do not travel
     asks: ClassVar[tuple[str, ...]] = ()  # what costs a pass over a client's samples: ("loss",) gives rnd.loss
     features: ClassVar[bool] = False  # whether losses of its own see (outputs, features), what the last layer reads
+    of_classes: ClassVar[bool] = False  # whether it can only train on one class a sample, as losses of its own may
 
     def __new__(cls, *values: Any, **named: Any) -> Self:
         """Refuse hyper-parameters of ours without their names: nobody remembers whether ``r`` or ``beta`` is first."""

@@ -83,6 +83,8 @@ def _check_part(dataset: Dataset, part: str, x: Tensor, y: Tensor) -> None:
         raise FedsmooError(f"{where}: it is empty; at least one sample is needed")
     if len(x) != len(y):
         raise FedsmooError(f"{where}: {len(x)} samples but {len(y)} labels; each sample needs one")
+    if len(x) == 0:
+        return
     if x.is_floating_point():
         good = torch.isfinite(x.reshape(len(x), -1)).all(1)
         if not bool(good.all()):
@@ -91,8 +93,7 @@ def _check_part(dataset: Dataset, part: str, x: Tensor, y: Tensor) -> None:
                 f"{where}: {int((~good).sum())} of {len(x)} samples hold NaN or infinite values, the first is sample "
                 f"{first}; remove or repair them"
             )
-    if len(x):
-        check_targets(dataset, where, x, y)
+    check_targets(dataset, where, x, y)
 
 
 def _check_scale(dataset: Dataset) -> None:

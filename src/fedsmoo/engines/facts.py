@@ -47,7 +47,8 @@ class Facts:
         if self.y is None:
             return {**facts, "labels": Missing(NO_CLASSES)}
         classes = self.task.data.classes
-        counts = [np.bincount(self.y[self.indices[i]].ravel(), minlength=classes) for i in clients]
+        held = (self.y[self.indices[i]].ravel() for i in clients)
+        counts = [np.bincount(y[y >= 0], minlength=classes) for y in held]  # positions may have no label
         return {**facts, "labels": self._rows(counts, classes)}
 
     def of_one(self, client: int, algorithm: Algorithm, w: Tensor) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from fedsmoo.core.random.noise import Noise
 from fedsmoo.core.user_code import call
 from fedsmoo.data.batches.augment import prepare
 from fedsmoo.data.dataset import Dataset
+from fedsmoo.data.targets import CLASSES
 from fedsmoo.models.base import FlatModel, copied
 from fedsmoo.models.examine import SEEN, examine
 from fedsmoo.models.loss import SampleLoss, cross_entropy, is_cross_entropy
@@ -82,7 +83,7 @@ class Task:
         if isinstance(self.loss, nn.Module):  # which may hold tensors, such as weights of classes
             object.__setattr__(self, "loss", copied(self.loss).to(self.device, self.dtype))
         if self.model.random is None:
-            x, y = self.data.x_train[:SEEN], self.data.y_train[:SEEN]
+            x, y = self.data.x_train[:SEEN], self.targets(self.data.y_train[:SEEN])
             examine(self.model, self.inputs(x), lambda out: self.loss(out, y))
 
     def inputs(self, x: Tensor, draws: Draws | None = None, channels_first: bool = True) -> Tensor:
@@ -93,7 +94,12 @@ class Task:
         """Return the training samples ``index [..., B]`` as a batch; weights of samples count as well."""
         if self.data.weights is not None:
             weight = weight * self.data.weights[index].to(weight.dtype)
-        return Batch(self.inputs(self.data.x_train[index], draws, channels_first), self.data.y_train[index], weight)
+        x, y = self.data.x_train[index], self.data.y_train[index]
+        return Batch(self.inputs(x, draws, channels_first), self.targets(y), weight)
+
+    def targets(self, y: Tensor) -> Tensor:
+        """Return stored targets as losses take them: numbers and labels in the type of the vectors, classes as is."""
+        return y.to(self.dtype) if y.is_floating_point() else y
 
     @property
     def test(self) -> Samples:
@@ -139,7 +145,7 @@ def refuse_reduced_loss(task: Task) -> None:
     """Refuse a user's loss that fails, or gives no number for each sample: a mean would count padding as samples."""
     if task.loss is cross_entropy:
         return
-    y = task.data.y_train[:2]
+    y = task.targets(task.data.y_train[:2])
     out = outputs_of(task, task.data.x_train[:2])
     if out is None:
         return
@@ -169,12 +175,25 @@ def refuse_no_features(task: Task, algorithm: Algorithm) -> None:
         )
 
 
+def refuse_other_targets(task: Task, algorithm: Algorithm) -> None:
+    """Refuse a method whose own loss is of one class a sample, on data with other targets."""
+    data = task.data
+    if data.target != CLASSES:
+        raise FedsmooError(f"the targets of {data.name!r} are {data.target}, which runs cannot evaluate yet")
+    if algorithm.of_classes and (data.target != CLASSES or data.y_train.dim() > 1):
+        what = "a class for every position" if data.target == CLASSES else data.target
+        raise FedsmooError(
+            f"{algorithm.label} trains on one class a sample, but the targets of {data.name!r} are {what}: choose "
+            "another method or attack"
+        )
+
+
 def refuse_few_outputs(task: Task) -> None:
     """Refuse a user's model with fewer outputs than there are classes, where the loss needs one for each."""
     if not is_cross_entropy(task.loss):
         return
-    out = outputs_of(task, task.data.x_test[:1])
-    largest = max(int(task.data.y_train.max()), int(task.data.y_test.max()))
+    out = outputs_of(task, task.data.x_train[:1])
+    largest = max(int(y.max()) for y in (task.data.y_train, task.data.y_test) if len(y))
     if isinstance(out, Tensor) and out.dim() > 1 and out.shape[-1] <= largest:
         raise FedsmooError(
             f"the model has {out.shape[-1]} outputs, but the labels of {task.data.name!r} go up to {largest}: it needs "
@@ -188,7 +207,7 @@ def squashed(task: Task) -> str | None:
     Such a model trains, but badly: its outputs, between 0 and 1, can never be far apart. Logarithms of probabilities
     (``LogSoftmax``) are as good as logits, for log-softmax leaves them as they are.
     """
-    out = outputs_of(task, task.data.x_test[:8]) if is_cross_entropy(task.loss) else None
+    out = outputs_of(task, task.data.x_train[:8]) if is_cross_entropy(task.loss) else None
     if not isinstance(out, Tensor) or out.dim() < 2 or out.shape[-1] < 2 or bool((out < 0).any() | (out > 1).any()):
         return None
     last = [m for m in task.model.module.modules() if not list(m.children())][-1]

@@ -13,6 +13,7 @@ from torch import nn
 from fedsmoo.core.errors import FedsmooError, first_line, unknown
 from fedsmoo.core.random.streams import stream
 from fedsmoo.data.dataset import Dataset
+from fedsmoo.data.targets import CLASSES
 from fedsmoo.models.base import FlatModel
 from fedsmoo.models.live import LiveResNet
 from fedsmoo.models.resnet import ResNet18GN
@@ -38,24 +39,31 @@ def image_shape(data: Dataset) -> tuple[int, int, int]:
     return shape  # type: ignore[return-value]
 
 
+def characters(data: Dataset) -> int:
+    """How many characters there are to say next."""
+    if data.target != CLASSES:
+        raise FedsmooError(f"this model says the next character, but the targets of {data.name!r} are {data.target}")
+    return data.classes
+
+
 # name -> (one line, factory(data, **options))
 MODELS: dict[str, tuple[str, Factory]] = {
-    "softmax": ("softmax regression", lambda d: Softmax(features(d), d.classes)),
-    "mlp": ("two hidden layers of 64", lambda d, hidden=64: MLP(features(d), d.classes, hidden)),
+    "softmax": ("softmax regression", lambda d: Softmax(features(d), d.outputs)),
+    "mlp": ("two hidden layers of 64", lambda d, hidden=64: MLP(features(d), d.outputs, hidden)),
     "lenet": (
         "the authors' LeNet: two 5x5 convolutions of 64, a 384-192 head",
-        lambda d: LeNet(image_shape(d)[0], image_shape(d)[1], d.classes),
+        lambda d: LeNet(image_shape(d)[0], image_shape(d)[1], d.outputs),
     ),
     "cnn_gn": (
         "three 3x3 convolutions with GroupNorm",
-        lambda d, width=16, groups=2: CNNGN(image_shape(d)[0], d.classes, width, groups),
+        lambda d, width=16, groups=2: CNNGN(image_shape(d)[0], d.outputs, width, groups),
     ),
     "resnet18_gn": (
         "torchvision's ResNet-18 with GroupNorm(2), the paper's model",
-        lambda d, groups=2: ResNet18GN(d.classes, image_shape(d)[0], groups),
+        lambda d, groups=2: ResNet18GN(d.outputs, image_shape(d)[0], groups),
     ),
-    "char_gru": ("next-character GRU for text", lambda d, hidden=64: CharGRU(d.classes, hidden=hidden)),
-    "char_lstm": ("next-character LSTM for text", lambda d, hidden=64: CharLSTM(d.classes, hidden=hidden)),
+    "char_gru": ("next-character GRU for text", lambda d, hidden=64: CharGRU(characters(d), hidden=hidden)),
+    "char_lstm": ("next-character LSTM for text", lambda d, hidden=64: CharLSTM(characters(d), hidden=hidden)),
 }
 
 

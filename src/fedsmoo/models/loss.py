@@ -12,15 +12,15 @@ from torch.nn import functional as F
 
 from fedsmoo.core.errors import FedsmooError, brief, unknown
 from fedsmoo.core.user_code import is_in_file, options_of, user_object, with_options
+from fedsmoo.data.targets import CLASSES, LABELS, NO_LABEL, NUMBERS
 
 # outputs [B, ...], labels [B, ...] -> one loss per sample [B]
 SampleLoss = Callable[[Tensor, Tensor], Tensor]
 ARGUMENTS = ("outputs", "labels")
-IGNORED = -100  # the label of a position that has none, as PyTorch has it
 
 
 def cross_entropy(
-    out: Tensor, y: Tensor, ignore_index: int = IGNORED, label_smoothing: float = 0.0, weight: Tensor | None = None
+    out: Tensor, y: Tensor, ignore_index: int = NO_LABEL, label_smoothing: float = 0.0, weight: Tensor | None = None
 ) -> Tensor:
     """cross-entropy of each sample; of a sequence the mean over its labelled positions, 0 if it has none"""
     each = F.cross_entropy(
@@ -51,7 +51,7 @@ class CrossEntropy(nn.Module):
 
     def __init__(
         self,
-        ignore_index: int = IGNORED,
+        ignore_index: int = NO_LABEL,
         label_smoothing: float = 0.0,
         weights: Sequence[float] | str | None = None,
     ) -> None:
@@ -84,7 +84,48 @@ def class_weights(given: Sequence[float] | str, what: str) -> Tensor:
     return torch.tensor(found, dtype=torch.float64)
 
 
-LOSSES: dict[str, SampleLoss] = {"cross_entropy": cross_entropy}
+def mse(out: Tensor, y: Tensor) -> Tensor:
+    """squared error of each sample, the mean over its numbers"""
+    return each_sample(F.mse_loss(matched(out, y, "mse"), y, reduction="none"))
+
+
+def mae(out: Tensor, y: Tensor) -> Tensor:
+    """absolute error of each sample, the mean over its numbers"""
+    return each_sample(F.l1_loss(matched(out, y, "mae"), y, reduction="none"))
+
+
+def huber(out: Tensor, y: Tensor) -> Tensor:
+    """Huber's loss of each sample: half the square of errors below 1, and linear beyond; the mean over its numbers"""
+    return each_sample(F.huber_loss(matched(out, y, "huber"), y, reduction="none"))
+
+
+def bce(out: Tensor, y: Tensor) -> Tensor:
+    """binary cross-entropy of each sample with several labels, from logits; the mean over its labels"""
+    return each_sample(F.binary_cross_entropy_with_logits(matched(out, y, "bce"), y, reduction="none"))
+
+
+def each_sample(loss: Tensor) -> Tensor:
+    """Return one loss a sample: the mean over what it has several of."""
+    return loss if loss.dim() == 1 else loss.flatten(1).mean(1)
+
+
+def matched(out: Tensor, y: Tensor, name: str) -> Tensor:
+    """Return outputs in the shape of their targets; refuse others, which would be compared all with all."""
+    if out.dim() == y.dim() + 1 and out.shape[-1] == 1:
+        out = out.squeeze(-1)
+    elif y.dim() == out.dim() + 1 and y.shape[-1] == 1:
+        out = out.unsqueeze(-1)
+    if out.shape != y.shape:
+        raise FedsmooError(
+            f"{name} cannot compare outputs of the shape {list(out.shape)} with targets of {list(y.shape)}: the model "
+            f"needs an output for each target, {list(y.shape[1:]) or 'one a sample'}"
+        )
+    return out
+
+
+LOSSES: dict[str, SampleLoss] = {"cross_entropy": cross_entropy, "mse": mse, "mae": mae, "huber": huber, "bce": bce}
+# The loss of a run that names none ("auto"), and all that can be computed, by what the targets are.
+AUTO, OF_TARGET = "auto", {CLASSES: ("cross_entropy",), NUMBERS: ("mse", "mae", "huber"), LABELS: ("bce", "mse")}
 WITH_OPTIONS: dict[str, Callable[..., SampleLoss]] = {"cross_entropy": CrossEntropy}
 
 
@@ -94,25 +135,36 @@ def is_cross_entropy(loss: SampleLoss) -> bool:
 
 
 def loss_options(name: str) -> dict[str, Any]:
-    """Return the options of a loss of ours and their defaults."""
-    return (options_of(WITH_OPTIONS[name]) or {}) if name in WITH_OPTIONS else {}
+    """Return the options of a loss of ours and their defaults; ``auto`` may be cross-entropy."""
+    made = WITH_OPTIONS.get("cross_entropy" if name == AUTO else name)
+    return (options_of(made) or {}) if made else {}
 
 
-def make_loss(spec: str, options: Mapping[str, Any] | None = None) -> SampleLoss:
+def make_loss(spec: str, options: Mapping[str, Any] | None = None, target: str | None = None) -> SampleLoss:
     """Return the loss with a name of ours, or the one in a user's file, with its options.
 
-    Raises ``FedsmooError`` for a name that nobody has, and for options that it has not.
+    Args:
+        spec: a name, ``path/to/file.py:function``, or ``"auto"``, which follows the target.
+        options: of the loss.
+        target: what the targets are, where that is known already.
+
+    Raises:
+        FedsmooError: for a name that nobody has, options that it has not, and a loss of other targets.
     """
     if is_in_file(spec):
         return with_options(user_object(spec, "loss"), f"loss {spec!r}", ARGUMENTS, options or {})
-    if spec not in LOSSES:
+    if spec not in (AUTO, *LOSSES):
         raise unknown("loss", spec, LOSSES)
+    known = OF_TARGET[target or CLASSES]
+    if target is not None and spec not in (AUTO, *known):
+        raise FedsmooError(f"loss is {spec!r}, but the targets are {target}: use {' or '.join(known)}")
+    spec = known[0] if spec == AUTO else spec
     if not options:
         return LOSSES[spec]
-    known = loss_options(spec)
+    has = loss_options(spec)
     for name in options:
-        if not known:
+        if not has:
             raise FedsmooError(f"loss {spec!r} has no options: leave out {', '.join(options)}")
-        if name not in known:
-            raise unknown(f"option of the loss {spec}", name, known)
+        if name not in has:
+            raise unknown(f"option of the loss {spec}", name, has)
     return WITH_OPTIONS[spec](**options)

@@ -30,7 +30,7 @@ from fedsmoo.engines.contract import Setup
 from fedsmoo.engines.devices import make_device
 from fedsmoo.engines.distributed.engine import engine_for
 from fedsmoo.engines.distributed.ranks import own_device
-from fedsmoo.engines.task import Samples, Task, refuse_few_outputs, squashed
+from fedsmoo.engines.task import Samples, Task, refuse_few_outputs, refuse_other_targets, squashed
 from fedsmoo.engines.threads import fix_threads
 from fedsmoo.models import MODELS, FlatModel, build, make_module, model_options, wrap
 from fedsmoo.models.buffers import cast
@@ -173,8 +173,9 @@ def make_setup(
     augment = data.augment if config.augment is None else config.augment
     if augment and not data.is_image:
         raise FedsmooError(f"augment: the samples of {data.name!r} are not uint8 images")
-    loss = loss or make_loss(config.loss, config.loss_options)
+    loss = loss or make_loss(config.loss, config.loss_options, data.target)
     task = Task(model, data.to(device), device, dtype, loss, augment, config.precision)
+    refuse_other_targets(task, algorithm)
     decay = 0.0 if config.local_optimizer == "adamw" else config.weight_decay  # else beside its moments
     return Setup(task, algorithm, LocalRule(decay, config.clip, config.clip_scope))
 

@@ -22,7 +22,9 @@ class Config(Training):
     algorithm_options: dict[str, Any] = setting(None, "hyper-parameters of the method", group="what", free=("batch",))
     model: str = setting("mlp", "model: a name, or path/to/file.py:factory", group="what")
     model_options: dict[str, Any] = setting(None, "options of the model", group="what")
-    loss: str = setting("cross_entropy", f"loss of a sample: a name, or {OWN}:function", group="what", quiet=True)
+    loss: str = setting(
+        "auto", f"loss of a sample: a name, {OWN}:function, or auto: by the data's targets", group="what", quiet=True
+    )
     loss_options: dict[str, Any] = setting(None, "options of the loss", group="what", quiet=True)
     dataset: str = setting("digits", f"data set: a name, text:PATH, or {OWN}:function", group="data")
     dataset_options: dict[str, Any] = setting(None, "options of a data set of your own", group="data", quiet=True)
@@ -114,4 +116,6 @@ def free_within(what: str) -> tuple[str, ...]:
 
 def differs(name: str, value: Any) -> bool:
     """Return whether a value of a setting is not its default; no options are none."""
+    if name == "loss" and value == "cross_entropy":  # what "auto" is wherever it is accepted
+        return False
     return value not in ((FIELDS[name].default, {}) if name.endswith("_options") else (FIELDS[name].default,))

@@ -81,7 +81,7 @@ def shared_tier(first: Simulation, runs: int, config: Config) -> str:
 def refuse_other_models(simulations: Sequence[Simulation]) -> None:
     """Refuse models that differ in more than their parameters: runs in one batch are trained by the first one's."""
     first = simulations[0]
-    model, x = first.setup.task.model, first.setup.task.inputs(first.setup.task.data.x_test[:2])
+    model, x = first.setup.task.model, first.setup.task.inputs(first.setup.task.data.x_train[:2])
     for other in simulations[1:]:
         theirs = other.setup.task.model
         if theirs is not model and not (theirs.same_frozen(model) and theirs.same_function(model, first.server.w, x)):

@@ -109,7 +109,7 @@ def opened(path: Path, config: Config, place: torch.device, precision: str | Non
     except (SafetensorError, KeyError, RuntimeError) as e:
         raise FedsmooError(f"{path / MODEL} is not a model of this run: {e}") from e
     model.module.to(place)
-    loss = make_loss(config.loss, config.loss_options)
+    loss = make_loss(config.loss, config.loss_options, data.target)
     task = Task(model, data.to(place), place, dtype, loss, precision=precision or "fp32")
     indices = make_clients(config, data)
     if config.holdout:
