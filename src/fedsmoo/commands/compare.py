@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedsmoo.commands.console import console, counted
+from fedsmoo.commands.console import console, counted, progress
 from fedsmoo.commands.interrupt import interruptible
 from fedsmoo.commands.options import ConfigFile, Sets, plain, refuse_two_words, split_word, with_settings
 from fedsmoo.commands.run import Trust
-from fedsmoo.commands.sweep import display
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.engines.distributed.launcher import require_single_process
 from fedsmoo.sweeps import METHODS
@@ -78,20 +77,21 @@ def shown(cells: Mapping[Path, Cell]) -> Iterator[Worker]:
                 sys.stderr.write(f"{label}: {counted(len(mine) - done, 'run')} in {seconds:.0f} s{words}\n")
             began = time.monotonic()
 
-    with interruptible() as asked, display(rounds, sum(cells[p].config.rounds for p in before)) as (move, say):
+    done = sum(cells[folder].config.rounds for folder in before)
+    with interruptible() as asked, progress("rounds", rounds, done, last=False) as bar:
 
         def begun(config: Any, folder: Path, rounds: int) -> None:
             through(cells[folder].method)
-            move(rounds, cells[folder].method)
+            bar.skip(rounds, cells[folder].method)
 
         def failed(config: Any, folder: Path, why: str) -> None:
-            say(f"failed: {cells[folder].method}, seed {config.seed}: {why}")
+            bar.say(f"failed: {cells[folder].method}, seed {config.seed}: {why}")
 
         yield Worker(
-            watch=lambda config, record: move(1, waiting[0] if waiting else ""),
+            watch=lambda config, record: bar.move(record, waiting[0] if waiting else None),
             begun=begun,
             failed=failed,
-            note=lambda line: say(f"fedsmoo: {line}"),
+            note=lambda line: bar.say(f"fedsmoo: {line}"),
             stop=asked,
         )
         if not asked():

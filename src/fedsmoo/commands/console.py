@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fedsmoo.core.errors import FedsmooWarning
+from fedsmoo.core.untrusted import lines
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress, TaskID
     from rich.table import Table
 
+    from fedsmoo.runs.progress import Lines
     from fedsmoo.runs.record import Record
 
 
@@ -41,32 +45,61 @@ def warnings_in_a_line() -> Iterator[None]:
         yield
 
 
+def print_above(bar: Progress, line: str) -> None:
+    """Print a line above a progress bar, harmlessly."""
+    bar.console.print(lines(line), markup=False, soft_wrap=True)
+
+
+class Moving:
+    """How far rounds are: a bar, or now and then a line where standard error is no terminal."""
+
+    def __init__(self, bar: Progress, task: TaskID, log: Lines) -> None:
+        self.bar, self.task, self.log = bar, task, log
+        self.tested: str | None = None  # how well the last model did that was evaluated
+
+    def move(self, record: Record, label: str | None = None) -> None:
+        """Count a round."""
+        from fedsmoo.runs.progress import standing, tested
+
+        words = standing(record, self.tested)
+        self.tested = tested(record) or self.tested
+        self.bar.update(self.task, advance=1, description=label, state="  ".join(words))
+        if self.bar.disable:
+            self.log.moved([label, *words] if label else words)
+
+    def skip(self, rounds: int, label: str | None = None) -> None:
+        """Count rounds that are found done, of a run that goes on now."""
+        self.tested = None
+        self.bar.update(self.task, advance=rounds, description=label)
+        self.log.skip(rounds)
+
+    @property
+    def say(self) -> Callable[[str], None]:
+        """What prints a line, above the bar."""
+        return self.log.say
+
+
 @contextmanager
-def progress(label: str, rounds: int, done: int = 0) -> Iterator[Any]:
-    """Show a progress bar with accuracy, loss and the time left; silent when standard error is not a terminal."""
+def progress(label: str, rounds: int, done: int = 0, last: bool = True) -> Iterator[Moving]:
+    """Show how far rounds are to a person; ``last``: where that is in lines, the last round has one in any case."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    screen = Console(stderr=True)
+    from fedsmoo.runs.progress import Lines
+
     bar = Progress(
-        TextColumn("[bold]{task.description}"),
+        TextColumn("{task.description}", style="bold", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[state]}"),
+        TextColumn("{task.fields[state]}", markup=False),
         TimeRemainingColumn(),
-        console=screen,
+        console=Console(stderr=True, highlight=False),
         transient=True,
         disable=not sys.stderr.isatty(),
     )
     with bar:
         task = bar.add_task(label, total=rounds, completed=done, state="")
-
-        def update(record: Record) -> None:
-            parts = [] if record.test_accuracy is None else [f"accuracy {100 * record.test_accuracy:.2f}%"]
-            parts += [] if record.train_loss is None else [f"loss {record.train_loss:.4f}"]
-            bar.update(task, completed=record.round, state="  ".join(parts))
-
-        yield update
+        yield Moving(bar, task, Lines(rounds, done, partial(print_above, bar), last))
 
 
 def counted(count: int, thing: str) -> str:

@@ -92,11 +92,11 @@ class Display:
             sys.stderr.write(f"fedsmoo: {lines(note)}\n")
         label, done = run.simulation.setup.algorithm.label, len(run.simulation.history)
         self.asked = self.open.enter_context(interruptible())
-        self.show = self.open.enter_context(progress(label, run.config.rounds, done))
+        self.bar = self.open.enter_context(progress(label, run.config.rounds, done))
 
     def round(self, record: Record) -> None:
         """Show a round."""
-        self.show(record)
+        self.bar.move(record)
 
     def stop(self) -> bool:
         """Whether Ctrl-C was pressed."""

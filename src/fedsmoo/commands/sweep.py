@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import fedsmoo
-from fedsmoo.commands.console import at_the_end, console, counted
+from fedsmoo.commands.console import at_the_end, console, counted, progress
 from fedsmoo.commands.interrupt import interruptible
 from fedsmoo.commands.options import with_settings
 from fedsmoo.commands.run import SaveEvery, Trust
-from fedsmoo.core.untrusted import lines
 from fedsmoo.engines.distributed.launcher import require_single_process
 
 if TYPE_CHECKING:
@@ -44,48 +43,35 @@ NoWait = Annotated[bool, typer.Option("--no-wait", help="Leave at once what anot
 
 
 @contextmanager
-def display(total: int, done: int) -> Iterator[tuple[Callable[[int, str], None], Callable[[str], None]]]:
-    """Show one bar for all rounds of all runs; yields a function that moves it, and one that prints a line above it."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    screen = Console(stderr=True, highlight=False)
-    columns = (TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    bar = Progress(*columns, console=screen, transient=True, disable=not sys.stderr.isatty())
-    with bar:
-        task = bar.add_task("rounds", total=total, completed=done)
-
-        def move(rounds: int, text: str) -> None:
-            bar.update(task, advance=rounds, description=text or "rounds")
-
-        yield move, lambda line: screen.print(lines(line), markup=False, soft_wrap=True)
-
-
-@contextmanager
 def shown(cells: Mapping[Path, Cell]) -> Iterator[dict[str, Any]]:
     """Show the progress of runs, a line for each that finishes or fails; yields the callbacks, Ctrl-C's among them."""
     from fedsmoo.runs.storage.reader import state
 
     complete = [c.config.rounds for folder, c in cells.items() if state(folder) == "finished"]
     done, total, rounds = len(complete), len(cells), sum(c.config.rounds for c in cells.values())
-    with interruptible() as asked, display(rounds, sum(complete)) as (move, say):
+    label = ""  # of the run that went on last
+    with interruptible() as asked, progress("rounds", rounds, sum(complete), last=False) as bar:
+
+        def begun(config: Config, folder: Path, rounds: int) -> None:
+            nonlocal label
+            label = cells[folder].method
+            bar.skip(rounds)
 
         def watch(config: Config, record: Record) -> None:
-            accuracy = "" if record.test_accuracy is None else f" {100 * record.test_accuracy:.1f}%"
-            move(1, f"{done}/{total} runs · {config.algorithm}{accuracy}")
+            bar.move(record, f"{done}/{total} runs · {label}")
 
         def finished(config: Config, folder: Path, summary: dict[str, Any]) -> None:
             nonlocal done
             done += 1
             pace = summary["seconds_train"] / max(summary["rounds"], 1)
-            say(f"[{done}/{total}] {folder.name}: {at_the_end(summary)}, {pace:.3f} s/round")
+            bar.say(f"[{done}/{total}] {folder.name}{cells[folder].called}: {at_the_end(summary)}, {pace:.3f} s/round")
 
         yield {
             "watch": watch,
-            "begun": lambda config, folder, rounds: move(rounds, ""),
+            "begun": begun,
             "finished": finished,
-            "failed": lambda config, folder, reason: say(f"failed: {folder.name}: {reason}"),
-            "note": lambda line: say(f"fedsmoo: {line}"),
+            "failed": lambda config, folder, reason: bar.say(f"failed: {folder.name}{cells[folder].called}: {reason}"),
+            "note": lambda line: bar.say(f"fedsmoo: {line}"),
             "stop": asked,
         }
 

@@ -72,6 +72,16 @@ class Cell:
         return run_name(self.config, self.held, of_own(self.config))
 
     @property
+    def label(self) -> str | None:
+        """What its sweep calls its method, if that is not the method's own name."""
+        return None if self.method.lower() == label(self.config).lower() else self.method
+
+    @property
+    def called(self) -> str:
+        """Its label in brackets, to stand behind the name of its folder; empty if it has none."""
+        return f" ({self.label})" if self.label else ""
+
+    @property
     def unread_data(self) -> str | None:
         """Where data of a known name lies that was not read yet: of two places, the content may differ."""
         return self.config.data if self.held is None and self.config.dataset in SPECS else None
@@ -104,8 +114,8 @@ class Sweep:
         """What the file calls the method of each run, by the run's name; own names of methods are left out."""
         out: dict[str, str] = {}
         for cell in self.cells:
-            if cell.method.lower() != label(cell.config).lower():
-                out.setdefault(cell.name, cell.method)
+            if cell.label is not None:
+                out.setdefault(cell.name, cell.label)
         return out
 
 

@@ -1,0 +1,58 @@
+"""What commands say of runs that go on where there is no terminal."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fedsmoo.runs import progress
+
+from .conftest import TINY, Answer, Call
+
+SAYS = r"round {} of 3: accuracy \d+\.\d\d%, loss \d\.\d{{4}}, \d+\.\d{{3}} s a round, \d+ s left\n"
+TWO = """
+model = "softmax"
+clients = 4
+cohort = 2
+rounds = 2
+local_steps = 1
+engine = "serial"
+[methods.FedAvg]
+[methods."Plain, twice"]
+algorithm = "fedavg"
+lr = 0.05
+"""
+
+
+def test_a_run_says_how_far_it_is(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["run", "--algorithm", "fedavg", *TINY, "--rounds", "3", "--eval-every", "2"]
+    monkeypatch.setattr(progress, "EVERY", 1e9)
+    answer = call(*words, "--out", "quiet")
+    assert answer.code == 0
+    assert re.fullmatch(SAYS.format(3), answer.err)
+    monkeypatch.setattr(progress, "EVERY", 0.0)
+    answer = call(*words, "--out", "talks")
+    untested = SAYS.replace(r"accuracy \d+\.\d\d%, ", "")
+    assert re.fullmatch(untested.format(1) + SAYS.format(2) + SAYS.format(3), answer.err)
+
+
+def heads(answer: Answer) -> list[str]:
+    """What comes before the accuracy in each line on a round."""
+    return [line.partition(", accuracy")[0] for line in answer.err.splitlines() if line.startswith("round ")]
+
+
+def test_a_sweep_and_a_comparison_say_so_too(call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(progress, "EVERY", 0.0)
+    (tmp_path / "two.toml").write_text(TWO)
+    answer = call("sweep", "two.toml")
+    assert answer.code == 0
+    assert heads(answer) == [
+        "round 1 of 4: 0/2 runs · FedAvg", "round 2 of 4: 0/2 runs · FedAvg",
+        "round 3 of 4: 1/2 runs · Plain, twice", "round 4 of 4: 1/2 runs · Plain, twice",
+    ]  # fmt: skip
+    assert re.search(r"\[2/2\] fedavg-\S+ \(Plain, twice\): ", answer.err)
+    assert heads(call("compare", "--algorithms", "fedavg,fedsam", *TINY)) == [
+        "round 1 of 4: FedAvg", "round 2 of 4: FedAvg", "round 3 of 4: FedSAM", "round 4 of 4: FedSAM"
+    ]  # fmt: skip
