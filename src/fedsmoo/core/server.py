@@ -64,11 +64,26 @@ def mean_steps(steps: Sequence[int] | np.ndarray, weights: Sequence[float]) -> f
 
 
 def round_of(
-    settings: ServerSettings, number: int, steps: Sequence[int] | np.ndarray, weights: Sequence[float], share: float
+    settings: ServerSettings,
+    number: int,
+    steps: Sequence[int] | np.ndarray,
+    weights: Sequence[float],
+    share: float,
+    lr: float | None = None,
 ) -> Round:
-    """Return what ``aggregate`` may know of a round: its numbers, and the key of the server's noise."""
+    """Return what ``aggregate`` may know of a round: its numbers, and the key of the server's noise.
+
+    ``lr`` is the local learning rate (default: what the settings say).
+    """
     key = torch.tensor(key_of(settings.seed, "noise of the server", number))
-    return Round(number, lr_of(settings, number), mean_steps(steps, weights), share, n=len(weights), key=key)
+    return Round(
+        number,
+        lr_of(settings, number) if lr is None else lr,
+        mean_steps(steps, weights),
+        share,
+        n=len(weights),
+        key=key,
+    )
 
 
 @dataclass(frozen=True)

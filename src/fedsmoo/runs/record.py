@@ -35,10 +35,20 @@ class Record:
     global_accuracy: float | None = None  # of the global model, on the same samples of the same clients
     global_deviation: float | None = None
     global_worst_tenth: float | None = None
+    changes: dict[str, Any] = field(
+        default_factory=dict
+    )  # what a callback changed after the round, from the next one on
 
     def values(self) -> dict[str, Any]:
-        """Return the fields as plain values; without what was measured on samples held out, where there were none."""
-        return {n: v for n, v in asdict(self).items() if n not in HELD_OUT or v is not None}
+        """Return the fields as plain values; without what was measured on samples held out, where there were none, and
+        without changes, where nobody made any."""
+        there = {n: v for n, v in asdict(self).items() if n not in HELD_OUT or v is not None}
+        return there if self.changes else {n: v for n, v in there.items() if n != "changes"}
+
+    def numbers(self) -> dict[str, float | None]:
+        """Return every number of the round by its name, also those that were asked for besides."""
+        plain = {n: v for n, v in self.values().items() if v is None or isinstance(v, int | float)}
+        return {**plain, **self.probes}
 
     def reached(self, accuracy: float) -> bool:
         """Whether this round was evaluated and is as accurate as that."""
@@ -49,7 +59,7 @@ PERSONAL = ("personal_accuracy", "personal_deviation", "personal_worst_tenth")
 GLOBAL = ("global_accuracy", "global_deviation", "global_worst_tenth")
 HELD_OUT = ("validation_accuracy", *PERSONAL, *GLOBAL)  # fields that only runs with a holdout have
 
-Callback = Callable[[Record], Any]
+Callback = Callable[..., Any]  # of a record, or of a record and the run's state after it
 
 
 def refuse_wrong_options(save_every: Any = None, callback: Any = None) -> None:

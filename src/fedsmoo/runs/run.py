@@ -25,7 +25,7 @@ from fedsmoo.runs.origin.trust import code_in, remember
 from fedsmoo.runs.record import Callback, Record, refuse_wrong_options
 from fedsmoo.runs.results.result import Result
 from fedsmoo.runs.signals import deferred_interrupt, interrupts_left_to_rank_0, not_ignored
-from fedsmoo.runs.simulation import Simulation, says_stop
+from fedsmoo.runs.simulation import Simulation
 from fedsmoo.runs.storage.checkpoint import Checkpoints
 from fedsmoo.runs.storage.fence import fenced_by
 from fedsmoo.runs.storage.files import DiskError
@@ -34,6 +34,7 @@ from fedsmoo.runs.storage.lease import TAKEN, Lease, TakenOver, leased, unless_t
 from fedsmoo.runs.storage.names import CHECKPOINT
 from fedsmoo.runs.storage.pace import SHARE, Pace
 from fedsmoo.runs.tracking import refuse_unknown_trackers, trackers
+from fedsmoo.runs.watch.state import says_stop, watched
 
 Stop = Callable[[], bool]
 
@@ -57,7 +58,8 @@ def run(
         out: the run's folder (default: a new one under ``runs/``). The result has it as ``folder``.
         track: also log to ``"tensorboard"``, ``"wandb"`` or ``"mlflow"``.
         save_every: rounds between checkpoints; 0: only when stopped (default: under 5% of the time).
-        callback: called with every round's record; returning ``False`` stops the run, which is saved.
+        callback: called with every round's record, or ``(record, state)`` if it takes two arguments; returning
+            ``False`` stops the run, which is saved.
         stop: asked after every round; returning ``True`` stops the run, which is saved. By default Ctrl-C does: it
             lets the round end, saves, and then raises ``KeyboardInterrupt``; a second one does so at once.
         begun: called once with the :class:`Run`, before its first round.
@@ -110,10 +112,11 @@ def carry_out(
         if stop is None:
             stop = interrupt = held.enter_context(deferred_interrupt(signals=not_ignored()))
         log = held.enter_context(trackers(track, config, path, label, done))
+        look = None if callback is None else watched(callback, run.simulation)
 
         def watch(record: Record) -> Any:
             log.round(record)
-            return callback(record) if callback is not None else None
+            return look(record) if look is not None else None
 
         result = run.go(watch, stop, save_every)
         if result.summary is not None:

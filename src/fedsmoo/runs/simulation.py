@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedsmoo.core import FedsmooError, Vectors
-from fedsmoo.core.server import Replies, is_evaluated, lr_of, round_of, server_step, weights_of
+from fedsmoo.core import Algorithm, FedsmooError, Vectors
+from fedsmoo.core.server import Replies, is_evaluated, round_of, server_step, weights_of
 from fedsmoo.data.batches.augment import drawing
 from fedsmoo.data.batches.cohort import Sampling, asks, cohort, is_fixed, make_sampling
 from fedsmoo.data.batches.plan import Plan, make_plan
@@ -26,6 +26,8 @@ from fedsmoo.runs.record import Callback, Record, served
 from fedsmoo.runs.results.result import Result
 from fedsmoo.runs.settings.training import Training
 from fedsmoo.runs.traffic import round_bytes
+from fedsmoo.runs.watch.changes import Change, changes_in, lr_at, method_at
+from fedsmoo.runs.watch.state import says_stop, watched
 
 if TYPE_CHECKING:
     from fedsmoo.analysis.probes import Schedule
@@ -70,6 +72,9 @@ class Simulation:
             _ = setup.masks  # bound now: a pattern that matches nothing is refused
         self.facts = Facts(task, indices)
         self.history: list[Record] = []
+        self.changes: list[Change] = []  # what callbacks changed in it
+        # Called with every record before anybody else sees it, to add to it: see runs.watch.state.
+        self.observer: Callable[[Record], Any] | None = None
         self.runs_in_batch = 1  # itself among them
         self._drawn: dict[int, tuple[list[int], Plan]] = {}
         self._asked: set[int] = set()  # for their losses, before the round
@@ -92,6 +97,15 @@ class Simulation:
         for client, row in rows:
             self.engine.table.load(client, {n: v.to(device) for n, v in row.items()})
         self.history = list(history)
+        self.note_changes()
+
+    def note_changes(self) -> None:
+        """Let what the history says was changed be in force from the next round on."""
+        self.changes = changes_in(self.history)
+
+    def method_at(self, number: int) -> Algorithm:
+        """Return the method in a round, counted from 0: schedules are numbers, and what was changed is in force."""
+        return method_at(self.setup.algorithm, self.changes, number)
 
     @property
     def clients_at_once(self) -> int | None:
@@ -107,7 +121,7 @@ class Simulation:
     @property
     def lr(self) -> float:
         """The local learning rate of the next round."""
-        return lr_of(self.training, len(self.history))
+        return lr_at(self.training, self.changes, len(self.history))
 
     def draw_round(self, number: int) -> tuple[list[int], Plan]:
         """Draw the clients of a round and their batches: what can be known before the round starts."""
@@ -136,14 +150,17 @@ class Simulation:
         with explained(self.engine.name, first=not self.history):  # what worked before does fit
             work = self.prepare()
             outcome = self.engine.run_round(work, self.draw_next_round) if work.clients else None
-            return self.complete(work, outcome, began)
+            record = self.complete(work, outcome, began)
+        if self.observer is not None:
+            self.observer(record)
+        return record
 
     def prepare(self) -> RoundInputs:
         """Return the inputs of the next round: who is sent what, on which batches."""
         number, t = len(self.history), self.training
         clients, plan = self._drawn.pop(number) if number in self._drawn else self.draw_round(number)
         refuse_too_many_rows(self.setup, len(clients) * self.runs_in_batch)
-        algorithm = self.setup.algorithm.at(number)
+        algorithm = self.method_at(number)
         down = self.setup.masks.sent(algorithm, self.server)
         share = len(clients) / len(self.indices)
         weights = weights_of(t, [len(self.indices[i]) for i in clients])
@@ -155,7 +172,7 @@ class Simulation:
         """Aggregate what the cohort sent, evaluate and record. A round without clients changes nothing."""
         t, task = self.training, self.setup.task
         if outcome is not None:
-            rnd = round_of(t, work.number, work.plan.steps, work.weights, work.share)
+            rnd = round_of(t, work.number, work.plan.steps, work.weights, work.share, work.lr)
             replies = None
             if outcome.rows is not None:
                 samples = [len(self.indices[i]) for i in work.clients]
@@ -202,7 +219,7 @@ class Simulation:
         self.history.append(record)
         return record
 
-    def _served(self, work: RoundInputs) -> dict[str, float] | None:
+    def _served(self, work: RoundInputs) -> dict[str, Any] | None:
         """Return how the clients met so far are served on what they hold out, by personal models and the global one.
 
         ``None`` for a method without personal models, and where nobody met has samples for it.
@@ -228,18 +245,12 @@ class Simulation:
 
     def run(self, callback: Callback | None = None) -> Result:
         """Carry out all rounds that are left; a callback that returns ``False`` stops the run after its round."""
+        callback = None if callback is None else watched(callback, self)
         while len(self.history) < self.training.rounds:
             record = self.advance()
             if callback is not None and says_stop(callback(record)):
                 break
         return Result(self.history, self.server, self)
-
-
-def says_stop(answer: Any) -> bool:
-    """Whether a callback said stop: ``False``, Python's, NumPy's or a tensor's; ``None`` and 0 are no such word."""
-    if isinstance(answer, Tensor) and answer.dim() == 0 and answer.dtype == torch.bool:
-        return not bool(answer)
-    return isinstance(answer, bool | np.bool_) and not answer
 
 
 def synchronize(device: torch.device) -> None:

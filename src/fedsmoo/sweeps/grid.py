@@ -268,10 +268,16 @@ def label(config: Config) -> str:
     return algorithm_class(config.algorithm).__name__
 
 
-def run_name(config: Config, held: Mapping[str, str] | None = None, own: Method | None = None) -> str:
+def run_name(
+    config: Config,
+    held: Mapping[str, str] | None = None,
+    own: Method | None = None,
+    changes: Sequence[Any] | None = None,
+) -> str:
     """Return a folder's name that says what the run is: two configs have one name only if they are the same run.
 
-    ``held`` is what the run's files held, and ``own`` what is known of a user's own method, as in :func:`identity`.
+    ``held`` is what the run's files held, ``own`` what is known of a user's own method, and ``changes`` what callbacks
+    changed, as in :func:`identity`.
     """
     method = Path(config.algorithm).name.replace(":", "-")
     people = f"{config.cohort}of{config.clients}"
@@ -285,4 +291,4 @@ def run_name(config: Config, held: Mapping[str, str] | None = None, own: Method 
     dataset = short_name(config.dataset) if is_own(config.dataset) else config.dataset
     stem = f"{method}-{dataset}-{division}-{people}-{config.model}-seed{config.seed}".lower()
     stem = "".join(ch if ch.isalnum() or ch in "-_." else "-" for ch in stem)
-    return f"{stem}-{identity(config, held, own)[:8]}"
+    return f"{stem}-{identity(config, held, own, changes)[:8]}"

@@ -19,9 +19,10 @@ from fedsmoo.runs.origin.method import of_own
 from fedsmoo.runs.record import Callback
 from fedsmoo.runs.results.result import Result
 from fedsmoo.runs.resume import with_pinned_engine
-from fedsmoo.runs.simulation import Simulation, says_stop
+from fedsmoo.runs.simulation import Simulation
 from fedsmoo.runs.storage.files import read_json
 from fedsmoo.runs.storage.names import CONFIG, STARTED
+from fedsmoo.runs.watch.state import says_stop
 from fedsmoo.sweeps.grid import run_name
 
 # What runs of one batch may differ in: the seed, plain numbers of the step, and the method's own plain numbers.

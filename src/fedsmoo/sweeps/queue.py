@@ -257,6 +257,8 @@ def other_run(path: Path, config: Config, held: Mapping[str, str] | None = None)
         run = read_run(path)
         now = same_data(config, run.held) if held is None else held
         methods = beside(run.config, run.method, config), of_own(config)
+        if run.facts.get("changes"):
+            return f"{path} holds a run whose numbers a callback changed on the way: choose another folder"
         if identity(run.config, run.held, methods[0]) == identity(config, now, methods[1]):
             return ""
     except FedsmooError as e:

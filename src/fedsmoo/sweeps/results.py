@@ -45,7 +45,7 @@ LATER = ("drift_after", *HELD_OUT)  # columns that older files, and runs without
 FACTS = (
     "engine", "engine_why", "chunk", "ranks", "device", "device_type", "threads", "packed", "parameters",
     "parameters_full", "versions", "commit", "command", "finished", "contents", "label", "dirty", "again",
-    "cpu", "cores", "pack", "data", "sessions", "method",
+    "cpu", "cores", "pack", "data", "sessions", "method", "changes",
 )  # fmt: skip
 SECONDS = ("seconds_train", "seconds_eval")
 SUPERSEDED = "superseded"  # the folder of results that others took the place of, and their mark
@@ -62,12 +62,12 @@ class Measured:
     @property
     def identity(self) -> str:
         """Which run it is; of a method whose code is not known here, by its options as they were written."""
-        return identity(self.config, held_in(self.facts), kept(self.facts))
+        return identity(self.config, held_in(self.facts), kept(self.facts), self.facts.get("changes"))
 
     @property
     def name(self) -> str:
         """What its file is called."""
-        return run_name(self.config, held_in(self.facts), kept(self.facts))
+        return run_name(self.config, held_in(self.facts), kept(self.facts), self.facts.get("changes"))
 
     def agrees(self, other: Measured) -> bool:
         """Return whether two measurements have the same numbers in the columns of both; seconds always differ.

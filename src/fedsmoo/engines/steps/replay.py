@@ -65,7 +65,7 @@ class ReplayStepper:
             return self._steps(given, w, me, plan, meanwhile)
 
     def end(self, given: Assignment, w: Tensor, me: Vectors) -> Ended:
-        key = (given.runs, *w.shape)
+        key = (given.runs, *w.shape, given.moving)
         # Kernels are launched on the current device.
         with torch.cuda.device(w.device) if w.device.type == "cuda" else nullcontext():
             if key not in self.endings:
@@ -101,7 +101,7 @@ class ReplayStepper:
         # does not depend on the rounds before: a resumed run must take the same one.
         room = -(-clients // 4) * 4 if given.varies else clients
         padded = room != clients
-        key = (given.runs, room, plan.shape, padded or plan.running is not None)
+        key = (given.runs, given.moving, room, plan.shape, padded or plan.running is not None)
         recording = self.recordings.get(key)
         if recording is None or recording.steps < len(plan.index):
             with without_limit():

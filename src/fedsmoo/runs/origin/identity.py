@@ -71,14 +71,22 @@ def chosen(name: str, spec: str, options: Mapping[str, Any]) -> dict[str, Any]:
     return {n: v for n, v in ((name, spec), (f"{name}_options", values)) if v not in (CHOICES[name][1], {})}
 
 
-def identity(config: Config, held: Mapping[str, str] | None = None, method: Method | None = None) -> str:
+def identity(
+    config: Config,
+    held: Mapping[str, str] | None = None,
+    method: Method | None = None,
+    changes: Sequence[Any] | None = None,
+) -> str:
     """Return a short hash of a run: sixteen hexadecimal digits. ``held`` and ``method`` as in :func:`canonical`.
 
-    Settings at their defaults are left out, so that a new setting does not rename the runs of before.
+    Settings at their defaults are left out, so that a new setting does not rename the runs of before. ``changes`` are
+    what callbacks changed on the way, as a summary holds them: a run in which some were made is another one.
     """
     values, plain = canonical(config, held, method), settled(config, method)[1]
     given = {k: v for k, v in values.items() if v != DEFAULTS.get(k, NOTHING) and k != "algorithm_options"}
     given["algorithm_options"] = {k: v for k, v in values["algorithm_options"].items() if v != plain.get(k)}
+    if changes:
+        given["changes"] = changes
     text = json.dumps(given, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -27,7 +27,8 @@ from fedsmoo.runs.origin.user_files import load_data
 from fedsmoo.runs.storage.checkpoint import newest
 from fedsmoo.runs.storage.files import digest_in, read_json
 from fedsmoo.runs.storage.names import CHECKPOINT, MODEL, SUMMARY
-from fedsmoo.runs.storage.reader import read_config
+from fedsmoo.runs.storage.reader import read_config, read_run
+from fedsmoo.runs.watch.changes import Change, changes_in, method_at
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,12 @@ class FinishedRun:
         """The run's method, as it was in the last round."""
         with judged(self.judge):
             method = make_algorithm(self.config.algorithm, self.config.algorithm_options)
-        return method.at(self.config.rounds - 1)
+        return method_at(method, self.changes, self.config.rounds - 1)
+
+    @property
+    def changes(self) -> list[Change]:
+        """What callbacks changed on the way."""
+        return changes_in(read_run(self.path).history)
 
     @property
     def method(self) -> Algorithm:

@@ -70,7 +70,7 @@ class Result:
     def personal_model(self, client: int) -> nn.Module:
         """Return a copy of the module with a client's personal weights, in eval mode; the global ones without such."""
         run, row = self.simulation, self.client_state(client)
-        algorithm, masks = run.setup.algorithm.at(max(len(self.history) - 1, 0)), run.setup.masks
+        algorithm, masks = run.method_at(max(len(self.history) - 1, 0)), run.setup.masks
         down = masks.sent(algorithm, self.server)
         me = algorithm.first_contact(down) if row is None else Vectors(**row).map(lambda v: v.to(self.server.w.device))
         w = algorithm.personal(down, me)

@@ -34,6 +34,7 @@ from fedsmoo.runs.storage.names import CONFIG, FAILED, LABEL, METRICS, MODEL, ST
 from fedsmoo.runs.storage.toml import to_toml
 from fedsmoo.runs.storage.walk import run_folders
 from fedsmoo.runs.traffic import reached
+from fedsmoo.runs.watch.changes import changes_in
 from fedsmoo.version import __version__
 
 # In a summary, of the best round by validation: which it is, how well it did there, and on the test part.
@@ -266,6 +267,7 @@ def summarise(history: list[Record], target: float | None) -> dict[str, Any]:
     hit = reached(history, target) if target is not None else None
     chosen = best_validated(history)
     validated = {} if chosen is None else {name: getattr(chosen, n) for name, n in VALIDATED.items()}
+    changes = [list(change) for change in changes_in(history)]
     return {
         "rounds": len(history),
         "test_accuracy": last[-1] if last else None,
@@ -281,6 +283,7 @@ def summarise(history: list[Record], target: float | None) -> dict[str, Any]:
         "seconds_eval": sum(r.seconds_eval for r in history),
         "target": target,
         "target_reached": None if hit is None else asdict(hit),
+        **({"changes": changes} if changes else {}),
     }
 
 

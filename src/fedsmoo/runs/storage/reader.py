@@ -36,6 +36,7 @@ DAMAGED, MOST_VALUES = 100_000, 1_000_000  # lines of metrics that are left out;
 LARGEST_CONFIG = 2**20
 LARGEST_METRICS = 4 * MAX_BYTES  # of a run that is read for its numbers; a page leaves out what is larger than others
 NUMBERS = {int, float}
+CHANGED = {*NUMBERS, str}  # a number, or a schedule as text
 OPTIONAL = {*NUMBERS, type(None)}
 # The types of facts that programs use further on; any of them may be missing or null.
 KINDS: dict[str, type | tuple[type, ...]] = {
@@ -46,7 +47,7 @@ KINDS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys((*PERSONAL, *GLOBAL), (int, float)),
     **dict.fromkeys(("engine", "device", "command", "commit", "started", "finished", "error"), str),
     **dict.fromkeys(("contents", "versions", "method"), dict),
-    "sessions": list,
+    **dict.fromkeys(("sessions", "changes"), list),
 }
 
 
@@ -91,7 +92,7 @@ class StoredRun:
         """Which run it is; ``None`` where only code of the user's own could say: nothing is imported to find out."""
         if is_stranger(self.config.algorithm) and self.method is None:
             return None
-        return identity(self.config, self.held, self.method)
+        return identity(self.config, self.held, self.method, self.facts.get("changes"))
 
     @cached_property
     def config(self) -> Config:
@@ -260,6 +261,8 @@ def sound(record: Record) -> bool:
     optional = (record.test_accuracy, record.test_loss, record.train_loss, record.drift, record.drift_after)
     always = (record.round, record.bytes_up, record.bytes_down, record.seconds_train, record.seconds_eval)
     held_out = (getattr(record, n) for n in HELD_OUT)
+    if record.changes and not (isinstance(record.changes, dict) and {*map(type, record.changes.values())} <= CHANGED):
+        return False
     return {*map(type, optional), *map(type, held_out)} <= OPTIONAL and {*map(type, always)} <= NUMBERS
 
 

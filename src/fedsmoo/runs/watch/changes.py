@@ -1,0 +1,79 @@
+"""What callbacks changed on the way: the local learning rate, and numbers of the method, from the next round on.
+
+Changes are part of a run's history: the record of a round says what was changed after it. So a run that is resumed goes
+on with them, and its identity is not that of the run without.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from numbers import Real
+from typing import TYPE_CHECKING, Any
+
+from fedsmoo.core import Algorithm, FedsmooError, Schedule
+from fedsmoo.core.errors import unknown
+from fedsmoo.core.hyper.options import hyper_parameter, kinds
+from fedsmoo.core.server import ServerSettings, lr_of
+from fedsmoo.runs.settings.fields import checked
+from fedsmoo.runs.settings.training import Training
+
+if TYPE_CHECKING:
+    from fedsmoo.runs.record import Record
+
+Change = tuple[int, Mapping[str, Any]]  # how many rounds were done before, and the new values by name
+
+
+def changes_in(history: Sequence[Record]) -> list[Change]:
+    """Return what was changed in a history, in order."""
+    return [(record.round, record.changes) for record in history if record.changes]
+
+
+def in_force(changes: Sequence[Change], number: int) -> dict[str, tuple[int, Any]]:
+    """Return what changes hold in a round, counted from 0: since how many rounds were done, and the value, by name."""
+    return {name: (done, value) for done, new in changes if done <= number for name, value in new.items()}
+
+
+def lr_at(settings: ServerSettings, changes: Sequence[Change], number: int) -> float:
+    """Return the local learning rate of a round, counted from 0: one that was set decays from there on."""
+    done, lr = in_force(changes, number).get("lr", (0, None))
+    return lr_of(settings, number) if lr is None else lr * settings.lr_decay ** (number - done)
+
+
+def method_at(method: Algorithm, changes: Sequence[Change], number: int) -> Algorithm:
+    """Return the method in a round, counted from 0: schedules are numbers, and what was changed is in force."""
+    now = {name: value for name, (_, value) in in_force(changes, number).items() if name != "lr"} if changes else {}
+    return with_numbers(method, now).at(number)
+
+
+def with_numbers(method: Algorithm, values: Mapping[str, Any]) -> Algorithm:
+    """Return a method, inside what is put around it, with other hyper-parameters."""
+    if not values:
+        return method
+    inner = getattr(method, "inner", None)
+    if isinstance(inner, Algorithm):
+        return dataclasses.replace(method, inner=with_numbers(inner, values))  # type: ignore[call-arg]
+    known = kinds(type(method))  # type: ignore[arg-type]  # a class can be hashed, whatever its objects do
+    return dataclasses.replace(method, **{n: hyper_parameter(n, v, *known[n]) for n, v in values.items()})
+
+
+def checked_change(method: Algorithm, name: str, value: Any) -> Any:
+    """Return a new value as a record holds it: a number, or a schedule as text; refuse what cannot be changed so."""
+    if name == "lr":
+        return checked(Training, name, value)
+    while isinstance(inner := getattr(method, "inner", None), Algorithm):
+        method = inner
+    numbers = changeable(method)
+    if name not in numbers:
+        raise unknown(f"number of a run with {method.label} that a callback may change", name, ["lr", *numbers])
+    if not isinstance(value, Schedule | Real) or isinstance(value, bool):
+        raise FedsmooError(f"{name} is {value!r}, but must be a number or a Schedule")
+    with_numbers(method, {name: value})  # which checks type and range
+    return str(value) if isinstance(value, Schedule) else numbers[name](value)
+
+
+def changeable(method: Algorithm) -> dict[str, type]:
+    """Return the hyper-parameters of a method that may be other numbers in other rounds, and their types."""
+    counted = {f.name for f in dataclasses.fields(method) if f.metadata.get("counts")}
+    known = kinds(type(method))  # type: ignore[arg-type]
+    return {name: kind for name, (kind, _) in known.items() if kind in (int, float) and name not in counted}
