@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from fedsmoo.core import Algorithm, FedsmooError, Round, Schedule, Vectors, derived, norm, option, stream, unit
     from fedsmoo.data.dataset import Dataset
     from fedsmoo.data.division.partition import IID, Dirichlet, Pathological
+    from fedsmoo.data.forms import read_data
     from fedsmoo.pages.report import report
     from fedsmoo.runs.analyse import analyse
     from fedsmoo.runs.config import Config
@@ -133,6 +134,7 @@ __all__ = [
     "derived",
     "norm",
     "option",
+    "read_data",
     "report",
     "resume",
     "run",
@@ -158,6 +160,7 @@ _HOMES = {
         "Algorithm", "FedsmooError", "Round", "Schedule", "Vectors", "derived", "norm", "option", "stream", "unit",
     ),
     "data.dataset": ("Dataset",),
+    "data.forms": ("read_data",),
     "data.division.partition": ("IID", "Dirichlet", "Pathological"),
     "pages.report": ("report",),
     "runs.analyse": ("analyse",),

@@ -14,10 +14,11 @@ from torch import nn
 from fedsmoo.core import Algorithm, FedsmooError
 from fedsmoo.core.errors import brief
 from fedsmoo.data.batches.cohort import Sampling, has_rule, own_sampling
-from fedsmoo.data.check import check, checked, from_arrays, refuse_untrained_classes
+from fedsmoo.data.check import checked
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.division.own import Rule, own_rule
 from fedsmoo.data.division.partition import Partition
+from fedsmoo.data.forms import read_data
 from fedsmoo.data.sources import load
 from fedsmoo.data.targets import classes_to_divide_by
 from fedsmoo.models import wrap
@@ -36,7 +37,7 @@ from fedsmoo.runs.simulation import Simulation
 
 def simulate(
     model: str | nn.Module = "mlp",
-    data: str | Dataset | Sequence[Any] = "digits",
+    data: Any = "digits",
     algorithm: str | Algorithm = "fedsmoo",
     *,
     clients: int | None = None,
@@ -53,7 +54,9 @@ def simulate(
     Args:
         model: a name, or any ``nn.Module``; its present weights are the start, parameters with ``requires_grad=False``
             and constant buffers stay as they are, and what dropout and ``torch.rand`` draw follows the seed.
-        data: a name, a ``Dataset``, or ``(x_train, y_train, x_test, y_test)`` as tensors or arrays.
+        data: a name, a ``Dataset``, ``(x_train, y_train, x_test, y_test)`` as tensors or arrays, or data in any form
+            that :func:`fedsmoo.read_data` takes: torch and HuggingFace data sets, pandas, a list of clients' data; its
+            options, such as ``y="label"``, go into ``dataset_options``.
         algorithm: a name, or a method with its hyper-parameters such as ``FedSMOO(r=0.1, beta=10.0)``.
         clients: how many clients there are (default 100; the data's own where it has some).
         partition: who holds which samples: ``"dirichlet-0.1"``, ``"pathological-3"``, ``"iid"``, ``"natural"``, a rule
@@ -83,7 +86,7 @@ def simulate(
 
 def assemble_objects(
     model: str | nn.Module,
-    data: str | Dataset | Sequence[Any],
+    data: Any,
     algorithm: str | Algorithm,
     loss: str | SampleLoss,
     sampling: str | Sampling,
@@ -101,6 +104,8 @@ def assemble_objects(
         objects["partition"] = plain.pop("partition")
     config = Config().replace(**plain)
     own = as_dataset(data, config)
+    if not isinstance(data, str):
+        config = config.replace(dataset_options={})  # how it was read: the content counts
     config = with_division(config, own, plain, client_indices is not None or "partition" in objects)
     if isinstance(data, str):
         config = config.replace(dataset=data, partition=config.partition)
@@ -137,21 +142,11 @@ def refuse_wrong_kinds(model: Any, algorithm: Any, loss: Any, sampling: Any, cal
         raise FedsmooError(f"sampling is {brief(sampling)}, but must be a name such as 'uniform', or a function")
 
 
-def as_dataset(data: str | Dataset | Sequence[Any], config: Config) -> Dataset:
-    """Return the data set that a caller names, has, or gives as four arrays."""
+def as_dataset(data: Any, config: Config) -> Dataset:
+    """Return the data set that a caller names, or has in any form; options of a form are ``dataset_options``."""
     if isinstance(data, str):
         return load(data, config.data, config.seed, config.dataset_options)
-    if isinstance(data, Dataset):
-        return check(data)
-    if not isinstance(data, list | tuple):
-        raise FedsmooError(
-            f"data is {brief(data)}, but must be a data set's name, a Dataset, or (x_train, y_train, x_test, y_test)"
-        )
-    if len(data) != 4:
-        raise FedsmooError(f"data has {len(data)} parts, but must be (x_train, y_train, x_test, y_test)")
-    own = from_arrays(*data)
-    refuse_untrained_classes(own)
-    return own
+    return read_data(data, **config.dataset_options)
 
 
 def refuse_misplaced(settings: Mapping[str, Any], model: Any, algorithm: Any, partition: Any, clients: Any) -> None:

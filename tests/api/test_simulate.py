@@ -343,7 +343,6 @@ BAD = [
     ({"rounds": "many"}, "rounds is 'many', but must be a whole number"),
     ({"device": "tpu9"}, "device 'tpu9' cannot be used here"),
     ({"dtype": "float16"}, "unknown value of dtype 'float16'"),
-    ({"data": (X, Y)}, "data has 2 parts"),
     ({"data": (X[:0], Y[:0], X, Y)}, "empty"),
     ({"data": (np.where(X > 2, np.nan, X), Y, X, Y)}, "NaN"),
     ({"data": (X, Y - 1, X, Y)}, "labels run from -1"),

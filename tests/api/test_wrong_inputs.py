@@ -30,7 +30,7 @@ def arrays(**changes: Any) -> tuple:
 
 
 def data_is(what: str) -> str:
-    return f"data is {what}, but must be a data set's name, a Dataset, or (x_train, y_train, x_test, y_test)"
+    return f"data is {what}, but must be a Dataset, (x_train, y_train, x_test, y_test), or another form of data (docs/"
 
 
 NO_LIST = "client_indices: client 0 is not a list of whole numbers"
@@ -40,13 +40,12 @@ NO_NUMBERS = "cannot be read as an array of numbers"
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"data": None}, data_is("None")),
     ({"data": 5}, data_is("5")),
-    ({"data": []}, "data has 0 parts, but must be (x_train, y_train, x_test, y_test)"),
+    ({"data": []}, "data has 0 parts, but must be a Dataset, (x_train, y_train, x_test, y_test), or another"),
     ({"data": ARRAYS[:3]}, "data has 3 parts"),
-    ({"data": ((X, Y), (X, Y))}, "data has 2 parts"),
     ({"data": (a for a in ARRAYS)}, "data is <generator"),
-    ({"data": {"x_train": 1}}, data_is("{'x_train': 1}")),
+    ({"data": {"x_train": 1}}, "data: client x_train is 1, but must be data of one client"),
     ({"data": X[:4]}, "data is array("),
-    ({"data": pd.DataFrame(X)}, "but must be a data set's name"),
+    ({"data": pd.DataFrame(X)}, "data: which column is to be learnt? Say it as y='NAME': there are 0, 1, 2, 3, 4, 5"),
     ({"data": Path("digits")}, data_is("PosixPath('digits')")),
     ({"data": Dataset}, "data is <class"),
     ({"data": "digit"}, "unknown data set 'digit': did you mean 'digits'?"),

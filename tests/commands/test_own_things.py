@@ -175,8 +175,8 @@ def broken(kind: str, body: str) -> str:
 
 WRONG = {
     "dataset fails": ("dataset", "return missing", r"mine\.py:\d+ in blobs: NameError: name 'missing'"),
-    "dataset of three": ("dataset", "return 1, 2, 3", "returned 3 parts, but must return a Dataset or"),
-    "dataset of nothing": ("dataset", "return None", "returned None, but must return a Dataset or"),
+    "dataset of three": ("dataset", "return 1, 2, 3", "returned has 3 parts, but must be a Dataset, "),
+    "dataset of nothing": ("dataset", "return None", "returned is None, but must be a Dataset, "),
     "dataset of words": ("dataset", "return ['a'], [0], ['b'], [0]", "cannot be read as an array of numbers"),
     "partition fails": ("partition", "return labels[1.5]", r"mine\.py:\d+ in dealt: IndexError"),
     "partition too few": ("partition", "return [[0], [1]]", "returned 2 clients, but was asked for 4"),

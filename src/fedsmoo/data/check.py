@@ -16,6 +16,7 @@ from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.targets import CLASSES, NUMBERS, TARGETS, check_targets, read_targets, width
 
 PARTS = ("x_train", "y_train", "x_test", "y_test")
+ROWS = 4096  # looked at together: what is mapped into memory is never loaded whole
 
 
 def check(dataset: Dataset) -> Dataset:
@@ -86,7 +87,7 @@ def _check_part(dataset: Dataset, part: str, x: Tensor, y: Tensor) -> None:
     if len(x) == 0:
         return
     if x.is_floating_point():
-        good = torch.isfinite(x.reshape(len(x), -1)).all(1)
+        good = torch.cat([torch.isfinite(some.flatten(1)).all(1) for some in x.reshape(len(x), -1).split(ROWS)])
         if not bool(good.all()):
             first = int((~good).nonzero()[0])
             raise FedsmooError(
@@ -143,9 +144,9 @@ def from_arrays(
     >>> from_arrays(np.zeros((4, 2)), [0.5, 1.0, 0.0, 1.0]).target
     'numbers'
     """
-    x, y = _samples(x_train, f"{name}: x_train"), tensor_of(y_train, f"{name}: y_train")
+    x, y = samples_of(x_train, f"{name}: x_train"), tensor_of(y_train, f"{name}: y_train")
     none = x_test is None and y_test is None
-    x_other = x[:0] if none else _samples(x_test, f"{name}: x_test")
+    x_other = x[:0] if none else samples_of(x_test, f"{name}: x_test")
     y_other = y[:0] if none else tensor_of(y_test, f"{name}: y_test")
     if not len(x_other) and not len(y_other):  # of whichever shape and type
         x_other, y_other = x[:0], y[:0]
@@ -160,7 +161,8 @@ def from_arrays(
     return check(dataset)
 
 
-def _samples(x: Any, what: str) -> Tensor:
+def samples_of(x: Any, what: str) -> Tensor:
+    """Return samples as a data set keeps them: images as uint8 ``[N, H, W, channels]``, floats, or int64."""
     tensor = tensor_of(x, what)
     if tensor.dtype == torch.uint8:
         return as_images(tensor, what)
@@ -210,8 +212,9 @@ def channel_statistics(x: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]
     """
     levels = torch.arange(256, dtype=torch.float64) / 255
     mean, std = [], []
-    for channel in x.unbind(-1):
-        weight = torch.bincount(channel.reshape(-1), minlength=256).double()
+    for channel in range(x.shape[-1]):
+        counts = [torch.bincount(some[..., channel].reshape(-1), minlength=256) for some in x.split(ROWS)]
+        weight = torch.stack(counts).sum(0).double()
         m = float((weight * levels).sum() / weight.sum())
         s = float(((weight * (levels - m) ** 2).sum() / weight.sum()).sqrt())
         mean.append(m)

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -45,6 +46,8 @@ class Dataset:
     # [N], above 0 and with mean 1, so that samples of equal weight train as they do without; None: all count alike.
     weights: Tensor | None = field(default=None, repr=False)
     target: str = "classes"  # or "numbers" (a regression), or "labels" (several of them)
+    # Test samples of each natural client's own, where it has some: client -> indices of the test part.
+    natural_test: tuple[Tensor, ...] | None = field(default=None, repr=False)
 
     @property
     def is_image(self) -> bool:
@@ -63,10 +66,17 @@ class Dataset:
     def to(self, device: torch.device | str) -> Dataset:
         """Return the same data on another device (a copy once, not per client)."""
         there = ("x_train", "y_train", "x_test", "y_test", *(() if self.weights is None else ("weights",)))
-        moved = {k: getattr(self, k).to(device) for k in there}
-        other = dataclasses.replace(self, **moved)
+        return self._same(**{k: getattr(self, k).to(device) for k in there})
+
+    def renamed(self, name: str) -> Dataset:
+        """Return the same data under another name."""
+        return self._same(name=name)
+
+    def _same(self, **changes: Any) -> Dataset:
+        """Return the data with changes that leave it what it is: where samples lie, what it is called."""
+        other = dataclasses.replace(self, **changes)
         if "fingerprint" in self.__dict__:
-            other.__dict__["fingerprint"] = self.fingerprint  # where the samples lie does not change what they are
+            other.__dict__["fingerprint"] = self.fingerprint
         return other
 
     @cached_property

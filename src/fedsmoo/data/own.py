@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fedsmoo.core.errors import FedsmooError, brief
+from fedsmoo.core.errors import FedsmooError
 from fedsmoo.core.user_code import call, refuse_options, user_object
-from fedsmoo.data.check import check, from_arrays, refuse_untrained_classes
+from fedsmoo.data.check import refuse_untrained_classes
 from fedsmoo.data.dataset import Dataset
+from fedsmoo.data.forms import read_data
 
 OWN, KIND = "path/to/file.py:function", "data set"
 OWN_NAME = re.compile(r"(?!text:).*\.py:[^:]*", re.DOTALL)
@@ -32,19 +32,10 @@ def takes_seed(function: Callable[..., Any]) -> bool:
 
 
 def own_data(spec: str, seed: int, options: Mapping[str, Any]) -> Dataset:
-    """Return what the function in a user's file makes: a ``Dataset``, or four arrays, checked and named by the file."""
+    """Return what the function in a user's file makes, in any form of data, checked and named by the file."""
     make = bound(spec, options)
     found = call(make, f"{KIND} {spec!r}", **({"seed": seed} if takes_seed(make) else {}))
-    if isinstance(found, Dataset):
-        data = check(dataclasses.replace(found, name=spec))
-    elif isinstance(found, list | tuple) and len(found) == 4:
-        x_train, y_train, x_test, y_test = found
-        data = from_arrays(x_train, y_train, x_test, y_test, spec)
-    else:
-        what = f"{len(found)} parts" if isinstance(found, list | tuple) else brief(found)
-        raise FedsmooError(
-            f"{KIND} {spec!r} returned {what}, but must return a Dataset or (x_train, y_train, x_test, y_test)"
-        )
+    data = read_data(found, spec, f"what {KIND} {spec!r} returned").renamed(spec)
     refuse_untrained_classes(data)
     return data
 

@@ -1,0 +1,196 @@
+"""From parts to a data set: joined, decoded if they are not yet, divided among the data's own clients."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsmoo.core.errors import FedsmooError, FedsmooWarning
+from fedsmoo.core.random.streams import stream
+from fedsmoo.data.check import PARTS, check, from_arrays, refuse_untrained_classes, samples_of, tensor_of
+from fedsmoo.data.dataset import Dataset
+from fedsmoo.data.forms.decoding import store
+from fedsmoo.data.forms.decoding.blocks import Look
+from fedsmoo.data.forms.decoding.decode import block, decode, in_files, in_memory, looked_at, refuse_fickle
+from fedsmoo.data.forms.options import Options
+from fedsmoo.data.forms.parts import Federation, Part, same, taken
+
+
+def build(found: Federation, options: Options, name: str) -> Dataset:
+    """Return the data set that parts make up."""
+    for part in found.parts:
+        if part.count == 0:
+            raise FedsmooError(f"{part.what}: it is empty; at least one sample is needed")
+    found = cut(found, options.test) if options.test is not None else found
+    if any(p.lazy for p in found.parts):
+        return decoded(found, options).renamed(name)
+    return finished(found, joined(found), name)
+
+
+def cut(found: Federation, share: float) -> Federation:
+    """Take a share of every client's samples, or of all, for the test part: the same ones every time."""
+    if found.tests:
+        raise FedsmooError(f"{found.train[0].what}: test is {share:g}, but there is a test part: leave one of them out")
+    kept, held = [], []
+    for number, part in enumerate(found.train):
+        groups = list(by_client(part.clients()).values()) if part.clients else [np.arange(part.count)]
+        drawn = [stream(0, "test part", number, i).permutation(group) for i, group in enumerate(groups)]
+        tested = np.sort(np.concatenate([g[: min(max(1, round(share * len(g))), len(g) - 1)] for g in drawn]))
+        kept.append(taken(part, np.setdiff1d(np.arange(part.count), tested)))
+        held.append(taken(part, tested) if len(tested) else None)
+    if found.natural:
+        return dataclasses.replace(found, train=tuple(kept), own_test=tuple(held))
+    if held[0] is None:
+        raise FedsmooError(f"{found.train[0].what}: too few samples to test on some of them")
+    return dataclasses.replace(found, train=tuple(kept), test=held[0])
+
+
+def by_client(names: np.ndarray) -> dict[Any, np.ndarray]:
+    """Return the samples of each client, in the order of their names, numbers as numbers.
+
+    >>> by_client(np.array(["b", "a", "b"]))
+    {'a': array([1]), 'b': array([0, 2])}
+    """
+    found, which = np.unique(names, return_inverse=True)
+    order = np.argsort(which, kind="stable")
+    return dict(zip(found.tolist(), np.split(order, np.cumsum(np.bincount(which))[:-1]), strict=True))
+
+
+def joined(found: Federation) -> dict[str, Any]:
+    """Return the arrays of parts that are in memory; a single part is not copied."""
+    out: dict[str, Any] = {}
+    for name, parts in (("train", found.train), ("test", found.tests)):
+        out[f"x_{name}"] = together([samples_of(p.x, f"{p.what}: x") for p in parts], parts)
+        out[f"y_{name}"] = together([labels_in(p) for p in parts], parts)
+    for axis in "xy":
+        if out[f"{axis}_test"] is None:
+            out[f"{axis}_test"] = out[f"{axis}_train"][:0]
+    return out
+
+
+def labels_in(part: Part) -> Any:
+    """Return labels as a tensor, or, where they are text, as an array."""
+    if isinstance(part.y, Tensor):
+        return part.y
+    found = np.asarray(part.y)
+    text = found.dtype.kind == "U" or (found.dtype == object and all(isinstance(v, str) for v in found.flat))
+    return found.astype(str) if text and found.ndim == 1 else found
+
+
+def together(found: list[Any], parts: Sequence[Part]) -> Any:
+    """Join arrays of several parts; refuse those that cannot stand in one."""
+    if not found:
+        return None
+    if isinstance(found[0], np.ndarray) and found[0].dtype.kind == "U":
+        return np.concatenate([np.asarray(f).astype(str) for f in found])
+    tensors = [tensor_of(f, p.what) for f, p in zip(found, parts, strict=True)]
+    for tensor, part in zip(tensors, parts, strict=True):
+        if tensor.shape[1:] != tensors[0].shape[1:]:
+            shapes = f"{list(tensor.shape[1:])}, those of {parts[0].what} {list(tensors[0].shape[1:])}"
+            raise FedsmooError(f"{part.what}: values have the shape {shapes}: make them alike")
+        if tensor.is_floating_point() != tensors[0].is_floating_point():
+            raise FedsmooError(
+                f"{part.what}: {tensor.dtype}, but {parts[0].what} has {tensors[0].dtype}: make them alike"
+            )
+    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+
+
+def finished(found: Federation, arrays: dict[str, Any], name: str) -> Dataset:
+    """Return the data set of decoded arrays, checked, with the names of its classes and its own clients."""
+    names = same(found.parts, "class_names")
+    texts = [isinstance(arrays[n], np.ndarray) and arrays[n].dtype.kind == "U" for n in ("y_train", "y_test")]
+    if any(texts):
+        known, numbers = np.unique(np.concatenate([arrays["y_train"], arrays["y_test"]]), return_inverse=True)
+        names, cut_at = tuple(known.tolist()), len(arrays["y_train"])
+        arrays = {**arrays, "y_train": numbers[:cut_at], "y_test": numbers[cut_at:]}
+    x_train, y_train, x_test, y_test = (arrays[p] for p in PARTS)
+    data = from_arrays(x_train, y_train, x_test, y_test, name, inputs=same(found.parts, "inputs"))
+    changes = own_clients(found)
+    if names is not None:
+        if data.classes > len(names):
+            raise FedsmooError(
+                f"data set {name}: labels go up to {data.classes - 1}, but {len(names)} classes have names"
+            )
+        changes |= {"class_names": names, "classes": len(names)}
+    data = dataclasses.replace(data, **changes)
+    refuse_untrained_classes(data)
+    return check(data)
+
+
+def own_clients(found: Federation) -> dict[str, Any]:
+    """Return the clients that data has by itself, as indices: of training samples, and of test samples of their own."""
+    if found.natural:
+        tests = [0 if p is None else p.count for p in found.own_test]
+        lists = {"natural": ranges([p.count for p in found.train])}
+        return lists | ({"natural_test": ranges(tests)} if any(tests) else {})
+    part = found.train[0]
+    if part.clients is None:
+        return {}
+    mine = by_client(part.clients())
+    tested = {} if found.test is None or found.test.clients is None else by_client(found.test.clients())
+    out = {"natural": tuple(torch.from_numpy(i) for i in mine.values())}
+    if tested:
+        none = np.zeros(0, np.int64)
+        out["natural_test"] = tuple(torch.from_numpy(tested.get(n, none)) for n in mine)
+    return out
+
+
+def ranges(counts: Sequence[int]) -> tuple[Tensor, ...]:
+    """Return the indices of each client where samples lie client after client."""
+    return torch.arange(sum(counts)).split(list(counts))
+
+
+def decoded(found: Federation, options: Options) -> Dataset:
+    """Return the data set of parts that have to be decoded: from the cache, or decoded now and then kept there."""
+    for part in found.parts:
+        refuse_fickle(part)
+    key = key_of(found, options)
+    try:
+        data = store.in_cache(key, lambda folder: fresh(found, options, folder))
+        if key is not None and not agrees(found, data, options):  # what is decoded has changed, which no key shows
+            store.forget(key)
+            data = store.in_cache(key, lambda folder: fresh(found, options, folder))
+        return data
+    except OSError as e:
+        why = e.strerror or str(e)
+        warnings.warn(f"what was decoded cannot be kept in {store.user_cache()}: {why}", FedsmooWarning, stacklevel=2)
+        return fresh(found, options, None)
+
+
+def fresh(found: Federation, options: Options, folder: Path | None) -> Dataset:
+    """Decode the parts, into files of a folder or into memory."""
+    make = in_memory if folder is None else in_files(folder)
+    return finished(found, decode(found.train, found.tests, options.pad, make), "custom")
+
+
+def key_of(found: Federation, options: Options) -> str | None:
+    """Return what the parts are, without decoding them; ``None`` if one of them does not say."""
+    keys = [p.key() for p in found.parts]
+    if None in keys:
+        return None
+    shape = [[p.count for p in found.train], [p and p.count for p in found.own_test], found.natural]
+    return json.dumps([store.VERSION, keys, shape, {n: str(v) for n, v in options.given().items()}])
+
+
+def agrees(found: Federation, data: Dataset, options: Options) -> bool:
+    """Return whether samples of a copy are what is decoded now: files that a user's code reads may have changed."""
+    length = data.x_train.shape[-1] if data.x_train.dtype == torch.int64 else None
+    look = Look(options.pad, length, data.is_image and data.x_train.shape[-1] == 3)
+    for parts, x, y in ((found.train, data.x_train, data.y_train), (found.tests, data.x_test, data.y_test)):
+        at = 0
+        for part in parts:
+            for i in looked_at(part.count) if part.fickle else ():
+                now = [torch.from_numpy(v)[0] for v in block(part, i, i + 1, look)]
+                before = (x[at + i], y[at + i])
+                if any(not torch.equal(a.reshape(b.shape).to(b.dtype), b) for a, b in zip(now, before, strict=True)):
+                    return False
+            at += part.count
+    return True

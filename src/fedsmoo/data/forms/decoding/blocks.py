@@ -1,0 +1,126 @@
+"""From values of any kind (tensors, lists, PIL images, tokens) to arrays with one row per sample."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsmoo.core.errors import FedsmooError, brief
+from fedsmoo.data.check import samples_of
+from fedsmoo.data.forms.columns import TOKENS
+
+NO_LABEL = -100  # of positions that only make a sequence as long as the others
+
+
+class Unequal(Exception):
+    """Sequences of tokens differ in length: they have to be measured, and padded."""
+
+
+class Coloured(Exception):
+    """Grey images are followed by colour images: all have to be read as colour images."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What all samples are made alike by: the length of sequences, what fills them up, and whether grey is colour."""
+
+    pad: int = 0
+    length: int | None = None
+    colour: bool = False
+
+
+def value_of(value: Any, colour: bool, what: str) -> np.ndarray:
+    """Return one value as an array; a PIL image as uint8 ``[H, W, 1 or 3]``."""
+    if isinstance(value, Tensor):
+        tensor = value.detach().cpu()
+        return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    if type(value).__module__.partition(".")[0] == "PIL":
+        grey = value.mode in ("1", "L", "LA") and not colour
+        pixels = np.asarray(value.convert("L" if grey else "RGB"))
+        return pixels[..., None] if grey else pixels
+    try:
+        found = np.asarray(value)
+    except ValueError:
+        raise FedsmooError(f"{what}: a value is a list of lists of different lengths: {brief(value)}") from None
+    if found.dtype.kind not in "biuf":
+        kind = "text" if found.dtype.kind in "US" else f"a {type(value).__name__}"
+        raise FedsmooError(f"{what}: a value is {kind}, {brief(value)}, but must be numbers or an image")
+    return found
+
+
+def column(values: Any, look: Look, fill: int, what: str) -> np.ndarray:
+    """Return a column as one array ``[n, ...]``; sequences of unequal length are filled up to the longest of all."""
+    if isinstance(values, np.ndarray) and values.dtype.kind in "biuf" and look.length is None:
+        return values
+    if isinstance(values, Tensor) and look.length is None:
+        return value_of(values, False, what)
+    each = [value_of(v, look.colour, what) for v in values]
+    if look.length is not None and each[0].ndim == 1 and each[0].dtype.kind in "iu":
+        out = np.full((len(each), look.length), fill, np.int64)
+        for row, tokens in zip(out, each, strict=True):
+            if len(tokens) > look.length:
+                raise FedsmooError(f"{what}: a sample has {len(tokens)} labels, but no sample is that long")
+            row[: len(tokens)] = tokens
+        return out
+    return np.stack(alike(each, what))
+
+
+def alike(each: list[np.ndarray], what: str) -> list[np.ndarray]:
+    """Return values of one shape; refuse others, or say what has to be done to make them so."""
+    odd = next((v for v in each if v.shape != each[0].shape), None)
+    if odd is not None:
+        refuse_other_shape(odd.shape, each[0], what)
+    return each
+
+
+def refuse_other_shape(shape: Sequence[int], first: np.ndarray, what: str) -> None:
+    """Raise what a sample of another shape than the first one calls for."""
+    if first.ndim == len(shape) == 1 and first.dtype.kind in "iu":
+        raise Unequal
+    image = first.dtype == np.uint8 and first.ndim == len(shape) == 3
+    if image and first.shape[:2] == tuple(shape[:2]) and {first.shape[2], shape[2]} == {1, 3}:
+        raise Coloured
+    do = "resize them" if image else "make them alike"
+    raise FedsmooError(f"{what}: samples have different shapes, {list(first.shape)} and {list(shape)}: {do} first")
+
+
+def samples(
+    columns: Sequence[Any], inputs: tuple[str, ...] | None, features: bool, look: Look, what: str
+) -> np.ndarray:
+    """Return a block of samples ``[n, ...]`` as a data set keeps them.
+
+    Columns of one number each are ``features``, ``[n, F]``; several inputs of one shape are stacked, ``[n, F, ...]``.
+    """
+    names = inputs or ("",) * len(columns)
+    fills = [0 if n in TOKENS[1:] else look.pad for n in names]
+    found = [column(c, look, fill, what) for c, fill in zip(columns, fills, strict=True)]
+    if features:
+        kind = np.result_type(*(f.dtype for f in found))
+        block = np.stack(found, 1).astype(kind if kind.kind == "f" else np.float64)
+    elif len(found) == 1:
+        block = found[0]
+    else:
+        odd = next((n for n, f in zip(names, found, strict=True) if f.shape != found[0].shape), None)
+        if odd is not None:
+            raise FedsmooError(f"{what}: inputs {names[0]!r} and {odd!r} have different shapes: leave one out, x=[...]")
+        block = np.stack(found, 1)
+    return samples_of(np.ascontiguousarray(block), what).numpy()
+
+
+def labels(columns: Sequence[Any], look: Look, what: str) -> np.ndarray:
+    """Return a block of labels ``[n]`` or ``[n, ...]``: classes as int64, numbers as they are."""
+    found = [column(c, look, NO_LABEL, what) for c in columns]
+    if len(found) > 1 and any(f.ndim > 1 for f in found):
+        raise FedsmooError(f"{what}: y names several columns, so each must hold one number per sample")
+    block = found[0] if len(found) == 1 else np.stack(found, 1)
+    return np.ascontiguousarray(block if block.dtype.kind == "f" else block.astype(np.int64))
+
+
+def longest(columns: Sequence[Any]) -> int:
+    """Return the length of the longest sequence in columns of samples."""
+    return max((len(v) for c in columns for v in c if np.ndim(v) == 1), default=0)

@@ -1,0 +1,162 @@
+"""Decode samples once, some rows at a time, into arrays in files that are mapped into memory."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsmoo.core.errors import FedsmooError, FedsmooWarning
+from fedsmoo.data.forms.decoding.blocks import Coloured, Look, Unequal, labels, longest, refuse_other_shape, samples
+from fedsmoo.data.forms.parts import Part, rows_of
+
+BLOCK = 256  # samples decoded at a time
+LOOKED_AT = 32  # samples that are read twice: what differs between two reads is random
+MANY = 2000  # samples from which decoding is announced where there is no terminal
+
+Pair = tuple[np.ndarray, np.ndarray]
+Make = Callable[[str, tuple[int, ...], np.dtype], np.ndarray]
+
+
+def in_memory(name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Return an array to be filled."""
+    return np.empty(shape, dtype)
+
+
+def in_files(folder: Path) -> Make:
+    """Return what makes an array to be filled, in a file ``NAME.npy`` of a folder, mapped into memory."""
+
+    def make(name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        path = folder / f"{name}.npy"
+        if 0 in shape:
+            np.save(path, np.empty(shape, dtype))
+            return np.empty(shape, dtype)
+        found = np.lib.format.open_memmap(path, "w+", dtype, shape)  # type: ignore[no-untyped-call]
+        if hasattr(os, "posix_fallocate"):  # a full disk is an error now, not a crash when a page is written
+            with path.open("rb+") as file:
+                os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+        return found
+
+    return make
+
+
+def decode(train: Sequence[Part], test: Sequence[Part], pad: int, make: Make) -> dict[str, np.ndarray]:
+    """Return ``x_train``, ``y_train``, ``x_test`` and ``y_test``, filled from parts of one kind; no test part: empty.
+
+    Sequences of unequal length are measured and padded to the longest, and grey images among colour images become
+    colour images: then all is read a second time.
+    """
+    parts, look = [*train, *test], Look(pad)
+    with bar(sum(p.count for p in parts), parts[0].what) as step:
+        while True:
+            try:
+                first = block(parts[0], 0, min(BLOCK, parts[0].count), look)
+                out: dict[str, np.ndarray] = {}
+                for name, some in (("train", train), ("test", test)):
+                    out |= filled(name, some, first, look, make, step)
+                return out
+            except Unequal:
+                look = replace(look, length=measured(parts))
+            except Coloured:
+                look = replace(look, colour=True)
+
+
+def measured(parts: Sequence[Part]) -> int:
+    """Return the length of the longest sequence, and say that others are filled up."""
+    import warnings
+
+    found = max(longest(rows_of(p, lo, min(lo + BLOCK, p.count))[0]) for p in parts for lo in range(0, p.count, BLOCK))
+    warnings.warn(
+        f"{parts[0].what}: sequences differ in length and are padded to the longest, {found}, with pad: say pad=ID if "
+        "the tokenizer's pad id is not 0",
+        FedsmooWarning,
+        stacklevel=2,
+    )
+    return found
+
+
+def block(part: Part, lo: int, hi: int, look: Look) -> Pair:
+    """Return rows of a part as arrays."""
+    xs, ys = rows_of(part, lo, hi)
+    where = f"{part.what}, samples {lo} to {hi - 1}"
+    x = samples(xs, part.inputs, part.features, look, where)
+    y = labels(ys, look, f"{where}: labels")
+    if not len(x) == len(y) == hi - lo:
+        raise FedsmooError(f"{where}: {len(x)} samples and {len(y)} labels came of {hi - lo} items")
+    if x.dtype.kind == "f" and not np.isfinite(x).all():
+        bad = lo + int(np.flatnonzero(~np.isfinite(x.reshape(len(x), -1)).all(1))[0])
+        raise FedsmooError(f"{part.what}: sample {bad} holds NaN or infinite values; remove or repair it")
+    return x, y
+
+
+def filled(
+    name: str, parts: Sequence[Part], like: Pair, look: Look, make: Make, step: Callable[[int], None]
+) -> dict[str, np.ndarray]:
+    """Return the arrays of a part of a data set, decoded block by block; each sample must be like the first one."""
+    total = sum(p.count for p in parts)
+    x, y = (make(f"{n}_{name}", (total, *a.shape[1:]), a.dtype) for n, a in zip("xy", like, strict=True))
+    at = 0
+    for part in parts:
+        for lo in range(0, part.count, BLOCK):
+            hi = min(lo + BLOCK, part.count)
+            found = block(part, lo, hi, look)
+            for target, new, first in zip((x, y), found, like, strict=True):
+                if new.shape[1:] != first.shape[1:]:
+                    refuse_other_shape(new.shape[1:], first[0], part.what)
+                if new.dtype != first.dtype:
+                    raise FedsmooError(
+                        f"{part.what}: values of {new.dtype} after values of {first.dtype}: make them alike"
+                    )
+                target[at : at + hi - lo] = new
+            at += hi - lo
+            step(hi - lo)
+    return {f"x_{name}": x, f"y_{name}": y}
+
+
+def refuse_fickle(part: Part) -> None:
+    """Refuse items that differ between two reads: a data set is decoded once; augmentation is drawn by the steps."""
+    if not part.fickle:
+        return
+    for i in looked_at(part.count):
+        once, again = (rows_of(part, i, i + 1) for _ in range(2))
+        if not all(equal(a, b) for a, b in zip((*once[0], *once[1]), (*again[0], *again[1]), strict=True)):
+            raise FedsmooError(
+                f"{part.what}: item {i} is another one each time it is read: leave random transforms out of the data "
+                "set (it is decoded once) and set augment=True for flips and crops"
+            )
+
+
+def looked_at(count: int) -> list[int]:
+    """Return which samples are looked at: the first, the last, and some between them."""
+    return sorted({int(i) for i in np.linspace(0, count - 1, min(count, LOOKED_AT))})
+
+
+def equal(a: list, b: list) -> bool:
+    """Return whether two lists with one value each hold the same."""
+    one, two = (v[0] if isinstance(v[0], Tensor) else np.asarray(v[0]) for v in (a, b))
+    if isinstance(one, Tensor) and isinstance(two, Tensor):
+        return one.shape == two.shape and torch.equal(one.nan_to_num(), two.nan_to_num())
+    return bool(np.array_equal(np.asarray(one), np.asarray(two)))
+
+
+@contextmanager
+def bar(total: int, what: str) -> Iterator[Callable[[int], None]]:
+    """Show how far decoding is on a terminal; elsewhere say in a line that it began, if it takes a while."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    text = f"decoding {what.partition(':')[0]}"
+    if not console.is_terminal and total >= MANY:
+        print(f"{text}: {total} samples, once", file=sys.stderr)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(text, total=total)
+        yield lambda count: progress.advance(task, count)

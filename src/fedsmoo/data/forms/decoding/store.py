@@ -1,0 +1,166 @@
+"""Data sets that were decoded once, kept as arrays in a folder of the cache and mapped into memory, not read.
+
+A folder holds ``x_train.npy`` and so on, and ``facts.json``: what else the data set says, and its fingerprint. Copies
+up to a gigabyte are hashed at every opening. Of larger ones the sizes and times of change must be those that were
+noted; what is damaged or changed is decoded again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsmoo.core.errors import FedsmooError
+from fedsmoo.data.check import PARTS
+from fedsmoo.data.dataset import Dataset
+from fedsmoo.data.files.cache import user_cache
+from fedsmoo.data.files.durable import SILENCE, alive, make_folder, sync_folder
+from fedsmoo.data.files.plain import parse_table, read_plain
+from fedsmoo.data.fingerprint import Fingerprint
+
+VERSION, FACTS = 1, "facts.json"
+HASHED = 2**30  # bytes up to which a copy is hashed when it is opened
+TUPLES = ("mean", "std", "class_names", "inputs")
+INDICES = ("natural", "natural_test")
+LEFT_OUT = (*PARTS, *INDICES, "weights")  # of the fields: no form has weights
+
+
+def place_of(key: str) -> Path:
+    """Return the folder of the decoded copy with a key."""
+    return user_cache() / "decoded" / f"form-{hashlib.sha256(key.encode()).hexdigest()[:32]}"
+
+
+def mapped(path: Path) -> Tensor:
+    """Return the array in a file as a tensor that is mapped into memory: pages are read when they are used.
+
+    Written to, it is a copy: the file stays as it is.
+    """
+    found = np.load(path, mmap_mode=None if path.stat().st_size < 256 else "c", allow_pickle=False)
+    return torch.from_numpy(found)
+
+
+def kept(key: str) -> Dataset | None:
+    """Return the copy that was kept under a key; ``None`` if there is none, or none that can be trusted."""
+    folder = place_of(key)
+    try:
+        content = read_plain(folder / FACTS)
+        if content is None:
+            return None
+        facts = parse_table(content, folder / FACTS)
+        if facts["version"] != VERSION or facts["key"] != key or facts["files"] != stamps(folder, list(facts["files"])):
+            return None
+        fields: dict[str, Any] = {n: mapped(folder / f"{n}.npy") for n in PARTS}
+        fields |= {n: split(folder, n) for n in INDICES if f"{n}.npy" in facts["files"]}
+        fields |= {n: tuple(v) if n in TUPLES and v is not None else v for n, v in facts["fields"].items()}
+        data = Dataset(**fields)
+        data.__dict__["fingerprint"] = Fingerprint.read(facts["fingerprint"], str(folder))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, FedsmooError):
+        return None
+    return data
+
+
+def forget(key: str) -> None:
+    """Remove the copy with a key."""
+    shutil.rmtree(place_of(key), ignore_errors=True)
+
+
+def stamps(folder: Path, names: list[str]) -> dict[str, str]:
+    """Return what files hold, as hashes, or, of large copies, their sizes and times of change."""
+    total = sum((folder / n).stat().st_size for n in names)
+    return {n: stamp(folder / n, total <= HASHED) for n in names}
+
+
+def stamp(path: Path, hashed: bool) -> str:
+    if hashed:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+    found = path.stat()
+    return f"{found.st_size} {found.st_mtime_ns}"
+
+
+def split(folder: Path, name: str) -> tuple[Tensor, ...]:
+    """Return indices that were kept one after the other, with the number of each client's before them."""
+    flat = np.load(folder / f"{name}.npy", allow_pickle=False)
+    counts = flat[1 : 1 + int(flat[0])]
+    return tuple(torch.from_numpy(i.copy()) for i in np.split(flat[1 + len(counts) :], np.cumsum(counts)[:-1]))
+
+
+def keep(key: str, folder: Path, data: Dataset) -> Dataset:
+    """Complete a folder that holds the arrays of a data set, give it its name, and return what it holds, mapped.
+
+    ``OSError`` if it cannot be written.
+    """
+    files = [f"{n}.npy" for n in PARTS]
+    for name in PARTS:  # what the checks made of an array, where that is another one than was decoded
+        tensor, found = (
+            getattr(data, name),
+            np.load(folder / f"{name}.npy", mmap_mode="r" if len(data.x_test) else None),
+        )
+        if tensor.shape != found.shape or tensor.numpy().dtype != found.dtype:
+            np.save(folder / f"{name}.npy", tensor.numpy())
+    for name in INDICES:
+        lists = getattr(data, name)
+        if lists is not None:
+            flat = [np.array([len(lists), *map(len, lists)]), *(i.numpy() for i in lists)]
+            np.save(folder / f"{name}.npy", np.concatenate(flat).astype(np.int64))
+            files.append(f"{name}.npy")
+    for name in files:
+        with (folder / name).open("rb+") as file:
+            os.fsync(file.fileno())
+    facts = {
+        "version": VERSION,
+        "key": key,
+        "files": stamps(folder, files),
+        "fields": plain_fields(data),
+        "fingerprint": dataclasses.asdict(data.fingerprint),
+    }
+    (folder / FACTS).write_text(json.dumps(facts), encoding="utf-8")
+    forget(key)  # what was kept there, but could not be trusted
+    with suppress(OSError):  # another process was first
+        os.rename(folder, place_of(key))
+        sync_folder(folder.parent)
+    return kept(key) or data
+
+
+def plain_fields(data: Dataset) -> dict[str, Any]:
+    """Return what a data set says beside its arrays."""
+    return {f.name: getattr(data, f.name) for f in dataclasses.fields(data) if f.name not in LEFT_OUT}
+
+
+def in_cache(key: str | None, build: Callable[[Path], Dataset]) -> Dataset:
+    """Return the data set with a key from the cache, or what ``build`` makes in a folder, which is then kept.
+
+    Without a key it is kept by this process alone: files that are mapped may have lost their names.
+    """
+    found = None if key is None else kept(key)
+    if found is not None:
+        return found
+    folder = user_cache() / "decoded" / f".form.{os.getpid()}.{os.urandom(4).hex()}.tmp"
+    make_folder(folder)
+    remove_abandoned(folder.parent)
+    try:
+        data = build(folder)
+        return data if key is None else keep(key, folder, data)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Remove what processes that are no more were decoding."""
+    with suppress(OSError):
+        for beside in folder.glob(".form.*.tmp"):
+            pid = beside.name.split(".")[2]
+            if pid.isdecimal() and not alive(int(pid)) and time.time() - beside.lstat().st_mtime > SILENCE:
+                shutil.rmtree(beside, ignore_errors=True)

@@ -1,0 +1,63 @@
+"""pandas: a table of numbers with a column to be learnt; its package is used through the table, not imported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fedsmoo.core.errors import FedsmooError
+from fedsmoo.data.forms.columns import NUMBER, OTHER, TEXT, choose
+from fedsmoo.data.forms.options import Options
+from fedsmoo.data.forms.parts import Part
+
+REMEDY = "make numbers of it, pandas.get_dummies(frame, columns=['{}'])"
+
+
+def is_pandas(value: Any) -> bool:
+    """Return whether a value is a table or a column of pandas."""
+    return type(value).__module__.partition(".")[0] == "pandas" and type(value).__name__ in ("DataFrame", "Series")
+
+
+def frame_part(frame: Any, options: Options, what: str) -> Part:
+    """Return a DataFrame as a part: one column is learnt from the others."""
+    if type(frame).__name__ == "Series":
+        raise FedsmooError(f"{what}: a Series is one column: give a DataFrame with the column to be learnt, y='NAME'")
+    names = list(frame.columns)
+    twice = next((n for n in names if names.count(n) > 1), None)
+    if twice is not None:
+        raise FedsmooError(f"{what}: two columns are called {str(twice)!r}: rename one")
+    chosen = choose({n: kind_of_column(frame[n]) for n in names}, options, what, REMEDY)
+    for name in (*chosen.x, *chosen.y, *(() if chosen.client is None else (chosen.client,))):
+        missing = int(frame[name].isna().sum())
+        if missing:
+            raise FedsmooError(
+                f"{what}: column {str(name)!r} has {missing} missing values: fill them (fillna) or drop rows (dropna)"
+            )
+    found = [np.asarray(frame[n]) for n in chosen.x]
+    kind = np.result_type(*(f.dtype for f in found))
+    x = np.stack(found, 1).astype(kind if kind.kind == "f" else np.float64)
+    ys = [target(frame[n]) for n in chosen.y]
+    clients = None if chosen.client is None else (lambda: keys(frame[chosen.client]))
+    return Part(len(frame), what, x, ys[0] if len(ys) == 1 else np.stack(ys, 1), clients=clients)
+
+
+def kind_of_column(column: Any) -> str:
+    """Return what a column holds: numbers, text (or categories), or something else such as dates."""
+    kind = column.dtype.kind
+    if column.dtype.name == "category" or kind in "OUST" or column.dtype.name in ("string", "str"):
+        return TEXT
+    return NUMBER if kind in "biuf" else OTHER
+
+
+def target(column: Any) -> np.ndarray:
+    """Return what is to be learnt; categories and text are classes by their names."""
+    if kind_of_column(column) == TEXT:
+        return np.array([str(v) for v in column])
+    return np.asarray(column)
+
+
+def keys(column: Any) -> np.ndarray:
+    """Return who holds each sample: numbers as they are, anything else as text."""
+    found = np.asarray(column)
+    return found if found.dtype.kind in "iu" else np.array([str(v) for v in column])

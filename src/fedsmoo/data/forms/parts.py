@@ -1,0 +1,96 @@
+"""Samples in whatever form they come, as parts that are in memory or can be read some rows at a time."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsmoo.core.errors import FedsmooError
+
+Rows = Callable[[int, int], tuple[list[Any], list[Any]]]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some samples with their labels.
+
+    Either ``x`` and ``y`` hold them, as arrays, or they are still to be decoded: ``rows(lo, hi)`` then returns the
+    columns of samples and those of labels, each an array ``[n, ...]`` or a list of n values. ``key`` says what such
+    samples are, without decoding them: the same key is the same content; ``None`` where that cannot be known.
+    """
+
+    count: int
+    what: str  # for errors, such as "data: train part"
+    x: Any = None
+    y: Any = None
+    rows: Rows | None = None
+    key: Callable[[], str | None] = lambda: None
+    inputs: tuple[str, ...] | None = None  # names of several inputs
+    features: bool = False  # the columns of samples hold one number each
+    class_names: tuple[str, ...] | None = None
+    clients: Callable[[], np.ndarray] | None = None  # who holds each sample
+    fickle: bool = False  # code of the user's makes the items: two reads of one may differ
+
+    @property
+    def lazy(self) -> bool:
+        return self.rows is not None
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Data taken apart: a training part per client, the clients' own test parts where they have some, one for all."""
+
+    train: tuple[Part, ...]
+    own_test: tuple[Part | None, ...] = ()
+    test: Part | None = None
+    natural: bool = False  # each training part is a client
+
+    @property
+    def tests(self) -> tuple[Part, ...]:
+        """All test parts, the clients' own ones first."""
+        return (*(p for p in self.own_test if p is not None), *((self.test,) if self.test is not None else ()))
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return (*self.train, *self.tests)
+
+
+def rows_of(part: Part, lo: int, hi: int) -> tuple[list[Any], list[Any]]:
+    """Return rows of a part, wherever they are."""
+    return part.rows(lo, hi) if part.rows is not None else ([part.x[lo:hi]], [part.y[lo:hi]])
+
+
+def taken(part: Part, index: np.ndarray) -> Part:
+    """Return some samples of a part, by their numbers."""
+    names = part.clients
+    clients = None if names is None else lambda: names()[index]
+    if not part.lazy:
+        x, y = (v[torch.from_numpy(index)] if isinstance(v, Tensor) else np.asarray(v)[index] for v in (part.x, part.y))
+        return replace(part, count=len(index), x=x, y=y, clients=clients)
+
+    def rows(lo: int, hi: int) -> tuple[list[Any], list[Any]]:
+        found = [rows_of(part, int(i), int(i) + 1) for i in index[lo:hi]]
+        xs, ys = ([[v[0] for v in column] for column in zip(*some, strict=True)] for some in zip(*found, strict=True))
+        return xs, ys
+
+    def key() -> str | None:
+        known = part.key()
+        return None if known is None else f"{known} at {hashlib.sha256(index.tobytes()).hexdigest()}"
+
+    return replace(part, count=len(index), rows=rows, key=key, clients=clients)
+
+
+def same(parts: Sequence[Part], name: str) -> Any:
+    """Return what all parts say of themselves; refuse parts that say different things."""
+    values = [getattr(p, name) for p in parts]
+    for part, value in zip(parts, values, strict=True):
+        if value != values[0]:
+            said = {"inputs": "inputs", "class_names": "names of classes"}[name]
+            raise FedsmooError(f"{part.what} has other {said} than {parts[0].what}: {value} and {values[0]}")
+    return values[0]
