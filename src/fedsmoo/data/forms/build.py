@@ -22,6 +22,7 @@ from fedsmoo.data.forms.decoding.blocks import Look
 from fedsmoo.data.forms.decoding.decode import block, decode, in_files, in_memory, looked_at, refuse_fickle
 from fedsmoo.data.forms.options import Options
 from fedsmoo.data.forms.parts import Federation, Part, same, taken
+from fedsmoo.data.targets import CLASSES
 
 
 def build(found: Federation, options: Options, name: str) -> Dataset:
@@ -32,7 +33,7 @@ def build(found: Federation, options: Options, name: str) -> Dataset:
     found = cut(found, options.test) if options.test is not None else found
     if any(p.lazy for p in found.parts):
         return decoded(found, options).renamed(name)
-    return finished(found, joined(found), name)
+    return finished(found, joined(found), options, name)
 
 
 def cut(found: Federation, share: float) -> Federation:
@@ -103,7 +104,7 @@ def together(found: list[Any], parts: Sequence[Part]) -> Any:
     return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
 
 
-def finished(found: Federation, arrays: dict[str, Any], name: str) -> Dataset:
+def finished(found: Federation, arrays: dict[str, Any], options: Options, name: str) -> Dataset:
     """Return the data set of decoded arrays, checked, with the names of its classes and its own clients."""
     names = same(found.parts, "class_names")
     texts = [isinstance(arrays[n], np.ndarray) and arrays[n].dtype.kind == "U" for n in ("y_train", "y_test")]
@@ -112,9 +113,10 @@ def finished(found: Federation, arrays: dict[str, Any], name: str) -> Dataset:
         names, cut_at = tuple(known.tolist()), len(arrays["y_train"])
         arrays = {**arrays, "y_train": numbers[:cut_at], "y_test": numbers[cut_at:]}
     x_train, y_train, x_test, y_test = (arrays[p] for p in PARTS)
-    data = from_arrays(x_train, y_train, x_test, y_test, name, inputs=same(found.parts, "inputs"))
+    told: dict[str, Any] = {"target": options.target, "inputs": same(found.parts, "inputs")}
+    data = from_arrays(x_train, y_train, x_test, y_test, name, **told)
     changes = own_clients(found)
-    if names is not None:
+    if names is not None and data.target == CLASSES:
         if data.classes > len(names):
             raise FedsmooError(
                 f"data set {name}: labels go up to {data.classes - 1}, but {len(names)} classes have names"
@@ -168,7 +170,7 @@ def decoded(found: Federation, options: Options) -> Dataset:
 def fresh(found: Federation, options: Options, folder: Path | None) -> Dataset:
     """Decode the parts, into files of a folder or into memory."""
     make = in_memory if folder is None else in_files(folder)
-    return finished(found, decode(found.train, found.tests, options.pad, make), "custom")
+    return finished(found, decode(found.train, found.tests, options.pad, make), options, "custom")
 
 
 def key_of(found: Federation, options: Options) -> str | None:

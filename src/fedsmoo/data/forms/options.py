@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from fedsmoo.core.errors import FedsmooError, brief, unknown
+from fedsmoo.data.targets import TARGETS
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class Options:
     y: tuple[Any, ...] | None = None
     client: Any = None
     test: float | None = None  # share of the samples, of each client where there are any, that is tested on
+    target: str | None = None  # "classes", "numbers" or "labels", where the type of y does not say it
     pad: int = 0  # what sequences of tokens are made equally long with
 
     @classmethod
@@ -33,6 +35,8 @@ class Options:
         for name in ("x", "y"):
             if name in values:
                 values[name] = columns_in(values[name], name, what)
+        if values.get("target", TARGETS[0]) not in TARGETS:
+            raise unknown("target", str(values["target"]), TARGETS)
         share, pad = values.get("test"), values.get("pad", 0)
         if share is not None and (isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < 1):
             raise FedsmooError(f"{what}: test is {brief(share)}, but must be a share between 0 and 1, such as 0.2")

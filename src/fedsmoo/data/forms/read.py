@@ -35,8 +35,8 @@ def read_data(value: Any, name: str = "custom", what: str = "data", **options: A
             partitioner.
         name: what the data set is called.
         what: what the value is called in errors.
-        options: ``x``, ``y`` and ``client`` name columns, ``test`` is a share to be tested on, ``pad`` a tokenizer's
-            pad id.
+        options: ``x``, ``y`` and ``client`` name columns, ``test`` is a share to be tested on, ``target`` says what
+            ``y`` is (``"classes"``, ``"numbers"``, ``"labels"``), ``pad`` is a tokenizer's pad id.
 
     >>> read_data((np.zeros((4, 2)), [0, 1, 0, 1]), test=0.5).y_test.shape
     torch.Size([2])
@@ -53,10 +53,11 @@ def read_data(value: Any, name: str = "custom", what: str = "data", **options: A
 
 def four(value: Any, options: Options, name: str, what: str) -> Dataset:
     """Return four arrays as a data set."""
-    if options.given():
-        raise FedsmooError(f"{what} is four arrays, which say all: leave out {', '.join(options.given())}")
+    unused = [n for n in options.given() if n != "target"]
+    if unused:
+        raise FedsmooError(f"{what} is four arrays, which say all: leave out {', '.join(unused)}")
     x_train, y_train, x_test, y_test = (value[n] for n in FOUR) if isinstance(value, Mapping) else value
-    data = from_arrays(x_train, y_train, x_test, y_test, name)
+    data = from_arrays(x_train, y_train, x_test, y_test, name, target=options.target)
     refuse_untrained_classes(data)
     return data
 

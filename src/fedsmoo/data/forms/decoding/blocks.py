@@ -13,8 +13,7 @@ from torch import Tensor
 from fedsmoo.core.errors import FedsmooError, brief
 from fedsmoo.data.check import samples_of
 from fedsmoo.data.forms.columns import TOKENS
-
-NO_LABEL = -100  # of positions that only make a sequence as long as the others
+from fedsmoo.data.targets import NO_LABEL
 
 
 class Unequal(Exception):
