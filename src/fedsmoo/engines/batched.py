@@ -14,9 +14,11 @@ from fedsmoo.core.errors import first_line
 from fedsmoo.engines.client_state.memory import clients_that_fit, ran_out, release
 from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.contract import Engine, Meanwhile, RoundInputs, RoundOutcome, Setup, Sums, one_run_at_a_time
+from fedsmoo.engines.oracles.drawing import unlike_alone
 from fedsmoo.engines.oracles.fused import FusedOracle, fused_reason
 from fedsmoo.engines.oracles.oracle import Oracle, hand_oracle, vmap_oracle
-from fedsmoo.engines.personal import PersonalInputs, several_at_once
+from fedsmoo.engines.oracles.sealed import sealed
+from fedsmoo.engines.personal import PersonalInputs, one_by_one, several_at_once
 from fedsmoo.engines.steps.eager import EagerStepper
 from fedsmoo.engines.steps.replay import ReplayStepper
 from fedsmoo.engines.steps.stepper import Stepper
@@ -46,8 +48,9 @@ def make_oracle(setup: Setup, kind: str) -> tuple[str, Oracle]:
         return "fused", FusedOracle(task)
     if kind == "fused":
         raise FedsmooError(f"the hand-written kernels cannot serve here: {kernels_reason(setup)}")
-    by_hand = task.model.batched is not None if kind == "auto" else kind == "hand"
-    return ("batched", hand_oracle(task)) if by_hand else ("vmap", vmap_oracle(task))
+    # A hand-batched forward draws for all clients what each should draw for itself.
+    by_hand = task.model.batched is not None and not task.model.random if kind == "auto" else kind == "hand"
+    return ("batched", hand_oracle(task)) if by_hand else ("vmap", sealed(vmap_oracle(task)))
 
 
 def make_stepper(oracle: Oracle) -> Stepper:
@@ -69,7 +72,7 @@ class Batched(Engine):
         stepper: makes the stepper of an oracle.
 
     Raises:
-        FedsmooError: for a model that draws random numbers.
+        FedsmooError: for a model that draws random numbers in a way that clients in one batch cannot follow.
     """
 
     can_share = True
@@ -84,11 +87,8 @@ class Batched(Engine):
         why: str = "",
         stepper: Callable[[Oracle], Stepper] = make_stepper,
     ) -> None:
-        if setup.task.model.random:
-            raise FedsmooError(
-                f"the model {type(setup.task.model.module).__name__} draws random numbers while it trains (dropout and "
-                "the like), so that clients cannot share a batch: use engine=serial, or engine=auto, which takes it"
-            )
+        if setup.task.model.random and (reason := unlike_alone(setup.task)):
+            raise FedsmooError(f"{reason}: use engine=serial, or engine=auto, which takes it")
         self.setup, self.why = setup, why
         self.table = table or ClientTable(setup.algorithm.own)
         self.name, self.oracle = make_oracle(setup, oracle) if isinstance(oracle, str) else ("batched", oracle)
@@ -118,6 +118,8 @@ class Batched(Engine):
         return self.oracle.evaluate(w, on)
 
     def personal(self, inputs: PersonalInputs) -> Tensor:
+        if self.oracle.task.model.random_in_evaluation:  # every evaluation draws the same numbers
+            return one_by_one(self.oracle.task, self.evaluate, self.table, inputs)
         return several_at_once(self.oracle.task, self.table, inputs, self.clients_at_once)
 
     def run_round(self, inputs: RoundInputs, meanwhile: Meanwhile | None = None) -> RoundOutcome:

@@ -20,6 +20,7 @@ from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.contract import Engine, RoundInputs, Setup
 from fedsmoo.engines.facts import Facts, keys_of
 from fedsmoo.engines.failure import of_the_method, of_the_model
+from fedsmoo.engines.oracles.drawing import unlike_alone
 from fedsmoo.engines.serial import Serial
 from fedsmoo.engines.task import Task
 from fedsmoo.models.base import FlatModel
@@ -49,8 +50,6 @@ class Choice:
 def choose(task: Task, cohort: int) -> Choice:
     """Choose an engine by the rule of ``engine=auto``: the first line that fits decides."""
     model = task.model
-    if model.random:
-        return Choice("serial", "the model draws random numbers")
     if task.device.type == "cuda":
         return Choice("batched", "a GPU trains all clients at once")
     if cohort < FEW:
@@ -59,7 +58,7 @@ def choose(task: Task, cohort: int) -> Choice:
         return Choice("serial", "convolutions on images over 12x12, on a CPU")
     if model.layout.count > LARGE:
         return Choice("serial", f"over {LARGE:,} parameters, on a CPU")
-    if model.batched is not None:
+    if model.batched is not None and not model.random:
         return Choice("batched", "the model has a hand-batched forward")
     if has_layer(model, SEQUENCES):
         return Choice("serial", "attention or recurrent layers, on a CPU")
@@ -89,6 +88,9 @@ def make_engine(
     if name not in ENGINES:
         raise unknown("engine", name, ENGINES)
     choice = choose(setup.task, cohort) if name == "auto" else Choice(name, f"engine={name}")
+    if name == "auto" and choice.engine != "serial" and setup.task.model.random:
+        reason = unlike_alone(setup.task)
+        choice = Choice("serial", reason) if reason else choice
     if name == "auto" and setup.task.device.type != "cuda":
         choice = checked_by_trial(choice, setup, min(cohort, FEW), batch_size)
     return build_engine(choice, setup, chunk, batch_size, table)

@@ -12,6 +12,7 @@ from torch.func import vmap
 
 from fedsmoo.core import Algorithm, Vectors
 from fedsmoo.engines.client_state.table import ClientTable
+from fedsmoo.engines.oracles.layers import forward_of_many
 from fedsmoo.engines.oracles.oracle import products
 from fedsmoo.engines.task import Samples, Task
 
@@ -51,7 +52,7 @@ def one_by_one(
 def several_at_once(task: Task, table: ClientTable, inputs: PersonalInputs, most: int) -> Tensor:
     """Return what :func:`one_by_one` does, at most so many clients at a time as one batch of models."""
     model, split = task.model, task.model.layout.split
-    many = model.batched or vmap(model.forward)
+    many = model.batched or vmap(forward_of_many(model))
     model.eval()
     out = [torch.zeros(0, 2, dtype=torch.float64)]
     with torch.no_grad(), products(task):

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from fedsmoo.core import Algorithm, FedsmooError
-from fedsmoo.core.random.noise import Noise
 from fedsmoo.core.user_code import call
 from fedsmoo.data.batches.augment import prepare
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.targets import CLASSES
 from fedsmoo.models.base import FlatModel, copied
+from fedsmoo.models.draws import AnyNoise
 from fedsmoo.models.examine import SEEN, examine
 from fedsmoo.models.loss import SampleLoss, cross_entropy, is_cross_entropy
 
@@ -36,13 +36,13 @@ class Batch:
 
     ``weight`` holds 1 / batch size for real samples and 0 for padding, so a client's loss is ``sum(weight * loss)``;
     of data with weights it is multiplied by a sample's own.
-    ``noise`` is where random layers of one client's model draw: every gradient of a step sees the same masks.
+    ``noise`` is where random layers of the model draw: every gradient of a step sees the same masks.
     """
 
     x: Tensor
     y: Tensor
     weight: Tensor
-    noise: Noise | None = None
+    noise: AnyNoise | None = None
 
 
 class Samples(NamedTuple):

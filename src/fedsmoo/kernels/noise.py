@@ -39,21 +39,27 @@ def middle(word):
 def noise_kernel(
     keys,  # [R, 2] int64, words of 32 bits
     steps,  # [R] int64
+    starts,  # [R] int64, the first counter of each row; read if there are any
     out,  # [R, count]
     name, count,
-    NORMAL: tl.constexpr, COUNTERS: tl.constexpr,
+    KIND: tl.constexpr, STARTS: tl.constexpr, COUNTERS: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(1).to(tl.int64)
     index = tl.program_id(0) * COUNTERS + tl.arange(0, COUNTERS)
+    first = index.to(tl.uint32)
+    if STARTS:
+        first = (index.to(tl.int64) + tl.load(starts + row)).to(tl.uint32)
     seed = (tl.load(keys + 2 * row + 1) << 32) | tl.load(keys + 2 * row)
     zero = index.to(tl.uint32) * 0
     place, step = zero + name.to(tl.uint32), zero + tl.load(steps + row).to(tl.uint32)
-    w0, w1, w2, w3 = tl.philox(seed, index.to(tl.uint32), zero, place, step, 10)
-    if NORMAL:
+    w0, w1, w2, w3 = tl.philox(seed, first, zero, place, step, 10)
+    if KIND == "normal":
         x0, x1 = pair(w0, w1)
         x2, x3 = pair(w2, w3)
-    else:
+    elif KIND == "uniform":
         x0, x1, x2, x3 = middle(w0), middle(w1), middle(w2), middle(w3)
+    else:
+        x0, x1, x2, x3 = w0.to(tl.int64), w1.to(tl.int64), w2.to(tl.int64), w3.to(tl.int64)
     at = 4 * index.to(tl.int64)
     target = out + row * count + at
     tl.store(target, x0, at < count)
@@ -63,11 +69,12 @@ def noise_kernel(
 
 
 @drawn.register_kernel("cuda")
-def by_kernel(keys: Tensor, steps: Tensor, name: str, kind: str, like: Tensor) -> Tensor:
+def by_kernel(keys: Tensor, steps: Tensor, name: str, kind: str, like: Tensor, starts: Tensor | None = None) -> Tensor:
     """Return noise as :func:`fedsmoo.core.random.draw.drawn` does."""
     rows, count = len(keys), like.shape[-1]
     out = torch.empty(rows, count, dtype=like.dtype, device=like.device)
     grid = (triton.cdiv(count, 4 * COUNTERS), rows)
-    meta = {"NORMAL": kind == "normal", "COUNTERS": COUNTERS, "num_warps": 4}
-    launch(noise_kernel, grid, keys.contiguous(), steps.contiguous(), out, zlib.crc32(name.encode()), count, **meta)
+    meta = {"KIND": kind, "STARTS": starts is not None, "COUNTERS": COUNTERS, "num_warps": 4}
+    steps, starts = steps.contiguous(), steps if starts is None else starts.contiguous()
+    launch(noise_kernel, grid, keys.contiguous(), steps, starts, out, zlib.crc32(name.encode()), count, **meta)
     return out

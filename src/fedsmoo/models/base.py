@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +13,10 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from fedsmoo.core.errors import FedsmooError, first_line, unknown
 from fedsmoo.core.layout import Layout
+from fedsmoo.core.random.layers import ClientsNoise
 from fedsmoo.core.random.noise import Noise, key_of
 from fedsmoo.models import buffers
-from fedsmoo.models.draws import drawing
+from fedsmoo.models.draws import AnyNoise, drawing
 
 # parameters {name: [C, *shape]}, inputs [C, B, ...] -> outputs [C, B, ...]: C models at once, each on its own batch
 BatchedForward = Callable[[Mapping[str, Tensor], Tensor], Tensor]
@@ -39,7 +41,7 @@ class FlatModel:
         refuse_lazy(module)
         self.module = module
         # Whether it draws random numbers (dropout): in local steps, and in evaluation, too. None: not known yet, see
-        # models.examine. Clients of a model that draws in steps train one after the other.
+        # models.examine.
         self.random: bool | None = None
         self.random_in_evaluation = self.examined = False
         self._training: bool | None = None
@@ -118,14 +120,17 @@ class FlatModel:
         """Put the module in eval mode."""
         self.train(False)
 
-    def forward(self, parameters: Mapping[str, Tensor], x: Tensor, noise: Noise | None = None) -> Tensor:
-        """Return one model's outputs on a batch ``[B, ...]``; random layers draw from ``noise`` in a local step."""
+    def forward(self, parameters: Mapping[str, Tensor], x: Tensor, noise: AnyNoise | None = None) -> Tensor:
+        """Return one model's outputs on a batch ``[B, ...]``; random layers draw from ``noise`` in a local step.
+
+        Noise of C clients is what ``models.draws.drawing`` around ``vmap`` draws from: it cannot begin inside.
+        """
         if noise is None and self._training is False and self.random_in_evaluation:
             noise = EVALUATION
         if noise is None:
             assert not self.random or self._training is False, "a step of a random model needs noise"
             return self._pass(parameters, x)
-        with drawing(self.module, noise):
+        with nullcontext() if isinstance(noise, ClientsNoise) else drawing(self.module, noise):
             return self._pass(parameters, x)
 
     def _pass(self, parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
@@ -138,7 +143,7 @@ class FlatModel:
         return out
 
     def with_features(
-        self, parameters: Mapping[str, Tensor], x: Tensor, noise: Noise | None = None
+        self, parameters: Mapping[str, Tensor], x: Tensor, noise: AnyNoise | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return one model's outputs on a batch, and its features ``[B, F]``: what :meth:`feature_layer` reads.
 

@@ -19,8 +19,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedsmoo.core import FedsmooError
-from fedsmoo.core.random.noise import Noise, even, normal, uniform
+from fedsmoo.core.random.layers import ClientsNoise, ClientsNumbers, Numbers
+from fedsmoo.core.random.noise import Noise
 
+AnyNoise = Noise | ClientsNoise  # of one client, or of C at once
 Given = dict[str, Any]  # an operator's arguments by name
 
 
@@ -29,11 +31,15 @@ class Undrawn(FedsmooError):
 
 
 class Draws(TorchDispatchMode):
-    """Random operators draw from ``noise``, one after the other, for as long as this lasts; ``count`` says how many."""
+    """Random operators draw from ``noise``, one after the other, for as long as this lasts; ``count`` says how many.
 
-    def __init__(self, noise: Noise) -> None:
+    Below ``vmap`` over C clients operators are those of all of them, and so must be the noise.
+    """
+
+    def __init__(self, noise: AnyNoise) -> None:
         super().__init__()
-        self.noise, self.count, self.position = noise, 0, 0
+        self.numbers = ClientsNumbers(noise) if isinstance(noise, ClientsNoise) else Numbers(noise)
+        self.count = 0
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -59,25 +65,17 @@ class Draws(TorchDispatchMode):
         with torch.no_grad():
             return DRAWN[name](self, given)
 
-    def words(self, count: int, device: torch.device) -> Tensor:
-        """Return the next ``count`` random words."""
-        found = self.noise.words("layers", count, device, self.position)
-        self.position += -(-count // 4)
-        return found
-
     def uniform(self, like: Tensor) -> Tensor:
         """Return the next numbers in (0, 1), shaped as ``like``: float32."""
-        return uniform(self.words(like.numel(), like.device)).view(like.shape)
+        return self.numbers.uniform(like)
 
     def normal(self, like: Tensor) -> Tensor:
         """Return the next standard normal numbers, shaped as ``like`` and in its type."""
-        found = normal(self.words(even(like.numel()), like.device))
-        return found[: like.numel()].view(like.shape).to(like.dtype)
+        return self.numbers.normal(like).to(like.dtype)
 
     def whole(self, like: Tensor, low: int, high: int) -> Tensor:
         """Return the next integers from ``low`` to below ``high``, from 63 bits each: int64, shaped as ``like``."""
-        pairs = self.words(2 * like.numel(), like.device).view(-1, 2)
-        return (((pairs[:, 0] << 31) | (pairs[:, 1] >> 1)) % (high - low) + low).view(like.shape)
+        return self.numbers.whole(like) % (high - low) + low
 
     def exponential(self, like: Tensor, rate: float = 1.0) -> Tensor:
         """Return the next exponential numbers, shaped as ``like``: float32, computed in float64 as normals are."""
@@ -85,7 +83,7 @@ class Draws(TorchDispatchMode):
 
 
 @contextmanager
-def drawing(module: nn.Module, noise: Noise) -> Iterator[Draws]:
+def drawing(module: nn.Module, noise: AnyNoise) -> Iterator[Draws]:
     """:class:`Draws`, without the kernels that draw inside: fused attention, and cuDNN's recurrent layers."""
     cudnn = torch.backends.cudnn
     with ExitStack() as stack:

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedsmoo.core.random.noise import Noise
 from fedsmoo.kernels.resnet18.shapes import IMAGE_CHANNELS, IMAGE_SIDE, from_torchvision, live_layout, to_torchvision
 from fedsmoo.models.base import FlatModel
+from fedsmoo.models.draws import AnyNoise
 from fedsmoo.models.resnet import ResNet18GN
 from fedsmoo.models.resnet_batched import forward as batched_forward
 
@@ -41,7 +41,7 @@ class LiveResNet(FlatModel):
     def initial(self) -> Tensor:
         return self.flatten({n: p.detach() for n, p in self.module.named_parameters()})
 
-    def forward(self, parameters: Mapping[str, Tensor], x: Tensor, noise: Noise | None = None) -> Tensor:
+    def forward(self, parameters: Mapping[str, Tensor], x: Tensor, noise: AnyNoise | None = None) -> Tensor:
         return functional_call(self.module, to_torchvision(self.layout.join(parameters)), (x,))
 
     def state_dict(self, w: Tensor) -> dict[str, Tensor]:

@@ -13,18 +13,22 @@ from torch import Tensor
 
 from fedsmoo.core.random.noise import BLOCK, MASK, normal, philox, uniform
 
-KINDS = {"normal": normal, "uniform": uniform}
+KINDS = {"normal": normal, "uniform": uniform, "words": lambda words: words}
 
 
 @torch.library.custom_op("fedsmoo::noise", mutates_args=())
-def drawn(keys: Tensor, steps: Tensor, name: str, kind: str, like: Tensor) -> Tensor:
-    """Return noise ``[R, count]`` for keys ``[R, 2]`` and steps ``[R]``, both int64, in the type of ``like``."""
+def drawn(keys: Tensor, steps: Tensor, name: str, kind: str, like: Tensor, starts: Tensor | None = None) -> Tensor:
+    """Return noise ``[R, count]`` for keys ``[R, 2]`` and steps ``[R]``, both int64, in the type of ``like``.
+
+    ``starts [R]`` says from which counter on each row draws (default: from the first), of which each gives four.
+    """
     rows, count = len(keys), like.shape[-1]
     out = torch.empty(rows, count, dtype=like.dtype, device=like.device)
     at_once = max(BLOCK // max(rows, 1), 1)
     k0, k1 = keys[:, :1], keys[:, 1:]
     for first in range(0, -(-count // 4), at_once):
         index = torch.arange(first, min(first + at_once, -(-count // 4)), device=like.device).expand(rows, -1)
+        index = index if starts is None else index + starts[:, None]
         place = torch.full_like(index, zlib.crc32(name.encode())), steps[:, None].expand_as(index)
         words = torch.stack(philox((k0, k1), (index & MASK, index >> 32, *place)), -1).flatten(1)
         numbers = KINDS[kind](words.flatten()).view(words.shape)
@@ -33,7 +37,7 @@ def drawn(keys: Tensor, steps: Tensor, name: str, kind: str, like: Tensor) -> Te
 
 
 @drawn.register_fake
-def _(keys: Tensor, steps: Tensor, name: str, kind: str, like: Tensor) -> Tensor:
+def _(keys: Tensor, steps: Tensor, name: str, kind: str, like: Tensor, starts: Tensor | None = None) -> Tensor:
     return like.new_empty(keys.shape[0], like.shape[-1])
 
 

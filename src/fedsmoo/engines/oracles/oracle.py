@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 from torch.func import grad, grad_and_value, vmap
 
-from fedsmoo.core import FedsmooError
+from fedsmoo.core import FedsmooError, Round
 from fedsmoo.core.gradient import Loss, row_axes, sample_losses
+from fedsmoo.engines.oracles.layers import forward_of_many, over_clients
 from fedsmoo.engines.task import Batch, Draws, Samples, Task
 
 if TYPE_CHECKING:
@@ -99,6 +100,10 @@ class Oracle:
         """Return the training samples ``index [..., B]`` in the form that this oracle takes."""
         return self.task.batch(index, weight, draws)
 
+    def with_noise(self, batch: Batch, rnd: Round) -> Batch:
+        """Return a batch of C clients, whose random layers draw as the round and step ``rnd`` say, if there are any."""
+        return batch
+
     def free_buffers(self) -> None:
         """Free buffers that can be made again; captured graphs that use them must be dropped as well."""
 
@@ -153,18 +158,21 @@ def vmap_oracle(task: Task) -> Oracle:
     model, layout = task.model, task.model.layout
 
     def own(w: Tensor, batch: Batch, loss: Loss, given: Sequence[Any], pair: bool) -> tuple[Tensor, Tensor]:
-        forward = model.with_features if pair else model.forward
+        forward = forward_of_many(model, pair)
 
         def value(parts: dict[str, Tensor], x: Tensor, y: Tensor, weight: Tensor, *given: Any) -> Tensor:
-            return (weight * sample_losses(loss, forward(parts, x), y, given)).sum()
+            return (weight * sample_losses(loss, forward(parts, x, batch.noise), y, given)).sum()
 
-        many = vmap(grad_and_value(value), (0, 0, 0, 0, *row_axes(given)), randomness="error")
+        many = over_clients(grad_and_value(value), model, batch.noise, (0, 0, 0, 0, *row_axes(given)))
         grads, losses = many(layout.split(w), batch.x, batch.y, batch.weight, *given)
         return layout.join(grads), losses
 
     def look(w: Tensor, batch: Batch, pair: bool) -> Any:
+        def out(parts: dict[str, Tensor], x: Tensor) -> Any:
+            return forward_of_many(model, pair)(parts, x, batch.noise)
+
         with torch.no_grad():
-            return vmap(model.with_features if pair else model.forward)(layout.split(w), batch.x)
+            return over_clients(out, model, batch.noise)(layout.split(w), batch.x)
 
     return Oracle(task, lambda w, batch: own(w, batch, task.loss, (), False), own, look)
 

@@ -49,6 +49,8 @@ def one_step(
     def take(v: Tensor) -> tuple[Tensor, Tensor]:
         return gradient(v if v.dim() == w.dim() else v.expand_as(w), model.batch)  # one model for all, such as down.w
 
-    grad = StepGradient(take, given.rnd.at_step(step.expand(len(w), 1)), model, len(w))
+    rnd = given.rnd.at_step(step.expand(len(w), 1))
+    model.batch = model.oracle.with_noise(model.batch, rnd)
+    grad = StepGradient(take, rnd, model, len(w))
     new_w, new_me = masked_step(given.algorithm, given.rule, w, grad, given.down, me, active)
     return new_w, new_me, grad.losses[0]  # the loss of a client without samples is an empty sum: zero

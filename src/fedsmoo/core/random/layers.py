@@ -1,0 +1,141 @@
+"""What a model draws in a local step, one tensor after the other, of one client or of C clients at once.
+
+Each client draws from its own stream, "layers". C clients in one batch get, bit for bit, what each of them would get
+alone: a client's stream goes on behind the numbers of its real samples, however many padding adds to the batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+
+import torch
+from torch import Tensor
+
+from fedsmoo.core.errors import FedsmooError
+from fedsmoo.core.random.draw import drawn
+from fedsmoo.core.random.noise import Noise, even, normal, uniform
+
+NAME = "layers"
+
+
+@dataclass(frozen=True)
+class WatchedNoise(Noise):
+    """Noise of one client that notes the shapes of all that is drawn from it, in order."""
+
+    shapes: list[tuple[int, ...]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class ClientsNoise:
+    """Where C clients draw in a local step: their keys ``[C, 2]`` and steps ``[C]``, both int64.
+
+    ``real [C]`` counts the samples of each client's batch, whose ``width`` padding fills. ``axes`` says of every tensor
+    that the model draws, in order, how many axes it has and which of them is the one of samples (``None``: none is).
+    """
+
+    keys: Tensor
+    steps: Tensor
+    real: Tensor
+    width: int
+    axes: tuple[tuple[int, int | None], ...]
+
+
+class Numbers:
+    """The numbers of one client."""
+
+    def __init__(self, noise: Noise) -> None:
+        self.noise, self.position = noise, 0
+
+    def uniform(self, like: Tensor) -> Tensor:
+        """Return the next numbers in (0, 1), shaped as ``like``: float32."""
+        return uniform(self._words(like.numel(), like)).view(like.shape)
+
+    def normal(self, like: Tensor) -> Tensor:
+        """Return the next standard normal numbers, shaped as ``like``: float32."""
+        return normal(self._words(even(like.numel()), like))[: like.numel()].view(like.shape)
+
+    def whole(self, like: Tensor) -> Tensor:
+        """Return the next integers of 63 bits, shaped as ``like``: int64."""
+        return joined(self._words(2 * like.numel(), like).view(-1, 2)).view(like.shape)
+
+    def _words(self, count: int, like: Tensor) -> Tensor:
+        if isinstance(self.noise, WatchedNoise):
+            self.noise.shapes.append(tuple(like.shape))
+        found = self.noise.words(NAME, count, like.device, self.position)
+        self.position += -(-count // 4)
+        return found
+
+
+class ClientsNumbers:
+    """The numbers of C clients: tensors are ``[C, ...]``, or have the client axis folded into their first one."""
+
+    def __init__(self, noise: ClientsNoise) -> None:
+        self.noise, self.count = noise, 0
+        self.position = torch.zeros_like(noise.steps)
+
+    def uniform(self, like: Tensor) -> Tensor:
+        """Return the next numbers in (0, 1), shaped as ``like``: float32."""
+        return self._take("uniform", like)
+
+    def normal(self, like: Tensor) -> Tensor:
+        """Return the next standard normal numbers, shaped as ``like``: float32."""
+        return self._take("normal", like)
+
+    def whole(self, like: Tensor) -> Tensor:
+        """Return the next integers of 63 bits, shaped as ``like``: int64. Those of padding are -1: the largest, if
+        taken modulo anything, so that a permutation leaves padding last."""
+        return self._take("words", like)
+
+    def _take(self, kind: str, like: Tensor) -> Tensor:
+        n, clients = self.noise, len(self.noise.keys)
+        rank, axis = self._axis()
+        shape = like.shape[1:] if like.dim() > rank else (len(like) // clients, *like.shape[1:])
+        count, words = prod(shape), 2 if kind == "words" else 1
+        dtype = torch.int64 if kind == "words" else torch.float32
+        room = torch.empty(words * count, dtype=dtype, device=like.device)
+        found = drawn(n.keys, n.steps, NAME, kind, room, self.position)
+        found = joined(found.view(clients, count, 2)) if kind == "words" else found
+        real = torch.full_like(n.steps, count)
+        if axis is not None:
+            if shape[axis] % n.width:
+                raise FedsmooError(
+                    f"a random layer draws {list(shape)} numbers for {n.width} samples: use engine=serial"
+                )
+            before, after = prod(shape[:axis]), prod(shape[axis:]) // n.width
+            found = self._placed(found, before, after, kind == "words")
+            real = n.real * (before * after)
+        self.position = self.position + (words * real + 3) // 4
+        return found.view(like.shape)
+
+    def _axis(self) -> tuple[int, int | None]:
+        if self.count >= len(self.noise.axes):
+            raise FedsmooError(
+                "the model draws random numbers oftener than in the look before training: use engine=serial"
+            )
+        self.count += 1
+        return self.noise.axes[self.count - 1]
+
+    def _placed(self, found: Tensor, before: int, after: int, mark: bool) -> Tensor:
+        """Give numbers in the order of a client's own batch the places they have in the padded one.
+
+        Where samples are the outermost axis these are the same.
+        """
+        n = self.noise
+        if before == 1 and not mark:
+            return found
+        sample = torch.arange(n.width, device=found.device).view(1, 1, -1, 1)
+        real = n.real.view(-1, 1, 1, 1)
+        if before > 1:
+            outer = torch.arange(before, device=found.device).view(1, -1, 1, 1)
+            inner = torch.arange(after, device=found.device).view(1, 1, 1, -1)
+            index = (outer * real + torch.minimum(sample, real - 1).clamp(min=0)) * after + inner
+            found = found.gather(1, index.flatten(1))
+        if mark:
+            found = torch.where((sample < real).expand(-1, before, -1, after).flatten(1), found, -1)
+        return found
+
+
+def joined(pairs: Tensor) -> Tensor:
+    """Return integers of 63 bits from pairs of words, ``[..., 2]``."""
+    return (pairs[..., 0] << 31) | (pairs[..., 1] >> 1)
