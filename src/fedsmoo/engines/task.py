@@ -36,13 +36,15 @@ class Batch:
 
     ``weight`` holds 1 / batch size for real samples and 0 for padding, so a client's loss is ``sum(weight * loss)``;
     of data with weights it is multiplied by a sample's own.
-    ``noise`` is where random layers of the model draw: every gradient of a step sees the same masks.
+    ``real`` counts the samples that are no padding, of a model that draws. ``noise`` is where random layers of the
+    model draw: every gradient of a step sees the same masks.
     """
 
     x: Tensor
     y: Tensor
     weight: Tensor
     noise: AnyNoise | None = None
+    real: Tensor | None = None
 
 
 class Samples(NamedTuple):
@@ -92,10 +94,11 @@ class Task:
 
     def batch(self, index: Tensor, weight: Tensor, draws: Draws | None = None, channels_first: bool = True) -> Batch:
         """Return the training samples ``index [..., B]`` as a batch; weights of samples count as well."""
+        real = (weight > 0).sum(-1) if self.model.random else None
         if self.data.weights is not None:
             weight = weight * self.data.weights[index].to(weight.dtype)
         x, y = self.data.x_train[index], self.data.y_train[index]
-        return Batch(self.inputs(x, draws, channels_first), self.targets(y), weight)
+        return Batch(self.inputs(x, draws, channels_first), self.targets(y), weight, real=real)
 
     def targets(self, y: Tensor) -> Tensor:
         """Return stored targets as losses take them: numbers and labels in the type of the vectors, classes as is."""

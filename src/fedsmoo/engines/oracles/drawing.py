@@ -19,8 +19,9 @@ Axes = tuple[tuple[int, int | None], ...]  # of each draw: how many axes it has,
 
 def noise_of(axes: Axes, rnd: Round, batch: Batch) -> ClientsNoise:
     """Return where C clients draw at the step ``rnd`` on a batch ``[C, B, ...]``: all of it on their device."""
-    steps, real = rnd.step.flatten().to(torch.int64), (batch.weight > 0).sum(1)
-    return ClientsNoise(rnd.key, steps.expand(len(real)), real, batch.weight.shape[1], axes)
+    assert batch.real is not None
+    steps = rnd.step.flatten().to(torch.int64).expand(len(batch.real))
+    return ClientsNoise(rnd.key, steps, batch.real, batch.weight.shape[1], axes)
 
 
 def sample_axes(task: Task) -> Axes:

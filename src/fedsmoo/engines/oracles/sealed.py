@@ -57,7 +57,7 @@ class SealedOracle(Oracle):
     def with_noise(self, batch: Batch, rnd: Round) -> Batch:
         if not self.task.model.random:
             return batch
-        return Batch(batch.x, batch.y, batch.weight, noise_of(self.axes, rnd, batch))
+        return Batch(batch.x, batch.y, batch.weight, noise_of(self.axes, rnd, batch), batch.real)
 
     def in_step(self, w: Tensor, batch: Batch, working: Tensor | None = None) -> tuple[Tensor, Tensor]:
         n = batch.noise

@@ -153,6 +153,8 @@ class ClientGroup:
         feed.batch.x.copy_(batch.x)
         feed.batch.y.copy_(batch.y)
         feed.batch.weight.copy_(batch.weight)
+        if feed.batch.real is not None and batch.real is not None:
+            feed.batch.real.copy_(batch.real)
         if feed.active is not None and active is not None:
             feed.active.copy_(active)
         if self.read is not None and "step" in self.read:  # the whole step reads the counter itself
