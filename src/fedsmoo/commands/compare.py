@@ -9,11 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import click
 import typer
+from click.core import ParameterSource
 
 from fedsmoo.commands.console import console, counted, progress
 from fedsmoo.commands.interrupt import interruptible
-from fedsmoo.commands.options import ConfigFile, Sets, plain, refuse_two_words, split_word, with_settings
+from fedsmoo.commands.options import Sets, plain, refuse_two_words, split_word, with_settings
 from fedsmoo.commands.run import Trust
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.engines.distributed.launcher import require_single_process
@@ -25,12 +27,39 @@ if TYPE_CHECKING:
     from fedsmoo.sweeps.methods import Entry
     from fedsmoo.sweeps.queue import Outcome, Worker
 
-Algorithms = Annotated[str, typer.Option(help="Methods, separated by commas: fedavg,fedprox:mu=0.1.")]
+Given = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[METHOD]... [CONFIG]",
+        help="Methods, each with options of its own, such as fedavg fedprox:mu=0.1 fedsmoo:r=0.03,beta=10 (blanks or "
+        "commas between methods, commas between options), and a TOML file with settings of all.",
+        show_default=False,
+    ),
+]
+Algorithms = Annotated[str, typer.Option(help="The methods, for those who like to say so.")]
 Seeds = Annotated[
     str | None,
     typer.Option(help="Seeds, separated by commas: 0,1,2 (default: the config file's, or 0).", show_default=False),
 ]
 Folder = Annotated[Path, typer.Option(help="Folder for the runs, the table and the picture.")]
+
+
+def told_apart(given: Sequence[str], algorithms: str) -> tuple[str, Path | None]:
+    """Tell methods from a config file among the words of a command: the file ends in ``.toml``, or is there.
+
+    Methods are named by these words or by ``--algorithms``, not by both.
+    """
+    from fedsmoo.algorithms import ALGORITHMS
+
+    files = [w for w in given if w.endswith(".toml") or (Path(w).exists() and w.lower() not in ALGORITHMS)]
+    methods = [word for word in given if word not in files]
+    if len(files) > 1:
+        raise FedsmooError(f"{' and '.join(files)} are two config files: give one, with settings of all methods")
+    if methods and click.get_current_context().get_parameter_source("algorithms") is not ParameterSource.DEFAULT:
+        raise FedsmooError(
+            f"methods are given twice, as {' '.join(methods)} and as --algorithms {algorithms}: choose one"
+        )
+    return ",".join(methods) or algorithms, Path(files[0]) if files else None
 
 
 def by_method(names: str, sets: Sequence[str]) -> tuple[list[Entry], list[str]]:
@@ -99,7 +128,7 @@ def shown(cells: Mapping[Path, Cell]) -> Iterator[Worker]:
 
 
 def _compare(
-    config: ConfigFile = None,
+    given: Given = None,
     algorithms: Algorithms = METHODS,
     seeds: Seeds = None,
     sets: Sets = None,
@@ -112,6 +141,7 @@ def _compare(
     from fedsmoo.sweeps.methods import parse_methods
 
     require_single_process("fedsmoo compare")
+    algorithms, config = told_apart(given or [], algorithms)
     words = {**flags, **dict(word.partition("=")[::2] for word in sets or ())}
     refuse_others([entry.name for entry in parse_methods(algorithms)], config, words, out, trust)
     own, common = by_method(algorithms, sets or [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,13 +14,18 @@ from fedsmoo.core.errors import FedsmooError
 from fedsmoo.paper.render import Table, text
 from fedsmoo.runs.settings.training import refuse_no_accuracy
 
-SHOWN = ("path", "algorithm", "data_used", "partition", "lr", "seed", "state", "done", "rounds", "test_accuracy")
+USUAL = ("algorithm", "data_used", "partition", "lr", "seed")  # what runs are told by, if they do not differ
+PERSONAL = ("personal_accuracy", "personal_worst_tenth")
+AT_THE_END = ("state", "done", "rounds", "test_accuracy")
 
 Root = Annotated[Path, typer.Argument(help="A folder that holds runs, at any depth.")]
 Where = Annotated[
     str | None, typer.Option(help="An SQL condition: \"algorithm = 'fedsmoo' AND lr < 0.1\" (default: all).")
 ]
-Show = Annotated[str | None, typer.Option(help="Columns, separated by commas; all: every one.")]
+Show = Annotated[
+    str | None,
+    typer.Option(help="Columns, separated by commas; all: every one (default: settings in which the runs differ)."),
+]
 Order = Annotated[str | None, typer.Option(help='An SQL order: "test_accuracy DESC" (default: by path).')]
 Limit = Annotated[int | None, typer.Option(min=0, help="At most so many (default: all).")]
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON, every column.")]
@@ -53,29 +59,49 @@ def runs(
     if as_json:
         print(json.dumps(found, indent=1))
         return
-    named = ["label"] if any(row["label"] for row in found) else []
-    personal = ["personal_accuracy", "personal_worst_tenth"] if any(row["personal_accuracy"] for row in found) else []
-    names = [SHOWN[0], *named, *SHOWN[1:], *personal] if show is None else [n.strip() for n in show.split(",")]
-    if names == ["all"]:
-        names = [n for n in columns() if n != "stamp"]
+    title = f"{counted(len(found), 'run')} in {root}"
+    if show is None:
+        print(text(told_apart(title, found)), end="")
+        return
+    names = [n for n in columns() if n != "stamp"] if show.strip() == "all" else [n.strip() for n in show.split(",")]
     for name in names:
         if name not in columns():
             raise FedsmooError(f"--show {name!r} is not a column. Columns: {', '.join(columns())}")
-    lines = [[cell(n, row[n]) for n in names] for row in found]
-    print(text(Table(f"{counted(len(found), 'run')} in {root}", names, lines)), end="")
+    print(text(Table(title, names, [[cell(n, row[n]) for n in names] for row in found])), end="")
+
+
+def told_apart(title: str, found: Sequence[Mapping[str, Any]]) -> Table:
+    """Return a table of runs: the settings in which they differ, what became of them, and below what they share."""
+    from fedsmoo.sweeps.index import differing
+
+    told = {n: v for n, v in differing(found).items() if n not in AT_THE_END}
+    shared = [n for n in USUAL if n not in told]
+    if len(found) < 2:  # one run differs from none
+        told, shared = {n: [row[n] for row in found] for n in USUAL}, []
+    began = ["path", *(["label"] if any(row["label"] for row in found) else [])]
+    end = [*AT_THE_END, *(n for n in PERSONAL if any(row[n] for row in found))]
+    rows = [
+        [*(cell(n, row[n]) for n in began), *(cell(n, v[k]) for n, v in told.items()), *(cell(n, row[n]) for n in end)]
+        for k, row in enumerate(found)
+    ]
+    read = next((row for row in found if row["state"] != "unreadable"), None)
+    common = [f"{n} {cell(n, read[n])}" for n in shared if read is not None]
+    notes = [f"in common: {', '.join(common)}"] if common else []
+    return Table(title, [*began, *told, *end], rows, notes)
 
 
 def show_ledger(
-    folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")],
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders that hold some.")],
     target: Annotated[float | None, typer.Option(help="Also what it took to this test accuracy (0..1).")] = None,
     per_round: Annotated[bool, typer.Option("--per-round", help="A line for each round.")] = False,
 ) -> None:
+    from fedsmoo.pages.gather import shortest_names
     from fedsmoo.runs.origin.method import travels
     from fedsmoo.runs.storage.reader import read_run
+    from fedsmoo.runs.storage.walk import require_runs
     from fedsmoo.runs.traffic import human_bytes, ledger, reached
 
     header = [
-        "run",
         "vectors up",
         "down",
         "paper's count",
@@ -87,8 +113,9 @@ def show_ledger(
     refuse_no_accuracy(target)
     goal = [] if target is None else [f"round of {100 * target:g}%", "bytes", "seconds"]
     rows = []
-    for folder in folders:
-        run = read_run(folder)
+    runs = [read_run(folder) for folder in require_runs(folders)]
+    label = any(run.label for run in runs)
+    for run, name in zip(runs, shortest_names([run.path for run in runs]), strict=True):
         staying = run.facts.get("parameters_staying") or 0
         size, full = (max((run.facts.get(n) or 1) - staying, 1) for n in ("parameters", "parameters_full"))
         method = travels(run.config, run.method)
@@ -99,8 +126,8 @@ def show_ledger(
             counts, sizes[2:] = ["?"] * 3, ["?"] * 2
         hit = None if target is None else reached(run.history, target)
         reach = ["never", "", ""] if hit is None else [str(hit.round), human_bytes(hit.bytes), f"{hit.seconds:.1f}"]
-        rows.append([folder.name, *counts, *sizes, *(reach if goal else [])])
+        rows.append([name, *([run.label or ""] if label else []), *counts, *sizes, *(reach if goal else [])])
         if per_round:
             lines = [[str(r.round), str(len(r.cohort)), f"{r.bytes_up:,}", f"{r.bytes_down:,}"] for r in run.history]
-            print(text(Table(folder.name, ["round", "clients", "bytes up", "bytes down"], lines)))
-    print(text(Table("What travelled", [*header, *goal], rows)), end="")
+            print(text(Table(name, ["round", "clients", "bytes up", "bytes down"], lines)))
+    print(text(Table("What travelled", ["run", *(["label"] if label else []), *header, *goal], rows)), end="")

@@ -85,7 +85,8 @@ def carry_out(cells: Mapping[Path, Cell], out: Path, worker: Worker) -> Comparis
     seeds = {cell.config.seed for cell in cells.values()}
     pack = 1 if make_device(first.device).type == "cpu" else len(seeds)
     worker = dataclasses.replace(worker, pack=pack, keep=True, retry=True, work="comparison")
-    outcome = carry_through(cells, worker)
+    labels = {folder.name: cell.label for folder, cell in cells.items() if cell.label is not None}
+    outcome = carry_through(cells, worker, labels=labels)
     done = [folder for folder in cells if folder in outcome.finished]
     runs: dict[str, dict[int, Any]] = {}
     for folder in done:

@@ -8,11 +8,13 @@ import json
 import os
 import sqlite3
 import stat
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedsmoo.core import FedsmooError
-from fedsmoo.runs.config import FIELDS, Config
+from fedsmoo.core.untrusted import text
+from fedsmoo.runs.config import FIELDS, Config, free_within
 from fedsmoo.runs.origin.contents import data_label
 from fedsmoo.runs.record import GLOBAL, PERSONAL
 from fedsmoo.runs.settings.fields import kind_of
@@ -218,3 +220,26 @@ def query(
         raise FedsmooError(f"{' or '.join(given)} is not SQL for these columns: {e}. Columns: {names}") from e
     finally:
         db.close()
+
+
+def settings_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what makes a run of the index what it is, by name: settings, seed, and options under their own names.
+
+    What may differ between runs of one line of a table, such as the engine, is left out.
+    """
+    incidental = {*free_within("line"), "dataset"} - {"seed"}  # the column data_used says more than dataset
+    plain = {n: row[n] for n in ("algorithm", "data_used", *PLAIN) if n not in incidental}
+    try:
+        options = json.loads(row["options"] or "{}")
+    except (TypeError, ValueError):  # anybody may have made the index
+        options = {}
+    return plain | ({text(n, 80): v for n, v in list(options.items())[:50]} if isinstance(options, dict) else {})
+
+
+def differing(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return the settings in which runs differ, each with a value for every run; ``None`` where a run has none."""
+    each = [settings_of(row) for row in rows]
+    read = [mine for mine, row in zip(each, rows, strict=True) if row["state"] != "unreadable"]
+    names = dict.fromkeys(name for mine in read for name in mine)
+    told = [n for n in names if len({repr(mine.get(n)) for mine in read}) > 1]
+    return {n: [mine.get(n) for mine in each] for n in told}
