@@ -65,9 +65,11 @@ if TYPE_CHECKING:
     from fedsmoo.runs.analyse import analyse
     from fedsmoo.runs.config import Config
     from fedsmoo.runs.record import Record
+    from fedsmoo.runs.results.curves import plot
     from fedsmoo.runs.results.result import Result
     from fedsmoo.runs.resume import resume
     from fedsmoo.runs.run import run
+    from fedsmoo.runs.watch.state import RoundState
     from fedsmoo.sweeps.compare import compare
     from fedsmoo.sweeps.sweep import sweep
 
@@ -125,6 +127,7 @@ __all__ = [
     "Relaxed",
     "Result",
     "Round",
+    "RoundState",
     "Schedule",
     "TrimmedMean",
     "Vectors",
@@ -134,6 +137,7 @@ __all__ = [
     "derived",
     "norm",
     "option",
+    "plot",
     "read_data",
     "report",
     "resume",
@@ -166,9 +170,11 @@ _HOMES = {
     "runs.analyse": ("analyse",),
     "runs.config": ("Config",),
     "runs.record": ("Record",),
+    "runs.results.curves": ("plot",),
     "runs.results.result": ("Result",),
     "runs.resume": ("resume",),
     "runs.run": ("run",),
+    "runs.watch.state": ("RoundState",),
     "sweeps.compare": ("compare",),
     "sweeps.sweep": ("sweep",),
 }  # fmt: skip

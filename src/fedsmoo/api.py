@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import nn
 
 from fedsmoo.core import Algorithm, FedsmooError
-from fedsmoo.core.errors import brief
+from fedsmoo.core.errors import as_path, brief
 from fedsmoo.data.batches.cohort import Sampling, has_rule, own_sampling
 from fedsmoo.data.check import checked
 from fedsmoo.data.dataset import Dataset
@@ -27,11 +26,10 @@ from fedsmoo.models.loss import LOSSES, SampleLoss
 from fedsmoo.runs.build import algorithm_class, assemble
 from fedsmoo.runs.config import DIVISION, FIELDS, Config
 from fedsmoo.runs.division import refuse_other_count, refuse_unused_options, resolve_division
-from fedsmoo.runs.origin.objects import name_objects, objects_in
-from fedsmoo.runs.origin.provenance import command
+from fedsmoo.runs.origin.objects import name_objects
 from fedsmoo.runs.record import Callback, refuse_wrong_options
+from fedsmoo.runs.results.carry import carry_out
 from fedsmoo.runs.results.result import Result
-from fedsmoo.runs.run import start
 from fedsmoo.runs.simulation import Simulation
 
 
@@ -67,21 +65,23 @@ def simulate(
             ``reduction="none"``). Default: by the targets, cross-entropy, squared error, or binary cross-entropy.
         sampling: how a cohort is drawn: a name, a function of ``(seed, round, clients, cohort)``, or an object with
             ``draw(rng, number, m, n, ask)``.
-        callback: called with every round's record; returning ``False`` stops the run: ``lambda r: not r.reached(0.9)``.
-            Where ``eval_every`` is above 1, ``r.test_accuracy`` is ``None`` in most rounds.
+        callback: called with every round's record, one of two arguments also with the run's :class:`RoundState`;
+            returning ``False`` stops the run: ``lambda r: not r.reached(0.9)``.
         out: also keep the run in this new folder, as :func:`fedsmoo.run` does; it can be resumed if settings name all
             of the above (a module, data, a loss or a rule of one's own have no name).
         settings: any other setting of a run: ``cohort``, ``rounds``, ``lr``, ``seed``, ... (see ``fedsmoo.Config``).
 
+    Returns:
+        The result. Ctrl-C lets the round end and returns what there is; ``result.continue_()`` goes on.
+
     >>> len(simulate("softmax", "digits", "fedavg", clients=4, cohort=2, rounds=2, local_steps=1).history)
     2
     """
+    settings |= {n: v for n, v in (("clients", clients), ("partition", partition)) if v is not None}
     refuse_wrong_kinds(model, algorithm, loss, sampling, callback)
     refuse_misplaced(settings, model, algorithm, partition, client_indices)
-    settings |= {n: v for n, v in (("clients", clients), ("partition", partition)) if v is not None}
-    refuse_two_divisions(settings, client_indices)
     simulation, config = assemble_objects(model, data, algorithm, loss, sampling, client_indices, settings)
-    return simulation.run(callback) if out is None else keep_run(simulation, config, Path(out), callback)
+    return carry_out(simulation, config, callback, None if out is None else as_path(out, "out"))
 
 
 def assemble_objects(
@@ -119,12 +119,6 @@ def assemble_objects(
     drawing = own_sampling(objects["sampling"]) if "sampling" in objects else None
     simulation = assemble(config, objects.get("algorithm"), own, flat, indices, objects.get("loss"), drawing)
     return simulation, name_objects(config, objects, indices)
-
-
-def keep_run(simulation: Simulation, config: Config, folder: Path, callback: Callback | None) -> Result:
-    """Carry out a simulation in a new folder; what only its program can make again is noted as the program's."""
-    facts = {"again": command()} if objects_in(config) else {}
-    return start(config, folder, simulation, facts, callback=callback)
 
 
 def refuse_wrong_kinds(model: Any, algorithm: Any, loss: Any, sampling: Any, callback: Any) -> None:
@@ -170,6 +164,7 @@ def refuse_misplaced(settings: Mapping[str, Any], model: Any, algorithm: Any, pa
         raise FedsmooError(
             f"client_indices is {brief(clients)}, but must be a list with each client's samples, [[0, 1], [2, 3]]"
         )
+    refuse_two_divisions(settings, clients)
 
 
 def with_division(config: Config, data: Dataset, given: Mapping[str, Any], elsewhere: bool) -> Config:
@@ -187,9 +182,7 @@ def with_division(config: Config, data: Dataset, given: Mapping[str, Any], elsew
     return config
 
 
-def refuse_two_divisions(
-    settings: Mapping[str, Any], client_indices: Sequence[Sequence[int] | np.ndarray] | None
-) -> None:
+def refuse_two_divisions(settings: Mapping[str, Any], client_indices: Any) -> None:
     """Refuse settings beside each client's samples, or beside a rule, that say otherwise who holds what."""
     others, rule = ["split", *DIVISION], settings.get("partition")
     if client_indices is not None:

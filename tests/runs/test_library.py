@@ -252,7 +252,7 @@ def test_the_document_s_example_runs(
 def test_a_result_is_a_line_at_a_prompt(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     result = fedsmoo.run(SETTINGS, folder)
-    assert repr(result) == f"<Result: 4 rounds, test accuracy {100 * result.accuracy:.2f}%, in {folder}>"
+    assert repr(result) == f"<Result: FedSMOO, 4 rounds, test accuracy {100 * result.accuracy:.2f}%, in {folder}>"
     assert repr(fedsmoo.simulate(**{**SETTINGS, "rounds": 3, "eval_every": 2}, callback=lambda r: False)) == (
-        "<Result: 1 rounds>"
+        "<Result: FedSMOO, 1 rounds>"
     )

@@ -286,4 +286,4 @@ class Run:
         summary = self.write_results(save_every != 0 if keep is None else keep)
         if summary is None and self.lost():
             raise TakenOver(f"{self.folder.path}: {TAKEN}")
-        return dataclasses.replace(result, folder=self.folder.path, summary=summary)
+        return dataclasses.replace(result, folder=self.folder.path, summary=summary, config=self.config)

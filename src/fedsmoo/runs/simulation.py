@@ -75,6 +75,7 @@ class Simulation:
         self.changes: list[Change] = []  # what callbacks changed in it
         # Called with every record before anybody else sees it, to add to it: see runs.watch.state.
         self.observer: Callable[[Record], Any] | None = None
+        self.midway = False  # within a round: clients' rows may be newer than the server's vectors
         self.runs_in_batch = 1  # itself among them
         self._drawn: dict[int, tuple[list[int], Plan]] = {}
         self._asked: set[int] = set()  # for their losses, before the round
@@ -146,11 +147,12 @@ class Simulation:
 
     def advance(self) -> Record:
         """Carry out one round."""
-        began = time.perf_counter()
+        began, self.midway = time.perf_counter(), True
         with explained(self.engine.name, first=not self.history):  # what worked before does fit
             work = self.prepare()
             outcome = self.engine.run_round(work, self.draw_next_round) if work.clients else None
             record = self.complete(work, outcome, began)
+        self.midway = False
         if self.observer is not None:
             self.observer(record)
         return record
@@ -243,14 +245,14 @@ class Simulation:
         now = Moment(self.setup, self.server, self.engine.table, self.indices, work)
         return self.probes.measure(now, self.training.rounds)
 
-    def run(self, callback: Callback | None = None) -> Result:
-        """Carry out all rounds that are left; a callback that returns ``False`` stops the run after its round."""
+    def run(self, callback: Callback | None = None, stop: Callable[[], bool] = lambda: False) -> Result:
+        """Carry out all rounds that are left; a callback that returns ``False``, or ``stop``, ends it after a round."""
         callback = None if callback is None else watched(callback, self)
         while len(self.history) < self.training.rounds:
             record = self.advance()
-            if callback is not None and says_stop(callback(record)):
+            if (callback is not None and says_stop(callback(record))) or stop():
                 break
-        return Result(self.history, self.server, self)
+        return Result(list(self.history), self.server, self)
 
 
 def synchronize(device: torch.device) -> None:

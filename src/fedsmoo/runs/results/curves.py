@@ -1,13 +1,17 @@
-"""Accuracy curves of several methods, as a picture."""
+"""Curves of several methods over the rounds, as a picture."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from fedsmoo.core import FedsmooError
+from fedsmoo.core.errors import brief, unknown
 from fedsmoo.runs.record import Record
 
 # Colours that stay apart for colour-blind readers, and line styles that stay apart in black and white.
@@ -37,18 +41,75 @@ def accuracy_curves(
     """Draw test accuracy over rounds into a file: the mean over seeds, with the range of the seeds shaded."""
     figure = Figure(figsize=(6.4, 4.0), dpi=150, layout="constrained")
     axes = figure.add_subplot()
+    draw_curves(axes, runs, smooth=smooth)
+    axes.set_title(title, fontsize=10)
+    figure.savefig(path)
+
+
+def draw_curves(
+    axes: Axes, runs: Mapping[str, Sequence[Sequence[Record]]], metric: str = "test_accuracy", smooth: int = 1
+) -> None:
+    """Draw a number of the records over rounds: the mean over seeds, with the range of the seeds shaded."""
+    percent = metric.endswith("accuracy")
     for k, (method, histories) in enumerate(runs.items()):
-        length = min(sum(r.test_accuracy is not None for r in h) for h in histories)
-        tested = [[r for r in h if r.test_accuracy is not None][:length] for h in histories]
-        rounds = [r.round for r in tested[0]]
-        curves = np.array([hanning(np.array([100 * (r.test_accuracy or 0) for r in h]), smooth) for h in tested])
+        points = [[(r.round, v) for r in h if (v := r.numbers().get(metric)) is not None] for h in histories]
+        length = min(map(len, points))
+        rounds = [number for number, _ in points[0][:length]]
+        scale = 100 if percent else 1
+        curves = np.array([hanning(np.array([scale * v for _, v in p[:length]]), smooth) for p in points])
         colour = COLOURS[k % len(COLOURS)]
         axes.plot(rounds, curves.mean(0), label=method, color=colour, linestyle=STYLES[k % len(STYLES)], linewidth=1.4)
         if len(curves) > 1:
             axes.fill_between(rounds, curves.min(0), curves.max(0), color=colour, alpha=0.15, linewidth=0)
     axes.set_xlabel("communication rounds")
-    axes.set_ylabel("test accuracy (%)")
-    axes.set_title(title, fontsize=10)
+    axes.set_ylabel(f"{metric.replace('_', ' ')}{' (%)' if percent else ''}")
     axes.grid(alpha=0.25, linewidth=0.6)
     axes.legend(frameon=False, fontsize=9)
-    figure.savefig(path)
+
+
+def plot(results: Any, metric: str = "test_accuracy", ax: Axes | None = None) -> Axes:
+    """Draw a number of the rounds of one or several results; returns the matplotlib axes.
+
+    Args:
+        results: a result, a comparison, several results (those of one method are its seeds: their mean is drawn, with
+            their range shaded), or a mapping from labels to results or lists of them.
+        metric: any number of a record, such as ``"train_loss"``, or that a callback logged or a probe measured.
+        ax: axes to draw on (default: of a new figure).
+    """
+    runs = histories_of(results)
+    known = sorted(
+        {n for seeds in runs.values() for h in seeds for r in h for n, v in r.numbers().items() if v is not None}
+    )
+    if any(
+        metric not in {n for r in h for n, v in r.numbers().items() if v is not None} for s in runs.values() for h in s
+    ):
+        raise unknown("number of these rounds", metric, known)
+    if ax is None:
+        from matplotlib import pyplot  # late: it chooses a screen
+
+        ax = pyplot.subplots(figsize=(6.4, 4.0), layout="constrained")[1]
+    draw_curves(ax, runs, metric)
+    return ax
+
+
+def measured_in(history: Sequence[Record]) -> set[str]:
+    """Return the names of the numbers that were measured in some round."""
+    return {name for record in history for name, value in record.numbers().items() if value is not None}
+
+
+def histories_of(results: Any) -> dict[str, list[list[Record]]]:
+    """Return histories by label, of whatever holds some."""
+    if hasattr(results, "histories"):  # a comparison
+        return {label: list(seeds.values()) for label, seeds in results.histories.items()}
+    if isinstance(results, Mapping):
+        return {str(k): [h for mine in histories_of(v).values() for h in mine] for k, v in results.items()}
+    out: dict[str, list[list[Record]]] = {}
+    for each in results if isinstance(results, Sequence) else [results]:
+        if not hasattr(each, "history"):
+            raise FedsmooError(
+                f"there is no curve in {brief(each)}: give a Result, several, or a mapping of labels to some"
+            )
+        out.setdefault(each.label, []).append(list(each.history))
+    if not out or not all(h for seeds in out.values() for h in seeds):
+        raise FedsmooError("there is no round to draw: run some first")
+    return out

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
 from fedsmoo.core import FedsmooError, Vectors
-from fedsmoo.runs.record import Record, best_validated, last_accuracy, last_personal
+from fedsmoo.core.errors import as_path
+from fedsmoo.runs.record import Callback, Record, best_validated, last_accuracy, last_personal
 from fedsmoo.runs.traffic import Reached, reached
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
 
+    from fedsmoo.runs.config import Config
     from fedsmoo.runs.simulation import Simulation
 
 
-@dataclass
+@dataclass(repr=False, eq=False)
 class Result:
     """What a run leaves: its history, the trained module, and the vectors of the server and the clients.
 
-    A run that was kept has a ``folder`` and, once its last round is done, the ``summary`` that lies there.
+    A run that was kept has a ``folder`` and, once its last round is done, the ``summary`` that lies there. One that was
+    stopped by Ctrl-C is marked ``interrupted``.
     """
 
     history: list[Record]
@@ -30,12 +36,27 @@ class Result:
     simulation: Simulation
     folder: Path | None = None
     summary: dict[str, Any] | None = None
+    config: Config | None = None  # the settings; what no setting names is there as python:Name
+    interrupted: bool = False
 
     def __repr__(self) -> str:
         """Say it in a line, for a prompt or a notebook."""
         evaluated = any(record.test_accuracy is not None for record in self.history)
         accuracy = f", test accuracy {self.accuracy:.2%}" if evaluated else ""
-        return f"<Result: {len(self.history)} rounds{accuracy}{f', in {self.folder}' if self.folder else ''}>"
+        stopped = ", interrupted" if self.interrupted else ""
+        folder = f", in {self.folder}" if self.folder else ""
+        return f"<Result: {self.label}, {len(self.history)} rounds{accuracy}{stopped}{folder}>"
+
+    def _repr_html_(self) -> str:
+        """Return a small table for a notebook."""
+        from fedsmoo.runs.results.html import result_html
+
+        return result_html(self)
+
+    @property
+    def label(self) -> str:
+        """The method's name."""
+        return self.simulation.setup.algorithm.label
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -67,23 +88,95 @@ class Result:
         """
         return last_personal(self.history)
 
-    def personal_model(self, client: int) -> nn.Module:
-        """Return a copy of the module with a client's personal weights, in eval mode; the global ones without such."""
-        run, row = self.simulation, self.client_state(client)
-        algorithm, masks = run.method_at(max(len(self.history) - 1, 0)), run.setup.masks
-        down = masks.sent(algorithm, self.server)
-        me = algorithm.first_contact(down) if row is None else Vectors(**row).map(lambda v: v.to(self.server.w.device))
-        w = algorithm.personal(down, me)
-        return run.setup.task.model.export(self.server.w if w is None else w)
-
     @property
     def target_reached(self) -> Reached | None:
         """Round, bytes and seconds when ``target`` was first reached; ``None`` if it never was, or none was set."""
         target = self.simulation.training.target
         return None if target is None else reached(self.history, target)
 
+    def personal_model(self, client: int) -> nn.Module:
+        """Return a copy of the module with a client's personal weights, in eval mode; the global ones without such."""
+        from fedsmoo.runs.results.clients import personal_weights
+
+        w = personal_weights(self, client)
+        return self.simulation.setup.task.model.export(self.server.w if w is None else w)
+
     def client_state(self, client: int) -> dict[str, Tensor] | None:
-        """Return a client's own vectors, or ``None`` if it was never in a cohort."""
+        """Return a client's own vectors, flat, or ``None`` if it was never in a cohort."""
         if client not in range(len(self.simulation.indices)):
             raise FedsmooError(f"there is no client {client!r}: they are 0 to {len(self.simulation.indices) - 1}")
+        self.refuse_moved_on("client_state")
         return dict(self.simulation.engine.table.items()).get(client)
+
+    def client(self, client: int) -> dict[str, Any] | None:
+        """Return a client's own vectors by parameter name, or ``None`` if it was never in a cohort.
+
+        ``result.client(3)["c"]["fc.weight"]`` has the parameter's shape; what a method keeps as one number stays one.
+        """
+        row = self.client_state(client)
+        return None if row is None else self.by_name(row)
+
+    def by_name(self, vectors: Mapping[str, Tensor] | Vectors) -> dict[str, Any]:
+        """Return flat vectors, such as those of ``result.server``, by parameter name."""
+        layout = self.simulation.setup.task.model.layout
+        return {n: layout.split(v) if v.shape[-1] == layout.size else v for n, v in vectors.items()}
+
+    def evaluate_clients(self, on: str = "auto") -> pd.DataFrame:
+        """Evaluate the global model, and personal ones where the method has such, on every client's own samples.
+
+        Args:
+            on: ``"train"``, the samples that clients train on; ``"held"``, those that they hold out (``holdout``);
+                ``"auto"``, the latter where there are any.
+
+        Returns:
+            One row a client: how many samples, accuracy and loss; and those of its personal model.
+        """
+        from fedsmoo.runs.results.clients import evaluate_clients
+
+        return evaluate_clients(self, on)
+
+    def plot(self, metric: str = "test_accuracy", ax: Axes | None = None) -> Axes:
+        """Draw a number over the rounds; returns the matplotlib axes. ``fedsmoo.plot`` draws several results in one."""
+        from fedsmoo.runs.results.curves import plot  # late: matplotlib takes a while to import
+
+        return plot(self, metric, ax)
+
+    def continue_(
+        self, rounds: int | None = None, *, callback: Callback | None = None, out: str | PathLike[str] | None = None
+    ) -> Result:
+        """Carry out so many more rounds (default: those that are left), and return the result of all of them.
+
+        The numbers are those of a run of all these rounds at once, to the last bit; only that the round where it was
+        joined was evaluated, as every last round is. This result stays as it is, but for its clients' own vectors,
+        which went on.
+
+        Args:
+            rounds: how many more. The learning rate decays on, and schedules move on, as the settings say.
+            callback: as of :func:`fedsmoo.simulate`.
+            out: also keep the whole run in this new folder.
+        """
+        from fedsmoo.runs.results.carry import go_on
+
+        return go_on(self, rounds, callback, None if out is None else as_path(out, "out"))
+
+    def save(self, path: str | PathLike[str]) -> Path:
+        """Write the result as a new run folder, which :func:`fedsmoo.load` and every command reads; returns it.
+
+        It holds the history, the model, and the vectors of the server and of all clients, as JSON and safetensors.
+        """
+        from fedsmoo.runs.results.carry import save
+
+        return save(self, as_path(path, "path"))
+
+    def refuse_moved_on(self, what: str) -> None:
+        """Refuse what needs the clients' vectors where these are not those of this result any more."""
+        done = len(self.simulation.history)
+        if done != len(self.history):
+            raise FedsmooError(
+                f"{what}: this result was continued to {done} rounds, and its clients went on: ask that one"
+            )
+        if self.simulation.midway and self.simulation.setup.algorithm.own:
+            raise FedsmooError(
+                f"{what}: the run was stopped in the middle of round {done + 1}, and some clients' own vectors are of "
+                "that round already: they fit no model"
+            )

@@ -1,0 +1,66 @@
+"""How well each client is served: the global model, and personal ones, on every client's own samples."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsmoo.core import FedsmooError, Vectors
+from fedsmoo.core.errors import unknown
+from fedsmoo.engines.task import Samples
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from fedsmoo.runs.results.result import Result
+
+PARTS = ("auto", "train", "held")
+
+
+def personal_weights(result: Result, client: int) -> Tensor | None:
+    """Return the weights of a client's personal model; ``None`` for a method without such."""
+    run, row = result.simulation, result.client_state(client)
+    algorithm = run.method_at(max(len(result.history) - 1, 0))
+    down = run.setup.masks.sent(algorithm, result.server)
+    me = algorithm.first_contact(down) if row is None else Vectors(**row).map(lambda v: v.to(result.server.w.device))
+    return algorithm.personal(down, me)
+
+
+def evaluate_clients(result: Result, on: str) -> pd.DataFrame:
+    """Return one row a client: its samples, and accuracy and loss on them of the global and the personal model."""
+    import pandas as pd  # late: it takes half a second
+
+    run, rows = result.simulation, []
+    personal = run.setup.algorithm.has_personal
+    for client, samples in enumerate(parts_of(result, on)):
+        row: dict[str, Any] = {"samples": len(samples), **scores(result, result.server.w, samples)}
+        if personal:
+            w = personal_weights(result, client)
+            own = scores(result, result.server.w if w is None else w, samples)
+            row |= {f"personal_{name}": value for name, value in own.items()}
+        rows.append(row)
+    return pd.DataFrame(rows, index=pd.RangeIndex(len(rows), name="client"))
+
+
+def parts_of(result: Result, on: str) -> list[np.ndarray]:
+    """Return each client's samples to evaluate on: those it trains on, or those that it holds out."""
+    if on not in PARTS:
+        raise unknown("part of a client's samples", on, PARTS)
+    run = result.simulation
+    if on == "held" and run.held is None:
+        raise FedsmooError("on='held': no samples are held out: set holdout, such as 0.2, or take on='train'")
+    return list(run.indices if run.held is None or on == "train" else run.held)
+
+
+def scores(result: Result, w: Tensor, samples: np.ndarray) -> dict[str, float]:
+    """Return accuracy and loss of a model on some training samples; nothing is known of no samples."""
+    task, engine = result.simulation.setup.task, result.simulation.engine
+    if not len(samples):
+        return {"accuracy": float("nan"), "loss": float("nan")}
+    index = torch.from_numpy(np.asarray(samples)).to(task.device)
+    with torch.no_grad():
+        accuracy, loss = engine.evaluate(w, Samples(task.data.x_train[index], task.data.y_train[index]))
+    return {"accuracy": accuracy, "loss": loss}

@@ -1,0 +1,51 @@
+"""Results as small tables for a notebook: plain HTML that needs nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING
+
+from fedsmoo.runs.traffic import human_bytes
+
+if TYPE_CHECKING:
+    from fedsmoo.runs.results.result import Result
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "", bold: int | None = None) -> str:
+    """Return a table, the first column to the left and the others to the right; all words are escaped."""
+
+    def cells(words: Sequence[str], tag: str, strong: bool = False) -> str:
+        style = [f'style="text-align:{"left" if k == 0 else "right"}"' for k in range(len(words))]
+        inside = [f"<b>{escape(w)}</b>" if strong else escape(w) for w in words]
+        return "<tr>" + "".join(f"<{tag} {s}>{w}</{tag}>" for s, w in zip(style, inside, strict=True)) + "</tr>"
+
+    head = f"<thead>{cells(header, 'th')}</thead>" if header else ""
+    body = "".join(cells(row, "td", k == bold) for k, row in enumerate(rows))
+    return f"<table><caption>{escape(caption)}</caption>{head}<tbody>{body}</tbody></table>"
+
+
+def result_html(result: Result) -> str:
+    """Return what a result is, in a few rows."""
+    config, history = result.config, result.history
+    facts: dict[str, str] = {}
+    if config is not None:
+        facts |= {"data": config.dataset, "model": config.model}
+    total = result.simulation.training.rounds
+    left = "" if len(history) == total else f" of {total}{', interrupted' if result.interrupted else ', stopped'}"
+    facts["rounds"] = f"{len(history)}{left}"
+    facts["clients"] = f"{len(result.simulation.indices)}, {result.simulation.training.cohort} in a round"
+    facts |= measured(result)
+    facts["sent"] = human_bytes(sum(r.bytes_up + r.bytes_down for r in history))
+    facts["seconds"] = f"{sum(r.seconds_train + r.seconds_eval for r in history):.1f}"
+    if result.folder is not None:
+        facts["folder"] = str(result.folder)
+    return table([], list(facts.items()), result.label)
+
+
+def measured(result: Result) -> Mapping[str, str]:
+    """Return how well the model does at the end, as far as that was measured."""
+    tested = [r for r in result.history if r.test_accuracy is not None]
+    losses = [r.train_loss for r in result.history if r.train_loss is not None]
+    out = {} if not tested else {"test accuracy": f"{tested[-1].test_accuracy:.2%} (round {tested[-1].round})"}
+    return out | ({"training loss": f"{losses[-1]:.4f}"} if losses else {})
