@@ -52,8 +52,8 @@ def one_by_one(
 def several_at_once(task: Task, table: ClientTable, inputs: PersonalInputs, most: int) -> Tensor:
     """Return what :func:`one_by_one` does, at most so many clients at a time as one batch of models."""
     model, split = task.model, task.model.layout.split
-    many = model.batched or vmap(forward_of_many(model))
     model.eval()
+    many = model.batched or vmap(forward_of_many(model, evaluates=True))
     out = [torch.zeros(0, 2, dtype=torch.float64)]
     with torch.no_grad(), products(task):
         for group in groups(inputs.parts, most):

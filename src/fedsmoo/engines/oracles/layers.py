@@ -22,17 +22,17 @@ FILLED = (torch.empty, torch.zeros, torch.ones, torch.full)  # what draws in pla
 class ClientLayers(TorchFunctionMode):
     """While this lasts inside ``vmap``, some functions of PyTorch are computed in another way.
 
-    Tensors that a model makes have a row for each client, as ``like`` has, so that each can draw its own numbers into
-    them.
+    If it ``fills`` them, tensors that a model makes have a row for each client, as ``like`` has, so that each can draw
+    its own numbers into them.
     """
 
-    def __init__(self, like: Tensor) -> None:
+    def __init__(self, like: Tensor, fills: bool) -> None:
         super().__init__()
-        self.like = like
+        self.like, self.fills = like, fills
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func in FILLED and "out" not in kwargs:
+        if self.fills and func in FILLED and "out" not in kwargs:
             made = func(*args, **kwargs)
             return self.like.new_empty(made.shape, dtype=made.dtype, device=made.device).copy_(made)
         return LAYERS.get(func, func)(*args, **kwargs)
@@ -54,8 +54,27 @@ def rrelu(
     return x.copy_(out) if inplace else out
 
 
+def embedding_bag(x: Tensor, weight: Tensor, offsets: Tensor | None = None, *args: Any, **kwargs: Any) -> Tensor:
+    """``F.embedding_bag`` of bags of one length, ``[B, L]``, as sums over embeddings; PyTorch's own for all others."""
+    names = "max_norm", "norm_type", "scale_grad_by_freq", "mode", "sparse", "per_sample_weights"
+    given = dict(zip((*names, "include_last_offset", "padding_idx"), args, strict=False)) | kwargs
+    if x.dim() != 2 or given.get("max_norm") is not None or given.get("scale_grad_by_freq"):
+        return F.embedding_bag(x, weight, offsets, **given)
+    found, mode, padding = F.embedding(x, weight), given.get("mode", "mean"), given.get("padding_idx")
+    real = torch.ones_like(x) if padding is None else (x != padding % len(weight)).to(x.dtype)
+    count = real.sum(1, keepdim=True)
+    if mode == "max":
+        largest = torch.where(real[..., None] > 0, found, -torch.inf).max(1).values
+        return torch.where(count > 0, largest, 0.0)
+    each = real.to(found.dtype)
+    each = each if given.get("per_sample_weights") is None else each * given["per_sample_weights"]
+    total = (each[..., None] * found).sum(1)
+    return total / count.clamp(min=1) if mode == "mean" else total
+
+
 LAYERS: dict[Any, Callable[..., Any]] = {
     torch.randperm: permutation,
+    F.embedding_bag: embedding_bag,
     F.rrelu: rrelu,
     torch.rrelu: rrelu,
     torch.rrelu_: partial(rrelu, inplace=True),
@@ -64,18 +83,23 @@ LAYERS: dict[Any, Callable[..., Any]] = {
 
 
 def needs_layers(model: FlatModel) -> bool:
-    """Return whether a model has layers that ``vmap`` takes in another form only: random or recurrent ones."""
-    return bool(model.random) or any(isinstance(m, nn.RNNBase | nn.RNNCellBase) for m in model.module.modules())
+    """Return whether a model has layers that ``vmap`` takes in another form only: random or recurrent ones, or bags."""
+    kinds = nn.RNNBase | nn.RNNCellBase | nn.EmbeddingBag
+    return bool(model.random) or any(isinstance(m, kinds) for m in model.module.modules())
 
 
-def forward_of_many(model: FlatModel, pair: bool = False) -> Callable[..., Any]:
-    """Return a model's forward, with features if a ``pair`` is asked for, for use inside ``vmap`` over clients."""
+def forward_of_many(model: FlatModel, pair: bool = False, evaluates: bool = False) -> Callable[..., Any]:
+    """Return a model's forward, with features if a ``pair`` is asked for, for use inside ``vmap`` over clients.
+
+    In evaluation PyTorch has a kernel for attention that knows no clients; where functions are computed in another way,
+    as :class:`ClientLayers` does, it does not take it.
+    """
     forward = model.with_features if pair else model.forward
-    if not needs_layers(model):
+    if not needs_layers(model) and not evaluates:
         return forward
 
     def run(parts: dict[str, Tensor], *given: Any) -> Any:
-        with ClientLayers(next(iter(parts.values()))):
+        with ClientLayers(next(iter(parts.values())), bool(model.random)):
             return forward(parts, *given)
 
     return run

@@ -12,6 +12,7 @@ from torch.func import grad, grad_and_value, vmap
 
 from fedsmoo.core import FedsmooError, Round
 from fedsmoo.core.gradient import Loss, row_axes, sample_losses
+from fedsmoo.engines.oracles.attention import fold_attention
 from fedsmoo.engines.oracles.layers import forward_of_many, over_clients
 from fedsmoo.engines.task import Batch, Draws, Samples, Task
 
@@ -155,10 +156,12 @@ def single_oracle(task: Task) -> Oracle:
 
 def vmap_oracle(task: Task) -> Oracle:
     """Make the oracle of C clients by ``torch.func.vmap`` over any module."""
+    fold_attention()
     model, layout = task.model, task.model.layout
+    plain, with_features = forward_of_many(model), forward_of_many(model, pair=True)
 
     def own(w: Tensor, batch: Batch, loss: Loss, given: Sequence[Any], pair: bool) -> tuple[Tensor, Tensor]:
-        forward = forward_of_many(model, pair)
+        forward = with_features if pair else plain
 
         def value(parts: dict[str, Tensor], x: Tensor, y: Tensor, weight: Tensor, *given: Any) -> Tensor:
             return (weight * sample_losses(loss, forward(parts, x, batch.noise), y, given)).sum()
@@ -169,7 +172,7 @@ def vmap_oracle(task: Task) -> Oracle:
 
     def look(w: Tensor, batch: Batch, pair: bool) -> Any:
         def out(parts: dict[str, Tensor], x: Tensor) -> Any:
-            return forward_of_many(model, pair)(parts, x, batch.noise)
+            return (with_features if pair else plain)(parts, x, batch.noise)
 
         with torch.no_grad():
             return over_clients(out, model, batch.noise)(layout.split(w), batch.x)
