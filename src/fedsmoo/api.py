@@ -100,6 +100,8 @@ def assemble_objects(
     objects = {n: v for n, v in named.items() if not isinstance(v, str)}
     plain = {n: str(v).removeprefix("torch.") if n in ("dtype", "device") else v for n, v in settings.items()}
     plain |= {n: v for n, v in named.items() if isinstance(v, str)}
+    if isinstance(data, str):
+        plain["dataset"] = data
     if partition is not None and not isinstance(partition, str):
         objects["partition"] = plain.pop("partition")
     config = Config().replace(**plain)
@@ -107,9 +109,7 @@ def assemble_objects(
     if not isinstance(data, str):
         config = config.replace(dataset_options={})  # how it was read: the content counts
     config = with_division(config, own, plain, client_indices is not None or "partition" in objects)
-    if isinstance(data, str):
-        config = config.replace(dataset=data, partition=config.partition)
-    else:
+    if not isinstance(data, str):
         objects["dataset"] = own
     if client_indices is not None:
         objects["split"] = client_indices

@@ -17,7 +17,7 @@ from fedsmoo.runs.config import Config
 
 app = typer.Typer(help="Get data sets, split them over clients, look at splits.", no_args_is_help=True)
 Where = Annotated[str | None, typer.Option("--data", help="Folder or .npz of the data set (default: the cache).")]
-Set = Annotated[str, typer.Argument(help="A data set: a name, or text:PATH.")]
+Set = Annotated[str, typer.Argument(help="A data set: a name, or text:, leaf: or table:PATH.")]
 
 
 @app.command(
@@ -102,6 +102,7 @@ def show(
 ) -> None:
     from fedsmoo.core.user_code import judged
     from fedsmoo.data.division.splitfile import load_split, read_split
+    from fedsmoo.data.names import files_of
     from fedsmoo.data.sources import load
     from fedsmoo.pages.figures.partition import describe, draw
     from fedsmoo.runs.origin.trust import codes, only, refuse_strange
@@ -109,8 +110,8 @@ def show(
     content = read_split(split)
     code = codes([("dataset", content["dataset"])])
     refuse_strange(code, f"to show the split {split}", trust)
-    if data is not None and content["dataset"].startswith("text:"):  # a split keeps the name of the file alone
-        loaded = load(f"text:{data}")
+    if data is not None and files_of(content["dataset"]) is not None:  # a split keeps the name of the file alone
+        loaded = load(f"{content['dataset'].partition(':')[0]}:{data}")
     else:
         with judged(only(code)):
             loaded = load(content["dataset"], data, content["seed"])

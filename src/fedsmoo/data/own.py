@@ -15,7 +15,7 @@ from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.forms import read_data
 
 OWN, KIND = "path/to/file.py:function", "data set"
-OWN_NAME = re.compile(r"(?!text:).*\.py:[^:]*", re.DOTALL)
+OWN_NAME = re.compile(r"(?!text:|leaf:|table:).*\.py:[^:]*", re.DOTALL)
 
 
 def is_own(name: str) -> bool:

@@ -10,7 +10,7 @@ import dataclasses
 import hashlib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,9 @@ from fedsmoo.data.files.cache import cached, fingerprint, user_cache
 from fedsmoo.data.files.download import fetch_dataset
 from fedsmoo.data.files.readers import PARTS, Arrays, is_class_folders, read_class_folders, read_npz, read_official
 from fedsmoo.data.files.tree import Tree, archive_tree, file_digest, file_tree, folder_tree
-from fedsmoo.data.names import SYNTHETIC, TEXT, is_drawn
+from fedsmoo.data.forms.leaf import LeafOptions, leaf
+from fedsmoo.data.forms.tables import TABLE_OPTIONS, table
+from fedsmoo.data.names import LEAF, SYNTHETIC, TABLE, TEXT, is_drawn
 from fedsmoo.data.own import KIND, OWN, OWN_NAME, is_own, own_data, takes_seed
 from fedsmoo.data.synthetic import synthetic
 from fedsmoo.data.targets import CLASSES, read_targets, width
@@ -49,6 +51,7 @@ class Source:
     names: re.Pattern[str]  # which names are its own
     make: Callable[[re.Match[str], int, Mapping[str, Any]], Dataset]  # from the name, a seed and options
     no_path: str  # what to say of a path beside the name
+    options: Mapping[str, Any] = field(default_factory=dict)  # and their defaults
 
 
 MADE: dict[str, Source] = {
@@ -69,6 +72,20 @@ MADE: dict[str, Source] = {
         TEXT,
         lambda name, seed, options: text(name[1]),
         "says itself where the text is",
+    ),
+    "leaf:PATH": Source(
+        "LEAF's FEMNIST, Shakespeare or Sent140: train/*.json and test/*.json, one client per user",
+        LEAF,
+        lambda name, seed, options: leaf(name[1], options),
+        "says itself where the files are",
+        asdict(LeafOptions()),
+    ),
+    "table:PATH": Source(
+        "a .csv or .parquet of numbers, of which the column y is learnt, or a folder with train.csv and test.csv",
+        TABLE,
+        lambda name, seed, options: table(name[1], options),
+        "says itself where the table is",
+        dict.fromkeys(TABLE_OPTIONS),
     ),
     OWN: Source(
         "a function of yours, of (seed) or of nothing: a Dataset, or x_train, y_train, x_test, y_test",
@@ -98,7 +115,7 @@ def load(name: str, path: str | Path | None = None, seed: int = 0, options: Mapp
         name: one of ``SOURCES``, or ``path/to/file.py:function``; with a path, any other name for images of your own.
         path: where the files are; see above.
         seed: for data that is drawn (synthetic, or by a function of yours) only.
-        options: of a function of yours.
+        options: of a function of yours, or of a form of files (``leaf:``, ``table:``).
 
     >>> load("digits").x_train.shape
     torch.Size([1438, 1, 8, 8])
@@ -106,7 +123,7 @@ def load(name: str, path: str | Path | None = None, seed: int = 0, options: Mapp
     if not isinstance(name, str):
         raise FedsmooError(f"the name of a data set is {name!r}, but must be text, such as 'digits'")
     found = made(name)
-    if options and (found is None or found[0] is not MADE[OWN]):
+    if options and (found is None or (found[0] is not MADE[OWN] and not found[0].options)):
         raise FedsmooError(f"data set {name!r} has no options: leave out {', '.join(options)}")
     if found is None:
         data = check(_to_dataset(name, _find(name, path)))
@@ -117,6 +134,12 @@ def load(name: str, path: str | Path | None = None, seed: int = 0, options: Mapp
     if path is not None:
         raise FedsmooError(f"data set {name} {source.no_path}; leave out {path}")
     return check(source.make(match, seed, options or {}))
+
+
+def form_options(name: str) -> Mapping[str, Any]:
+    """Return the options, with their defaults, that data in files has by the form that its name says."""
+    found = made(name)
+    return {} if found is None else found[0].options
 
 
 def depends_on_seed(name: str) -> bool:

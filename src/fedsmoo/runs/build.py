@@ -243,7 +243,7 @@ def settings_of(config: Config | Mapping[str, Any] | str | PathLike[str] | None)
 def changed_settings(config: Config) -> dict[str, Any]:
     """Return the settings of a config that are not at their defaults: what somebody chose."""
     plain: dict[str, Any] = {n: {} if n.endswith("_options") else f.default for n, f in FIELDS.items()}
-    plain["partition"] = default_partition(config.dataset)
+    plain["partition"] = default_partition(config.dataset, config.dataset_options)
     return {n: v for n, v in config.to_dict().items() if v != plain[n]}
 
 

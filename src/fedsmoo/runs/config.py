@@ -26,7 +26,7 @@ class Config(Training):
         "auto", f"loss of a sample: a name, {OWN}:function, or auto: by the data's targets", group="what", quiet=True
     )
     loss_options: dict[str, Any] = setting(None, "options of the loss", group="what", quiet=True)
-    dataset: str = setting("digits", f"data set: a name, text:PATH, or {OWN}:function", group="data")
+    dataset: str = setting("digits", f"data set: a name, text:, leaf: or table:PATH, or {OWN}:function", group="data")
     dataset_options: dict[str, Any] = setting(None, "options of a data set of your own", group="data", quiet=True)
     data: str | None = setting(
         None, "folder or .npz that holds the data set (default: the cache)", group="data", free=("run", "line")
@@ -79,7 +79,7 @@ class Config(Training):
 
     def __post_init__(self) -> None:
         if self.partition is None:  # recorded as what it comes to, so that a run's folder says who held what
-            object.__setattr__(self, "partition", default_partition(self.dataset))
+            object.__setattr__(self, "partition", default_partition(self.dataset, self.dataset_options))
         super().__post_init__()
 
     def replace(self, **changes: Any) -> Config:
@@ -104,9 +104,10 @@ class Config(Training):
 FIELDS: dict[str, dataclasses.Field[Any]] = {f.name: f for f in dataclasses.fields(Config)}
 
 
-def default_partition(dataset: Any) -> str:
+def default_partition(dataset: Any, options: Any) -> str:
     """Return the partition of a data set that nobody chose one for: its own clients, where it has some."""
-    return "natural" if isinstance(dataset, str) and has_natural_clients(dataset) else "dirichlet"
+    named = options if isinstance(options, dict) else {}
+    return "natural" if isinstance(dataset, str) and has_natural_clients(dataset, named) else "dirichlet"
 
 
 def free_within(what: str) -> tuple[str, ...]:

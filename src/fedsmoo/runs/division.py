@@ -58,7 +58,9 @@ def resolve_division(config: Config, given: Iterable[str]) -> Config:
     refuse_beyond(config.to_dict())
     refuse_missing(config)
     names = set(given)
-    if "partition" not in names and config.partition != (default := default_partition(config.dataset)):
+    if "partition" not in names and config.partition != (
+        default := default_partition(config.dataset, config.dataset_options)
+    ):
         config = config.replace(partition=default)  # which the data set decides, and that may have changed since
     asked = division_settings(config)
     refuse_other_number(config, names)

@@ -71,9 +71,12 @@ def joined(found: Federation) -> dict[str, Any]:
     for name, parts in (("train", found.train), ("test", found.tests)):
         out[f"x_{name}"] = together([samples_of(p.x, f"{p.what}: x") for p in parts], parts)
         out[f"y_{name}"] = together([labels_in(p) for p in parts], parts)
-    for axis in "xy":
-        if out[f"{axis}_test"] is None:
-            out[f"{axis}_test"] = out[f"{axis}_train"][:0]
+    if out["x_test"] is None:
+        return {**out, "x_test": out["x_train"][:0], "y_test": out["y_train"][:0]}
+    x, other = out["x_train"], out["x_test"]
+    if x.is_floating_point() and other.is_floating_point():  # a file of text has float64 where others have float32
+        kind = torch.promote_types(x.dtype, other.dtype)
+        out |= {"x_train": x.to(kind), "x_test": other.to(kind)}
     return out
 
 
@@ -106,7 +109,7 @@ def together(found: list[Any], parts: Sequence[Part]) -> Any:
 
 def finished(found: Federation, arrays: dict[str, Any], options: Options, name: str) -> Dataset:
     """Return the data set of decoded arrays, checked, with the names of its classes and its own clients."""
-    names = same(found.parts, "class_names")
+    names = declared = same(found.parts, "class_names")
     texts = [isinstance(arrays[n], np.ndarray) and arrays[n].dtype.kind == "U" for n in ("y_train", "y_test")]
     if any(texts):
         known, numbers = np.unique(np.concatenate([arrays["y_train"], arrays["y_test"]]), return_inverse=True)
@@ -123,7 +126,8 @@ def finished(found: Federation, arrays: dict[str, Any], options: Options, name: 
             )
         changes |= {"class_names": names, "classes": len(names)}
     data = dataclasses.replace(data, **changes)
-    refuse_untrained_classes(data)
+    if declared is None:  # else a rare class may well be in the test part alone
+        refuse_untrained_classes(data)
     return check(data)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -18,7 +19,7 @@ from fedsmoo.data.files.cache import fingerprint, user_cache
 from fedsmoo.data.files.readers import SUFFIXES
 from fedsmoo.data.files.tree import file_tree, folder_tree
 from fedsmoo.data.fingerprint import SHORT, Fingerprint
-from fedsmoo.data.names import is_drawn
+from fedsmoo.data.names import files_of, is_drawn
 from fedsmoo.data.own import is_own
 from fedsmoo.data.sources import SOURCES, load
 from fedsmoo.runs.config import Config
@@ -28,6 +29,7 @@ RECENT = 100_000_000  # nanoseconds: a file that changed just now may change aga
 # A look at a folder of many files that took longer than this many seconds is good for so many times as long. Few files
 # are looked at every time: how busy the machine is must not decide whether a change is seen.
 MANY, SLOW, REST = 1000, 0.05, 20
+PLAIN = re.compile(r"(data/)?(train|test)(/[^/]+\.json|\.csv|\.parquet)")  # what other folders of data hold
 HASHES = ("data_content", "split_content", *(f"{setting}_content" for setting in BROUGHT))
 
 
@@ -187,8 +189,8 @@ def other_content(dataset: str, content: str) -> str:
 
 def data_place(name: str, path: str | None) -> Path | None:
     """Return the path of a data set of the user's own: a text, code, an ``.npz``, or a folder of class folders."""
-    if name.startswith("text:"):
-        return Path(name.removeprefix("text:")).expanduser()
+    if (place := files_of(name)) is not None:
+        return place
     if is_own(name):
         return file_of(name)
     if name in SOURCES or is_drawn(name):
@@ -243,8 +245,9 @@ def file_hash(path: Path) -> str:
 
 
 def folder_hash(folder: Path, names: list[str]) -> str:
-    """Hash the images of class folders; what else lies there is not read by a run either."""
+    """Hash the images of class folders, else LEAF's files or tables; what else lies there is not read either."""
     total = hashlib.sha256()
-    for name in sorted(n for n in names if n.count("/") >= 2 and n.lower().endswith(SUFFIXES)):
+    images = [n for n in names if n.count("/") >= 2 and n.lower().endswith(SUFFIXES)]
+    for name in sorted(images or (n for n in names if PLAIN.fullmatch(n))):
         total.update(f"{name}\0{file_hash(folder / name)}\0".encode("utf-8", "surrogateescape"))
     return total.hexdigest()

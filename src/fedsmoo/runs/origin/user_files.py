@@ -11,7 +11,7 @@ from fedsmoo.data.batches import cohort
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.division import own as division
 from fedsmoo.data.own import bound, is_own
-from fedsmoo.data.sources import load
+from fedsmoo.data.sources import form_options, load
 from fedsmoo.models import loss
 from fedsmoo.runs.config import Config
 
@@ -36,7 +36,7 @@ def refuse_missing(config: Config) -> None:
     """
     if is_own(config.dataset):
         bound(config.dataset, config.dataset_options)
-    elif config.dataset_options:
+    elif config.dataset_options and not form_options(config.dataset):
         raise no_options("data set", config.dataset, config.dataset_options)
     if is_in_file(config.partition):
         division.OwnPartition(config.partition, config.partition_options).rule()
@@ -57,6 +57,7 @@ def own_options(named: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     Those of a loss or a sampling of ours are among them; the method's, which are its fields, are not.
     """
     found: dict[str, dict[str, Any]] = {}
+    found |= {"dataset": dict(options)} if (options := form_options(named["dataset"])) else {}
     if is_own(named["dataset"]):
         known = options_of(user_object(named["dataset"], "data set")) or {}
         found["dataset"] = {n: v for n, v in known.items() if n != "seed"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -63,19 +64,17 @@ def decode(train: Sequence[Part], test: Sequence[Part], pad: int, make: Make) ->
                     out |= filled(name, some, first, look, make, step)
                 return out
             except Unequal:
-                look = replace(look, length=measured(parts))
+                look = replace(look, length=measured(parts, pad))
             except Coloured:
                 look = replace(look, colour=True)
 
 
-def measured(parts: Sequence[Part]) -> int:
+def measured(parts: Sequence[Part], pad: int) -> int:
     """Return the length of the longest sequence, and say that others are filled up."""
-    import warnings
-
     found = max(longest(rows_of(p, lo, min(lo + BLOCK, p.count))[0]) for p in parts for lo in range(0, p.count, BLOCK))
     warnings.warn(
-        f"{parts[0].what}: sequences differ in length and are padded to the longest, {found}, with pad: say pad=ID if "
-        "the tokenizer's pad id is not 0",
+        f"{parts[0].what}: sequences differ in length and are padded to {found}, the longest, with the pad id {pad}; "
+        "say pad=ID if the tokenizer has another",
         FedsmooWarning,
         stacklevel=2,
     )

@@ -104,12 +104,10 @@ def keep(key: str, folder: Path, data: Dataset) -> Dataset:
     """
     files = [f"{n}.npy" for n in PARTS]
     for name in PARTS:  # what the checks made of an array, where that is another one than was decoded
-        tensor, found = (
-            getattr(data, name),
-            np.load(folder / f"{name}.npy", mmap_mode="r" if len(data.x_test) else None),
-        )
-        if tensor.shape != found.shape or tensor.numpy().dtype != found.dtype:
-            np.save(folder / f"{name}.npy", tensor.numpy())
+        tensor, path = getattr(data, name), folder / f"{name}.npy"
+        found = np.load(path, mmap_mode="r" if len(tensor) else None) if path.is_file() else None
+        if found is None or tensor.shape != found.shape or tensor.numpy().dtype != found.dtype:
+            np.save(path, tensor.numpy())
     for name in INDICES:
         lists = getattr(data, name)
         if lists is not None:
@@ -155,6 +153,14 @@ def in_cache(key: str | None, build: Callable[[Path], Dataset]) -> Dataset:
         return data if key is None else keep(key, folder, data)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def cached_whole(key: str, build: Callable[[], Dataset]) -> Dataset:
+    """Return the data set with a key from the cache, or what ``build`` makes in memory, which is kept if it can be."""
+    try:
+        return in_cache(key, lambda folder: build())
+    except OSError:  # a folder that cannot be written costs time, nothing else
+        return build()
 
 
 def remove_abandoned(folder: Path) -> None:

@@ -1,0 +1,62 @@
+"""Tables in files, ``.csv`` and ``.parquet``: one column is learnt from the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedsmoo.core.errors import FedsmooError, first_line
+from fedsmoo.data.dataset import Dataset
+from fedsmoo.data.files.tree import LARGEST
+from fedsmoo.data.forms.read import read_data
+
+SUFFIXES = (".csv", ".parquet")
+TABLE_OPTIONS = ("x", "y", "client", "test", "target")
+
+
+def table(path: str, options: Mapping[str, Any]) -> Dataset:
+    """Return the table in a file, or those in ``train.csv`` and ``test.csv`` (or ``.parquet``) of a folder.
+
+    Options are those of :func:`fedsmoo.read_data`; names of columns are text, as the file has them.
+    """
+    what, place = f"table {path}", Path(path).expanduser()
+    unknown_ones = [n for n in options if n not in TABLE_OPTIONS]
+    if unknown_ones:
+        raise FedsmooError(f"{what} has no option {unknown_ones[0]!r}: there are {', '.join(TABLE_OPTIONS)}")
+    named = {n: str(v) if n in ("x", "y", "client") and v is not None else v for n, v in options.items()}
+    value: Any = frame(place, what)
+    if place.is_dir():
+        train, test = (in_folder(place, part, what) for part in ("train", "test"))
+        if train is None:
+            raise FedsmooError(f"{what}: no train.csv or train.parquet there")
+        value = frame(train, what) if test is None else (frame(train, what), frame(test, what))
+    return read_data(value, f"table:{place.name}", what, **named)
+
+
+def in_folder(folder: Path, part: str, what: str) -> Path | None:
+    """Return the file of a part in a folder."""
+    found = [folder / f"{part}{suffix}" for suffix in SUFFIXES if (folder / f"{part}{suffix}").is_file()]
+    if len(found) > 1:
+        raise FedsmooError(f"{what}: both {found[0].name} and {found[1].name}: leave one")
+    return found[0] if found else None
+
+
+def frame(path: Path, what: str) -> Any:
+    """Read a file; ``None`` for a folder. Whatever is wrong with it is one line."""
+    if path.is_dir():
+        return None
+    if path.suffix.lower() not in SUFFIXES:
+        raise FedsmooError(f"{what}: must be a .csv or .parquet file, or a folder with train and test files of those")
+    if not path.is_file():
+        raise FedsmooError(f"{what}: no such file")
+    if path.stat().st_size > LARGEST:
+        raise FedsmooError(f"{what}: {path.stat().st_size} bytes, more than is read at once ({LARGEST})")
+    import pandas as pd
+
+    try:
+        return pd.read_csv(path) if path.suffix.lower() == ".csv" else pd.read_parquet(path)
+    except ImportError:
+        raise FedsmooError(f"{what}: reading .parquet needs pyarrow: pip install pyarrow, or save it as .csv") from None
+    except Exception as e:  # parsers raise many kinds for damaged files
+        raise FedsmooError(f"{what} cannot be read: {first_line(e)}") from None
