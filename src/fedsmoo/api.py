@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Collection, Mapping, Sequence
 from os import PathLike
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from torch import nn
 
 from fedsmoo.core import Algorithm, FedsmooError
-from fedsmoo.core.errors import as_path, brief
+from fedsmoo.core.errors import FedsmooWarning, as_path, brief
 from fedsmoo.data.batches.cohort import Sampling, has_rule, own_sampling
 from fedsmoo.data.check import checked
 from fedsmoo.data.dataset import Dataset
@@ -23,7 +24,7 @@ from fedsmoo.data.targets import classes_to_divide_by
 from fedsmoo.models import wrap
 from fedsmoo.models.base import copied
 from fedsmoo.models.loss import LOSSES, SampleLoss
-from fedsmoo.runs.build import algorithm_class, assemble
+from fedsmoo.runs.build import algorithm_class, assemble, with_options
 from fedsmoo.runs.config import DIVISION, FIELDS, Config
 from fedsmoo.runs.division import refuse_other_count, refuse_unused_options, resolve_division
 from fedsmoo.runs.origin.objects import name_objects
@@ -69,7 +70,8 @@ def simulate(
             returning ``False`` stops the run: ``lambda r: not r.reached(0.9)``.
         out: also keep the run in this new folder, as :func:`fedsmoo.run` does; it can be resumed if settings name all
             of the above (a module, data, a loss or a rule of one's own have no name).
-        settings: any other setting of a run: ``cohort``, ``rounds``, ``lr``, ``seed``, ... (see ``fedsmoo.Config``).
+        settings: any other setting of a run (see ``fedsmoo.Config``): ``cohort``, ``rounds``, ``lr``, ...; or an option
+            of what is named: ``simulate(algorithm="fedprox", mu=0.1)``.
 
     Returns:
         The result. Ctrl-C lets the round end and returns what there is; ``result.continue_()`` goes on.
@@ -104,7 +106,7 @@ def assemble_objects(
         plain["dataset"] = data
     if partition is not None and not isinstance(partition, str):
         objects["partition"] = plain.pop("partition")
-    config = Config().replace(**plain)
+    config = Config().replace(**with_named_options(plain, data, objects))
     own = as_dataset(data, config)
     if not isinstance(data, str):
         config = config.replace(dataset_options={})  # how it was read: the content counts
@@ -119,6 +121,19 @@ def assemble_objects(
     drawing = own_sampling(objects["sampling"]) if "sampling" in objects else None
     simulation = assemble(config, objects.get("algorithm"), own, flat, indices, objects.get("loss"), drawing)
     return simulation, name_objects(config, objects, indices)
+
+
+def with_named_options(settings: dict[str, Any], data: Any, objects: Collection[str]) -> dict[str, Any]:
+    """Return settings in which what is no setting is an option: a hyper-parameter of the method, of the model, ..."""
+    plain = {n: v for n, v in settings.items() if n in FIELDS}
+    named = plain | ({"dataset": data} if isinstance(data, str) else {})
+    stand = [*objects, *([] if isinstance(data, str) else ["dataset"])]
+    found = with_options(named, {n: v for n, v in settings.items() if n not in FIELDS}, lambda value: value, stand)
+    for name, options in found.items():
+        before = plain.get(name) if name.endswith("_options") else None
+        for key in (n for n, v in (before or {}).items() if options[n] != v):
+            raise FedsmooError(f"{key} is given twice, by its name and in {name}: choose one")
+    return {n: v for n, v in found.items() if n != "dataset"}
 
 
 def refuse_wrong_kinds(model: Any, algorithm: Any, loss: Any, sampling: Any, callback: Any) -> None:
@@ -151,9 +166,8 @@ def refuse_misplaced(settings: Mapping[str, Any], model: Any, algorithm: Any, pa
         if settings.get(name):
             raise FedsmooError(f"{name} is {brief(settings[name])}, but {argument} says it all: leave {name} out")
     method = algorithm_class(algorithm) if isinstance(algorithm, str) else type(algorithm)
-    for name in settings.keys() & {f.name for f in dataclasses.fields(method)} - FIELDS.keys():
-        say = f"write {method.__name__}({name}={settings[name]!r})"
-        raise FedsmooError(f"{name} is a hyper-parameter of {method.__name__}, no setting of simulate: {say}")
+    for name in settings.keys() & {f.name for f in dataclasses.fields(method)}:
+        refuse_given_to_object(name, settings[name], algorithm, method)
     rule = isinstance(partition, str | Partition) or (callable(partition) and not isinstance(partition, type))
     if partition is not None and not rule:
         hint = f"{partition.__name__}()" if isinstance(partition, type) else "'dirichlet-0.1' or Dirichlet(0.1)"
@@ -165,6 +179,18 @@ def refuse_misplaced(settings: Mapping[str, Any], model: Any, algorithm: Any, pa
             f"client_indices is {brief(clients)}, but must be a list with each client's samples, [[0, 1], [2, 3]]"
         )
     refuse_two_divisions(settings, clients)
+
+
+def refuse_given_to_object(name: str, value: Any, algorithm: str | Algorithm, method: type[Algorithm]) -> None:
+    """Refuse a hyper-parameter beside a method that was made with its own; warn of one that is a setting, too."""
+    cls = method.__name__
+    if isinstance(algorithm, Algorithm) and name not in FIELDS:
+        say = f"write {cls}({name}={value!r})"
+        raise FedsmooError(f"{name} is a hyper-parameter of {cls}, no setting of simulate: {say}")
+    if isinstance(algorithm, str) and name in FIELDS:
+        say = f"algorithm_options={{{name!r}: {value!r}}}"
+        told = f"{name} is a setting of every run, and a hyper-parameter of {cls}, too: taken as the setting"
+        warnings.warn(f"{told}; the method's is {say}", FedsmooWarning, stacklevel=4)
 
 
 def with_division(config: Config, data: Dataset, given: Mapping[str, Any], elsewhere: bool) -> Config:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -94,8 +94,9 @@ def make_method(config: Config, algorithm: Algorithm | None = None) -> Algorithm
 
 def classes_of(named: Mapping[str, str]) -> dict[str, Any]:
     """Return the classes of a method and of what is put around it, by the setting that names each."""
-    around = {kind: choice_class(kind, named[kind]) for kind in CHOICES}
-    return {"algorithm": algorithm_class(named["algorithm"])} | {k: cls for k, cls in around.items() if cls is not None}
+    classes: dict[str, Any] = {kind: choice_class(kind, named[kind]) for kind in CHOICES}
+    classes = {"algorithm": algorithm_class(named["algorithm"]) if named["algorithm"] else None} | classes
+    return {kind: cls for kind, cls in classes.items() if cls is not None}
 
 
 def schedules_as_text(config: Config) -> Config:
@@ -247,12 +248,14 @@ def changed_settings(config: Config) -> dict[str, Any]:
     return {n: v for n, v in config.to_dict().items() if v != plain[n]}
 
 
-def with_options(values: dict[str, Any], options: Mapping[str, Any], untyped: Callable[[Any], Any]) -> dict[str, Any]:
+def with_options(
+    values: dict[str, Any], options: Mapping[str, Any], untyped: Callable[[Any], Any], objects: Collection[str] = ()
+) -> dict[str, Any]:
     """Return settings with options added to those of the method, the model, the loss, ..., whichever has one so named.
 
-    ``loss.gamma`` says whose option it is, where several have one of that name.
+    ``loss.gamma`` says whose option it is, where several have one of that name. ``objects`` have no options.
     """
-    named = {kind: values.get(kind, FIELDS[kind].default) or "" for kind in BROUGHT}
+    named = {kind: "" if kind in objects else values.get(kind, FIELDS[kind].default) or "" for kind in BROUGHT}
     if not options or not all(isinstance(name, str) for name in named.values()):
         return values  # a name that is no text is refused with the other settings
     classes = classes_of(named)
@@ -276,13 +279,13 @@ def owner(key: str, known: Mapping[str, Mapping[str, Any]], named: Mapping[str, 
     A model from a file may take any (``**options``): what nobody else has is its.
     """
     kind, dot, name = key.partition(".")
-    if dot and kind in BROUGHT:
+    if dot and named.get(kind):
         return kind, name
     having = [kind for kind, options in known.items() if key in options]
     if len(having) > 1:
         both = " and ".join(f"{kind}.{key}" for kind in having)
         raise FedsmooError(f"{key}: several have an option of that name; write which one: {both}")
-    if not having and named["model"] in MODELS:
+    if not having and named["model"] in ("", *MODELS):
         settings = [n for n in FIELDS if not n.endswith("_options")]
         raise unknown("setting", key, [*settings, *(n for options in known.values() for n in options)])
     return having[0] if having else "model", key
