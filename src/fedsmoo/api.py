@@ -26,7 +26,7 @@ from fedsmoo.models.base import copied
 from fedsmoo.models.loss import LOSSES, SampleLoss
 from fedsmoo.runs.build import algorithm_class, assemble, with_options
 from fedsmoo.runs.config import DIVISION, FIELDS, Config
-from fedsmoo.runs.division import refuse_other_count, refuse_unused_options, resolve_division
+from fedsmoo.runs.division import cut_cohort, refuse_other_count, refuse_unused_options, resolve_division
 from fedsmoo.runs.origin.objects import name_objects
 from fedsmoo.runs.record import Callback, refuse_wrong_options
 from fedsmoo.runs.results.carry import carry_out
@@ -116,6 +116,7 @@ def assemble_objects(
     if client_indices is not None:
         objects["split"] = client_indices
     indices = given_clients(config, own, partition, client_indices)
+    config = cut_cohort(config, clients=clients_of(config, own, indices))
     # Training and dtype must not reach the caller's own module.
     flat = wrap(copied(model), own) if isinstance(model, nn.Module) else None
     drawing = own_sampling(objects["sampling"]) if "sampling" in objects else None
@@ -221,6 +222,13 @@ def refuse_two_divisions(settings: Mapping[str, Any], client_indices: Any) -> No
         same = name == "clients" and client_indices is not None and settings.get(name) == len(client_indices)
         if settings.get(name) is not None and not same:
             raise FedsmooError(f"both {what} and {name}={settings[name]!r} say who holds which samples: choose one")
+
+
+def clients_of(config: Config, data: Dataset, indices: Sequence[np.ndarray] | None) -> int:
+    """Return how many clients there are: those given, the data's own, or as many as the config says."""
+    natural = config.split is None and config.partition == "natural"
+    given = data.natural if indices is None and natural else indices
+    return config.clients if given is None else len(given)
 
 
 def given_clients(

@@ -338,7 +338,6 @@ BAD = [
     ({"data": "digit"}, "did you mean 'digits'"),
     ({"partition": "dirchlet"}, "unknown partition 'dirchlet'"),
     ({"partition": "pathological-11"}, "c is 11, but the training labels have only 10 classes"),
-    ({"cohort": 5}, "a cohort of 5 out of 4 clients"),
     ({"bathc_size": 5}, "unknown setting 'bathc_size': did you mean 'batch_size'"),
     ({"rounds": "many"}, "rounds is 'many', but must be a whole number"),
     ({"device": "tpu9"}, "device 'tpu9' cannot be used here"),

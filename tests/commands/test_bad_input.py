@@ -58,7 +58,6 @@ REFUSED = [
     (["--model", "mlp", "--set", "hidden=1.5"], "hidden is '1.5', but must be a whole number"),
     (["--model", "mlp", "--set", "hidden=-2"], "hidden of the model mlp is -2, but must be a whole number above 0"),
     (["--model", "lenet"], "the model lenet cannot be built"),
-    (["--cohort", "5"], "a cohort of 5 out of 4 clients"),
     (["--clients", "0"], "clients is 0, but must be above 0"),
     (["--chunk", "-3"], "chunk is -3, but must be above 0"),
     (["--partition", "pathological", "--c", "11"], "c is 11, but the training labels have only 10 classes"),

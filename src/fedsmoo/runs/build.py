@@ -36,7 +36,7 @@ from fedsmoo.models import MODELS, FlatModel, build, make_module, model_options,
 from fedsmoo.models.buffers import cast
 from fedsmoo.models.loss import SampleLoss, make_loss
 from fedsmoo.runs.config import FIELDS, Config, default_partition
-from fedsmoo.runs.division import make_clients, refuse_unused_options, resolve_division
+from fedsmoo.runs.division import cut_cohort, make_clients, refuse_unused_options, resolve_division
 from fedsmoo.runs.origin.objects import refuse_objects
 from fedsmoo.runs.origin.user_files import kind_of_default, load_data, own_options
 from fedsmoo.runs.settings.fields import BROUGHT
@@ -200,7 +200,7 @@ def make_config(
     refuse_objects(merged, "this config")
     resolved = resolve_division(schedules_as_text(merged), said)
     refuse_unused_options(resolved, chosen)
-    return resolved
+    return cut_cohort(resolved, said)
 
 
 def merge(

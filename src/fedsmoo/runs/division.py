@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedsmoo.core import FedsmooError
-from fedsmoo.core.errors import unknown
+from fedsmoo.core.errors import FedsmooWarning, unknown
 from fedsmoo.core.user_code import is_in_file
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.division import partition as partitions
 from fedsmoo.data.division.own import OwnPartition
 from fedsmoo.data.division.splitfile import load_split, read_split, refuse_contradiction
+from fedsmoo.data.names import is_drawn
+from fedsmoo.data.own import is_own
 from fedsmoo.data.targets import CLASSES, classes_to_divide_by, names_to_divide_by
 from fedsmoo.runs.config import DIVISION, Config, default_partition
 from fedsmoo.runs.origin.user_files import load_data, refuse_missing
@@ -74,6 +79,43 @@ def resolve_division(config: Config, given: Iterable[str]) -> Config:
     content = read_split(config.split)
     refuse_contradiction(config.split, content, {n: v for n, v in asked.items() if n in names})
     return with_changes(config, {"clients": content["clients"]})
+
+
+def cut_cohort(config: Config, given: Iterable[str] = (), clients: int | None = None) -> Config:
+    """Return the config with a cohort of at most all clients, and say so if it asks for more.
+
+    What is cut is the setting itself, so that a run is the one in which all clients were asked for, by name and number.
+
+    Args:
+        config: with its division resolved.
+        given: the names of the settings that somebody chose.
+        clients: how many there are, if that is known; else as the config says, or its data.
+    """
+    if clients is None:
+        natural = config.split is None and config.partition == "natural" and "clients" not in given
+        clients = natural_clients(config) if natural else config.clients
+    if clients is None or config.cohort <= clients:
+        return config
+    said = f"a cohort of {config.cohort} is more than the {clients} clients there are: all of them take part"
+    warnings.warn(f"{said} (cohort = {clients})", FedsmooWarning, stacklevel=2)
+    return config.replace(cohort=clients)
+
+
+def natural_clients(config: Config) -> int | None:
+    """Count the clients that the data of a config has of its own; ``None`` if only code of the user's could say."""
+    if is_own(config.dataset) or config.dataset_options:
+        return None
+    seed = config.seed if is_drawn(config.dataset) else 0
+    with suppress(FedsmooError):  # which is said where the data is needed
+        return count_natural(config.dataset, config.data, seed)
+    return None
+
+
+@lru_cache(maxsize=64)
+def count_natural(dataset: str, data: str | None, seed: int) -> int | None:
+    """Count a data set's own clients, once for all runs of a sweep."""
+    natural = load_data(Config(dataset=dataset, data=data, seed=seed)).natural
+    return None if natural is None else len(natural)
 
 
 def with_changes(config: Config, values: Mapping[str, Any]) -> Config:

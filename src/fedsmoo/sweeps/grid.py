@@ -43,7 +43,7 @@ from fedsmoo.data.own import is_own
 from fedsmoo.models import MODELS, refuse_options
 from fedsmoo.runs.build import algorithm_class, make_algorithm, schedules_as_text
 from fedsmoo.runs.config import FIELDS, Config
-from fedsmoo.runs.division import make_partition, resolve_division
+from fedsmoo.runs.division import cut_cohort, make_partition, resolve_division
 from fedsmoo.runs.origin.contents import contents, other_content
 from fedsmoo.runs.origin.identity import identity
 from fedsmoo.runs.origin.method import Method, of_own
@@ -225,7 +225,7 @@ def grid(settings: dict[str, Any], hyper: dict[str, Any], options: dict[str, Any
             config = resolve_division(schedules_as_text(Config(**plain, algorithm_options=values)), plain)
             if config.model in MODELS:
                 refuse_options(config.model, config.model_options)
-            yield config
+            yield cut_cohort(config, plain)
 
 
 def product(values: dict[str, Any]) -> Iterator[dict[str, Any]]:
