@@ -35,7 +35,8 @@ class Convolution:
         high, wide = self.geometry.outputs((height, width))
         outside, flat, pixels = w.shape[-1], is_flat(inside), batch * high * wide
         y = x.new_empty(clients, batch, high, wide, outside)
-        tile = tile or pixel_tile(pixels, outside, self.geometry.taps * inside if flat else inside, self.exact)
+        if tile is None:
+            tile = pixel_tile(clients, pixels, outside, inside, x.dtype, self.exact)
         launch(
             forward_kernel, (triton.cdiv(pixels, tile.rows) * triton.cdiv(outside, tile.cols), clients),
             x=x, x_row=x.stride(0), w=w, w_row=w.stride(0),
@@ -54,7 +55,7 @@ class Convolution:
         (height, width), inside, (sh, sw) = size, w.shape[-2], self.geometry.stride
         dx = dy.new_empty(clients, batch, height, width, inside)
         pixels = batch * triton.cdiv(height, sh) * triton.cdiv(width, sw)  # of a residue
-        tile = tile or pixel_tile(pixels, inside, outside, self.exact)
+        tile = tile or pixel_tile(clients, pixels, inside, outside, dy.dtype, self.exact)
         launch(
             data_kernel, (sh * sw * triton.cdiv(pixels, tile.rows) * triton.cdiv(inside, tile.cols), clients),
             dy=dy, dy_row=dy.stride(0), w=w, w_row=w.stride(0), dx=dx,
@@ -69,7 +70,7 @@ class Convolution:
         """Return the gradient by the weights ``[C, kh, kw, I, O]`` in float32, from inputs and outputs' gradient."""
         (clients, batch, height, width, inside), (high, wide, outside) = x.shape, dy.shape[2:]
         rows, flat = self.geometry.taps * inside, is_flat(inside)
-        tile = tile or weight_tile(rows if flat else inside, outside, self.exact)
+        tile = tile or weight_tile(rows if flat else inside, outside, x.dtype, self.exact)
         strips = triton.cdiv(rows, tile.rows) if flat else self.geometry.taps * triton.cdiv(inside, tile.rows)
         programs = strips * triton.cdiv(outside, tile.cols)
         parts = parts or parts_for(clients, programs, triton.cdiv(batch * high * wide, tile.inner))

@@ -1,10 +1,13 @@
-"""Tile sizes of general convolutions, by a rule from their shapes."""
+"""Tile sizes of general convolutions, by rules from their shapes; ``benchmarks/convolutions.py`` timed them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 MULTIPROCESSORS = 132  # of an H100 or H200
+FILLED = 0.7  # share of a box's pixels that are some, from which boxes are faster
 
 
 @dataclass(frozen=True)
@@ -28,23 +31,42 @@ def is_flat(channels: int) -> bool:
     return channels < 16
 
 
-def pixel_tile(pixels: int, channels: int, reduced: int, exact: bool) -> Tile:
+def step_of(kind: torch.dtype) -> int:
+    """Return how many numbers of a type a step of a reduction has: 128 bytes."""
+    return 128 // kind.itemsize
+
+
+def pixel_tile(clients: int, pixels: int, channels: int, reduced: int, kind: torch.dtype, exact: bool) -> Tile:
     """Return the tile of a product whose rows are pixels: forward, and the data gradient.
 
     ``exact``: float32 products of three, which live in registers, so that tiles are small.
     """
     if exact:
         return Tile(power(pixels, most=64), power(channels, most=64), power(reduced, most=16), 4, 2)
-    cols = power(channels)
-    return Tile(power(pixels), cols, power(reduced, most=64), 8 if cols > 64 else 4, 3)
+    cols, inner = power(channels), power(reduced, most=step_of(kind))
+    programs = clients * -(-pixels // 128) * -(-channels // cols)
+    rows = power(pixels, most=64 if programs < 3 * MULTIPROCESSORS or is_flat(reduced) else 128)
+    return Tile(rows, cols, inner, 8 if rows * cols > 8192 else 4, 3)
 
 
-def weight_tile(rows: int, channels: int, exact: bool) -> Tile:
+def box_tile(pixels: int, channels: int, reduced: int, kind: torch.dtype) -> Tile:
+    """Return the tile of such a product, by boxes: 16,384 outputs, wide where channels are many and pixels few."""
+    inner = power(reduced, most=step_of(kind))
+    if channels <= 64:
+        return Tile(256, power(channels, most=64), inner, 8, 3)
+    if channels >= 256 and pixels < 1024:
+        return Tile(64, 256, inner, 8, 3)
+    return Tile(128, 128, inner, 8, 3)
+
+
+def weight_tile(rows: int, channels: int, kind: torch.dtype, exact: bool, boxes: bool = False) -> Tile:
     """Return the tile of a weight gradient, whose reduction runs over pixels."""
     if exact:
         return Tile(power(rows, most=64), power(channels, most=32), 16, 4, 2)
-    tile = power(rows), power(channels)
-    return Tile(*tile, 64, 8 if min(tile) > 64 else 4, 3)
+    cols, pixels = power(channels), step_of(kind)
+    if boxes and cols <= 64:
+        return Tile(power(rows, most=64), cols, 2 * pixels, 4, 4)
+    return Tile(power(rows, most=64), cols, pixels, 4, 3)
 
 
 def parts_for(clients: int, programs: int, steps: int, most: int = 32) -> int:

@@ -1,0 +1,63 @@
+"""Which kernels convolve: boxes of pixels where the device and the shape have them, else gathered tiles."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from fedsmoo.kernels.conv.boxes import Box, box_of, data_by_boxes, forward_by_boxes, weight_by_boxes
+from fedsmoo.kernels.conv.conv import Convolution
+from fedsmoo.kernels.conv.geometry import Geometry, Pair
+from fedsmoo.kernels.conv.tiles import FILLED, Tile, box_tile, parts_for, weight_tile
+from fedsmoo.kernels.runtime import interpreted
+
+
+def boxes_serve(g: Geometry, precision: str, *tensors: Tensor) -> bool:
+    """Whether boxes can serve: stride 1, a device with a tensor memory unit, channels in pieces of 16 bytes."""
+    if g.stride != (1, 1) or precision == "tf32x3":
+        return False
+    if not interpreted() and torch.cuda.get_device_capability(tensors[0].device)[0] < 9:
+        return False
+    return all(t.shape[-1] * t.itemsize % 16 == 0 and t.data_ptr() % 16 == 0 for t in tensors)
+
+
+def box_for(tile: Tile, pixels: int, batch: int, size: Pair, inner: int) -> Box | None:
+    """Return the box of so many pixels; ``None`` where too few of them would be some."""
+    box = Box(*box_of(pixels, size), tile.cols, inner, tile.warps, tile.stages)
+    filled = batch * size[0] * size[1] / (box.count(batch, size) * box.pixels)
+    return box if filled >= FILLED else None
+
+
+def forward(g: Geometry, x: Tensor, w: Tensor, precision: str) -> Tensor:
+    """Return outputs ``[C, B, Ho, Wo, O]`` of images ``[C, B, H, W, I]`` and weights ``[C, kh, kw, I, O]``."""
+    size, batch = g.outputs((x.shape[2], x.shape[3])), x.shape[1]
+    if boxes_serve(g, precision, x, w):
+        tile = box_tile(batch * size[0] * size[1], w.shape[-1], x.shape[-1], x.dtype)
+        box = box_for(tile, tile.rows, batch, size, tile.inner)
+        if box is not None:
+            return forward_by_boxes(g, x, w, box, precision)
+    return Convolution(g, precision).forward(x, w)
+
+
+def data(g: Geometry, dy: Tensor, w: Tensor, size: Pair, precision: str) -> Tensor:
+    """Return the gradient by images of a size from that by the outputs."""
+    batch, inside = dy.shape[1], w.shape[-2]
+    if boxes_serve(g, precision, dy, w) and inside * dy.itemsize % 16 == 0:
+        tile = box_tile(batch * size[0] * size[1], inside, dy.shape[-1], dy.dtype)
+        box = box_for(tile, tile.rows, batch, size, tile.inner)
+        if box is not None:
+            return data_by_boxes(g, dy, w, size, box, precision)
+    return Convolution(g, precision).data(dy, w, size)
+
+
+def weight(g: Geometry, x: Tensor, dy: Tensor, precision: str) -> Tensor:
+    """Return the gradient by the weights in float32, from images and the gradient by the outputs."""
+    clients, batch, size = x.shape[0], x.shape[1], (dy.shape[2], dy.shape[3])
+    if boxes_serve(g, precision, x, dy):
+        tile = weight_tile(x.shape[-1], dy.shape[-1], x.dtype, False, boxes=True)
+        box = box_for(tile, tile.inner, batch, size, tile.rows)
+        if box is not None:
+            return weight_by_boxes(g, x, dy, box, partial(parts_for, clients), precision)
+    return Convolution(g, precision).weight(x, dy)

@@ -1,0 +1,128 @@
+"""Rules by which ``torch.func.vmap`` takes PyTorch's own operators to those with a client axis.
+
+vmap makes a convolution of C clients a convolution of C groups, which no library does well. While :func:`client_rules`
+are in force, it becomes one of ``fedsmoo.operators``. A rule is given tensors of all clients and the place of the
+client axis in each (``None``: all clients share it); it works below autograd, so derivatives are PyTorch's own.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedsmoo.operators.convolution import conv, conv_data, conv_weight
+
+aten = torch.ops.aten
+
+
+def front(t: Tensor, axis: int | None, clients: int) -> Tensor:
+    """Return a tensor with its client axis first; one that all clients share is expanded."""
+    return t.expand(clients, *t.shape) if axis is None else t.movedim(axis, 0)
+
+
+def two(v: Sequence[int]) -> list[int]:
+    """Return sizes for rows and columns; one size is for both."""
+    return list(v) * 2 if len(v) == 1 else list(v)
+
+
+def last(x: Tensor) -> Tensor:
+    """``[C, B, channels, H, W] -> [C, B, H, W, channels]``: no copy, where memory is in that order."""
+    return x.permute(0, 1, 3, 4, 2).contiguous()
+
+
+def first(x: Tensor) -> Tensor:
+    """``[C, B, H, W, channels] -> [C, B, channels, H, W]``, a view."""
+    return x.permute(0, 1, 4, 2, 3)
+
+
+def taps(w: Tensor) -> Tensor:
+    """``[C, O, I, kh, kw] -> [C, kh, kw, I, O]``."""
+    return w.permute(0, 3, 4, 2, 1).contiguous()
+
+
+def is_ours(w: Tensor, groups: int) -> bool:
+    """Whether a convolution of weights ``[C, O, I, kh, kw]`` has an operator: two-dimensional, without groups."""
+    return w.dim() == 5 and groups == 1
+
+
+def convolution(
+    info: Any, axes: Any, x: Tensor, w: Tensor, b: Tensor | None, stride: Any, padding: Any, dilation: Any,
+    transposed: bool, more: Any, groups: int,
+) -> tuple[Tensor, int]:  # fmt: skip
+    """Convolve C batches ``[C, B, I, ..]``, each with its client's weights; ``more`` is the output's padding."""
+    n = info.batch_size
+    x = front(x, axes[0], n)
+    if axes[1] is None and (b is None or axes[2] is None):  # frozen weights: one larger batch
+        y = aten.convolution(x.flatten(0, 1), w, b, stride, padding, dilation, transposed, more, groups)
+        return y.unflatten(0, x.shape[:2]), 0
+    w = front(w, axes[1], n)
+    if not is_ours(w, groups):
+        y = aten.convolution(folded(x), w.flatten(0, 1), None, stride, padding, dilation, transposed, more, groups * n)
+        y = y.unflatten(1, (n, -1)).transpose(0, 1)
+    elif transposed:  # a data gradient
+        s, p, d, o = (two(v) for v in (stride, padding, dilation, more))
+        size = [(x.shape[3 + i] - 1) * s[i] - 2 * p[i] + d[i] * (w.shape[3 + i] - 1) + o[i] + 1 for i in (0, 1)]
+        y = first(conv_data(last(x), taps(w), size, s, p, d))
+    else:
+        y = first(conv(last(x), taps(w), two(stride), two(padding), two(dilation)))
+    if b is not None:
+        y = y + front(b, axes[2], n).view(n, 1, -1, *[1] * (y.dim() - 3))
+    return y, 0
+
+
+def folded(x: Tensor) -> Tensor:
+    """``[C, B, I, ..] -> [B, C * I, ..]``: the channels of all clients beside each other."""
+    return x.transpose(0, 1).flatten(1, 2)
+
+
+def convolution_backward(
+    info: Any, axes: Any, dy: Tensor, x: Tensor, w: Tensor, biases: Any, stride: Any, padding: Any, dilation: Any,
+    transposed: bool, more: Any, groups: int, mask: Sequence[bool],
+) -> tuple[tuple[Tensor | None, ...], tuple[int | None, ...]]:  # fmt: skip
+    """Return the gradients by inputs, weights and biases that ``mask`` asks for."""
+    n, dx, dw, db = info.batch_size, None, None, None
+    dy, x, w = (front(v, axis, n) for v, axis in zip((dy, x, w), axes, strict=False))
+    if is_ours(w, groups):
+        how, size, kernel = [two(v) for v in (stride, padding, dilation)], list(x.shape[-2:]), list(w.shape[-2:])
+        dys, xs, ws = last(dy), last(x), taps(w)
+        if mask[0]:
+            dx = first(conv(dys, ws, *how) if transposed else conv_data(dys, ws, size, *how))
+        if mask[1]:
+            found = conv_weight(dys, xs, kernel, *how) if transposed else conv_weight(xs, dys, kernel, *how)
+            dw = found.permute(0, 4, 3, 1, 2)
+    else:
+        asked = [mask[0], mask[1], False]
+        dx, dw, _ = aten.convolution_backward(
+            folded(dy), folded(x), w.flatten(0, 1), None, stride, padding, dilation, transposed, more, groups * n, asked
+        )
+        dx = dx.unflatten(1, (n, -1)).transpose(0, 1) if mask[0] else None
+        dw = dw.unflatten(0, (n, -1)) if mask[1] else None
+    if mask[2]:
+        db = dy.sum((1, *range(3, dy.dim())))
+    found = dx, dw, db
+    return found, tuple(None if v is None else 0 for v in found)
+
+
+RULES: dict[str, Callable[..., Any]] = {
+    "convolution": convolution,
+    "convolution_backward": convolution_backward,
+}
+
+
+@contextmanager
+def client_rules() -> Iterator[None]:
+    """Put the rules in the place of PyTorch's own, for as long as this lasts."""
+    library = torch.library.Library("aten", "IMPL")
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*[Oo]verrid.*")  # that is what it is for
+            for name, rule in RULES.items():
+                torch.library.register_vmap(f"aten::{name}", rule, lib=library)
+        yield
+    finally:
+        library._destroy()

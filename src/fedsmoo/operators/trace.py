@@ -1,0 +1,36 @@
+"""A function of C clients as a graph of operators with a client axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from fedsmoo.operators.layers import ClientLayers
+from fedsmoo.operators.rules import client_rules
+
+
+def traced(function: Callable[..., Any], *like: Tensor) -> GraphModule:
+    """Return the graph of a function that calls ``vmap`` over clients, for tensors shaped as those given.
+
+    What the function does with Python, the mode its model is in and the precision in force are baked in; derivatives
+    are part of the graph.
+    """
+    with client_rules(), ClientLayers():
+        graph = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*like)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+    return graph
+
+
+def called(graph: GraphModule) -> list[str]:
+    """Return the names of the operators that a graph calls, in order."""
+    return [
+        str(n.target)
+        for n in graph.graph.nodes
+        if n.op == "call_function" and isinstance(n.target, torch._ops.OpOverload)
+    ]
