@@ -18,6 +18,7 @@ from fedsmoo.engines.oracles.drawing import unlike_alone
 from fedsmoo.engines.oracles.fused import FusedOracle, fused_reason
 from fedsmoo.engines.oracles.oracle import Oracle, hand_oracle, vmap_oracle
 from fedsmoo.engines.oracles.sealed import sealed
+from fedsmoo.engines.oracles.traced import TracedOracle, can_trace
 from fedsmoo.engines.personal import PersonalInputs, one_by_one, several_at_once
 from fedsmoo.engines.steps.eager import EagerStepper
 from fedsmoo.engines.steps.replay import ReplayStepper
@@ -50,7 +51,12 @@ def make_oracle(setup: Setup, kind: str) -> tuple[str, Oracle]:
         raise FedsmooError(f"the hand-written kernels cannot serve here: {kernels_reason(setup)}")
     # A hand-batched forward draws for all clients what each should draw for itself.
     by_hand = task.model.batched is not None and not task.model.random if kind == "auto" else kind == "hand"
-    return ("batched", hand_oracle(task)) if by_hand else ("vmap", sealed(vmap_oracle(task)))
+    return ("batched", hand_oracle(task)) if by_hand else ("vmap", in_steps(vmap_oracle(task)))
+
+
+def in_steps(oracle: Oracle) -> Oracle:
+    """Return an oracle by ``vmap`` in the form that compiled steps take: as a graph, or sealed where it draws."""
+    return TracedOracle(oracle) if can_trace(oracle) else sealed(oracle)
 
 
 def make_stepper(oracle: Oracle) -> Stepper:

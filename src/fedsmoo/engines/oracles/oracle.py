@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 OwnGradient = Callable[[Tensor, Batch, Loss, Sequence[Any], bool], tuple[Tensor, Tensor]]
 # (w, batch, whether features are asked for) -> outputs, or a pair of outputs and features
 Look = Callable[[Tensor, Batch, bool], Any]
+# (w, batch, w as Oracle.working gives it) -> gradients and losses, inside a step that may be compiled
+InStep = Callable[[Tensor, Batch, Tensor | None], tuple[Tensor, Tensor]]
 RUN_S_LOSS = "these gradients are of the run's own loss only, and the method asks for more: use engine=vmap"
 
 
@@ -81,6 +83,10 @@ class Oracle:
         Runs inside :meth:`serving`.
         """
         return self.gradient(w, batch)
+
+    def ready(self, w: Tensor, batch: Batch) -> InStep:
+        """Return :meth:`in_step` for weights and batches shaped as these; what takes time is done here."""
+        return self.in_step
 
     def serving(self) -> AbstractContextManager[None]:
         """Make this the oracle that a compiled step on this thread calls."""

@@ -20,7 +20,7 @@ from fedsmoo.compiler.trace import StepInputs
 from fedsmoo.core import Vectors
 from fedsmoo.engines.client_state.memory import ran_out
 from fedsmoo.engines.oracles.on_batch import OnBatch
-from fedsmoo.engines.oracles.oracle import Oracle
+from fedsmoo.engines.oracles.oracle import InStep, Oracle
 from fedsmoo.engines.steps.buffers import fill_round, round_buffers
 from fedsmoo.engines.steps.capture import captured, warn_slower
 from fedsmoo.engines.steps.eager import one_step
@@ -97,6 +97,7 @@ class ClientGroup:
         self, oracle: Oracle, given: Assignment, rows: Rows, part: slice, plan: DevicePlan, steps: int, masked: bool
     ) -> None:
         self.oracle, self.part, self.rows = oracle, part, rows.of(part)
+        self.in_step: InStep = oracle.in_step
         clients, width, w = len(self.rows.w), plan.index.shape[2], rows.w
 
         def over_steps(t: Tensor) -> Tensor:
@@ -166,7 +167,7 @@ class ClientGroup:
         b = self.rows
 
         def gradient(v: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-            return self.oracle.in_step(v, batch, self.working if v is b.w else None)
+            return self.in_step(v, batch, self.working if v is b.w else None)
 
         batch, active, _ = self.feeds[0]
         step = self.places.index_select(0, self.k - 1)  # a batch is loaded before its step
@@ -197,6 +198,7 @@ class ClientGroup:
         self.read = None if self.passes is None else self.passes.read
         if self.passes is None:
             self.working = self.oracle.working(self.rows.w)
+            self.in_step = self.oracle.ready(self.rows.w, self.feeds[0].batch)
         options: dict[str, Any] = {"fullgraph": True, "dynamic": False, "options": INLINE}
         self.loads = torch.compile(self.load, **options) if compile else self.load
         self.whole = torch.compile(self.body, **options) if compile and self.passes is None else self.body

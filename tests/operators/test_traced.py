@@ -1,0 +1,159 @@
+"""Modules nobody prepared, as graphs of operators with a client axis: numbers of PyTorch's own, client by client."""
+
+from collections import Counter
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call, grad_and_value, vmap
+from torch.nn import functional as F
+
+from fedsmoo.operators.norm import norm
+from fedsmoo.operators.rules import client_rules
+from fedsmoo.operators.trace import called, traced
+
+CLIENTS, BATCH = 3, 4
+
+
+class Block(nn.Module):
+    """A block of a residual network."""
+
+    def __init__(self, inside, outside, stride):
+        super().__init__()
+        self.first, self.second = (
+            nn.Conv2d(inside, outside, 3, stride, 1, bias=False),
+            nn.Conv2d(outside, outside, 3, 1, 1),
+        )
+        self.norms = nn.ModuleList(nn.GroupNorm(2, outside) for _ in range(2))
+        self.short = nn.Conv2d(inside, outside, 1, stride)
+
+    def forward(self, x):
+        return F.relu(self.norms[1](self.second(F.relu(self.norms[0](self.first(x))))) + self.short(x))
+
+
+def attending():
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    return nn.Sequential(nn.Conv2d(3, 8, 4, 4), nn.Flatten(2), Swap(), layer, nn.Flatten(), nn.Linear(32, 5))
+
+
+class Swap(nn.Module):
+    def forward(self, x):
+        return x.transpose(1, 2)
+
+
+def chain(*layers):
+    return lambda: nn.Sequential(*(layer() for layer in layers), nn.Flatten(), nn.LazyLinear(5))
+
+
+def conv(*sizes, **more):
+    return lambda: nn.Conv2d(*sizes, **more)
+
+
+# a module, the side of its images, and how often it calls which of our operators
+CONVS = {"conv": 2, "conv_data": 1, "conv_weight": 2}
+MODULES = {
+    "a CNN": (chain(conv(3, 4, 5), nn.ReLU, lambda: nn.MaxPool2d(2), conv(4, 6, 3)), 12, CONVS),
+    "a residual network": (
+        chain(conv(3, 4, 3, 1, 1), lambda: Block(4, 4, 1), lambda: Block(4, 6, 2), lambda: nn.AdaptiveAvgPool2d(1)),
+        8,
+        {"conv": 7, "conv_data": 6, "conv_weight": 7, "norm": 4, "norm_backward": 4},
+    ),
+    "odd strides, paddings and dilations": (
+        chain(conv(3, 5, (3, 2), (2, 3), (0, 2)), conv(5, 4, 3, padding=2, dilation=2)),
+        11,
+        CONVS,
+    ),
+    "a transposed one": (chain(conv(3, 4, 3, 2), lambda: nn.ConvTranspose2d(4, 2, 3, 2, 1, 1)), 9, CONVS),
+    "groups, which stay PyTorch's": (
+        chain(conv(3, 6, 1), conv(6, 6, 3, groups=6)),
+        6,
+        {"conv": 1, "conv_weight": 1},
+    ),
+    "one dimension, which stays PyTorch's": (
+        chain(lambda: nn.Flatten(2), lambda: nn.Conv1d(3, 4, 5), lambda: nn.GroupNorm(1, 4)),
+        4,
+        {"norm": 1, "norm_backward": 1},
+    ),
+    "a norm without weights": (
+        chain(conv(3, 4, 3), lambda: nn.GroupNorm(2, 4, affine=False)),
+        6,
+        {"conv": 1, "conv_weight": 1, "norm": 1, "norm_backward": 1},
+    ),
+    "attention": (attending, 8, {"conv": 1, "conv_weight": 1}),
+}
+
+
+def gradients(module, side):
+    """Return a function of images, labels and weights that gives C clients' gradients, and such arguments."""
+    names = [n for n, _ in module.named_parameters()]
+
+    def loss(parts, x, y):
+        return F.cross_entropy(functional_call(module, parts, (x,)), y)
+
+    def many(x, y, *parts):
+        grads, losses = vmap(grad_and_value(loss))(dict(zip(names, parts, strict=True)), x, y)
+        return (losses, *grads.values())
+
+    parts = [torch.stack([p + 0.1 * torch.randn_like(p) for _ in range(CLIENTS)]).detach() for p in module.parameters()]
+    x, y = torch.randn(CLIENTS, BATCH, 3, side, side, dtype=torch.float64), torch.randint(5, (CLIENTS, BATCH))
+    return many, loss, names, (x, y, *parts)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_gradients_of_a_module(name):
+    make, side, ours = MODULES[name]
+    torch.manual_seed(0)
+    module = make().double()
+    module(torch.zeros(1, 3, side, side, dtype=torch.float64))
+    many, loss, names, given = gradients(module, side)
+    graph = traced(many, *given)
+    found = Counter(c.removeprefix("fedsmoo.").removesuffix(".default") for c in called(graph) if "fedsmoo" in c)
+    assert found == ours
+    got = graph(*given)
+    x, y, *parts = given
+    for c in range(CLIENTS):  # by PyTorch, one client after the other
+        mine = {n: p[c].detach().requires_grad_() for n, p in zip(names, parts, strict=True)}
+        value = loss(mine, x[c], y[c])
+        want = [value.detach(), *torch.autograd.grad(value, list(mine.values()))]
+        for a, b in zip(got, want, strict=True):
+            torch.testing.assert_close(a[c], b, rtol=0, atol=1e-13)
+
+
+def test_afterwards_the_rules_are_pytorch_s_own_again():
+    conv = nn.Conv2d(2, 3, 3).double()
+    w, x = torch.randn(2, *conv.weight.shape, dtype=torch.float64), torch.randn(2, 4, 2, 5, 5, dtype=torch.float64)
+
+    def calls():
+        with torch.profiler.profile() as seen:
+            out = vmap(lambda w, x: F.conv2d(x, w))(w, x)
+        return out, any("fedsmoo::conv" in e.key for e in seen.key_averages())
+
+    with client_rules():
+        inside, ours = calls()
+    outside, still = calls()
+    assert ours
+    assert not still
+    torch.testing.assert_close(inside, outside, rtol=0, atol=1e-14)
+
+
+def test_frozen_weights_are_one_larger_batch():
+    w, x = torch.randn(3, 2, 3, 3, dtype=torch.float64), torch.randn(4, 5, 2, 6, 6, dtype=torch.float64)
+    with client_rules():
+        found = vmap(lambda x: F.conv2d(x, w, padding=1))(x)
+    torch.testing.assert_close(found, F.conv2d(x.flatten(0, 1), w, padding=1).unflatten(0, (4, 5)), rtol=0, atol=1e-14)
+
+
+def test_second_derivatives_of_a_norm_are_refused():
+    x = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
+    from fedsmoo.operators.norm import GroupNorm
+
+    out = GroupNorm.apply(x, torch.ones(4).double(), torch.zeros(4).double(), 2, 1e-5)[0]
+    (first,) = torch.autograd.grad(out.square().sum(), x, create_graph=True)
+    with pytest.raises(NotImplementedError, match="second derivatives"):
+        torch.autograd.grad(first.sum(), x)
+
+
+@pytest.mark.parametrize("operator", [norm._opoverload], ids=str)
+def test_what_operators_say_of_themselves_is_true(operator):
+    given = torch.randn(2, 3, 5, 4), torch.randn(2, 4), torch.randn(2, 4), 2, 1e-5
+    torch.library.opcheck(operator, given, test_utils=("test_schema", "test_faketensor"))
