@@ -24,7 +24,7 @@ from fedsmoo.data.targets import classes_to_divide_by
 from fedsmoo.models import wrap
 from fedsmoo.models.base import copied
 from fedsmoo.models.loss import LOSSES, SampleLoss
-from fedsmoo.runs.build import algorithm_class, assemble, with_options
+from fedsmoo.runs.build import algorithm_class, assemble, start_of, with_options
 from fedsmoo.runs.config import DIVISION, FIELDS, Config
 from fedsmoo.runs.division import cut_cohort, refuse_other_count, refuse_unused_options, resolve_division
 from fedsmoo.runs.origin.objects import name_objects
@@ -118,7 +118,9 @@ def assemble_objects(
     indices = given_clients(config, own, partition, client_indices)
     config = cut_cohort(config, clients=clients_of(config, own, indices))
     # Training and dtype must not reach the caller's own module.
-    flat = wrap(copied(model), own) if isinstance(model, nn.Module) else None
+    flat = None
+    if isinstance(model, nn.Module):
+        flat = wrap(copied(model), own, config.seed, output=config.output, start=start_of(config))
     drawing = own_sampling(objects["sampling"]) if "sampling" in objects else None
     simulation = assemble(config, objects.get("algorithm"), own, flat, indices, objects.get("loss"), drawing)
     return simulation, name_objects(config, objects, indices)

@@ -419,33 +419,6 @@ def test_another_thread_s_draws_are_not_the_model_s(monkeypatch: pytest.MonkeyPa
     assert run(Visited(), rounds=1).simulation.setup.task.model.random is False
 
 
-@pytest.mark.parametrize(
-    ("wrap", "words"),
-    [
-        (lambda out: {"logits": out}, r"returns a dict, .*: wrap it .* model\(x\)\['logits'\]"),
-        (lambda out: (out, out), r"returns a tuple, .* model\(x\)\[0\]"),
-        (lambda out: None, r"returns a NoneType"),
-    ],
-)
-def test_outputs_that_are_no_tensor_are_refused_in_one_line(wrap, words: str) -> None:
-    class Wrapped(Net):
-        def forward(self, x: Tensor) -> Tensor:
-            return wrap(super().forward(x))
-
-    for engine in ("auto", "serial", "vmap"):
-        with pytest.raises(FedsmooError, match=f"^the model Wrapped {words}") as caught:
-            run(Wrapped(), engine=engine)
-        assert "\n" not in str(caught.value)
-
-
-def test_lazy_modules_are_refused_in_one_line_until_they_know_their_shape() -> None:
-    net = nn.Sequential(nn.Flatten(), nn.LazyLinear(10))
-    with pytest.raises(FedsmooError, match=r"^LazyLinear at '1' does not know its shape yet: call the model once"):
-        run(net)
-    net(torch.zeros(1, 64))
-    assert run(net, rounds=1).history
-
-
 def test_a_look_is_taken_at_models_of_users_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     data = ones()
     model = FlatModel(Mask())

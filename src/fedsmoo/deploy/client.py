@@ -23,7 +23,7 @@ from fedsmoo.engines.failure import explained
 from fedsmoo.engines.serial import train_client
 from fedsmoo.models import FlatModel, make_module, wrap
 from fedsmoo.models.loss import SampleLoss
-from fedsmoo.runs.build import make_setup
+from fedsmoo.runs.build import make_setup, start_of
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.division import make_clients
 
@@ -45,7 +45,8 @@ def share_of(client: int, config: Config) -> Dataset:
     if not 0 <= client < len(shares):
         raise FedsmooError(f"there is no client {client}: the settings divide the data among {len(shares)} clients")
     index = torch.from_numpy(shares[client])
-    return replace(data, x_train=data.x_train[index], y_train=data.y_train[index], natural=None)
+    weights = None if data.weights is None else data.weights[index]
+    return replace(data, x_train=data.x_train[index], y_train=data.y_train[index], natural=None, weights=weights)
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,8 @@ class Recipe:
         """Return the method, the model and the data, ready for training or evaluation."""
         model: FlatModel | None = None
         if (factory := self.model) is not None:
-            model = wrap(make_module(lambda: factory(config, data), config.seed), data)
+            module = make_module(lambda: factory(config, data), config.seed)
+            model = wrap(module, data, config.seed, output=config.output, start=start_of(config))
         return make_setup(config, data, self.algorithm, model, self.loss)
 
 

@@ -12,10 +12,14 @@ from torch import nn
 
 from fedsmoo.core.errors import FedsmooError, first_line, unknown
 from fedsmoo.core.random.streams import stream
+from fedsmoo.core.user_code import is_in_file
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.targets import CLASSES
 from fedsmoo.models.base import FlatModel
 from fedsmoo.models.live import LiveResNet
+from fedsmoo.models.modules.factory import own_module
+from fedsmoo.models.modules.lazy import show
+from fedsmoo.models.modules.start import Start, put_start
 from fedsmoo.models.resnet import ResNet18GN
 from fedsmoo.models.small import CNNGN, MLP, LeNet, Softmax
 from fedsmoo.models.text import CharGRU, CharLSTM
@@ -93,24 +97,78 @@ def make_module(factory: Callable[[], nn.Module], seed: int) -> nn.Module:
         return factory()
 
 
-def build(name: str, data: Dataset, seed: int, live: bool = True, **options: Any) -> FlatModel:
-    """Return a model by name, sized for a data set and initialised from the seed."""
+def build(
+    name: str, data: Dataset, seed: int, live: bool = True, start: Start | None = None, **options: Any
+) -> FlatModel:
+    """Return a model by name, sized for a data set and initialised from the seed, or from a file."""
     refuse_options(name, options)
     try:
         module = make_module(lambda: MODELS[name][1](data, **options), seed)
     except (TypeError, ValueError, ArithmeticError, RuntimeError) as e:  # PyTorch's own words for an impossible layer
         given = ", ".join(f"{k}={v!r}" for k, v in options.items()) or "these data"
         raise FedsmooError(f"the model {name} cannot be built with {given}: {first_line(e)}") from e
-    flat = wrap(module, data, live)
+    flat = wrap(module, data, seed, live, start=start)
     flat.random = False  # none of ours draws
     return flat
 
 
-def wrap(module: nn.Module, data: Dataset, live: bool = True) -> FlatModel:
-    """Return a module as a flat model; the ResNet keeps only the weights that can ever meet a pixel of these images."""
-    if live and isinstance(module, ResNet18GN) and data.is_image and LiveResNet.fits(module, image_shape(data)):
+def wrap(
+    module: nn.Module,
+    data: Dataset,
+    seed: int = 0,
+    live: bool = True,
+    output: str | None = None,
+    start: Start | None = None,
+) -> FlatModel:
+    """Return a module as a flat model of this data; the module itself is changed where it has to be.
+
+    Args:
+        module: whose weights are the start.
+        data: what it is called with; lazy layers learn their shapes from it.
+        seed: of what lazy layers draw.
+        live: the ResNet keeps only the weights that can ever meet a pixel of these images.
+        output: which part of what it returns holds the outputs.
+        start: a file to take the weights from instead.
+    """
+    show(module, data, seed)
+    if start is not None:
+        put_start(module, start)
+    if (
+        live
+        and output is None
+        and data.inputs is None
+        and isinstance(module, ResNet18GN)
+        and data.is_image
+        and LiveResNet.fits(module, image_shape(data))
+    ):
         return LiveResNet(module)
-    return FlatModel(module)
+    return FlatModel(module, output, data.inputs)
 
 
-__all__ = ["MODELS", "FlatModel", "build", "make_module", "model_options", "refuse_options", "wrap"]
+def make_model(
+    spec: str,
+    data: Dataset,
+    seed: int,
+    options: Mapping[str, Any],
+    output: str | None = None,
+    start: Start | None = None,
+) -> FlatModel:
+    """Return a model by name, or from a user's file, as a flat model; the arguments are those of :func:`wrap`."""
+    if is_in_file(spec):
+        return wrap(make_module(lambda: own_module(spec, data, options), seed), data, seed, output=output, start=start)
+    if output is not None:
+        raise FedsmooError(f"output is {output!r}, but the model {spec} returns one tensor: leave output out")
+    return build(spec, data, seed, start=start, **options)
+
+
+__all__ = [
+    "MODELS",
+    "FlatModel",
+    "Start",
+    "build",
+    "make_model",
+    "make_module",
+    "model_options",
+    "refuse_options",
+    "wrap",
+]

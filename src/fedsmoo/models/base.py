@@ -9,7 +9,6 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.modules.lazy import LazyModuleMixin
 
 from fedsmoo.core.errors import FedsmooError, first_line, unknown
 from fedsmoo.core.layout import Layout
@@ -17,6 +16,9 @@ from fedsmoo.core.random.layers import ClientsNoise
 from fedsmoo.core.random.noise import Noise, key_of
 from fedsmoo.models import buffers
 from fedsmoo.models.draws import AnyNoise, drawing
+from fedsmoo.models.modules.inputs import arguments, refuse_unknown_inputs
+from fedsmoo.models.modules.lazy import refuse_unready
+from fedsmoo.models.modules.outputs import picked
 
 # parameters {name: [C, *shape]}, inputs [C, B, ...] -> outputs [C, B, ...]: C models at once, each on its own batch
 BatchedForward = Callable[[Mapping[str, Tensor], Tensor], Tensor]
@@ -32,14 +34,18 @@ class FlatModel:
     ``batched(parameters, x)`` that takes every parameter with a leading client axis; without one the engines use
     ``torch.func.vmap``.
 
+    What the module returns may hold more than its outputs, which ``output`` names (see
+    :func:`fedsmoo.models.modules.outputs.picked`); ``inputs`` are names by which it is called with parts of a sample.
+
     As in every training loop of PyTorch the module is in train mode for local steps and in eval mode for evaluation:
     :meth:`train` and :meth:`eval`, called before.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, output: str | None = None, inputs: tuple[str, ...] | None = None) -> None:
         buffers.refuse_batch_norm(module)
-        refuse_lazy(module)
-        self.module = module
+        refuse_unready(module)
+        refuse_unknown_inputs(module, inputs)
+        self.module, self.output, self.inputs = module, output, inputs
         # Whether it draws random numbers (dropout): in local steps, and in evaluation, too. None: not known yet, see
         # models.examine.
         self.random: bool | None = None
@@ -60,10 +66,7 @@ class FlatModel:
         kept = buffers.copies(module)
         self.buffers = tuple(kept)  # their names
         self._frozen |= kept
-        whole: BatchedForward | None = getattr(module, "batched", None)
-        self.batched: BatchedForward | None = whole
-        if whole is not None and self._frozen:
-            self.batched = lambda parameters, x: whole(self._with_frozen(parameters, batched=True), x)
+        self.batched: BatchedForward | None = self._by_hand if hasattr(module, "batched") else None
 
     def place(self, device: torch.device, dtype: torch.dtype) -> None:
         """Keep what is frozen where a run computes, so that no step copies or converts it."""
@@ -84,6 +87,10 @@ class FlatModel:
         """Return copies of the buffers, as a pass with parameters like these reads them."""
         copied = {id(self._frozen[n]): self._frozen[n].clone() for n in self.buffers}
         return buffers.all_like({n: copied[id(self._frozen[n])] for n in self.buffers}, like.device, like.dtype)
+
+    def keep(self, state: Mapping[str, Tensor]) -> None:
+        """Take what is frozen from a state dict of the module, as far as that holds it."""
+        self._frozen |= {n: state[n].detach().clone() for n in self._frozen if n in state}
 
     def same_frozen(self, other: FlatModel) -> bool:
         """Return whether two models have the same frozen tensors, so that one can stand in for the other."""
@@ -134,13 +141,22 @@ class FlatModel:
             return self._pass(parameters, x)
 
     def _pass(self, parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """Call the module; where ``parameters`` holds buffers, too, it does so afterwards as the pass has left them."""
+        """Call the module as the data has it, and return its outputs among what it returns.
+
+        Where ``parameters`` holds buffers, too, it does so afterwards as the pass has left them.
+        """
         whole = self._with_frozen(parameters)
         before = dict(whole) if self.buffers else whole
-        out = functional_call(self.module, whole, (x,))
+        out = functional_call(self.module, whole, *arguments(x, self.inputs))
         if self.buffers:
             buffers.hand_back(self.buffers, parameters, before, whole)
-        return out
+        return picked(out, self.output, self.module)
+
+    def _by_hand(self, parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """Return C models' outputs on a batch each, ``[C, B, ...]``, by the module's own hand-batched forward."""
+        args, named = arguments(x, self.inputs, axis=2)
+        out = self.module.batched(self._with_frozen(parameters, batched=True), *args, **named)  # type: ignore[operator]
+        return picked(out, self.output, self.module)
 
     def with_features(
         self, parameters: Mapping[str, Tensor], x: Tensor, noise: AnyNoise | None = None
@@ -224,13 +240,3 @@ def copied(module: nn.Module) -> nn.Module:
             f"the model {type(module).__name__} cannot be copied: {type(e).__name__}: {first_line(e)}; keep what "
             "copy.deepcopy cannot copy out of it"
         ) from e
-
-
-def refuse_lazy(module: nn.Module) -> None:
-    """Refuse a lazy module, which has no parameters before it meets a batch."""
-    for name, part in module.named_modules():
-        if isinstance(part, LazyModuleMixin) and part.has_uninitialized_params():  # type: ignore[misc]
-            raise FedsmooError(
-                f"{type(part).__name__} at {name or 'the top'!r} does not know its shape yet: call the model once on a "
-                "batch of inputs before it is trained, or say the number of inputs (nn.Linear for nn.LazyLinear)"
-            )

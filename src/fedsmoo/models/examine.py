@@ -6,6 +6,7 @@ same noise (:mod:`fedsmoo.models.draws`). What differs then, or moves a global g
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from fedsmoo.core.random.noise import Noise, key_of
 from fedsmoo.models.base import FlatModel
 from fedsmoo.models.buffers import changed, refuse_changing
 from fedsmoo.models.draws import Undrawn, drawing
+from fedsmoo.models.modules.outputs import parts_of
 
 SEEN = 8  # samples that go through
 TRIES = 3  # another thread may draw meanwhile, but not every time
@@ -117,7 +119,6 @@ def make(seen: Pass, model: FlatModel, x: Tensor, loss: Callable[[Tensor], Tenso
             with seen.watching(model.module):
                 out = model.forward(whole, x)
             seen.wrote = changed(held, whole, held)
-            refuse_other_outputs(model.module, out)
             seen.draws = draws.count
             value = loss(out)
             if draws.count > seen.draws:
@@ -152,12 +153,12 @@ def live_parameters(model: FlatModel, x: Tensor) -> dict[str, Tensor]:
 
 
 def tensors(out: Any) -> list[Tensor]:
-    """Return the tensors in a module's output."""
-    if isinstance(out, dict):
-        out = list(out.values())
-    if isinstance(out, list | tuple):
-        return [t for part in out for t in tensors(part)]
-    return [out] if isinstance(out, Tensor) else []
+    """Return the tensors in what goes into a module or comes out of it."""
+    if isinstance(out, Tensor):
+        return [out]
+    if isinstance(out, dict | list | tuple) or dataclasses.is_dataclass(out):
+        return [t for part in parts_of(out).values() for t in tensors(part)]
+    return []
 
 
 def generators(module: nn.Module) -> dict[str, Callable[[], Any]]:
@@ -184,18 +185,6 @@ def generators(module: nn.Module) -> dict[str, Callable[[], Any]]:
 def array_state(state: Any) -> tuple[Any, ...]:
     """NumPy's old state as something that compares."""
     return (state[0], state[1].tobytes(), *state[2:])
-
-
-def refuse_other_outputs(module: nn.Module, out: Any) -> None:
-    """Refuse outputs that are no tensor: the loss takes one, with a row for every sample."""
-    if isinstance(out, Tensor):
-        return
-    pick = {dict: "['logits'], or what it calls them", tuple: "[0]", list: "[0]"}
-    how = next((text for kind, text in pick.items() if isinstance(out, kind)), ".logits, or what it calls them")
-    raise FedsmooError(
-        f"the model {type(module).__name__} returns a {type(out).__name__}, but must return one tensor of outputs: "
-        f"wrap it in a module whose forward returns model(x){how}"
-    )
 
 
 def refuse_difference(first: Pass, second: Pass) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from fedsmoo.algorithms import ALGORITHMS, Relaxed
 from fedsmoo.algorithms.choices import CHOICES, choice_class, of_the_run, put_around, refuse_together
@@ -21,7 +20,7 @@ from fedsmoo.core.blame import in_brief, place_of, stack_of
 from fedsmoo.core.contract import Scale, refuse_unsound
 from fedsmoo.core.errors import FedsmooWarning, brief, unknown
 from fedsmoo.core.hyper.options import converted, hyper_parameter, kinds, read_options
-from fedsmoo.core.user_code import call, is_in_file, user_object
+from fedsmoo.core.user_code import is_in_file, user_object
 from fedsmoo.data.batches.cohort import Sampling, make_sampling
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.division.holdout import held_by, hold_out
@@ -32,7 +31,7 @@ from fedsmoo.engines.distributed.engine import engine_for
 from fedsmoo.engines.distributed.ranks import own_device
 from fedsmoo.engines.task import Samples, Task, refuse_few_outputs, refuse_other_targets, squashed
 from fedsmoo.engines.threads import fix_threads
-from fedsmoo.models import MODELS, FlatModel, build, make_module, model_options, wrap
+from fedsmoo.models import MODELS, FlatModel, Start, make_model, model_options
 from fedsmoo.models.buffers import cast
 from fedsmoo.models.loss import SampleLoss, make_loss
 from fedsmoo.runs.config import FIELDS, Config, default_partition
@@ -111,15 +110,16 @@ def schedules_as_text(config: Config) -> Config:
     return config.replace(**changes)
 
 
-def make_model(spec: str, data: Dataset, seed: int, options: dict[str, Any]) -> FlatModel:
-    """Make a model by name, or from a user's file: ``factory(**options)`` returns an ``nn.Module``."""
-    if not is_in_file(spec):
-        return build(spec, data, seed, **options)
-    factory = user_object(spec, "model")
-    module = make_module(lambda: call(factory, f"model {spec!r} cannot be made", **options), seed)
-    if not isinstance(module, nn.Module):
-        raise FedsmooError(f"model {spec!r} made a {type(module).__name__}, not an nn.Module")
-    return wrap(module, data)
+def start_of(config: Config) -> Start | None:
+    """Return where the model's weights are taken from, if the settings name a file."""
+    if config.start_skip is not None and config.start is None:
+        raise FedsmooError(f"start_skip is {config.start_skip!r}, but there is no start: name a file, or leave it out")
+    return None if config.start is None else Start(config.start, config.start_skip)
+
+
+def named_model(config: Config, data: Dataset) -> FlatModel:
+    """Make the model that a config names, with the weights that it starts from."""
+    return make_model(config.model, data, config.seed, config.model_options, config.output, start_of(config))
 
 
 NOT_HELD = "{} has personal models, which are evaluated on samples held out: set holdout, such as 0.2"
@@ -167,7 +167,7 @@ def make_setup(
     device = own_device(make_device(config.device))
     fix_threads()
     algorithm = make_method(config, algorithm)
-    model = model or make_model(config.model, data, config.seed, config.model_options)
+    model = model or named_model(config, data)
     dtype = getattr(torch, config.dtype)
     cast(model.module, dtype)
     refuse_unsound(algorithm, Scale(model.layout.size, dtype, device))

@@ -30,7 +30,7 @@ RECENT = 100_000_000  # nanoseconds: a file that changed just now may change aga
 # are looked at every time: how busy the machine is must not decide whether a change is seen.
 MANY, SLOW, REST = 1000, 0.05, 20
 PLAIN = re.compile(r"(data/)?(train|test)(/[^/]+\.json|\.csv|\.parquet)")  # what other folders of data hold
-HASHES = ("data_content", "split_content", *(f"{setting}_content" for setting in BROUGHT))
+HASHES = ("data_content", "split_content", "start_content", *(f"{setting}_content" for setting in BROUGHT))
 
 
 def contents(config: Config, data: Dataset | None = None) -> dict[str, str]:
@@ -52,6 +52,7 @@ def places(config: Config) -> dict[str, Path | None]:
     return {
         "data_content": data_place(config.dataset, config.data),
         "split_content": None if config.split is None else Path(config.split),
+        "start_content": None if config.start is None else Path(config.start),
         "algorithm_content": file_of(config.algorithm),
         "model_content": file_of(config.model),
         "loss_content": file_of(config.loss),

@@ -52,6 +52,8 @@ def canonical(config: Config, held: Mapping[str, str] | None = None, method: Met
     hashes = contents(config) if held is None else {k: v for k, v in held.items() if k in HASHES}
     if "split_content" in hashes:  # wherever the file lies
         values.pop("split")
+    if "start_content" in hashes:
+        values.pop("start")
     return {**values, **hashes}
 
 

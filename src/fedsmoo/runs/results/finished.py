@@ -18,7 +18,7 @@ from fedsmoo.engines.devices import make_device
 from fedsmoo.engines.task import Task
 from fedsmoo.models.buffers import cast
 from fedsmoo.models.loss import make_loss
-from fedsmoo.runs.build import make_algorithm, make_method, make_model
+from fedsmoo.runs.build import make_algorithm, make_method, named_model
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.division import make_clients
 from fedsmoo.runs.origin.objects import refuse_objects
@@ -101,12 +101,14 @@ def open_finished(path: Path, device: str = "auto", precision: str | None = None
 def opened(path: Path, config: Config, place: torch.device, precision: str | None, judge: Judge) -> FinishedRun:
     """Open a run whose code is the user's own."""
     data = load_data(config)
-    model = make_model(config.model, data, config.seed, config.model_options)
+    model = named_model(config.replace(start=None, start_skip=None), data)  # what it trained has all of the start
     dtype = getattr(torch, config.dtype)
     cast(model.module, dtype)
     refuse_damaged_model(path)
     try:
-        w = model.flatten(load_file(path / MODEL)).to(place, dtype)
+        state = load_file(path / MODEL)
+        w = model.flatten(state).to(place, dtype)
+        model.keep(state)
     except FileNotFoundError as e:
         hint = f"the run has not finished, go on with 'fedsmoo resume {path}'"
         raise FedsmooError(f"{path} has no {MODEL}: {hint}") from e
