@@ -22,11 +22,9 @@ class Config(Training):
     algorithm_options: dict[str, Any] = setting(None, "hyper-parameters of the method", group="what", free=("batch",))
     model: str = setting("mlp", "model: a name, or path/to/file.py:factory", group="what")
     model_options: dict[str, Any] = setting(None, "options of the model", group="what")
-<<<<<<< HEAD
     loss: str = setting(
         "auto", f"loss of a sample: a name, {OWN}:function, or auto: by the data's targets", group="what", quiet=True
     )
-=======
     output: str | None = setting(
         None, "which of several outputs of the model is trained: a name or a position", group="what", quiet=True
     )
@@ -36,8 +34,6 @@ class Config(Training):
     start_skip: str | None = setting(
         None, "what is not taken from the start, such as fc.*: it begins as the seed says", group="what", quiet=True
     )
-    loss: str = setting("cross_entropy", f"loss of a sample: a name, or {OWN}:function", group="what", quiet=True)
->>>>>>> 00578c0 (Modules as they come: outputs in tuples, dicts and dataclasses, inputs by name, factories that are told about the data, lazy layers, a start from a file)
     loss_options: dict[str, Any] = setting(None, "options of the loss", group="what", quiet=True)
     dataset: str = setting("digits", f"data set: a name, text:, leaf: or table:PATH, or {OWN}:function", group="data")
     dataset_options: dict[str, Any] = setting(None, "options of a data set of your own", group="data", quiet=True)

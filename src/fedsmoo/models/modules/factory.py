@@ -41,6 +41,7 @@ FACTS: dict[str, Callable[[Dataset], Any]] = {
     "data": lambda data: data,
     "shape": sample_shape,
     "classes": lambda data: data.classes,
+    "outputs": lambda data: data.outputs,
     "vocabulary": vocabulary,
     "samples": lambda data: len(data.x_train),
 }
