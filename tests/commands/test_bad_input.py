@@ -27,7 +27,7 @@ FILES = {
     "things.py": "from torch import nn\n"
     "class NotAMethod: pass\n"
     "def number(): return 3\n"
-    "def normed(): return nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.BatchNorm1d(10))\n"
+    "def normed(): return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64, track_running_stats=False))\n"
     "def other(): return nn.Sequential(nn.Flatten(), nn.Linear(63, 10))\n"
     "def needs(width): return nn.Linear(width, 10)\n",
 }
@@ -81,7 +81,7 @@ REFUSED = [
     (["--algorithm", "things.py:NotAMethd"], "did you mean 'NotAMethod'"),
     (["--algorithm", "things.py:NotAMethod"], "is not a class derived from fedsmoo.Algorithm"),
     (["--model", "things.py:number"], "made a int, not an nn.Module"),
-    (["--model", "things.py:normed"], "use nn.GroupNorm instead"),
+    (["--model", "things.py:normed"], "set track_running_stats=True, or use nn.GroupNorm"),
     (["--model", "things.py:needs"], "missing 1 required positional argument: 'width'"),
     (["--model", "things.py:other"], "cannot train this model on these data"),
     (["--model", "things.py:other", "--engine", "auto", "--cohort", "3"], "no engine can run this model"),

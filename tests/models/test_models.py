@@ -185,14 +185,6 @@ def test_parameter_counts_of_the_named_models() -> None:
     assert set(expected) | {"resnet18_gn"} <= set(MODELS)
 
 
-@pytest.mark.parametrize("norm", [nn.BatchNorm2d(4), nn.BatchNorm2d(4, track_running_stats=False), nn.SyncBatchNorm(4)])
-def test_batch_norm_is_refused_and_group_norm_named(norm: nn.Module) -> None:
-    net = nn.Sequential(nn.Conv2d(1, 4, 3), norm, nn.Flatten(), nn.LazyLinear(2))
-    with pytest.raises(FedsmooError, match=r"BatchNorm.*GroupNorm") as caught:
-        FlatModel(net)
-    assert "\n" not in str(caught.value)
-
-
 def test_instance_and_group_norm_without_statistics_are_welcome() -> None:
     net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.InstanceNorm2d(4, affine=True), nn.GroupNorm(2, 4))
     assert FlatModel(net).layout.size == 4 * 9 + 4 + 8 + 8

@@ -23,10 +23,12 @@ class Around(Algorithm):
     local = derived(lambda self: self.inner.local)
     up = derived(lambda self: self.inner.up)
     scalars = derived(lambda self: self.inner.scalars)
+    sizes = derived(lambda self: self.inner.sizes)
     rows = derived(lambda self: self.inner.rows)
     masks = derived(lambda self: self.inner.masks)
     stays = derived(lambda self: self.inner.stays)
     asks = derived(lambda self: self.inner.asks)
+    statistics = derived(lambda self: self.inner.statistics)
     features = derived(lambda self: self.inner.features)
     of_classes = derived(lambda self: self.inner.of_classes)
 

@@ -13,7 +13,7 @@ from torch.fx import GraphModule, Node
 
 from fedsmoo.compiler import NotCompiled
 from fedsmoo.core import Algorithm, LocalRule, Round, Vectors
-from fedsmoo.core.gradient import Loss, StepGradient
+from fedsmoo.core.gradient import Loss, Running, StepGradient
 from fedsmoo.core.local import masked_step
 
 aten = torch.ops.aten
@@ -154,6 +154,9 @@ class NoModel:
     """Passes know gradients of the run's loss only."""
 
     pair = True
+
+    def carrying(self, running: Running) -> NoModel:
+        raise NotCompiled("running statistics")
 
     def own(self, v: Tensor, loss: Loss, given: Sequence[Any]) -> tuple[Tensor, Tensor]:
         raise NotCompiled("a loss of the method's own")

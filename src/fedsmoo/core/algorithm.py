@@ -28,7 +28,6 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Self, TypeVar, cast
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from fedsmoo.core.errors import FedsmooError, Named
@@ -97,10 +96,12 @@ class Algorithm(Named):
     local: ClassVar[tuple[str, ...]] = ()  # lives for one round
     up: ClassVar[tuple[str, ...]] = ("w",)  # client -> server; its mean over the cohort is used, but for rows
     scalars: ClassVar[tuple[str, ...]] = ()  # which of all these names are one number, [.., 1]
+    sizes: ClassVar[Mapping[str, int]] = MappingProxyType({})  # name -> how many numbers, if not one or the model's
     rows: ClassVar[tuple[str, ...]] = ()  # which names of up the server sees client by client, in combine
     masks: ClassVar[Mapping[str, str]] = MappingProxyType({})  # name -> parameters ("fc.*"): 0/1 beside down and srv
     stays: ClassVar[tuple[str, ...]] = ()  # masks whose numbers do not travel
     asks: ClassVar[tuple[str, ...]] = ()  # what costs a pass over a client's samples: ("loss",) gives rnd.loss
+    statistics: ClassVar[str | None] = None  # how it has running statistics of a model; None: as a run's setting says
     features: ClassVar[bool] = False  # whether losses of its own see (outputs, features), what the last layer reads
     of_classes: ClassVar[bool] = False  # whether it can only train on one class a sample, as losses of its own may
 
@@ -137,11 +138,11 @@ class Algorithm(Named):
 
     def zeros(self, name: str, like: Tensor) -> Tensor:
         """Return zeros for a declared name: a vector, or a single number."""
-        return torch.zeros_like(like[..., : self.length(name, like.shape[-1])])
+        return like.new_zeros(*like.shape[:-1], self.length(name, like.shape[-1]))
 
     def length(self, name: str, size: int) -> int:
-        """Return how many numbers a declared name holds: one, or as many as the model."""
-        return 1 if name in self.scalars else size
+        """Return how many numbers a declared name holds: one, as many as ``sizes`` says, or as many as the model."""
+        return 1 if name in self.scalars else self.sizes.get(name, size)
 
     @property
     def summed(self) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -14,10 +15,29 @@ from fedsmoo.core.round import Missing, Round
 Loss = Callable[..., Tensor]  # of ONE client: (outputs [B, K], labels [B], *given) -> one loss per sample, [B]
 
 
+class Running:
+    """The running statistics of models in a local step, ``[.., S]``: before it, and after its first gradient.
+
+    The first gradient that a method asks for in a step changes them, and no other: all of them are of one batch.
+    """
+
+    def __init__(self, before: Tensor) -> None:
+        self.before = self.now = before
+        self.counted = False
+
+    def take(self, after: Tensor) -> None:
+        """Take what a gradient has made of the statistics, if it is the first."""
+        if not self.counted:
+            self.now, self.counted = after, True
+
+
 class BatchModel(Protocol):
     """The model on the batch of a step; of C clients at once, each with a batch of its own."""
 
     pair: bool  # whether the method declares that it reads features
+
+    def carrying(self, running: Running) -> BatchModel:
+        """Return the same model with these running statistics."""
 
     def own(self, v: Tensor, loss: Loss, given: Sequence[Any]) -> tuple[Tensor, Tensor]:
         """Return gradients and values of the weighted sum of a loss of the method's own."""
@@ -43,7 +63,8 @@ class StepGradient:
     Engines make one for each step, whose loss is that of its first gradient.
 
     Args:
-        take: returns gradients and losses at a vector, of one client or of C at once.
+        take: returns gradients and losses at a vector, of one client or of C at once; a model with running statistics
+            is given them as ``running``.
         rnd: the round at this step.
         model: the model on the step's batch.
         clients: C; ``None``: one client, whose vectors have no client axis.
@@ -51,7 +72,7 @@ class StepGradient:
 
     def __init__(
         self,
-        take: Callable[[Tensor], tuple[Tensor, Tensor]],
+        take: Callable[..., tuple[Tensor, Tensor]],
         rnd: Round,
         model: BatchModel | None = None,
         clients: int | None = None,
@@ -64,6 +85,13 @@ class StepGradient:
     def told(self, rnd: Round) -> StepGradient:
         """Return the same gradient for a method that is told another round; what is asked of it is asked of this."""
         copy = StepGradient(self.take, rnd, self.model, self.clients)
+        copy.losses, copy.copied = self.losses, self
+        return copy
+
+    def carrying(self, running: Running) -> StepGradient:
+        """Return the same gradient of models with these running statistics, which it changes."""
+        take, model = partial(self.take, running=running), self.model
+        copy = StepGradient(take, self.rnd, None if model is None else model.carrying(running), self.clients)
         copy.losses, copy.copied = self.losses, self
         return copy
 

@@ -93,7 +93,7 @@ class Masks:
 
     vectors: Vectors
     stays: Tensor | None = None  # bool [P]
-    scalars: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()  # names that are no vectors of the model's size
 
     @classmethod
     def bind(cls, algorithm: Algorithm, layout: Layout, like: Tensor) -> Masks:
@@ -107,7 +107,7 @@ class Masks:
         found = {name: layout.marked(patterns) for name, patterns in algorithm.masks.items()}
         stays = [found[name] for name in algorithm.stays]
         vectors = Vectors(**{name: m.to(like.device, like.dtype) for name, m in found.items()})
-        return cls(vectors, torch.stack(stays).any(0).to(like.device) if stays else None, algorithm.scalars)
+        return cls(vectors, torch.stack(stays).any(0).to(like.device) if stays else None, other_sizes(algorithm))
 
     @property
     def staying(self) -> int:
@@ -146,11 +146,16 @@ class Masks:
         return self.restored(self._each(v, one), before)
 
     def _each(self, v: Vectors, change: Callable[[str, Tensor, Tensor], Tensor]) -> Vectors:
-        """Change every vector, and no single number, where something stays."""
+        """Change every vector of the model's size where something stays."""
         if self.stays is None:
             return v
         stays = self.stays
-        return Vectors(**{n: x if n in self.scalars else change(n, x, stays) for n, x in v.items()})
+        return Vectors(**{n: x if n in self.others else change(n, x, stays) for n, x in v.items()})
+
+
+def other_sizes(algorithm: Algorithm) -> tuple[str, ...]:
+    """Return the declared names that are no vectors of the model's size: single numbers, and what has its own size."""
+    return (*algorithm.scalars, *algorithm.sizes)
 
 
 NONE = Masks(Vectors())

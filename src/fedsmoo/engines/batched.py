@@ -61,7 +61,8 @@ def in_steps(oracle: Oracle) -> Oracle:
 
 def make_stepper(oracle: Oracle) -> Stepper:
     """Return the stepper of a device: on a GPU a local step is compiled, captured as a graph once, and replayed."""
-    return ReplayStepper(oracle) if oracle.task.device.type == "cuda" else EagerStepper(oracle)
+    shapes_vary = oracle.task.model.padding == "equal"  # from step to step, which a graph cannot
+    return ReplayStepper(oracle) if oracle.task.device.type == "cuda" and not shapes_vary else EagerStepper(oracle)
 
 
 class Batched(Engine):
@@ -121,6 +122,9 @@ class Batched(Engine):
         return SharedRounds(members)
 
     def evaluate(self, w: Tensor, on: Samples | None = None) -> tuple[float, float]:
+        model = self.oracle.task.model  # which may be another run's, whose oracle this engine shares
+        if model.statistics is not None:
+            model.hold(self.setup.task.model)
         return self.oracle.evaluate(w, on)
 
     def personal(self, inputs: PersonalInputs) -> Tensor:

@@ -30,10 +30,11 @@ class PersonalInputs:
     w: Tensor
     down: Vectors
     parts: Mapping[int, np.ndarray]
+    statistics: Tensor | None = None  # of the server's model
 
     def of(self, clients: list[int]) -> PersonalInputs:
         """Return the same for some of the clients."""
-        return PersonalInputs(self.algorithm, self.w, self.down, {i: self.parts[i] for i in clients})
+        return PersonalInputs(self.algorithm, self.w, self.down, {i: self.parts[i] for i in clients}, self.statistics)
 
 
 def one_by_one(
@@ -44,9 +45,20 @@ def one_by_one(
     for client, samples in inputs.parts.items():
         index = torch.from_numpy(samples).to(task.device)
         on = Samples(task.data.x_train[index], task.data.y_train[index])
-        mine = inputs.algorithm.personal(inputs.down, table.peek([client]).map(lambda v: v[0]))
-        out.append([evaluate(w, on)[0] for w in (inputs.w if mine is None else mine, inputs.w)])
+        me = table.peek([client]).map(lambda v: v[0])
+        mine = inputs.algorithm.personal(inputs.down, me)
+        if inputs.statistics is not None:
+            task.model.hold(statistics_of(me, inputs.statistics))
+        own = evaluate(inputs.w if mine is None else mine, on)[0]
+        if inputs.statistics is not None:
+            task.model.hold(inputs.statistics)
+        out.append([own, evaluate(inputs.w, on)[0]])
     return torch.tensor(out, dtype=torch.float64).view(-1, 2)
+
+
+def statistics_of(me: Vectors, shared: Tensor) -> Tensor:
+    """Return the running statistics of clients' own models: those that they keep, or the server's."""
+    return getattr(me, "statistics") if "statistics" in me.names() else shared  # noqa: B009  a vector's name
 
 
 def several_at_once(task: Task, table: ClientTable, inputs: PersonalInputs, most: int) -> Tensor:
@@ -54,11 +66,17 @@ def several_at_once(task: Task, table: ClientTable, inputs: PersonalInputs, most
     model, split = task.model, task.model.layout.split
     model.eval()
     many = model.batched or vmap(forward_of_many(model, evaluates=True))
+    if inputs.statistics is not None:
+        model.hold(inputs.statistics)  # which may be another run's model
     out = [torch.zeros(0, 2, dtype=torch.float64)]
     with torch.no_grad(), products(task):
         for group in groups(inputs.parts, most):
-            mine = inputs.algorithm.personal(inputs.down, table.peek(group))
+            me = table.peek(group)
+            mine = inputs.algorithm.personal(inputs.down, me)
             own = split((inputs.w if mine is None else mine).expand(len(group), -1))
+            if model.statistics is not None and inputs.statistics is not None:
+                theirs = statistics_of(me, inputs.statistics).expand(len(group), -1)
+                own |= model.statistics.split(theirs)
             shared = split(inputs.w)
             right = torch.zeros(len(group), 2, dtype=torch.float64, device=task.device)
             total = torch.zeros(len(group), dtype=torch.float64, device=task.device)

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from fedsmoo.core import Round, Vectors
-from fedsmoo.core.gradient import StepGradient
+from fedsmoo.core.gradient import Running, StepGradient
 from fedsmoo.core.local import local_end, local_step
 from fedsmoo.core.random.noise import Noise
 from fedsmoo.data.batches.plan import Plan
 from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.contract import Engine, Meanwhile, RoundInputs, RoundOutcome, Setup, Sums
 from fedsmoo.engines.late_draws import generator_state, refuse_late_draws
-from fedsmoo.engines.oracles.on_batch import OnBatch
+from fedsmoo.engines.oracles.on_batch import OnBatch, carried
 from fedsmoo.engines.oracles.oracle import Oracle, single_oracle
 from fedsmoo.engines.personal import PersonalInputs, one_by_one
 from fedsmoo.engines.task import Batch, Samples, Task
@@ -80,7 +80,11 @@ def local_round(setup: Setup, oracle: Oracle, down: Vectors, own: Vectors, plan:
     for k in range(len(plan.index)):
         batch = client_batch(task, plan, k)
         model = OnBatch(oracle, batch, algorithm.features)
-        grad = StepGradient(partial(oracle, batch=batch), rnd.at_step(steps[k]), model)
+
+        def take(v: Tensor, running: Running | None = None, batch: Batch = batch) -> tuple[Tensor, Tensor]:
+            return oracle(v, carried(batch, running))
+
+        grad = StepGradient(take, rnd.at_step(steps[k]), model)
         w, me = local_step(algorithm, setup.rule, w, grad, down, me)
         total = total + grad.losses[0]
     me, up = local_end(algorithm, w, down, me, rnd)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fedsmoo.core import Algorithm, FedsmooError
+from fedsmoo.core.gradient import Running
 from fedsmoo.core.user_code import call
 from fedsmoo.data.batches.augment import prepare
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.targets import CLASSES
+from fedsmoo.engines.statistics.padding import judge_padding
 from fedsmoo.models.base import FlatModel, copied
 from fedsmoo.models.draws import AnyNoise
 from fedsmoo.models.examine import SEEN, examine
@@ -36,8 +39,9 @@ class Batch:
 
     ``weight`` holds 1 / batch size for real samples and 0 for padding, so a client's loss is ``sum(weight * loss)``;
     of data with weights it is multiplied by a sample's own.
-    ``real`` counts the samples that are no padding, of a model that draws. ``noise`` is where random layers of the
-    model draw: every gradient of a step sees the same masks.
+    ``real`` counts the samples that are no padding, of a model that draws or whose samples see each other. ``noise`` is
+    where random layers of the model draw: every gradient of a step sees the same masks. ``running`` are the statistics
+    of models that have some.
     """
 
     x: Tensor
@@ -45,6 +49,7 @@ class Batch:
     weight: Tensor
     noise: AnyNoise | None = None
     real: Tensor | None = None
+    running: Running | None = None
 
 
 class Samples(NamedTuple):
@@ -87,6 +92,7 @@ class Task:
         if self.model.random is None:
             x, y = self.data.x_train[:SEEN], self.targets(self.data.y_train[:SEEN])
             examine(self.model, self.inputs(x), lambda out: self.loss(out, y))
+            judge_padding(self.model, self.inputs(x))
 
     def inputs(self, x: Tensor, draws: Draws | None = None, channels_first: bool = True) -> Tensor:
         """Return stored samples as the model takes them: images normalised (and augmented), floats cast, text as is."""
@@ -94,7 +100,7 @@ class Task:
 
     def batch(self, index: Tensor, weight: Tensor, draws: Draws | None = None, channels_first: bool = True) -> Batch:
         """Return the training samples ``index [..., B]`` as a batch; weights of samples count as well."""
-        real = (weight > 0).sum(-1) if self.model.random else None
+        real = (weight > 0).sum(-1) if self.model.random or self.model.padding != "free" else None
         if self.data.weights is not None:
             weight = weight * self.data.weights[index].to(weight.dtype)
         x, y = self.data.x_train[index], self.data.y_train[index]
@@ -103,6 +109,11 @@ class Task:
     def targets(self, y: Tensor) -> Tensor:
         """Return stored targets as losses take them: numbers and labels in the type of the vectors, classes as is."""
         return y.to(self.dtype) if y.is_floating_point() else y
+
+    def holding(self, index: np.ndarray) -> Task:
+        """Return the task with some of its training samples to validate on."""
+        held = torch.from_numpy(index).to(self.device)
+        return replace(self, held=Samples(self.data.x_train[held], self.data.y_train[held]))
 
     @property
     def test(self) -> Samples:

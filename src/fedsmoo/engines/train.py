@@ -58,9 +58,9 @@ def train(runs: Sequence[RunSlice], stepper: Stepper, meanwhile: Meanwhile | Non
     plan = merge([r.inputs.plan.select(r.part) for r in runs])
     given = assignment(runs, counts, plan)
     own = concatenate([r.own() for r in runs])
-    zero = torch.zeros((), dtype=task.dtype, device=task.device).expand(sum(counts), task.model.layout.size)
-    me = own.replace(**{n: zero[:, : given.algorithm.length(n, zero.shape[1])] for n in given.algorithm.local})
-    w = given.algorithm.start(given.down, me).expand_as(zero)
+    clients, size, zero = sum(counts), task.model.layout.size, torch.zeros((), dtype=task.dtype, device=task.device)
+    me = own.replace(**{n: zero.expand(clients, given.algorithm.length(n, size)) for n in given.algorithm.local})
+    w = given.algorithm.start(given.down, me).expand(clients, size)
     w, me, total = stepper.steps(given, w, me, DevicePlan(plan, task), meanwhile)
     me, up, drift = stepper.end(given, w, me)
     loss = total / given.rnd.steps[:, 0]

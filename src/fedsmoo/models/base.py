@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
 
 import torch
@@ -30,7 +30,8 @@ class FlatModel:
     """An ``nn.Module`` seen as a function of its flat parameter vector ``w``.
 
     Parameters with ``requires_grad=False`` are frozen: no part of ``w``, no client trains or sends them, and they stay
-    as they were when the model was wrapped; so do buffers. A module may bring its own hand-batched forward, as a method
+    as they were when the model was wrapped; so do buffers, but for ``statistics``, which clients have of their own and
+    whose vector is another one. A module may bring its own hand-batched forward, as a method
     ``batched(parameters, x)`` that takes every parameter with a leading client axis; without one the engines use
     ``torch.func.vmap``.
 
@@ -66,6 +67,8 @@ class FlatModel:
         kept = buffers.copies(module)
         self.buffers = tuple(kept)  # their names
         self._frozen |= kept
+        self.statistics: buffers.Statistics | None = None  # what of the buffers changes; see models.examine
+        self.padding, self.fewest = "free", 1  # see engines.statistics.padding
         self.batched: BatchedForward | None = self._by_hand if hasattr(module, "batched") else None
 
     def place(self, device: torch.device, dtype: torch.dtype) -> None:
@@ -90,21 +93,42 @@ class FlatModel:
 
     def keep(self, state: Mapping[str, Tensor]) -> None:
         """Take what is frozen from a state dict of the module, as far as that holds it."""
-        self._frozen |= {n: state[n].detach().clone() for n in self._frozen if n in state}
+        once = {id(t): state[n].detach().clone() for n, t in self._frozen.items() if n in state}
+        self._frozen |= {n: once[id(t)] for n, t in self._frozen.items() if n in state}
+
+    def keep_statistics(self, names: Collection[str]) -> None:
+        """Take buffers for statistics, which passes in train mode change."""
+        if names:
+            self.statistics = buffers.Statistics({n: self._frozen[n] for n in self.buffers}, names)
+            self.batched = None  # which could not say what became of them
+
+    def hold(self, statistics: Tensor | FlatModel) -> None:
+        """Have statistics, or those of a model like this one, in evaluations, exports and state dicts from now on."""
+        assert self.statistics is not None
+        if isinstance(statistics, FlatModel):
+            self._frozen |= {n: statistics._frozen[n] for n in self.statistics.names}
+        else:
+            self._frozen |= self.statistics.split(statistics)
 
     def same_frozen(self, other: FlatModel) -> bool:
         """Return whether two models have the same frozen tensors, so that one can stand in for the other."""
-        mine, theirs = self._frozen, other._frozen
+        mine, theirs = self.constants, other.constants
         return mine.keys() == theirs.keys() and all(
             torch.equal(p, buffers.like(theirs[n], p.device, p.dtype)) for n, p in mine.items()
         )
+
+    @property
+    def constants(self) -> dict[str, Tensor]:
+        """What is frozen for good: parameters and buffers, without statistics."""
+        return {n: t for n, t in self._frozen.items() if self.statistics is None or n not in self.statistics.names}
 
     def same_function(self, other: FlatModel, w: Tensor, x: Tensor) -> bool:
         """Whether two models answer alike at the weights ``w``: modules may hold tensors that are no parameters."""
         self.eval()
         other.eval()
+        stats = {} if self.statistics is None else self.statistics.split(self.statistics.first.to(w))
         with torch.no_grad():
-            mine, theirs = (model.forward(model.layout.split(w), x) for model in (self, other))
+            mine, theirs = (model.forward({**model.layout.split(w), **stats}, x) for model in (self, other))
         return torch.equal(mine, theirs)
 
     @property
@@ -145,11 +169,14 @@ class FlatModel:
 
         Where ``parameters`` holds buffers, too, it does so afterwards as the pass has left them.
         """
-        whole = self._with_frozen(parameters)
-        before = dict(whole) if self.buffers else whole
+        whole, kept = self._with_frozen(parameters), self.buffers
+        if self.statistics is not None and self.module.training and self.statistics.names.keys().isdisjoint(parameters):
+            whole |= self.statistics.spare(whole, next(iter(parameters.values())))
+            kept = tuple(n for n in kept if n not in self.statistics.names)
+        before = dict(whole) if kept else whole
         out = functional_call(self.module, whole, *arguments(x, self.inputs))
-        if self.buffers:
-            buffers.hand_back(self.buffers, parameters, before, whole)
+        if kept:
+            buffers.hand_back(kept, parameters, before, whole)
         return picked(out, self.output, self.module)
 
     def _by_hand(self, parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
@@ -216,15 +243,17 @@ class FlatModel:
         """Return the flat vector of a state dict of the module: the inverse of :meth:`state_dict`."""
         return self.layout.join(state)
 
-    def export(self, w: Tensor) -> nn.Module:
-        """Return a copy of the module with the parameters ``w``, in eval mode."""
+    def export(self, w: Tensor, statistics: Tensor | None = None) -> nn.Module:
+        """Return a copy of the module with the parameters ``w``, in eval mode; with other statistics than it holds."""
         module = copied(self.module).eval()
         with torch.no_grad():
-            state = self.state_dict(w)
+            state, kept = self.state_dict(w), self._frozen
+            if statistics is not None and self.statistics is not None:
+                kept = {**kept, **self.statistics.split(statistics)}
             for name, p in module.named_parameters():
                 p.copy_(state[name])
             for name, b in module.named_buffers():
-                b.copy_(self._frozen[name])
+                b.copy_(kept[name])
         return module
 
 

@@ -21,7 +21,7 @@ from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import first_line
 from fedsmoo.core.random.noise import Noise, key_of
 from fedsmoo.models.base import FlatModel
-from fedsmoo.models.buffers import changed, refuse_changing
+from fedsmoo.models.buffers import refuse_changing, written
 from fedsmoo.models.draws import Undrawn, drawing
 from fedsmoo.models.modules.outputs import parts_of
 
@@ -85,7 +85,8 @@ def examine(model: FlatModel, x: Tensor, loss: Callable[[Tensor], Tensor]) -> No
     try:
         for training, made in passes.items():
             refuse_difference(*(steady_pass(made, model, x, loss, training) for _ in range(2)))
-        refuse_changing({training: made[-1].wrote for training, made in passes.items()})
+        refuse_changing(passes[False][-1].wrote)
+        model.keep_statistics(passes[True][-1].wrote)
     except FedsmooError:
         raise
     except Exception as e:  # the user's own code
@@ -111,14 +112,14 @@ def steady_pass(
 def make(seen: Pass, model: FlatModel, x: Tensor, loss: Callable[[Tensor], Tensor], training: bool) -> None:
     """Make one pass through a model that ``seen`` watches; in train mode with its gradient."""
     parts = live_parameters(model, x)
-    held = model.buffer_copies(next(iter(parts.values())))
-    whole = {**parts, **held}
+    kept = model.buffer_copies(next(iter(parts.values())))
+    whole = {**parts, **model.buffer_copies(next(iter(parts.values())))}
     model.train(training)
     with drawing(model.module, Noise(key_of(0, "examine"))) as draws, torch.enable_grad():
         try:
             with seen.watching(model.module):
                 out = model.forward(whole, x)
-            seen.wrote = changed(held, whole, held)
+            seen.wrote = written(model.module, kept, whole)
             seen.draws = draws.count
             value = loss(out)
             if draws.count > seen.draws:

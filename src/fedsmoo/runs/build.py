@@ -15,6 +15,7 @@ import torch
 from fedsmoo.algorithms import ALGORITHMS, Relaxed
 from fedsmoo.algorithms.choices import CHOICES, choice_class, of_the_run, put_around, refuse_together
 from fedsmoo.algorithms.quantised import Quantised
+from fedsmoo.algorithms.statistics import with_statistics
 from fedsmoo.core import Algorithm, FedsmooError, LocalRule
 from fedsmoo.core.blame import in_brief, place_of, stack_of
 from fedsmoo.core.contract import Scale, refuse_unsound
@@ -29,7 +30,8 @@ from fedsmoo.engines.contract import Setup
 from fedsmoo.engines.devices import make_device
 from fedsmoo.engines.distributed.engine import engine_for
 from fedsmoo.engines.distributed.ranks import own_device
-from fedsmoo.engines.task import Samples, Task, refuse_few_outputs, refuse_other_targets, squashed
+from fedsmoo.engines.statistics.recompute import refuse_lone_samples
+from fedsmoo.engines.task import Task, refuse_few_outputs, refuse_other_targets, squashed
 from fedsmoo.engines.threads import fix_threads
 from fedsmoo.models import MODELS, FlatModel, Start, make_model, model_options
 from fedsmoo.models.buffers import cast
@@ -142,13 +144,14 @@ def assemble(
     if config.holdout:
         everything = indices
         indices, held = hold_out(indices, config.holdout, config.seed)
-        setup, parts = dataclasses.replace(setup, task=with_validation(setup.task, held)), held_by(everything, held)
+        setup, parts = dataclasses.replace(setup, task=setup.task.holding(held)), held_by(everything, held)
     elif setup.algorithm.has_personal:
         warnings.warn(NOT_HELD.format(setup.algorithm.label), FedsmooWarning, stacklevel=2)
     if model is not None or is_in_file(config.model):
         refuse_few_outputs(setup.task)
         if note := squashed(setup.task):
             warnings.warn(note, FedsmooWarning, stacklevel=2)
+    refuse_lone_samples(setup.task, indices, config.batch_size, config.epochs, config.local_steps)
     cohort = min(config.cohort, len(indices))
     table = make_table(config.table, setup, len(indices), cohort, config.rounds)
     engine = engine_for(config.engine, setup, config.chunk, cohort, config.batch_size, config.exact, table)
@@ -177,6 +180,7 @@ def make_setup(
     loss = loss or make_loss(config.loss, config.loss_options, data.target)
     task = Task(model, data.to(device), device, dtype, loss, augment, config.precision)
     refuse_other_targets(task, algorithm)
+    algorithm = with_statistics(algorithm, config, None if model.statistics is None else model.statistics.first)
     decay = 0.0 if config.local_optimizer == "adamw" else config.weight_decay  # else beside its moments
     return Setup(task, algorithm, LocalRule(decay, config.clip, config.clip_scope))
 
@@ -289,9 +293,3 @@ def owner(key: str, known: Mapping[str, Mapping[str, Any]], named: Mapping[str, 
         settings = [n for n in FIELDS if not n.endswith("_options")]
         raise unknown("setting", key, [*settings, *(n for options in known.values() for n in options)])
     return having[0] if having else "model", key
-
-
-def with_validation(task: Task, held: np.ndarray) -> Task:
-    """Return the task with some of its training samples, by index, to validate on."""
-    index, data = torch.from_numpy(held).to(task.device), task.data
-    return dataclasses.replace(task, held=Samples(data.x_train[index], data.y_train[index]))

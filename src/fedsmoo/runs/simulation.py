@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsmoo.algorithms.statistics import NAME, recomputes
 from fedsmoo.core import Algorithm, FedsmooError, Vectors
 from fedsmoo.core.server import Replies, is_evaluated, round_of, server_step, weights_of
 from fedsmoo.data.batches.augment import drawing
@@ -21,6 +22,7 @@ from fedsmoo.engines.contract import Engine, RoundInputs, RoundOutcome, Setup
 from fedsmoo.engines.facts import Facts, keys_of
 from fedsmoo.engines.failure import explained
 from fedsmoo.engines.personal import PersonalInputs
+from fedsmoo.engines.statistics.recompute import drawn_samples, recompute
 from fedsmoo.engines.task import refuse_no_features, refuse_reduced_loss
 from fedsmoo.runs.record import Callback, Record, served
 from fedsmoo.runs.results.result import Result
@@ -70,6 +72,8 @@ class Simulation:
         with explained(engine.name):
             self.server = setup.algorithm.at(0).init(start)
             _ = setup.masks  # bound now: a pattern that matches nothing is refused
+        self._fresh = True  # whether the server's statistics are those of its model
+        self._hold()
         self.facts = Facts(task, indices)
         self.history: list[Record] = []
         self.changes: list[Change] = []  # what callbacks changed in it
@@ -94,7 +98,7 @@ class Simulation:
         shapes = {n: (v.shape, v.dtype) for n, v in self.server.items()}
         if {n: (v.shape, v.dtype) for n, v in server.items()} != shapes:
             raise FedsmooError("the saved vectors do not fit this method and model: they come from another run")
-        self.server = server.map(lambda v: v.to(device))
+        self._take(server.map(lambda v: v.to(device)))
         for client, row in rows:
             self.engine.table.load(client, {n: v.to(device) for n, v in row.items()})
         self.history = list(history)
@@ -107,6 +111,29 @@ class Simulation:
     def method_at(self, number: int) -> Algorithm:
         """Return the method in a round, counted from 0: schedules are numbers, and what was changed is in force."""
         return method_at(self.setup.algorithm, self.changes, number)
+
+    def _take(self, server: Vectors) -> None:
+        """Go on with the server's vectors; statistics that nobody sends are then of an earlier model."""
+        self.server, self._fresh = server, not recomputes(self.setup.algorithm)
+        self._hold()
+
+    def refresh(self) -> None:
+        """Compute the global model's running statistics, where nobody sends them and they are of an earlier one."""
+        if not self._fresh and (found := self.statistics_of(self.server)) is not None:
+            self.server, self._fresh = self.server.replace(statistics=found), True
+        self._hold()
+
+    def statistics_of(self, server: Vectors) -> Tensor | None:
+        """Return the running statistics of a global model of this run; ``None`` of a model without."""
+        t = self.training
+        if NAME not in server.names() or not recomputes(self.setup.algorithm):
+            return dict(server.items()).get(NAME)
+        return recompute(self.setup.task, server.w, drawn_samples(self.indices, t.batch_size, t.seed), t.seed)
+
+    def _hold(self) -> None:
+        """Have the model evaluated, exported and saved with the server's statistics."""
+        if NAME in self.server.names():
+            self.setup.task.model.hold(self.server.statistics)
 
     @property
     def clients_at_once(self) -> int | None:
@@ -174,24 +201,12 @@ class Simulation:
         """Aggregate what the cohort sent, evaluate and record. A round without clients changes nothing."""
         t, task = self.training, self.setup.task
         if outcome is not None:
-            rnd = round_of(t, work.number, work.plan.steps, work.weights, work.share, work.lr)
-            replies = None
-            if outcome.rows is not None:
-                samples = [len(self.indices[i]) for i in work.clients]
-                replies = Replies(outcome.rows, work.clients, samples, work.plan.steps, work.weights)
-            size, masks = task.model.layout.size, self.setup.masks
-            server = server_step(work.algorithm, self.server, outcome.mean, rnd, size, outcome.loss, replies, masks)
-            if server is None:
-                raise FedsmooError(
-                    f"round {work.number + 1}: the training loss or the model is no longer finite; what came before is "
-                    f"kept. Try a smaller lr (now {t.lr:g}), a lower clip (now {t.clip}), or, for FedDyn and FedSMOO, "
-                    "a larger beta"
-                )
-            self.server = server
+            self._aggregate(work, outcome)
         synchronize(task.device)
         trained = time.perf_counter()
         accuracy = loss = validation = people = None
         if is_evaluated(t, work.number):
+            self.refresh()
             accuracy, loss = self.engine.evaluate(self.server.w)
             if task.held is not None:
                 validation, _ = self.engine.evaluate(self.server.w, task.held)
@@ -221,6 +236,28 @@ class Simulation:
         self.history.append(record)
         return record
 
+    def _aggregate(self, work: RoundInputs, outcome: RoundOutcome) -> None:
+        """Make the server's new vectors of what the cohort sent.
+
+        Raises:
+            FedsmooError: if they are not finite.
+        """
+        t = self.training
+        rnd = round_of(t, work.number, work.plan.steps, work.weights, work.share, work.lr)
+        replies = None
+        if outcome.rows is not None:
+            samples = [len(self.indices[i]) for i in work.clients]
+            replies = Replies(outcome.rows, work.clients, samples, work.plan.steps, work.weights)
+        size, masks = self.setup.task.model.layout.size, self.setup.masks
+        server = server_step(work.algorithm, self.server, outcome.mean, rnd, size, outcome.loss, replies, masks)
+        if server is None:
+            raise FedsmooError(
+                f"round {work.number + 1}: the training loss or the model is no longer finite; what came before is "
+                f"kept. Try a smaller lr (now {t.lr:g}), a lower clip (now {t.clip}), or, for FedDyn and FedSMOO, "
+                "a larger beta"
+            )
+        self._take(server)
+
     def _served(self, work: RoundInputs) -> dict[str, Any] | None:
         """Return how the clients met so far are served on what they hold out, by personal models and the global one.
 
@@ -233,8 +270,9 @@ class Simulation:
         if not parts:
             return None
         down = self.setup.masks.sent(work.algorithm, self.server)
+        statistics = self.server.statistics if NAME in self.server.names() else None
         with torch.no_grad():
-            found = self.engine.personal(PersonalInputs(work.algorithm, self.server.w, down, parts))
+            found = self.engine.personal(PersonalInputs(work.algorithm, self.server.w, down, parts, statistics))
         return served(found.numpy())
 
     def _probe(self, work: RoundInputs) -> dict[str, float]:

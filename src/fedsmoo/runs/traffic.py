@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from fedsmoo.core import Algorithm
+from fedsmoo.core.layout import other_sizes
 
 if TYPE_CHECKING:
     from fedsmoo.runs.record import Record
@@ -37,8 +38,9 @@ Travels = tuple[int, int, int]  # vectors that a client sends and receives in a 
 
 def travelling(algorithm: Algorithm) -> Travels:
     """Return how many vectors a client sends and receives in a round, and how many single numbers in all."""
-    up, down = (sum(n not in algorithm.scalars for n in names) for names in (algorithm.up, algorithm.down))
-    return up, down, len(algorithm.up) + len(algorithm.down) - up - down
+    others = other_sizes(algorithm)
+    up, down = (sum(n not in others for n in names) for names in (algorithm.up, algorithm.down))
+    return up, down, sum(algorithm.length(n, 0) for n in (*algorithm.up, *algorithm.down) if n in others)
 
 
 def paper_vectors(algorithm: Algorithm) -> int:

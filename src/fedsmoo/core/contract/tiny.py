@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.func import grad_and_value, vmap
 
 from fedsmoo.core.contract.form import CLIENTS, SCALE, placed
-from fedsmoo.core.gradient import Loss, row_axes, sample_losses
+from fedsmoo.core.gradient import Loss, Running, row_axes, sample_losses
 from fedsmoo.core.random.streams import torch_stream
 
 SAMPLES, CLASSES, FEATURES = 5, 3, 4
@@ -30,6 +30,9 @@ class TinyModel:
         y = (torch.arange(CLIENTS * SAMPLES).view(CLIENTS, SAMPLES) ** 2 % CLASSES).to(x.device)
         self.x, self.y = (x, y) if client is None else (x[client], y[client])
         self.weight = torch.full_like(self.y, 1 / SAMPLES, dtype=x.dtype)
+
+    def carrying(self, running: Running) -> TinyModel:
+        return self
 
     def forward(self, v: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         out, features = (x @ v[: self.used]).split([CLASSES, FEATURES], -1)

@@ -12,6 +12,7 @@ from fedsmoo.core.errors import first_line
 from fedsmoo.core.random.layers import ClientsNoise, WatchedNoise
 from fedsmoo.core.random.noise import Noise, key_of
 from fedsmoo.engines.oracles.layers import forward_of_many, over_clients
+from fedsmoo.engines.statistics.passes import Maybe, real_rows, without_padding
 from fedsmoo.engines.task import Batch, Task
 
 Axes = tuple[tuple[int, int | None], ...]  # of each draw: how many axes it has, and which is the one of samples
@@ -94,6 +95,11 @@ def both(task: Task) -> tuple[list[Tensor], list[Tensor]]:
     with torch.no_grad():
         one = partial(model.forward, model.layout.split(w))
         alone = [one(x[c, :n], Noise(keys[c], 1)) for c, n in enumerate(real)]
-        many = over_clients(lambda parts, x: forward_of_many(model)(parts, x, noise), model, noise)
-        together = many(model.layout.split(w.expand(len(real), -1)), x)
-    return alone, [out[:n] for out, n in zip(together, real, strict=True)]
+
+        def together(parts: dict[str, Tensor], real: Maybe, x: Tensor) -> Tensor:
+            with without_padding(real):
+                return forward_of_many(model)(parts, x, noise)
+
+        rows = real_rows(model, Batch(x, x, x.new_zeros(x.shape[:2]), real=given))
+        found = over_clients(together, model, noise)(model.layout.split(w.expand(len(real), -1)), rows, x)
+    return alone, [out[:n] for out, n in zip(found, real, strict=True)]

@@ -8,9 +8,14 @@ from typing import Any
 
 from torch import Tensor
 
-from fedsmoo.core.gradient import Loss
+from fedsmoo.core.gradient import Loss, Running
 from fedsmoo.engines.oracles.oracle import Oracle, products
 from fedsmoo.engines.task import Batch
+
+
+def carried(batch: Batch, running: Running | None) -> Batch:
+    """Return a batch beside the running statistics of the models that see it."""
+    return batch if running is None else Batch(batch.x, batch.y, batch.weight, batch.noise, batch.real, running)
 
 
 class OnBatch:
@@ -22,6 +27,9 @@ class OnBatch:
 
     def __init__(self, oracle: Oracle, batch: Batch, pair: bool, compiled: bool = False) -> None:
         self.oracle, self.batch, self.pair, self.compiled = oracle, batch, pair, compiled
+
+    def carrying(self, running: Running) -> OnBatch:
+        return OnBatch(self.oracle, carried(self.batch, running), self.pair, self.compiled)
 
     def _products(self) -> AbstractContextManager[None]:
         return nullcontext() if self.compiled else products(self.oracle.task)

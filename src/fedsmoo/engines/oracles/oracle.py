@@ -14,6 +14,7 @@ from fedsmoo.core import FedsmooError, Round
 from fedsmoo.core.gradient import Loss, row_axes, sample_losses
 from fedsmoo.engines.oracles.attention import fold_attention
 from fedsmoo.engines.oracles.layers import forward_of_many, over_clients
+from fedsmoo.engines.statistics.passes import Maybe, begin, carrying, end, in_equal_groups, real_rows, without_padding
 from fedsmoo.engines.task import Batch, Draws, Samples, Task
 
 if TYPE_CHECKING:
@@ -145,17 +146,19 @@ def single_oracle(task: Task) -> Oracle:
     model, layout = task.model, task.model.layout
 
     def own(w: Tensor, batch: Batch, loss: Loss, given: Sequence[Any], pair: bool) -> tuple[Tensor, Tensor]:
-        forward = model.with_features if pair else model.forward
+        forward = carrying(model, model.with_features if pair else model.forward)
         parts = {n: p.detach().requires_grad_() for n, p in layout.split(w).items()}
         with torch.enable_grad():
-            out = forward(parts, batch.x, batch.noise)
+            out, after = forward(parts, begin(batch), batch.x, batch.noise)
             value = (batch.weight * sample_losses(loss, out, batch.y, given)).sum()
             grads = torch.autograd.grad(value, list(parts.values()), materialize_grads=True)
+        end(batch, after)
         return layout.join(dict(zip(parts, grads, strict=True))), value.detach()
 
     def look(w: Tensor, batch: Batch, pair: bool) -> Any:
         with torch.no_grad():
-            return (model.with_features if pair else model.forward)(layout.split(w), batch.x, batch.noise)
+            forward = carrying(model, model.with_features if pair else model.forward)
+            return forward(layout.split(w), begin(batch), batch.x, batch.noise)[0]
 
     return Oracle(task, lambda w, batch: own(w, batch, task.loss, (), False), own, look)
 
@@ -167,23 +170,35 @@ def vmap_oracle(task: Task) -> Oracle:
     plain, with_features = forward_of_many(model), forward_of_many(model, pair=True)
 
     def own(w: Tensor, batch: Batch, loss: Loss, given: Sequence[Any], pair: bool) -> tuple[Tensor, Tensor]:
-        forward = with_features if pair else plain
+        forward = carrying(model, with_features if pair else plain)
 
-        def value(parts: dict[str, Tensor], x: Tensor, y: Tensor, weight: Tensor, *given: Any) -> Tensor:
-            return (weight * sample_losses(loss, forward(parts, x, batch.noise), y, given)).sum()
+        def value(
+            parts: dict[str, Tensor], stats: Maybe, real: Maybe, x: Tensor, y: Tensor, weight: Tensor, *given: Any
+        ) -> tuple[Tensor, Maybe]:
+            with without_padding(real):
+                out, after = forward(parts, stats, x, batch.noise)
+            return (weight * sample_losses(loss, out, y, given)).sum(), after
 
-        many = over_clients(grad_and_value(value), model, batch.noise, (0, 0, 0, 0, *row_axes(given)))
-        grads, losses = many(layout.split(w), batch.x, batch.y, batch.weight, *given)
+        axes = (0, 0, 0, 0, 0, 0, *row_axes(given))
+        many = over_clients(grad_and_value(value, has_aux=True), model, batch.noise, axes)
+        beside = begin(batch), real_rows(model, batch)
+        grads, (losses, after) = many(layout.split(w), *beside, batch.x, batch.y, batch.weight, *given)
+        end(batch, after)
         return layout.join(grads), losses
 
     def look(w: Tensor, batch: Batch, pair: bool) -> Any:
-        def out(parts: dict[str, Tensor], x: Tensor) -> Any:
-            return (with_features if pair else plain)(parts, x, batch.noise)
+        forward = carrying(model, with_features if pair else plain)
+
+        def out(parts: dict[str, Tensor], stats: Maybe, real: Maybe, x: Tensor) -> Any:
+            with without_padding(real):
+                return forward(parts, stats, x, batch.noise)[0]
 
         with torch.no_grad():
-            return over_clients(out, model, batch.noise)(layout.split(w), batch.x)
+            beside = begin(batch), real_rows(model, batch)
+            return over_clients(out, model, batch.noise)(layout.split(w), *beside, batch.x)
 
-    return Oracle(task, lambda w, batch: own(w, batch, task.loss, (), False), own, look)
+    equal, looked = in_equal_groups(model, own, look)
+    return Oracle(task, lambda w, batch: equal(w, batch, task.loss, (), False), equal, looked)
 
 
 def hand_oracle(task: Task) -> Oracle:

@@ -1,4 +1,4 @@
-"""Gradients of models that a compiler cannot follow, though they are plain PyTorch: random and recurrent layers.
+"""Gradients of models that a compiler cannot follow, though they are plain PyTorch: random, recurrent, BatchNorm.
 
 To ``torch.compile`` such a gradient is one operator, which runs as it is written; a CUDA graph records what it does.
 """
@@ -14,10 +14,12 @@ import torch
 from torch import Tensor
 
 from fedsmoo.core import Round
+from fedsmoo.core.gradient import Running
 from fedsmoo.core.random.layers import ClientsNoise
 from fedsmoo.engines.oracles.drawing import Axes, noise_of, sample_axes
 from fedsmoo.engines.oracles.layers import needs_layers
 from fedsmoo.engines.oracles.oracle import Oracle
+from fedsmoo.engines.statistics.passes import begin, end
 from fedsmoo.engines.task import Batch
 
 # Whose gradient the operator below computes, and which of PyTorch's layers (autograd, autocast) were in force outside.
@@ -26,25 +28,35 @@ _current: ContextVar[tuple[SealedOracle, Any, Any]] = ContextVar("current")
 
 @torch.library.custom_op("fedsmoo::sealed_gradient", mutates_args=())
 def _gradient(
-    w: Tensor, x: Tensor, y: Tensor, weight: Tensor, keys: Tensor | None, steps: Tensor | None, real: Tensor | None
-) -> tuple[Tensor, Tensor]:
+    w: Tensor,
+    x: Tensor,
+    y: Tensor,
+    weight: Tensor,
+    keys: Tensor | None,
+    steps: Tensor | None,
+    real: Tensor | None,
+    before: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
     oracle, include, exclude = _current.get()
-    noise = None
+    noise, running = None, None if before is None else Running(before)
     if keys is not None and steps is not None and real is not None:
         noise = ClientsNoise(keys, steps, real, weight.shape[1], oracle.axes)
     with torch._C._ForceDispatchKeyGuard(include, exclude):  # an operator has no autograd inside
-        gradients, losses = oracle.gradient(w, Batch(x, y, weight, noise))
-    return gradients.contiguous(), losses.contiguous()
+        gradients, losses = oracle.gradient(w, Batch(x, y, weight, noise, real, running))
+    after = w.new_empty(0) if running is None else running.now.contiguous()
+    return gradients.contiguous(), losses.contiguous(), after
 
 
 @_gradient.register_fake
-def _(w: Tensor, x: Tensor, y: Tensor, weight: Tensor, *noise: Tensor | None) -> tuple[Tensor, Tensor]:
-    return w.new_empty(w.shape), w.new_empty(len(w))
+def _(w: Tensor, x: Tensor, y: Tensor, weight: Tensor, *beside: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    after = w.new_empty(0 if beside[-1] is None else beside[-1].shape)
+    return w.new_empty(w.shape), w.new_empty(len(w)), after
 
 
 def sealed(oracle: Oracle) -> Oracle:
-    """Return an oracle of C clients by ``vmap``, sealed if its model has random or recurrent layers."""
-    return SealedOracle(oracle) if needs_layers(oracle.task.model) else oracle
+    """Return an oracle of C clients by ``vmap``, sealed if its model has layers that are computed in another form."""
+    model = oracle.task.model
+    return SealedOracle(oracle) if needs_layers(model) or model.padding == "masked" else oracle
 
 
 class SealedOracle(Oracle):
@@ -61,8 +73,14 @@ class SealedOracle(Oracle):
 
     def in_step(self, w: Tensor, batch: Batch, working: Tensor | None = None) -> tuple[Tensor, Tensor]:
         n = batch.noise
-        noise = (n.keys, n.steps, n.real) if isinstance(n, ClientsNoise) else (None, None, None)
-        return torch.ops.fedsmoo.sealed_gradient(w, batch.x, batch.y, batch.weight, *noise)
+        noise = (n.keys, n.steps) if isinstance(n, ClientsNoise) else (None, None)
+        begun = begin(batch)
+        before = begun[0] if begun else None
+        gradients, losses, after = torch.ops.fedsmoo.sealed_gradient(
+            w, batch.x, batch.y, batch.weight, *noise, batch.real, before
+        )
+        end(batch, (after,))
+        return gradients, losses
 
     @contextmanager
     def serving(self) -> Iterator[None]:

@@ -16,7 +16,8 @@ from fedsmoo.operators.trace import traced
 
 def can_trace(oracle: Oracle) -> bool:
     """Whether a gradient by ``vmap`` is a function of its tensors alone: nothing is drawn, no state is kept."""
-    return oracle.task.device.type == "cuda" and not needs_layers(oracle.task.model)
+    model = oracle.task.model
+    return oracle.task.device.type == "cuda" and not needs_layers(model) and model.padding == "free"
 
 
 class TracedOracle(Oracle):

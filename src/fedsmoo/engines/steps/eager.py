@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from fedsmoo.core import Vectors
-from fedsmoo.core.gradient import StepGradient
+from fedsmoo.core.gradient import Running, StepGradient
 from fedsmoo.core.local import local_end, masked_step
 from fedsmoo.engines.contract import Meanwhile
-from fedsmoo.engines.oracles.on_batch import OnBatch
+from fedsmoo.engines.oracles.on_batch import OnBatch, carried
 from fedsmoo.engines.oracles.oracle import Oracle
 from fedsmoo.engines.steps.stepper import Assignment, DevicePlan, Ended, Stepped
 
@@ -46,8 +46,9 @@ def one_step(
 ) -> Stepped:
     """Take one local step of C clients and return their losses; clients that are not active stay as they are."""
 
-    def take(v: Tensor) -> tuple[Tensor, Tensor]:
-        return gradient(v if v.dim() == w.dim() else v.expand_as(w), model.batch)  # one model for all, such as down.w
+    def take(v: Tensor, running: Running | None = None) -> tuple[Tensor, Tensor]:
+        v = v if v.dim() == w.dim() else v.expand_as(w)  # one model for all, such as down.w
+        return gradient(v, carried(model.batch, running))
 
     rnd = given.rnd.at_step(step.expand(len(w), 1))
     model.batch = model.oracle.with_noise(model.batch, rnd)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.core.errors import unknown
+from fedsmoo.engines.personal import statistics_of
 from fedsmoo.engines.task import Samples
 
 if TYPE_CHECKING:
@@ -20,13 +21,16 @@ if TYPE_CHECKING:
 PARTS = ("auto", "train", "held")
 
 
-def personal_weights(result: Result, client: int) -> Tensor | None:
-    """Return the weights of a client's personal model; ``None`` for a method without such."""
+def personal_weights(result: Result, client: int, shared: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """Return the weights of a client's personal model, and its running statistics; ``shared`` are the global model's.
+
+    ``None``: a method without such has the global weights, and a model without such no statistics.
+    """
     run, row = result.simulation, result.client_state(client)
     algorithm = run.method_at(max(len(result.history) - 1, 0))
     down = run.setup.masks.sent(algorithm, result.server)
     me = algorithm.first_contact(down) if row is None else Vectors(**row).map(lambda v: v.to(result.server.w.device))
-    return algorithm.personal(down, me)
+    return algorithm.personal(down, me), None if shared is None else statistics_of(me, shared)
 
 
 def evaluate_clients(result: Result, on: str) -> pd.DataFrame:
@@ -34,14 +38,14 @@ def evaluate_clients(result: Result, on: str) -> pd.DataFrame:
     import pandas as pd  # late: it takes half a second
 
     run, rows = result.simulation, []
-    personal = run.setup.algorithm.has_personal
+    personal, shared = run.setup.algorithm.has_personal, run.statistics_of(result.server)
     for client, samples in enumerate(parts_of(result, on)):
-        row: dict[str, Any] = {"samples": len(samples), **scores(result, result.server.w, samples)}
+        own = {}
         if personal:
-            w = personal_weights(result, client)
-            own = scores(result, result.server.w if w is None else w, samples)
-            row |= {f"personal_{name}": value for name, value in own.items()}
-        rows.append(row)
+            w, statistics = personal_weights(result, client, shared)
+            own = scores(result, result.server.w if w is None else w, samples, statistics)
+        row = {"samples": len(samples), **scores(result, result.server.w, samples, shared)}
+        rows.append(row | {f"personal_{name}": value for name, value in own.items()})
     return pd.DataFrame(rows, index=pd.RangeIndex(len(rows), name="client"))
 
 
@@ -55,11 +59,13 @@ def parts_of(result: Result, on: str) -> list[np.ndarray]:
     return list(run.indices if run.held is None or on == "train" else run.held)
 
 
-def scores(result: Result, w: Tensor, samples: np.ndarray) -> dict[str, float]:
+def scores(result: Result, w: Tensor, samples: np.ndarray, statistics: Tensor | None) -> dict[str, float]:
     """Return accuracy and loss of a model on some training samples; nothing is known of no samples."""
     task, engine = result.simulation.setup.task, result.simulation.engine
     if not len(samples):
         return {"accuracy": float("nan"), "loss": float("nan")}
+    if statistics is not None:
+        task.model.hold(statistics)
     index = torch.from_numpy(np.asarray(samples)).to(task.device)
     with torch.no_grad():
         accuracy, loss = engine.evaluate(w, Samples(task.data.x_train[index], task.data.y_train[index]))

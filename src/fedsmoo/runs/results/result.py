@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from fedsmoo.algorithms.statistics import NAME
 from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.core.errors import as_path
+from fedsmoo.core.layout import other_sizes
 from fedsmoo.runs.record import Callback, Record, best_validated, last_accuracy, last_personal
 from fedsmoo.runs.traffic import Reached, reached
 
@@ -68,7 +70,8 @@ class Result:
     @property
     def model(self) -> nn.Module:
         """A copy of the module with the final global weights, in eval mode; a new one every time."""
-        return self.simulation.setup.task.model.export(self.server.w)
+        run = self.simulation
+        return run.setup.task.model.export(self.server.w, run.statistics_of(self.server))
 
     @property
     def accuracy(self) -> float:
@@ -98,8 +101,9 @@ class Result:
         """Return a copy of the module with a client's personal weights, in eval mode; the global ones without such."""
         from fedsmoo.runs.results.clients import personal_weights
 
-        w = personal_weights(self, client)
-        return self.simulation.setup.task.model.export(self.server.w if w is None else w)
+        run = self.simulation
+        w, statistics = personal_weights(self, client, run.statistics_of(self.server))
+        return run.setup.task.model.export(self.server.w if w is None else w, statistics)
 
     def client_state(self, client: int) -> dict[str, Tensor] | None:
         """Return a client's own vectors, flat, or ``None`` if it was never in a cohort."""
@@ -118,8 +122,10 @@ class Result:
 
     def by_name(self, vectors: Mapping[str, Tensor] | Vectors) -> dict[str, Any]:
         """Return flat vectors, such as those of ``result.server``, by parameter name."""
-        layout = self.simulation.setup.task.model.layout
-        return {n: layout.split(v) if v.shape[-1] == layout.size else v for n, v in vectors.items()}
+        model, sizes = self.simulation.setup.task.model, other_sizes(self.simulation.setup.algorithm)
+        kept = {} if model.statistics is None else {NAME: model.statistics.split}
+        whole = {n: model.layout.split for n, _ in vectors.items() if n not in sizes} | kept
+        return {n: whole[n](v) if n in whole else v for n, v in vectors.items()}
 
     def evaluate_clients(self, on: str = "auto") -> pd.DataFrame:
         """Evaluate the global model, and personal ones where the method has such, on every client's own samples.

@@ -9,6 +9,7 @@ from fedsmoo.core.errors import FedsmooError, Named
 from fedsmoo.runs.settings.fields import OWN, around, checked, setting
 
 WIRES = ("exact", "fp16", "int8")
+STATISTICS = ("averaged", "local", "recomputed")
 SAMPLINGS = ("uniform", "bernoulli", "weighted", "round_robin", "power_of_choice")
 
 
@@ -39,6 +40,9 @@ class Training(Named):
         0.0, "relaxed initialisation (FedInit) of any method; 0: off", within="[0, inf)", free=("batch",)
     )
     wire: str = setting("exact", "numbers that travel: exact, or rounded with error feedback", choices=WIRES)
+    statistics: str = setting(
+        "averaged", "running statistics of a model (BatchNorm): whose they are", choices=STATISTICS, quiet=True
+    )
     augment: bool | None = setting(None, "random flips and crops (default: where the data set's images allow)")
     seed: int = setting(0, "seed of all random streams", within="[0, inf)", free=("batch", "line"))
     eval_every: int = setting(1, "rounds between evaluations on the test part", within="(0, inf)", free=("line",))

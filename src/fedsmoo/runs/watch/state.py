@@ -55,7 +55,8 @@ class RoundState:
     @property
     def model(self) -> nn.Module:
         """A copy of the module with the global weights as they are now, in eval mode; made when it is asked for."""
-        return self.simulation.setup.task.model.export(self.simulation.server.w)
+        run = self.simulation
+        return run.setup.task.model.export(run.server.w, run.statistics_of(run.server))
 
     @property
     def lr(self) -> float:

@@ -1,0 +1,119 @@
+"""Passes through models with running statistics, and batches of unequal length where samples see each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedsmoo.core.gradient import Loss, Running
+from fedsmoo.engines.statistics.padding import Masked
+from fedsmoo.engines.task import Batch
+from fedsmoo.models.base import FlatModel
+
+Own = Callable[[Tensor, Batch, Loss, Sequence[Any], bool], tuple[Tensor, Tensor]]
+Look = Callable[[Tensor, Batch, bool], Any]
+Maybe = tuple[Tensor, ...]  # one tensor, or none
+
+
+def carrying(model: FlatModel, forward: Callable[..., Any]) -> Callable[..., tuple[Any, Maybe]]:
+    """Return a forward that is given statistics beside parameters, and returns what became of them beside outputs."""
+
+    def run(parts: dict[str, Tensor], stats: Maybe, *given: Any) -> tuple[Any, Maybe]:
+        if not stats or model.statistics is None:
+            return forward(parts, *given), ()
+        whole = {**parts, **model.statistics.split(stats[0])}
+        out = forward(whole, *given)
+        return out, (model.statistics.join(whole, stats[0].dtype),)
+
+    return run
+
+
+def begin(batch: Batch) -> Maybe:
+    """Return the statistics of models before a step's gradients; none where nobody carries them on."""
+    return () if batch.running is None else (batch.running.before,)
+
+
+def end(batch: Batch, after: Maybe) -> None:
+    """Keep what a gradient has made of statistics."""
+    if batch.running is not None and after:
+        batch.running.take(after[0])
+
+
+def lengths(batch: Batch) -> Tensor:
+    """Return how many samples the batch of each client has: ``[C]``."""
+    return (batch.weight > 0).sum(-1) if batch.real is None else batch.real
+
+
+def real_rows(model: FlatModel, batch: Batch) -> Maybe:
+    """Return which rows of the batches of C clients are samples, where that has to be known besides their weights."""
+    if model.padding != "masked":
+        return ()
+    return (torch.arange(batch.weight.shape[1], device=batch.weight.device) < lengths(batch)[:, None],)
+
+
+def without_padding(real: Maybe) -> AbstractContextManager[Any]:
+    """Hide padding from layers that look at a whole batch."""
+    return Masked(real[0]) if real else nullcontext()
+
+
+def in_equal_groups(model: FlatModel, own: Own, look: Look) -> tuple[Own, Look]:
+    """Return gradients and outputs of C clients, of those with as many samples at once, where nothing hides padding."""
+
+    def grouped(w: Tensor, batch: Batch, loss: Loss, given: Sequence[Any], pair: bool) -> tuple[Tensor, Tensor]:
+        groups = by_length(model, batch)
+        if groups is None:
+            return own(w, batch, loss, given, pair)
+        gradients, losses = torch.zeros_like(w), w.new_zeros(len(w))
+        after = None if batch.running is None else batch.running.before.clone()
+        for n, rows in groups.items():
+            part = cut(batch, rows, n)
+            theirs = [cut_given(v, batch, rows, n) for v in given]
+            gradients[rows], losses[rows] = own(w[rows], part, loss, theirs, pair)
+            if after is not None and part.running is not None:
+                after[rows] = part.running.now
+        end(batch, () if after is None else (after,))
+        return gradients, losses
+
+    def looked(w: Tensor, batch: Batch, pair: bool) -> Any:
+        groups = by_length(model, batch)
+        if groups is None:
+            return look(w, batch, pair)
+        found = [(rows, n, look(w[rows], cut(batch, rows, n), pair)) for n, rows in groups.items()]
+
+        def whole(pick: Callable[[Any], Tensor]) -> Tensor:
+            like = pick(found[0][2])
+            out = like.new_zeros(*batch.weight.shape, *like.shape[2:])
+            for rows, n, part in found:
+                out[rows, :n] = pick(part)
+            return out
+
+        return (whole(lambda o: o[0]), whole(lambda o: o[1])) if pair else whole(lambda o: o)
+
+    return grouped, looked
+
+
+def by_length(model: FlatModel, batch: Batch) -> dict[int, Tensor] | None:
+    """Return the rows of clients by the length of their batches, but of those that have finished; ``None``: all go."""
+    if model.padding != "equal":
+        return None
+    each = lengths(batch)
+    if bool((each == batch.weight.shape[1]).all()):
+        return None
+    return {n: (each == n).nonzero()[:, 0] for n in each.unique().tolist() if n}
+
+
+def cut(batch: Batch, rows: Tensor, n: int) -> Batch:
+    """Return the batches of some clients, which have ``n`` samples each; models that draw go one by one."""
+    running = None if batch.running is None else Running(batch.running.before[rows])
+    return Batch(batch.x[rows, :n], batch.y[rows, :n], batch.weight[rows, :n], running=running)
+
+
+def cut_given(v: Any, batch: Batch, rows: Tensor, n: int) -> Any:
+    """Return what a loss is given of some clients: outputs have a row for each sample."""
+    if not isinstance(v, Tensor) or v.dim() == 0:
+        return v
+    return v[rows, :n] if v.dim() > 2 and v.shape[1] == batch.weight.shape[1] else v[rows]
