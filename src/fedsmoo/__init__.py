@@ -56,7 +56,7 @@ if TYPE_CHECKING:
         TrimmedMean,
     )
     from fedsmoo.algorithms.around import Around
-    from fedsmoo.api import simulate
+    from fedsmoo.api import load, simulate
     from fedsmoo.core import Algorithm, FedsmooError, Round, Schedule, Vectors, derived, norm, option, stream, unit
     from fedsmoo.data.dataset import Dataset
     from fedsmoo.data.division.partition import IID, Dirichlet, Pathological
@@ -135,6 +135,7 @@ __all__ = [
     "analyse",
     "compare",
     "derived",
+    "load",
     "norm",
     "option",
     "plot",
@@ -159,7 +160,7 @@ _HOMES = {
         "QFedAvg", "Relaxed", "TrimmedMean",
     ),
     "algorithms.around": ("Around",),
-    "api": ("simulate",),
+    "api": ("load", "simulate"),
     "core": (
         "Algorithm", "FedsmooError", "Round", "Schedule", "Vectors", "derived", "norm", "option", "stream", "unit",
     ),

@@ -12,26 +12,30 @@ import numpy as np
 from torch import nn
 
 from fedsmoo.core import Algorithm, FedsmooError
-from fedsmoo.core.errors import FedsmooWarning, as_path, brief
+from fedsmoo.core.errors import FedsmooWarning, as_path, brief, unknown
+from fedsmoo.data import sources
 from fedsmoo.data.batches.cohort import Sampling, has_rule, own_sampling
 from fedsmoo.data.check import checked
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.division.own import Rule, own_rule
 from fedsmoo.data.division.partition import Partition
 from fedsmoo.data.forms import read_data
-from fedsmoo.data.sources import load
 from fedsmoo.data.targets import classes_to_divide_by
 from fedsmoo.models import wrap
 from fedsmoo.models.base import copied
 from fedsmoo.models.loss import LOSSES, SampleLoss
-from fedsmoo.runs.build import algorithm_class, assemble, start_of, with_options
+from fedsmoo.runs.build import algorithm_class, assemble, changed_settings, start_of, with_options
 from fedsmoo.runs.config import DIVISION, FIELDS, Config
 from fedsmoo.runs.division import cut_cohort, refuse_other_count, refuse_unused_options, resolve_division
-from fedsmoo.runs.origin.objects import name_objects
+from fedsmoo.runs.origin.objects import name_objects, objects_in
 from fedsmoo.runs.record import Callback, refuse_wrong_options
 from fedsmoo.runs.results.carry import carry_out
+from fedsmoo.runs.results.loaded import load_result
 from fedsmoo.runs.results.result import Result
 from fedsmoo.runs.simulation import Simulation
+
+# What simulate takes as an object or by its name, and the setting that has the name.
+OBJECTS = {n: n for n in ("model", "algorithm", "loss", "sampling")} | {"data": "dataset"}
 
 
 def simulate(
@@ -46,6 +50,7 @@ def simulate(
     sampling: str | Sampling = "uniform",
     callback: Callback | None = None,
     out: str | PathLike[str] | None = None,
+    progress: bool | str | None = "auto",
     **settings: Any,
 ) -> Result:
     """Train a model by a federated method on simulated clients.
@@ -64,12 +69,11 @@ def simulate(
         client_indices: instead of ``clients``, ``partition`` and ``split``: each client's samples.
         loss: a name, or a function: outputs and labels of a batch -> one loss per sample (PyTorch's losses with
             ``reduction="none"``). Default: by the targets, cross-entropy, squared error, or binary cross-entropy.
-        sampling: how a cohort is drawn: a name, a function of ``(seed, round, clients, cohort)``, or an object with
-            ``draw(rng, number, m, n, ask)``.
+        sampling: how a cohort is drawn: a name, a function of ``(seed, round, clients, cohort)``, or a rule's object.
         callback: called with every round's record, one of two arguments also with the run's :class:`RoundState`;
             returning ``False`` stops the run: ``lambda r: not r.reached(0.9)``.
-        out: also keep the run in this new folder, as :func:`fedsmoo.run` does; it can be resumed if settings name all
-            of the above (a module, data, a loss or a rule of one's own have no name).
+        out: also keep the run in this new folder; it can be resumed if settings name all of the above.
+        progress: ``"auto"``: a bar in a terminal or notebook, else the log ``fedsmoo``; ``True``: lines; ``False``.
         settings: any other setting of a run (see ``fedsmoo.Config``): ``cohort``, ``rounds``, ``lr``, ...; or an option
             of what is named: ``simulate(algorithm="fedprox", mu=0.1)``.
 
@@ -83,7 +87,41 @@ def simulate(
     refuse_wrong_kinds(model, algorithm, loss, sampling, callback)
     refuse_misplaced(settings, model, algorithm, partition, client_indices)
     simulation, config = assemble_objects(model, data, algorithm, loss, sampling, client_indices, settings)
-    return carry_out(simulation, config, callback, None if out is None else as_path(out, "out"))
+    return carry_out(simulation, config, callback, None if out is None else as_path(out, "out"), progress)
+
+
+def load(path: str | PathLike[str], *, trust: bool = False, **objects: Any) -> Result:
+    """Load the result in a run folder, of ``result.save``, :func:`fedsmoo.run` or the command line.
+
+    Args:
+        path: the folder.
+        trust: run the code that it names although you have not run it before.
+        objects: what no setting names, as it was given to :func:`simulate`: ``model=net, data=(x, y, x_test, y_test)``.
+
+    Returns:
+        A result: history and curves at once; its model, its clients' vectors and ``continue_`` once they are asked for,
+        as far as the folder holds them.
+    """
+    places = {**OBJECTS, "partition": "split", "client_indices": "split"}
+    for name in objects:
+        if name not in places:
+            raise unknown("object of a run", name, places)
+
+    def make(config: Config) -> Simulation:
+        named = objects_in(config)
+        for name in objects:
+            if places[name] not in named:
+                raise FedsmooError(f"{name} is named by the run's settings: leave it out")
+        if not named:
+            return assemble(config)
+        plain = {n: v for n, v in changed_settings(config).items() if n not in (*named, *OBJECTS.values())}
+        if "split" in named:
+            plain = {n: v for n, v in plain.items() if n not in DIVISION} | {"clients": config.clients}
+        values = {n: objects.get(n, getattr(config, setting)) for n, setting in OBJECTS.items()}
+        plain |= {"partition": objects["partition"]} if "partition" in objects else {}
+        return assemble_objects(**values, client_indices=objects.get("client_indices"), settings=plain)[0]
+
+    return load_result(as_path(path, "path"), make, [places[name] for name in objects], trust)
 
 
 def assemble_objects(
@@ -157,7 +195,7 @@ def refuse_wrong_kinds(model: Any, algorithm: Any, loss: Any, sampling: Any, cal
 def as_dataset(data: Any, config: Config) -> Dataset:
     """Return the data set that a caller names, or has in any form; options of a form are ``dataset_options``."""
     if isinstance(data, str):
-        return load(data, config.data, config.seed, config.dataset_options)
+        return sources.load(data, config.data, config.seed, config.dataset_options)
     return read_data(data, **config.dataset_options)
 
 

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from fedsmoo.core.errors import FedsmooWarning
-from fedsmoo.core.untrusted import lines
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress, TaskID
     from rich.table import Table
 
-    from fedsmoo.runs.progress import Lines
-    from fedsmoo.runs.record import Record
+    from fedsmoo.runs.watch.display import Moving
 
 
 def console() -> Console:
@@ -45,61 +41,11 @@ def warnings_in_a_line() -> Iterator[None]:
         yield
 
 
-def print_above(bar: Progress, line: str) -> None:
-    """Print a line above a progress bar, harmlessly."""
-    bar.console.print(lines(line), markup=False, soft_wrap=True)
+def progress(label: str, rounds: int, done: int = 0, last: bool = True) -> AbstractContextManager[Moving]:
+    """Show how far rounds are to a person, in a terminal or in lines; ``last`` as in :func:`display`."""
+    from fedsmoo.runs.watch.display import display
 
-
-class Moving:
-    """How far rounds are: a bar, or now and then a line where standard error is no terminal."""
-
-    def __init__(self, bar: Progress, task: TaskID, log: Lines) -> None:
-        self.bar, self.task, self.log = bar, task, log
-        self.tested: str | None = None  # how well the last model did that was evaluated
-
-    def move(self, record: Record, label: str | None = None) -> None:
-        """Count a round."""
-        from fedsmoo.runs.progress import standing, tested
-
-        words = standing(record, self.tested)
-        self.tested = tested(record) or self.tested
-        self.bar.update(self.task, advance=1, description=label, state="  ".join(words))
-        if self.bar.disable:
-            self.log.moved([label, *words] if label else words)
-
-    def skip(self, rounds: int, label: str | None = None) -> None:
-        """Count rounds that are found done, of a run that goes on now."""
-        self.tested = None
-        self.bar.update(self.task, advance=rounds, description=label)
-        self.log.skip(rounds)
-
-    @property
-    def say(self) -> Callable[[str], None]:
-        """What prints a line, above the bar."""
-        return self.log.say
-
-
-@contextmanager
-def progress(label: str, rounds: int, done: int = 0, last: bool = True) -> Iterator[Moving]:
-    """Show how far rounds are to a person; ``last``: where that is in lines, the last round has one in any case."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from fedsmoo.runs.progress import Lines
-
-    bar = Progress(
-        TextColumn("{task.description}", style="bold", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[state]}", markup=False),
-        TimeRemainingColumn(),
-        console=Console(stderr=True, highlight=False),
-        transient=True,
-        disable=not sys.stderr.isatty(),
-    )
-    with bar:
-        task = bar.add_task(label, total=rounds, completed=done, state="")
-        yield Moving(bar, task, Lines(rounds, done, partial(print_above, bar), last))
+    return display(label, rounds, done, last, "bar" if sys.stderr.isatty() else "lines")
 
 
 def counted(count: int, thing: str) -> str:

@@ -1,4 +1,4 @@
-"""Carry out a simulation for somebody at a prompt: Ctrl-C returns what there is, and it may go on afterwards."""
+"""Carry out a simulation for somebody at a prompt, who sees how far it is, stops it, and may go on with it."""
 
 from __future__ import annotations
 
@@ -16,25 +16,39 @@ from fedsmoo.engines.distributed.launcher import world
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin.objects import objects_in
 from fedsmoo.runs.origin.provenance import command
-from fedsmoo.runs.record import Callback
+from fedsmoo.runs.record import Callback, Record
 from fedsmoo.runs.results.result import Result
 from fedsmoo.runs.run import Run, start
 from fedsmoo.runs.signals import Interrupt, deferred_interrupt, not_ignored
 from fedsmoo.runs.simulation import Simulation
 from fedsmoo.runs.storage.lease import leased
+from fedsmoo.runs.watch.display import display
+from fedsmoo.runs.watch.state import watched
 
 ROUND_ENDS = "the round ends first; press Ctrl-C again to stop at once\n"
 
 
-def carry_out(simulation: Simulation, config: Config, callback: Callback | None, out: Path | None) -> Result:
+def carry_out(
+    simulation: Simulation,
+    config: Config,
+    callback: Callback | None = None,
+    out: Path | None = None,
+    progress: bool | str | None = "auto",
+) -> Result:
     """Carry out the rounds that are left of a simulation, in memory or in a new folder, and return the result.
 
     Ctrl-C lets the round end and returns the result so far, marked ``interrupted``; a second one does so at once.
     """
-    caught = False
-    with interruptible(out is not None) as asked:
+    caught, label, done = False, simulation.setup.algorithm.label, len(simulation.history)
+    look = None if callback is None else watched(callback, simulation)
+    with interruptible(out is not None) as asked, display(label, config.rounds, done, progress=progress) as bar:
+
+        def shown(record: Record) -> Any:
+            bar.move(record)
+            return None if look is None else look(record)
+
         try:
-            result = simulation.run(callback, asked) if out is None else keep(simulation, config, out, callback, asked)
+            result = simulation.run(shown, asked) if out is None else keep(simulation, config, out, shown, asked)
         except KeyboardInterrupt:
             if not simulation.history:
                 raise
@@ -43,8 +57,8 @@ def carry_out(simulation: Simulation, config: Config, callback: Callback | None,
     if stopped and asked.signal == signal.SIGTERM:
         signal.raise_signal(signal.SIGTERM)  # to whoever handles it outside
     if stopped:
-        done = f"interrupted after round {len(result.history)} of {config.rounds}"
-        warnings.warn(f"{done}; result.continue_() goes on", FedsmooWarning, stacklevel=3)
+        words = f"interrupted after round {len(result.history)} of {config.rounds}"
+        warnings.warn(f"{words}; result.continue_() goes on", FedsmooWarning, stacklevel=3)
     return dataclasses.replace(result, config=config, interrupted=stopped)
 
 
@@ -96,7 +110,9 @@ def save(result: Result, folder: Path) -> Path:
     return folder
 
 
-def go_on(result: Result, rounds: int | None, callback: Callback | None, out: Path | None) -> Result:
+def go_on(
+    result: Result, rounds: int | None, callback: Callback | None, out: Path | None, progress: bool | str | None
+) -> Result:
     """Carry out more rounds of a result's simulation, or those that are left; returns the result of all rounds."""
     result.refuse_moved_on("continue_")
     simulation, config = result.simulation, settings_of(result)
@@ -109,7 +125,7 @@ def go_on(result: Result, rounds: int | None, callback: Callback | None, out: Pa
         raise FedsmooError(f"all {done} rounds are done: say how many more there shall be, such as continue_(10)")
     total = config.rounds if rounds is None else done + rounds
     simulation.training = dataclasses.replace(simulation.training, rounds=total)
-    return carry_out(simulation, config.replace(rounds=total), callback, out)
+    return carry_out(simulation, config.replace(rounds=total), callback, out, progress)
 
 
 def settings_of(result: Result) -> Config:

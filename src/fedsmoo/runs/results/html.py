@@ -27,14 +27,12 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "
 
 def result_html(result: Result) -> str:
     """Return what a result is, in a few rows."""
-    config, history = result.config, result.history
-    facts: dict[str, str] = {}
+    config, history, facts = result.config, result.history, {"rounds": str(len(result.history))}
     if config is not None:
-        facts |= {"data": config.dataset, "model": config.model}
-    total = result.simulation.training.rounds
-    left = "" if len(history) == total else f" of {total}{', interrupted' if result.interrupted else ', stopped'}"
-    facts["rounds"] = f"{len(history)}{left}"
-    facts["clients"] = f"{len(result.simulation.indices)}, {result.simulation.training.cohort} in a round"
+        stopped = ", interrupted" if result.interrupted else ", stopped"
+        left = "" if len(history) == config.rounds else f" of {config.rounds}{stopped}"
+        facts = {"data": config.dataset, "model": config.model, "rounds": f"{len(history)}{left}"}
+        facts["clients"] = f"{config.clients}, {config.cohort} in a round"
     facts |= measured(result)
     facts["sent"] = human_bytes(sum(r.bytes_up + r.bytes_down for r in history))
     facts["seconds"] = f"{sum(r.seconds_train + r.seconds_eval for r in history):.1f}"

@@ -74,6 +74,11 @@ class Result:
         return run.setup.task.model.export(self.server.w, run.statistics_of(self.server))
 
     @property
+    def state_dict(self) -> dict[str, Tensor]:
+        """The final global weights under the module's own names, ready for ``load_state_dict``."""
+        return self.simulation.setup.task.model.state_dict(self.server.w)
+
+    @property
     def accuracy(self) -> float:
         """Test accuracy of the last evaluated round; an error if a callback stopped the run before there was one."""
         return last_accuracy(self.history)
@@ -148,7 +153,12 @@ class Result:
         return plot(self, metric, ax)
 
     def continue_(
-        self, rounds: int | None = None, *, callback: Callback | None = None, out: str | PathLike[str] | None = None
+        self,
+        rounds: int | None = None,
+        *,
+        callback: Callback | None = None,
+        out: str | PathLike[str] | None = None,
+        progress: bool | str | None = "auto",
     ) -> Result:
         """Carry out so many more rounds (default: those that are left), and return the result of all of them.
 
@@ -158,12 +168,12 @@ class Result:
 
         Args:
             rounds: how many more. The learning rate decays on, and schedules move on, as the settings say.
-            callback: as of :func:`fedsmoo.simulate`.
+            callback, progress: as of :func:`fedsmoo.simulate`.
             out: also keep the whole run in this new folder.
         """
         from fedsmoo.runs.results.carry import go_on
 
-        return go_on(self, rounds, callback, None if out is None else as_path(out, "out"))
+        return go_on(self, rounds, callback, None if out is None else as_path(out, "out"), progress)
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Write the result as a new run folder, which :func:`fedsmoo.load` and every command reads; returns it.
