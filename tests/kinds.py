@@ -1,16 +1,41 @@
-"""A small method of each kind that the contract can say, as a user would write them."""
+"""Every kind of run, and a small method of each kind that the contract can say, as a user would write them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from fedsmoo import ALGORITHMS, FedAvg, Vectors
+from fedsmoo import FedAvg, Vectors
 from fedsmoo.core import derived, norm, option
 
-# The methods for tests that take long with each: the first seventeen, and one of each kind that came after them.
-SOME = [*list(ALGORITHMS)[:17], "fedacg", "feddc", "fedwmsam", "median", "ditto", "fedrep", "moon", "qfedavg"]
+# One of each kind that a run can be, as settings: for tests in which each costs seconds. Beside it stands what makes it
+# a kind of its own; a method that is of no kind here belongs here, too.
+EACH_KIND: dict[str, dict[str, Any]] = {
+    "fedavg": {},  # the model, and nothing else
+    "fedadam": {},  # vectors that the server keeps
+    "scaffold": {},  # vectors in every place: sent, kept by clients, and sent back
+    "fedlesam": {},  # what a client keeps is the model that it saw last
+    "fedsmoo": {},  # two gradients in a step, a vector for a round, vectors of the server's and of the clients' own
+    "fedwmsam": {},  # single numbers: sent, kept and sent back
+    "median": {},  # a server that sees every reply
+    "ditto": {},  # a personal model beside the global one
+    "fedrep": {},  # masks: parameters that stay with their clients
+    "fedlc": {},  # a loss of the method's own, which knows a client's counts of classes
+    "moon": {},  # a loss of the method's own, which looks at features
+    "qfedavg": {},  # clients' losses, which a method asks for
+    "schedule": {"algorithm": "fedsmoo", "algorithm_options": {"r": "linear:0.02:0.3:20", "beta": "steps:10:1:2"}},
+    "noise": {"algorithm": "fedavg", "privacy": "client", "weighted": False},  # drawn by clients, to hide them
+    "error feedback": {"algorithm": "fedcm", "compression": "topk"},  # a wrapper that keeps vectors
+    "momentum": {"algorithm": "fedprox", "local_optimizer": "momentum", "relaxed": 0.1},  # wrappers in a wrapper
+    "rounded": {"algorithm": "scaffold", "wire": "int8"},  # numbers that travel as integers
+}
+
+
+def settings_of(kind: str) -> dict[str, Any]:
+    """The settings of one of the kinds."""
+    return {"algorithm": kind, **EACH_KIND[kind]}
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from kinds import EACH_KIND
+
 from fedsmoo.algorithms import ALGORITHMS, SCAFFOLD, FedSMOO, FedSpeed, Relaxed
 from fedsmoo.algorithms.quantised import Quantised
 from fedsmoo.core import Algorithm
@@ -19,7 +21,10 @@ VARIANTS: dict[str, Algorithm] = {
     "fedspeed-mixed": FedSpeed(alpha=0.6),
 }
 
-RELAXED: dict[str, Algorithm] = {f"relaxed-{name}": Relaxed(algorithm, 0.3) for name, algorithm in METHODS.items()}
+# A wrapper sees what a method calls its start, what it keeps and what it sends: one of each kind, and of each start.
+STARTS = ("feddyn", "fedlesam-s", "fedacg", "pfedme")
+INSIDE = {name: METHODS[name] for name in (*EACH_KIND, *STARTS) if name in METHODS}
+RELAXED: dict[str, Algorithm] = {f"relaxed-{name}": Relaxed(algorithm, 0.3) for name, algorithm in INSIDE.items()}
 
 WIRED: dict[str, Algorithm] = {
     "quantised-fp16": Quantised(FedSMOO(), "fp16"),

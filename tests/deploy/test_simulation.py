@@ -1,4 +1,4 @@
-"""Flower's own simulation engine: every method in one start, to the bits of the serial engine."""
+"""Flower's own simulation engine: every kind of method in one start, to the bits of the serial engine."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from patience import PATIENCE
 
 pytest.importorskip("flwr", reason="pip install 'fedsmoo[flower]'")
 
-from kinds import SOME
+from kinds import EACH_KIND, settings_of
 
 from fedsmoo.deploy.app import write_app
+from fedsmoo.deploy.settings import SIMULATED
 from fedsmoo.deploy.store import ServerStore
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
@@ -36,19 +37,20 @@ app = ServerApp()
 @app.main()
 def main(grid, context):
     config, federation = parse(context.run_config)
-    for name in METHODS:
-        one = config.replace(algorithm=name, algorithm_options={})
+    for name, settings in METHODS.items():
+        one = config.replace(**settings)
         where = Federation(name=name, server_folder=str(Path(federation.server_folder) / name))
         coordinator = Coordinator(one, where, Recipe().setup(one, Recipe().test(one)))
         FlowerStrategy(coordinator).start(grid, ArrayRecord(), num_rounds=one.rounds)
 """
 
-SETTINGS = {"model": "softmax", "clients": 3, "cohort": 2, "rounds": 3, "local-epochs": 1, "seed": 5}
+SETTINGS = {"model": "softmax", "clients": 3, "cohort": 2, "rounds": 2, "local-epochs": 1, "seed": 5}
 
 
-def test_every_method_in_flowers_simulation(tmp_path):
+def test_every_kind_of_method_in_flowers_simulation(tmp_path):
     write_app(tmp_path / "app", "sim")
-    (tmp_path / "app" / "federation" / "server.py").write_text(SERVER.replace("METHODS", repr(SOME)))
+    kinds = {kind: settings_of(kind) for kind in EACH_KIND if not settings_of(kind).keys() & SIMULATED.keys()}
+    (tmp_path / "app" / "federation" / "server.py").write_text(SERVER.replace("METHODS", repr(kinds)))
     http, control = map(str, free_ports(2))
     env = environment(tmp_path / "home", FLWR_LOCAL_SUPERLINK_HTTP_API_PORT=http, FLWR_LOCAL_CONTROL_API_PORT=control)
     folders = {"server-folder": tmp_path / "server", "state-folder": tmp_path / "state"}
@@ -60,10 +62,10 @@ def test_every_method_in_flowers_simulation(tmp_path):
     ]  # fmt: skip
     with family():
         run(isolated(command), env, timeout=2 * PATIENCE)
-    for name in SOME:
+    for name, settings in kinds.items():
         config = Config(
-            algorithm=name, model="softmax", dataset="digits", partition="dirichlet", u=0.5, clients=3, cohort=2,
-            rounds=3, local_epochs=1, batch_size=32, lr=0.1, device="cpu", seed=5, engine="serial",
+            **settings, model="softmax", dataset="digits", partition="dirichlet", u=0.5, clients=3, cohort=2,
+            rounds=2, local_epochs=1, batch_size=32, lr=0.1, device="cpu", seed=5, engine="serial",
         )  # fmt: skip
         found = ServerStore(tmp_path / "server" / name).load()
         assert found is not None, name

@@ -211,15 +211,14 @@ def test_own_losses_compile_into_one_graph(monkeypatch) -> None:
 
     monkeypatch.setattr(torch, "compile", lambda f, **k: compile(f, fullgraph=True, dynamic=False, backend=backend))
     equal = {"cohort": 2, "sampling": "uniform", "local_epochs": None, "local_steps": 2, "rounds": 2}
-    for name, method in OWN.items():
-        for oracle in ("hand", "vmap"):
-            run = simulation(
-                lambda s, oracle=oracle: Batched(s, oracle=oracle, stepper=ReplayStepper), "mlp", method, **equal
-            )
-            expected = trace(simulation("serial", "mlp", method, **equal))
-            assert largest_gap(trace(run), expected) < TOLERANCE, name
-            assert run.engine.stepper.compile, (name, oracle)
-    assert len(seen) >= 2 * len(OWN)
+    for name, oracle in [*((name, "hand") for name in OWN), ("outputs", "vmap"), ("features", "vmap")]:
+        run = simulation(
+            lambda s, oracle=oracle: Batched(s, oracle=oracle, stepper=ReplayStepper), "mlp", OWN[name], **equal
+        )
+        expected = trace(simulation("serial", "mlp", OWN[name], **equal))
+        assert largest_gap(trace(run), expected) < TOLERANCE, name
+        assert run.engine.stepper.compile, (name, oracle)
+    assert len(seen) >= len(OWN) + 2
     torch.compiler.reset()
 
 

@@ -101,18 +101,18 @@ def test_a_number_beyond_64_bits_does_not_block_the_index(runs: Path) -> None:
     assert len(query(runs)) == 4
 
 
-def test_ten_thousand_runs_answer_within_a_second(tmp_path: Path) -> None:
-    """Of the process's own time: whoever else is at work does not count."""
-    text = config_text(Config())
-    for k in range(10_000):
+def test_ten_thousand_runs_would_answer_within_a_second(tmp_path: Path) -> None:
+    """A fifth of them in a fifth of it, of the process's own time: whoever else is at work does not count."""
+    text, count = config_text(Config()), 2000
+    for k in range(count):
         folder = tmp_path / f"{k:05d}"
         folder.mkdir()
         (folder / CONFIG).write_text(text)
         (folder / METRICS).touch()
-    # Reading ten thousand folders takes a while, once; here every row is the first one's, under its own path.
+    # Reading so many folders takes a while, once; here every row is the first one's, under its own path.
     row = index.describe(tmp_path / "00000")
     db = connect(tmp_path)
-    rows = [{"path": p, "stamp": s, **row, "lr": k / 10_000} for k, (p, s) in enumerate(stamped_folders(tmp_path))]
+    rows = [{"path": p, "stamp": s, **row, "lr": k / count} for k, (p, s) in enumerate(stamped_folders(tmp_path))]
     names = ", ".join(f'"{n}"' for n in rows[0])
     db.execute("BEGIN")
     db.executemany(f"INSERT INTO runs ({names}) VALUES ({', '.join(':' + n for n in rows[0])})", rows)
@@ -123,8 +123,8 @@ def test_ten_thousand_runs_answer_within_a_second(tmp_path: Path) -> None:
         began = time.process_time()
         found = query(tmp_path, "lr < 0.01 AND algorithm = 'fedsmoo'")
         best = min(best, time.process_time() - began)
-    assert len(found) == 100
-    assert best < 1.0
+    assert len(found) == count / 100
+    assert best < count / 10_000
 
 
 def test_an_index_that_is_up_to_date_is_opened_while_somebody_writes(runs: Path) -> None:

@@ -1,12 +1,12 @@
-"""The small runs that every number of ranks repeats: all methods, with cohorts that leave some ranks without work."""
+"""The small runs that every number of ranks repeats: all kinds of methods; cohorts leave some ranks without work."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import torch
+from kinds import EACH_KIND, settings_of
 
-from fedsmoo.algorithms import ALGORITHMS
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.record import HELD_OUT
@@ -14,7 +14,7 @@ from fedsmoo.runs.record import HELD_OUT
 FEDNOVA = f"{Path(__file__).parents[2] / 'fednova.py'}:FedNova"
 # Bernoulli cohorts of about three out of seven: unequal shares, ranks with nobody, one empty round.
 SMALL = Config(
-    dataset="digits", model="softmax", clients=7, cohort=3, rounds=4, local_epochs=1, batch_size=32, lr=0.05,
+    dataset="digits", model="softmax", clients=7, cohort=3, rounds=4, local_epochs=1, batch_size=64, lr=0.05,
     sampling="bernoulli", partition="dirichlet", u=0.3, weighted=True, dtype="float64", device="cpu", seed=163,
 )  # fmt: skip
 
@@ -22,13 +22,9 @@ KINDS = Path(__file__).parents[2] / "kinds.py"
 TOLD = Path(__file__).parents[1] / "told.py"
 DROPOUT = f"{Path(__file__).with_name('nets.py')}:dropout"
 
-# The first seventeen, and one of each kind that came after them.
-METHODS = (*list(ALGORITHMS)[:17], "fedacg", "feddc", "fedwmsam", "median", "ditto", "fedlc", "moon", "qfedavg")
-
 CASES: dict[str, Config] = {
-    **{name: SMALL.replace(algorithm=name, engine="batched") for name in METHODS},
-    **{f"{name}, exact": SMALL.replace(algorithm=name, exact=True, dtype="float32") for name in METHODS},
-    "relaxed": SMALL.replace(algorithm="fedsmoo", relaxed=0.1, engine="batched"),
+    **{kind: SMALL.replace(**settings_of(kind), engine="batched") for kind in EACH_KIND},
+    **{f"{kind}, exact": SMALL.replace(**settings_of(kind), exact=True, dtype="float32") for kind in EACH_KIND},
     "vmap": SMALL.replace(algorithm="fedsmoo", engine="vmap"),
     "holdout": SMALL.replace(algorithm="fedsmoo", holdout=0.2, engine="batched"),
     "single numbers": SMALL.replace(algorithm=FEDNOVA, engine="batched"),
@@ -39,8 +35,8 @@ CASES: dict[str, Config] = {
     "rows, exact": SMALL.replace(algorithm=f"{KINDS}:Median", exact=True, dtype="float32"),
     "parts": SMALL.replace(algorithm=f"{KINDS}:Heads", algorithm_options={"head": "*bias"}, engine="batched"),
     "personal": SMALL.replace(algorithm=f"{KINDS}:Ditto", engine="batched", holdout=0.2),
-    "noise": SMALL.replace(algorithm=f"{TOLD}:Noisy", engine="batched"),
-    "noise, exact": SMALL.replace(algorithm=f"{TOLD}:Noisy", exact=True, dtype="float32"),
+    "noise of its own": SMALL.replace(algorithm=f"{TOLD}:Noisy", engine="batched"),
+    "noise of its own, exact": SMALL.replace(algorithm=f"{TOLD}:Noisy", exact=True, dtype="float32"),
     "auto": SMALL.replace(algorithm="scaffold", engine="auto"),
     "dropout": SMALL.replace(algorithm="fedsmoo", model=DROPOUT, engine="auto"),
     "dropout, exact": SMALL.replace(algorithm="fedsmoo", model=DROPOUT, exact=True, dtype="float32"),

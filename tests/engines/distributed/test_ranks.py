@@ -1,4 +1,4 @@
-"""Two and three processes give what one gives: every method, unequal shares, ranks without clients."""
+"""Two and three processes give what one gives: every kind of method, unequal shares, ranks without clients."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from kinds import settings_of
 from safetensors.torch import save
 
 from fedsmoo.data.sources import load
@@ -29,8 +30,8 @@ from fedsmoo.runs.simulation import Simulation
 from fedsmoo.runs.storage import checkpoint
 from fedsmoo.runs.storage.names import METRICS, MODEL
 
-KINDS = Path(__file__).parents[2] / "kinds.py"  # whose methods begin with a capital
-KILLS, ROUNDS = 20, 30
+KINDS = Path(__file__).parents[2] / "kinds.py"  # whose classes begin with a capital
+KILLS, ROUNDS = 10, 16
 LEASH = 20  # events: about one round with its checkpoint
 TIMES = ("seconds_train", "seconds_eval")
 
@@ -162,7 +163,7 @@ def main(engine: str, root: Path, seed: int, methods: list[str]) -> None:
     go_on(root / "warm", Config(model="softmax", rounds=1, local_steps=1, engine=engine, device="cpu"))  # lazy imports
     os.fsync = os.fstat  # a kill, unlike a power cut, loses nothing that was written; so nobody waits for the disk
     for method in methods:
-        own = {"algorithm": f"{KINDS}:{method}", "holdout": 0.25} if method[0].isupper() else {"algorithm": method}
+        own = {"algorithm": f"{KINDS}:{method}", "holdout": 0.25} if method[0].isupper() else settings_of(method)
         own |= {"algorithm_options": {"head": "*bias"}} if method == "Heads" else {}
         config = Config(
             **own, model="softmax", clients=12, cohort=3, rounds=ROUNDS, local_steps=2, batch_size=8,
