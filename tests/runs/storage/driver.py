@@ -1,14 +1,16 @@
 """Runs killed by SIGKILL and resumed, in forked children; prints one line of JSON per method.
 
-``python driver.py ENGINE FOLDER SEED METHODS``. Half of the kills come exactly at a random event: before or after a
-round, in the middle of writing a file, before or after a flush, a rename, a removal. The others come from outside, at
-any moment after such an event: the child says that it is there and goes on, but no further than some events more, so
-that all kills come before the last round however busy the machine is.
+``python driver.py ENGINE FOLDER SEED METHODS``. Half of the kills come exactly at an event, each in its turn: before or
+after a round, in the middle of writing a file, before or after a flush, a rename, a removal. The others come from
+outside, at any moment after such an event: the child says that it is there and goes on, but no further than some events
+more, so that all kills come before the last round however busy the machine is.
 """
 
 from __future__ import annotations
 
 import functools
+import gc
+import itertools
 import json
 import os
 import signal
@@ -31,19 +33,21 @@ from fedsmoo.runs.storage import checkpoint
 from fedsmoo.runs.storage.names import METRICS, MODEL
 
 KINDS = Path(__file__).parents[2] / "kinds.py"  # whose classes begin with a capital
-KILLS, ROUNDS = 10, 16
+EVENTS = {"advance": Simulation, "replace": os, "fsync": os, "unlink": Path}
+KILLS, ROUNDS = 6, 18
+MOMENTS = ("within save_file", *(f"{when} {what}" for what in EVENTS for when in ("before", "after")))
 LEASH = 20  # events: about one round with its checkpoint
 TIMES = ("seconds_train", "seconds_eval")
 
 
 class Countdown:
-    """Does something at the n-th event: kills this process, and says before which one."""
+    """Does something at the n-th event of a name: kills this process, and says at which one."""
 
-    def __init__(self, left: int, log: Path) -> None:
-        self.left, self.log = left, log
+    def __init__(self, left: int, only: str, log: Path) -> None:
+        self.left, self.only, self.log = left, only, log
 
     def __call__(self, name: str) -> None:
-        self.left -= 1
+        self.left -= self.only in ("", name)
         if self.left == 0:
             self.act(name)
 
@@ -69,7 +73,7 @@ class Notice(Countdown):
     """Tells the parent at the n-th event, which kills us when it comes to it; waits for that ``LEASH`` events later."""
 
     def __init__(self, left: int) -> None:
-        self.left, self.told = left, False
+        self.left, self.only, self.told = left, "", False
         self.hears, self.says = os.pipe()
 
     def act(self, name: str) -> None:
@@ -125,10 +129,8 @@ def go_on(folder: Path, config: Config, every: int = 1) -> None:
 
 
 def go_on_until(folder: Path, config: Config, events: Countdown) -> None:
-    events.around(os, "replace")
-    events.around(os, "fsync")
-    events.around(Path, "unlink")
-    events.around(Simulation, "advance")
+    for name, owner in EVENTS.items():
+        events.around(owner, name)
     checkpoint.save_file = torn_save_file(events)
     go_on(folder, config)
 
@@ -162,6 +164,8 @@ def main(engine: str, root: Path, seed: int, methods: list[str]) -> None:
     rng = np.random.default_rng(seed)
     go_on(root / "warm", Config(model="softmax", rounds=1, local_steps=1, engine=engine, device="cpu"))  # lazy imports
     os.fsync = os.fstat  # a kill, unlike a power cut, loses nothing that was written; so nobody waits for the disk
+    gc.freeze()  # children need not copy what they never change
+    moments = itertools.cycle(MOMENTS)
     for method in methods:
         own = {"algorithm": f"{KINDS}:{method}", "holdout": 0.25} if method[0].isupper() else settings_of(method)
         own |= {"algorithm_options": {"head": "*bias"}} if method == "Heads" else {}
@@ -178,15 +182,12 @@ def main(engine: str, root: Path, seed: int, methods: list[str]) -> None:
                 delay = float(rng.uniform(0, 0.004))  # about as long as a round with its checkpoint
                 done = in_child(lambda: go_on_until(killed, config, notice), notice, delay)  # noqa: B023
             else:
-                events = Countdown(int(rng.integers(1, 40)), log)
+                events = Countdown(int(rng.integers(1, 3)), next(moments), log)
                 done = in_child(lambda: go_on_until(killed, config, events))  # noqa: B023
             assert not done, "a run came to its end before its last kill"
         assert in_child(lambda: go_on(killed, config))  # noqa: B023
-        moments = log.read_text().splitlines()
-        print(
-            json.dumps({"method": method, "kills": KILLS, "moments": moments, "equal": equal(whole, killed)}),
-            flush=True,
-        )
+        seen, same = log.read_text().splitlines(), equal(whole, killed)
+        print(json.dumps({"method": method, "kills": KILLS, "moments": seen, "equal": same}), flush=True)
 
 
 if __name__ == "__main__":
