@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -247,6 +248,13 @@ def test_text_that_is_not_utf8(tmp_path: Path) -> None:
     (folder / "config.toml").write_bytes(b'dataset = "\xff"')
     with pytest.raises(FedsmooError, match="not valid TOML"):
         read_config(folder)
+
+
+@pytest.mark.parametrize("read", [read_config, lambda folder: read_run(folder).config])
+def test_a_setting_of_another_type_is_said_with_its_file(tmp_path: Path, read: Callable[[Path], object]) -> None:
+    folder = made(tmp_path / "a", config='rounds = "many"\n')
+    with pytest.raises(FedsmooError, match=rf"^{folder}/config.toml: rounds is 'many', but must be a whole number"):
+        read(folder)
 
 
 @pytest.fixture

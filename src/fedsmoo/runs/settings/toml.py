@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from fedsmoo.core.errors import FedsmooError, unknown
-from fedsmoo.runs.config import FIELDS
-from fedsmoo.runs.settings.fields import BROUGHT
+from fedsmoo.runs.config import FIELDS, Config
+from fedsmoo.runs.settings.fields import BROUGHT, checked
 
 # The first and the last line of the config that a run keeps: one without its end was cut.
 FIRST, LAST = "# The settings of a run, whole if its last line is there.", "# The end of the settings."
@@ -26,7 +28,27 @@ def read_toml(path: Path) -> dict[str, Any]:
         inside = path / "config.toml"
         hint = f"; did you mean {inside}?" if inside.is_file() else ""
         raise FedsmooError(f"cannot read the config file {path}: {e.strerror}{hint}") from e
-    return named_tables(parse_toml(content, str(path)), str(path))
+    found = named_tables(parse_toml(content, str(path)), str(path))
+    for name, value in found.items():
+        with said_of(str(path)):
+            checked(Config, name, value)
+    return found
+
+
+def config_in(table: dict[str, Any], where: str) -> Config:
+    """Make the config that a file's table holds; what is wrong in it is said with the name of the file."""
+    settings = named_tables(table, where)
+    with said_of(where):
+        return Config(**settings)
+
+
+@contextmanager
+def said_of(where: str) -> Iterator[None]:
+    """Say of errors in which file the wrong setting stands."""
+    try:
+        yield
+    except FedsmooError as e:
+        raise FedsmooError(f"{where}: {e}") from e
 
 
 def parse_toml(content: bytes, where: str, errors: str = "strict") -> dict[str, Any]:

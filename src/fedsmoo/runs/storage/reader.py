@@ -25,7 +25,7 @@ from fedsmoo.runs.origin.contents import held_in, refuse_damaged
 from fedsmoo.runs.origin.identity import identity
 from fedsmoo.runs.origin.method import Method, is_stranger, kept
 from fedsmoo.runs.record import GLOBAL, HELD_OUT, PERSONAL, Record
-from fedsmoo.runs.settings.toml import LostSettings, named_tables, parse_toml
+from fedsmoo.runs.settings.toml import LostSettings, config_in, parse_toml
 from fedsmoo.runs.storage.names import CONFIG, FAILED, LABEL, METRICS, STARTED, SUMMARY
 from fedsmoo.runs.storage.toml import refuse_deep_keys
 
@@ -99,7 +99,7 @@ class StoredRun:
         """The config; ``FedsmooError`` if it is lost, or a setting is unknown, of another type or out of range."""
         if not self.settings:
             raise LostSettings(f"{self.path / CONFIG} holds no settings")
-        return Config(**named_tables(self.settings, str(self.path / CONFIG)))
+        return config_in(self.settings, str(self.path / CONFIG))
 
     @cached_property
     def history(self) -> list[Record]:
@@ -207,7 +207,7 @@ class Files:
 
 def read_config(path: Path) -> Config:
     """Read the config of a run folder; ``FedsmooError`` if there is none or it is damaged."""
-    return Config(**named_tables(Files(path).settings(), str(path / CONFIG)))
+    return config_in(Files(path).settings(), str(path / CONFIG))
 
 
 def read_label(path: Path) -> str | None:
