@@ -10,7 +10,7 @@ from fedsmoo import FedSMOO, Schedule
 from fedsmoo.runs.build import assemble, make_algorithm
 from fedsmoo.runs.config import Config
 from fedsmoo.sweeps import cost
-from fedsmoo.sweeps.cost import estimate, gradients_of_a_step
+from fedsmoo.sweeps.cost import estimate, gradients_of_a_step, seconds_of_a_step
 
 STEP = 0.25
 CONFIG = Config(
@@ -24,9 +24,9 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
     """The cohorts and batch sizes of which a step was timed."""
     calls: list[tuple] = []
 
-    def step(engine, setup, cohort: int, batch_size: int) -> float:
+    def step(engine, setup, cohort: int, batch_size: int) -> tuple[float, bool]:
         calls.append((setup.algorithm.label, cohort, batch_size))
-        return STEP
+        return STEP, batch_size < 64
 
     monkeypatch.setattr(cost, "seconds_of_a_step", step)
     return calls
@@ -63,3 +63,26 @@ def test_epochs_are_counted_in_the_batches_of_a_mean_client(timed: list[tuple]) 
     found = estimate([config])
     assert found.steps == round(5 * 2 * sum(batches) / 4)
     assert found.seconds == found.steps * STEP
+
+
+@pytest.mark.parametrize("each", [0.001, 0.5, 30.0])
+def test_looking_takes_seconds_however_long_a_step_is(each: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that a sample of a client moves by some seconds, and a call by a tenth of that."""
+    simulation, now, calls = assemble(CONFIG), [0.0], []
+
+    def run_round(work) -> None:
+        calls.append((len(work.clients), int(work.plan.count.max())))
+        now[0] += each * (0.1 + calls[-1][0] * calls[-1][1])
+
+    monkeypatch.setattr(simulation.engine, "run_round", run_round)
+    monkeypatch.setattr(cost.time, "perf_counter", lambda: now[0])
+    seconds, measured = seconds_of_a_step(simulation.engine, simulation.setup, 10, 50)
+    assert measured == (each == 0.001)
+    assert ((10, 50) in calls) == measured
+    assert seconds == pytest.approx(500 * each, rel=0.001 if measured else 0.11)
+    assert now[0] <= max(2 * cost.PATIENCE, 2.2 * each)
+
+
+def test_an_estimate_says_whether_it_was_measured(timed: list[tuple]) -> None:
+    assert "step of a cohort, measured)" in str(estimate([CONFIG]))
+    assert "extrapolated from a part of a step)" in str(estimate([CONFIG, CONFIG.replace(batch_size=64)]))
