@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from functools import partial
 
@@ -9,6 +10,8 @@ import pytest
 import torch
 
 from fedsmoo.algorithms import ALGORITHMS
+from fedsmoo.cli import main
+from fedsmoo.engines import batched
 from fedsmoo.engines.batched import Batched
 from fedsmoo.engines.contract import Setup
 from fedsmoo.engines.steps.eager import EagerStepper
@@ -120,3 +123,27 @@ def test_groups_of_several_runs_with_numbers_of_their_own(groups):
     for one, packed in zip(alone, runs, strict=True):
         for name, v in one.server.items():
             torch.testing.assert_close(getattr(packed.server, name), v, rtol=1e-4, atol=1e-6)
+
+
+def test_a_step_that_cannot_be_compiled_is_said_where_the_run_is_described(tmp_path, monkeypatch, capsys):
+    """In what ``fedsmoo run`` prints, and in the run's summary; the numbers are those of the eager steps."""
+    settings = {"algorithm": "fedavg", "model": "softmax", "clients": 4, "cohort": 2, "rounds": 2, "local-steps": 2}
+    settings |= {"device": "cpu", "engine": "batched", "save-every": 0}
+    plain = ["run", *(word for name, value in settings.items() for word in (f"--{name}", str(value))), "--out"]
+    with pytest.raises(SystemExit):
+        main([*plain, str(tmp_path / "eager")])
+
+    def fails(function, **options):
+        raise RuntimeError("no compiler on this machine\nand more of it")
+
+    monkeypatch.setattr(batched, "EagerStepper", ReplayStepper)  # as on a GPU
+    monkeypatch.setattr(torch, "compile", fails)
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended, pytest.warns(RuntimeWarning, match="the local step cannot be compiled"):
+        main([*plain, str(tmp_path / "slow")])
+    assert not ended.value.code
+    note = "; the local step cannot be compiled and runs slower: no compiler on this machine"
+    assert capsys.readouterr().out.count(note) == 1
+    slow, eager = (json.loads((tmp_path / name / "summary.json").read_text()) for name in ("slow", "eager"))
+    assert slow["engine_why"] == eager["engine_why"] + note
+    assert slow["test_loss"] == pytest.approx(eager["test_loss"], rel=1e-5)

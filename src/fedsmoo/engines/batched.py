@@ -96,13 +96,17 @@ class Batched(Engine):
     ) -> None:
         if setup.task.model.random and (reason := unlike_alone(setup.task)):
             raise FedsmooError(f"{reason}: use engine=serial, or engine=auto, which takes it")
-        self.setup, self.why = setup, why
+        self.setup, self.chosen = setup, why
         self.table = table or ClientTable(setup.algorithm.own)
         self.name, self.oracle = make_oracle(setup, oracle) if isinstance(oracle, str) else ("batched", oracle)
         self.chunk, self.capacity = chunk, chunk or clients_that_fit(setup, batch_size)
         self.stepper = stepper(self.oracle)
         if oracle == "auto" and self.name != "fused" and kernels_reason(setup) == OWN_LOSS:
-            self.why = f"{why}; PyTorch's operations, not the hand-written kernels: {OWN_LOSS}"
+            self.chosen = f"{why}; PyTorch's operations, not the hand-written kernels: {OWN_LOSS}"
+
+    @property
+    def why(self) -> str:
+        return "; ".join([self.chosen, *self.oracle.slower])
 
     @property
     def clients_at_once(self) -> int:

@@ -114,9 +114,14 @@ class Engine(ABC):
     """
 
     name: str
-    why: str  # the engine was chosen, in a few words
+    chosen: str  # why it was, in a few words
     table: ClientTable
     can_share: bool = False  # whether runs may train in one batch: see :meth:`share`
+
+    @property
+    def why(self) -> str:
+        """Why the engine was chosen, and since it works, what of it cannot go its fastest way."""
+        return self.chosen
 
     @property
     def clients_at_once(self) -> int | None:
@@ -131,7 +136,8 @@ class Engine(ABC):
 
         A number of clients that the settings name (``chunk``) stays as it is.
         """
-        self.why = self.why if why is None else why
+        if why is not None:
+            self.chosen = why
 
     def share(self, others: Sequence[Engine]) -> SharedBatch:
         """Train the clients of this engine's run and of the others' in one batch, with this engine's gradients.

@@ -32,7 +32,7 @@ class Serial(Engine):
     name = "serial"
 
     def __init__(self, setup: Setup, table: ClientTable | None = None, why: str = "") -> None:
-        self.setup, self.why = setup, why
+        self.setup, self.chosen = setup, why
         self.table = table or ClientTable(setup.algorithm.own)
         self.oracle = single_oracle(setup.task)
 

@@ -89,7 +89,7 @@ class Distributed(Engine):
 
     def __init__(self, setup: Setup, inner: Engine, ranks: Ranks, same_bits: bool = False) -> None:
         self.inner, self.ranks, self.same_bits = inner, ranks, same_bits
-        self.name, self.why = inner.name, inner.why
+        self.name = inner.name
         size, a = setup.task.model.layout.size, setup.algorithm
         self.sizes, self.rows = ({n: a.length(n, size) for n in names} for names in (a.summed, a.rows))
         like = torch.zeros(size, dtype=setup.task.dtype, device=setup.task.device)
@@ -97,12 +97,15 @@ class Distributed(Engine):
         self.table = self.sharded = ShardedTable(inner.table, ranks, row)
 
     @property
+    def why(self) -> str:
+        return self.inner.why
+
+    @property
     def clients_at_once(self) -> int | None:
         """How many clients this rank trains at once."""
         return self.inner.clients_at_once
 
     def pin(self, clients_at_once: int | None = None, why: str | None = None) -> None:
-        super().pin(why=why)
         self.inner.pin(clients_at_once, why)
 
     def evaluate(self, w: Tensor, on: Samples | None = None) -> tuple[float, float]:

@@ -111,5 +111,5 @@ class FusedOracle(OpaqueOracle):
         try:
             return CapturedEvaluation(on, w, result, captured(work, torch.cuda.Stream(device), w.zero_))
         except RuntimeError as e:  # memory that ran out is one too
-            warn_slower("the evaluation cannot be captured", e)
+            warn_slower("the evaluation cannot be captured", e, self.slower)
             return CapturedEvaluation(on, w, result, work)

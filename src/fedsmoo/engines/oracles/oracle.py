@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -48,6 +49,11 @@ class Oracle:
     def __call__(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         with products(self.task):
             return self.gradient(w, batch)
+
+    @cached_property
+    def slower(self) -> list[str]:
+        """What of the work around this oracle cannot go its fastest way, and why: a run's engine says it."""
+        return []
 
     @property
     def kernels(self) -> GradientKernels | None:

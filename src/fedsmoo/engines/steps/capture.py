@@ -10,9 +10,12 @@ import torch
 from fedsmoo.core.errors import first_line
 
 
-def warn_slower(what: str, error: Exception) -> None:
-    """Warn that something works, but not in its fastest way, and why."""
-    warnings.warn(f"{what} and runs slower: {first_line(error)}", RuntimeWarning, stacklevel=3)
+def warn_slower(what: str, error: Exception, slower: list[str]) -> None:
+    """Warn, once, that something works, but not in its fastest way, and why; and note it in a list."""
+    said = f"{what} and runs slower: {first_line(error)}"
+    if said not in slower:
+        slower.append(said)
+        warnings.warn(said, RuntimeWarning, stacklevel=3)
 
 
 def captured(run: Callable[[], None], stream: torch.cuda.Stream, fill: Callable[[], object]) -> Callable[[], None]:

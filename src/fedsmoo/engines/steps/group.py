@@ -218,7 +218,7 @@ class ClientGroup:
         except Exception as e:  # the method cannot be traced
             if ran_out(e):
                 raise
-            warn_slower("the local step cannot be cut into passes", e)
+            warn_slower("the local step cannot be cut into passes", e, self.oracle.slower)
             return None
 
     def round(self, steps: int, fill: Callable[[], None]) -> list[Callable[[], None]]:

@@ -36,7 +36,8 @@ def without_limit() -> Any:
 class ReplayStepper:
     """Takes local steps by replay of captured CUDA graphs; one recording per shape of batch.
 
-    Where compiling or capturing is impossible it warns once and goes on with what works: correct, and slower.
+    Where compiling or capturing is impossible it warns once, notes it in the oracle's ``slower`` and goes on with what
+    works: correct, and slower.
 
     Args:
         oracle: the gradients.
@@ -89,7 +90,7 @@ class ReplayStepper:
         except Exception as e:  # a method that looks at its numbers, for one
             if ran_out(e):
                 raise
-            warn_slower("the end of a round cannot be one pass", e)
+            warn_slower("the end of a round cannot be one pass", e, self.oracle.slower)
             return None
         return ending
 
@@ -141,7 +142,7 @@ class ReplayStepper:
     def _give_up(self, cut: bool, why: Exception) -> None:
         """Switch off what failed, and warn; a step cut into passes may have failed in what is compiled beside them."""
         what = "compiled" if self.compile else "cut into passes" if cut else "captured as a graph"
-        warn_slower(f"the local step cannot be {what}", why)
+        warn_slower(f"the local step cannot be {what}", why, self.oracle.slower)
         if self.compile:
             self.compile = False
         elif cut:
