@@ -88,7 +88,7 @@ CLIP = dict.fromkeys(FIELDS, 1.2) | {"FedCM": 0.6, "MoFedSAM": 0.6, "PFedMe": 0.
 PROXIMAL = ("FedProx", "FedDyn", "FedSMOO", "FedSpeed", "FedLESAMD", "FedACG", "FedGloSS")
 ROBUST = ("Median", "TrimmedMean", "Krum", "MultiKrum", "RFA", "NormBounded")
 # Relaxed starts are the same in every method, but for what it calls its start and what it keeps.
-STARTS = ("FedAvg", "SCAFFOLD", "FedDyn", "FedSMOO", "FedLESAM", "FedLESAMS", "FedACG", "PFedMe", "FedRep")
+STARTS = ("FedAvg", "SCAFFOLD", "FedDyn", "FedSMOO", "FedLESAM", "FedLESAMS", "FedACG", "PFedMe")
 # The mean is weighted before a method sees it. These weigh themselves, send what is no model, see every reply or keep
 # more than a model; the others stand for all that only take the mean.
 WEIGHED = ("FedAvg", "FedAdam", "SCAFFOLD", "FedDyn", "FedSMOO", "FedGamma", "FedDC", "FedGloSS", "FedExP", "FedNova")
