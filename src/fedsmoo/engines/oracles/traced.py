@@ -36,7 +36,7 @@ class TracedOracle(Oracle):
         try:
             graph = traced(gradient, w, batch.x, batch.y, batch.weight)
         except Exception as e:  # the user's own code
-            warn_slower("the model's gradient cannot be traced", e)
+            warn_slower("the model's gradient cannot be traced", e, self.slower)
             return self.in_step
 
         def in_step(w: Tensor, batch: Batch, working: Any = None) -> tuple[Tensor, Tensor]:
