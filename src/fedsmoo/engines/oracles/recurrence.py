@@ -1,7 +1,7 @@
 """The part of recurrent layers that goes step by step, forward and backward, of C clients at once.
 
-Tensors have a client axis first: gates from the inputs ``[C, T, B, G]``, weights ``[C, G, H]``, states ``[C, B, H]``.
-Each pass is one operator, so that no compiler unrolls its steps.
+What there is for every time step is ``[T, C, B, ...]``, so that a step's part is one block of memory; weights are
+``[C, G, H]``, states ``[C, B, H]``. Each pass is one operator, so that no compiler unrolls its steps.
 """
 
 from __future__ import annotations
@@ -11,112 +11,118 @@ from typing import Any
 import torch
 from torch import Tensor
 
+sigmoid_backward = torch.ops.aten.sigmoid_backward.grad_input
+tanh_backward = torch.ops.aten.tanh_backward.grad_input
+
 
 @torch.library.custom_op("fedsmoo::recurrence", mutates_args=())
 def forward(kind: str, gx: Tensor, w: Tensor, b: Tensor, h0: Tensor, c0: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return all h and c ``[C, T, B, H]``, and what the backward pass needs: gates after their functions.
+    """Return all h, and what the backward pass needs: c (of a GRU ``h W_n + b_n``), and gates after their functions.
 
-    Those of a GRU end in ``h W_n + b_n``. Of a GRU and an RNN c is h.
+    ``gx`` are the gates' sums as far as they come from the inputs.
     """
     h, c, wt = h0, c0, w.transpose(1, 2).contiguous()
-    hs, cs, kept = [], [], []
-    for t in range(gx.shape[1]):
-        if kind == "gru":
-            inner = torch.baddbmm(b[:, None], h, wt)
-            xr, xz, xn = gx[:, t].chunk(3, -1)
-            hr, hz, hn = inner.chunk(3, -1)
-            r, z = (xr + hr).sigmoid_(), (xz + hz).sigmoid_()
-            n = torch.addcmul(xn, r, hn).tanh_()
-            h = c = torch.lerp(n, h, z)
-            kept.append(torch.cat((r, z, n, hn), -1))
-        elif kind == "lstm":
-            gates = torch.baddbmm(gx[:, t], h, wt)
-            i, f, g, o = gates.chunk(4, -1)
+    gates = gx.clone(memory_format=torch.contiguous_format)
+    hs = gates if kind in ("tanh", "relu") else gx.new_empty(*gx.shape[:-1], w.shape[-1])
+    cs = torch.empty_like(hs) if hs is not gates else gx.new_empty(*gx.shape[:-1], 0)
+    for t, now in enumerate(gates):
+        if kind == "lstm":
+            now.baddbmm_(h, wt)
+            i, f, g, o = now.chunk(4, -1)
             i.sigmoid_(), f.sigmoid_(), g.tanh_(), o.sigmoid_()
-            c = f * c + i * g
-            h = o * c.tanh()
-            kept.append(gates)
+            c = torch.addcmul(torch.mul(i, g), f, c, out=cs[t])
+            torch.mul(o, c.tanh(), out=hs[t])
+        elif kind == "gru":
+            r, z, n = now.chunk(3, -1)
+            hr, hz, hn = torch.baddbmm(b[:, None], h, wt).chunk(3, -1)
+            r.add_(hr).sigmoid_(), z.add_(hz).sigmoid_()
+            n.addcmul_(r, cs[t].copy_(hn)).tanh_()
+            torch.lerp(n, h, z, out=hs[t])
         else:
-            h = c = torch.baddbmm(gx[:, t], h, wt)
-            h = c = h.tanh_() if kind == "tanh" else h.relu_()
-            kept.append(h[..., :0])
-        hs.append(h)
-        cs.append(c)
-    out = torch.stack(hs, 1)
-    return out, torch.stack(cs, 1) if kind == "lstm" else out.clone(), torch.stack(kept, 1)
+            now.baddbmm_(h, wt)
+            now.tanh_() if kind == "tanh" else now.relu_()
+        h = hs[t]
+    return hs, cs, gates if hs is not gates else gx.new_empty(*gx.shape[:-1], 0)
 
 
 @forward.register_fake
 def _(kind: str, gx: Tensor, w: Tensor, b: Tensor, h0: Tensor, c0: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    clients, steps, samples, _ = gx.shape
-    size, kept = w.shape[-1], 4 * w.shape[-1] if kind in ("lstm", "gru") else 0
-    return tuple(gx.new_empty(clients, steps, samples, n) for n in (size, size, kept))  # type: ignore[return-value]
+    size, plain = w.shape[-1], kind in ("tanh", "relu")
+    sizes = size, 0 if plain else size, 0 if plain else gx.shape[-1]
+    return tuple(gx.new_empty(*gx.shape[:-1], n) for n in sizes)  # type: ignore[return-value]
 
 
 @torch.library.custom_op("fedsmoo::recurrence_backward", mutates_args=())
 def backward(
-    kind: str, dh: Tensor, dc: Tensor, w: Tensor, h0: Tensor, c0: Tensor, h: Tensor, c: Tensor, kept: Tensor
+    kind: str, dh: Tensor, h: Tensor, c: Tensor, gates: Tensor, w: Tensor, h0: Tensor, c0: Tensor, dc: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return the gradients by ``gx``, ``w``, ``b``, ``h0`` and ``c0``."""
-    steps, outer, inner = dh.shape[1], [], []
-    a, e = torch.zeros_like(h0), torch.zeros_like(c0)  # by the state after a step
+    """Return the gradients by ``gx``, ``w``, ``b``, ``h0`` and ``c0``; ``dc`` is by the last c.
+
+    Only a GRU has a ``b``; of the others biases are in ``gx``.
+    """
+    steps, a, e = len(dh), torch.zeros_like(h0), dc  # by the state after a step
+    dgx = dh.new_empty(*dh.shape[:-1], w.shape[1])
+    dgh = torch.empty_like(dgx) if kind == "gru" else dgx
     for t in range(steps - 1, -1, -1):
-        down = dh[:, t] + a
-        if kind == "gru":
-            r, z, n, hn = kept[:, t].chunk(4, -1)
-            before = h[:, t - 1] if t else h0
-            dn = down * (1 - z) * (1 - n * n)
-            dr, dz = dn * hn * r * (1 - r), down * (before - n) * z * (1 - z)
-            outer.append(torch.cat((dr, dz, dn), -1))
-            inner.append(torch.cat((dr, dz, dn * r), -1))
-            a = torch.baddbmm(down * z, inner[-1], w)
-        elif kind == "lstm":
-            i, f, g, o = kept[:, t].chunk(4, -1)
-            th, before = c[:, t].tanh(), c[:, t - 1] if t else c0
-            e = e + dc[:, t] + down * o * (1 - th * th)
-            parts = e * g * i * (1 - i), e * before * f * (1 - f), e * i * (1 - g * g), down * th * o * (1 - o)
-            outer.append(torch.cat(parts, -1))
-            a, e = torch.bmm(outer[-1], w), e * f
+        now, down = dgx[t], dh[t] + a
+        if kind == "lstm":
+            i, f, g, o = gates[t].chunk(4, -1)
+            di, df, dg, do = now.chunk(4, -1)
+            th = c[t].tanh()
+            e = e + torch.ops.aten.tanh_backward(down * o, th)
+            sigmoid_backward(e * g, i, grad_input=di)
+            sigmoid_backward(e * (c[t - 1] if t else c0), f, grad_input=df)
+            tanh_backward(e * i, g, grad_input=dg)
+            sigmoid_backward(down * th, o, grad_input=do)
+            a, e = torch.bmm(now, w), e * f
+        elif kind == "gru":
+            r, z, n = gates[t].chunk(3, -1)
+            dr, dz, dn = now.chunk(3, -1)
+            tanh_backward(down * (1 - z), n, grad_input=dn)
+            sigmoid_backward(down * ((h[t - 1] if t else h0) - n), z, grad_input=dz)
+            sigmoid_backward(dn * c[t], r, grad_input=dr)
+            dgh[t].copy_(now)[..., 2 * z.shape[-1] :].mul_(r)
+            a = torch.baddbmm(down * z, dgh[t], w)
         else:
-            slope = 1 - h[:, t].square() if kind == "tanh" else (h[:, t] > 0).to(dh.dtype)
-            outer.append(down * slope)
-            a = torch.bmm(outer[-1], w)
-    dgx = torch.stack(outer[::-1], 1)
-    dgh = torch.stack(inner[::-1], 1) if inner else dgx
-    before = torch.cat((h0[:, None], h[:, :-1]), 1).flatten(1, 2)
-    dw = torch.bmm(dgh.flatten(1, 2).transpose(1, 2), before)
-    return dgx, dw, dgh.sum((1, 2)), a, e
+            torch.mul(down, 1 - h[t].square() if kind == "tanh" else h[t] > 0, out=now)
+            a = torch.bmm(now, w)
+    before = torch.cat((h0[None], h[:-1])).transpose(0, 1).flatten(1, 2)
+    dw = torch.bmm(dgh.transpose(0, 1).flatten(1, 2).transpose(1, 2), before)
+    db = dgh.sum((0, 2)) if kind == "gru" else dw.new_zeros(w.shape[:2])
+    return dgx, dw, db, a, e.clone() if e is dc else e
 
 
 @backward.register_fake
 def _(
-    kind: str, dh: Tensor, dc: Tensor, w: Tensor, h0: Tensor, c0: Tensor, h: Tensor, c: Tensor, kept: Tensor
+    kind: str, dh: Tensor, h: Tensor, c: Tensor, gates: Tensor, w: Tensor, h0: Tensor, c0: Tensor, dc: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    clients, steps, samples, _ = dh.shape
-    gates, like = w.shape[1], dh.new_empty
-    return like(clients, steps, samples, gates), like(w.shape), like(clients, gates), like(h0.shape), like(c0.shape)
+    new = dh.new_empty
+    return new(*dh.shape[:-1], w.shape[1]), new(w.shape), new(w.shape[:2]), new(h0.shape), new(c0.shape)
 
 
 class Recurrence(torch.autograd.Function):
-    """One layer of one client, and under ``vmap`` of all; it cannot be differentiated twice."""
+    """One layer of one client, and under ``vmap`` of all: h of every step, the last c, and two for the backward pass.
+
+    It cannot be differentiated twice.
+    """
 
     @staticmethod
     def forward(kind: str, *given: Tensor) -> tuple[Tensor, ...]:
-        return tuple(v[0] for v in forward(kind, *(v[None] for v in given)))
+        return tuple(v.squeeze(v.dim() - 3) for v in with_last(kind, *alone(given, 1)))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.kind = inputs[0]
-        ctx.save_for_backward(inputs[2], *inputs[4:], *output)
-        ctx.mark_non_differentiable(output[2])
+        (ctx.kind, _, w, _, h0, c0), (h, _, c, gates) = inputs, output
+        ctx.save_for_backward(h, c, gates, w, h0, c0)
+        ctx.mark_non_differentiable(c, gates)
 
     @staticmethod
-    def backward(ctx: Any, dh: Tensor, dc: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        return None, *RecurrenceBackward.apply(ctx.kind, dh, dc, *ctx.saved_tensors)
+    def backward(ctx: Any, dh: Tensor, dc: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *RecurrenceBackward.apply(ctx.kind, dh, *ctx.saved_tensors, dc)
 
     @staticmethod
     def vmap(info: Any, dims: Any, kind: str, *given: Tensor) -> tuple[Any, Any]:
-        return forward(kind, *of_clients(info, dims, given)), (0, 0, 0)
+        return with_last(kind, *of_clients(info, dims, given, 1)), (1, 0, 1, 1)
 
 
 class RecurrenceBackward(torch.autograd.Function):
@@ -124,7 +130,8 @@ class RecurrenceBackward(torch.autograd.Function):
 
     @staticmethod
     def forward(kind: str, *given: Tensor) -> tuple[Tensor, ...]:
-        return tuple(v[0] for v in backward(kind, *(v[None] for v in given)))
+        found = backward(kind, *alone(given, 4))
+        return found[0].squeeze(1), *(v.squeeze(0) for v in found[1:])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -136,10 +143,27 @@ class RecurrenceBackward(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, dims: Any, kind: str, *given: Tensor) -> tuple[Any, Any]:
-        return backward(kind, *of_clients(info, dims, given)), (0,) * 5
+        return backward(kind, *of_clients(info, dims, given, 4)), (1, 0, 0, 0, 0)
 
 
-def of_clients(info: Any, dims: Any, given: tuple[Tensor, ...]) -> list[Tensor]:
-    """Return tensors with their client axis first; what all clients share is repeated."""
-    pairs = zip(given, dims[1:], strict=True)
-    return [(v.expand(info.batch_size, *v.shape) if d is None else v.movedim(d, 0)).contiguous() for v, d in pairs]
+def with_last(kind: str, *given: Tensor) -> tuple[Tensor, ...]:
+    """Return all h, the last c (of a GRU and an RNN its c0, which is none), and what the backward pass needs."""
+    h, c, gates = forward(kind, *given)
+    return h, (c[-1] if kind == "lstm" else given[-1]).clone(), c, gates
+
+
+def alone(given: tuple[Tensor, ...], timed: int) -> list[Tensor]:
+    """Return the tensors of one client with a client axis; the first ``timed`` ones are of all time steps."""
+    return [v.unsqueeze(1 if i < timed else 0) for i, v in enumerate(given)]
+
+
+def of_clients(info: Any, dims: Any, given: tuple[Tensor, ...], timed: int) -> list[Tensor]:
+    """Return tensors with their client axis as :func:`alone` puts it; what all clients share is repeated."""
+
+    def placed(v: Tensor, dim: int | None, axis: int) -> Tensor:
+        if dim is not None:
+            return v.movedim(dim, axis).contiguous()
+        sizes = *v.shape[:axis], info.batch_size, *v.shape[axis:]
+        return v.unsqueeze(axis).expand(sizes).contiguous()
+
+    return [placed(v, d, 1 if i < timed else 0) for i, (v, d) in enumerate(zip(given, dims[1:], strict=True))]

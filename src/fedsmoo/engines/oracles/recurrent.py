@@ -67,8 +67,8 @@ def direction(kind: str, x: Tensor, state: State, weights: Sequence[Tensor], bia
         return projected(x, state, w_ih, w_hh, bias, rest[-1])
     gates = F.linear(x, w_ih, bias)
     b = b_hh if inside and b_hh is not None else gates.new_zeros(w_hh.shape[0])
-    h, c, _ = Recurrence.apply(kind, gates, *(v.to(gates.dtype) for v in (w_hh, b, state[0], state[-1])))
-    return h, (h[-1], c[-1]) if kind == "lstm" else (h[-1],)
+    h, c, *_ = Recurrence.apply(kind, gates, *(v.to(gates.dtype) for v in (w_hh, b, state[0], state[-1])))
+    return h, (h[-1], c) if kind == "lstm" else (h[-1],)
 
 
 def projected(
