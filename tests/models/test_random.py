@@ -29,7 +29,7 @@ from fedsmoo.engines.contract import Engine
 from fedsmoo.engines.distributed.engine import part_of
 from fedsmoo.engines.serial import Serial, client_batch
 from fedsmoo.engines.task import Task
-from fedsmoo.models import FlatModel, build, make_module
+from fedsmoo.models import FlatModel, build, examine, make_module
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.results.finished import open_finished
@@ -481,3 +481,10 @@ def test_a_result_s_model_does_not_change_when_the_run_goes_on() -> None:
     before = FlatModel(kept).initial().clone()
     simulation.run()
     assert torch.equal(FlatModel(kept).initial(), before)
+
+
+def test_on_a_gpu_rounding_is_no_randomness():
+    t = torch.tensor([1000.0, 1e-3, 0.0])
+    assert examine.nearly(t + torch.tensor([0.5, 0.4, 0.3]), t)  # of sums whose terms reach a thousand
+    assert not examine.nearly(t * torch.tensor([0.0, 1.0, 1.0]), t)
+    assert not examine.nearly(torch.tensor([1]), torch.tensor([2]))

@@ -43,25 +43,25 @@ def norm_kernel(
         r = 1.0 / tl.sqrt(tl.sum(tl.sum(v * v, 1), 0) / count + eps)
     else:
         total = tl.zeros((BP,), tl.float32)
-        for at in range(0, P, BP):
-            total += tl.sum(block(x, n, at + p, P, CH, channel, there), 1)
+        for start in range(0, P, BP):
+            total += tl.sum(block(x, n, start + p, P, CH, channel, there), 1)
         m = tl.sum(total, 0) / count
         total = tl.zeros((BP,), tl.float32)
-        for at in range(0, P, BP):
-            v = block(x, n, at + p, P, CH, channel, there) - m
-            total += tl.sum(tl.where((at + p < P)[:, None] & there[None, :], v * v, 0.0), 1)
+        for start in range(0, P, BP):
+            v = block(x, n, start + p, P, CH, channel, there) - m
+            total += tl.sum(tl.where((start + p < P)[:, None] & there[None, :], v * v, 0.0), 1)
         r = 1.0 / tl.sqrt(tl.sum(total, 0) / count + eps)
     client = n // B
     scale = tl.load(gamma + client * CH + channel, mask=there, other=0.0).to(tl.float32)
     shift = tl.load(beta + client * CH + channel, mask=there, other=0.0).to(tl.float32)
     if WHOLE:
-        at = (n * P + p)[:, None] * CH + channel[None, :]
-        tl.store(y + at, v * r * scale[None, :] + shift[None, :], mask=(p < P)[:, None] & there[None, :])
+        out = y + (n * P + p)[:, None] * CH + channel[None, :]
+        tl.store(out, v * r * scale[None, :] + shift[None, :], mask=(p < P)[:, None] & there[None, :])
     else:
         for start in range(0, P, BP):
             v = (block(x, n, start + p, P, CH, channel, there) - m) * r * scale[None, :] + shift[None, :]
-            at = (n * P + start + p)[:, None] * CH + channel[None, :]
-            tl.store(y + at, v, mask=(start + p < P)[:, None] & there[None, :])
+            out = y + (n * P + start + p)[:, None] * CH + channel[None, :]
+            tl.store(out, v, mask=(start + p < P)[:, None] & there[None, :])
     tl.store(mean + n * (CH // GW) + group, m)
     tl.store(rstd + n * (CH // GW) + group, r)
 

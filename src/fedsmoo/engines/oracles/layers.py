@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -99,10 +100,18 @@ def forward_of_many(model: FlatModel, pair: bool = False, evaluates: bool = Fals
         return forward
 
     def run(parts: dict[str, Tensor], *given: Any) -> Any:
-        with ClientLayers(next(iter(parts.values())), bool(model.random)):
+        with ClientLayers(next(iter(parts.values())), bool(model.random)), unflattened(model):
             return forward(parts, *given)
 
     return run
+
+
+def unflattened(model: FlatModel) -> AbstractContextManager[Any]:
+    """Keep recurrent layers from laying their weights out for cuDNN, which looks at addresses: clients have none."""
+    cudnn = torch.backends.cudnn
+    if not any(isinstance(m, nn.RNNBase) for m in model.module.modules()):
+        return nullcontext()
+    return cudnn.flags(enabled=False, allow_tf32=cudnn.allow_tf32)
 
 
 def over_clients(
