@@ -24,8 +24,8 @@ from fedsmoo.data.targets import classes_to_divide_by
 from fedsmoo.models import wrap
 from fedsmoo.models.base import copied
 from fedsmoo.models.loss import LOSSES, SampleLoss
-from fedsmoo.runs.build import algorithm_class, assemble, changed_settings, start_of, with_options
-from fedsmoo.runs.config import DIVISION, FIELDS, Config
+from fedsmoo.runs.build import algorithm_class, assemble, start_of, with_options
+from fedsmoo.runs.config import DIVISION, FIELDS, Config, changed_settings
 from fedsmoo.runs.division import cut_cohort, refuse_other_count, refuse_unused_options, resolve_division
 from fedsmoo.runs.origin.objects import name_objects, objects_in
 from fedsmoo.runs.record import Callback, refuse_wrong_options

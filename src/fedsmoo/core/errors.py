@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import inspect
 import os
@@ -42,8 +43,29 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> FedsmooError:
     return FedsmooError(f"unknown {kind} {name!r}: {hint}Known: {', '.join(names)}")
 
 
+def as_typed(thing: Any) -> str:
+    """Return a dataclass's object as one would type it: without what is at its default.
+
+    >>> from fedsmoo import FedSMOO, Dirichlet
+    >>> as_typed(FedSMOO(r=0.05)), as_typed(Dirichlet())
+    ('FedSMOO(r=0.05)', 'Dirichlet()')
+    """
+    words = []
+    for f in dataclasses.fields(thing):
+        value = getattr(thing, f.name)
+        default = f.default_factory() if f.default_factory is not dataclasses.MISSING else f.default
+        if f.init and not (type(value) is type(default) and repr(value) == repr(default)):
+            words.append(f"{f.name}={value!r}")
+    return f"{type(thing).__name__}({', '.join(words)})"
+
+
 class Named:
-    """Refuses arguments that its class does not have, with the nearest that it has."""
+    """Refuses arguments that its class does not have, with the nearest that it has; prints as one would type it."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "__repr__" not in vars(cls):
+            cls.__repr__ = as_typed  # type: ignore[method-assign,assignment]  # before dataclass puts one of its own there
 
     def __new__(cls, *values: Any, **named: Any) -> Self:
         known = inspect.signature(cls.__init__).parameters

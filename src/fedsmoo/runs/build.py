@@ -36,7 +36,7 @@ from fedsmoo.engines.threads import fix_threads
 from fedsmoo.models import MODELS, FlatModel, Start, make_model, model_options
 from fedsmoo.models.buffers import cast
 from fedsmoo.models.loss import SampleLoss, make_loss
-from fedsmoo.runs.config import FIELDS, Config, default_partition
+from fedsmoo.runs.config import FIELDS, Config, changed_settings
 from fedsmoo.runs.division import cut_cohort, make_clients, refuse_unused_options, resolve_division
 from fedsmoo.runs.origin.objects import refuse_objects
 from fedsmoo.runs.origin.user_files import kind_of_default, load_data, own_options
@@ -243,13 +243,6 @@ def settings_of(config: Config | Mapping[str, Any] | str | PathLike[str] | None)
     if isinstance(config, str | PathLike):
         return read_toml(Path(config))
     raise FedsmooError(f"config is {brief(config)}, but must be a Config, a mapping, or the path of a TOML file")
-
-
-def changed_settings(config: Config) -> dict[str, Any]:
-    """Return the settings of a config that are not at their defaults: what somebody chose."""
-    plain: dict[str, Any] = {n: {} if n.endswith("_options") else f.default for n, f in FIELDS.items()}
-    plain["partition"] = default_partition(config.dataset, config.dataset_options)
-    return {n: v for n, v in config.to_dict().items() if v != plain[n]}
 
 
 def with_options(

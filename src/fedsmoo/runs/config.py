@@ -91,6 +91,10 @@ class Config(Training):
             object.__setattr__(self, "partition", default_partition(self.dataset, self.dataset_options))
         super().__post_init__()
 
+    def __repr__(self) -> str:
+        """Return the settings that are not at their defaults, as one would type them."""
+        return f"Config({', '.join(f'{n}={v!r}' for n, v in changed_settings(self).items())})"
+
     def replace(self, **changes: Any) -> Config:
         """Return a copy with some settings changed; unknown names are refused with the nearest match."""
         for name in changes:
@@ -117,6 +121,13 @@ def default_partition(dataset: Any, options: Any) -> str:
     """Return the partition of a data set that nobody chose one for: its own clients, where it has some."""
     named = options if isinstance(options, dict) else {}
     return "natural" if isinstance(dataset, str) and has_natural_clients(dataset, named) else "dirichlet"
+
+
+def changed_settings(config: Config) -> dict[str, Any]:
+    """Return the settings of a config that are not at their defaults: what somebody chose."""
+    plain: dict[str, Any] = {n: {} if n.endswith("_options") else f.default for n, f in FIELDS.items()}
+    plain["partition"] = default_partition(config.dataset, config.dataset_options)
+    return {n: v for n, v in config.to_dict().items() if v != plain[n]}
 
 
 def free_within(what: str) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from fedsmoo.core.errors import FedsmooError, unknown
+from fedsmoo.core.errors import FedsmooError, as_typed, unknown
 
 SHAPES = ("linear", "cosine", "exponential")
 KEYS = {"from": "first", "to": "last", "rounds": "rounds", "shape": "shape", "warmup": "warmup", "steps": "steps"}
@@ -101,6 +101,8 @@ class Schedule:
         if self.last is not None or self.warmup > 1:
             return False
         return all(v == int(v) for v in (self.first, *(v for _, v in self.steps)))
+
+    __repr__ = as_typed
 
     def __str__(self) -> str:
         """Return the schedule as text, which :meth:`read` takes."""

@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedsmoo.core.errors import FedsmooError, unknown
+from fedsmoo.core.errors import FedsmooError, as_typed, unknown
 from fedsmoo.core.random.streams import stream
 from fedsmoo.data.division.draws import checked_labels, client_sizes, cut, draw_samples
 from fedsmoo.data.division.transport import transport
@@ -39,6 +39,11 @@ class Partition(ABC):
     """A rule that gives every client its samples."""
 
     label: ClassVar[str] = ""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "__repr__" not in vars(cls):
+            cls.__repr__ = as_typed  # type: ignore[method-assign,assignment]  # before dataclass puts one of its own there
 
     def __post_init__(self) -> None:
         for name in ("replacement", "refill"):
@@ -154,7 +159,7 @@ def parse(text: str, **options: Any) -> Partition:
     """Return the partition with a short name; options such as ``replacement=False`` are set on it.
 
     >>> parse("dirichlet-0.6", replacement=False)
-    Dirichlet(u=0.6, replacement=False, refill=False)
+    Dirichlet(u=0.6, replacement=False)
     """
     kind, _, number = text.strip().lower().partition("-")
     if kind not in PARTITIONS:
