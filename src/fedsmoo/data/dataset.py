@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedsmoo.core.errors import FedsmooError
 from fedsmoo.data.catalog import OFFICIAL
 from fedsmoo.data.fingerprint import Fingerprint
 
@@ -66,7 +67,11 @@ class Dataset:
     def to(self, device: torch.device | str) -> Dataset:
         """Return the same data on another device (a copy once, not per client)."""
         there = ("x_train", "y_train", "x_test", "y_test", *(() if self.weights is None else ("weights",)))
-        return self._same(**{k: getattr(self, k).to(device) for k in there})
+        place = torch.device(device)
+        if place.type == "cuda":
+            moving = sum(getattr(self, k).nbytes for k in there if getattr(self, k).device.type != "cuda")
+            refuse_too_large(self.name, moving, torch.cuda.mem_get_info(place)[0])
+        return self._same(**{k: getattr(self, k).to(place) for k in there})
 
     def renamed(self, name: str) -> Dataset:
         """Return the same data under another name."""
@@ -101,3 +106,12 @@ class Dataset:
             digest.update(f"{part.dtype}{tuple(part.shape)}".encode())
             digest.update(part.detach().cpu().contiguous().numpy().data)
         return digest.hexdigest()
+
+
+def refuse_too_large(name: str, needed: int, free: int) -> None:
+    """Refuse samples that do not fit on a GPU, where all of them lie during a run."""
+    if needed > free:
+        raise FedsmooError(
+            f"data set {name}: {needed / 2**30:.1f} GiB of samples, but the GPU has {free / 2**30:.1f} GiB free: set "
+            "device to cpu, where what is mapped into memory is read as it is needed, or take fewer samples"
+        )

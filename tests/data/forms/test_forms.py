@@ -13,10 +13,10 @@ import pandas as pd
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 import fedsmoo
-from fedsmoo import read_data, simulate
+from fedsmoo import FedsmooError, read_data, simulate
 from fedsmoo.data.check import from_arrays
 from fedsmoo.data.sources import load
 
@@ -246,3 +246,171 @@ def test_a_form_holds_what_the_arrays_hold_and_trains_to_the_same_numbers(name, 
         there = simulate(module(same), same, "fedavg", client_indices=NATURAL, **numbers)
         assert torch.equal(here.server.w, there.server.w)
         assert [r.test_loss for r in here.history] == [r.test_loss for r in there.history]
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(zip(X, Y, strict=True))
+
+
+class Triples(Pairs):
+    def __getitem__(self, i):
+        return self.x[i], int(self.y[i]), i
+
+
+class Broken(Pairs):
+    def __getitem__(self, i):
+        return self.x[i], {"label": 3}[f"{i}"]
+
+
+class Sizes(Pairs):
+    def __getitem__(self, i):
+        return np.zeros((6, 6 + i % 2, 3), np.uint8), 0
+
+
+class Words(Pairs):
+    def __getitem__(self, i):
+        return "a text", 0
+
+
+class Late(Named):
+    def __getitem__(self, i):
+        return super().__getitem__(i) if i < 20 else {"label": 0}
+
+
+def table(**columns: Any) -> Any:
+    from datasets import Dataset as Table
+
+    return Table.from_dict(columns)
+
+
+def leaf_of(content: str) -> Callable[[Path], str]:
+    def make(folder: Path) -> str:
+        (folder / "leaf" / "train").mkdir(parents=True)
+        (folder / "leaf" / "train" / "a.json").write_text(content)
+        return f"leaf:{folder / 'leaf'}"
+
+    return make
+
+
+def csv_of(content: str) -> Callable[[Path], str]:
+    def make(folder: Path) -> str:
+        (folder / "a.csv").write_text(content)
+        return f"table:{folder / 'a.csv'}"
+
+    return make
+
+
+def unassigned() -> Any:
+    from flwr_datasets.partitioner import IidPartitioner
+
+    return IidPartitioner(3)
+
+
+FRAME = pd.DataFrame(X, columns=list("abcde")).assign(kind=Y)
+LEAF = '{"users": ["u"], "num_samples": [%s], "user_data": {"u": {"x": %s, "y": %s}}}'
+# What is given, options, and what is said.
+WRONG: dict[str, tuple[Callable[[Path], Any], dict[str, Any], str]] = {
+    "iterable": (lambda _: Stream(), {}, "data: an iterable data set has no numbered items: give one with __len__"),
+    "loader": (lambda _: DataLoader(Pairs(X, Y)), {}, "a DataLoader makes batches of its own: give its data set"),
+    "triples": (lambda _: Triples(X, Y), {}, "item 0 is a tuple of 3, "),
+    "three tensors": (
+        lambda _: TensorDataset(*[torch.zeros(3, 2)] * 3),
+        {},
+        "of 3 tensors, but must be of two, (x, y)",
+    ),
+    "an error inside": (lambda _: Broken(X, Y), {}, "in __getitem__: KeyError"),
+    "sizes": (lambda _: Sizes(X, Y), {}, "samples have different shapes, [6, 6, 3] and [6, 7, 3]: resize them first"),
+    "words": (lambda _: Words(X, Y), {}, "a value is text, 'a text', but must be numbers or an image"),
+    "a field goes": (lambda _: Late(X, Y), {}, "item 20 has no 'features', which item 0 has"),
+    "no names": (lambda _: Pairs(X, Y), {"y": "label"}, "y names a field, but its items have no names: leave it out"),
+    "empty": (lambda _: Pairs(X[:0], Y[:0]), {}, "data: it is empty; at least one sample is needed"),
+    "NaN": (lambda _: Pairs(np.where(X > 2, np.nan, X), Y), {}, "holds NaN or infinite values; remove or repair it"),
+    "an option": (lambda _: Pairs(X, Y), {"z": 1}, "unknown option of data 'z': "),
+    "a share": (lambda _: (X, Y), {"test": 2}, "test is 2, but must be a share between 0 and 1, such as 0.2"),
+    "two test parts": (lambda _: ((X, Y), (X, Y)), {"test": 0.2}, "but there is a test part: leave one of them out"),
+    "a pad": (lambda _: (X, Y), {"pad": -1}, "pad is -1, but must be the tokenizer's pad id, a whole number from 0"),
+    "lengths": (lambda _: (X, Y[:5]), {}, "data: 60 samples but 5 labels; each sample needs one"),
+    "text of a table": (
+        lambda _: table(text=["a", "b"], label=[0, 1]),
+        {},
+        "column 'text' holds text: tokenise it first",
+    ),
+    "no label": (
+        lambda _: table(x=[1.0], who=[0]),
+        {},
+        "which column is to be learnt? Say it as y='NAME': there are x, ",
+    ),
+    "no such column": (lambda _: table(x=[1.0], label=[0]), {"y": "lable"}, "'lable': did you mean 'label'? Known: "),
+    "which samples": (
+        lambda _: table(a=[[1.0]], b=[[1.0]], y=[0]),
+        {},
+        "which column holds the samples? Say it as x='",
+    ),
+    "inputs differ": (lambda _: table(input_ids=[[1, 2]], attention_mask=[[1]], y=[0]), {}, "have different shapes"),
+    "streamed": (lambda _: table(x=[1.0], y=[0]).to_iterable_dataset(), {}, "load it without streaming=True"),
+    "labels of a hidden test": (lambda _: (table(x=X, y=Y), table(x=X, y=Y - 1)), {}, "labels run from -1 to 1"),
+    "a category": (
+        lambda _: FRAME.assign(town="A"),
+        {"y": "kind"},
+        "column 'town' holds text: make numbers of it, pandas",
+    ),
+    "dates": (
+        lambda _: FRAME.assign(day=pd.Timestamp(0)),
+        {"y": "kind"},
+        "column 'day' holds neither numbers nor images",
+    ),
+    "missing": (
+        lambda _: FRAME.assign(a=FRAME.a.where(FRAME.index > 0)),
+        {"y": "kind"},
+        "column 'a' has 1 missing values: fill them",
+    ),
+    "a series": (lambda _: FRAME.a, {}, "a Series is one column: give a DataFrame with the column to be learnt"),
+    "twice": (lambda _: pd.concat([FRAME, FRAME.a], axis=1), {"y": "kind"}, "two columns are called 'a': rename one"),
+    "both": (lambda _: FRAME, {"x": "a,kind", "y": "kind"}, "column 'kind' is both in x and what is learnt"),
+    "a client of clients": (lambda _: [[(X, Y), (X, Y)]], {}, "data: client 0 is [(array("),
+    "other shapes": (
+        lambda _: [(X, Y), (X[:, :3], Y)],
+        {},
+        "client 1: values have the shape [3], those of data: client",
+    ),
+    "other inputs": (lambda _: [(X, Y), (X.astype(int), Y)], {}, "client 1: torch.int64, but data: client 0 has torch"),
+    "tests of others": (lambda _: ([(X, Y)], [(X, Y), (X, Y)]), {}, "test parts of 2 clients, but there are 1 clients"),
+    "no data yet": (lambda _: unassigned(), {}, "the partitioner has no data yet: set partitioner.dataset first"),
+    "no LEAF": (
+        lambda folder: f"leaf:{folder}",
+        {},
+        "no folder train/ there; LEAF's have train/*.json and test/*.json",
+    ),
+    "broken JSON": (leaf_of('{"users": ['), {}, "a.json cannot be read: Expecting value"),
+    "missing keys": (leaf_of('{"users": []}'), {}, "not a file of LEAF's: it needs users, num_samples and user_data"),
+    "other lengths": (
+        leaf_of(LEAF % (2, "[[1]]", "[0]")),
+        {},
+        "user 'u' has 1 samples and 1 labels, but num_samples says",
+    ),
+    "no glyph": (leaf_of(LEAF % (1, '["caf\u00e9"]', '["a"]')), {}, "the character 'é' is not among LEAF's 80"),
+    "no kind": (
+        leaf_of(LEAF % (1, '["1.jpg"]', "[1]")),
+        {},
+        "a sample is '1.jpg' with the label 1, but must be a list",
+    ),
+    "ragged": (
+        leaf_of(LEAF % (2, "[[1], [1, 2]]", "[0, 1]")),
+        {},
+        "user 'u': samples cannot be read: setting an array",
+    ),
+    "no table": (lambda folder: f"table:{folder / 'a.csv'}", {"y": "a"}, "a.csv: no such file"),
+    "no csv": (lambda folder: f"table:{folder / 'a.txt'}", {"y": "a"}, "must be a .csv or .parquet file, or a folder"),
+    "a broken csv": (csv_of('a,b\n"1,2\n'), {"y": "a"}, "a.csv cannot be read: "),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_input_is_one_clear_line(name, tmp_path):
+    make, options, said = WRONG[name]
+    with pytest.raises(FedsmooError) as caught:
+        made(Form(make, options), tmp_path)
+    line = str(caught.value)
+    assert said in line
+    assert "\n" not in line

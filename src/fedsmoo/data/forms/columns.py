@@ -66,7 +66,7 @@ def by_rule(kinds: Kinds, taken: set[Any], what: str) -> tuple[Any, ...]:
     if usual is not None:
         return (usual,)
     left = [n for n in kinds if n not in taken]
-    if len(left) == 1 or (left and all(kinds[n] in (NUMBER, CLASS, TEXT) for n in left)):
+    if len(left) == 1 or (left and all(kinds[n] not in (ARRAY, IMAGE) for n in left)):
         return tuple(left)
     if not left:
         raise FedsmooError(f"{what}: no column is left to learn from")

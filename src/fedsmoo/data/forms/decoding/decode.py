@@ -9,13 +9,21 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from fedsmoo.core.errors import FedsmooError, FedsmooWarning
-from fedsmoo.data.forms.decoding.blocks import Coloured, Look, Unequal, labels, longest, refuse_other_shape, samples
+from fedsmoo.data.forms.decoding.blocks import (
+    Coloured,
+    Look,
+    Unequal,
+    labels,
+    longest,
+    refuse_other_shape,
+    samples,
+    value_of,
+)
 from fedsmoo.data.forms.parts import Part, rows_of
 
 BLOCK = 256  # samples decoded at a time
@@ -137,12 +145,10 @@ def looked_at(count: int) -> list[int]:
     return sorted({int(i) for i in np.linspace(0, count - 1, min(count, LOOKED_AT))})
 
 
-def equal(a: list, b: list) -> bool:
+def equal(a: list[Any], b: list[Any]) -> bool:
     """Return whether two lists with one value each hold the same."""
-    one, two = (v[0] if isinstance(v[0], Tensor) else np.asarray(v[0]) for v in (a, b))
-    if isinstance(one, Tensor) and isinstance(two, Tensor):
-        return one.shape == two.shape and torch.equal(one.nan_to_num(), two.nan_to_num())
-    return bool(np.array_equal(np.asarray(one), np.asarray(two)))
+    one, two = (value_of(v[0], False, "") if not isinstance(v[0], str) else np.array(v[0]) for v in (a, b))
+    return bool(np.array_equal(one, two, equal_nan=one.dtype.kind == two.dtype.kind == "f"))
 
 
 @contextmanager
