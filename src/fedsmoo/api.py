@@ -20,6 +20,7 @@ from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.division.own import Rule, own_rule
 from fedsmoo.data.division.partition import Partition
 from fedsmoo.data.forms import read_data
+from fedsmoo.data.forms.options import Options
 from fedsmoo.data.targets import classes_to_divide_by
 from fedsmoo.models import wrap
 from fedsmoo.models.base import copied
@@ -59,8 +60,8 @@ def simulate(
         model: a name, or any ``nn.Module``; its present weights are the start, parameters with ``requires_grad=False``
             and constant buffers stay as they are, and what dropout and ``torch.rand`` draw follows the seed.
         data: a name, a ``Dataset``, ``(x_train, y_train, x_test, y_test)`` as tensors or arrays, or data in any form
-            that :func:`fedsmoo.read_data` takes: torch and HuggingFace data sets, pandas, a list of clients' data; its
-            options, such as ``y="label"``, go into ``dataset_options``.
+            that :func:`fedsmoo.read_data` takes: torch and HuggingFace data sets, pandas, a list of clients' data. Its
+            options (``x``, ``y``, ``client``, ``test``, ``pad``) can be given here, such as ``y="label"``.
         algorithm: a name, or a method with its hyper-parameters such as ``FedSMOO(r=0.1, beta=10.0)``.
         clients: how many clients there are (default 100; the data's own where it has some).
         partition: who holds which samples: ``"dirichlet-0.1"``, ``"pathological-3"``, ``"iid"``, ``"natural"``, a rule
@@ -166,15 +167,18 @@ def assemble_objects(
 
 def with_named_options(settings: dict[str, Any], data: Any, objects: Collection[str]) -> dict[str, Any]:
     """Return settings in which what is no setting is an option: a hyper-parameter of the method, of the model, ..."""
+    of_form = () if isinstance(data, str) else {f.name for f in dataclasses.fields(Options)} - FIELDS.keys()
     plain = {n: v for n, v in settings.items() if n in FIELDS}
-    named = plain | ({"dataset": data} if isinstance(data, str) else {})
+    more = {n: v for n, v in settings.items() if n not in FIELDS and n not in of_form}
     stand = [*objects, *([] if isinstance(data, str) else ["dataset"])]
-    found = with_options(named, {n: v for n, v in settings.items() if n not in FIELDS}, lambda value: value, stand)
+    found = with_options(plain, more, lambda value: value, stand)
+    if reading := {n: settings[n] for n in of_form if n in settings}:
+        found["dataset_options"] = {**(plain.get("dataset_options") or {}), **reading}
     for name, options in found.items():
         before = plain.get(name) if name.endswith("_options") else None
         for key in (n for n, v in (before or {}).items() if options[n] != v):
             raise FedsmooError(f"{key} is given twice, by its name and in {name}: choose one")
-    return {n: v for n, v in found.items() if n != "dataset"}
+    return found
 
 
 def refuse_wrong_kinds(model: Any, algorithm: Any, loss: Any, sampling: Any, callback: Any) -> None:

@@ -34,10 +34,23 @@ def check(dataset: Dataset) -> Dataset:
     _check_alike(dataset)
     _check_scale(dataset)
     check_beside(dataset)
+    _check_clients(dataset)
+    return dataset
+
+
+def _check_clients(dataset: Dataset) -> None:
+    """Natural clients have training samples; their own test samples, if any, are of the test part."""
     for i, samples in enumerate(dataset.natural or ()):
         if samples.numel() == 0 or samples.min() < 0 or samples.max() >= len(dataset.x_train):
             raise FedsmooError(f"data set {dataset.name}: natural client {i} is empty or points outside the data")
-    return dataset
+    tests, count = dataset.natural_test, len(dataset.x_test)
+    if tests is None:
+        return
+    if dataset.natural is None or len(tests) != len(dataset.natural):
+        raise FedsmooError(f"data set {dataset.name}: natural_test is of {len(tests)} clients, but natural of others")
+    for i, samples in enumerate(tests):
+        if samples.numel() and (samples.min() < 0 or samples.max() >= count):
+            raise FedsmooError(f"data set {dataset.name}: client {i} points outside the test part")
 
 
 def _check_alike(dataset: Dataset) -> None:

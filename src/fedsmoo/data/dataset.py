@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -83,6 +85,17 @@ class Dataset:
         if "fingerprint" in self.__dict__:
             other.__dict__["fingerprint"] = self.fingerprint
         return other
+
+    def own_tests(self, indices: Sequence[np.ndarray]) -> list[np.ndarray] | None:
+        """Return test samples of each client's own, by index; ``None`` if there are none, or these are other clients.
+
+        A client may train on a part of what is its own, as where some of it is held out.
+        """
+        if self.natural is None or self.natural_test is None or len(indices) != len(self.natural):
+            return None
+        if not all(np.isin(held, mine.numpy()).all() for held, mine in zip(indices, self.natural, strict=True)):
+            return None
+        return [i.numpy() for i in self.natural_test]
 
     @cached_property
     def fingerprint(self) -> Fingerprint:

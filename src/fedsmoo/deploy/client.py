@@ -46,7 +46,8 @@ def share_of(client: int, config: Config) -> Dataset:
         raise FedsmooError(f"there is no client {client}: the settings divide the data among {len(shares)} clients")
     index = torch.from_numpy(shares[client])
     weights = None if data.weights is None else data.weights[index]
-    return replace(data, x_train=data.x_train[index], y_train=data.y_train[index], natural=None, weights=weights)
+    mine = {"x_train": data.x_train[index], "y_train": data.y_train[index], "weights": weights}
+    return replace(data, natural=None, natural_test=None, **mine)
 
 
 @dataclass(frozen=True)

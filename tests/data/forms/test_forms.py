@@ -239,10 +239,12 @@ def test_a_form_holds_what_the_arrays_hold_and_trains_to_the_same_numbers(name, 
         assert not form.tested or [i.tolist() for i in data.natural_test] == [
             np.flatnonzero(k == TESTED).tolist() for k in range(3)
         ]
-    for engine in ("serial", "vmap", "batched") if data.inputs is None else ():  # TODO
+    for engine in ("serial", "vmap", "batched"):
         numbers = {"rounds": 2, "cohort": 2, "local_steps": 2, "batch_size": 8, "lr": 0.1, "engine": engine}
-        here = simulate(module(data), form.make(tmp_path), "fedavg", client_indices=NATURAL,
-                        dataset_options=form.options, **numbers)  # fmt: skip
+        options = form.options if engine == "serial" else {}  # by their names, or together
+        together = {} if options else {"dataset_options": form.options}
+        here = simulate(module(data), form.make(tmp_path), "fedavg", client_indices=NATURAL, **options, **together,
+                        **numbers)  # fmt: skip
         there = simulate(module(same), same, "fedavg", client_indices=NATURAL, **numbers)
         assert torch.equal(here.server.w, there.server.w)
         assert [r.test_loss for r in here.history] == [r.test_loss for r in there.history]

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from fedsmoo.analysis.functions.objective import objective
+from fedsmoo.analysis.functions.objective import Objective, objective
 from fedsmoo.engines.task import Task
 
 
 @dataclass(frozen=True)
 class Fairness:
-    """Test accuracy per class; per client on its mix of classes (``clients``) and on its own samples (``own``)."""
+    """Test accuracy per class, and per client on its own test samples or by its classes; ``own``: on what it trains."""
 
     classes: np.ndarray
     clients: np.ndarray
@@ -68,13 +68,13 @@ def class_accuracy(task: Task, w: Tensor) -> np.ndarray:
 def fairness(task: Task, w: Tensor, indices: Sequence[np.ndarray]) -> Fairness:
     """Return accuracies of a global model for every class and every client.
 
-    A client's test accuracy is that of the classes, weighted by its own mix: what it would see on new samples of the
-    kind it holds. ``own`` is the accuracy on the very samples it trains with.
+    A client's test accuracy is that on its own test samples, where the data has such. Else it is that of the classes,
+    weighted by its own mix: what it would see on new samples of the kind it holds. ``own`` is the accuracy on the very
+    samples it trains with.
     """
-    classes = class_accuracy(task, w)
+    classes, tests = class_accuracy(task, w), own_accuracy(task, w, indices)
     train = objective(task, "train")
-    right = (train.outputs(w).argmax(-1) == train.y).double().flatten(1 if train.y.dim() > 1 else 0)
-    each = (right.mean(1) if right.dim() > 1 else right).cpu().numpy()
+    each = hits(train, w)
     labels = train.y.cpu().numpy()
     clients, own = [], []
     for held in indices:
@@ -82,4 +82,19 @@ def fairness(task: Task, w: Tensor, indices: Sequence[np.ndarray]) -> Fairness:
         known = ~np.isnan(classes) & (counts > 0)
         clients.append(np.average(classes[known], weights=counts[known]) if known.any() else np.nan)
         own.append(each[held].mean())
-    return Fairness(classes, np.array(clients), np.array(own))
+    return Fairness(classes, np.array(clients) if tests is None else tests, np.array(own))
+
+
+def own_accuracy(task: Task, w: Tensor, indices: Sequence[np.ndarray]) -> np.ndarray | None:
+    """Return the accuracy on each client's own test samples, nan for one without; ``None`` where nobody has any."""
+    parts = task.data.own_tests(indices)
+    if parts is None:
+        return None
+    each = hits(objective(task, "test"), w)
+    return np.array([each[mine].mean() if len(mine) else np.nan for mine in parts])
+
+
+def hits(part: Objective, w: Tensor) -> np.ndarray:
+    """Return for each sample whether a model is right, or the share of its positions where it is."""
+    right = (part.outputs(w).argmax(-1) == part.y).double()
+    return (right.flatten(1).mean(1) if right.dim() > 1 else right).cpu().numpy()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from fedsmoo.runs.results.result import Result
 
-PARTS = ("auto", "train", "held")
+PARTS = ("auto", "train", "held", "test")
 
 
 def personal_weights(result: Result, client: int, shared: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
@@ -39,28 +39,37 @@ def evaluate_clients(result: Result, on: str) -> pd.DataFrame:
 
     run, rows = result.simulation, []
     personal, shared = run.setup.algorithm.has_personal, run.statistics_of(result.server)
-    for client, samples in enumerate(parts_of(result, on)):
+    part, lists = parts_of(result, on)
+    for client, samples in enumerate(lists):
         own = {}
         if personal:
             w, statistics = personal_weights(result, client, shared)
-            own = scores(result, result.server.w if w is None else w, samples, statistics)
-        row = {"samples": len(samples), **scores(result, result.server.w, samples, shared)}
+            own = scores(result, result.server.w if w is None else w, part, samples, statistics)
+        row = {"samples": len(samples), **scores(result, result.server.w, part, samples, shared)}
         rows.append(row | {f"personal_{name}": value for name, value in own.items()})
     return pd.DataFrame(rows, index=pd.RangeIndex(len(rows), name="client"))
 
 
-def parts_of(result: Result, on: str) -> list[np.ndarray]:
-    """Return each client's samples to evaluate on: those it trains on, or those that it holds out."""
+def parts_of(result: Result, on: str) -> tuple[str, list[np.ndarray]]:
+    """Return each client's samples to evaluate on, and which part they are of.
+
+    Those that it trains on, that it holds out, or test samples of its own.
+    """
     if on not in PARTS:
         raise unknown("part of a client's samples", on, PARTS)
     run = result.simulation
     if on == "held" and run.held is None:
         raise FedsmooError("on='held': no samples are held out: set holdout, such as 0.2, or take on='train'")
-    return list(run.indices if run.held is None or on == "train" else run.held)
+    tests = run.setup.task.data.own_tests(run.indices)
+    if on == "test" and tests is None:
+        raise FedsmooError("on='test': the clients have no test samples of their own: take on='train', or 'held'")
+    if tests is not None and (on == "test" or (on == "auto" and run.held is None)):
+        return "test", tests
+    return "train", list(run.indices if run.held is None or on == "train" else run.held)
 
 
-def scores(result: Result, w: Tensor, samples: np.ndarray, statistics: Tensor | None) -> dict[str, float]:
-    """Return accuracy and loss of a model on some training samples; nothing is known of no samples."""
+def scores(result: Result, w: Tensor, part: str, samples: np.ndarray, statistics: Tensor | None) -> dict[str, float]:
+    """Return accuracy and loss of a model on some samples of a part; nothing is known of no samples."""
     task, engine = result.simulation.setup.task, result.simulation.engine
     if not len(samples):
         return {"accuracy": float("nan"), "loss": float("nan")}
@@ -68,5 +77,6 @@ def scores(result: Result, w: Tensor, samples: np.ndarray, statistics: Tensor | 
         task.model.hold(statistics)
     index = torch.from_numpy(np.asarray(samples)).to(task.device)
     with torch.no_grad():
-        accuracy, loss = engine.evaluate(w, Samples(task.data.x_train[index], task.data.y_train[index]))
+        x, y = (getattr(task.data, f"{axis}_{part}")[index] for axis in "xy")
+        accuracy, loss = engine.evaluate(w, Samples(x, y))
     return {"accuracy": accuracy, "loss": loss}

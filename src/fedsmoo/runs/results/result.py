@@ -137,7 +137,8 @@ class Result:
 
         Args:
             on: ``"train"``, the samples that clients train on; ``"held"``, those that they hold out (``holdout``);
-                ``"auto"``, the latter where there are any.
+                ``"test"``, test samples of their own, where the data has such; ``"auto"``, the best there is: held,
+                test, train.
 
         Returns:
             One row a client: how many samples, accuracy and loss; and those of its personal model.

@@ -1,0 +1,74 @@
+"""Clients with test samples of their own are asked on those: results, fairness, personal models."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fedsmoo
+from fedsmoo import FedsmooError, read_data, simulate
+from fedsmoo.analysis.functions.fairness import fairness
+from fedsmoo.runs.results.result import Result
+
+RNG = np.random.default_rng(2)
+SIZES = ((12, 5), (9, 0), (14, 8))  # training and test samples of each client; one has none
+FEW = {"rounds": 3, "cohort": 3, "local_steps": 3, "batch_size": 4, "lr": 0.3, "dtype": "float64"}
+
+
+def client(k: int, train: int, test: int):
+    def draw(n: int):
+        y = np.arange(n) % 3
+        return np.eye(3)[(y + k) % 3] + 0.7 * RNG.standard_normal((n, 3)), y
+
+    return (draw(train), draw(test)) if test else draw(train)
+
+
+CLIENTS = [client(k, *sizes) for k, sizes in enumerate(SIZES)]
+
+
+def run(method: str | fedsmoo.Algorithm = "fedavg", **settings) -> Result:
+    torch.manual_seed(0)
+    return simulate(nn.Linear(3, 3), CLIENTS, method, **{**FEW, **settings})
+
+
+def accuracy(module: nn.Module, x: np.ndarray, y: np.ndarray) -> float:
+    return (module(torch.from_numpy(x)).argmax(1).numpy() == y).mean()
+
+
+def test_clients_are_evaluated_on_their_own_test_samples():
+    result = run()
+    assert len(result.simulation.setup.task.data.x_test) == 13
+    model = result.model.double()
+    wanted = [accuracy(model, *CLIENTS[0][1]), np.nan, accuracy(model, *CLIENTS[2][1])]
+    for on in ("test", "auto"):
+        found = result.evaluate_clients(on)
+        assert found["samples"].tolist() == [5, 0, 8]
+        assert found["accuracy"].tolist() == pytest.approx(wanted, nan_ok=True)
+    assert result.evaluate_clients("train")["samples"].tolist() == [12, 9, 14]
+    counted = fairness(result.simulation.setup.task, result.server.w, result.simulation.indices)
+    assert counted.clients.tolist() == pytest.approx(wanted, nan_ok=True)
+    assert counted.mean == pytest.approx(np.nanmean(wanted))
+    assert counted.own[1] == pytest.approx(accuracy(model, *CLIENTS[1]))
+
+
+def test_clients_of_another_division_have_none():
+    result = run(partition="iid", clients=3)
+    with pytest.raises(FedsmooError, match="on='test': the clients have no test samples of their own"):
+        result.evaluate_clients("test")
+    held = run(holdout=0.3)
+    assert held.evaluate_clients("test")["samples"].tolist() == [5, 0, 8]
+    assert held.evaluate_clients()["samples"].tolist() == [len(i) for i in held.simulation.held]
+
+
+def test_test_samples_of_clients_are_checked():
+    data = read_data(CLIENTS)
+    outside = (torch.tensor([13]), torch.tensor([]), torch.tensor([]))
+    for wrong, said in (
+        (outside, "client 0 points outside the test part"),
+        (outside[:2], "natural_test is of 2 clients"),
+    ):
+        broken = fedsmoo.Dataset(**{**data.__dict__, "natural_test": wrong})
+        with pytest.raises(FedsmooError, match=said):
+            read_data(broken)
