@@ -46,8 +46,8 @@ def share_of(client: int, config: Config) -> Dataset:
         raise FedsmooError(f"there is no client {client}: the settings divide the data among {len(shares)} clients")
     index = torch.from_numpy(shares[client])
     weights = None if data.weights is None else data.weights[index]
-    mine = {"x_train": data.x_train[index], "y_train": data.y_train[index], "weights": weights}
-    return replace(data, natural=None, natural_test=None, **mine)
+    mine = replace(data, x_train=data.x_train[index], y_train=data.y_train[index], weights=weights)
+    return replace(mine, natural=None, natural_test=None)
 
 
 @dataclass(frozen=True)
