@@ -11,18 +11,27 @@ import pytest
 
 # A file goes to one process as a whole (see the Makefile). The longest come first; short ones fill up the end.
 LONGEST = (
-    "test_ranks.py",
-    "test_simulation.py",
-    "test_kill.py",
     "test_passes.py",
-    "test_resnet_gradient.py",
-    "test_repeat.py",
-    "test_job.py",
+    "test_page.py",
+    "test_kill.py",
     "test_boxes.py",
-    "test_sweep.py",
-    "test_checkpoint.py",
-    "test_flood.py",
-    "test_members.py",
+    "test_ranks.py",
+    "test_contract.py",
+    "test_simulation.py",
+    "test_documents.py",
+    "test_job.py",
+    "test_compiles.py",
+    "test_agree.py",
+    "test_told.py",
+    "test_repeat.py",
+    "test_rooms.py",
+    "test_trouble.py",
+    "test_power_cut.py",
+    "test_tables.py",
+    "test_own_losses.py",
+    "test_strangers.py",
+    "test_recording.py",
+    "test_models.py",
 )
 
 # A process that is killed loses nothing that it wrote, flushed or not; only a power cut would. That all is flushed, and

@@ -39,3 +39,16 @@ STRONG: dict[str, Algorithm] = {
     name: type(a)(**{k: {"rho": 0.2, "r": 0.2, "beta": 2.0, "mu": 0.5}.get(k, v) for k, v in a.options().items()})
     for name, a in (METHODS | VARIANTS).items()
 }
+
+# These differ from FedAvg, or from the median, at the server alone.
+SAME_STEPS = {
+    "fedadam",
+    "fedavgm",
+    "fedyogi",
+    "fedadagrad",
+    "trimmed-mean",
+    "krum",
+    "multi-krum",
+    "rfa",
+    "norm-bounded",
+}

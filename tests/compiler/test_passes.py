@@ -12,7 +12,7 @@ from typing import ClassVar
 import kinds
 import pytest
 import torch
-from algorithms.variants import STRONG
+from algorithms.variants import SAME_STEPS, STRONG
 from engines.opaque import RoundedToFloat
 from engines.small import largest_gap, simulation, trace
 from engines.told import KINDS
@@ -150,18 +150,6 @@ class Looking(FedAvg):
         return super().finish(w * (0.5 if float(rnd.lr) > 0.1 else 1.0), down, me, rnd)
 
 
-# These differ from FedAvg, or from the median, at the server alone.
-SAME_STEPS = {
-    "fedadam",
-    "fedavgm",
-    "fedyogi",
-    "fedadagrad",
-    "trimmed-mean",
-    "krum",
-    "multi-krum",
-    "rfa",
-    "norm-bounded",
-}
 METHODS: dict[str, Algorithm] = {
     **{name: method for name, method in STRONG.items() if name not in SAME_STEPS},
     "relaxed-fedsmoo": Relaxed(FedSMOO(r=0.2, beta=2.0), 0.3),
