@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import runpy
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
+from setuptools import Distribution
 
 from fedsmoo.cli import main
+from fedsmoo.sweeps.results import counts
+from fedsmoo.version import __version__
 
 from .small import fake_cifar
 
@@ -84,3 +89,38 @@ def test_the_document_s_table_needs_neither_cifar_nor_a_gpu(
     (row,) = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("FedAvg")]
     assert row[1] == "1"
     assert 0 < float(row[2]) <= 100
+
+
+def test_a_table_is_shown_outside_the_checkout_from_the_package_s_own_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = Path(__file__).parents[2]
+    words = ["table", "accuracy", "--columns", "10%-of-100 cifar10.dirichlet-0.1", "--no-run"]
+    monkeypatch.chdir(tmp_path)
+    assert run(*words, "--results", str(root / "results")) == 0
+    in_checkout = capsys.readouterr()
+    assert in_checkout.err == ""
+    assert run(*words) == 0
+    alone = capsys.readouterr()
+    assert alone.out == in_checkout.out
+    assert "FedSMOO" in alone.out
+    assert alone.err == f"fedsmoo: nothing was measured here: the results shown came with fedsmoo {__version__}\n"
+    (tmp_path / "results").mkdir()  # somebody's own, in which nothing was measured
+    assert run(*words) == 0
+    assert "Nothing measured yet." in capsys.readouterr().out
+
+
+def test_a_wheel_carries_every_result_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    root, given = Path(__file__).parents[2], dict[str, Any]()
+    monkeypatch.setattr("setuptools.setup", lambda **options: given.update(options))
+    space = runpy.run_path(str(root / "setup.py"))
+    carried = {p.name for p in (root / "results").glob(space["RESULTS"])}
+    assert carried == {p.name for p in (root / "results").glob("*.json") if counts(json.loads(p.read_bytes()))}
+    monkeypatch.chdir(root)
+    copied = dict[str, str]()
+    build = given["cmdclass"]["build_py"](Distribution())
+    build.build_lib, build.packages, build.py_modules = "made", [], []
+    monkeypatch.setattr(build, "mkpath", lambda path: None)
+    monkeypatch.setattr(build, "copy_file", lambda a, b: copied.update({a: b}))
+    build.run()
+    assert copied == {f"results/{name}": f"made/fedsmoo/paper/results/{name}" for name in carried}

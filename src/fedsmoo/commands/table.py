@@ -45,7 +45,7 @@ Results = Annotated[
     Path | None,
     typer.Option(help="Folder of measured results (default: results, if there is one).", show_default=False),
 ]
-NoRun = Annotated[bool, typer.Option("--no-run", help="Only show what has been measured.")]
+NoRun = Annotated[bool, typer.Option("--no-run", help="Show what has been measured here, or else for the package.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what is missing and what it costs, and stop.")]
 Figure = Annotated[Path | None, typer.Option(help="curves: a folder for one picture a column.", show_default=False)]
 Update = Annotated[
@@ -92,7 +92,7 @@ def _table(
     selection = Selection(name, words(columns or ()), words(methods or ()), seed_numbers(seeds or ()), scale, compact)
     if no_run:
         click.get_current_context().with_resource(judged(refuse_all))
-    made = opened(selection, out, results, not no_run or "data" in flags, flags, to_stderr)
+    made = opened(selection, out, results, not no_run, flags, to_stderr)
     if not no_run:
         made = completed(made, dry_run, minutes, pack)
     if dry_run:

@@ -127,13 +127,13 @@ def mean_of_last(runs: Sequence[Measured]) -> str:
 
 def validated(run: Measured) -> float | None:
     """Return the test accuracy of the round that was best on the samples held out, in per cent; None: none were."""
-    chosen = best_validated(run.history)
+    chosen = best_validated(run.history) if "validation_accuracy" in run.curve else None
     return None if chosen is None or chosen.test_accuracy is None else 100 * chosen.test_accuracy
 
 
 def personal(run: Measured) -> tuple[float, float] | None:
     """Return the mean over clients and the worst tenth of personal models at the end, in per cent; None: none."""
-    found = last_personal(run.history)
+    found = last_personal(run.history) if "personal_accuracy" in run.curve else {}
     return (100 * found["personal_accuracy"], 100 * found["personal_worst_tenth"]) if found else None
 
 

@@ -26,6 +26,7 @@ from fedsmoo.sweeps.index import refresh
 from fedsmoo.sweeps.queue import Outcome, Worker, nothing
 from fedsmoo.sweeps.results import collect
 from fedsmoo.sweeps.sweep import carry_through, pack_size
+from fedsmoo.version import __version__
 
 RESULTS = Path("results")  # unless another folder is named; nothing was measured where it is not there
 WINDOW = 20  # rounds of the Hanning window
@@ -125,7 +126,7 @@ def table(
         compact: of ``accuracy``, one table with a cell for each column.
         out: folder of the runs.
         results: folder of result files (default: ``results``, if there is one).
-        run: carry out what was not measured; otherwise show what there is.
+        run: carry out what was not measured; otherwise show what there is, or else what came with the package.
         minutes: stop after so long, everything saved.
         pack: runs in one batch (default: 4 on a GPU, 1 on a CPU).
         watch, begun, finished, failed, note, stop: as in :func:`fedsmoo.sweep`.
@@ -136,7 +137,7 @@ def table(
     """
     refuse_unknown(settings)
     selection = Selection(name, words(columns), words(methods), seed_numbers(seeds), scale, compact)
-    made = opened(selection, as_path(out, "out"), results, run or "data" in settings, settings, note)
+    made = opened(selection, as_path(out, "out"), results, run, settings, note)
     with stopped_by(stop) as asked:
         worker = Worker(watch=watch, begun=begun, finished=finished, failed=failed, note=note, stop=asked, work="table")
         return made.completed(worker, minutes, pack) if run else made
@@ -154,16 +155,23 @@ def opened(
     selection: Selection,
     out: Path,
     results: str | Path | None,
-    here: bool,
+    run: bool,
     settings: Mapping[str, Any],
     note: Callable[[str], Any] = nothing,
 ) -> PaperTable:
-    """Find what was measured for a table; ``here``: on the data that lies here, or else on what runs were made with."""
+    """Find what was measured for a table.
+
+    What may ``run`` is on the data that lies here, as is what names it; else a table is on the data that its runs were
+    made with. Where nothing was measured, and nothing may run, these are those that came with the package.
+    """
     ordered = {n: settings[n] for n in sorted(settings, key=lambda n: [*FIELDS, n].index(n))}  # as titles name them
     sweep = selection.sweep(ordered)
     folder = None if results is None else existing(Path(results))
     found = measured(out, folder, note)
-    if here:
+    if not found and not run and folder is None and not RESULTS.is_dir():
+        folder = packaged(note)
+        found = measured(out, folder, note)
+    if run or "data" in settings:
         sweep = with_contents(sweep, contents_here([c.config for c in sweep.cells]))
     else:
         sweep = on_measured_data(sweep, found)
@@ -173,6 +181,19 @@ def opened(
 def measured(out: Path, results: Path | None, note: Callable[[str], Any]) -> Found:
     """Collect the finished runs of a folder and the results of another."""
     return collect([out], RESULTS if results is None else results, note)
+
+
+def packaged(note: Callable[[str], Any]) -> Path | None:
+    """Return the folder of results that came with the package, and say so; ``None`` if it came without.
+
+    A wheel has them beside this module, a checkout in its own folder.
+    """
+    here = Path(__file__).resolve()
+    checkout = here.parents[3] / RESULTS if (here.parents[3] / "pyproject.toml").is_file() else here
+    found = next((folder for folder in (here.parent / "results", checkout) if folder.is_dir()), None)
+    if found is not None:
+        note(f"nothing was measured here: the results shown came with fedsmoo {__version__}")
+    return found
 
 
 def existing(folder: Path) -> Path:
