@@ -195,6 +195,13 @@ FORMS = {
 }
 
 
+def test_the_table_of_the_page_has_these_forms():
+    page = (Path(__file__).parents[3] / "docs" / "data.md").read_text()
+    rows = page.split("\n## Bring your data\n")[1].split("\n```")[0].splitlines()
+    assert [row.split("|")[1].strip() for row in rows if row.startswith("| ")][1:] == list(FORMS)
+    assert len(FORMS) >= 12
+
+
 def arrays(form: Form) -> fedsmoo.Dataset:
     return from_arrays(form.x[:CUT], Y[:CUT], form.x[CUT:], Y[CUT:], inputs=form.inputs)
 
