@@ -28,7 +28,7 @@ from torch import Tensor
 from fedsmoo.kernels.conv import boxes
 from fedsmoo.kernels.conv.conv import Convolution
 from fedsmoo.kernels.conv.geometry import Geometry
-from fedsmoo.kernels.conv.tiles import Tile, is_flat, parts_for
+from fedsmoo.kernels.conv.tiles import Tile, parts_for
 from fedsmoo.kernels.runtime import compiling
 from fedsmoo.runs.origin.provenance import code_facts
 
@@ -152,7 +152,7 @@ class Layer:
         if kind == "data":
             pixels, cols = BATCH * self.size[0] * self.size[1], self.x.shape[-1]
         if kind == "weight":
-            pixels = self.x.shape[-1] * (self.g.taps if is_flat(self.x.shape[-1]) else 1)
+            pixels = self.x.shape[-1]
         for tile in tiles(kind, pixels, cols):
             yield "products", tile
             if self.g.stride == (1, 1) and self.x.shape[-1] % 8 == 0:

@@ -68,3 +68,16 @@ def test_boxes_of_pixels(name, draw):
     zero = torch.zeros(clients, outside, device=x.device)
     for got, want in zip(found, reference(x, w, zero, dy, stride, padding, dilation), strict=True):
         torch.testing.assert_close(got.double(), want, rtol=0, atol=2e-6 * max(1.0, float(want.abs().max())))
+
+
+def test_patches(draw):
+    from fedsmoo.kernels.conv.conv import patches
+    from fedsmoo.kernels.conv.geometry import Geometry
+
+    x = draw(2, 3, 7, 6, 3)
+    found = patches(Geometry((3, 2), (2, 1), (1, 0), (1, 2)), x, 24)
+    assert found.shape == (2, 3, 4, 4, 24)
+    for c in range(2):
+        want = F.unfold(x[c].permute(0, 3, 1, 2), (3, 2), (1, 2), (1, 0), (2, 1)).unflatten(1, (3, 6)).transpose(1, 2)
+        assert torch.equal(found[c, ..., :18].flatten(1, 2).mT, want.flatten(1, 2))
+    assert not found[..., 18:].any()

@@ -50,13 +50,13 @@ def conv(*sizes, **more):
 
 
 # a module, the side of its images, and how often it calls which of our operators
-CONVS = {"conv": 2, "conv_data": 1, "conv_weight": 2}
+CONVS = {"patches": 2, "conv": 2, "conv_data": 1, "conv_weight": 2}  # of few channels, for both passes once
 MODULES = {
     "a CNN": (chain(conv(3, 4, 5), nn.ReLU, lambda: nn.MaxPool2d(2), conv(4, 6, 3)), 12, CONVS),
     "a residual network": (
-        chain(conv(3, 4, 3, 1, 1), lambda: Block(4, 4, 1), lambda: Block(4, 6, 2), lambda: nn.AdaptiveAvgPool2d(1)),
+        chain(conv(3, 8, 3, 1, 1), lambda: Block(8, 8, 1), lambda: Block(8, 12, 2), lambda: nn.AdaptiveAvgPool2d(1)),
         8,
-        {"conv": 7, "conv_data": 6, "conv_weight": 7, "norm": 4, "norm_backward": 4},
+        {"patches": 1, "conv": 7, "conv_data": 6, "conv_weight": 7, "norm": 4, "norm_backward": 4},
     ),
     "odd strides, paddings and dilations": (
         chain(conv(3, 5, (3, 2), (2, 3), (0, 2)), conv(5, 4, 3, padding=2, dilation=2)),
@@ -67,7 +67,7 @@ MODULES = {
     "groups, which stay PyTorch's": (
         chain(conv(3, 6, 1), conv(6, 6, 3, groups=6)),
         6,
-        {"conv": 1, "conv_weight": 1},
+        {"patches": 1, "conv": 1, "conv_weight": 1},
     ),
     "one dimension, which stays PyTorch's": (
         chain(lambda: nn.Flatten(2), lambda: nn.Conv1d(3, 4, 5), lambda: nn.GroupNorm(1, 4)),
@@ -77,9 +77,9 @@ MODULES = {
     "a norm without weights": (
         chain(conv(3, 4, 3), lambda: nn.GroupNorm(2, 4, affine=False)),
         6,
-        {"conv": 1, "conv_weight": 1, "norm": 1, "norm_backward": 1},
+        {"patches": 1, "conv": 1, "conv_weight": 1, "norm": 1, "norm_backward": 1},
     ),
-    "attention": (attending, 8, {"conv": 1, "conv_weight": 1}),
+    "attention": (attending, 8, {"patches": 1, "conv": 1, "conv_weight": 1}),
 }
 
 

@@ -46,10 +46,34 @@ def cuts(x: Tensor, g: Geometry, size: tuple[int, int]) -> list[Tensor]:
     return [x[:, :, i * dh : i * dh + ends[0] : sh, j * dw : j * dw + ends[1] : sw] for i, j in taps]
 
 
-def patches(x: Tensor, g: Geometry) -> Tensor:
+def whole(x: Tensor, g: Geometry) -> Tensor:
     """Return what meets each output pixel: ``[C, B, H, W, I] -> [C, B * Ho * Wo, kh * kw * I]``."""
     (ph, pw), size = g.padding, g.outputs((x.shape[2], x.shape[3]))
     return torch.cat(cuts(F.pad(x, (0, 0, pw, pw, ph, ph)), g, size), -1).flatten(1, 3)
+
+
+def width_of(taps: int, inside: int) -> int:
+    """Return the width of patches: a multiple of 8, which the kernels' loads like."""
+    return -(-taps * inside // 8) * 8
+
+
+@torch.library.custom_op("fedsmoo::patches", mutates_args=())
+def patches(x: Tensor, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) -> Tensor:
+    """Return what meets each output pixel of a convolution, ``[C, B, Ho, Wo, width]``: taps, channels, then zeros."""
+    g = geometry(kernel, stride, padding, dilation)
+    width = width_of(g.taps, x.shape[-1])
+    if by_kernels(x):
+        from fedsmoo.kernels.conv import conv as kernels
+
+        return kernels.patches(g, x.contiguous(), width)
+    found = F.pad(whole(x, g), (0, width - g.taps * x.shape[-1]))
+    return found.unflatten(1, (x.shape[1], *g.outputs((x.shape[2], x.shape[3]))))
+
+
+@patches.register_fake
+def _(x: Tensor, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) -> Tensor:
+    g = geometry(kernel, stride, padding, dilation)
+    return x.new_empty(*x.shape[:2], *g.outputs((x.shape[2], x.shape[3])), width_of(g.taps, x.shape[-1]))
 
 
 @torch.library.custom_op("fedsmoo::conv", mutates_args=())
@@ -60,7 +84,7 @@ def conv(x: Tensor, w: Tensor, stride: Sizes, padding: Sizes, dilation: Sizes) -
         from fedsmoo.kernels.conv import choose  # late: it imports Triton
 
         return choose.forward(g, x.contiguous(), w.contiguous(), precision_of(x))
-    out = torch.bmm(patches(x, g), w.flatten(1, 3))
+    out = torch.bmm(whole(x, g), w.flatten(1, 3))
     return out.unflatten(1, (x.shape[1], *g.outputs((x.shape[2], x.shape[3]))))
 
 
@@ -81,10 +105,10 @@ def conv_data(dy: Tensor, w: Tensor, size: Sizes, stride: Sizes, padding: Sizes,
     high, wide = dy.shape[2:4]
     columns = torch.bmm(dy.flatten(1, 3), w.flatten(1, 3).mT).unflatten(1, (dy.shape[1], high, wide))
     (ph, pw), inside = g.padding, w.shape[-2]
-    whole = dy.new_zeros(*dy.shape[:2], size[0] + 2 * ph, size[1] + 2 * pw, inside)
-    for there, given in zip(cuts(whole, g, (high, wide)), columns.split(inside, -1), strict=True):
+    padded = dy.new_zeros(*dy.shape[:2], size[0] + 2 * ph, size[1] + 2 * pw, inside)
+    for there, given in zip(cuts(padded, g, (high, wide)), columns.split(inside, -1), strict=True):
         there += given
-    return whole[:, :, ph : ph + size[0], pw : pw + size[1]].contiguous()
+    return padded[:, :, ph : ph + size[0], pw : pw + size[1]].contiguous()
 
 
 @conv_data.register_fake
@@ -100,7 +124,7 @@ def conv_weight(x: Tensor, dy: Tensor, kernel: Sizes, stride: Sizes, padding: Si
         from fedsmoo.kernels.conv import choose
 
         return choose.weight(g, x.contiguous(), dy.contiguous(), precision_of(x)).to(x.dtype)
-    return torch.bmm(patches(x, g).mT, dy.flatten(1, 3)).unflatten(1, (*g.kernel, x.shape[-1]))
+    return torch.bmm(whole(x, g).mT, dy.flatten(1, 3)).unflatten(1, (*g.kernel, x.shape[-1]))
 
 
 @conv_weight.register_fake

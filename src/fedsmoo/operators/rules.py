@@ -14,10 +14,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from fedsmoo.operators.convolution import conv, conv_data, conv_weight
+from fedsmoo.operators.convolution import conv, conv_data, conv_weight, patches
 
 aten = torch.ops.aten
+FEW = 8  # channels, below which loads of a pixel are no whole pieces
+ONCE = ([1, 1], [0, 0], [1, 1])  # stride, padding and dilation of a product of pixels
 
 
 def front(t: Tensor, axis: int | None, clients: int) -> Tensor:
@@ -69,10 +72,32 @@ def convolution(
         size = [(x.shape[3 + i] - 1) * s[i] - 2 * p[i] + d[i] * (w.shape[3 + i] - 1) + o[i] + 1 for i in (0, 1)]
         y = first(conv_data(last(x), taps(w), size, s, p, d))
     else:
-        y = first(conv(last(x), taps(w), two(stride), two(padding), two(dilation)))
+        y = first(convolved(last(x), taps(w), two(stride), two(padding), two(dilation)))
     if b is not None:
         y = y + front(b, axes[2], n).view(n, 1, -1, *[1] * (y.dim() - 3))
     return y, 0
+
+
+def is_few(x: Tensor) -> bool:
+    """Whether images ``[C, B, H, W, channels]`` have so few channels that patches of them are multiplied: a stem's."""
+    return x.shape[-1] < FEW
+
+
+def convolved(x: Tensor, w: Tensor, *how: list[int]) -> Tensor:
+    """Return the outputs of images and weights in the operators' order of axes."""
+    if not is_few(x):
+        return conv(x, w, *how)
+    columns = patches(x, list(w.shape[1:3]), *how)
+    rows = F.pad(w.flatten(1, 3), (0, 0, 0, columns.shape[-1] - w.shape[1:4].numel()))
+    return conv(columns, rows[:, None, None], *ONCE)
+
+
+def weight_gradient(x: Tensor, dy: Tensor, kernel: list[int], *how: list[int]) -> Tensor:
+    """Return the gradient by the weights ``[C, kh, kw, I, O]``."""
+    if not is_few(x):
+        return conv_weight(x, dy, kernel, *how)
+    rows = conv_weight(patches(x, kernel, *how), dy, [1, 1], *ONCE)[:, 0, 0]
+    return rows[:, : kernel[0] * kernel[1] * x.shape[-1]].unflatten(1, (*kernel, x.shape[-1]))
 
 
 def folded(x: Tensor) -> Tensor:
@@ -93,7 +118,7 @@ def convolution_backward(
         if mask[0]:
             dx = first(conv(dys, ws, *how) if transposed else conv_data(dys, ws, size, *how))
         if mask[1]:
-            found = conv_weight(dys, xs, kernel, *how) if transposed else conv_weight(xs, dys, kernel, *how)
+            found = weight_gradient(*((dys, xs) if transposed else (xs, dys)), kernel, *how)
             dw = found.permute(0, 4, 3, 1, 2)
     else:
         asked = [mask[0], mask[1], False]
@@ -104,8 +129,8 @@ def convolution_backward(
         dw = dw.unflatten(0, (n, -1)) if mask[1] else None
     if mask[2]:
         db = dy.sum((1, *range(3, dy.dim())))
-    found = dx, dw, db
-    return found, tuple(None if v is None else 0 for v in found)
+    gradients = dx, dw, db
+    return gradients, tuple(None if v is None else 0 for v in gradients)
 
 
 RULES: dict[str, Callable[..., Any]] = {

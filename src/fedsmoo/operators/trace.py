@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._functorch.compile_utils import fx_graph_cse
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -23,8 +24,8 @@ def traced(function: Callable[..., Any], *like: Tensor) -> GraphModule:
     with client_rules(), ClientLayers():
         graph = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*like)
     graph.graph.eliminate_dead_code()
-    graph.recompile()
-    return graph
+    # What both passes need, such as weights in the operators' order, is made once.
+    return GraphModule(graph, fx_graph_cse(graph.graph))
 
 
 def called(graph: GraphModule) -> list[str]:

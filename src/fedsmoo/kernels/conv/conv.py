@@ -9,8 +9,8 @@ import triton
 from torch import Tensor
 
 from fedsmoo.kernels.conv.geometry import Geometry, Pair
-from fedsmoo.kernels.conv.products import data_kernel, forward_kernel, weight_kernel
-from fedsmoo.kernels.conv.tiles import Tile, is_flat, parts_for, pixel_tile, weight_tile
+from fedsmoo.kernels.conv.products import data_kernel, forward_kernel, patches_kernel, weight_kernel
+from fedsmoo.kernels.conv.tiles import Tile, parts_for, pixel_tile, weight_tile
 from fedsmoo.kernels.runtime import launch
 
 
@@ -33,7 +33,7 @@ class Convolution:
         """Return outputs ``[C, B, Ho, Wo, O]`` of ``x [C, B, H, W, I]`` and ``w [C, kh, kw, I, O]``."""
         clients, batch, height, width, inside = x.shape
         high, wide = self.geometry.outputs((height, width))
-        outside, flat, pixels = w.shape[-1], is_flat(inside), batch * high * wide
+        outside, pixels = w.shape[-1], batch * high * wide
         y = x.new_empty(clients, batch, high, wide, outside)
         if tile is None:
             tile = pixel_tile(clients, pixels, outside, inside, x.dtype, self.exact)
@@ -44,7 +44,7 @@ class Convolution:
             bias_row=0 if bias is None else bias.stride(0), y=y,
             B=batch, H=height, W=width, HO=high, WO=wide, CIN=inside, COUT=outside, **self.geometry.constants(),
             BM=tile.rows, BN=tile.cols, BK=tile.inner,
-            EVEN_K=inside % tile.inner == 0, EVEN_N=outside % tile.cols == 0, FLAT=flat, BIAS=bias is not None,
+            EVEN_K=inside % tile.inner == 0, EVEN_N=outside % tile.cols == 0, BIAS=bias is not None,
             PRECISION=self.precision, num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
         return y
@@ -69,10 +69,8 @@ class Convolution:
     def weight(self, x: Tensor, dy: Tensor, tile: Tile | None = None, parts: int | None = None) -> Tensor:
         """Return the gradient by the weights ``[C, kh, kw, I, O]`` in float32, from inputs and outputs' gradient."""
         (clients, batch, height, width, inside), (high, wide, outside) = x.shape, dy.shape[2:]
-        rows, flat = self.geometry.taps * inside, is_flat(inside)
-        tile = tile or weight_tile(rows if flat else inside, outside, x.dtype, self.exact)
-        strips = triton.cdiv(rows, tile.rows) if flat else self.geometry.taps * triton.cdiv(inside, tile.rows)
-        programs = strips * triton.cdiv(outside, tile.cols)
+        tile = tile or weight_tile(inside, outside, x.dtype, self.exact)
+        programs = self.geometry.taps * triton.cdiv(inside, tile.rows) * triton.cdiv(outside, tile.cols)
         parts = parts or parts_for(clients, programs, triton.cdiv(batch * high * wide, tile.inner))
         dw = x.new_empty(parts, clients, *self.geometry.kernel, inside, outside, dtype=torch.float32)
         launch(
@@ -80,7 +78,21 @@ class Convolution:
             x=x, x_row=x.stride(0), dy=dy, dy_row=dy.stride(0), dw=dw, dw_row=dw.stride(1), dw_part=dw.stride(0),
             parts=parts, B=batch, H=height, W=width, HO=high, WO=wide, CIN=inside, COUT=outside,
             **self.geometry.constants(), BM=tile.rows, BN=tile.cols, BK=tile.inner,
-            EVEN=not flat and inside % tile.rows == 0 and outside % tile.cols == 0, FLAT=flat,
+            EVEN=inside % tile.rows == 0 and outside % tile.cols == 0,
             PRECISION=self.precision, num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
         return dw[0] if parts == 1 else dw.sum(0)
+
+
+def patches(g: Geometry, x: Tensor, width: int) -> Tensor:
+    """Return what meets each output pixel, ``[C, B, Ho, Wo, width]``: taps and channels, then zeros."""
+    clients, batch, height, wide, inside = x.shape
+    size = g.outputs((height, wide))
+    out, columns = x.new_empty(clients, batch, *size, width), triton.next_power_of_2(width)
+    rows = max(1, min(128, 8192 // columns))
+    launch(
+        patches_kernel, (triton.cdiv(batch * size[0] * size[1], rows), clients),
+        x=x, out=out, B=batch, H=height, W=wide, HO=size[0], WO=size[1], CIN=inside, WIDTH=width, **g.constants(),
+        BM=rows, BK=columns, num_warps=4,
+    )  # fmt: skip
+    return out

@@ -24,19 +24,6 @@ def of_tap(x, sample, h, v, live, channel, H, W, CIN, EVEN: tl.constexpr):
     return tl.load(x + pixel[:, None] * CIN + channel[None, :], mask=mask, other=0.0)
 
 
-@triton.jit
-def of_taps(
-    x, sample, top, left, live, at, H, W, CIN,
-    KH: tl.constexpr, KW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr,
-):  # fmt: skip
-    """Return what meets pixels at the places ``at`` of the axis of taps and channels, ``[pixels, places]``."""
-    tap = at // CIN
-    h = top[:, None] + (tap // KW * DH)[None, :]
-    v = left[:, None] + (tap % KW * DW)[None, :]
-    seen = live[:, None] & (h >= 0) & (h < H) & (v >= 0) & (v < W) & (at < KH * KW * CIN)[None, :]
-    return tl.load(x + ((sample[:, None] * H + h) * W + v) * CIN + (at % CIN)[None, :], mask=seen, other=0.0)
-
-
 @triton.jit(do_not_specialize=SIZES)
 def forward_kernel(
     x, x_row,  # [C, B, H, W, CIN]; stride of a client
@@ -49,7 +36,6 @@ def forward_kernel(
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     EVEN_K: tl.constexpr,  # whether BK divides CIN
     EVEN_N: tl.constexpr,  # whether BN divides COUT
-    FLAT: tl.constexpr,  # taps and channels are one axis of the reduction: for few channels
     BIAS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Rows are output pixels, columns output channels; the reduction runs over taps and input channels."""
@@ -66,21 +52,14 @@ def forward_kernel(
     w += client * w_row
     acc = tl.zeros((BM, BN), tl.float32)
     blocks = tl.cdiv(CIN, BK)
-    steps = tl.cdiv(KH * KW * CIN, BK) if FLAT else KH * KW * blocks
-    for step in range(steps):
-        if FLAT:
-            at = step * BK + k
-            a = of_taps(x, sample, top, left, live, at, H, W, CIN, KH, KW, DH, DW)
-            there = (at < KH * KW * CIN)[:, None] & (cols < COUT)[None, :]
-            b = tl.load(w + at[:, None] * COUT + cols[None, :], mask=there, other=0.0)
+    for step in range(KH * KW * blocks):
+        tap, channel = step // blocks, step % blocks * BK + k
+        a = of_tap(x, sample, top + tap // KW * DH, left + tap % KW * DW, live, channel, H, W, CIN, EVEN_K)
+        here = w + (tap * CIN + channel)[:, None] * COUT + cols[None, :]
+        if EVEN_K and EVEN_N:
+            b = tl.load(here)
         else:
-            tap, channel = step // blocks, step % blocks * BK + k
-            a = of_tap(x, sample, top + tap // KW * DH, left + tap % KW * DW, live, channel, H, W, CIN, EVEN_K)
-            here = w + (tap * CIN + channel)[:, None] * COUT + cols[None, :]
-            if EVEN_K and EVEN_N:
-                b = tl.load(here)
-            else:
-                b = tl.load(here, mask=(channel < CIN)[:, None] & (cols < COUT)[None, :], other=0.0)
+            b = tl.load(here, mask=(channel < CIN)[:, None] & (cols < COUT)[None, :], other=0.0)
         acc = tl.dot(a, b, acc, input_precision=PRECISION)
     if BIAS:
         acc += tl.load(bias + client * bias_row + cols, mask=cols < COUT, other=0.0)[None, :]
@@ -172,7 +151,6 @@ def weight_kernel(
     PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     EVEN: tl.constexpr,  # whether BM divides CIN and BN divides COUT
-    FLAT: tl.constexpr,  # rows go over taps and channels as one axis: for few channels
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Rows are taps and input channels, columns output channels; the reduction runs over output pixels, in parts."""
@@ -182,15 +160,10 @@ def weight_kernel(
     across = tl.cdiv(COUT, BN)
     cols = tile % across * BN + tl.arange(0, BN)
     strip = tile // across
-    if FLAT:
-        rows = strip * BM + tl.arange(0, BM)
-        there = rows < KH * KW * CIN
-    else:
-        per = tl.cdiv(CIN, BM)
-        tap = strip // per
-        channels = strip % per * BM + tl.arange(0, BM)
-        rows = tap * CIN + channels
-        there = channels < CIN
+    per = tl.cdiv(CIN, BM)
+    tap = strip // per
+    channels = strip % per * BM + tl.arange(0, BM)
+    rows = tap * CIN + channels
     x += client * x_row
     dy += client * dy_row
     total = B * HO * WO
@@ -202,12 +175,34 @@ def weight_kernel(
         sample = p // (HO * WO)
         top = p % (HO * WO) // WO * SH - PH
         left = p % WO * SW - PW
-        if FLAT:
-            a = of_taps(x, sample, top, left, live, rows, H, W, CIN, KH, KW, DH, DW)
-        else:
-            a = of_tap(x, sample, top + tap // KW * DH, left + tap % KW * DW, live, channels, H, W, CIN, EVEN)
+        a = of_tap(x, sample, top + tap // KW * DH, left + tap % KW * DW, live, channels, H, W, CIN, EVEN)
         mask = live[:, None] if EVEN else live[:, None] & (cols < COUT)[None, :]
         b = tl.load(dy + p[:, None] * COUT + cols[None, :], mask=mask, other=0.0)
         acc = tl.dot(tl.trans(a), b, acc, input_precision=PRECISION)
     out = dw + client * dw_row + part.to(tl.int64) * dw_part + rows[:, None] * COUT + cols[None, :]
-    tl.store(out, acc, mask=there[:, None] & (cols < COUT)[None, :])
+    tl.store(out, acc, mask=(channels < CIN)[:, None] & (cols < COUT)[None, :])
+
+
+@triton.jit(do_not_specialize=SIZES)
+def patches_kernel(
+    x,  # [C, B, H, W, CIN]
+    out,  # [C, B, HO, WO, WIDTH]: taps and channels, and zeros up to WIDTH
+    B, H, W, HO, WO,
+    CIN: tl.constexpr, WIDTH: tl.constexpr,
+    KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
+    PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr,
+    BM: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """Copy what meets each output pixel beside each other: for few channels, whose pixels are no whole pieces."""
+    client = tl.program_id(1).to(tl.int64)
+    rows = tl.program_id(0) * BM + tl.arange(0, BM)
+    at = tl.arange(0, BK)
+    live = rows < B * HO * WO
+    tap = at // CIN
+    h = (rows % (HO * WO) // WO * SH - PH)[:, None] + (tap // KW * DH)[None, :]
+    v = (rows % WO * SW - PW)[:, None] + (tap % KW * DW)[None, :]
+    seen = live[:, None] & (h >= 0) & (h < H) & (v >= 0) & (v < W) & (at < KH * KW * CIN)[None, :]
+    pixel = (rows // (HO * WO) * H)[:, None] + h
+    found = tl.load(x + client * B * H * W * CIN + (pixel * W + v) * CIN + (at % CIN)[None, :], mask=seen, other=0.0)
+    there = out + client * B * HO * WO * WIDTH + rows[:, None] * WIDTH + at[None, :]
+    tl.store(there, found, mask=live[:, None] & (at < WIDTH)[None, :])

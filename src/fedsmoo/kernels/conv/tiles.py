@@ -26,11 +26,6 @@ def power(n: int, least: int = 16, most: int = 128) -> int:
     return max(least, min(most, 1 << (n - 1).bit_length()))
 
 
-def is_flat(channels: int) -> bool:
-    """Whether so few channels are reduced together with the taps: a step of the reduction has 16 numbers at least."""
-    return channels < 16
-
-
 def step_of(kind: torch.dtype) -> int:
     """Return how many numbers of a type a step of a reduction has: 128 bytes."""
     return 128 // kind.itemsize
@@ -45,7 +40,7 @@ def pixel_tile(clients: int, pixels: int, channels: int, reduced: int, kind: tor
         return Tile(power(pixels, most=64), power(channels, most=64), power(reduced, most=16), 4, 2)
     cols, inner = power(channels), power(reduced, most=step_of(kind))
     programs = clients * -(-pixels // 128) * -(-channels // cols)
-    rows = power(pixels, most=64 if programs < 3 * MULTIPROCESSORS or is_flat(reduced) else 128)
+    rows = power(pixels, most=64 if programs < 3 * MULTIPROCESSORS else 128)
     return Tile(rows, cols, inner, 8 if rows * cols > 8192 else 4, 3)
 
 
