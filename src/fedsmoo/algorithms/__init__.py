@@ -5,6 +5,7 @@ from __future__ import annotations
 from fedsmoo.algorithms.ditto import Ditto
 from fedsmoo.algorithms.fedacg import FedACG, FedNSAM
 from fedsmoo.algorithms.fedavg import FedAvg, FedProx
+from fedsmoo.algorithms.fedbn import FedBN
 from fedsmoo.algorithms.fedcm import FedCM
 from fedsmoo.algorithms.feddc import FedDC
 from fedsmoo.algorithms.feddyn import FedDyn
@@ -73,6 +74,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "fedgmt": FedGMT,
     "moon": MOON,
     "qfedavg": QFedAvg,
+    "fedbn": FedBN,
 }
 
 __all__ = [
@@ -86,6 +88,7 @@ __all__ = [
     "FedAdam",
     "FedAvg",
     "FedAvgM",
+    "FedBN",
     "FedCM",
     "FedDC",
     "FedDyn",

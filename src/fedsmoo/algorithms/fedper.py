@@ -13,7 +13,27 @@ from fedsmoo.core import Gradient, Round, Vectors, derived, option
 
 
 @dataclass(frozen=True)
-class FedPer(FedAvg):
+class Parted(FedAvg):
+    """FedAvg of all but a part of the model, the mask ``part``, which each client keeps."""
+
+    own = ("v",)
+    stays = ("part",)
+
+    def first_contact(self, down: Vectors) -> Vectors:
+        return Vectors(v=down.w)
+
+    def start(self, down: Vectors, me: Vectors) -> Tensor:
+        return torch.where(down.part > 0, me.v, down.w)
+
+    def finish(self, w: Tensor, down: Vectors, me: Vectors, rnd: Round) -> tuple[Vectors, Vectors]:
+        return me.replace(v=w), Vectors(w=w)
+
+    def personal(self, down: Vectors, me: Vectors) -> Tensor | None:
+        return self.start(down, me)
+
+
+@dataclass(frozen=True)
+class FedPer(Parted):
     """FedAvg of all but a head, which each client keeps.
 
     client   w_i as FedAvg, from w with the client's own head;   sends the body.  w with that head serves the client
@@ -21,21 +41,7 @@ class FedPer(FedAvg):
     """
 
     head: str = option("last", "parameters that stay, by name ('fc.*,norm*'), or the last layer")
-    own = ("v",)
-    masks = derived(lambda self: {"head": self.head})
-    stays = ("head",)
-
-    def first_contact(self, down: Vectors) -> Vectors:
-        return Vectors(v=down.w)
-
-    def start(self, down: Vectors, me: Vectors) -> Tensor:
-        return torch.where(down.head > 0, me.v, down.w)
-
-    def finish(self, w: Tensor, down: Vectors, me: Vectors, rnd: Round) -> tuple[Vectors, Vectors]:
-        return me.replace(v=w), Vectors(w=w)
-
-    def personal(self, down: Vectors, me: Vectors) -> Tensor | None:
-        return self.start(down, me)
+    masks = derived(lambda self: {"part": self.head})
 
 
 @dataclass(frozen=True)
@@ -53,7 +59,7 @@ class FedRep(FedPer):
     def direction(self, w: Tensor, grad: Gradient, down: Vectors, me: Vectors) -> tuple[Tensor, Vectors]:
         g, me = self.slope(w, grad, down, me)
         first = grad.rnd.step < self.head_share * grad.rnd.steps - 1e-3  # so that no rounding decides
-        moves = torch.where(first, down.head, 1 - down.head)
+        moves = torch.where(first, down.part, 1 - down.part)
         return moves * g, me.replace(moves=moves.expand_as(w))
 
     def update(self, w: Tensor, d: Tensor, me: Vectors, rnd: Round) -> tuple[Tensor, Vectors]:

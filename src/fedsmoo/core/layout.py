@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import fnmatch
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fedsmoo.core.algorithm import Algorithm
-from fedsmoo.core.errors import unknown
+from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.core.vectors import Vectors
 
 
@@ -19,15 +19,19 @@ class Layout:
     """The names, shapes and offsets of a model's parameters in one flat vector.
 
     ``count`` numbers are parameters; ``size`` is the vector's length, ``count`` rounded up to a multiple of ``align``.
-    The numbers behind the parameters are zero and stay so: no method moves a number whose gradient is zero.
+    The numbers behind the parameters are zero and stay so: no method moves a number whose gradient is zero. ``words``
+    stand for some parameters each, such as ``norms`` for those of normalisation layers.
 
     >>> layout = Layout({"weight": (2, 3), "bias": (2,)})
     >>> layout.size, layout.split(torch.arange(8.0))["bias"]
     (8, tensor([6., 7.]))
     """
 
-    def __init__(self, shapes: Mapping[str, tuple[int, ...]], align: int = 1) -> None:
+    def __init__(
+        self, shapes: Mapping[str, tuple[int, ...]], align: int = 1, words: Mapping[str, Collection[str]] | None = None
+    ) -> None:
         self.shapes = {name: tuple(shape) for name, shape in shapes.items()}
+        self.words = dict(words or {})
         self.offsets: dict[str, int] = {}
         self.count = 0
         for name, shape in self.shapes.items():
@@ -46,7 +50,8 @@ class Layout:
     def marked(self, patterns: str) -> Tensor:
         """Return where parameters lie whose names match one of some patterns, such as ``"fc.*,norm*"``: bool ``[P]``.
 
-        The word ``last`` stands for the last layer: all parameters of the module that holds the last one.
+        The word ``last`` stands for the last layer: all parameters of the module that holds the last one; so do the
+        layout's own ``words`` for others.
 
         >>> Layout({"fc.weight": (2,), "fc.bias": (1,), "out.bias": (1,)}).marked("*.bias").tolist()
         [False, False, True, True]
@@ -58,6 +63,9 @@ class Layout:
         module, dot, _ = list(self.shapes)[-1].rpartition(".")
         for pattern in (p.strip() for p in patterns.split(",")):
             names = fnmatch.filter(self.shapes, f"{module}.*" if pattern == "last" and dot else pattern)
+            names = names or [n for n in self.shapes if n in self.words.get(pattern, ())]
+            if not names and pattern in self.words:
+                raise FedsmooError(f"the model has no {pattern}: name parameters, such as {next(iter(self.shapes))!r}")
             if not names:
                 raise unknown("parameter", pattern, {*self.shapes, *(f"{n.rpartition('.')[0]}.*" for n in self.shapes)})
             for name in names:

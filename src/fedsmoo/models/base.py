@@ -54,7 +54,8 @@ class FlatModel:
         self._training: bool | None = None
         self._listening = False
         self._heard: list[Tensor] | None = None
-        self.layout = Layout({n: tuple(p.shape) for n, p in module.named_parameters() if p.requires_grad})
+        trained = {n: tuple(p.shape) for n, p in module.named_parameters() if p.requires_grad}
+        self.layout = Layout(trained, words={"norms": norms_of(module)})
         self._frozen = {n: p.detach().clone() for n, p in module.named_parameters() if not p.requires_grad}
         if self.layout.size == 0:
             what = "only frozen parameters (requires_grad=False)" if self._frozen else "no parameters"
@@ -255,6 +256,16 @@ class FlatModel:
             for name, b in module.named_buffers():
                 b.copy_(kept[name])
         return module
+
+
+def norms_of(module: nn.Module) -> list[str]:
+    """Return the names of the parameters of normalisation layers: of all whose class is called a norm.
+
+    >>> norms_of(nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2)))
+    ['1.weight', '1.bias']
+    """
+    parts = [(n, m) for n, m in module.named_modules() if "norm" in type(m).__name__.lower()]
+    return [f"{where}.{n}".lstrip(".") for where, m in parts for n, _ in m.named_parameters(recurse=False)]
 
 
 def copied(module: nn.Module) -> nn.Module:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedsmoo.kernels.resnet18.shapes import IMAGE_CHANNELS, IMAGE_SIDE, from_torchvision, live_layout, to_torchvision
-from fedsmoo.models.base import FlatModel
+from fedsmoo.models.base import FlatModel, norms_of
 from fedsmoo.models.draws import AnyNoise
 from fedsmoo.models.resnet import ResNet18GN
 from fedsmoo.models.resnet_batched import forward as batched_forward
@@ -25,6 +25,7 @@ class LiveResNet(FlatModel):
     def __init__(self, module: ResNet18GN) -> None:
         super().__init__(module)
         self.layout = live_layout(module.fc.out_features)
+        self.layout.words = {"norms": norms_of(module)}
         self.batched = batched_forward
 
     @staticmethod

@@ -1,5 +1,5 @@
 """Boxes that give every client a model, or a part of one, of its own: pFedMe, Ditto, FedPer,
-FedRep."""
+FedRep, FedBN."""
 
 from __future__ import annotations
 
@@ -88,3 +88,23 @@ def fedper(
 
 def fedrep(loss_grad: LossGrad, w0: Model, rounds: list[Round], m: int, h: Hyper) -> Iterator[dict[str, Any]]:
     yield from fedper(loss_grad, w0, rounds, m, h, head_share=h["head_share"])
+
+
+def fedbn(loss_grad: LossGrad, w0: Model, rounds: list[Round], m: int, h: Hyper) -> Iterator[dict[str, Any]]:
+    """FedBN (Li et al., ICLR 2021, Algorithm 1): "if layer l is not BatchNorm", clients' layers are averaged.
+
+    All others a client keeps for itself; they are the first ones of the run until it has trained.
+    """
+    norms = [layer for layer in w0 if "norm" in layer]
+    assert norms
+    w, own = w0, {}
+    for rnd in rounds:
+        sent = {}
+        for i in rnd.cohort:
+            w_i = {layer: own.get(i, w0)[layer] if layer in norms else w[layer] for layer in w0}
+            for batch in rnd.batches[i]:
+                w_i = descend(w_i, loss_grad(w_i, batch), None, rnd.lr, h)
+            own[i] = sent[i] = w_i
+        mean = averaged(w, sent, h)
+        w = {layer: w0[layer] if layer in norms else mean[layer] for layer in w0}
+        yield {"w": w, "own": dict(own)}

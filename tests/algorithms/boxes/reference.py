@@ -16,7 +16,7 @@ from .duals import feddyn, fedgloss, fedlesam_d, fedsmoo, fedspeed
 from .layers import Hyper, LossGrad, Model, Round
 from .lookahead import fedacg, fednsam
 from .losses import fedgmt, fedlc, fedntd, moon, qfedavg
-from .personal import ditto, fedper, fedrep, pfedme
+from .personal import ditto, fedbn, fedper, fedrep, pfedme
 from .servers import fedexp, fednova, robust
 from .variates import fedcm, fedgamma, fedlesam, fedlesam_s, fedmoswa, fedswa, fedwmsam, mofedsam, scaffold
 
@@ -59,6 +59,7 @@ BOXES: dict[str, Box] = {
     "Ditto": ditto,
     "FedPer": fedper,
     "FedRep": fedrep,
+    "FedBN": fedbn,
     "FedLC": fedlc,
     "FedNTD": fedntd,
     "FedGMT": fedgmt,

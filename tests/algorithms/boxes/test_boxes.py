@@ -82,6 +82,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "FedGMT": {"gamma": 0.8, "tau": 1.5, "alpha": 0.7, "beta": 2.0},
     "MOON": {"lr_server": 0.8, "mu": 2.0, "tau": 0.5},
     "QFedAvg": {"q": 0.8},
+    "FedBN": {"lr_server": 0.8},
 }
 # Norms about which the directions scatter; a momentum of several clients' gradients is shorter than a gradient.
 CLIP = dict.fromkeys(FIELDS, 1.2) | {"FedCM": 0.6, "MoFedSAM": 0.6, "PFedMe": 0.5, "FedWMSAM": 0.6}

@@ -57,8 +57,13 @@ def federation(config: Config, net: nn.Module, **engine: Any) -> Simulation:
     return run
 
 
-def literally(net: nn.Module, policy: str, radius: float = 0.0) -> tuple[nn.Module, list[nn.Module]]:
-    """FedAvg (or FedSAM) on modules themselves, and the clients' own modules after the last round."""
+def literally(
+    net: nn.Module, policy: str, radius: float = 0.0, stay: tuple[str, ...] = ()
+) -> tuple[nn.Module, list[nn.Module]]:
+    """FedAvg (or FedSAM) on modules themselves, and the clients' own modules after the last round.
+
+    Parameters of which the names begin as ``stay`` says are each client's own.
+    """
     net = copy.deepcopy(net)
     mine: list[nn.Module] = [copy.deepcopy(net) for _ in CLIENTS]
     weights = [n / N for n in SIZES]
@@ -67,7 +72,8 @@ def literally(net: nn.Module, policy: str, radius: float = 0.0) -> tuple[nn.Modu
         for i, samples in enumerate(CLIENTS):
             start = {"averaged": net, "local": mine[i], "recomputed": first}[policy]
             own = copy.deepcopy(start)
-            own.load_state_dict({n: p.detach() for n, p in net.named_parameters()}, strict=False)
+            shared = {n: p.detach() for n, p in net.named_parameters() if not n.startswith(stay)}
+            own.load_state_dict(shared, strict=False)
             batches = client_batches(TASK.seed, number, i, samples, BATCH, TASK.epochs, None)
             train(own, batches, radius)
             mine[i] = own
@@ -75,6 +81,7 @@ def literally(net: nn.Module, policy: str, radius: float = 0.0) -> tuple[nn.Modu
         new = {}
         for n, old in net.state_dict().items():
             mean = sum(w * s[n].double() for w, s in zip(weights, states, strict=True))
+            mean = old.double() if stay and n.startswith(stay) else mean
             new[n] = mean.to(old.dtype) if old.is_floating_point() else mean.round().to(old.dtype)
         net.load_state_dict(new)
     return net, mine
@@ -161,7 +168,49 @@ def test_local_statistics_stay_with_their_clients(engine: str) -> None:
         theirs = statistics.join(dict(own.named_buffers()), torch.float64)
         assert float((rows[i]["statistics"] - theirs).abs().max()) < 1e-12
         own.load_state_dict({n: p.detach() for n, p in truth.named_parameters()}, strict=False)
-        assert float((result.personal_model(i)(X) - own.eval()(X)).abs().max()) < 1e-12
+        assert float((result.personal_model(i)(X) - own.eval()(X)).abs().max()) < 1e-11
+
+
+@pytest.mark.parametrize("engine", ["serial", "vmap", "chunks", "recorded"])
+def test_fedbn_is_fedavg_but_for_the_norms_and_their_statistics(engine: str) -> None:
+    start = made("maps")
+    with torch.no_grad():
+        start[2].weight += 0.3
+    config = TASK.replace(engine="serial", algorithm="fedbn")
+    run = federation(config, start, **ENGINES.get(engine, {}))
+    result = run.run()
+    truth, mine = literally(start, "local", stay=("2.",))
+    assert torch.equal(result.model[2].weight, start[2].weight)
+    for n, p in truth.named_parameters():
+        assert float((result.model.get_parameter(n) - p).detach().abs().max()) < 1e-12, n
+    numbers = run.setup.task.model.layout.count - 6  # a weight and a bias for each of three channels
+    assert {(r.bytes_up, r.bytes_down) for r in result.history} == {(5 * 8 * numbers, 5 * 8 * numbers)}
+    for i, own in enumerate(mine):
+        shared = {n: p.detach() for n, p in truth.named_parameters() if not n.startswith("2.")}
+        own.load_state_dict(shared, strict=False)
+        assert float((result.personal_model(i)(X) - own.eval()(X)).detach().abs().max()) < 1e-11
+
+
+def test_personal_models_are_evaluated_with_their_clients_statistics() -> None:
+    start = made("maps")
+    config = TASK.replace(algorithm="fedbn", holdout=0.3, batch_size=5)
+    runs = [federation(config.replace(engine=e), start) for e in ("serial", "vmap")]
+    for run in runs:
+        result = run.run()
+        right = []
+        for i, held in enumerate(run.held):
+            with torch.no_grad():
+                out = result.personal_model(i)(X[held])
+            right.append((out.argmax(1) == Y[held]).double().mean().item())
+        assert result.personal["personal_accuracy"] == pytest.approx(np.mean(right), abs=1e-12)
+        frame = result.evaluate_clients()
+        assert frame["personal_accuracy"].tolist() == pytest.approx(right)
+        assert frame["accuracy"].mean() == pytest.approx(result.personal["global_accuracy"])
+
+
+def test_a_model_without_norms_is_refused_by_fedbn() -> None:
+    with pytest.raises(FedsmooError, match=r"the model has no norms: name parameters, such as 'fc"):
+        simulate("softmax", "digits", "fedbn", clients=4, cohort=2, rounds=1)
 
 
 def updated(net: nn.Module, run: Simulation) -> nn.Module:
@@ -304,7 +353,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("settings", "message"), REFUSED[:3], ids=[m for _, m in REFUSED[:3]])
+@pytest.mark.parametrize(("settings", "message"), REFUSED, ids=[m for _, m in REFUSED])
 def test_what_cannot_be_is_refused_in_a_line(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(FedsmooError, match=message) as caught:
         federation(TASK.replace(**settings), made("normed"))
