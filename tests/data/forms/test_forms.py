@@ -17,7 +17,9 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset
 
 import fedsmoo
 from fedsmoo import FedsmooError, read_data, simulate
+from fedsmoo.core.errors import FedsmooWarning
 from fedsmoo.data.check import from_arrays
+from fedsmoo.data.forms.flower import to_huggingface
 from fedsmoo.data.sources import load
 
 RNG = np.random.default_rng(0)
@@ -81,8 +83,11 @@ def parts_of_one() -> tuple[Any, Any]:
     )
 
 
+FRAME = pd.DataFrame(X, columns=list("abcde")).assign(kind=Y)
+
+
 def frames() -> tuple[Any, Any]:
-    table = pd.DataFrame(X, columns=list("abcde")).assign(kind=Y, hospital=[f"h{i}" for i in [*WHO, *TESTED]])
+    table = FRAME.assign(hospital=[f"h{i}" for i in [*WHO, *TESTED]])
     return table[:CUT], table[CUT:]
 
 
@@ -257,6 +262,98 @@ def test_a_form_holds_what_the_arrays_hold_and_trains_to_the_same_numbers(name, 
         assert [r.test_loss for r in here.history] == [r.test_loss for r in there.history]
 
 
+def test_columns_by_rule_and_by_name():
+    from sklearn.datasets import load_iris
+
+    iris = load_iris()  # a dict of many things
+    assert torch.equal(read_data(iris).x_train, torch.from_numpy(iris.data))
+    named = read_data({"a": X[:, 0], "b": X[:, 1], "out": Y}, y="out", x="b,a")
+    assert torch.equal(named.x_train, torch.from_numpy(X[:, [1, 0]]))
+    several = read_data(FRAME, x=["a"], y=["b", "c"])
+    assert (several.target, several.classes) == ("numbers", 0)
+    assert torch.equal(several.y_train, torch.from_numpy(X[:, 1:3]))
+    labels = read_data(FRAME.assign(p=Y > 0, q=Y > 1), x="a", y="p,q", target="labels")
+    assert labels.y_train.tolist() == [[float(k > 0), float(k > 1)] for k in Y]
+
+
+def test_text_to_be_learnt_is_classes_by_name():
+    names = np.array(["cat", "ant", "bee"])
+    data = read_data(FRAME.assign(kind=names[Y]), y="kind", test=0.25)
+    assert data.class_names == ("ant", "bee", "cat")
+    both = sorted(zip(torch.cat([data.x_train, data.x_test])[:, 0].tolist(),
+                      torch.cat([data.y_train, data.y_test]).tolist(), strict=True))  # fmt: skip
+    assert both == sorted(zip(X[:, 0].tolist(), np.array([2, 0, 1])[Y].tolist(), strict=True))
+    assert len(data.x_test) == 15
+
+
+def test_a_share_to_test_on_is_the_same_every_time_and_of_each_client():
+    first, again = (read_data(FRAME.assign(client=[*WHO, *TESTED]), y="kind", test=0.3) for _ in range(2))
+    assert first.fingerprint == again.fingerprint
+    whole = np.bincount([*WHO, *TESTED])
+    tested = [round(0.3 * n) for n in whole]
+    assert [len(i) for i in first.natural_test] == tested
+    assert [len(i) for i in first.natural] == [n - k for n, k in zip(whole, tested, strict=True)]
+
+
+def test_grey_images_among_colour_images_become_colour_images():
+    from PIL import Image
+
+    grey = [Image.fromarray(i[..., 0] if k > 30 else i) for k, i in enumerate(IMAGES)]
+    for images in (grey, grey[::-1]):
+        data = read_data(Pairs(images, Y))
+        assert data.x_train.shape == (60, 6, 6, 3)
+        pixels = data.x_train if images is grey else data.x_train.flip(0)
+        assert torch.equal(pixels[40], torch.from_numpy(IMAGES[40][..., :1]).expand(6, 6, 3))
+        assert torch.equal(pixels[3], torch.from_numpy(IMAGES[3]))
+
+
+def test_huggingface_keeps_names_takes_any_format_and_pads_labels():
+    from datasets import Dataset as Table
+
+    named = huggingface(X, Y % 2)
+    assert read_data(named).class_names == ("ant", "bee", "cat")  # though nobody is a cat
+    for kind in ("torch", "numpy", "pandas"):
+        assert read_data(named.with_format(kind)).fingerprint == read_data((X, Y % 2)).fingerprint
+    scaled = named.with_transform(lambda rows: {"features": [2 * np.array(x) for x in rows["features"]],
+                                                "label": rows["label"]})  # fmt: skip
+    assert torch.equal(read_data(scaled).x_train, 2 * torch.from_numpy(np.array(named["features"])))
+    tagged = Table.from_dict({"input_ids": [[5, 6, 7], [8]], "labels": [[0, 1, 1], [1]]})
+    with pytest.warns(FedsmooWarning, match="padded to 3, the longest, with the pad id 9"):
+        data = read_data(tagged, pad=9)
+    assert data.x_train.tolist() == [[5, 6, 7], [8, 9, 9]]
+    assert data.y_train.tolist() == [[0, 1, 1], [1, -100, -100]]
+    rng = np.random.default_rng()
+    noisy = named.with_transform(lambda rows: {**rows, "features": [x + rng.normal(size=5) for x in rows["features"]]})
+    with pytest.raises(FedsmooError, match="is another one each time it is read"):
+        read_data(noisy)
+
+
+def test_flowers_federated_data_set_and_the_way_back(tmp_path, monkeypatch):
+    from flwr_datasets.partitioner import IidPartitioner, NaturalIdPartitioner
+
+    partitioner = IidPartitioner(num_partitions=4)
+    partitioner.dataset = huggingface(X, Y)
+    data = read_data(partitioner)
+    assert [len(i) for i in data.natural] == [15] * 4
+    assert data.y_train[data.natural[1]].tolist() == partitioner.load_partition(1)["label"][:]
+
+    class Federated:  # of which a FederatedDataset is one: it would look for a hub
+        partitioners = {"train": partitioner}
+
+        def load_partition(self, number):
+            return partitioner.load_partition(number)
+
+        def load_split(self, name):
+            return huggingface(X[:9], Y[:9])
+
+    assert len(read_data(Federated()).x_test) == 9
+    back = NaturalIdPartitioner(partition_by="client")
+    back.dataset = to_huggingface(read_data((X, Y)), NATURAL)
+    again = read_data((back, (X[CUT:], Y[CUT:])))
+    assert [i.tolist() for i in again.natural] == [i.tolist() for i in NATURAL]
+    assert again.fingerprint == read_data(((X[:CUT], Y[:CUT]), (X[CUT:], Y[CUT:]))).fingerprint
+
+
 class Stream(IterableDataset):
     def __iter__(self):
         return iter(zip(X, Y, strict=True))
@@ -316,7 +413,6 @@ def unassigned() -> Any:
     return IidPartitioner(3)
 
 
-FRAME = pd.DataFrame(X, columns=list("abcde")).assign(kind=Y)
 LEAF = '{"users": ["u"], "num_samples": [%s], "user_data": {"u": {"x": %s, "y": %s}}}'
 # What is given, options, and what is said.
 WRONG: dict[str, tuple[Callable[[Path], Any], dict[str, Any], str]] = {

@@ -21,7 +21,7 @@ from fedsmoo.data.forms.decoding import store
 from fedsmoo.data.forms.decoding.blocks import Look
 from fedsmoo.data.forms.decoding.decode import block, decode, in_files, in_memory, looked_at, refuse_fickle
 from fedsmoo.data.forms.options import Options
-from fedsmoo.data.forms.parts import Federation, Part, same, taken
+from fedsmoo.data.forms.parts import Federation, Known, Part, same, taken
 from fedsmoo.data.targets import CLASSES
 
 
@@ -157,7 +157,7 @@ def ranges(counts: Sequence[int]) -> tuple[Tensor, ...]:
 def decoded(found: Federation, options: Options) -> Dataset:
     """Return the data set of parts that have to be decoded: from the cache, or decoded now and then kept there."""
     for part in found.parts:
-        refuse_fickle(part)
+        refuse_fickle(part, len(found.parts))
     key = key_of(found, options)
     try:
         data = store.in_cache(key, lambda folder: fresh(found, options, folder))
@@ -179,7 +179,8 @@ def fresh(found: Federation, options: Options, folder: Path | None) -> Dataset:
 
 def key_of(found: Federation, options: Options) -> str | None:
     """Return what the parts are, without decoding them; ``None`` if one of them does not say."""
-    keys = [p.key() for p in found.parts]
+    known: Known = {}
+    keys = [p.key(known) for p in found.parts]
     if None in keys:
         return None
     shape = [[p.count for p in found.train], [p and p.count for p in found.own_test], found.natural]
@@ -193,7 +194,7 @@ def agrees(found: Federation, data: Dataset, options: Options) -> bool:
     for parts, x, y in ((found.train, data.x_train, data.y_train), (found.tests, data.x_test, data.y_test)):
         at = 0
         for part in parts:
-            for i in looked_at(part.count) if part.fickle else ():
+            for i in looked_at(part.count, len(found.parts)) if part.fickle else ():
                 now = [torch.from_numpy(v)[0] for v in block(part, i, i + 1, look)]
                 before = (x[at + i], y[at + i])
                 if any(not torch.equal(a.reshape(b.shape).to(b.dtype), b) for a, b in zip(now, before, strict=True)):

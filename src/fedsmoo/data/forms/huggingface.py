@@ -49,7 +49,7 @@ def huggingface_part(value: Any, options: Options, what: str) -> Part:
         clients = lambda: np.asarray(value.with_format(None)[chosen.client][:])  # noqa: E731
     label = value.features.get(chosen.y[0]) if len(chosen.y) == 1 and not transformed else None
     names = getattr(label, "names", None) or getattr(getattr(label, "feature", None), "names", None)
-    key = lambda: json.dumps([value._fingerprint, [str(n) for n in wanted], str(chosen.client)])  # noqa: E731
+    key = lambda known: json.dumps([value._fingerprint, [str(n) for n in wanted], str(chosen.client)])  # noqa: E731
     return Part(
         count,
         what,

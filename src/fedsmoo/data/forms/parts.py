@@ -14,6 +14,7 @@ from torch import Tensor
 from fedsmoo.core.errors import FedsmooError
 
 Rows = Callable[[int, int], tuple[list[Any], list[Any]]]
+Known = dict[int, str | None]  # keys of objects, by id: many parts may be of one data set, which is looked at once
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Part:
     x: Any = None
     y: Any = None
     rows: Rows | None = None
-    key: Callable[[], str | None] = lambda: None
+    key: Callable[[Known], str | None] = lambda known: None
     inputs: tuple[str, ...] | None = None  # names of several inputs
     features: bool = False  # the columns of samples hold one number each
     class_names: tuple[str, ...] | None = None
@@ -79,11 +80,15 @@ def taken(part: Part, index: np.ndarray) -> Part:
         xs, ys = ([[v[0] for v in column] for column in zip(*some, strict=True)] for some in zip(*found, strict=True))
         return xs, ys
 
-    def key() -> str | None:
-        known = part.key()
-        return None if known is None else f"{known} at {hashlib.sha256(index.tobytes()).hexdigest()}"
+    def key(known: Known) -> str | None:
+        return at(part.key(known), index)
 
     return replace(part, count=len(index), rows=rows, key=key, clients=clients)
+
+
+def at(key: str | None, index: np.ndarray) -> str | None:
+    """Return the key of some samples of what has a key."""
+    return None if key is None else f"{key} at {hashlib.sha256(index.astype(np.int64).tobytes()).hexdigest()}"
 
 
 def same(parts: Sequence[Part], name: str) -> Any:

@@ -12,7 +12,7 @@ from fedsmoo.core.errors import FedsmooError, FedsmooWarning, brief
 from fedsmoo.data.check import check, from_arrays, refuse_untrained_classes
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.forms.build import build
-from fedsmoo.data.forms.columns import NUMBER, choose
+from fedsmoo.data.forms.columns import NUMBER, SAMPLES, TARGETS, TEXT, choose
 from fedsmoo.data.forms.flower import flower_parts, is_flower
 from fedsmoo.data.forms.frames import frame_part, is_pandas
 from fedsmoo.data.forms.huggingface import huggingface_part, is_huggingface
@@ -85,8 +85,17 @@ def is_one(value: Any) -> bool:
     """Return whether a value is samples with their labels in one of the forms, without a test part."""
     pair = isinstance(value, tuple) and len(value) == 2 and all(is_array(v) or is_pandas(v) for v in value)
     tables = pair and all(type(v).__name__ == "DataFrame" for v in value)
-    named = isinstance(value, Mapping) and bool(value) and all(is_column(v) for v in value.values())
-    return (pair and not tables) or named or is_pandas(value) or is_huggingface_table(value) or is_torch(value)
+    return (
+        (pair and not tables) or is_columns(value) or is_pandas(value) or is_huggingface_table(value) or is_torch(value)
+    )
+
+
+def is_columns(value: Any) -> bool:
+    """Return whether a value is a dict of arrays, or has samples and labels among what it holds, as scikit-learn's."""
+    if not isinstance(value, Mapping) or not value or is_huggingface(value):
+        return False
+    usual = any(is_column(value.get(n)) for n in TARGETS) and any(is_column(value.get(n)) for n in SAMPLES)
+    return usual or all(is_column(v) for v in value.values())
 
 
 def is_column(value: Any) -> bool:
@@ -103,8 +112,8 @@ def part(value: Any, options: Options, what: str) -> Part:
         return huggingface_part(value, options, what)
     if is_pandas(value):
         return frame_part(value, options, what)
-    if isinstance(value, Mapping) and is_one(value):
-        return named_arrays(value, options, what)
+    if is_columns(value):
+        return named_arrays({n: v for n, v in value.items() if is_column(v)}, options, what)
     if isinstance(value, tuple) and is_one(value):
         named = [n for n in ("x", "y", "client") if getattr(options, n) is not None]
         if named:
@@ -118,10 +127,17 @@ def part(value: Any, options: Options, what: str) -> Part:
     raise FedsmooError(f"{what} is {brief(value)}, but must be {MUST}")
 
 
+def kind_of_array(value: Any) -> str:
+    """Return what an array holds for each sample."""
+    if isinstance(value, list) and isinstance(value[0], str):
+        return TEXT
+    return NUMBER if np.ndim(value) == 1 else kind_of(value)
+
+
 def named_arrays(value: Mapping[Any, Any], options: Options, what: str) -> Part:
     """Return a dict of arrays, such as those of scikit-learn, as a part: columns by rule or by name."""
     lengths = {n: len(v) for n, v in value.items()}
-    kinds = {n: NUMBER if np.ndim(v) == 1 else kind_of(v) for n, v in value.items()}
+    kinds = {n: kind_of_array(v) for n, v in value.items()}
     chosen = choose(kinds, options, what, "leave it out")
     wanted = (*chosen.x, *chosen.y)
     odd = next((n for n in wanted if lengths[n] != lengths[chosen.y[0]]), None)

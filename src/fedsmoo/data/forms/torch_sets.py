@@ -16,7 +16,7 @@ from fedsmoo.core.user_code import call
 from fedsmoo.data.forms.columns import ARRAY, IMAGE, NUMBER, OTHER, TEXT, Chosen, choose
 from fedsmoo.data.forms.decoding.keys import state_key
 from fedsmoo.data.forms.options import Options
-from fedsmoo.data.forms.parts import Part
+from fedsmoo.data.forms.parts import Known, Part, at
 
 REMEDY = "turn it into numbers in the data set's own __getitem__"
 
@@ -58,7 +58,7 @@ def torch_part(value: Any, options: Options, what: str) -> Part:
     if chosen is not None and chosen.client is not None:
         clients = lambda: np.array([plain(item(value, i, what)[chosen.client]) for i in range(count)])  # noqa: E731
     features = chosen is not None and chosen.features
-    key = lambda: state_key(value)  # noqa: E731
+    key = lambda known: key_of(value, known)  # noqa: E731
     return Part(count, what, rows=rows, key=key, inputs=names, features=features, clients=clients, fickle=True)
 
 
@@ -76,6 +76,18 @@ def tensors_in(value: Any) -> list[Tensor] | None:
         if len(lists) == len(inside) and len(shapes) == 1:
             return [torch.cat(some) for some in zip(*lists, strict=True)]
     return None
+
+
+def key_of(value: Any, known: Known) -> str | None:
+    """Return what a data set is: of a part or a chain what it is of, and which items."""
+    if type(value) is Subset:
+        return at(key_of(value.dataset, known), np.asarray(value.indices))
+    if type(value) is ConcatDataset:
+        keys = [key_of(d, known) for d in value.datasets]
+        return None if None in keys else " then ".join(map(str, keys))
+    if id(value) not in known:
+        known[id(value)] = state_key(value)
+    return known[id(value)]
 
 
 def item(value: Any, index: int, what: str) -> Any:

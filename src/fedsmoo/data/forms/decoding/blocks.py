@@ -40,7 +40,10 @@ def value_of(value: Any, colour: bool, what: str) -> np.ndarray:
         return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
     if type(value).__module__.partition(".")[0] == "PIL":
         grey = value.mode in ("1", "L", "LA") and not colour
-        pixels = np.asarray(value.convert("L" if grey else "RGB"))
+        try:
+            pixels = np.asarray(value.convert("L" if grey else "RGB"))
+        except OSError as e:  # as of a file that was cut
+            raise FedsmooError(f"{what}: an image cannot be read ({e})") from None
         return pixels[..., None] if grey else pixels
     try:
         found = np.asarray(value)

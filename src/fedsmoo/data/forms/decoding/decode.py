@@ -127,11 +127,11 @@ def filled(
     return {f"x_{name}": x, f"y_{name}": y}
 
 
-def refuse_fickle(part: Part) -> None:
+def refuse_fickle(part: Part, parts: int) -> None:
     """Refuse items that differ between two reads: a data set is decoded once; augmentation is drawn by the steps."""
     if not part.fickle:
         return
-    for i in looked_at(part.count):
+    for i in looked_at(part.count, parts):
         once, again = (rows_of(part, i, i + 1) for _ in range(2))
         if not all(equal(a, b) for a, b in zip((*once[0], *once[1]), (*again[0], *again[1]), strict=True)):
             raise FedsmooError(
@@ -140,9 +140,9 @@ def refuse_fickle(part: Part) -> None:
             )
 
 
-def looked_at(count: int) -> list[int]:
-    """Return which samples are looked at: the first, the last, and some between them."""
-    return sorted({int(i) for i in np.linspace(0, count - 1, min(count, LOOKED_AT))})
+def looked_at(count: int, parts: int) -> list[int]:
+    """Return which samples of one of several parts are looked at: the first, the last, and some between them."""
+    return sorted({int(i) for i in np.linspace(0, count - 1, min(count, max(2, 2 * LOOKED_AT // parts)))})
 
 
 def equal(a: list[Any], b: list[Any]) -> bool:
