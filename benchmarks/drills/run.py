@@ -35,6 +35,11 @@ def modules() -> list[str]:
     return sorted(p.stem for p in HERE.glob("*.py") if "\ndef drill(" in p.read_text())
 
 
+def commit() -> str:
+    """Return what is drilled: the checkout's commit, or what a copy of one was told it is."""
+    return os.environ.get("FEDSMOO_COMMIT") or git("rev-parse", "HEAD")
+
+
 def run_module(name: str, full: bool, seed: int, out: Path | None) -> tuple[float, bool]:
     """Run a drill in a process of its own, and keep what it finds as it comes; returns its seconds, and if all held.
 
@@ -42,7 +47,7 @@ def run_module(name: str, full: bool, seed: int, out: Path | None) -> tuple[floa
     """
     words = [sys.executable, "-m", "drills.run", "--inside", name, "--seed", str(seed), *(["--full"] if full else [])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(PATHS), "OMP_NUM_THREADS": "1"}
-    about = {**circumstances(), "cores": os.cpu_count(), "commit": git("rev-parse", "HEAD"), "full": full, "seed": seed}
+    about = {**circumstances(), "cores": os.cpu_count(), "commit": commit(), "full": full, "seed": seed}
     began, outcomes = time.monotonic(), list[Outcome]()
 
     def found(outcome: Outcome) -> None:
