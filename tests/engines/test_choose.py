@@ -94,6 +94,7 @@ RULE = [  # model, data, cohort -> engine, and a word of why
     (FlatModel(dropout()), SMALL, 10, "vmap", "plain layers"),
     (FlatModel(dropout()), SMALL, 2, "serial", "a cohort of 2"),
     (FlatModel(ByHand()), SMALL, 10, "vmap", "plain layers"),
+    (FlatModel(nn.Sequential(Attention(), nn.Dropout(0.1))), TEXT, 10, "vmap", "a small model"),
     (build("mlp", SMALL, 0), SMALL, 10, "batched", "hand-batched"),
     (build("mlp", SMALL, 0, hidden=400), SMALL, 10, "serial", "parameters"),
     (build("mlp", SMALL, 0), SMALL, 2, "serial", "a cohort of 2"),

@@ -113,7 +113,7 @@ def run(module: nn.Module, algorithm: str = "fedavg", **settings: object) -> fed
 def test_a_seed_gives_the_same_bits_and_another_does_not(name: str) -> None:
     module, before = make_module(RANDOM[name], 3), torch.get_rng_state()
     one, same, other = (run(module, "fedsmoo", seed=s) for s in (0, 0, 1))
-    assert one.simulation.engine.name == ("serial" if name in ("attention", "LSTM") else "vmap")
+    assert one.simulation.engine.name == "vmap"
     assert torch.equal(one.server.w, same.server.w)
     assert [replace(r, seconds_train=0.0, seconds_eval=0.0) for r in one.history] == [
         replace(r, seconds_train=0.0, seconds_eval=0.0) for r in same.history

@@ -60,7 +60,7 @@ def choose(task: Task, cohort: int) -> Choice:
         return Choice("serial", f"over {LARGE:,} parameters, on a CPU")
     if model.batched is not None and not model.random:
         return Choice("batched", "the model has a hand-batched forward")
-    if has_layer(model, SEQUENCES):
+    if has_layer(model, SEQUENCES) and not model.random:
         return Choice("serial", "attention or recurrent layers, on a CPU")
     return Choice("vmap", "a small model of plain layers")
 
