@@ -215,3 +215,20 @@ def test_multihead_attention_with_masks_trains_and_is_evaluated_at_once(need_wei
         many = torch.func.vmap(forward_of_many(model, evaluates=True))(model.layout.split(w), x)
         for c in range(CLIENTS):
             assert torch.allclose(many[c], model.forward(model.layout.split(w[c]), x[c]), rtol=0, atol=1e-12)
+
+
+def test_batch_norm_in_evaluation_is_one_call_for_all_clients() -> None:
+    x = torch.randn(CLIENTS, SAMPLES, *IMAGE, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    norm = nn.BatchNorm2d(4).double().eval()
+    weights, statistics = (
+        {n: torch.stack([p.detach() + c for c in range(CLIENTS)]) for n, p in given if p.dim()}
+        for given in (norm.named_parameters(), norm.named_buffers())
+    )
+
+    def loss(weights: dict[str, Tensor], statistics: dict[str, Tensor], x: Tensor) -> Tensor:
+        return torch.func.functional_call(norm, (weights, statistics), (x,)).square().sum()
+
+    gradients = torch.func.vmap(torch.func.grad(loss))(weights, statistics, x)
+    for c in range(CLIENTS):
+        alone = torch.func.grad(loss)(*({n: p[c] for n, p in own.items()} for own in (weights, statistics)), x[c])
+        assert all(torch.allclose(gradients[n][c], alone[n], rtol=1e-12) for n in weights)
