@@ -22,13 +22,14 @@ from fedsmoo.data.division.partition import Partition
 from fedsmoo.data.forms import read_data
 from fedsmoo.data.forms.options import Options
 from fedsmoo.data.targets import classes_to_divide_by
+from fedsmoo.metrics.metric import Own, words
 from fedsmoo.models import wrap
 from fedsmoo.models.base import copied
 from fedsmoo.models.loss import LOSSES, SampleLoss
 from fedsmoo.runs.build import algorithm_class, assemble, start_of, with_options
 from fedsmoo.runs.config import DIVISION, FIELDS, Config, changed_settings
 from fedsmoo.runs.division import cut_cohort, refuse_other_count, refuse_unused_options, resolve_division
-from fedsmoo.runs.origin.objects import name_objects, objects_in
+from fedsmoo.runs.origin.objects import PREFIX, name_objects, objects_in
 from fedsmoo.runs.record import Callback, refuse_wrong_options
 from fedsmoo.runs.results.carry import carry_out
 from fedsmoo.runs.results.loaded import load_result
@@ -49,6 +50,7 @@ def simulate(
     client_indices: Sequence[Sequence[int] | np.ndarray] | None = None,
     loss: str | SampleLoss = "auto",
     sampling: str | Sampling = "uniform",
+    metrics: str | Own | Sequence[str | Own] | None = None,
     callback: Callback | None = None,
     out: str | PathLike[str] | None = None,
     progress: bool | str | None = "auto",
@@ -71,12 +73,11 @@ def simulate(
         loss: a name, or a function: outputs and labels of a batch -> one loss per sample (PyTorch's losses with
             ``reduction="none"``). Default: by the targets, cross-entropy, squared error, or binary cross-entropy.
         sampling: how a cohort is drawn: a name, a function of ``(seed, round, clients, cohort)``, or a rule's object.
-        callback: called with every round's record, one of two arguments also with the run's :class:`RoundState`;
-            returning ``False`` stops the run: ``lambda r: not r.reached(0.9)``.
+        metrics: names, or functions of all ``(outputs, targets)`` of the test part; the first leads.
+        callback: called with every round's record (and a :class:`RoundState`, if it takes two); ``False`` stops.
         out: also keep the run in this new folder; it can be resumed if settings name all of the above.
         progress: ``"auto"``: a bar in a terminal or notebook, else the log ``fedsmoo``; ``True``: lines; ``False``.
-        settings: any other setting of a run (see ``fedsmoo.Config``): ``cohort``, ``rounds``, ``lr``, ...; or an option
-            of what is named: ``simulate(algorithm="fedprox", mu=0.1)``.
+        settings: any other of ``fedsmoo.Config``, or an option of what is named: ``algorithm="fedprox", mu=0.1``.
 
     Returns:
         The result. Ctrl-C lets the round end and returns what there is; ``result.continue_()`` goes on.
@@ -84,7 +85,7 @@ def simulate(
     >>> len(simulate("softmax", "digits", "fedavg", clients=4, cohort=2, rounds=2, local_steps=1).history)
     2
     """
-    settings |= {n: v for n, v in (("clients", clients), ("partition", partition)) if v is not None}
+    settings |= told(clients=clients, partition=partition, metrics=metrics)
     refuse_wrong_kinds(model, algorithm, loss, sampling, callback)
     refuse_misplaced(settings, model, algorithm, partition, client_indices)
     simulation, config = assemble_objects(model, data, algorithm, loss, sampling, client_indices, settings)
@@ -125,6 +126,11 @@ def load(path: str | PathLike[str], *, trust: bool = False, **objects: Any) -> R
     return load_result(as_path(path, "path"), make, [places[name] for name in objects], trust)
 
 
+def told(**given: Any) -> dict[str, Any]:
+    """Return the arguments that somebody gave."""
+    return {n: v for n, v in given.items() if v is not None}
+
+
 def assemble_objects(
     model: str | nn.Module,
     data: Any,
@@ -145,6 +151,13 @@ def assemble_objects(
         plain["dataset"] = data
     if partition is not None and not isinstance(partition, str):
         objects["partition"] = plain.pop("partition")
+    metrics = words(plain.pop("metrics", None))
+    if all(isinstance(one, str) for one in metrics):
+        plain |= {"metrics": metrics} if metrics else {}
+    else:
+        objects["metrics"] = metrics
+    if not isinstance(data, str):
+        plain["dataset"] = f"{PREFIX}data"
     config = Config().replace(**with_named_options(plain, data, objects))
     own = as_dataset(data, config)
     if not isinstance(data, str):
@@ -161,7 +174,8 @@ def assemble_objects(
     if isinstance(model, nn.Module):
         flat = wrap(copied(model), own, config.seed, output=config.output, start=start_of(config))
     drawing = own_sampling(objects["sampling"]) if "sampling" in objects else None
-    simulation = assemble(config, objects.get("algorithm"), own, flat, indices, objects.get("loss"), drawing)
+    brought = (objects.get("algorithm"), own, flat, indices, objects.get("loss"), drawing, objects.get("metrics"))
+    simulation = assemble(config, *brought)
     return simulation, name_objects(config, objects, indices)
 
 

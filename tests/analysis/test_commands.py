@@ -48,7 +48,8 @@ def written(folder: Path, name: str) -> dict[str, Any]:
 def test_the_opened_model_is_the_recorded_one(folders: list[Path]) -> None:
     saved = open_finished(folders[1], "cpu")
     summary = json.loads((folders[1] / "summary.json").read_text())
-    accuracy, loss = saved.task.evaluate(saved.w)
+    scores = saved.task.evaluate(saved.w)
+    accuracy, loss = scores.lead, scores.loss
     assert (accuracy, loss) == pytest.approx((summary["test_accuracy"], summary["test_loss"]), rel=1e-12)
 
 
@@ -101,7 +102,7 @@ def test_a_line_has_the_models_and_the_middle_among_its_points(folders: list[Pat
     one, two = folders
     said = run("analyse", "line", str(one), str(two), "--points", points, "--device", "cpu")
     found, models = written(one, "line"), [open_finished(f, "cpu") for f in folders]
-    true = [models[0].task.evaluate((1 - t) * models[0].w + t * models[1].w)[1] for t in (0.0, 0.5, 1.0)]
+    true = [models[0].task.evaluate((1 - t) * models[0].w + t * models[1].w).loss for t in (0.0, 0.5, 1.0)]
     assert [found["loss"][found["t"].index(t)] for t in (0.0, 0.5, 1.0)] == pytest.approx(true, rel=1e-9)
     assert all(f"{loss:.4f}" in said for loss in true)
     assert len(found["t"]) <= int(points) + 3

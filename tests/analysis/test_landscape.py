@@ -28,10 +28,12 @@ def test_centre_is_the_recorded_loss_and_points_are_single_evaluations(small: Sm
     test = objective(task, "test", size=100)
     across, along = random_plane(task.model, small.w)
     found = surface(test, small.w, across, along, GRID, GRID, models=7)
-    accuracy, loss = task.evaluate(small.w)  # what a run records
+    scores = task.evaluate(small.w)  # what a run records
+    accuracy, loss = scores.lead, scores.loss
     assert found.loss[2, 2] == pytest.approx(loss, rel=1e-12)
     assert found.accuracy[2, 2] == accuracy
-    accuracy, loss = task.evaluate(small.w + GRID[1] * across + GRID[4] * along)
+    scores = task.evaluate(small.w + GRID[1] * across + GRID[4] * along)
+    accuracy, loss = scores.lead, scores.loss
     assert found.loss[1, 4] == pytest.approx(loss, rel=1e-11)
     assert found.accuracy[1, 4] == accuracy
 

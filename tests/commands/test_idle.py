@@ -44,7 +44,6 @@ IDLE = [
     (["figure", "accuracy", "here", "--focus", "a"], "figure accuracy: --focus is of other figures (landscape)"),
     (["figure", "heatmap", "here", "--smooth", "5"], "figure heatmap: --smooth is of other figures (accuracy, loss"),
     (["figure", "sensitivity", "here", "--axis", "bytes"], "figure sensitivity: --axis is of other figures"),
-    (["ledger", "here", "--target", "87"], "target is 87, but is an accuracy between 0 and 1, such as 0.8"),
 ]
 
 

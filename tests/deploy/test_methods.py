@@ -151,7 +151,7 @@ def test_random_layers_too(tmp_path):
     result = assemble(config, data=data, model=model).run()
     assert result.simulation.setup.task.model.random
     assert all(torch.equal(v, getattr(coordinator.server, n)) for n, v in result.server.items())
-    assert coordinator.setup.task.evaluate(coordinator.server.w)[0] == result.accuracy
+    assert coordinator.setup.task.evaluate(coordinator.server.w).lead == result.accuracy
 
 
 def test_augmented_images_too(tmp_path):

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from fedsmoo.data.dataset import Dataset
-from fedsmoo.engines.task import Task, cross_entropy, means
+from fedsmoo.engines.task import Task
 from fedsmoo.models import build
+from fedsmoo.models.loss import cross_entropy
 
 SURE = math.log(3)  # added to one of three equal scores: its probability becomes 3 / (3 + 1 + 1) = 3/5
 
@@ -28,10 +29,10 @@ def test_every_character_of_a_text_counts_once(size):
     """7 of 12 are right: -log(3/5) each; the others cost -log(1/5). A sample's loss is the mean of its characters'."""
     task, outputs = text_task()
     tally = task.tally(lambda x: outputs[x[:, 0]], size, task.test)
-    accuracy, loss = means(tally, task.test)
-    assert accuracy == pytest.approx(7 / 12, abs=1e-15)
-    assert loss == pytest.approx(-(7 * math.log(3 / 5) + 5 * math.log(1 / 5)) / 12, rel=1e-14)
-    assert tally[0].item() == 7
+    scores = tally.scores(task.test.y)
+    assert scores.metrics == {"accuracy": pytest.approx(7 / 12, abs=1e-15)}
+    assert scores.loss == pytest.approx(-(7 * math.log(3 / 5) + 5 * math.log(1 / 5)) / 12, rel=1e-14)
+    assert tally.sums[1].item() == 7
 
 
 def test_the_loss_of_a_sample_is_the_mean_over_its_labels():
@@ -51,6 +52,6 @@ def test_a_label_per_sample(size):
     data = Dataset("numbers", x, y, x, y, 3)
     task = Task(build("softmax", data, 0), data, torch.device("cpu"), torch.float64)
     outputs = SURE * torch.nn.functional.one_hot(torch.tensor([0, 1, 2, 2, 0]), 3).double()
-    accuracy, loss = means(task.tally(lambda x: outputs[x[:, 0].long()], size, task.test), task.test)
-    assert accuracy == pytest.approx(4 / 5)
-    assert loss == pytest.approx(-(4 * math.log(3 / 5) + math.log(1 / 5)) / 5, rel=1e-14)
+    scores = task.tally(lambda x: outputs[x[:, 0].long()], size, task.test).scores(task.test.y)
+    assert scores.lead == pytest.approx(4 / 5)
+    assert scores.loss == pytest.approx(-(4 * math.log(3 / 5) + math.log(1 / 5)) / 5, rel=1e-14)

@@ -54,12 +54,17 @@ def counted(count: int, thing: str) -> str:
 
 
 def at_the_end(summary: dict[str, Any]) -> str:
-    """Say the accuracy at the end: ``"81.20% (mean of the last ten evaluations; the last 80.90%)"``."""
-    count, last = min(10, summary["evaluations"]), f"{100 * summary['test_accuracy']:.2f}%"
+    """Say the score at the end: ``"81.20% (mean of the last ten evaluations; the last 80.90%)"``."""
+    from fedsmoo.runs.results.summary import ending
+
+    end, count = ending(summary), min(10, summary["evaluations"])
+    if end.last is None or end.last_ten is None:
+        return "not evaluated"
+    last = end.lead.text(end.last)
     if count < 2:
         return last
     words = f"mean of the last {'ten' if count == 10 else count} evaluations"
-    return f"{100 * summary['test_accuracy_last10']:.2f}% ({words}; the last {last})"
+    return f"{end.lead.text(end.last_ten)} ({words}; the last {last})"
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], best: int | None = None) -> Table:

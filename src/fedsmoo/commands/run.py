@@ -143,6 +143,7 @@ def how_computed(summary: dict[str, Any]) -> str:
 def print_summary(config: Config, result: Result) -> None:
     """Print one screen: what ran, how well, what it cost, and the folder."""
     from fedsmoo.runs.origin.contents import data_label, files_held
+    from fedsmoo.runs.results.summary import ending
     from fedsmoo.runs.traffic import human_bytes
 
     summary = result.summary or {}
@@ -150,22 +151,44 @@ def print_summary(config: Config, result: Result) -> None:
     data = data_label(config.dataset, files_held(config, result.simulation.setup.task.data))
     out.print(f"[bold]{label}[/bold] on {data}, {len(result.simulation.indices)} clients, "
               f"{config.cohort} per round, {rounds} ({how_computed(summary)})", soft_wrap=True)  # fmt: skip
-    out.print(f"  test accuracy   {at_the_end(summary)}")
-    if "validated_round" in summary:
-        chosen = f"in round {summary['validated_round']}, the best on the samples held out"
-        out.print(f"  by validation   {100 * summary['validated_accuracy']:.2f}%  ({chosen})")
-    if "personal_accuracy" in summary:
-        for name, words in (("personal", "personal models"), ("global", "the global one")):
-            mean, spread, worst = (100 * summary[f"{name}_{n}"] for n in ("accuracy", "deviation", "worst_tenth"))
-            out.print(f"  {words:<15} {mean:.2f}% ± {spread:.2f} over clients, the worst tenth {worst:.2f}%")
-    out.print(f"  test loss       {summary['test_loss']:.4f}")
+    for line in scored(summary):
+        out.print(f"  {line}")
     out.print(f"  sent            {human_bytes(summary['bytes_up'])} up, {human_bytes(summary['bytes_down'])} down")
     out.print(f"  seconds         {summary['seconds_train']:.1f} training, {summary['seconds_eval']:.1f} evaluation")
     if config.target is not None:
         hit = summary["target_reached"]
         text = "never" if hit is None else f"round {hit['round']}, {human_bytes(hit['bytes'])}, {hit['seconds']:.1f} s"
-        out.print(f"  {f'to {round(100 * config.target, 6):g}%':<16}{text}")
+        out.print(f"  {f'to {ending(summary).lead.goal(config.target)}':<16}{text}")
     out.print(f"  folder          {result.folder}", soft_wrap=True)
+
+
+def scored(summary: dict[str, Any]) -> list[str]:
+    """Say how well a run ended, in lines: what leads, other metrics, by validation, for clients, and the loss."""
+    from fedsmoo.metrics.quantity import quantity
+    from fedsmoo.runs.results.summary import ending
+
+    end = ending(summary)
+    lines = [f"{end.lead.title:<15} {at_the_end(summary)}"]
+    for name, value in list((summary.get("metrics") or {}).items())[1:]:
+        other = quantity(name)
+        lines.append(f"{other.title:<15} {'undefined' if value is None else other.text(value)}")
+    if "validated_round" in summary:
+        chosen = f"in round {summary['validated_round']}, the best on the samples held out"
+        if end.validation is not None and end.lead != end.validation[0]:
+            held, value = end.validation
+            lines.append(f"{'held out':<15} {held.label} {held.text(value)}  ({chosen})")
+        elif end.validated is not None:
+            lines.append(f"{'by validation':<15} {end.lead.text(end.validated)}  ({chosen})")
+    for who, words in (("personal", "personal models"), ("global", "the global one")):
+        if who in end.personal:
+            mean, spread, worst = end.personal[who]
+            by = end.served_by
+            lines.append(
+                f"{words:<15} {by.text(mean)} ± {by.number(spread)} over clients, the worst tenth {by.text(worst)}"
+            )
+    if summary.get("test_loss") is not None and end.lead.name != "loss":
+        lines.append(f"{'test loss':<15} {summary['test_loss']:.4f}")
+    return lines
 
 
 run = with_settings(_run)

@@ -12,7 +12,6 @@ import typer
 from fedsmoo.commands.console import counted
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.paper.render import Table, text
-from fedsmoo.runs.settings.training import refuse_no_accuracy
 
 USUAL = ("algorithm", "data_used", "partition", "lr", "seed")  # what runs are told by, if they do not differ
 PERSONAL = ("personal_accuracy", "personal_worst_tenth")
@@ -92,11 +91,14 @@ def told_apart(title: str, found: Sequence[Mapping[str, Any]]) -> Table:
 
 def show_ledger(
     folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders that hold some.")],
-    target: Annotated[float | None, typer.Option(help="Also what it took to this test accuracy (0..1).")] = None,
+    target: Annotated[
+        float | None, typer.Option(help="Also what it took to this test accuracy (0..1), or value of what leads.")
+    ] = None,
     per_round: Annotated[bool, typer.Option("--per-round", help="A line for each round.")] = False,
 ) -> None:
     from fedsmoo.pages.gather import shortest_names
     from fedsmoo.runs.origin.method import travels
+    from fedsmoo.runs.record import lead_of
     from fedsmoo.runs.storage.reader import read_run
     from fedsmoo.runs.storage.walk import require_runs
     from fedsmoo.runs.traffic import human_bytes, ledger, reached
@@ -110,10 +112,14 @@ def show_ledger(
         "as the paper counts",
         "full model",
     ]
-    refuse_no_accuracy(target)
-    goal = [] if target is None else [f"round of {100 * target:g}%", "bytes", "seconds"]
-    rows = []
     runs = [read_run(folder) for folder in require_runs(folders)]
+    leads = {lead_of(run.history) for run in runs}
+    for each in leads:
+        each.refuse_target(target)
+    goal = []
+    if target is not None:
+        goal = [f"round of {leads.pop().goal(target) if len(leads) == 1 else f'{target:g}'}", "bytes", "seconds"]
+    rows = []
     label = any(run.label for run in runs)
     for run, name in zip(runs, shortest_names([run.path for run in runs]), strict=True):
         staying = run.facts.get("parameters_staying") or 0

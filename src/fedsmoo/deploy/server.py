@@ -52,6 +52,7 @@ class RoundReport:
     skipped: str | None  # why the round changed nothing
     seconds: float
     capped: dict[int, float] = field(default_factory=dict)  # client -> what it would have counted for in the mean
+    metrics: dict[str, float | None] = field(default_factory=dict)  # of the test part, the first of which leads
 
     @property
     def reasons(self) -> dict[str, int]:
@@ -260,18 +261,21 @@ class Coordinator:
             mine[why.reason] = mine.get(why.reason, 0) + 1
             if why.reason == "lost state" and self.federation.lost_state == "restart":
                 self.known.pop(client, None)
-        accuracy = loss = None
-        if is_evaluated(self.config, self.number):
-            accuracy, loss = self.setup.task.evaluate(self.server.w)
+        found, loss = dict[str, float | None](), None
+        if is_evaluated(self.config, self.number) and self.setup.task.data.has_test:
+            scores = self.setup.task.evaluate(self.server.w)
+            found, loss = scores.metrics, scores.loss
         lr, self.number = self.lr, self.number + 1
         now = time.perf_counter()
         mean, drift = (outcome.loss, outcome.drift) if outcome else (None, None)
         report = RoundReport(
             self.number, asked, list(good), {c: str(r) for c, r in sorted(refused.items())}, lr,
-            finite(mean), finite(drift), finite(accuracy), finite(loss), skipped, now - self.began, over,
+            finite(mean), finite(drift), found.get("accuracy"), finite(loss), skipped, now - self.began, over,
+            {} if [*found] == ["accuracy"] else found,
         )  # fmt: skip
         self.began = now
-        self.store.record(json.dumps(asdict(report), allow_nan=False))
+        values = {n: v for n, v in asdict(report).items() if n != "metrics" or v}
+        self.store.record(json.dumps(values, allow_nan=False))
         self.save()
         if self.finished:
             self._export()

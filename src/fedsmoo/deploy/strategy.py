@@ -263,4 +263,5 @@ def metrics_of(report: RoundReport) -> MetricRecord:
     for name in ("train_loss", "drift", "test_accuracy", "test_loss"):
         if (value := getattr(report, name)) is not None:
             numbers[name.replace("_", "-")] = value
+    numbers |= {f"test-{n}": v for n, v in report.metrics.items() if v is not None}
     return MetricRecord(numbers | {f"left-out: {reason}": n for reason, n in report.reasons.items()})

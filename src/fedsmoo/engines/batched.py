@@ -25,6 +25,7 @@ from fedsmoo.engines.steps.replay import ReplayStepper
 from fedsmoo.engines.steps.stepper import Stepper
 from fedsmoo.engines.task import Samples
 from fedsmoo.engines.train import RunSlice, train
+from fedsmoo.metrics.tally import Scores
 
 OWN_LOSS = "the method asks for outputs, or has a loss of its own"
 
@@ -125,7 +126,7 @@ class Batched(Engine):
             members.append(other)
         return SharedRounds(members)
 
-    def evaluate(self, w: Tensor, on: Samples | None = None) -> tuple[float, float]:
+    def evaluate(self, w: Tensor, on: Samples | None = None) -> Scores:
         model = self.oracle.task.model  # which may be another run's, whose oracle this engine shares
         if model.statistics is not None:
             model.hold(self.setup.task.model)

@@ -16,6 +16,7 @@ from fedsmoo.core.layout import Masks
 from fedsmoo.data.batches.plan import Plan
 from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.task import Samples, Task
+from fedsmoo.metrics.tally import Scores
 
 if TYPE_CHECKING:
     from fedsmoo.engines.personal import PersonalInputs
@@ -156,12 +157,12 @@ class Engine(ABC):
         """Run one round of local training; ``meanwhile`` is called where the host would otherwise wait."""
 
     def personal(self, inputs: PersonalInputs) -> Tensor:
-        """Return the accuracies of clients' personal models and of the global one on their own samples, ``[n, 2]``."""
+        """Return the leading metric of clients' personal models and of the global one on their samples, ``[n, 2]``."""
         raise FedsmooError(f"the {self.name} engine evaluates no personal models: use engine=serial")
 
     @abstractmethod
-    def evaluate(self, w: Tensor, on: Samples | None = None) -> tuple[float, float]:
-        """Return accuracy and loss of a model on the test part, or on other samples."""
+    def evaluate(self, w: Tensor, on: Samples | None = None) -> Scores:
+        """Return loss and metrics of a model on the test part, or on other samples."""
 
 
 def one_run_at_a_time(engine: Engine) -> FedsmooError:

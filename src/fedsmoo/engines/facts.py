@@ -61,7 +61,7 @@ class Facts:
         with products(self.task):
             for i in clients:
                 index = torch.from_numpy(np.asarray(self.indices[i])).to(self.task.device)
-                found.append(self.task.evaluate(w, on=Samples(data.x_train[index], data.y_train[index]))[1])
+                found.append(self.task.evaluate(w, on=Samples(data.x_train[index], data.y_train[index])).loss)
         return found
 
     def _rows(self, values: Sequence[Any], width: int = 1) -> Tensor:

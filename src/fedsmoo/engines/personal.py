@@ -1,7 +1,8 @@
-"""How well clients are served by models of their own: accuracies on samples that each of them holds out."""
+"""How well clients are served by models of their own, by the leading metric on samples that each of them holds out."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -11,10 +12,12 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedsmoo.core import Algorithm, Vectors
+from fedsmoo.data.targets import CLASSES, NO_LABEL
 from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.oracles.layers import forward_of_many
 from fedsmoo.engines.oracles.oracle import products
 from fedsmoo.engines.task import Samples, Task
+from fedsmoo.metrics.tally import Scores
 
 SAMPLES = 4000  # in memory at a time, of all clients that are evaluated at once
 
@@ -38,9 +41,12 @@ class PersonalInputs:
 
 
 def one_by_one(
-    task: Task, evaluate: Callable[[Tensor, Samples], tuple[float, float]], table: ClientTable, inputs: PersonalInputs
+    task: Task, evaluate: Callable[[Tensor, Samples], Scores], table: ClientTable, inputs: PersonalInputs
 ) -> Tensor:
-    """Return each client's accuracy with its personal model and with the global one, ``[n, 2]``, client by client."""
+    """Return each client's leading metric with its personal model and the global one, ``[n, 2]``, client by client.
+
+    It is NaN where a metric has no value, as the AUC of samples of one class.
+    """
     out = []
     for client, samples in inputs.parts.items():
         index = torch.from_numpy(samples).to(task.device)
@@ -49,10 +55,11 @@ def one_by_one(
         mine = inputs.algorithm.personal(inputs.down, me)
         if inputs.statistics is not None:
             task.model.hold(statistics_of(me, inputs.statistics))
-        own = evaluate(inputs.w if mine is None else mine, on)[0]
+        own = evaluate(inputs.w if mine is None else mine, on).lead
         if inputs.statistics is not None:
             task.model.hold(inputs.statistics)
-        out.append([own, evaluate(inputs.w, on)[0]])
+        both = own, evaluate(inputs.w, on).lead
+        out.append([math.nan if value is None else value for value in both])
     return torch.tensor(out, dtype=torch.float64).view(-1, 2)
 
 
@@ -78,17 +85,51 @@ def several_at_once(task: Task, table: ClientTable, inputs: PersonalInputs, most
                 theirs = statistics_of(me, inputs.statistics).expand(len(group), -1)
                 own |= model.statistics.split(theirs)
             shared = split(inputs.w)
-            right = torch.zeros(len(group), 2, dtype=torch.float64, device=task.device)
-            total = torch.zeros(len(group), dtype=torch.float64, device=task.device)
-            for index, real in pieces([inputs.parts[i] for i in group], SAMPLES // len(group)):
-                x, y = task.inputs(task.data.x_train[index.to(task.device)]), task.data.y_train[index.to(task.device)]
+            held = [inputs.parts[i] for i in group]
+            served = Group(task, held)
+            for index, real in pieces(held, SAMPLES // len(group)):
+                x = task.inputs(task.data.x_train[index.to(task.device)])
                 answers = many(own, x), model.forward(shared, x.flatten(0, 1)).unflatten(0, x.shape[:2])
-                counted = real.to(task.device).view(*real.shape, *[1] * (y.dim() - 2)).expand_as(y)
-                good = [((a.argmax(-1) == y) & counted).flatten(1).sum(1) for a in answers]
-                right += torch.stack(good, 1)
-                total += counted.flatten(1).sum(1)
-            out.append((right / total[:, None]).cpu())
+                served.add(answers, task.data.y_train[index.to(task.device)], real)
+            out.append(served.values())
     return torch.cat(out)
+
+
+class Group:
+    """Adds up the leading metric of several clients, each by its own model and by the global one."""
+
+    def __init__(self, task: Task, held: list[np.ndarray]) -> None:
+        lead = task.metrics[:1]
+        self.task, self.held = task, held
+        self.each = [[task.tallying(lead, len(samples)) for _ in range(2)] for samples in held]
+        self.right = torch.zeros(len(held), 2, dtype=torch.float64, device=task.device)
+        self.total = torch.zeros(len(held), dtype=torch.float64, device=task.device)
+        self.at_once = lead[0].name == "accuracy" and task.data.target == CLASSES
+
+    def add(self, answers: tuple[Tensor, Tensor], y: Tensor, real: Tensor) -> None:
+        """Add a block of samples ``[C, B]``: outputs of both models, targets, and which samples are real."""
+        if self.at_once:  # as nearly always: without a loop over clients
+            counted = real.to(y.device).view(*real.shape, *[1] * (y.dim() - 2)).expand_as(y) & (y != NO_LABEL)
+            good = [((a.argmax(-1) == y) & counted).flatten(1).sum(1) for a in answers]
+            self.right += torch.stack(good, 1)
+            self.total += counted.flatten(1).sum(1)
+            return
+        for c, tallying in enumerate(self.each):
+            n = int(real[c].sum())  # the real ones come first
+            for adding, out in zip(tallying, answers, strict=True):
+                if n:
+                    adding.add(out[c, :n], y[c, :n])
+
+    def values(self) -> Tensor:
+        """Return the metric of each client and model, ``[C, 2]``."""
+        if self.at_once:
+            return (self.right / self.total[:, None]).cpu()
+        found = []
+        for tallying, samples in zip(self.each, self.held, strict=True):
+            y = self.task.data.y_train[torch.from_numpy(samples).to(self.task.device)]
+            leads = [adding.tally().scores(y).lead for adding in tallying]
+            found.append([math.nan if value is None else value for value in leads])
+        return torch.tensor(found, dtype=torch.float64)
 
 
 def groups(parts: Mapping[int, np.ndarray], most: int) -> Iterator[list[int]]:

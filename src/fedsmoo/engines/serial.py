@@ -21,6 +21,7 @@ from fedsmoo.engines.oracles.on_batch import OnBatch, carried
 from fedsmoo.engines.oracles.oracle import Oracle, single_oracle
 from fedsmoo.engines.personal import PersonalInputs, one_by_one
 from fedsmoo.engines.task import Batch, Samples, Task
+from fedsmoo.metrics.tally import Scores
 
 # A client's last model, its new own vectors, what it sends, and its mean minibatch loss.
 Trained = tuple[Tensor, Vectors, Vectors, Tensor]
@@ -36,7 +37,7 @@ class Serial(Engine):
         self.table = table or ClientTable(setup.algorithm.own)
         self.oracle = single_oracle(setup.task)
 
-    def evaluate(self, w: Tensor, on: Samples | None = None) -> tuple[float, float]:
+    def evaluate(self, w: Tensor, on: Samples | None = None) -> Scores:
         return self.oracle.evaluate(w, on)
 
     def personal(self, inputs: PersonalInputs) -> Tensor:

@@ -17,6 +17,9 @@ from fedsmoo.data.batches.augment import prepare
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.targets import CLASSES
 from fedsmoo.engines.statistics.padding import judge_padding
+from fedsmoo.metrics.metric import Metric, make_metrics
+from fedsmoo.metrics.quantity import TRAIN_LOSS, Quantity
+from fedsmoo.metrics.tally import Scores, Tally, Tallying
 from fedsmoo.models.base import FlatModel, copied
 from fedsmoo.models.draws import AnyNoise
 from fedsmoo.models.examine import SEEN, examine
@@ -61,7 +64,7 @@ class Samples(NamedTuple):
 
 @dataclass(frozen=True)
 class Task:
-    """The model, the data on its device, and the loss; all vectors in ``dtype``.
+    """The model, the data on its device, the loss and the metrics; all vectors in ``dtype``.
 
     Raises:
         FedsmooError: for a precision that the device does not have, or a model that draws numbers in a way that cannot
@@ -76,6 +79,7 @@ class Task:
     augment: bool = False
     precision: str = "fp32"  # of the products on a GPU: fp32, tf32 or bf16
     held: Samples | None = None  # training samples that nobody trains on, for validation
+    metrics: tuple[Metric, ...] = ()  # what is evaluated, the first of which leads; none: what goes with the targets
 
     # Mean and standard deviation of the channels, on the device: nothing is copied in the hot loop.
     scale: tuple[Tensor | None, Tensor | None] = field(init=False, repr=False)
@@ -87,6 +91,7 @@ class Task:
         values = (self.data.mean, self.data.std) if known else (None, None)
         scale = tuple(None if v is None else torch.tensor(v, dtype=self.dtype, device=self.device) for v in values)
         object.__setattr__(self, "scale", scale)
+        object.__setattr__(self, "metrics", self.metrics or make_metrics(None, self.data.target))
         if isinstance(self.loss, nn.Module):  # which may hold tensors, such as weights of classes
             object.__setattr__(self, "loss", copied(self.loss).to(self.device, self.dtype))
         if self.model.random is None:
@@ -116,32 +121,32 @@ class Task:
         return replace(self, held=Samples(self.data.x_train[held], self.data.y_train[held]))
 
     @property
+    def lead(self) -> Quantity:
+        """What models are compared by: the first metric or, without a test part, the training loss."""
+        return self.metrics[0].quantity if self.data.has_test else TRAIN_LOSS
+
+    @property
     def test(self) -> Samples:
         """The test part."""
         return Samples(self.data.x_test, self.data.y_test)
 
-    def evaluate(self, w: Tensor, size: int = 1000, on: Samples | None = None) -> tuple[float, float]:
-        """Return accuracy and mean loss of one model on the test part, or on other samples, ``size`` at a time."""
+    def evaluate(self, w: Tensor, size: int = 1000, on: Samples | None = None) -> Scores:
+        """Return loss and metrics of one model on the test part, or on other samples, ``size`` at a time."""
         parameters, on = self.model.layout.split(w), on or self.test
         self.model.eval()
         with torch.no_grad():
-            return means(self.tally(lambda x: self.model.forward(parameters, x), size, on), on)
+            return self.tally(lambda x: self.model.forward(parameters, x), size, on).scores(on.y)
 
-    def tally(self, outputs: Callable[[Tensor], Tensor], size: int, on: Samples, channels_first: bool = True) -> Tensor:
-        """Return the correct answers and the summed loss of ``outputs(inputs)`` on samples, left on the device."""
-        correct = torch.zeros((), dtype=torch.float64, device=self.device)
-        loss = torch.zeros((), dtype=torch.float64, device=self.device)
+    def tally(self, outputs: Callable[[Tensor], Tensor], size: int, on: Samples, channels_first: bool = True) -> Tally:
+        """Return the sums of losses and metrics of ``outputs(inputs)`` over samples, ``size`` at a time."""
+        adding = self.tallying(self.metrics, len(on.y))
         for x, y in zip(on.x.split(size), on.y.split(size), strict=True):
-            out = outputs(self.inputs(x, channels_first=channels_first))
-            correct += (out.argmax(-1) == y).sum()
-            loss += self.loss(out, y).sum()
-        return torch.stack([correct, loss])
+            adding.add(outputs(self.inputs(x, channels_first=channels_first)), y)
+        return adding.tally()
 
-
-def means(tally: Tensor, on: Samples) -> tuple[float, float]:
-    """Return accuracy and mean loss from a :meth:`Task.tally` of samples."""
-    right, total = tally.tolist()  # one transfer
-    return right / on.y.numel(), total / len(on.y)
+    def tallying(self, metrics: tuple[Metric, ...], samples: int) -> Tallying:
+        """Return what adds up losses and metrics over so many samples."""
+        return Tallying(metrics, lambda out, y: self.loss(out, self.targets(y)), samples, self.device)
 
 
 def outputs_of(task: Task, x: Tensor) -> Any:
@@ -192,8 +197,6 @@ def refuse_no_features(task: Task, algorithm: Algorithm) -> None:
 def refuse_other_targets(task: Task, algorithm: Algorithm) -> None:
     """Refuse a method whose own loss is of one class a sample, on data with other targets."""
     data = task.data
-    if data.target != CLASSES:
-        raise FedsmooError(f"the targets of {data.name!r} are {data.target}, which runs cannot evaluate yet")
     if algorithm.of_classes and (data.target != CLASSES or data.y_train.dim() > 1):
         what = "a class for every position" if data.target == CLASSES else data.target
         raise FedsmooError(

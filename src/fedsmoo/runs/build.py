@@ -33,6 +33,7 @@ from fedsmoo.engines.distributed.ranks import own_device
 from fedsmoo.engines.statistics.recompute import refuse_lone_samples
 from fedsmoo.engines.task import Task, refuse_few_outputs, refuse_other_targets, squashed
 from fedsmoo.engines.threads import fix_threads
+from fedsmoo.metrics.metric import Own, metrics_for
 from fedsmoo.models import MODELS, FlatModel, Start, make_model, model_options
 from fedsmoo.models.buffers import cast
 from fedsmoo.models.loss import SampleLoss, make_loss
@@ -135,11 +136,12 @@ def assemble(
     indices: Sequence[np.ndarray] | None = None,
     loss: SampleLoss | None = None,
     sampling: Sampling | None = None,
+    metrics: Sequence[str | Own] | None = None,
 ) -> Simulation:
     """Make the simulation that a config describes; objects given beside it take the place of what it names."""
     data = data or load_data(config)
     indices = make_clients(config, data) if indices is None else indices
-    setup = make_setup(config, data, algorithm, model, loss)
+    setup = make_setup(config, data, algorithm, model, loss, metrics)
     parts = None
     if config.holdout:
         everything = indices
@@ -165,6 +167,7 @@ def make_setup(
     algorithm: Algorithm | None = None,
     model: FlatModel | None = None,
     loss: SampleLoss | None = None,
+    metrics: Sequence[str | Own] | None = None,
 ) -> Setup:
     """Make what any engine needs: the method with its options, the model, and the data on their device."""
     device = own_device(make_device(config.device))
@@ -178,8 +181,10 @@ def make_setup(
     if augment and not data.is_image:
         raise FedsmooError(f"augment: the samples of {data.name!r} are not uint8 images")
     loss = loss or make_loss(config.loss, config.loss_options, data.target)
-    task = Task(model, data.to(device), device, dtype, loss, augment, config.precision)
+    found = metrics_for(data, config.metrics if metrics is None else metrics, config.holdout > 0)
+    task = Task(model, data.to(device), device, dtype, loss, augment, config.precision, metrics=found)
     refuse_other_targets(task, algorithm)
+    task.lead.refuse_target(config.target)
     algorithm = with_statistics(algorithm, config, None if model.statistics is None else model.statistics.first)
     decay = 0.0 if config.local_optimizer == "adamw" else config.weight_decay  # else beside its moments
     return Setup(task, algorithm, LocalRule(decay, config.clip, config.clip_scope))

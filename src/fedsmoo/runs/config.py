@@ -8,6 +8,7 @@ from typing import Any
 
 from fedsmoo.core.errors import unknown
 from fedsmoo.data.names import has_natural_clients
+from fedsmoo.metrics.quantity import ACCURACY
 from fedsmoo.runs.settings.fields import BROUGHT, OWN, options_of, refuse_beyond, setting
 from fedsmoo.runs.settings.training import Training
 
@@ -90,6 +91,8 @@ class Config(Training):
         if self.partition is None:  # recorded as what it comes to, so that a run's folder says who held what
             object.__setattr__(self, "partition", default_partition(self.dataset, self.dataset_options))
         super().__post_init__()
+        if self.metrics is None and ":" not in self.dataset:  # the data sets of ours have classes
+            ACCURACY.refuse_target(self.target)
 
     def __repr__(self) -> str:
         """Return the settings that are not at their defaults, as one would type them."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedsmoo.core import FedsmooError
+from fedsmoo.metrics.quantity import ACCURACY, TRAIN_LOSS, Quantity, quantity
+
+if TYPE_CHECKING:
+    from fedsmoo.metrics.tally import Scores
 
 
 @dataclass(frozen=True)
@@ -35,29 +39,50 @@ class Record:
     global_accuracy: float | None = None  # of the global model, on the same samples of the same clients
     global_deviation: float | None = None
     global_worst_tenth: float | None = None
-    changes: dict[str, Any] = field(
-        default_factory=dict
-    )  # what a callback changed after the round, from the next one on
+    # What a callback changed after the round, from the next one on.
+    changes: dict[str, Any] = field(default_factory=dict)
+    # Of runs that are not led by the accuracy alone: all metrics by name, the first of which leads.
+    metrics: dict[str, float | None] = field(default_factory=dict)
+    lower: list[str] = field(default_factory=list)  # metrics of the user's own of which less is better
+    validation_metrics: dict[str, float | None] = field(default_factory=dict)  # on the samples held out
+    personal_score: float | None = None  # in place of accuracies, where another metric leads
+    global_score: float | None = None
 
     def values(self) -> dict[str, Any]:
-        """Return the fields as plain values; without what was measured on samples held out, where there were none, and
-        without changes, where nobody made any."""
-        there = {n: v for n, v in asdict(self).items() if n not in HELD_OUT or v is not None}
-        return there if self.changes else {n: v for n, v in there.items() if n != "changes"}
+        """Return the fields as plain values; without those that only some runs have, where there is nothing in them."""
+        return {n: v for n, v in asdict(self).items() if n not in RARE or (v is not None and v not in ({}, []))}
 
     def numbers(self) -> dict[str, float | None]:
         """Return every number of the round by its name, also those that were asked for besides."""
         plain = {n: v for n, v in self.values().items() if v is None or isinstance(v, int | float)}
-        return {**plain, **self.probes}
+        held = {f"validation_{n}": v for n, v in self.validation_metrics.items()}
+        return {**plain, **self.probes, **self.metrics, **held}
 
-    def reached(self, accuracy: float) -> bool:
-        """Whether this round was evaluated and is as accurate as that."""
-        return self.test_accuracy is not None and self.test_accuracy >= accuracy
+    @property
+    def lead(self) -> Quantity:
+        """The metric that leads: the first of several, or the accuracy."""
+        return first_of(self.metrics, self.lower)
+
+    @property
+    def score(self) -> float | None:
+        """The value of the metric that leads; ``None`` where the round was not evaluated."""
+        return next(iter(self.metrics.values())) if self.metrics else self.test_accuracy
+
+    @property
+    def validation(self) -> float | None:
+        """The first metric on the samples held out of training, where there are any."""
+        return next(iter(self.validation_metrics.values()), self.validation_accuracy)
+
+    def reached(self, target: float) -> bool:
+        """Whether this round was evaluated and is as good as that: as accurate, or, of an error, as low."""
+        return self.lead.reaches(self.score, target)
 
 
 PERSONAL = ("personal_accuracy", "personal_deviation", "personal_worst_tenth")
 GLOBAL = ("global_accuracy", "global_deviation", "global_worst_tenth")
-HELD_OUT = ("validation_accuracy", *PERSONAL, *GLOBAL)  # fields that only runs with a holdout have
+SCORES = ("personal_score", "global_score")  # in place of accuracies
+HELD_OUT = ("validation_accuracy", *PERSONAL, *GLOBAL, *SCORES)  # numbers that only runs with a holdout have
+RARE = (*HELD_OUT, "changes", "metrics", "lower", "validation_metrics")
 
 Callback = Callable[..., Any]  # of a record, or of a record and the run's state after it
 
@@ -70,36 +95,86 @@ def refuse_wrong_options(save_every: Any = None, callback: Any = None) -> None:
         raise FedsmooError(f"callback is {callback!r}, but must be a function of a round's record")
 
 
-def last_accuracy(history: Sequence[Record]) -> float:
-    """Return the accuracy of the last evaluated round; ``FedsmooError`` if there is none."""
-    for record in reversed(history):
-        if record.test_accuracy is not None:
-            return record.test_accuracy
-    raise FedsmooError(
-        f"none of the {len(history)} rounds so far was evaluated, so there is no accuracy: run longer, or set "
-        "eval_every lower"
-    )
+def measured(scores: Scores | None, train_loss: float | None, lower: Sequence[str] = ()) -> dict[str, Any]:
+    """Return a record's fields from an evaluation on the test part; without a test part the training loss leads."""
+    if scores is None:
+        found = {} if train_loss is None else {TRAIN_LOSS.name: train_loss}
+        return {"test_accuracy": None, "test_loss": None, "metrics": found, "lower": list(lower)}
+    fields: dict[str, Any] = {"test_accuracy": scores.metrics.get(ACCURACY.name), "test_loss": scores.loss}
+    if [*scores.metrics] != [ACCURACY.name]:
+        fields |= {"metrics": scores.metrics, "lower": list(lower)}
+    return fields
 
 
-def served(accuracies: np.ndarray) -> dict[str, float]:
-    """Return a record's fields from each client's accuracy with its personal model and the global one, ``[n, 2]``."""
+def validated(scores: Scores) -> dict[str, Any]:
+    """Return a record's fields from an evaluation on the samples held out."""
+    fields: dict[str, Any] = {"validation_accuracy": scores.metrics.get(ACCURACY.name)}
+    return fields if [*scores.metrics] == [ACCURACY.name] else {**fields, "validation_metrics": scores.metrics}
+
+
+def frame_row(record: Record) -> dict[str, Any]:
+    """Return a record as a row of a table: metrics by their names, without tables inside."""
+    inner = ("metrics", "lower", "validation_metrics")
+    return {n: v for n, v in record.values().items() if n not in inner} | {
+        **record.metrics,
+        **{f"validation_{n}": v for n, v in record.validation_metrics.items()},
+    }
+
+
+def first_of(metrics: Mapping[str, Any], lower: Sequence[str]) -> Quantity:
+    """Return the first of several metrics; without any, the accuracy."""
+    return quantity(next(iter(metrics)), lower) if metrics else ACCURACY
+
+
+def served(values: np.ndarray, lead: Quantity = ACCURACY) -> dict[str, float]:
+    """Return a record's fields from each client's score with its personal model and the global one, ``[n, 2]``.
+
+    Clients for whose samples a metric has no value (NaN) are left out.
+    """
     from fedsmoo.analysis.functions.fairness import tenth  # late: few runs have personal models
 
     out: dict[str, float] = {}
-    for names, values in zip((PERSONAL, GLOBAL), accuracies.T, strict=True):
-        out |= dict(zip(names, (float(values.mean()), float(values.std()), tenth(values)), strict=True))
+    for names, every in zip((PERSONAL, GLOBAL), values.T, strict=True):
+        each = every[np.isfinite(every)]
+        if len(each):
+            worst = tenth(each) if lead.higher else -tenth(-each)
+            mean = names[0] if lead == ACCURACY else names[0].replace("accuracy", "score")
+            out |= dict(zip((mean, *names[1:]), (float(each.mean()), float(each.std()), worst), strict=True))
     return out
+
+
+def lead_of(history: Iterable[Record]) -> Quantity:
+    """Return the metric that leads in a run: that of its first evaluated round."""
+    return next((r.lead for r in history if r.score is not None), ACCURACY)
+
+
+def scores_of(history: Iterable[Record]) -> list[float]:
+    """Return the values of the leading metric in the evaluated rounds."""
+    return [r.score for r in history if r.score is not None]
+
+
+def last_score(history: Sequence[Record]) -> float:
+    """Return the leading metric of the last evaluated round; ``FedsmooError`` if there is none."""
+    found = scores_of(history)
+    if not found:
+        raise FedsmooError(
+            f"none of the {len(history)} rounds so far was evaluated, so there is no accuracy or other metric: run "
+            "longer, or set eval_every lower"
+        )
+    return found[-1]
 
 
 def last_personal(history: Sequence[Record]) -> dict[str, float]:
     """Return how clients are served at the last round in which that was measured, by field; empty if in none."""
+    names = (*PERSONAL, *GLOBAL, *SCORES)
     for record in reversed(history):
-        if record.personal_accuracy is not None:
-            return {n: getattr(record, n) for n in (*PERSONAL, *GLOBAL)}
+        if record.personal_accuracy is not None or record.personal_score is not None:
+            found = {n: getattr(record, n) for n in names}
+            return {n: v for n, v in found.items() if v is not None}
     return {}
 
 
 def best_validated(history: Sequence[Record]) -> Record | None:
     """Return the round whose model was best on the samples held out, the first of several; the test part has no say."""
-    there = [r for r in history if r.validation_accuracy is not None]
-    return max(there, key=lambda r: r.validation_accuracy or 0.0) if there else None
+    keys = [(first_of(r.validation_metrics, r.lower).key(r.validation), r) for r in history if r.validation is not None]
+    return max(keys, key=lambda both: both[0])[1] if keys else None

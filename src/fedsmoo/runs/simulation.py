@@ -24,7 +24,7 @@ from fedsmoo.engines.failure import explained
 from fedsmoo.engines.personal import PersonalInputs
 from fedsmoo.engines.statistics.recompute import drawn_samples, recompute
 from fedsmoo.engines.task import refuse_no_features, refuse_reduced_loss
-from fedsmoo.runs.record import Callback, Record, served
+from fedsmoo.runs.record import Callback, Record, measured, served, validated
 from fedsmoo.runs.results.result import Result
 from fedsmoo.runs.settings.training import Training
 from fedsmoo.runs.traffic import round_bytes
@@ -204,13 +204,11 @@ class Simulation:
             self._aggregate(work, outcome)
         synchronize(task.device)
         trained = time.perf_counter()
-        accuracy = loss = validation = people = None
+        mean = None if outcome is None else outcome.loss
+        found: dict[str, Any] = {"test_accuracy": None, "test_loss": None}
         if is_evaluated(t, work.number):
             self.refresh()
-            accuracy, loss = self.engine.evaluate(self.server.w)
-            if task.held is not None:
-                validation, _ = self.engine.evaluate(self.server.w, task.held)
-            people = self._served(work)
+            found = {**self._evaluated(mean), **self._served(work)}
         after = None if outcome is None else outcome.drift_from(work.down.w, self.server.w)
         probes = {} if self.probes is None else self._probe(work)
         # What a message needs: the zeros behind the parameters, which align a vector on a device, need not travel.
@@ -218,9 +216,7 @@ class Simulation:
         up, down = round_bytes(self.setup.algorithm, size, task.dtype, work.clients, self._asked)
         record = Record(
             round=work.number + 1,
-            test_accuracy=accuracy,
-            test_loss=loss,
-            train_loss=None if outcome is None else outcome.loss,
+            train_loss=mean,
             drift=None if outcome is None else outcome.drift,
             lr=work.lr,
             cohort=work.clients,
@@ -230,8 +226,7 @@ class Simulation:
             seconds_eval=time.perf_counter() - trained,
             probes=probes,
             drift_after=after,
-            validation_accuracy=validation,
-            **(people or {}),
+            **found,
         )
         self.history.append(record)
         return record
@@ -258,22 +253,28 @@ class Simulation:
             )
         self._take(server)
 
-    def _served(self, work: RoundInputs) -> dict[str, Any] | None:
+    def _evaluated(self, train_loss: float | None) -> dict[str, Any]:
+        """Return what an evaluation of the global model finds, as fields of a record."""
+        task, lower = self.setup.task, [m.name for m in self.setup.task.metrics if m.mine and not m.quantity.higher]
+        found = measured(self.engine.evaluate(self.server.w) if task.data.has_test else None, train_loss, lower)
+        return found if task.held is None else {**found, **validated(self.engine.evaluate(self.server.w, task.held))}
+
+    def _served(self, work: RoundInputs) -> dict[str, Any]:
         """Return how the clients met so far are served on what they hold out, by personal models and the global one.
 
-        ``None`` for a method without personal models, and where nobody met has samples for it.
+        Empty for a method without personal models, and where nobody met has samples for it.
         """
         if self.held is None or not work.algorithm.has_personal:
-            return None
+            return {}
         met = sorted({*work.clients, *(i for record in self.history for i in record.cohort)})
         parts = {i: self.held[i] for i in met if len(self.held[i])}
         if not parts:
-            return None
+            return {}
         down = self.setup.masks.sent(work.algorithm, self.server)
         statistics = self.server.statistics if NAME in self.server.names() else None
         with torch.no_grad():
             found = self.engine.personal(PersonalInputs(work.algorithm, self.server.w, down, parts, statistics))
-        return served(found.numpy())
+        return served(found.numpy(), self.setup.task.metrics[0].quantity)
 
     def _probe(self, work: RoundInputs) -> dict[str, float]:
         """Return the measurements that are due after a round."""

@@ -40,7 +40,10 @@ def numbers(record: Record) -> dict[str, float]:
         "seconds_eval",
     )
     values = {n: getattr(record, n) for n in names}
-    return {**{n: float(v) for n, v in values.items() if v is not None}, **record.probes}
+    found = {n: float(v) for n, v in values.items() if v is not None}
+    held = {f"validation_{n}": v for n, v in record.validation_metrics.items()}
+    more = {n: v for n, v in {**record.metrics, **held}.items() if v is not None and n not in found}
+    return {**found, **{n: v for n, v in more.items() if n != "accuracy"}, **record.probes}
 
 
 def totals(summary: dict[str, Any]) -> dict[str, float]:

@@ -50,7 +50,7 @@ def paper_vectors(algorithm: Algorithm) -> int:
 
 @dataclass(frozen=True)
 class Reached:
-    """The first evaluated round at or above a target accuracy, and what had been spent by then."""
+    """The first evaluated round as good as a target, and what had been spent by then."""
 
     round: int
     bytes: int
@@ -58,12 +58,12 @@ class Reached:
 
 
 def reached(history: Sequence[Record], target: float) -> Reached | None:
-    """Return when a run first reached a test accuracy; ``None`` if it never did."""
+    """Return when a run first was as good as a target by its leading metric; ``None`` if it never was."""
     spent, seconds = 0, 0.0
     for r in history:
         spent += r.bytes_up + r.bytes_down
         seconds += r.seconds_train
-        if r.test_accuracy is not None and r.test_accuracy >= target:
+        if r.reached(target):
             return Reached(r.round, spent, seconds)
     return None
 

@@ -9,9 +9,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedsmoo.metrics.quantity import ACCURACY, Quantity
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin.contents import data_label
-from fedsmoo.runs.record import Record, last_accuracy, last_personal
+from fedsmoo.runs.record import Record, frame_row, last_personal, last_score, lead_of, scores_of
 from fedsmoo.runs.storage.reader import StoredRun
 from fedsmoo.runs.traffic import human_bytes, reached
 from fedsmoo.sweeps.paired import ENOUGH, Paired, paired, ranked
@@ -31,8 +32,8 @@ class Row:
 
     method: str
     seeds: int
-    accuracy: float  # mean of the last ten evaluations, then over seeds
-    accuracy_std: float | None  # over seeds; None with one seed
+    score: float  # of the metric that leads: mean of the last ten evaluations, then over seeds
+    score_std: float | None  # over seeds; None with one seed
     behind: Paired | None  # less the best method, on the seeds that both have; None: it is the best, or they share none
     rounds: float | None
     bytes: float | None
@@ -40,6 +41,17 @@ class Row:
     reached: int  # how many seeds reached the target
     personal: float | None = None  # mean over clients of personal models at the end, then over seeds
     worst_tenth: float | None = None  # of them, of the worst tenth of clients
+    lead: Quantity = ACCURACY
+
+    @property
+    def accuracy(self) -> float:
+        """The score, where that is an accuracy."""
+        return self.score
+
+    @property
+    def accuracy_std(self) -> float | None:
+        """Its deviation over seeds."""
+        return self.score_std
 
 
 @dataclass(frozen=True)
@@ -58,8 +70,13 @@ class Comparison:
 
     @cached_property
     def target(self) -> float:
-        """The accuracy that rounds and bytes are counted to: the config's, or one that is fair to all."""
-        return self.config.target or common_target(self.histories)
+        """The accuracy, or other score, that rounds and bytes are counted to: the config's, or one fair to all."""
+        return common_target(self.histories) if self.config.target is None else self.config.target
+
+    @property
+    def lead(self) -> Quantity:
+        """The metric that leads."""
+        return lead_in(self.histories)
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -79,7 +96,7 @@ class Comparison:
 
         return pd.DataFrame(
             [
-                {"method": label, "seed": seed, **record.values()}
+                {"method": label, "seed": seed, **frame_row(record)}
                 for label, mine in self.histories.items()
                 for seed, history in mine.items()
                 for record in history
@@ -94,7 +111,7 @@ class Comparison:
 
     @property
     def curves(self) -> Path:
-        """The picture of accuracy over rounds."""
+        """The picture of the leading metric over rounds."""
         return self.out / "curves.png"
 
     def draw(self) -> Path:
@@ -108,27 +125,35 @@ class Comparison:
 
     @property
     def ends(self) -> str:
-        """The evaluations that an accuracy at the end is a mean of, in words."""
+        """The evaluations that a score at the end is a mean of, in words."""
         every = [history for mine in self.histories.values() for history in mine.values()]
-        counts = {min(TEN, sum(r.test_accuracy is not None for r in history)) for history in every}
+        counts = {min(TEN, len(scores_of(history))) for history in every}
         return "last ten" if counts == {TEN} else f"last {counts.pop()}" if len(counts) == 1 else "last ten or all"
 
     @property
     def table(self) -> list[str]:
         """The table in aligned lines, the header first."""
-        goal = f"{round(100 * self.target, 6):g}%"
-        header = ["method", "n", f"{self.ends} (%)", "− best", f"rounds to {goal}", f"sent to {goal}", "seconds"]
+        goal = self.lead.goal(self.target)
+        header = ["method", "n", self.heading, "− best", f"rounds to {goal}", f"sent to {goal}", "seconds"]
         lines = [header, *map(cells, self.rows)]
         if any(row.personal is not None for row in self.rows):
             served = [personal_cells(row) for row in self.rows]
-            lines = [a + b for a, b in zip(lines, [["personal (%)", "worst tenth (%)"], *served], strict=True)]
+            unit = " (%)" if self.lead.percent else ""
+            lines = [a + b for a, b in zip(lines, [[f"personal{unit}", f"worst tenth{unit}"], *served], strict=True)]
         return aligned(lines)
+
+    @property
+    def heading(self) -> str:
+        """What the column of scores is called: ``last ten (%)``, of another metric ``mean squared error, last ten``."""
+        return f"{self.ends} (%)" if self.lead == ACCURACY else f"{self.lead.axis.removeprefix('test ')}, {self.ends}"
 
     @property
     def notes(self) -> list[str]:
         """What the columns of the table mean, and what can be said of the differences."""
-        mean = f"mean of the {self.ends} evaluations on the test set, ± its standard deviation over n seeds"
-        lines = [f"{self.ends} (%): {mean}"]
+        where = "on the test set" if self.lead.part else "(there is no test part)"
+        better = "" if self.lead.higher else "; lower is better"
+        mean = f"mean of the {self.ends} evaluations {where}, ± its standard deviation over n seeds{better}"
+        lines = [f"{self.heading}: {mean}"]
         if said := verdict(self.rows):
             lines.append(f"− best: {said}")
         return [*lines, *([f"data: {self.data}"] if self.data != self.config.dataset else [])]
@@ -162,20 +187,26 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def row(method: str, runs: Histories, target: float, best: Histories | None = None) -> Row:
     """Make a row from the histories of one method, and those of the best one to compare with."""
-    accuracies = {seed: last_ten(h) for seed, h in runs.items()}
+    scores = {seed: last_ten(h) for seed, h in runs.items()}
     hits = [hit for h in runs.values() if (hit := reached(h, target)) is not None]
     return Row(
         method,
         len(runs),
-        statistics.fmean(accuracies.values()),
-        statistics.stdev(accuracies.values()) if len(runs) > 1 else None,
-        None if best is None else paired(accuracies, {seed: last_ten(h) for seed, h in best.items()}),
+        statistics.fmean(scores.values()),
+        statistics.stdev(scores.values()) if len(runs) > 1 else None,
+        None if best is None else paired(scores, {seed: last_ten(h) for seed, h in best.items()}),
         statistics.fmean(h.round for h in hits) if hits else None,
         statistics.fmean(h.bytes for h in hits) if hits else None,
         statistics.fmean(sum(r.seconds_train for r in h) for h in runs.values()),
         len(hits),
         *served_by(runs),
+        lead_in({method: runs}),
     )
+
+
+def lead_in(runs: dict[str, Histories]) -> Quantity:
+    """Return the metric that leads in the runs of a comparison, which all have the same."""
+    return next((lead_of(h) for mine in runs.values() for h in mine.values()), ACCURACY)
 
 
 def served_by(runs: Histories) -> tuple[float | None, float | None]:
@@ -183,42 +214,51 @@ def served_by(runs: Histories) -> tuple[float | None, float | None]:
     found = [last_personal(h) for h in runs.values()]
     if not all(found):
         return None, None
-    return tuple(statistics.fmean(f[n] for f in found) for n in ("personal_accuracy", "personal_worst_tenth"))  # type: ignore[return-value]
+    means = [f.get("personal_accuracy", f.get("personal_score")) for f in found]
+    return statistics.fmean(m for m in means if m is not None), statistics.fmean(
+        f["personal_worst_tenth"] for f in found
+    )
 
 
 def last_ten(history: Sequence[Record]) -> float:
-    """Return the mean accuracy of the last ten evaluations, or of all if they are fewer."""
-    last_accuracy(history)  # which refuses a history that has none
-    return statistics.fmean([r.test_accuracy for r in history if r.test_accuracy is not None][-TEN:])
+    """Return the mean score of the last ten evaluations, or of all if they are fewer."""
+    last_score(history)  # which refuses a history that has none
+    return statistics.fmean(scores_of(history)[-TEN:])
 
 
 def compared(runs: dict[str, Histories], target: float) -> list[Row]:
     """Make a row for each method; all but the best, by the seeds that all have, are compared with that one."""
-    order = ranked({label: {seed: last_ten(h) for seed, h in mine.items()} for label, mine in runs.items()})
+    ends = {label: {seed: last_ten(h) for seed, h in mine.items()} for label, mine in runs.items()}
+    order = ranked(ends, lead_in(runs).higher)
     best = order[0] if order else None
     return [row(label, mine, target, runs[best] if best not in (None, label) else None) for label, mine in runs.items()]
 
 
 def common_target(runs: dict[str, Histories]) -> float:
-    """Return a target that is fair to all: nine tenths of the best method's accuracy at the end, down to a per cent."""
-    best = max(statistics.fmean(last_ten(h) for h in mine.values()) for mine in runs.values())
-    return int(90 * best + 1e-9) / 100 or 0.01  # 90 * 0.7 is 62.99...
+    """Return a target that is fair to all: nine tenths of the best method's accuracy at the end, down to a per cent.
+
+    Of another metric it is a tenth worse than the best method's, in two digits.
+    """
+    lead = lead_in(runs)
+    best = max((statistics.fmean(last_ten(h) for h in mine.values()) for mine in runs.values()), key=lead.key)
+    return lead.nearly(best)
 
 
 def cells(row: Row) -> list[str]:
-    """Return the row as text: seeds, accuracy, how far behind the best, rounds, bytes, seconds."""
+    """Return the row as text: seeds, score, how far behind the best, rounds, bytes, seconds."""
 
     def optional(value: float | None, form: Any) -> str:
         return "-" if value is None else form(value)
 
-    spread = "" if row.accuracy_std is None else f" ± {100 * row.accuracy_std:.2f}"
+    number = row.lead.number
+    spread = "" if row.score_std is None else f" ± {number(row.score_std)}"
     partly = "" if row.rounds is None or row.reached == row.seeds else f" ({row.reached}/{row.seeds})"
-    half = "" if row.behind is None or row.behind.half is None else f" ± {100 * row.behind.half:.2f}"
+    half = "" if row.behind is None or row.behind.half is None else f" ± {number(row.behind.half)}"
     return [
         row.method,
         str(row.seeds),
-        f"{100 * row.accuracy:.2f}{spread}",
-        "" if row.behind is None else f"{100 * row.behind.mean:+.2f}{half}",
+        f"{number(row.score)}{spread}",
+        "" if row.behind is None else f"{number(row.behind.mean, '+')}{half}",
         optional(row.rounds, lambda v: f"{v:.1f}".removesuffix(".0")) + partly,
         optional(row.bytes, human_bytes),
         f"{row.seconds:.1f}",
@@ -227,7 +267,7 @@ def cells(row: Row) -> list[str]:
 
 def personal_cells(row: Row) -> list[str]:
     """Return what a row says of personal models, as text."""
-    return ["-" if v is None else f"{100 * v:.2f}" for v in (row.personal, row.worst_tenth)]
+    return ["-" if v is None else row.lead.number(v) for v in (row.personal, row.worst_tenth)]
 
 
 def verdict(rows: Sequence[Row]) -> str:

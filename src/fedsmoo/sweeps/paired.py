@@ -41,13 +41,17 @@ def paired(a: Mapping[int, float], b: Mapping[int, float]) -> Paired | None:
     return Paired(seeds, statistics.fmean(gaps), half)
 
 
-def ranked(values: Mapping[str, Mapping[int, float]]) -> list[str]:
-    """Sort methods from the best down, by their means over the seeds that all have; none if they share no seed."""
+def ranked(values: Mapping[str, Mapping[int, float]], higher: bool = True) -> list[str]:
+    """Sort methods from the best down, by their means over the seeds that all have; none if they share no seed.
+
+    ``higher``: whether more is better.
+    """
     there = {name: v for name, v in values.items() if v}
     common = set.intersection(*(set(v) for v in there.values())) if there else set()
     if not common:
         return []
-    return sorted(there, key=lambda name: -statistics.fmean(there[name][s] for s in sorted(common)))
+    sign = -1 if higher else 1
+    return sorted(there, key=lambda name: sign * statistics.fmean(there[name][s] for s in sorted(common)))
 
 
 def lead(values: Mapping[str, Mapping[int, float]]) -> str:

@@ -25,6 +25,7 @@ from fedsmoo.engines.distributed.launcher import launched
 from fedsmoo.engines.distributed.ranks import Ended, Ranks, abandon_job, join
 from fedsmoo.engines.personal import PersonalInputs
 from fedsmoo.engines.task import Samples
+from fedsmoo.metrics.tally import Scores
 
 
 def owners(clients: Sequence[int], world: int, stateful: bool) -> list[int]:
@@ -108,7 +109,7 @@ class Distributed(Engine):
     def pin(self, clients_at_once: int | None = None, why: str | None = None) -> None:
         self.inner.pin(clients_at_once, why)
 
-    def evaluate(self, w: Tensor, on: Samples | None = None) -> tuple[float, float]:
+    def evaluate(self, w: Tensor, on: Samples | None = None) -> Scores:
         """Evaluate on every rank: it would wait for the others anyway."""
         return self.inner.evaluate(w, on)
 

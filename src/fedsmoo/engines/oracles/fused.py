@@ -10,11 +10,12 @@ from torch import Tensor
 
 from fedsmoo.engines.oracles.opaque import OpaqueOracle
 from fedsmoo.engines.steps.capture import captured, warn_slower
-from fedsmoo.engines.task import Batch, Draws, Samples, Task, means
+from fedsmoo.engines.task import Batch, Draws, Samples, Task
 from fedsmoo.kernels import available
 from fedsmoo.kernels.gradients import GradientBuffers
 from fedsmoo.kernels.resnet18.shapes import MOST_CLASSES, fine_offset, stored_images
 from fedsmoo.kernels.runtime import PRECISIONS, keep_cache_in_one_place
+from fedsmoo.metrics.tally import Scores, Tally
 from fedsmoo.models.live import LiveResNet
 from fedsmoo.models.loss import cross_entropy
 
@@ -39,7 +40,7 @@ class CapturedEvaluation(NamedTuple):
 
     on: Samples
     w: Tensor
-    result: Tensor
+    result: Tally
     replay: Callable[[], None]
 
 
@@ -75,24 +76,24 @@ class FusedOracle(OpaqueOracle):
     def launch(self, working: Tensor, fine: Tensor, batch: Batch, into: GradientBuffers) -> None:
         self.kernel(*batch.weight.shape)(self.weights_class(working, fine), batch.x, batch.y, batch.weight, into)
 
-    def evaluate(self, w: Tensor, on: Samples | None = None) -> tuple[float, float]:
+    def evaluate(self, w: Tensor, on: Samples | None = None) -> Scores:
         on = on or self.task.test
-        if self.task.device.type != "cuda":
-            return means(self.tally(w, on), on)
+        if self.task.device.type != "cuda" or any(m.whole is not None for m in self.task.metrics):
+            return self.tally(w, on).scores(on.y)  # outputs that are kept go to the host at once
         with torch.cuda.device(self.task.device):
             evaluation = self.evaluations.get(on.x.data_ptr())
             if evaluation is None:
                 evaluation = self.evaluations[on.x.data_ptr()] = self._captured(on)
             evaluation.w.copy_(w)
             evaluation.replay()
-            return means(evaluation.result, on)
+            return evaluation.result.scores(on.y)
 
     def free_buffers(self) -> None:
         self.by_shape.clear()
         self.evaluations.clear()  # their graphs use the kernels' buffers
 
-    def tally(self, w: Tensor, on: Samples) -> Tensor:
-        """Return the number of correct answers and the summed loss of one model on samples."""
+    def tally(self, w: Tensor, on: Samples) -> Tally:
+        """Return the sums of losses and metrics of one model on samples."""
 
         def outputs(x: Tensor) -> Tensor:
             return self.kernel(1, len(x)).logits(w[None], self.images(x[None]))[0]
@@ -103,10 +104,10 @@ class FusedOracle(OpaqueOracle):
         """Capture an evaluation as one graph: about 150 launches, most of them shorter than the host's call."""
         device = self.task.device
         w = torch.zeros(self.task.model.layout.size, dtype=self.task.dtype, device=device)
-        result = torch.zeros(2, dtype=torch.float64, device=device)
+        result = self.tally(w, on)  # which says how many sums there are
 
         def work() -> None:
-            result.copy_(self.tally(w, on))
+            result.sums.copy_(self.tally(w, on).sums)
 
         try:
             return CapturedEvaluation(on, w, result, captured(work, torch.cuda.Stream(device), w.zero_))

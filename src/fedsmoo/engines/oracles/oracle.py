@@ -17,6 +17,7 @@ from fedsmoo.engines.oracles.attention import fold_attention
 from fedsmoo.engines.oracles.layers import forward_of_many, over_clients
 from fedsmoo.engines.statistics.passes import Maybe, begin, carrying, end, in_equal_groups, real_rows, without_padding
 from fedsmoo.engines.task import Batch, Draws, Samples, Task
+from fedsmoo.metrics.tally import Scores
 
 if TYPE_CHECKING:
     from fedsmoo.compiler.step import GradientKernels
@@ -121,8 +122,8 @@ class Oracle:
     def free_buffers(self) -> None:
         """Free buffers that can be made again; captured graphs that use them must be dropped as well."""
 
-    def evaluate(self, w: Tensor, on: Samples | None = None) -> tuple[float, float]:
-        """Return accuracy and loss of one model on the test part, or on other samples."""
+    def evaluate(self, w: Tensor, on: Samples | None = None) -> Scores:
+        """Return loss and metrics of one model on the test part, or on other samples."""
         with products(self.task):
             return self.task.evaluate(w, on=on)
 

@@ -45,6 +45,9 @@ def name_objects(config: Config, objects: Mapping[str, Any], indices: Sequence[n
             assert indices is not None
             what = name_of(value) if setting == "partition" else "client_indices"
             changes |= {"split": f"{PREFIX}{what}@{hash_of(indices)}", "clients": len(indices)}
+        elif setting == "metrics":
+            names = (one if isinstance(one, str) else name_of(one) for one in value)
+            changes[setting] = f"{PREFIX}{'+'.join(names)}@{secrets.token_hex(4)}"
         elif isinstance(value, Dataset):
             changes[setting] = f"{PREFIX}{value.name}"  # its fingerprint is noted beside, and counts
         else:

@@ -68,15 +68,17 @@ def parts_of(result: Result, on: str) -> tuple[str, list[np.ndarray]]:
     return "train", list(run.indices if run.held is None or on == "train" else run.held)
 
 
-def scores(result: Result, w: Tensor, part: str, samples: np.ndarray, statistics: Tensor | None) -> dict[str, float]:
-    """Return accuracy and loss of a model on some samples of a part; nothing is known of no samples."""
+def scores(
+    result: Result, w: Tensor, part: str, samples: np.ndarray, statistics: Tensor | None
+) -> dict[str, float | None]:
+    """Return metrics and loss of a model on some samples of a part; nothing is known of no samples."""
     task, engine = result.simulation.setup.task, result.simulation.engine
     if not len(samples):
-        return {"accuracy": float("nan"), "loss": float("nan")}
+        return dict.fromkeys((*(m.name for m in task.metrics), "loss"), float("nan"))
     if statistics is not None:
         task.model.hold(statistics)
     index = torch.from_numpy(np.asarray(samples)).to(task.device)
     with torch.no_grad():
         x, y = (getattr(task.data, f"{axis}_{part}")[index] for axis in "xy")
-        accuracy, loss = engine.evaluate(w, Samples(x, y))
-    return {"accuracy": accuracy, "loss": loss}
+        found = engine.evaluate(w, Samples(x, y))
+    return {**found.metrics, "loss": found.loss}

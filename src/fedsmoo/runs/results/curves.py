@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ from matplotlib.figure import Figure
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import brief, unknown
-from fedsmoo.runs.record import Record
+from fedsmoo.metrics.quantity import quantity
+from fedsmoo.runs.record import Record, lead_of
 
 # Colours that stay apart for colour-blind readers, and line styles that stay apart in black and white.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#000000")
@@ -38,7 +40,7 @@ def hanning(values: np.ndarray, window: int) -> np.ndarray:
 def accuracy_curves(
     runs: Mapping[str, Sequence[Sequence[Record]]], path: Path, title: str = "", smooth: int = 1
 ) -> None:
-    """Draw test accuracy over rounds into a file: the mean over seeds, with the range of the seeds shaded."""
+    """Draw the leading metric over rounds into a file: the mean over seeds, with the range of the seeds shaded."""
     figure = Figure(figsize=(6.4, 4.0), dpi=150, layout="constrained")
     axes = figure.add_subplot()
     draw_curves(axes, runs, smooth=smooth)
@@ -47,12 +49,16 @@ def accuracy_curves(
 
 
 def draw_curves(
-    axes: Axes, runs: Mapping[str, Sequence[Sequence[Record]]], metric: str = "test_accuracy", smooth: int = 1
+    axes: Axes, runs: Mapping[str, Sequence[Sequence[Record]]], metric: str | None = None, smooth: int = 1
 ) -> None:
-    """Draw a number of the records over rounds: the mean over seeds, with the range of the seeds shaded."""
-    percent = metric.endswith("accuracy")
+    """Draw a number of the records over rounds: the mean over seeds, with the range of the seeds shaded.
+
+    ``metric`` is one of :meth:`Record.numbers`; ``None``: the metric that leads.
+    """
+    lead = lead_of(itertools.chain.from_iterable(h for histories in runs.values() for h in histories))
+    percent = lead.percent if metric is None else metric.endswith("accuracy") or quantity(metric).percent
     for k, (method, histories) in enumerate(runs.items()):
-        points = [[(r.round, v) for r in h if (v := r.numbers().get(metric)) is not None] for h in histories]
+        points = [[(r.round, v) for r in h if (v := value_of(r, metric)) is not None] for h in histories]
         length = min(map(len, points))
         rounds = [number for number, _ in points[0][:length]]
         scale = 100 if percent else 1
@@ -62,28 +68,31 @@ def draw_curves(
         if len(curves) > 1:
             axes.fill_between(rounds, curves.min(0), curves.max(0), color=colour, alpha=0.15, linewidth=0)
     axes.set_xlabel("communication rounds")
-    axes.set_ylabel(f"{metric.replace('_', ' ')}{' (%)' if percent else ''}")
+    words = None if metric is None else f"{metric.replace('_', ' ')}{' (%)' if percent else ''}"
+    axes.set_ylabel(words or lead.axis)
     axes.grid(alpha=0.25, linewidth=0.6)
     axes.legend(frameon=False, fontsize=9)
 
 
-def plot(results: Any, metric: str = "test_accuracy", ax: Axes | None = None) -> Axes:
+def value_of(record: Record, metric: str | None) -> float | None:
+    """Return a number of a record by its name; without one, what leads."""
+    return record.score if metric is None else record.numbers().get(metric)
+
+
+def plot(results: Any, metric: str | None = None, ax: Axes | None = None) -> Axes:
     """Draw a number of the rounds of one or several results; returns the matplotlib axes.
 
     Args:
         results: a result, a comparison, several results (those of one method are its seeds: their mean is drawn, with
             their range shaded), or a mapping from labels to results or lists of them.
-        metric: any number of a record, such as ``"train_loss"``, or that a callback logged or a probe measured.
+        metric: any number of a record, such as ``"train_loss"``, or that a callback logged or a probe measured
+            (default: the metric that leads).
         ax: axes to draw on (default: of a new figure).
     """
     runs = histories_of(results)
-    known = sorted(
-        {n for seeds in runs.values() for h in seeds for r in h for n, v in r.numbers().items() if v is not None}
-    )
-    if any(
-        metric not in {n for r in h for n, v in r.numbers().items() if v is not None} for s in runs.values() for h in s
-    ):
-        raise unknown("number of these rounds", metric, known)
+    each = [measured_in(h) for seeds in runs.values() for h in seeds]
+    if metric is not None and any(metric not in names for names in each):
+        raise unknown("number of these rounds", metric, sorted(set[str]().union(*each)))
     if ax is None:
         from matplotlib import pyplot  # late: it chooses a screen
 

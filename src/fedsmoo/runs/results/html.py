@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
+from fedsmoo.metrics.quantity import quantity
 from fedsmoo.runs.traffic import human_bytes
 
 if TYPE_CHECKING:
@@ -43,7 +44,10 @@ def result_html(result: Result) -> str:
 
 def measured(result: Result) -> Mapping[str, str]:
     """Return how well the model does at the end, as far as that was measured."""
-    tested = [r for r in result.history if r.test_accuracy is not None]
+    tested = [r for r in result.history if r.score is not None]
     losses = [r.train_loss for r in result.history if r.train_loss is not None]
-    out = {} if not tested else {"test accuracy": f"{tested[-1].test_accuracy:.2%} (round {tested[-1].round})"}
+    found = {result.lead: tested[-1].score} if tested else {}
+    if tested:
+        found |= {quantity(n, tested[-1].lower): v for n, v in tested[-1].metrics.items()}
+    out = {q.title: f"{q.text(v)} (round {tested[-1].round})" for q, v in found.items() if v is not None}
     return out | ({"training loss": f"{losses[-1]:.4f}"} if losses else {})

@@ -14,7 +14,17 @@ from fedsmoo.algorithms.statistics import NAME
 from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.core.errors import as_path
 from fedsmoo.core.layout import other_sizes
-from fedsmoo.runs.record import Callback, Record, best_validated, last_accuracy, last_personal
+from fedsmoo.metrics.quantity import ACCURACY, Quantity
+from fedsmoo.runs.record import (
+    Callback,
+    Record,
+    best_validated,
+    frame_row,
+    last_personal,
+    last_score,
+    lead_of,
+    scores_of,
+)
 from fedsmoo.runs.traffic import Reached, reached
 
 if TYPE_CHECKING:
@@ -43,11 +53,11 @@ class Result:
 
     def __repr__(self) -> str:
         """Say it in a line, for a prompt or a notebook."""
-        evaluated = any(record.test_accuracy is not None for record in self.history)
-        accuracy = f", test accuracy {self.accuracy:.2%}" if evaluated else ""
+        scores, lead = scores_of(self.history), self.lead
+        last = f", {lead.title} {lead.text(scores[-1])}" if scores else ""
         stopped = ", interrupted" if self.interrupted else ""
         folder = f", in {self.folder}" if self.folder else ""
-        return f"<Result: {self.label}, {len(self.history)} rounds{accuracy}{stopped}{folder}>"
+        return f"<Result: {self.label}, {len(self.history)} rounds{last}{stopped}{folder}>"
 
     def _repr_html_(self) -> str:
         """Return a small table for a notebook."""
@@ -65,7 +75,7 @@ class Result:
         """The history, one row a round."""
         import pandas as pd  # late: it takes half a second
 
-        return pd.DataFrame([r.values() for r in self.history])
+        return pd.DataFrame([frame_row(r) for r in self.history])
 
     @property
     def model(self) -> nn.Module:
@@ -81,11 +91,33 @@ class Result:
     @property
     def accuracy(self) -> float:
         """Test accuracy of the last evaluated round; an error if a callback stopped the run before there was one."""
-        return last_accuracy(self.history)
+        last = last_score(self.history)
+        if self.lead == ACCURACY:
+            return last
+        found = [r.test_accuracy for r in self.history if r.test_accuracy is not None]
+        if not found:
+            raise FedsmooError(f"this run measures no accuracy, but {self.lead.title}: use result.score")
+        return found[-1]
+
+    @property
+    def lead(self) -> Quantity:
+        """The metric that leads: its name, whether more is better, and how it is written."""
+        return lead_of(self.history)
+
+    @property
+    def score(self) -> float:
+        """The leading metric in the last evaluated round; an error if there was none."""
+        return last_score(self.history)
+
+    @property
+    def metrics(self) -> dict[str, float | None]:
+        """All metrics of the last evaluated round, by name; the first leads."""
+        last = next((r for r in reversed(self.history) if r.score is not None), None)
+        return {} if last is None else dict(last.metrics) or {ACCURACY.name: last.test_accuracy}
 
     @property
     def validated(self) -> Record | None:
-        """The best round by validation accuracy, the first of several; ``None`` without ``holdout``."""
+        """The best round on the samples held out, the first of several; ``None`` without ``holdout``."""
         return best_validated(self.history)
 
     @property
@@ -141,13 +173,13 @@ class Result:
                 test, train.
 
         Returns:
-            One row a client: how many samples, accuracy and loss; and those of its personal model.
+            One row a client: how many samples, metrics and loss; and those of its personal model.
         """
         from fedsmoo.runs.results.clients import evaluate_clients
 
         return evaluate_clients(self, on)
 
-    def plot(self, metric: str = "test_accuracy", ax: Axes | None = None) -> Axes:
+    def plot(self, metric: str | None = None, ax: Axes | None = None) -> Axes:
         """Draw a number over the rounds; returns the matplotlib axes. ``fedsmoo.plot`` draws several results in one."""
         from fedsmoo.runs.results.curves import plot  # late: matplotlib takes a while to import
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
-from fedsmoo.core.errors import FedsmooError, Named
+from fedsmoo.core.errors import FedsmooError, Named, brief
+from fedsmoo.metrics.quantity import quantity
 from fedsmoo.runs.settings.fields import OWN, around, checked, setting
 
 WIRES = ("exact", "fp16", "int8")
@@ -46,20 +48,30 @@ class Training(Named):
     augment: bool | None = setting(None, "random flips and crops (default: where the data set's images allow)")
     seed: int = setting(0, "seed of all random streams", within="[0, inf)", free=("batch", "line"))
     eval_every: int = setting(1, "rounds between evaluations on the test part", within="(0, inf)", free=("line",))
+    metrics: str | None = setting(
+        None,
+        f"what is measured, with commas between: names, {OWN}:function (-{OWN}:function: less is better); the first "
+        "leads (default: accuracy, or by the targets)",
+        quiet=True,
+    )
     holdout: float = setting(0.0, "share of each client's samples kept for validation", group="data", within="[0, 1)")
     target: float | None = setting(
-        None, "test accuracy (0..1) whose first round, bytes and seconds are reported", free=("run", "batch", "line")
+        None,
+        "test accuracy (0..1), or value of the metric that leads, whose first round, bytes and seconds are reported",
+        free=("run", "batch", "line"),
     )
     probe: str | None = setting(
         None, "measure every so many rounds, such as hessian:50,sharpness:10,consistency:10", free=("run", "line")
     )
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "metrics", metrics_as_text(self.metrics))
         for f in dataclasses.fields(self):
             object.__setattr__(self, f.name, checked(type(self), f.name, getattr(self, f.name)))
         if self.local_epochs is not None and self.local_steps is not None:
             raise FedsmooError("both local_epochs and local_steps are given: choose one")
-        refuse_no_accuracy(self.target)
+        if self.metrics is not None:  # else the data say what leads
+            quantity(self.metrics.split(",")[0]).refuse_target(self.target)
 
     @property
     def epochs(self) -> int | None:
@@ -67,7 +79,10 @@ class Training(Named):
         return (self.local_epochs or 5) if self.local_steps is None else None
 
 
-def refuse_no_accuracy(target: float | None) -> None:
-    """Refuse a target that no accuracy reaches, such as one in per cent."""
-    if target is not None and not 0 < target <= 1:
-        raise FedsmooError(f"target is {target:g}, but is an accuracy between 0 and 1, such as 0.8")
+def metrics_as_text(given: Any) -> Any:
+    """Return a list of metrics, as TOML files and programs have it, as the text that stands for it."""
+    if not isinstance(given, list | tuple):
+        return given
+    if not given or not all(isinstance(name, str) for name in given):
+        raise FedsmooError(f"metrics is {brief(given)}, but must be names, such as ['accuracy', 'f1']")
+    return ",".join(name.strip() for name in given)

@@ -7,7 +7,6 @@ import itertools
 import json
 import os
 import tomllib
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,8 @@ from safetensors import SafetensorError
 from fedsmoo.core import FedsmooError
 from fedsmoo.runs.config import DIVISION, FIELDS, Config
 from fedsmoo.runs.origin.provenance import provenance
-from fedsmoo.runs.record import Record, best_validated, last_personal
+from fedsmoo.runs.record import Record
+from fedsmoo.runs.results.summary import summarise
 from fedsmoo.runs.settings.toml import FIRST, LAST, named_tables
 from fedsmoo.runs.simulation import Simulation
 from fedsmoo.runs.storage.checkpoint import Mark, write_tensors
@@ -33,13 +33,7 @@ from fedsmoo.runs.storage.files import (
 from fedsmoo.runs.storage.names import CONFIG, FAILED, LABEL, METRICS, MODEL, STARTED, SUMMARY
 from fedsmoo.runs.storage.toml import to_toml
 from fedsmoo.runs.storage.walk import run_folders
-from fedsmoo.runs.traffic import reached
-from fedsmoo.runs.watch.changes import changes_in
 from fedsmoo.version import __version__
-
-# In a summary, of the best round by validation: which it is, how well it did there, and on the test part.
-VALIDATED = {"validated_round": "round", "validation_accuracy": "validation_accuracy"}
-VALIDATED |= {"validated_accuracy": "test_accuracy"}
 
 
 class RunFolder:
@@ -257,34 +251,6 @@ def as_toml(value: Any) -> Any:
         return [as_toml(v) for v in value]
     kinds = (bool, int, float, str)  # in this order: true and false are numbers, too
     return next((kind(value) for kind in kinds if isinstance(value, kind)), value)
-
-
-def summarise(history: list[Record], target: float | None) -> dict[str, Any]:
-    """Summarise a run: the last round, the mean of the last ten evaluations beside it (of all, if fewer),
-    and what was spent."""
-    tested = [r for r in history if r.test_accuracy is not None]
-    last = [r.test_accuracy for r in tested[-10:] if r.test_accuracy is not None]
-    hit = reached(history, target) if target is not None else None
-    chosen = best_validated(history)
-    validated = {} if chosen is None else {name: getattr(chosen, n) for name, n in VALIDATED.items()}
-    changes = [list(change) for change in changes_in(history)]
-    return {
-        "rounds": len(history),
-        "test_accuracy": last[-1] if last else None,
-        "evaluations": len(tested),
-        "test_accuracy_last10": float(np.mean(last)) if last else None,
-        "best_accuracy": max((r.test_accuracy or 0.0 for r in tested), default=None),  # a maximum over the test set
-        **validated,
-        **last_personal(history),
-        "test_loss": tested[-1].test_loss if tested else None,
-        "bytes_up": sum(r.bytes_up for r in history),
-        "bytes_down": sum(r.bytes_down for r in history),
-        "seconds_train": sum(r.seconds_train for r in history),
-        "seconds_eval": sum(r.seconds_eval for r in history),
-        "target": target,
-        "target_reached": None if hit is None else asdict(hit),
-        **({"changes": changes} if changes else {}),
-    }
 
 
 def write_label(folder: Path, label: str | None) -> None:

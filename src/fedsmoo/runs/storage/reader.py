@@ -24,7 +24,7 @@ from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin.contents import held_in, refuse_damaged
 from fedsmoo.runs.origin.identity import identity
 from fedsmoo.runs.origin.method import Method, is_stranger, kept
-from fedsmoo.runs.record import GLOBAL, HELD_OUT, PERSONAL, Record
+from fedsmoo.runs.record import GLOBAL, HELD_OUT, PERSONAL, SCORES, Record
 from fedsmoo.runs.settings.toml import LostSettings, config_in, parse_toml
 from fedsmoo.runs.storage.names import CONFIG, FAILED, LABEL, METRICS, STARTED, SUMMARY
 from fedsmoo.runs.storage.toml import refuse_deep_keys
@@ -44,9 +44,11 @@ KINDS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("parameters", "parameters_full", "parameters_staying"), int),
     **dict.fromkeys(("test_accuracy", "test_accuracy_last10", "best_accuracy", "validated_accuracy"), (int, float)),
     **dict.fromkeys(("test_loss", "bytes_up", "bytes_down", "seconds_train", "seconds_eval"), (int, float)),
-    **dict.fromkeys((*PERSONAL, *GLOBAL), (int, float)),
+    **dict.fromkeys((*PERSONAL, *GLOBAL, *SCORES), (int, float)),
+    **dict.fromkeys(("score", "score_last10", "best_score", "validated_score", "validation_score"), (int, float)),
+    **dict.fromkeys(("metric", "validation_metric"), str),
     **dict.fromkeys(("engine", "device", "command", "commit", "started", "finished", "error"), str),
-    **dict.fromkeys(("contents", "versions", "method"), dict),
+    **dict.fromkeys(("contents", "versions", "method", "metrics"), dict),
     **dict.fromkeys(("sessions", "changes"), list),
 }
 
@@ -263,7 +265,11 @@ def sound(record: Record) -> bool:
     held_out = (getattr(record, n) for n in HELD_OUT)
     if record.changes and not (isinstance(record.changes, dict) and {*map(type, record.changes.values())} <= CHANGED):
         return False
-    return {*map(type, optional), *map(type, held_out)} <= OPTIONAL and {*map(type, always)} <= NUMBERS
+    tables = (record.metrics, record.validation_metrics)
+    if not all(type(t) is dict for t in tables) or type(record.lower) is not list:
+        return False
+    found = (*optional, *held_out, *(v for t in tables for v in t.values()))
+    return {*map(type, found)} <= OPTIONAL and {*map(type, always)} <= NUMBERS and {*map(type, record.lower)} <= {str}
 
 
 def state_of(summary: bool, failure: bool, config: bool) -> State:

@@ -1,0 +1,1 @@
+"""How good a model's outputs are: metrics by name, which of two values is better, and how values are written."""

@@ -1,0 +1,147 @@
+"""What metrics compute: sums over batches of outputs, which are small, or something of all outputs of a part.
+
+Outputs are ``[B, ..., K]`` for classes ``[B, ...]``, where -100 is a position without a label, which never counts; in
+the shape of their targets for numbers; and logits ``[B, K]`` for several labels: a label is said where its logit is
+above 0, a probability of one half. No sum waits for a device, so that an evaluation can be captured as one graph.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedsmoo.data.targets import NO_LABEL
+from fedsmoo.models.loss import matched
+
+Sums = Callable[[Tensor, Tensor], Tensor]  # outputs and targets of a batch -> sums, float64 [S]
+
+
+def counted(y: Tensor, *sums: Tensor) -> Tensor:
+    """Return sums in one vector; of sequences with the number of labelled positions behind them."""
+    if y.dim() > 1:
+        sums = (*sums, (y != NO_LABEL).sum())
+    return torch.stack([s.double() for s in sums])
+
+
+def mean(sums: np.ndarray, samples: int) -> float:
+    """Return a sum divided by the number of samples, or of labelled positions where they were counted."""
+    return float(sums[0] / (sums[1] if len(sums) > 1 else samples))
+
+
+def right(out: Tensor, y: Tensor) -> Tensor:
+    """Count the classes that were said right; positions without a label are never."""
+    return counted(y, (out.argmax(-1) == y).sum())
+
+
+def all_right(out: Tensor, y: Tensor) -> Tensor:
+    """Count the samples whose labels were all said right."""
+    return ((out > 0) == (y > 0.5)).all(1).sum().double()[None]
+
+
+def among_top(k: int) -> Sums:
+    """Return a function that counts the classes among the k that were thought most likely."""
+
+    def sums(out: Tensor, y: Tensor) -> Tensor:
+        return counted(y, (out.topk(k, -1).indices == y.unsqueeze(-1)).any(-1).sum())
+
+    return sums
+
+
+def entropy(out: Tensor, y: Tensor) -> Tensor:
+    """Sum the cross-entropies of labelled positions."""
+    each = F.cross_entropy(out.flatten(0, -2).double(), y.flatten(), ignore_index=NO_LABEL, reduction="sum")
+    return counted(y, each)
+
+
+def perplexity(sums: np.ndarray, samples: int) -> float:
+    """Return e to the mean cross-entropy; infinite where that is too large for a number."""
+    at = mean(sums, samples)
+    return math.exp(at) if at < 700 else math.inf
+
+
+def confusion(out: Tensor, y: Tensor) -> Tensor:
+    """Count, for each class, where it was said rightly, where it is, and where it was said: ``[3 K]``."""
+    said, is_there = out.argmax(-1).flatten(), (y != NO_LABEL).flatten().double()
+    at, hit = y.flatten().clamp(min=0), (said == y.flatten()).double()
+    zero = torch.zeros(out.shape[-1], dtype=torch.float64, device=out.device)
+    return torch.cat([zero.index_add(0, at, hit), zero.index_add(0, at, is_there), zero.index_add(0, said, is_there)])
+
+
+def label_confusion(out: Tensor, y: Tensor) -> Tensor:
+    """Count the same for each of several labels."""
+    said, there = (out > 0).double(), (y > 0.5).double()
+    return torch.cat([(said * there).sum(0), there.sum(0), said.sum(0)])
+
+
+def macro_f1(sums: np.ndarray, samples: int) -> float:
+    """Return the mean over classes of F1, of those that are there or were said."""
+    hit, there, said = sums.reshape(3, -1)
+    met = there + said > 0
+    return float((2 * hit[met] / (there + said)[met]).mean()) if met.any() else 0.0
+
+
+def label_macro_f1(sums: np.ndarray, samples: int) -> float:
+    """Return the mean of F1 over all labels; it is 0 for one that is nowhere and was never said."""
+    hit, there, said = sums.reshape(3, -1)
+    return float((2 * hit / np.maximum(there + said, 1)).mean())
+
+
+def micro_f1(sums: np.ndarray, samples: int) -> float:
+    """Return F1 of all classes or labels together."""
+    hit, there, said = sums.reshape(3, -1).sum(1)
+    return float(2 * hit / max(there + said, 1))
+
+
+def squared(out: Tensor, y: Tensor) -> Tensor:
+    """Sum the squared errors of samples, each the mean over its numbers."""
+    return errors(out, y).square().mean(1).sum()[None]
+
+
+def absolute(out: Tensor, y: Tensor) -> Tensor:
+    """Sum the absolute errors of samples, each the mean over its numbers."""
+    return errors(out, y).abs().mean(1).sum()[None]
+
+
+def errors(out: Tensor, y: Tensor) -> Tensor:
+    """Return the errors of numbers, ``[B, D]``."""
+    return (matched(out, y, "the metric").double() - y.double()).reshape(len(y), -1)
+
+
+def r2(out: Tensor, y: Tensor) -> float:
+    """Return the share of the variance that is explained, the mean over numbers; of one that never changes, 0 or 1."""
+    left = errors(out, y).square().sum(0)
+    total = y.double().reshape(len(y), -1)
+    total = (total - total.mean(0)).square().sum(0)
+    share = 1 - left / torch.where(total > 0, total, 1)
+    return float(torch.where(total > 0, share, (left == 0).double()).mean())
+
+
+def auc(out: Tensor, y: Tensor) -> float:
+    """Return the area under the ROC curve, each class against the others: the mean over classes that have both."""
+    labelled = y.flatten() != NO_LABEL
+    p = out.flatten(0, -2)[labelled].double().softmax(-1)
+    return mean_area(p.numpy(), F.one_hot(y.flatten()[labelled], out.shape[-1]).numpy())
+
+
+def label_auc(out: Tensor, y: Tensor) -> float:
+    """Return the area under the ROC curve, the mean over labels that some samples have and others have not."""
+    return mean_area(out.double().numpy(), (y > 0.5).long().numpy())
+
+
+def mean_area(scores: np.ndarray, there: np.ndarray) -> float:
+    """Return the mean over columns of the share of pairs that are ordered rightly, a tie being half a pair; or NaN."""
+    from scipy.stats import rankdata  # late: few runs need it
+
+    positive = there.sum(0)
+    both = (positive > 0) & (positive < len(there))
+    if not both.any() or not np.isfinite(scores).all():
+        return math.nan
+    ranks = rankdata(scores[:, both], axis=0)
+    yes = positive[both].astype(float)
+    above = (ranks * there[:, both]).sum(0) - yes * (yes + 1) / 2
+    return float((above / (yes * (len(there) - yes))).mean())

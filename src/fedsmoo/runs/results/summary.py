@@ -1,0 +1,111 @@
+"""What a run comes to in a few numbers: its summary, as the folder keeps it and as others read it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from fedsmoo.metrics.quantity import ACCURACY, Quantity, quantity
+from fedsmoo.runs.record import Record, best_validated, first_of, last_personal, lead_of, scores_of
+from fedsmoo.runs.traffic import reached
+from fedsmoo.runs.watch.changes import changes_in
+
+# In a summary, of the best round by validation: which it is, how well it did there, and on the test part.
+VALIDATED = {"validated_round": "round", "validation_accuracy": "validation_accuracy"}
+VALIDATED |= {"validated_accuracy": "test_accuracy"}
+
+
+def summarise(history: list[Record], target: float | None) -> dict[str, Any]:
+    """Summarise a run: the last round, the mean of the last ten evaluations beside it (of all, if fewer),
+    and what was spent."""
+    tested = [r for r in history if r.score is not None]
+    accuracies = [r.test_accuracy for r in tested if r.test_accuracy is not None]
+    hit = reached(history, target) if target is not None else None
+    chosen = best_validated(history)
+    validated = {} if chosen is None else {name: getattr(chosen, n) for name, n in VALIDATED.items()}
+    changes = [list(change) for change in changes_in(history)]
+    return {
+        "rounds": len(history),
+        "test_accuracy": accuracies[-1] if accuracies else None,
+        "evaluations": len(tested),
+        "test_accuracy_last10": float(np.mean(accuracies[-10:])) if accuracies else None,
+        "best_accuracy": max(accuracies, default=None),  # a maximum over the test set
+        **validated,
+        **last_personal(history),
+        **led_otherwise(tested, chosen),
+        "test_loss": tested[-1].test_loss if tested else None,
+        "bytes_up": sum(r.bytes_up for r in history),
+        "bytes_down": sum(r.bytes_down for r in history),
+        "seconds_train": sum(r.seconds_train for r in history),
+        "seconds_eval": sum(r.seconds_eval for r in history),
+        "target": target,
+        "target_reached": None if hit is None else asdict(hit),
+        **({"changes": changes} if changes else {}),
+    }
+
+
+def led_otherwise(tested: list[Record], chosen: Record | None) -> dict[str, Any]:
+    """Return what a summary has besides if more than the accuracy was measured; ``chosen``: the best by validation."""
+    if not any(r.metrics for r in tested):
+        return {}
+    lead, scores = lead_of(tested), scores_of(tested)
+    out = {
+        "metric": lead.name,
+        "lower_is_better": not lead.higher,
+        "score": scores[-1],
+        "score_last10": float(np.mean(scores[-10:])),
+        "best_score": lead.best(scores),  # of all rounds, over the test set
+        "metrics": tested[-1].metrics,
+    }
+    if chosen is None:
+        return out
+    by = first_of(chosen.validation_metrics, chosen.lower)
+    how = {"validation_metric": by.name, "validation_lower_is_better": not by.higher}
+    return {**out, **how, "validation_score": chosen.validation, "validated_score": chosen.score}
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How well a run ended, from its summary, whichever metric leads."""
+
+    lead: Quantity
+    last: float | None
+    last_ten: float | None  # mean of the last ten evaluations, or of all if they are fewer
+    best: float | None
+    validated: float | None  # of the round that was best on the samples held out
+    validation: tuple[Quantity, float] | None  # how good that was there
+    personal: dict[str, tuple[float, float, float]]  # personal, global -> mean, deviation, worst tenth over clients
+
+    @property
+    def served_by(self) -> Quantity:
+        """What personal models are measured by."""
+        return self.validation[0] if self.validation else self.lead
+
+
+def ending(summary: Mapping[str, Any]) -> Ending:
+    """Read a summary; those of before have accuracies only."""
+    get = summary.get
+    other = get("metric") is not None
+    lead = named(summary, "metric", "lower_is_better") if other else ACCURACY
+    names = ("score", "score_last10", "best_score", "validated_score") if other else ACCURACIES
+    by = get("validation_score") if other else get("validation_accuracy")
+    held = named(summary, "validation_metric", "validation_lower_is_better") if other else ACCURACY
+    people = {}
+    for who in ("personal", "global"):
+        mean = get(f"{who}_accuracy") if get(f"{who}_accuracy") is not None else get(f"{who}_score")
+        if mean is not None:
+            people[who] = (mean, summary[f"{who}_deviation"], summary[f"{who}_worst_tenth"])
+    last, last_ten, best, validated = (get(n) for n in names)
+    return Ending(lead, last, last_ten, best, validated, None if by is None else (held, by), people)
+
+
+ACCURACIES = ("test_accuracy", "test_accuracy_last10", "best_accuracy", "validated_accuracy")
+
+
+def named(summary: Mapping[str, Any], name: str, lower: str) -> Quantity:
+    """Return the metric that a summary names; its own word counts for one that is not ours."""
+    found = str(summary.get(name) or ACCURACY.name)
+    return quantity(found, [found] if summary.get(lower) else [])
