@@ -11,7 +11,7 @@ from dataclasses import fields
 from typing import Any
 
 from fedsmoo.core.untrusted import number, text
-from fedsmoo.runs.record import HELD_OUT, Record
+from fedsmoo.runs.record import RARE, Record
 from fedsmoo.runs.storage.names import METRICS
 from fedsmoo.runs.storage.reader import StoredRun
 
@@ -31,9 +31,13 @@ HELD = (  # only where samples were held out
     ("deviation", "personal_deviation", 8),
     ("worst", "personal_worst_tenth", 8),
 )
-NAMES = ("round", *(name for _, name, _ in COLUMNS), "probes", *(name for _, name, _ in HELD))  # in a line's order
+OTHERWISE = ("metrics", "lower", "validation_metrics", "personal_score")  # of runs that the accuracy does not lead
+# In the order of a line.
+NAMES = ("round", *(name for _, name, _ in COLUMNS), "probes", *(name for _, name, _ in HELD), *OTHERWISE)
 NOTHING = "null"
-KINDS = {"cohort": rb"\[[0-9, ]*\]", "probes": rb"\{[^{}]*\}"}
+TABLE, LIST = rb"\{[^{}]*\}", rb"\[[^\[\]]*\]"
+KINDS = {"cohort": rb"\[[0-9, ]*\]", "lower": LIST}
+KINDS |= dict.fromkeys(("probes", "changes", "metrics", "validation_metrics"), TABLE)
 NUMBER = rb"[-+.e0-9nul]+"
 
 
@@ -43,7 +47,7 @@ def pattern() -> re.Pattern[bytes]:
     for field in fields(Record):
         group = b"(%b)" if field.name in NAMES else b"%b"
         said = b'"%b": %b' % (field.name.encode(), group % KINDS.get(field.name, NUMBER))
-        parts.append(b"(?:, %b)?" % said if field.name in HELD_OUT else b", %b" % said if parts else said)
+        parts.append(b"(?:, %b)?" % said if field.name in RARE else b", %b" % said if parts else said)
     return re.compile(rb"^\{%b\}$" % b"".join(parts), re.MULTILINE)
 
 
