@@ -147,17 +147,11 @@ def assemble_objects(
     objects = {n: v for n, v in named.items() if not isinstance(v, str)}
     plain = {n: str(v).removeprefix("torch.") if n in ("dtype", "device") else v for n, v in settings.items()}
     plain |= {n: v for n, v in named.items() if isinstance(v, str)}
-    if isinstance(data, str):
-        plain["dataset"] = data
+    plain["dataset"] = data if isinstance(data, str) else f"{PREFIX}data"
     if partition is not None and not isinstance(partition, str):
         objects["partition"] = plain.pop("partition")
-    metrics = words(plain.pop("metrics", None))
-    if all(isinstance(one, str) for one in metrics):
-        plain |= {"metrics": metrics} if metrics else {}
-    else:
-        objects["metrics"] = metrics
-    if not isinstance(data, str):
-        plain["dataset"] = f"{PREFIX}data"
+    if not all(isinstance(one, str) for one in words(plain.get("metrics"))):
+        objects["metrics"] = words(plain.pop("metrics"))
     config = Config().replace(**with_named_options(plain, data, objects))
     own = as_dataset(data, config)
     if not isinstance(data, str):
