@@ -39,7 +39,8 @@ def put_start(module: nn.Module, start: Start) -> None:
     Raises:
         FedsmooError: if the file cannot be read, or some of it is missing, of another shape, or has no place.
     """
-    found, own = read_weights(Path(start.path)), module.state_dict(keep_vars=True)
+    found = read_weights(Path(start.path))
+    own = {n: v for n, v in module.state_dict(keep_vars=True).items() if isinstance(v, Tensor)}
     patterns = [p.strip() for p in (start.skip or "").split(",") if p.strip()]
     refuse_idle(patterns, [*own, *found])
     own, found = ({n: v for n, v in names.items() if not skipped(n, patterns)} for names in (own, found))
@@ -59,6 +60,10 @@ def put_start(module: nn.Module, start: Start) -> None:
             raise FedsmooError(f"{where}: {name} is {value.dtype}, but the model's is {own[name].dtype}")
         if not bool(torch.isfinite(value).all()):
             raise FedsmooError(f"{where}: {name} holds NaN or infinite values")
+    for name, others in same.items():
+        for other in others:
+            if name in found and other in found and not torch.equal(found[name], found[other]):
+                raise FedsmooError(f"{where}: {name} and {other} are one parameter of the model, but differ")
     with torch.no_grad():
         for name, value in found.items():
             own[name].copy_(value)
