@@ -16,7 +16,7 @@ from fedsmoo.core.random.layers import ClientsNoise
 from fedsmoo.core.random.noise import Noise, key_of
 from fedsmoo.models import buffers
 from fedsmoo.models.draws import AnyNoise, drawing
-from fedsmoo.models.modules.inputs import arguments, refuse_unknown_inputs
+from fedsmoo.models.modules.inputs import arguments, asks_whether_traced, refuse_unknown_inputs, unseen
 from fedsmoo.models.modules.lazy import refuse_unready
 from fedsmoo.models.modules.outputs import picked
 
@@ -54,6 +54,7 @@ class FlatModel:
         self._training: bool | None = None
         self._listening = False
         self._heard: list[Tensor] | None = None
+        self._asks = asks_whether_traced(module)
         trained = {n: tuple(p.shape) for n, p in module.named_parameters() if p.requires_grad}
         self.layout = Layout(trained, words={"norms": norms_of(module)})
         self._frozen = {n: p.detach().clone() for n, p in module.named_parameters() if not p.requires_grad}
@@ -175,7 +176,8 @@ class FlatModel:
             whole |= self.statistics.spare(whole, next(iter(parameters.values())))
             kept = tuple(n for n in kept if n not in self.statistics.names)
         before = dict(whole) if kept else whole
-        out = functional_call(self.module, whole, *arguments(x, self.inputs))
+        with unseen(x) if self._asks else nullcontext():
+            out = functional_call(self.module, whole, *arguments(x, self.inputs))
         if kept:
             buffers.hand_back(kept, parameters, before, whole)
         return picked(out, self.output, self.module)

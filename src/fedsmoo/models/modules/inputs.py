@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from fedsmoo.core.errors import FedsmooError, FedsmooWarning
@@ -42,3 +45,25 @@ def refuse_unknown_inputs(module: nn.Module, names: tuple[str, ...] | None) -> N
     missing = [n for n in named if parameters[n].default is inspect.Parameter.empty and n not in names]
     if missing:
         raise FedsmooError(f"{model} needs an input {missing[0]!r}, but the inputs of the data are {', '.join(names)}")
+
+
+def asks_whether_traced(module: nn.Module) -> bool:
+    """Return whether a module looks at values to save work, unless it is traced: HuggingFace's do, at masks."""
+    return any(type(part).__module__.startswith("transformers.") for part in module.modules())
+
+
+@contextmanager
+def unseen(x: Tensor) -> Iterator[None]:
+    """Let modules that ask believe that they are traced, if ``x`` is of many clients: no value of it can be looked at.
+
+    A mask that keeps everything is left out by such a module, if it may look; with it the outputs are the same.
+    """
+    flag, here = "_is_compiling_flag", torch.compiler
+    if here.is_compiling() or not hasattr(here, flag) or not torch._C._functorch.is_functorch_wrapped_tensor(x):
+        yield
+        return
+    setattr(here, flag, True)
+    try:
+        yield
+    finally:
+        setattr(here, flag, False)
