@@ -6,7 +6,6 @@ PYTHONPATH=src python benchmarks/cpu.py --out cpu.json
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 import platform
 import statistics
@@ -16,39 +15,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
-from torch.nn import functional as F
+from zoo import plain_round
 
-from fedsmoo.data.batches.plan import Plan
 from fedsmoo.data.digits import digits
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin.provenance import code_facts
 from fedsmoo.runs.simulation import Simulation
 from fedsmoo.version import __version__
-
-
-def plain_round(model: nn.Module, data: Any, plan: Plan, lr: float, weight_decay: float, clip: float) -> nn.Module:
-    """FedAvg as a user would write it: one client after the other, an optimiser each, the mean of their weights."""
-    total = {n: torch.zeros_like(p) for n, p in model.named_parameters()}
-    clients = plan.index.shape[1]
-    for c in range(clients):
-        local = copy.deepcopy(model)
-        optimiser = torch.optim.SGD(local.parameters(), lr=lr, weight_decay=weight_decay)
-        for k in range(len(plan.index)):
-            n = int(plan.count[k, c])
-            if n == 0:
-                break
-            index = torch.from_numpy(plan.index[k, c, :n])
-            optimiser.zero_grad()
-            F.cross_entropy(local(data.x_train[index]), data.y_train[index]).backward()
-            torch.nn.utils.clip_grad_norm_(local.parameters(), clip)
-            optimiser.step()
-        for n, p in local.named_parameters():
-            total[n] += p.detach() / clients
-    out = copy.deepcopy(model)
-    out.load_state_dict(total)
-    return out
 
 
 def simulation(model: str, engine: str, rounds: int, data: Any) -> Simulation:

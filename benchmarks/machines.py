@@ -1,5 +1,5 @@
 """The tables of docs/distributed.md, docs/flower.md, docs/rivals.md and docs/around.md from results/ranks.json,
-federation.json, rivals.json and robust.json."""
+federation.json, rivals.json and robust.json; that of docs/models.md from models.json."""
 
 from __future__ import annotations
 
@@ -93,3 +93,21 @@ def federation() -> str:
 def rivals() -> str:
     """Other simulators beside ours."""
     return ways.table(read("rivals.json"))
+
+
+def models() -> str:
+    """The models that were tried, with the time of a round against a plain loop of PyTorch clients."""
+    report = read("models.json")
+    rows = []
+    for r in report["results"]:
+        seconds = r["seconds_per_round"]
+        loop, faster = seconds["plain loop"], {w: seconds["plain loop"] / s for w, s in seconds.items()}
+        size = str(r["trained"]) if r["trained"] == r["parameters"] else f"{r['trained']} of {r['parameters']}"
+        ratios = [f"{faster[w]:.1f}x" if w in faster else "" for w in ("serial", "vmap", "batched")]
+        rows.append([r["name"], r["about"], size, f"{1000 * loop:.0f}", *ratios])
+    header = ["model", "what it has", "numbers that train", "plain loop, ms", "serial", "vmap", "batched"]
+    note = (
+        f"{report['task']}; medians of {report['rounds']} rounds, all ways in turn in one process; {report['hardware']}, "
+        f"torch {report['versions']['torch']}. The last three columns: how many times as fast as the plain loop."
+    )
+    return table(header, rows) + f"\n\n{note}"

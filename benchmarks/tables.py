@@ -252,7 +252,15 @@ BLOCKS = {
     f.__name__: f for f in (cpu, headline, rounds, precision, scaling, tiers, kernels, history, flatness, landscape)
 } | {
     f.__name__: f
-    for f in (machines.ranks, machines.model, machines.federation, machines.rivals, machines.robust, drills)
+    for f in (
+        machines.ranks,
+        machines.model,
+        machines.federation,
+        machines.rivals,
+        machines.robust,
+        machines.models,
+        drills,
+    )
 }
 
 

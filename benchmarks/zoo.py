@@ -1,0 +1,261 @@
+"""The models of docs/models.md: small ones of every kind, each with data to train it on. tests/models/test_table.py
+trains each of them on every engine, benchmarks/models.py takes the time."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedsmoo.data.batches.plan import Plan
+from fedsmoo.data.check import from_arrays
+from fedsmoo.data.dataset import Dataset
+from fedsmoo.models import make_module
+from fedsmoo.models.small import CNNGN, MLP
+from fedsmoo.models.text import CharLSTM
+
+CLASSES, TOKENS, LENGTH, SIDE = 4, 30, 8, 8
+TINY = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A row of the table: a model, what is special about it, and its data, as functions of the number of samples."""
+
+    name: str
+    about: str
+    make: Callable[[], nn.Module]
+    data: Callable[[int], Dataset]
+    needs: tuple[str, ...] = ()  # packages
+
+    @property
+    def missing(self) -> str:
+        """The first package that is not installed; empty if all are."""
+        return next((p for p in self.needs if find_spec(p) is None), "")
+
+    def module(self) -> nn.Module:
+        return make_module(self.make, 0)
+
+
+def images(samples: int) -> Dataset:
+    rng = np.random.default_rng(0)
+    y = rng.integers(CLASSES, size=2 * samples)
+    x = rng.standard_normal((CLASSES, 1, SIDE, SIDE))[y] + rng.standard_normal((2 * samples, 1, SIDE, SIDE))
+    x = x.astype(np.float32)
+    return from_arrays(x[:samples], y[:samples], x[samples:], y[samples:], "images")
+
+
+def tokens(samples: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Sentences of several lengths, which of their positions are real, and a class of each."""
+    rng = np.random.default_rng(1)
+    ids, length = rng.integers(1, TOKENS, (2 * samples, LENGTH)), rng.integers(3, LENGTH + 1, (2 * samples, 1))
+    real = (np.arange(LENGTH) < length).astype(np.int64)
+    return ids * real, real, ids[:, 0] % CLASSES
+
+
+def sentences(samples: int) -> Dataset:
+    """Sentences with their masks, by name, and a class of each."""
+    ids, real, y = tokens(samples)
+    x = np.stack([ids, real], 1)
+    names = ("input_ids", "attention_mask")
+    return from_arrays(x[:samples], y[:samples], x[samples:], y[samples:], "sentences", inputs=names)
+
+
+def next_tokens(samples: int) -> Dataset:
+    """Sentences and at each position the next token; what is beyond the end has no label."""
+    ids, real, _ = tokens(samples)
+    y = np.where(np.roll(real, -1, 1) * (np.arange(LENGTH) < LENGTH - 1) > 0, np.roll(ids, -1, 1), -100)
+    return from_arrays(ids[:samples], y[:samples], ids[samples:], y[samples:], "next tokens")
+
+
+def series(samples: int) -> Dataset:
+    rng = np.random.default_rng(2)
+    y = rng.integers(CLASSES, size=2 * samples)
+    x = (np.eye(CLASSES)[y][:, None] + rng.standard_normal((2 * samples, LENGTH, CLASSES))).astype(np.float32)
+    return from_arrays(x[:samples], y[:samples], x[samples:], y[samples:], "series")
+
+
+class Recurrent(nn.Module):
+    """PyTorch's LSTM, and a guess from its last state; returns a tuple."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.head = nn.LSTM(CLASSES, 16, num_layers=2, batch_first=True, dropout=0.1), nn.Linear(16, CLASSES)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Any]:
+        out, state = self.lstm(x)
+        return self.head(out[:, -1]), state
+
+
+class Encoder(nn.Module):
+    """PyTorch's Transformer encoder on the rows of an image; returns a dict."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(SIDE, 2, 16, dropout=0.1, batch_first=True)
+        self.encoder, self.head = nn.TransformerEncoder(layer, 2), nn.Linear(SIDE, CLASSES)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        hidden = self.encoder(x.squeeze(1))
+        return {"hidden": hidden, "logits": self.head(hidden.mean(1))}
+
+
+class DropPath(nn.Module):
+    """Stochastic depth: leaves a block out for some of the samples."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return x
+        keep = x.new_empty(len(x), *[1] * (x.dim() - 1)).bernoulli_(1 - self.rate)
+        return x * keep / (1 - self.rate)
+
+
+class Block(nn.Module):
+    """A block of ConvNeXt: depthwise convolution, LayerNorm over channels, two linear layers, a scale, DropPath."""
+
+    def __init__(self, width: int, rate: float) -> None:
+        super().__init__()
+        self.depthwise = nn.Conv2d(width, width, 3, padding=1, groups=width)
+        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        self.gamma, self.drop_path = nn.Parameter(torch.full((width,), 0.5)), DropPath(rate)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm(self.depthwise(x).movedim(1, -1))
+        y = self.gamma * self.down(F.gelu(self.up(y)))
+        return x + self.drop_path(y.movedim(-1, 1))
+
+
+class ConvNeXt(nn.Module):
+    """A timm-style network with DropPath; its head is lazy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(1, 8, 2, stride=2)
+        self.blocks = nn.Sequential(Block(8, 0.1), Block(8, 0.2))
+        self.head = nn.LazyLinear(CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.blocks(self.stem(x)).mean((2, 3)))
+
+
+class LoRA(nn.Module):
+    """A frozen linear layer and a trained change of low rank."""
+
+    def __init__(self, base: nn.Linear, rank: int = 2) -> None:
+        super().__init__()
+        self.base = base.requires_grad_(False)
+        self.a = nn.Parameter(torch.randn(rank, base.in_features) * 0.1)
+        self.b = nn.Parameter(torch.zeros(base.out_features, rank))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.base(x) + x @ self.a.mT @ self.b.mT
+
+
+def lora_mlp() -> nn.Module:
+    layers = (LoRA(nn.Linear(SIDE * SIDE, 32)), nn.ReLU(), LoRA(nn.Linear(32, 32)), nn.ReLU(), nn.Linear(32, CLASSES))
+    return nn.Sequential(nn.Flatten(), *layers)
+
+
+def bert() -> nn.Module:
+    from transformers import BertConfig, BertForSequenceClassification
+
+    return BertForSequenceClassification(
+        BertConfig(vocab_size=TOKENS, max_position_embeddings=LENGTH, num_labels=CLASSES, pad_token_id=0, **TINY)
+    )
+
+
+def vit() -> nn.Module:
+    from transformers import ViTConfig, ViTForImageClassification
+
+    config = ViTConfig(image_size=SIDE, patch_size=4, num_channels=1, num_labels=CLASSES, **TINY)
+    config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.1
+    return ViTForImageClassification(config)
+
+
+def gpt2() -> nn.Module:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    return GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=TOKENS, n_positions=LENGTH, n_embd=16, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0
+        )
+    )
+
+
+def llama() -> nn.Module:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    return LlamaForCausalLM(
+        LlamaConfig(vocab_size=TOKENS, max_position_embeddings=LENGTH, num_key_value_heads=2, **TINY)
+    )
+
+
+def bert_lora() -> nn.Module:
+    from peft import LoraConfig, get_peft_model
+
+    return get_peft_model(bert(), LoraConfig(task_type="SEQ_CLS", target_modules=["query", "value"], r=2))
+
+
+def plain_round(model: nn.Module, data: Dataset, plan: Plan, lr: float, weight_decay: float, clip: float) -> nn.Module:
+    """FedAvg as a user would write it: one client after the other, an optimiser each, the mean of their weights."""
+    trained = {n: torch.zeros_like(p) for n, p in model.named_parameters() if p.requires_grad}
+    clients = plan.index.shape[1]
+    for c in range(clients):
+        local = copy.deepcopy(model).train()
+        mine = [p for p in local.parameters() if p.requires_grad]
+        optimiser = torch.optim.SGD(mine, lr=lr, weight_decay=weight_decay)
+        for k in range(len(plan.index)):
+            n = int(plan.count[k, c])
+            if n == 0:
+                break
+            index = torch.from_numpy(plan.index[k, c, :n]).to(data.y_train.device)
+            optimiser.zero_grad()
+            plain_loss(local, data, index).backward()
+            torch.nn.utils.clip_grad_norm_(mine, clip)
+            optimiser.step()
+        for name, p in local.named_parameters():
+            if p.requires_grad:
+                trained[name] += p.detach() / clients
+    out = copy.deepcopy(model)
+    out.load_state_dict(trained, strict=False)
+    return out
+
+
+def plain_loss(model: nn.Module, data: Dataset, index: Tensor) -> Tensor:
+    """The mean loss of some samples; of a sentence, the mean over its labelled positions."""
+    x, y = data.x_train[index], data.y_train[index]
+    out = model(x) if data.inputs is None else model(**dict(zip(data.inputs, x.unbind(1), strict=True)))
+    if not isinstance(out, Tensor):
+        out = out[0] if isinstance(out, tuple) else out["logits"]
+    if y.dim() == 1:
+        return F.cross_entropy(out, y)
+    each = F.cross_entropy(out.flatten(0, 1), y.flatten(), reduction="none").view(y.shape)
+    return (each.sum(1) / (y != -100).sum(1)).mean()
+
+
+HF = ("transformers",)
+ZOO = [
+    Tried("MLP", "by hand", lambda: MLP(SIDE * SIDE, CLASSES), images),
+    Tried("CNN with GroupNorm", "by hand", lambda: CNNGN(1, CLASSES, 8), images),
+    Tried("character LSTM", "by hand; positions without a label", lambda: CharLSTM(TOKENS, 16), next_tokens),
+    Tried("`nn.LSTM`, two layers", "dropout; returns a tuple", Recurrent, series),
+    Tried("`nn.TransformerEncoder`", "dropout; returns a dict", Encoder, images),
+    Tried("ConvNeXt, as timm writes it", "DropPath; a lazy head", ConvNeXt, images),
+    Tried("LoRA by hand", "frozen weights", lora_mlp, images),
+    Tried("BERT", "HuggingFace; inputs by name, masks, dropout, constant buffers", bert, sentences, HF),
+    Tried("ViT", "HuggingFace; dropout", vit, images, HF),
+    Tried("GPT-2", "HuggingFace; tied weights, dropout, padding", gpt2, next_tokens, HF),
+    Tried("Llama", "HuggingFace; rotary tables, padding", llama, next_tokens, HF),
+    Tried("BERT with LoRA", "peft: frozen weights, inputs by name, dropout", bert_lora, sentences, (*HF, "peft")),
+]
