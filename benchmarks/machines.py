@@ -107,7 +107,8 @@ def models() -> str:
         rows.append([r["name"], r["about"], size, f"{1000 * loop:.0f}", *ratios])
     header = ["model", "what it has", "numbers that train", "plain loop, ms", "serial", "vmap", "batched"]
     note = (
-        f"{report['task']}; medians of {report['rounds']} rounds, all ways in turn in one process; {report['hardware']}, "
-        f"torch {report['versions']['torch']}. The last three columns: how many times as fast as the plain loop."
+        f"{report['task']}; medians of {report['rounds']} rounds, all ways in turn in one process; "
+        f"{report['hardware']}, torch {report['versions']['torch']}. The last three columns: how many times as fast as "
+        "the plain loop."
     )
     return table(header, rows) + f"\n\n{note}"

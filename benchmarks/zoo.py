@@ -149,6 +149,23 @@ class ConvNeXt(nn.Module):
         return self.head(self.blocks(self.stem(x)).mean((2, 3)))
 
 
+class Residual(nn.Module):
+    """A block of ResNet, with BatchNorm."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.conv1, self.norm1 = nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
+        self.conv2, self.norm2 = nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(x + self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x))))))
+
+
+def resnet() -> nn.Module:
+    stem = (nn.Conv2d(1, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU())
+    return nn.Sequential(*stem, Residual(8), nn.MaxPool2d(2), Residual(8), nn.Flatten(), nn.Linear(128, CLASSES))
+
+
 class LoRA(nn.Module):
     """A frozen linear layer and a trained change of low rank."""
 
@@ -248,6 +265,7 @@ HF = ("transformers",)
 ZOO = [
     Tried("MLP", "by hand", lambda: MLP(SIDE * SIDE, CLASSES), images),
     Tried("CNN with GroupNorm", "by hand", lambda: CNNGN(1, CLASSES, 8), images),
+    Tried("ResNet with BatchNorm", "running statistics, averaged", resnet, images),
     Tried("character LSTM", "by hand; positions without a label", lambda: CharLSTM(TOKENS, 16), next_tokens),
     Tried("`nn.LSTM`, two layers", "dropout; returns a tuple", Recurrent, series),
     Tried("`nn.TransformerEncoder`", "dropout; returns a dict", Encoder, images),
