@@ -106,8 +106,9 @@ def models() -> str:
         ratios = [f"{faster[w]:.1f}x" if w in faster else "" for w in ("serial", "vmap", "batched")]
         rows.append([r["name"], r["about"], size, f"{1000 * loop:.0f}", *ratios])
     header = ["model", "what it has", "numbers that train", "plain loop, ms", "serial", "vmap", "batched"]
+    beside = f" beside other work (load {load:.0f})" if (load := report.get("load", 0)) > 1 else ""
     note = (
-        f"{report['task']}; medians of {report['rounds']} rounds, all ways in turn in one process; "
+        f"{report['task']}; medians of {report['rounds']} rounds, all ways in turn in one process{beside}; "
         f"{report['hardware']}, torch {report['versions']['torch']}. The last three columns: how many times as fast as "
         "the plain loop."
     )

@@ -76,6 +76,7 @@ def main() -> None:
     args = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = "1"
     warnings.simplefilter("ignore")
+    load = os.getloadavg()[0]  # of other work, before this
     results: list[dict[str, Any]] = []
     for row in ZOO:
         if args.only not in row.name:
@@ -94,6 +95,7 @@ def main() -> None:
         "task": TASK,
         "rounds": args.rounds,
         "results": results,
+        "load": load,
         "hardware": torch.cuda.get_device_name() if gpu else f"CPU, {platform.machine()}, {threads}",
         "versions": {"fedsmoo": __version__, "torch": torch.__version__},
         **code_facts(),

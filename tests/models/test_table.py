@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedsmoo import simulate
+from fedsmoo import run, simulate
+from fedsmoo.cli import main
+from fedsmoo.models.loss import make_loss
 from fedsmoo.runs.results.result import Result
 
 ROOT = Path(__file__).parents[2]
@@ -115,3 +118,29 @@ def test_tied_weights_are_one_part_of_the_vector_and_have_both_names_in_exports(
     x = row.data(16).x_test[:2]
     with torch.no_grad():
         assert torch.equal(fresh.eval()(x).logits, model(x).logits)
+
+
+def test_what_the_page_shows_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pieces of Python one after the other, its files and the commands that name them, and the masked loss."""
+    pytest.importorskip("peft")
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
+    scope: dict[str, Any] = {}
+    for block in re.findall(r"^```python\n(.*?)^```", text, re.S | re.M):
+        if name := re.match(r"# (my_\w+\.py)\n", block):
+            Path(name[1]).write_text(block)
+        else:
+            exec(block, scope)
+    assert len(scope["result"].server.w) < scope["result"].simulation.setup.task.model.full_size / 4
+    few = ["--local-steps", "1", "--device", "cpu", "--clients", "4", "--cohort", "2"]
+    mlp = run({"model": "mlp", "rounds": 1, "clients": 4, "cohort": 2, "local_steps": 1}, out="runs/a")
+    assert mlp.history
+    torch.save(nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 7)).state_dict(), "body.pt")
+    for line in re.findall(r"^fedsmoo (run .*)$", text, re.M):
+        with pytest.raises(SystemExit) as ended:
+            main([*shlex.split(line.replace("--rounds 20", "--rounds 1")), *few])
+        assert not ended.value.code
+    out, y = torch.randn(2, 4, 3), torch.tensor([[0, 1, 2, 0], [2, 2, 1, 0]])
+    found = make_loss("my_masked_loss.py:first_half")(out, y)
+    expected = [nn.functional.cross_entropy(out[i, :2], y[i, :2]).item() for i in range(2)]
+    assert found.tolist() == pytest.approx(expected, rel=1e-6)

@@ -17,7 +17,7 @@ from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.targets import CLASSES
 from fedsmoo.models.base import FlatModel
 from fedsmoo.models.live import LiveResNet
-from fedsmoo.models.modules.factory import own_module
+from fedsmoo.models.modules.factory import own_factory
 from fedsmoo.models.modules.lazy import show
 from fedsmoo.models.modules.start import Start, put_start
 from fedsmoo.models.resnet import ResNet18GN
@@ -155,7 +155,7 @@ def make_model(
 ) -> FlatModel:
     """Return a model by name, or from a user's file, as a flat model; the arguments are those of :func:`wrap`."""
     if is_in_file(spec):
-        return wrap(make_module(lambda: own_module(spec, data, options), seed), data, seed, output=output, start=start)
+        return wrap(make_module(own_factory(spec, data, options), seed), data, seed, output=output, start=start)
     if output is not None:
         raise FedsmooError(f"output is {output!r}, but the model {spec} returns one tensor: leave output out")
     return build(spec, data, seed, start=start, **options)

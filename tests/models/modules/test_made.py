@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 from fedsmoo import FedsmooError, resume, run, simulate
 from fedsmoo.data.check import from_arrays
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.models.modules.factory import FACTS, asked
+from fedsmoo.runs.storage.checkpoint import newest
+from fedsmoo.runs.storage.names import CHECKPOINT
 
 SETTINGS: dict[str, Any] = {"clients": 4, "cohort": 2, "rounds": 1, "local_steps": 1, "device": "cpu"}
 FACTORIES = """
@@ -36,6 +39,19 @@ def needs(depth):
 
 def lazy(classes):
     return nn.Sequential(nn.Flatten(), nn.LazyLinear(8), nn.ReLU(), nn.LazyLinear(classes))
+
+class LoRA(nn.Module):
+    def __init__(self, base, rank=2):
+        super().__init__()
+        self.base = base.requires_grad_(False)
+        self.a = nn.Parameter(torch.randn(rank, base.in_features))
+        self.b = nn.Parameter(torch.zeros(base.out_features, rank))
+
+    def forward(self, x):
+        return self.base(x) + x @ self.a.mT @ self.b.mT
+
+def lora(classes):
+    return nn.Sequential(nn.Flatten(), LoRA(nn.Linear(64, 32)), nn.ReLU(), LoRA(nn.Linear(32, classes)))
 
 def number():
     return 3
@@ -134,6 +150,36 @@ def test_a_lazy_run_is_resumed_to_the_same_bits(files: Path) -> None:
     part = run({**config, "rounds": 3}, out="part", callback=lambda r: r.round < 1)
     assert len(part.history) < 3
     assert torch.equal(resume("part").server.w, whole.server.w)
+
+
+def test_what_a_file_draws_when_it_is_imported_does_not_move_the_weights(files: Path) -> None:
+    first, second = (
+        simulate("mine.py:told", "digits", "fedavg", **SETTINGS) for _ in range(2)
+    )  # imported by the first
+    assert torch.equal(first.server.w, second.server.w)
+
+
+def test_of_lora_folders_keep_what_trains_and_the_model_is_whole(files: Path) -> None:
+    """Two layers of rank 2, 64 to 32 and 32 to 10: 2 (64 + 32) + 2 (32 + 10) numbers train, of 2,686 in all."""
+    config = {**SETTINGS, "algorithm": "scaffold", "model": "mine.py:lora", "rounds": 3, "lr": 0.01}
+    whole = run(config, out="whole")
+    run(config, out="part", callback=lambda r: r.round < 1)
+    saved, _ = newest(Path("part") / CHECKPOINT)
+    assert saved is not None
+    sizes = {v.numel() for _, v in saved.server().items()} | {
+        v.numel() for _, row in saved.rows() for v in row.values()
+    }
+    assert sizes == {276}
+    assert torch.equal(resume("part").server.w, whole.server.w)
+    assert whole.history[0].bytes_up == 2 * 2 * 4 * 276  # two clients send w and c
+    state = load_file("whole/model.safetensors")
+    fresh = whole.model
+    assert state.keys() == fresh.state_dict().keys()
+    assert sum(v.numel() for v in state.values()) == 64 * 32 + 32 + 32 * 10 + 10 + 276
+    moved = whole.simulation.setup.task.model
+    before = moved.state_dict(moved.initial())
+    assert {n for n in state if not torch.equal(state[n], before[n])} <= {"1.a", "1.b", "3.a", "3.b"}
+    assert not torch.equal(state["3.b"], before["3.b"])
 
 
 def test_lazy_layers_that_cannot_learn_are_refused_in_one_line() -> None:

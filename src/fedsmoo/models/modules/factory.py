@@ -58,8 +58,11 @@ def asked(factory: Callable[..., Any], options: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def own_module(spec: str, data: Dataset, options: Mapping[str, Any]) -> nn.Module:
-    """Return the module that ``path/to/file.py:factory`` makes from its options and what it asks about the data."""
+def own_factory(spec: str, data: Dataset, options: Mapping[str, Any]) -> Callable[[], nn.Module]:
+    """Return what makes the module of ``path/to/file.py:factory``, from its options and what it asks about the data.
+
+    The file is imported now, so that what it draws meanwhile is not drawn from a seed that is set around the making.
+    """
     factory = user_object(spec, "model")
     if isinstance(factory, nn.Module) or not callable(factory):
         raise FedsmooError(
@@ -68,7 +71,11 @@ def own_module(spec: str, data: Dataset, options: Mapping[str, Any]) -> nn.Modul
         )
     refuse_options(factory, f"model {spec!r}", (), options)
     facts = {name: FACTS[name](data) for name in asked(factory, options)}
-    module = call(factory, f"model {spec!r} cannot be made", **{**facts, **options})
-    if not isinstance(module, nn.Module):
-        raise FedsmooError(f"model {spec!r} made a {type(module).__name__}, not an nn.Module")
-    return module
+
+    def make() -> nn.Module:
+        module = call(factory, f"model {spec!r} cannot be made", **{**facts, **options})
+        if not isinstance(module, nn.Module):
+            raise FedsmooError(f"model {spec!r} made a {type(module).__name__}, not an nn.Module")
+        return module
+
+    return make
