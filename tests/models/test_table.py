@@ -131,7 +131,8 @@ def test_what_the_page_shows_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             Path(name[1]).write_text(block)
         else:
             exec(block, scope)
-    assert len(scope["result"].server.w) < scope["result"].simulation.setup.task.model.full_size / 4
+        if "LoraConfig" in block:
+            assert len(scope["result"].server.w) < scope["result"].simulation.setup.task.model.full_size / 4
     few = ["--local-steps", "1", "--device", "cpu", "--clients", "4", "--cohort", "2"]
     mlp = run({"model": "mlp", "rounds": 1, "clients": 4, "cohort": 2, "local_steps": 1}, out="runs/a")
     assert mlp.history
