@@ -280,3 +280,98 @@ def test_the_data_cannot_close_its_element(page_file: Path) -> None:
     data = json.loads(block)
     assert sorted(r["name"] for r in data["runs"])[0] == HOSTILE
     assert "connect-src 'none'" in content
+
+
+@pytest.fixture(scope="module")
+def bare_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs of one typed command, with nothing measured of them and one that is not finished."""
+    root = tmp_path_factory.mktemp("bare")
+    for seed in (0, 1, 2):
+        folder = run_folder(root, f"run-{seed}", "fedavg", seed, rounds=9 if seed else 12, finished=seed > 0)
+        again = f"fedsmoo run --seed {seed} --set 'note=a \"b\"' " + "x" * 3000
+        facts = {"command": "fedsmoo sweep many.toml", "again": again}
+        (folder / "started.json").write_text(json.dumps(facts))
+        if seed:
+            (folder / "summary.json").write_text(json.dumps({"engine": "batched", **facts}))
+    config = root / "run-0" / "config.toml"
+    config.write_text(config.read_text().replace("rounds = 12", "rounds = 40"))
+    return write_page(find_runs([root]), root / "report.html")
+
+
+def test_what_was_not_measured_is_a_line_that_says_how(browser: Any, bare_file: Path) -> None:
+    seen = Visit(browser, bare_file, viewport={"width": 1280, "height": 900})
+    for section, command in (
+        ("consistency", "fedsmoo analyse consistency RUN"),
+        ("landscape", "fedsmoo analyse landscape RUN"),
+        ("flatness", "fedsmoo analyse hessian RUN"),
+        ("fairness", "fedsmoo analyse fairness RUN"),
+    ):
+        seen.see(section)
+        place = seen.tab.locator(f"#{section}")
+        assert place.locator(".nothing code").inner_text() == command
+        assert place.bounding_box()["height"] < 50  # one line, without controls and empty charts
+        assert place.locator("select:visible, .plot:visible, button:visible").count() == 0
+    assert seen.tab.locator("section.bare").count() == 4
+    assert seen.problems == []
+    seen.tab.context.close()
+
+
+def test_each_run_s_command_is_there_once_and_whole(browser: Any, bare_file: Path) -> None:
+    seen = Visit(browser, bare_file, permissions=["clipboard-read", "clipboard-write"])
+    seen.see("commands")
+    shown = seen.tab.locator("#command-list pre").all_inner_texts()
+    assert shown == ["fedsmoo sweep many.toml"] + [
+        f"fedsmoo run --seed {seed} --set 'note=a \"b\"' " + "x" * 3000 for seed in (0, 1, 2)
+    ]
+    button = seen.tab.locator("#command-list .copy").nth(2)
+    button.click()
+    wait_for(lambda: button.inner_text() == "Copied", "the button to say so")
+    assert "unfinished, round 12 of 40" in seen.tab.locator("#command-list .note").first.inner_text()
+    seen.tab.context.close()
+
+
+def test_a_run_that_is_not_finished_says_how_far_of_how_much(browser: Any, bare_file: Path) -> None:
+    seen = Visit(browser, bare_file)
+    going = seen.tab.locator("#going li")
+    assert [words.strip() for words in going.all_text_contents()] == ["run-0: round 12 of 40"]
+    bar = going.locator("progress")
+    assert (bar.get_attribute("value"), bar.get_attribute("max")) == ("12", "40")
+    seen.tab.locator("#merge").uncheck()
+    assert [row[2] for row in seen.cells("summary-table")] == ["12 of 40", "9", "9"]
+    seen.tab.context.close()
+
+
+def test_tables_sort_by_mouse_and_keyboard_and_stay_so(visit: Visit) -> None:
+    visit.tab.locator("#merge").uncheck()
+    names = lambda: [row[0] for row in visit.cells("summary-table")]  # noqa: E731
+    values = {row[0]: float(row[4].split("\n")[0]) for row in visit.cells("summary-table")}
+    heading = visit.tab.locator("#summary-table thead th").nth(4)
+    heading.locator("button").click()
+    assert names() == sorted(values, key=lambda n: values[n])
+    assert heading.get_attribute("aria-sort") == "ascending"
+    visit.tab.keyboard.press("Enter")  # the heading has kept the focus
+    assert names() == sorted(values, key=lambda n: -values[n])
+    assert heading.get_attribute("aria-sort") == "descending"
+    visit.tab.emulate_media(color_scheme="dark")  # everything is drawn again
+    wait_for(lambda: heading.get_attribute("aria-sort") == "descending", "the table in the same order")
+    assert names() == sorted(values, key=lambda n: -values[n])
+    visit.see("target")
+    visit.tab.locator("#goal").evaluate("e => { e.value = 85; e.dispatchEvent(new Event('input')) }")
+    for _ in range(2):  # what was never reached comes last, either way
+        visit.tab.locator("#target-table thead button").nth(1).click()
+        reached = [row[1] for row in visit.cells("target-table")]
+        assert reached[-1] == "never"
+        assert not reached[0].startswith("never")
+
+
+def test_a_table_that_is_wider_than_a_phone_says_that_it_scrolls(browser: Any, page_file: Path) -> None:
+    seen = Visit(browser, page_file, viewport={"width": 390, "height": 800})
+    seen.cells("summary-table")
+    hint, region = seen.tab.locator("#summary-table .hint"), seen.tab.locator("#summary-table .scroll")
+    wait_for(hint.is_visible, "the hint")
+    region.evaluate("e => { e.scrollLeft = e.scrollWidth }")
+    wait_for(lambda: not hint.is_visible(), "the hint to go at the end")
+    seen.tab.set_viewport_size({"width": 1500, "height": 800})
+    region.evaluate("e => { e.scrollLeft = 0 }")
+    assert not hint.is_visible()
+    seen.tab.context.close()

@@ -18,7 +18,9 @@ from fedsmoo.runs.storage.reader import read_run
 from fedsmoo.runs.storage.walk import listed, stamp
 
 SUMMARY_NUMBERS = ("parameters", "parameters_full", "seconds_train", "seconds_eval")
-SUMMARY_TEXTS = ("engine", "device", "command", "commit", "started", "finished")
+SUMMARY_TEXTS = ("engine", "device", "commit", "started", "finished")
+COMMANDS = ("command", "again")  # what was typed, and what makes this run alone: whole, to be run again
+LONGEST = 20_000
 
 
 def gather(folders: Sequence[Path]) -> dict[str, Any]:
@@ -86,6 +88,7 @@ def read_folder(folder: Path) -> dict[str, Any]:
         "summary": {
             **{k: number(facts.get(k)) for k in SUMMARY_NUMBERS},
             **{k: text(facts[k]) for k in SUMMARY_TEXTS if isinstance(facts.get(k), str)},
+            **{k: text(facts[k], LONGEST) for k in COMMANDS if isinstance(facts.get(k), str)},
         },
         "analysis": measured.read_all(run.files),
         "counts": measured.partition(run.files, config),

@@ -37,7 +37,7 @@ function draw(id, traces, extra, label) {
   const place = byId(id);
   if (!traces.length) {
     if (place.data) Plotly.purge(place);
-    place.replaceChildren(element("p", { class: "empty" }, "Nothing of this kind has been measured for the runs shown."));
+    place.replaceChildren(element("p", { class: "empty" }, "Nothing to draw of the runs shown."));
     place.style.height = "auto";
     place.removeAttribute("role");
     place.removeAttribute("aria-label");

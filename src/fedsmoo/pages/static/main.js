@@ -33,8 +33,11 @@ function fillOpenTables() {
 function fillControls() {
   if (!tasks().includes(choice.task)) choice.task = tasks()[0] ?? null;
   fill(byId("task"), tasks().map((t) => [t, t]), choice.task);
-  const finished = data.runs.filter((r) => r.state === "finished").length;
+  const finished = data.runs.filter((r) => r.state === "finished").length, open = data.runs.filter((r) => r.state === "unfinished");
   byId("about").textContent = `${data.runs.length} ${data.runs.length === 1 ? "run" : "runs"}, ${finished} finished, ${tasks().length} ${tasks().length === 1 ? "task" : "tasks"}${data.made ? `; ${data.made}` : ""}`;
+  byId("going").replaceChildren(...open.slice(0, 4).map((r) => element("li", {}, `${clip(r.name, 60)}: round ${farSoFar(r)} `,
+    ...(total(r) > 0 ? [element("progress", { max: total(r), value: length(r), "aria-label": `${clip(r.name, 60)}, rounds done` })] : []))),
+    ...(open.length > 4 ? [element("li", {}, `and ${open.length - 4} more that are not finished`)] : []));
   byId("choices").replaceChildren(...inTask().map((run) => {
     const box = element("input", { type: "checkbox" });
     box.checked = !choice.hidden.has(run.name);

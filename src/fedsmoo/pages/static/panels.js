@@ -1,5 +1,9 @@
 // Curves, rounds to a target, partition, drift.
+const noRounds = () => (inTask().some((r) => length(r)) ? null : "No round is done yet");
+const untested = () => noRounds() ?? (inTask().some(lastTested) ? null : "No round was evaluated: eval_every says how often");
+
 function drawCurves() {
+  if (bare("curves", noRounds())) return;
   const x = { title: { text: AXES[choice.axis] }, rangemode: "tozero" };
   draw("plot-accuracy", lines((r) => points(r, "acc", 100), " %"), { xaxis: x, yaxis: { title: { text: "test accuracy (%)" } } },
     describe(`Test accuracy over ${AXES[choice.axis]}`));
@@ -36,6 +40,7 @@ function setGoal() {
 }
 
 function drawTarget() {
+  if (bare("target", untested())) return;
   const rows = [...groups(shown())].map(([name, runs]) => {
     const hits = runs.map((r) => reached(r, choice.goal)).filter(Boolean);
     const part = hits.length && hits.length < runs.length ? ` (${hits.length} of ${runs.length} seeds)` : "";
@@ -59,12 +64,7 @@ const className = (split, k) => (split.names ? split.names[k] : String(k));
 
 function drawPartition() {
   const split = choice.split === null ? null : data.partitions[choice.split];
-  if (!split) {
-    draw("plot-heat", [], {}, "");
-    draw("plot-totals", [], {}, "");
-    byId("totals-caption").textContent = "";
-    return;
-  }
+  if (bare("partition", split ? null : "Not known of these runs; fedsmoo run writes it beside runs with up to 1000 clients")) return;
   const classes = split.counts[0].map((_, k) => className(split, k)), t = theme();
   const byClass = classes.map((_, k) => split.counts.map((c) => c[k]));
   const totals = byClass.map((row) => row.reduce((a, b) => a + b, 0));
@@ -95,6 +95,7 @@ function fillProbes() {
 }
 
 function drawDrift() {
+  if (bare("drift", noRounds())) return;
   const probe = choice.probe.startsWith("probe ") ? choice.probe.slice(6) : null;
   const pick = probe === null ? (r) => points(r, "drift") : (r) => {
     const at = new Map(axesOf(r).rounds.map((n, i) => [n, i])), out = { rounds: [], x: [], y: [] };

@@ -11,8 +11,8 @@ function drawSummary() {
     const cell = (values, digits) => { const v = values.filter((x) => x !== null && x !== undefined); return v.length ? { text: spread(v, digits), value: mean(v) } : { text: "–", value: null }; };
     const open = runs.filter((r) => r.state !== "finished"), failed = open.some((r) => r.state === "failed");
     const sent = runs.map((r) => axesOf(r).bytes.at(-1) ?? 0), time = runs.map((r) => axesOf(r).seconds.at(-1) ?? 0);
-    const rounds = [...new Set(runs.map(length))];
-    return { cells: [name + (open.length ? ` (${open.length === runs.length ? "" : `${open.length} `}${failed ? "failed or " : ""}unfinished)` : ""), { text: String(runs.length), value: runs.length }, { text: rounds.join(", "), value: Math.max(...rounds) },
+    const rounds = [...new Set(runs.map(farSoFar))];
+    return { cells: [name + (open.length ? ` (${open.length === runs.length ? "" : `${open.length} `}${failed ? "failed or " : ""}unfinished)` : ""), { text: String(runs.length), value: runs.length }, { text: rounds.join(", "), value: Math.max(...runs.map(length)) },
       cell(ends.map((e) => e.ten), 2), ...(chosen ? [cell(ends.map((e) => e.validated), 2)] : []), ...(personal ? ["own", "deviation", "worst"].map((n) => cell(ends.map((e) => e[n]), 2)) : []), cell(ends.map((e) => e.last), 2), cell(ends.map((e) => e.best), 2), cell(ends.map((e) => e.loss), 4),
       { text: bytes(mean(sent)), value: mean(sent) }, { text: show(mean(time), 1), value: mean(time) }] };
   });
@@ -24,6 +24,7 @@ const partitionOf = (run) => run.task.split(", ")[1];
 
 function drawFlatness() {
   const measured = inTask().filter((r) => r.analysis.hessian || r.analysis.sharpness || r.analysis.bound);
+  if (bare("flatness", measured.length ? null : "Not measured; this does it (and sharpness, bound)", "fedsmoo analyse hessian RUN")) return;
   const value = (v, digits = 4) => ({ text: short(v, digits), value: v ?? null });
   const rows = measured.map((r) => {
     const h = r.analysis.hessian || {}, s = r.analysis.sharpness || {}, b = r.analysis.bound || {};
@@ -36,7 +37,7 @@ function drawFlatness() {
     const like = measured.find((r) => r.method === p.method && r.config.dataset === "cifar10" && r.config.model === "resnet18_gn" && partitionOf(r) === p.partition);
     if (like) rows.push({ reference: true, cells: [`${p.method}, ${p.partition} (the paper)`, value(p.top, 5), value(p.trace, 5), "–", "–", "–", "–", value(p.drift), "–"] });
   }
-  table(byId("hessian-table"), rows.length ? "Flatness of the final models: smaller is flatter" : "Nothing measured yet: fedsmoo analyse hessian RUN writes it.",
+  table(byId("hessian-table"), "Flatness of the final models: smaller is flatter",
     [{ title: "run" }, { title: "top eigenvalue", best: "low" }, { title: "trace", best: "low" }, { title: "sharpness", best: "low" }, { title: "average sharpness", best: "low" },
       { title: "log₁₀ capacity", best: "low" }, { title: "margin error", best: "low" }, { title: "drift, last round", best: "low" }, { title: "samples", words: true }], rows);
   const dense = inTask().filter((r) => r.analysis.hessian && r.analysis.hessian.density.length), t = theme();
@@ -49,22 +50,22 @@ function drawFlatness() {
 
 function drawConsistency() {
   const all = inTask().filter((r) => r.analysis.consistency);
+  if (bare("consistency", all.length ? null : "Not measured; this does it (--probe consistency:10 during training)", "fedsmoo analyse consistency RUN")) return;
   const names = [...new Set(all.flatMap((r) => Object.keys(r.analysis.consistency)))];
   const value = (r, n) => (Object.hasOwn(r.analysis.consistency, n) ? { text: short(r.analysis.consistency[n]), value: r.analysis.consistency[n] } : "–");
-  table(byId("consistency-table"), all.length ? "Final models: how far server and client duals are apart, and clients' perturbations from the global one (in radii)" : "Nothing measured yet: fedsmoo analyse consistency RUN writes it, and --probe consistency:10 follows it during training.",
+  table(byId("consistency-table"), "Final models: how far server and client duals are apart, and clients' perturbations from the global one (in radii)",
     [{ title: "run" }, ...names.map((n) => ({ title: n.replaceAll("_", " ") }))], all.map((r) => ({ cells: [`${r.group}: ${r.name}`, ...names.map((n) => value(r, n))] })));
 }
 
 function drawFairness() {
   const all = inTask().filter((r) => r.analysis.fairness), t = theme();
+  if (bare("fairness", all.length ? null : "Not measured; this does it", "fedsmoo analyse fairness RUN")) return;
   const names = all.length ? all[0].analysis.fairness.class_names : [];
   const classes = all.length ? all[0].analysis.fairness.classes.slice(0, 20) : [];
   const per = (v) => ({ text: v === null || v === undefined ? "–" : show(100 * v, 1), value: v ?? null });
-  table(byId("fairness-table"), all.length ? "Accuracy of the global model in per cent: clients by their mix of classes, and each class" : "Nothing measured yet: fedsmoo analyse fairness RUN writes it.",
+  table(byId("fairness-table"), "Accuracy of the global model in per cent: clients by their mix of classes, and each class",
     [{ title: "run" }, { title: "mean client", best: "high" }, { title: "worst 10 % of clients", best: "high" }, { title: "best 10 %", best: "high" }, { title: "deviation", best: "low" }, ...classes.map((_, k) => ({ title: names[k] ?? `class ${k}`, best: "high" }))],
     all.map((r) => { const f = r.analysis.fairness; return { cells: [`${r.group}: ${r.name}`, per(f.mean), per(f.worst_tenth), per(f.best_tenth), per(f.deviation), ...classes.map((_, k) => per(f.classes[k]))] }; }));
-  byId("fairness-figure").classList.toggle("hidden", !all.length);
-  if (!all.length) return;
   draw("plot-fairness", all.map((r, k) => ({ y: r.analysis.fairness.clients.filter((v) => v !== null).map((v) => 100 * v).sort((a, b) => a - b), name: plain(clip(`${r.group}: ${r.name}`)), mode: "lines+markers",
     line: { color: t.colours[k % t.colours.length], dash: DASHES[k % DASHES.length] }, marker: { symbol: SYMBOLS[k % SYMBOLS.length], size: 5, maxdisplayed: 12 } })),
     { showlegend: true, xaxis: { title: { text: "clients, worst first" } }, yaxis: { title: { text: "accuracy (%)" } } }, "Accuracy per client, sorted.");
@@ -80,9 +81,27 @@ function drawConfigs() {
   table(byId("common-table"), "Settings in common", [{ title: "setting" }, { title: "value", words: true }], runs.length ? common.map((k) => ({ cells: [k, get(runs[0], k)] })) : []);
 }
 
+// The command that makes a run alone; what was typed, where that made several, stands once above them.
 function drawCommands() {
-  byId("command-list").replaceChildren(...inTask().map((r) => element("div", {}, element("h3", {}, r.name),
-    r.summary.command ? element("pre", { tabindex: "0" }, r.summary.command) : element("p", { class: "empty" }, "This run folder does not say which command made it."),
-    element("p", { class: "note" }, [r.summary.engine && `${r.summary.engine} engine`, r.summary.device, r.summary.parameters && `${r.summary.parameters} parameters`, r.summary.commit && `commit ${r.summary.commit.slice(0, 12)}`, r.state !== "finished" && r.state, r.summary.finished && `finished ${r.summary.finished}`].filter(Boolean).join(", ")),
+  const runs = inTask(), typed = new Map();
+  for (const r of runs.filter((r) => r.summary.command && r.summary.again && r.summary.command !== r.summary.again)) {
+    typed.set(r.summary.command, [...(typed.get(r.summary.command) ?? []), r.name]);
+  }
+  const several = [...typed].filter(([, names]) => names.length > 1).map(([words, names]) => element("div", {}, element("h3", {}, `Typed for ${names.length} of these runs`), command(words)));
+  byId("command-list").replaceChildren(...several, ...runs.map((r) => element("div", {}, element("h3", {}, r.name),
+    r.summary.again || r.summary.command ? command(r.summary.again ?? r.summary.command) : element("p", { class: "empty" }, "This run folder does not say which command made it."),
+    element("p", { class: "note" }, [r.summary.engine && `${r.summary.engine} engine`, r.summary.device, r.summary.parameters && `${r.summary.parameters} parameters`, r.summary.commit && `commit ${r.summary.commit.slice(0, 12)}`, r.state !== "finished" && `${r.state}, round ${farSoFar(r)}`, r.summary.finished && `finished ${r.summary.finished}`].filter(Boolean).join(", ")),
     ...(r.skipped ?? []).map((line) => element("p", { class: "note" }, `Left out: ${line}`)))));
+}
+
+function command(words) {
+  const place = element("pre", { tabindex: "0" }, words), button = element("button", { type: "button", class: "copy" }, "Copy");
+  button.addEventListener("click", async () => {
+    try { await navigator.clipboard.writeText(words); } catch {  // from a file, some browsers do not let a page write there
+      getSelection().selectAllChildren(place);
+      document.execCommand("copy");
+    }
+    button.textContent = "Copied";
+  });
+  return element("div", { class: "command" }, place, button);
 }

@@ -16,6 +16,10 @@ const column = (run, key) => (Array.isArray(run[key]) ? run[key] : new Array(len
 const length = (run) => (Array.isArray(run.rounds) ? run.rounds.length : run.rounds);
 const roundsOf = (run) => (Array.isArray(run.rounds) ? run.rounds : Array.from({ length: run.rounds }, (_, i) => i + 1));
 
+// How far a run is of how much, while it goes on.
+const total = (run) => Number(Object.hasOwn(run.config, "rounds") ? run.config.rounds : NaN);
+const farSoFar = (run) => (run.state === "finished" || !(total(run) > 0) ? String(length(run)) : `${length(run)} of ${total(run)}`);
+
 const derived = new WeakMap();
 function axesOf(run) {
   if (!derived.has(run)) {

@@ -37,6 +37,8 @@ const eye = () => {
 };
 
 function drawLandscape() {
+  const some = surfaces().size || inTask().some((r) => r.analysis.line);
+  if (bare("landscape", some ? null : "Not measured; this does it", "fedsmoo analyse landscape RUN")) return;
   const all = surfaces(), a = all.get(choice.surfaceA), b = all.get(choice.surfaceB);
   byId("surface-caption").textContent = a ? `${heightTitle()} around ${a.title}${b ? `, with the grid of ${b.title}` : ""}. Grid ${a.a.length} × ${a.b.length}, ${a.samples ?? "?"} samples (${a.part || "?"}).` : "";
   const chosen = [[a, false], [b, true]].filter(([s]) => s && heights(s));

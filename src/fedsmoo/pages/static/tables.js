@@ -24,8 +24,36 @@ const spread = (values, digits = 2) => {
   return show(mean(values), digits) + (s === null ? "" : ` ± ${show(s, digits)}`);
 };
 
+// A panel with nothing to show is a line: what is missing, and which command would fill it. Null: there is something.
+function bare(id, words, command) {
+  const section = byId(id);
+  section.classList.toggle("bare", words !== null);
+  section.querySelector(".nothing")?.remove();
+  if (words !== null) section.append(element("p", { class: "nothing" }, words, ...(command ? [": ", element("code", {}, command)] : [])));
+  return words !== null;
+}
+
+// Rows in an order: numbers by their value, words as they are read; what is not there comes last, either way.
+function ordered(cells, sort) {
+  const order = cells.map((_, i) => i);
+  if (!sort) return order;
+  const key = (i) => { const cell = cells[i][sort.column]; return cell.value ?? (cell.text === "–" || cell.text === "never" ? null : cell.text); };
+  return order.sort((i, j) => {
+    const a = key(i), b = key(j);
+    if (a === null || b === null) return (a === null) - (b === null);
+    return sort.sign * (typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), "en", { numeric: true }));
+  });
+}
+
+const sorts = new WeakMap(); // by place: it lasts while a live page is drawn again
+const hints = new ResizeObserver((entries) => entries.forEach((e) => hint(e.target)));
+function hint(region) {
+  const hidden = region.scrollWidth - region.clientWidth;
+  region.parentElement?.classList.toggle("more", hidden > 1 && region.scrollLeft < hidden - 1);
+}
+
 // A column: {title, words?, best?: "high" | "low"}; a cell: text, or {text, value}. Rows may carry {reference: true}.
-function table(place, caption, columns, rows, sort = null) {
+function table(place, caption, columns, rows) {
   place.replaceChildren();
   if (!rows.length) {
     place.append(element("p", { class: "empty" }, caption));
@@ -38,27 +66,28 @@ function table(place, caption, columns, rows, sort = null) {
     const told = new Set(values).size > 1 || (values.length > 0 && values.length < ours.length);
     return c.best && told ? (c.best === "high" ? Math.max(...values) : Math.min(...values)) : null;
   });
-  const order = cells.map((_, i) => i);
-  if (sort) {
-    const key = (i) => cells[i][sort.column].value ?? cells[i][sort.column].text;
-    order.sort((i, j) => (typeof key(i) === "number" && typeof key(j) === "number" ? key(i) - key(j) : String(key(i)).localeCompare(String(key(j)))) * sort.sign);
-  }
+  let sort = sorts.get(place) ?? null;
+  if (sort && columns[sort.column]?.title !== sort.title) sort = null;
   const head = element("tr", {}, ...columns.map((c, k) => {
     const button = element("button", { type: "button" }, c.title);
     button.addEventListener("click", () => {
-      const sign = sort && sort.column === k ? -sort.sign : 1;
-      table(place, caption, columns, rows, { column: k, sign });
+      const first = c.best === "high" ? -1 : 1;
+      sorts.set(place, { column: k, title: c.title, sign: sort && sort.column === k ? -sort.sign : first });
+      table(place, caption, columns, rows);
       place.querySelectorAll("thead button")[k].focus();
     });
     const sorted = sort && sort.column === k ? { "aria-sort": sort.sign > 0 ? "ascending" : "descending" } : {};
     return element("th", { scope: "col", ...(c.words ? { class: "words" } : {}), ...sorted }, button);
   }));
-  const body = order.map((i) => element("tr", rows[i].reference ? { class: "reference" } : {}, ...cells[i].map((cell, k) => {
+  const body = ordered(cells, sort).map((i) => element("tr", rows[i].reference ? { class: "reference" } : {}, ...cells[i].map((cell, k) => {
     const wins = best[k] !== null && cell.value === best[k] && !rows[i].reference;
     const content = wins ? element("strong", {}, cell.text, element("span", { class: "spoken" }, " (best)")) : cell.text;
     if (k === 0) return element("th", { scope: "row" }, content);
     return element("td", columns[k].words ? { class: "words" } : {}, content);
   })));
-  const whole = element("table", {}, element("caption", {}, caption), element("thead", {}, head), element("tbody", {}, ...body));
-  place.append(element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, whole));
+  const whole = element("table", {}, element("caption", {}, element("span", {}, caption)), element("thead", {}, head), element("tbody", {}, ...body));
+  const region = element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, whole);
+  place.append(element("div", { class: "wide" }, region, element("p", { class: "hint", "aria-hidden": "true" }, "more columns: scroll sideways →")));
+  region.addEventListener("scroll", () => hint(region), { passive: true });
+  hints.observe(region);
 }
