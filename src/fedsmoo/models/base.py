@@ -176,7 +176,7 @@ class FlatModel:
             whole |= self.statistics.spare(whole, next(iter(parameters.values())))
             kept = tuple(n for n in kept if n not in self.statistics.names)
         before = dict(whole) if kept else whole
-        with unseen(x) if self._asks else nullcontext():
+        with unseen(x) if self._asks and not torch.compiler.is_compiling() else nullcontext():
             out = functional_call(self.module, whole, *arguments(x, self.inputs))
         if kept:
             buffers.hand_back(kept, parameters, before, whole)

@@ -85,6 +85,18 @@ def test_frozen_weights_and_buffers_come_from_the_file_and_are_exported(files: P
     assert module.scale.tolist() == [2.0, 3.0]
 
 
+def test_running_statistics_come_from_the_file_too(files: Path) -> None:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.BatchNorm1d(4), nn.Linear(4, 10))
+    state = {**net.state_dict(), "2.running_mean": torch.arange(4.0), "2.running_var": torch.arange(1.0, 5.0)}
+    save_file(state, "norm.safetensors")
+    result = simulate(net, "digits", "fedavg", start="norm.safetensors", **{**SETTINGS, "lr": 1e-30})
+    flat = result.simulation.setup.task.model
+    assert flat.statistics is not None
+    first = flat.statistics.split(flat.statistics.first)
+    assert torch.equal(first["2.running_mean"], torch.arange(4.0))
+    assert torch.equal(first["2.running_var"], torch.arange(1.0, 5.0))
+
+
 def test_tied_weights_need_one_of_their_names(files: Path) -> None:
     class Tied(nn.Module):
         def __init__(self) -> None:
