@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     )
     from fedsmoo.algorithms.around import Around
     from fedsmoo.api import load, simulate
+    from fedsmoo.comparing import compare
     from fedsmoo.core import Algorithm, FedsmooError, Round, Schedule, Vectors, derived, norm, option, stream, unit
     from fedsmoo.data.dataset import Dataset
     from fedsmoo.data.division.partition import IID, Dirichlet, Pathological
@@ -71,7 +72,6 @@ if TYPE_CHECKING:
     from fedsmoo.runs.resume import resume
     from fedsmoo.runs.run import run
     from fedsmoo.runs.watch.state import RoundState
-    from fedsmoo.sweeps.compare import compare
     from fedsmoo.sweeps.sweep import sweep
 
 __all__ = [
@@ -163,6 +163,7 @@ _HOMES = {
     ),
     "algorithms.around": ("Around",),
     "api": ("load", "simulate"),
+    "comparing": ("compare",),
     "core": (
         "Algorithm", "FedsmooError", "Round", "Schedule", "Vectors", "derived", "norm", "option", "stream", "unit",
     ),
@@ -178,7 +179,6 @@ _HOMES = {
     "runs.resume": ("resume",),
     "runs.run": ("run",),
     "runs.watch.state": ("RoundState",),
-    "sweeps.compare": ("compare",),
     "sweeps.sweep": ("sweep",),
 }  # fmt: skip
 _public = names_from(__name__, _HOMES)

@@ -12,6 +12,7 @@ import pytest
 
 import fedsmoo
 from fedsmoo import Config, FedsmooError
+from fedsmoo.core.errors import FedsmooWarning
 
 S = {"rounds": 3, "clients": 5, "cohort": 2, "model": "softmax", "device": "cpu"}
 SLIPS: dict[str, tuple[Callable[[], Any], str]] = {
@@ -72,8 +73,13 @@ def test_ctrl_c_lets_the_round_end_and_the_same_call_goes_on(many: str, tmp_path
             return fedsmoo.sweep({**S, "seed": [0, 1]}, tmp_path / "out", **more)
         return fedsmoo.compare("fedavg,fedsam", config=S, out=tmp_path / "out", **more)
 
-    with pytest.raises(KeyboardInterrupt):
-        call(watch=watch)
+    if many == "sweep":
+        with pytest.raises(KeyboardInterrupt):
+            call(watch=watch)
+    else:
+        with pytest.warns(FedsmooWarning, match="interrupted: 2 of 2 runs are left; the same call goes on with them"):
+            part = call(watch=watch)
+        assert [folder.name for folder in part.outcome.left] == ["fedavg-seed0", "fedsam-seed0"]
     assert seen == [1, 2]
     again: list[int] = []
     done = call(watch=lambda config, record: again.append(record.round))

@@ -1,16 +1,19 @@
-"""Compare methods on one task: ``fedsmoo.compare``, a sweep with an axis of methods and one of seeds."""
+"""Compare methods that settings name, in folders: a sweep with an axis of methods and one of seeds."""
 
 from __future__ import annotations
 
 import dataclasses
+import signal
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.contract import refuse_unsound
-from fedsmoo.core.errors import as_path
+from fedsmoo.core.errors import FedsmooWarning
 from fedsmoo.engines.devices import make_device
 from fedsmoo.runs.build import algorithm_class, assemble, make_algorithm, make_config, settings_of
 from fedsmoo.runs.config import FIELDS, Config
@@ -20,63 +23,76 @@ from fedsmoo.runs.origin.method import beside, of_own
 from fedsmoo.runs.origin.trust import refuse_begun_elsewhere
 from fedsmoo.runs.record import Record
 from fedsmoo.runs.settings.fields import BROUGHT
-from fedsmoo.runs.signals import stopped_by
+from fedsmoo.runs.signals import Interrupt, deferred_interrupt, not_ignored
 from fedsmoo.runs.storage.names import CONFIG
-from fedsmoo.runs.storage.reader import read_config, read_run
-from fedsmoo.sweeps import METHODS
+from fedsmoo.runs.storage.reader import read_config, read_run, state
+from fedsmoo.runs.watch.display import Moving, display
 from fedsmoo.sweeps.comparison import Comparison
 from fedsmoo.sweeps.grid import Cell, parse_seeds
-from fedsmoo.sweeps.methods import Entry, Methods, labels, methods_of, stem
-from fedsmoo.sweeps.queue import Worker, nothing
+from fedsmoo.sweeps.methods import Entry, labels, stem
+from fedsmoo.sweeps.queue import Outcome, Worker
 from fedsmoo.sweeps.sweep import carry_through
 
 Seeds = str | int | Sequence[int] | None
 Source = Config | Mapping[str, Any] | str | PathLike[str] | None
 
 
-def compare(
-    algorithms: Methods = METHODS,
-    seeds: Seeds = None,
-    config: Source = None,
-    out: str | PathLike[str] = "runs/compare",
-    *,
-    trust: bool = False,
-    watch: Callable[[Config, Record], Any] = nothing,
-    begun: Callable[[Config, Path, int], Any] = nothing,
-    finished: Callable[[Config, Path, dict[str, Any]], Any] = nothing,
-    failed: Callable[[Config, Path, str], Any] = nothing,
-    note: Callable[[str], Any] = nothing,
-    stop: Callable[[], bool] | None = None,
-    **settings: Any,
+def compare_named(
+    entries: Sequence[Entry],
+    seeds: Seeds,
+    config: Source,
+    out: Path,
+    trust: bool,
+    progress: bool | str | None,
+    calls: Mapping[str, Any],
+    settings: Mapping[str, Any],
 ) -> Comparison:
-    """Train several methods on the same task, with the same seeds, each run in a folder ``METHOD-seedN``.
+    """Compare methods that settings name, in folders; the arguments are those of :func:`fedsmoo.compare`.
 
-    Idempotent: called again with the same arguments it goes on where it was stopped; methods and seeds may be added.
-
-    Args:
-        algorithms: methods, separated by commas, each with options after a colon (``"fedavg,fedprox:mu=0.1"``), as a
-            sequence of such names or of methods (``[FedAvg(), FedProx(mu=0.1)]``), or as a mapping to settings and
-            hyper-parameters of one method each: ``{"fedavg": {}, "fedsmoo": {"r": 0.05}}``.
-        seeds: seeds of the runs, as numbers or separated by commas (default: the config's, or 0).
-        config: settings of all methods: a ``Config``, a mapping, or the path of a TOML file.
-        out: folder of the runs and of the picture ``curves.png``.
-        trust: go on with runs that somebody else began, though you have not run their code before; said once.
-        watch, begun, finished, failed, note, stop: as in :func:`fedsmoo.sweep`.
-        settings: override ``config``, for all methods: any setting, or a hyper-parameter that all of them have.
-
-    Returns:
-        The runs by method and seed, the rows of the table, and both as a pandas frame and as text. Runs that failed,
-        or are left because ``stop`` said so, are in its ``outcome``.
-
-    Raises:
-        FedsmooError: if settings are wrong, or the folder was begun with others; nothing is changed then.
+    ``calls`` are what to call when, as in :func:`fedsmoo.sweep`. Without ``stop`` among them Ctrl-C lets the round end,
+    saves, and returns what there is; a second one does so at once.
     """
-    folder, methods = as_path(out, "out"), methods_of(algorithms)
-    refuse_others([entry.name for entry in methods], config, settings, folder, trust)
-    cells = open_comparison(methods, seeds, config, folder, settings)
-    with stopped_by(stop) as asked:
-        worker = Worker(watch=watch, begun=begun, finished=finished, failed=failed, note=note, stop=asked)
-        return carry_out(cells, folder, worker)
+    refuse_others([entry.name for entry in entries], config, settings, out, trust)
+    cells = open_comparison(entries, seeds, config, out, settings)
+    done = sum(cell.config.rounds for folder, cell in cells.items() if state(folder) == "finished")
+    total = sum(cell.config.rounds for cell in cells.values())
+    with ExitStack() as held:
+        bar = held.enter_context(display("rounds", total, done, progress=progress))
+        stop = calls["stop"] or held.enter_context(deferred_interrupt(signals=not_ignored()))
+        worker = shown(Worker(**{**calls, "stop": stop}), bar)
+        try:
+            found = carry_out(cells, out, worker)
+        except KeyboardInterrupt:
+            found = comparison_of(cells, out, left_of(cells))
+    if isinstance(stop, Interrupt) and stop.signal == signal.SIGTERM:
+        signal.raise_signal(signal.SIGTERM)  # to whoever handles it outside
+    if isinstance(stop, Interrupt) and found.outcome.left:
+        left = f"{len(found.outcome.left)} of {len(cells)} runs are left"
+        warnings.warn(f"interrupted: {left}; the same call goes on with them", FedsmooWarning, stacklevel=3)
+    return found
+
+
+def shown(worker: Worker, bar: Moving) -> Worker:
+    """Return a worker that also shows how far its rounds are."""
+    label = ""
+
+    def begun(config: Config, folder: Path, rounds: int) -> None:
+        nonlocal label
+        label = folder.name
+        bar.skip(rounds)
+        worker.begun(config, folder, rounds)
+
+    def watch(config: Config, record: Record) -> None:
+        bar.move(record, label)
+        worker.watch(config, record)
+
+    return dataclasses.replace(worker, begun=begun, watch=watch)
+
+
+def left_of(cells: Mapping[Path, Cell]) -> Outcome:
+    """Return what became of runs that were stopped at once: which are finished, and which are left."""
+    done = [folder for folder in cells if state(folder) == "finished"]
+    return Outcome(finished=done, left=[folder for folder in cells if folder not in done])
 
 
 def carry_out(cells: Mapping[Path, Cell], out: Path, worker: Worker) -> Comparison:
@@ -86,15 +102,18 @@ def carry_out(cells: Mapping[Path, Cell], out: Path, worker: Worker) -> Comparis
     pack = 1 if make_device(first.device).type == "cpu" else len(seeds)
     worker = dataclasses.replace(worker, pack=pack, keep=True, retry=True, work="comparison")
     labels = {folder.name: cell.label for folder, cell in cells.items() if cell.label is not None}
-    outcome = carry_through(cells, worker, labels=labels)
-    done = [folder for folder in cells if folder in outcome.finished]
-    runs: dict[str, dict[int, Any]] = {}
-    for folder in done:
-        runs.setdefault(cells[folder].method, {})[cells[folder].config.seed] = read_run(folder)
-    comparison = Comparison(first, runs, outcome, out)
-    if runs and not outcome.left:
+    comparison = comparison_of(cells, out, carry_through(cells, worker, labels=labels))
+    if comparison.runs and not comparison.outcome.left:
         comparison.draw()
     return comparison
+
+
+def comparison_of(cells: Mapping[Path, Cell], out: Path, outcome: Outcome) -> Comparison:
+    """Return the comparison of the runs that are finished."""
+    runs: dict[str, dict[int, Any]] = {}
+    for folder in (folder for folder in cells if folder in outcome.finished):
+        runs.setdefault(cells[folder].method, {})[cells[folder].config.seed] = read_run(folder)
+    return Comparison(next(iter(cells.values())).config, runs, outcome, out)
 
 
 def open_comparison(

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedsmoo.core import FedsmooError
+from fedsmoo.core.errors import unknown
 from fedsmoo.metrics.quantity import ACCURACY, Quantity
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin.contents import data_label
+from fedsmoo.runs.origin.objects import PREFIX
 from fedsmoo.runs.record import Record, frame_row, last_personal, last_score, lead_of, scores_of
+from fedsmoo.runs.results.html import table as html_table
+from fedsmoo.runs.results.loaded import result_in
+from fedsmoo.runs.results.result import Result
 from fedsmoo.runs.storage.reader import StoredRun
 from fedsmoo.runs.traffic import human_bytes, reached
 from fedsmoo.sweeps.paired import ENOUGH, Paired, paired, ranked
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
 
     from fedsmoo.sweeps.queue import Outcome
 
@@ -59,9 +67,9 @@ class Comparison:
     """The finished runs of a comparison and their table; some may have failed, which the count of seeds says."""
 
     config: Config  # of the first run: what all have in common is in it
-    runs: dict[str, dict[int, StoredRun]]  # finished, by method and seed
+    runs: Mapping[str, Mapping[int, StoredRun | Result]]  # finished, by method and seed
     outcome: Outcome
-    out: Path
+    out: Path | None  # None: they are in memory
 
     @cached_property
     def histories(self) -> dict[str, Histories]:
@@ -107,12 +115,32 @@ class Comparison:
     def data(self) -> str:
         """The data set, named by its content where that is not what its name says."""
         one = next(run for mine in self.runs.values() for run in mine.values())
-        return data_label(self.config.dataset, one.started)
+        name = self.config.dataset.removeprefix(PREFIX)
+        return data_label(name, one.started) if isinstance(one, StoredRun) else name
 
     @property
     def curves(self) -> Path:
-        """The picture of the leading metric over rounds."""
+        """The picture of the leading metric over rounds, of runs in folders."""
+        if self.out is None:
+            raise FedsmooError("the runs of this comparison are in memory, and so is no picture: use plot()")
         return self.out / "curves.png"
+
+    def plot(self, metric: str = "test_accuracy", ax: Axes | None = None) -> Axes:
+        """Draw a number over the rounds, a line for each method; returns the matplotlib axes."""
+        from fedsmoo.runs.results.curves import plot  # late: matplotlib takes a while to import
+
+        return plot(self, metric, ax)
+
+    def result(self, method: str, seed: int | None = None) -> Result:
+        """Return the result of a method's run, by its label in the table; of its first seed where none is named."""
+        if method not in self.runs:
+            raise unknown("method of this comparison", method, self.runs)
+        mine = self.runs[method]
+        seed = next(iter(mine)) if seed is None else seed
+        if seed not in mine:
+            raise FedsmooError(f"{method} has no finished run of seed {seed!r}: there are {', '.join(map(str, mine))}")
+        run = mine[seed]
+        return run if isinstance(run, Result) else result_in(run.path)
 
     def draw(self) -> Path:
         """Draw the picture; returns its file."""
@@ -133,6 +161,11 @@ class Comparison:
     @property
     def table(self) -> list[str]:
         """The table in aligned lines, the header first."""
+        return aligned(self.words)
+
+    @property
+    def words(self) -> list[list[str]]:
+        """The table's cells, the header first."""
         goal = self.lead.goal(self.target)
         header = ["method", "n", self.heading, "− best", f"rounds to {goal}", f"sent to {goal}", "seconds"]
         lines = [header, *map(cells, self.rows)]
@@ -140,7 +173,7 @@ class Comparison:
             served = [personal_cells(row) for row in self.rows]
             unit = " (%)" if self.lead.percent else ""
             lines = [a + b for a, b in zip(lines, [[f"personal{unit}", f"worst tenth{unit}"], *served], strict=True)]
-        return aligned(lines)
+        return lines
 
     @property
     def heading(self) -> str:
@@ -169,7 +202,16 @@ class Comparison:
         left = [f"not finished: {folder.name}\n" for folder in self.outcome.left]
         return "".join([self.text, *failed, *left])
 
-    __repr__ = __str__  # what a prompt or a notebook shows
+    __repr__ = __str__  # what a prompt shows
+
+    def _repr_html_(self) -> str:
+        """Return the table for a notebook, the best row bold where its lead over all others is more than chance."""
+        if not self.runs:
+            return f"<pre>{escape(str(self))}</pre>"
+        header, *rows = self.words
+        best = None if self.winner is None else self.rows.index(self.winner)
+        rest = str(self).removeprefix("".join(f"{line}\n" for line in self.table))
+        return html_table(header, rows, bold=best) + "".join(f"<div>{escape(line)}</div>" for line in rest.splitlines())
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,12 +25,18 @@ METHOD = re.compile(r"(.*?)(?::(\s*[\w.]+\s*=.*))?", re.DOTALL)  # fedavg, fedpr
 class Entry:
     """A method of a comparison: its name, and the settings and hyper-parameters that are its own.
 
-    ``said`` are those that its label repeats: what stands beside the name tells two rows of one method apart.
+    ``said`` is what its label repeats of them: what stands beside the name tells two rows of one method apart.
     """
 
     name: str
     options: dict[str, Any] = field(default_factory=dict)
     said: tuple[str, ...] = ()
+    method: Algorithm | None = None  # a method of this program, which no setting names
+
+    @property
+    def cls(self) -> type[Algorithm]:
+        """The method's class."""
+        return algorithm_class(self.name) if self.method is None else type(self.method)
 
 
 def parse_methods(text: str) -> list[Entry]:
@@ -54,7 +61,7 @@ def parse_methods(text: str) -> list[Entry]:
             what = "is given twice" if value else "has no value"
             raise FedsmooError(f"{text!r}: {key} of {found[-1][0]} {what}: write options as 'fedsmoo:r=0.03,beta=10'")
         found[-1][1][key] = value
-    return [Entry(name, options, tuple(options)) for name, options in found]
+    return [Entry(name, options, tuple(f"{n}={v}" for n, v in options.items())) for name, options in found]
 
 
 def unquoted(text: str) -> str:
@@ -90,27 +97,25 @@ def named_entries(name: Any, mine: Mapping[str, Any]) -> list[Entry]:
 
 
 def entry_of(method: Algorithm, mine: Mapping[str, Any]) -> Entry:
-    """Return the entry of a method that was made, such as ``FedProx(mu=0.1)``; only methods of ours have names."""
+    """Return the entry of a method that was made, such as ``FedProx(mu=0.1)``."""
     known = method_settings(method)
     if known["algorithm"].startswith(PREFIX):
-        cls = type(method).__name__
-        raise FedsmooError(
-            f"algorithms holds {cls}, a method of this program that no setting names: write it into a file and name "
-            f"it, such as 'path/to/file.py:{cls}'"
-        )
+        plain = {f.name: f.default for f in dataclasses.fields(method)}
+        said = {n: v for n, v in method.options().items() if repr(v) != repr(plain[n])}
+        return Entry(type(method).__name__, dict(mine), tuple(f"{n}={v}" for n, v in said.items()), method)
     options = known["algorithm_options"]
-    return Entry(known["algorithm"], {**options, **mine}, tuple(options))
+    return Entry(known["algorithm"], {**options, **mine}, tuple(f"{n}={v}" for n, v in options.items()))
 
 
 def labels(entries: Sequence[Entry]) -> list[str]:
     """Return each method's name in tables: its class's, what stands beside it, and its file's where two would agree."""
-    plain = [" ".join([algorithm_class(e.name).__name__, *(f"{n}={e.options[n]}" for n in e.said)]) for e in entries]
-    classes = [algorithm_class(e.name) for e in entries]
+    classes = [e.cls for e in entries]
+    plain = [" ".join([cls.__name__, *e.said]) for cls, e in zip(classes, entries, strict=True)]
     for k, entry in enumerate(entries):
         if any(classes[j] is classes[k] and plain[j] == plain[k] for j in range(k)):
             raise FedsmooError(f"--algorithms names {entry.name!r} twice")
     shared = [sum(stem(label) == stem(other) for other in plain) > 1 for label in plain]
-    files = [file_of(e.name) for e in entries]
+    files = [file_of(e.name) if e.method is None else None for e in entries]
     out = [f"{a} ({b})" if c and b else a for a, b, c in zip(plain, files, shared, strict=True)]
     for k, label in enumerate(out):
         if stem(label) in map(stem, out[:k]):

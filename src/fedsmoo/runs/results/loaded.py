@@ -13,6 +13,7 @@ from torch import Tensor
 from fedsmoo.algorithms import ALGORITHMS
 from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.core.user_code import judged
+from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin.contents import refuse_other_data
 from fedsmoo.runs.origin.objects import PREFIX, objects_in
@@ -120,3 +121,8 @@ def load_result(path: Path, make: Make, given: Collection[str], trust: bool) -> 
             return make(config)
 
     return LoadedResult(run, saved, made)
+
+
+def result_in(path: Path) -> LoadedResult:
+    """Return the result of a run whose settings name all of it."""
+    return load_result(path, assemble, (), trust=False)
