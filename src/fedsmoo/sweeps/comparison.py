@@ -17,12 +17,13 @@ from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin.contents import data_label
 from fedsmoo.runs.origin.objects import PREFIX
 from fedsmoo.runs.record import Record, frame_row, last_personal, last_score, lead_of, scores_of
+from fedsmoo.runs.results.html import aligned
 from fedsmoo.runs.results.html import table as html_table
 from fedsmoo.runs.results.loaded import result_in
 from fedsmoo.runs.results.result import Result
 from fedsmoo.runs.storage.reader import StoredRun
 from fedsmoo.runs.traffic import human_bytes, reached
-from fedsmoo.sweeps.paired import ENOUGH, Paired, paired, ranked
+from fedsmoo.sweeps.paired import Paired, paired, ranked, verdict
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -125,7 +126,7 @@ class Comparison:
             raise FedsmooError("the runs of this comparison are in memory, and so is no picture: use plot()")
         return self.out / "curves.png"
 
-    def plot(self, metric: str = "test_accuracy", ax: Axes | None = None) -> Axes:
+    def plot(self, metric: str | None = None, ax: Axes | None = None) -> Axes:
         """Draw a number over the rounds, a line for each method; returns the matplotlib axes."""
         from fedsmoo.runs.results.curves import plot  # late: matplotlib takes a while to import
 
@@ -214,19 +215,6 @@ class Comparison:
         return html_table(header, rows, bold=best) + "".join(f"<div>{escape(line)}</div>" for line in rest.splitlines())
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return rows of words as lines: the first column to the left, the others to the right.
-
-    >>> aligned([["method", "n"], ["FedAvg", "10"]])
-    ['method   n', 'FedAvg  10']
-    """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(w.rjust(n) if k else w.ljust(n) for k, (w, n) in enumerate(zip(row, widths, strict=True))).rstrip()
-        for row in rows
-    ]
-
-
 def row(method: str, runs: Histories, target: float, best: Histories | None = None) -> Row:
     """Make a row from the histories of one method, and those of the best one to compare with."""
     scores = {seed: last_ten(h) for seed, h in runs.items()}
@@ -310,18 +298,3 @@ def cells(row: Row) -> list[str]:
 def personal_cells(row: Row) -> list[str]:
     """Return what a row says of personal models, as text."""
     return ["-" if v is None else row.lead.number(v) for v in (row.personal, row.worst_tenth)]
-
-
-def verdict(rows: Sequence[Row]) -> str:
-    """Say what the column of differences means, and whether the best method's lead is more than chance."""
-    best = [r.method for r in rows if r.behind is None]
-    others = [r.behind for r in rows if r.behind is not None]
-    if not others or len(best) != 1:
-        return ""
-    fewest = min(len(b.seeds) for b in others)
-    if fewest < ENOUGH:
-        few = "one seed carries" if fewest == 1 else "two seeds carry"
-        return f"against {best[0]} on the same seeds; {few} no claim"
-    level = [r.method for r in rows if r.behind is not None and not r.behind.clear]
-    words = f"; level with it: {', '.join(level)}" if level else ""
-    return f"against {best[0]} on the same seeds, ± a 95% interval (paired, t){words}"

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fedsmoo.sweeps.comparison import Row
 
 ENOUGH = 3  # seeds below which a difference has no interval
 
@@ -79,3 +83,18 @@ def named(seeds: tuple[int, ...]) -> str:
     ('seed 0', 'seeds 0, 2')
     """
     return f"{'seeds' if len(seeds) > 1 else 'seed'} {', '.join(map(str, seeds))}"
+
+
+def verdict(rows: Sequence[Row]) -> str:
+    """Say what the column of differences means, and whether the best method's lead is more than chance."""
+    best = [r.method for r in rows if r.behind is None]
+    others = [r.behind for r in rows if r.behind is not None]
+    if not others or len(best) != 1:
+        return ""
+    fewest = min(len(b.seeds) for b in others)
+    if fewest < ENOUGH:
+        few = "one seed carries" if fewest == 1 else "two seeds carry"
+        return f"against {best[0]} on the same seeds; {few} no claim"
+    level = [r.method for r in rows if r.behind is not None and not r.behind.clear]
+    words = f"; level with it: {', '.join(level)}" if level else ""
+    return f"against {best[0]} on the same seeds, ± a 95% interval (paired, t){words}"

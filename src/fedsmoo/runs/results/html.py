@@ -1,4 +1,4 @@
-"""Results as small tables for a notebook: plain HTML that needs nothing else."""
+"""Results as small tables: in lines for a prompt, and in plain HTML for a notebook."""
 
 from __future__ import annotations
 
@@ -11,6 +11,19 @@ from fedsmoo.runs.traffic import human_bytes
 
 if TYPE_CHECKING:
     from fedsmoo.runs.results.result import Result
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows of words as lines: the first column to the left, the others to the right.
+
+    >>> aligned([["method", "n"], ["FedAvg", "10"]])
+    ['method   n', 'FedAvg  10']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(w.rjust(n) if k else w.ljust(n) for k, (w, n) in enumerate(zip(row, widths, strict=True))).rstrip()
+        for row in rows
+    ]
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "", bold: int | None = None) -> str:
