@@ -65,12 +65,22 @@ class Recipe:
     loss: SampleLoss | None = None
 
     def setup(self, config: Config, data: Dataset) -> Setup:
-        """Return the method, the model and the data, ready for training or evaluation."""
+        """Return the method, the model and the data, ready for training or evaluation.
+
+        Raises:
+            FedsmooError: if the model has running statistics.
+        """
         model: FlatModel | None = None
         if (factory := self.model) is not None:
             module = make_module(lambda: factory(config, data), config.seed)
             model = wrap(module, data, config.seed, output=config.output, start=start_of(config))
-        return make_setup(config, data, self.algorithm, model, self.loss)
+        setup = make_setup(config, data, self.algorithm, model, self.loss)
+        if setup.task.model.statistics is not None:
+            raise FedsmooError(
+                "the model has running statistics (BatchNorm), which a federation by Flower does not carry: use "
+                "nn.GroupNorm, or simulate"
+            )
+        return setup
 
 
 @dataclass(frozen=True)

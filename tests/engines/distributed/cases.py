@@ -21,6 +21,7 @@ SMALL = Config(
 KINDS = Path(__file__).parents[2] / "kinds.py"
 TOLD = Path(__file__).parents[1] / "told.py"
 DROPOUT = f"{Path(__file__).with_name('nets.py')}:dropout"
+NORMED = f"{Path(__file__).parents[1] / 'statistics' / 'nets.py'}:normed"
 
 CASES: dict[str, Config] = {
     **{kind: SMALL.replace(**settings_of(kind), engine="batched") for kind in EACH_KIND},
@@ -37,6 +38,9 @@ CASES: dict[str, Config] = {
     "personal": SMALL.replace(algorithm=f"{KINDS}:Ditto", engine="batched", holdout=0.2),
     "noise of its own": SMALL.replace(algorithm=f"{TOLD}:Noisy", engine="batched"),
     "noise of its own, exact": SMALL.replace(algorithm=f"{TOLD}:Noisy", exact=True, dtype="float32"),
+    "statistics": SMALL.replace(algorithm="fedsmoo", model=NORMED, engine="vmap", batch_size=20),
+    "statistics, exact": SMALL.replace(algorithm="fedavg", model=NORMED, exact=True, dtype="float32", batch_size=20),
+    "statistics kept": SMALL.replace(algorithm="fedbn", model=NORMED, engine="vmap", batch_size=21, holdout=0.2),
     "auto": SMALL.replace(algorithm="scaffold", engine="auto"),
     "dropout": SMALL.replace(algorithm="fedsmoo", model=DROPOUT, engine="auto"),
     "dropout, exact": SMALL.replace(algorithm="fedsmoo", model=DROPOUT, exact=True, dtype="float32"),

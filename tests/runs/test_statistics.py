@@ -1,0 +1,62 @@
+"""Runs of models with running statistics on the disk: resumed to the bit, verified, opened and measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import fedsmoo
+from fedsmoo.core import FedsmooError
+from fedsmoo.deploy.client import Recipe
+from fedsmoo.runs.config import Config
+from fedsmoo.runs.results.finished import open_finished
+from fedsmoo.runs.storage.verify import verify
+
+NORMED = f"{Path(__file__).parents[1] / 'engines' / 'statistics' / 'nets.py'}:normed"
+SETTINGS = {
+    "algorithm": "fedavg", "model": NORMED, "dataset": "digits", "clients": 6, "cohort": 3, "rounds": 4, "lr": 0.1,
+    "local_steps": 2, "batch_size": 16, "device": "cpu", "seed": 2, "eval_every": 3, "partition": "iid",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", ["serial", "vmap"])
+@pytest.mark.parametrize("policy", ["averaged", "local", "recomputed"])
+def test_a_resumed_run_has_the_bits_of_one_that_was_not_stopped(policy: str, engine: str, tmp_path: Path) -> None:
+    settings = SETTINGS | {"statistics": policy, "engine": engine, "holdout": 0.2}
+    whole = fedsmoo.run(settings, tmp_path / "whole")
+    fedsmoo.run(settings, tmp_path / "cut", save_every=1, callback=lambda r: r.round < 2)
+    resumed = fedsmoo.resume(tmp_path / "cut")
+    for name, v in whole.server.items():
+        assert torch.equal(getattr(resumed.server, name), v), name
+    rows = dict(resumed.simulation.engine.table.items())
+    for client, row in whole.simulation.engine.table.items():
+        assert all(torch.equal(rows[client][n], v) for n, v in row.items())
+    for a, b in zip(whole.history, resumed.history, strict=True):
+        assert (a.test_loss, a.validation_accuracy, a.train_loss) == (b.test_loss, b.validation_accuracy, b.train_loss)
+    one, two = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "cut"))
+    assert one == two
+    assert not verify(tmp_path / "cut").damaged
+
+
+def test_a_finished_run_is_measured_with_its_statistics(tmp_path: Path) -> None:
+    result = fedsmoo.run(SETTINGS | {"eval_every": 1}, tmp_path / "run")
+    state = load_file(tmp_path / "run" / "model.safetensors")
+    assert state["2.num_batches_tracked"].dtype == torch.int64
+    assert torch.equal(state["2.running_mean"], result.model[2].running_mean)
+    assert float(state["2.running_mean"].abs().max()) > 0.01
+    opened = open_finished(tmp_path / "run", device="cpu")
+    assert opened.task.evaluate(opened.w)[1] == pytest.approx(result.history[-1].test_loss, rel=1e-6)
+
+
+def test_settings_are_quiet_where_nothing_is_said(tmp_path: Path) -> None:
+    fedsmoo.run(SETTINGS | {"rounds": 1}, tmp_path / "run")
+    assert "\nstatistics =" not in (tmp_path / "run" / "config.toml").read_text()
+
+
+def test_a_federation_by_flower_refuses_statistics() -> None:
+    config = Config(**SETTINGS)
+    with pytest.raises(FedsmooError, match=r"running statistics \(BatchNorm\), which a federation by Flower"):
+        Recipe().setup(config, Recipe().test(config))
