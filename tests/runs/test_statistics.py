@@ -48,7 +48,7 @@ def test_a_finished_run_is_measured_with_its_statistics(tmp_path: Path) -> None:
     assert torch.equal(state["2.running_mean"], result.model[2].running_mean)
     assert float(state["2.running_mean"].abs().max()) > 0.01
     opened = open_finished(tmp_path / "run", device="cpu")
-    assert opened.task.evaluate(opened.w)[1] == pytest.approx(result.history[-1].test_loss, rel=1e-6)
+    assert opened.task.evaluate(opened.w).loss == pytest.approx(result.history[-1].test_loss, rel=1e-6)
 
 
 def test_settings_are_quiet_where_nothing_is_said(tmp_path: Path) -> None:
