@@ -13,7 +13,6 @@ from torch.func import grad, grad_and_value, vmap
 
 from fedsmoo.core import FedsmooError, Round
 from fedsmoo.core.gradient import Loss, row_axes, sample_losses
-from fedsmoo.engines.oracles.attention import fold_attention
 from fedsmoo.engines.oracles.layers import forward_of_many, over_clients
 from fedsmoo.engines.statistics.passes import Maybe, begin, carrying, end, in_equal_groups, real_rows, without_padding
 from fedsmoo.engines.task import Batch, Draws, Samples, Task
@@ -172,7 +171,6 @@ def single_oracle(task: Task) -> Oracle:
 
 def vmap_oracle(task: Task) -> Oracle:
     """Make the oracle of C clients by ``torch.func.vmap`` over any module."""
-    fold_attention()
     model, layout = task.model, task.model.layout
     plain, with_features = forward_of_many(model), forward_of_many(model, pair=True)
 
