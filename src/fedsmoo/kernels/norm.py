@@ -112,7 +112,8 @@ def forward(x: Tensor, gamma: Tensor, beta: Tensor, groups: int, eps: float) -> 
     """Return ``fedsmoo::norm`` of images ``[C, B, P, CH]``."""
     clients, batch, pixels, channels = x.shape
     x, gamma, beta = x.contiguous(), gamma.contiguous(), beta.contiguous()
-    y, (mean, rstd) = torch.empty_like(x), x.new_empty(2, clients, batch, groups, dtype=torch.float32)
+    y = torch.empty_like(x)
+    mean, rstd = (x.new_empty(clients, batch, groups, dtype=torch.float32) for _ in range(2))
     rows, cols, whole, warps = tile(pixels, channels // groups)
     launch(
         norm_kernel, (clients * batch, groups),
@@ -128,12 +129,12 @@ def backward(
     """Return ``fedsmoo::norm_backward`` of images ``[C, B, P, CH]``."""
     clients, batch, pixels, channels = x.shape
     dy, x, gamma = dy.contiguous(), x.contiguous(), gamma.contiguous()
-    dx, sums = torch.empty_like(x), x.new_empty(2, clients, batch, channels, dtype=torch.float32)
+    dx = torch.empty_like(x)
+    dgamma, dbeta = (x.new_empty(clients, batch, channels, dtype=torch.float32) for _ in range(2))
     rows, cols, _, warps = tile(pixels, channels // groups)
     launch(
         norm_backward_kernel, (clients * batch, groups),
-        dy=dy, x=x, gamma=gamma, mean=mean.contiguous(), rstd=rstd.contiguous(), dx=dx, dgamma=sums[0], dbeta=sums[1],
+        dy=dy, x=x, gamma=gamma, mean=mean.contiguous(), rstd=rstd.contiguous(), dx=dx, dgamma=dgamma, dbeta=dbeta,
         B=batch, P=pixels, CH=channels, GW=channels // groups, BP=rows, BC=cols, num_warps=warps,
     )  # fmt: skip
-    total = sums.sum(2).to(gamma.dtype)
-    return dx, total[0], total[1]
+    return dx, dgamma.sum(1).to(gamma.dtype), dbeta.sum(1).to(gamma.dtype)
