@@ -1,10 +1,10 @@
-"""How well clients are served by models of their own, by the leading metric on samples that each of them holds out."""
+"""How well clients are served by models of their own: the leading metric on samples that each holds out, or tests on."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -26,7 +26,8 @@ SAMPLES = 4000  # in memory at a time, of all clients that are evaluated at once
 class PersonalInputs:
     """What personal models are evaluated with: the method, its server's model, what it sends, and who is asked on what.
 
-    ``parts`` are indices of training samples that nobody trains on, by client; each client was met before.
+    ``parts`` are indices of samples that nobody trains on, by client; each client was met before. They are of the
+    training ``part``, held out, or test samples of the clients' own.
     """
 
     algorithm: Algorithm
@@ -34,10 +35,17 @@ class PersonalInputs:
     down: Vectors
     parts: Mapping[int, np.ndarray]
     statistics: Tensor | None = None  # of the server's model
+    part: str = "train"  # or "test"
 
     def of(self, clients: list[int]) -> PersonalInputs:
         """Return the same for some of the clients."""
-        return PersonalInputs(self.algorithm, self.w, self.down, {i: self.parts[i] for i in clients}, self.statistics)
+        return replace(self, parts={i: self.parts[i] for i in clients})
+
+    def take(self, task: Task, index: Tensor) -> Samples:
+        """Return samples of the part by their numbers."""
+        on = Samples(task.data.x_train, task.data.y_train) if self.part == "train" else task.test
+        index = index.to(task.device)
+        return Samples(on.x[index], on.y[index])
 
 
 def one_by_one(
@@ -49,8 +57,7 @@ def one_by_one(
     """
     out = []
     for client, samples in inputs.parts.items():
-        index = torch.from_numpy(samples).to(task.device)
-        on = Samples(task.data.x_train[index], task.data.y_train[index])
+        on = inputs.take(task, torch.from_numpy(samples))
         me = table.peek([client]).map(lambda v: v[0])
         mine = inputs.algorithm.personal(inputs.down, me)
         if inputs.statistics is not None:
@@ -86,11 +93,12 @@ def several_at_once(task: Task, table: ClientTable, inputs: PersonalInputs, most
                 own |= model.statistics.split(theirs)
             shared = split(inputs.w)
             held = [inputs.parts[i] for i in group]
-            served = Group(task, held)
+            served = Group(task, inputs, held)
             for index, real in pieces(held, SAMPLES // len(group)):
-                x = task.inputs(task.data.x_train[index.to(task.device)])
+                block = inputs.take(task, index)
+                x = task.inputs(block.x)
                 answers = many(own, x), model.forward(shared, x.flatten(0, 1)).unflatten(0, x.shape[:2])
-                served.add(answers, task.data.y_train[index.to(task.device)], real)
+                served.add(answers, block.y, real)
             out.append(served.values())
     return torch.cat(out)
 
@@ -98,9 +106,9 @@ def several_at_once(task: Task, table: ClientTable, inputs: PersonalInputs, most
 class Group:
     """Adds up the leading metric of several clients, each by its own model and by the global one."""
 
-    def __init__(self, task: Task, held: list[np.ndarray]) -> None:
+    def __init__(self, task: Task, inputs: PersonalInputs, held: list[np.ndarray]) -> None:
         lead = task.metrics[:1]
-        self.task, self.held = task, held
+        self.task, self.inputs, self.held = task, inputs, held
         self.each = [[task.tallying(lead, len(samples)) for _ in range(2)] for samples in held]
         self.right = torch.zeros(len(held), 2, dtype=torch.float64, device=task.device)
         self.total = torch.zeros(len(held), dtype=torch.float64, device=task.device)
@@ -126,7 +134,7 @@ class Group:
             return (self.right / self.total[:, None]).cpu()
         found = []
         for tallying, samples in zip(self.each, self.held, strict=True):
-            y = self.task.data.y_train[torch.from_numpy(samples).to(self.task.device)]
+            y = self.inputs.take(self.task, torch.from_numpy(samples)).y
             leads = [adding.tally().scores(y).lead for adding in tallying]
             found.append([math.nan if value is None else value for value in leads])
         return torch.tensor(found, dtype=torch.float64)

@@ -147,7 +147,7 @@ def assemble(
         everything = indices
         indices, held = hold_out(indices, config.holdout, config.seed)
         setup, parts = dataclasses.replace(setup, task=setup.task.holding(held)), held_by(everything, held)
-    elif setup.algorithm.has_personal:
+    elif setup.algorithm.has_personal and data.own_tests(indices) is None:
         warnings.warn(NOT_HELD.format(setup.algorithm.label), FedsmooWarning, stacklevel=2)
     if model is not None or is_in_file(config.model):
         refuse_few_outputs(setup.task)

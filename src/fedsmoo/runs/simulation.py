@@ -61,6 +61,7 @@ class Simulation:
             raise FedsmooError(f"client {empty[0]} has no samples ({len(empty)} such clients): change the partition")
         self.setup, self.engine, self.training, self.indices = setup, engine, training, indices
         self.held = held  # of each client's samples those held out, where any are
+        self.tests = None if held is not None else setup.task.data.own_tests(indices)  # else test samples of its own
         self.sampling = sampling or make_sampling(training.sampling)
         refuse_too_many_rows(setup, training.cohort)
         task = setup.task
@@ -260,20 +261,18 @@ class Simulation:
         return found if task.held is None else {**found, **validated(self.engine.evaluate(self.server.w, task.held))}
 
     def _served(self, work: RoundInputs) -> dict[str, Any]:
-        """Return how the clients met so far are served on what they hold out, by personal models and the global one.
-
-        Empty for a method without personal models, and where nobody met has samples for it.
-        """
-        if self.held is None or not work.algorithm.has_personal:
+        """Return how clients met so far are served, by personal models and the global one, where that can be known."""
+        held, part = (self.held, "train") if self.tests is None else (self.tests, "test")
+        if held is None or not work.algorithm.has_personal:
             return {}
         met = sorted({*work.clients, *(i for record in self.history for i in record.cohort)})
-        parts = {i: self.held[i] for i in met if len(self.held[i])}
+        parts = {i: held[i] for i in met if len(held[i])}
         if not parts:
             return {}
         down = self.setup.masks.sent(work.algorithm, self.server)
         statistics = self.server.statistics if NAME in self.server.names() else None
         with torch.no_grad():
-            found = self.engine.personal(PersonalInputs(work.algorithm, self.server.w, down, parts, statistics))
+            found = self.engine.personal(PersonalInputs(work.algorithm, self.server.w, down, parts, statistics, part))
         return served(found.numpy(), self.setup.task.metrics[0].quantity)
 
     def _probe(self, work: RoundInputs) -> dict[str, float]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from torch import nn
 import fedsmoo
 from fedsmoo import FedsmooError, read_data, simulate
 from fedsmoo.analysis.functions.fairness import fairness
+from fedsmoo.core.errors import FedsmooWarning
 from fedsmoo.runs.results.result import Result
 
 RNG = np.random.default_rng(2)
@@ -51,6 +54,19 @@ def test_clients_are_evaluated_on_their_own_test_samples():
     assert counted.clients.tolist() == pytest.approx(wanted, nan_ok=True)
     assert counted.mean == pytest.approx(np.nanmean(wanted))
     assert counted.own[1] == pytest.approx(accuracy(model, *CLIENTS[1]))
+
+
+@pytest.mark.parametrize("engine", ["serial", "batched"])
+def test_personal_models_are_asked_on_them(engine):
+    """Without a holdout, in every evaluated round, as clients counted by hand afterwards."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FedsmooWarning)  # no word of a holdout that is missing
+        result = run("ditto", engine=engine)
+    last, model = result.history[-1], result.model.double()
+    found = [accuracy(result.personal_model(k).double(), *CLIENTS[k][1]) for k in (0, 2)]
+    assert last.personal_accuracy == pytest.approx(np.mean(found))
+    assert last.personal_deviation == pytest.approx(np.std(found))
+    assert last.global_accuracy == pytest.approx(np.mean([accuracy(model, *CLIENTS[k][1]) for k in (0, 2)]))
 
 
 def test_clients_of_another_division_have_none():
