@@ -1,4 +1,4 @@
-"""How well clients are served by models of their own: the leading metric on samples that each holds out, or tests on."""
+"""How well clients are served by models of their own: the leading metric on samples that they hold out or test on."""
 
 from __future__ import annotations
 

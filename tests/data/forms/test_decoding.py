@@ -137,6 +137,16 @@ def test_a_folder_that_cannot_be_written_or_is_full_costs_time_alone(file, monke
         assert read_data(halves(file)).fingerprint == SAME
 
 
+def test_decoding_is_announced_in_a_line_where_it_takes_a_while_and_there_is_no_terminal(file, monkeypatch, capsys):
+    read_data(halves(file))
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setattr("fedsmoo.data.forms.decoding.decode.MANY", 300)
+    read_data(halves(file, np.negative))
+    assert capsys.readouterr() == ("", "decoding data: 300 samples, once\n")
+    read_data(halves(file, np.negative))
+    assert capsys.readouterr() == ("", "")
+
+
 def noisy(x):
     return x * random.choice((-1.0, 1.0))
 

@@ -21,6 +21,7 @@ from fedsmoo.core.errors import FedsmooWarning
 from fedsmoo.data.check import from_arrays
 from fedsmoo.data.forms.flower import to_huggingface
 from fedsmoo.data.sources import load
+from fedsmoo.runs.storage.reader import read_run
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((60, 5)).astype(np.float32), np.arange(60) % 3
@@ -260,6 +261,27 @@ def test_a_form_holds_what_the_arrays_hold_and_trains_to_the_same_numbers(name, 
         there = simulate(module(same), same, "fedavg", client_indices=NATURAL, **numbers)
         assert torch.equal(here.server.w, there.server.w)
         assert [r.test_loss for r in here.history] == [r.test_loss for r in there.history]
+
+
+def test_a_function_in_a_file_may_return_any_form_and_runs_of_one_content_are_one_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.savez("xy.npz", x=X, y=Y)
+    Path("mine.py").write_text(
+        "import numpy as np, pandas as pd\n"
+        "def rows(seed):\n"
+        "    xy = np.load('xy.npz')\n"
+        "    return pd.DataFrame(xy['x']).assign(label=xy['y'], client=xy['y'] % 2)\n"
+    )
+    data = load("mine.py:rows")
+    assert torch.equal(data.x_train, torch.from_numpy(X))
+    assert [i.tolist() for i in data.natural] == [np.flatnonzero(k == Y % 2).tolist() for k in range(2)]
+    identities = set()
+    for name in ("four arrays", "Dataset of dicts", "DataFrame", "HuggingFace features"):
+        form, out = FORMS[name], tmp_path / name
+        few = {"partition": "iid", "clients": 4, "cohort": 2, "rounds": 1, "local_steps": 1}
+        simulate("softmax", form.make(tmp_path), "fedavg", out=out, **few, **form.options)
+        identities.add(read_run(out).identity)
+    assert len(identities) == 1
 
 
 def test_columns_by_rule_and_by_name():
