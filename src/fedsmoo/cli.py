@@ -45,7 +45,7 @@ COMMANDS: dict[str, tuple[Callable[..., Any], str]] = {
     "run": (run, "Train one method and keep the run in a folder."),
     "resume": (resume, "Go on with a run that was stopped or killed."),
     "sweep": (sweep, "Carry out a grid of runs: skip what is done, resume what is not."),
-    "verify": (verify, "Check every checksum of runs, and say what can be used."),
+    "verify": (verify, "Check every checksum of runs and federations, and say what can be used."),
     "runs": (runs, "Which runs there are, by an SQL condition."),
     "ledger": (show_ledger, "What runs sent: vectors, bytes, the paper's count beside."),
     "table": (table, "The paper's tables, ours beside the printed numbers."),

@@ -17,6 +17,7 @@ pytest.importorskip("flwr", reason="pip install 'fedsmoo[flower]'")
 sys.path.insert(0, str(Path(__file__).parents[1] / "runs" / "storage"))
 from power import Disk, recorded, restore
 
+from fedsmoo.cli import main
 from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.deploy.access.keys import make_keys
 from fedsmoo.deploy.app import write_app
@@ -169,3 +170,57 @@ def test_an_app_and_keys_are_flushed(tmp_path):
     there = {p.relative_to(disk.root).as_posix(): p.read_bytes() for p in disk.root.rglob("*") if p.is_file()}
     assert left == there
     assert "secrets/keys/node-0" in left
+
+
+def verify_command(capsys, *folders: Path) -> tuple[int, list[str]]:
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        main(["verify", *map(str, folders)])
+    return int(ended.value.code or 0), capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize("how", damages(b"x" * 40))
+def test_verify_says_of_every_state_whether_it_can_be_used(how, tmp_path, capsys):
+    store = ServerStore(tmp_path / "server")
+    for number in (1, 2, 3):
+        store.record(json.dumps({"round": number}))
+        store.save(number, STATE, {"number": number})
+    names = [f"server-0000000{n}.safetensors" for n in (3, 2, 1)]
+    sound = [f"{name}: usable, after round {n}" for name, n in zip(names, (3, 2, 1), strict=True)]
+    head = f"{tmp_path / 'server'}: {{}} damaged; the newest that can be used is after round {{}}"
+    assert verify_command(capsys, tmp_path / "server") == (0, [head.format("3 files sound, 0", 3), *indented(sound)])
+    before = {p: p.read_bytes() for p in store.folder.iterdir()}
+    newest = store.path(3)
+    newest.write_bytes(damages(newest.read_bytes())[how])
+    code, (first, third, *others) = verify_command(capsys, tmp_path / "server")
+    assert (code, first) == (1, head.format("2 files sound, 1", 2))
+    assert third.startswith(f"  {names[0]}: damaged, ")
+    assert others == indented(sound[1:])
+    assert {p: p.read_bytes() for p in store.folder.iterdir() if p != newest} == {
+        p: c for p, c in before.items() if p != newest
+    }
+    assert ServerStore(store.folder).load()[1] == {"number": 2}  # which the server uses
+
+
+def indented(lines: list[str]) -> list[str]:
+    return [f"  {line}" for line in lines]
+
+
+def test_verify_looks_at_reports_and_at_a_client_s_vectors(tmp_path, capsys):
+    store = ServerStore(tmp_path / "server")
+    store.record("{}")
+    store.save(2, STATE, {"number": 2})
+    code, said = verify_command(capsys, store.folder)
+    assert (code, said[-1]) == (1, "  rounds.jsonl: damaged, it reports 1 rounds of 2")
+    client = ClientStore(tmp_path, "mine", 0)
+    for version in (4, 7):
+        client.save(version, Vectors(h=torch.ones(3)))
+    code, said = verify_command(capsys, client.folder)
+    assert code == 0
+    assert said[1:] == [
+        "  00000007.safetensors: usable, after round 7",
+        "  00000004.safetensors: usable, after round 4",
+    ]
+    client.path(7).write_bytes(client.path(7).read_bytes()[:-1])
+    assert verify_command(capsys, client.folder)[0] == 1
+    assert verify_command(capsys, tmp_path / "mine")[0] == 1  # no run, and no states: one line

@@ -12,11 +12,12 @@ import torch
 
 from fedsmoo.core import Algorithm, Vectors, norm
 from fedsmoo.deploy.client import Answer
-from fedsmoo.deploy.wire import Refusal, from_arrays, shown
+from fedsmoo.deploy.wire import Refusal, expected, from_arrays, shown
 from fedsmoo.runs.config import Config
 
 MAX_METRIC = 1e12  # of a loss or a drift: no float32 overflows by a sum of such
 ENOUGH = 3  # replies whose median one client cannot move
+HEADER, ROOM = 1000, 64 * 2**10  # bytes of a reply: of an array's header, and of all that is no array
 MEMORY = 15  # sizes that are remembered for rounds with fewer
 SAID = ("lost state", "client error")  # why a client of ours does not answer
 
@@ -45,6 +46,25 @@ class Expectation:
     wire: str
     scalars: tuple[str, ...] = ()
 
+    @property
+    def most(self) -> int:
+        """Bytes that a reply may have in all: its vectors, the headers of their files, and room for facts."""
+        arrays = expected(self.names, self.size, self.dtype, self.wire, self.scalars).values()
+        return ROOM + sum(HEADER + length * dtype.itemsize for dtype, length in arrays)
+
+
+def weight(value: Any) -> int:
+    """Return about how many bytes of a message a value takes: text, numbers, lists of them, or a mapping to these.
+
+    >>> weight({"a": b"1234", "b": [1, 2, "xyz"], "c": 0.5})
+    34
+    """
+    if isinstance(value, Mapping):
+        return sum(len(str(name)) + weight(each) for name, each in value.items())
+    if isinstance(value, list | tuple):
+        return sum(len(each) if isinstance(each, str | bytes) else 8 for each in value)
+    return len(value) if isinstance(value, str | bytes) else 8
+
 
 def steps_of(config: Config, samples: int) -> int:
     """Return how many local steps a client with so many samples makes."""
@@ -54,7 +74,9 @@ def steps_of(config: Config, samples: int) -> int:
 
 def judge(reply: Reply, want: Expectation) -> Answer:
     """Return the answer in a reply; raises a :class:`Refusal` that says what is wrong with it."""
-    facts = reply.facts
+    facts, size = reply.facts, sum(map(weight, (reply.facts, reply.numbers, reply.arrays)))
+    if size > want.most:
+        raise Refusal("too large", f"{size:,} bytes, more than {want.most:,}")
     if facts.get("refused"):
         said = facts["refused"]
         detail = facts.get("detail", "")

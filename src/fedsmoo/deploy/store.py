@@ -14,6 +14,7 @@ import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from fedsmoo.runs.storage.files import make_folder, sync_folder, write_durably
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 STATE, DIGEST = "server", "sha256"
 ROUNDS = "rounds.jsonl"
+STATES = re.compile(rf"(?:{STATE}(?:-\d+)?|\d+)\.safetensors")  # a server's, or versions of a client's vectors
 
 
 class Missing(FedsmooError):
@@ -158,6 +160,53 @@ class ServerStore:
                 sync_folder(self.folder)
         except OSError as e:
             raise FedsmooError(f"cannot write {self.folder / ROUNDS}: {e.strerror}") from e
+
+
+@dataclass(frozen=True)
+class State:
+    """A file of a federation that was checked: the rounds that the server had done, and what is wrong with it."""
+
+    path: Path
+    rounds: int
+    damage: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.path.name}: {f'damaged, {self.damage}' if self.damage else f'usable, after round {self.rounds}'}"
+
+
+def is_state_folder(folder: Path) -> bool:
+    """Return whether a folder holds a server's states, or a client's vectors."""
+    return folder.is_dir() and any(STATES.fullmatch(p.name) for p in folder.glob("*.safetensors"))
+
+
+def verify(folder: Path) -> list[State]:
+    """Check the checksum of every state in a folder of a federation, newest first; nothing on the disk changes.
+
+    Last comes the file of reports beside a server's states, which has a line for every round of the newest whole one.
+    """
+    found = [verified(p) for p in folder.glob("*.safetensors") if STATES.fullmatch(p.name)]
+    found.sort(key=lambda state: state.rounds, reverse=True)
+    newest = next((s.rounds for s in found if s.damage is None and s.path.stem.startswith(STATE)), 0)
+    return [*found, *([State(folder / ROUNDS, newest, damage)] if (damage := cut(folder / ROUNDS, newest)) else [])]
+
+
+def verified(path: Path) -> State:
+    """Check one state."""
+    rounds = int(path.stem.removeprefix(STATE).removeprefix("-") or 0)
+    try:
+        text = read_sealed(path)[1]
+        return State(path, json.loads(text)["number"] if path.stem.startswith(STATE) else rounds)
+    except (OSError, Damaged) as e:
+        return State(path, rounds, str(e))
+    except (ValueError, KeyError, TypeError):
+        return State(path, rounds, "its facts are not those of a server")
+
+
+def cut(path: Path, rounds: int) -> str | None:
+    """Say what is missing in a file of reports of so many rounds; ``None`` if nothing is."""
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    whole = sum(line.endswith(b"\n") for line in lines)
+    return f"it reports {whole} rounds of {rounds}" if whole < rounds else None
 
 
 def on_host(v: Tensor) -> Tensor:
