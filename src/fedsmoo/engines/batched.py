@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor
@@ -127,15 +128,18 @@ class Batched(Engine):
         return SharedRounds(members)
 
     def evaluate(self, w: Tensor, on: Samples | None = None) -> Scores:
-        model = self.oracle.task.model  # which may be another run's, whose oracle this engine shares
-        if model.statistics is not None:
-            model.hold(self.setup.task.model)
-        return self.oracle.evaluate(w, on)
+        with self._own_statistics():
+            return self.oracle.evaluate(w, on)
+
+    def _own_statistics(self) -> AbstractContextManager[None]:
+        """Evaluate with the statistics of this run: the model may be another one's, whose oracle this engine shares."""
+        return self.oracle.task.model.holding(self.setup.task.model)
 
     def personal(self, inputs: PersonalInputs) -> Tensor:
         if self.oracle.task.model.random_in_evaluation:  # every evaluation draws the same numbers
-            return one_by_one(self.oracle.task, self.evaluate, self.table, inputs)
-        return several_at_once(self.oracle.task, self.table, inputs, self.clients_at_once)
+            return one_by_one(self.setup.task, self.evaluate, self.table, inputs)
+        with self._own_statistics():
+            return several_at_once(self.oracle.task, self.table, inputs, self.clients_at_once)
 
     def run_round(self, inputs: RoundInputs, meanwhile: Meanwhile | None = None) -> RoundOutcome:
         chunk = min(self.clients_at_once, len(inputs.clients))

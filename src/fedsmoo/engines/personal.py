@@ -80,8 +80,6 @@ def several_at_once(task: Task, table: ClientTable, inputs: PersonalInputs, most
     model, split = task.model, task.model.layout.split
     model.eval()
     many = model.batched or vmap(forward_of_many(model, evaluates=True))
-    if inputs.statistics is not None:
-        model.hold(inputs.statistics)  # which may be another run's model
     out = [torch.zeros(0, 2, dtype=torch.float64)]
     with torch.no_grad(), products(task):
         for group in groups(inputs.parts, most):

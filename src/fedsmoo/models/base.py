@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -104,13 +104,20 @@ class FlatModel:
             self.statistics = buffers.Statistics({n: self._frozen[n] for n in self.buffers}, names)
             self.batched = None  # which could not say what became of them
 
-    def hold(self, statistics: Tensor | FlatModel) -> None:
-        """Have statistics, or those of a model like this one, in evaluations, exports and state dicts from now on."""
+    def hold(self, statistics: Tensor) -> None:
+        """Have statistics in evaluations, exports and state dicts from now on."""
         assert self.statistics is not None
-        if isinstance(statistics, FlatModel):
-            self._frozen |= {n: statistics._frozen[n] for n in self.statistics.names}
-        else:
-            self._frozen |= self.statistics.split(statistics)
+        self._frozen |= self.statistics.split(statistics)
+
+    @contextmanager
+    def holding(self, other: FlatModel) -> Iterator[None]:
+        """Have the statistics of a model like this one, inside this context."""
+        before = {} if self.statistics is None else {n: self._frozen[n] for n in self.statistics.names}
+        self._frozen |= {n: other._frozen[n] for n in before}
+        try:
+            yield
+        finally:
+            self._frozen |= before
 
     def same_frozen(self, other: FlatModel) -> bool:
         """Return whether two models have the same frozen tensors, so that one can stand in for the other."""

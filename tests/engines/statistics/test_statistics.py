@@ -271,6 +271,9 @@ def test_runs_in_one_batch_have_statistics_of_their_own(policy: str) -> None:
         assert both.history[-1].test_loss == pytest.approx(one.history[-1].test_loss, abs=1e-11)
         assert both.history[-1].validation_accuracy == one.history[-1].validation_accuracy
         assert both.personal == one.personal
+        kept = both.simulation.setup.task.model.state_dict(both.server.w)  # as a folder would have it
+        theirs = one.simulation.setup.task.model.state_dict(one.server.w)
+        assert all(torch.allclose(kept[n].double(), v.double(), rtol=1e-11, atol=1e-11) for n, v in theirs.items())
     assert results[0].history[-1].test_loss != pytest.approx(results[1].history[-1].test_loss, abs=1e-3)
 
 
