@@ -6,7 +6,6 @@ each client. The rules here, for the whole process and as long as it lasts, fold
 
 from __future__ import annotations
 
-import sys
 from functools import cache
 from typing import Any
 
@@ -32,24 +31,6 @@ def fold_attention() -> None:
         op = getattr(getattr(torch.ops.aten, name, None), "default", None)
         if op is not None:  # not every release has all of them
             ATEN.impl(name, rule(op, rows), "FuncTorchBatched", with_keyset=True)
-
-
-def leave_masks_unread() -> None:
-    """Tell the library transformers, where it is in use, that nobody can look at a mask of clients inside ``vmap``.
-
-    To save work its models ask whether a mask hides anything. They do not while they are traced, for that is as
-    impossible there; this makes its question for that say yes to tensors inside ``vmap``, too.
-    """
-    masks: Any = sys.modules.get("transformers.masking_utils")
-    asked = getattr(masks, "is_tracing", None)
-    if asked is None or getattr(asked, "knows_clients", False):
-        return
-
-    def is_tracing(tensor: Any = None) -> bool:
-        return asked(tensor) or (isinstance(tensor, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(tensor))
-
-    is_tracing.knows_clients = True  # type: ignore[attr-defined]
-    masks.is_tracing = is_tracing
 
 
 def rule(op: Any, rows: int) -> Any:

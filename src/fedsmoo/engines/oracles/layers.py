@@ -13,7 +13,7 @@ from torch.func import vmap
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from fedsmoo.engines.oracles.attention import fold_attention, leave_masks_unread
+from fedsmoo.engines.oracles.attention import fold_attention
 from fedsmoo.engines.oracles.recurrent import RECURRENT
 from fedsmoo.models.base import FlatModel
 from fedsmoo.models.draws import AnyNoise, drawing
@@ -97,7 +97,6 @@ def forward_of_many(model: FlatModel, pair: bool = False, evaluates: bool = Fals
     as :class:`ClientLayers` does, it does not take it.
     """
     fold_attention()
-    leave_masks_unread()
     forward = model.with_features if pair else model.forward
     if not needs_layers(model) and not evaluates:
         return forward
