@@ -50,6 +50,24 @@ def test_a_loaded_result_goes_on_to_the_bits_of_one_long_run(tmp_path: Path) -> 
     same(fedsmoo.load(tmp_path / "kept").continue_(2), run(4))
 
 
+@pytest.mark.parametrize("statistics", ["averaged", "local"])
+def test_running_statistics_go_on_and_come_back_as_the_rest_does(statistics: str, tmp_path: Path) -> None:
+    def normed() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10))
+
+    def made(rounds: int) -> fedsmoo.Result:
+        return fedsmoo.simulate(normed(), "digits", "scaffold", rounds=rounds, statistics=statistics, **QUICK)
+
+    short, long = made(2), made(3)
+    short.save(tmp_path / "kept")
+    back = fedsmoo.load(tmp_path / "kept", model=normed())
+    assert all(torch.equal(back.model.state_dict()[n], v) for n, v in short.model.state_dict().items())
+    for longer in (short.continue_(1), back.continue_(1)):
+        same(longer, long)
+        assert all(torch.equal(longer.model.state_dict()[n], v) for n, v in long.model.state_dict().items())
+
+
 def test_nothing_in_a_saved_result_is_a_pickle(tmp_path: Path) -> None:
     run(2).save(tmp_path / "kept")
     for file in (p for p in (tmp_path / "kept").rglob("*") if p.is_file() and p.name != ".lock"):

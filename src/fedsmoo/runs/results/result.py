@@ -131,7 +131,7 @@ class Result:
     @property
     def target_reached(self) -> Reached | None:
         """Round, bytes and seconds when ``target`` was first reached; ``None`` if it never was, or none was set."""
-        target = self.simulation.training.target
+        target = (self.config or self.simulation.training).target
         return None if target is None else reached(self.history, target)
 
     def personal_model(self, client: int) -> nn.Module:
@@ -224,7 +224,7 @@ class Result:
             raise FedsmooError(
                 f"{what}: this result was continued to {done} rounds, and its clients went on: ask that one"
             )
-        if self.simulation.midway and self.simulation.setup.algorithm.own:
+        if self.simulation.midway and self.simulation.engine.table.names:
             raise FedsmooError(
                 f"{what}: the run was stopped in the middle of round {done + 1}, and some clients' own vectors are of "
                 "that round already: they fit no model"

@@ -54,6 +54,9 @@ def with_numbers(method: Algorithm, values: Mapping[str, Any]) -> Algorithm:
     if isinstance(inner, Algorithm):
         return dataclasses.replace(method, inner=with_numbers(inner, values))  # type: ignore[call-arg]
     known = kinds(type(method))  # type: ignore[arg-type]  # a class can be hashed, whatever its objects do
+    for name in values:
+        if name not in known:
+            raise unknown(f"number of {method.label} that was changed", name, known)
     return dataclasses.replace(method, **{n: hyper_parameter(n, v, *known[n]) for n, v in values.items()})
 
 
