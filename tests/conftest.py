@@ -28,6 +28,7 @@ LONGEST = (
     "test_trouble.py",
     "test_power_cut.py",
     "test_tables.py",
+    "test_table.py",
     "test_own_losses.py",
     "test_strangers.py",
     "test_recording.py",
