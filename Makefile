@@ -39,12 +39,13 @@ tables: $(STAMP)
 	$(BIN)/python benchmarks/tables.py
 	$(BIN)/python benchmarks/prose.py
 
-# The pictures of docs/analysis.md.
+# The pictures of docs/analysis.md and docs/data.md.
 figures: $(STAMP)
 	$(BIN)/fedsmoo figure landscape results/gpu/analysis_01.json --apart --width page --out docs/figures/landscape.svg
 	$(BIN)/fedsmoo figure accuracy results/*-cifar10-dirichlet-0.1-10of100-*-seed0-*.json \
 		results/*-cifar10-pathological-3-10of100-*-seed0-*.json --where precision=bf16 \
 		--where algorithm.correct!=False --smooth 20 --width page --out docs/figures/curves.svg
+	$(BIN)/fedsmoo data rules digits --clients 20 --out docs/figures/partitions.svg
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -61,7 +61,9 @@ if TYPE_CHECKING:
     from fedsmoo.comparing import compare
     from fedsmoo.core import Algorithm, FedsmooError, Round, Schedule, Vectors, derived, norm, option, stream, unit
     from fedsmoo.data.dataset import Dataset
+    from fedsmoo.data.division.inputs import Noise, Rotation
     from fedsmoo.data.division.partition import IID, Dirichlet, Pathological
+    from fedsmoo.data.division.shares import ClassWise, Quantity, Shards, Sizes
     from fedsmoo.data.forms import read_data
     from fedsmoo.pages.report import report
     from fedsmoo.runs.analyse import analyse
@@ -82,6 +84,7 @@ __all__ = [
     "SCAFFOLD",
     "Algorithm",
     "Around",
+    "ClassWise",
     "Config",
     "Dataset",
     "Dirichlet",
@@ -121,16 +124,21 @@ __all__ = [
     "Median",
     "MoFedSAM",
     "MultiKrum",
+    "Noise",
     "NormBounded",
     "PFedMe",
     "Pathological",
     "QFedAvg",
+    "Quantity",
     "Record",
     "Relaxed",
     "Result",
+    "Rotation",
     "Round",
     "RoundState",
     "Schedule",
+    "Shards",
+    "Sizes",
     "TrimmedMean",
     "Vectors",
     "__version__",
@@ -169,7 +177,9 @@ _HOMES = {
     ),
     "data.dataset": ("Dataset",),
     "data.forms": ("read_data",),
+    "data.division.inputs": ("Noise", "Rotation"),
     "data.division.partition": ("IID", "Dirichlet", "Pathological"),
+    "data.division.shares": ("ClassWise", "Quantity", "Shards", "Sizes"),
     "pages.report": ("report",),
     "runs.analyse": ("analyse",),
     "runs.config": ("Config",),

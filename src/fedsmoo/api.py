@@ -18,7 +18,7 @@ from fedsmoo.data.batches.cohort import Sampling, has_rule, own_sampling
 from fedsmoo.data.check import checked
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.division.own import Rule, own_rule
-from fedsmoo.data.division.partition import Partition
+from fedsmoo.data.division.partition import PARTITIONS, Partition
 from fedsmoo.data.forms import read_data
 from fedsmoo.data.forms.options import Options
 from fedsmoo.data.targets import classes_to_divide_by
@@ -148,7 +148,10 @@ def assemble_objects(
     plain = {n: str(v).removeprefix("torch.") if n in ("dtype", "device") else v for n, v in settings.items()}
     plain |= {n: v for n, v in named.items() if isinstance(v, str)}
     plain["dataset"] = data if isinstance(data, str) else f"{PREFIX}data"
-    if partition is not None and not isinstance(partition, str):
+    if isinstance(partition, Partition) and type(partition) in PARTITIONS.values() and not partition.in_settings:
+        plain |= {n: v for n, v in partition.to_settings().items() if v}
+        partition = plain["partition"]
+    elif partition is not None and not isinstance(partition, str):
         objects["partition"] = plain.pop("partition")
     if not all(isinstance(one, str) for one in words(plain.get("metrics"))):
         objects["metrics"] = words(plain.pop("metrics"))

@@ -38,7 +38,7 @@ def split(
     out: Annotated[Path, typer.Option(help="The split file to write.")],
     partition: Annotated[
         str | None,
-        typer.Option(help="iid, dirichlet, pathological, natural (default: natural for text and synthetic data)."),
+        typer.Option(help="iid, dirichlet, shards-2, ... (see fedsmoo list partitions; default as in a run)."),
     ] = None,
     u: Annotated[float | None, typer.Option(help="dirichlet: concentration (default 0.1).")] = None,
     c: Annotated[int | None, typer.Option(help="pathological: classes per client (default 3).")] = None,
@@ -101,10 +101,12 @@ def show(
     trust: Trust = False,
 ) -> None:
     from fedsmoo.core.user_code import judged
+    from fedsmoo.data.division.partition import PARTITIONS, from_rule
     from fedsmoo.data.division.splitfile import load_split, read_split
     from fedsmoo.data.names import files_of
     from fedsmoo.data.sources import load
     from fedsmoo.pages.figures.partition import describe, draw
+    from fedsmoo.pages.figures.rules import draw_views
     from fedsmoo.runs.origin.trust import codes, only, refuse_strange
 
     content = read_split(split)
@@ -120,8 +122,26 @@ def show(
     screen = console()
     for line in describe(indices, loaded):
         screen.print(text(line), markup=False)
-    for path in draw(indices, loaded, content, folder, split.stem, suffix):
+    pictures = draw(indices, loaded, content, folder, split.stem, suffix)
+    if content["rule"].get("name") in PARTITIONS:
+        seen = folder / f"{split.stem}-seen.{suffix.lstrip('.')}"
+        pictures += draw_views(from_rule(content["rule"]), loaded, seen, len(indices), content["seed"])
+    for path in pictures:
         screen.print(text(f"picture: {path}"), soft_wrap=True, markup=False)
+
+
+@app.command("rules", cls=TorchCommand, help="Draw who would hold what of a data set by every partition there is.")
+def rules(
+    dataset: Set,
+    out: Annotated[Path, typer.Option(help="The picture to write: .png, .pdf or .svg.")],
+    clients: Annotated[int, typer.Option(help="Clients in all.")] = 20,
+    seed: Annotated[int, typer.Option(help="Seed of the divisions.")] = 0,
+    data: Where = None,
+) -> None:
+    from fedsmoo.data.sources import load
+    from fedsmoo.pages.figures.rules import draw_rules
+
+    console().print(text(f"picture: {draw_rules(load(dataset, data, seed), out, clients, seed)}"), soft_wrap=True)
 
 
 def refuse_existing(path: Path) -> None:

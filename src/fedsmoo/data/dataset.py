@@ -79,6 +79,11 @@ class Dataset:
         """Return the same data under another name."""
         return self._same(name=name)
 
+    def with_inputs(self, x_train: Tensor) -> Dataset:
+        """Return the data with training inputs as clients see them; it stays known by what it was made from."""
+        _ = self.fingerprint
+        return self._same(x_train=x_train)
+
     def _same(self, **changes: Any) -> Dataset:
         """Return the data with changes that leave it what it is: where samples lie, what it is called."""
         other = dataclasses.replace(self, **changes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ def trusted(found: dict[str, Any]) -> dict[str, Any]:
 
 # Data sets that are made from the config alone: no file is opened and nothing is downloaded to show who holds what.
 BUILT_IN = ("digits", "synthetic")
-DIVISION = ("dataset", "partition", "u", "c", "replacement", "refill", "clients", "seed")
+DIVISION = ("dataset", "partition", "u", "c", "replacement", "refill", "clients", "seed", "partition_options")
 
 
 def partition(files: Files, config: dict[str, Any]) -> dict[str, Any] | None:
@@ -76,21 +77,21 @@ def rebuilt(config: dict[str, Any]) -> dict[str, Any] | None:
     if ":" in dataset or ":" in str(config.get("partition")):  # code in a file: a page runs none
         return None
     try:
-        return class_counts(tuple((k, config[k]) for k in DIVISION if k in config))
+        return class_counts(json.dumps({k: config[k] for k in DIVISION if k in config}))
     except Exception:  # whatever a config written by others asks for, the page is shown without it
         return None
 
 
 @lru_cache(maxsize=64)
-def class_counts(division: tuple[tuple[str, Any], ...]) -> dict[str, Any] | None:
-    """Compute samples per client and class from the settings in ``DIVISION``."""
+def class_counts(division: str) -> dict[str, Any] | None:
+    """Compute samples per client and class from the settings in ``DIVISION``, as JSON."""
     from fedsmoo.data.sources import load
     from fedsmoo.data.targets import classes_to_divide_by, names_to_divide_by
     from fedsmoo.runs.config import Config
     from fedsmoo.runs.division import make_clients
     from fedsmoo.runs.settings.toml import named_tables
 
-    settings = Config(**named_tables(dict(division), "config"))
+    settings = Config(**named_tables(json.loads(division), "config"))
     if settings.clients > 1000:
         return None
     data = load(settings.dataset, None, settings.seed)

@@ -38,7 +38,13 @@ from fedsmoo.models import MODELS, FlatModel, Start, make_model, model_options
 from fedsmoo.models.buffers import cast
 from fedsmoo.models.loss import SampleLoss, make_loss
 from fedsmoo.runs.config import FIELDS, Config, changed_settings
-from fedsmoo.runs.division import cut_cohort, make_clients, refuse_unused_options, resolve_division
+from fedsmoo.runs.division import (
+    cut_cohort,
+    make_clients,
+    refuse_unused_options,
+    resolve_division,
+    with_clients_inputs,
+)
 from fedsmoo.runs.origin.objects import refuse_objects
 from fedsmoo.runs.origin.user_files import kind_of_default, load_data, own_options
 from fedsmoo.runs.settings.fields import BROUGHT
@@ -140,7 +146,9 @@ def assemble(
 ) -> Simulation:
     """Make the simulation that a config describes; objects given beside it take the place of what it names."""
     data = data or load_data(config)
-    indices = make_clients(config, data) if indices is None else indices
+    if indices is None:  # else a caller holds the samples, as they are to be seen
+        indices = make_clients(config, data)
+        data = with_clients_inputs(config, data, indices)
     setup = make_setup(config, data, algorithm, model, loss, metrics)
     parts = None
     if config.holdout:

@@ -43,12 +43,12 @@ class Config(Training):
     )
     partition: str = setting(
         None,
-        f"how samples are divided: iid, dirichlet, pathological, natural, or {OWN}:function (default: natural for "
-        "text and synthetic, which have clients of their own, else dirichlet)",
+        "how samples are divided: iid, dirichlet, pathological, natural, classwise-0.5 and others (fedsmoo list "
+        f"partitions), or {OWN}:function (default: natural for data that has clients of its own, else dirichlet)",
         group="data",
         free=("batch",),
     )
-    partition_options: dict[str, Any] = options_of("a partition of your own", group="data")
+    partition_options: dict[str, Any] = options_of("the partition", group="data")
     local_optimizer_options: dict[str, Any] = options_of("the local optimiser")
     local_schedule_options: dict[str, Any] = options_of("the learning rate within a round")
     privacy_options: dict[str, Any] = options_of("what hides a client")

@@ -38,12 +38,16 @@ def make_partition(config: Config) -> partitions.Partition:
     kind, _, value = config.partition.partition("-")
     if kind not in partitions.PARTITIONS:
         raise unknown("partition", config.partition, [*partitions.PARTITIONS, "natural"])
-    fields = {f.name for f in dataclasses.fields(partitions.PARTITIONS[kind])}
-    options = {n: getattr(config, n) for n in ("u", "c", "replacement", "refill") if n in fields}
-    for own in ("u", "c"):
-        if value:
-            options.pop(own, None)
-    return partitions.parse(config.partition, **options)
+    rule = partitions.PARTITIONS[kind]
+    names = [f.name for f in dataclasses.fields(rule)]
+    own = {n: getattr(config, n) for n in names} if rule.in_settings else config.partition_options
+    if value and rule.in_settings:
+        own = {n: v for n, v in own.items() if n not in ("u", "c")}
+    elif value and own.get(names[0], said := getattr(partitions.parse(config.partition), names[0])) != said:
+        raise FedsmooError(
+            f"{names[0]} is {own[names[0]]}, but the partition {config.partition!r} says {said}: leave {names[0]} out"
+        )
+    return partitions.parse(config.partition, **own)
 
 
 def division_settings(config: Config) -> dict[str, Any]:
@@ -73,12 +77,29 @@ def resolve_division(config: Config, given: Iterable[str]) -> Config:
         if config.partition == "natural" and "clients" in names and config.clients == Config.clients:
             refuse_other_count(config, load_data(config))  # else make_clients sees it
         own = {"replacement": False} if asked["partition"] == "iid" and "replacement" not in names else {}
-        return with_changes(config, {"u": asked["u"], "c": asked["c"], **own})
+        return with_changes(config, {"u": asked["u"], "c": asked["c"], **own, **said_by_rule(config, names)})
     if "partition" in names and "-" in config.partition and not is_in_file(config.partition):
-        names.add({"dirichlet": "u", "pathological": "c"}[asked["partition"]])
+        names.add(dataclasses.fields(partitions.PARTITIONS[asked["partition"]])[0].name)
+    names.update(config.partition_options)
     content = read_split(config.split)
     refuse_contradiction(config.split, content, {n: v for n, v in asked.items() if n in names})
     return with_changes(config, {"clients": content["clients"]})
+
+
+def said_by_rule(config: Config, given: Iterable[str]) -> dict[str, Any]:
+    """Return the settings of a rule whose options are no settings, in one way of writing: classwise-0.5.
+
+    A rule that says how many clients there are (the sizes of all) is refused beside another number of them.
+    """
+    if config.partition == "natural" or is_in_file(config.partition):
+        return {}
+    rule = make_partition(config)
+    if rule.count is not None and "clients" in given and config.clients != rule.count:
+        raise FedsmooError(
+            f"clients is {config.clients}, but the partition {rule.label!r} has {rule.count}: leave clients out"
+        )
+    count = {} if rule.count is None else {"clients": rule.count}
+    return count if rule.in_settings else {**rule.to_settings(), **count}
 
 
 def cut_cohort(config: Config, given: Iterable[str] = (), clients: int | None = None) -> Config:
@@ -177,6 +198,23 @@ def make_clients(config: Config, data: Dataset) -> list[np.ndarray]:
         return [i.numpy() for i in data.natural]
     rule = make_partition(config)
     return rule.split(*classes_to_divide_by(data), config.clients, config.seed)
+
+
+def rule_in_force(config: Config) -> tuple[partitions.Partition | None, int]:
+    """Return the rule that divides the samples of a config, and its seed; none, if none of ours does."""
+    if config.split is not None:
+        content = read_split(config.split)
+        ours = content["rule"].get("name") in partitions.PARTITIONS
+        return (partitions.from_rule(content["rule"]) if ours else None), content["seed"]
+    if config.partition == "natural" or is_in_file(config.partition):
+        return None, config.seed
+    return make_partition(config), config.seed
+
+
+def with_clients_inputs(config: Config, data: Dataset, indices: Sequence[np.ndarray]) -> Dataset:
+    """Return the data as its clients see it: by some partitions with noise, or turned."""
+    rule, seed = rule_in_force(config)
+    return data if rule is None else rule.with_inputs(data, indices, seed)
 
 
 def write_counts(data: Dataset, indices: Sequence[np.ndarray], path: Path) -> None:

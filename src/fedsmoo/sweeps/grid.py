@@ -286,8 +286,9 @@ def run_name(
     elif config.partition == "natural":
         division, people = "natural", str(config.cohort)  # of how many, the data says
     else:
-        rule = to_rule(make_partition(config))
-        division = short_name("-".join(str(v) for k, v in rule.items() if k in ("name", "u", "c")))
+        rule = make_partition(config)
+        said = [str(v) for k, v in to_rule(rule).items() if k in ("name", "u", "c")]
+        division = short_name("-".join(said)) if len(said) > 1 else rule.name[:40]  # of many sizes the first
     dataset = short_name(config.dataset) if is_own(config.dataset) else config.dataset
     stem = f"{method}-{dataset}-{division}-{people}-{config.model}-seed{config.seed}".lower()
     stem = "".join(ch if ch.isalnum() or ch in "-_." else "-" for ch in stem)

@@ -14,6 +14,7 @@ from fedsmoo.engines.failure import explained
 from fedsmoo.engines.steps.stack import stackable
 from fedsmoo.runs.build import assemble, make_method
 from fedsmoo.runs.config import FIELDS, Config, free_within
+from fedsmoo.runs.division import rule_in_force
 from fedsmoo.runs.origin.contents import contents
 from fedsmoo.runs.origin.method import of_own
 from fedsmoo.runs.record import Callback
@@ -37,6 +38,8 @@ def packable(configs: Sequence[Config]) -> bool:
         return False
     if len({c.seed for c in configs}) > 1 and depends_on_seed(first.dataset):  # each seed has data of its own
         return False
+    if any(rule is not None and rule.changes_inputs for rule, _ in map(rule_in_force, configs)):
+        return False  # each run's clients see the samples in their own way
     if first.chunk is not None and first.chunk < first.cohort * len(configs):
         return False
     return stackable([make_method(c).at(0) for c in configs])

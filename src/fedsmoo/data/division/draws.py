@@ -38,6 +38,12 @@ def checked_labels(labels: np.ndarray, classes: int) -> np.ndarray:
     return labels
 
 
+def class_after_class(rng: np.random.Generator, labels: np.ndarray) -> np.ndarray:
+    """Return all samples, sorted by label and shuffled within each class."""
+    shuffled = rng.permutation(len(labels))
+    return shuffled[np.argsort(labels[shuffled], kind="stable")]
+
+
 def draw_samples(
     rng: np.random.Generator,
     labels: np.ndarray,
@@ -54,8 +60,7 @@ def draw_samples(
     clients, classes = prior.shape
     labels = checked_labels(labels, classes)
     stock = np.bincount(labels, minlength=classes)
-    shuffled = rng.permutation(len(labels))
-    pool = shuffled[np.argsort(labels[shuffled], kind="stable")]  # class after class, shuffled inside
+    pool = class_after_class(rng, labels)
     fixed = np.zeros(prior.shape, np.int64) if counts is None else counts
     need, left = sizes - fixed.sum(1), stock - fixed.sum(0)
     counts = fixed + (_ask(rng, need, prior, stock) if replacement else _deal(rng, need, prior, left))

@@ -17,53 +17,24 @@ Consistency and Smooth Landscape", ICML 2023, "Dataset splitting"; Hsu et al., a
 
 from __future__ import annotations
 
-import math
-from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass, field, fields
-from numbers import Real
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 import numpy as np
 
-from fedsmoo.core.errors import FedsmooError, as_typed, unknown
+from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.core.random.streams import stream
 from fedsmoo.data.division.draws import checked_labels, client_sizes, cut, draw_samples
+from fedsmoo.data.division.inputs import Noise, Rotation
+from fedsmoo.data.division.rule import Partition, positive
+from fedsmoo.data.division.shares import ClassWise, Quantity, Shards, Sizes, numbers_in
 from fedsmoo.data.division.transport import transport
+
+__all__ = ["PARTITIONS", "Partition", "from_rule", "parse", "to_rule"]
 
 _REPLACEMENT = "clients draw independently of each other, so that they may share samples"
 _REFILL = "with replacement: deal each class from a shuffled deck that is refilled when empty (the authors' code)"
-
-
-@dataclass(frozen=True)
-class Partition(ABC):
-    """A rule that gives every client its samples."""
-
-    label: ClassVar[str] = ""
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        if "__repr__" not in vars(cls):
-            cls.__repr__ = as_typed  # type: ignore[method-assign,assignment]  # before dataclass puts one of its own there
-
-    def __post_init__(self) -> None:
-        for name in ("replacement", "refill"):
-            if not isinstance(getattr(self, name, False), bool | np.bool_):  # the word "false" would be true
-                raise FedsmooError(
-                    f"partition {self.label}: {name} is {getattr(self, name)!r}, but must be True or False"
-                )
-
-    @property
-    def name(self) -> str:
-        """The short name, as ``parse`` reads it: ``dirichlet-0.1``."""
-        return self.label
-
-    def to_rule(self) -> dict[str, Any]:
-        """Return the partition as plain values, for files."""
-        return {"name": self.label, **asdict(self)}
-
-    @abstractmethod
-    def split(self, labels: np.ndarray, classes: int, clients: int, seed: int) -> list[np.ndarray]:
-        """Return sorted int64 indices into ``labels`` for each of the clients."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +42,7 @@ class IID(Partition):
     """Every client draws from all samples alike."""
 
     label: ClassVar[str] = "iid"
+    in_settings: ClassVar[bool] = True
     replacement: bool = field(default=False, metadata={"help": _REPLACEMENT})
 
     def split(self, labels: np.ndarray, classes: int, clients: int, seed: int) -> list[np.ndarray]:
@@ -88,15 +60,10 @@ class Dirichlet(Partition):
     """Every client draws its class proportions from a Dirichlet distribution; the smaller u, the more uneven."""
 
     label: ClassVar[str] = "dirichlet"
-    u: float = field(default=0.1, metadata={"help": "concentration: 0.1 is very uneven, 100 almost iid"})
+    in_settings: ClassVar[bool] = True
+    u: float = positive(0.1, "concentration: 0.1 is very uneven, 100 almost iid")
     replacement: bool = field(default=True, metadata={"help": _REPLACEMENT})
     refill: bool = field(default=False, metadata={"help": _REFILL})
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        number = isinstance(self.u, Real) and not isinstance(self.u, bool)
-        if not (number and math.isfinite(self.u) and self.u > 0):
-            raise FedsmooError(f"partition dirichlet: u is {self.u!r}, but must be a number above 0, such as 0.1")
 
     @property
     def name(self) -> str:
@@ -116,15 +83,10 @@ class Pathological(Partition):
     """Every client draws from c random classes only, each alike."""
 
     label: ClassVar[str] = "pathological"
-    c: int = field(default=3, metadata={"help": "number of classes that a client draws from"})
+    in_settings: ClassVar[bool] = True
+    c: int = positive(3, "number of classes that a client draws from")
     replacement: bool = field(default=True, metadata={"help": _REPLACEMENT})
     refill: bool = field(default=False, metadata={"help": _REFILL})
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        number = isinstance(self.c, Real) and not isinstance(self.c, bool)
-        if not number or self.c != int(self.c) or self.c < 1:
-            raise FedsmooError(f"partition pathological: c is {self.c!r}, but must be a whole number of at least 1")
 
     @property
     def name(self) -> str:
@@ -152,7 +114,9 @@ class Pathological(Partition):
         return draw_samples(rng, labels, prior, sizes, self.replacement, self.refill, counts)
 
 
-PARTITIONS: dict[str, type[Partition]] = {kind.label: kind for kind in (IID, Dirichlet, Pathological)}
+PARTITIONS: dict[str, type[Partition]] = {
+    kind.label: kind for kind in (IID, Dirichlet, Pathological, ClassWise, Quantity, Shards, Sizes, Noise, Rotation)
+}
 
 
 def parse(text: str, **options: Any) -> Partition:
@@ -166,7 +130,8 @@ def parse(text: str, **options: Any) -> Partition:
         raise unknown("partition", text, [kind().name for kind in PARTITIONS.values()])
     if number:
         parameter = fields(PARTITIONS[kind])[0]
-        convert = {"float": float, "int": int}.get(str(parameter.type))
+        kinds: dict[str, Callable[[str], Any]] = {"float": float, "int": int, "tuple[int, ...]": numbers_in}
+        convert = kinds.get(str(parameter.type))
         if convert is None:
             raise FedsmooError(f"partition {text!r}: {kind} takes no number; write just {kind!r}")
         try:

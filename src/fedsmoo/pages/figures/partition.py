@@ -106,8 +106,8 @@ def draw(
     splits = {"this split": indices}
     title = f"{data.name}, {len(indices)} clients"
     if rule.get("name") in PARTITIONS and labels.ndim == 1:
-        mine = from_rule(rule)
-        title = f"{data.name}, {mine.name}, {len(indices)} clients"
+        title = f"{data.name}, {from_rule(rule).name}, {len(indices)} clients"
+    if "replacement" in rule and rule.get("name") in PARTITIONS and labels.ndim == 1:
         with_replacement = bool(rule.get("replacement"))
         other = from_rule({**rule, "replacement": not with_replacement})
         words = {True: "with replacement", False: "without replacement"}
@@ -140,7 +140,7 @@ def heat_map(
 
     table = counts(indices, labels, classes)
     order = np.lexsort((-table.max(1), table.argmax(1)))
-    figure, axes = _figure(width=float(np.clip(2.5 + 0.06 * len(indices), 5.5, 11)), height=_tall(classes))
+    figure, axes = new_figure(width=float(np.clip(2.5 + 0.06 * len(indices), 5.5, 11)), height=_tall(classes))
     shades = colormaps["magma_r"].with_extremes(bad="white")  # nothing at all is white, a little is not
     held = np.ma.masked_equal(table[order].T, 0)
     image = axes.imshow(held, aspect="auto", cmap=shades, interpolation="nearest", vmin=0)
@@ -151,7 +151,7 @@ def heat_map(
     bar = figure.colorbar(image, ax=axes, pad=0.02)
     bar.set_label("samples")
     bar.outline.set_visible(False)
-    return _save(figure, path)
+    return save(figure, path)
 
 
 def class_totals(
@@ -174,7 +174,7 @@ def class_totals(
     """
     from matplotlib.ticker import StrMethodFormatter
 
-    figure, axes = _figure(width=9 if classes > 20 else 6.5, height=3.6)
+    figure, axes = new_figure(width=9 if classes > 20 else 6.5, height=3.6)
     width = 0.82 / max(1, len(splits))
     for j, (name, indices) in enumerate(splits.items()):
         totals = counts(indices, labels, classes).sum(0)
@@ -199,13 +199,13 @@ def class_totals(
     axes.set_title(title or "Samples of each class in the federation")
     axes.legend(frameon=False, ncols=2, loc="upper center")
     axes.spines[["top", "right"]].set_visible(False)
-    return _save(figure, path)
+    return save(figure, path)
 
 
 _COLOURS = ("#1b9e77", "#d95f02", "#7570b3", "#666666")  # distinct in grey and for colour-blind readers
 
 
-def _figure(width: float, height: float):
+def new_figure(width: float, height: float):
     """Make a figure outside pyplot's global state, so that drawing is safe in threads and on servers."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -232,15 +232,18 @@ def _class_axis(axes: Any, classes: int, class_names: Sequence[str] | None) -> N
     axes.spines[:].set_color("0.8")
 
 
-def _save(figure: Any, path: str | Path) -> Path:
+def save(figure: Any, path: str | Path) -> Path:
+    from matplotlib import rc_context
+
     path = Path(path)
     if path.suffix.lower() not in SUFFIXES:
         raise FedsmooError(f"{path}: pictures end in {', '.join(SUFFIXES)}; choose one of these")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Without dates the same split gives the same bytes.
+        # Without dates and random names the same split gives the same bytes.
         stamp = {".png": {}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}[path.suffix.lower()]
-        figure.savefig(path, dpi=160, metadata=stamp)
+        with rc_context({"svg.hashsalt": "fedsmoo"}):
+            figure.savefig(path, dpi=160, metadata=stamp)
     except OSError as error:
         raise FedsmooError(f"{path}: cannot be written ({error.strerror}); choose another file") from None
     return path

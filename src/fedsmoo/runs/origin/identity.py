@@ -49,6 +49,8 @@ def canonical(config: Config, held: Mapping[str, str] | None = None, method: Met
         values.pop("clients")  # the data's to say, and not known before it is read
     elif config.split is None:
         values["partition"] = to_rule(make_partition(config))
+        if not is_in_file(config.partition):  # else the options are named beside, as ever
+            values.pop("partition_options", None)
     hashes = contents(config) if held is None else {k: v for k, v in held.items() if k in HASHES}
     if "split_content" in hashes:  # wherever the file lies
         values.pop("split")

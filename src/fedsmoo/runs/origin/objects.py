@@ -21,7 +21,7 @@ from torch import Tensor
 from fedsmoo.algorithms import ALGORITHMS
 from fedsmoo.core import Algorithm, FedsmooError, Schedule
 from fedsmoo.data.dataset import Dataset
-from fedsmoo.data.division.partition import PARTITIONS, to_rule
+from fedsmoo.data.division.partition import PARTITIONS
 from fedsmoo.runs.config import FIELDS, Config
 
 PREFIX = "python:"
@@ -40,7 +40,7 @@ def name_objects(config: Config, objects: Mapping[str, Any], indices: Sequence[n
         if setting == "algorithm":
             changes |= method_settings(value)
         elif setting == "partition" and type(value) in PARTITIONS.values():
-            changes |= {{"name": "partition"}.get(n, n): v for n, v in to_rule(value).items()}
+            changes |= value.to_settings()
         elif setting in ("partition", "split"):
             assert indices is not None
             what = name_of(value) if setting == "partition" else "client_indices"

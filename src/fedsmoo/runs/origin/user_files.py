@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ from fedsmoo.core.user_code import is_in_file, options_of, user_object
 from fedsmoo.data.batches import cohort
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.division import own as division
+from fedsmoo.data.division.partition import PARTITIONS
 from fedsmoo.data.own import bound, is_own
 from fedsmoo.data.sources import form_options, load
 from fedsmoo.models import loss
@@ -40,10 +42,17 @@ def refuse_missing(config: Config) -> None:
         raise no_options("data set", config.dataset, config.dataset_options)
     if is_in_file(config.partition):
         division.OwnPartition(config.partition, config.partition_options).rule()
-    elif config.partition_options:
+    elif config.partition_options and not rule_options(config.partition):
         raise no_options("partition", config.partition, config.partition_options)
     loss.make_loss(config.loss, config.loss_options)
     cohort.make_sampling(config.sampling, config.sampling_options)
+
+
+def rule_options(partition: str) -> dict[str, Any]:
+    """Return the options, with their defaults, that a partition of ours has beside the settings of every run."""
+    rule = PARTITIONS.get(partition.partition("-")[0].lower())
+    fields = () if rule is None or rule.in_settings else dataclasses.fields(rule)
+    return {f.name: f.default for f in fields}
 
 
 def no_options(kind: str, name: str, options: dict[str, Any]) -> FedsmooError:
@@ -65,6 +74,8 @@ def own_options(named: Mapping[str, str]) -> dict[str, dict[str, Any]]:
         if is_in_file(named[kind]):
             thing = user_object(named[kind], kind)
             found[kind] = options_of(thing, () if cohort.has_rule(thing) else given) or {}
+    if of_rule := rule_options(named["partition"]):
+        found["partition"] = of_rule
     if ours := loss.loss_options(named["loss"]):
         found["loss"] = ours
     if isinstance(rule := cohort.SAMPLINGS.get(named["sampling"]), type):
