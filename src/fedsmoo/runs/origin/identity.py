@@ -12,7 +12,7 @@ from fedsmoo.algorithms import FedAvg
 from fedsmoo.algorithms.choices import CHOICES, choice_class, options_of_choice, put_around
 from fedsmoo.core import Algorithm, FedsmooError
 from fedsmoo.core.user_code import is_in_file
-from fedsmoo.data.division.partition import to_rule
+from fedsmoo.data.division.partition import PARTITIONS, to_rule
 from fedsmoo.runs.config import FIELDS, Config, free_within
 from fedsmoo.runs.division import make_partition
 from fedsmoo.runs.origin.contents import HASHES, contents, held_in
@@ -48,8 +48,9 @@ def canonical(config: Config, held: Mapping[str, str] | None = None, method: Met
         values["partition"] = "natural"
         values.pop("clients")  # the data's to say, and not known before it is read
     elif config.split is None:
-        values["partition"] = to_rule(make_partition(config))
-        if not is_in_file(config.partition):  # else the options are named beside, as ever
+        rule = make_partition(config)
+        values["partition"] = to_rule(rule)
+        if type(rule) in PARTITIONS.values() and not rule.in_settings:  # which its options are part of
             values.pop("partition_options", None)
     hashes = contents(config) if held is None else {k: v for k, v in held.items() if k in HASHES}
     if "split_content" in hashes:  # wherever the file lies
