@@ -150,7 +150,6 @@ def assemble_objects(
     plain["dataset"] = data if isinstance(data, str) else f"{PREFIX}data"
     if isinstance(partition, Partition) and type(partition) in PARTITIONS.values() and not partition.in_settings:
         plain |= {n: v for n, v in partition.to_settings().items() if v}
-        partition = plain["partition"]
     elif partition is not None and not isinstance(partition, str):
         objects["partition"] = plain.pop("partition")
     if not all(isinstance(one, str) for one in words(plain.get("metrics"))):
@@ -164,7 +163,7 @@ def assemble_objects(
         objects["dataset"] = own
     if client_indices is not None:
         objects["split"] = client_indices
-    indices = given_clients(config, own, partition, client_indices)
+    indices = given_clients(config, own, objects.get("partition"), client_indices)
     config = cut_cohort(config, clients=clients_of(config, own, indices))
     # Training and dtype must not reach the caller's own module.
     flat = None

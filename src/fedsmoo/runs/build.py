@@ -38,13 +38,7 @@ from fedsmoo.models import MODELS, FlatModel, Start, make_model, model_options
 from fedsmoo.models.buffers import cast
 from fedsmoo.models.loss import SampleLoss, make_loss
 from fedsmoo.runs.config import FIELDS, Config, changed_settings
-from fedsmoo.runs.division import (
-    cut_cohort,
-    make_clients,
-    refuse_unused_options,
-    resolve_division,
-    with_clients_inputs,
-)
+from fedsmoo.runs.division import cut_cohort, make_clients, refuse_unused_options, resolve_division, seen_by_clients
 from fedsmoo.runs.origin.objects import refuse_objects
 from fedsmoo.runs.origin.user_files import kind_of_default, load_data, own_options
 from fedsmoo.runs.settings.fields import BROUGHT
@@ -148,7 +142,7 @@ def assemble(
     data = data or load_data(config)
     if indices is None:  # else a caller holds the samples, as they are to be seen
         indices = make_clients(config, data)
-        data = with_clients_inputs(config, data, indices)
+        data = seen_by_clients(config, data, indices)
     setup = make_setup(config, data, algorithm, model, loss, metrics)
     parts = None
     if config.holdout:

@@ -211,7 +211,7 @@ def rule_in_force(config: Config) -> tuple[partitions.Partition | None, int]:
     return make_partition(config), config.seed
 
 
-def with_clients_inputs(config: Config, data: Dataset, indices: Sequence[np.ndarray]) -> Dataset:
+def seen_by_clients(config: Config, data: Dataset, indices: Sequence[np.ndarray]) -> Dataset:
     """Return the data as its clients see it: by some partitions with noise, or turned."""
     rule, seed = rule_in_force(config)
     return data if rule is None else rule.with_inputs(data, indices, seed)

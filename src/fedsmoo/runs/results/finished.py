@@ -20,7 +20,7 @@ from fedsmoo.models.buffers import cast
 from fedsmoo.models.loss import make_loss
 from fedsmoo.runs.build import make_algorithm, make_method, named_model
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.division import make_clients, with_clients_inputs
+from fedsmoo.runs.division import make_clients, seen_by_clients
 from fedsmoo.runs.origin.objects import refuse_objects
 from fedsmoo.runs.origin.trust import permit
 from fedsmoo.runs.origin.user_files import load_data
@@ -119,7 +119,7 @@ def opened(path: Path, config: Config, place: torch.device, precision: str | Non
     model.module.to(place)
     loss = make_loss(config.loss, config.loss_options, data.target)
     indices = make_clients(config, data)
-    data = with_clients_inputs(config, data, indices)
+    data = seen_by_clients(config, data, indices)
     task = Task(model, data.to(place), place, dtype, loss, precision=precision or "fp32")
     if config.holdout:
         indices, _ = hold_out(indices, config.holdout, config.seed)
