@@ -78,7 +78,9 @@ def told_apart(title: str, found: Sequence[Mapping[str, Any]]) -> Table:
     if len(found) < 2:  # one run differs from none
         told, shared = {n: [row[n] for row in found] for n in USUAL}, []
     began = ["path", *(["label"] if any(row["label"] for row in found) else [])]
-    end = [*AT_THE_END, *(n for n in PERSONAL if any(row[n] for row in found))]
+    other = [row for row in found if row["metric"] not in (None, "accuracy")]
+    end = [n for n in AT_THE_END if n != "test_accuracy" or len(other) < len(found) or not found]
+    end += [*(["metric", "score"] if other else []), *(n for n in PERSONAL if any(row[n] for row in found))]
     rows = [
         [*(cell(n, row[n]) for n in began), *(cell(n, v[k]) for n, v in told.items()), *(cell(n, row[n]) for n in end)]
         for k, row in enumerate(found)

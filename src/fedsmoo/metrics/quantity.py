@@ -114,6 +114,16 @@ QUANTITIES: dict[str, Quantity] = {
 }
 
 
+def own_metrics(given: str | None) -> list[str]:
+    """Return those of metrics with commas between them that are functions in users' files, ``path/to/file.py:name``.
+
+    >>> own_metrics("accuracy,-my/file.py:regret")
+    ['my/file.py:regret']
+    """
+    found = [] if given is None or given.startswith("python:") else given.split(",")
+    return [name.strip().removeprefix("-") for name in found if ":" in name]
+
+
 def quantity(name: str, lower: Collection[str] = ()) -> Quantity:
     """Return what is known of a metric by its name; of a user's own, ``lower`` says whether less of it is better.
 

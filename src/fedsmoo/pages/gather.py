@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from fedsmoo.runs.storage.reader import read_run
 from fedsmoo.runs.storage.walk import listed, stamp
 
 SUMMARY_NUMBERS = ("parameters", "parameters_full", "seconds_train", "seconds_eval")
+LED = re.compile(r'\{"rounds":(\d+|\[[^\]]*\]),"lead":')  # curves of a run that the accuracy does not lead
 SUMMARY_TEXTS = ("engine", "device", "commit", "started", "finished")
 COMMANDS = ("command", "again")  # what was typed, and what makes this run alone: whole, to be run again
 LONGEST = 20_000
@@ -79,12 +81,13 @@ def read_folder(folder: Path) -> dict[str, Any]:
     """Return one run as the page needs it."""
     run = read_run(folder, strict=True)
     config, facts = run.settings, run.facts
+    found = curves(run)
     return {
         "method": method_label(config.get("algorithm", "?")),
         "label": text(run.label, 80) if run.label else None,
         "config": settings(config, facts),
         "state": run.state,
-        "curves": curves(run),
+        "curves": found,
         "summary": {
             **{k: number(facts.get(k)) for k in SUMMARY_NUMBERS},
             **{k: text(facts[k]) for k in SUMMARY_TEXTS if isinstance(facts.get(k), str)},
@@ -93,6 +96,7 @@ def read_folder(folder: Path) -> dict[str, Any]:
         "analysis": measured.read_all(run.files),
         "counts": measured.partition(run.files, config),
         "skipped": run.skipped[:20],  # complete only now that all files were read
+        **({"led": json.loads(found)["lead"]} if LED.match(found) else {}),
     }
 
 

@@ -48,7 +48,9 @@ def add_groups(runs: list[dict[str, Any]], over: str | None = None) -> list[dict
     """
     left = [{k: v for k, v in r["config"].items() if k != over} for r in runs]
     keys = [frozenset((k, v) for k, v in config.items() if k not in INCIDENTAL) for config in left]
-    tasks = [task_of(config) for config in left]
+    # What runs are compared by is part of their task: an error and an accuracy stand in no common table.
+    leads = [(r.get("led") or {}).get("label") for r in runs]
+    tasks = [task_of(config) + (f", by {lead}" if lead else "") for config, lead in zip(left, leads, strict=True)]
     siblings: dict[tuple[str, str], list[frozenset[tuple[str, str]]]] = {}
     for run, task, key in zip(runs, tasks, keys, strict=True):
         known = siblings.setdefault((task, name_of(run)), [])

@@ -11,6 +11,7 @@ from dataclasses import fields
 from typing import Any
 
 from fedsmoo.core.untrusted import number, text
+from fedsmoo.metrics.quantity import ACCURACY, Quantity, quantity
 from fedsmoo.runs.record import RARE, Record
 from fedsmoo.runs.storage.names import METRICS
 from fedsmoo.runs.storage.reader import StoredRun
@@ -62,12 +63,38 @@ def curves(run: StoredRun) -> str:
         if extra and isinstance(extra, dict):
             for name, value in list(extra.items())[:50]:
                 probes.setdefault(text(name, 80), []).append([at, number(value)])
+    lead = led_otherwise(values)
     held = [c for c in HELD if any(v is not None for v in values[c[1]])]
-    parts = {"rounds": compact(compact_rounds(values["round"]))}
+    parts = {"rounds": compact(compact_rounds(values["round"]))} | ({"lead": compact(lead)} if lead else {})
     for short, name, digits in (*COLUMNS, *held):
         parts[short] = column(values[name], digits)
     parts["probes"] = compact(probes)
     return "{" + ",".join(f'"{name}":{value}' for name, value in parts.items()) + "}"
+
+
+def led_otherwise(values: dict[str, list[Any]]) -> dict[str, Any] | None:
+    """Return what leads in a run if that is not the accuracy, and put it in the accuracy's place in the columns."""
+    tables = [t if isinstance(t, dict) else {} for t in values["metrics"]]
+    held = [t if isinstance(t, dict) else {} for t in values["validation_metrics"]]
+    first = next((t for t in tables if t), None)
+    if first is None:
+        return None
+    own = next((x for x in values["lower"] if isinstance(x, list) and x), [])
+    lead, by = (quantity(str(next(iter(t))), own) for t in (first, next((t for t in held if t), first)))
+    values["test_accuracy"] = [next(iter(t.values()), None) for t in tables]
+    if any(held):
+        values["validation_accuracy"] = [next(iter(t.values()), None) for t in held]
+    if any(v is not None for v in values["personal_score"]):
+        values["personal_accuracy"] = values["personal_score"]
+    if lead == ACCURACY and by == ACCURACY:
+        return None
+    return lead_words(lead, by)
+
+
+def lead_words(lead: Quantity, held: Quantity) -> dict[str, Any]:
+    """Return what a page needs to know of the metric that leads, and of that on samples held out."""
+    words = {"title": text(lead.title, 80), "label": text(lead.label, 80)}
+    return {**words, "percent": lead.percent, "higher": lead.higher, "held": held.higher}
 
 
 def by_row(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:

@@ -108,18 +108,18 @@ def hits(runs: Sequence[Measured], target: float) -> list[Reached]:
 
 
 def last(run: Measured) -> float:
-    """Return the accuracy of the last round, in per cent."""
-    return 100 * run.accuracies[-1]
+    """Return the accuracy of the last round, in per cent; or another metric that leads."""
+    return run.lead.factor * run.scores[-1]
 
 
 def last_ten(run: Measured) -> float:
     """Return the mean accuracy of the last ten evaluated rounds, or of all if they are fewer, in per cent."""
-    return 100 * statistics.fmean(run.accuracies[-TEN:])
+    return run.lead.factor * statistics.fmean(run.scores[-TEN:])
 
 
 def mean_of_last(runs: Sequence[Measured]) -> str:
     """Return the heading over ``last_ten`` of these runs."""
-    counts = {min(TEN, len(r.accuracies)) for r in runs} or {TEN}
+    counts = {min(TEN, len(r.scores)) for r in runs} or {TEN}
     if len(counts) > 1:
         return "last ten (or all)"
     return "last ten" if counts == {TEN} else f"last {counts.pop()}"
@@ -128,13 +128,16 @@ def mean_of_last(runs: Sequence[Measured]) -> str:
 def validated(run: Measured) -> float | None:
     """Return the test accuracy of the round that was best on the samples held out, in per cent; None: none were."""
     chosen = best_validated(run.history) if "validation_accuracy" in run.curve else None
-    return None if chosen is None or chosen.test_accuracy is None else 100 * chosen.test_accuracy
+    return None if chosen is None or chosen.score is None else run.lead.factor * chosen.score
 
 
 def personal(run: Measured) -> tuple[float, float] | None:
     """Return the mean over clients and the worst tenth of personal models at the end, in per cent; None: none."""
     found = last_personal(run.history) if "personal_accuracy" in run.curve else {}
-    return (100 * found["personal_accuracy"], 100 * found["personal_worst_tenth"]) if found else None
+    if not found:
+        return None
+    mean = found.get("personal_accuracy", found.get("personal_score", 0.0))
+    return run.lead.factor * mean, run.lead.factor * found["personal_worst_tenth"]
 
 
 def best(run: Measured) -> float:
@@ -143,7 +146,7 @@ def best(run: Measured) -> float:
     A maximum over the test set is too high for any method, and higher for one that jumps: it stands beside the paper's
     and compares with nothing else.
     """
-    return 100 * max(run.accuracies)
+    return run.lead.factor * max(run.scores, key=run.lead.key)
 
 
 def signed(ours: Sequence[float], paper: float | None, digits: int = 2) -> str:

@@ -273,12 +273,12 @@ def curves(grid: Grid, title: str, smooth: Smooth, window: int) -> list[Table]:
     """Make the table of smoothed accuracies at eight points of the curves, for each column."""
     out = []
     for column in grid.columns:
-        lengths = [len(r.accuracies) for m in grid.methods for r in grid[m, column]]
+        lengths = [len(r.scores) for m in grid.methods for r in grid[m, column]]
         steps = max(lengths, default=0)
         at = sorted({max(1, steps * k // 8) for k in range(1, 9)}) if steps else []
         rows = []
         for m in grid.methods:
-            smoothed = [smooth(100 * np.array(r.accuracies), window) for r in grid[m, column]]
+            smoothed = [smooth(r.lead.factor * np.array(r.scores), window) for r in grid[m, column]]
             cells = [grid.spread([float(s[min(t, len(s)) - 1]) for s in smoothed]) for t in at]
             rows.append([m, *cells])
         if at:

@@ -192,7 +192,7 @@ def refuse_edited_code(path: Path, config: Config) -> None:
     """Refuse files that were edited since a run was started, if its settings still name them; none of them is run."""
     about = newest_about(path)
     old, notes = (config, read_json(path / STARTED)) if about is None else (config_of(about["config"]), about)
-    same = all(getattr(old, name) == getattr(config, name) for name in (*BROUGHT, "split", "start", "data"))
+    same = all(getattr(old, name) == getattr(config, name) for name in (*BROUGHT, "metrics", "split", "start", "data"))
     if files := edited(config, held_in(notes)) if same else []:
         raise files_changed(path, files)
 

@@ -17,6 +17,7 @@ from fedsmoo.core.untrusted import text
 from fedsmoo.runs.config import FIELDS, Config, free_within
 from fedsmoo.runs.origin.contents import data_label
 from fedsmoo.runs.record import GLOBAL, PERSONAL
+from fedsmoo.runs.results.summary import ending
 from fedsmoo.runs.settings.fields import kind_of
 from fedsmoo.runs.storage.folder import unused_settings
 from fedsmoo.runs.storage.names import CONFIG
@@ -27,7 +28,8 @@ INDEX = ".index.sqlite"
 LARGEST = 2**28  # bytes of an index: there are not so many runs
 PLAIN = [n for n in FIELDS if not n.endswith("_options")]
 NUMBERS = ("test_accuracy", "test_accuracy_last10", "best_accuracy", "validated_accuracy", "test_loss",
-           "bytes_up", "bytes_down", "seconds_train", "seconds_eval", "parameters", *PERSONAL, *GLOBAL)  # fmt: skip
+           "bytes_up", "bytes_down", "seconds_train", "seconds_eval", "parameters", *PERSONAL, *GLOBAL,
+           "score", "score_last10", "best_score", "validated_score", "personal_score", "global_score")  # fmt: skip
 TYPES = {int: "INTEGER", bool: "INTEGER", float: "REAL", str: "TEXT"}
 
 
@@ -38,6 +40,7 @@ def columns() -> dict[str, str]:
     own |= {"stamp": "TEXT", "identity": "TEXT", "state": "TEXT", "done": "INTEGER"}
     more = {"options": "TEXT", "error": "TEXT", "finished": "TEXT", "device_name": "TEXT", "engine_used": "TEXT"}
     more["data_used"] = "TEXT"  # the data set, named by its content where that is not what the name says
+    more["metric"] = "TEXT"  # what leads: the score is one of it
     return {**own, **settings, **dict.fromkeys(NUMBERS, "REAL"), **more}
 
 
@@ -60,6 +63,7 @@ def describe(folder: Path) -> dict[str, Any]:
         "done": run.done,
         **{n: None if n in unused else getattr(config, n) for n in PLAIN},
         **{n: summary.get(n) for n in NUMBERS},
+        **scores(summary),
         "options": json.dumps(config.options(), sort_keys=True, default=str),
         "error": run.failure.get("error"),
         "finished": summary.get("finished"),
@@ -67,6 +71,14 @@ def describe(folder: Path) -> dict[str, Any]:
         "engine_used": summary.get("engine"),
         "data_used": data_label(config.dataset, run.started),
     }
+
+
+def scores(summary: dict[str, Any]) -> dict[str, Any]:
+    """Return what leads in a run, and how well it ended by that: of most runs its accuracies."""
+    end = ending(summary)
+    mean = {f"{who}_score": end.personal.get(who, (None,))[0] for who in ("personal", "global")}
+    values = {"score": end.last, "score_last10": end.last_ten, "best_score": end.best, "validated_score": end.validated}
+    return {"metric": end.lead.name if end.last is not None else None, **values, **mean}
 
 
 def storable(row: dict[str, Any]) -> dict[str, Any]:

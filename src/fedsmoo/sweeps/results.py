@@ -12,12 +12,14 @@ from typing import Any
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import brief
 from fedsmoo.data.files.plain import MAX_BYTES, parse_json, read_plain
+from fedsmoo.metrics.quantity import Quantity
 from fedsmoo.runs.config import FIELDS, Config
 from fedsmoo.runs.origin.contents import held_in, refuse_damaged
 from fedsmoo.runs.origin.identity import config_of, identity
 from fedsmoo.runs.origin.method import is_stranger, kept
 from fedsmoo.runs.origin.provenance import now
-from fedsmoo.runs.record import HELD_OUT, Record
+from fedsmoo.runs.record import HELD_OUT, Record, lead_of, scores_of
+from fedsmoo.runs.results.columns import is_metric, metric_columns, record_of
 from fedsmoo.runs.storage.fence import PART
 from fedsmoo.runs.storage.files import make_folder, read_json, remove_old, write_durably
 from fedsmoo.runs.storage.reader import OPTIONAL, is_kind, read_run, right_kind, state
@@ -27,27 +29,19 @@ from fedsmoo.sweeps.queue import to_stderr
 
 Note = Callable[[str], Any]  # says a line to a person
 Read = Callable[[Path], "Measured | None"]
-FORMAT = "fedsmoo result 1"
+FORMAT, SECONDS = "fedsmoo result 1", ("seconds_train", "seconds_eval")
 # Enough digits for every table: an accuracy on ten thousand samples is exact, a loss has six.
-DIGITS = {"test_accuracy": 8, "test_loss": 6, "train_loss": 6, "drift": 6, "seconds_train": 4, "seconds_eval": 4}
-DIGITS |= {"drift_after": 6} | dict.fromkeys(HELD_OUT, 8)
+DIGITS = {"test_accuracy": 8, "seconds_train": 4, "seconds_eval": 4, **dict.fromkeys(HELD_OUT, 8)}
+DIGITS |= dict.fromkeys(("test_loss", "train_loss", "drift", "drift_after"), 6)
 COLUMNS = (
-    "test_accuracy",
-    "test_loss",
-    "train_loss",
-    "drift",
-    "bytes_up",
-    "bytes_down",
-    "seconds_train",
-    "seconds_eval",
-)
+    "test_accuracy", "test_loss", "train_loss", "drift", "bytes_up", "bytes_down", "seconds_train", "seconds_eval",
+)  # fmt: skip
 LATER = ("drift_after", *HELD_OUT)  # columns that older files, and runs without a holdout, do not have
 FACTS = (
     "engine", "engine_why", "chunk", "ranks", "device", "device_type", "threads", "packed", "parameters",
     "parameters_full", "versions", "commit", "command", "finished", "contents", "label", "dirty", "again",
-    "cpu", "cores", "pack", "data", "sessions", "method", "changes",
+    "cpu", "cores", "pack", "data", "sessions", "method", "changes", "lower",
 )  # fmt: skip
-SECONDS = ("seconds_train", "seconds_eval")
 SUPERSEDED = "superseded"  # the folder of results that others took the place of, and their mark
 
 
@@ -80,14 +74,19 @@ class Measured:
     @property
     def history(self) -> list[Record]:
         """The rounds, without who took part in them."""
-        names = ("round", *COLUMNS, *(n for n in LATER if n in self.curve))
+        names = ("round", *COLUMNS, *(n for n in self.curve if n in LATER or is_metric(n)))
         rows = zip(*(self.curve[n] for n in names), strict=True)
-        return [Record(**dict(zip(names, row, strict=True)), lr=0.0, cohort=[]) for row in rows]
+        return [record_of(dict(zip(names, row, strict=True)), self.facts.get("lower") or []) for row in rows]
 
     @property
-    def accuracies(self) -> list[float]:
-        """Test accuracy of the evaluated rounds."""
-        return [a for a in self.curve["test_accuracy"] if a is not None]
+    def lead(self) -> Quantity:
+        """The metric that leads."""
+        return lead_of(self.history)
+
+    @property
+    def scores(self) -> list[float]:
+        """Its values in the evaluated rounds."""
+        return scores_of(self.history)
 
 
 def rounded(value: Any, digits: int) -> Any:
@@ -106,7 +105,8 @@ def from_folder(path: Path) -> Measured:
     curve: dict[str, list[Any]] = {"round": [r.round for r in run.history]}
     for name in (*COLUMNS, *(n for n in LATER if any(getattr(r, n) is not None for r in run.history))):
         curve[name] = [rounded(getattr(r, name), DIGITS.get(name, 17)) for r in run.history]
-    facts = {**run.facts, "label": run.label}
+    curve |= {name: [rounded(v, 8) for v in values] for name, values in metric_columns(run.history).items()}
+    facts = {**run.facts, "label": run.label, "lower": next((r.lower for r in run.history if r.lower), None)}
     if not is_stranger(run.config.algorithm):
         facts.pop("method", None)  # the package knows its own
     told = {k: facts[k] for k in FACTS if facts.get(k) is not None}
@@ -154,7 +154,7 @@ def from_table(value: dict[str, Any], path: Path) -> Measured:
     found = value["curve"].get("round")
     rounds = len(found) if isinstance(found, list) else 0
     curve = {k: v if isinstance(v, list) else [v] * rounds for k, v in value["curve"].items()}
-    names = ("round", *COLUMNS, *(n for n in LATER if n in curve))
+    names = ("round", *COLUMNS, *(n for n in curve if n in LATER or is_metric(n)))
     if any(len(curve.get(n, ())) != rounds for n in names):
         raise FedsmooError(f"{path} is damaged: the columns of its curve differ in length; export the run again")
     if {*map(type, curve["round"])} - {int} or any({*map(type, curve[n])} - OPTIONAL for n in names):
@@ -295,5 +295,6 @@ def first_measured(a: Found, b: Found, note: Note) -> Found:
 
 def in_words(result: Measured) -> str:
     """Say a result in one number, so that two can be told apart."""
-    best = f"best {100 * max(result.accuracies):.2f}%" if result.accuracies else "no accuracy"
+    scores, lead = result.scores, result.lead
+    best = f"best {lead.text(max(scores, key=lead.key))}" if scores else "no accuracy"
     return f"{best} in {len(result.curve['round'])} rounds"

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from fedsmoo.analysis.functions.objective import Objective, objective
+from fedsmoo.analysis.functions.objective import Objective, objective, refuse_no_classes
+from fedsmoo.data.targets import NO_LABEL
 from fedsmoo.engines.task import Task
 
 
@@ -51,15 +52,18 @@ def tenth(values: np.ndarray) -> float:
 
 def class_counts(task: Task, indices: Sequence[np.ndarray]) -> list[list[int]]:
     """Return how many samples of each class every client holds."""
-    labels = task.data.y_train.cpu().numpy()
-    return [np.bincount(labels[held].reshape(-1), minlength=task.data.classes).tolist() for held in indices]
+    refuse_no_classes(task, "fairness")
+    each = (task.data.y_train.cpu().numpy()[held].reshape(-1) for held in indices)
+    return [np.bincount(labels[labels != NO_LABEL], minlength=task.data.classes).tolist() for labels in each]
 
 
 def class_accuracy(task: Task, w: Tensor) -> np.ndarray:
     """Return test accuracy per class; nan for a class without test samples."""
+    refuse_no_classes(task, "fairness")
     test = objective(task, "test")
     right = (test.outputs(w).argmax(-1) == test.y).flatten().cpu().numpy()
     labels = test.y.flatten().cpu().numpy()
+    right, labels = right[labels != NO_LABEL], labels[labels != NO_LABEL]
     total = np.bincount(labels, minlength=task.data.classes)
     hits = np.bincount(labels, weights=right, minlength=task.data.classes)
     return np.where(total > 0, hits / np.maximum(total, 1), np.nan)
@@ -78,7 +82,8 @@ def fairness(task: Task, w: Tensor, indices: Sequence[np.ndarray]) -> Fairness:
     labels = train.y.cpu().numpy()
     clients, own = [], []
     for held in indices:
-        counts = np.bincount(labels[held].reshape(-1), minlength=len(classes))
+        mine = labels[held].reshape(-1)
+        counts = np.bincount(mine[mine != NO_LABEL], minlength=len(classes))
         known = ~np.isnan(classes) & (counts > 0)
         clients.append(np.average(classes[known], weights=counts[known]) if known.any() else np.nan)
         own.append(each[held].mean())

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import unknown
 from fedsmoo.core.random.streams import stream
+from fedsmoo.data.targets import CLASSES, NO_LABEL
 from fedsmoo.engines.oracles.fused import FusedOracle, fused_reason
 from fedsmoo.engines.oracles.oracle import products as products_in
 from fedsmoo.engines.task import Task
@@ -52,7 +53,22 @@ class Objective:
         """Return loss and accuracy of one model."""
         out = self.outputs(w)
         loss = self.task.loss(out, self.y).double().mean()
-        return loss.item(), (out.argmax(-1) == self.y).double().mean().item()
+        return loss.item(), self.accuracy(out).item()
+
+    def accuracy(self, out: Tensor) -> Tensor:
+        """Return the share of classes that outputs say right, of those that are labelled; NaN for other targets."""
+        if self.task.data.target != CLASSES:
+            return torch.full((), torch.nan, dtype=torch.float64)
+        return (out.argmax(-1) == self.y).double().sum() / (self.y != NO_LABEL).sum()
+
+    def _right(self, out: Tensor, labels: Tensor) -> Tensor:
+        """Return the share that each of C models says right of a batch, ``[C]``."""
+        if self.task.data.target != CLASSES:
+            return torch.full((len(out),), torch.nan, dtype=torch.float64, device=out.device)
+        right = (out.argmax(-1) == labels).flatten(1).double()
+        if labels.dim() == 2:
+            return right.mean(1)
+        return right.sum(1) / (labels != NO_LABEL).flatten(1).sum(1).clamp(min=1)
 
     def gradient(self, w: Tensor) -> Tensor:
         """``f'(w)``."""
@@ -115,10 +131,16 @@ class Objective:
                     labels = y.expand(count, *y.shape)
                     each = self.task.loss(out.flatten(0, 1).to(self.task.dtype), labels.flatten(0, 1))
                     loss += each.view(count, -1).double().sum(1)
-                    right += (out.argmax(-1) == labels).flatten(1).double().mean(1) * len(y)
+                    right += self._right(out, labels) * len(y)
             return loss / self.samples, right / self.samples
 
         return evaluate
+
+
+def refuse_no_classes(task: Task, what: str) -> None:
+    """Refuse to measure what is of classes where the targets are numbers or several labels."""
+    if task.data.target != CLASSES:
+        raise FedsmooError(f"{what} is of classes, but the targets of {task.data.name!r} are {task.data.target}")
 
 
 def many_outputs(task: Task, count: int, size: int) -> tuple[Callable[[Tensor, Tensor], Tensor], bool]:
@@ -171,7 +193,10 @@ def objective(
         raise unknown("part of the data", part, PARTS)
     if samples is not None and samples < 1:
         raise FedsmooError(f"samples is {samples}, but must be at least 1")
+    if part == "test" and not task.data.has_test:
+        raise FedsmooError(f"{task.data.name!r} has no test part to measure on: take the training part")
     x, y = (task.data.x_train, task.data.y_train) if part == "train" else (task.data.x_test, task.data.y_test)
+    y = task.targets(y)
     if samples is not None and samples < len(x):
         chosen = stream(seed, "analysis samples").choice(len(x), samples, replace=False, shuffle=False)
         index = torch.from_numpy(chosen).sort().values.to(x.device)

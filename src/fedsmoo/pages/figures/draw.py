@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.pages.figures import FIGURES
 from fedsmoo.pages.figures.base import AXES, STYLE, WIDTHS, Look, column, finish, legend
-from fedsmoo.pages.figures.rounds import curves, looks, rounds_to_target, style, titles
+from fedsmoo.pages.figures.rounds import curves, lead_of, looks, rounds_to_target, scores, style, titles
 from fedsmoo.pages.figures.surfaces import contours, landscape
 from fedsmoo.pages.groups import add_groups
 from fedsmoo.runs.results.curves import COLOURS
@@ -87,7 +87,7 @@ def sensitivity(data: dict[str, Any], look: Look) -> Figure:
     for run in runs:
         tested = column(run, "acc")
         name = ": ".join(filter(None, (named[run["task"]], run["group"])))
-        value = 100 * float(tested[np.isfinite(tested)][-1])
+        value = lead_of(run)[1] * float(tested[np.isfinite(tested)][-1])
         lines.setdefault(name, {}).setdefault(run["config"][over], []).append(value)
     words = sorted({v for values in lines.values() for v in values}, key=lambda v: (not is_number(v), sort_key(v)))
     number = looks(list(lines))
@@ -97,7 +97,7 @@ def sensitivity(data: dict[str, Any], look: Look) -> Figure:
         spread = [float(np.std(values[words[i]], ddof=min(1, len(values[words[i]]) - 1))) for i in at]
         axes.errorbar(at, means, spread, label=name, capsize=2, **style(number[name]))
     axes.set_xticks(range(len(words)), words)
-    axes.set(xlabel=over.removeprefix("algorithm."), ylabel="test accuracy (%)")
+    axes.set(xlabel=over.removeprefix("algorithm."), ylabel=" or ".join(dict.fromkeys(lead_of(r)[0] for r in runs)))
     finish(axes)
     legend(figure, [axes])
     return figure
@@ -144,7 +144,7 @@ def spectrum(data: dict[str, Any], look: Look) -> Figure:
 
 
 DRAWN: dict[str, Callable[[dict[str, Any], Look], Figure]] = {
-    "accuracy": lambda d, k: curves(d, k, "acc", "test accuracy (%)", 100),
+    "accuracy": scores,
     "loss": lambda d, k: curves(d, k, "loss", "test loss"),
     "train-loss": lambda d, k: curves(d, k, "train", "training loss"),
     "drift": lambda d, k: curves(d, k, "drift", r"mean $\|w_i - w\|^2$", log=True),

@@ -130,6 +130,22 @@ def curves(data: dict[str, Any], look: Look, key: str, label: str, scale: float 
     return figure
 
 
+def lead_of(run: dict[str, Any]) -> tuple[str, int]:
+    """Return what a run is compared by, with its unit, and what values are multiplied by for it."""
+    lead = run.get("lead") or {"title": "test accuracy", "percent": True}
+    return (f"{lead['title']} (%)", 100) if lead["percent"] else (lead["title"], 1)
+
+
+def scores(data: dict[str, Any], look: Look) -> Figure:
+    """Draw what leads over rounds, of runs that are compared by the same."""
+    leads = dict.fromkeys(lead_of(r) for r in data["runs"])
+    if len(leads) > 1:
+        names = " and ".join(label for label, _ in leads)
+        raise FedsmooError(f"the runs are compared by {names}: choose runs with one of them, with --where")
+    label, scale = next(iter(leads), ("test accuracy (%)", 100))
+    return curves(data, look, "acc", label, scale)
+
+
 def first_reached(run: dict[str, Any], targets: np.ndarray, axis: str) -> np.ndarray:
     """Return what had been spent when each target (per cent) was first reached; nan for those that never were."""
     spent, accuracy = horizontal(run, axis), 100 * column(run, "acc")
@@ -140,7 +156,7 @@ def first_reached(run: dict[str, Any], targets: np.ndarray, axis: str) -> np.nda
 
 def rounds_to_target(data: dict[str, Any], look: Look) -> Figure:
     """Draw the rounds until a test accuracy was first reached: the mean over seeds, where all reached it."""
-    tasks = by_task(data["runs"], "acc")
+    tasks = by_task([r for r in data["runs"] if lead_of(r)[1] == 100], "acc")
     if not tasks:
         raise FedsmooError("none of the runs has measured test accuracy")
     figure, drawn = panels(tasks, look)

@@ -12,10 +12,11 @@ from typing import Any
 from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.core.untrusted import text
 from fedsmoo.data.files.plain import MAX_BYTES, parse_table, read_plain
+from fedsmoo.metrics.quantity import ACCURACY
 from fedsmoo.pages import measured
 from fedsmoo.pages.gather import flat_config, gather, method_label, settings
 from fedsmoo.pages.groups import add_groups
-from fedsmoo.pages.metrics import COLUMNS, column, compact_rounds
+from fedsmoo.pages.metrics import COLUMNS, column, compact_rounds, lead_words
 from fedsmoo.runs.storage.names import CONFIG
 from fedsmoo.runs.storage.walk import find_runs
 from fedsmoo.sweeps.results import FORMAT, from_table
@@ -83,7 +84,10 @@ def read_file(path: Path) -> list[dict[str, Any]] | None:
 
 def result(path: Path, value: dict[str, Any]) -> dict[str, Any]:
     """Return a run from its result file in the form of one from its folder."""
-    curve = from_table(value, path).curve
+    found = from_table(value, path)
+    curve, lead = dict(found.curve), found.lead
+    if lead != ACCURACY:
+        curve["test_accuracy"] = [r.score for r in found.history]
     return {
         "file": str(path.resolve()),
         "name": text(path.stem, 200),
@@ -93,6 +97,7 @@ def result(path: Path, value: dict[str, Any]) -> dict[str, Any]:
         "rounds": compact_rounds(curve["round"]),
         **{short: json.loads(column(curve[name], digits)) for short, name, digits in COLUMNS},
         "analysis": {},
+        **({} if lead == ACCURACY else {"lead": lead_words(lead, lead), "led": lead_words(lead, lead)}),
     }
 
 

@@ -5,8 +5,10 @@ const untested = () => noRounds() ?? (inTask().some(lastTested) ? null : "No rou
 function drawCurves() {
   if (bare("curves", noRounds())) return;
   const x = { title: { text: AXES[choice.axis] }, rangemode: "tozero" };
-  draw("plot-accuracy", lines((r) => points(r, "acc", 100), " %"), { xaxis: x, yaxis: { title: { text: "test accuracy (%)" } } },
-    describe(`Test accuracy over ${AXES[choice.axis]}`));
+  draw("plot-accuracy", lines((r) => points(r, "acc", factor()), lead().percent ? " %" : ""), { xaxis: x, yaxis: { title: { text: plain(lead().title + unit()) } } },
+    describe(`${upper(lead().title)} over ${AXES[choice.axis]}`));
+  byId("curves-title").textContent = `${upper(lead().label)} and loss`;
+  byId("lead-caption").textContent = `${upper(lead().title)}${lead().percent ? " in per cent" : ""}. Shaded: the range over seeds.`;
   const title = choice.lossKind === "loss" ? "test loss" : "training loss";
   draw("plot-loss", lines((r) => points(r, choice.lossKind)), { xaxis: x, yaxis: { title: { text: title }, type: choice.lossLog ? "log" : "linear" } },
     describe(`${title} over ${AXES[choice.axis]}`));
@@ -15,28 +17,36 @@ function drawCurves() {
 }
 
 function curveTable(place) {
-  const all = [...groups(shown())].map(([name, runs]) => [name, groupCurve(runs, (r) => points(r, "acc", 100))]).filter(([, c]) => c);
+  const all = [...groups(shown())].map(([name, runs]) => [name, groupCurve(runs, (r) => points(r, "acc", factor()))]).filter(([, c]) => c);
   const rounds = [...new Set(all.flatMap(([, c]) => c.rounds))].sort((a, b) => a - b);
   const keep = rounds.filter((_, i) => rounds.length <= 25 || i % Math.ceil(rounds.length / 25) === 0 || i === rounds.length - 1);
   const at = all.map(([, c]) => new Map(c.rounds.map((r, i) => [r, c.y[i]])));
-  table(place, "Test accuracy in per cent, at up to 25 rounds", [{ title: "round" }, ...all.map(([n]) => ({ title: clip(n) }))],
-    keep.map((r) => ({ cells: [{ text: String(r), value: r }, ...at.map((m) => ({ text: show(m.get(r)), value: m.get(r) ?? null }))] })));
+  table(place, `${upper(lead().title)}${lead().percent ? " in per cent" : ""}, at up to 25 rounds`, [{ title: "round" }, ...all.map(([n]) => ({ title: clip(n) }))],
+    keep.map((r) => ({ cells: [{ text: String(r), value: r }, ...at.map((m) => ({ text: show(m.get(r), digits()), value: m.get(r) ?? null }))] })));
 }
 
 // The first evaluated round at or above the target, and what had been spent by then.
 function reached(run, goal) {
   const acc = column(run, "acc"), axes = axesOf(run);
-  const i = acc.findIndex((v) => v !== null && 100 * v >= goal - 1e-9);
+  const i = acc.findIndex((v) => v !== null && (lead().higher ? factor() * v >= goal - 1e-9 : factor() * v <= goal + 1e-9));
   return i < 0 ? null : { round: axes.rounds[i], bytes: axes.bytes[i], seconds: axes.seconds[i] };
 }
 
 function setGoal() {
   const best = inTask().map(lastTested).filter(Boolean).map((v) => v.best);
-  const top = best.length ? Math.max(...best) : 100;
-  if (choice.goal === null) choice.goal = Math.floor(0.9 * top * 2) / 2;
-  byId("goal").max = Math.max(1, Math.ceil(top));
+  byId("target-title").textContent = `Rounds to a target ${lead().label}`;
+  if (lead().percent) {
+    const top = best.length ? Math.max(...best) : 100;
+    if (choice.goal === null) choice.goal = Math.floor(0.9 * top * 2) / 2;
+    Object.assign(byId("goal"), { min: 0, step: 0.5, max: Math.max(1, Math.ceil(top)) });
+  } else {
+    const every = inTask().flatMap((r) => column(r, "acc").filter((v) => v !== null)), low = Math.min(...every), high = Math.max(...every);
+    const good = lead().higher ? Math.max(...best) : Math.min(...best);
+    if (choice.goal === null) choice.goal = every.length ? Number((good + (lead().higher ? -0.1 : 0.1) * Math.abs(good)).toPrecision(2)) : 0;
+    Object.assign(byId("goal"), { step: "any", min: low, max: high });
+  }
   byId("goal").value = choice.goal;
-  byId("goal-value").textContent = `${choice.goal} %`;
+  byId("goal-value").textContent = lead().percent ? `${choice.goal} %` : short(choice.goal, 3);
 }
 
 function drawTarget() {
@@ -47,7 +57,7 @@ function drawTarget() {
     const cell = (key, format) => (hits.length ? { text: format(mean(hits.map((h) => h[key]))) + (key === "round" ? part : ""), value: mean(hits.map((h) => h[key])) } : { text: "never", value: null });
     return { cells: [name, cell("round", (v) => show(v, Number.isInteger(v) ? 0 : 1)), cell("bytes", bytes), cell("seconds", (v) => show(v, 1))] };
   });
-  table(byId("target-table"), `First round with a test accuracy of at least ${choice.goal} %, and what had been spent by then`,
+  table(byId("target-table"), `First round with a ${lead().title} of at ${lead().higher ? "least" : "most"} ${lead().percent ? `${choice.goal} %` : short(choice.goal, 3)}, and what had been spent by then`,
     [{ title: choice.merge ? "method" : "run" }, { title: "rounds", best: "low" }, { title: "sent", best: "low" }, { title: "seconds", best: "low" }], rows);
 }
 

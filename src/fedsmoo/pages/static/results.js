@@ -1,10 +1,11 @@
 // Summary, flatness, fairness, settings and commands: what is a table.
 function lastTitle(runs) {
   const counts = new Set(runs.map(lastTested).filter(Boolean).map((e) => e.count));
-  return counts.size > 1 ? "last ten or all (%)" : counts.size && !counts.has(10) ? `last ${[...counts][0]} (%)` : "last ten (%)";
+  return (counts.size > 1 ? "last ten or all" : counts.size && !counts.has(10) ? `last ${[...counts][0]}` : "last ten") + unit();
 }
 
 function drawSummary() {
+  byId("lead-title").textContent = upper(lead().title) + (lead().higher ? "" : " (lower is better)");
   const chosen = inTask().some((r) => Object.hasOwn(r, "val")), personal = inTask().some((r) => Object.hasOwn(r, "own"));
   const rows = [...groups(inTask())].map(([name, runs]) => {
     const ends = runs.map(lastTested).filter(Boolean);
@@ -13,11 +14,11 @@ function drawSummary() {
     const sent = runs.map((r) => axesOf(r).bytes.at(-1) ?? 0), time = runs.map((r) => axesOf(r).seconds.at(-1) ?? 0);
     const rounds = [...new Set(runs.map(farSoFar))];
     return { cells: [name + (open.length ? ` (${open.length === runs.length ? "" : `${open.length} `}${failed ? "failed or " : ""}unfinished)` : ""), { text: String(runs.length), value: runs.length }, { text: rounds.join(", "), value: Math.max(...runs.map(length)) },
-      cell(ends.map((e) => e.ten), 2), ...(chosen ? [cell(ends.map((e) => e.validated), 2)] : []), ...(personal ? ["own", "deviation", "worst"].map((n) => cell(ends.map((e) => e[n]), 2)) : []), cell(ends.map((e) => e.last), 2), cell(ends.map((e) => e.best), 2), cell(ends.map((e) => e.loss), 4),
+      cell(ends.map((e) => e.ten), digits()), ...(chosen ? [cell(ends.map((e) => e.validated), digits())] : []), ...(personal ? ["own", "deviation", "worst"].map((n) => cell(ends.map((e) => e[n]), digits())) : []), cell(ends.map((e) => e.last), digits()), cell(ends.map((e) => e.best), digits()), cell(ends.map((e) => e.loss), 4),
       { text: bytes(mean(sent)), value: mean(sent) }, { text: show(mean(time), 1), value: mean(time) }] };
   });
-  table(byId("summary-table"), choice.task ?? "No runs", [{ title: choice.merge ? "method" : "run" }, { title: "seeds" }, { title: "rounds" }, { title: lastTitle(inTask()), best: "high" },
-    ...(chosen ? [{ title: "by validation (%)", best: "high" }] : []), ...(personal ? [{ title: "personal (%)", best: "high" }, { title: "over clients ±" }, { title: "worst tenth (%)", best: "high" }] : []), { title: "last round (%)" }, { title: "best on test (%)" }, { title: "test loss", best: "low" }, { title: "sent", best: "low" }, { title: "seconds", best: "low" }], rows);
+  table(byId("summary-table"), choice.task ?? "No runs", [{ title: choice.merge ? "method" : "run" }, { title: "seeds" }, { title: "rounds" }, { title: lastTitle(inTask()), best: better() },
+    ...(chosen ? [{ title: `by validation${unit()}`, best: better() }] : []), ...(personal ? [{ title: `personal${unit()}`, best: better() }, { title: "over clients ±" }, { title: `worst tenth${unit()}`, best: better() }] : []), { title: `last round${unit()}` }, { title: `best${lead().title.startsWith("test") ? " on test" : ""}${unit()}` }, { title: "test loss", best: "low" }, { title: "sent", best: "low" }, { title: "seconds", best: "low" }], rows);
 }
 
 const partitionOf = (run) => run.task.split(", ")[1];

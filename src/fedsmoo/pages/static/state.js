@@ -105,12 +105,23 @@ function thinned(curve, limit) {
   return { x: cut(curve.x), rounds: cut(curve.rounds), y: cut(curve.y), low: cut(curve.low), high: cut(curve.high) };
 }
 
+// What runs of a task are compared by: test accuracy, unless they say otherwise.
+const ACCURACY = { title: "test accuracy", label: "accuracy", percent: true, higher: true, held: true };
+const leadOf = (run) => run.lead ?? ACCURACY;
+const lead = () => (inTask().length ? leadOf(inTask()[0]) : ACCURACY);
+const factor = () => (lead().percent ? 100 : 1);
+const unit = () => (lead().percent ? " (%)" : "");
+const digits = () => (lead().percent ? 2 : 4);
+const better = () => (lead().higher ? "high" : "low");
+const upper = (s) => s.charAt(0).toUpperCase() + s.slice(1);
+
 function lastTested(run) {
   const tested = column(run, "acc").filter((v) => v !== null);
   if (!tested.length) return null;
   const loss = column(run, "loss").filter((v) => v !== null);
-  const held = Object.hasOwn(run, "val") ? column(run, "val") : [], top = Math.max(...held.filter((v) => v !== null));
+  const held = Object.hasOwn(run, "val") ? column(run, "val") : [], q = leadOf(run), f = q.percent ? 100 : 1;
+  const best = (v, higher) => (higher ? Math.max(...v) : Math.min(...v)), top = best(held.filter((v) => v !== null), q.held);
   const chosen = held.length ? column(run, "acc")[held.indexOf(top)] : null;
-  const end = (name) => { const v = Object.hasOwn(run, name) ? column(run, name).filter((x) => x !== null) : []; return v.length ? 100 * v.at(-1) : null; };
-  return { own: end("own"), deviation: end("deviation"), worst: end("worst"), validated: chosen === null ? null : 100 * chosen, last: 100 * tested.at(-1), ten: 100 * mean(tested.slice(-10)), count: Math.min(10, tested.length), best: 100 * Math.max(...tested), loss: loss.at(-1) ?? null };
+  const end = (name) => { const v = Object.hasOwn(run, name) ? column(run, name).filter((x) => x !== null) : []; return v.length ? f * v.at(-1) : null; };
+  return { own: end("own"), deviation: end("deviation"), worst: end("worst"), validated: chosen === null ? null : f * chosen, last: f * tested.at(-1), ten: f * mean(tested.slice(-10)), count: Math.min(10, tested.length), best: f * best(tested, q.higher), loss: loss.at(-1) ?? null };
 }

@@ -22,6 +22,7 @@ from fedsmoo.data.fingerprint import SHORT, Fingerprint
 from fedsmoo.data.names import files_of, is_drawn
 from fedsmoo.data.own import is_own
 from fedsmoo.data.sources import SOURCES, load
+from fedsmoo.metrics.quantity import own_metrics
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.settings.fields import AROUND, BROUGHT
 
@@ -31,6 +32,7 @@ RECENT = 100_000_000  # nanoseconds: a file that changed just now may change aga
 MANY, SLOW, REST = 1000, 0.05, 20
 PLAIN = re.compile(r"(data/)?(train|test)(/[^/]+\.json|\.csv|\.parquet)")  # what other folders of data hold
 HASHES = ("data_content", "split_content", "start_content", *(f"{setting}_content" for setting in BROUGHT))
+HASHES += tuple(f"metric{k}_content" for k in range(100))  # of several, each in a file of its own
 
 
 def contents(config: Config, data: Dataset | None = None) -> dict[str, str]:
@@ -59,6 +61,7 @@ def places(config: Config) -> dict[str, Path | None]:
         "partition_content": file_of(config.partition) if config.split is None else None,
         "sampling_content": file_of(config.sampling),
         **{f"{name}_content": file_of(getattr(config, name)) for name in AROUND},
+        **{f"metric{k}_content": file_of(spec) for k, spec in enumerate(own_metrics(config.metrics))},
     }
 
 

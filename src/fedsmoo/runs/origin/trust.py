@@ -22,6 +22,7 @@ from fedsmoo.core import FedsmooError
 from fedsmoo.core.user_code import Judge, file_of, is_in_file
 from fedsmoo.data.fingerprint import SHORT
 from fedsmoo.data.own import is_own
+from fedsmoo.metrics.quantity import own_metrics
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin.contents import held_in
 from fedsmoo.runs.origin.objects import PREFIX
@@ -54,7 +55,8 @@ def list_file() -> Path:
 
 def code_in(config: Config) -> list[Code]:
     """Return the files of code that a config names, as they are now; those that are not there are left out."""
-    return codes((name, getattr(config, name)) for name in BROUGHT)
+    metrics = (("metrics", spec) for spec in own_metrics(config.metrics))
+    return codes([*((name, getattr(config, name)) for name in BROUGHT), *metrics])
 
 
 def codes(named: Iterable[tuple[str, str]]) -> list[Code]:
@@ -153,7 +155,7 @@ def refuse_begun_elsewhere(named: Iterable[tuple[str, Any]], root: Path, trust: 
         run = read_run(folder, strict=True)
         if run.state == "finished":
             continue
-        held, says = held_in(run.started), {setting: run.settings.get(setting) for setting in BROUGHT}
+        held, says = held_in(run.started), {s: run.settings.get(s) for s in (*BROUGHT, "metrics")}
         if held is None:  # begun before files were noted: it may be the one that is there
             mine = [code for code in strange if (code.setting, says[code.setting]) in specs]
         else:

@@ -14,6 +14,7 @@ from fedsmoo.data.division import own as division
 from fedsmoo.data.division.partition import PARTITIONS
 from fedsmoo.data.own import bound, is_own
 from fedsmoo.data.sources import form_options, load
+from fedsmoo.metrics.quantity import own_metrics
 from fedsmoo.models import loss
 from fedsmoo.runs.config import Config
 
@@ -45,6 +46,8 @@ def refuse_missing(config: Config) -> None:
     elif config.partition_options and not rule_options(config.partition):
         raise no_options("partition", config.partition, config.partition_options)
     loss.make_loss(config.loss, config.loss_options)
+    for spec in own_metrics(config.metrics):
+        user_object(spec, "metric")
     cohort.make_sampling(config.sampling, config.sampling_options)
 
 

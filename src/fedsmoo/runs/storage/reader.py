@@ -49,7 +49,7 @@ KINDS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("metric", "validation_metric"), str),
     **dict.fromkeys(("engine", "device", "command", "commit", "started", "finished", "error"), str),
     **dict.fromkeys(("contents", "versions", "method", "metrics"), dict),
-    **dict.fromkeys(("sessions", "changes"), list),
+    **dict.fromkeys(("sessions", "changes", "lower"), list),
 }
 
 
