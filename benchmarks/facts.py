@@ -93,7 +93,7 @@ def ahead(column: str, one: str = "FedSMOO", other: str = "MoFedSAM") -> Paired:
 
 def first_round(run: Measured, accuracy: float) -> int:
     """The first round at or above a test accuracy, in per cent."""
-    return next(i + 1 for i, a in enumerate(run.accuracies) if 100 * a >= accuracy)
+    return next(i + 1 for i, a in enumerate(run.scores) if 100 * a >= accuracy)
 
 
 def paper(column: str, method: str) -> float:

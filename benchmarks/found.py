@@ -161,11 +161,11 @@ def ablation() -> list[Any]:
     said = [b - a for a, b in pairwise(f.printed()["ablation"].values())]
 
     def rounds_to(accuracy: float) -> list[int]:
-        curves = [run.accuracies for run in parts[1:]]
+        curves = [run.scores for run in parts[1:]]
         return [next(i + 1 for i, a in enumerate(curve) if 100 * a >= accuracy) for curve in curves]
 
     plain, perturbed, corrected = rounds_to(12)
-    sam = next(i + 1 for i, a in enumerate(f.runs("accuracy", THREE)["FedSAM"][0].accuracies) if a >= 0.12)
+    sam = next(i + 1 for i, a in enumerate(f.runs("accuracy", THREE)["FedSAM"][0].scores) if a >= 0.12)
     block = f.printed()["rounds_to"]["10%-of-100"]
     printed = block["FedSMOO"][block["columns"].index("cifar10.pathological-3 to 68")]
     return [

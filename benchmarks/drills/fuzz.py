@@ -173,7 +173,7 @@ def read_result(folder: Path) -> None:
     def alone() -> None:
         result = from_json(path)
         assert (len(result.identity), result.name.endswith(result.identity[:8])) == (16, True)
-        assert len(result.history) >= len(result.accuracies)
+        assert len(result.history) >= len(result.scores)
 
     each(alone, table, lambda: sources.read_file(path), lambda: sources.drawable(sources.find([path])))
 

@@ -53,6 +53,6 @@ def test_variants_are_of_their_files_and_in_no_table(monkeypatch: pytest.MonkeyP
 def test_the_first_run_counts_and_the_second_is_kept_with_the_reason() -> None:
     name = "fedsmoo-cifar10-dirichlet-0.1-10of100-resnet18_gn-seed0-786a1ae4.json"
     first, second = from_json(RESULTS / name), from_json(RESULTS / SUPERSEDED / name)
-    assert [round(100 * max(r.accuracies), 2) for r in (first, second)] == [79.77, 80.25]
-    assert [round(10 * sum(r.accuracies[-10:]), 2) for r in (first, second)] == [76.96, 78.14]
+    assert [round(100 * max(r.scores), 2) for r in (first, second)] == [79.77, 80.25]
+    assert [round(10 * sum(r.scores[-10:]), 2) for r in (first, second)] == [76.96, 78.14]
     assert json.loads((RESULTS / SUPERSEDED / name).read_text())[SUPERSEDED]["reason"].startswith("replaced without a")

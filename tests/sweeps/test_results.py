@@ -74,7 +74,7 @@ def test_the_last_and_the_mean_of_the_last_ten() -> None:
     curve = {n: [0.0] * 26 for n in ("round", *COLUMNS)}
     curve["test_accuracy"] = [None if k % 2 else ((k + 2) // 2) ** 2 / 1000 for k in range(26)]
     run = Measured(Config(rounds=26), curve)
-    assert len(run.accuracies) == 13
+    assert len(run.scores) == 13
     assert last(run) == pytest.approx(16.9)
     assert last_ten(run) == pytest.approx(8.05)
 

@@ -14,7 +14,10 @@ from fedsmoo.core.errors import unknown
 from fedsmoo.core.hyper.options import in_words
 from fedsmoo.core.hyper.schedule import FORMS
 
-KINDS = ("algorithms", "optimizers", "schedules", "models", "losses", "datasets", "partitions", "cohorts", "engines")
+KINDS = (
+    "algorithms", "optimizers", "schedules", "models", "losses", "metrics", "datasets", "partitions", "cohorts",
+    "engines",
+)  # fmt: skip
 # How to bring one's own, by the flag that names it.
 OWN = {
     "algorithms": "--algorithm path/to/file.py:Class, a class derived from fedsmoo.Algorithm",
@@ -22,6 +25,7 @@ OWN = {
     "schedules": "--local-schedule path/to/file.py:Class, a class derived from fedsmoo.Around",
     "models": "--model path/to/file.py:function, which returns an nn.Module",
     "losses": "--loss path/to/file.py:function of (outputs, labels): one loss per sample",
+    "metrics": "--metrics path/to/file.py:function of (outputs, targets): a number; less is better with - before it",
     "datasets": "--dataset path/to/file.py:function of (seed) or of nothing: x_train, y_train, x_test, y_test",
     "partitions": "--partition path/to/file.py:function of (labels, classes, clients, seed): each client's indices",
     "cohorts": "--sampling path/to/file.py:function of (seed, round, clients, cohort): the clients of the round",
@@ -52,6 +56,8 @@ def entries(kind: str) -> list[tuple[str, str, list[tuple[str, str, str]]]]:
     from fedsmoo.data.division.partition import PARTITIONS
     from fedsmoo.data.sources import SOURCES
     from fedsmoo.engines.choose import ENGINES
+    from fedsmoo.metrics.metric import EXAMPLES
+    from fedsmoo.metrics.quantity import quantity
     from fedsmoo.models import MODELS, model_options
     from fedsmoo.models.loss import LOSSES
 
@@ -71,6 +77,10 @@ def entries(kind: str) -> list[tuple[str, str, list[tuple[str, str, str]]]]:
         ]
     if kind == "datasets":
         return [(n, line, []) for n, line in SOURCES.items()]
+    if kind == "metrics":
+        return [
+            (n, f"{quantity(n).title}, {'higher' if quantity(n).higher else 'lower'} is better", []) for n in EXAMPLES
+        ]
     if kind == "engines":
         return [(n, line, []) for n, line in ENGINES.items()]
     functions: Mapping[str, Any] = LOSSES if kind == "losses" else SAMPLINGS

@@ -21,7 +21,7 @@ OTHER = {
     "local_optimizer": "adam", "local_optimizer_options": {"momentum": 0.5}, "local_schedule": "cosine",
     "local_schedule_options": {"end": 0.5}, "privacy": "client", "privacy_options": {"noise": 2.0},
     "compression": "sign", "compression_options": {"ratio": 0.5}, "attack": "alie", "attack_options": {"attackers": 3},
-    "output": "logits", "start": "a.safetensors", "start_skip": "fc.*", "statistics": "local",
+    "output": "logits", "start": "a.safetensors", "start_skip": "fc.*", "statistics": "local", "metrics": "f1",
 }  # fmt: skip
 # What says where and how fast a run goes, or what is written down of it; c is of a partition that is not the default's.
 MACHINE = {
