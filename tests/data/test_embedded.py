@@ -10,6 +10,7 @@ from fedsmoo.data import synthetic
 from fedsmoo.data.catalog import SPECS
 from fedsmoo.data.check import from_arrays
 from fedsmoo.data.digits import read
+from fedsmoo.data.forms.published.federated import FEDERATED
 from fedsmoo.data.own import OWN
 from fedsmoo.data.sources import MADE, SOURCES, load
 
@@ -113,7 +114,7 @@ def test_bad_names_are_one_clear_line(name, path, message, tmp_path, monkeypatch
 
 def test_every_source_has_one_line():
     assert {"digits", "cifar10", "cifar100", "fashion-mnist", "mnist", "tiny-imagenet", "text:PATH"} <= set(SOURCES)
-    assert set(SOURCES) == {*MADE, *SPECS} - {OWN}
+    assert set(SOURCES) == {*MADE, *SPECS, *FEDERATED} - {OWN}
     assert all(line and "\n" not in line for line in SOURCES.values())
 
 

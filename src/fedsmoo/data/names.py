@@ -11,7 +11,8 @@ SYNTHETIC = re.compile(r"synthetic(?:\(\s*([^,()]+?)\s*,\s*([^,()]+?)\s*\))?")
 TEXT, LEAF, TABLE = (re.compile(rf"{kind}:(.*)", re.DOTALL) for kind in ("text", "leaf", "table"))
 IN_FILES = (TEXT, LEAF, TABLE)  # names of data sets that say where their files are
 DRAWN = (SYNTHETIC,)  # names of data sets that are drawn from a run's seed
-NATURAL = (SYNTHETIC, TEXT, LEAF)  # names of data sets that have clients of their own
+PUBLISHED = re.compile("femnist|shakespeare|stackoverflow-tags")  # prepared by their publishers: forms/published
+NATURAL = (SYNTHETIC, TEXT, LEAF, PUBLISHED)  # names of data sets that have clients of their own
 
 
 def is_drawn(name: str) -> bool:

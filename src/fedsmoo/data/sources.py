@@ -33,6 +33,7 @@ from fedsmoo.data.files.download import fetch_dataset
 from fedsmoo.data.files.readers import PARTS, Arrays, is_class_folders, read_class_folders, read_npz, read_official
 from fedsmoo.data.files.tree import Tree, archive_tree, file_digest, file_tree, folder_tree
 from fedsmoo.data.forms.leaf import LeafOptions, leaf
+from fedsmoo.data.forms.published.federated import FEDERATED, federated
 from fedsmoo.data.forms.tables import TABLE_OPTIONS, table
 from fedsmoo.data.names import LEAF, SYNTHETIC, TABLE, TEXT, is_drawn
 from fedsmoo.data.own import KIND, OWN, OWN_NAME, is_own, own_data, takes_seed
@@ -99,6 +100,7 @@ MADE: dict[str, Source] = {
 SOURCES: dict[str, str] = {
     **{name: source.about for name, source in MADE.items() if name != OWN},
     **{name: spec.about for name, spec in SPECS.items()},
+    **{name: published.about for name, published in FEDERATED.items()},
 }
 
 
@@ -122,6 +124,8 @@ def load(name: str, path: str | Path | None = None, seed: int = 0, options: Mapp
     """
     if not isinstance(name, str):
         raise FedsmooError(f"the name of a data set is {name!r}, but must be text, such as 'digits'")
+    if name in FEDERATED:
+        return check(federated(name, path, options or {}))
     found = made(name)
     if options and (found is None or (found[0] is not MADE[OWN] and not found[0].options)):
         raise FedsmooError(f"data set {name!r} has no options: leave out {', '.join(options)}")
@@ -138,6 +142,8 @@ def load(name: str, path: str | Path | None = None, seed: int = 0, options: Mapp
 
 def form_options(name: str) -> Mapping[str, Any]:
     """Return the options, with their defaults, that data in files has by the form that its name says."""
+    if name in FEDERATED:
+        return FEDERATED[name].options
     found = made(name)
     return {} if found is None else found[0].options
 

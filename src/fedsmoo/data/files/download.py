@@ -17,6 +17,7 @@ from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.data.catalog import SPECS, Remote, Spec
 from fedsmoo.data.files.cache import user_cache
 from fedsmoo.data.files.durable import rename_durably
+from fedsmoo.data.names import PUBLISHED
 
 NEEDS = "downloading needs pooch and requests: pip install 'fedsmoo[download]', or give the files with --data PATH"
 
@@ -26,6 +27,10 @@ def fetch_dataset(name: str, to: str | Path | None = None, progress: bool = True
 
     Files that are there already and whole are not fetched again.
     """
+    if PUBLISHED.fullmatch(name):
+        from fedsmoo.data.forms.published.federated import how_to_get  # late: readers need PyTorch, a download does not
+
+        raise FedsmooError(f"data set {name} is not downloaded: {how_to_get(name)}")
     if name not in SPECS:
         raise unknown("data set to download", name, SPECS)
     return fetch_spec(SPECS[name], Path(to).expanduser() if to else user_cache(), progress)
