@@ -24,7 +24,7 @@ from hypothesis import seed as seeded
 from hypothesis import strategies as st
 
 from drills import hostile_files as hostile
-from drills.limits import forget_peak, limited, peak
+from drills.limits import forget_peak, limited, peak, refuse_code
 from drills.outcome import Outcome, judged
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.user_code import judged as asked
@@ -197,22 +197,17 @@ def split_document(folder: Path) -> dict[str, Any]:
     return {k: v for k, v in document.items() if k != "sha256"}
 
 
-def json_cases(document: Any) -> st.SearchStrategy[bytes]:
-    """A document with other values, or with other bytes."""
-    return st.one_of(hostile.trees(document).map(hostile.as_json), hostile.torn(hostile.as_json(document)))
-
-
 def one_of_files() -> st.SearchStrategy[tuple[str, bytes]]:
     """One of the facts in JSON beside a run, changed."""
     known = {"summary.json": SUMMARY, "started.json": STARTED, "failed.json": {"error": "no"}}
     known |= {"analysis/hessian.json": HESSIAN, "analysis/partition.json": {"counts": [[1, 2]], "class_names": ["a"]}}
-    return st.one_of(*(json_cases(d).map(lambda content, n=name: (n, content)) for name, d in known.items()))
+    return st.one_of(*(hostile.json_cases(d).map(lambda content, n=name: (n, content)) for name, d in known.items()))
 
 
 def metrics() -> st.SearchStrategy[bytes]:
     """Rounds, some of which were changed."""
     sound = st.integers(1, 9).map(lambda t: hostile.as_json({**ROUND, "round": t}))
-    return st.lists(st.one_of(sound, json_cases(ROUND)), min_size=1, max_size=6).map(b"\n".join)
+    return st.lists(st.one_of(sound, hostile.json_cases(ROUND)), min_size=1, max_size=6).map(b"\n".join)
 
 
 def kinds(folder: Path) -> list[Kind]:
@@ -239,7 +234,7 @@ def kinds(folder: Path) -> list[Kind]:
         Kind("manifest", sealed, in_run("checkpoint/000001.json"), read_manifest, manifests),
         Kind("split", splits, lambda f, c: (f / "split.json").write_bytes(c), read_splits, (deep, wide)),
         Kind("npz", arrays, write_either, read_arrays, tuple(bombs)),
-        Kind("result", json_cases(result_document()), write_result, read_result, (many, deep)),
+        Kind("result", hostile.json_cases(result_document()), write_result, read_result, (many, deep)),
     ]
 
 
@@ -251,10 +246,6 @@ def in_run(name: str) -> Callable[[Path, bytes], None]:
 def write_result(folder: Path, content: bytes) -> None:
     (folder / "results").mkdir(exist_ok=True)
     (folder / "results" / "r.json").write_bytes(content)
-
-
-def refuse_code(path: Path, sha256: str) -> None:
-    raise AssertionError(f"{path} would be run")
 
 
 def tried(kind: Kind, case: Any, folder: Path) -> str:

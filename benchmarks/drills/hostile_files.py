@@ -164,3 +164,8 @@ ARRAYS = st.one_of(
     st.lists(st.integers(-(2**63), 2**63 - 1), max_size=8).map(plain_npy),
     torn(plain_npy(np.arange(12).reshape(3, 4))),
 )
+
+
+def json_cases(document: Any) -> st.SearchStrategy[bytes]:
+    """A document with other values, or with other bytes."""
+    return st.one_of(trees(document).map(as_json), torn(as_json(document)))

@@ -35,3 +35,7 @@ def limited() -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
+
+
+def refuse_code(path: Path, sha256: str) -> None:
+    raise AssertionError(f"{path} would be run")

@@ -44,7 +44,8 @@ def test_a_slip_is_one_line(slip: str, tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     fedsmoo_call, says = SLIPS[slip]
     if slip == "a report's file":
-        (tmp_path / "config.toml").touch()
+        for name in ("config.toml", "metrics.jsonl"):  # which make a folder a run's
+            (tmp_path / name).touch()
     with pytest.raises(FedsmooError) as caught:
         fedsmoo_call()
     assert str(caught.value).startswith(says)

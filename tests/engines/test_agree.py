@@ -7,7 +7,7 @@ from functools import lru_cache
 import pytest
 from algorithms.variants import STRONG
 
-from fedsmoo.algorithms import FedAvg, FedLESAMS, FedSMOO, Relaxed
+from fedsmoo.algorithms import FedAvg, FedBN, FedLESAMS, FedSMOO, Relaxed
 from fedsmoo.core import Algorithm
 
 from .small import ROUNDS, Trace, largest_gap, simulation, trace
@@ -15,6 +15,7 @@ from .small import ROUNDS, Trace, largest_gap, simulation, trace
 TOLERANCE = 1e-10
 METHODS: dict[str, Algorithm] = {
     **STRONG,
+    "fedbn": FedBN(norms="*bias"),  # an MLP has no norms
     "relaxed-fedavg": Relaxed(FedAvg(), 0.3),
     "relaxed-fedsmoo": Relaxed(FedSMOO(r=0.2, beta=2.0), 0.3),
     "relaxed-fedlesam-s": Relaxed(FedLESAMS(rho=0.2), 0.3),

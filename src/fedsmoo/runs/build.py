@@ -283,7 +283,7 @@ def owner(key: str, known: Mapping[str, Mapping[str, Any]], named: Mapping[str, 
     A model from a file may take any (``**options``): what nobody else has is its.
     """
     kind, dot, name = key.partition(".")
-    if dot and named.get(kind):
+    if dot and kind in named:
         return kind, name
     having = [kind for kind, options in known.items() if key in options]
     if len(having) > 1:

@@ -74,8 +74,10 @@ def unlike_alone(task: Task) -> str:
     except Exception as e:  # the user's own code
         return f"{name} draws random numbers, and vmap cannot run it: {type(e).__name__}: {first_line(e)}"
     scale = max((float(a.abs().max()) for a in alone if a.numel()), default=1.0)
+    # Products of a GPU may have ten bits; numbers that fall to other samples change outputs by about their size.
+    near = 2e-2 if task.device.type == "cuda" else 1e-4
     if all(
-        torch.allclose(a, b, rtol=1e-3, atol=1e-4 * scale, equal_nan=True) for a, b in zip(alone, together, strict=True)
+        torch.allclose(a, b, rtol=1e-3, atol=near * scale, equal_nan=True) for a, b in zip(alone, together, strict=True)
     ):
         return ""
     return f"{name} gives a sample other random numbers in a batch that is padded than in its own"
