@@ -120,6 +120,7 @@ def data() -> list[Said]:
         ("N draws from N samples meet 1 - 1/e = {:.0f} per cent of them", 63.212),
         "about nine tenths of CIFAR-10 take part at u = 0.1",
         "(about 0.2 MB for CIFAR-10)",
+        "at most 5,000 times",
     ]  # fmt: skip
 
 

@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import general
 import machines
 from drills.table import drills
 from flatness import flatness, landscape
@@ -260,6 +261,8 @@ BLOCKS = {
         machines.robust,
         machines.models,
         drills,
+        general.modules,
+        general.convolutions,
     )
 }
 

@@ -50,6 +50,15 @@ def test_variants_are_of_their_files_and_in_no_table(monkeypatch: pytest.MonkeyP
     assert not kept & {c.identity for name in ("accuracy", "ablation") for c in experiment(name).cells}
 
 
+def test_the_search_is_of_its_file_and_in_no_table() -> None:
+    made = {c.identity for c in read_sweep(RESULTS.parent / "experiments/campaign/13_search_cifar100.toml").cells}
+    kept = {from_json(p).identity for p in (RESULTS / "search").glob("*.json")}
+    assert len(made) == 50
+    assert len(kept) == 6
+    assert kept < made
+    assert not kept & {c.identity for c in experiment("accuracy").cells}
+
+
 def test_the_first_run_counts_and_the_second_is_kept_with_the_reason() -> None:
     name = "fedsmoo-cifar10-dirichlet-0.1-10of100-resnet18_gn-seed0-786a1ae4.json"
     first, second = from_json(RESULTS / name), from_json(RESULTS / SUPERSEDED / name)

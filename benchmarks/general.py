@@ -1,0 +1,59 @@
+"""Tables of modules as they come on a GPU: their rounds, and the convolutions of any shape under them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+GPU = Path(__file__).parents[1] / "results" / "gpu"
+NAMES = {
+    "cnn": "CNN: two 5x5 convolutions of 64, three linear layers",
+    "resnet": "ResNet-18 with GroupNorm and a 3x3 stem",
+    "vit": "ViT: 6 layers of 192, 64 tokens",
+    "lstm": "character LSTM: 2 layers of 256, 80 characters",
+    "bert": "BERT-tiny, 128 tokens, dropout",
+}
+WAYS = ("grouped", "loop", "streams", "patches", "products", "boxes")
+
+
+def read(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((GPU / name).read_text())
+    return found
+
+
+def rows_of(header: list[str], rows: list[list[str]]) -> str:
+    """Return a table in Markdown: numbers to the right."""
+    lines = ["|".join(("", *(f" {cell} " for cell in line), "")) for line in (header, *rows)]
+    return "\n".join([lines[0], "|---|" + "---:|" * (len(header) - 1), *lines[1:]])
+
+
+def modules() -> str:
+    """Rounds of plain modules against a plain loop (``benchmarks/modules.py``)."""
+    found = read("modules.json")
+    rows = []
+    for r in found["rows"]:
+        times = f"{r['loop']:.2f}", f"{r['ours']:.3f}", f"{r['ratio']:.0f}x", f"{r['first']:.0f}"
+        rows.append([NAMES[r["model"]], f"{r['parameters'] / 1e6:.1f} M", *times])
+    note = (
+        f"FedAvg, 10 clients, {found['steps']} steps of 50 samples, {found['precision']}, on {found['hardware']}, "
+        f"commit {found['code']['commit'][:10]}. The loop trains one client after the other in the same precision."
+    )
+    header = ["module", "parameters", "plain loop, s", "a round, s", "faster", "first round, s"]
+    return rows_of(header, rows) + f"\n\n{note}"
+
+
+def convolutions() -> str:
+    """Ways to convolve with a client axis, layer by layer (``benchmarks/convolutions.py``)."""
+    found = read("convolutions.json")
+    rows = []
+    for r in found["rows"]:
+        cells = [f"{r[w]:.0f}" if w in r else "" for w in WAYS]
+        rows.append([f"{r['layer']}, {r['kind']}", *cells, f"{r['tflops']:.0f}"])
+    note = (
+        f"Microseconds, {found['clients']} clients of {found['batch']} samples, bf16, NVIDIA H200, commit "
+        f"{found['code']['commit'][:10]}. `grouped` is what `vmap` makes of a convolution by itself, `loop` and "
+        "`streams` call cuDNN once a client, `patches` copies patches and multiplies matrices, `products` and `boxes` "
+        "are ours; the last column is of the fastest."
+    )
+    return rows_of(["layer, product", *WAYS, "TFLOP/s"], rows) + f"\n\n{note}"
