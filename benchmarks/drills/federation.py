@@ -126,7 +126,7 @@ def reports(folder: Path) -> list[dict[str, Any]]:
 
 
 def accuracy(c: Coordinator) -> float:
-    return c.setup.task.evaluate(c.server.w)[0]
+    return c.setup.task.evaluate(c.server.w).lead
 
 
 @cache

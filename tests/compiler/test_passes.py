@@ -17,7 +17,7 @@ from engines.opaque import RoundedToFloat
 from engines.small import largest_gap, simulation, trace
 from engines.told import KINDS
 
-from fedsmoo.algorithms import FedAvg, FedDyn, FedLESAMS, FedSMOO, Relaxed
+from fedsmoo.algorithms import FedAvg, FedBN, FedDyn, FedLESAMS, FedSMOO, Relaxed
 from fedsmoo.compiler.schedule import LastPass, PointPass, SumPass, TakeGradient, schedule
 from fedsmoo.core import Algorithm, Schedule, norm
 from fedsmoo.core.contract.check import AT_A_CLIENT
@@ -152,6 +152,7 @@ class Looking(FedAvg):
 
 METHODS: dict[str, Algorithm] = {
     **{name: method for name, method in STRONG.items() if name not in SAME_STEPS},
+    "fedbn": FedBN(norms="*bias"),  # this network has no norms
     "relaxed-fedsmoo": Relaxed(FedSMOO(r=0.2, beta=2.0), 0.3),
     "relaxed-fedlesam-s": Relaxed(FedLESAMS(rho=0.2), 0.3),
     "momentum": Momentum(),

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -199,3 +200,12 @@ def test_who_went_on_with_a_run_is_noted(tmp_path: Path, monkeypatch: pytest.Mon
         (0, "aaa", False),
         (1, "bbb", True),
     ]
+
+
+def test_a_library_that_imports_ipython_makes_no_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "orig_argv", ["/usr/bin/python3", "mine.py"])
+    for name in ("ipykernel", "IPython"):
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace(get_ipython=lambda: None))
+    assert command() == "python: mine.py"
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: object()))
+    assert command() == "python: a notebook or a prompt"

@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 _typed: list[list[str]] = []  # the words of the command lines that are being carried out, the innermost last
 
@@ -30,6 +31,14 @@ def command() -> str:
     if _typed:
         return shlex.join(["fedsmoo", *_typed[-1]])
     words = sys.orig_argv[1:]
-    if not words or hasattr(sys, "ps1") or "ipykernel" in sys.modules:
+    if not words or hasattr(sys, "ps1") or ipython() is not None:
         return "python: a notebook or a prompt"
     return f"python: {shlex.join(words)}"
+
+
+def ipython() -> Any:
+    """Return the shell of IPython that runs this program: a notebook's, or a prompt's; ``None`` without one.
+
+    That some library has imported IPython does not make one.
+    """
+    return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()

@@ -10,6 +10,7 @@ from typing import Any
 
 from fedsmoo.core.errors import brief, unknown
 from fedsmoo.core.untrusted import lines
+from fedsmoo.runs.origin.typed import ipython
 from fedsmoo.runs.progress import Lines, standing, tested
 from fedsmoo.runs.record import Record
 
@@ -58,7 +59,7 @@ def kind_of(progress: bool | str | None) -> str:
 
 def in_notebook() -> bool:
     """Return whether this is a notebook: an IPython with a kernel, not one in a terminal."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    shell = ipython()
     return getattr(shell, "kernel", None) is not None
 
 
