@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from engines import CLASSES, Mean
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -29,19 +30,7 @@ from fedsmoo.runs.build import make_algorithm
 from fedsmoo.runs.origin.provenance import code_facts
 from fedsmoo.version import __version__
 
-CLASSES, STEPS, WIDTH = 10, 20, 16
-
-
-class Mean(nn.Module):
-    """The mean over the positions of a sequence, and then a linear layer."""
-
-    def __init__(self, inner: nn.Module, width: int) -> None:
-        super().__init__()
-        self.inner, self.last = inner, nn.Linear(width, CLASSES)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out = self.inner(x)
-        return self.last((out[0] if isinstance(out, tuple) else out).mean(1))
+STEPS, WIDTH = 20, 16
 
 
 def transformer(dropout: float) -> nn.Module:

@@ -19,14 +19,8 @@ from fedsmoo.sweeps.comparison import common_target, compared
 from fedsmoo.sweeps.index import query
 from fedsmoo.sweeps.results import from_folder, from_json, to_json
 
-OWN = """
-import numpy as np
-def data():
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal((60, 4))
-    y = x @ rng.standard_normal(4) + 0.1 * rng.standard_normal(60)
-    return x[:40], y[:40], x[40:], y[40:]
-"""
+from .own import OWN
+
 SETTINGS: dict[str, Any] = {"clients": 4, "cohort": 2, "rounds": 6, "local_steps": 2, "batch_size": 8, "device": "cpu"}
 
 

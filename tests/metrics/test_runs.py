@@ -18,6 +18,8 @@ from fedsmoo import FedsmooError, simulate
 from fedsmoo.data.check import from_arrays
 from fedsmoo.runs.storage.reader import read_run
 
+from .own import OWN
+
 ENGINES = ("serial", "vmap", "batched")
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((90, 4))
@@ -127,21 +129,18 @@ def test_own_functions_see_all_outputs_and_targets() -> None:
     assert not run.history[-1].reached(1e-9)
 
 
-OWN = """
-import numpy as np
-def data():
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal((60, 4))
-    y = x @ rng.standard_normal(4) + 0.1 * rng.standard_normal(60)
-    return x[:40], y[:40], x[40:], y[40:]
+MEASURED = (
+    OWN
+    + """
 def far(outputs, targets):
     return (outputs[:, 0] - targets).abs().max()
 """
+)
 
 
 def test_a_kept_run_is_resumed_and_read_with_its_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("own.py").write_text(OWN)
+    Path("own.py").write_text(MEASURED)
     given = {"model": "softmax", "dataset": "own.py:data", "algorithm": "fedavg", "metrics": "-own.py:far,r2"}
     settings = {**SETTINGS, **given, "rounds": 4, "target": 1e9, "holdout": 0.2}
     whole = fedsmoo.run(settings, tmp_path / "whole")
