@@ -131,7 +131,7 @@ class Layer:
 
     def by_products(self, kind: str, tile: Tile | None) -> Tensor:
         if kind == "forward":
-            return self.conv.forward(self.x, self.w, None, tile)
+            return self.conv.forward(self.x, self.w, tile)
         if kind == "data":
             return self.conv.data(self.dy, self.w, self.size, tile)
         return self.conv.weight(self.x, self.dy, tile)

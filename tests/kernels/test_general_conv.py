@@ -20,13 +20,13 @@ SHAPES = {
 }
 
 
-def reference(x, w, bias, dy, s, p, d):
+def reference(x, w, dy, s, p, d):
     """Outputs and gradients by PyTorch in float64, of each client by itself; channels last."""
     rows = []
-    for xc, wc, bc, dyc in zip(x, w, bias, dy, strict=True):
+    for xc, wc, dyc in zip(x, w, dy, strict=True):
         parts = [xc.double().permute(0, 3, 1, 2), wc.double().permute(3, 2, 0, 1)]
         parts = [v.detach().requires_grad_() for v in parts]
-        out = F.conv2d(*parts, bc.double(), s, p, d)
+        out = F.conv2d(*parts, None, s, p, d)
         dx, dw = torch.autograd.grad(out, parts, dyc.double().permute(0, 3, 1, 2))
         rows.append((out.detach().permute(0, 2, 3, 1), dx.permute(0, 2, 3, 1), dw.permute(2, 3, 1, 0)))
     return [torch.stack(v) for v in zip(*rows, strict=True)]
@@ -41,9 +41,9 @@ def test_the_three_products(shape, draw):
     geometry = Geometry(kernel, stride, padding, dilation)
     conv = Convolution(geometry)
     x, w = draw(clients, batch, *size, inside), draw(clients, *kernel, inside, outside)
-    bias, dy = draw(clients, outside), draw(clients, batch, *geometry.outputs(size), outside)
-    found = conv.forward(x, w, bias), conv.data(dy, w, size), conv.weight(x, dy, parts=2)
-    for got, want in zip(found, reference(x, w, bias, dy, stride, padding, dilation), strict=True):
+    dy = draw(clients, batch, *geometry.outputs(size), outside)
+    found = conv.forward(x, w), conv.data(dy, w, size), conv.weight(x, dy, parts=2)
+    for got, want in zip(found, reference(x, w, dy, stride, padding, dilation), strict=True):
         assert got.shape == want.shape
         torch.testing.assert_close(got.double(), want, rtol=0, atol=2e-6 * max(1.0, float(want.abs().max())))
 
@@ -65,8 +65,7 @@ def test_boxes_of_pixels(name, draw):
         boxes.data_by_boxes(g, dy, w, size, back),
         boxes.weight_by_boxes(g, x, dy, out, lambda programs, steps: 2),
     )
-    zero = torch.zeros(clients, outside, device=x.device)
-    for got, want in zip(found, reference(x, w, zero, dy, stride, padding, dilation), strict=True):
+    for got, want in zip(found, reference(x, w, dy, stride, padding, dilation), strict=True):
         torch.testing.assert_close(got.double(), want, rtol=0, atol=2e-6 * max(1.0, float(want.abs().max())))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -13,11 +13,15 @@ from torch.overrides import TorchFunctionMode
 from fedsmoo.operators.norm import group_norm
 
 
-class ClientLayers(TorchFunctionMode):
-    """While this lasts, some functions of PyTorch are computed by operators with a client axis inside ``vmap``."""
+class Instead(TorchFunctionMode):
+    """While this lasts, functions of PyTorch that a table names are computed in the way it says."""
+
+    def __init__(self, layers: Mapping[Any, Callable[..., Any]]) -> None:
+        super().__init__()
+        self.layers = layers
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return LAYERS.get(func, func)(*args, **(kwargs or {}))
+        return self.layers.get(func, func)(*args, **(kwargs or {}))
 
 
 def average(x: Tensor, output_size: Any) -> Tensor:

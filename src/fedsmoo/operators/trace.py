@@ -11,7 +11,7 @@ from torch._functorch.compile_utils import fx_graph_cse
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fedsmoo.operators.layers import ClientLayers
+from fedsmoo.operators.layers import LAYERS, Instead
 from fedsmoo.operators.rules import client_rules
 
 
@@ -21,7 +21,7 @@ def traced(function: Callable[..., Any], *like: Tensor) -> GraphModule:
     What the function does with Python, the mode its model is in and the precision in force are baked in; derivatives
     are part of the graph.
     """
-    with client_rules(), ClientLayers():
+    with client_rules(), Instead(LAYERS):
         graph = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*like)
     graph.graph.eliminate_dead_code()
     # What both passes need, such as weights in the operators' order, is made once.

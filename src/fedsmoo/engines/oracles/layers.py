@@ -11,17 +11,17 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
 
 from fedsmoo.engines.oracles.attention import fold_attention
 from fedsmoo.engines.oracles.recurrent import RECURRENT
 from fedsmoo.models.base import FlatModel
 from fedsmoo.models.draws import AnyNoise, drawing
+from fedsmoo.operators.layers import Instead
 
 FILLED = (torch.empty, torch.zeros, torch.ones, torch.full)  # what draws in place is made by
 
 
-class ClientLayers(TorchFunctionMode):
+class ClientLayers(Instead):
     """While this lasts inside ``vmap``, some functions of PyTorch are computed in another way.
 
     If it ``fills`` them, tensors that a model makes have a row for each client, as ``like`` has, so that each can draw
@@ -29,7 +29,7 @@ class ClientLayers(TorchFunctionMode):
     """
 
     def __init__(self, like: Tensor, fills: bool) -> None:
-        super().__init__()
+        super().__init__(LAYERS)
         self.like, self.fills = like, fills
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -37,7 +37,7 @@ class ClientLayers(TorchFunctionMode):
         if self.fills and func in FILLED and "out" not in kwargs:
             made = func(*args, **kwargs)
             return self.like.new_empty(made.shape, dtype=made.dtype, device=made.device).copy_(made)
-        return LAYERS.get(func, func)(*args, **kwargs)
+        return super().__torch_function__(func, types, args, kwargs)
 
 
 def permutation(n: int, *, dtype: torch.dtype = torch.int64, device: Any = None, **_: Any) -> Tensor:

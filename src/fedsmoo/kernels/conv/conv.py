@@ -29,7 +29,7 @@ class Convolution:
     def exact(self) -> bool:
         return self.precision == "tf32x3"
 
-    def forward(self, x: Tensor, w: Tensor, bias: Tensor | None = None, tile: Tile | None = None) -> Tensor:
+    def forward(self, x: Tensor, w: Tensor, tile: Tile | None = None) -> Tensor:
         """Return outputs ``[C, B, Ho, Wo, O]`` of ``x [C, B, H, W, I]`` and ``w [C, kh, kw, I, O]``."""
         clients, batch, height, width, inside = x.shape
         high, wide = self.geometry.outputs((height, width))
@@ -40,11 +40,10 @@ class Convolution:
         launch(
             forward_kernel, (triton.cdiv(pixels, tile.rows) * triton.cdiv(outside, tile.cols), clients),
             x=x, x_row=x.stride(0), w=w, w_row=w.stride(0),
-            bias=x if bias is None else bias,  # a pointer that is not read has to be one all the same
-            bias_row=0 if bias is None else bias.stride(0), y=y,
+            y=y,
             B=batch, H=height, W=width, HO=high, WO=wide, CIN=inside, COUT=outside, **self.geometry.constants(),
             BM=tile.rows, BN=tile.cols, BK=tile.inner,
-            EVEN_K=inside % tile.inner == 0, EVEN_N=outside % tile.cols == 0, BIAS=bias is not None,
+            EVEN_K=inside % tile.inner == 0, EVEN_N=outside % tile.cols == 0,
             PRECISION=self.precision, num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
         return y

@@ -28,7 +28,6 @@ def of_tap(x, sample, h, v, live, channel, H, W, CIN, EVEN: tl.constexpr):
 def forward_kernel(
     x, x_row,  # [C, B, H, W, CIN]; stride of a client
     w, w_row,  # [C, KH * KW * CIN, COUT]; stride of a client
-    bias, bias_row,  # [C, COUT]; read if BIAS
     y,  # [C, B, HO, WO, COUT]
     B, H, W, HO, WO, CIN, COUT,
     KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
@@ -36,7 +35,7 @@ def forward_kernel(
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     EVEN_K: tl.constexpr,  # whether BK divides CIN
     EVEN_N: tl.constexpr,  # whether BN divides COUT
-    BIAS: tl.constexpr, PRECISION: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Rows are output pixels, columns output channels; the reduction runs over taps and input channels."""
     client = tl.program_id(1).to(tl.int64)
@@ -61,8 +60,6 @@ def forward_kernel(
         else:
             b = tl.load(here, mask=(channel < CIN)[:, None] & (cols < COUT)[None, :], other=0.0)
         acc = tl.dot(a, b, acc, input_precision=PRECISION)
-    if BIAS:
-        acc += tl.load(bias + client * bias_row + cols, mask=cols < COUT, other=0.0)[None, :]
     out = y + client * B * HO * WO * COUT + rows[:, None] * COUT + cols[None, :]
     tl.store(out, acc, mask=live[:, None] if EVEN_N else live[:, None] & (cols < COUT)[None, :])
 
