@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from fedsmoo.core.hyper.schedule import Schedule
 from fedsmoo.paper.experiments import experiment
 from fedsmoo.sweeps.bases import read_sweep
 from fedsmoo.sweeps.results import FORMAT, SUPERSEDED, collect, from_json
 
 RESULTS = Path(__file__).parents[2] / "results"
+CAMPAIGN = RESULTS.parent / "experiments" / "campaign"
 FILES = [p for p in sorted(RESULTS.rglob("*.json")) if "gpu" not in p.parts]
 RUNS = [p for p in FILES if isinstance(v := json.loads(p.read_text()), dict) and v.get("format") == FORMAT]
 
@@ -50,13 +53,46 @@ def test_variants_are_of_their_files_and_in_no_table(monkeypatch: pytest.MonkeyP
     assert not kept & {c.identity for name in ("accuracy", "ablation") for c in experiment(name).cells}
 
 
-def test_the_search_is_of_its_file_and_in_no_table() -> None:
-    made = {c.identity for c in read_sweep(RESULTS.parent / "experiments/campaign/13_search_cifar100.toml").cells}
+def test_the_search_is_of_its_files_and_in_no_table() -> None:
     kept = {from_json(p).identity for p in (RESULTS / "search").glob("*.json")}
-    assert len(made) == 50
-    assert len(kept) == 6
-    assert kept < made
-    assert not kept & {c.identity for c in experiment("accuracy").cells}
+    table = {c.identity for c in experiment("accuracy").cells}
+    made = set[str]()
+    for number in (13, 14):
+        cells = [c for path in sorted(CAMPAIGN.glob(f"{number}?_search_*.toml")) for c in read_sweep(path).cells]
+        assert {c.config.holdout for c in cells} == {0.1}
+        counted = Counter(c.method for c in cells if not c.method.startswith("FedSMOO, radius "))
+        assert counted == dict.fromkeys(experiment("accuracy").about["methods"], 6)  # one budget
+        made |= {c.identity for c in cells}
+    assert len(made) == 2 * 50
+    assert len(kept) >= 6
+    assert kept <= made
+    assert not kept & table
+
+
+def test_a_radius_that_follows_the_learning_rate() -> None:
+    for path in CAMPAIGN.glob("1?a_search_fedsmoo_*.toml"):
+        (cell,) = [c for c in read_sweep(path).cells if c.method.endswith("follows the learning rate")]
+        radius = Schedule.read(cell.config.algorithm_options["r"])
+        for number in (0, 1, 400, 799):
+            assert radius(number) == pytest.approx(cell.config.lr * cell.config.lr_decay**number, rel=1e-4)
+
+
+def test_what_remains_of_the_paper_is_in_the_campaign() -> None:
+    found = {c.identity for c in experiment("accuracy").cells}
+
+    def of(file: str) -> set[str]:
+        return {c.identity for c in read_sweep(CAMPAIGN / file).cells}
+
+    assert of("15_sensitivity.toml") == {c.identity for c in experiment("sensitivity").cells} - found
+    assert len(of("15_sensitivity.toml")) == 9
+    ablation = {c.identity for c in experiment("ablation", seeds=(1, 2)).cells}
+    assert ablation - of("16_ablation_seeds.toml") == of("9_seeds_fedsmoo.toml") & ablation  # FedSMOO has them
+    seeds = {c.identity for c in experiment("accuracy", ["10%-of-100"], seeds=(1, 2)).cells}
+    files = ("17a_seeds_cifar10", "17b_seeds_cifar10", "18a_seeds_cifar100", "18b_seeds_cifar100")
+    rest = [of(f"{name}.toml") for name in files]
+    assert [len(r) for r in rest] == [24] * 4
+    assert len(set.union(*rest)) == 96
+    assert {from_json(p).identity for p in RUNS} & seeds | set.union(*rest) == seeds
 
 
 def test_the_first_run_counts_and_the_second_is_kept_with_the_reason() -> None:
