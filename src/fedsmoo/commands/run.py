@@ -109,7 +109,11 @@ def memory_note(simulation: Simulation) -> list[str]:
 
     clients, t = len(simulation.indices), simulation.training
     size, text = memory_estimate(simulation.setup, simulation.engine.table, clients, t.cohort, t.rounds)
-    return [f"memory: {text}"] if size > WORTH_SAYING else []
+    task = simulation.setup.task
+    kept = (
+        f"samples: {task.data.nbytes / 1e9:.1f} GB in the machine's memory, batches are copied to {task.device} ahead"
+    )
+    return [f"memory: {text}"] * (size > WORTH_SAYING) + [kept] * task.staged
 
 
 def _run(

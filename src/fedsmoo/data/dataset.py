@@ -17,6 +17,8 @@ from fedsmoo.core.errors import FedsmooError
 from fedsmoo.data.catalog import OFFICIAL
 from fedsmoo.data.fingerprint import Fingerprint
 
+PARTS = ("x_train", "y_train", "x_test", "y_test")
+
 
 @dataclass(frozen=True)
 class Dataset:
@@ -66,14 +68,23 @@ class Dataset:
         """Whether there is a test part."""
         return len(self.x_test) > 0
 
-    def to(self, device: torch.device | str) -> Dataset:
-        """Return the same data on another device (a copy once, not per client)."""
-        there = ("x_train", "y_train", "x_test", "y_test", *(() if self.weights is None else ("weights",)))
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all samples and labels."""
+        return sum(getattr(self, k).nbytes for k in PARTS)
+
+    def to(self, device: torch.device | str, staged: bool = False) -> Dataset:
+        """Return the same data on another device (a copy once, not per client).
+
+        With ``staged``, samples and labels lie in the host's memory, and only how much each counts on the device.
+        """
         place = torch.device(device)
+        there = dict.fromkeys(PARTS, torch.device("cpu") if staged else place)
+        there |= {} if self.weights is None else {"weights": place}
         if place.type == "cuda":
-            moving = sum(getattr(self, k).nbytes for k in there if getattr(self, k).device.type != "cuda")
+            moving = sum(getattr(self, k).nbytes for k, to in there.items() if getattr(self, k).device.type != to.type)
             refuse_too_large(self.name, moving, torch.cuda.mem_get_info(place)[0])
-        return self._same(**{k: getattr(self, k).to(place) for k in there})
+        return self._same(**{k: getattr(self, k).to(to) for k, to in there.items()})
 
     def renamed(self, name: str) -> Dataset:
         """Return the same data under another name."""
@@ -120,7 +131,7 @@ class Dataset:
         digest = hashlib.sha256()
         more = () if self.weights is None else (self.weights,)
         digest.update("".join(f"{name}|" for name in self.inputs or ()).encode())
-        for part in (self.x_train, self.y_train, self.x_test, self.y_test, *more):
+        for part in (*(getattr(self, k) for k in PARTS), *more):
             digest.update(f"{part.dtype}{tuple(part.shape)}".encode())
             digest.update(part.detach().cpu().contiguous().numpy().data)
         return digest.hexdigest()
@@ -131,5 +142,5 @@ def refuse_too_large(name: str, needed: int, free: int) -> None:
     if needed > free:
         raise FedsmooError(
             f"data set {name}: {needed / 2**30:.1f} GiB of samples, but the GPU has {free / 2**30:.1f} GiB free: set "
-            "device to cpu, where what is mapped into memory is read as it is needed, or take fewer samples"
+            "samples_in to host, from where batches are copied as they are needed, or end what else uses the GPU"
         )

@@ -123,7 +123,7 @@ def parse(values: Mapping[str, Any]) -> tuple[Config, Federation]:
             raise unknown("setting in the app's config", key, [n.replace("_", "-") for n in [*FIELDS, *own]])
     config = Config(**settings)
     refuse_code(config, BROUGHT[:-1])  # cohorts are drawn on the server, whose own file it is
-    for name in ("probe", "target", "exact", "chunk", "table"):
+    for name in ("probe", "target", "exact", "chunk", "table", "samples_in"):
         if getattr(config, name) != FIELDS[name].default:
             raise FedsmooError(f"{name} is for simulated runs: a federation does not look at it, leave it out")
     for name, why in SIMULATED.items():

@@ -1,10 +1,12 @@
-"""Devices by name."""
+"""Devices by name, and where samples lie."""
 
 from __future__ import annotations
 
 import torch
 
 from fedsmoo.core.errors import FedsmooError, first_line
+from fedsmoo.data.dataset import Dataset
+from fedsmoo.engines.client_state.memory import total_bytes
 
 
 def make_device(name: str) -> torch.device:
@@ -17,3 +19,14 @@ def make_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as e:
         raise FedsmooError(f"device {name!r} cannot be used here: use cpu or auto ({first_line(e)[:80]})") from e
     return device
+
+
+def staged(where: str, data: Dataset, device: torch.device) -> bool:
+    """Return whether samples lie in the host's memory, from where batches are copied ahead of their steps.
+
+    ``auto``: where they take more than half of the memory that a GPU has in all. What is free does not decide, though
+    numbers are the same either way.
+    """
+    if where != "auto":
+        return where == "host"
+    return device.type == "cuda" and data.nbytes > total_bytes(device) // 2

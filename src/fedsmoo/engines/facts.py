@@ -13,7 +13,7 @@ from fedsmoo.core import Algorithm
 from fedsmoo.core.round import NOT_ASKED, Missing
 from fedsmoo.data.batches.plan import Plan
 from fedsmoo.engines.oracles.oracle import products
-from fedsmoo.engines.task import Samples, Task
+from fedsmoo.engines.task import Task
 from fedsmoo.kernels import available
 
 Indices = Sequence[np.ndarray] | Mapping[int, np.ndarray]  # each client's training samples
@@ -57,11 +57,11 @@ class Facts:
 
     def losses(self, clients: Sequence[int], w: Tensor) -> list[float]:
         """Return each client's mean loss at the model ``w`` over its own samples, as an evaluation computes it."""
-        data, found = self.task.data, []
+        found = []
         with products(self.task):
             for i in clients:
-                index = torch.from_numpy(np.asarray(self.indices[i])).to(self.task.device)
-                found.append(self.task.evaluate(w, on=Samples(data.x_train[index], data.y_train[index])).loss)
+                on = self.task.pick(torch.from_numpy(np.asarray(self.indices[i])))
+                found.append(self.task.evaluate(w, on=on).loss)
         return found
 
     def _rows(self, values: Sequence[Any], width: int = 1) -> Tensor:

@@ -43,9 +43,8 @@ class PersonalInputs:
 
     def take(self, task: Task, index: Tensor) -> Samples:
         """Return samples of the part by their numbers."""
-        on = Samples(task.data.x_train, task.data.y_train) if self.part == "train" else task.test
-        index = index.to(task.device)
-        return Samples(on.x[index], on.y[index])
+        found = task.pick(index, test=self.part == "test")
+        return Samples(found.x, found.y.to(task.device))
 
 
 def one_by_one(

@@ -80,6 +80,7 @@ class Task:
     precision: str = "fp32"  # of the products on a GPU: fp32, tf32 or bf16
     held: Samples | None = None  # training samples that nobody trains on, for validation
     metrics: tuple[Metric, ...] = ()  # what is evaluated, the first of which leads; none: what goes with the targets
+    staged: bool = False  # whether samples lie in the host's memory, from where batches are copied to the device
 
     # Mean and standard deviation of the channels, on the device: nothing is copied in the hot loop.
     scale: tuple[Tensor | None, Tensor | None] = field(init=False, repr=False)
@@ -101,24 +102,39 @@ class Task:
 
     def inputs(self, x: Tensor, draws: Draws | None = None, channels_first: bool = True) -> Tensor:
         """Return stored samples as the model takes them: images normalised (and augmented), floats cast, text as is."""
-        return prepare(x, draws, *self.scale, self.dtype, channels_first=channels_first)
+        return prepare(x.to(self.device), draws, *self.scale, self.dtype, channels_first=channels_first)
 
-    def batch(self, index: Tensor, weight: Tensor, draws: Draws | None = None, channels_first: bool = True) -> Batch:
-        """Return the training samples ``index [..., B]`` as a batch; weights of samples count as well."""
+    def pick(self, index: Tensor, test: bool = False) -> Samples:
+        """Return samples of the training part, or of the test part, by their numbers; they lie where the data does."""
+        x, y = self.test if test else (self.data.x_train, self.data.y_train)
+        index = index.to(x.device)
+        return Samples(x[index], y[index])
+
+    def batch(
+        self,
+        index: Tensor,
+        weight: Tensor,
+        draws: Draws | None = None,
+        channels_first: bool = True,
+        found: Samples | None = None,
+    ) -> Batch:
+        """Return the training samples ``index [..., B]`` as a batch; weights of samples count as well.
+
+        ``found`` are those samples, where they were copied to the device before.
+        """
         real = (weight > 0).sum(-1) if self.model.random or self.model.padding != "free" else None
         if self.data.weights is not None:
             weight = weight * self.data.weights[index].to(weight.dtype)
-        x, y = self.data.x_train[index], self.data.y_train[index]
+        x, y = found or self.pick(index)
         return Batch(self.inputs(x, draws, channels_first), self.targets(y), weight, real=real)
 
     def targets(self, y: Tensor) -> Tensor:
         """Return stored targets as losses take them: numbers and labels in the type of the vectors, classes as is."""
-        return y.to(self.dtype) if y.is_floating_point() else y
+        return y.to(self.device, self.dtype if y.is_floating_point() else None)
 
     def holding(self, index: np.ndarray) -> Task:
         """Return the task with some of its training samples to validate on."""
-        held = torch.from_numpy(index).to(self.device)
-        return replace(self, held=Samples(self.data.x_train[held], self.data.y_train[held]))
+        return replace(self, held=self.pick(torch.from_numpy(index)))
 
     @property
     def lead(self) -> Quantity:
@@ -141,7 +157,7 @@ class Task:
         """Return the sums of losses and metrics of ``outputs(inputs)`` over samples, ``size`` at a time."""
         adding = self.tallying(self.metrics, len(on.y))
         for x, y in zip(on.x.split(size), on.y.split(size), strict=True):
-            adding.add(outputs(self.inputs(x, channels_first=channels_first)), y)
+            adding.add(outputs(self.inputs(x, channels_first=channels_first)), y.to(self.device))
         return adding.tally()
 
     def tallying(self, metrics: tuple[Metric, ...], samples: int) -> Tallying:

@@ -27,7 +27,7 @@ from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.division.holdout import held_by, hold_out
 from fedsmoo.engines.client_state.tiers import make_table
 from fedsmoo.engines.contract import Setup
-from fedsmoo.engines.devices import make_device
+from fedsmoo.engines.devices import make_device, staged
 from fedsmoo.engines.distributed.engine import engine_for
 from fedsmoo.engines.distributed.ranks import own_device
 from fedsmoo.engines.statistics.recompute import refuse_lone_samples
@@ -184,7 +184,9 @@ def make_setup(
         raise FedsmooError(f"augment: the samples of {data.name!r} are not uint8 images")
     loss = loss or make_loss(config.loss, config.loss_options, data.target)
     found = metrics_for(data, config.metrics if metrics is None else metrics, config.holdout > 0)
-    task = Task(model, data.to(device), device, dtype, loss, augment, config.precision, metrics=found)
+    host = staged(config.samples_in, data, device)
+    data = data.to(device, host)
+    task = Task(model, data, device, dtype, loss, augment, config.precision, metrics=found, staged=host)
     refuse_other_targets(task, algorithm)
     task.lead.refuse_target(config.target)
     algorithm = with_statistics(algorithm, config, None if model.statistics is None else model.statistics.first)

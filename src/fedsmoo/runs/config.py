@@ -81,6 +81,14 @@ class Config(Training):
     table: str = setting(
         "auto", "where client state lives", ("auto", "device", "host", "disk"), group="machine", free=("run", "line")
     )
+    samples_in: str = setting(
+        "auto",
+        "where samples lie; from the host, batches are copied ahead of their steps (auto: what takes over half of a GPU)",
+        ("auto", "device", "host"),
+        group="machine",
+        free=("run", "line"),
+        quiet=True,
+    )
     device: str = setting("auto", "cpu, cuda, cuda:1, or auto", group="machine", free=("run", "line"))
     precision: str = setting(
         "tf32", "matrix products on a GPU", ("fp32", "tf32", "bf16"), group="machine", free=("run",)

@@ -65,8 +65,8 @@ class FusedOracle(OpaqueOracle):
             self.by_shape[clients, batch] = made
         return self.by_shape[clients, batch]
 
-    def batch(self, index: Tensor, weight: Tensor, draws: Draws | None = None) -> Batch:
-        batch = self.task.batch(index, weight, draws, channels_first=False)
+    def batch(self, index: Tensor, weight: Tensor, draws: Draws | None = None, found: Samples | None = None) -> Batch:
+        batch = self.task.batch(index, weight, draws, channels_first=False, found=found)
         return Batch(self.images(batch.x), batch.y, batch.weight)
 
     def images(self, x: Tensor) -> Tensor:
@@ -78,8 +78,9 @@ class FusedOracle(OpaqueOracle):
 
     def evaluate(self, w: Tensor, on: Samples | None = None) -> Scores:
         on = on or self.task.test
-        if self.task.device.type != "cuda" or any(m.whole is not None for m in self.task.metrics):
-            return self.tally(w, on).scores(on.y)  # outputs that are kept go to the host at once
+        kept = any(m.whole is not None for m in self.task.metrics)
+        if self.task.device.type != "cuda" or kept or on.x.device != self.task.device:
+            return self.tally(w, on).scores(on.y)  # outputs that are kept go to the host, or samples come from there
         with torch.cuda.device(self.task.device):
             evaluation = self.evaluations.get(on.x.data_ptr())
             if evaluation is None:

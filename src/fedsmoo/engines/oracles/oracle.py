@@ -110,9 +110,9 @@ class Oracle:
         """
         return [self]
 
-    def batch(self, index: Tensor, weight: Tensor, draws: Draws | None = None) -> Batch:
-        """Return the training samples ``index [..., B]`` in the form that this oracle takes."""
-        return self.task.batch(index, weight, draws)
+    def batch(self, index: Tensor, weight: Tensor, draws: Draws | None = None, found: Samples | None = None) -> Batch:
+        """Return the training samples ``index [..., B]`` in the form that this oracle takes; ``found`` are these."""
+        return self.task.batch(index, weight, draws, found=found)
 
     def with_noise(self, batch: Batch, rnd: Round) -> Batch:
         """Return a batch of C clients, whose random layers draw as the round and step ``rnd`` say, if there are any."""

@@ -41,7 +41,7 @@ def recompute(task: Task, w: Tensor, batches: Sequence[np.ndarray], seed: int) -
     whole = {**model.layout.split(w), **model.statistics.split(model.statistics.first.to(w))}
     with torch.no_grad(), products(task), cumulative(model.module, whole):
         for k, batch in enumerate(batches):
-            x = task.inputs(task.data.x_train[torch.from_numpy(batch).to(task.device)])
+            x = task.inputs(task.pick(torch.from_numpy(batch)).x)
             model.forward(whole, x, Noise(key_of(seed, "noise of statistics"), k) if model.random else None)
     return model.statistics.join(whole, w.dtype)
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -26,6 +28,7 @@ from fedsmoo.engines.steps.capture import captured, warn_slower
 from fedsmoo.engines.steps.eager import one_step
 from fedsmoo.engines.steps.moving import fill_numbers, number_buffers
 from fedsmoo.engines.steps.stack import of_clients
+from fedsmoo.engines.steps.staging import Ring
 from fedsmoo.engines.steps.stepper import Assignment, DevicePlan
 from fedsmoo.engines.task import Batch
 from fedsmoo.kernels import available
@@ -109,6 +112,7 @@ class ClientGroup:
         self.places = torch.arange(steps + 1, dtype=w.dtype, device=w.device)
         self.total = w.new_zeros(clients)
         self.k = torch.zeros(1, dtype=torch.int64, device=w.device)
+        self.ring = Ring(oracle.task, clients, width) if oracle.task.staged else None
         self.feeds = self._picked(), self._picked()
         algorithm, rule = given.algorithm, given.rule
         if len(given.runs) > 1:  # whose numbers may differ
@@ -133,6 +137,8 @@ class ClientGroup:
         if self.running is not None:
             self.running.zero_()
             self.running[:steps, :clients] = True if plan.running is None else plan.running[:, self.part]
+        if self.ring is not None:
+            self.ring.begin(plan.numbers[:, self.part])
         fill_round(self.given.rnd, given.rnd, self.part, self.read)
         fill_numbers(self.given.algorithm, given.algorithm, given.moving, self.part)
         self.total.zero_()
@@ -145,7 +151,8 @@ class ClientGroup:
             return t.index_select(0, self.k)[0]
 
         draws = None if self.draws is None else {n: at_k(d) for n, d in self.draws.items()}
-        batch = self.oracle.batch(at_k(self.index), at_k(self.weight), draws)
+        found = None if self.ring is None else self.ring.at(self.k)
+        batch = self.oracle.batch(at_k(self.index), at_k(self.weight), draws, found)
         return Feed(batch, None if self.running is None else at_k(self.running), self.places.index_select(0, self.k))
 
     def load(self, feed: Feed) -> None:
@@ -233,7 +240,21 @@ class ClientGroup:
         segments = [(size, marked and i + 1 == len(sizes)) for i, size in enumerate(sizes)]
         if self.passes is not None or self.working is not self.rows.w:
             segments.insert(0, (0, False))
-        return [self._segment(size, end, fill) for size, end in segments]
+        calls = [self._segment(size, end, fill) for size, end in segments]
+        return calls if self.ring is None else self._staged(self.ring, calls, [size for size, _ in segments])
+
+    def _staged(self, ring: Ring, calls: list[Callable[[], None]], sizes: list[int]) -> list[Callable[[], None]]:
+        """Return calls of so many steps each, that find the batches they load in the ring."""
+
+        def staged(call: Callable[[], None], read: int, upto: int) -> None:
+            ring.need(read, upto)
+            call()
+            ring.ahead()
+
+        first = int(self.passes is not None)  # which load a batch ahead of its step, the first one before all steps
+        loads = [size or first for size in sizes]
+        ends = list(accumulate(loads, initial=0))
+        return [partial(staged, *row) for row in zip(calls, ends, ends[1:], strict=False)]
 
     def _segment(self, steps: int, end: bool, fill: Callable[[], None]) -> Callable[[], None]:
         """Return so many steps, the last ones of a round or not, as one call; no step: what comes before the first."""

@@ -12,6 +12,7 @@ from fedsmoo.core import Algorithm, LocalRule, Round, Vectors
 from fedsmoo.data.batches.plan import Plan
 from fedsmoo.engines.contract import Meanwhile
 from fedsmoo.engines.oracles.oracle import Oracle
+from fedsmoo.engines.steps.staging import Ring
 from fedsmoo.engines.task import Batch, Task
 
 
@@ -32,7 +33,9 @@ class DevicePlan:
     """A round's plan, copied to the device once and read step by step."""
 
     def __init__(self, plan: Plan, task: Task) -> None:
-        self.index = torch.from_numpy(plan.index).to(task.device)
+        self.numbers = torch.from_numpy(plan.index)  # on the host
+        self.index = self.numbers.to(task.device)
+        self.ring: Ring | None = None
         self.draws = None
         if plan.draws is not None:
             self.draws = {n: torch.from_numpy(d).to(task.device) for n, d in plan.draws.items()}
@@ -49,7 +52,11 @@ class DevicePlan:
     def batch(self, k: int, oracle: Oracle) -> Batch:
         """Return the batch of step ``k`` in the form that an oracle takes."""
         draws = None if self.draws is None else {n: d[k] for n, d in self.draws.items()}
-        return oracle.batch(self.index[k], self.weight[k], draws)
+        if oracle.task.staged and self.ring is None:
+            self.ring = Ring(oracle.task, *self.numbers.shape[1:])
+            self.ring.begin(self.numbers)
+        found = None if self.ring is None else self.ring.take(k)
+        return oracle.batch(self.index[k], self.weight[k], draws, found)
 
 
 # After the local steps: the clients' models [C, P], their vectors, and their summed minibatch losses [C].

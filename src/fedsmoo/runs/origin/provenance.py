@@ -48,6 +48,7 @@ def provenance(simulation: Simulation) -> dict[str, Any]:
         "parameters": task.model.layout.count,
         "parameters_full": task.model.full_size,
         **({"parameters_staying": n} if (n := simulation.setup.masks.staying) else {}),
+        **({"samples_in": "host"} if task.staged else {}),
         "seed": simulation.training.seed,
         "versions": versions(),
         **code_facts(),

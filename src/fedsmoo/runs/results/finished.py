@@ -14,7 +14,7 @@ from torch import Tensor
 from fedsmoo.core import Algorithm, FedsmooError, Vectors
 from fedsmoo.core.user_code import Judge, judged
 from fedsmoo.data.division.holdout import hold_out
-from fedsmoo.engines.devices import make_device
+from fedsmoo.engines.devices import make_device, staged
 from fedsmoo.engines.task import Task
 from fedsmoo.models.buffers import cast
 from fedsmoo.models.loss import make_loss
@@ -120,7 +120,8 @@ def opened(path: Path, config: Config, place: torch.device, precision: str | Non
     loss = make_loss(config.loss, config.loss_options, data.target)
     indices = make_clients(config, data)
     data = seen_by_clients(config, data, indices)
-    task = Task(model, data.to(place), place, dtype, loss, precision=precision or "fp32")
+    host = staged(config.samples_in, data, place)
+    task = Task(model, data.to(place, host), place, dtype, loss, precision=precision or "fp32", staged=host)
     if config.holdout:
         indices, _ = hold_out(indices, config.holdout, config.seed)
     return FinishedRun(path, config, task, w, indices, judge)
