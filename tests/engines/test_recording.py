@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -87,6 +88,19 @@ def test_groups_of_one_size_and_all_methods_share_traced_code(traced):
     assert len(traced) == 2  # the batch, the step: once for both groups
     run("scaffold", recorded=True, compile=True, groups=2).advance()
     assert len(traced) == 3  # another step, the same batch
+
+
+def test_a_compiled_step_reads_samples_on_the_host(traced):
+    """The batch is looked up in the ring of buffers that the host fills, by the step's number."""
+
+    def engine(setup: Setup, compile: bool) -> Batched:
+        on_host = replace(setup, task=replace(setup.task, staged=compile))
+        return Batched(on_host, oracle=Rounded(on_host.task), stepper=replayed(compile))
+
+    made = [simulation(partial(engine, compile=c), "mlp", ALGORITHMS["fedavg"](), rounds=1) for c in (False, True)]
+    assert largest_gap(*map(trace, made)) < 1e-14
+    assert made[1].engine.stepper.compile
+    assert len(traced) == 2  # the batch, the step
 
 
 def test_many_methods_compile_in_one_process(traced):

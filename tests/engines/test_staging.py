@@ -43,17 +43,6 @@ def test_steppers_take_the_same_bits_from_the_ring(method, stepper):
     assert largest_gap(*map(trace, found)) == 0
 
 
-def test_a_compiled_step_reads_the_ring(monkeypatch):
-    torch.compiler.reset()
-    compile = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda f, **_: compile(f, fullgraph=True, dynamic=False, backend="eager"))
-    stepper = partial(ReplayStepper, compile=True, groups=1, passes=False)
-    runs = [simulation(lambda s, h=h: stepped(s, h, stepper), "mlp", ALGORITHMS["fedavg"]()) for h in (False, True)]
-    assert largest_gap(*map(trace, runs)) == 0
-    assert runs[1].engine.stepper.compile
-    torch.compiler.reset()
-
-
 def test_the_ring_holds_each_batch_when_its_steps_are_due():
     """What lies in the slots is the sample of the index, for steps taken two at a time and batches loaded ahead."""
     x = torch.arange(40.0)[:, None]

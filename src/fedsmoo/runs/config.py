@@ -83,7 +83,7 @@ class Config(Training):
     )
     samples_in: str = setting(
         "auto",
-        "where samples lie; from the host, batches are copied ahead of their steps (auto: what takes over half of a GPU)",
+        "where samples lie; from the host, batches are copied ahead of steps (auto: what takes over half of a GPU)",
         ("auto", "device", "host"),
         group="machine",
         free=("run", "line"),
