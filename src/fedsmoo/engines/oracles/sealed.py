@@ -1,4 +1,4 @@
-"""Gradients of models that a compiler cannot follow, though they are plain PyTorch: random, recurrent, BatchNorm.
+"""Gradients of models that a compiler cannot follow, though they are plain PyTorch: BatchNorm, and what no trace takes.
 
 To ``torch.compile`` such a gradient is one operator, which runs as it is written; a CUDA graph records what it does.
 """

@@ -1,0 +1,81 @@
+"""Random and recurrent models as graphs that a compiled step takes whole: each gradient is that of a client alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedsmoo.core.random.layers import ClientsNoise
+from fedsmoo.core.random.noise import Noise, key_of
+from fedsmoo.data.check import from_arrays
+from fedsmoo.engines.oracles.oracle import single_oracle, vmap_oracle
+from fedsmoo.engines.oracles.traced import TracedOracle
+from fedsmoo.engines.task import Batch, Task
+from fedsmoo.models import FlatModel, make_module
+from fedsmoo.operators.trace import called
+
+REAL, WIDTH, LENGTH, WORDS = (5, 3, 1), 5, 6, 11  # two of three clients have padding
+
+
+class Text(nn.Module):
+    """Words through a layer, and a class at the end."""
+
+    def __init__(self, inner: nn.Module, width: int = 8) -> None:
+        super().__init__()
+        self.embed, self.inner, self.head = nn.Embedding(WORDS, 8, padding_idx=2), inner, nn.Linear(width, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.inner(self.embed(x))
+        return self.head((out[0] if isinstance(out, tuple) else out).mean(1))
+
+
+def attending() -> nn.Module:
+    return Text(nn.TransformerEncoderLayer(8, 2, 12, 0.3, "gelu", batch_first=True))
+
+
+# a model, and which operators of ours its graph has, how often
+MODELS: dict[str, tuple[Callable[[], nn.Module], dict[str, int]]] = {
+    "lstm of two layers and dropout": (
+        lambda: Text(nn.LSTM(8, 5, 2, batch_first=True, dropout=0.4), 5),
+        {"noise": 1, "recurrence": 2, "recurrence_backward": 2},
+    ),
+    "gru in both directions": (
+        lambda: Text(nn.GRU(8, 3, batch_first=True, bidirectional=True), 6),
+        {"recurrence": 2, "recurrence_backward": 2},
+    ),
+    "transformer with dropout": (attending, {"noise": 4}),  # weights of attention, its outputs, and twice behind
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_graph_gives_each_client_its_own_gradient(name: str) -> None:
+    make, ours = MODELS[name]
+    draw = torch.Generator().manual_seed(3)
+    x, y = torch.randint(WORDS, (30, LENGTH), generator=draw), torch.randint(4, (30,), generator=draw)
+    task = Task(FlatModel(make_module(make, 0)), from_arrays(x, y, x, y, "words"), torch.device("cpu"), torch.float64)
+    oracle, clients = TracedOracle(vmap_oracle(task)), len(REAL)
+    size = (clients, task.model.layout.size)
+    w = task.model.initial().double() + 0.1 * torch.randn(size, generator=draw, dtype=torch.float64)
+    real = torch.tensor(REAL)
+    weight = (torch.arange(WIDTH) < real[:, None]).double() / real[:, None]
+    given = oracle.batch(torch.arange(clients * WIDTH).view(clients, WIDTH), weight)
+    keys = [key_of(0, "layers", 1, c) for c in range(clients)]
+    task.model.train()
+    in_step = oracle.ready(w, given)
+    assert not oracle.slower
+    for step in (0, 7):  # of one graph: where clients draw is an input of it
+        noise = None
+        if task.model.random:
+            noise = ClientsNoise(torch.tensor(keys), torch.full((clients,), step), real, WIDTH, oracle.axes)
+        gradients, losses = in_step(w, Batch(given.x, given.y, weight, noise, given.real), None)
+        for c, n in enumerate(REAL):
+            mine = Batch(given.x[c, :n], given.y[c, :n], weight[c, :n], Noise(keys[c], step) if noise else None)
+            want, loss = single_oracle(task)(w[c], mine)
+            torch.testing.assert_close(gradients[c], want, rtol=0, atol=1e-13)
+            torch.testing.assert_close(losses[c], loss, rtol=0, atol=1e-13)
+    (graph,) = (c.cell_contents for c in in_step.__closure__ if isinstance(c.cell_contents, torch.fx.GraphModule))
+    names = [n.removeprefix("fedsmoo.").removesuffix(".default") for n in called(graph) if "fedsmoo" in n]
+    assert {n: names.count(n) for n in names} == ours
