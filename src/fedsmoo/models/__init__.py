@@ -20,8 +20,8 @@ from fedsmoo.models.live import LiveResNet
 from fedsmoo.models.modules.factory import own_factory
 from fedsmoo.models.modules.lazy import show
 from fedsmoo.models.modules.start import Start, put_start
-from fedsmoo.models.resnet import ResNet18GN
-from fedsmoo.models.small import CNNGN, MLP, LeNet, Softmax
+from fedsmoo.models.resnet import ResNet18GN, ResNet18GNCifar
+from fedsmoo.models.small import CNN, CNNGN, MLP, LeNet, Softmax
 from fedsmoo.models.text import CharGRU, CharLSTM
 
 Factory = Callable[..., nn.Module]
@@ -58,6 +58,10 @@ MODELS: dict[str, tuple[str, Factory]] = {
         "the authors' LeNet: two 5x5 convolutions of 64, a 384-192 head",
         lambda d: LeNet(image_shape(d)[0], image_shape(d)[1], d.outputs),
     ),
+    "cnn": (
+        "the CNN of many papers: lenet's layers, as a plain module",
+        lambda d: CNN(image_shape(d)[0], image_shape(d)[1], d.outputs),
+    ),
     "cnn_gn": (
         "three 3x3 convolutions with GroupNorm",
         lambda d, width=16, groups=2: CNNGN(image_shape(d)[0], d.outputs, width, groups),
@@ -65,6 +69,10 @@ MODELS: dict[str, tuple[str, Factory]] = {
     "resnet18_gn": (
         "torchvision's ResNet-18 with GroupNorm(2), the paper's model",
         lambda d, groups=2: ResNet18GN(d.outputs, image_shape(d)[0], groups),
+    ),
+    "resnet18_gn_cifar": (
+        "ResNet-18 with GroupNorm(2), a 3x3 stem and no pooling",
+        lambda d, groups=2: ResNet18GNCifar(d.outputs, image_shape(d)[0], groups),
     ),
     "char_gru": ("next-character GRU for text", lambda d, hidden=64: CharGRU(characters(d), hidden=hidden)),
     "char_lstm": ("next-character LSTM for text", lambda d, hidden=64: CharLSTM(characters(d), hidden=hidden)),

@@ -1,4 +1,4 @@
-"""ResNet-18 with GroupNorm: torchvision's network, its names and its initialisation, BatchNorm replaced."""
+"""ResNet-18 with GroupNorm: torchvision's network, BatchNorm replaced, and the one with a 3x3 stem for CIFAR."""
 
 from __future__ import annotations
 
@@ -33,7 +33,29 @@ class BasicBlock(nn.Module):
         return torch.relu(self.bn2(self.conv2(hidden)) + shortcut)
 
 
-class ResNet18GN(nn.Module):
+class Residual18(nn.Module):
+    """What both networks have behind their stems: four stages of two blocks, a mean over pixels, a linear layer."""
+
+    def __init__(self, conv1: nn.Conv2d, classes: int, groups: int) -> None:
+        super().__init__()
+        self.conv1 = conv1
+        # The norms keep BatchNorm's names: weights then load into torchvision's resnet18(norm_layer=...) as they are.
+        self.bn1 = nn.GroupNorm(groups, WIDTHS[0])
+        self.layer1, self.layer2, self.layer3, self.layer4 = (
+            _stage(WIDTHS[max(i - 1, 0)], WIDTHS[i], 1 if i == 0 else 2, groups) for i in range(4)
+        )
+        self.fc = nn.Linear(WIDTHS[-1], classes)
+
+    def stem(self, x: Tensor) -> Tensor:
+        return torch.relu(self.bn1(self.conv1(x)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits ``[B, classes]`` of normalised images ``[B, channels, H, W]``."""
+        x = self.layer4(self.layer3(self.layer2(self.layer1(self.stem(x)))))
+        return self.fc(x.mean((2, 3)))
+
+
+class ResNet18GN(Residual18):
     """ResNet-18 with the ImageNet stem and GroupNorm; parameter names and shapes are torchvision's.
 
     Args:
@@ -48,24 +70,27 @@ class ResNet18GN(nn.Module):
     """
 
     def __init__(self, classes: int = 10, channels: int = 3, groups: int = 2) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(channels, WIDTHS[0], 7, stride=2, padding=3, bias=False)
-        # The norms keep BatchNorm's names: weights then load into torchvision's resnet18(norm_layer=...) as they are.
-        self.bn1 = nn.GroupNorm(groups, WIDTHS[0])
+        super().__init__(nn.Conv2d(channels, WIDTHS[0], 7, stride=2, padding=3, bias=False), classes, groups)
         self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
-        self.layer1, self.layer2, self.layer3, self.layer4 = (
-            _stage(WIDTHS[max(i - 1, 0)], WIDTHS[i], 1 if i == 0 else 2, groups) for i in range(4)
-        )
-        self.fc = nn.Linear(WIDTHS[-1], classes)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return logits ``[B, classes]`` of normalised images ``[B, channels, H, W]``."""
-        x = self.maxpool(torch.relu(self.bn1(self.conv1(x))))
-        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
-        return self.fc(x.mean((2, 3)))
+    def stem(self, x: Tensor) -> Tensor:
+        return self.maxpool(super().stem(x))
+
+
+class ResNet18GNCifar(Residual18):
+    """ResNet-18 with GroupNorm for images of 32x32: a 3x3 stem of stride 1, no pooling, PyTorch's own initialisation.
+
+    The arguments are those of :class:`ResNet18GN`.
+
+    >>> sum(p.numel() for p in ResNet18GNCifar(classes=10).parameters())
+    11173962
+    """
+
+    def __init__(self, classes: int = 10, channels: int = 3, groups: int = 2) -> None:
+        super().__init__(nn.Conv2d(channels, WIDTHS[0], 3, padding=1, bias=False), classes, groups)
 
 
 def _stage(inside: int, width: int, stride: int, groups: int) -> nn.Sequential:

@@ -1,4 +1,4 @@
-"""Small models, each with a hand-batched forward: C models on C batches in a few large products.
+"""Small models, all but one with a hand-batched forward: C models on C batches in a few large products.
 
 ``batched`` takes every parameter with a leading client axis. A linear layer over clients is one ``baddbmm``; a
 convolution is a grouped one on a CPU, and a gather of patches with one ``bmm`` on a GPU.
@@ -88,8 +88,8 @@ class MLP(nn.Module):
         return linear(p, "fc3", F.relu(linear(p, "fc2", F.relu(linear(p, "fc1", x.flatten(2))))))
 
 
-class LeNet(nn.Module):
-    """The authors' LeNet: two 5x5 convolutions of 64 channels with 2x2 max-pooling, and a 384-192 head."""
+class CNN(nn.Module):
+    """Two 5x5 convolutions of 64 channels with 2x2 max-pooling, and a 384-192 head; PyTorch's own initialisation."""
 
     def __init__(self, channels: int, side: int, classes: int) -> None:
         super().__init__()
@@ -103,6 +103,10 @@ class LeNet(nn.Module):
         x = F.max_pool2d(F.relu(self.conv1(x)), 2)
         x = F.max_pool2d(F.relu(self.conv2(x)), 2)
         return self.fc3(F.relu(self.fc2(F.relu(self.fc1(x.flatten(1))))))
+
+
+class LeNet(CNN):
+    """The same network, as the authors call it, with a hand-batched forward."""
 
     def batched(self, p: Parameters, x: Tensor) -> Tensor:
         x = pool(F.relu(conv(p, "conv1", x)))
