@@ -26,6 +26,7 @@ from fedsmoo.compiler.step import CompiledStep
 from fedsmoo.compiler.trace import StepInputs
 from fedsmoo.core import LocalRule, Round, Vectors
 from fedsmoo.engines.oracles.opaque import OpaqueOracle
+from fedsmoo.kernels import runtime
 from fedsmoo.kernels.gradients import GradientBuffers
 from fedsmoo.kernels.noise import by_kernel
 from fedsmoo.kernels.resnet18 import gradient as resnet18
@@ -45,6 +46,7 @@ ALIGNED = [["tt.divisibility", 16]]
 def launches(clients: int, batch: int, precision: str) -> list[Launch]:
     """All launches of one gradient, in order."""
     resnet18.require = lambda device: None  # nothing will run: the CPU will do
+    runtime.early_launches = lambda: True  # as on the device that is compiled for
     with noting() as noted:
         gradient = resnet18.ResNet18Gradient(clients, batch, 10, "cpu", precision)
         images = torch.zeros(clients, batch, 32, 32, STORED_CHANNELS, dtype=gradient.dtype)
@@ -116,6 +118,12 @@ def usage(cubin: bytes) -> tuple[int, int]:
     return int(re.search(r"REG:(\d+)", said)[1]), int(re.search(r"STACK:(\d+)", said)[1])
 
 
+def waits_first(assembly: str) -> bool:
+    """Whether a kernel that is launched early waits for the one before ahead of its first access to memory."""
+    found = re.search(r"griddepcontrol\.wait|ld\.global|st\.global|cp\.async\.c", assembly)
+    return found is not None and found[0] == "griddepcontrol.wait"
+
+
 def describe(launch: Launch) -> dict[str, Any]:
     kernel, grid, _, meta = launch
     built = compiled(launch)
@@ -126,6 +134,7 @@ def describe(launch: Launch) -> dict[str, Any]:
     return {
         "kernel": kernel.__name__, "shape": shape,
         "warps": warps, "registers": registers, "spilled": spilled, "shared": shared, "programs": prod(grid),
+        "early": waits_first(built.asm["ptx"]) if meta.get("EARLY") else None,
         "programs_at_once": fit, "waves": round(prod(grid) / (MULTIPROCESSORS * max(fit, 1)), 2),
     }  # fmt: skip
 

@@ -22,24 +22,25 @@ def stem_truth(x, kernel, gamma, beta):
     return y, pooled.permute(0, 2, 3, 1)
 
 
-@pytest.mark.parametrize("stored", [3, 4])
-def test_stem_forward_and_backward(stored, draw, device):
+@pytest.mark.parametrize(("side", "width"), [(8, 32), (16, 64), (8, 256)])
+def test_stem_forward_and_backward(side, width, draw, device):
+    """``width``: reduction indices of a program of the weight gradient, from one row of taps to all of them."""
     from fedsmoo.kernels.resnet18.conv_weight import sum_splits
     from fedsmoo.kernels.resnet18.norm import NormLayer, sum_parts
     from fedsmoo.kernels.resnet18.stem import pool, pool_backward, stem_forward, stem_weight
     from fedsmoo.kernels.resnet18.tiles import Tile
 
-    conv = live_conv("conv1", 3, CH, 7, 2, 8)
+    conv = live_conv("conv1", 3, CH, 7, 2, side)
     n = 147 * CH
-    flat, x, d = draw(C, n + 2 * CH), draw(C, B, 8, 8, stored), draw(C, B, 2, 2, CH)
-    xhat, dy, pooled = draw(C, B, 4, 4, CH), draw(C, B, 4, 4, CH), draw(C, B, 2, 2, CH)
-    taken = torch.full((C, B, 2, 2, CH), 77, dtype=torch.uint8, device=device)
+    flat, x, d = draw(C, n + 2 * CH), draw(C, B, side, side, 4), draw(C, B, side // 4, side // 4, CH)
+    xhat, dy = (draw(C, B, side // 2, side // 2, CH) for _ in range(2))
+    pooled, taken = draw(*d.shape), torch.full(d.shape, 77, dtype=torch.uint8, device=device)
     rstd, part, grad = draw(C, B, GROUPS), draw(C, B * 2 * CH), draw(C, n + 2 * CH)
     parts = draw(2, C, n)
-    stem_forward(conv, x, flat, 0, xhat, rstd, Tile(16, CH, 32, 4, 2))
+    stem_forward(conv, x, flat, 0, xhat, rstd, Tile(side**2 // 4, CH, 32, 4, 2))
     pool(xhat, flat, n, pooled, taken, rows=16)
-    pool_backward(d, taken, NormLayer(None, xhat, rstd, flat, n, None, dy, part, 0), rows=16, warps=4)
-    stem_weight(conv, x, dy, parts, 0, Tile(CH, 32, 16, 4, 2))
+    pool_backward(d, taken, NormLayer(None, xhat, rstd, flat, n, None, dy, part, 0), warps=4)
+    stem_weight(conv, x, dy, parts, 0, Tile(CH, width, 16, 4, 2))
     sum_splits(parts, grad, 0)
     table = [[half * CH, B, 2 * CH, n + half * CH] for half in range(2)]
     sum_parts(part, torch.tensor(table, dtype=torch.int32, device=device), grad, columns=CH)
@@ -51,6 +52,17 @@ def test_stem_forward_and_backward(stored, draw, device):
         close(dy[c], dy_truth.permute(0, 2, 3, 1))
         close(grad[c, :n], dv[:n])
         close(grad[c, n:], dv[n:])
+
+
+def test_images_that_the_stem_would_read_wrongly_are_refused(draw):
+    from fedsmoo.kernels.resnet18.stem import stem_forward
+    from fedsmoo.kernels.resnet18.tiles import Tile
+
+    x, rest = draw(1, 1, 8, 8, 3), draw(1, 1, 4, 4, CH)
+    with pytest.raises(FedsmooError, match="four stored channels"):
+        stem_forward(
+            live_conv("conv1", 3, CH, 7, 2, 8), x, draw(1, 147 * CH), 0, rest, draw(1, 1, 2), Tile(16, CH, 32, 4, 2)
+        )
 
 
 @pytest.mark.parametrize("classes", [3, 10, 40])

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from typing import Any
 
 import torch
@@ -60,6 +61,12 @@ def require(device: torch.device | str) -> None:
         raise FedsmooError(f"the hand-written kernels cannot run here: {why}; choose another gradient oracle")
 
 
+@cache
+def early_launches() -> bool:
+    """Return whether a kernel may be placed on the device before the one in front of it is done."""
+    return not interpreted() and torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0)
+
+
 def keep_cache_in_one_place() -> None:
     """Fix the folder of compiled kernels for this process.
 
@@ -71,8 +78,13 @@ def keep_cache_in_one_place() -> None:
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **meta: Any) -> None:
-    """Launch a kernel; inside :func:`compiling` only compile it, inside :func:`noting` only note it."""
+    """Launch a kernel; inside :func:`compiling` only compile it, inside :func:`noting` only note it.
+
+    One with a parameter ``EARLY`` (:mod:`fedsmoo.kernels.early`) is launched ahead where the device can.
+    """
     noted = _noted.get()
+    if "EARLY" in getattr(kernel, "arg_names", ()):
+        meta |= {"EARLY": True, "launch_pdl": True} if early_launches() else {"EARLY": False}
     if noted is not None:
         noted.append((kernel, grid, args, meta))
     elif _compile_only.get():

@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from fedsmoo.core.errors import FedsmooError
+from fedsmoo.kernels.early import after_the_last
 from fedsmoo.kernels.resnet18.norm import NormLayer, epilogue_backward, group_mean, spread
 from fedsmoo.kernels.resnet18.shapes import Conv
 from fedsmoo.kernels.resnet18.tiles import Tile
@@ -73,8 +74,9 @@ def conv_forward_kernel(
     CIN: tl.constexpr, COUT: tl.constexpr, TAPS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
     HI: tl.constexpr, HO: tl.constexpr, GW: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    RELU: tl.constexpr, RESIDUAL: tl.constexpr, SAVE: tl.constexpr, PRECISION: tl.constexpr,
+    RELU: tl.constexpr, RESIDUAL: tl.constexpr, SAVE: tl.constexpr, PRECISION: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
+    after_the_last(EARLY)
     client = tl.program_id(1).to(tl.int64)
     tile = tl.program_id(0) // (COUT // BN)
     cols = (tl.program_id(0) % (COUT // BN)) * BN + tl.arange(0, BN)
@@ -199,17 +201,17 @@ def conv_backward_kernel(
     part, part_row, part_off,  # [C, part_row] float32: shares of gamma's and beta's gradients; written if NORM
     B,
     CIN: tl.constexpr, COUT: tl.constexpr, TAPS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
-    HI: tl.constexpr, HO: tl.constexpr, GW: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    HI: tl.constexpr, HO: tl.constexpr, GW: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     ADD: tl.constexpr, DOWN: tl.constexpr, NORM: tl.constexpr, KEEP: tl.constexpr, PRECISION: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
+    after_the_last(EARLY)
     # With stride 2 the pixels of one parity meet the same taps: each parity is a set of rows of its own.
     HQ: tl.constexpr = HI // STRIDE
     client = tl.program_id(1).to(tl.int64)
     per_class = tl.cdiv(B * HQ * HQ, BM)
     tile = tl.program_id(0) // (CIN // BN)
-    parity = tile // per_class
-    tile = tile % per_class
+    parity, tile = tile // per_class, tile % per_class
     cols = (tl.program_id(0) % (CIN // BN)) * BN + tl.arange(0, BN)
     rows = tile * BM + tl.arange(0, BM)
     live = rows < B * HQ * HQ

@@ -23,7 +23,7 @@ from fedsmoo.kernels.resnet18.conv_weight import conv_weight, sum_splits
 from fedsmoo.kernels.resnet18.head import head_gradient, head_logits, head_weight, padded_classes
 from fedsmoo.kernels.resnet18.norm import NormLayer, norm_backward, sum_parts
 from fedsmoo.kernels.resnet18.shapes import IMAGE_SIDE, STORED_CHANNELS, WIDTHS, Conv, fine_offset, live_layout
-from fedsmoo.kernels.resnet18.stem import pool, pool_backward, stem_forward, stem_weight
+from fedsmoo.kernels.resnet18.stem import pool, pool_backward, stem_forward, stem_weight, stem_weight_tiles
 from fedsmoo.kernels.resnet18.tiles import TABLES, Tile, splits_for
 from fedsmoo.kernels.runtime import PRECISIONS, compiling, interpreted, require
 from fedsmoo.kernels.streams import SideStream
@@ -77,6 +77,7 @@ class ResNet18Gradient:
         # the device (another group's update moves bytes only) fills the rest.
         self.chain = SideStream(self.device, overlap, -2)
         self.side = SideStream(self.device, overlap, -1)
+        self.aside = SideStream(self.device, overlap, -2)  # short kernels that the chain would wait for
         self.fine = fine_offset(self.layout)
         self.losses = torch.empty(clients, batch, device=self.device)
         self.dlogits = torch.empty(clients, batch, padded_classes(classes), device=self.device)
@@ -84,7 +85,8 @@ class ResNet18Gradient:
         first, last = (self.layout.offsets[name] for name in LAYER1)
         self.layer1 = (first, last)
         stem, conv = self.buffers.stem, self.buffers.blocks[0].first.conv
-        splits = splits_for(clients, 7, self._steps("stem-weight", stem.conv), least=12, most=16)
+        programs = stem_weight_tiles(stem.conv, self.buffers.tile("stem-weight", stem.conv))
+        splits = splits_for(clients, programs, self._steps("stem-weight", stem.conv), least=12, most=24)
         self.stem_parts = torch.zeros(
             splits, clients, math.prod(self.layout.shapes[f"{stem.conv.name}.weight"]), device=self.device
         )
@@ -151,9 +153,8 @@ class ResNet18Gradient:
         norm_backward(self.features_grad, self._layer(last, w), norm_rows(last.conv))
         for i in reversed(range(len(self.buffers.blocks))):
             self._block_backward(i, w, out.coarse)
-        self._stem_backward(w, images, out.coarse)
+        self._stem_backward(w, images, out)
         self.side.join()
-        self._reduce(out.coarse, out.fine)
 
     def logits(self, w: Tensor | Weights, images: Tensor) -> Tensor:
         """Return logits ``[C, B, classes]`` of C models on C batches, float32."""
@@ -237,17 +238,21 @@ class ResNet18Gradient:
         x = before.out if before is not None else buffers.pooled
         first, second, down = block.first, block.second, block.down
         assert second.dz is not None
+        if down is not None:
+            with self.aside.beside():
+                norm_backward(second.dz, self._layer(down, w, relu=False), norm_rows(down.conv))
         conv_backward(
             second.conv, second.dy, w.working, second.w_off, buffers.tile("backward", second.conv),
             before=self._layer(first, w), precision=self.dot,
         )  # fmt: skip
-        if down is not None:
-            norm_backward(second.dz, self._layer(down, w, relu=False), norm_rows(down.conv))
+        self.aside.join()
         with self.side.beside():
             self._weight(second, first.out, grad)
             self._weight(first, x, grad)
             if down is not None:
                 self._weight(down, x, grad)
+            if i == 0 and self.layer1_parts is not None:
+                sum_splits(self.layer1_parts, grad, self.layer1[0])
         self._input_gradient(block, before, w)
 
     def _input_gradient(self, block: BlockBuffers, before: Unit | None, w: Weights) -> None:
@@ -269,18 +274,16 @@ class ResNet18Gradient:
             out, offset = self.layer1_parts, offset - self.layer1[0]
         conv_weight(unit.conv, x, unit.dy, out, offset, self.buffers.tile("weight", unit.conv), precision=self.dot)
 
-    def _stem_backward(self, w: Weights, images: Tensor, grad: Tensor) -> None:
+    def _stem_backward(self, w: Weights, images: Tensor, out: GradientBuffers) -> None:
+        """Go through the pooling to the images, and add up all tiles of the norms' gradients beside that."""
         stem, d = self.buffers.stem, self.buffers.blocks[0].dx
         assert d is not None
-        pool_backward(d, self.buffers.taken, self._layer(stem, w, relu=False), stem.conv.side_out**2)
+        pool_backward(d, self.buffers.taken, self._layer(stem, w, relu=False))
+        with self.aside.beside():
+            sum_parts(self.buffers.parts, self.buffers.table, out.fine)
         stem_weight(
             stem.conv, images, stem.dy, self.stem_parts, 0, self.buffers.tile("stem-weight", stem.conv),
             precision=self.dot,
         )  # fmt: skip
-
-    def _reduce(self, grad: Tensor, fine: Tensor) -> None:
-        """Add up the reductions that were split."""
-        sum_splits(self.stem_parts, grad, self.buffers.stem.w_off)
-        if self.layer1_parts is not None:
-            sum_splits(self.layer1_parts, grad, self.layer1[0])
-        sum_parts(self.buffers.parts, self.buffers.table, fine)
+        sum_splits(self.stem_parts, out.coarse, stem.w_off)
+        self.aside.join()

@@ -48,8 +48,8 @@ BF16: dict[str, Tile] = {
     "weight:128": Tile(64, 128, 64, 4, 3),
     "weight:256": Tile(128, 128, 64, 8, 3),
     "weight:512": Tile(128, 128, 64, 8, 2),
-    "stem:64": Tile(256, 64, 32, 8, 1),
-    "stem-weight:64": Tile(64, 32, 64, 4, 2),
+    "stem:64": Tile(256, 64, 32, 8, 3),
+    "stem-weight:64": Tile(64, 64, 64, 4, 3),
 }
 
 # Twice the bytes per number: half the reduction step keeps the same shared memory.
