@@ -1,7 +1,9 @@
 """GroupNorm with a client axis, forward and backward: a program for each sample's group of channels.
 
-A group that fits is read once and kept in registers; a larger one is read again for each pass. Sums are in float32, and
-those of gamma's and beta's gradients over samples are taken afterwards, in a fixed order.
+What mostly stands behind a norm is done on the way: a second map is added, a ReLU applied; backward, the gradients that
+meet there are summed and pass the ReLU. A group that fits is read once and kept in registers; a larger one is read
+again, from the cache, in tiles. Sums are in float32; gamma's and beta's are of each sample, so that whoever sums them
+over samples does it in a fixed order.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from torch import Tensor
 from fedsmoo.kernels.runtime import launch
 
 WHOLE = 2**15  # numbers of a group that registers hold
+WHOLE_BACK = 2**13  # of two maps: two programs a multiprocessor, one reads while the other writes
+TILE = 2**13  # numbers of a tile of a larger group
 
 
 @triton.jit
@@ -24,13 +28,24 @@ def block(x, n, p, P, CH, channel, there):
     ).to(tl.float32)
 
 
+@triton.jit
+def write(y, v, add, n, p, P, CH, channel, there, ADD: tl.constexpr, RELU: tl.constexpr):
+    """Write pixels ``p`` of sample ``n``, what is added and the ReLU first."""
+    if ADD:
+        v += block(add, n, p, P, CH, channel, there)
+    if RELU:
+        v = tl.maximum(v, 0.0, propagate_nan=tl.PropagateNan.ALL)
+    tl.store(y + (n * P + p)[:, None] * CH + channel[None, :], v, mask=(p < P)[:, None] & there[None, :])
+
+
 @triton.jit(do_not_specialize=["B"])
 def norm_kernel(
-    x, gamma, beta, y, mean, rstd,  # [C * B, P, CH], [C, CH] twice, [C * B, P, CH], [C * B, CH / GW] float32 twice
+    x, gamma, beta, add, y, mean, rstd,  # [C * B, P, CH], [C, CH] twice, [C * B, P, CH] twice, [C * B, CH / GW] twice
     B, P, eps, CH: tl.constexpr, GW: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr, WHOLE: tl.constexpr,
+    ADD: tl.constexpr, RELU: tl.constexpr,
 ):  # fmt: skip
-    n = tl.program_id(0).to(tl.int64)
-    group = tl.program_id(1)
+    n = (tl.program_id(0) // (CH // GW)).to(tl.int64)
+    group = tl.program_id(0) % (CH // GW)
     lane = tl.arange(0, BC)
     there = lane < GW
     channel = group * GW + lane
@@ -55,25 +70,36 @@ def norm_kernel(
     scale = tl.load(gamma + client * CH + channel, mask=there, other=0.0).to(tl.float32)
     shift = tl.load(beta + client * CH + channel, mask=there, other=0.0).to(tl.float32)
     if WHOLE:
-        out = y + (n * P + p)[:, None] * CH + channel[None, :]
-        tl.store(out, v * r * scale[None, :] + shift[None, :], mask=(p < P)[:, None] & there[None, :])
+        v = v * r * scale[None, :] + shift[None, :]
+        write(y, v, add, n, p, P, CH, channel, there, ADD, RELU)
     else:
         for start in range(0, P, BP):
             v = (block(x, n, start + p, P, CH, channel, there) - m) * r * scale[None, :] + shift[None, :]
-            out = y + (n * P + start + p)[:, None] * CH + channel[None, :]
-            tl.store(out, v, mask=(start + p < P)[:, None] & there[None, :])
+            write(y, v, add, n, start + p, P, CH, channel, there, ADD, RELU)
     tl.store(mean + n * (CH // GW) + group, m)
     tl.store(rstd + n * (CH // GW) + group, r)
 
 
+@triton.jit
+def arriving(dy, more, y, n, p, P, CH, channel, there, MORE: tl.constexpr, RELU: tl.constexpr):
+    """Return the gradient by a norm's outputs at pixels ``p``, in the type of ``dy``: summed, and past the ReLU."""
+    d = block(dy, n, p, P, CH, channel, there)
+    if MORE:
+        d += block(more, n, p, P, CH, channel, there)
+    if RELU:
+        d = tl.where(block(y, n, p, P, CH, channel, there) > 0.0, d, 0.0)
+    return d.to(dy.dtype.element_ty)
+
+
 @triton.jit(do_not_specialize=["B"])
 def norm_backward_kernel(
-    dy, x, gamma, mean, rstd,  # [C * B, P, CH] twice, [C, CH], [C * B, CH / GW] float32 twice
-    dx, dgamma, dbeta,  # [C * B, P, CH], [C * B, CH] float32 twice: of each sample
-    B, P, CH: tl.constexpr, GW: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr,
+    dy, more, y, x, gamma, mean, rstd,  # [C * B, P, CH] four times, [C, CH], [C * B, CH / GW] float32 twice
+    dx, dgamma, dbeta, kept,  # [C * B, P, CH], [C * B, CH] float32 twice: of each sample; [C * B, P, CH]
+    B, P, CH: tl.constexpr, GW: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr, WHOLE: tl.constexpr,
+    MORE: tl.constexpr, RELU: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
-    n = tl.program_id(0).to(tl.int64)
-    group = tl.program_id(1)
+    n = (tl.program_id(0) // (CH // GW)).to(tl.int64)
+    group = tl.program_id(0) % (CH // GW)
     lane = tl.arange(0, BC)
     there = lane < GW
     channel = group * GW + lane
@@ -81,60 +107,88 @@ def norm_backward_kernel(
     m = tl.load(mean + n * (CH // GW) + group)
     r = tl.load(rstd + n * (CH // GW) + group)
     scale = tl.load(gamma + n // B * CH + channel, mask=there, other=0.0).to(tl.float32)
-    hats = tl.zeros((BC,), tl.float32)
-    ones = tl.zeros((BC,), tl.float32)
-    for start in range(0, P, BP):
-        d = block(dy, n, start + p, P, CH, channel, there)
-        hats += tl.sum(d * (block(x, n, start + p, P, CH, channel, there) - m) * r, 0)
-        ones += tl.sum(d, 0)
+    if WHOLE:
+        d = arriving(dy, more, y, n, p, P, CH, channel, there, MORE, RELU)
+        if KEEP:
+            tl.store(kept + (n * P + p)[:, None] * CH + channel[None, :], d, mask=(p < P)[:, None] & there[None, :])
+        v = block(x, n, p, P, CH, channel, there)
+        hats = tl.sum(d.to(tl.float32) * (v - m) * r, 0)
+        ones = tl.sum(d.to(tl.float32), 0)
+    else:
+        hats = tl.zeros((BC,), tl.float32)
+        ones = tl.zeros((BC,), tl.float32)
+        for start in range(0, P, BP):
+            q = start + p
+            d = arriving(dy, more, y, n, q, P, CH, channel, there, MORE, RELU)
+            if KEEP:
+                tl.store(kept + (n * P + q)[:, None] * CH + channel[None, :], d, mask=(q < P)[:, None] & there[None, :])
+            hats += tl.sum(d.to(tl.float32) * (block(x, n, q, P, CH, channel, there) - m) * r, 0)
+            ones += tl.sum(d.to(tl.float32), 0)
     tl.store(dgamma + n * CH + channel, hats, mask=there)
     tl.store(dbeta + n * CH + channel, ones, mask=there)
     inner = tl.sum(ones * scale, 0) / (P * GW)
     along = tl.sum(hats * scale, 0) / (P * GW)
-    for start in range(0, P, BP):
-        d = block(dy, n, start + p, P, CH, channel, there)
-        hat = (block(x, n, start + p, P, CH, channel, there) - m) * r
-        at = (n * P + start + p)[:, None] * CH + channel[None, :]
-        out = r * (d * scale[None, :] - inner - hat * along)
-        tl.store(dx + at, out, mask=(start + p < P)[:, None] & there[None, :])
+    if WHOLE:
+        out = r * (d.to(tl.float32) * scale[None, :] - inner - (v - m) * r * along)
+        tl.store(dx + (n * P + p)[:, None] * CH + channel[None, :], out, mask=(p < P)[:, None] & there[None, :])
+    else:
+        if KEEP:
+            tl.debug_barrier()  # what was kept is read again
+        for start in range(0, P, BP):
+            q = start + p
+            if KEEP:
+                d = tl.load(
+                    kept + (n * P + q)[:, None] * CH + channel[None, :], mask=(q < P)[:, None] & there[None, :], other=0.0
+                )
+            else:
+                d = arriving(dy, more, y, n, q, P, CH, channel, there, MORE, RELU)
+            hat = (block(x, n, q, P, CH, channel, there) - m) * r
+            out = r * (d.to(tl.float32) * scale[None, :] - inner - hat * along)
+            tl.store(dx + (n * P + q)[:, None] * CH + channel[None, :], out, mask=(q < P)[:, None] & there[None, :])
 
 
-def tile(pixels: int, width: int) -> tuple[int, int, bool, int]:
+def tile(pixels: int, width: int, most: int) -> tuple[int, int, bool, int]:
     """Return pixels and channels of a block, whether it is a whole group, and warps."""
     cols = triton.next_power_of_2(width)
     rows = triton.next_power_of_2(pixels)
-    whole = rows * cols <= WHOLE
-    rows = rows if whole else max(1, WHOLE // 4 // cols)
-    return rows, cols, whole, max(1, min(16, rows * cols // 1024))
+    whole = rows * cols <= most
+    rows = rows if whole else max(1, TILE // cols)
+    return rows, cols, whole, max(1, min(16 if whole else 8, rows * cols // 1024))
 
 
-def forward(x: Tensor, gamma: Tensor, beta: Tensor, groups: int, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+def forward(
+    x: Tensor, gamma: Tensor, beta: Tensor, groups: int, eps: float, add: Tensor | None = None, relu: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return ``fedsmoo::norm`` of images ``[C, B, P, CH]``."""
     clients, batch, pixels, channels = x.shape
     x, gamma, beta = x.contiguous(), gamma.contiguous(), beta.contiguous()
     y = torch.empty_like(x)
     mean, rstd = (x.new_empty(clients, batch, groups, dtype=torch.float32) for _ in range(2))
-    rows, cols, whole, warps = tile(pixels, channels // groups)
+    rows, cols, whole, warps = tile(pixels, channels // groups, WHOLE)
     launch(
-        norm_kernel, (clients * batch, groups),
-        x=x, gamma=gamma, beta=beta, y=y, mean=mean, rstd=rstd, B=batch, P=pixels, eps=eps,
-        CH=channels, GW=channels // groups, BP=rows, BC=cols, WHOLE=whole, num_warps=warps,
+        norm_kernel, (clients * batch * groups,),
+        x=x, gamma=gamma, beta=beta, add=x if add is None else add.contiguous(), y=y, mean=mean, rstd=rstd,
+        B=batch, P=pixels, eps=eps, CH=channels, GW=channels // groups, BP=rows, BC=cols, WHOLE=whole,
+        ADD=add is not None, RELU=relu, num_warps=warps,
     )  # fmt: skip
     return y, mean, rstd
 
 
 def backward(
-    dy: Tensor, x: Tensor, gamma: Tensor, mean: Tensor, rstd: Tensor, groups: int
-) -> tuple[Tensor, Tensor, Tensor]:
+    dy: Tensor, x: Tensor, gamma: Tensor, mean: Tensor, rstd: Tensor, groups: int,
+    y: Tensor | None = None, more: Tensor | None = None, keep: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Return ``fedsmoo::norm_backward`` of images ``[C, B, P, CH]``."""
     clients, batch, pixels, channels = x.shape
     dy, x, gamma = dy.contiguous(), x.contiguous(), gamma.contiguous()
-    dx = torch.empty_like(x)
+    dx, kept = torch.empty_like(x), dy.new_empty(dy.shape if keep else 0)
     dgamma, dbeta = (x.new_empty(clients, batch, channels, dtype=torch.float32) for _ in range(2))
-    rows, cols, _, warps = tile(pixels, channels // groups)
+    rows, cols, whole, warps = tile(pixels, channels // groups, WHOLE_BACK)
     launch(
-        norm_backward_kernel, (clients * batch, groups),
-        dy=dy, x=x, gamma=gamma, mean=mean.contiguous(), rstd=rstd.contiguous(), dx=dx, dgamma=dgamma, dbeta=dbeta,
-        B=batch, P=pixels, CH=channels, GW=channels // groups, BP=rows, BC=cols, num_warps=warps,
+        norm_backward_kernel, (clients * batch * groups,),
+        dy=dy, more=dy if more is None else more.contiguous(), y=dy if y is None else y.contiguous(),
+        x=x, gamma=gamma, mean=mean.contiguous(), rstd=rstd.contiguous(), dx=dx, dgamma=dgamma, dbeta=dbeta,
+        kept=kept if keep else dx, B=batch, P=pixels, CH=channels, GW=channels // groups, BP=rows, BC=cols,
+        WHOLE=whole, MORE=more is not None, RELU=y is not None, KEEP=keep, num_warps=warps,
     )  # fmt: skip
-    return dx, dgamma.sum(1).to(gamma.dtype), dbeta.sum(1).to(gamma.dtype)
+    return dx, dgamma, dbeta, kept

@@ -17,49 +17,66 @@ def grouped(x: Tensor, groups: int) -> Tensor:
 
 
 @torch.library.custom_op("fedsmoo::norm", mutates_args=())
-def norm(x: Tensor, gamma: Tensor, beta: Tensor, groups: int, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+def norm(
+    x: Tensor, gamma: Tensor, beta: Tensor, groups: int, eps: float, add: Tensor | None = None, relu: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
     """Normalise images ``[C, B, P, CH]`` by their groups of channels, scale and shift; ``gamma, beta [C, CH]``.
 
-    Returns the outputs, and the mean and reciprocal deviation of each group, ``[C, B, groups]``.
+    Returns the outputs, with images added and a ReLU applied where asked for, and the mean and reciprocal deviation of
+    each group, ``[C, B, groups]``.
     """
     if by_kernels(x):
         from fedsmoo.kernels.norm import forward
 
-        return forward(x, gamma, beta, groups, eps)
+        return forward(x, gamma, beta, groups, eps, add, relu)
     v = grouped(x, groups)
     mean = v.mean((2, 4))
     rstd = (v.var((2, 4), correction=0) + eps).rsqrt()
     out = ((v - mean[:, :, None, :, None]) * rstd[:, :, None, :, None]).flatten(3)
-    return (out * gamma[:, None, None] + beta[:, None, None]).to(x.dtype), mean, rstd
+    out = (out * gamma[:, None, None] + beta[:, None, None]).to(x.dtype)
+    out = out if add is None else out + add
+    return out.relu() if relu else out, mean, rstd
 
 
 @norm.register_fake
-def _(x: Tensor, gamma: Tensor, beta: Tensor, groups: int, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+def _(
+    x: Tensor, gamma: Tensor, beta: Tensor, groups: int, eps: float, add: Tensor | None = None, relu: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
     shape, kind = (*x.shape[:2], groups), torch.promote_types(x.dtype, torch.float32)
     return x.new_empty(x.shape), x.new_empty(shape, dtype=kind), x.new_empty(shape, dtype=kind)
 
 
 @torch.library.custom_op("fedsmoo::norm_backward", mutates_args=())
 def norm_backward(
-    dy: Tensor, x: Tensor, gamma: Tensor, mean: Tensor, rstd: Tensor, groups: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients by the inputs, ``gamma`` and ``beta`` of :func:`norm`, from that by its outputs."""
+    dy: Tensor, x: Tensor, gamma: Tensor, mean: Tensor, rstd: Tensor, groups: int,
+    y: Tensor | None = None, more: Tensor | None = None, keep: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Return the gradients by the inputs of :func:`norm`, and by ``gamma`` and ``beta`` of each sample, ``[C, B, CH]``.
+
+    ``dy`` is the gradient by the outputs; with ``more``, their sum is. With ``y``, the outputs, it first passes a ReLU.
+    What came so far, the gradient by what was added, is the last result, if it is to be kept.
+    """
     if by_kernels(x):
         from fedsmoo.kernels.norm import backward
 
-        return backward(dy, x, gamma, mean, rstd, groups)
+        return backward(dy, x, gamma, mean, rstd, groups, y, more, keep)
+    dy = dy if more is None else dy + more
+    dy = dy.clone() if y is None else torch.where(y > 0, dy, 0.0)
     r = rstd[:, :, None, :, None]
     hat, d = (grouped(x, groups) - mean[:, :, None, :, None]) * r, grouped(dy, groups)
     scaled = d * gamma[:, None, None].unflatten(-1, (groups, -1))
     inner = scaled.mean((2, 4), keepdim=True) + hat * (scaled * hat).mean((2, 4), keepdim=True)
     dx = (r * (scaled - inner)).flatten(3)
-    sums = (d * hat).sum((1, 2)).flatten(1), d.sum((1, 2)).flatten(1)
-    return dx.to(x.dtype), sums[0].to(gamma.dtype), sums[1].to(gamma.dtype)
+    return dx.to(x.dtype), (d * hat).sum(2).flatten(2), d.sum(2).flatten(2), dy if keep else dy.new_empty(0)
 
 
 @norm_backward.register_fake
-def _(dy: Tensor, x: Tensor, gamma: Tensor, mean: Tensor, rstd: Tensor, groups: int) -> tuple[Tensor, Tensor, Tensor]:
-    return x.new_empty(x.shape), torch.empty_like(gamma), torch.empty_like(gamma)
+def _(
+    dy: Tensor, x: Tensor, gamma: Tensor, mean: Tensor, rstd: Tensor, groups: int,
+    y: Tensor | None = None, more: Tensor | None = None, keep: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    each = [x.new_empty(*x.shape[:2], x.shape[3], dtype=mean.dtype) for _ in range(2)]
+    return x.new_empty(x.shape), *each, dy.new_empty(dy.shape if keep else 0)
 
 
 folds_clients(norm)
@@ -83,17 +100,19 @@ class GroupNorm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor, *_: Any) -> Any:
-        return *GroupNormBackward.apply(dy.contiguous(), *ctx.saved_tensors, ctx.groups), None, None
+        dx, dgamma, dbeta = GroupNormBackward.apply(dy.contiguous(), *ctx.saved_tensors, ctx.groups)
+        kind = ctx.saved_tensors[1].dtype
+        return dx, dgamma.sum(0).to(kind), dbeta.sum(0).to(kind), None, None
 
 
 class GroupNormBackward(torch.autograd.Function):
-    """The gradients of :class:`GroupNorm`, which have no derivative of their own."""
+    """The gradients of :class:`GroupNorm`, of each sample where weights are; they have no derivative of their own."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(*given: Any) -> tuple[Tensor, ...]:
-        return tuple(v[0] for v in norm_backward(*(v[None] for v in given[:-1]), given[-1]))
+        return tuple(v[0] for v in norm_backward(*(v[None] for v in given[:-1]), given[-1])[:3])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
