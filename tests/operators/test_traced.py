@@ -119,6 +119,19 @@ def test_gradients_of_a_module(name):
             torch.testing.assert_close(a[c], b, rtol=0, atol=1e-13)
 
 
+def test_what_stands_behind_a_norm_is_part_of_it():
+    """Two blocks: all four ReLUs and both sums; backward all but the last ReLU, whose gradient is a mean's."""
+    torch.manual_seed(0)
+    make, side, _ = MODULES["a residual network"]
+    module = make().double()
+    module(torch.zeros(1, 3, side, side, dtype=torch.float64))
+    many, _, _, given = gradients(module, side)
+    left = Counter(called(traced(many, *given)))
+    assert left["aten.relu.default"] == 0
+    assert left["aten.threshold_backward.default"] == 1
+    assert left["aten.add.Tensor"] == 7  # six biases, and where both branches of the first block meet the stem
+
+
 def test_afterwards_the_rules_are_pytorch_s_own_again():
     conv = nn.Conv2d(2, 3, 3).double()
     w, x = torch.randn(2, *conv.weight.shape, dtype=torch.float64), torch.randn(2, 4, 2, 5, 5, dtype=torch.float64)

@@ -87,7 +87,7 @@ def arriving(dy, more, y, n, p, P, CH, channel, there, MORE: tl.constexpr, RELU:
     if MORE:
         d += block(more, n, p, P, CH, channel, there)
     if RELU:
-        d = tl.where(block(y, n, p, P, CH, channel, there) > 0.0, d, 0.0)
+        d = tl.where(block(y, n, p, P, CH, channel, there) <= 0.0, 0.0, d)
     return d.to(dy.dtype.element_ty)
 
 
@@ -138,7 +138,9 @@ def norm_backward_kernel(
             q = start + p
             if KEEP:
                 d = tl.load(
-                    kept + (n * P + q)[:, None] * CH + channel[None, :], mask=(q < P)[:, None] & there[None, :], other=0.0
+                    kept + (n * P + q)[:, None] * CH + channel[None, :],
+                    mask=(q < P)[:, None] & there[None, :],
+                    other=0.0,
                 )
             else:
                 d = arriving(dy, more, y, n, q, P, CH, channel, there, MORE, RELU)

@@ -61,7 +61,7 @@ def norm_backward(
 
         return backward(dy, x, gamma, mean, rstd, groups, y, more, keep)
     dy = dy if more is None else dy + more
-    dy = dy.clone() if y is None else torch.where(y > 0, dy, 0.0)
+    dy = dy.clone() if y is None else torch.where(y <= 0, 0.0, dy)
     r = rstd[:, :, None, :, None]
     hat, d = (grouped(x, groups) - mean[:, :, None, :, None]) * r, grouped(dy, groups)
     scaled = d * gamma[:, None, None].unflatten(-1, (groups, -1))
@@ -75,8 +75,8 @@ def _(
     dy: Tensor, x: Tensor, gamma: Tensor, mean: Tensor, rstd: Tensor, groups: int,
     y: Tensor | None = None, more: Tensor | None = None, keep: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    each = [x.new_empty(*x.shape[:2], x.shape[3], dtype=mean.dtype) for _ in range(2)]
-    return x.new_empty(x.shape), *each, dy.new_empty(dy.shape if keep else 0)
+    dgamma, dbeta = (x.new_empty(*x.shape[:2], x.shape[3], dtype=mean.dtype) for _ in range(2))
+    return x.new_empty(x.shape), dgamma, dbeta, dy.new_empty(dy.shape if keep else 0)
 
 
 folds_clients(norm)

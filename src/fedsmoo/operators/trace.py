@@ -11,6 +11,7 @@ from torch._functorch.compile_utils import fx_graph_cse
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from fedsmoo.operators.fuse import fuse_norms
 from fedsmoo.operators.layers import LAYERS, Instead
 from fedsmoo.operators.rules import client_rules
 
@@ -25,7 +26,9 @@ def traced(function: Callable[..., Any], *like: Tensor) -> GraphModule:
         graph = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*like)
     graph.graph.eliminate_dead_code()
     # What both passes need, such as weights in the operators' order, is made once.
-    return GraphModule(graph, fx_graph_cse(graph.graph))
+    nodes = fx_graph_cse(graph.graph)
+    fuse_norms(nodes)
+    return GraphModule(graph, nodes)
 
 
 def called(graph: GraphModule) -> list[str]:
