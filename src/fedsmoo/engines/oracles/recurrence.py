@@ -1,7 +1,8 @@
 """The part of recurrent layers that goes step by step, forward and backward, of C clients at once.
 
-What there is for every time step is ``[T, C, B, ...]``, so that a step's part is one block of memory; weights are
-``[C, G, H]``, states ``[C, B, H]``. Each pass is one operator, so that no compiler unrolls its steps.
+What there is for every time step is ``[T, C, B, ...]``; on a CPU it lies in memory so, and a step's part is one block,
+on a GPU as ``[C, T, B, ...]``, so that products over all steps need no copies. Weights are ``[C, G, H]``, states
+``[C, B, H]``. Each pass is one operator, so that no compiler unrolls its steps.
 """
 
 from __future__ import annotations
@@ -11,8 +12,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedsmoo.operators.convolution import by_kernels, precision_of
+
 sigmoid_backward = torch.ops.aten.sigmoid_backward.grad_input
 tanh_backward = torch.ops.aten.tanh_backward.grad_input
+
+
+def room(like: Tensor, size: int) -> Tensor:
+    """Return an empty tensor of as many steps, clients and samples as another has, in the device's order of memory."""
+    steps, clients, samples = like.shape[:3]
+    if like.device.type == "cuda":
+        return like.new_empty(clients, steps, samples, size).transpose(0, 1)
+    return like.new_empty(steps, clients, samples, size)
 
 
 @torch.library.custom_op("fedsmoo::recurrence", mutates_args=())
@@ -21,10 +32,14 @@ def forward(kind: str, gx: Tensor, w: Tensor, b: Tensor, h0: Tensor, c0: Tensor)
 
     ``gx`` are the gates' sums as far as they come from the inputs.
     """
+    if by_kernels(gx):
+        from fedsmoo.kernels.recurrence import forward as by_steps
+
+        return by_steps(kind, gx, w, b, h0, c0, precision_of(gx))
     h, c, wt = h0, c0, w.transpose(1, 2).contiguous()
-    gates = gx.clone(memory_format=torch.contiguous_format)
-    hs = gates if kind in ("tanh", "relu") else gx.new_empty(*gx.shape[:-1], w.shape[-1])
-    cs = torch.empty_like(hs) if hs is not gates else gx.new_empty(*gx.shape[:-1], 0)
+    gates = room(gx, gx.shape[-1]).copy_(gx)
+    hs = gates if kind in ("tanh", "relu") else room(gx, w.shape[-1])
+    cs = room(gx, w.shape[-1] if hs is not gates else 0)
     for t, now in enumerate(gates):
         if kind == "lstm":
             now.baddbmm_(h, wt)
@@ -42,14 +57,14 @@ def forward(kind: str, gx: Tensor, w: Tensor, b: Tensor, h0: Tensor, c0: Tensor)
             now.baddbmm_(h, wt)
             now.tanh_() if kind == "tanh" else now.relu_()
         h = hs[t]
-    return hs, cs, gates if hs is not gates else gx.new_empty(*gx.shape[:-1], 0)
+    return hs, cs, gates if hs is not gates else room(gx, 0)
 
 
 @forward.register_fake
 def _(kind: str, gx: Tensor, w: Tensor, b: Tensor, h0: Tensor, c0: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     size, plain = w.shape[-1], kind in ("tanh", "relu")
     sizes = size, 0 if plain else size, 0 if plain else gx.shape[-1]
-    return tuple(gx.new_empty(*gx.shape[:-1], n) for n in sizes)  # type: ignore[return-value]
+    return tuple(room(gx, n) for n in sizes)  # type: ignore[return-value]
 
 
 @torch.library.custom_op("fedsmoo::recurrence_backward", mutates_args=())
@@ -60,9 +75,13 @@ def backward(
 
     Only a GRU has a ``b``; of the others biases are in ``gx``.
     """
+    if by_kernels(dh):
+        from fedsmoo.kernels.recurrence import backward as by_steps
+
+        return by_steps(kind, dh, h, c, gates, w, h0, c0, dc, precision_of(dh))
     steps, a, e = len(dh), torch.zeros_like(h0), dc  # by the state after a step
-    dgx = dh.new_empty(*dh.shape[:-1], w.shape[1])
-    dgh = torch.empty_like(dgx) if kind == "gru" else dgx
+    dgx = room(dh, w.shape[1])
+    dgh = room(dh, w.shape[1]) if kind == "gru" else dgx
     for t in range(steps - 1, -1, -1):
         now, down = dgx[t], dh[t] + a
         if kind == "lstm":
@@ -97,7 +116,7 @@ def _(
     kind: str, dh: Tensor, h: Tensor, c: Tensor, gates: Tensor, w: Tensor, h0: Tensor, c0: Tensor, dc: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     new = dh.new_empty
-    return new(*dh.shape[:-1], w.shape[1]), new(w.shape), new(w.shape[:2]), new(h0.shape), new(c0.shape)
+    return room(dh, w.shape[1]), new(w.shape), new(w.shape[:2]), new(h0.shape), new(c0.shape)
 
 
 class Recurrence(torch.autograd.Function):
@@ -162,7 +181,8 @@ def of_clients(info: Any, dims: Any, given: tuple[Tensor, ...], timed: int) -> l
 
     def placed(v: Tensor, dim: int | None, axis: int) -> Tensor:
         if dim is not None:
-            return v.movedim(dim, axis).contiguous()
+            v = v.movedim(dim, axis)
+            return v if axis and v.device.type == "cuda" and v.stride(-1) == 1 else v.contiguous()
         sizes = *v.shape[:axis], info.batch_size, *v.shape[axis:]
         return v.unsqueeze(axis).expand(sizes).contiguous()
 

@@ -1,0 +1,31 @@
+"""Recurrent kernels with a client axis against the same recurrence in float64, which tests/engines holds to PyTorch."""
+
+import pytest
+import torch
+
+from fedsmoo.engines.oracles.recurrence import backward as truth_backward
+from fedsmoo.engines.oracles.recurrence import forward as truth
+
+# steps, clients, samples, hidden units
+SHAPES = {"one of each": (1, 1, 1, 1), "primes": (3, 2, 5, 37), "several blocks": (2, 1, 67, 40)}
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru", "tanh", "relu"])
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_forward_and_backward(kind, shape, draw):
+    from fedsmoo.kernels.recurrence import GATES, backward, forward
+
+    steps, clients, samples, hidden = shape
+    wide = GATES[kind] * hidden
+    gx = draw(clients, samples, steps, wide).permute(2, 0, 1, 3)  # rows are whole, and lie anywhere
+    w, b = draw(clients, wide, hidden) / hidden**0.5, draw(clients, wide)
+    h0, c0, dc = (draw(clients, samples, hidden) for _ in range(3))
+    dh = draw(steps, clients, samples, hidden)
+    found = forward(kind, gx, w, b, h0, c0, "ieee")
+    want = truth(kind, *(v.double() for v in (gx, w, b, h0, c0)))
+    for got, exact in zip(found, want, strict=True):
+        torch.testing.assert_close(got.double(), exact, rtol=0, atol=1e-5)
+    given = (dh, *found, w, h0, c0, dc)
+    exact = truth_backward(kind, *(v.double() for v in (dh, *want, w, h0, c0, dc)))
+    for got, v in zip(backward(kind, *given, "ieee"), exact, strict=True):
+        torch.testing.assert_close(got.double(), v, rtol=0, atol=2e-5 * max(1.0, float(v.abs().max())))
