@@ -72,7 +72,7 @@ def test_no_client_counts_for_more_than_its_share(weights, most, want):
     assert sum(found) == pytest.approx(1)
 
 
-SCALE = Scale(model=5.0, lr=0.1, steps=2.0, samples=300, down=("w",), scalars=("k",))
+SCALE = Scale(model=5.0, lr=0.1, steps=2.0, samples=300, down=("w",), plain=("k",))
 
 
 def sizes(*lengths: float, name: str = "w") -> dict[int, dict[str, float]]:

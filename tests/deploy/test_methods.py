@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -152,6 +153,42 @@ def test_random_layers_too(tmp_path):
     assert result.simulation.setup.task.model.random
     assert all(torch.equal(v, getattr(coordinator.server, n)) for n, v in result.server.items())
     assert coordinator.setup.task.evaluate(coordinator.server.w).lead == result.accuracy
+
+
+def normed(config, data):
+    return torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.Linear(64, 6), torch.nn.BatchNorm1d(6), torch.nn.ReLU(), torch.nn.Linear(6, 10)
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "wire", "statistics"),
+    [("fedsmoo", "exact", "averaged"), ("fedavg", "int8", "averaged"), ("scaffold", "exact", "local")],
+)
+def test_running_statistics_travel_or_stay(method, wire, statistics, tmp_path):
+    """BatchNorm: averaged statistics are in the messages, whole on any wire; local ones in clients' files alone."""
+    config = SMALL.replace(algorithm=method, wire=wire, statistics=statistics, weighted=True, batch_size=31)
+    recipe = Recipe(model=normed)
+    grid, seen = FakeGrid(client_app(recipe), config.clients, {}, tmp_path / "state"), []
+    grid.twist = lambda reply: seen.append(sum(array_bytes(reply))) or reply  # type: ignore[func-returns-value]
+    coordinator, _ = federate(config, tmp_path, recipe, grid, max_share=1.0)
+    data = Recipe().test(config)
+    result = assemble(config, data=data, model=wrap(make_module(lambda: normed(config, data), config.seed), data)).run()
+    assert sum(seen) == sum(r.bytes_up for r in result.history)
+    for n, v in result.server.items():
+        if n != "statistics" or statistics == "averaged":
+            assert torch.equal(v, getattr(coordinator.server, n)), n
+    lines = [json.loads(line) for line in (tmp_path / "server" / "rounds.jsonl").read_text().splitlines()]
+    state = load_file(tmp_path / "server" / "model.safetensors")
+    if statistics == "local":  # of which the server knows nothing: neither a score nor a file claims to
+        assert [line["test_accuracy"] for line in lines] == [None] * config.rounds
+        assert not [n for n in state if n.startswith("2.running") or n == "2.num_batches_tracked"]
+        kept = {p.parent.name: load_file(p) for p in sorted((tmp_path / "state").rglob("*.safetensors"))}
+        for i, row in result.simulation.engine.table.items():
+            assert torch.equal(kept[str(i)]["statistics"], row["statistics"])
+    else:
+        assert [line["test_accuracy"] for line in lines] == [r.test_accuracy for r in result.history]
+        assert torch.equal(state["2.running_mean"], result.model[2].running_mean)
 
 
 def test_augmented_images_too(tmp_path):

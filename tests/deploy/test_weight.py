@@ -14,7 +14,7 @@ pytest.importorskip("flwr", reason="pip install 'fedsmoo[flower]'")
 from fedsmoo.deploy.judge import HEADER, ROOM, Expectation, Reply, judge
 from fedsmoo.deploy.wire import Refusal
 
-WANT = Expectation("s", 3, 1, 20, 5, ("w", "n"), 1000, torch.float32, "exact", ("n",))
+WANT = Expectation("s", 3, 1, 20, 5, ("w", "n"), 1000, torch.float32, "exact", {"n": 1})
 FACTS = {"session": "s", "number": 3, "client": 1, "version": 4}
 NUMBERS = {"loss": 1.0, "drift": 0.5, "samples": 20, "steps": 5}
 

@@ -56,7 +56,7 @@ def test_settings_are_quiet_where_nothing_is_said(tmp_path: Path) -> None:
     assert "\nstatistics =" not in (tmp_path / "run" / "config.toml").read_text()
 
 
-def test_a_federation_by_flower_refuses_statistics() -> None:
-    config = Config(**SETTINGS)
-    with pytest.raises(FedsmooError, match=r"running statistics \(BatchNorm\), which a federation by Flower"):
+def test_a_federation_by_flower_cannot_recompute_statistics() -> None:
+    config = Config(**SETTINGS, statistics="recomputed")
+    with pytest.raises(FedsmooError, match=r"'recomputed', but nobody in a federation holds samples of all clients"):
         Recipe().setup(config, Recipe().test(config))

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from fedsmoo.algorithms.statistics import Recomputed
 from fedsmoo.core import Algorithm, FedsmooError, Round, Vectors
 from fedsmoo.data.batches.augment import drawing
 from fedsmoo.data.batches.plan import make_plan
@@ -69,17 +70,17 @@ class Recipe:
         """Return the method, the model and the data, ready for training or evaluation.
 
         Raises:
-            FedsmooError: if the model has running statistics.
+            FedsmooError: if the model's running statistics are to be recomputed, for which no node has the samples.
         """
         model: FlatModel | None = None
         if (factory := self.model) is not None:
             module = make_module(lambda: factory(config, data), config.seed)
             model = wrap(module, data, config.seed, output=config.output, start=start_of(config))
         setup = make_setup(config, data, self.algorithm, model, self.loss)
-        if setup.task.model.statistics is not None:
+        if type(setup.algorithm) is Recomputed:
             raise FedsmooError(
-                "the model has running statistics (BatchNorm), which a federation by Flower does not carry: use "
-                "nn.GroupNorm, or simulate"
+                "statistics is 'recomputed', but nobody in a federation holds samples of all clients: leave it out "
+                "(they are averaged), or set it to local"
             )
         return setup
 

@@ -18,7 +18,7 @@ from fedsmoo.deploy.client import Recipe, RoundRequest, answer
 from fedsmoo.deploy.server import Coordinator
 from fedsmoo.deploy.settings import from_json, parse, state_folder
 from fedsmoo.deploy.store import Missing
-from fedsmoo.deploy.wire import Refusal, from_arrays, wire_of
+from fedsmoo.deploy.wire import Refusal, from_arrays, plain_of, wire_of
 
 try:
     from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -87,7 +87,7 @@ def train_reply(chosen: Recipe, content: RecordDict, context: Context) -> Record
         task.model.layout.size - setup.masks.staying,
         task.dtype,
         wire,
-        setup.algorithm.scalars,
+        plain_of(setup.algorithm),
     )
     session, number = str(ask["session"]), int(ask["number"])
     known = int(ask["known"])
@@ -96,7 +96,7 @@ def train_reply(chosen: Recipe, content: RecordDict, context: Context) -> Record
     done = answer(config, setup, request, state_folder(context.node_config, context.run_config))
     facts: dict[str, Any] = {"session": session, "number": number, "client": client, "version": done.version}
     numbers: dict[str, Any] = {"loss": done.loss, "drift": done.drift, "steps": done.steps, "samples": done.samples}
-    up = arrays_of(done.up, wire, setup.algorithm.scalars)
+    up = arrays_of(done.up, wire, plain_of(setup.algorithm))
     return RecordDict({"facts": ConfigRecord(facts), "numbers": MetricRecord(numbers), "up": up})
 
 

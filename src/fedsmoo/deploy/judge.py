@@ -1,4 +1,4 @@
-"""Which replies enter the mean. A bad one changes nothing but the counters."""
+"""Which replies enter the mean, and what is said of a round. A bad one changes nothing but the counters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 from fedsmoo.core import Algorithm, Vectors, norm
 from fedsmoo.deploy.client import Answer
-from fedsmoo.deploy.wire import Refusal, expected, from_arrays, shown
+from fedsmoo.deploy.wire import Refusal, expected, from_arrays, plain_of, shown
 from fedsmoo.runs.config import Config
 
 MAX_METRIC = 1e12  # of a loss or a drift: no float32 overflows by a sum of such
@@ -32,6 +32,31 @@ class Reply:
 
 
 @dataclass(frozen=True)
+class RoundReport:
+    """What happened in a round."""
+
+    round: int  # counted from 1
+    cohort: list[int]
+    accepted: list[int]
+    refused: dict[int, str]  # client -> why its reply was left out
+    lr: float
+    train_loss: float | None
+    drift: float | None
+    test_accuracy: float | None
+    test_loss: float | None
+    skipped: str | None  # why the round changed nothing
+    seconds: float
+    capped: dict[int, float] = field(default_factory=dict)  # client -> what it would have counted for in the mean
+    metrics: dict[str, float | None] = field(default_factory=dict)  # of the test part, the first of which leads
+
+    @property
+    def reasons(self) -> dict[str, int]:
+        """How many replies were left out for which reason."""
+        kinds = [text.partition(":")[0] for text in self.refused.values()]
+        return {kind: kinds.count(kind) for kind in sorted(set(kinds))}
+
+
+@dataclass(frozen=True)
 class Expectation:
     """What a good reply of one client in one round looks like."""
 
@@ -44,12 +69,12 @@ class Expectation:
     size: int
     dtype: torch.dtype
     wire: str
-    scalars: tuple[str, ...] = ()
+    plain: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def most(self) -> int:
         """Bytes that a reply may have in all: its vectors, the headers of their files, and room for facts."""
-        arrays = expected(self.names, self.size, self.dtype, self.wire, self.scalars).values()
+        arrays = expected(self.names, self.size, self.dtype, self.wire, self.plain).values()
         return ROOM + sum(HEADER + length * dtype.itemsize for dtype, length in arrays)
 
 
@@ -94,7 +119,7 @@ def judge(reply: Reply, want: Expectation) -> Answer:
     samples, steps = (metric(reply.numbers, n) for n in ("samples", "steps"))
     if samples != want.samples or steps != want.steps:
         raise Refusal("wrong counts", f"{samples:g} samples and {steps:g} steps, not {want.samples} and {want.steps}")
-    up = from_arrays(reply.arrays, want.names, want.size, want.dtype, want.wire, want.scalars)
+    up = from_arrays(reply.arrays, want.names, want.size, want.dtype, want.wire, want.plain)
     return Answer(up, loss, drift, want.steps, want.samples, want.number + 1)
 
 
@@ -120,7 +145,7 @@ class Scale:
     steps: float
     samples: float
     down: tuple[str, ...]  # vectors that are sent and come back: their change counts
-    scalars: tuple[str, ...] = ()
+    plain: tuple[str, ...] = ()
     most: float = 0.0  # declared: the longest change of a model; 0: none declared
 
     @classmethod
@@ -131,12 +156,12 @@ class Scale:
         steps = sum(a.steps for a in answers) / max(len(answers), 1)
         samples = max((a.samples for a in answers), default=0)
         both = tuple(n for n in algorithm.up if n in algorithm.down)
-        return cls(norm(server.w.double()).item(), lr, steps, samples, both, tuple(algorithm.scalars), most)
+        return cls(norm(server.w.double()).item(), lr, steps, samples, both, tuple(plain_of(algorithm)), most)
 
     def of(self, name: str) -> float:
         """Return a length that no honest vector of this name exceeds by far."""
         size = max(self.model, 1.0)
-        if name in self.scalars:
+        if name in self.plain:
             return size * max(self.samples, self.steps, 1.0)
         if name in self.down:
             return size

@@ -8,7 +8,7 @@ import statistics
 import time
 import uuid
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from functools import partial
 from operator import mul
 from pathlib import Path
@@ -17,48 +17,25 @@ from typing import Any
 import torch
 from safetensors.torch import save
 
+from fedsmoo.algorithms.statistics import NAME, recomputes
 from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.core.random.streams import stream
 from fedsmoo.core.server import Replies, is_evaluated, lr_of, round_of, server_step, weights_of
 from fedsmoo.data.batches.cohort import cohort, make_sampling
 from fedsmoo.deploy.client import Answer
 from fedsmoo.deploy.combine import MEAN, capped, combine
-from fedsmoo.deploy.judge import ENOUGH, Expectation, Proportion, Reply, Scale, finite, judge, steps_of
+from fedsmoo.deploy.judge import ENOUGH, Expectation, Proportion, Reply, RoundReport, Scale, finite, judge, steps_of
 from fedsmoo.deploy.members import Members
 from fedsmoo.deploy.settings import Federation, server_folder
 from fedsmoo.deploy.store import ServerStore, on_host
-from fedsmoo.deploy.wire import Refusal, wire_of
+from fedsmoo.deploy.wire import Refusal, plain_of, wire_of
 from fedsmoo.engines.contract import RoundOutcome, Setup, Sums
 from fedsmoo.engines.failure import explained
+from fedsmoo.metrics.tally import Scores
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.storage.files import write_durably
 
 MODEL = "model.safetensors"
-
-
-@dataclass(frozen=True)
-class RoundReport:
-    """What happened in a round."""
-
-    round: int  # counted from 1
-    cohort: list[int]
-    accepted: list[int]
-    refused: dict[int, str]  # client -> why its reply was left out
-    lr: float
-    train_loss: float | None
-    drift: float | None
-    test_accuracy: float | None
-    test_loss: float | None
-    skipped: str | None  # why the round changed nothing
-    seconds: float
-    capped: dict[int, float] = field(default_factory=dict)  # client -> what it would have counted for in the mean
-    metrics: dict[str, float | None] = field(default_factory=dict)  # of the test part, the first of which leads
-
-    @property
-    def reasons(self) -> dict[str, int]:
-        """How many replies were left out for which reason."""
-        kinds = [text.partition(":")[0] for text in self.refused.values()]
-        return {kind: kinds.count(kind) for kind in sorted(set(kinds))}
 
 
 class Coordinator:
@@ -171,7 +148,7 @@ class Coordinator:
         return Expectation(
             self.session, self.number, client, samples, steps_of(self.config, samples),
             tuple(self.setup.algorithm.up), task.model.layout.size - self.setup.masks.staying, task.dtype, self.wire,
-            tuple(self.setup.algorithm.scalars),
+            plain_of(self.setup.algorithm),
         )  # fmt: skip
 
     def judge(self, client: int, reply: Reply) -> Answer:
@@ -261,10 +238,8 @@ class Coordinator:
             mine[why.reason] = mine.get(why.reason, 0) + 1
             if why.reason == "lost state" and self.federation.lost_state == "restart":
                 self.known.pop(client, None)
-        found, loss = dict[str, float | None](), None
-        if is_evaluated(self.config, self.number) and self.setup.task.data.has_test:
-            scores = self.setup.task.evaluate(self.server.w)
-            found, loss = scores.metrics, scores.loss
+        scores = self._evaluated() if is_evaluated(self.config, self.number) else None
+        found, loss = ({}, None) if scores is None else (scores.metrics, scores.loss)
         lr, self.number = self.lr, self.number + 1
         now = time.perf_counter()
         mean, drift = (outcome.loss, outcome.drift) if outcome else (None, None)
@@ -281,8 +256,28 @@ class Coordinator:
             self._export()
         return report
 
+    @property
+    def whole(self) -> bool:
+        """Whether the server knows all of its model: not where clients keep its running statistics to themselves."""
+        return not recomputes(self.setup.algorithm)
+
+    def _hold(self) -> None:
+        """Have the model evaluated and exported with the server's running statistics, if there are any."""
+        if NAME in self.server.names():
+            self.setup.task.model.hold(self.server.statistics)
+
+    def _evaluated(self) -> Scores | None:
+        """Return loss and metrics on the server's test data, where there are some and the model is whole."""
+        if not self.setup.task.data.has_test or not self.whole:
+            return None
+        self._hold()
+        return self.setup.task.evaluate(self.server.w)
+
     def _export(self) -> Path:
-        """Write the trained model under its module's own names."""
-        state = {n: on_host(v) for n, v in self.setup.task.model.state_dict(self.server.w).items()}
+        """Write the trained model under its module's own names, without what the server does not know of it."""
+        self._hold()
+        model = self.setup.task.model
+        unknown = () if self.whole or model.statistics is None else model.statistics.names
+        state = {n: on_host(v) for n, v in model.state_dict(self.server.w).items() if n not in unknown}
         write_durably(self.folder / MODEL, save(state))
         return self.folder / MODEL

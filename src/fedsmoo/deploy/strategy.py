@@ -15,12 +15,12 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.deploy.client import Answer
-from fedsmoo.deploy.judge import Reply
+from fedsmoo.deploy.judge import Reply, RoundReport
 from fedsmoo.deploy.members import fingerprint
-from fedsmoo.deploy.server import Coordinator, RoundReport
+from fedsmoo.deploy.server import Coordinator
 from fedsmoo.deploy.settings import to_json
 from fedsmoo.deploy.waiting import Answers, Exchange
-from fedsmoo.deploy.wire import Refusal, shown, to_arrays
+from fedsmoo.deploy.wire import Refusal, plain_of, shown, to_arrays
 
 HELLO = "query.hello"
 TOO_OLD = (3, 4)  # Flower's codes for a message, or a reply to it, that is past its time
@@ -40,8 +40,8 @@ def first(record: RecordDict, kind: str) -> Any:
     return found[0] if found else {}
 
 
-def arrays_of(vectors: Vectors, wire: str, scalars: Collection[str] = ()) -> ArrayRecord:
-    return ArrayRecord({n: Array(a) for n, a in to_arrays(vectors, wire, scalars).items()})
+def arrays_of(vectors: Vectors, wire: str, plain: Collection[str] = ()) -> ArrayRecord:
+    return ArrayRecord({n: Array(a) for n, a in to_arrays(vectors, wire, plain).items()})
 
 
 class FlowerStrategy(Strategy):
@@ -155,7 +155,7 @@ class FlowerStrategy(Strategy):
             nodes = self.refresh(exchange)
         self.begun, busy = True, exchange.busy
         cohort = c.draw([client for client, node in nodes.items() if node not in busy])
-        down = arrays_of(c.sent(), c.wire, c.setup.algorithm.scalars)
+        down = arrays_of(c.sent(), c.wire, plain_of(c.setup.algorithm))
         common: dict[str, Any] = {
             "config": to_json(c.config), "session": c.session, "number": c.number, "lr": c.lr,
             "share": len(cohort) / c.config.clients,

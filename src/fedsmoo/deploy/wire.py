@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import io
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedsmoo.algorithms.quantised import BLOCK, Quantised, int8_codes, int8_values
+from fedsmoo.algorithms.statistics import Recomputed
 from fedsmoo.core import Algorithm, Vectors
 from fedsmoo.core.untrusted import text
 
 SCALE = ".scale"
+NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
 class Refusal(Exception):
@@ -42,15 +45,22 @@ def shown(value: object) -> str:
 
 def wire_of(algorithm: Algorithm) -> str:
     """Return how a method's vectors travel: exact, fp16 or int8."""
+    while isinstance(algorithm, Recomputed):  # running statistics, around what else there is
+        algorithm = algorithm.inner
     return algorithm.kind if isinstance(algorithm, Quantised) else "exact"
 
 
-def to_arrays(vectors: Vectors, wire: str, scalars: Collection[str] = ()) -> dict[str, np.ndarray]:
+def plain_of(algorithm: Algorithm) -> dict[str, int]:
+    """Return what travels as it is, on any wire, with its length: single numbers, and what is no vector of a model."""
+    return {**dict.fromkeys(algorithm.scalars, 1), **algorithm.sizes}
+
+
+def to_arrays(vectors: Vectors, wire: str, plain: Collection[str] = ()) -> dict[str, np.ndarray]:
     """Return named arrays of what travels. Vectors that a ``Quantised`` method rounded lose nothing here."""
     out: dict[str, np.ndarray] = {}
     for name, v in vectors.items():
         v = v.detach().cpu()
-        if wire == "exact" or name in scalars:
+        if wire == "exact" or name in plain:
             out[name] = v.numpy()
         elif wire == "fp16":
             out[name] = v.to(torch.float16).numpy()
@@ -62,12 +72,12 @@ def to_arrays(vectors: Vectors, wire: str, scalars: Collection[str] = ()) -> dic
 
 
 def expected(
-    names: tuple[str, ...], size: int, dtype: torch.dtype, wire: str, scalars: Collection[str] = ()
+    names: tuple[str, ...], size: int, dtype: torch.dtype, wire: str, plain: Mapping[str, int] = NOTHING
 ) -> dict[str, tuple[np.dtype, int]]:
-    """Return the type and length of every array that should arrive; ``scalars``, single numbers, are not rounded."""
+    """Return the type and length of every array that should arrive; ``plain`` ones, of these lengths, as they are."""
     whole = torch.empty(0, dtype=dtype).numpy().dtype
-    single = {n: (whole, 1) for n in names if n in scalars}
-    vectors = [n for n in names if n not in scalars]
+    single = {n: (whole, plain[n]) for n in names if n in plain}
+    vectors = [n for n in names if n not in plain]
     if wire == "int8":
         codes = {n: (np.dtype(np.int8), size) for n in vectors}
         return codes | {n + SCALE: (np.dtype(np.int16), -(-size // BLOCK)) for n in vectors} | single
@@ -80,15 +90,15 @@ def from_arrays(
     size: int,
     dtype: torch.dtype,
     wire: str,
-    scalars: Collection[str] = (),
+    plain: Mapping[str, int] = NOTHING,
 ) -> Vectors:
     """Read vectors from ``.npy`` bytes by name; raises a :class:`Refusal` if they are not what is expected."""
-    want = expected(names, size, dtype, wire, scalars)
+    want = expected(names, size, dtype, wire, plain)
     if set(raw) != set(want):
         got = ", ".join(shown(n) for n in sorted(raw, key=str)[:6])
         raise Refusal("wrong names", f"{got or 'none'} instead of {', '.join(sorted(want))}")
     parts = {n: npy_array(n, raw[n], *want[n]) for n in want}
-    out = {n: _decode(parts, n, dtype, "exact" if n in scalars else wire) for n in names}
+    out = {n: _decode(parts, n, dtype, "exact" if n in plain else wire) for n in names}
     for n, v in out.items():
         if not bool(torch.isfinite(v).all()):
             raise Refusal("not finite", f"{n} has NaN or infinite numbers")
