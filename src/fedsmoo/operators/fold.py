@@ -9,6 +9,11 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 
+def front(t: Tensor, axis: int | None, clients: int) -> Tensor:
+    """Return a tensor with its client axis first; one that all clients share is expanded."""
+    return t.expand(clients, *t.shape) if axis is None else t.movedim(axis, 0)
+
+
 def folds_clients(operator: Any) -> None:
     """Let ``vmap`` take an operator whose tensors all have the client axis first: its axis becomes part of that one."""
 
@@ -16,8 +21,7 @@ def folds_clients(operator: Any) -> None:
         def whole(v: Any, axis: int | None) -> Any:
             if not isinstance(v, Tensor):
                 return v
-            rows = v.expand(info.batch_size, *v.shape) if axis is None else v.movedim(axis, 0)
-            return rows.flatten(0, 1)
+            return front(v, axis, info.batch_size).flatten(0, 1)
 
         found = operator(*(whole(v, axis) for v, axis in zip(given, axes, strict=True)))
         found = tree_map_only(Tensor, lambda v: v.unflatten(0, (info.batch_size, -1)), found)

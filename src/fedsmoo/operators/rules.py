@@ -17,15 +17,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedsmoo.operators.convolution import conv, conv_data, conv_weight, patches
+from fedsmoo.operators.embedding import embedding, embedding_backward
+from fedsmoo.operators.fold import front
 
 aten = torch.ops.aten
 FEW = 8  # channels, below which loads of a pixel are no whole pieces
 ONCE = ([1, 1], [0, 0], [1, 1])  # stride, padding and dilation of a product of pixels
-
-
-def front(t: Tensor, axis: int | None, clients: int) -> Tensor:
-    """Return a tensor with its client axis first; one that all clients share is expanded."""
-    return t.expand(clients, *t.shape) if axis is None else t.movedim(axis, 0)
 
 
 def two(v: Sequence[int]) -> list[int]:
@@ -136,6 +133,8 @@ def convolution_backward(
 RULES: dict[str, Callable[..., Any]] = {
     "convolution": convolution,
     "convolution_backward": convolution_backward,
+    "embedding": embedding,
+    "embedding_dense_backward": embedding_backward,
 }
 
 

@@ -65,6 +65,8 @@ def direction(kind: str, x: Tensor, state: State, weights: Sequence[Tensor], bia
     bias = b_ih if b_ih is None or b_hh is None or inside else b_ih + b_hh
     if kind == "lstm" and len(rest) in (1, 3):  # projections: rare, and so one cell after the other
         return projected(x, state, w_ih, w_hh, bias, rest[-1])
+    if torch.is_autocast_enabled(x.device.type):
+        x = x.contiguous()  # or the bias is added by itself, in float32, and all that follows is
     gates = F.linear(x, w_ih, bias)
     b = b_hh if inside and b_hh is not None else gates.new_zeros(w_hh.shape[0])
     h, c, *_ = Recurrence.apply(kind, gates, *(v.to(gates.dtype) for v in (w_hh, b, state[0], state[-1])))

@@ -1,0 +1,53 @@
+"""Embeddings of C clients at once, in a traced graph: numbers of PyTorch's own, client by client."""
+
+import pytest
+import torch
+from torch.func import grad_and_value, vmap
+from torch.nn import functional as F
+
+from fedsmoo.operators.embedding import embedding_weight
+from fedsmoo.operators.trace import called, traced
+
+CLIENTS, ROWS, WIDTH = 3, 7, 5
+# the indices' shape, whether clients share them, and options of F.embedding
+CASES = {
+    "one": ((1,), False, {}),
+    "words with padding": ((4, 11), False, {"padding_idx": 2}),
+    "places, the same for all": ((6,), True, {}),
+    "divided by counts": ((13,), False, {"scale_grad_by_freq": True, "padding_idx": 0}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_values_and_gradients(name):
+    shape, shared, options = CASES[name]
+    torch.manual_seed(0)
+    whole = torch.randn(CLIENTS, 3 + ROWS * WIDTH, dtype=torch.float64)  # weights lie in a longer vector
+    index = torch.randint(ROWS, shape if shared else (CLIENTS, *shape))
+    factor = torch.randn(*shape, WIDTH, dtype=torch.float64)
+
+    def value(v, index):
+        w = v[3:].view(ROWS, WIDTH)
+        return (factor * F.embedding(index, w, **options).sin()).sum()
+
+    many = vmap(grad_and_value(value), (0, None if shared else 0))
+    graph = traced(many, whole, index)
+    names = called(graph)
+    assert names.count("fedsmoo.embedding_weight.default") == 1
+    assert not any("aten.embedding" in n for n in names)
+    for c, (got, loss) in enumerate(zip(*graph(whole, index), strict=True)):
+        mine = whole[c].clone().requires_grad_()
+        alone = value(mine, index if shared else index[c])
+        torch.testing.assert_close(loss, alone.detach(), rtol=0, atol=1e-13)
+        torch.testing.assert_close(got, torch.autograd.grad(alone, mine)[0], rtol=0, atol=1e-13)
+
+
+def test_weights_that_clients_share_are_read_once():
+    w, index = torch.randn(ROWS, WIDTH, dtype=torch.float64), torch.randint(ROWS, (CLIENTS, 4))
+    graph = traced(vmap(lambda i: F.embedding(i, w)), index)
+    torch.testing.assert_close(graph(index), w[index], rtol=0, atol=0)
+
+
+def test_what_the_operator_says_of_itself_is_true():
+    given = torch.randn(2, 6, 3), torch.randint(4, (2, 6)), 4, False
+    torch.library.opcheck(embedding_weight._opoverload, given, test_utils=("test_schema", "test_faketensor"))
