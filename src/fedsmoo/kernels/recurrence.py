@@ -15,6 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from fedsmoo.kernels import cells
+from fedsmoo.kernels.early import after_the_last
 from fedsmoo.kernels.runtime import launch
 
 GATES = {"lstm": 4, "gru": 3, "tanh": 1, "relu": 1}
@@ -34,13 +35,15 @@ def forward_kernel(
     hs, cs, gates,  # [C, T, B, H] twice, [C, T, B, G]: written
     t, T, B, H: tl.constexpr,
     KIND: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
+    after_the_last(EARLY)
     client = tl.program_id(2).to(tl.int64)
     m = tl.program_id(1) * BM + tl.arange(0, BM)
     j = tl.program_id(0) * BN + tl.arange(0, BN)
     G: tl.constexpr = 4 if KIND == "lstm" else 3 if KIND == "gru" else 1
     w += client * (G * H * H)
-    gx += t * gx_t.to(tl.int64) + client * gx_c
+    gx += t.to(tl.int64) * gx_t + client * gx_c  # a stride of 1 is a constant, which has no type
     now = (client * T + t) * B
     before = h0 + client * B * H
     if t > 0:
@@ -83,7 +86,9 @@ def backward_kernel(
     dgx, dgh,  # [C, T, B, G] twice: by the gates' sums, as far as inputs and the state before made them
     t, T, B, H: tl.constexpr,
     KIND: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
+    after_the_last(EARLY)
     client = tl.program_id(2).to(tl.int64)
     m = tl.program_id(1) * BM + tl.arange(0, BM)
     j = tl.program_id(0) * BN + tl.arange(0, BN)
@@ -102,7 +107,7 @@ def backward_kernel(
             a = tl.load(later + m[:, None] * (G * H) + k[None, :], mask=(m < B)[:, None] & there, other=0.0)
             rows = tl.load(w + k[:, None] * H + j[None, :], mask=(k < G * H)[:, None] & (j < H)[None, :], other=0.0)
             down = tl.dot(a, rows, down, input_precision=PRECISION)
-    dh += t * dh_t.to(tl.int64) + client * dh_c
+    dh += t.to(tl.int64) * dh_t + client * dh_c
     down += cells.read(dh + m[:, None] * dh_b + j[None, :], ok)
     at = carry + client * B * H + unit
     if KIND == "lstm":
