@@ -13,7 +13,7 @@ N ?= 10
 NEW ?= HEAD
 BUSY ?= 2
 
-.PHONY: demo test test-repeat test-gpu test-deploy drills hashes tables figures install lint clean
+.PHONY: demo test test-repeat test-gpu test-deploy drills hashes tables figures install lint wheel release clean
 
 install: $(STAMP)
 
@@ -25,13 +25,19 @@ $(STAMP): pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev,download,report,flower]'
 	touch $@
 
-# Five methods on digits, who holds which class, and a page to look at; the commands are those a user would type.
+# Five methods on digits, who holds which class, and a page to look at.
 demo: $(STAMP)
 	rm -rf runs/demo
-	OMP_NUM_THREADS=1 $(BIN)/fedsmoo compare experiments/demo.toml --seeds 0,1,2 --out runs/demo
-	$(BIN)/fedsmoo data split digits --partition dirichlet --u 0.1 --clients 40 --out runs/demo/split.json
-	$(BIN)/fedsmoo data show runs/demo/split.json
-	$(BIN)/fedsmoo report runs/demo/*-seed* --out runs/demo/report.html
+	$(BIN)/fedsmoo demo
+
+# sdist and wheel into dist/, checked, and tried for a new user with an empty home and no checkout. With PYTHONS="python3.12
+# python3.13" everything the wheel needs is installed from the index instead of borrowed, by pip and by uv.
+wheel: $(STAMP)
+	env -u PYTHONPATH $(BIN)/python tools/package.py $(if $(PYTHONS),--full $(PYTHONS))
+
+# Tag VERSION once the tree is clean and everything agrees on it (tools/release.py); nothing is pushed.
+release: $(STAMP)
+	env -u PYTHONPATH $(BIN)/python tools/release.py $(VERSION)
 
 # The tables of README and docs, and the numbers in their sentences, from the measured results; none is typed.
 tables: $(STAMP)

@@ -19,6 +19,7 @@ NO_ROOMS = {
     "examples": "the scripts of examples/, and what CONTRIBUTING.md shows",
     "fixtures": "run folders that older code left, and the script that makes them",
     "gpu": "what needs a CUDA device, of several rooms",
+    "tools": "the scripts of tools/, and what the public sees of the repository: workflows, forms, container",
     "algorithms/boxes": "literal transcriptions of the methods' boxes",
 }
 
@@ -30,7 +31,7 @@ def python(folder: Path) -> list[Path]:
 # What of other packages tests must replace, for want of another way: Triton's interpreter, Flower's identity of a task.
 FOREIGN = {"kernels/conftest.py", "deploy/conftest.py"}
 
-SOURCES = [*python(PACKAGE), *python(ROOT / "benchmarks"), *python(ROOT / "examples")]
+SOURCES = [*python(PACKAGE), *python(ROOT / "benchmarks"), *python(ROOT / "examples"), *python(ROOT / "tools")]
 
 
 def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:

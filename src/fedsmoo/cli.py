@@ -18,6 +18,7 @@ from fedsmoo.commands import deploy as deploy_commands
 from fedsmoo.commands.command import ReadingCommand, TorchCommand
 from fedsmoo.commands.compare import compare
 from fedsmoo.commands.console import warnings_in_a_line
+from fedsmoo.commands.demo import demo
 from fedsmoo.commands.describe import list_things, show
 from fedsmoo.commands.figure import figure
 from fedsmoo.commands.report import report
@@ -42,6 +43,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 COMMANDS: dict[str, tuple[Callable[..., Any], str]] = {
+    "demo": (demo, "See it work, in a minute: five methods on digits, pictures, a page."),
     "run": (run, "Train one method and keep the run in a folder."),
     "resume": (resume, "Go on with a run that was stopped or killed."),
     "sweep": (sweep, "Carry out a grid of runs: skip what is done, resume what is not."),

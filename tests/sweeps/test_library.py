@@ -231,7 +231,7 @@ def defaults(function: Callable[..., Any]) -> dict[str, Any]:
     ("run", run._run, {"sets"}),
     ("resume", run.resume, set()),
     ("sweep", sweep._sweep, {"dry_run", "no_wait"}),
-    ("compare", compare._compare, {"sets", "given"}),
+    ("compare", compare.compare_methods, {"sets", "given"}),
     ("report", report.report, set()),
     *(("analyse", analyse.command(cls), {f.name for f in dataclasses.fields(cls)}) for cls in measurements().values()),
 ])  # fmt: skip

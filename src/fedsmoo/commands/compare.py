@@ -127,7 +127,7 @@ def shown(cells: Mapping[Path, Cell]) -> Iterator[Worker]:
             through()
 
 
-def _compare(
+def compare_methods(
     given: Given = None,
     algorithms: Algorithms = METHODS,
     seeds: Seeds = None,
@@ -185,4 +185,4 @@ def print_comparison(comparison: Comparison) -> None:
         screen.print(line, markup=False, soft_wrap=True)
 
 
-compare = with_settings(_compare, leave_out=("algorithm", "seed"))
+compare = with_settings(compare_methods, leave_out=("algorithm", "seed"))
