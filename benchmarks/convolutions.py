@@ -145,7 +145,8 @@ class Layer:
             return boxes.forward_by_boxes(self.g, self.x, self.w, box)
         if kind == "data":
             return boxes.data_by_boxes(self.g, self.dy, self.w, self.size, box)
-        return boxes.weight_by_boxes(self.g, self.x, self.dy, box, lambda n, steps: parts_for(CLIENTS, n, steps))
+        cut = boxes.weight_by_boxes(self.g, self.x, self.dy, box, lambda n, steps: parts_for(CLIENTS, n, steps))
+        return cut.sum(0)
 
     def candidates(self, kind: str) -> Iterator[tuple[str, Tile]]:
         pixels, cols = BATCH * self.dy.shape[2] * self.dy.shape[3], self.dy.shape[-1]

@@ -63,7 +63,7 @@ def test_boxes_of_pixels(name, draw):
     found = (
         boxes.forward_by_boxes(g, x, w, out),
         boxes.data_by_boxes(g, dy, w, size, back),
-        boxes.weight_by_boxes(g, x, dy, out, lambda programs, steps: 2),
+        boxes.weight_by_boxes(g, x, dy, out, lambda programs, steps: 2).sum(0),
     )
     for got, want in zip(found, reference(x, w, dy, stride, padding, dilation), strict=True):
         torch.testing.assert_close(got.double(), want, rtol=0, atol=2e-6 * max(1.0, float(want.abs().max())))

@@ -132,6 +132,29 @@ def test_what_stands_behind_a_norm_is_part_of_it():
     assert left["aten.add.Tensor"] == 7  # six biases, and where both branches of the first block meet the stem
 
 
+@pytest.mark.parametrize("name", ["a CNN", "a residual network", "a transposed one"])
+def test_a_flat_gradient_is_written_in_place(name):
+    torch.manual_seed(0)
+    make, side, ours = MODULES[name]
+    module = make().double()
+    module(torch.zeros(1, 3, side, side, dtype=torch.float64))
+    many, _, _, given = gradients(module, side)
+
+    def flat(*given):
+        losses, *parts = many(*given)
+        return torch.cat([p.reshape(CLIENTS, -1) for p in parts], -1), losses
+
+    graph = traced(flat, *given)
+    found = Counter(called(graph))
+    assert found["fedsmoo.place.default"] == 1
+    assert found["aten.cat.default"] == 0
+    assert found["fedsmoo.conv_weight_parts.default"] == ours["conv_weight"] - ours["patches"]
+    losses, *parts = traced(many, *given)(*given)
+    got = graph(*given)
+    torch.testing.assert_close(got[0], torch.cat([p.flatten(1) for p in parts], 1), rtol=0, atol=1e-14)
+    torch.testing.assert_close(got[1], losses, rtol=0, atol=0)
+
+
 def test_afterwards_the_rules_are_pytorch_s_own_again():
     conv = nn.Conv2d(2, 3, 3).double()
     w, x = torch.randn(2, *conv.weight.shape, dtype=torch.float64), torch.randn(2, 4, 2, 5, 5, dtype=torch.float64)

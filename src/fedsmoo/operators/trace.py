@@ -13,6 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from fedsmoo.operators.fuse import fuse_norms
 from fedsmoo.operators.layers import LAYERS, Instead
+from fedsmoo.operators.place import place_gradients
 from fedsmoo.operators.rules import client_rules
 
 
@@ -28,6 +29,7 @@ def traced(function: Callable[..., Any], *like: Tensor) -> GraphModule:
     # What both passes need, such as weights in the operators' order, is made once.
     nodes = fx_graph_cse(graph.graph)
     fuse_norms(nodes)
+    place_gradients(nodes)
     return GraphModule(graph, nodes)
 
 

@@ -169,7 +169,7 @@ def by_boxes(
 def weight_by_boxes(
     g: Geometry, x: Tensor, dy: Tensor, box: Box, parts: Callable[[int, int], int], precision: str = "ieee"
 ) -> Tensor:
-    """Return the gradient by the weights of a convolution of stride 1: as ``Convolution.weight``.
+    """Return the gradient by the weights of a convolution of stride 1: as ``Convolution.weight_parts``.
 
     ``box.inner`` is the number of input channels in a tile; the reduction's step are the box's pixels.
     """
@@ -185,4 +185,4 @@ def weight_by_boxes(
         RB=box.samples, RH=box.height, RW=box.width, BM=box.inner, BN=box.cols, PRECISION=precision,
         num_warps=box.warps, num_stages=box.stages,
     )  # fmt: skip
-    return dw[0] if cut == 1 else dw.sum(0)
+    return dw

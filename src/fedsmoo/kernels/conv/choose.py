@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 from torch import Tensor
 
@@ -15,12 +13,17 @@ from fedsmoo.kernels.runtime import interpreted
 
 
 def boxes_serve(g: Geometry, precision: str, *tensors: Tensor) -> bool:
+    """Whether boxes can serve these tensors, where they lie."""
+    return shapes_serve(g, precision, *tensors) and all(t.data_ptr() % 16 == 0 for t in tensors)
+
+
+def shapes_serve(g: Geometry, precision: str, *tensors: Tensor) -> bool:
     """Whether boxes can serve: stride 1, a device with a tensor memory unit, channels in pieces of 16 bytes."""
     if g.stride != (1, 1) or precision == "tf32x3":
         return False
     if not interpreted() and torch.cuda.get_device_capability(tensors[0].device)[0] < 9:
         return False
-    return all(t.shape[-1] * t.itemsize % 16 == 0 and t.data_ptr() % 16 == 0 for t in tensors)
+    return all(t.shape[-1] * t.itemsize % 16 == 0 for t in tensors)
 
 
 def box_for(tile: Tile, pixels: int, batch: int, size: Pair, inner: int) -> Box | None:
@@ -52,12 +55,32 @@ def data(g: Geometry, dy: Tensor, w: Tensor, size: Pair, precision: str) -> Tens
     return Convolution(g, precision).data(dy, w, size)
 
 
+def weight_box(g: Geometry, x: Tensor, dy: Tensor) -> Box | None:
+    """Return the box of a weight gradient; ``None`` where too few of its pixels would be some."""
+    tile = weight_tile(x.shape[-1], dy.shape[-1], x.dtype, False, boxes=True)
+    return box_for(tile, tile.inner, x.shape[1], (dy.shape[2], dy.shape[3]), tile.rows)
+
+
+def parts_of(g: Geometry, x: Tensor, dy: Tensor, precision: str) -> int:
+    """Return in how many parts the reduction of a weight gradient is cut: from shapes alone."""
+    box = weight_box(g, x, dy) if shapes_serve(g, precision, x, dy) else None
+    if box is None:
+        convolution = Convolution(g, precision)
+        tile = weight_tile(x.shape[-1], dy.shape[-1], x.dtype, convolution.exact)
+        return convolution.parts_of(x, dy, tile)
+    programs = g.taps * -(-x.shape[-1] // box.inner) * -(-dy.shape[-1] // box.cols)
+    return parts_for(x.shape[0], programs, box.count(x.shape[1], (dy.shape[2], dy.shape[3])))
+
+
+def weight_parts(g: Geometry, x: Tensor, dy: Tensor, precision: str, parts: int) -> Tensor:
+    """Return the gradient by the weights as parts to be summed, ``[parts, C, kh, kw, I, O]`` in float32."""
+    box = weight_box(g, x, dy) if boxes_serve(g, precision, x, dy) else None
+    if box is None:
+        return Convolution(g, precision).weight_parts(x, dy, parts=parts)
+    return weight_by_boxes(g, x, dy, box, lambda *_: parts, precision)
+
+
 def weight(g: Geometry, x: Tensor, dy: Tensor, precision: str) -> Tensor:
     """Return the gradient by the weights in float32, from images and the gradient by the outputs."""
-    clients, batch, size = x.shape[0], x.shape[1], (dy.shape[2], dy.shape[3])
-    if boxes_serve(g, precision, x, dy):
-        tile = weight_tile(x.shape[-1], dy.shape[-1], x.dtype, False, boxes=True)
-        box = box_for(tile, tile.inner, batch, size, tile.rows)
-        if box is not None:
-            return weight_by_boxes(g, x, dy, box, partial(parts_for, clients), precision)
-    return Convolution(g, precision).weight(x, dy)
+    found = weight_parts(g, x, dy, precision, parts_of(g, x, dy, precision))
+    return found[0] if len(found) == 1 else found.sum(0)

@@ -67,10 +67,20 @@ class Convolution:
 
     def weight(self, x: Tensor, dy: Tensor, tile: Tile | None = None, parts: int | None = None) -> Tensor:
         """Return the gradient by the weights ``[C, kh, kw, I, O]`` in float32, from inputs and outputs' gradient."""
+        found = self.weight_parts(x, dy, tile, parts)
+        return found[0] if len(found) == 1 else found.sum(0)
+
+    def parts_of(self, x: Tensor, dy: Tensor, tile: Tile) -> int:
+        """Return in how many parts the reduction of a weight gradient is cut."""
+        programs = self.geometry.taps * triton.cdiv(x.shape[-1], tile.rows) * triton.cdiv(dy.shape[-1], tile.cols)
+        return parts_for(x.shape[0], programs, triton.cdiv(dy.shape[1:4].numel(), tile.inner))
+
+    def weight_parts(self, x: Tensor, dy: Tensor, tile: Tile | None = None, parts: int | None = None) -> Tensor:
+        """Return :meth:`weight` as parts that are still to be summed, ``[parts, C, kh, kw, I, O]``."""
         (clients, batch, height, width, inside), (high, wide, outside) = x.shape, dy.shape[2:]
         tile = tile or weight_tile(inside, outside, x.dtype, self.exact)
         programs = self.geometry.taps * triton.cdiv(inside, tile.rows) * triton.cdiv(outside, tile.cols)
-        parts = parts or parts_for(clients, programs, triton.cdiv(batch * high * wide, tile.inner))
+        parts = parts or self.parts_of(x, dy, tile)
         dw = x.new_empty(parts, clients, *self.geometry.kernel, inside, outside, dtype=torch.float32)
         launch(
             weight_kernel, (programs * parts, clients),
@@ -80,7 +90,7 @@ class Convolution:
             EVEN=inside % tile.rows == 0 and outside % tile.cols == 0,
             PRECISION=self.precision, num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
-        return dw[0] if parts == 1 else dw.sum(0)
+        return dw
 
 
 def patches(g: Geometry, x: Tensor, width: int) -> Tensor:

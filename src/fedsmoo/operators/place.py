@@ -1,0 +1,129 @@
+"""The flat gradient of C clients from gradients of single parameters, each brought to its place in one pass."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, Node
+
+from fedsmoo.kernels.conv.geometry import Geometry
+from fedsmoo.operators.convolution import Sizes, by_kernels, conv_weight, geometry, precision_of
+from fedsmoo.operators.views import base, tidy, value
+
+aten, ours = torch.ops.aten, torch.ops.fedsmoo
+
+
+def length(source: Tensor) -> int:
+    """Return how many numbers of a client's flat gradient a source of :func:`place` is."""
+    return source.shape[2:].numel()
+
+
+@torch.library.custom_op("fedsmoo::place", mutates_args=())
+def place(sources: list[Tensor]) -> Tensor:
+    """Return ``[C, P]``: gradients beside each other, each ``[C, parts, N]`` or ``[parts, C, taps, I, O]``.
+
+    Parts are summed; the latter, a convolution's, is brought to PyTorch's order, outputs, inputs, taps.
+    """
+    first = sources[0]
+    clients = first.shape[0 if first.dim() == 3 else 1]
+    if by_kernels(first):
+        from fedsmoo.kernels import place as kernels
+
+        out = first.new_empty(clients, sum(length(v) for v in sources), dtype=torch.float32)
+        for source, there in zip(sources, out.split([length(v) for v in sources], 1), strict=True):
+            kernels.place(source, there)
+        return out
+    rows = [v.sum(1) if v.dim() == 3 else v.sum(0).permute(0, 3, 2, 1).flatten(1) for v in sources]
+    return torch.cat([v.to(torch.promote_types(v.dtype, torch.float32)) for v in rows], 1)
+
+
+@place.register_fake
+def _(sources: list[Tensor]) -> Tensor:
+    clients = sources[0].shape[0 if sources[0].dim() == 3 else 1]
+    kind = torch.float32
+    for v in sources:
+        kind = torch.promote_types(kind, v.dtype)
+    return sources[0].new_empty(clients, sum(length(v) for v in sources), dtype=kind)
+
+
+@torch.library.custom_op("fedsmoo::conv_weight_parts", mutates_args=())
+def conv_weight_parts(
+    x: Tensor, dy: Tensor, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, parts: int
+) -> Tensor:
+    """Return ``conv_weight`` as parts that are still to be summed, ``[parts, C, taps, I, O]``, in float32 at least."""
+    if by_kernels(x):
+        from fedsmoo.kernels.conv import choose
+
+        g = geometry(kernel, stride, padding, dilation)
+        return choose.weight_parts(g, x.contiguous(), dy.contiguous(), precision_of(x), parts).flatten(2, 3)
+    found = conv_weight(x, dy, kernel, stride, padding, dilation).flatten(1, 2)[None]
+    return found.to(torch.promote_types(x.dtype, torch.float32))
+
+
+@conv_weight_parts.register_fake
+def _(x: Tensor, dy: Tensor, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, parts: int) -> Tensor:
+    kind = torch.promote_types(x.dtype, torch.float32)
+    return x.new_empty(parts, x.shape[0], kernel[0] * kernel[1], x.shape[-1], dy.shape[-1], dtype=kind)
+
+
+def parts_of(g: Geometry, x: Tensor, dy: Tensor) -> int:
+    """Return in how many parts a weight gradient is summed."""
+    if not by_kernels(x):
+        return 1
+    from fedsmoo.kernels.conv import choose
+
+    return choose.parts_of(g, x, dy, precision_of(x))
+
+
+def as_taps(node: Node) -> Node | None:
+    """Return the weight gradient ``[C, kh, kw, I, O]`` that a gradient ``[C, N]`` is, in PyTorch's order."""
+    node = of_view(node)
+    while node.target in (aten._to_copy.default, aten.clone.default) or is_same(node):
+        node = node.all_input_nodes[0]
+    if node.target is not aten.permute.default or node.args[1] != [0, 4, 3, 1, 2]:
+        return None
+    (made,) = node.all_input_nodes
+    return made if made.target is ours.conv_weight.default and len(made.users) == 1 else None
+
+
+def of_view(node: Node) -> Node:
+    """Return what a node ``[C, N]`` is a view of with axes of each client's numbers, in order."""
+    return node.all_input_nodes[0] if node.target in (aten.view.default, aten._unsafe_view.default) else node
+
+
+def is_same(node: Node) -> bool:
+    """Whether a node is a permutation that leaves all axes where they are."""
+    return node.target is aten.permute.default and node.args[1] == sorted(node.args[1])  # type: ignore[arg-type, type-var]
+
+
+def source_of(graph: Graph, node: Node) -> Node:
+    """Insert what :func:`place` takes for a gradient ``[C, N]`` of the graph."""
+    made, summed = as_taps(node), base(node)
+    if made is not None:
+        kernel, *how = made.args[2:]
+        x, dy = (value(v) for v in made.all_input_nodes[:2])
+        parts = parts_of(geometry(kernel, *how), x, dy)  # type: ignore[arg-type]
+        return graph.call_function(ours.conv_weight_parts.default, (*made.args, parts))
+    if summed.target is aten.sum.dim_IntList and summed.args[1:] == ([1],) and not summed.kwargs:
+        (of,) = summed.all_input_nodes
+        if value(of).dim() == 3 and value(summed).shape == value(node).shape:
+            return of
+    return graph.call_function(aten.view.default, (node, [value(node).shape[0], 1, value(node).shape[1]]))
+
+
+def place_gradients(graph: Graph) -> None:
+    """Let the flat gradient that a graph ends in be written in place, from whatever its parts are made as."""
+    for cat in [n for n in graph.output_node().all_input_nodes if n.target is aten.cat.default]:
+        nodes = [v for v in cat.args[0] if isinstance(v, Node)]  # type: ignore[union-attr]
+        kinds = {value(v).dtype for v in nodes}
+        if (
+            cat.args[1:] not in ((-1,), (1,))
+            or value(cat).dim() != 2
+            or kinds not in ({torch.float32}, {torch.float64})
+        ):
+            continue
+        with graph.inserting_before(cat):
+            new = graph.call_function(ours.place.default, ([source_of(graph, v) for v in nodes],))
+        new.meta["val"] = value(cat)
+        cat.replace_all_uses_with(new)
+    tidy(graph)
