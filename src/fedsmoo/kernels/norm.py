@@ -29,13 +29,19 @@ def block(x, n, p, P, CH, channel, there):
 
 
 @triton.jit
+def put(y, v, n, p, P, CH, channel, there):
+    """Write pixels ``p`` of sample ``n``."""
+    tl.store(y + (n * P + p)[:, None] * CH + channel[None, :], v, mask=(p < P)[:, None] & there[None, :])
+
+
+@triton.jit
 def write(y, v, add, n, p, P, CH, channel, there, ADD: tl.constexpr, RELU: tl.constexpr):
     """Write pixels ``p`` of sample ``n``, what is added and the ReLU first."""
     if ADD:
         v += block(add, n, p, P, CH, channel, there)
     if RELU:
         v = tl.maximum(v, 0.0, propagate_nan=tl.PropagateNan.ALL)
-    tl.store(y + (n * P + p)[:, None] * CH + channel[None, :], v, mask=(p < P)[:, None] & there[None, :])
+    put(y, v, n, p, P, CH, channel, there)
 
 
 @triton.jit(do_not_specialize=["B"])
@@ -81,14 +87,19 @@ def norm_kernel(
 
 
 @triton.jit
-def arriving(dy, more, y, n, p, P, CH, channel, there, MORE: tl.constexpr, RELU: tl.constexpr):
-    """Return the gradient by a norm's outputs at pixels ``p``, in the type of ``dy``: summed, and past the ReLU."""
+def arriving(
+    dy, more, y, kept, n, p, P, CH, channel, there, MORE: tl.constexpr, RELU: tl.constexpr, KEEP: tl.constexpr
+):
+    """Return the gradient by a norm's outputs at pixels ``p``, in the type of ``dy``: summed, past the ReLU, kept."""
     d = block(dy, n, p, P, CH, channel, there)
     if MORE:
         d += block(more, n, p, P, CH, channel, there)
     if RELU:
         d = tl.where(block(y, n, p, P, CH, channel, there) <= 0.0, 0.0, d)
-    return d.to(dy.dtype.element_ty)
+    d = d.to(dy.dtype.element_ty)
+    if KEEP:
+        put(kept, d, n, p, P, CH, channel, there)
+    return d
 
 
 @triton.jit(do_not_specialize=["B"])
@@ -108,9 +119,7 @@ def norm_backward_kernel(
     r = tl.load(rstd + n * (CH // GW) + group)
     scale = tl.load(gamma + n // B * CH + channel, mask=there, other=0.0).to(tl.float32)
     if WHOLE:
-        d = arriving(dy, more, y, n, p, P, CH, channel, there, MORE, RELU)
-        if KEEP:
-            tl.store(kept + (n * P + p)[:, None] * CH + channel[None, :], d, mask=(p < P)[:, None] & there[None, :])
+        d = arriving(dy, more, y, kept, n, p, P, CH, channel, there, MORE, RELU, KEEP)
         v = block(x, n, p, P, CH, channel, there)
         hats = tl.sum(d.to(tl.float32) * (v - m) * r, 0)
         ones = tl.sum(d.to(tl.float32), 0)
@@ -119,9 +128,7 @@ def norm_backward_kernel(
         ones = tl.zeros((BC,), tl.float32)
         for start in range(0, P, BP):
             q = start + p
-            d = arriving(dy, more, y, n, q, P, CH, channel, there, MORE, RELU)
-            if KEEP:
-                tl.store(kept + (n * P + q)[:, None] * CH + channel[None, :], d, mask=(q < P)[:, None] & there[None, :])
+            d = arriving(dy, more, y, kept, n, q, P, CH, channel, there, MORE, RELU, KEEP)
             hats += tl.sum(d.to(tl.float32) * (block(x, n, q, P, CH, channel, there) - m) * r, 0)
             ones += tl.sum(d.to(tl.float32), 0)
     tl.store(dgamma + n * CH + channel, hats, mask=there)
@@ -130,23 +137,19 @@ def norm_backward_kernel(
     along = tl.sum(hats * scale, 0) / (P * GW)
     if WHOLE:
         out = r * (d.to(tl.float32) * scale[None, :] - inner - (v - m) * r * along)
-        tl.store(dx + (n * P + p)[:, None] * CH + channel[None, :], out, mask=(p < P)[:, None] & there[None, :])
+        put(dx, out, n, p, P, CH, channel, there)
     else:
         if KEEP:
             tl.debug_barrier()  # what was kept is read again
         for start in range(0, P, BP):
             q = start + p
             if KEEP:
-                d = tl.load(
-                    kept + (n * P + q)[:, None] * CH + channel[None, :],
-                    mask=(q < P)[:, None] & there[None, :],
-                    other=0.0,
-                )
+                d = block(kept, n, q, P, CH, channel, there).to(kept.dtype.element_ty)
             else:
-                d = arriving(dy, more, y, n, q, P, CH, channel, there, MORE, RELU)
+                d = arriving(dy, more, y, kept, n, q, P, CH, channel, there, MORE, RELU, False)
             hat = (block(x, n, q, P, CH, channel, there) - m) * r
             out = r * (d.to(tl.float32) * scale[None, :] - inner - hat * along)
-            tl.store(dx + (n * P + q)[:, None] * CH + channel[None, :], out, mask=(q < P)[:, None] & there[None, :])
+            put(dx, out, n, q, P, CH, channel, there)
 
 
 def tile(pixels: int, width: int, most: int) -> tuple[int, int, bool, int]:
