@@ -13,7 +13,7 @@ N ?= 10
 NEW ?= HEAD
 BUSY ?= 2
 
-.PHONY: demo test test-repeat test-gpu test-deploy drills hashes tables figures install lint wheel release clean
+.PHONY: demo test test-repeat test-gpu test-deploy drills hashes tables figures install lint wheel release release-check clean
 
 install: $(STAMP)
 
@@ -38,6 +38,10 @@ wheel: $(STAMP)
 # Tag VERSION once the tree is clean and everything agrees on it (tools/release.py); nothing is pushed.
 release: $(STAMP)
 	env -u PYTHONPATH $(BIN)/python tools/release.py $(VERSION)
+
+# The same checks of a release that has its tag.
+release-check: $(STAMP)
+	env -u PYTHONPATH $(BIN)/python tools/release.py $(VERSION) --tagged
 
 # The tables of README and docs, and the numbers in their sentences, from the measured results; none is typed.
 tables: $(STAMP)

@@ -30,6 +30,7 @@ TRIALS = (
     (("--version",), "fedsmoo "),
     (("list",), "your own"),
     (("show", "fedsmoo"), "vectors"),
+    (("doctor",), ": fedsmoo demo"),
     (("demo", "--rounds", "3", "--seeds", "0"), "look at"),
     (("table", "accuracy", "--no-run"), "the results shown came with fedsmoo"),
     (("report", "runs/demo", "--out", "page.html"), "5 runs: page.html"),

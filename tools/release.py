@@ -36,8 +36,8 @@ def headings(text: str) -> list[tuple[str, str, str]]:
     return [(m["version"], m["date"], text[m.end() : end].strip()) for m, end in zip(found, ends, strict=True)]
 
 
-def in_the_way(root: Path, version: str) -> list[str]:
-    """Return all that forbids to release a version, a line each that says what to do."""
+def in_the_way(root: Path, version: str, tagged: bool = False) -> list[str]:
+    """Return all that forbids to release a version, a line each that says what to do; ``tagged``: it has its tag."""
     lines = []
     if changed := git(root, "status", "--porcelain"):
         lines.append(f"the tree has changes ({len(changed.splitlines())} files): commit or stash them")
@@ -57,7 +57,10 @@ def in_the_way(root: Path, version: str) -> list[str]:
     cited = re.search(r"^version: (.*)$", (root / "CITATION.cff").read_text(encoding="utf-8"), re.M)
     if cited is None or cited[1].strip("\"'") != version:
         lines.append(f"CITATION.cff cites version {cited[1] if cited else 'none'}: write {version} there")
-    if git(root, "tag", "--list", f"v{version}"):
+    if tagged:
+        if git(root, "tag", "--list", "--points-at", "HEAD", f"v{version}") != f"v{version}":
+            lines.append(f"the tag v{version} is not here: make it with 'make release VERSION={version}'")
+    elif git(root, "tag", "--list", f"v{version}"):
         lines.append(f"the tag v{version} exists: a release is never made twice; choose the next version")
     return lines
 
@@ -67,11 +70,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("version", help="such as 0.1.0")
     parser.add_argument("--dry-run", action="store_true", help="only say what is in the way")
+    parser.add_argument("--tagged", action="store_true", help="check a release that has its tag, and stop")
     parser.add_argument("--root", type=Path, default=ROOT, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if lines := in_the_way(given.root, given.version):
+    if lines := in_the_way(given.root, given.version, given.tagged):
         sys.exit("\n".join(f"release: {line}" for line in lines))
-    if given.dry_run:
+    if given.dry_run or given.tagged:
         print(f"nothing is in the way of {given.version}")
         return
     subprocess.run([sys.executable, str(given.root / "tools" / "package.py")], check=True)

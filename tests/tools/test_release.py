@@ -36,8 +36,8 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def release(root: Path, version: str = "1.2.3") -> tuple[int, str]:
-    words = [sys.executable, str(SCRIPT), version, "--dry-run", "--root", str(root)]
+def release(root: Path, version: str = "1.2.3", how: str = "--dry-run") -> tuple[int, str]:
+    words = [sys.executable, str(SCRIPT), version, how, "--root", str(root)]
     done = subprocess.run(words, capture_output=True, text=True)
     return done.returncode, done.stdout + done.stderr
 
@@ -74,6 +74,14 @@ def test_a_tag_that_exists_is_refused(checkout: Path) -> None:
     assert release(checkout) == (
         1, "release: the tag v1.2.3 exists: a release is never made twice; choose the next version\n"
     )  # fmt: skip
+
+
+def test_a_release_that_has_its_tag_is_checked_again(checkout: Path) -> None:
+    assert release(checkout, how="--tagged")[0] == 1
+    git(checkout, "tag", "v1.2.3")
+    assert release(checkout, how="--tagged") == (0, "nothing is in the way of 1.2.3\n")
+    git(checkout, "commit", "--allow-empty", "--quiet", "--message", "Later.")
+    assert "the tag v1.2.3 is not here" in release(checkout, how="--tagged")[1]
 
 
 def test_all_that_is_in_the_way_is_said_at_once(checkout: Path) -> None:

@@ -1,0 +1,116 @@
+"""What the public sees of the repository: workflows that call make targets that exist, forms, hooks, security."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fedsmoo.cli import COMMANDS, READING
+
+ROOT = Path(__file__).parents[2]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+MAKEFILE = (ROOT / "Makefile").read_text()
+TARGETS = set(re.findall(r"^([a-z][\w-]*):", MAKEFILE, re.M))
+VARIABLES = set(re.findall(r"\$\((?:if \$\()?([A-Z]+)\)", MAKEFILE))
+PINNED = re.compile(r"[\w.-]+/[\w./-]+@v\d+\.\d+\.\d+")
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Read a workflow; to YAML ``on`` is a truth value."""
+    content = yaml.safe_load(path.read_text())
+    return {"on" if key is True else key: value for key, value in content.items()}
+
+
+def steps(path: Path) -> list[dict[str, Any]]:
+    return [step for job in read(path)["jobs"].values() for step in job["steps"]]
+
+
+def made(path: Path) -> list[list[str]]:
+    """Return the words after ``make`` of every step that calls it."""
+    return [step["run"].split()[1:] for step in steps(path) if step.get("run", "").startswith("make ")]
+
+
+def test_there_are_workflows_for_tests_docs_wheels_and_releases() -> None:
+    assert [p.stem for p in WORKFLOWS] == ["docs", "release", "tests", "wheels"]
+    called = {words[0] for path in WORKFLOWS for words in made(path)}
+    assert called >= {"install", "test", "docs", "wheel", "release-check", "test-deploy", "drills"}
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda p: p.stem)
+def test_a_workflow_is_whole_and_names_targets_and_variables_that_exist(path: Path) -> None:
+    workflow = read(path)
+    assert {"name", "on", "permissions", "jobs"} <= workflow.keys()
+    assert workflow["permissions"] == {"contents": "read"}  # jobs ask for more where they need it
+    for job in workflow["jobs"].values():
+        assert job["runs-on"]
+        assert set(job.get("needs", "").split()) <= workflow["jobs"].keys()
+    for target, *given in made(path):
+        assert target in TARGETS or not (ROOT / "mkdocs.yml").exists(), target
+        assert {word.partition("=")[0] for word in given} <= VARIABLES | {"PYTHON"}
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda p: p.stem)
+def test_a_workflow_takes_actions_of_one_version_each(path: Path) -> None:
+    for step in steps(path):
+        assert ("run" in step) != ("uses" in step)
+        if "uses" in step:
+            assert PINNED.fullmatch(step["uses"]), step["uses"]
+        for expression in re.findall(r"\$\{\{(.*?)\}\}", step.get("run", "")):
+            raise AssertionError(f"{expression} in a shell: a stranger's words would be run")
+
+
+def test_every_python_that_is_promised_is_tested() -> None:
+    said = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
+    promised = [c.rpartition(" ")[2] for c in said if re.search(r":: 3\.\d+$", c)]
+    for name, job in (("tests", "test"), ("wheels", "wheel")):
+        assert read(ROOT / f".github/workflows/{name}.yml")["jobs"][job]["strategy"]["matrix"]["python"] == promised
+
+
+def test_the_hooks_are_the_linters_of_make_lint() -> None:
+    (repo,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    hooks = [" ".join(hook["entry"].replace(".venv/bin/", "").split()[:2]) for hook in repo["hooks"]]
+    recipe = re.search(r"^lint:.*\n((?:\t.*\n)+)", MAKEFILE, re.M)
+    assert recipe is not None
+    lint = [re.sub(r" (\.|--check)", "", line.strip().replace("$(BIN)/", "")) for line in recipe[1].splitlines()]
+    assert hooks == lint
+    assert all(hook["language"] == "system" and hook["id"] and hook["name"] for hook in repo["hooks"])
+
+
+def test_the_forms_are_forms() -> None:
+    forms = [p for p in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml") if p.stem != "config"]
+    assert len(forms) == 2
+    for path in forms:
+        form = yaml.safe_load(path.read_text())
+        assert {"name", "description", "body"} <= form.keys()
+        ids = [part["id"] for part in form["body"]]
+        assert len({*ids}) == len(ids)
+        for part in form["body"]:
+            assert part["type"] in ("input", "textarea", "checkboxes", "dropdown", "markdown")
+            assert part["attributes"]["label"]
+        assert any(part.get("validations", {}).get("required") for part in form["body"])
+        for name in re.findall(r"`fedsmoo (\w+)", path.read_text()):
+            assert name in COMMANDS
+
+
+def test_a_pull_request_is_asked_for_targets_that_exist() -> None:
+    text = (ROOT / ".github/PULL_REQUEST_TEMPLATE.md").read_text()
+    assert set(re.findall(r"`make ([\w-]+)", text)) <= TARGETS
+
+
+def test_security_draws_the_line_where_the_program_does() -> None:
+    text = (ROOT / "SECURITY.md").read_text()
+    assert "(docs/trust.md)" in text
+    listed = re.search(r"\(`runs`.*?\)", text, re.S)
+    assert listed is not None
+    assert set(re.findall(r"`(\w+)`", listed[0])) == set(READING)
+
+
+@pytest.mark.parametrize("name", ["SECURITY.md", "CODE_OF_CONDUCT.md", "GOVERNANCE.md"])
+def test_links_lead_somewhere(name: str) -> None:
+    for place in re.findall(r"\]\((?!http)([^)#]+)", (ROOT / name).read_text()):
+        assert (ROOT / place).exists(), place
