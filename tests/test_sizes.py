@@ -29,7 +29,7 @@ def python(folder: Path) -> list[Path]:
 
 
 # What of other packages tests must replace, for want of another way: Triton's interpreter, Flower's identity of a task.
-FOREIGN = {"kernels/conftest.py", "deploy/conftest.py"}
+FOREIGN = {"kernels/interpreted.py", "deploy/conftest.py"}
 
 SOURCES = [*python(PACKAGE), *python(ROOT / "benchmarks"), *python(ROOT / "examples"), *python(ROOT / "tools")]
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-# Without the network flags a browser asks its maker for news; the last three draw WebGL without a graphics card.
+# Without the network flags a browser asks its maker for news; the next three draw WebGL without a graphics
+# card; the last two leave all else, most of what is drawn, to the quicker way without one.
 FLAGS = [
     "--no-sandbox",
     "--disable-quic",
@@ -20,6 +21,8 @@ FLAGS = [
     "--use-angle=swiftshader",
     "--enable-unsafe-swiftshader",
     "--ignore-gpu-blocklist",
+    "--disable-gpu-compositing",
+    "--disable-gpu-rasterization",
 ]
 
 

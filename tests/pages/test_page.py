@@ -19,18 +19,30 @@ PLOTS = ["accuracy", "loss", "heat", "totals", "drift", "surface", "line", "dens
 
 
 class Visit:
-    """A page in a tab, with everything that went wrong or out on the way."""
+    """A page in the tab, as new, with everything that went wrong or out on the way."""
 
-    def __init__(self, browser: Any, file: Path, **context: Any) -> None:
-        self.tab = browser.new_context(**context).new_page()
-        self.tab.set_default_timeout(1000 * PATIENCE)
+    def __init__(self, tab: Any, file: Path, width: int = 1280, height: int = 720, scheme: str = "light") -> None:
+        self.tab, self.file = tab, file
         self.problems: list[str] = []
         self.requests: list[str] = []
-        self.tab.on("pageerror", lambda e: self.problems.append(str(e)))
-        self.tab.on("console", lambda m: self.problems.append(m.text) if m.type == "error" else None)
-        self.tab.on("request", lambda r: self.requests.append(r.url))
-        self.tab.goto(file.as_uri())
-        self.tab.wait_for_selector("html[data-ready=yes]")
+        self.heard = {
+            "pageerror": lambda e: self.problems.append(str(e)),
+            "console": lambda m: self.problems.append(m.text) if m.type == "error" else None,
+            "request": lambda r: self.requests.append(r.url),
+        }
+        tab.set_viewport_size({"width": width, "height": height})
+        tab.emulate_media(media="screen", color_scheme=scheme)
+        for event, hear in self.heard.items():
+            tab.on(event, hear)
+        tab.goto(file.as_uri())
+        tab.wait_for_selector("html[data-ready=yes]")
+
+    def leave(self) -> None:
+        """Nothing went wrong, and nothing was asked for but the file."""
+        for event, hear in self.heard.items():
+            self.tab.remove_listener(event, hear)
+        assert self.problems == []
+        assert self.requests == [self.file.as_uri()]
 
     def see(self, section: str) -> None:
         """Scroll to a panel, and wait until it is drawn."""
@@ -60,13 +72,21 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_page(find_runs([root]), root / "report.html")
 
 
+@pytest.fixture(scope="module")
+def tab(browser: Any) -> Any:
+    """One tab for all: a page that is opened in it is as new, and its program need not be compiled again."""
+    context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
+    opened = context.new_page()
+    opened.set_default_timeout(1000 * PATIENCE)
+    yield opened
+    context.close()
+
+
 @pytest.fixture
-def visit(browser: Any, page_file: Path) -> Any:
-    seen = Visit(browser, page_file)
+def visit(tab: Any, page_file: Path) -> Any:
+    seen = Visit(tab, page_file)
     yield seen
-    seen.tab.context.close()
-    assert seen.problems == []
-    assert seen.requests == [page_file.as_uri()]
+    seen.leave()
 
 
 def test_every_panel_is_drawn_and_nothing_leaves_the_page(visit: Visit) -> None:
@@ -100,32 +120,31 @@ def test_summary_means_over_seeds_with_the_best_in_bold(visit: Visit) -> None:
 @pytest.mark.parametrize(
     ("lengths", "title"), [((4,), "last 4 (%)"), ((12,), "last ten (%)"), ((4, 12), "last ten or all (%)")]
 )
-def test_the_mean_at_the_end_says_over_what(browser: Any, tmp_path: Path, lengths: tuple[int, ...], title: str) -> None:
+def test_the_mean_at_the_end_says_over_what(tab: Any, tmp_path: Path, lengths: tuple[int, ...], title: str) -> None:
     for seed, rounds in enumerate(lengths):
         run_folder(tmp_path, f"run-{seed}", "fedavg", seed, rounds=rounds)
-    seen = Visit(browser, write_page(find_runs([tmp_path]), tmp_path / "report.html"))
+    seen = Visit(tab, write_page(find_runs([tmp_path]), tmp_path / "report.html"))
     seen.cells("summary-table")
     assert seen.tab.locator("#summary-table thead th").nth(3).inner_text() == title
-    seen.tab.context.close()
+    seen.leave()
 
 
-def test_the_round_chosen_by_validation_has_a_column_where_samples_were_held_out(browser: Any, tmp_path: Path) -> None:
+def test_the_round_chosen_by_validation_has_a_column_where_samples_were_held_out(tab: Any, tmp_path: Path) -> None:
     run_folder(tmp_path, "run", "fedavg", 0, rounds=12)
     metrics = tmp_path / "run" / "metrics.jsonl"
     lines = [json.loads(line) for line in metrics.read_text().splitlines()]
     for r in lines:
         r["validation_accuracy"] = 0.6 if r["round"] == 7 else 0.5
     metrics.write_text("".join(json.dumps(r) + "\n" for r in lines))
-    seen = Visit(browser, write_page(find_runs([tmp_path]), tmp_path / "report.html"))
+    seen = Visit(tab, write_page(find_runs([tmp_path]), tmp_path / "report.html"))
     (row,) = seen.cells("summary-table")
     titles = [h.inner_text() for h in seen.tab.locator("#summary-table thead th").all()]
     assert titles[3:7] == ["last ten (%)", "by validation (%)", "last round (%)", "best on test (%)"]
     assert float(row[4].split("\n")[0]) == pytest.approx(100 * accuracy("fedavg", 0, 7, 12), abs=0.00501)
-    assert seen.problems == []
-    seen.tab.context.close()
+    seen.leave()
 
 
-def test_personal_models_have_columns_where_a_run_has_them(browser: Any, tmp_path: Path) -> None:
+def test_personal_models_have_columns_where_a_run_has_them(tab: Any, tmp_path: Path) -> None:
     for name in ("with", "without"):
         run_folder(tmp_path, name, "fedavg" if name == "without" else "fedprox", 0, rounds=4)
     metrics = tmp_path / "with" / "metrics.jsonl"
@@ -133,13 +152,12 @@ def test_personal_models_have_columns_where_a_run_has_them(browser: Any, tmp_pat
     for r in lines[:3]:
         r |= {"personal_accuracy": r["round"] / 10, "personal_deviation": 0.05, "personal_worst_tenth": 0.125}
     metrics.write_text("".join(json.dumps(r) + "\n" for r in lines))
-    seen = Visit(browser, write_page(find_runs([tmp_path]), tmp_path / "report.html"))
+    seen = Visit(tab, write_page(find_runs([tmp_path]), tmp_path / "report.html"))
     titles = [h.inner_text() for h in seen.tab.locator("#summary-table thead th").all()]
     assert titles[4:7] == ["personal (%)", "over clients ±", "worst tenth (%)"]
     cells = sorted([c.split("\n")[0] for c in row[4:7]] for row in seen.cells("summary-table"))
     assert cells == [["30.00", "5.00", "12.50"], ["–", "–", "–"]]
-    assert seen.problems == []
-    seen.tab.context.close()
+    seen.leave()
 
 
 def test_smoothing_axis_and_choice_of_runs_change_the_curves(visit: Visit) -> None:
@@ -201,8 +219,8 @@ def test_landscape_can_be_turned_compared_and_flattened(visit: Visit) -> None:
     assert visit.plot("surface")[0]["type"] == "contour"
 
 
-def test_readable_on_a_phone_and_in_the_dark(browser: Any, page_file: Path) -> None:
-    seen = Visit(browser, page_file, viewport={"width": 360, "height": 740}, color_scheme="dark")
+def test_readable_on_a_phone_and_in_the_dark(tab: Any, page_file: Path) -> None:
+    seen = Visit(tab, page_file, width=360, height=740, scheme="dark")
     seen.see("curves")
     seen.plot("accuracy")
     assert seen.tab.evaluate("document.documentElement.scrollWidth") <= 360
@@ -211,8 +229,7 @@ def test_readable_on_a_phone_and_in_the_dark(browser: Any, page_file: Path) -> N
     assert background == "#0d1117"
     dashes = seen.tab.evaluate("document.getElementById('plot-accuracy').data.map(t => t.line && t.line.dash)")
     assert len({d for d in dashes if d}) == 3  # three lines told apart without colour
-    assert seen.problems == []
-    seen.tab.context.close()
+    seen.leave()
 
 
 def test_on_paper_tables_keep_their_headings_and_every_panel_is_drawn(visit: Visit) -> None:
@@ -226,7 +243,7 @@ def test_on_paper_tables_keep_their_headings_and_every_panel_is_drawn(visit: Vis
     assert visit.tab.evaluate("document.getElementById('plot-fairness').layout.paper_bgcolor") == "#fff"
 
 
-def test_the_paper_s_hessian_stands_beside_ours(browser: Any, tmp_path: Path) -> None:
+def test_the_paper_s_hessian_stands_beside_ours(tab: Any, tmp_path: Path) -> None:
     ours = {
         "hessian": {"eigenvalues": [100.5], "trace": 2500.0, "trace_error": 20.0, "samples": 50000, "part": "train"}
     }
@@ -234,7 +251,7 @@ def test_the_paper_s_hessian_stands_beside_ours(browser: Any, tmp_path: Path) ->
     for algorithm in ("fedsam", "fedsmoo"):
         for u in (0.6, 0.1):
             run_folder(tmp_path / "runs", f"{algorithm}-{u}", algorithm, u=u, **paper)
-    seen = Visit(browser, write_page(find_runs([tmp_path / "runs"]), tmp_path / "page.html"))
+    seen = Visit(tab, write_page(find_runs([tmp_path / "runs"]), tmp_path / "page.html"))
     for u, printed in (("0.1", ["107.44", "2689.4"]), ("0.6", ["91.46", "1783.3"])):
         seen.tab.locator("#task").select_option(f"cifar10, dirichlet-{u}, resnet18_gn, 10 of 100 clients")
         seen.see("flatness")
@@ -242,8 +259,7 @@ def test_the_paper_s_hessian_stands_beside_ours(browser: Any, tmp_path: Path) ->
         assert rows[f"FedSMOO, dirichlet-{u} (the paper)"][1:3] == printed
         assert rows[f"FedSMOO: fedsmoo-{u}"][1:3] == ["100.5", "2500 ± 20"]
         assert len(rows) == 4
-    assert seen.problems == []
-    seen.tab.context.close()
+    seen.leave()
 
 
 def test_two_hundred_runs_of_eight_hundred_rounds_open_quickly(browser: Any, tmp_path: Path) -> None:
@@ -298,8 +314,8 @@ def bare_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_page(find_runs([root]), root / "report.html")
 
 
-def test_what_was_not_measured_is_a_line_that_says_how(browser: Any, bare_file: Path) -> None:
-    seen = Visit(browser, bare_file, viewport={"width": 1280, "height": 900})
+def test_what_was_not_measured_is_a_line_that_says_how(tab: Any, bare_file: Path) -> None:
+    seen = Visit(tab, bare_file, width=1280, height=900)
     for section, command in (
         ("consistency", "fedsmoo analyse consistency RUN"),
         ("landscape", "fedsmoo analyse landscape RUN"),
@@ -312,12 +328,11 @@ def test_what_was_not_measured_is_a_line_that_says_how(browser: Any, bare_file: 
         assert place.bounding_box()["height"] < 50  # one line, without controls and empty charts
         assert place.locator("select:visible, .plot:visible, button:visible").count() == 0
     assert seen.tab.locator("section.bare").count() == 4
-    assert seen.problems == []
-    seen.tab.context.close()
+    seen.leave()
 
 
-def test_each_run_s_command_is_there_once_and_whole(browser: Any, bare_file: Path) -> None:
-    seen = Visit(browser, bare_file, permissions=["clipboard-read", "clipboard-write"])
+def test_each_run_s_command_is_there_once_and_whole(tab: Any, bare_file: Path) -> None:
+    seen = Visit(tab, bare_file)
     seen.see("commands")
     shown = seen.tab.locator("#command-list pre").all_inner_texts()
     assert shown == ["fedsmoo sweep many.toml"] + [
@@ -327,18 +342,18 @@ def test_each_run_s_command_is_there_once_and_whole(browser: Any, bare_file: Pat
     button.click()
     wait_for(lambda: button.inner_text() == "Copied", "the button to say so")
     assert "unfinished, round 12 of 40" in seen.tab.locator("#command-list .note").first.inner_text()
-    seen.tab.context.close()
+    seen.leave()
 
 
-def test_a_run_that_is_not_finished_says_how_far_of_how_much(browser: Any, bare_file: Path) -> None:
-    seen = Visit(browser, bare_file)
+def test_a_run_that_is_not_finished_says_how_far_of_how_much(tab: Any, bare_file: Path) -> None:
+    seen = Visit(tab, bare_file)
     going = seen.tab.locator("#going li")
     assert [words.strip() for words in going.all_text_contents()] == ["run-0: round 12 of 40"]
     bar = going.locator("progress")
     assert (bar.get_attribute("value"), bar.get_attribute("max")) == ("12", "40")
     seen.tab.locator("#merge").uncheck()
     assert [row[2] for row in seen.cells("summary-table")] == ["12 of 40", "9", "9"]
-    seen.tab.context.close()
+    seen.leave()
 
 
 def test_tables_sort_by_mouse_and_keyboard_and_stay_so(visit: Visit) -> None:
@@ -364,8 +379,8 @@ def test_tables_sort_by_mouse_and_keyboard_and_stay_so(visit: Visit) -> None:
         assert not reached[0].startswith("never")
 
 
-def test_a_table_that_is_wider_than_a_phone_says_that_it_scrolls(browser: Any, page_file: Path) -> None:
-    seen = Visit(browser, page_file, viewport={"width": 390, "height": 800})
+def test_a_table_that_is_wider_than_a_phone_says_that_it_scrolls(tab: Any, page_file: Path) -> None:
+    seen = Visit(tab, page_file, width=390, height=800)
     seen.cells("summary-table")
     hint, region = seen.tab.locator("#summary-table .hint"), seen.tab.locator("#summary-table .scroll")
     wait_for(hint.is_visible, "the hint")
@@ -374,4 +389,4 @@ def test_a_table_that_is_wider_than_a_phone_says_that_it_scrolls(browser: Any, p
     seen.tab.set_viewport_size({"width": 1500, "height": 800})
     region.evaluate("e => { e.scrollLeft = 0 }")
     assert not hint.is_visible()
-    seen.tab.context.close()
+    seen.leave()
