@@ -6,6 +6,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from fedsmoo.runs.origin.identity import config_of, identity
 from fedsmoo.runs.origin.method import is_stranger, kept
 from fedsmoo.runs.origin.provenance import now
 from fedsmoo.runs.record import HELD_OUT, Record, lead_of, scores_of
-from fedsmoo.runs.results.columns import is_metric, metric_columns, record_of
+from fedsmoo.runs.results.columns import is_metric, metric_columns, records_of
 from fedsmoo.runs.storage.fence import PART
 from fedsmoo.runs.storage.files import make_folder, read_json, remove_old, write_durably
 from fedsmoo.runs.storage.reader import OPTIONAL, is_kind, read_run, right_kind, state
@@ -75,15 +76,14 @@ class Measured:
     def history(self) -> list[Record]:
         """The rounds, without who took part in them."""
         names = ("round", *COLUMNS, *(n for n in self.curve if n in LATER or is_metric(n)))
-        rows = zip(*(self.curve[n] for n in names), strict=True)
-        return [record_of(dict(zip(names, row, strict=True)), self.facts.get("lower") or []) for row in rows]
+        return records_of({n: self.curve[n] for n in names}, self.facts.get("lower") or [])
 
-    @property
+    @cached_property
     def lead(self) -> Quantity:
         """The metric that leads."""
         return lead_of(self.history)
 
-    @property
+    @cached_property
     def scores(self) -> list[float]:
         """Its values in the evaluated rounds."""
         return scores_of(self.history)

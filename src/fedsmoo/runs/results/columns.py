@@ -24,11 +24,15 @@ def metric_columns(history: Sequence[Record]) -> dict[str, list[float | None]]:
     return out
 
 
-def record_of(values: Mapping[str, Any], lower: list[str]) -> Record:
-    """Return a round from its values by column; ``lower``: metrics of the user's own of which less is better."""
-    plain = {n: v for n, v in values.items() if not is_metric(n)}
-    tables: dict[str, Any] = {
-        table: {n.partition(".")[2]: v for n, v in values.items() if n.partition(".")[0] == table} for table in TABLES
-    }
-    there = {table: found for table, found in tables.items() if any(v is not None for v in found.values())}
-    return Record(**plain, lr=0.0, cohort=[], **there, lower=lower if there else [])
+def records_of(curve: Mapping[str, Sequence[Any]], lower: list[str]) -> list[Record]:
+    """Return the rounds of columns; ``lower``: metrics of the user's own of which less is better."""
+    plain = [n for n in curve if not is_metric(n)]
+    tables = {table: [n for n in curve if n.partition(".")[0] == table] for table in TABLES}
+    names = {n: n.partition(".")[2] for columns in tables.values() for n in columns}
+    records = []
+    for k, row in enumerate(zip(*(curve[n] for n in plain), strict=True)):
+        found = {table: {names[n]: curve[n][k] for n in columns} for table, columns in tables.items() if columns}
+        there: dict[str, Any] = {t: values for t, values in found.items() if any(v is not None for v in values.values())}
+        values = dict(zip(plain, row, strict=True))
+        records.append(Record(**values, lr=0.0, cohort=[], **there, lower=lower if there else []))
+    return records
