@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import inspect
 import os
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Self
 
@@ -59,6 +60,13 @@ def as_typed(thing: Any) -> str:
     return f"{type(thing).__name__}({', '.join(words)})"
 
 
+@functools.lru_cache(maxsize=1024)
+def arguments(function: Callable[..., Any]) -> tuple[tuple[str, ...], bool]:
+    """Return the names of a function's arguments, and whether it takes any others by name."""
+    known = inspect.signature(function).parameters
+    return tuple(known), any(p.kind is p.VAR_KEYWORD for p in known.values())
+
+
 class Named:
     """Refuses arguments that its class does not have, with the nearest that it has; prints as one would type it."""
 
@@ -68,8 +76,7 @@ class Named:
             cls.__repr__ = as_typed  # type: ignore[method-assign,assignment]  # before dataclass puts one of its own there
 
     def __new__(cls, *values: Any, **named: Any) -> Self:
-        known = inspect.signature(cls.__init__).parameters
-        takes_any = any(p.kind is p.VAR_KEYWORD for p in known.values())
+        known, takes_any = arguments(cls.__init__)
         for name in () if takes_any else named:
             if name not in known:
                 raise unknown(f"option of {cls.__name__}", name, [n for n in known if n != "self"])

@@ -79,14 +79,20 @@ class Measured:
         return records_of({n: self.curve[n] for n in names}, self.facts.get("lower") or [])
 
     @cached_property
+    def led(self) -> tuple[Quantity, list[float]]:
+        """The metric that leads, and its values in the evaluated rounds."""
+        rounds = self.history
+        return lead_of(rounds), scores_of(rounds)
+
+    @property
     def lead(self) -> Quantity:
         """The metric that leads."""
-        return lead_of(self.history)
+        return self.led[0]
 
-    @cached_property
+    @property
     def scores(self) -> list[float]:
         """Its values in the evaluated rounds."""
-        return scores_of(self.history)
+        return self.led[1]
 
 
 def rounded(value: Any, digits: int) -> Any:

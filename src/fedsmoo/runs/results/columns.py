@@ -31,8 +31,8 @@ def records_of(curve: Mapping[str, Sequence[Any]], lower: list[str]) -> list[Rec
     names = {n: n.partition(".")[2] for columns in tables.values() for n in columns}
     records = []
     for k, row in enumerate(zip(*(curve[n] for n in plain), strict=True)):
-        found = {table: {names[n]: curve[n][k] for n in columns} for table, columns in tables.items() if columns}
-        there: dict[str, Any] = {t: values for t, values in found.items() if any(v is not None for v in values.values())}
+        found = {t: {names[n]: curve[n][k] for n in columns} for t, columns in tables.items()} if names else {}
+        there: dict[str, Any] = {t: v for t, v in found.items() if any(x is not None for x in v.values())}
         values = dict(zip(plain, row, strict=True))
         records.append(Record(**values, lr=0.0, cohort=[], **there, lower=lower if there else []))
     return records

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 from dataclasses import field
 from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
@@ -73,12 +72,11 @@ def kind_of(cls: type, name: str) -> tuple[type, bool]:
 def checked(cls: type, name: str, value: Any) -> Any:
     """Return a value in its field's own type, text (from a command line) converted; ``FedsmooError`` if it is wrong."""
     kind, optional = kind_of(cls, name)
-    spec = next(f for f in dataclasses.fields(cls) if f.name == name)
     if kind is dict:
         if value is not None and not isinstance(value, dict):
             raise FedsmooError(f"{name} is {value!r}, but must be a table of options")
         return {n: str(v) if isinstance(v, Schedule) else copy.deepcopy(v) for n, v in (value or {}).items()}
     value = converted(name, value, kind, optional)
     if value is not None and not (name in BROUGHT and is_in_file(value)):
-        refuse_outside(name, value, spec.metadata)
+        refuse_outside(name, value, cls.__dataclass_fields__[name].metadata)  # type: ignore[attr-defined]
     return value
