@@ -24,7 +24,7 @@ def digits() -> Dataset:
     images, labels = read()
     x = torch.from_numpy((images / 16.0).astype(np.float32)[:, None])
     y = torch.from_numpy(labels.astype(np.int64))
-    train, test = stratified(labels, TEST_SHARE, stream(0, "digits test part"))
+    train, test = parts()
     return Dataset(
         name="digits",
         x_train=x[train],
@@ -52,6 +52,12 @@ def read() -> tuple[np.ndarray, np.ndarray]:
         return bunch.images, bunch.target
     table = np.loadtxt(files[0], delimiter=",")
     return table[:, :-1].reshape(-1, 8, 8), table[:, -1].astype(np.int64)
+
+
+@cache
+def parts() -> tuple[np.ndarray, np.ndarray]:
+    """Return the samples to train on and those to test on, drawn once per process."""
+    return stratified(read()[1], TEST_SHARE, stream(0, "digits test part"))
 
 
 def stratified(labels: np.ndarray, share: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

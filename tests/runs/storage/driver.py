@@ -1,9 +1,9 @@
 """Runs killed by SIGKILL and resumed, in forked children; prints one line of JSON per method.
 
-``python driver.py ENGINE FOLDER SEED METHODS``. Half of the kills come exactly at an event, each in its turn: before or
-after a round, in the middle of writing a file, before or after a flush, a rename, a removal. The others come from
-outside, at any moment after such an event: the child says that it is there and goes on, but no further than some events
-more, so that all kills come before the last round however busy the machine is.
+``python driver.py ENGINE FOLDER SEED METHOD:KILLS,...``. Half of the kills come exactly at an event, each in its turn:
+before or after a round, in the middle of writing a file, before or after a flush, a rename, a removal. The others come
+from outside, at any moment after such an event: the child says that it is there and goes on, but no further than some
+events more, so that all kills come before the last round however busy the machine is.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from kinds import settings_of
 from safetensors.torch import save
 
 from fedsmoo.data.sources import load
-from fedsmoo.runs import build as resolve
 from fedsmoo.runs.config import Config
+from fedsmoo.runs.origin import user_files
 from fedsmoo.runs.resume import reopen
 from fedsmoo.runs.run import Run
 from fedsmoo.runs.simulation import Simulation
@@ -34,7 +34,7 @@ from fedsmoo.runs.storage.names import METRICS, MODEL
 
 KINDS = Path(__file__).parents[2] / "kinds.py"  # whose classes begin with a capital
 EVENTS = {"advance": Simulation, "replace": os, "fsync": os, "unlink": Path}
-KILLS, ROUNDS = 6, 18
+ROUNDS = 3  # a kill: more than it takes
 MOMENTS = ("within save_file", *(f"{when} {what}" for what in EVENTS for when in ("before", "after")))
 LEASH = 20  # events: about one round with its checkpoint
 TIMES = ("seconds_train", "seconds_eval")
@@ -160,23 +160,24 @@ def equal(a: Path, b: Path) -> bool:
 def main(engine: str, root: Path, seed: int, methods: list[str]) -> None:
     torch.set_num_threads(1)
     data = load("digits")
-    resolve.load = lambda *_: data  # read once, not in every child
+    data.fingerprint  # noqa: B018 (taken once)
+    user_files.load = lambda *_: data  # read once, not in every child
     rng = np.random.default_rng(seed)
     go_on(root / "warm", Config(model="softmax", rounds=1, local_steps=1, engine=engine, device="cpu"))  # lazy imports
     os.fsync = os.fstat  # a kill, unlike a power cut, loses nothing that was written; so nobody waits for the disk
     gc.freeze()  # children need not copy what they never change
     moments = itertools.cycle(MOMENTS)
-    for method in methods:
+    for method, kills in ((name, int(times)) for name, _, times in (word.partition(":") for word in methods)):
         own = {"algorithm": f"{KINDS}:{method}", "holdout": 0.25} if method[0].isupper() else settings_of(method)
         own |= {"algorithm_options": {"head": "*bias"}} if method == "Heads" else {}
         config = Config(
-            **own, model="softmax", clients=12, cohort=3, rounds=ROUNDS, local_steps=2, batch_size=8,
+            **own, model="softmax", clients=12, cohort=3, rounds=ROUNDS * kills, local_steps=2, batch_size=8,
             partition="dirichlet-0.5", engine=engine, device="cpu",
         )  # fmt: skip
         whole, killed, log = root / f"{method}-whole", root / f"{method}-killed", root / f"{method}.log"
         log.touch()
         in_child(lambda: go_on(whole, config, every=5))  # noqa: B023 (used at once)
-        for kill in range(KILLS):
+        for kill in range(kills):
             if kill % 2:
                 notice = Notice(int(rng.integers(1, 30)))
                 delay = float(rng.uniform(0, 0.004))  # about as long as a round with its checkpoint
@@ -187,7 +188,7 @@ def main(engine: str, root: Path, seed: int, methods: list[str]) -> None:
             assert not done, "a run came to its end before its last kill"
         assert in_child(lambda: go_on(killed, config))  # noqa: B023
         seen, same = log.read_text().splitlines(), equal(whole, killed)
-        print(json.dumps({"method": method, "kills": KILLS, "moments": seen, "equal": same}), flush=True)
+        print(json.dumps({"method": method, "kills": kills, "moments": seen, "equal": same}), flush=True)
 
 
 if __name__ == "__main__":
