@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import cache
 from typing import Annotated, Any
 
 import typer
@@ -94,13 +95,19 @@ def end_rank(code: int) -> None:
         exit_rank(code)
 
 
+@cache
+def tree() -> Any:
+    """Build all commands from their functions: once, however often a process calls them."""
+    return typer.main.get_command(app)
+
+
 def main(arguments: list[str] | None = None) -> Any:
     """Run the command line; errors meant for people are one line and a non-zero exit."""
     try:
         words = sys.argv[1:] if arguments is None else arguments
         refuse_empty(words)
         with typed(words), warnings_in_a_line():
-            app(arguments)
+            tree()(arguments)
     except FedsmooError as e:
         sys.stderr.write(f"fedsmoo: {lines(e)}\n")
         end_rank(2)

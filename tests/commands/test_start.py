@@ -52,10 +52,10 @@ def test_ctrl_c_during_the_imports_shows_no_traceback(way: str, package: str, as
 
 
 def test_ctrl_c_before_a_command_begins_shows_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(arguments: list[str]) -> None:
+    def interrupted() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "app", interrupted)
+    monkeypatch.setattr(cli, "tree", interrupted)
     with pytest.raises(SystemExit) as ended:
         cli.main([])
     assert ended.value.code == 130

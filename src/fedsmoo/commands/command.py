@@ -23,11 +23,12 @@ class Command(TyperCommand):
     def __init__(self, name: str | None, *, callback: Callable[..., Any] | None = None, **more: Any) -> None:
         super().__init__(name, callback=callback, **more)
         self.switches: list[click.Parameter] = []
-        told = get_params_from_function(callback) if callback is not None else {}
+        silent = [p for p in self.params if isinstance(p, click.Argument) and not getattr(p, "help", None)]
+        told = get_params_from_function(callback) if callback is not None and silent else {}
+        for argument in silent:
+            argument.help = getattr(told[str(argument.name)].default, "help", None)  # type: ignore[attr-defined]
         for parameter in self.params:
-            if isinstance(parameter, click.Argument) and not getattr(parameter, "help", None):
-                parameter.help = getattr(told[str(parameter.name)].default, "help", None)  # type: ignore[attr-defined]
-            elif not SWITCHES.isdisjoint(parameter.opts) and not getattr(parameter, "is_flag", False):
+            if not SWITCHES.isdisjoint(parameter.opts) and not getattr(parameter, "is_flag", False):
                 self.switches.append(parameter)
                 parameter.secondary_opts = [off_of(parameter.opts[0])]  # for completion: the parser never sees it
 
@@ -37,9 +38,12 @@ class Command(TyperCommand):
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Print the help. There the words beside a switch name its opposite: a column of them would squeeze these."""
+        beside = [switch.secondary_opts for switch in self.switches]
         for switch in self.switches:
             switch.secondary_opts = []
         super().format_help(ctx, formatter)
+        for switch, words in zip(self.switches, beside, strict=True):
+            switch.secondary_opts = words
 
 
 class TorchCommand(Command):

@@ -79,20 +79,14 @@ class Measured:
         return records_of({n: self.curve[n] for n in names}, self.facts.get("lower") or [])
 
     @cached_property
-    def led(self) -> tuple[Quantity, list[float]]:
-        """The metric that leads, and its values in the evaluated rounds."""
-        rounds = self.history
-        return lead_of(rounds), scores_of(rounds)
-
-    @property
     def lead(self) -> Quantity:
         """The metric that leads."""
-        return self.led[0]
+        return lead_of(self.history)
 
-    @property
+    @cached_property
     def scores(self) -> list[float]:
         """Its values in the evaluated rounds."""
-        return self.led[1]
+        return scores_of(self.history)
 
 
 def rounded(value: Any, digits: int) -> Any:
