@@ -97,3 +97,26 @@ def test_hyper_parameters_on_the_command_line_are_kept_as_what_they_are(call: Ca
     words = ["run", "--algorithm", "fedsmoo", *TINY, "--set", "r=0.3", "--set", "sam=false", "--out", "made"]
     assert call(*words).code == 0
     assert read_config(Path("made")).algorithm_options == {"r": 0.3, "sam": False}
+
+
+def test_a_split_takes_options_of_its_partition_and_data(call: Call) -> None:
+    """Options of a partition of ours, of one's own and of one's own data; other settings are refused in a line."""
+    made = call(*SPLIT, "--partition", "classwise-0.5", "--set", "least=40")
+    assert made.code == 0, made.err
+    sizes = [len(held) for held in json.loads(Path("made").read_text())["indices"]]
+    assert min(sizes) >= 40
+    Path("own.py").write_text(
+        "import numpy as np\n"
+        "def cut(labels, clients, rng, first=1):\n"
+        "    return [np.arange(i * first, (i + 1) * first) for i in range(clients)]\n"
+        "def data(classes: int = 2):\n"
+        "    x = np.zeros((30, 2), np.float32)\n"
+        "    return x, np.arange(30) % classes, x[:9], np.arange(9) % classes\n"
+    )
+    words = ["--partition", "own.py:cut", "--set", "first=3", "--set", "classes=5", "--clients", "4"]
+    assert call("data", "split", "own.py:data", *words, "--out", "own.json").code == 0
+    assert json.loads(Path("own.json").read_text())["indices"][1] == [3, 1, 1]  # 3, 4, 5 as differences
+    for word in ("clients=9", "r=1"):
+        said = f"--set {word.split('=')[0]}: of a division, --set takes options of its partition and data set alone"
+        one_line(call(*SPLIT[:-1], "other", "--set", word), said)
+    one_line(call(*SPLIT[:-1], "other", "--set", "leest=4"), "unknown setting 'leest'")

@@ -129,3 +129,23 @@ def test_outputs_that_would_fill_the_memory_are_not_kept(monkeypatch: pytest.Mon
     with pytest.raises(FedsmooError, match=f"auc needs all outputs at once, which are {N * K} numbers, more than"):
         scores(["accuracy", "auc"], LOGITS, CLASSES, "classes", 10)
     assert scores(["accuracy", "f1"], LOGITS, CLASSES, "classes", 10)["accuracy"] is not None
+
+
+@pytest.mark.parametrize("name", ["accuracy", "top-2", "f1", "f1-micro", "auc", "perplexity"])
+@pytest.mark.parametrize("sequences", [False, True])
+def test_a_label_that_the_loss_ignores_counts_in_no_metric(name: str, sequences: bool) -> None:
+    """The label 2 of the targets, besides -100: the metric of all other positions."""
+    out, y = (PLACED, PLACES) if sequences else (LOGITS, CLASSES)
+    (metric,) = make_metrics(name, "classes")
+    adding = Tallying((metric.ignoring(2),), lambda o, t: o.reshape(len(o), -1).mean(1), N, torch.device("cpu"))
+    for o, t in zip(out.split(9), y.split(9), strict=True):
+        adding.add(o, t)
+    kept = (y != 2) & (y != NO_LABEL)
+    theirs = scores(name, out[kept], y[kept], "classes", N)
+    assert adding.tally().scores(y).metrics == pytest.approx(theirs, rel=1e-12)
+    assert theirs != pytest.approx(scores(name, out, y, "classes", N), rel=1e-3)
+
+
+def test_own_functions_see_every_label() -> None:
+    (metric,) = make_metrics([lambda outputs, targets: float((targets == 2).sum())])
+    assert metric.ignoring(2) is metric

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -271,3 +272,43 @@ def test_wrong_metrics_and_targets_are_one_clear_line(given: dict[str, Any], mes
         simulate(**arguments)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def plain(outputs: Tensor, labels: Tensor, ignore_index: int = -100) -> Tensor:
+    return F.cross_entropy(outputs, labels, ignore_index=ignore_index, reduction="none")
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [partial(plain, ignore_index=3), nn.CrossEntropyLoss(ignore_index=3, reduction="none")],
+    ids=["partial", "torch"],
+)
+@pytest.mark.parametrize("engine", ["serial", "batched"])
+def test_metrics_leave_out_what_the_loss_ignores(loss: Any, engine: str) -> None:
+    """Class 3 of four, for which the model has no output: it is measured on the others, as its clients are."""
+    y = np.random.default_rng(7).integers(4, size=90)
+    data = from_arrays(X[:60], y[:60], X[60:], y[60:])
+    run = simulate(
+        linear(4, 3), data, "fedavg", loss=loss, metrics=["accuracy", "f1"], engine=engine, holdout=0.3, **SETTINGS
+    )
+    kept = y[60:] != 3
+    said = run.model(torch.from_numpy(X[60:]).float()).argmax(1).numpy()[kept]
+    assert run.score == pytest.approx(sk.accuracy_score(y[60:][kept], said))
+    assert run.history[-1].metrics["f1"] == pytest.approx(sk.f1_score(y[60:][kept], said, average="macro"))
+    for i, row in run.evaluate_clients().iterrows():
+        held = run.simulation.held[i]
+        mine = held[y[held] != 3]
+        said = run.model(torch.from_numpy(X[mine]).float()).argmax(1).numpy()
+        assert row["accuracy"] == pytest.approx(sk.accuracy_score(y[mine], said))
+
+
+def test_personal_models_leave_it_out_in_a_batch_as_alone() -> None:
+    y = np.random.default_rng(7).integers(4, size=90)
+    data, loss = from_arrays(X[:60], y[:60], X[60:], y[60:]), nn.CrossEntropyLoss(ignore_index=2, reduction="none")
+    more = {"loss": loss, "holdout": 0.3, "partition": "iid", "progress": False, **SETTINGS}
+    one, all_, plain_ = (
+        simulate(linear(4, 4), data, "ditto", **{**more, **change}).history[-1].personal_accuracy
+        for change in ({"engine": "serial"}, {"engine": "batched"}, {"engine": "serial", "loss": "cross_entropy"})
+    )
+    assert one == pytest.approx(all_)
+    assert one != pytest.approx(plain_)

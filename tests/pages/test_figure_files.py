@@ -16,9 +16,11 @@ from typer.testing import CliRunner
 
 from fedsmoo.cli import app
 from fedsmoo.core.errors import FedsmooError
+from fedsmoo.metrics.quantity import quantity
 from fedsmoo.pages.figures import draw as figures
 from fedsmoo.pages.figures.draw import Look
 from fedsmoo.pages.figures.sources import drawable, find
+from fedsmoo.pages.metrics import lead_words
 from fedsmoo.runs.results.curves import hanning
 from fedsmoo.sweeps.results import from_folder, to_json
 
@@ -114,6 +116,27 @@ def test_rounds_to_every_target(tmp_path: Path, axis: str, unit: float) -> None:
             reached = (t for t in range(1, 41) if 100 * accuracy("fedavg", seed, t, 40) >= target)
             first.append(next(reached))
         assert spent == pytest.approx(unit * sum(first) / 2)
+
+
+@pytest.mark.parametrize(("metric", "higher"), [("mse", False), ("f1", True), ("perplexity", False)])
+def test_rounds_to_targets_of_other_metrics(tmp_path: Path, metric: str, higher: bool) -> None:
+    """Every target that is drawn was first reached in the round beside it; less is better where it is."""
+    values = [0.9 ** (1 + t) * (1 + 0.3 * (-1) ** t) * 5 for t in range(30)]  # down, and up in between
+    values = [1 - v / 5 for v in values] if higher else values
+    data = drawable(find([result_file(tmp_path, "one", "fedavg", 0, 30)]))
+    data["runs"][0] |= {"acc": values, "lead": lead_words(quantity(metric), quantity(metric))}
+    figure = figures.rounds_to_target(data, Look())
+    (axes,) = figure.axes
+    line = axes.lines[0]
+    targets, spent = (np.asarray(d, float) for d in (line.get_xdata(), line.get_ydata()))
+    assert len(targets) == 101
+    assert targets[-1] == pytest.approx(max(values) if higher else min(values), rel=1e-3)
+    for target, at in zip(targets[:-1], spent[:-1], strict=True):
+        good = [k + 1 for k, v in enumerate(values) if (v >= target - 1e-8 if higher else v <= target + 1e-8)]
+        assert at == good[0]
+    left, right = axes.get_xlim()
+    assert bool(left < right) is higher  # harder targets are to the right
+    assert axes.get_xlabel() == f"target test {quantity(metric).label}"
 
 
 def points(collection: Any) -> np.ndarray:

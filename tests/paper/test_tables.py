@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -347,6 +348,18 @@ def test_documents_are_rewritten_between_their_markers(results: Path, tmp_path: 
 def test_a_wrong_wish_is_one_line(wish: dict, words: str) -> None:
     with pytest.raises(FedsmooError, match=words):
         Selection(**wish).sweep()
+
+
+def test_runs_that_another_metric_leads_are_in_no_table_of_accuracies(tmp_path: Path) -> None:
+    write_results(tmp_path, {"FedAvg": 70.0}, PATHOLOGICAL, seeds=(0,))
+    (file,) = tmp_path.glob("*.json")
+    value = json.loads(file.read_text())
+    value["curve"]["metrics.f1"] = value["curve"]["test_accuracy"]
+    value["curve"]["test_accuracy"] = [None] * len(value["curve"]["metrics.f1"])
+    file.write_text(json.dumps(value))
+    words = "the paper's tables are of test accuracy, but these runs are compared by the test F1 score"
+    with pytest.raises(FedsmooError, match=words):
+        rows("accuracy", tmp_path, columns=(PATHOLOGICAL,), methods=("fedavg",), seeds=(0,))
 
 
 def test_words_name_columns_by_their_parts() -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from fedsmoo.commands.command import Command, TorchCommand
 from fedsmoo.commands.console import console
+from fedsmoo.commands.options import plain, split_word
 from fedsmoo.commands.run import Trust
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.core.untrusted import text
 from fedsmoo.data.catalog import SPECS
-from fedsmoo.runs.config import Config
+from fedsmoo.runs.config import FIELDS, Config
 
 app = typer.Typer(help="Get data sets, split them over clients, look at splits.", no_args_is_help=True)
 Where = Annotated[str | None, typer.Option("--data", help="Folder or .npz of the data set (default: the cache).")]
@@ -51,20 +53,25 @@ def split(
     clients: Annotated[int | None, typer.Option(help="Clients in all (default 100).")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the division.")] = 0,
     data: Where = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="An option of the partition or data set; may be said again."),
+    ] = None,
 ) -> None:
     from fedsmoo.data.division.partition import to_rule
     from fedsmoo.data.division.splitfile import save_split
-    from fedsmoo.data.sources import load
     from fedsmoo.runs.division import make_clients, make_partition, refuse_unused_options, resolve_division
     from fedsmoo.runs.origin.trust import code_in, remember
+    from fedsmoo.runs.origin.user_files import load_data, refuse_missing
 
     options = {"partition": partition, "u": u, "c": c, "replacement": replacement}
     options |= {"refill": refill, "clients": clients}
     given = {n: v for n, v in options.items() if v is not None}
-    config = Config(dataset=dataset, data=data, seed=seed).replace(**given)
+    config = Config(**with_sets({"dataset": dataset, "data": data, "seed": seed, **given}, sets or ()))
     config = resolve_division(config, given)
     refuse_unused_options(config, given)
-    loaded = load(dataset, data, seed)
+    refuse_missing(config)
+    loaded = load_data(config)
     refuse_existing(out)
     rule = {"name": "natural"} if config.partition == "natural" else to_rule(make_partition(config))
     indices = make_clients(config, loaded)
@@ -142,6 +149,19 @@ def rules(
     from fedsmoo.pages.figures.rules import draw_rules
 
     console().print(text(f"picture: {draw_rules(load(dataset, data, seed), out, clients, seed)}"), soft_wrap=True)
+
+
+def with_sets(settings: dict[str, Any], sets: Sequence[str]) -> dict[str, Any]:
+    """Return the settings of a division with the options of its partition and data set."""
+    from fedsmoo.runs.build import with_options
+
+    for word in sets:
+        key, value = split_word(word)
+        made = with_options(settings, {} if key in FIELDS else {key: value}, plain)
+        if made.keys() - settings.keys() - {"partition_options", "dataset_options"} or key in FIELDS:
+            raise FedsmooError(f"--set {key}: of a division, --set takes options of its partition and data set alone")
+        settings = made
+    return settings
 
 
 def refuse_existing(path: Path) -> None:

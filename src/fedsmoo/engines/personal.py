@@ -109,12 +109,14 @@ class Group:
         self.each = [[task.tallying(lead, len(samples)) for _ in range(2)] for samples in held]
         self.right = torch.zeros(len(held), 2, dtype=torch.float64, device=task.device)
         self.total = torch.zeros(len(held), dtype=torch.float64, device=task.device)
+        self.ignores = lead[0].ignores
         self.at_once = lead[0].name == "accuracy" and task.data.target == CLASSES
 
     def add(self, answers: tuple[Tensor, Tensor], y: Tensor, real: Tensor) -> None:
         """Add a block of samples ``[C, B]``: outputs of both models, targets, and which samples are real."""
         if self.at_once:  # as nearly always: without a loop over clients
-            counted = real.to(y.device).view(*real.shape, *[1] * (y.dim() - 2)).expand_as(y) & (y != NO_LABEL)
+            counted = real.to(y.device).view(*real.shape, *[1] * (y.dim() - 2)).expand_as(y)
+            counted = counted & (y != NO_LABEL) & (y != self.ignores)
             good = [((a.argmax(-1) == y) & counted).flatten(1).sum(1) for a in answers]
             self.right += torch.stack(good, 1)
             self.total += counted.flatten(1).sum(1)

@@ -23,7 +23,7 @@ from fedsmoo.metrics.tally import Scores, Tally, Tallying
 from fedsmoo.models.base import FlatModel, copied
 from fedsmoo.models.draws import AnyNoise
 from fedsmoo.models.examine import SEEN, examine
-from fedsmoo.models.loss import SampleLoss, cross_entropy, is_cross_entropy
+from fedsmoo.models.loss import SampleLoss, cross_entropy, ignored_by, is_cross_entropy
 
 Draws = dict[str, Tensor]
 
@@ -92,7 +92,10 @@ class Task:
         values = (self.data.mean, self.data.std) if known else (None, None)
         scale = tuple(None if v is None else torch.tensor(v, dtype=self.dtype, device=self.device) for v in values)
         object.__setattr__(self, "scale", scale)
-        object.__setattr__(self, "metrics", self.metrics or make_metrics(None, self.data.target))
+        found = self.metrics or make_metrics(None, self.data.target)
+        if self.data.target == CLASSES:
+            found = tuple(m.ignoring(ignored_by(self.loss)) for m in found)
+        object.__setattr__(self, "metrics", found)
         if isinstance(self.loss, nn.Module):  # which may hold tensors, such as weights of classes
             object.__setattr__(self, "loss", copied(self.loss).to(self.device, self.dtype))
         if self.model.random is None:
@@ -226,7 +229,8 @@ def refuse_few_outputs(task: Task) -> None:
     if not is_cross_entropy(task.loss):
         return
     out = outputs_of(task, task.data.x_train[:1])
-    largest = max(int(y.max()) for y in (task.data.y_train, task.data.y_test) if len(y))
+    ignored = ignored_by(task.loss)
+    largest = max(int(y.masked_fill(y == ignored, 0).max()) for y in (task.data.y_train, task.data.y_test) if len(y))
     if isinstance(out, Tensor) and out.dim() > 1 and out.shape[-1] <= largest:
         raise FedsmooError(
             f"the model has {out.shape[-1]} outputs, but the labels of {task.data.name!r} go up to {largest}: it needs "

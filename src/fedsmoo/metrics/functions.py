@@ -28,9 +28,16 @@ def counted(y: Tensor, *sums: Tensor) -> Tensor:
     return torch.stack([s.double() for s in sums])
 
 
+def without(label: int, out: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return outputs and classes with one label as none: samples of one class each are sequences of one position."""
+    y = y.masked_fill(y == label, NO_LABEL)
+    return (out.unsqueeze(1), y.unsqueeze(1)) if y.dim() == 1 else (out, y)
+
+
 def mean(sums: np.ndarray, samples: int) -> float:
-    """Return a sum divided by the number of samples, or of labelled positions where they were counted."""
-    return float(sums[0] / (sums[1] if len(sums) > 1 else samples))
+    """Return a sum divided by the number of samples, or of labelled positions where they were counted; NaN of none."""
+    count = sums[1] if len(sums) > 1 else samples
+    return float(sums[0] / count) if count else math.nan
 
 
 def right(out: Tensor, y: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import numbers
 from collections.abc import Callable, Sequence
@@ -15,7 +16,7 @@ from torch import Tensor
 from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.core.user_code import call, is_in_file, refuse_other_arguments, user_object
 from fedsmoo.data.dataset import Dataset
-from fedsmoo.data.targets import CLASSES, LABELS, NUMBERS
+from fedsmoo.data.targets import CLASSES, LABELS, NO_LABEL, NUMBERS
 from fedsmoo.metrics import functions as f
 from fedsmoo.metrics.quantity import QUANTITIES, TOP, Quantity, quantity
 
@@ -37,10 +38,23 @@ class Metric:
     value: Callable[[np.ndarray, int], float] = f.mean  # of the totals, and the number of samples
     whole: Callable[[Tensor, Tensor], float] | None = None
     mine: bool = False  # a function of the user's
+    ignores: int = NO_LABEL  # the label that does not count, besides -100
 
     @property
     def name(self) -> str:
         return self.quantity.name
+
+    def ignoring(self, label: int) -> Metric:
+        """Return the metric of classes, by which another label does not count; users' functions see it as it is."""
+        if label == NO_LABEL or self.mine:
+            return self
+        sums, whole = self.sums, self.whole
+        return dataclasses.replace(
+            self,
+            sums=None if sums is None else lambda out, y: sums(*f.without(label, out, y)),
+            whole=None if whole is None else lambda out, y: whole(*f.without(label, out, y)),
+            ignores=label,
+        )
 
 
 # name -> for each kind of target what is computed: sums and their value, or one of all outputs.

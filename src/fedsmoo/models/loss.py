@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -132,6 +133,16 @@ WITH_OPTIONS: dict[str, Callable[..., SampleLoss]] = {"cross_entropy": CrossEntr
 def is_cross_entropy(loss: SampleLoss) -> bool:
     """Return whether a loss is ours of that name, whatever its options: it applies a softmax to the outputs."""
     return loss is cross_entropy or isinstance(loss, CrossEntropy)
+
+
+def ignored_by(loss: SampleLoss) -> int:
+    """Return the label that does not count in a loss, as far as it says so by ``ignore_index``; else -100.
+
+    >>> ignored_by(nn.CrossEntropyLoss(ignore_index=0, reduction="none")), ignored_by(mse)
+    (0, -100)
+    """
+    said = loss.keywords.get("ignore_index") if isinstance(loss, partial) else getattr(loss, "ignore_index", None)
+    return said if isinstance(said, int) and not isinstance(said, bool) else NO_LABEL
 
 
 def loss_options(name: str) -> dict[str, Any]:

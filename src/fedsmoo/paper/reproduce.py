@@ -216,11 +216,22 @@ def seed_numbers(given: str | Sequence[int]) -> tuple[int, ...]:
 def build(sweep: Sweep, found: Found, compact: bool = False) -> list[Table]:
     """Make the tables of an experiment from what was measured."""
     kind, grid, title = sweep.about["kind"], Grid(sweep, found), sweep.title + departure(sweep)
+    refuse_other_metrics(grid)
     if kind == "accuracy":
         return tables.accuracy(grid, title, compact)
     if kind == "curves":
         return tables.curves(grid, title, hanning, WINDOW)
     return getattr(tables, kind)(grid, title)
+
+
+def refuse_other_metrics(grid: Grid) -> None:
+    """Refuse runs that another metric leads: the paper's numbers, and its targets, are test accuracies."""
+    other = next((r.lead for runs in grid.runs.values() for r in runs if r.lead.name != "accuracy"), None)
+    if other is not None:
+        raise FedsmooError(
+            f"the paper's tables are of test accuracy, but these runs are compared by the {other.title}: name accuracy "
+            "first in metrics, or compare them with 'fedsmoo compare' or 'fedsmoo runs'"
+        )
 
 
 def departure(sweep: Sweep) -> str:

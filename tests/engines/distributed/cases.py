@@ -41,6 +41,7 @@ CASES: dict[str, Config] = {
     "statistics": SMALL.replace(algorithm="fedsmoo", model=NORMED, engine="vmap", batch_size=20),
     "statistics, exact": SMALL.replace(algorithm="fedavg", model=NORMED, exact=True, dtype="float32", batch_size=20),
     "statistics kept": SMALL.replace(algorithm="fedbn", model=NORMED, engine="vmap", batch_size=21, holdout=0.2),
+    "metrics": SMALL.replace(algorithm="fedavg", metrics="f1,accuracy,auc,perplexity", engine="batched", holdout=0.2),
     "auto": SMALL.replace(algorithm="scaffold", engine="auto"),
     "dropout": SMALL.replace(algorithm="fedsmoo", model=DROPOUT, engine="auto"),
     "dropout, exact": SMALL.replace(algorithm="fedsmoo", model=DROPOUT, exact=True, dtype="float32"),
@@ -65,6 +66,7 @@ def outcome(config: Config) -> dict:
             )
             for r in result.history
         ],
+        "metrics": [r.metrics for r in result.history],
         "engine": result.simulation.engine.name,
         "ranks": getattr(result.simulation.engine, "ranks", None) and result.simulation.engine.ranks.world,
     }

@@ -82,6 +82,16 @@ def test_ranks_agree_with_serial(serial, ranks, case):
             assert [a for a, _ in known] == pytest.approx([b for _, b in known], rel=1e-9, abs=1e-12)
 
 
+def test_metrics_of_ranks_are_those_of_one_process(serial, ranks):
+    """F1, accuracy, AUC and perplexity: every rank evaluates the whole test part, and all of them the same model."""
+    one = serial["metrics"]["metrics"]
+    assert all([*found] == ["f1", "accuracy", "auc", "perplexity"] for found in one)
+    for rank in ranks:
+        for ours, theirs in zip(rank["metrics"]["metrics"], one, strict=True):
+            assert ours == pytest.approx(theirs, rel=1e-9)
+    assert len({found["auc"] for found in one}) > 1  # they change with the model
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_all_ranks_hold_the_same_bits(ranks, case):
     first, *others = (rank[case] for rank in ranks)

@@ -6,7 +6,7 @@ FIGURES = {
     "loss": "test loss over rounds",
     "train-loss": "training loss over rounds",
     "drift": "client drift over rounds",
-    "rounds": "rounds to a target accuracy, over the target",
+    "rounds": "rounds to a target accuracy, or value of what leads, over the target",
     "landscape": "loss surfaces, one laid over the others",
     "contours": "loss surfaces from above",
     "heatmap": "samples of each class at each client",

@@ -136,37 +136,61 @@ def lead_of(run: dict[str, Any]) -> tuple[str, int]:
     return (f"{lead['title']} (%)", 100) if lead["percent"] else (lead["title"], 1)
 
 
-def scores(data: dict[str, Any], look: Look) -> Figure:
-    """Draw what leads over rounds, of runs that are compared by the same."""
-    leads = dict.fromkeys(lead_of(r) for r in data["runs"])
+def common_lead(runs: Sequence[dict[str, Any]]) -> tuple[str, int]:
+    """Return :func:`lead_of` runs that are compared by the same; refuse others."""
+    leads = dict.fromkeys(map(lead_of, runs))
     if len(leads) > 1:
         names = " and ".join(label for label, _ in leads)
         raise FedsmooError(f"the runs are compared by {names}: choose runs with one of them, with --where")
-    label, scale = next(iter(leads), ("test accuracy (%)", 100))
+    return next(iter(leads), ("test accuracy (%)", 100))
+
+
+def scores(data: dict[str, Any], look: Look) -> Figure:
+    """Draw what leads over rounds, of runs that are compared by the same."""
+    label, scale = common_lead(data["runs"])
     return curves(data, look, "acc", label, scale)
 
 
-def first_reached(run: dict[str, Any], targets: np.ndarray, axis: str) -> np.ndarray:
-    """Return what had been spent when each target (per cent) was first reached; nan for those that never were."""
-    spent, accuracy = horizontal(run, axis), 100 * column(run, "acc")
-    best = np.maximum.accumulate(np.where(np.isfinite(accuracy), accuracy, -np.inf))
-    at = np.searchsorted(best, targets - 1e-9)  # an accuracy is a count over a count: never that close below a target
+def first_reached(run: dict[str, Any], targets: np.ndarray, axis: str, scale: float = 100) -> np.ndarray:
+    """Return what had been spent when each target, a multiple of values, was first reached; nan for those never.
+
+    A negative ``scale``: less is better, and targets are negative, too.
+    """
+    spent, score = horizontal(run, axis), scale * column(run, "acc")
+    best = np.maximum.accumulate(np.where(np.isfinite(score), score, -np.inf))
+    near = 1e-9 * max(1.0, float(np.abs(targets).max()))  # an accuracy is a count over a count: never as close as that
+    at = np.searchsorted(best, targets - near)
     return np.where(at < len(best), spent[np.minimum(at, len(best) - 1)], np.nan)
 
 
+def targets_of(runs: Sequence[dict[str, Any]], scale: float) -> np.ndarray:
+    """Return the targets of a line: every half per cent from the worst value on, or a hundred steps to the best."""
+    lowest = max(np.nanmin(scale * column(r, "acc")) for r in runs)
+    if scale == 100:
+        return np.arange(np.ceil(lowest / STEP) * STEP, 100 + STEP, STEP)
+    return np.linspace(lowest, max(np.nanmax(scale * column(r, "acc")) for r in runs), 101)
+
+
 def rounds_to_target(data: dict[str, Any], look: Look) -> Figure:
-    """Draw the rounds until a test accuracy was first reached: the mean over seeds, where all reached it."""
-    tasks = by_task([r for r in data["runs"] if lead_of(r)[1] == 100], "acc")
+    """Draw the rounds until a value of what leads was first reached: the mean over seeds, where all reached it.
+
+    Harder targets are to the right, also where less is better.
+    """
+    tasks = by_task(data["runs"], "acc")
+    label, scale = common_lead([r for lines in tasks.values() for runs in lines.values() for r in runs])
     if not tasks:
-        raise FedsmooError("none of the runs has measured test accuracy")
+        raise FedsmooError(f"none of the runs has measured {label.removesuffix(' (%)')}")
+    some = next(iter(next(iter(tasks.values())).values()))[0]
+    way = 1 if (some.get("lead") or {}).get("higher", True) else -1
     figure, drawn = panels(tasks, look)
     for axes, k, name, runs in numbered(drawn):
-        lowest = max(100 * np.nanmin(column(r, "acc")) for r in runs)
-        targets = np.arange(np.ceil(lowest / STEP) * STEP, 100 + STEP, STEP)
-        spent = np.mean([first_reached(r, targets, look.axis) for r in runs], axis=0)
+        targets = targets_of(runs, way * scale)
+        spent = np.mean([first_reached(r, targets, look.axis, way * scale) for r in runs], axis=0)
         there = np.isfinite(spent)
         if there.any():
             often = every_so_often(k, int(there.sum()))
-            axes.plot(targets[there], spent[there], label=name, markevery=often, **style(k))
-    close(figure, drawn, "target test accuracy (%)", AXES[look.axis])
+            axes.plot(way * targets[there], spent[there], label=name, markevery=often, **style(k))
+    if way < 0:
+        drawn[0][0].invert_xaxis()  # which all panels share
+    close(figure, drawn, f"target {label}", AXES[look.axis])
     return figure
