@@ -107,7 +107,7 @@ def test_a_split_takes_options_of_its_partition_and_data(call: Call) -> None:
     assert min(sizes) >= 40
     Path("own.py").write_text(
         "import numpy as np\n"
-        "def cut(labels, clients, rng, first=1):\n"
+        "def cut(labels, classes, clients, seed, first=1):\n"
         "    return [np.arange(i * first, (i + 1) * first) for i in range(clients)]\n"
         "def data(classes: int = 2):\n"
         "    x = np.zeros((30, 2), np.float32)\n"
