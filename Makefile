@@ -13,7 +13,7 @@ N ?= 10
 NEW ?= HEAD
 BUSY ?= 2
 
-.PHONY: demo test test-repeat test-gpu test-deploy drills hashes tables figures install lint wheel release release-check clean
+.PHONY: demo test test-repeat test-gpu test-deploy drills hashes tables figures docs install lint wheel release release-check clean
 
 install: $(STAMP)
 
@@ -22,7 +22,7 @@ $(STAMP): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedsmoo needs Python 3.11 or newer")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev,download,report,flower]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev,docs,download,report,flower]'
 	touch $@
 
 # Five methods on digits, who holds which class, and a page to look at.
@@ -49,8 +49,13 @@ tables: $(STAMP)
 	$(BIN)/python benchmarks/tables.py
 	$(BIN)/python benchmarks/prose.py
 
-# The pictures of docs/analysis.md and docs/data.md.
+# The documentation as a site that opens from build/site/index.html; anything that is amiss ends it.
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs --quiet build --strict
+
+# The pictures of README.md, docs/analysis.md and docs/data.md.
 figures: $(STAMP)
+	$(BIN)/python benchmarks/seconds.py
 	$(BIN)/fedsmoo figure landscape results/gpu/analysis_01.json --apart --width page --out docs/figures/landscape.svg
 	$(BIN)/fedsmoo figure accuracy results/*-cifar10-dirichlet-0.1-10of100-*-seed0-*.json \
 		results/*-cifar10-pathological-3-10of100-*-seed0-*.json --where precision=bf16 \

@@ -1,4 +1,4 @@
-"""Numbers in the sentences of README.md and docs/*.md are those of the files in results/.
+"""Numbers in the sentences of README.md, docs/*.md and docs/tutorials/*.md are those of the files in results/.
 
 benchmarks/said.py lists, for each document, pieces of its text: with holes and what fills them, computed from results/
 or from the paper's printed numbers, or plain where a number is a setting and nothing measured. Every decimal, per cent
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/tutorials").glob("*.md"))]
 
 # Made by commands, or to be typed into one: nobody's prose.
 MADE = re.compile(r"<!-- (table|gpu|demo)\b.*?<!-- /\1 -->|^ *```.*?^ *```|<!--.*?-->", re.S | re.M)

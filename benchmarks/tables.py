@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import general
+import glance
 import machines
 from drills.table import drills
 from flatness import flatness, landscape
@@ -263,6 +264,8 @@ BLOCKS = {
         drills,
         general.modules,
         general.convolutions,
+        glance.speed,
+        glance.accuracy,
     )
 }
 

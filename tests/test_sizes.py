@@ -18,6 +18,7 @@ NO_ROOMS = {
     "benchmarks": "the scripts of benchmarks/",
     "examples": "the scripts of examples/, and what CONTRIBUTING.md shows",
     "fixtures": "run folders that older code left, and the script that makes them",
+    "website": "the documentation site, and the code that documents show",
     "gpu": "what needs a CUDA device, of several rooms",
     "tools": "the scripts of tools/, and what the public sees of the repository: workflows, forms, container",
     "algorithms/boxes": "literal transcriptions of the methods' boxes",
@@ -31,7 +32,11 @@ def python(folder: Path) -> list[Path]:
 # What of other packages tests must replace, for want of another way: Triton's interpreter, Flower's identity of a task.
 FOREIGN = {"kernels/interpreted.py", "deploy/conftest.py"}
 
+<<<<<<< HEAD
 SOURCES = [*python(PACKAGE), *python(ROOT / "benchmarks"), *python(ROOT / "examples"), *python(ROOT / "tools")]
+=======
+SOURCES = [*python(PACKAGE), *python(ROOT / "benchmarks"), *python(ROOT / "website"), *python(ROOT / "examples")]
+>>>>>>> 3d8b9cf (A documentation site: tutorials, a page for each method, a reference and curves that are made; a README for a minute)
 
 
 def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:

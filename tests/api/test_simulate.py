@@ -395,9 +395,9 @@ def test_runs_of_a_batch_stop_alike() -> None:
 
 
 @pytest.mark.parametrize("every", [1, 5])
-def test_the_example_of_the_readme_stops_at_its_accuracy(every: int) -> None:
+def test_the_example_of_the_first_steps_stops_at_its_accuracy(every: int) -> None:
     """Also where most rounds have no accuracy."""
-    text = (Path(__file__).parents[2] / "README.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "first-steps.md").read_text()
     code = next(block for block in text.split("```python\n") if "callback=" in block).partition("```")[0]
     assert "callback=lambda r: not r.reached(0.9)" in code
     names: dict[str, Any] = {}

@@ -31,6 +31,16 @@ OWN = {
     "cohorts": "--sampling path/to/file.py:function of (seed, round, clients, cohort): the clients of the round",
 }
 
+# Where the vectors of a method live.
+PLACES = {
+    "down": "server -> client, every round",
+    "up": "client -> server, every round (only the mean is used, but for rows)",
+    "rows": "of up, what the server sees client by client",
+    "server": "stays on the server",
+    "own": "stays on each client between rounds",
+    "local": "lives on a client for one round",
+}
+
 
 def first_line(thing: Any) -> str:
     return (inspect.getdoc(thing) or "").partition("\n")[0]
@@ -118,14 +128,7 @@ def show(name: Annotated[str, typer.Argument(help="A method: a name, or path/to/
     out.print(f"[bold]{cls.__name__}[/bold]   [dim]{escape(source)}[/dim]\n")
     out.print(escape(inspect.getdoc(cls) or "") + "\n")
     out.print("[bold]vectors[/bold]")
-    for label, where in (
-        ("down", "server -> client, every round"),
-        ("up", "client -> server, every round (only the mean is used, but for rows)"),
-        ("rows", "of up, what the server sees client by client"),
-        ("server", "stays on the server"),
-        ("own", "stays on each client between rounds"),
-        ("local", "lives on a client for one round"),
-    ):
+    for label, where in PLACES.items():
         out.print(f"  {label:<7} {', '.join(getattr(algorithm, label)) or '-':<14} [dim]{where}[/dim]")
     for mask, patterns in algorithm.masks.items():
         stays = ": they stay at the clients, and do not travel" if mask in algorithm.stays else ""

@@ -1,0 +1,166 @@
+"""A page for each method, made from its file: the box, the vectors, the hyper-parameters, the code."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+
+from links import ROOT
+from cells import cell, code, table
+
+from fedsmoo.algorithms import ALGORITHMS
+from fedsmoo.commands.describe import PLACES, fields_of, first_line
+from fedsmoo.core import Algorithm
+from fedsmoo.runs.build import make_algorithm
+from fedsmoo.runs.traffic import paper_vectors, travelling
+from fedsmoo.sweeps.cost import gradients_of_a_step
+
+# What a method is about -> the names of those that are.
+KINDS = {
+    "Averaging": ("fedavg", "fedprox", "fednova", "fedexp"),
+    "Momentum and optimisers on the server": ("fedavgm", "fedadam", "fedyogi", "fedadagrad", "fedcm", "fedacg"),
+    "Client drift corrected": ("scaffold", "feddyn", "feddc"),
+    "Flat minima": (
+        "fedsam", "mofedsam", "fedgamma", "fedsmoo", "fedspeed", "fedlesam", "fedlesam-s", "fedlesam-d", "fednsam",
+        "fedgloss", "fedwmsam", "fedgmt", "fedswa", "fedmoswa",
+    ),
+    "Losses of their own": ("moon", "fedntd", "fedlc"),
+    "Personal models": ("ditto", "fedper", "fedrep", "fedbn", "pfedme"),
+    "Fair to all clients": ("qfedavg",),
+    "Robust to attackers": ("median", "trimmed-mean", "krum", "multi-krum", "rfa", "norm-bounded"),
+}  # fmt: skip
+
+
+def label(name: str) -> str:
+    """Return what a method is called."""
+    return ALGORITHMS[name].__name__
+
+
+def refuse_unsorted() -> None:
+    """Refuse methods that are of no kind, or of two."""
+    sorted_in = sorted(name for names in KINDS.values() for name in names)
+    if sorted_in != sorted(ALGORITHMS):
+        raise SystemExit(f"website/methods.py: of no kind, or of two: {sorted(set(ALGORITHMS) ^ set(sorted_in))}")
+
+
+def method_pages() -> Iterator[tuple[str, str]]:
+    """Yield the name and the text of every page about methods, the index first."""
+    refuse_unsorted()
+    yield "methods/index.md", index()
+    for name in ALGORITHMS:
+        yield f"methods/{name}.md", page(name)
+
+
+def nav() -> list[dict[str, list[dict[str, str]]]]:
+    """Return the methods by kind, for the navigation."""
+    return [{kind: [{label(n): f"methods/{n}.md"} for n in names]} for kind, names in KINDS.items()]
+
+
+def index() -> str:
+    """Return the index by kind."""
+    parts = [INDEX.format(count=len(ALGORITHMS))]
+    for kind, names in KINDS.items():
+        rows = []
+        for name in names:
+            algorithm = make_algorithm(name, {})
+            up, down, _ = travelling(algorithm)
+            kept = sum(n not in algorithm.scalars for n in algorithm.own)
+            numbers = [str(x) for x in (down, up, kept, gradients_of_a_step(algorithm))]
+            rows.append([f"[{label(name)}]({name}.md)", cell(first_line(ALGORITHMS[name])), *numbers])
+        header = ["method", "in a line", "sent down", "sent up", "kept", "gradients"]
+        parts.append(f"## {kind}\n\n{table(header, rows)}")
+    return "\n".join(parts)
+
+
+def page(name: str) -> str:
+    """Return the page of one method."""
+    cls, algorithm = ALGORITHMS[name], make_algorithm(name, {})
+    line, _, box = (inspect.getdoc(cls) or "").partition("\n")
+    module = cls.__module__.rpartition(".")[2]
+    paper = " ".join((inspect.getdoc(inspect.getmodule(cls)) or "").split())
+    family = f"../algorithms/{module}.md"
+    assert (ROOT / "docs" / "algorithms" / f"{module}.md").is_file(), module
+    options = [[code(n), code(d), cell(m)] for n, d, m in fields_of(cls)]
+    first = next((n for n, d, _ in fields_of(cls) if is_number(d)), None)
+    return f"""---
+hide: [toc]
+---
+
+# {label(name)}
+
+{cell(line)}
+
+{cell(paper)}
+
+## The box
+
+```text
+{inspect.cleandoc(box) if box.strip() else line}
+```
+
+`g` is the gradient of a minibatch, `w` the global and `w_i` a local model, `lr` the local learning rate, `n` of `m`
+clients take part. In formulas, with the choices that were made and where the authors' released code differs:
+[notes on the paper]({family}). A test holds the code below to a literal transcription of the box.
+
+## Vectors
+
+{vectors(algorithm)}
+## Hyper-parameters
+
+{table(["name", "default", "meaning"], options) if options else "None."}
+## Use it
+
+```bash
+fedsmoo run --algorithm {name}{f" --set {first}={default(cls, first)}" if first else ""} --rounds 20
+```
+
+```python
+import fedsmoo
+
+method = fedsmoo.{label(name)}()
+result = fedsmoo.simulate("mlp", "digits", method, clients=20, cohort=4, rounds=20)
+```
+
+## The code
+
+```python
+{inspect.getsource(cls).rstrip()}
+```
+"""
+
+
+def is_number(text: str) -> bool:
+    """Return whether a default is a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def default(cls: type, option: str) -> str:
+    """Return the default of an option."""
+    return next(d for n, d, _ in fields_of(cls) if n == option)
+
+
+def vectors(algorithm: Algorithm) -> str:
+    """Return where the vectors of a method live, and what travels."""
+    rows = [
+        [code(place), ", ".join(code(n) for n in getattr(algorithm, place)), cell(where)]
+        for place, where in PLACES.items()
+        if getattr(algorithm, place)
+    ]
+    rows += [["mask", code(mask), f"the parameters {code(patterns)}"] for mask, patterns in algorithm.masks.items()]
+    up, down, numbers = travelling(algorithm)
+    single = f" and {numbers} single numbers" if numbers else ""
+    count = f"In a round {up + down} vectors{single} travel to and from a client (the FedSMOO paper's way to count: "
+    return f"{table(['place', 'vectors', ''], rows)}\n{count}{paper_vectors(algorithm)}).\n"
+
+
+INDEX = """# Methods
+
+{count} methods, each a short file that reads like the box in its paper and is held to a literal transcription of it by a
+test. `fedsmoo show NAME` prints a method's box; `--algorithm NAME` runs it. Vectors are counted per client and round:
+sent down to it, sent up from it, kept by it between rounds; the last column counts gradients of a local step.
+[Notes on the papers](../algorithms/README.md) have the formulas, and where released code differs.
+"""
