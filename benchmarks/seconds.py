@@ -4,7 +4,7 @@ The accuracies are those of FedSMOO's runs on CIFAR-10 (Dirichlet 0.1, 10 of 100
 seconds are those measured on one GPU: ours in results/gpu/round.json and round_tf32.json, and those of the authors'
 released simulator, which trains one client after the other, in results/gpu/authors.json.
 
-PYTHONPATH=src python benchmarks/seconds.py [--check]    # --check changes nothing and fails if the figure is out of date
+PYTHONPATH=src python benchmarks/seconds.py [--check]    # --check changes nothing and fails if it is out of date
 """
 
 from __future__ import annotations
@@ -102,9 +102,8 @@ def axes() -> list[str]:
         out.append(f'<path class="fs-grid" d="M{x:.1f} {TOP}V{HEIGHT - BOTTOM}"/>')
         out.append(f'<text class="fs-tick" x="{x:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{label}</text>')
     middle = (LEFT + WIDTH - RIGHT) / 2
-    out.append(
-        f'<text class="fs-axis" x="{middle:.0f}" y="{HEIGHT - 10}" text-anchor="middle">time of training, one H200</text>'
-    )
+    name = "time of training, one H200"
+    out.append(f'<text class="fs-axis" x="{middle:.0f}" y="{HEIGHT - 10}" text-anchor="middle">{name}</text>')
     return out
 
 

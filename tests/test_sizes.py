@@ -32,11 +32,8 @@ def python(folder: Path) -> list[Path]:
 # What of other packages tests must replace, for want of another way: Triton's interpreter, Flower's identity of a task.
 FOREIGN = {"kernels/interpreted.py", "deploy/conftest.py"}
 
-<<<<<<< HEAD
-SOURCES = [*python(PACKAGE), *python(ROOT / "benchmarks"), *python(ROOT / "examples"), *python(ROOT / "tools")]
-=======
-SOURCES = [*python(PACKAGE), *python(ROOT / "benchmarks"), *python(ROOT / "website"), *python(ROOT / "examples")]
->>>>>>> 3d8b9cf (A documentation site: tutorials, a page for each method, a reference and curves that are made; a README for a minute)
+SCRIPTS = ("benchmarks", "examples", "tools", "website")
+SOURCES = [*python(PACKAGE), *(path for folder in SCRIPTS for path in python(ROOT / folder))]
 
 
 def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:

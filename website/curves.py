@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Sequence
+from pathlib import Path
 
 from links import ROOT
 
@@ -43,9 +44,9 @@ def curve(runs: Sequence[Measured]) -> dict[str, object]:
     }
 
 
-def curves() -> dict[str, dict[str, dict[str, object]]]:
+def curves(results: Path = ROOT / "results") -> dict[str, dict[str, dict[str, object]]]:
     """Return the curves of all measured columns of table 1, by column and method."""
-    measured, found = collect([], ROOT / "results"), dict[str, dict[str, list[Measured]]]()
+    measured, found = collect([], results), dict[str, dict[str, list[Measured]]]()
     for cell in experiment("accuracy", seeds=SEEDS).cells:
         if cell.identity in measured:
             found.setdefault(cell.column, {}).setdefault(cell.method, []).append(measured[cell.identity])
@@ -69,15 +70,15 @@ hide: [toc]
 
 # Curves
 
-Test accuracy of the paper's eight methods on CIFAR-10 and CIFAR-100, as measured: ResNet-18 with GroupNorm, 800 rounds on
-one H200, products in bf16. A curve is the mean over seeds, and each of its points the mean of eight rounds. Choose a
+Test accuracy of the paper's eight methods on CIFAR-10 and CIFAR-100, as measured: ResNet-18 with GroupNorm, 800 rounds
+on one H200, products in bf16. A curve is the mean over seeds, and each of its points the mean of eight rounds. Choose a
 task, point at a curve to read it, click a method to hide it.
 
 <div class="curves" data-curves><noscript>The curves need JavaScript; the numbers are on the page
 <a href="results.html">Every number</a>.</noscript></div>
 
-Seconds are those of training on that machine, several runs in one batch; what is sent counts both directions. The numbers behind the curves: [every number](results.md). To draw your own runs:
-[looking at runs](report.md).
+Seconds are those of training on that machine, several runs in one batch; what is sent counts both directions. The
+numbers behind the curves: [every number](results.md). To draw your own runs: [looking at runs](report.md).
 
 <script src="assets/fedsmoo/curves-data.js"></script>
 <script src="assets/fedsmoo/curves.js"></script>

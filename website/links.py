@@ -1,8 +1,8 @@
 """Where a file of the repository is found on the site, and links rewritten from the one to the other.
 
-Documents link to each other, to code and to results as one does on GitHub, relative to where they lie. On the site every
-file that a document links to is a page: those of docs/ under their own names, some others by PAGES, and code, notebooks
-and folders below ``source/``.
+Documents link to each other, to code and to results as one does on GitHub, relative to where they lie. On the site
+every file that a document links to is a page: those of docs/ under their own names, some others by PAGES, and code,
+notebooks and folders below ``source/``.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 
-from links import ROOT
 from cells import cell, code, table
+from links import ROOT
 
 from fedsmoo.algorithms import ALGORITHMS
 from fedsmoo.commands.describe import PLACES, fields_of, first_line
@@ -77,56 +77,20 @@ def page(name: str) -> str:
     cls, algorithm = ALGORITHMS[name], make_algorithm(name, {})
     line, _, box = (inspect.getdoc(cls) or "").partition("\n")
     module = cls.__module__.rpartition(".")[2]
-    paper = " ".join((inspect.getdoc(inspect.getmodule(cls)) or "").split())
-    family = f"../algorithms/{module}.md"
     assert (ROOT / "docs" / "algorithms" / f"{module}.md").is_file(), module
     options = [[code(n), code(d), cell(m)] for n, d, m in fields_of(cls)]
-    first = next((n for n, d, _ in fields_of(cls) if is_number(d)), None)
-    return f"""---
-hide: [toc]
----
-
-# {label(name)}
-
-{cell(line)}
-
-{cell(paper)}
-
-## The box
-
-```text
-{inspect.cleandoc(box) if box.strip() else line}
-```
-
-`g` is the gradient of a minibatch, `w` the global and `w_i` a local model, `lr` the local learning rate, `n` of `m`
-clients take part. In formulas, with the choices that were made and where the authors' released code differs:
-[notes on the paper]({family}). A test holds the code below to a literal transcription of the box.
-
-## Vectors
-
-{vectors(algorithm)}
-## Hyper-parameters
-
-{table(["name", "default", "meaning"], options) if options else "None."}
-## Use it
-
-```bash
-fedsmoo run --algorithm {name}{f" --set {first}={default(cls, first)}" if first else ""} --rounds 20
-```
-
-```python
-import fedsmoo
-
-method = fedsmoo.{label(name)}()
-result = fedsmoo.simulate("mlp", "digits", method, clients=20, cohort=4, rounds=20)
-```
-
-## The code
-
-```python
-{inspect.getsource(cls).rstrip()}
-```
-"""
+    return PAGE.format(
+        name=name,
+        label=label(name),
+        line=cell(line),
+        paper=cell(inspect.getdoc(inspect.getmodule(cls)) or ""),
+        box=inspect.cleandoc(box) if box.strip() else line,
+        family=module,
+        vectors=vectors(algorithm),
+        options=table(["name", "default", "meaning"], options) if options else "None.\n",
+        set=next((f" --set {n}={d}" for n, d, _ in fields_of(cls) if is_number(d)), ""),
+        source=inspect.getsource(cls).rstrip(),
+    )
 
 
 def is_number(text: str) -> bool:
@@ -136,11 +100,6 @@ def is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def default(cls: type, option: str) -> str:
-    """Return the default of an option."""
-    return next(d for n, d, _ in fields_of(cls) if n == option)
 
 
 def vectors(algorithm: Algorithm) -> str:
@@ -159,8 +118,53 @@ def vectors(algorithm: Algorithm) -> str:
 
 INDEX = """# Methods
 
-{count} methods, each a short file that reads like the box in its paper and is held to a literal transcription of it by a
-test. `fedsmoo show NAME` prints a method's box; `--algorithm NAME` runs it. Vectors are counted per client and round:
+{count} methods, each a short file that reads like the box in its paper and is held to a literal transcription of it by
+a test. `fedsmoo show NAME` prints a method's box; `--algorithm NAME` runs it. Vectors are counted per client and round:
 sent down to it, sent up from it, kept by it between rounds; the last column counts gradients of a local step.
 [Notes on the papers](../algorithms/README.md) have the formulas, and where released code differs.
+"""
+PAGE = """---
+hide: [toc]
+---
+
+# {label}
+
+{line}
+
+{paper}
+
+## The box
+
+```text
+{box}
+```
+
+`g` is the gradient of a minibatch, `w` the global and `w_i` a local model, `lr` the local learning rate, `n` of `m`
+clients take part. In formulas, with the choices that were made and where the authors' released code differs:
+[notes on the paper](../algorithms/{family}.md). A test holds the code below to a literal transcription of the box.
+
+## Vectors
+
+{vectors}
+## Hyper-parameters
+
+{options}
+## Use it
+
+```bash
+fedsmoo run --algorithm {name}{set} --rounds 20
+```
+
+```python
+import fedsmoo
+
+method = fedsmoo.{label}()
+result = fedsmoo.simulate("mlp", "digits", method, clients=20, cohort=4, rounds=20)
+```
+
+## The code
+
+```python
+{source}
+```
 """

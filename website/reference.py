@@ -159,8 +159,8 @@ METHODS = "[methods](../methods/index.md) are pages of their own"
 SETTINGS = """# Settings
 
 Everything that defines a run. A setting is an option of `fedsmoo run` (`--local-steps 5`), a line of a TOML file
-(`local_steps = 5`), a keyword of `fedsmoo.simulate` and `fedsmoo.run` (`local_steps=5`), and a field of `fedsmoo.Config`.
-What a setting names can have options of its own: `--set r=0.05`, a table in TOML
+(`local_steps = 5`), a keyword of `fedsmoo.simulate` and `fedsmoo.run` (`local_steps=5`), and a field of
+`fedsmoo.Config`. What a setting names can have options of its own: `--set r=0.05`, a table in TOML
 (`algorithm = { name = "fedsmoo", r = 0.05 }`), keywords in Python.
 """
 COMMANDS = """# Command line
@@ -171,5 +171,6 @@ COMMANDS = """# Command line
 PYTHON = """# Python
 
 All of this is `import fedsmoo`. The 42 methods are [pages of their own](../methods/index.md); `fedsmoo.ALGORITHMS` maps
-the names of the command line to their classes, and `fedsmoo.Relaxed` starts [any method elsewhere](../algorithms/relaxed.md).
+the names of the command line to their classes, and `fedsmoo.Relaxed` starts
+[any method elsewhere](../algorithms/relaxed.md).
 """
