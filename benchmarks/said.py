@@ -159,6 +159,7 @@ DOCUMENTS: dict[str, Callable[[], list[Said]]] = {
         for g in (gpu, analysis, distributed, flower, rivals, data, experiments, models, report, resume)
     },
     "docs/first-steps.md": first_steps,
+    "docs/engine.md": lambda: ["within rounding in float32, to 1e-10 and better in float64"],
     "docs/tutorials/own-method.md": lambda: ["in 20 lines"],
     "docs/tutorials/reproduce-a-table.md": lambda: ["CIFAR-10, 800 rounds, two methods, two seeds"],
     "docs/results.md": lambda: FOUND["docs/results.md"](),
