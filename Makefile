@@ -45,7 +45,7 @@ release-check: $(STAMP)
 
 # The tables of README and docs, and the numbers in their sentences, from the measured results; none is typed.
 tables: $(STAMP)
-	$(BIN)/fedsmoo table --update README.md docs/results.md
+	$(BIN)/fedsmoo table --update docs/results.md
 	$(BIN)/python benchmarks/tables.py
 	$(BIN)/python benchmarks/prose.py
 

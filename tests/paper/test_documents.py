@@ -65,7 +65,7 @@ def test_ratios_at_equal_precision_stand_beside_the_others(tmp_path: Path, monke
 def test_paper_tables_are_up_to_date(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(ROOT)
     with pytest.raises(SystemExit) as ended:
-        main(["table", "--update", "README.md", "docs/results.md", "--check"])
+        main(["table", "--update", "docs/results.md", "--check"])
     assert not ended.value.code, capsys.readouterr().err
 
 
