@@ -28,7 +28,6 @@ def test_kernels_compile_without_a_gpu(precision, only, tmp_path, device):
     assert not [r for r in rows if r["spilled"] > (48 if r["kernel"] == "noise_kernel" else 16)]
     assert not [r for r in rows if r["programs_at_once"] < 1]
     # A kernel that is placed before the one in front of it is done must wait for it before it touches memory.
-    assert {r["kernel"] for r in rows if r["early"]} >= {"stem_forward_kernel", "pool_kernel", "pool_backward_kernel"}
     assert not [r for r in rows if r["early"] is False]
     if not only:
         assert {"conv_forward_kernel", "conv_backward_kernel", "conv_weight_kernel", "stem_weight_kernel"} <= names

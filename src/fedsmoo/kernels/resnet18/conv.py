@@ -14,7 +14,6 @@ import triton.language as tl
 from torch import Tensor
 
 from fedsmoo.core.errors import FedsmooError
-from fedsmoo.kernels.early import after_the_last
 from fedsmoo.kernels.resnet18.norm import NormLayer, epilogue_backward, group_mean, spread
 from fedsmoo.kernels.resnet18.shapes import Conv
 from fedsmoo.kernels.resnet18.tiles import Tile
@@ -74,9 +73,8 @@ def conv_forward_kernel(
     CIN: tl.constexpr, COUT: tl.constexpr, TAPS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
     HI: tl.constexpr, HO: tl.constexpr, GW: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    RELU: tl.constexpr, RESIDUAL: tl.constexpr, SAVE: tl.constexpr, PRECISION: tl.constexpr, EARLY: tl.constexpr,
+    RELU: tl.constexpr, RESIDUAL: tl.constexpr, SAVE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    after_the_last(EARLY)
     client = tl.program_id(1).to(tl.int64)
     tile = tl.program_id(0) // (COUT // BN)
     cols = (tl.program_id(0) % (COUT // BN)) * BN + tl.arange(0, BN)
@@ -203,9 +201,7 @@ def conv_backward_kernel(
     CIN: tl.constexpr, COUT: tl.constexpr, TAPS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
     HI: tl.constexpr, HO: tl.constexpr, GW: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     ADD: tl.constexpr, DOWN: tl.constexpr, NORM: tl.constexpr, KEEP: tl.constexpr, PRECISION: tl.constexpr,
-    EARLY: tl.constexpr,
 ):  # fmt: skip
-    after_the_last(EARLY)
     # With stride 2 the pixels of one parity meet the same taps: each parity is a set of rows of its own.
     HQ: tl.constexpr = HI // STRIDE
     client = tl.program_id(1).to(tl.int64)

@@ -10,7 +10,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fedsmoo.kernels.early import after_the_last
 from fedsmoo.kernels.resnet18.shapes import Conv
 from fedsmoo.kernels.resnet18.tiles import Tile
 from fedsmoo.kernels.runtime import launch
@@ -24,9 +23,8 @@ def conv_weight_kernel(
     B, splits,
     CIN: tl.constexpr, COUT: tl.constexpr, TAPS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
     HI: tl.constexpr, HO: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    PRECISION: tl.constexpr, EARLY: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
-    after_the_last(EARLY)
     client = tl.program_id(1).to(tl.int64)
     split = tl.program_id(0) % splits
     tile = tl.program_id(0) // splits
@@ -81,9 +79,8 @@ def conv_weight(
 def sum_splits_kernel(
     parts, part_row, part_split,  # [splits, C, count] float32; strides of a client and of a part
     grad, grad_row, grad_off,  # [C, grad_row]: the sum begins at grad_off
-    splits, count, BC: tl.constexpr, EARLY: tl.constexpr,
+    splits, count, BC: tl.constexpr,
 ):  # fmt: skip
-    after_the_last(EARLY)
     client = tl.program_id(1).to(tl.int64)
     at = tl.program_id(0) * BC + tl.arange(0, BC)
     here = parts + client * part_row + at

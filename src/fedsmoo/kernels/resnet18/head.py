@@ -12,7 +12,6 @@ import triton.language as tl
 from torch import Tensor
 
 from fedsmoo.core.errors import FedsmooError
-from fedsmoo.kernels.early import after_the_last
 from fedsmoo.kernels.resnet18.shapes import MOST_CLASSES
 from fedsmoo.kernels.runtime import launch
 
@@ -40,9 +39,8 @@ def head_kernel(
     logits,  # [C, B, classes]; written unless GRAD
     loss, dlogits, dx,  # [C, B], [C, B, BN], [C, B, CH]; written if GRAD
     B, classes,
-    CH: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, GRAD: tl.constexpr, EARLY: tl.constexpr,
+    CH: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, GRAD: tl.constexpr,
 ):  # fmt: skip
-    after_the_last(EARLY)
     client = tl.program_id(1).to(tl.int64)
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
     live = rows < B
@@ -117,9 +115,8 @@ def head_weight_kernel(
     loss, total_loss,  # [C, B]; their sums [C]
     grad, grad_row, grad_off,  # [C, grad_row]: weights [CH, classes], then the bias, from grad_off on
     B, classes,
-    CH: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, EARLY: tl.constexpr,
+    CH: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    after_the_last(EARLY)
     client = tl.program_id(1).to(tl.int64)
     channels = tl.program_id(0) * BM + tl.arange(0, BM)
     cols = tl.arange(0, BN)

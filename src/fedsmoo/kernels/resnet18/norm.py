@@ -15,7 +15,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fedsmoo.kernels.early import after_the_last
 from fedsmoo.kernels.runtime import launch
 
 
@@ -80,9 +79,8 @@ def norm_backward_kernel(
     d,  # [C, B, HW, CH]: gradient of the layer's output; the others as in epilogue_backward
     act, xhat, rstd, p, p_row, p_off, dz, dy, part, part_row, part_off, B,
     CH: tl.constexpr, HW: tl.constexpr, GW: tl.constexpr, BM: tl.constexpr,
-    RELU: tl.constexpr, KEEP: tl.constexpr, EARLY: tl.constexpr,
+    RELU: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
-    after_the_last(EARLY)
     client = tl.program_id(1).to(tl.int64)
     tile = tl.program_id(0) // (CH // GW)
     cols = (tl.program_id(0) % (CH // GW)) * GW + tl.arange(0, GW)
@@ -153,9 +151,8 @@ def sum_parts_kernel(
     part, part_row,  # [C, part_row] float32
     table,  # [n, 4] int32: where tiles begin in part, how many, how far apart, and where the sum goes
     grad, grad_row,  # [C, grad_row]
-    BT: tl.constexpr, BC: tl.constexpr, EARLY: tl.constexpr,  # tiles added at once; channels of an entry
+    BT: tl.constexpr, BC: tl.constexpr,  # tiles added at once; channels of an entry
 ):  # fmt: skip
-    after_the_last(EARLY)
     client = tl.program_id(1).to(tl.int64)
     entry = table + tl.program_id(0) * 4
     source, tiles, step, target = tl.load(entry), tl.load(entry + 1), tl.load(entry + 2), tl.load(entry + 3)

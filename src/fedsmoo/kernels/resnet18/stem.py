@@ -13,7 +13,6 @@ import triton.language as tl
 from torch import Tensor
 
 from fedsmoo.core.errors import FedsmooError
-from fedsmoo.kernels.early import after_the_last
 from fedsmoo.kernels.resnet18.conv import epilogue_forward
 from fedsmoo.kernels.resnet18.norm import NormLayer
 from fedsmoo.kernels.resnet18.shapes import Conv
@@ -66,9 +65,8 @@ def stem_forward_kernel(
     CIN: tl.constexpr, CS: tl.constexpr, COUT: tl.constexpr,
     TAPS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
     HI: tl.constexpr, HO: tl.constexpr, GW: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr, EARLY: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    after_the_last(EARLY)
     client = tl.program_id(1).to(tl.int64)
     tile = tl.program_id(0) // (COUT // BN)
     cols = (tl.program_id(0) % (COUT // BN)) * BN + tl.arange(0, BN)
@@ -123,9 +121,8 @@ def pool_kernel(
     p, p_row, p_off,  # [C, p_row] float32: gamma, then beta, CH numbers each, from p_off on
     out, taken,  # [C, B, HO, HO, CH]; the same in uint8: the tap that won, or NONE
     B,
-    CH: tl.constexpr, HI: tl.constexpr, HO: tl.constexpr, BM: tl.constexpr, NONE: tl.constexpr, EARLY: tl.constexpr,
+    CH: tl.constexpr, HI: tl.constexpr, HO: tl.constexpr, BM: tl.constexpr, NONE: tl.constexpr,
 ):  # fmt: skip
-    after_the_last(EARLY)
     client = tl.program_id(1).to(tl.int64)
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
     cols = tl.arange(0, CH)
@@ -190,14 +187,13 @@ def pool_backward_kernel(
     d, taken,  # [C, B, HO, HO, CH]: gradient of the pooled map; the taps that won, uint8
     xhat, rstd, p, p_row, p_off, dy, part, part_row, part_off,  # as in epilogue_backward; a tile is a sample
     B,
-    CH: tl.constexpr, HO: tl.constexpr, GW: tl.constexpr, EARLY: tl.constexpr,
+    CH: tl.constexpr, HO: tl.constexpr, GW: tl.constexpr,
 ):  # fmt: skip
     """Take the gradient of one sample's group back through pooling, ReLU and GroupNorm.
 
     The map has ``2 * HO`` pixels a side. As ``sum(g) = sum_channels gamma * sum_pixels(d)``, the sums of GroupNorm's
     backward come from those of beta and gamma.
     """
-    after_the_last(EARLY)
     client = tl.program_id(1).to(tl.int64)
     sample = tl.program_id(0) // (CH // GW)
     group = tl.program_id(0) % (CH // GW)
@@ -254,9 +250,7 @@ def stem_weight_kernel(
     CIN: tl.constexpr, CS: tl.constexpr, COUT: tl.constexpr,
     TAPS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
     HI: tl.constexpr, HO: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
-    EARLY: tl.constexpr,
 ):  # fmt: skip
-    after_the_last(EARLY)
     client = tl.program_id(1).to(tl.int64)
     split = tl.program_id(0) % splits
     k = tl.program_id(0) // splits * BN + tl.arange(0, BN)
