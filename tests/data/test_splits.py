@@ -101,6 +101,17 @@ def test_bad_indices_are_refused_on_the_way_in_and_out(tmp_path, data, indices, 
         import_split(tmp_path / "lists.json", data)
 
 
+def test_a_split_of_flgo(tmp_path, data):
+    shuffled = ["Client002", "Client000", "Client001"]  # the names say the order, not the places in the file
+    content = {"client_names": shuffled, "Client000": {"data": [3, 1]}, "Client001": {"data": [2]}}
+    path = tmp_path / "data.json"
+    path.write_text(json.dumps({**content, "Client002": {"data": [0, 5]}}))
+    assert [i.tolist() for i in import_split(path, data)] == [[0, 5], [3, 1], [2]]
+    path.write_text(json.dumps(content))
+    with pytest.raises(FedsmooError, match=r"client 'Client002' has no 'data'"):
+        import_split(path, data)
+
+
 def test_lists_of_other_simulators(tmp_path, data, split):
     (tmp_path / "list.json").write_text(json.dumps([i.tolist() for i in split]))
     names = {str(k): split[k].tolist() for k in (5, 0, 6, 2, 1, 4, 3)}

@@ -2,6 +2,7 @@
 
 - A JSON list of lists (or an object from client to list), a ``.npy`` of the same (regular, or ragged as an object
   array), or an ``.npz`` with one array per client: taken as indices into the training part.
+- A ``data.json`` of FLGo: an object with ``client_names`` and, under each name, the indices as ``data``.
 - A folder with ``client_x.npy`` and ``client_y.npy`` as FL-Simulator writes them: normalised copies of the images, from
   which the indices are found again by content.
 """
@@ -39,7 +40,8 @@ def import_split(path: str | Path, dataset: Dataset) -> list[np.ndarray]:
         )
     lists = read(place, f"split {place}")
     if isinstance(lists, dict):
-        lists = [lists[k] for k in sorted(lists, key=_client_order)]
+        flgo = isinstance(lists.get("client_names"), list)
+        lists = _of_flgo(lists, place) if flgo else [lists[k] for k in sorted(lists, key=_client_order)]
     try:
         if not isinstance(lists, list | np.ndarray) or any(not isinstance(i, list | np.ndarray) for i in lists):
             raise ValueError
@@ -47,6 +49,19 @@ def import_split(path: str | Path, dataset: Dataset) -> list[np.ndarray]:
     except (ValueError, TypeError, OverflowError):  # what NumPy makes of lists in lists, and of arrays without an axis
         raise FedsmooError(f"split {place}: not a list with one list of indices per client") from None
     return checked(whole, len(dataset.x_train), f"split {place}")
+
+
+def _of_flgo(content: dict[str, Any], place: Path) -> list[Any]:
+    """Return the clients' indices in the order of FLGo's ``client_names``."""
+    lists = []
+    for name in content["client_names"]:
+        client = content.get(name) if isinstance(name, str) else None
+        if not isinstance(client, dict) or "data" not in client:
+            raise FedsmooError(
+                f"split {place}: its client {name!r} has no 'data': is this FLGo's data.json, and whole?"
+            )
+        lists.append(client["data"])
+    return lists
 
 
 def _client_order(name: Any) -> tuple[int, str]:
