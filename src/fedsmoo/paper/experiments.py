@@ -17,6 +17,16 @@ def published() -> dict[str, Any]:
     return read("published")
 
 
+def paper_accuracy(column: str, method: str) -> tuple[float | None, float | None]:
+    """Return the printed accuracy and its half-width; none where nothing was printed."""
+    who, _, task = column.partition(" ")
+    block = published()["accuracy"].get(who, {})
+    if task not in block.get("columns", ()) or method not in block:
+        return None, None
+    k = block["columns"].index(task)
+    return block[method][k], block[f"{method}_pm"][k]
+
+
 def experiment(
     name: str,
     columns: Sequence[str] = (),

@@ -23,8 +23,9 @@ from fedsmoo.paper.cells import (
     spread,
     validated,
 )
-from fedsmoo.paper.experiments import published
+from fedsmoo.paper.experiments import paper_accuracy, published
 from fedsmoo.paper.render import Table
+from fedsmoo.paper.standing import summary
 from fedsmoo.runs.origin.method import kept, travels
 from fedsmoo.runs.traffic import human_bytes
 from fedsmoo.sweeps.paired import lead
@@ -63,18 +64,8 @@ def measured(runs: Sequence[Measured], beside: Sequence[Measured], paper: float 
     return [*cells, spread([last(r) for r in runs]), spread(top), printed, signed(top, paper)]
 
 
-def paper_accuracy(column: str, method: str) -> tuple[float | None, float | None]:
-    """Return the printed accuracy and its half-width; none where nothing was printed."""
-    who, _, task = column.partition(" ")
-    block = published()["accuracy"].get(who, {})
-    if task not in block.get("columns", ()) or method not in block:
-        return None, None
-    k = block["columns"].index(task)
-    return block[method][k], block[f"{method}_pm"][k]
-
-
 def accuracy(grid: Grid, title: str, compact: bool = False) -> list[Table]:
-    """Make the table of test accuracies, one for each column, or a compact one of all."""
+    """Make the table of test accuracies, one for each column and a summary of several, or a compact one of all."""
     if compact:
         return [_compact(grid, title)]
     out = []
@@ -87,7 +78,8 @@ def accuracy(grid: Grid, title: str, compact: bool = False) -> list[Table]:
         first = lead({m: grid.by_seed((m, column), last_ten) for m in grid.methods})
         words = [f"{mean_of_last(shown).capitalize()}, {first}"] if first else []
         out.append(Table(f"{title}: {column}", ["method", *measures(shown)], rows, words))
-    return noted(out, [BEST, *grid.footnotes()])
+    out = noted(out, [BEST, *grid.footnotes()])
+    return [*out, summary(grid, title)] if len(grid.columns) > 1 and len(grid.methods) > 1 else out
 
 
 def _compact(grid: Grid, title: str) -> Table:

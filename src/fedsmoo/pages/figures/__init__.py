@@ -7,6 +7,7 @@ FIGURES = {
     "train-loss": "training loss over rounds",
     "drift": "client drift over rounds",
     "rounds": "rounds to a target accuracy, or value of what leads, over the target",
+    "ranks": "rank and distance to the paper, for each method and column of its table 1",
     "landscape": "loss surfaces, one laid over the others",
     "contours": "loss surfaces from above",
     "heatmap": "samples of each class at each client",

@@ -16,6 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.pages.figures import FIGURES
 from fedsmoo.pages.figures.base import AXES, STYLE, WIDTHS, Look, column, finish, legend
+from fedsmoo.pages.figures.ranks import ranks
 from fedsmoo.pages.figures.rounds import curves, lead_of, looks, rounds_to_target, scores, style, titles
 from fedsmoo.pages.figures.surfaces import contours, landscape
 from fedsmoo.pages.groups import add_groups
@@ -149,6 +150,7 @@ DRAWN: dict[str, Callable[[dict[str, Any], Look], Figure]] = {
     "train-loss": lambda d, k: curves(d, k, "train", "training loss"),
     "drift": lambda d, k: curves(d, k, "drift", r"mean $\|w_i - w\|^2$", log=True),
     "rounds": rounds_to_target,
+    "ranks": ranks,
     "landscape": landscape,
     "contours": contours,
     "heatmap": heat_map,
