@@ -381,6 +381,6 @@ def test_formats() -> None:
 
 def test_the_folder_of_experiments_holds_a_file_for_each() -> None:
     folder = Path(__file__).parents[2] / "experiments" / "paper"
-    assert sorted(p.stem for p in folder.glob("*.toml")) == sorted([*EXPERIMENTS, "published"])
+    assert sorted(p.stem for p in folder.glob("*.toml")) == sorted([*EXPERIMENTS, "published", "searched"])
     for path in (folder.parent / "campaign").glob("*.toml"):
         assert tomllib.loads(path.read_text())["base"] in EXPERIMENTS

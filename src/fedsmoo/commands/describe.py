@@ -119,6 +119,7 @@ def list_things(
 def show(name: Annotated[str, typer.Argument(help="A method: a name, or path/to/file.py:Class.")]) -> None:
     from rich.markup import escape
 
+    from fedsmoo.paper.searched import recommended
     from fedsmoo.runs.build import algorithm_class, make_algorithm
     from fedsmoo.runs.traffic import paper_vectors, travelling
 
@@ -140,3 +141,7 @@ def show(name: Annotated[str, typer.Argument(help="A method: a name, or path/to/
     for field, default, meaning in fields_of(cls):
         out.print(f"  {field:<14} {default:<8} [dim]{escape(meaning)}[/dim]")
     out.print(f"  [dim]a number may move with the round: {escape(FORMS)}[/dim]", soft_wrap=True)
+    if found := recommended(name.lower()):
+        out.print("\n[bold]recommended[/bold]")
+        for line in found:
+            out.print(f"  {escape(line)}", soft_wrap=True)
