@@ -46,6 +46,7 @@ release-check: $(STAMP)
 # The tables of README and docs, and the numbers in their sentences, from the measured results; none is typed.
 tables: $(STAMP)
 	$(BIN)/fedsmoo table --update docs/results.md
+	$(BIN)/python benchmarks/search.py
 	$(BIN)/python benchmarks/tables.py
 	$(BIN)/python benchmarks/prose.py
 
@@ -53,7 +54,9 @@ tables: $(STAMP)
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs --quiet build --strict
 
-# The pictures of README.md, docs/analysis.md and docs/data.md.
+# The pictures of README.md, docs/analysis.md, docs/data.md and docs/results.md.
+TEN := results/*-cifar10-*-seed0-*.json --where precision=bf16 --where algorithm.correct!=False --width page
+HUNDRED := results/*-cifar100-*-seed0-*.json --where precision=bf16 --width page
 figures: $(STAMP)
 	$(BIN)/python benchmarks/seconds.py
 	$(BIN)/fedsmoo figure landscape results/gpu/analysis_01.json --apart --width page --out docs/figures/landscape.svg
@@ -61,6 +64,14 @@ figures: $(STAMP)
 		results/*-cifar10-pathological-3-10of100-*-seed0-*.json --where precision=bf16 \
 		--where algorithm.correct!=False --smooth 20 --width page --out docs/figures/curves.svg
 	$(BIN)/fedsmoo data rules digits --clients 20 --out docs/figures/partitions.svg
+	$(BIN)/fedsmoo figure ranks results --width page --out docs/figures/ranks.svg
+	for kind in accuracy loss; do \
+		$(BIN)/fedsmoo figure $$kind $(TEN) --smooth 20 --out docs/figures/$${kind}_cifar10.png; \
+		$(BIN)/fedsmoo figure $$kind $(HUNDRED) --smooth 20 --out docs/figures/$${kind}_cifar100.png; done
+	for axis in rounds bytes; do \
+		$(BIN)/fedsmoo figure rounds $(TEN) --axis $$axis --out docs/figures/$${axis}_cifar10.svg; \
+		$(BIN)/fedsmoo figure rounds $(HUNDRED) --axis $$axis --out docs/figures/$${axis}_cifar100.svg; done
+	$(BIN)/python benchmarks/convergence.py --draw docs/figures/convergence.svg
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

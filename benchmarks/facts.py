@@ -57,10 +57,10 @@ def tops(column: str, method: str, seed: int = 0, table: str = "accuracy") -> fl
     return best(runs(table, column, (seed,))[method][seed])
 
 
-def variant(column: str, r: float, lr_decay: float) -> Measured:
-    """FedSMOO in a column of the table with another radius and decay than the paper's."""
+def variant(column: str, r: float, lr_decay: float, **more: str) -> Measured:
+    """FedSMOO in a column of the table with another radius, decay or option than the paper's."""
     config = runs("accuracy", column)["FedSMOO"][0].config
-    wanted = identity(config.replace(lr_decay=lr_decay, algorithm_options={**config.algorithm_options, "r": r}))
+    wanted = identity(config.replace(lr_decay=lr_decay, algorithm_options={**config.algorithm_options, "r": r, **more}))
     return next(run for path in (RESULTS / "variants").glob("*.json") if (run := from_json(path)).identity == wanted)
 
 

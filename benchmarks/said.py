@@ -162,6 +162,7 @@ DOCUMENTS: dict[str, Callable[[], list[Said]]] = {
     "docs/engine.md": lambda: ["within rounding in float32, to 1e-10 and better in float64"],
     "docs/tutorials/own-method.md": lambda: ["in 20 lines"],
     "docs/tutorials/reproduce-a-table.md": lambda: ["CIFAR-10, 800 rounds, two methods, two seeds"],
+    "docs/audit.md": lambda: FOUND["docs/audit.md"](),
     "docs/results.md": lambda: FOUND["docs/results.md"](),
 }
 

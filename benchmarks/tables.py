@@ -19,6 +19,7 @@ import glance
 import machines
 from drills.table import drills
 from flatness import flatness, landscape
+from search import search
 
 from fedsmoo.core import Algorithm
 from fedsmoo.kernels.resnet18.shapes import CONVS, STEM
@@ -262,6 +263,7 @@ BLOCKS = {
         machines.robust,
         machines.models,
         drills,
+        search,
         general.modules,
         general.convolutions,
         glance.speed,
