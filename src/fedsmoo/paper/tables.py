@@ -78,8 +78,9 @@ def accuracy(grid: Grid, title: str, compact: bool = False) -> list[Table]:
         first = lead({m: grid.by_seed((m, column), last_ten) for m in grid.methods})
         words = [f"{mean_of_last(shown).capitalize()}, {first}"] if first else []
         out.append(Table(f"{title}: {column}", ["method", *measures(shown)], rows, words))
-    out = noted(out, [BEST, *grid.footnotes()])
-    return [*out, summary(grid, title)] if len(grid.columns) > 1 and len(grid.methods) > 1 else out
+    if len(grid.columns) > 1 and len(grid.methods) > 1:
+        out.append(summary(grid, title))
+    return noted(out, [BEST, *grid.footnotes()])
 
 
 def _compact(grid: Grid, title: str) -> Table:
