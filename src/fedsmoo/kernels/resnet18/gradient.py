@@ -245,8 +245,7 @@ class ResNet18Gradient:
             second.conv, second.dy, w.working, second.w_off, buffers.tile("backward", second.conv),
             before=self._layer(first, w), precision=self.dot,
         )  # fmt: skip
-        if down is not None:
-            self.aside.join()
+        self.aside.join()
         with self.side.beside():
             self._weight(second, first.out, grad)
             self._weight(first, x, grad)
