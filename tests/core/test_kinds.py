@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import kinds
 import pytest
 import torch
@@ -82,3 +84,41 @@ class Scratch(FedAvg):
 
 def test_memory_that_is_used_again_is_not_taken_for_what_lay_there() -> None:
     assert findings(Scratch(), Scale(size=50_000)) == []
+
+
+class Sketched(FedAvg):
+    """Clients keep and send four numbers beside the model."""
+
+    own = ("s",)
+    up = ("w", "s")
+    sizes = {"s": 4}
+
+    def finish(self, w, down, me, rnd):
+        new = (w - down.w)[..., :4].abs()
+        return me.replace(s=new), Vectors(w=w, s=new + me.s.sum(-1, keepdim=True))
+
+    def aggregate(self, srv, mean, rnd):
+        return Vectors(w=mean.w + mean.s.mean(-1, keepdim=True))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "says"),
+    [
+        ({"s": 0}, "sizes: 's' has 0 numbers, but must have a whole number of them, 1 or more"),
+        ({"s": 2.5}, "sizes: 's' has 2.5 numbers"),
+        ({"s": 4, "t": 3}, "sizes names 't', which no other declaration does"),
+        ({"s": 4, "w": 3}, "the model, 'w', has the size that it has"),
+        (("s",), "sizes is ('s',), but must map names to numbers, such as {\"s\": 8}"),
+        ({"s": 2}, "in finish: returns s of shape [4], but it must be of shape [2]"),
+    ],
+    ids=str,
+)
+def test_sizes_are_checked(sizes, says: str) -> None:
+    wrong = dataclass(frozen=True)(type("Sketched", (Sketched,), {"sizes": sizes}))()
+    assert any(says in str(note) for note in findings(wrong, Scale(size=50))), findings(wrong, Scale(size=50))
+
+
+def test_a_method_with_a_vector_of_its_own_size_keeps_the_contract() -> None:
+    check_algorithm(Sketched())
+    both = dataclass(frozen=True)(type("Sketched", (Sketched,), {"scalars": ("s",)}))()
+    assert any("sizes names 's', which scalars says is one number" in str(n) for n in findings(both))

@@ -10,16 +10,19 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence
 
+from fedsmoo import simulate
 from fedsmoo.algorithms import FedAvg, FedSMOO
 from fedsmoo.core import FedsmooError, LocalRule
 from fedsmoo.data.check import from_arrays
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.engines import choose as choosing
-from fedsmoo.engines.choose import ENGINES, choose, make_engine
+from fedsmoo.engines.choose import ENGINES, Choice, choose, make_engine
 from fedsmoo.engines.client_state.memory import ran_out
 from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.contract import Setup
@@ -249,3 +252,37 @@ def test_threads_that_follow_the_load_are_refused(monkeypatch: pytest.MonkeyPatc
         assemble(TINY)
     monkeypatch.setenv("OMP_DYNAMIC", "FALSE")
     assemble(TINY)
+
+
+class Lengths(nn.Module):
+    """The state of an LSTM after the last word of each text, by packed sequences or by picking it."""
+
+    def __init__(self, packed: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.words, self.packed = nn.Embedding(9, 5), packed
+        self.lstm, self.head = nn.LSTM(5, 4, batch_first=True), nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        length = (x != 0).sum(1).clamp(min=1)
+        if self.packed:
+            texts = pack_padded_sequence(self.words(x), length.cpu(), batch_first=True, enforce_sorted=False)
+            return self.head(self.lstm(texts)[1][0][0])
+        states = self.lstm(self.words(x))[0]
+        return self.head(states.gather(1, (length - 1)[:, None, None].expand(-1, 1, 4))[:, 0])
+
+
+def test_packed_sequences_train_alone_and_are_refused_in_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are what picking the last state of padded sequences is, which any engine trains."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(1, 9, (40, 6)) * (np.arange(6) < rng.integers(1, 7, (40, 1)))
+    data = from_arrays(x, np.arange(40) % 3, x[:9], np.arange(9) % 3)
+    more = {"clients": 4, "cohort": 4, "rounds": 2, "local_steps": 3, "batch_size": 8, "partition": "iid"}
+    monkeypatch.setattr(choosing, "choose", lambda task, cohort: Choice("vmap", "as a GPU would"))
+    runs = [simulate(Lengths(p), data, "fedavg", dtype="float64", progress=False, **more) for p in (True, False)]
+    assert [r.simulation.engine.name for r in runs] == ["serial", "vmap"]
+    torch.testing.assert_close(runs[0].server.w, runs[1].server.w, rtol=1e-10, atol=1e-12)
+    with pytest.raises(
+        FedsmooError, match=r"^packed sequences cannot be trained in a batch of clients: use engine=seri"
+    ):
+        simulate(Lengths(True), data, "fedavg", engine="vmap", progress=False, **more)

@@ -8,6 +8,7 @@ from textwrap import shorten
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.utils.rnn import PackedSequence
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import unknown
@@ -22,7 +23,7 @@ from fedsmoo.engines.facts import Facts, keys_of
 from fedsmoo.engines.failure import of_the_method, of_the_model
 from fedsmoo.engines.oracles.drawing import unlike_alone
 from fedsmoo.engines.serial import Serial
-from fedsmoo.engines.task import Task
+from fedsmoo.engines.task import Task, outputs_of
 from fedsmoo.models.base import FlatModel
 
 ENGINES = {
@@ -34,6 +35,7 @@ ENGINES = {
 # What a CPU trains faster one client at a time (measured: benchmarks/engines.py, results/engines.json).
 CONVOLUTIONS = (nn.modules.conv._ConvNd,)
 SEQUENCES = (nn.MultiheadAttention, nn.RNNBase, nn.RNNCellBase)
+ALONE = "use engine=serial, or padded sequences whose last outputs the model picks"
 FEW = 3  # clients: with fewer, what a batch saves is less than what it costs
 SMALL_IMAGE = 12 * 12  # pixels
 LARGE = 100_000  # parameters: the vectors of a batch of such models leave a CPU's cache
@@ -77,6 +79,23 @@ def pixels(data: Dataset) -> int:
     return shape.numel() // max(channels, 1)
 
 
+def packs(task: Task) -> bool:
+    """Return whether a model gives packed sequences to a recurrent layer: as many rows as a batch has tokens."""
+    layers = [part for part in task.model.module.modules() if isinstance(part, nn.RNNBase)]
+    found: list[bool] = []
+    hooks = [
+        part.register_forward_pre_hook(lambda _, given: found.append(isinstance(given[0], PackedSequence)))
+        for part in layers
+    ]
+    try:
+        if layers:
+            outputs_of(task, task.data.x_train[:2])
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return any(found)
+
+
 def make_engine(
     name: str, setup: Setup, chunk: int | None, cohort: int, batch_size: int, table: ClientTable | None = None
 ) -> Engine:
@@ -91,6 +110,10 @@ def make_engine(
     if name == "auto" and choice.engine != "serial" and setup.task.model.random:
         reason = unlike_alone(setup.task)
         choice = Choice("serial", reason) if reason else choice
+    if choice.engine != "serial" and packs(setup.task):
+        if name != "auto":
+            raise FedsmooError(f"packed sequences cannot be trained in a batch of clients: {ALONE}")
+        choice = Choice("serial", "packed sequences, of which clients have different numbers")
     if name == "auto" and setup.task.device.type != "cuda":
         choice = checked_by_trial(choice, setup, min(cohort, FEW), batch_size)
     return build_engine(choice, setup, chunk, batch_size, table)

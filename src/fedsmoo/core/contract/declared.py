@@ -17,7 +17,8 @@ from fedsmoo.core.vectors import Vectors
 
 PLACES = ("down", "server", "own", "local", "up")
 REQUESTS = ("loss",)
-NAMES = (*PLACES, "scalars", "rows", "stays", "masks")  # masks: the names of a mapping
+NAMES = (*PLACES, "scalars", "rows", "stays", "masks", "sizes")
+MAPPINGS = {"masks": 'names to parameters, such as {"head": "fc.*"}', "sizes": 'names to numbers, such as {"s": 8}'}
 
 
 def inner_methods(algorithm: Algorithm) -> list[Algorithm]:
@@ -80,12 +81,12 @@ def declarations(algorithm: Algorithm) -> list[Note]:
     for place in NAMES:
         try:
             value = getattr(algorithm, place)
-            value = tuple(value) if place == "masks" and isinstance(value, Mapping) else value
+            found += [Note(declared_at(cls, place), text) for text in wrong_lengths(value) if place == "sizes"]
         except Exception as e:  # a property of the user's own
             found.append(Note(place_of(stack_of(e)) or definition(algorithm, place), in_brief(e)))
             continue
         found += [Note(declared_at(cls, place), text) for text in wrong_names(place, value)]
-        names[place] = value if isinstance(value, tuple) else ()
+        names[place] = tuple(value) if isinstance(value, tuple | Mapping) else ()
     found += [Note(declared_at(cls, place), text) for place, text in wrong_requests(algorithm)]
     if len(names) == len(NAMES) and not found:
         found += [Note(declared_at(cls, place), text) for place, text in clashes(names)]
@@ -103,8 +104,10 @@ def wrong_requests(algorithm: Algorithm) -> list[tuple[str, str]]:
 
 def wrong_names(place: str, value: Any) -> list[str]:
     """Return what is wrong with one tuple of names."""
-    if place == "masks" and not isinstance(value, tuple):
-        return [f'masks is {value!r}, but must map names to parameters, such as {{"head": "fc.*"}}']
+    if place in MAPPINGS:
+        if not isinstance(value, Mapping):
+            return [f"{place} is {value!r}, but must map {MAPPINGS[place]}"]
+        value = tuple(value)
     if not isinstance(value, tuple) or not all(isinstance(n, str) for n in value):
         return [f'{place} is {value!r}, but must be a tuple of names, such as ("w",)']
     texts = [f"{place}: {n!r} cannot name a vector" for n in value if not n.isidentifier() or n.startswith("_")]
@@ -112,15 +115,29 @@ def wrong_names(place: str, value: Any) -> list[str]:
     return texts + [f"{place} names {n!r} twice" for n in sorted({n for n in value if value.count(n) > 1})]
 
 
+def wrong_lengths(sizes: Any) -> list[str]:
+    """Return what is wrong with how many numbers vectors of another size than the model's have."""
+    if not isinstance(sizes, Mapping):
+        return []  # said of its names
+    wrong = {n: v for n, v in sizes.items() if not isinstance(v, int) or isinstance(v, bool) or v < 1}
+    return [
+        f"sizes: {n!r} has {v!r} numbers, but must have a whole number of them, 1 or more" for n, v in wrong.items()
+    ]
+
+
 def clashes(names: dict[str, tuple[str, ...]]) -> list[tuple[str, str]]:
     """Names that contradict each other, with the place to mend."""
-    down, server, own, local, up, scalars, rows, stays, masks = (set(names[p]) for p in NAMES)
+    down, server, own, local, up, scalars, rows, stays, masks, sizes = (set(names[p]) for p in NAMES)
     out = [] if "w" in down else [("down", "down must hold the model, 'w'")]
-    twice, both, lost = down & server, own & local, scalars - (down | server | own | local | up)
+    every = down | server | own | local | up
+    twice, both = down & server, own & local
     out += [("server", f"server names {n!r}, which is on the server already: it is in down") for n in sorted(twice)]
     out += [("local", f"{n!r} is own and local: it either stays between rounds or does not") for n in sorted(both)]
     out += [("scalars", "the model, 'w', cannot be a single number")] if "w" in scalars else []
-    out += [("scalars", f"scalars names {n!r}, which no other declaration does") for n in sorted(lost)]
+    out += [("scalars", f"scalars names {n!r}, which no other declaration does") for n in sorted(scalars - every)]
+    out += [("sizes", "the model, 'w', has the size that it has")] if "w" in sizes else []
+    out += [("sizes", f"sizes names {n!r}, which no other declaration does") for n in sorted(sizes - every)]
+    out += [("sizes", f"sizes names {n!r}, which scalars says is one number") for n in sorted(sizes & scalars)]
     out += [("rows", f"rows names {n!r}, which is not in up") for n in sorted(rows - up)]
     out += [("stays", f"stays names {n!r}, which is not in masks") for n in sorted(stays - masks)]
     taken = masks & (down | server)

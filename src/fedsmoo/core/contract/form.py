@@ -92,7 +92,7 @@ def vectors_of(a: Algorithm, v: Vectors, want: dict[str, Any], spare: Iterable[s
         elif n in names and tuple(part.shape) != (last,) * (clients is None) + (clients, last) * (clients is not None):
             expand = ": write .expand_as(w)" if clients and tuple(part.shape) == (SCALE.get().size,) else ""
             hint = expand or (": a number goes into scalars" if part.shape[-1:] == (1,) else "")
-            must = axes(clients, "1" if last == 1 else "P")
+            must = axes(clients, "P" if last == SCALE.get().size else str(last))
             texts.append(f"returns {n} of shape {shape(part)}, but it must be of shape {must}{hint}")
         elif n in names:
             texts += wrong_type(n, part)
