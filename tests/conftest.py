@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 import tempfile
@@ -42,6 +43,9 @@ os.fsync = os.fstat  # which refuses what is no open file, too
 # What tests run is no code of whoever runs the tests: their list of trusted files is a list of its own.
 CONFIGURATION = tempfile.TemporaryDirectory(prefix="fedsmoo-tests-")
 os.environ["XDG_CONFIG_HOME"] = CONFIGURATION.name
+
+# PyTorch writes what it traces, with the stack of every call, for anybody who listens; pytest would, for nobody.
+logging.getLogger("torch.__trace").addHandler = lambda handler: None
 
 # A shell lets what it starts in the background ignore Ctrl-C; tests press it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
