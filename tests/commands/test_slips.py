@@ -117,6 +117,21 @@ def test_a_slip_in_a_sweep_s_hyper_parameters_is_said() -> None:
     assert experiment("accuracy", methods=["FedAvg"]).cells
 
 
+@pytest.mark.parametrize("command", ["run", "sweep", "compare"])
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ('mu = "x"', "mine.toml: mu is 'x', but must be a number"),
+        ("mu = -1", "mine.toml: mu is -1.0, but must be at least 0"),
+        ("nu = 1", "mine.toml: unknown hyper-parameter of FedProx 'nu': did you mean 'mu'? Known: lr_server, mu"),
+    ],
+)
+def test_a_wrong_option_of_a_method_is_said_with_its_file(command: str, option: str, message: str, call: Call) -> None:
+    Path("mine.toml").write_text(f'rounds = 1\nalgorithm = "fedprox"\n[algorithm_options]\n{option}\n')
+    one_line(call(command, "mine.toml", *(["--algorithms", "fedprox"] if command == "compare" else [])), message)
+    assert not Path("runs").exists()
+
+
 def test_tables_of_options_are_not_offered_to_set(call: Call) -> None:
     answer = call("run", *TINY, "--set", "algorithm_options=3")
     assert "unknown setting 'algorithm_options'" in answer.err

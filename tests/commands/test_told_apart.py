@@ -64,7 +64,11 @@ def test_options_of_one_method_stand_beside_its_name_and_are_its_label_everywher
         (["mu=3"], "'mu=3' begins with an option: name its method first"),
         (["fedprox:mu=0.1,mu=1"], "mu of fedprox is given twice"),
         (["fedavg", "fedavg"], "names 'fedavg' twice"),
-        (["fedprox:muu=0.1"], "unknown setting 'muu'"),
+        (
+            ["fedprox:nu=0.1"],
+            "unknown option of FedProx 'nu': did you mean 'mu'? Known: lr_server, mu; or any setting of a run",
+        ),
+        (["fedavg", "--set", "muu=0.1"], "unknown setting 'muu'"),
         (["one.toml", "two.toml"], "one.toml and two.toml are two config files"),
         (["missing.toml", "fedavg"], "cannot read the config file missing.toml"),
     ],

@@ -17,6 +17,12 @@ class FedsmooError(Exception):
     """Bad input or a failed run, in words for the user; the command line prints it without a traceback."""
 
 
+class UnknownName(FedsmooError):
+    """A name that nothing has; ``name`` is what was written."""
+
+    name = ""
+
+
 class FedsmooWarning(UserWarning):
     """Something that will work, but hardly as it was meant, in words for the user; one line on the command line."""
 
@@ -41,7 +47,9 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> FedsmooError:
     hint = "did you mean " + repr(next(n for n in names if n.lower() == near[0])) + "? " if near else ""
     if str(name).endswith(".py"):
         hint = f"did you mean what a file holds, '{name}:Name'? "
-    return FedsmooError(f"unknown {kind} {name!r}: {hint}Known: {', '.join(names)}")
+    error = UnknownName(f"unknown {kind} {name!r}: {hint}Known: {', '.join(names)}")
+    error.name = name
+    return error
 
 
 def as_typed(thing: Any) -> str:

@@ -42,7 +42,7 @@ from fedsmoo.runs.division import cut_cohort, make_clients, refuse_unused_option
 from fedsmoo.runs.origin.objects import refuse_objects
 from fedsmoo.runs.origin.user_files import kind_of_default, load_data, own_options
 from fedsmoo.runs.settings.fields import BROUGHT
-from fedsmoo.runs.settings.toml import named_tables, read_toml
+from fedsmoo.runs.settings.toml import named_tables, read_toml, said_of
 from fedsmoo.runs.simulation import Simulation
 
 
@@ -223,8 +223,7 @@ def merge(
 ) -> tuple[Config, set[str], set[str]]:
     """Return a config with settings over it, the names of those that either says, and of those that somebody chose."""
     if isinstance(config, Config) and not settings:
-        names = set(changed_settings(config))
-        return config, names, names
+        return config, {*changed_settings(config)}, {*changed_settings(config)}
     values = settings_of(config)
     given = {n: v for n, v in settings.items() if n in FIELDS}
     for kind in BROUGHT:
@@ -234,6 +233,10 @@ def merge(
     if given.get("partition") is not None:  # the config's numbers belong to its own partition
         kept = {"dirichlet": "u", "pathological": "c"}.get(given["partition"])  # dirichlet-0.6 says its own
         values = {name: value for name, value in values.items() if name not in ("u", "c") or name == kept}
+    method = str(values.get("algorithm", Config.algorithm))
+    if isinstance(config, str | PathLike) and method.lower() in ALGORITHMS:
+        with said_of(str(config)):  # where an option of the method that is wrong stands
+            make_algorithm(method, values.get("algorithm_options") or {})
     # Run folders write every setting down: what a file leaves at its default is nobody's choice.
     chosen = {n for n, v in values.items() if v != FIELDS[n].default} | {*settings}
     values |= given

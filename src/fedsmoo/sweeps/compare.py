@@ -13,7 +13,7 @@ from typing import Any
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.contract import refuse_unsound
-from fedsmoo.core.errors import FedsmooWarning
+from fedsmoo.core.errors import FedsmooWarning, UnknownName, unknown
 from fedsmoo.engines.devices import make_device
 from fedsmoo.runs.build import algorithm_class, assemble, make_algorithm, make_config, settings_of
 from fedsmoo.runs.config import FIELDS, Config
@@ -132,7 +132,13 @@ def open_comparison(
     refuse_not_shared(settings, own)
     configs: dict[str, Config] = {}
     for entry, label in zip(own, labels(own), strict=True):
-        each = make_config(config, {**settings, "algorithm": entry.name, **entry.options}, untyped)
+        try:
+            each = make_config(config, {**settings, "algorithm": entry.name, **entry.options}, untyped)
+        except UnknownName as e:
+            if e.name not in entry.options:
+                raise
+            known = unknown(f"option of {entry.cls.__name__}", e.name, [f.name for f in dataclasses.fields(entry.cls)])
+            raise FedsmooError(f"{known}; or any setting of a run") from e
         refuse_unsound(make_algorithm(entry.name, each.algorithm_options))  # said now, not when its turn comes
         if same := next((other for other, config in configs.items() if config == each), None):
             raise FedsmooError(f"{same} and {label} are the same method with the same settings: leave one out")

@@ -48,7 +48,7 @@ from fedsmoo.runs.origin.contents import contents, other_content
 from fedsmoo.runs.origin.identity import identity
 from fedsmoo.runs.origin.method import Method, of_own
 from fedsmoo.runs.settings.fields import BROUGHT, checked
-from fedsmoo.runs.settings.toml import named_tables
+from fedsmoo.runs.settings.toml import named_tables, said_of
 
 WORDS = ("title", "kind", "base", "select", "methods", "columns", "hyper", "note")  # what is not a setting
 
@@ -150,9 +150,8 @@ def expand(table: dict[str, Any], where: str, overrides: dict[str, Any] | None =
             if name:
                 settings.setdefault("algorithm", name.lower())
             merged = {**base, **plain, **settings, **task.get("last", {}), **overrides}
-            cells += [
-                Cell(config, name or label(config), column) for config in grid(merged, own, options, f"{where}, {name}")
-            ]
+            place = f"{where}, {name}" if name else where
+            cells += [Cell(config, name or label(config), column) for config in grid(merged, own, options, place)]
     cells = each_once(cells)
     if not cells:
         raise FedsmooError(f"{where} describes no run")
@@ -221,7 +220,8 @@ def grid(settings: dict[str, Any], hyper: dict[str, Any], options: dict[str, Any
                 raise FedsmooError(f"{where}: {unknown('setting or hyper-parameter', name, [*FIELDS, *known])}")
         mine = {k: v for k, v in hyper.items() if k in known}
         for values in product({**mine, **plain.pop("algorithm_options", {}), **options}):
-            make_algorithm(spec, values)  # a wrong option is said now, not when its turn comes
+            with said_of(where):
+                make_algorithm(spec, values)  # a wrong option is said now, not when its turn comes
             config = resolve_division(schedules_as_text(Config(**plain, algorithm_options=values)), plain)
             if config.model in MODELS:
                 refuse_options(config.model, config.model_options)
