@@ -1,8 +1,12 @@
 """The whole test suite several times on a busy machine: ``make test-repeat N=10 BUSY=2``.
 
 Beside every repetition some processes do nothing but count, as if others were at work. After each one a line of JSON is
-added to ``results/test_repeat.jsonl``: when, of which commit, on what, and what failed. Call again to add more. Given
-tests (``python benchmarks/repeat.py --times 5 tests/pages``), it runs those only, and keeps no line of it.
+added to ``results/test_repeat.jsonl``: when, of which commit, on what, and what failed. Call again to add more.
+``--select tests/pages`` or ``--ignore tests/gpu`` repeats a part, and its lines say which. Given tests
+(``python benchmarks/repeat.py --times 5 tests/pages``), it tries those, and keeps no line of it.
+
+It takes this checkout's package, installed or not, and the other packages of ``--python``. On a machine without git,
+``FEDSMOO_COMMIT`` says what is tested.
 """
 
 from __future__ import annotations
@@ -10,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import signal
 import subprocess
 import sys
@@ -19,7 +22,7 @@ import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from importlib.metadata import version
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,17 +49,31 @@ def child(command: list[str], grace: float = 60, **more: Any) -> Iterator[subpro
                 process.wait()
 
 
-def suite(workers: int, tests: list[str], log: Path) -> dict[str, Any]:
-    """Run the tests as ``make test`` does, and say what came of it."""
+@dataclass(frozen=True)
+class Suite:
+    """What is repeated: which tests, by which Python, in how many processes."""
+
+    python: str
+    workers: int
+    tests: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> list[str]:
+        """The command line of one repetition, as in ``make test``; one process does without pytest-xdist."""
+        spread = ["-n", str(self.workers), "--dist", "loadfile", "--no-loadscope-reorder"] if self.workers else []
+        return [self.python, "-m", "pytest", *spread, *(f"--ignore={path}" for path in self.ignored), *self.tests]
+
+
+def run_once(suite: Suite, log: Path) -> dict[str, Any]:
+    """Run the tests, and say what came of it."""
     with tempfile.TemporaryDirectory() as folder:
         xml = Path(folder) / "junit.xml"
-        words = ["-n", str(workers), "--dist", "loadfile", "--no-loadscope-reorder", f"--junitxml={xml}", *tests]
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        words = [*suite.words, f"--junitxml={xml}"]
+        paths = [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
         began = time.monotonic()
-        with (
-            log.open("wb") as out,
-            child([sys.executable, "-m", "pytest", *words], stdout=out, stderr=out, env=environment) as p,
-        ):
+        with log.open("wb") as out, child(words, stdout=out, stderr=out, env=environment) as p:
             code = p.wait()
         seconds = time.monotonic() - began
         counts, failures = outcomes(xml) if xml.is_file() else ({}, {})
@@ -90,32 +107,52 @@ def git(*words: str) -> str | None:
         return None
 
 
-def circumstances(busy: int, workers: int) -> dict[str, Any]:
-    """When, of what and on what."""
+VERSIONS = "import platform, importlib.metadata as m; print(platform.python_version(), m.version('torch'))"
+
+
+def code() -> tuple[str | None, bool | None]:
+    """Return the commit, and whether files differ from it.
+
+    ``FEDSMOO_COMMIT``, with ``+dirty`` or ``+clean`` behind it where that is known, wins: a copy was told what it is.
+    """
+    if given := os.environ.get("FEDSMOO_COMMIT"):
+        commit, _, mark = given.partition("+")
+        return commit, {"dirty": True, "clean": False}.get(mark)
     changed = git("status", "--porcelain", "--", ".", f":!{OUTCOMES.relative_to(ROOT)}")
+    return git("rev-parse", "HEAD"), None if changed is None else bool(changed)
+
+
+def circumstances(busy: int, suite: Suite) -> dict[str, Any]:
+    """When, of what and on what."""
+    commit, dirty = code()
+    python, torch = subprocess.run(
+        [suite.python, "-c", VERSIONS], capture_output=True, text=True, check=True
+    ).stdout.split()
+    part = {"selected": [*suite.tests], "ignored": [*suite.ignored]}
     return {
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "commit": git("rev-parse", "HEAD") or os.environ.get("FEDSMOO_COMMIT"),  # of a copy that is no checkout
-        "dirty": None if changed is None else bool(changed),
-        "python": platform.python_version(),
-        "torch": version("torch"),
+        "commit": commit,
+        "dirty": dirty,
+        "python": python,
+        "torch": torch,
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "load": round(os.getloadavg()[0], 1),
-        "workers": workers,
+        "workers": suite.workers,
         "busy": busy,
+        **{name: paths for name, paths in part.items() if paths},  # the whole suite says nothing of it
     }
 
 
-def repeat(times: int, busy: int, workers: int, tests: list[str], out: Path | None) -> int:
+def repeat(times: int, busy: int, suite: Suite, out: Path | None) -> int:
     """So many repetitions; returns how many failed."""
     LOGS.mkdir(parents=True, exist_ok=True)
     failed = 0
     for k in range(1, times + 1):
-        about, log = circumstances(busy, workers), LOGS / f"{os.getpid()}-{k}.log"
+        about, log = circumstances(busy, suite), LOGS / f"{os.getpid()}-{k}.log"
         with ExitStack() as held:
             for _ in range(busy):
                 held.enter_context(child([sys.executable, "-c", COUNT], stderr=subprocess.DEVNULL))
-            found = suite(workers, tests, log)
+            found = run_once(suite, log)
         if out is not None:
             with out.open("a") as f:
                 f.write(json.dumps(about | found) + "\n")
@@ -138,6 +175,9 @@ def stop(number: int, frame: Any) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("tests", nargs="*", help="only these tests; no line is kept then, unless --out says where")
+    parser.add_argument("--select", action="append", default=[], help="only these tests, as their lines say")
+    parser.add_argument("--ignore", action="append", default=[], help="not these tests, as their lines say")
+    parser.add_argument("--python", default=sys.executable, help="the Python whose packages are taken (default: this)")
     parser.add_argument("--times", type=int, default=10, help="repetitions")
     parser.add_argument("--busy", type=int, default=2, help="processes that only count, beside")
     parser.add_argument("--workers", type=int, default=2, help="processes of pytest")
@@ -146,7 +186,8 @@ def main() -> int:
     signal.signal(signal.SIGTERM, stop)
     out = given.out or (None if given.tests else OUTCOMES)
     try:
-        failed = repeat(given.times, given.busy, given.workers, given.tests, out)
+        suite = Suite(given.python, given.workers, (*given.select, *given.tests), tuple(given.ignore))
+        failed = repeat(given.times, given.busy, suite, out)
     except KeyboardInterrupt:
         print("stopped; what was repeated before is kept")
         return 130

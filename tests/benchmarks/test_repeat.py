@@ -16,7 +16,7 @@ from patience import PATIENCE, ended, wait_for
 ROOT = Path(__file__).parents[2]
 REPEAT = ROOT / "benchmarks" / "repeat.py"
 TESTS = """
-import os, pytest, time
+import fedsmoo, os, pytest, time
 from pathlib import Path
 
 def test_right():
@@ -38,15 +38,24 @@ def test_wrong():
 def begin(folder: Path, *words: str) -> subprocess.Popen[str]:
     (folder / "test_some.py").write_text(TESTS)
     options = ["--workers", "0", "--busy", "1", "--out", str(folder / "out.jsonl"), *words]
-    command = [sys.executable, str(REPEAT), *options, str(folder / "test_some.py")]
+    command = [sys.executable, str(REPEAT), *options]
+    command += [] if "--select" in words else [str(folder / "test_some.py")]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def test_every_repetition_adds_a_line_and_a_failure_is_named(tmp_path: Path) -> None:
+def test_every_repetition_adds_a_line_and_a_failure_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a selection the line says what it is of."""
+    other = tmp_path / "test_other.py"
+    other.write_text("import fedsmoo\ndef test_other():\n    assert False\n")
+    (tmp_path / "path").mkdir()
+    monkeypatch.setenv("FEDSMOO_COMMIT", "0123abc+clean")
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))  # no git
+    monkeypatch.delenv("PYTHONPATH", raising=False)  # nor an installed package, maybe
+    part = ["--select", str(tmp_path), "--ignore", str(other), "--python", sys.executable]
     for times, fail in (("1", False), ("2", True)):
         if fail:
             (tmp_path / "fail").touch()
-        process = begin(tmp_path, "--times", times)
+        process = begin(tmp_path, "--times", times, *(part if fail else []))
         with ended(process):
             said, _ = process.communicate(timeout=PATIENCE)
         assert process.returncode == int(fail), said
@@ -58,6 +67,9 @@ def test_every_repetition_adds_a_line_and_a_failure_is_named(tmp_path: Path) -> 
     assert "there is a file" in line
     assert all(r["busy"] == 1 and r["seconds"] > 0 and r["date"] and r["torch"] for r in rows)
     assert "0 of 2 repetitions without a failure" in said
+    assert all((r["commit"], r["dirty"]) == ("0123abc", False) for r in rows)
+    assert rows[1]["selected"] == rows[2]["selected"] == [str(tmp_path)]
+    assert (rows[1]["ignored"], rows[0].get("ignored")) == ([str(other)], None)
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").is_file(), reason="knows processes by Linux' /proc")

@@ -20,7 +20,7 @@ class FedsmooError(Exception):
 class UnknownName(FedsmooError):
     """A name that nothing has; ``name`` is what was written."""
 
-    name = ""
+    name: object = ""
 
 
 class FedsmooWarning(UserWarning):
