@@ -17,7 +17,8 @@ def code(text: object) -> str:
     return f"`{words}`" if words else ""
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table of cells that are Markdown already."""
-    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], numbers: int = 0) -> str:
+    """Return a table of cells that are Markdown already; the last columns may be numbers."""
+    rule = "---|" * (len(header) - numbers) + "---:|" * numbers
+    lines = ["| " + " | ".join(header) + " |", f"|{rule}"]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)]) + "\n"

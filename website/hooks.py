@@ -71,8 +71,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Any, config: MkDocsConfig, files: Files) -> str:
     """Let links lead to pages of the site, and draw some figures into the page, so that they know its colours."""
     uri = page.file.src_uri
-    if uri == "index.md":
+    if uri in ("index.md", "first-steps.md"):
         page.meta["hide"] = ["navigation"]  # which would be one word
+    if uri.startswith("source/"):
+        page.meta["search"] = {"exclude": True}  # code is found by the pages that speak of it
+    elif uri == "changelog.md":
+        page.meta["search"] = {"boost": 0.1}
     if uri.startswith(("methods/", "reference/")) or uri == "curves.md":
         return markdown  # made for the site
     folder = (ROOT / path_of(uri)).parent
@@ -84,7 +88,7 @@ def drawn(path: Path, words: str) -> str:
     svg = path.read_text(encoding="utf-8").strip()
     dark = r"@media \(prefers-color-scheme: dark\) \{\s*svg \{(.*?)\}\s*\}"
     svg = re.sub(dark, r"[data-md-color-scheme=slate] svg.drawn {\1}", svg)
-    return f'<figure class="drawn" aria-label="{words}">\n{svg.replace("<svg ", "<svg class=drawn ", 1)}\n</figure>'
+    return f'<figure class="drawn {path.stem}" aria-label="{words}">\n{svg.replace("<svg ", "<svg class=drawn ", 1)}\n</figure>'
 
 
 def on_page_content(html: str, page: Any, config: MkDocsConfig, files: Files) -> str:

@@ -68,7 +68,7 @@ def index() -> str:
             numbers = [str(x) for x in (down, up, kept, gradients_of_a_step(algorithm))]
             rows.append([f"[{label(name)}]({name}.md)", cell(first_line(ALGORITHMS[name])), *numbers])
         header = ["method", "in a line", "sent down", "sent up", "kept", "gradients"]
-        parts.append(f"## {kind}\n\n{table(header, rows)}")
+        parts.append(f"## {kind}\n\n{table(header, rows, numbers=4)}")
     return "\n".join(parts)
 
 
