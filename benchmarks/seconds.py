@@ -136,7 +136,8 @@ def figure() -> str:
     rounds = WINDOW * len(drawn[0].accuracies)
     title, more = "Test accuracy of FedSMOO on CIFAR-10", f"the same {rounds} rounds, at each program's speed"
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{title}: {more}">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img"',
+        f' aria-label="{title}: {more}">',
         STYLE.strip(),
         f'<text class="fs-title" x="{LEFT}" y="22">{title}</text>',
         f'<text class="fs-tick" x="{LEFT}" y="45">{more}</text>',

@@ -32,7 +32,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def absent() -> set[str]:
     """Return pages that are named in the navigation but need not be there."""
-    awaited = {page for page in ("audit.md", "clusters.md") if not (ROOT / "docs" / page).is_file()}
+    awaited = {page for page in ("clusters.md",) if not (ROOT / "docs" / page).is_file()}
     return awaited | {page for path, page in PAGES.items() if not (ROOT / path).is_file()}
 
 
@@ -88,7 +88,8 @@ def drawn(path: Path, words: str) -> str:
     svg = path.read_text(encoding="utf-8").strip()
     dark = r"@media \(prefers-color-scheme: dark\) \{\s*svg \{(.*?)\}\s*\}"
     svg = re.sub(dark, r"[data-md-color-scheme=slate] svg.drawn {\1}", svg)
-    return f'<figure class="drawn {path.stem}" aria-label="{words}">\n{svg.replace("<svg ", "<svg class=drawn ", 1)}\n</figure>'
+    svg = svg.replace("<svg ", "<svg class=drawn ", 1)
+    return f'<figure class="drawn {path.stem}" aria-label="{words}">\n{svg}\n</figure>'
 
 
 def on_page_content(html: str, page: Any, config: MkDocsConfig, files: Files) -> str:

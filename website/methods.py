@@ -11,6 +11,7 @@ from links import ROOT
 from fedsmoo.algorithms import ALGORITHMS
 from fedsmoo.commands.describe import PLACES, fields_of, first_line
 from fedsmoo.core import Algorithm
+from fedsmoo.paper.searched import recommended
 from fedsmoo.runs.build import make_algorithm
 from fedsmoo.runs.traffic import paper_vectors, travelling
 from fedsmoo.sweeps.cost import gradients_of_a_step
@@ -90,7 +91,15 @@ def page(name: str) -> str:
         options=table(["name", "default", "meaning"], options) if options else "None.\n",
         set=next((f" --set {n}={d}" for n, d, _ in fields_of(cls) if is_number(d)), ""),
         source=inspect.getsource(cls).rstrip(),
+        recommended=recommendation(name),
     )
+
+
+def recommendation(name: str) -> str:
+    """Return a section with the settings that a search found best, if there was one."""
+    found = recommended(name)
+    lines = "\n".join(f"- {cell(line)}" for line in found or ())
+    return f"\n## Settings that a search found best\n\n{lines}\n" if lines else ""
 
 
 def is_number(text: str) -> bool:
@@ -167,4 +176,4 @@ result = fedsmoo.simulate("mlp", "digits", method, clients=20, cohort=4, rounds=
 ```python
 {source}
 ```
-"""
+{recommended}"""

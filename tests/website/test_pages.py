@@ -17,6 +17,7 @@ import yaml
 import fedsmoo
 from fedsmoo.algorithms import ALGORITHMS
 from fedsmoo.cli import app
+from fedsmoo.paper.standing import standings
 from fedsmoo.runs.config import FIELDS
 
 from .blocks import DOCUMENTS, ROOT
@@ -113,13 +114,20 @@ def test_every_setting_command_and_public_name_is_in_the_reference(website) -> N
 def test_curves_are_those_of_the_results(website, tmp_path: Path) -> None:
     for path in (ROOT / "results").glob("*-cifar10-dirichlet-0.1-10of100-*.json"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    found = website("curves").curves(tmp_path)["10%-of-100 cifar10.dirichlet-0.1"]
+    curves, column = website("curves"), "10%-of-100 cifar10.dirichlet-0.1"
+    grid = curves.measured(tmp_path)
+    found = curves.curves(grid)[column]
     assert list(found) == ["FedAvg", "FedAdam", "SCAFFOLD", "FedCM", "FedDyn", "FedSAM", "MoFedSAM", "FedSMOO"]
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     for method, curve in found.items():
         row = next(r for r in readme.splitlines() if r.startswith(f"| {method} | {curve['n']} |"))
         assert f"{curve['end']:.2f}" in row
         assert len(curve["y"]) == 100
+    heat = website("heatmap").heat_map(grid)
+    for method, standing in standings(grid).items():
+        place = heat.partition("<th>Dirichlet 0.1</th>")[2].split("</td>")[list(found).index(method[0])]
+        assert place.endswith(f">{standing.rank}<small>{standing.gap:+.1f}</small>")
+        assert f'class="{"above" if standing.gap >= 0 else "below"}' in place
     assert found["FedSMOO"]["mb"] == pytest.approx(2 * found["FedAvg"]["mb"], rel=1e-3)
 
 

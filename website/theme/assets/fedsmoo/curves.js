@@ -145,6 +145,13 @@
 
   for (const root of document.querySelectorAll("[data-curves]")) {
     draw(root);
+    for (const cell of document.querySelectorAll("td[data-column]")) {
+      cell.addEventListener("click", () => {
+        state.column = cell.dataset.column;
+        draw(root);
+        root.scrollIntoView({ behavior: "smooth", block: "start" });
+      });
+    }
     let width = root.clientWidth;
     new ResizeObserver(() => { if (root.clientWidth !== width) { width = root.clientWidth; draw(root); } }).observe(root);
   }
