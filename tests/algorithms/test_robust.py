@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
-from fedsmoo.algorithms import RFA, FedAvg, FedExP, FedSMOO, Krum, Median, MultiKrum, NormBounded, TrimmedMean
-from fedsmoo.core import Algorithm, Round, Vectors, norm
+from fedsmoo.algorithms import RFA, FedAvg, FedExP, FedSMOO, Krum, Median, MultiKrum, NormBounded, Relaxed, TrimmedMean
+from fedsmoo.algorithms.compressed import TopK
+from fedsmoo.core import Algorithm, FedsmooError, Round, Vectors, norm, server
+from fedsmoo.engines.client_state import memory
+from fedsmoo.engines.contract import Sums
+from fedsmoo.runs.build import assemble
+from fedsmoo.runs.config import Config
 
 N, P = 7, 40
 ROWS = torch.randn((N, P), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -73,3 +82,61 @@ def test_every_vector_of_a_reply_is_a_row_and_single_numbers_are_not() -> None:
     rows = Vectors(w=ROWS, s_tilde=2 * ROWS)
     best = Krum(FedSMOO()).combine(SRV, rows, WEIGHTS, RND)
     assert torch.equal(best.s_tilde, 2 * best.w)  # of the same client
+
+
+@pytest.mark.parametrize("rule", [Median(), TrimmedMean(trim=0.3)], ids=["median", "trimmed"])
+@pytest.mark.parametrize(("width", "dtype"), [(1, torch.float32), (13, torch.float32), (40, torch.float64)])
+def test_rules_of_coordinates_take_some_columns_at_a_time(
+    rule: Median | TrimmedMean, width: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Same bits as all at once, whatever the width of a block, with a vector of another size beside the model."""
+    g = torch.Generator().manual_seed(0)
+    rows = Vectors(w=torch.randn(7, 101, generator=g, dtype=dtype), s=torch.randn(7, 5, generator=g, dtype=dtype))
+    srv, widths, kind = Vectors(w=rows.w[0]), list[int](), type(rule)
+
+    @dataclass(frozen=True)
+    class Sized(kind):  # type: ignore[valid-type, misc]
+        rows = ("w", "s")
+        sizes = {"s": 5}
+
+        def combine(self, srv, rows, weights, rnd):  # type: ignore[no-untyped-def]
+            (length,) = {v.shape[-1] for _, v in rows.items()}
+            assert "w" not in rows.names() or srv.w.shape == (length,)
+            widths.append(length)
+            return super().combine(srv, rows, weights, rnd)
+
+    whole = rule.combine(srv, rows, torch.full((7, 1), 1 / 7, dtype=dtype), RND)
+    monkeypatch.setattr(server, "AT_ONCE", 7 * width)
+    replies = server.Replies(rows, range(7), [1] * 7, [1] * 7, [1 / 7] * 7)
+    found = server.combined(Sized(**rule.options()), srv, replies, RND, 101)
+    assert all(torch.equal(v, getattr(found, n)) for n, v in whole.items())
+    assert max(widths) == width
+    assert len(widths) == -(-101 // width) + -(-5 // width)
+
+
+def test_only_rules_of_coordinates_say_so() -> None:
+    assert [rule.columnwise for rule in RULES] == [True, True, False, False, False, False]
+    assert Relaxed(Median(), 0.1).columnwise
+    assert not TopK(Median()).columnwise  # which adds what was sent
+
+
+def test_many_replies_wait_in_the_memory_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where they take more than a quarter of a GPU, of a rule of coordinates; what does not fit there is refused."""
+    run = assemble(Config(algorithm="median", model="softmax", clients=5, cohort=4, rounds=1, device="cpu"))
+    task = run.setup.task
+    gpu: Any = SimpleNamespace(device=torch.device("cuda"), model=task.model, dtype=task.dtype)
+    setup = replace(run.setup, task=gpu)
+    need = 4 * memory.reply_bytes(setup)
+    sizes = {"cuda": 4 * need - 4, "cpu": 2 * need}
+    monkeypatch.setattr(memory, "total_bytes", lambda device: sizes[device.type])
+    assert [memory.place_of_rows(setup, n).type for n in (3, 4)] == ["cuda", "cpu"]
+    memory.refuse_too_many_rows(setup, 4)
+    sizes["cpu"] -= 2
+    with pytest.raises(FedsmooError, match=r"every reply: those of 4 clients are .* but half of the memory of cpu"):
+        memory.refuse_too_many_rows(setup, 4)
+    with pytest.raises(FedsmooError, match="a quarter of the memory of cuda"):
+        memory.refuse_too_many_rows(replace(setup, algorithm=Krum()), 4)
+    sums = Sums(2, place=torch.device("meta"))
+    sums.add(Vectors(), torch.zeros(()), torch.zeros(()), rows=Vectors(w=torch.ones(1, 3)))
+    assert sums.rows is not None
+    assert (sums.rows.w.device.type, sums.rows.w.shape) == ("meta", (2, 3))

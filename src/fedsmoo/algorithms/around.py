@@ -25,6 +25,7 @@ class Around(Algorithm):
     scalars = derived(lambda self: self.inner.scalars)
     sizes = derived(lambda self: self.inner.sizes)
     rows = derived(lambda self: self.inner.rows)
+    columnwise = derived(lambda self: self.inner.columnwise)
     masks = derived(lambda self: self.inner.masks)
     stays = derived(lambda self: self.inner.stays)
     asks = derived(lambda self: self.inner.asks)

@@ -108,6 +108,7 @@ class ALIE(Attacked):
     z: float = option(0.0, "deviations from the mean; 0: as many as hide among half of the replies", within="[0, inf)")
 
     rows = derived(lambda self: tuple(n for n in self.inner.up if n in self.inner.rows or n not in self.inner.scalars))
+    columnwise = False
 
     def combine(self, srv: Vectors, rows: Vectors, weights: Tensor, rnd: Round) -> Vectors:
         bad = rnd.client < self.attackers

@@ -22,6 +22,7 @@ class Feedback(Around, ABC):
     """
 
     own = derived(lambda self: (*self.inner.own, *(f"err_{n}" for n in self.kept)))
+    columnwise = False  # what was sent, which may be anything of the server's vectors, is added to rows
 
     def __post_init__(self) -> None:
         super().__post_init__()

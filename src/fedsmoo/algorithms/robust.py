@@ -19,6 +19,7 @@ class Robust(Around):
     """Any method, of whose replies the server makes something else than the mean; single numbers keep theirs."""
 
     rows = derived(lambda self: tuple(n for n in self.inner.up if n not in self.inner.scalars))
+    columnwise = False
 
     @property
     def label(self) -> str:
@@ -32,6 +33,8 @@ class Median(Robust):
     server   goes on with median_i(v_i) for mean(v_i)        v_i: each vector that is sent
     """
 
+    columnwise = True
+
     def combine(self, srv: Vectors, rows: Vectors, weights: Tensor, rnd: Round) -> Vectors:
         return rows.map(lambda v: v.sort(0).values[[(len(v) - 1) // 2, len(v) // 2]].mean(0))
 
@@ -44,6 +47,8 @@ class TrimmedMean(Robust):
     """
 
     trim: float = option(0.2, "share of the replies that is left out at either end", within="[0, 0.5)")
+
+    columnwise = True
 
     def combine(self, srv: Vectors, rows: Vectors, weights: Tensor, rnd: Round) -> Vectors:
         def inner(v: Tensor) -> Tensor:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -17,6 +18,8 @@ from fedsmoo.core.layout import NONE, Masks
 from fedsmoo.core.random.noise import key_of
 from fedsmoo.core.round import Round
 from fedsmoo.core.vectors import Vectors
+
+AT_ONCE = 2**28  # numbers of rows that a rule works on at a time: a gigabyte
 
 
 class ServerSettings(Protocol):
@@ -136,12 +139,32 @@ def combined(algorithm: Algorithm, server: Vectors, replies: Replies, rnd: Round
 
     r = replies
     each = replace(rnd, client=column(r.clients), samples=column(r.samples), steps=column(r.steps))
-    made = algorithm.combine(server, r.rows, column(r.weights), each)
+    combine = partial(algorithm.combine, weights=column(r.weights), rnd=each)
+    made = by_block(combine, server, r.rows) if algorithm.columnwise else combine(server, r.rows)
     if set(made.names()) != set(algorithm.rows):
         named = ", ".join(made.names()) or "nothing"
         raise FedsmooError(f"{algorithm.label}.combine returns {named}, but rows declares {', '.join(algorithm.rows)}")
     refuse_other_shapes(algorithm, made, size, "combine returns")
     return made.map(torch.clone)  # a row itself would keep all of them in memory
+
+
+def by_block(combine: Callable[..., Vectors], server: Vectors, rows: Vectors) -> Vectors:
+    """Return what a rule that is ``columnwise`` makes of rows, of some columns at a time.
+
+    So what it needs beside the rows is bounded, whatever the model, and the rows may lie in the host's memory. How many
+    columns there are in a block follows from the number of rows alone.
+    """
+    width = max(1, AT_ONCE // max(len(v) for _, v in rows.items()))
+    made: dict[str, Tensor] = {}
+    for length in dict.fromkeys(v.shape[-1] for _, v in rows.items()):
+        same = tuple(n for n, v in rows.items() if v.shape[-1] == length)
+        parts = []
+        for cut in (slice(start, start + width) for start in range(0, length, width)):
+            beside = {n: v[..., cut] if v.shape[-1] == length else v for n, v in server.items()}
+            mine = {n: getattr(rows, n)[:, cut].to(server.w.device) for n in same}
+            parts.append(combine(Vectors(**beside), Vectors(**mine)))
+        made |= {n: torch.cat([getattr(p, n) for p in parts], -1) for n in parts[0].names()}
+    return Vectors(**made)
 
 
 def refuse_other_shapes(algorithm: Algorithm, sent: Vectors, size: int, does: str = "finish sends") -> None:

@@ -12,7 +12,7 @@ from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.core.contract.form import Scale
 from fedsmoo.core.contract.inputs import asks_more
 from fedsmoo.core.errors import first_line
-from fedsmoo.engines.client_state.memory import clients_that_fit, ran_out, release
+from fedsmoo.engines.client_state.memory import clients_that_fit, place_of_rows, ran_out, release
 from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.contract import Engine, Meanwhile, RoundInputs, RoundOutcome, Setup, Sums, one_run_at_a_time
 from fedsmoo.engines.oracles.drawing import unlike_alone
@@ -160,7 +160,8 @@ class Batched(Engine):
     ) -> tuple[Sums, list[tuple[list[int], Vectors]]]:
         """Train ``chunk`` clients at a time; return the round's sums, and rows that are not yet written."""
         self.oracle.task.model.train()  # which may be another run's, whose oracle this engine shares
-        sums, done, whole = Sums(len(inputs.clients)), [], chunk >= len(inputs.clients)
+        n, done = len(inputs.clients), []
+        sums, whole = Sums(n, place=place_of_rows(self.setup, n)), chunk >= n
         for start in range(0, len(inputs.clients), chunk):
             run = RunSlice(self.setup, self.table, inputs, slice(start, start + chunk))
             (result,) = train([run], self.stepper, meanwhile if whole else None)
@@ -222,7 +223,7 @@ class SharedRounds:
             keep(run.table, run.clients, result.me)
         outcomes = []
         for run, result in zip(everyone, results, strict=True):
-            sums = Sums(len(run.clients))
+            sums = Sums(len(run.clients), place=place_of_rows(run.setup, clients))
             sums.add(result.up, result.loss, result.drift, result.moved, result.rows)
             outcomes.append(sums.outcome())
         return outcomes

@@ -181,6 +181,7 @@ class Sums:
     moved: Tensor | None = None
     rows: Vectors | None = None  # memory of their own: steps answer with views of buffers
     filled: int = 0
+    place: torch.device | None = None  # where rows are kept, if not where they were made
 
     def add(
         self, up: Vectors, loss: Tensor, drift: Tensor, moved: Tensor | None = None, rows: Vectors | None = None
@@ -194,7 +195,7 @@ class Sums:
 
     def _keep(self, rows: Vectors) -> None:
         if self.rows is None:
-            self.rows = rows.map(lambda v: v.new_empty(self.clients, v.shape[-1]))
+            self.rows = rows.map(lambda v: v.new_empty(self.clients, v.shape[-1], device=self.place or v.device))
         begin, self.filled = self.filled, self.filled + len(getattr(rows, rows.names()[0]))
         for name, v in rows.items():
             getattr(self.rows, name)[begin : self.filled] = v

@@ -14,6 +14,7 @@ from fedsmoo.core.gradient import Running, StepGradient
 from fedsmoo.core.local import local_end, local_step
 from fedsmoo.core.random.noise import Noise
 from fedsmoo.data.batches.plan import Plan
+from fedsmoo.engines.client_state.memory import place_of_rows
 from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.contract import Engine, Meanwhile, RoundInputs, RoundOutcome, Setup, Sums
 from fedsmoo.engines.late_draws import generator_state, refuse_late_draws
@@ -44,7 +45,8 @@ class Serial(Engine):
         return one_by_one(self.setup.task, self.evaluate, self.table, inputs)
 
     def run_round(self, inputs: RoundInputs, meanwhile: Meanwhile | None = None) -> RoundOutcome:
-        sums, algorithm = Sums(len(inputs.clients)), inputs.algorithm
+        n, algorithm = len(inputs.clients), inputs.algorithm
+        sums = Sums(n, place=place_of_rows(self.setup, n))
         setup = dataclasses.replace(self.setup, algorithm=algorithm)
         for c, client in enumerate(inputs.clients):
             own = self.table.read([client], algorithm.first_contact(inputs.down)).map(lambda v: v[0])

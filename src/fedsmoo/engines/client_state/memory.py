@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.engines.contract import Setup
+from fedsmoo.engines.distributed.launcher import launched
 
 # Models that live at once besides the declared vectors: the weights and their successor, two gradients, the direction.
 WORKING_COPIES = 5
@@ -82,20 +83,31 @@ def reply_bytes(setup: Setup) -> int:
     return sum(a.length(n, task.model.layout.size) for n in a.rows) * torch.finfo(task.dtype).bits // 8
 
 
+def place_of_rows(setup: Setup, clients: int) -> torch.device:
+    """Return where the replies of so many clients are gathered: on the device, or in the host's memory.
+
+    The latter where they take more than a quarter of a GPU, of a rule that takes some columns at a time.
+    """
+    a, device = setup.algorithm, setup.task.device
+    fits = clients * reply_bytes(setup) <= total_bytes(device) // 4
+    return device if fits or not a.columnwise or a.stays or launched() else torch.device("cpu")
+
+
 def refuse_too_many_rows(setup: Setup, clients: int) -> None:
     """Refuse to gather the replies of so many clients if they, and what a rule makes of them, would fill the memory.
 
     Raises:
-        FedsmooError: if they take more than a quarter of the device's memory.
+        FedsmooError: if they take more than a quarter of the memory, or than half of it where a rule takes some columns
+            at a time.
     """
-    a, task = setup.algorithm, setup.task
-    need = clients * reply_bytes(setup)
-    room = total_bytes(task.device) // 4
+    a, place, need = setup.algorithm, place_of_rows(setup, clients), clients * reply_bytes(setup)
+    part = 2 if a.columnwise and place.type == "cpu" else 4
+    room = total_bytes(place) // part
     if need > room:
         raise FedsmooError(
-            f"the server of {a.label} sees every reply: those of {clients} clients are {need / 1e9:.1f} GB, but a "
-            f"quarter of the memory of {task.device} is {room / 1e9:.1f} GB: use a smaller cohort or model, or a "
-            "method whose server needs the mean alone"
+            f"the server of {a.label} sees every reply: those of {clients} clients are {need / 1e9:.1f} GB, but "
+            f"{'half' if part == 2 else 'a quarter'} of the memory of {place} is {room / 1e9:.1f} GB: use a smaller "
+            "cohort or model, or a method whose server needs the mean alone"
         )
 
 
