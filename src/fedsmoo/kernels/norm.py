@@ -140,7 +140,7 @@ def norm_backward_kernel(
         put(dx, out, n, p, P, CH, channel, there)
     else:
         if KEEP:
-            tl.debug_barrier()  # what was kept is read again
+            tl.debug_barrier()  # bar.sync: each thread sees in memory what any thread of the program kept
         for start in range(0, P, BP):
             q = start + p
             if KEEP:

@@ -15,6 +15,7 @@ from fedsmoo.operators.fuse import fuse_norms
 from fedsmoo.operators.layers import LAYERS, Instead
 from fedsmoo.operators.place import place_gradients
 from fedsmoo.operators.rules import client_rules
+from fedsmoo.operators.views import shorten_views, with_values
 
 
 def traced(function: Callable[..., Any], *like: Tensor) -> GraphModule:
@@ -30,6 +31,8 @@ def traced(function: Callable[..., Any], *like: Tensor) -> GraphModule:
     nodes = fx_graph_cse(graph.graph)
     fuse_norms(nodes)
     place_gradients(nodes)
+    with_values(nodes)
+    shorten_views(nodes)
     return GraphModule(graph, nodes)
 
 

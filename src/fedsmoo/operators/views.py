@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.fx import Graph, Node
+from torch.fx.node import map_arg
 
 aten = torch.ops.aten
 VIEWS = {
@@ -85,6 +87,61 @@ def laid_out_as(graph: Graph, node: Node, like: Node) -> Node:
     out.meta["val"] = value(node).view(sizes).permute(back)
     there.meta["val"] = value(node).view(sizes)
     return out
+
+
+def same_memory(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors that show all of one memory have one shape and order."""
+    return a.shape == b.shape and all(n == 1 or i == j for n, i, j in zip(a.shape, a.stride(), b.stride(), strict=True))
+
+
+def shortened(graph: Graph, of: Node, node: Node) -> Node:
+    """Insert a view of a dense node as another one shows its memory: by at most a permutation, a view, a permutation.
+
+    Returns the node itself where its own chain is as short.
+    """
+    u, v = value(of), value(node)
+    first, axes = order(u), order(v)
+    sizes, back = [v.shape[i] for i in axes], sorted(range(len(axes)), key=axes.__getitem__)
+    steps: list[tuple[Any, list[int]]] = [(aten.permute.default, first)] if first != sorted(first) else []
+    steps += [(aten.view.default, sizes)] if sizes != [u.shape[i] for i in first] else []
+    steps += [(aten.permute.default, back)] if back != sorted(back) else []
+    length, here = 0, node
+    while here is not of:
+        length, here = length + 1, here.all_input_nodes[0]
+    if length <= len(steps):
+        return node
+    with graph.inserting_before(node):
+        for target, given in steps:
+            of = graph.call_function(target, (of, given))
+            of.meta["val"] = target(value(of.all_input_nodes[0]), given)
+    return of
+
+
+def shorten_views(graph: Graph) -> None:
+    """Make chains of views as short as they can be, and equal views one: most nodes of a trace by ``vmap`` are views.
+
+    Every stage of a compiler takes time for each node.
+    """
+    made: dict[tuple[Any, ...], Node] = {}
+    for node in list(graph.nodes):
+        if node.op != "call_function" or node.target not in VIEWS or (of := base(node)) is node:
+            continue
+        v = value(node)
+        key = (of, tuple(v.shape), tuple(s for n, s in zip(v.shape, v.stride(), strict=True) if n > 1))
+        if same_memory(value(of), v):
+            made[key] = of
+        elif key not in made:
+            made[key] = shortened(graph, of, node)
+        if made[key] is not node:
+            node.replace_all_uses_with(made[key])
+    graph.eliminate_dead_code()
+
+
+def with_values(graph: Graph) -> None:
+    """Note the fake tensors of calls that have none yet."""
+    for node in graph.nodes:
+        if node.op == "call_function" and "val" not in node.meta:
+            node.meta["val"] = node.target(*map_arg(node.args, value), **map_arg(node.kwargs, value))
 
 
 def tidy(graph: Graph) -> None:

@@ -13,6 +13,7 @@ from fedsmoo.engines.oracles.oracle import InStep, Oracle
 from fedsmoo.engines.oracles.sealed import SealedOracle
 from fedsmoo.engines.steps.capture import warn_slower
 from fedsmoo.engines.task import Batch
+from fedsmoo.operators.ahead import compile_ahead
 from fedsmoo.operators.trace import traced
 
 
@@ -41,6 +42,7 @@ class TracedOracle(SealedOracle):
         where = (places, places[:, 0].clone(), batch.real) if self.task.model.random and batch.real is not None else ()
         try:
             graph = traced(gradient, w, batch.x, batch.y, batch.weight, *where)
+            compile_ahead(graph)
         except Exception as e:  # the user's own code
             warn_slower("the model's gradient cannot be traced", e, self.slower)
             return self.in_step if needs_layers(self.task.model) else self.open

@@ -1,0 +1,101 @@
+"""Kernels of a graph are compiled ahead: the very ones, with the very arguments, that a call of the graph launches."""
+
+import sys
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call, grad_and_value, vmap
+from torch.nn import functional as F
+
+from fedsmoo.operators import ahead
+from fedsmoo.operators.trace import called, traced
+
+pytest.importorskip("triton")
+CLIENTS, BATCH, SIDE = 2, 3, 8
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch):
+    """Take the kernels' side of operators; nothing is run."""
+    from fedsmoo.kernels import place, runtime  # noqa: F401
+    from fedsmoo.kernels.conv import choose  # noqa: F401
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("fedsmoo.operators") and hasattr(module, "by_kernels"):
+            monkeypatch.setattr(module, "by_kernels", lambda x: x.dtype == torch.float32)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
+
+
+def gradient(module):
+    """Return a flat gradient of C clients, and arguments."""
+    parts = dict(module.named_parameters())
+    sizes = [p.numel() for p in parts.values()]
+
+    def loss(parts, x, y):
+        return F.cross_entropy(functional_call(module, parts, (x,)), y)
+
+    def flat(w, x, y):
+        given = {n: v.view(CLIENTS, *p.shape) for (n, p), v in zip(parts.items(), w.split(sizes, 1), strict=True)}
+        grads, losses = vmap(grad_and_value(loss))(given, x, y)
+        return torch.cat([g.reshape(CLIENTS, -1) for g in grads.values()], -1), losses
+
+    x, y = torch.randn(CLIENTS, BATCH, 3, SIDE, SIDE), torch.randint(5, (CLIENTS, BATCH))
+    return flat, (0.1 * torch.randn(CLIENTS, sum(sizes)), x, y)
+
+
+def network():
+    norm = [nn.GroupNorm(2, 8), nn.ReLU()]
+    body = [nn.Conv2d(3, 8, 3, 1, 1), *norm, nn.Conv2d(8, 8, 3, 1, 1), *norm, nn.Conv2d(8, 16, 3, 2)]
+    return nn.Sequential(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 5))
+
+
+def told(launch):
+    """Return what Triton chooses a compiled kernel by, and more: all sizes, types and alignments."""
+    kernel, grid, _, meta = launch
+
+    def plain(v):
+        v = getattr(v, "base", v)
+        return (v.dtype, *v.shape, *v.stride(), v.data_ptr() % 16) if isinstance(v, torch.Tensor) else v
+
+    return kernel.__name__, grid, tuple(sorted((n, str(plain(v))) for n, v in meta.items()))
+
+
+def test_all_kernels_of_a_graph_are_compiled_ahead(as_on_a_gpu, monkeypatch):
+    from fedsmoo.kernels.runtime import noting
+
+    noted = []
+
+    @contextmanager
+    def instead(threads):
+        assert threads == 2
+        with noting() as found:
+            yield
+        noted.extend(found)
+
+    monkeypatch.setattr(ahead, "compiling", instead)
+    monkeypatch.setattr(ahead, "interpreted", lambda: False)
+    flat, given = gradient(network())
+    graph = traced(flat, *given)
+    ahead.compile_ahead(graph, threads=2)
+    with noting() as launched:
+        graph(*given)
+    assert {told(v) for v in noted} == {told(v) for v in launched}
+    assert len(noted) > 12
+
+
+def test_views_of_a_graph_are_few_and_change_nothing(monkeypatch):
+    from fedsmoo.operators import trace
+
+    torch.manual_seed(0)
+    flat, given = gradient(network().double())
+    given = tuple(v.double() if v.is_floating_point() else v for v in given)
+    short = traced(flat, *given)
+    monkeypatch.setattr(trace, "shorten_views", lambda graph: None)
+    long = traced(flat, *given)
+    assert len(called(short)) < 0.7 * len(called(long))
+    work = [[c for c in called(g) if "fedsmoo" in c] for g in (short, long)]
+    assert work[0] == work[1]
+    for a, b in zip(short(*given), long(*given), strict=True):
+        assert torch.equal(a, b)
