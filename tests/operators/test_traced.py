@@ -132,6 +132,49 @@ def test_what_stands_behind_a_norm_is_part_of_it():
     assert left["aten.add.Tensor"] == 7  # six biases, and where both branches of the first block meet the stem
 
 
+class Writing(Block):
+    """The same block, as torchvision writes it."""
+
+    def forward(self, x):
+        out = self.norms[1](self.second(F.relu(self.norms[0](self.first(x)), inplace=True)))
+        out += self.short(x)
+        return F.relu(out, inplace=True)
+
+
+class Seen(nn.Module):
+    """A ReLU that writes over what is looked at again, through a part of it: it stays what it is."""
+
+    def forward(self, x):
+        x = 2.0 * x
+        part = x[:, :1]
+        return F.relu(x, inplace=True) + part
+
+
+def test_layers_that_write_in_place_are_as_those_that_do_not():
+    torch.manual_seed(0)
+    make, side, _ = MODULES["a residual network"]
+    plain, found = make().double(), []
+    plain(torch.zeros(1, 3, side, side, dtype=torch.float64))
+    writing = nn.Sequential(plain[0], Writing(8, 8, 1), Writing(8, 12, 2), *plain[3:]).double()
+    writing.load_state_dict(plain.state_dict())
+    _, _, _, given = gradients(plain, side)
+    for module in (plain, writing):
+        graph = traced(gradients(module, side)[0], *given)
+        found.append((Counter(called(graph)), graph(*given)))
+    ops = found[1][0]
+    assert not {"aten.relu_.default", "aten.add_.Tensor", "aten.relu.default"} & set(ops)
+    assert [ops[f"fedsmoo.{n}.default"] for n in ("norm", "norm_backward", "conv")] == [4, 4, 7]
+    for a, b in zip(found[0][1], found[1][1], strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-13)
+
+
+def test_what_is_written_over_and_seen_is_left_alone():
+    seen, x = Seen(), torch.randn(CLIENTS, BATCH, 3, 4, 4, dtype=torch.float64)
+    graph = traced(lambda x: vmap(seen)(x), x)
+    assert "aten.relu_.default" in called(graph)
+    assert torch.equal(graph(x), seen(x.flatten(0, 1)).view_as(x))
+
+
 @pytest.mark.parametrize("name", ["a CNN", "a residual network", "a transposed one"])
 def test_a_flat_gradient_is_written_in_place(name):
     torch.manual_seed(0)

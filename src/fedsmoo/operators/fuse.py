@@ -62,6 +62,25 @@ def take_over(graph: Graph, old: Node, new: Node, leave: int | None = None) -> N
             item.replace_all_uses_with(mine)
 
 
+def is_fresh(node: Node) -> bool:
+    """Whether a node's memory is its own: that of no input, and no part of another node's."""
+    made = node.args[0] if node.target is operator.getitem else node
+    target = made.target if isinstance(made, Node) else None
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    return all(r.alias_info is None for r in target._schema.returns)
+
+
+def without_writing(graph: Graph) -> None:
+    """Make ReLUs and sums that write over what they are given ones that do not, where nobody else looks at it."""
+    for node in graph.nodes:
+        if node.target not in (aten.relu_.default, aten.add_.Tensor):
+            continue
+        made, kinds = base(nodes_of(node)[0]), {value(v).dtype for v in nodes_of(node)}
+        if is_fresh(made) and shown_by(made) == {node} and len(kinds) == 1:
+            node.target = aten.relu.default if node.target is aten.relu_.default else aten.add.Tensor
+
+
 def fuse_forward(graph: Graph) -> None:
     """Make each ReLU that only follows a norm, or a norm and a sum, part of it."""
     for relu in [n for n in graph.nodes if n.target is aten.relu.default]:

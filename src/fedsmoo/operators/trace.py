@@ -11,7 +11,7 @@ from torch._functorch.compile_utils import fx_graph_cse
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fedsmoo.operators.fuse import fuse_norms
+from fedsmoo.operators.fuse import fuse_norms, without_writing
 from fedsmoo.operators.layers import LAYERS, Instead
 from fedsmoo.operators.place import place_gradients
 from fedsmoo.operators.rules import client_rules
@@ -27,6 +27,7 @@ def traced(function: Callable[..., Any], *like: Tensor) -> GraphModule:
     with client_rules(), Instead(LAYERS):
         graph = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*like)
     graph.graph.eliminate_dead_code()
+    without_writing(graph.graph)
     # What both passes need, such as weights in the operators' order, is made once.
     nodes = fx_graph_cse(graph.graph)
     fuse_norms(nodes)
