@@ -42,10 +42,10 @@ class TracedOracle(SealedOracle):
         where = (places, places[:, 0].clone(), batch.real) if self.task.model.random and batch.real is not None else ()
         try:
             graph = traced(gradient, w, batch.x, batch.y, batch.weight, *where)
-            compile_ahead(graph)
         except Exception as e:  # the user's own code
             warn_slower("the model's gradient cannot be traced", e, self.slower)
             return self.in_step if needs_layers(self.task.model) else self.open
+        compile_ahead(graph)
 
         def in_step(w: Tensor, batch: Batch, working: Any = None) -> tuple[Tensor, Tensor]:
             n = batch.noise
