@@ -15,7 +15,9 @@ from fedsmoo.sweeps.bases import read_sweep
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "audit.md").read_text()
-ROWS = [[c.strip() for c in re.split(r"(?<!\\)\|", line)[1:-1]] for line in PAGE.splitlines() if line.startswith("| `")]
+ROWS = [
+    [c.strip() for c in re.split(r"(?<!\\)\|", line)[1:-1]] for line in PAGE.splitlines() if line.startswith("| [`")
+]
 OPTIONS = [words for row in ROWS for words in re.findall(r"`(--[^`]+)`", row[2])]
 
 
@@ -50,7 +52,13 @@ def test_an_option_exists(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_row_names_a_line_or_a_file() -> None:
     assert len(ROWS) >= 25
     for where, _, here in ROWS:
-        assert re.search(r"`[\w/.]*(\.py)?:\d+|`[\w/]+\.py`", where), where
+        places = re.findall(r"\[`([\w/.]*)(?::(\d+)(?:-(\d+))?)?`\]\(https://github.com/[\w/-]+/blob/(\S+?)\)", where)
+        assert len(places) == where.count("](")
+        for file, first, last, place in places:
+            path, _, lines = place.partition("/")[2].partition("#")
+            assert path.endswith(file)
+            assert lines == (f"L{first}" + (f"-L{last}" if last else "") if first else "")
+            assert int(last or 10**6) > int(first or 0)
         assert here
     assert (ROOT / "experiments/released/fedwmsam.toml").is_file()
     defaults = read_sweep(ROOT / "experiments/released/fedwmsam.toml").cells[0].config

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedsmoo.core.hyper.schedule import Schedule
-from fedsmoo.paper.experiments import experiment
+from fedsmoo.paper.experiments import experiment, published
 from fedsmoo.sweeps.bases import read_sweep
 from fedsmoo.sweeps.results import FORMAT, SUPERSEDED, collect, from_json
 
@@ -67,6 +67,26 @@ def test_the_search_is_of_its_files_and_in_no_table() -> None:
     assert len(kept) >= 6
     assert kept <= made
     assert not kept & table
+
+
+def test_the_grid_of_the_appendix_is_what_the_paper_printed() -> None:
+    printed, cells = published()["search_grid"], read_sweep(CAMPAIGN.parent / "appendix_grid.toml").cells
+    assert len(cells) == 288
+    proxy = ("FedDyn", "FedSMOO")  # whose decays and radii the paper searched elsewhere
+
+    def values(name: str, *methods: str) -> set[float]:
+        found = [c.config for c in cells if c.method in methods]
+        return {getattr(c, name) if hasattr(c, name) else c.algorithm_options[name] for c in found}
+
+    others = {c.method for c in cells} - {*proxy}
+    assert values("lr", *proxy, *others) == {*printed["lr"]}
+    assert values("lr_decay", *proxy) == {*printed["lr_decay_proxy_type"]}
+    assert values("lr_decay", *others) == {*printed["lr_decay_sgd_type"]}
+    assert values("r", "FedSMOO") == {*printed["r_proxy_type"]}
+    assert values("rho", "FedSAM", "MoFedSAM") == {*printed["rho_sgd_type"]}
+    assert values("beta", *proxy) == {*printed["beta"]}
+    assert values("alpha", "FedCM", "MoFedSAM") == {*printed["alpha"]}
+    assert values("lr_server", "FedAdam", "SCAFFOLD") == {*printed["lr_server"]}
 
 
 def test_a_radius_that_follows_the_learning_rate() -> None:
