@@ -112,7 +112,7 @@ def test_strangers_are_refused(programs):
     unknown = p.node(0, p.folder / "keys" / "node-3", "unregistered")
     plain = p.node(1, None, "plaintext", "--insecure")
     for process in (unknown, plain):
-        assert process.wait(60) != 0
+        assert process.wait(PATIENCE) != 0
     assert "305" in p.log("unregistered") or "not registered" in p.log("unregistered").lower()
 
 

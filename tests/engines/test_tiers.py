@@ -9,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from patience import PATIENCE
 
 from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.engines.client_state import tiers
@@ -134,13 +135,13 @@ def test_a_run_says_what_it_will_need() -> None:
 
 
 def test_rows_are_whole_before_anybody_sees_them() -> None:
-    """The copy to the host waits until somebody asks for the rows, or else for ten seconds."""
+    """The copy to the host waits until somebody asks for the rows."""
     asked, cpu = threading.Event(), torch.device("cpu")
 
     class Late(CopyStreams):
         def to_host(self, block):
             host = super().to_host(block)
-            return lambda: asked.wait(10) and host()
+            return lambda: asked.wait(PATIENCE) and host()
 
     class Asking(StoredTable):
         def _saved(self, client):
