@@ -47,6 +47,13 @@ CASES: dict[str, Config] = {
     "dropout, exact": SMALL.replace(algorithm="fedsmoo", model=DROPOUT, exact=True, dtype="float32"),
 }
 
+# Three ranks carry out all of them. Two differ in who holds what alone: one of each way in which ranks come together.
+IN_TWO = (
+    "fedsmoo", "fedsmoo, exact", "median", "fedlc, exact", "vmap", "holdout", "single numbers", "numbers kept, exact",
+    "metrics", "personal", "noise of its own", "statistics", "statistics kept", "auto", "dropout, exact",
+)  # fmt: skip
+CASES_OF: dict[int, dict[str, Config]] = {2: {name: CASES[name] for name in IN_TWO}, 3: CASES}
+
 
 def outcome(config: Config) -> dict:
     """Everything that a run ends with: vectors of the server and of all clients, losses, drifts, accuracies."""
@@ -72,5 +79,5 @@ def outcome(config: Config) -> dict:
     }
 
 
-def save_all(path: str) -> None:
-    torch.save({name: outcome(config) for name, config in CASES.items()}, path)
+def save_all(path: str, world: int) -> None:
+    torch.save({name: outcome(config) for name, config in CASES_OF[world].items()}, path)

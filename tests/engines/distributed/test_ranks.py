@@ -13,7 +13,7 @@ from patience import PATIENCE
 from fedsmoo.engines.distributed import engine as distributed
 from fedsmoo.engines.distributed.ranks import Ranks
 
-from .cases import CASES, SMALL, outcome
+from .cases import CASES, CASES_OF, SMALL, outcome
 from .launch import HERE, Meeting, environment
 
 
@@ -37,10 +37,13 @@ def job(tmp_path_factory):
     return path
 
 
-@pytest.fixture(scope="module", params=[2, 3])
-def ranks(request, job):
-    """What each of the ranks ended with."""
-    return [torch.load(f"{job}.{request.param}.{r}") for r in range(request.param)]
+@pytest.fixture(scope="module")
+def ends(job):
+    """What each of the ranks ended with, by how many there were."""
+    return {world: [torch.load(f"{job}.{world}.{r}") for r in range(world)] for world in CASES_OF}
+
+
+EACH = [(world, case) for world, cases in CASES_OF.items() for case in cases]
 
 
 def vectors(end):
@@ -58,11 +61,11 @@ def test_the_cohorts_are_what_they_are_meant_to_be(serial):
         assert [] in cohorts, "an empty round"
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_ranks_agree_with_serial(serial, ranks, case):
-    one, each = serial[case], [rank[case] for rank in ranks]
+@pytest.mark.parametrize(("world", "case"), EACH)
+def test_ranks_agree_with_serial(serial, ends, world, case):
+    one, each = serial[case], [rank[case] for rank in ends[world]]
     assert len(one["history"]) == SMALL.rounds
-    assert each[0]["ranks"] == len(ranks)
+    assert each[0]["ranks"] == world
     for end in each:
         assert [h[-1] for h in end["history"]] == [h[-1] for h in one["history"]]
         assert end["clients"].keys() == one["clients"].keys()
@@ -82,19 +85,20 @@ def test_ranks_agree_with_serial(serial, ranks, case):
             assert [a for a, _ in known] == pytest.approx([b for _, b in known], rel=1e-9, abs=1e-12)
 
 
-def test_metrics_of_ranks_are_those_of_one_process(serial, ranks):
+@pytest.mark.parametrize("world", CASES_OF)
+def test_metrics_of_ranks_are_those_of_one_process(serial, ends, world):
     """F1, accuracy, AUC and perplexity: every rank evaluates the whole test part, and all of them the same model."""
     one = serial["metrics"]["metrics"]
     assert all([*found] == ["f1", "accuracy", "auc", "perplexity"] for found in one)
-    for rank in ranks:
+    for rank in ends[world]:
         for ours, theirs in zip(rank["metrics"]["metrics"], one, strict=True):
             assert ours == pytest.approx(theirs, rel=1e-9)
     assert len({found["auc"] for found in one}) > 1  # they change with the model
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_all_ranks_hold_the_same_bits(ranks, case):
-    first, *others = (rank[case] for rank in ranks)
+@pytest.mark.parametrize(("world", "case"), EACH)
+def test_all_ranks_hold_the_same_bits(ends, world, case):
+    first, *others = (rank[case] for rank in ends[world])
     for other in others:
         assert all(torch.equal(a, b) for a, b in zip(vectors(first).values(), vectors(other).values(), strict=True))
         assert first["history"] == other["history"]

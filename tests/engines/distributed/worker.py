@@ -18,7 +18,7 @@ for world, port in ((int(n), port) for n, port in jobs):
     for rank in range(world):
         if (child := os.fork()) == 0:
             os.environ["RANK"] = str(rank)
-            save_all(f"{path}.{world}.{rank}")
+            save_all(f"{path}.{world}.{rank}", world)
             sys.exit(0)
         children.append(child)
     if any(os.waitpid(child, 0)[1] for child in children):
