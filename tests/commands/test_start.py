@@ -146,7 +146,7 @@ for line, count, completed in (("fedsmoo ru", 1, "run"), ("fedsmoo run --alg", 2
 """
 RUN = """
 import sys
-forbidden = {"pandas", "matplotlib", "scipy", "sklearn", "plotly", "PIL"}
+forbidden = {"pandas", "matplotlib", "scipy", "sklearn", "plotly", "PIL", "sympy"}
 from fedsmoo.cli import main
 words = ["--model", "softmax", "--rounds", "1", "--cohort", "2", "--local-steps", "1", "--device", "cpu"]
 for dataset in ("synthetic(0.5,0.5)", "digits"):

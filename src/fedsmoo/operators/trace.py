@@ -7,9 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._functorch.compile_utils import fx_graph_cse
 from torch.fx import GraphModule
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from fedsmoo.operators.fuse import fuse_norms, without_writing
 from fedsmoo.operators.layers import LAYERS, Instead
@@ -24,6 +22,9 @@ def traced(function: Callable[..., Any], *like: Tensor) -> GraphModule:
     What the function does with Python, the mode its model is in and the precision in force are baked in; derivatives
     are part of the graph.
     """
+    from torch._functorch.compile_utils import fx_graph_cse  # with SymPy: no start of a program waits for it
+    from torch.fx.experimental.proxy_tensor import make_fx
+
     with client_rules(), Instead(LAYERS):
         graph = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*like)
     graph.graph.eliminate_dead_code()
