@@ -1,6 +1,6 @@
-"""What Triton's compiler makes of every kernel of one gradient of ResNet-18-GN, of the passes of a method's step, and
-of noise, without a GPU: registers, bytes spilled, shared memory, programs that fit a multiprocessor, and waves of
-programs on an H100 or H200.
+"""What Triton's compiler makes of every kernel of one gradient of ResNet-18-GN, of the passes of a method's step, of
+noise, of recurrences, and of what modules of any kind share, without a GPU: registers, bytes spilled, shared memory,
+programs that fit a multiprocessor, and waves of programs on an H100 or H200.
 
 PYTHONPATH=src python3 benchmarks/occupancy.py                                # all kernels, 10 clients, bf16
 PYTHONPATH=src python3 benchmarks/occupancy.py --only stem,pool --out occupancy.json
@@ -13,6 +13,7 @@ import json
 import re
 import subprocess
 import tempfile
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from fedsmoo.compiler.step import CompiledStep
 from fedsmoo.compiler.trace import StepInputs
 from fedsmoo.core import LocalRule, Round, Vectors
 from fedsmoo.engines.oracles.opaque import OpaqueOracle
-from fedsmoo.kernels import runtime
+from fedsmoo.kernels import norm, place, recurrence
 from fedsmoo.kernels.gradients import GradientBuffers
 from fedsmoo.kernels.noise import by_kernel
 from fedsmoo.kernels.resnet18 import gradient as resnet18
@@ -46,7 +47,6 @@ ALIGNED = [["tt.divisibility", 16]]
 def launches(clients: int, batch: int, precision: str) -> list[Launch]:
     """All launches of one gradient, in order."""
     resnet18.require = lambda device: None  # nothing will run: the CPU will do
-    runtime.early_launches = lambda: True  # as on the device that is compiled for
     with noting() as noted:
         gradient = resnet18.ResNet18Gradient(clients, batch, 10, "cpu", precision)
         images = torch.zeros(clients, batch, 32, 32, STORED_CHANNELS, dtype=gradient.dtype)
@@ -85,6 +85,34 @@ def noise(clients: int) -> list[Launch]:
     with noting() as noted:
         for kind in ("normal", "uniform"):
             by_kernel(keys, keys[:, 0], "noise", kind, like)
+        by_kernel(keys, keys[:, 0], "noise", "below", like.bool(), None, 0.9)
+    return noted
+
+
+def recurrences(clients: int, samples: int, precision: str, steps: int = 3, hidden: int = 256) -> list[Launch]:
+    """The launches of some steps of recurrences, forward and backward; later ones are placed early."""
+    dtype, how = resnet18.PRECISIONS[precision]
+    recurrence.early_launches = lambda: True  # as on the device that is compiled for
+    with noting() as noted:
+        for kind in ("lstm", "gru", "tanh"):
+            new = partial(torch.zeros, clients, dtype=dtype)
+            wide = recurrence.GATES[kind] * hidden
+            gx, dh = (new(steps, samples, n).transpose(0, 1) for n in (wide, hidden))
+            w, b, state = new(wide, hidden), new(wide), new(samples, hidden)
+            found = recurrence.forward(kind, gx, w, b, state, state, how)
+            recurrence.backward(kind, True, dh, *found, w, state, state, state, how)
+    return sorted(noted, key=lambda launch: not launch[3].get("launch_pdl"))  # the usual ones first
+
+
+def general(clients: int, samples: int, precision: str) -> list[Launch]:
+    """The launches of a GroupNorm and of gradients that are brought to their places."""
+    x = torch.zeros(clients, samples, 256, 64, dtype=resnet18.PRECISIONS[precision][0])
+    gamma = torch.zeros(clients, 64)
+    with noting() as noted:
+        y, mean, rstd = norm.forward(x, gamma, gamma, 2, 1e-5, x, True)
+        norm.backward(x, x, gamma, mean, rstd, 2, y, x, True)
+        for shape in ((clients, 4, 4096), (4, clients, 9, 64, 64)):
+            place.place(torch.zeros(shape), torch.zeros(clients, 4 * 9216)[:, : prod(shape[2:])])
     return noted
 
 
@@ -99,12 +127,12 @@ def compiled(launch: Launch) -> Any:
             signature[parameter.name], known[i,] = TYPES[value.dtype], ALIGNED
         elif isinstance(value, float) and not parameter.is_constexpr:
             signature[parameter.name] = "fp32"
-        elif isinstance(value, int) and value != 1 and not parameter.is_constexpr:
+        elif isinstance(value, int) and not parameter.is_constexpr and (value != 1 or parameter.do_not_specialize):
             signature[parameter.name] = "i32" if abs(value) < 2**31 else "i64"
-            known |= {(i,): ALIGNED} if value % 16 == 0 else {}
+            known |= {(i,): ALIGNED} if value % 16 == 0 and not parameter.do_not_specialize else {}
         else:
             signature[parameter.name], constants[i,] = "constexpr", value
-    options = {k: v for k, v in meta.items() if k in ("num_warps", "num_stages", "maxnreg")}
+    options = {k: v for k, v in meta.items() if k in ("launch_pdl", "num_warps", "num_stages", "maxnreg")}
     return triton.compile(ASTSource(kernel, signature, constants, known), target=TARGET, options=options)
 
 
@@ -134,7 +162,7 @@ def describe(launch: Launch) -> dict[str, Any]:
     return {
         "kernel": kernel.__name__, "shape": shape,
         "warps": warps, "registers": registers, "spilled": spilled, "shared": shared, "programs": prod(grid),
-        "early": waits_first(built.asm["ptx"]) if meta.get("EARLY") else None,
+        "early": waits_first(built.asm["ptx"]) if meta.get("launch_pdl") else None,
         "programs_at_once": fit, "waves": round(prod(grid) / (MULTIPROCESSORS * max(fit, 1)), 2),
     }  # fmt: skip
 
@@ -153,9 +181,12 @@ def main() -> None:
     noted = launches(options.clients, options.batch, options.precision)
     for method in options.methods.split(","):
         noted += passes(method, options.clients, options.precision)
+    for made in (recurrences, general):
+        noted += made(options.clients, options.batch, options.precision)
     for launch in noted + noise(options.clients):
-        generated = launch[0].src if launch[0].__name__ == "vector_pass" else ""
-        key = (launch[0].__name__, generated, "" if options.once else str(sorted(launch[3].items(), key=str)))
+        generated = launch[0].src if launch[0].__name__ == "vector_pass" else launch[3].get("KIND", "")
+        kernel = launch[0].module, launch[0].__name__, generated
+        key = (*kernel, "" if options.once else str(sorted(launch[3].items(), key=str)))
         if key in seen or not launch[0].__name__.startswith(tuple(options.only.split(","))):
             continue
         seen.add(key)

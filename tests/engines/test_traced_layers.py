@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fedsmoo.core.random.layers import ClientsNoise
 from fedsmoo.core.random.noise import Noise, key_of
 from fedsmoo.data.check import from_arrays
+from fedsmoo.engines.oracles import recurrent
 from fedsmoo.engines.oracles.oracle import single_oracle, vmap_oracle
 from fedsmoo.engines.oracles.traced import TracedOracle
 from fedsmoo.engines.task import Batch, Task
@@ -46,12 +47,18 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], dict[str, int]]] = {
         lambda: Text(nn.GRU(8, 3, batch_first=True, bidirectional=True), 6),
         {"recurrence": 2, "recurrence_backward": 2},
     ),
+    "rnn without biases": (
+        lambda: Text(nn.RNN(8, 5, bias=False, batch_first=True), 5),
+        {"recurrence": 1, "recurrence_backward": 1},
+    ),
     "transformer with dropout": (attending, {"noise": 4}),  # weights of attention, its outputs, and twice behind
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_a_graph_gives_each_client_its_own_gradient(name: str) -> None:
+@pytest.mark.parametrize(("name", "as_on_a_gpu"), [*((n, False) for n in MODELS), (next(iter(MODELS)), True)])
+def test_a_graph_gives_each_client_its_own_gradient(name: str, as_on_a_gpu: bool, monkeypatch) -> None:
+    if as_on_a_gpu:  # where the recurrence adds its bias
+        monkeypatch.setattr(recurrent, "adds_bias", lambda x: True)
     make, ours = MODELS[name]
     draw = torch.Generator().manual_seed(3)
     x, y = torch.randint(WORDS, (30, LENGTH), generator=draw), torch.randint(4, (30,), generator=draw)

@@ -49,3 +49,17 @@ def test_the_kernel_has_the_published_words(device):
     zeros = torch.zeros(1, 2, dtype=torch.int64, device=device)
     found = by_kernel(zeros, zeros[:, 0], "", "uniform", torch.empty(4, device=device))[0]
     assert [int((u * 2**24).item()) >> 1 for u in found.double()] == [w >> 9 for w in WORDS]
+
+
+@pytest.mark.parametrize("bound", [0.9, "one of them", 1.0])
+def test_masks_are_comparisons_of_uniform_numbers(bound, device):
+    from fedsmoo.kernels.noise import by_kernel
+
+    keys = torch.tensor([key_of(2, "noise", 1, i) for i in range(3)])
+    steps, like = torch.tensor([0, 3, 5]), torch.empty(515, dtype=torch.bool)
+    uniforms = drawn(keys, steps, NAME, "uniform", torch.empty(515))
+    bound = uniforms[1, 7].item() if isinstance(bound, str) else bound  # which is not less than itself
+    given = NAME, "below", like.to(device), None, bound
+    found = by_kernel(keys.to(device), steps.to(device), *given).cpu()
+    assert torch.equal(found, uniforms < bound)
+    assert torch.equal(drawn(keys, steps, NAME, "below", like, None, bound), found)

@@ -26,6 +26,6 @@ def test_forward_and_backward(kind, shape, draw):
     for got, exact in zip(found, want, strict=True):
         torch.testing.assert_close(got.double(), exact, rtol=0, atol=1e-5)
     given = (dh, *found, w, h0, c0, dc)
-    exact = truth_backward(kind, *(v.double() for v in (dh, *want, w, h0, c0, dc)))
-    for got, v in zip(backward(kind, *given, "ieee"), exact, strict=True):
+    exact = truth_backward(kind, True, *(v.double() for v in (dh, *want, w, h0, c0, dc)))
+    for got, v in zip(backward(kind, True, *given, "ieee"), exact, strict=True):
         torch.testing.assert_close(got.double(), v, rtol=0, atol=2e-5 * max(1.0, float(v.abs().max())))

@@ -29,12 +29,12 @@ def read(at, ok):
 
 
 @triton.jit
-def lstm(s0, s1, s2, s3, x, carry, c_now, gates, ok, H: tl.constexpr):
-    """Return h from the products of an LSTM's gates; ``carry`` is its c, in float32."""
-    i = sigmoid(s0 + read(x, ok))
-    f = sigmoid(s1 + read(x + H, ok))
-    g = tanh(s2 + read(x + 2 * H, ok))
-    o = sigmoid(s3 + read(x + 3 * H, ok))
+def lstm(s0, s1, s2, s3, x, b, carry, c_now, gates, ok, H: tl.constexpr):
+    """Return h from the products of an LSTM's gates; ``b`` points to their biases, ``carry`` is its c, in float32."""
+    i = sigmoid(s0 + read(b, ok) + read(x, ok))
+    f = sigmoid(s1 + read(b + H, ok) + read(x + H, ok))
+    g = tanh(s2 + read(b + 2 * H, ok) + read(x + 2 * H, ok))
+    o = sigmoid(s3 + read(b + 3 * H, ok) + read(x + 3 * H, ok))
     c = f * read(carry, ok) + i * g
     tl.store(carry, c, mask=ok)
     tl.store(c_now, c, mask=ok)

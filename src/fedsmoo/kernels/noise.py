@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import zlib
+from typing import Any
 
 import torch
 import triton
@@ -41,7 +42,7 @@ def noise_kernel(
     steps,  # [R] int64
     starts,  # [R] int64, the first counter of each row; read if there are any
     out,  # [R, count]
-    name, count,
+    name, count, bound,
     KIND: tl.constexpr, STARTS: tl.constexpr, COUNTERS: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(1).to(tl.int64)
@@ -58,23 +59,24 @@ def noise_kernel(
         x2, x3 = pair(w2, w3)
     elif KIND == "uniform":
         x0, x1, x2, x3 = middle(w0), middle(w1), middle(w2), middle(w3)
+    elif KIND == "below":
+        x0, x1, x2, x3 = middle(w0) < bound, middle(w1) < bound, middle(w2) < bound, middle(w3) < bound
     else:
         x0, x1, x2, x3 = w0.to(tl.int64), w1.to(tl.int64), w2.to(tl.int64), w3.to(tl.int64)
-    at = 4 * index.to(tl.int64)
-    target = out + row * count + at
-    tl.store(target, x0, at < count)
-    tl.store(target + 1, x1, at + 1 < count)
-    tl.store(target + 2, x2, at + 2 < count)
-    tl.store(target + 3, x3, at + 3 < count)
+    at = 4 * COUNTERS * tl.program_id(0).to(tl.int64) + tl.arange(0, 4 * COUNTERS)
+    x = tl.interleave(tl.interleave(x0, x2), tl.interleave(x1, x3))  # as they follow each other: written in whole rows
+    tl.store(out + row * count + at, x, at < count)
 
 
 @drawn.register_kernel("cuda")
-def by_kernel(keys: Tensor, steps: Tensor, name: str, kind: str, like: Tensor, starts: Tensor | None = None) -> Tensor:
+def by_kernel(
+    keys: Tensor, steps: Tensor, name: str, kind: str, like: Tensor, starts: Tensor | None = None, bound: float = 0.0
+) -> Tensor:
     """Return noise as :func:`fedsmoo.core.random.draw.drawn` does."""
     rows, count = len(keys), like.shape[-1]
     out = torch.empty(rows, count, dtype=like.dtype, device=like.device)
     grid = (triton.cdiv(count, 4 * COUNTERS), rows)
-    meta = {"KIND": kind, "STARTS": starts is not None, "COUNTERS": COUNTERS, "num_warps": 4}
+    meta: dict[str, Any] = {"KIND": kind, "STARTS": starts is not None, "COUNTERS": COUNTERS, "num_warps": 4}
     steps, starts = steps.contiguous(), steps if starts is None else starts.contiguous()
-    launch(noise_kernel, grid, keys.contiguous(), steps, starts, out, zlib.crc32(name.encode()), count, **meta)
+    launch(noise_kernel, grid, keys.contiguous(), steps, starts, out, zlib.crc32(name.encode()), count, bound, **meta)
     return out

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from fedsmoo.kernels import cells
 from fedsmoo.kernels.early import after_the_last
-from fedsmoo.kernels.runtime import launch
+from fedsmoo.kernels.runtime import early_launches, launch
 
 GATES = {"lstm": 4, "gru": 3, "tanh": 1, "relu": 1}
+AHEAD = True  # steps after the first are placed before the step in front of them is done, on devices that can
 
 
 @triton.jit
@@ -31,7 +32,7 @@ def product(a, w, acc, j, k, COLS: tl.constexpr, GATE: tl.constexpr, there, PREC
 @triton.jit(do_not_specialize=["t", "T", "B"])
 def forward_kernel(
     gx, gx_t, gx_c, gx_b,  # [T, C, B, G]: what comes from the inputs, with its strides
-    w, b, h0, carry,  # [C, G, H], of a GRU [C, G], [C, B, H], of an LSTM its c [C, B, H] float32
+    w, b, h0, carry,  # [C, G, H], [C, G], [C, B, H], of an LSTM its c [C, B, H] float32
     hs, cs, gates,  # [C, T, B, H] twice, [C, T, B, G]: written
     t, T, B, H: tl.constexpr,
     KIND: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
@@ -66,14 +67,14 @@ def forward_kernel(
     x = gx + m[:, None] * gx_b + j[None, :]
     unit = m[:, None] * H + j[None, :]
     wide = now * (G * H) + m[:, None] * (G * H) + j[None, :]
+    bias = b + client * (G * H) + j[None, :] + m[:, None] * 0
     if KIND == "lstm":
         at = carry + client * B * H + unit
-        h = cells.lstm(s0, s1, s2, s3, x, at, cs + now * H + unit, gates + wide, ok, H)
+        h = cells.lstm(s0, s1, s2, s3, x, bias, at, cs + now * H + unit, gates + wide, ok, H)
     elif KIND == "gru":
-        bias = b + client * (G * H) + j[None, :] + m[:, None] * 0
         h = cells.gru(s0, s1, s2, x, bias, before + unit, cs + now * H + unit, gates + wide, ok, H)
     else:
-        s0 += cells.read(x, ok)
+        s0 += cells.read(x, ok) + cells.read(bias, ok)
         h = cells.tanh(s0) if KIND == "tanh" else tl.maximum(s0, 0.0)
     tl.store(hs + now * H + unit, h, mask=ok)
 
@@ -157,22 +158,24 @@ def forward(
     hs = gx.new_empty(clients, steps, samples, hidden)
     cs = gx.new_empty(clients, steps, samples, 0 if simple else hidden)
     gates = gx.new_empty(clients, steps, samples, 0 if simple else wide)
+    b = b.contiguous() if b.shape[1] else b.new_zeros(w.shape[:2])
     carry = c0.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
     sizes = tile(samples, hidden, hidden, gx.dtype)
     grid = (triton.cdiv(hidden, sizes["BN"]), triton.cdiv(samples, sizes["BM"]), clients)
-    given = {**rows(gx, "gx"), "w": w.contiguous(), "b": b.contiguous(), "h0": h0.contiguous(), "carry": carry}
+    given = {**rows(gx, "gx"), "w": w.contiguous(), "b": b, "h0": h0.contiguous(), "carry": carry}
     made = {"hs": hs, "cs": cs, "gates": gates}
+    early = AHEAD and early_launches()
     for t in range(steps):
         launch(
             forward_kernel, grid, **given, **made, t=t, T=steps, B=samples, H=hidden, KIND=kind, PRECISION=precision,
-            **sizes,
+            **sizes, EARLY=early, early=early and t > 0,
         )  # fmt: skip
     return hs.transpose(0, 1), cs.transpose(0, 1), gates.transpose(0, 1)
 
 
 def backward(
-    kind: str, dh: Tensor, h: Tensor, c: Tensor, gates: Tensor, w: Tensor, h0: Tensor, c0: Tensor, dc: Tensor,
-    precision: str,
+    kind: str, biased: bool, dh: Tensor, h: Tensor, c: Tensor, gates: Tensor, w: Tensor, h0: Tensor, c0: Tensor,
+    dc: Tensor, precision: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Return ``fedsmoo::recurrence_backward``: weights' gradients are one product over all steps."""
     (steps, clients, samples, hidden), wide = dh.shape, w.shape[1]
@@ -185,15 +188,16 @@ def backward(
     grid = (triton.cdiv(hidden, sizes["BN"]), triton.cdiv(samples, sizes["BM"]), clients)
     given = {**rows(dh, "dh"), "hs": hs, "cs": cs, "gates": gates, "w": w, "h0": h0, "c0": c0.contiguous()}
     made = {"carry": carry, "dgx": dgx, "dgh": dgh}
+    early = AHEAD and early_launches()
     for t in range(steps - 1, -1, -1):
         launch(
             backward_kernel, grid, **given, **made, t=t, T=steps, B=samples, H=hidden, KIND=kind, PRECISION=precision,
-            **sizes,
+            **sizes, EARLY=early, early=early and t + 1 < steps,
         )  # fmt: skip
     dh0, dw = torch.bmm(dgh[:, 0], w), torch.bmm(dgh[:, 0].transpose(1, 2), h0)
     if steps > 1:
         dw = torch.baddbmm(dw, dgh[:, 1:].flatten(1, 2).transpose(1, 2), hs[:, :-1].flatten(1, 2))
     if kind == "gru":
         dh0 = dh0 + carry.to(dh0.dtype)
-    db = dgh.sum((1, 2)) if kind == "gru" else dw.new_zeros(w.shape[:2])
+    db = dgh.sum((1, 2)) if biased else dw.new_empty(clients, 0)
     return dgx.transpose(0, 1), dw, db, dh0, (carry.to(dc.dtype) if kind == "lstm" else dc.clone())

@@ -77,14 +77,14 @@ def keep_cache_in_one_place() -> None:
     os.environ.setdefault("TRITON_CACHE_DIR", knobs.cache.dir)
 
 
-def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **meta: Any) -> None:
+def launch(kernel: Any, grid: tuple[int, ...], *args: Any, early: bool = False, **meta: Any) -> None:
     """Launch a kernel; inside :func:`compiling` only compile it, inside :func:`noting` only note it.
 
-    One with a parameter ``EARLY`` (:mod:`fedsmoo.kernels.early`) is launched ahead where the device can.
+    ``early`` places it before the one in front of it is done: it must wait for that one by itself
+    (:mod:`fedsmoo.kernels.early`), on a device that can (:func:`early_launches`).
     """
     noted = _noted.get()
-    if "EARLY" in getattr(kernel, "arg_names", ()):
-        meta |= {"EARLY": True, "launch_pdl": True} if early_launches() else {"EARLY": False}
+    meta |= {"launch_pdl": True} if early else {}
     if noted is not None:
         noted.append((kernel, grid, args, meta))
     elif _compile_only.get():

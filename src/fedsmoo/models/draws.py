@@ -131,6 +131,8 @@ def spread(draws: Draws, t: Tensor, low: float = 0.0, high: float = 1.0) -> Tens
 def bernoulli(draws: Draws, a: Given) -> Tensor:
     """Ones with the probabilities ``p``, in place or in a new tensor; of a tensor of probabilities without ``p``."""
     p = a["p"] if a.get("p") is not None else a["self"]
+    if isinstance(p, float | int):
+        return draws.numbers.below(a["self"], float(p)).to(a["self"].dtype)
     return (draws.uniform(a["self"]) < p).to(a["self"].dtype)
 
 
@@ -140,7 +142,7 @@ def bernoulli_(draws: Draws, a: Given) -> Tensor:
 
 def native_dropout(draws: Draws, a: Given) -> tuple[Tensor, Tensor]:
     keep = 1 - a["p"]
-    mask = draws.uniform(a["input"]) < keep
+    mask = draws.numbers.below(a["input"], keep)
     return a["input"] * mask * (1 / keep if keep > 0 else 0.0), mask
 
 

@@ -13,14 +13,17 @@ from torch import Tensor
 
 from fedsmoo.core.random.noise import BLOCK, MASK, normal, philox, uniform
 
-KINDS = {"normal": normal, "uniform": uniform, "words": lambda words: words}
+KINDS = {"normal": normal, "uniform": uniform, "below": uniform, "words": lambda words: words}
 
 
 @torch.library.custom_op("fedsmoo::noise", mutates_args=())
-def drawn(keys: Tensor, steps: Tensor, name: str, kind: str, like: Tensor, starts: Tensor | None = None) -> Tensor:
+def drawn(
+    keys: Tensor, steps: Tensor, name: str, kind: str, like: Tensor, starts: Tensor | None = None, bound: float = 0.0
+) -> Tensor:
     """Return noise ``[R, count]`` for keys ``[R, 2]`` and steps ``[R]``, both int64, in the type of ``like``.
 
-    ``starts [R]`` says from which counter on each row draws (default: from the first), of which each gives four.
+    Noise "below" says, in bool, which uniform numbers are less than the ``bound``, in float32. ``starts [R]`` says
+    from which counter on each row draws (default: from the first), of which each gives four.
     """
     rows, count = len(keys), like.shape[-1]
     out = torch.empty(rows, count, dtype=like.dtype, device=like.device)
@@ -32,12 +35,15 @@ def drawn(keys: Tensor, steps: Tensor, name: str, kind: str, like: Tensor, start
         place = torch.full_like(index, zlib.crc32(name.encode())), steps[:, None].expand_as(index)
         words = torch.stack(philox((k0, k1), (index & MASK, index >> 32, *place)), -1).flatten(1)
         numbers = KINDS[kind](words.flatten()).view(words.shape)
+        numbers = numbers < bound if kind == "below" else numbers
         out[:, 4 * first : 4 * (first + at_once)] = numbers[:, : count - 4 * first]
     return out
 
 
 @drawn.register_fake
-def _(keys: Tensor, steps: Tensor, name: str, kind: str, like: Tensor, starts: Tensor | None = None) -> Tensor:
+def _(
+    keys: Tensor, steps: Tensor, name: str, kind: str, like: Tensor, starts: Tensor | None = None, bound: float = 0.0
+) -> Tensor:
     return like.new_empty(keys.shape[0], like.shape[-1])
 
 

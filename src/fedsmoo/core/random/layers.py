@@ -51,6 +51,10 @@ class Numbers:
         """Return the next numbers in (0, 1), shaped as ``like``: float32."""
         return uniform(self._words(like.numel(), like)).view(like.shape)
 
+    def below(self, like: Tensor, bound: float) -> Tensor:
+        """Return which of the next numbers in (0, 1), shaped as ``like``, are less than a bound: bool."""
+        return self.uniform(like) < bound
+
     def normal(self, like: Tensor) -> Tensor:
         """Return the next standard normal numbers, shaped as ``like``: float32."""
         return normal(self._words(even(like.numel()), like))[: like.numel()].view(like.shape)
@@ -78,6 +82,10 @@ class ClientsNumbers:
         """Return the next numbers in (0, 1), shaped as ``like``: float32."""
         return self._take("uniform", like)
 
+    def below(self, like: Tensor, bound: float) -> Tensor:
+        """Return which of the next numbers in (0, 1), shaped as ``like``, are less than a bound: bool."""
+        return self._take("below", like, bound)
+
     def normal(self, like: Tensor) -> Tensor:
         """Return the next standard normal numbers, shaped as ``like``: float32."""
         return self._take("normal", like)
@@ -87,14 +95,14 @@ class ClientsNumbers:
         taken modulo anything, so that a permutation leaves padding last."""
         return self._take("words", like)
 
-    def _take(self, kind: str, like: Tensor) -> Tensor:
+    def _take(self, kind: str, like: Tensor, bound: float = 0.0) -> Tensor:
         n, clients = self.noise, len(self.noise.keys)
         rank, axis = self._axis()
         shape = like.shape[1:] if like.dim() > rank else (len(like) // clients, *like.shape[1:])
         count, words = prod(shape), 2 if kind == "words" else 1
-        dtype = torch.int64 if kind == "words" else torch.float32
+        dtype = {"words": torch.int64, "below": torch.bool}.get(kind, torch.float32)
         room = torch.empty(words * count, dtype=dtype, device=like.device)
-        found = drawn(n.keys, n.steps, NAME, kind, room, self.position)
+        found = drawn(n.keys, n.steps, NAME, kind, room, self.position, bound)
         found = joined(found.view(clients, count, 2)) if kind == "words" else found
         real = torch.full_like(n.steps, count)
         if axis is not None:

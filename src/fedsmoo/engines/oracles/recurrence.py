@@ -30,14 +30,17 @@ def room(like: Tensor, size: int) -> Tensor:
 def forward(kind: str, gx: Tensor, w: Tensor, b: Tensor, h0: Tensor, c0: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return all h, and what the backward pass needs: c (of a GRU ``h W_n + b_n``), and gates after their functions.
 
-    ``gx`` are the gates' sums as far as they come from the inputs.
+    ``gx`` are the gates' sums as far as they come from the inputs; ``b [C, G]`` is added to them, of a GRU to its
+    products. It may be ``[C, 0]``: none.
     """
     if by_kernels(gx):
         from fedsmoo.kernels.recurrence import forward as by_steps
 
         return by_steps(kind, gx, w, b, h0, c0, precision_of(gx))
     h, c, wt = h0, c0, w.transpose(1, 2).contiguous()
-    gates = room(gx, gx.shape[-1]).copy_(gx)
+    gates = room(gx, gx.shape[-1])
+    torch.add(gx, b[:, None], out=gates) if kind != "gru" and b.shape[1] else gates.copy_(gx)
+    b = b if b.shape[1] else b.new_zeros(w.shape[:2])
     hs = gates if kind in ("tanh", "relu") else room(gx, w.shape[-1])
     cs = room(gx, w.shape[-1] if hs is not gates else 0)
     for t, now in enumerate(gates):
@@ -69,16 +72,14 @@ def _(kind: str, gx: Tensor, w: Tensor, b: Tensor, h0: Tensor, c0: Tensor) -> tu
 
 @torch.library.custom_op("fedsmoo::recurrence_backward", mutates_args=())
 def backward(
-    kind: str, dh: Tensor, h: Tensor, c: Tensor, gates: Tensor, w: Tensor, h0: Tensor, c0: Tensor, dc: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return the gradients by ``gx``, ``w``, ``b``, ``h0`` and ``c0``; ``dc`` is by the last c.
-
-    Only a GRU has a ``b``; of the others biases are in ``gx``.
-    """
+    kind: str, biased: bool, dh: Tensor, h: Tensor, c: Tensor, gates: Tensor, w: Tensor, h0: Tensor, c0: Tensor,
+    dc: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Return the gradients by ``gx``, ``w``, ``b`` (if there is one), ``h0`` and ``c0``; ``dc`` is by the last c."""
     if by_kernels(dh):
         from fedsmoo.kernels.recurrence import backward as by_steps
 
-        return by_steps(kind, dh, h, c, gates, w, h0, c0, dc, precision_of(dh))
+        return by_steps(kind, biased, dh, h, c, gates, w, h0, c0, dc, precision_of(dh))
     steps, a, e = len(dh), torch.zeros_like(h0), dc  # by the state after a step
     dgx = room(dh, w.shape[1])
     dgh = room(dh, w.shape[1]) if kind == "gru" else dgx
@@ -107,16 +108,17 @@ def backward(
             a = torch.bmm(now, w)
     before = torch.cat((h0[None], h[:-1])).transpose(0, 1).flatten(1, 2)
     dw = torch.bmm(dgh.transpose(0, 1).flatten(1, 2).transpose(1, 2), before)
-    db = dgh.sum((0, 2)) if kind == "gru" else dw.new_zeros(w.shape[:2])
+    db = dgh.sum((0, 2)) if biased else dw.new_empty(len(w), 0)
     return dgx, dw, db, a, e.clone() if e is dc else e
 
 
 @backward.register_fake
 def _(
-    kind: str, dh: Tensor, h: Tensor, c: Tensor, gates: Tensor, w: Tensor, h0: Tensor, c0: Tensor, dc: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    kind: str, biased: bool, dh: Tensor, h: Tensor, c: Tensor, gates: Tensor, w: Tensor, h0: Tensor, c0: Tensor,
+    dc: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     new = dh.new_empty
-    return room(dh, w.shape[1]), new(w.shape), new(w.shape[:2]), new(h0.shape), new(c0.shape)
+    return room(dh, w.shape[1]), new(w.shape), new(len(w), w.shape[1] if biased else 0), new(h0.shape), new(c0.shape)
 
 
 class Recurrence(torch.autograd.Function):
@@ -131,13 +133,14 @@ class Recurrence(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        (ctx.kind, _, w, _, h0, c0), (h, _, c, gates) = inputs, output
+        (ctx.kind, _, w, b, h0, c0), (h, _, c, gates) = inputs, output
+        ctx.biased = b.shape[-1] > 0
         ctx.save_for_backward(h, c, gates, w, h0, c0)
         ctx.mark_non_differentiable(c, gates)
 
     @staticmethod
     def backward(ctx: Any, dh: Tensor, dc: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        return None, *RecurrenceBackward.apply(ctx.kind, dh, *ctx.saved_tensors, dc)
+        return None, *RecurrenceBackward.apply(ctx.kind, ctx.biased, dh, *ctx.saved_tensors, dc)
 
     @staticmethod
     def vmap(info: Any, dims: Any, kind: str, *given: Tensor) -> tuple[Any, Any]:
@@ -148,8 +151,8 @@ class RecurrenceBackward(torch.autograd.Function):
     """The backward pass of :class:`Recurrence`."""
 
     @staticmethod
-    def forward(kind: str, *given: Tensor) -> tuple[Tensor, ...]:
-        found = backward(kind, *alone(given, 4))
+    def forward(kind: str, biased: bool, *given: Tensor) -> tuple[Tensor, ...]:
+        found = backward(kind, biased, *alone(given, 4))
         return found[0].squeeze(1), *(v.squeeze(0) for v in found[1:])
 
     @staticmethod
@@ -161,8 +164,8 @@ class RecurrenceBackward(torch.autograd.Function):
         raise NotImplementedError("second derivatives of recurrent layers in a batch of clients")
 
     @staticmethod
-    def vmap(info: Any, dims: Any, kind: str, *given: Tensor) -> tuple[Any, Any]:
-        return backward(kind, *of_clients(info, dims, given, 4)), (1, 0, 0, 0, 0)
+    def vmap(info: Any, dims: Any, kind: str, biased: bool, *given: Tensor) -> tuple[Any, Any]:
+        return backward(kind, biased, *of_clients(info, dims, given, 4)), (1, 0, 0, 0, 0)
 
 
 def with_last(kind: str, *given: Tensor) -> tuple[Tensor, ...]:
@@ -186,4 +189,5 @@ def of_clients(info: Any, dims: Any, given: tuple[Tensor, ...], timed: int) -> l
         sizes = *v.shape[:axis], info.batch_size, *v.shape[axis:]
         return v.unsqueeze(axis).expand(sizes).contiguous()
 
-    return [placed(v, d, 1 if i < timed else 0) for i, (v, d) in enumerate(zip(given, dims[1:], strict=True))]
+    pairs = zip(given, dims[-len(given) :], strict=True)
+    return [placed(v, d, 1 if i < timed else 0) for i, (v, d) in enumerate(pairs)]

@@ -66,11 +66,19 @@ def direction(kind: str, x: Tensor, state: State, weights: Sequence[Tensor], bia
     if kind == "lstm" and len(rest) in (1, 3):  # projections: rare, and so one cell after the other
         return projected(x, state, w_ih, w_hh, bias, rest[-1])
     if torch.is_autocast_enabled(x.device.type):
-        x = x.contiguous()  # or the bias is added by itself, in float32, and all that follows is
-    gates = F.linear(x, w_ih, bias)
-    b = b_hh if inside and b_hh is not None else gates.new_zeros(w_hh.shape[0])
+        x = x.contiguous()  # or a bias is added by itself, in float32, and all that follows is
+    if not inside and adds_bias(x):
+        gates, b = F.linear(x, w_ih), bias
+    else:
+        gates, b = F.linear(x, w_ih, bias), b_hh if inside else None
+    b = gates.new_empty(0) if b is None else b
     h, c, *_ = Recurrence.apply(kind, gates, *(v.to(gates.dtype) for v in (w_hh, b, state[0], state[-1])))
     return h, (h[-1], c) if kind == "lstm" else (h[-1],)
+
+
+def adds_bias(x: Tensor) -> bool:
+    """Whether the recurrence adds a bias on its way: kernels do; on a CPU it is part of the inputs' product."""
+    return x.device.type == "cuda"
 
 
 def projected(
