@@ -24,7 +24,6 @@ from .blocks import DOCUMENTS, ROOT, Block, blocks, commands
 
 # Documents whose Python blocks other tests run, or hold to the code that they show.
 ELSEWHERE = {
-    "README.md": "algorithms/boxes/test_docs.py",  # FedCM
     "CONTRIBUTING.md": "examples/test_contributing.py",
     "docs/data.md": "data/forms/test_forms.py",
     "docs/experiments.md": "sweeps/test_library.py",
@@ -35,7 +34,7 @@ ELSEWHERE = {
 }
 # Documents that are read from top to bottom with a terminal beside them: all of their commands are carried out.
 WALKED = ["docs/first-steps.md", *(d for d in DOCUMENTS if d.startswith("docs/tutorials/"))]
-PYTHON = ["docs/analysis.md", "docs/metrics.md"]  # of these the Python alone
+PYTHON = ["README.md", "docs/analysis.md", "docs/metrics.md"]  # of these the Python alone
 KNOWN = ("git", "cat", "export", "printf", "until", "for", "done", "flwr", "flower-superlink", "flower-supernode", ".")
 FEW = {"--rounds": "1", "--seeds": "0"}
 
@@ -118,8 +117,8 @@ def test_a_document_is_walked_through(document: str, tmp_path: Path, monkeypatch
     for block in blocks(document):
         if block.file:
             Path(block.file).write_text(block.text, encoding="utf-8")
-        elif block.language == "python" and not block.not_run:
-            exec(compile(block.text, block.place, "exec"), names)
+        elif block.language == "python" and not block.not_run and "class FedCM" not in block.text:  # see test_docs.py
+            exec(compile(block.text.replace("rounds=40", "rounds=2"), block.place, "exec"), names)
         elif block.is_shell and not block.not_run and document in WALKED:
             for words in commands(block):
                 typed(words, block)
