@@ -60,6 +60,6 @@ def commands(block: Block) -> list[list[str]]:
         while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
             del words[0]
         cut = next((k for k, word in enumerate(words) if word in (">", "&", "|", "&&", ";") or word[:2] == "2>"), None)
-        if words:
+        if words and words[0] != "case":
             out.append(words[:cut])
     return out

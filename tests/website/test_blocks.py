@@ -34,7 +34,7 @@ ELSEWHERE = {
 }
 # Documents that are read from top to bottom with a terminal beside them: all of their commands are carried out.
 WALKED = ["docs/first-steps.md", *(d for d in DOCUMENTS if d.startswith("docs/tutorials/"))]
-PYTHON = ["README.md", "docs/analysis.md", "docs/metrics.md"]  # of these the Python alone
+PYTHON = ["docs/analysis.md", "docs/metrics.md"]  # of these the Python alone
 KNOWN = ("git", "cat", "export", "printf", "until", "for", "done", "flwr", "flower-superlink", "flower-supernode", ".")
 FEW = {"--rounds": "1", "--seeds": "0"}
 
@@ -103,10 +103,10 @@ def test_blocks_of_python_are_run_here_or_in_a_test_that_names_the_document() ->
     for document, test in ELSEWHERE.items():
         assert document.rpartition("/")[2] in (ROOT / "tests" / test).read_text(encoding="utf-8"), document
     to_run = {d for d in DOCUMENTS if any(b.language == "python" and not b.not_run for b in blocks(d))}
-    assert to_run - set(ELSEWHERE) <= {*WALKED, *PYTHON}
+    assert to_run - set(ELSEWHERE) <= {"README.md", *WALKED, *PYTHON}
 
 
-@pytest.mark.parametrize("document", [*WALKED, *PYTHON])
+@pytest.mark.parametrize("document", ["README.md", *WALKED, *PYTHON])
 def test_a_document_is_walked_through(document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its files are written, its Python run and its commands typed, from top to bottom, with fewer rounds and seeds."""
     monkeypatch.chdir(tmp_path)
