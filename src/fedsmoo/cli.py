@@ -6,6 +6,7 @@ completion answer at once.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -105,6 +106,8 @@ def main(arguments: list[str] | None = None) -> Any:
     """Run the command line; errors meant for people are one line and a non-zero exit."""
     try:
         words = sys.argv[1:] if arguments is None else arguments
+        if "_FEDSMOO_COMPLETE" in os.environ:  # a shell reads a line for each suggestion: none may be broken
+            os.environ["COLUMNS"] = "10000"
         refuse_empty(words)
         with typed(words), warnings_in_a_line():
             tree()(arguments)

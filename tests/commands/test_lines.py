@@ -52,7 +52,7 @@ def test_a_sweep_and_a_comparison_say_so_too(call: Call, monkeypatch: pytest.Mon
         "round 1 of 4: 0/2 runs · FedAvg", "round 2 of 4: 0/2 runs · FedAvg",
         "round 3 of 4: 1/2 runs · Plain, twice", "round 4 of 4: 1/2 runs · Plain, twice",
     ]  # fmt: skip
-    assert re.search(r"\[2/2\] fedavg-\S+ \(Plain, twice\): ", answer.err)
+    assert re.search(r"\[2/2\] .*: fedavg-\S+ \(Plain, twice\)$", answer.err, re.M)
     assert heads(call("compare", "--algorithms", "fedavg,fedsam", *TINY)) == [
         "round 1 of 4: FedAvg", "round 2 of 4: FedAvg", "round 3 of 4: FedSAM", "round 4 of 4: FedSAM"
     ]  # fmt: skip

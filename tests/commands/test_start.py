@@ -143,6 +143,15 @@ for line, count, completed in (("fedsmoo ru", 1, "run"), ("fedsmoo run --alg", 2
                                ("fedsmoo analyse hes", 2, "hessian")):
     os.environ |= {"_FEDSMOO_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(count)}
     assert completed in asked().split(), line
+del os.environ["COMP_WORDS"], os.environ["COMP_CWORD"]
+os.environ |= {"_TYPER_COMPLETE_FISH_ACTION": "get-args", "COLUMNS": "40"}
+for shell in ("zsh", "fish"):
+    for line, completed in (("fedsmoo ru", "run"), ("fedsmoo run --alg", "--algorithm"),
+                            ("fedsmoo run --engine vm", "vmap")):
+        os.environ |= {"_FEDSMOO_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_ARGS": line}
+        answer = asked()
+        assert completed in answer.replace('"', " ").split(), (shell, line, answer)
+        assert len(answer.splitlines()) == (2 if line.endswith("ru") else 1), answer  # run and runs
 """
 RUN = """
 import sys

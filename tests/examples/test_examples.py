@@ -23,8 +23,8 @@ def script(name: str) -> dict[str, Any]:
     return runpy.run_path(str(ROOT / "examples" / f"{name}.py"))
 
 
-def test_there_are_four_of_them_and_all_are_short() -> None:
-    assert [p.stem for p in EXAMPLES] == ["one_file_fedsmoo", "own_data", "own_method", "own_model"]
+def test_there_are_five_of_them_and_all_are_short() -> None:
+    assert [p.stem for p in EXAMPLES] == ["one_file_fedsmoo", "optuna_packed", "own_data", "own_method", "own_model"]
     assert max(len(p.read_text().splitlines()) for p in EXAMPLES) <= 75
 
 

@@ -13,7 +13,7 @@ import click
 import typer
 from click.core import ParameterSource
 
-from fedsmoo.commands.console import console, counted, progress
+from fedsmoo.commands.console import console, counted, paragraph, progress
 from fedsmoo.commands.interrupt import interruptible
 from fedsmoo.commands.options import Sets, plain, refuse_two_words, split_word, with_settings
 from fedsmoo.commands.run import Trust
@@ -181,7 +181,9 @@ def print_comparison(comparison: Comparison) -> None:
     for line, row in zip(comparison.table, (None, *comparison.rows), strict=True):
         style = "bold" if row is None or row is best else None
         screen.print(line, style=style, markup=False, soft_wrap=True)
-    for line in (*comparison.notes, f"curves: {comparison.curves}"):
+    for line in comparison.notes:
+        paragraph(screen, line)
+    for line in (f"curves: {comparison.curves}", f"next: fedsmoo report {comparison.out}"):
         screen.print(line, markup=False, soft_wrap=True)
 
 

@@ -67,6 +67,37 @@ def at_the_end(summary: dict[str, Any]) -> str:
     return f"{end.lead.text(end.last_ten)} ({words}; the last {last})"
 
 
+def score(summary: dict[str, Any]) -> str:
+    """Return the mean of the last ten evaluations: ``"81.20%"``."""
+    from fedsmoo.runs.results.summary import ending
+
+    end = ending(summary)
+    return "not evaluated" if end.last_ten is None else end.lead.text(end.last_ten)
+
+
+def hanging(out: Console, lead: str, words: str, style: str = "") -> None:
+    """Print words behind a lead; in a terminal lines that they do not fit into go on below their beginning.
+
+    Args:
+        out: the console.
+        lead: what stands before them, in Rich's markup.
+        words: plain text.
+        style: Rich's style of the words.
+    """
+    from rich.text import Text
+
+    before, text = Text.from_markup(lead), Text(words, style)
+    room = max(out.width - before.cell_len, 24)
+    for k, line in enumerate(text.wrap(out, room) if out.is_terminal else [text]):
+        line.rstrip()
+        out.print((before if k == 0 else Text(" " * before.cell_len)) + line, soft_wrap=True)
+
+
+def paragraph(out: Console, words: str) -> None:
+    """Print a paragraph: between words a terminal's width breaks it, and nothing else does."""
+    out.print(words, markup=False, soft_wrap=not out.is_terminal)
+
+
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], best: int | None = None) -> Table:
     """Make a table with the first column to the left, numbers to the right, and the best row bold."""
     from rich.table import Table

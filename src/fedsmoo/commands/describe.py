@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
 
-from fedsmoo.commands.console import console
+from fedsmoo.commands.console import console, hanging
 from fedsmoo.core.errors import unknown
 from fedsmoo.core.hyper.options import in_words
 from fedsmoo.core.hyper.schedule import FORMS
@@ -108,11 +109,11 @@ def list_things(
     for each in [kind] if kind else KINDS:
         out.print(f"[bold]{each}[/bold]")
         for name, line, fields in entries(each):
-            out.print(f"  [bold]{name:<22}[/bold] {escape(line)}")
+            hanging(out, f"  [bold]{escape(f'{name:<22}')}[/bold] ", line)
             for field, default, meaning in fields:
-                out.print(f"  {'':<22}   {field} = {default}  [dim]{escape(meaning)}[/dim]")
+                hanging(out, f"  {'':<22}   {escape(f'{field} = {default}')}  ", meaning, "dim")
         if each in OWN:
-            out.print(f"  [bold]{'your own':<22}[/bold] {escape(OWN[each])}", soft_wrap=True)
+            hanging(out, f"  [bold]{'your own':<22}[/bold] ", OWN[each])
         out.print()
 
 
@@ -127,21 +128,27 @@ def show(name: Annotated[str, typer.Argument(help="A method: a name, or path/to/
     out = console()
     source = (inspect.getdoc(inspect.getmodule(cls)) or "").replace("\n", " ")
     out.print(f"[bold]{cls.__name__}[/bold]   [dim]{escape(source)}[/dim]\n")
-    out.print(escape(inspect.getdoc(cls) or "") + "\n")
+    for line in (inspect.getdoc(cls) or "").splitlines():
+        role = re.match(r"(\w+ {2,}| *)", line)
+        lead = role[0] if role else ""
+        hanging(out, lead, line.removeprefix(lead))
+    out.print()
     out.print("[bold]vectors[/bold]")
     for label, where in PLACES.items():
-        out.print(f"  {label:<7} {', '.join(getattr(algorithm, label)) or '-':<14} [dim]{where}[/dim]")
+        hanging(out, f"  {label:<7} {', '.join(getattr(algorithm, label)) or '-':<14} ", where, "dim")
     for mask, patterns in algorithm.masks.items():
         stays = ": they stay at the clients, and do not travel" if mask in algorithm.stays else ""
-        out.print(f"  mask    {mask:<14} [dim]the parameters {escape(patterns)}{stays}[/dim]")
+        hanging(out, f"  mask    {mask:<14} ", f"the parameters {patterns}{stays}", "dim")
     up, down, numbers = travelling(algorithm)
     travels = f"{up + down} vectors" + (f" and {numbers} single numbers" if numbers else "")
     out.print(f"  a client and round: {travels} travel (the paper counts {paper_vectors(algorithm)})\n")
     out.print("[bold]hyper-parameters[/bold]")
     for field, default, meaning in fields_of(cls):
-        out.print(f"  {field:<14} {default:<8} [dim]{escape(meaning)}[/dim]")
-    out.print(f"  [dim]a number may move with the round: {escape(FORMS)}[/dim]", soft_wrap=True)
+        hanging(out, f"  {field:<14} {escape(f'{default:<8}')} ", meaning, "dim")
+    hanging(out, "  ", f"a number may move with the round: {FORMS}", "dim")
     if found := recommended(name.lower()):
         out.print("\n[bold]recommended[/bold]")
         for line in found:
-            out.print(f"  {escape(line)}", soft_wrap=True)
+            hanging(out, "  ", line)
+    out.print()
+    hanging(out, "[bold]next[/bold]  ", f"fedsmoo run --algorithm {name} --dataset digits")

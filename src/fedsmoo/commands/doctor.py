@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from fedsmoo.commands.console import console, counted
+from fedsmoo.commands.console import console, counted, hanging
 
 
 def doctor(
@@ -28,8 +28,7 @@ def doctor(
     out = console()
     for f in findings:
         mark = "[green]ok[/green]  " if f.well else "[yellow]warn[/yellow]"
-        out.print(f"{mark} [bold]{f.about:<9}[/bold]", end=" ", soft_wrap=True)
-        out.print(f.says, markup=False, soft_wrap=True)
+        hanging(out, f"{mark} [bold]{f.about:<9}[/bold] ", f.says)
         if f.next:
             out.print(f"{'':<15}{f.next}", style="dim", markup=False, soft_wrap=True)
     wrong = sum(not f.well for f in findings)

@@ -47,10 +47,20 @@ def _parameter(spec: dataclasses.Field[Any]) -> inspect.Parameter:
         show_default=False,
         metavar=METAVARS[kind_of(Config, spec.name)[0]],
         rich_help_panel=PANELS[spec.metadata["group"]],
+        autocompletion=suggests(spec.metadata["choices"]),
     )
     return inspect.Parameter(
         spec.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option]
     )
+
+
+def suggests(choices: Sequence[str]) -> Callable[[str], list[str]]:
+    """Return what a shell asks for the words that a setting's value may be completed to."""
+
+    def suggested(incomplete: str) -> list[str]:
+        return [word for word in choices if word.startswith(incomplete)]
+
+    return suggested
 
 
 def described(spec: dataclasses.Field[Any]) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 import fedsmoo
-from fedsmoo.commands.console import at_the_end, console, counted, progress
+from fedsmoo.commands.console import at_the_end, console, counted, hanging, progress
 from fedsmoo.commands.interrupt import interruptible
 from fedsmoo.commands.options import ConfigFile, Sets, gather, with_settings
 from fedsmoo.core.untrusted import lines
@@ -141,7 +141,7 @@ def resume(
 def how_computed(summary: dict[str, Any]) -> str:
     """Describe how a run was computed, and why so: this decides the last bits of its numbers."""
     crowd = f"{counted(summary['chunk'], 'client')} at once, " if summary["chunk"] else ""
-    return f"{summary['engine']} engine: {summary['engine_why']}; {crowd}{counted(summary['threads'], 'thread')}"
+    return f"{summary['engine']}: {summary['engine_why']}; {crowd}{counted(summary['threads'], 'thread')}"
 
 
 def print_summary(config: Config, result: Result) -> None:
@@ -154,7 +154,8 @@ def print_summary(config: Config, result: Result) -> None:
     out, label, rounds = console(), result.simulation.setup.algorithm.label, counted(summary["rounds"], "round")
     data = data_label(config.dataset, files_held(config, result.simulation.setup.task.data))
     out.print(f"[bold]{label}[/bold] on {data}, {len(result.simulation.indices)} clients, "
-              f"{config.cohort} per round, {rounds} ({how_computed(summary)})", soft_wrap=True)  # fmt: skip
+              f"{config.cohort} per round, {rounds}", soft_wrap=True)  # fmt: skip
+    hanging(out, "  engine          ", how_computed(summary))
     for line in scored(summary):
         out.print(f"  {line}")
     out.print(f"  sent            {human_bytes(summary['bytes_up'])} up, {human_bytes(summary['bytes_down'])} down")
@@ -164,6 +165,7 @@ def print_summary(config: Config, result: Result) -> None:
         text = "never" if hit is None else f"round {hit['round']}, {human_bytes(hit['bytes'])}, {hit['seconds']:.1f} s"
         out.print(f"  {f'to {ending(summary).lead.goal(config.target)}':<16}{text}")
     out.print(f"  folder          {result.folder}", soft_wrap=True)
+    out.print(f"  next            fedsmoo report {result.folder}", soft_wrap=True)
 
 
 def scored(summary: dict[str, Any]) -> list[str]:

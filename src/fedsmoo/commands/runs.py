@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedsmoo.commands.console import counted
+from fedsmoo.commands.console import console, counted
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.paper.render import Table, text
 
@@ -60,13 +61,34 @@ def runs(
         return
     title = f"{counted(len(found), 'run')} in {root}"
     if show is None:
-        print(text(told_apart(title, found)), end="")
+        print(text(fitting(told_apart(title, found))), end="")
         return
     names = [n for n in columns() if n != "stamp"] if show.strip() == "all" else [n.strip() for n in show.split(",")]
     for name in names:
         if name not in columns():
             raise FedsmooError(f"--show {name!r} is not a column. Columns: {', '.join(columns())}")
     print(text(Table(title, names, [[cell(n, row[n]) for n in names] for row in found])), end="")
+
+
+def fitting(table: Table) -> Table:
+    """Shorten the paths of a table that a terminal is too narrow for, in their middle: their ends tell runs apart."""
+    out = console()
+    widths = [max(len(cell) for cell in column) + 2 for column in zip(table.header, *table.rows, strict=True)]
+    room = max(widths[0] - 2 - (sum(widths) - 2 - out.width), 24)
+    if not out.is_terminal or widths[0] - 2 <= room:
+        return table
+    rows = [[shortened(path, room), *rest] for path, *rest in table.rows]
+    return dataclasses.replace(table, rows=rows, notes=[*table.notes, "paths are cut here: --json has them whole"])
+
+
+def shortened(path: str, room: int) -> str:
+    """Cut the middle out of a path.
+
+    >>> shortened("sweep/fedavg-digits-seed0-a5cbcaca", 24)
+    'sweep/f…s-seed0-a5cbcaca'
+    """
+    head = room // 3
+    return path if len(path) <= room else f"{path[: head - 1]}…{path[-(room - head) :]}"
 
 
 def told_apart(title: str, found: Sequence[Mapping[str, Any]]) -> Table:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import fedsmoo
-from fedsmoo.commands.console import at_the_end, console, counted, progress
+from fedsmoo.commands.console import console, counted, progress, score
 from fedsmoo.commands.interrupt import interruptible
 from fedsmoo.commands.options import with_settings
 from fedsmoo.commands.run import SaveEvery, Trust
@@ -64,7 +64,8 @@ def shown(cells: Mapping[Path, Cell]) -> Iterator[dict[str, Any]]:
             nonlocal done
             done += 1
             pace = summary["seconds_train"] / max(summary["rounds"], 1)
-            bar.say(f"[{done}/{total}] {folder.name}{cells[folder].called}: {at_the_end(summary)}, {pace:.3f} s/round")
+            name = f"{folder.name}{cells[folder].called}"
+            bar.say(f"[{done:>{len(str(total))}}/{total}] {score(summary):>7}, {pace:.3f} s a round: {name}")
 
         yield {
             "watch": watch,
@@ -114,6 +115,8 @@ def _sweep(
         raise typer.Exit(130) from None
     words = f"{len(outcome.finished)} finished, {len(outcome.failed)} failed, {len(outcome.left)} left"
     console().print(f"{words}; runs in {root}", soft_wrap=True)
+    if outcome.finished and not outcome.left:
+        sys.stderr.write(f"next: fedsmoo runs {root}\n")
     if outcome.left:
         sys.stderr.write("everything is saved; the same command goes on\n")
         raise typer.Exit(0 if minutes is not None else 130)

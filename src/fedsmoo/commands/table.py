@@ -10,7 +10,7 @@ import click
 import typer
 
 from fedsmoo.commands.command import ReadingCommand
-from fedsmoo.commands.console import counted
+from fedsmoo.commands.console import console, counted, paragraph
 from fedsmoo.commands.options import with_settings
 from fedsmoo.commands.sweep import Minutes, PackSize, Supersede, shown
 from fedsmoo.core.errors import FedsmooError, unknown
@@ -98,11 +98,21 @@ def _table(
     if dry_run:
         return
     say_on_other_data(made)
-    print(made.render("markdown" if markdown else form), end="")
+    print_table(made.render("markdown" if markdown else form))
     for path in made.draw(figure) if figure is not None else ():
         sys.stderr.write(f"picture: {path}\n")
     if made.outcome.left:
         raise typer.Exit(0 if minutes is not None else 130)
+
+
+def print_table(text: str) -> None:
+    """Print a table as it is; in a terminal the sentences below it are broken between words."""
+    out = console()
+    for line in text.splitlines():
+        if out.is_terminal and "  " not in line:
+            paragraph(out, line)
+        else:
+            print(line)
 
 
 def update(documents: list[Path], results: Path | None, check: bool) -> None:
