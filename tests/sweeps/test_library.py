@@ -99,7 +99,7 @@ def test_a_comparison_is_the_command_s(printed: Callable[..., tuple[str, str]]) 
     assert printed() == ("", "")
     words = ["--algorithms", "fedavg,scaffold", "--seeds", "0,1", "--set", "scaffold.lr_server=0.5", "--lr", "0.05"]
     out, err = printed("compare", *words, *FLAGS, "--out", "both")
-    assert out == f"{found.text}curves: both/curves.png\n"
+    assert out == f"{found.text}curves: both/curves.png\nnext: fedsmoo report both\n"
     assert [line.partition(" in ")[0] for line in err.splitlines()] == ["FedAvg: 0 runs", "SCAFFOLD: 0 runs"]
     printed("compare", *words, *FLAGS, "--out", "command")
     for label, name in (("FedAvg", "fedavg"), ("SCAFFOLD", "scaffold")):
