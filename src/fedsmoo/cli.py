@@ -23,6 +23,7 @@ from fedsmoo.commands.console import warnings_in_a_line
 from fedsmoo.commands.demo import demo
 from fedsmoo.commands.describe import list_things, show
 from fedsmoo.commands.doctor import doctor
+from fedsmoo.commands.export import export
 from fedsmoo.commands.figure import figure
 from fedsmoo.commands.report import report
 from fedsmoo.commands.run import resume, run
@@ -58,11 +59,12 @@ COMMANDS: dict[str, tuple[Callable[..., Any], str]] = {
     "report": (report, "Show run folders as one page that opens offline."),
     "serve": (serve, "Show the report page live while runs go on."),
     "figure": (figure, "Draw a figure of some runs for a paper."),
+    "export": (export, "A finished model for others: safetensors and a model card."),
     "doctor": (doctor, "What this machine has for runs, what is slow and why, what to type."),
     "list": (list_things, "What there is: algorithms, models, datasets, partitions, engines."),
     "show": (show, "A method's box, its vectors and where each lives."),
 }
-READING = ("verify", "runs", "ledger", "report", "serve", "figure", "doctor", "list")
+READING = ("verify", "runs", "ledger", "report", "serve", "figure", "export", "doctor", "list")
 for _name, (_function, _help) in COMMANDS.items():
     app.command(_name, help=_help, cls=ReadingCommand if _name in READING else TorchCommand)(_function)
 app.add_typer(data_commands.app, name="data")

@@ -11,8 +11,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from patience import PATIENCE, wait_for
 
+import fedsmoo
 from fedsmoo.cli import main
 from fedsmoo.core import FedsmooError
 from fedsmoo.runs.config import Config
@@ -54,6 +56,25 @@ def test_tensorboard_event_files_hold_every_round(tmp_path: Path) -> None:
     assert events.Scalars("summary/rounds")[0].value == 4
 
 
+def test_each_client_has_a_curve_and_nothing_else_changes(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    plain = fedsmoo.run(SMALL, out=tmp_path / "plain")
+    result = fedsmoo.run(SMALL, out=tmp_path / "run", track=["tensorboard", "clients"])
+    assert torch.equal(result.server.w, plain.server.w)
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
+    rows = result.evaluate_clients()
+    for client in range(6):
+        for name in ("accuracy", "loss"):
+            curve = events.Scalars(f"clients/{client}/{name}")
+            assert [s.step for s in curve] == [1, 2, 3, 4]
+            assert curve[-1].value == pytest.approx(rows.loc[client, name], rel=1e-6)
+    with pytest.raises(FedsmooError, match="need a tracker to go to"):
+        fedsmoo.run(SMALL, out=tmp_path / "alone", track=["clients"])
+    assert not (tmp_path / "alone").exists()
+
+
 def log_records(data: bytes) -> Iterator[bytes]:
     """The records of a log in LevelDB's format: blocks of 32 KiB; checksum, length and kind before each piece."""
     at, record = 7, b""  # a header of seven bytes comes first
@@ -83,6 +104,7 @@ def test_wandb_offline_holds_every_round(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(files) == 2  # one for each half, of the same run
     assert len({f.stem for f in files}) == 1
     rows: dict[int, float] = {}
+    artefacts: list[str] = []
 
     def ended(path: Path) -> bool:
         """Read what is there; whether it is all: a service process may still write when the client has returned."""
@@ -91,6 +113,8 @@ def test_wandb_offline_holds_every_round(tmp_path: Path, monkeypatch: pytest.Mon
             record = wandb_internal_pb2.Record()
             record.ParseFromString(data)
             last |= record.HasField("exit")
+            if record.HasField("artifact"):
+                artefacts.extend(entry.path for entry in record.artifact.manifest.contents)
             if record.HasField("history"):
                 values = {(i.key or "/".join(i.nested_key)): i.value_json for i in record.history.item}
                 rows[int(values["_step"])] = float(values["test_loss"])
@@ -98,6 +122,7 @@ def test_wandb_offline_holds_every_round(tmp_path: Path, monkeypatch: pytest.Mon
 
     for path in files:
         wait_for(lambda path=path: ended(path), f"the last record in {path}")
+    assert sorted({*artefacts}) == ["config.toml", "metrics.jsonl", "model.safetensors", "summary.json"]
     assert sorted(rows) == [1, 2, 3, 4]
     assert [rows[k] for k in sorted(rows)] == pytest.approx([e["test_loss"] for e in expected])
 
@@ -135,6 +160,8 @@ def test_mlflow_local_store_holds_every_round(tmp_path: Path, monkeypatch: pytes
         (k + 1, pytest.approx(e["test_loss"])) for k, e in enumerate(expected)
     ]
     assert found[0].data.metrics["final_rounds"] == 4
+    kept = {f.path for f in client.list_artifacts(found[0].info.run_id)}
+    assert kept == {"config.toml", "metrics.jsonl", "summary.json", "model.safetensors"}
 
 
 def test_an_unknown_or_missing_tracker_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

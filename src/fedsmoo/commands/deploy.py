@@ -20,14 +20,18 @@ def init(
     folder: Dir,
     name: Annotated[str | None, typer.Option(help="Name of the federation (default: the folder's).")] = None,
     clients: Annotated[int, typer.Option(help="How many clients there will be.")] = 3,
+    publisher: Annotated[
+        str | None, typer.Option(help="Your account on Flower's hub, for an app to publish there (default: none).")
+    ] = None,
 ) -> None:
     """Write a ready Flower app into a new folder."""
     from fedsmoo.deploy.app import write_app
 
     out = console()
-    for path in write_app(folder, name or folder.resolve().name, clients):
+    for path in write_app(folder, name or folder.resolve().name, clients, publisher):
         out.print(f"  {path}", soft_wrap=True)
     out.print("Put your data into [bold]federation/client.py[/bold]; settings are in [bold]pyproject.toml[/bold].")
+    out.print(f"next: flwr app publish {folder}" if publisher else f"next: . {folder}/offline.sh", soft_wrap=True)
 
 
 @app.command("keys", cls=Command)

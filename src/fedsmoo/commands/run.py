@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 WORTH_SAYING = 500e6  # bytes
 Out = Annotated[Path | None, typer.Option(help="Run folder (default: a new one under runs/).", show_default=False)]
 Track = Annotated[
-    list[str] | None, typer.Option(help="Also log to tensorboard, wandb or mlflow; may be given more than once.")
+    list[str] | None,
+    typer.Option(
+        help="Also log to tensorboard, wandb or mlflow; clients: a curve for each client, too; may be repeated."
+    ),
 ]
 SaveEvery = Annotated[
     int | None,

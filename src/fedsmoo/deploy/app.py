@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from pathlib import Path
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.deploy.store import checked_name
 from fedsmoo.runs.storage.files import make_folder, write_durably
+from fedsmoo.version import __version__
 
 PYPROJECT = """\
 [build-system]
@@ -17,15 +19,13 @@ build-backend = "hatchling.build"
 name = "{name}"
 version = "1.0.0"
 description = "A federation that trains with fedsmoo"
-license = "Apache-2.0"
-# Every machine has fedsmoo[flower] installed already. What is listed here would be downloaded by every node.
-dependencies = []
+{terms}
 
 [tool.hatch.build.targets.wheel]
 packages = ["federation"]
 
 [tool.flwr.app]
-publisher = "fedsmoo"
+{hub}
 
 [tool.flwr.app.components]
 serverapp = "federation.server:app"
@@ -70,6 +70,33 @@ state-folder = ""
 # [tool.flwr.app.config.algorithm-options]
 # r = 0.1
 # beta = 10.0
+"""
+
+# Of an app for one's own machines.
+OWN = """\
+license = "Apache-2.0"
+# Every machine has fedsmoo[flower] installed already. What is listed here would be downloaded by every node.
+dependencies = []"""
+OWN_HUB = 'publisher = "fedsmoo"'
+
+# Of an app that can be published on Flower's hub, which wants a licence's text, a target and what must be installed.
+PUBLIC = """\
+license = {{ file = "LICENSE" }}
+dependencies = ["flwr[simulation]>={flower}", "fedsmoo[flower]>={version}"]"""
+PUBLIC_HUB = """\
+publisher = "{publisher}"
+fab-format-version = 1
+flwr-version-target = "{flower}\""""
+FLOWER = "1.41.0"  # the release that fedsmoo[flower] installs
+README = """\
+# {name}
+
+A federation that trains with fedsmoo: FedSMOO, or any of its other methods, by the setting `algorithm`. As it is, it
+divides the digits data set among {clients} clients; `federation/client.py` is where your own data goes.
+
+```sh
+flwr run . --run-config "algorithm='scaffold' rounds=10"
+```
 """
 
 CLIENT = '''\
@@ -124,20 +151,43 @@ export RAY_USAGE_STATS_ENABLED=0
 IGNORE = "__pycache__/\n*.key\n*.pem\n*.db\ncertificates/\nkeys/\n"
 
 
-def write_app(folder: Path, name: str, clients: int = 3) -> list[Path]:
-    """Write an app into a new or empty folder; nothing is overwritten."""
+def licence() -> str:
+    """Return the text of fedsmoo's licence, from the installed package or the checkout."""
+    kept = Path(__file__).parents[3] / "LICENSE"
+    if kept.is_file():
+        return kept.read_text(encoding="utf-8")
+    found = [f for f in importlib.metadata.files("fedsmoo") or () if f.name == "LICENSE"]
+    if not found:
+        raise FedsmooError("the text of fedsmoo's licence is not installed: install it by pip, then do this again")
+    return found[0].read_text(encoding="utf-8")
+
+
+def to_publish(name: str, clients: int, publisher: str | None) -> tuple[dict[str, str], dict[str, str]]:
+    """Return what stands in an app's settings, and which files it has besides, to be published by somebody or not."""
+    if publisher is None:
+        return {"terms": OWN, "hub": OWN_HUB}, {}
+    checked_name(publisher)
+    words = {"flower": FLOWER, "version": __version__, "publisher": publisher}
+    files = {"LICENSE": licence(), "README.md": README.format(name=name, clients=clients)}
+    return {"terms": PUBLIC.format(**words), "hub": PUBLIC_HUB.format(**words)}, files
+
+
+def write_app(folder: Path, name: str, clients: int = 3, publisher: str | None = None) -> list[Path]:
+    """Write an app into a new or empty folder, to be published by ``publisher`` if there is one."""
     checked_name(name)
     if clients < 1:
         raise FedsmooError(f"a federation of {clients} clients: there must be one at least")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FedsmooError(f"{folder} is there already and not an empty folder: choose another, nothing was written")
+    words, more = to_publish(name, clients, publisher)
     files = {
-        "pyproject.toml": PYPROJECT.format(name=name, clients=clients),
+        "pyproject.toml": PYPROJECT.format(name=name, clients=clients, **words),
         "federation/__init__.py": '"""A federation."""\n',
         "federation/client.py": CLIENT,
         "federation/server.py": SERVER,
         "offline.sh": OFFLINE,
         ".gitignore": IGNORE,
+        **more,
     }
     try:
         for path, text in files.items():

@@ -23,6 +23,7 @@ from fedsmoo.runs.origin.identity import described
 from fedsmoo.runs.origin.provenance import again, checkpoint_facts, provenance
 from fedsmoo.runs.origin.trust import code_in, remember
 from fedsmoo.runs.record import Callback, Record, refuse_wrong_options
+from fedsmoo.runs.results.clients import client_scores
 from fedsmoo.runs.results.result import Result
 from fedsmoo.runs.signals import deferred_interrupt, interrupts_left_to_rank_0, not_ignored
 from fedsmoo.runs.simulation import Simulation
@@ -115,7 +116,9 @@ def carry_out(
         look = None if callback is None else watched(callback, run.simulation)
 
         def watch(record: Record) -> Any:
-            log.round(record)
+            log.round(
+                record, lambda: client_scores(Result(run.simulation.history, run.simulation.server, run.simulation))
+            )
             return look(record) if look is not None else None
 
         result = run.go(watch, stop, save_every)

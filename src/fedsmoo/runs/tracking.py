@@ -5,22 +5,25 @@ from __future__ import annotations
 import importlib
 import os
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import brief, first_line, unknown
+from fedsmoo.engines.distributed.launcher import world
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.record import HELD_OUT, Record
+from fedsmoo.runs.storage.names import CONFIG, METRICS, MODEL, SUMMARY
 
 
 class Tracker(Protocol):
     """Where a run's numbers are logged besides its folder."""
 
-    def round(self, record: Record) -> None: ...
+    def log(self, values: dict[str, float], step: int) -> None: ...
     def summary(self, summary: dict[str, Any]) -> None: ...
+    def files(self, paths: Sequence[Path]) -> None: ...
     def close(self) -> None: ...
 
 
@@ -80,13 +83,17 @@ class TensorBoard:
         self.writer = writer(str(folder / "tensorboard"), purge_step=done + 1 if done else None)
         self.writer.add_text("config", "\n".join(f"    {k} = {v}" for k, v in flat_settings(config).items()))
 
-    def round(self, record: Record) -> None:
-        for name, value in numbers(record).items():
-            self.writer.add_scalar(name, value, record.round)
+    def log(self, values: dict[str, float], step: int) -> None:
+        for name, value in values.items():
+            self.writer.add_scalar(name, value, step)
 
     def summary(self, summary: dict[str, Any]) -> None:
         for name, value in totals(summary).items():
             self.writer.add_scalar(f"summary/{name}", value, summary["rounds"])
+
+    def files(self, paths: Sequence[Path]) -> None:
+        """Name the files, which lie beside the events: TensorBoard keeps none itself."""
+        self.writer.add_text("files", "\n".join(f"    {path.name}" for path in paths))
 
     def close(self) -> None:
         self.writer.close()
@@ -124,11 +131,17 @@ class WandB:
                 "numbers on this machine with WANDB_MODE=offline"
             ) from e
 
-    def round(self, record: Record) -> None:
-        self.run.log(numbers(record), step=record.round)
+    def log(self, values: dict[str, float], step: int) -> None:
+        self.run.log(values, step=step)
 
     def summary(self, summary: dict[str, Any]) -> None:
         self.run.summary.update(totals(summary))
+
+    def files(self, paths: Sequence[Path]) -> None:
+        artifact = need("wandb", "wandb").Artifact(f"run-{self.run.id}", type="model")
+        for path in paths:
+            artifact.add_file(str(path))
+        self.run.log_artifact(artifact)
 
     def close(self) -> None:
         self.run.finish()
@@ -148,38 +161,51 @@ class MLflow:
         ident.write_text(self.run.info.run_id)
         self.mlflow.log_params(flat_settings(config))
 
-    def round(self, record: Record) -> None:
-        self.mlflow.log_metrics(numbers(record), step=record.round)
+    def log(self, values: dict[str, float], step: int) -> None:
+        self.mlflow.log_metrics(values, step=step)
 
     def summary(self, summary: dict[str, Any]) -> None:
         self.mlflow.log_metrics({f"final_{k}": v for k, v in totals(summary).items()})
+
+    def files(self, paths: Sequence[Path]) -> None:
+        for path in paths:
+            self.mlflow.log_artifact(str(path))
 
     def close(self) -> None:
         self.mlflow.end_run()
 
 
 TRACKERS: dict[str, Any] = {"tensorboard": TensorBoard, "wandb": WandB, "mlflow": MLflow}
+CLIENTS = "clients"  # among trackers: a curve for each client besides
+ARTEFACTS = (CONFIG, METRICS, SUMMARY, MODEL)
 
 
 class AllTrackers:
     """Several trackers, or none, as one."""
 
-    def __init__(self, each: Sequence[Tracker]) -> None:
-        self.each = each
+    def __init__(self, each: Sequence[Tracker], folder: Path, by_client: bool = False) -> None:
+        self.each, self.folder, self.by_client = each, folder, by_client
 
-    def round(self, record: Record) -> None:
+    def round(self, record: Record, clients: Callable[[], dict[str, float]] = dict) -> None:
+        """Log a round; ``clients`` measures how each client is served, and is called where that was asked for."""
+        values = numbers(record)
+        if self.by_client and record.score is not None:
+            values |= clients()
         for tracker in self.each:
-            tracker.round(record)
+            tracker.log(values, record.round)
 
     def summary(self, summary: dict[str, Any]) -> None:
+        """Log what a run came to, and the files that hold it."""
+        paths = [self.folder / name for name in ARTEFACTS if (self.folder / name).is_file()]
         for tracker in self.each:
             tracker.summary(summary)
+            tracker.files(paths)
 
 
 def tracker_class(name: str) -> Any:
     """Return a tracker's class by its name."""
     if name not in TRACKERS:
-        raise unknown("tracker", name, TRACKERS)
+        raise unknown("tracker", name, (*TRACKERS, CLIENTS))
     return TRACKERS[name]
 
 
@@ -189,7 +215,11 @@ def refuse_unknown_trackers(names: Sequence[str]) -> None:
         raise FedsmooError(f"track is {names!r}, but must be a list: write [{names!r}]")
     if not isinstance(names, list | tuple):
         raise FedsmooError(f"track is {brief(names)}, but must be a list, such as ['tensorboard']")
-    for kind in [tracker_class(name) for name in names]:
+    if CLIENTS in names and len(names) == 1:
+        raise FedsmooError("track clients: curves of clients need a tracker to go to: tensorboard, wandb or mlflow")
+    if CLIENTS in names and world() > 1:
+        raise FedsmooError("track clients: clients are measured in a run of one process only")
+    for kind in [tracker_class(name) for name in names if name != CLIENTS]:
         if hasattr(kind, "ready"):
             kind.ready()
 
@@ -212,7 +242,7 @@ def trackers(names: Sequence[str], config: Config, folder: Path, label: str, don
     """Open the trackers with these names while the block runs; ``done`` rounds were logged before."""
     with ExitStack() as stack:
         each = []
-        for name in names:
+        for name in (name for name in names if name != CLIENTS):
             each.append(open_tracker(name, config, folder, label, done))
             stack.callback(each[-1].close)
-        yield AllTrackers(each)
+        yield AllTrackers(each, folder, CLIENTS in names)

@@ -19,6 +19,7 @@ import fedsmoo
 from fedsmoo import FedsmooError, read_data, simulate
 from fedsmoo.core.errors import FedsmooWarning
 from fedsmoo.data.check import from_arrays
+from fedsmoo.data.forms.flower import partitioner as partitioner_of
 from fedsmoo.data.forms.flower import to_huggingface
 from fedsmoo.data.sources import load
 from fedsmoo.runs.storage.reader import read_run
@@ -374,6 +375,12 @@ def test_flowers_federated_data_set_and_the_way_back(tmp_path, monkeypatch):
     again = read_data((back, (X[CUT:], Y[CUT:])))
     assert [i.tolist() for i in again.natural] == [i.tolist() for i in NATURAL]
     assert again.fingerprint == read_data(((X[:CUT], Y[:CUT]), (X[CUT:], Y[CUT:]))).fingerprint
+    ours = [np.array([3, 1, 4]), np.array([15, 9, 2, 6])]
+    split = partitioner_of(ours)
+    split.dataset = back.dataset
+    assert split.num_partitions == 2
+    assert split.is_dataset_assigned()
+    assert [np.asarray(split.load_partition(k)["x"]).tolist() for k in range(2)] == [X[i].tolist() for i in ours]
 
 
 class Stream(IterableDataset):

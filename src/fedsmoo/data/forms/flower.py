@@ -58,6 +58,30 @@ def partitions(value: Any, options: Options, what: str) -> tuple[Part, ...]:
     )
 
 
+def partitioner(indices: Sequence[np.ndarray]) -> Any:
+    """Return a partitioner of Flower Datasets that divides a data set into these clients, by the numbers of its rows.
+
+    The rows must be in the order of the data set that was divided: ``client_indices`` of a run, or a split file's.
+    """
+    try:
+        from flwr_datasets.partitioner import Partitioner
+    except ImportError:
+        raise FedsmooError("a partitioner needs Flower Datasets: pip install flwr-datasets") from None
+    parts = [np.asarray(part) for part in indices]
+
+    class Split(Partitioner):
+        """A division that is known: partition i are the rows of client i."""
+
+        def load_partition(self, partition_id: int) -> Any:
+            return self.dataset.select(parts[partition_id])
+
+        @property
+        def num_partitions(self) -> int:
+            return len(parts)
+
+    return Split()
+
+
 def to_huggingface(data: Dataset, indices: Sequence[np.ndarray]) -> Any:
     """Return the training part as a HuggingFace data set with a column ``client``, a row per sample that one holds.
 

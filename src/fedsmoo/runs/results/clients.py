@@ -50,6 +50,17 @@ def evaluate_clients(result: Result, on: str) -> pd.DataFrame:
     return pd.DataFrame(rows, index=pd.RangeIndex(len(rows), name="client"))
 
 
+def client_scores(result: Result) -> dict[str, float]:
+    """Return what :func:`evaluate_clients` finds as plain numbers: ``{"clients/3/accuracy": 0.81, ...}``."""
+    rows = evaluate_clients(result, "auto").drop(columns="samples").to_dict("index")
+    return {
+        f"clients/{client}/{name}": float(value)
+        for client, row in rows.items()
+        for name, value in row.items()
+        if value is not None and not np.isnan(value)
+    }
+
+
 def parts_of(result: Result, on: str) -> tuple[str, list[np.ndarray]]:
     """Return each client's samples to evaluate on, and which part they are of.
 

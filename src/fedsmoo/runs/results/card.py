@@ -1,0 +1,129 @@
+"""Export a finished model for others: its weights as safetensors, and a model card that says how it came about."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from fedsmoo.core.errors import FedsmooError, as_path
+from fedsmoo.core.untrusted import text
+from fedsmoo.runs.results.finished import refuse_damaged_model
+from fedsmoo.runs.results.summary import ending
+from fedsmoo.runs.storage.files import make_folder, write_durably
+from fedsmoo.runs.storage.names import CONFIG, LABEL, METRICS, MODEL, STARTED, SUMMARY
+from fedsmoo.runs.storage.reader import StoredRun, read_run
+from fedsmoo.runs.traffic import human_bytes
+
+CARD = "README.md"  # what hubs show of a model
+KEPT = (CONFIG, STARTED, METRICS, SUMMARY, LABEL, MODEL)  # with which the folder is a run that fedsmoo.load opens
+
+
+def export_model(run: str | PathLike[str], to: str | PathLike[str]) -> Path:
+    """Write a finished run's model, its numbers and a model card into a new folder; no code that it names is run.
+
+    Args:
+        run: the run's folder.
+        to: the new folder, which can be published as it is.
+
+    Returns:
+        The model card.
+
+    Raises:
+        FedsmooError: if the run has not finished, its model is damaged, or there is something in the folder.
+    """
+    source, target = as_path(run, "run"), as_path(to, "to")
+    found = read_run(source, strict=True)
+    if not found.summary or not (source / MODEL).is_file():
+        raise FedsmooError(f"{source} has no finished model: go on with 'fedsmoo resume {source}'")
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise FedsmooError(f"{target} is there already and not an empty folder: choose another, nothing was written")
+    refuse_damaged_model(source)
+    try:
+        make_folder(target)
+        for name in KEPT:
+            if (source / name).is_file() and not (source / name).is_symlink():
+                shutil.copyfile(source / name, target / name)
+        write_durably(target / CARD, model_card(found))
+    except OSError as e:
+        raise FedsmooError(f"cannot write the model into {target}: {e.strerror}") from e
+    return target / CARD
+
+
+def model_card(run: StoredRun) -> str:
+    """Return a model card: metadata that hubs read, how the model was trained, how good it is, how to load it."""
+    c, method = run.config, text(run.label or run.config.algorithm)
+    table = "\n".join(f"| {name} | {value} |" for name, value in trained(run, method).items())
+    again = text(str(run.started.get("again") or "fedsmoo run config.toml"), 1000)
+    return f"""---
+{metadata(run, method)}
+---
+
+# {text(c.model)} by {method} on {text(c.dataset)}
+
+A model trained by federated optimisation: clients kept their samples, and sent what the method sends.
+
+| | |
+|---|---|
+{table}
+
+## Use it
+
+```python
+from safetensors.torch import load_file
+
+state = load_file("model.safetensors")  # the module's own parameter names
+```
+
+This folder is a run of fedsmoo, too: `fedsmoo.load(".").model` is the module with these weights in eval mode, and
+`fedsmoo report .` shows how it was trained. `config.toml` holds every setting, `summary.json` every number, versions
+and the machine. To make it again:
+
+```sh
+{again}
+```
+
+## Limits
+
+The score is of the data set's own test part, and of one seed. Nothing is said about data of another origin; what single
+clients see may be better or worse by far (`fedsmoo analyse fairness`). Training on clients alone gives no
+guarantee of privacy.
+"""
+
+
+def trained(run: StoredRun, method: str) -> dict[str, str]:
+    """Return how a model was trained and how good it is, by the names of a table's rows."""
+    c, summary, end = run.config, run.summary, ending(run.summary)
+    shown = "not evaluated" if end.last is None else end.lead.text(end.last)
+    division = text(c.partition if c.split is None else "a split file")
+    return {
+        "method": method,
+        "data": f"{text(c.dataset)}, {division} over {c.clients} clients",
+        "rounds": f"{summary['rounds']}, {c.cohort} clients each",
+        "local training": f"{c.local_epochs or c.local_steps} {'epochs' if c.local_epochs else 'steps'}, batches of "
+        f"{c.batch_size}, learning rate {c.lr}",
+        "sent": f"{human_bytes(summary['bytes_up'])} up, {human_bytes(summary['bytes_down'])} down",
+        f"{end.lead.title} at the end": shown,
+        "seed": str(c.seed),
+        "made by": f"fedsmoo {text(str((run.facts.get('versions') or {}).get('fedsmoo')))}",
+    }
+
+
+def metadata(run: StoredRun, method: str) -> str:
+    """Return the card's metadata in YAML, of which JSON is a part: values of strangers stay values."""
+    c, end = run.config, ending(run.summary)
+    data = {"type": text(c.dataset), "name": text(c.dataset)}
+    fields: dict[str, Any] = {
+        "library_name": "fedsmoo",
+        "tags": ["federated-learning", "pytorch", "safetensors", method],
+        "datasets": [text(c.dataset)],
+    }
+    if end.last is not None:
+        score = {"type": end.lead.name, "value": end.last}
+        task = {"type": "other", "name": "federated optimisation"}
+        fields["metrics"] = [end.lead.name]
+        results = [{"task": task, "dataset": data, "metrics": [score]}]
+        fields["model-index"] = [{"name": f"{text(c.model)}-{method}", "results": results}]
+    return "\n".join(f"{name}: {json.dumps(value)}" for name, value in fields.items())

@@ -1,0 +1,66 @@
+"""Models for others: the weights to the bit, a card that hubs can read, and nothing that a stranger wrote as markup."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+import fedsmoo
+from fedsmoo.core import FedsmooError
+from fedsmoo.runs.results.card import export_model
+
+SMALL = {"algorithm": "fedavg", "model": "softmax", "clients": 4, "cohort": 2, "rounds": 2, "local_steps": 1}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run") / "run"
+    fedsmoo.run(SMALL, out=folder)
+    return folder
+
+
+def test_an_exported_model_is_the_runs_and_loads_as_one(run: Path, tmp_path: Path) -> None:
+    card = export_model(run, tmp_path / "model")
+    mine, theirs = load_file(run / "model.safetensors"), load_file(card.parent / "model.safetensors")
+    assert mine.keys() == theirs.keys()
+    assert all(torch.equal(v, theirs[n]) for n, v in mine.items())
+    loaded = fedsmoo.load(card.parent)
+    assert all(torch.equal(v, mine[n]) for n, v in loaded.model.state_dict().items())
+
+
+def test_the_card_says_what_the_run_says(run: Path, tmp_path: Path) -> None:
+    text = export_model(run, tmp_path / "model").read_text()
+    _, head, body = text.split("---\n", 2)
+    about = yaml.safe_load(head)
+    summary = json.loads((run / "summary.json").read_text())
+    (model,) = about["model-index"]
+    assert about["library_name"] == "fedsmoo"
+    assert model["results"][0]["metrics"] == [{"type": "accuracy", "value": summary["test_accuracy"]}]
+    assert model["results"][0]["dataset"]["type"] == "digits"
+    assert f"| test accuracy at the end | {summary['test_accuracy']:.2%} |" in body
+    assert "| rounds | 2, 2 clients each |" in body
+    assert re.search(r"^fedsmoo run .*--algorithm fedavg", body, re.M)
+
+
+def test_what_cannot_be_exported_is_refused(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "a").touch()
+    with pytest.raises(FedsmooError, match="not an empty folder"):
+        export_model(run, tmp_path / "full")
+    export_model(run, tmp_path / "copy")
+    (tmp_path / "copy" / "summary.json").unlink()
+    with pytest.raises(FedsmooError, match="has no finished model"):
+        export_model(tmp_path / "copy", tmp_path / "new")
+    export_model(run, tmp_path / "other")
+    data = bytearray((tmp_path / "other" / "model.safetensors").read_bytes())
+    data[-1] ^= 1
+    (tmp_path / "other" / "model.safetensors").write_bytes(data)
+    with pytest.raises(FedsmooError, match="SHA-256 differs"):
+        export_model(tmp_path / "other", tmp_path / "new")
+    assert not (tmp_path / "new").exists()
