@@ -35,7 +35,8 @@ ELSEWHERE = {
 # Documents that are read from top to bottom with a terminal beside them: all of their commands are carried out.
 WALKED = ["docs/first-steps.md", *(d for d in DOCUMENTS if d.startswith("docs/tutorials/"))]
 PYTHON = ["docs/analysis.md", "docs/metrics.md"]  # of these the Python alone
-KNOWN = ("git", "cat", "export", "printf", "until", "for", "done", "flwr", "flower-superlink", "flower-supernode", ".")
+KNOWN = ("git", "cat", "export", "printf", "until", "for", "done", "flwr", "flower-superlink", "flower-supernode", ".",
+         "docker", "kubectl", "sbatch", "ssh")  # fmt: skip
 FEW = {"--rounds": "1", "--seeds": "0"}
 
 
@@ -78,6 +79,8 @@ def test_every_command_is_one_that_there_is(document: str) -> None:
                 refuse_unknown_extras(" ".join(words[2:]), block)
             elif words[0] in ("python", "python3"):
                 assert (ROOT / words[1]).is_file(), block.place
+            elif words[0].startswith("examples/"):
+                assert (ROOT / words[0]).is_file(), block.place
             else:
                 assert words[0] in KNOWN, f"{block.place}: {shlex.join(words)}"
 
