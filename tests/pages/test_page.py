@@ -129,6 +129,40 @@ def test_the_mean_at_the_end_says_over_what(tab: Any, tmp_path: Path, lengths: t
     seen.leave()
 
 
+@pytest.mark.parametrize(
+    ("metric", "label", "higher"),
+    [("mse", "mean squared error", False), ("f1", "F1 score", True), ("perplexity",) * 2 + (False,)],
+)
+def test_what_leads_is_named_wherever_it_is_shown(
+    tab: Any, tmp_path: Path, metric: str, label: str, higher: bool
+) -> None:
+    """Contents, titles, axes, the summary and the unit beside the slider; less is better where it is."""
+    for method, factor in (("fedavg", 1.0), ("fedprox", 2.0)):
+        run_folder(tmp_path, method, method, 0, rounds=12)
+        metrics = tmp_path / method / "metrics.jsonl"
+        lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+        for r in lines:
+            r |= {"test_accuracy": None, "metrics": {metric: factor / (1 + r["round"])}}
+        metrics.write_text("".join(json.dumps(r) + "\n" for r in lines))
+    seen = Visit(tab, write_page(find_runs([tmp_path]), tmp_path / "report.html"))
+    assert seen.tab.locator("#contents a").all_inner_texts()[1:3] == [
+        f"{label[0].upper()}{label[1:]} and loss",
+        f"Rounds to a target {label}",
+    ]
+    note = seen.tab.locator("#summary .note").first.inner_text()
+    assert note.startswith(f"Test {label}{'' if higher else ' (lower is better)'}: the mean of the last ten")
+    assert f"which is a {'maximum' if higher else 'minimum'} over the test set" in note
+    cells = {row[0]: row for row in seen.cells("summary-table")}
+    best, other = ("FedProx", "FedAvg") if higher else ("FedAvg", "FedProx")
+    assert "(best)" in cells[best][3]
+    assert "(best)" not in cells[other][3]
+    titles = [h.inner_text() for h in seen.tab.locator("#summary-table thead th").all()]
+    assert not [t for t in titles if "%" in t]
+    seen.tab.evaluate("document.getElementById('goal').dispatchEvent(new Event('input'))")
+    assert "%" not in seen.tab.locator("#goal-value").inner_text()
+    seen.leave()
+
+
 def test_the_round_chosen_by_validation_has_a_column_where_samples_were_held_out(tab: Any, tmp_path: Path) -> None:
     run_folder(tmp_path, "run", "fedavg", 0, rounds=12)
     metrics = tmp_path / "run" / "metrics.jsonl"

@@ -59,7 +59,7 @@ listen("smooth", "input", (e) => { choice.smooth = Number(e.value); byId("smooth
 for (const radio of document.querySelectorAll("input[name=axis]")) radio.addEventListener("change", () => { choice.axis = radio.value; refresh("curves", "drift"); });
 listen("loss-kind", "change", (e) => { choice.lossKind = e.value; }, "curves");
 listen("loss-log", "change", (e) => { choice.lossLog = e.checked; }, "curves");
-listen("goal", "input", (e) => { choice.goal = Number(e.value); byId("goal-value").textContent = `${choice.goal} %`; }, "target");
+listen("goal", "input", (e) => { choice.goal = Number(e.value); sayGoal(); }, "target");
 listen("split", "change", (e) => { choice.split = Number(e.value); }, "partition");
 listen("probe", "change", (e) => { choice.probe = e.value; }, "drift");
 listen("drift-log", "change", (e) => { choice.driftLog = e.checked; }, "drift");

@@ -7,7 +7,6 @@ function drawCurves() {
   const x = { title: { text: AXES[choice.axis] }, rangemode: "tozero" };
   draw("plot-accuracy", lines((r) => points(r, "acc", factor()), lead().percent ? " %" : ""), { xaxis: x, yaxis: { title: { text: plain(lead().title + unit()) } } },
     describe(`${upper(lead().title)} over ${AXES[choice.axis]}`));
-  byId("curves-title").textContent = `${upper(lead().label)} and loss`;
   byId("lead-caption").textContent = `${upper(lead().title)}${lead().percent ? " in per cent" : ""}. Shaded: the range over seeds.`;
   const title = choice.lossKind === "loss" ? "test loss" : "training loss";
   draw("plot-loss", lines((r) => points(r, choice.lossKind)), { xaxis: x, yaxis: { title: { text: title }, type: choice.lossLog ? "log" : "linear" } },
@@ -34,7 +33,8 @@ function reached(run, goal) {
 
 function setGoal() {
   const best = inTask().map(lastTested).filter(Boolean).map((v) => v.best);
-  byId("target-title").textContent = `Rounds to a target ${lead().label}`;
+  retitle("curves", `${upper(lead().label)} and loss`);
+  retitle("target", `Rounds to a target ${lead().label}`);
   if (lead().percent) {
     const top = best.length ? Math.max(...best) : 100;
     if (choice.goal === null) choice.goal = Math.floor(0.9 * top * 2) / 2;
@@ -46,8 +46,10 @@ function setGoal() {
     Object.assign(byId("goal"), { step: "any", min: low, max: high });
   }
   byId("goal").value = choice.goal;
-  byId("goal-value").textContent = lead().percent ? `${choice.goal} %` : short(choice.goal, 3);
+  sayGoal();
 }
+
+const sayGoal = () => { byId("goal-value").textContent = lead().percent ? `${choice.goal} %` : short(choice.goal, 3); };
 
 function drawTarget() {
   if (bare("target", untested())) return;

@@ -4,8 +4,15 @@ function lastTitle(runs) {
   return (counts.size > 1 ? "last ten or all" : counts.size && !counts.has(10) ? `last ${[...counts][0]}` : "last ten") + unit();
 }
 
+// A section's title says what leads in the task that is shown, and so does its line in the contents.
+function retitle(id, words) {
+  byId(`${id}-title`).textContent = words;
+  for (const link of document.querySelectorAll(`#contents a[href="#${id}"]`)) link.textContent = words;
+}
+
 function drawSummary() {
   byId("lead-title").textContent = upper(lead().title) + (lead().higher ? "" : " (lower is better)");
+  byId("lead-best").textContent = lead().higher ? "a maximum" : "a minimum";
   const chosen = inTask().some((r) => Object.hasOwn(r, "val")), personal = inTask().some((r) => Object.hasOwn(r, "own"));
   const rows = [...groups(inTask())].map(([name, runs]) => {
     const ends = runs.map(lastTested).filter(Boolean);
