@@ -137,7 +137,7 @@ def compare_methods(
     *,
     flags: dict[str, Any],
 ) -> None:
-    from fedsmoo.sweeps.compare import carry_out, open_comparison, refuse_others
+    from fedsmoo.sweeps.compare import open_comparison, refuse_others
     from fedsmoo.sweeps.methods import parse_methods
 
     require_single_process("fedsmoo compare")
@@ -147,9 +147,16 @@ def compare_methods(
     own, common = by_method(algorithms, sets or [])
     refuse_two_words(flags, common)
     cells = open_comparison(own, seeds, config, out, {**flags, **dict(map(split_word, common))}, plain)
+    carry_through(cells, out)
+
+
+def carry_through(cells: Mapping[Path, Cell], out: Path, pack: int | None = None) -> None:
+    """Carry out the runs of a comparison, and print it; ``pack`` as in :func:`fedsmoo.sweeps.compare.carry_out`."""
+    from fedsmoo.sweeps.compare import carry_out
+
     try:
         with shown(cells) as worker:
-            comparison = carry_out(cells, out, worker)
+            comparison = carry_out(cells, out, worker, pack)
     except KeyboardInterrupt:
         sys.stderr.write("stopped at once; go on from the last checkpoints with: the same command\n")
         raise typer.Exit(130) from None

@@ -19,12 +19,19 @@ def demo(
     seeds: Annotated[str, typer.Option(help="Seeds, separated by commas.")] = "0,1,2",
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds of each run (default: 100).")] = None,
 ) -> None:
-    from fedsmoo.commands.compare import compare_methods
+    from fedsmoo.commands.compare import carry_through
     from fedsmoo.engines.threads import fix_threads
+    from fedsmoo.sweeps import METHODS
+    from fedsmoo.sweeps.compare import open_comparison
+    from fedsmoo.sweeps.methods import parse_methods
 
     fix_threads(1)  # models as small as these gain nothing from more
+    flags = {} if rounds is None else {"rounds": rounds}
     with as_file(files("fedsmoo.commands") / "demo.toml") as settings:
-        compare_methods([str(settings)], seeds=seeds, out=out, flags={} if rounds is None else {"rounds": str(rounds)})
+        cells = open_comparison(parse_methods(METHODS), seeds, settings, out, flags)
+    carry_through(
+        cells, out, pack=len({cell.config.seed for cell in cells.values()})
+    )  # in half the time, to the same bits
     draw_split(out / "split.json")
     page = write_page(out)
     for line in ("", *looking(out, page), "next: fedsmoo run --algorithm fedsmoo --dataset digits; fedsmoo list"):

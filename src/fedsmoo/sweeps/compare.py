@@ -95,11 +95,14 @@ def left_of(cells: Mapping[Path, Cell]) -> Outcome:
     return Outcome(finished=done, left=[folder for folder in cells if folder not in done])
 
 
-def carry_out(cells: Mapping[Path, Cell], out: Path, worker: Worker) -> Comparison:
-    """Work through the runs of a comparison, the seeds of a method in one batch on a GPU, and draw their curves."""
+def carry_out(cells: Mapping[Path, Cell], out: Path, worker: Worker, pack: int | None = None) -> Comparison:
+    """Work through the runs of a comparison, the seeds of a method in one batch on a GPU, and draw their curves.
+
+    ``pack``: runs in one batch, whatever the device.
+    """
     first = next(iter(cells.values())).config
     seeds = {cell.config.seed for cell in cells.values()}
-    pack = 1 if make_device(first.device).type == "cpu" else len(seeds)
+    pack = pack or (1 if make_device(first.device).type == "cpu" else len(seeds))
     worker = dataclasses.replace(worker, pack=pack, keep=True, retry=True, work="comparison")
     labels = {folder.name: cell.label for folder, cell in cells.items() if cell.label is not None}
     comparison = comparison_of(cells, out, carry_through(cells, worker, labels=labels))
