@@ -148,7 +148,7 @@ def python_page() -> str:
     rest = set(fedsmoo.__all__) - set(listed) - methods - {"ALGORITHMS", "Relaxed", "__version__"}
     if rest or len(set(listed)) < len(listed):
         raise SystemExit(f"website/reference.py: public names in no section, or in two: {', '.join(sorted(rest))}")
-    parts = [PYTHON]
+    parts = [PYTHON.format(count=len(methods))]
     for title, names in SECTIONS.items():
         parts.append(f"## {title}\n")
         parts += [f"::: fedsmoo.{name}\n" for name in names]
@@ -170,7 +170,7 @@ COMMANDS = """# Command line
 """
 PYTHON = """# Python
 
-All of this is `import fedsmoo`. The 42 methods are [pages of their own](../methods/index.md); `fedsmoo.ALGORITHMS` maps
-the names of the command line to their classes, and `fedsmoo.Relaxed` starts
+All of this is `import fedsmoo`. The {count} methods are [pages of their own](../methods/index.md);
+`fedsmoo.ALGORITHMS` maps the names of the command line to their classes, and `fedsmoo.Relaxed` starts
 [any method elsewhere](../algorithms/relaxed.md).
 """

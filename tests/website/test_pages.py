@@ -134,6 +134,7 @@ def test_curves_are_those_of_the_results(website, tmp_path: Path) -> None:
 def test_the_readme_takes_a_minute_and_its_figure_is_what_the_script_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 100
+    assert f"It has {len(ALGORITHMS)} methods" in text
     assert "(docs/figures/seconds.svg)" in text
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     monkeypatch.setattr(sys, "argv", ["seconds.py", "--check"])
