@@ -32,8 +32,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def absent() -> set[str]:
     """Return pages that are named in the navigation but need not be there."""
-    awaited = {page for page in ("clusters.md",) if not (ROOT / "docs" / page).is_file()}
-    return awaited | {page for path, page in PAGES.items() if not (ROOT / path).is_file()}
+    return {page for path, page in PAGES.items() if not (ROOT / path).is_file()}
 
 
 def families() -> dict[str, list[str]]:
