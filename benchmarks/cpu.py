@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from zoo import plain_round
+from plain import plain_round
 
 from fedsmoo.data.digits import digits
 from fedsmoo.runs.build import assemble

@@ -98,18 +98,19 @@ def rivals() -> str:
 def models() -> str:
     """The models that were tried, with the time of a round against a plain loop of PyTorch clients."""
     report = read("models.json")
-    rows = []
+    rows, engines = [], ("serial", "threads", "vmap", "batched")
     for r in report["results"]:
         seconds = r["seconds_per_round"]
         loop, faster = seconds["plain loop"], {w: seconds["plain loop"] / s for w, s in seconds.items()}
         size = str(r["trained"]) if r["trained"] == r["parameters"] else f"{r['trained']} of {r['parameters']}"
-        ratios = [f"{faster[w]:.1f}x" if w in faster else "" for w in ("serial", "vmap", "batched")]
+        said = {w: f"{f:.2f}x" if f < 1 else f"{f:.1f}x" for w, f in faster.items()}
+        ratios = [f"**{said[w]}**" if w == r["auto"] else said.get(w, "") for w in engines]
         rows.append([r["name"], r["about"], size, f"{1000 * loop:.0f}", *ratios])
-    header = ["model", "what it has", "numbers that train", "plain loop, ms", "serial", "vmap", "batched"]
+    header = ["model", "what it has", "numbers that train", "plain loop, ms", *engines]
     beside = f" beside other work (load {load:.0f})" if (load := report.get("load", 0)) > 1 else ""
     note = (
-        f"{report['task']}; medians of {report['rounds']} rounds, all ways in turn in one process{beside}; "
-        f"{report['hardware']}, torch {report['versions']['torch']}. The last three columns: how many times as fast as "
-        "the plain loop."
+        f"{report['task']}; the fastest of {report['turns']} rounds, all ways in turn{beside}; "
+        f"{report['hardware']}, torch {report['versions']['torch']}. The last four columns: how many times as fast as "
+        "the plain loop; bold is what `engine=auto` takes."
     )
     return table(header, rows) + f"\n\n{note}"

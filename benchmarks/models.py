@@ -2,6 +2,7 @@
 
 PYTHONPATH=src python benchmarks/models.py --out results/models.json    # then: python benchmarks/tables.py
 PYTHONPATH=src python benchmarks/models.py --device cuda --out models_gpu.json
+OMP_NUM_THREADS=1 PYTHONPATH=src python benchmarks/models.py --only LSTM   # in one thread, where others are at work
 """
 
 from __future__ import annotations
@@ -9,19 +10,24 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import multiprocessing
 import os
 import platform
-import statistics
 import time
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import torch
-from zoo import ZOO, Tried, plain_round
+from plain import plain_round
+from zoo import ZOO, Tried
 
 from fedsmoo.api import assemble_objects
 from fedsmoo.core import FedsmooError
+from fedsmoo.engines.oracles.recorded import AFTER
 from fedsmoo.runs.origin.provenance import code_facts
 from fedsmoo.runs.simulation import Simulation
 from fedsmoo.version import __version__
@@ -40,36 +46,74 @@ def simulation(row: Tried, engine: str, rounds: int, device: str) -> Simulation:
     return made
 
 
-def measure(row: Tried, rounds: int, device: str) -> dict[str, Any]:
-    """Median seconds of a round by each way, interleaved so that a noisy machine is noisy for all of them."""
-    serial = simulation(row, "serial", rounds + 1, device)
-    task = serial.setup.task
-    engines = {"serial": serial, "vmap": simulation(row, "vmap", rounds + 1, device)}
-    if task.model.batched is not None:
-        engines["batched"] = simulation(row, "batched", rounds + 1, device)
+@contextmanager
+def plain_loop(row: Tried, device: str) -> Iterator[Callable[[int], float]]:
+    """Seconds of a round of the loop, by its number, in a process of its own: an engine keeps the memory that it frees,
+    from which a loop in its process would gain."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    child = context.Process(target=answer, args=(there, ZOO.index(row), device))
+    child.start()
+
+    def seconds(t: int) -> float:
+        here.send(t)
+        return here.recv()
+
+    try:
+        yield seconds
+    finally:
+        here.send(None)
+        child.join()
+
+
+def answer(pipe: Connection, index: int, device: str) -> None:
+    """Take rounds of the loop as long as they are asked for."""
+    warnings.simplefilter("ignore")
+    drawn = simulation(ZOO[index], "serial", 10**6, device)
+    task = drawn.setup.task
     plain = task.model.export(task.model.initial()).to(task.device)
-    times: dict[str, list[float]] = {"plain loop": [], **{e: [] for e in engines}}
-    for t in range(rounds + 1):
-        _, plan = serial.draw_round(t)
+    while (t := pipe.recv()) is not None:
+        _, plan = drawn.draw_round(t)
         began = time.perf_counter()
-        plain = plain_round(plain, task.data, plan, serial.lr, 0.0, math.inf)
+        plain = plain_round(plain, task.data, plan, drawn.lr, 0.0, math.inf)
         if task.device.type == "cuda":
             torch.cuda.synchronize(task.device)
-        times["plain loop"].append(time.perf_counter() - began)
-        for name, run in engines.items():
-            times[name].append(run.advance().seconds_train)
+        pipe.send(time.perf_counter() - began)
+
+
+def measure(row: Tried, turns: int, device: str) -> dict[str, Any]:
+    """The fastest of some rounds by each way, interleaved so that a noisy machine is noisy for all of them.
+
+    Before that come a round of each, and of the engine that the rule takes as many as it needs to record operations.
+    """
+    chosen = simulation(row, "auto", 10**6, device)
+    task, engine = chosen.setup.task, chosen.engine.name
+    others = ["serial", "threads", "vmap", *(["batched"] if task.model.batched is not None else [])]
+    if device != "cpu":
+        others.remove("threads")
+    runs = {e: chosen if e == engine else simulation(row, e, 10**6, device) for e in others}
+    times: dict[str, list[float]] = {"plain loop": [], **{e: [] for e in runs}}
+    for _ in range(1 + -(-AFTER // SETTINGS["local_steps"])):
+        chosen.advance()
+    with plain_loop(row, device) as seconds:
+        for t in range(turns + 1):
+            times["plain loop"].append(seconds(t))
+            for name, run in runs.items():
+                times[name].append(run.advance().seconds_train)
     return {
         "name": row.name,
         "about": row.about,
         "trained": task.model.layout.count,
         "parameters": task.model.full_size,
-        "seconds_per_round": {name: statistics.median(values[1:]) for name, values in times.items()},
+        "auto": engine,
+        "why": chosen.engine.why,
+        "seconds_per_round": {name: min(values[1:]) for name, values in times.items()},
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--only", default="", help="a part of the names of the models to measure")
     parser.add_argument("--out", type=Path)
@@ -85,23 +129,27 @@ def main() -> None:
             print(f"{row.name}: left out, {row.missing} is not installed", flush=True)
             continue
         try:
-            results.append(measure(row, args.rounds, args.device))
+            results.append(measure(row, args.turns, args.device))
         except FedsmooError as e:
             results.append({"name": row.name, "about": row.about, "fails": str(e)})
         print(json.dumps(results[-1]), flush=True)
-    gpu = args.device.startswith("cuda")
+        if args.out:
+            args.out.write_text(json.dumps(report(results, args, load), indent=1) + "\n")
+
+
+def report(results: list[dict[str, Any]], args: argparse.Namespace, load: float) -> dict[str, Any]:
+    """What was measured so far, and with what."""
     threads = f"{torch.get_num_threads()} thread{'s' * (torch.get_num_threads() > 1)}"
-    report = {
+    on_cpu = args.device == "cpu"
+    return {
         "task": TASK,
-        "rounds": args.rounds,
+        "turns": args.turns,
         "results": results,
         "load": load,
-        "hardware": torch.cuda.get_device_name() if gpu else f"CPU, {platform.machine()}, {threads}",
+        "hardware": f"CPU, {platform.machine()}, {threads}" if on_cpu else torch.cuda.get_device_name(),
         "versions": {"fedsmoo": __version__, "torch": torch.__version__},
         **code_facts(),
     }
-    if args.out:
-        args.out.write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":

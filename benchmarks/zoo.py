@@ -3,7 +3,6 @@ trains each of them on every engine, benchmarks/models.py takes the time."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -14,11 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedsmoo.data.batches.plan import Plan
 from fedsmoo.data.check import from_arrays
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.models import make_module
-from fedsmoo.models.small import CNNGN, MLP
+from fedsmoo.models.small import CNN, CNNGN, MLP
 from fedsmoo.models.text import CharLSTM
 
 CLASSES, TOKENS, LENGTH, SIDE = 4, 30, 8, 8
@@ -50,6 +48,15 @@ def images(samples: int) -> Dataset:
     x = rng.standard_normal((CLASSES, 1, SIDE, SIDE))[y] + rng.standard_normal((2 * samples, 1, SIDE, SIDE))
     x = x.astype(np.float32)
     return from_arrays(x[:samples], y[:samples], x[samples:], y[samples:], "images")
+
+
+def pictures(samples: int) -> Dataset:
+    rng = np.random.default_rng(3)
+    y = rng.integers(CLASSES, size=2 * samples)
+    x = (rng.standard_normal((CLASSES, 3, 32, 32))[y] + rng.standard_normal((2 * samples, 3, 32, 32))).astype(
+        np.float32
+    )
+    return from_arrays(x[:samples], y[:samples], x[samples:], y[samples:], "pictures")
 
 
 def tokens(samples: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -224,41 +231,28 @@ def bert_lora() -> nn.Module:
     return get_peft_model(bert(), LoraConfig(task_type="SEQ_CLS", target_modules=["query", "value"], r=2))
 
 
-def plain_round(model: nn.Module, data: Dataset, plan: Plan, lr: float, weight_decay: float, clip: float) -> nn.Module:
-    """FedAvg as a user would write it: one client after the other, an optimiser each, the mean of their weights."""
-    trained = {n: torch.zeros_like(p) for n, p in model.named_parameters() if p.requires_grad}
-    clients = plan.index.shape[1]
-    for c in range(clients):
-        local = copy.deepcopy(model).train()
-        mine = [p for p in local.parameters() if p.requires_grad]
-        optimiser = torch.optim.SGD(mine, lr=lr, weight_decay=weight_decay)
-        for k in range(len(plan.index)):
-            n = int(plan.count[k, c])
-            if n == 0:
-                break
-            index = torch.from_numpy(plan.index[k, c, :n]).to(data.y_train.device)
-            optimiser.zero_grad()
-            plain_loss(local, data, index).backward()
-            torch.nn.utils.clip_grad_norm_(mine, clip)
-            optimiser.step()
-        for name, p in local.named_parameters():
-            if p.requires_grad:
-                trained[name] += p.detach() / clients
-    out = copy.deepcopy(model)
-    out.load_state_dict(trained, strict=False)
-    return out
+class Patches(nn.Module):
+    """A vision transformer on patches of 4x4: two layers of 96, without dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches, self.places = nn.Conv2d(3, 96, 4, 4), nn.Parameter(0.02 * torch.randn(1, 64, 96))
+        layer = nn.TransformerEncoderLayer(96, 3, 192, 0.0, "gelu", batch_first=True, norm_first=True)
+        self.encoder, self.head = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), nn.Linear(96, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.encoder(self.patches(x).flatten(2).mT + self.places).mean(1))
 
 
-def plain_loss(model: nn.Module, data: Dataset, index: Tensor) -> Tensor:
-    """The mean loss of some samples; of a sentence, the mean over its labelled positions."""
-    x, y = data.x_train[index], data.y_train[index]
-    out = model(x) if data.inputs is None else model(**dict(zip(data.inputs, x.unbind(1), strict=True)))
-    if not isinstance(out, Tensor):
-        out = out[0] if isinstance(out, tuple) else out["logits"]
-    if y.dim() == 1:
-        return F.cross_entropy(out, y)
-    each = F.cross_entropy(out.flatten(0, 1), y.flatten(), reduction="none").view(y.shape)
-    return (each.sum(1) / (y != -100).sum(1)).mean()
+class Last(nn.Module):
+    """A recurrent layer over a series, and a guess from its last output."""
+
+    def __init__(self, layer: type[nn.RNNBase], units: int) -> None:
+        super().__init__()
+        self.layer, self.head = layer(CLASSES, units, batch_first=True), nn.Linear(units, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.layer(x)[0][:, -1])
 
 
 HF = ("transformers",)
@@ -269,6 +263,10 @@ ZOO = [
     Tried("character LSTM", "by hand; positions without a label", lambda: CharLSTM(TOKENS, 16), next_tokens),
     Tried("`nn.LSTM`, two layers", "dropout; returns a tuple", Recurrent, series),
     Tried("`nn.TransformerEncoder`", "dropout; returns a dict", Encoder, images),
+    Tried("`nn.LSTM` of 64", "more units than fit one batch of clients", lambda: Last(nn.LSTM, 64), series),
+    Tried("`nn.GRU` of 32", "", lambda: Last(nn.GRU, 32), series),
+    Tried("`cnn`", "32x32 images", lambda: CNN(3, 32, CLASSES), pictures),
+    Tried("ViT, patches of 4x4", "32x32 images", Patches, pictures),
     Tried("ConvNeXt, as timm writes it", "DropPath; a lazy head", ConvNeXt, images),
     Tried("LoRA by hand", "frozen weights", lora_mlp, images),
     Tried("BERT", "HuggingFace; inputs by name, masks, dropout, constant buffers", bert, sentences, HF),

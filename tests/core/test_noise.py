@@ -11,7 +11,7 @@ import pytest
 import torch
 from scipy import stats
 
-from fedsmoo.core.random.noise import BLOCK, Noise, key_of, normal, philox, uniform
+from fedsmoo.core.random.noise import BLOCK, MASK, Noise, crc, key_of, normal, philox, uniform, words_on_host
 
 # Random123's known answers for philox4x32-10: counter, key, result.
 KNOWN = [
@@ -94,3 +94,14 @@ def test_a_fixed_stream_is_distributed_as_it_should_be() -> None:
     z = STREAM.normal("ks", like).numpy()
     assert stats.kstest(z, "norm").pvalue > 0.01
     assert abs(np.corrcoef(z[:-1:2], z[1::2])[0, 1]) < 3 / math.sqrt(25_000)
+
+
+def test_the_host_s_words_are_philox_s() -> None:
+    """In NumPy's unsigned numbers, and in PyTorch's signed ones: keys and steps by row, counters over 32 bits."""
+    rng = np.random.default_rng(0)
+    keys, index = torch.from_numpy(rng.integers(0, 2**32, (3, 2))), torch.from_numpy(rng.integers(0, 2**40, (3, 50)))
+    steps = torch.tensor([[0], [MASK], [7]])
+    place = torch.full_like(index, crc("layers")), steps.expand_as(index)
+    expected = torch.stack(philox((keys[:, :1], keys[:, 1:]), (index & MASK, index >> 32, *place)), -1).flatten(1)
+    found = words_on_host((keys[:, :1].numpy(), keys[:, 1:].numpy()), index.numpy(), crc("layers"), steps.numpy())
+    assert torch.equal(found, expected)

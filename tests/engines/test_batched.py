@@ -103,9 +103,10 @@ def test_bytes_of_a_client() -> None:
 
 
 def test_activations_are_what_the_backward_pass_needs() -> None:
-    """The MLP keeps, in float64, its input and the outputs of its two ReLUs of six; weights count as vectors."""
+    """The MLP keeps, in float64, its input and the outputs of its two ReLUs of six; its loss three probabilities, the
+    label and the weight of each sample, and one number. Weights count as vectors."""
     setup = make_setup("mlp", FedAvg())
-    assert memory.activation_bytes(setup, 4) == 8 * 4 * (36 + 6 + 6)
+    assert memory.activation_bytes(setup, 4) == 8 * 4 * (36 + 6 + 6 + 3 + 1 + 1) + 8
 
 
 def test_half_of_all_memory_is_for_clients_whatever_is_free(monkeypatch: pytest.MonkeyPatch) -> None:

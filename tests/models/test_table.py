@@ -22,7 +22,8 @@ from fedsmoo.runs.results.result import Result
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from zoo import ZOO, Tried, plain_round  # noqa: E402
+from plain import plain_round  # noqa: E402
+from zoo import ZOO, Tried  # noqa: E402
 
 SETTINGS: dict[str, Any] = {
     "clients": 3, "cohort": 3, "rounds": 1, "local_steps": 2, "batch_size": 5, "partition": "iid", "dtype": "float64",
@@ -46,7 +47,7 @@ def trained(row: Tried, engine: str, **settings: Any) -> Result:
 def test_every_engine_trains_it_to_the_same_vectors(row: Tried) -> None:
     serial = trained(row, "serial")
     flat = serial.simulation.setup.task.model
-    for engine in ("vmap", *(["batched"] if flat.batched else [])):
+    for engine in ("vmap", "threads", *(["batched"] if flat.batched else [])):
         assert float((trained(row, engine).server.w - serial.server.w).abs().max()) < 1e-12
     if flat.random:
         return

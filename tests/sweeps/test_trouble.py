@@ -101,7 +101,7 @@ def test_a_batch_goes_on_with_the_engine_of_the_run_that_was_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     picks = ["vmap"]  # whatever the rule says
-    monkeypatch.setattr(choose, "choose", lambda task, cohort: choose.Choice(picks[0], "so"))
+    monkeypatch.setattr(choose, "choose", lambda *given: choose.Choice(picks[0], "so"))
     configs = [TINY.replace(engine="auto", model="mlp", seed=s) for s in (0, 1)]
     folders = [tmp_path / run_name(c) for c in configs]
     Run.begin(configs[0], folders[0])
@@ -120,7 +120,7 @@ def test_runs_that_were_begun_with_several_engines_go_on_one_by_one(
     configs, engines = [TINY.replace(engine="auto", seed=s) for s in (0, 1)], ["serial", "batched"]
     folders = [tmp_path / run_name(c) for c in configs]
     for config, folder, engine in zip(configs, folders, engines, strict=True):
-        monkeypatch.setattr(choose, "choose", lambda task, cohort, name=engine: choose.Choice(name, "so"))
+        monkeypatch.setattr(choose, "choose", lambda *given, name=engine: choose.Choice(name, "so"))
         Run.begin(config, folder)
     notes: list[str] = []
     assert work(configs, tmp_path, Worker(pack=2, note=notes.append)).finished == folders

@@ -12,12 +12,13 @@ from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.core.contract.form import Scale
 from fedsmoo.core.contract.inputs import asks_more
 from fedsmoo.core.errors import first_line
-from fedsmoo.engines.client_state.memory import clients_that_fit, place_of_rows, ran_out, release
+from fedsmoo.engines.client_state.memory import clients_that_fit, keep_pages, place_of_rows, ran_out, release
 from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.contract import Engine, Meanwhile, RoundInputs, RoundOutcome, Setup, Sums, one_run_at_a_time
 from fedsmoo.engines.oracles.drawing import unlike_alone
 from fedsmoo.engines.oracles.fused import FusedOracle, fused_reason
 from fedsmoo.engines.oracles.oracle import Oracle, hand_oracle, vmap_oracle
+from fedsmoo.engines.oracles.recorded import RecordedOracle
 from fedsmoo.engines.oracles.sealed import sealed
 from fedsmoo.engines.oracles.traced import TracedOracle, can_trace
 from fedsmoo.engines.personal import PersonalInputs, one_by_one, several_at_once
@@ -53,11 +54,16 @@ def make_oracle(setup: Setup, kind: str) -> tuple[str, Oracle]:
         raise FedsmooError(f"the hand-written kernels cannot serve here: {kernels_reason(setup)}")
     # A hand-batched forward draws for all clients what each should draw for itself.
     by_hand = task.model.batched is not None and not task.model.random if kind == "auto" else kind == "hand"
-    return ("batched", hand_oracle(task)) if by_hand else ("vmap", in_steps(vmap_oracle(task)))
+    if by_hand:
+        oracle = hand_oracle(task)
+        return "batched", RecordedOracle(oracle) if task.device.type == "cpu" else oracle
+    return "vmap", in_steps(vmap_oracle(task))
 
 
 def in_steps(oracle: Oracle) -> Oracle:
-    """Return an oracle by ``vmap`` in the form that compiled steps take: as a graph, or sealed where it draws."""
+    """Return an oracle by ``vmap`` in the form that steps take: compiled ones a graph, or sealed where it draws."""
+    if oracle.task.device.type == "cpu" and oracle.task.model.padding != "equal":
+        return RecordedOracle(oracle)
     return TracedOracle(oracle) if can_trace(oracle) else sealed(oracle)
 
 
@@ -143,6 +149,7 @@ class Batched(Engine):
 
     def run_round(self, inputs: RoundInputs, meanwhile: Meanwhile | None = None) -> RoundOutcome:
         chunk = min(self.clients_at_once, len(inputs.clients))
+        keep_pages(self.setup.task.device)
         try:
             sums, done = self._train(inputs, chunk, meanwhile)
         except Exception as e:

@@ -24,21 +24,24 @@ from fedsmoo.engines.failure import of_the_method, of_the_model
 from fedsmoo.engines.oracles.drawing import unlike_alone
 from fedsmoo.engines.serial import Serial
 from fedsmoo.engines.task import Task, outputs_of
+from fedsmoo.engines.threads import Threads
 from fedsmoo.models.base import FlatModel
 
 ENGINES = {
     "auto": "one of the others, by a rule of the model, the cohort and the device (docs/resume.md)",
     "serial": "one client after the other: the readable reference",
+    "threads": "several clients at the same time, each in a thread of a CPU",
     "batched": "all clients of a cohort at once, by the model's hand-batched forward (vmap if it has none)",
     "vmap": "all clients of a cohort at once, by torch.func.vmap over any module",
 }
-# What a CPU trains faster one client at a time (measured: benchmarks/engines.py, results/engines.json).
+ANY_MODEL = ("serial", "threads")  # engines that take any
+# What a CPU trains faster one client in a thread (measured: benchmarks/engines.py and models.py, docs/models.md).
 CONVOLUTIONS = (nn.modules.conv._ConvNd,)
-SEQUENCES = (nn.MultiheadAttention, nn.RNNBase, nn.RNNCellBase)
 ALONE = "use engine=serial, or padded sequences whose last outputs the model picks"
 FEW = 3  # clients: with fewer, what a batch saves is less than what it costs
 SMALL_IMAGE = 12 * 12  # pixels
 LARGE = 100_000  # parameters: the vectors of a batch of such models leave a CPU's cache
+LSTM_WORK = 400  # samples in a batch times units: beyond, PyTorch's LSTM of one client is faster than ours of many
 
 
 @dataclass(frozen=True)
@@ -49,22 +52,33 @@ class Choice:
     why: str
 
 
-def choose(task: Task, cohort: int) -> Choice:
+def choose(task: Task, cohort: int, batch_size: int = 1) -> Choice:
     """Choose an engine by the rule of ``engine=auto``: the first line that fits decides."""
     model = task.model
     if task.device.type == "cuda":
         return Choice("batched", "a GPU trains all clients at once")
+    if cohort == 1:
+        return Choice("serial", "a cohort of 1")
+    if reason := fills_a_core(task, batch_size):
+        return Choice("threads", f"{reason}, on a CPU")
     if cohort < FEW:
         return Choice("serial", f"a cohort of {cohort}")
-    if has_layer(model, CONVOLUTIONS) and pixels(task.data) > SMALL_IMAGE:
-        return Choice("serial", "convolutions on images over 12x12, on a CPU")
-    if model.layout.count > LARGE:
-        return Choice("serial", f"over {LARGE:,} parameters, on a CPU")
     if model.batched is not None and not model.random:
         return Choice("batched", "the model has a hand-batched forward")
-    if has_layer(model, SEQUENCES) and not model.random:
-        return Choice("serial", "attention or recurrent layers, on a CPU")
-    return Choice("vmap", "a small model of plain layers")
+    return Choice("vmap", "a small model")
+
+
+def fills_a_core(task: Task, batch_size: int) -> str:
+    """Return why one client is enough work for a core, so that a batch of clients gains nothing; empty if it is not."""
+    model = task.model
+    if has_layer(model, CONVOLUTIONS) and pixels(task.data) > SMALL_IMAGE:
+        return "convolutions on images over 12x12"
+    if model.layout.count > LARGE:
+        return f"over {LARGE:,} parameters"
+    units = max((m.hidden_size for m in model.module.modules() if isinstance(m, nn.LSTM)), default=0)
+    if units * batch_size > LSTM_WORK:
+        return f"an LSTM of {units} units on batches of {batch_size}"
+    return ""
 
 
 def has_layer(model: FlatModel, layers: tuple[type[nn.Module], ...]) -> bool:
@@ -106,11 +120,11 @@ def make_engine(
     """
     if name not in ENGINES:
         raise unknown("engine", name, ENGINES)
-    choice = choose(setup.task, cohort) if name == "auto" else Choice(name, f"engine={name}")
-    if name == "auto" and choice.engine != "serial" and setup.task.model.random:
+    choice = choose(setup.task, cohort, batch_size) if name == "auto" else Choice(name, f"engine={name}")
+    if name == "auto" and choice.engine not in ANY_MODEL and setup.task.model.random:
         reason = unlike_alone(setup.task)
         choice = Choice("serial", reason) if reason else choice
-    if choice.engine != "serial" and packs(setup.task):
+    if choice.engine not in ANY_MODEL and packs(setup.task):
         if name != "auto":
             raise FedsmooError(f"packed sequences cannot be trained in a batch of clients: {ALONE}")
         choice = Choice("serial", "packed sequences, of which clients have different numbers")
@@ -125,6 +139,8 @@ def build_engine(
     """Make the engine of a choice."""
     if choice.engine == "serial":
         return Serial(setup, table, choice.why)
+    if choice.engine == "threads":
+        return Threads(setup, table, choice.why, batch_size)
     oracle = "vmap" if choice.engine == "vmap" else "auto"
     return Batched(setup, table, oracle, chunk, batch_size, choice.why)
 
@@ -135,7 +151,7 @@ def checked_by_trial(choice: Choice, setup: Setup, clients: int, batch_size: int
     Raises:
         FedsmooError: if neither can.
     """
-    if choice.engine == "serial":  # the first round says what is wrong, if anything is
+    if choice.engine in ANY_MODEL:  # the first round says what is wrong, if anything is
         return choice
     failed = first_error(build_engine(choice, setup, None, batch_size), setup, clients, batch_size)
     if failed is None:

@@ -14,7 +14,7 @@ from fedsmoo.core.gradient import Running, StepGradient
 from fedsmoo.core.local import local_end, local_step
 from fedsmoo.core.random.noise import Noise
 from fedsmoo.data.batches.plan import Plan
-from fedsmoo.engines.client_state.memory import place_of_rows
+from fedsmoo.engines.client_state.memory import keep_pages, place_of_rows
 from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.contract import Engine, Meanwhile, RoundInputs, RoundOutcome, Setup, Sums
 from fedsmoo.engines.late_draws import generator_state, refuse_late_draws
@@ -45,28 +45,47 @@ class Serial(Engine):
         return one_by_one(self.setup.task, self.evaluate, self.table, inputs)
 
     def run_round(self, inputs: RoundInputs, meanwhile: Meanwhile | None = None) -> RoundOutcome:
-        n, algorithm = len(inputs.clients), inputs.algorithm
-        sums = Sums(n, place=place_of_rows(self.setup, n))
-        setup = dataclasses.replace(self.setup, algorithm=algorithm)
-        for c, client in enumerate(inputs.clients):
-            own = self.table.read([client], algorithm.first_contact(inputs.down)).map(lambda v: v[0])
-            plan, rnd = inputs.plan.select(slice(c, c + 1)), inputs.round_of(c)
-            w, me, up, loss = train_client(setup, inputs.down, own, plan, rnd)
-            self.table.write([client], me.map(lambda v: v[None]))
-            moved = w - inputs.down.w
-            mine, rows = up.pick(algorithm.summed), up.pick(algorithm.rows).map(lambda v: v[None])
-            sums.add(mine.map(partial(mul, inputs.weights[c])), loss, moved.square().sum(), moved, rows)
+        sums = self.sums(inputs)
+        keep_pages(self.setup.task.device)
+        for c in range(len(inputs.clients)):
+            own = self.own(inputs, c)
+            self.add(inputs, c, train_client_of(self.setup, inputs, c, own, self.oracle), sums)
         return sums.outcome()
 
+    def sums(self, inputs: RoundInputs) -> Sums:
+        """Return the sums of a round, empty."""
+        return Sums(len(inputs.clients), place=place_of_rows(self.setup, len(inputs.clients)))
 
-def train_client(setup: Setup, down: Vectors, own: Vectors, plan: Plan, rnd: Round) -> Trained:
-    """Train one client for a round.
+    def own(self, inputs: RoundInputs, c: int) -> Vectors:
+        """Return the vectors of a client of the cohort, by its position."""
+        first = inputs.algorithm.first_contact(inputs.down)
+        return self.table.read([inputs.clients[c]], first).map(lambda v: v[0])
+
+    def add(self, inputs: RoundInputs, c: int, trained: Trained, sums: Sums) -> None:
+        """Keep what a client keeps, and add what it sends."""
+        w, me, up, loss = trained
+        algorithm, moved = inputs.algorithm, w - inputs.down.w
+        self.table.write([inputs.clients[c]], me.map(lambda v: v[None]))
+        mine, rows = up.pick(algorithm.summed), up.pick(algorithm.rows).map(lambda v: v[None])
+        sums.add(mine.map(partial(mul, inputs.weights[c])), loss, moved.square().sum(), moved, rows)
+
+
+def train_client_of(setup: Setup, inputs: RoundInputs, c: int, own: Vectors, oracle: Oracle) -> Trained:
+    """Train a client of a round's cohort, by its position, from its own vectors."""
+    setup = dataclasses.replace(setup, algorithm=inputs.algorithm)
+    return train_client(setup, inputs.down, own, inputs.plan.select(slice(c, c + 1)), inputs.round_of(c), oracle)
+
+
+def train_client(
+    setup: Setup, down: Vectors, own: Vectors, plan: Plan, rnd: Round, oracle: Oracle | None = None
+) -> Trained:
+    """Train one client for a round, with the gradients of an oracle of one client (default: :func:`single_oracle`).
 
     Raises:
         FedsmooError: if the model draws random numbers in some steps only.
     """
     task = setup.task
-    oracle, before = single_oracle(task), generator_state(task.device)
+    oracle, before = oracle or single_oracle(task), generator_state(task.device)
     trained = local_round(setup, oracle, down, own, plan, rnd)
     refuse_late_draws(task, before, lambda other: local_round(setup, other, down, own, plan, rnd), oracle)
     return trained

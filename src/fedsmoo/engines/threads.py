@@ -1,14 +1,32 @@
-"""Fix the number of threads: sums of floating-point numbers depend on it."""
+"""Threads: how many there are is fixed, and clients may train in several of them at the same time."""
 
 from __future__ import annotations
 
 import os
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import replace
+from queue import SimpleQueue
+from typing import Any
 
 import torch
+from torch import Tensor, nn
 
-from fedsmoo.core import FedsmooError
+from fedsmoo.core import FedsmooError, Vectors
+from fedsmoo.core.gradient import Loss
+from fedsmoo.core.random.noise import Noise
+from fedsmoo.engines.client_state.memory import clients_that_fit, keep_pages
+from fedsmoo.engines.client_state.table import ClientTable
+from fedsmoo.engines.contract import Meanwhile, RoundInputs, RoundOutcome, Setup
+from fedsmoo.engines.oracles.oracle import Oracle, single_oracle
+from fedsmoo.engines.serial import Serial, Trained, train_client_of
+from fedsmoo.engines.task import Batch, Task
+from fedsmoo.models.base import copied
+from fedsmoo.models.draws import outside_kernels
 
 OFF = ("", "false", "0", "no")
+LAST = torch.channels_last
 
 
 def fix_threads(number: int | None = None) -> None:
@@ -26,3 +44,102 @@ def fix_threads(number: int | None = None) -> None:
             "run would not give the same numbers twice: unset it"
         )
     torch.set_num_threads(number or torch.get_num_threads())
+
+
+class Threads(Serial):
+    """Clients on a CPU, each in one thread, several at the same time; what they send is added in the cohort's order.
+
+    Two threads that share the work of a small operation wait for each other; two clients do not. The number of threads
+    changes no bit. Images are laid out with their channels last where the model takes them so: convolutions and pooling
+    are faster there.
+
+    Raises:
+        FedsmooError: on another device than a CPU.
+    """
+
+    name = "threads"
+
+    def __init__(
+        self, setup: Setup, table: ClientTable | None = None, why: str = "", batch_size: int = 1, threads: int = 0
+    ) -> None:
+        if setup.task.device.type != "cpu":
+            raise FedsmooError(f"engine=threads is for a CPU, not for {setup.task.device}: use engine=auto")
+        super().__init__(setup, table, why)
+        self.machine_s = torch.get_num_threads()
+        self.threads = threads or min(self.machine_s, clients_that_fit(setup, batch_size))
+        self.pool = ThreadPoolExecutor(self.threads)
+        self.oracle_of = last_oracle if takes_channels_last(setup.task) else single_oracle
+        self.idle: SimpleQueue[tuple[Setup, Oracle]] = SimpleQueue()  # a model for each thread, which a pass changes
+        self.made = 0
+
+    def run_round(self, inputs: RoundInputs, meanwhile: Meanwhile | None = None) -> RoundOutcome:
+        sums, running, model = self.sums(inputs), deque[Future[Trained]](), self.setup.task.model
+        keep_pages(self.setup.task.device)
+        while self.made < min(self.threads, len(inputs.clients)):
+            task, self.made = twin(self.setup.task), self.made + 1
+            self.idle.put((replace(self.setup, task=task), self.oracle_of(task)))
+        with outside_kernels(model.module) if model.random else nullcontext():
+            try:
+                for c in range(len(inputs.clients) + self.threads):
+                    if c < len(inputs.clients):
+                        running.append(self.pool.submit(self._train, inputs, c, self.own(inputs, c)))
+                    if c == self.threads - 1 and meanwhile is not None:
+                        meanwhile()
+                    if c >= self.threads and running:
+                        self.add(inputs, c - self.threads, running.popleft().result(), sums)
+            finally:
+                for left in [f for f in running if not f.cancel()]:  # after an error: nothing goes on behind its back
+                    left.exception()
+                torch.set_num_threads(self.machine_s)
+        return sums.outcome()
+
+    def _train(self, inputs: RoundInputs, c: int, own: Vectors) -> Trained:
+        torch.set_num_threads(1)  # of this thread
+        setup, oracle = self.idle.get()
+        try:
+            return train_client_of(setup, inputs, c, own, oracle)
+        finally:
+            self.idle.put((setup, oracle))
+
+
+def twin(task: Task) -> Task:
+    """Return the same task with a model of its own."""
+    model = copied(task.model.module, task.model)
+    model.keep(task.model.constants)  # which are known to be constant by never having been written to
+    return replace(task, model=model)
+
+
+def takes_channels_last(task: Task) -> bool:
+    """Whether a model has convolutions over images, and the same gradient where channels are last in memory.
+
+    Code that looks at memory, such as ``x.view(len(x), -1)``, fails there.
+    """
+    if not any(isinstance(m, nn.Conv2d) for m in task.model.module.modules()) or len(task.data.x_train) < 2:
+        return False
+    weight = torch.full((2,), 0.5, dtype=task.dtype, device=task.device)
+    batch = task.batch(torch.arange(2, device=task.device), weight)
+    if batch.x.dim() != 4:
+        return False
+    batch, w = replace(batch, noise=Noise((0, 0)) if task.model.random else None), task.model.initial().to(weight)
+    task.model.train()
+    try:
+        plain, other = (oracle(task)(w, batch)[0] for oracle in (single_oracle, last_oracle))
+    except Exception:  # the user's own code: the first round says what is wrong, if anything is
+        return False
+    return torch.allclose(plain, other, rtol=1e-2, atol=1e-3 * float(plain.abs().max()))
+
+
+def last_oracle(task: Task) -> Oracle:
+    """Return the oracle of one client whose images have their channels last in memory."""
+    inner = single_oracle(task)
+
+    def laid(batch: Batch) -> Batch:
+        return replace(batch, x=batch.x.contiguous(memory_format=LAST))
+
+    def own(w: Tensor, batch: Batch, loss: Loss, given: Any, pair: bool) -> tuple[Tensor, Tensor]:
+        return inner.own(w, laid(batch), loss, given, pair)
+
+    def look(w: Tensor, batch: Batch, pair: bool) -> Any:
+        return inner.look(w, laid(batch), pair)
+
+    return Oracle(task, lambda w, batch: inner.function(w, laid(batch)), own, look)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -277,13 +278,13 @@ def norms_of(module: nn.Module) -> list[str]:
     return [f"{where}.{n}".lstrip(".") for where, m in parts for n, _ in m.named_parameters(recurse=False)]
 
 
-def copied(module: nn.Module) -> nn.Module:
-    """Return a copy of a module that shares nothing with it; tied parameters stay tied."""
+def copied(module: nn.Module, whole: Any = None) -> Any:
+    """Return a copy of a module, or of what holds it, that shares nothing with it; tied parameters stay tied."""
     kept = [v for part in module.modules() for v in vars(part).values() if isinstance(v, Tensor)]
     # What a module keeps of its last pass hangs on that pass, which cannot be copied: its numbers can.
     memo = {id(v): v.detach().clone() for v in kept if v.grad_fn is not None}
     try:
-        return copy.deepcopy(module, memo)
+        return copy.deepcopy(module if whole is None else whole, memo)
     except Exception as e:  # the user's own code
         raise FedsmooError(
             f"the model {type(module).__name__} cannot be copied: {type(e).__name__}: {first_line(e)}; keep what "

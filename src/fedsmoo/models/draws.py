@@ -84,7 +84,14 @@ class Draws(TorchDispatchMode):
 
 @contextmanager
 def drawing(module: nn.Module, noise: AnyNoise) -> Iterator[Draws]:
-    """:class:`Draws`, without the kernels that draw inside: fused attention, and cuDNN's recurrent layers."""
+    """:class:`Draws`, without the kernels that draw inside."""
+    with outside_kernels(module), Draws(noise) as draws:
+        yield draws
+
+
+@contextmanager
+def outside_kernels(module: nn.Module) -> Iterator[None]:
+    """Leave out kernels that draw inside: fused attention, and cuDNN's recurrent layers; in all threads."""
     cudnn = torch.backends.cudnn
     with ExitStack() as stack:
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
@@ -92,7 +99,7 @@ def drawing(module: nn.Module, noise: AnyNoise) -> Iterator[Draws]:
             stack.enter_context(cudnn.flags(enabled=False, allow_tf32=cudnn.allow_tf32))
         if "torch._dynamo" in sys.modules:  # a compiled module would draw in code of its own
             stack.enter_context(torch.compiler.set_stance("force_eager"))
-        yield stack.enter_context(Draws(noise))
+        yield
 
 
 def bound(func: Any, args: Any, kwargs: Any) -> Given:

@@ -23,11 +23,9 @@ def traced(function: Callable[..., Any], *like: Tensor) -> GraphModule:
     are part of the graph.
     """
     from torch._functorch.compile_utils import fx_graph_cse  # with SymPy: no start of a program waits for it
-    from torch.fx.experimental.proxy_tensor import make_fx
 
     with client_rules(), Instead(LAYERS):
-        graph = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*like)
-    graph.graph.eliminate_dead_code()
+        graph = graph_of(function, *like)
     without_writing(graph.graph)
     # What both passes need, such as weights in the operators' order, is made once.
     nodes = fx_graph_cse(graph.graph)
@@ -36,6 +34,16 @@ def traced(function: Callable[..., Any], *like: Tensor) -> GraphModule:
     with_values(nodes)
     shorten_views(nodes)
     return GraphModule(graph, nodes)
+
+
+def graph_of(function: Callable[..., Any], *like: Tensor | None) -> GraphModule:
+    """Return the operations of a function of tensors shaped as those given, by the rules in force."""
+    from torch.fx.experimental.proxy_tensor import make_fx  # as above
+
+    graph = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*like)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+    return graph
 
 
 def called(graph: GraphModule) -> list[str]:

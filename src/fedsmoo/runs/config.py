@@ -66,7 +66,11 @@ class Config(Training):
     split: str | None = setting(None, "a split file instead of a partition rule", group="data", free=("batch",))
     clients: int = setting(100, "clients in all (m)", group="data", within="(0, inf)")
     engine: str = setting(
-        "auto", "who runs the steps", ("auto", "serial", "batched", "vmap"), group="machine", free=("run", "line")
+        "auto",
+        "who runs the steps",
+        ("auto", "serial", "threads", "batched", "vmap"),
+        group="machine",
+        free=("run", "line"),
     )
     exact: bool = setting(
         False, "same bits with any number of ranks (torchrun), as serial; slower", group="machine", free=("run", "line")

@@ -166,7 +166,7 @@ def test_a_run_keeps_the_engine_it_began_with_whatever_the_rule_says_now(
     """Runs of before, whose engine was timed, are among them."""
     config = TASK.replace(engine="auto", cohort=3, model="softmax", dataset="digits", clients=5)
     with monkeypatch.context() as before:
-        before.setattr(choose, "choose", lambda task, cohort: choose.Choice("vmap", "it was fast that day"))
+        before.setattr(choose, "choose", lambda *given: choose.Choice("vmap", "it was fast that day"))
         seen: list[int] = []
         Run.begin(config, tmp_path / "a").go(lambda r: seen.append(r.round), lambda: len(seen) == 2)
     assert assemble(config).engine.name == "batched"

@@ -6,12 +6,10 @@ is in the batch nor on the device. ``fedsmoo.kernels.noise`` computes the same n
 
 from __future__ import annotations
 
-import zlib
-
 import torch
 from torch import Tensor
 
-from fedsmoo.core.random.noise import BLOCK, MASK, normal, philox, uniform
+from fedsmoo.core.random.noise import BLOCK, MASK, crc, normal, philox, uniform, words_on_host
 
 KINDS = {"normal": normal, "uniform": uniform, "below": uniform, "words": lambda words: words}
 
@@ -32,8 +30,11 @@ def drawn(
     for first in range(0, -(-count // 4), at_once):
         index = torch.arange(first, min(first + at_once, -(-count // 4)), device=like.device).expand(rows, -1)
         index = index if starts is None else index + starts[:, None]
-        place = torch.full_like(index, zlib.crc32(name.encode())), steps[:, None].expand_as(index)
-        words = torch.stack(philox((k0, k1), (index & MASK, index >> 32, *place)), -1).flatten(1)
+        if like.device.type == "cpu":
+            words = words_on_host((k0.numpy(), k1.numpy()), index.numpy(), crc(name), steps[:, None].numpy())
+        else:
+            place = torch.full_like(index, crc(name)), steps[:, None].expand_as(index)
+            words = torch.stack(philox((k0, k1), (index & MASK, index >> 32, *place)), -1).flatten(1)
         numbers = KINDS[kind](words.flatten()).view(words.shape)
         numbers = numbers < bound if kind == "below" else numbers
         out[:, 4 * first : 4 * (first + at_once)] = numbers[:, : count - 4 * first]

@@ -10,8 +10,10 @@ Reference: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011
 from __future__ import annotations
 
 import math
+import sys
 import zlib
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +23,12 @@ BLOCK = 1 << 15  # counters at a time: their lanes stay in a processor's cache
 MASK = 0xFFFFFFFF
 MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
 INCREMENTS = 0x9E3779B9, 0xBB67AE85
+HIGH = 1 if sys.byteorder == "little" else 0  # which half of 64 bits is the high one
+
+
+def crc(name: str) -> int:
+    """Return the word of 32 bits that stands for a name."""
+    return zlib.crc32(name.encode())
 
 
 def key_of(seed: int, purpose: str, *where: int) -> tuple[int, int]:
@@ -29,7 +37,7 @@ def key_of(seed: int, purpose: str, *where: int) -> tuple[int, int]:
     >>> key_of(0, "layers", 3, 17) == key_of(0, "layers", 3, 17) != key_of(0, "layers", 17, 3)
     True
     """
-    low, high = np.random.SeedSequence([seed, zlib.crc32(purpose.encode()), *where]).generate_state(2)
+    low, high = np.random.SeedSequence([seed, crc(purpose), *where]).generate_state(2)
     return int(low), int(high)
 
 
@@ -49,6 +57,25 @@ def philox(
     return c0, c1, c2, c3
 
 
+def words_on_host(key: tuple[Any, Any], index: np.ndarray, name: int, step: Any) -> Tensor:
+    """Return :func:`philox` of the counters ``index [R, N]`` on a CPU, whose four words each are side by side: int64.
+
+    Words of the key and steps may be arrays ``[R, 1]``. NumPy has unsigned numbers, and takes a third of the time.
+    """
+    a, b = np.empty((2, *index.shape), np.uint32), np.empty((2, *index.shape), np.uint32)
+    a[0], a[1], b[0], b[1] = index & MASK, name, index >> 32, step & MASK
+    factors = np.array(MULTIPLIERS, np.uint64)[:, None, None]
+    keys = np.empty((2, 10, len(index), 1), np.uint32)
+    for k, first, more in zip(keys, key, INCREMENTS, strict=True):
+        k[:] = (np.asarray(first, np.uint64) + np.arange(10, dtype=np.uint64)[:, None, None] * np.uint64(more)) & MASK
+    for r in range(10):
+        halves = np.multiply(a, factors, dtype=np.uint64).view(np.uint32)
+        a, b = halves[::-1, :, HIGH::2] ^ b ^ keys[:, r], halves[::-1, :, 1 - HIGH :: 2]
+    out = np.empty((*index.shape, 4), np.int64)
+    out[..., 0::2], out[..., 1::2] = np.moveaxis(a, 0, -1), np.moveaxis(b, 0, -1)
+    return torch.from_numpy(out).flatten(1)
+
+
 @dataclass(frozen=True)
 class Noise:
     """Where a client draws in one local step: its key, which names the seed, the round and the client, and the step."""
@@ -59,9 +86,14 @@ class Noise:
     def words(self, name: str, count: int, device: torch.device | str = "cpu", start: int = 0) -> Tensor:
         """``count`` words of the stream ``name``, from its counter ``start`` on, of which each gives four: int64."""
         counters, parts = -(-count // 4), []
+        on_host = torch.device(device).type == "cpu"
         for first in range(start, start + counters, BLOCK):
-            index = torch.arange(first, min(first + BLOCK, start + counters), device=device)
-            place = torch.full_like(index, zlib.crc32(name.encode())), torch.full_like(index, self.step & MASK)
+            end = min(first + BLOCK, start + counters)
+            if on_host:
+                parts.append(words_on_host(self.key, np.arange(first, end)[None], crc(name), self.step)[0])
+                continue
+            index = torch.arange(first, end, device=device)
+            place = torch.full_like(index, crc(name)), torch.full_like(index, self.step & MASK)
             parts.append(torch.stack(philox(self.key, (index & MASK, index >> 32, *place)), -1).flatten())
         return torch.cat(parts)[:count] if parts else torch.empty(0, dtype=torch.int64, device=device)
 

@@ -37,25 +37,25 @@ def forward(kind: str, gx: Tensor, w: Tensor, b: Tensor, h0: Tensor, c0: Tensor)
         from fedsmoo.kernels.recurrence import forward as by_steps
 
         return by_steps(kind, gx, w, b, h0, c0, precision_of(gx))
-    h, c, wt = h0, c0, w.transpose(1, 2).contiguous()
+    h, c, wt, size = h0, c0, w.transpose(1, 2).contiguous(), w.shape[-1]
     gates = room(gx, gx.shape[-1])
     torch.add(gx, b[:, None], out=gates) if kind != "gru" and b.shape[1] else gates.copy_(gx)
     b = b if b.shape[1] else b.new_zeros(w.shape[:2])
-    hs = gates if kind in ("tanh", "relu") else room(gx, w.shape[-1])
-    cs = room(gx, w.shape[-1] if hs is not gates else 0)
-    for t, now in enumerate(gates):
+    hs = gates if kind in ("tanh", "relu") else room(gx, size)
+    cs = room(gx, size if hs is not gates else 0)
+    each = [part.unbind(0) for part in gates.split(size, -1)]  # by gate and step: no step makes views of its own
+    both = gates[..., : 2 * size].unbind(0)  # two gates that are neighbours and have one function
+    for t, (now, after) in enumerate(zip(gates.unbind(0), cs.unbind(0), strict=True)):
         if kind == "lstm":
             now.baddbmm_(h, wt)
-            i, f, g, o = now.chunk(4, -1)
-            i.sigmoid_(), f.sigmoid_(), g.tanh_(), o.sigmoid_()
-            c = torch.addcmul(torch.mul(i, g), f, c, out=cs[t])
-            torch.mul(o, c.tanh(), out=hs[t])
+            both[t].sigmoid_(), each[2][t].tanh_(), each[3][t].sigmoid_()
+            c = torch.addcmul(each[0][t] * each[2][t], each[1][t], c, out=after)
+            torch.mul(each[3][t], c.tanh(), out=hs[t])
         elif kind == "gru":
-            r, z, n = now.chunk(3, -1)
-            hr, hz, hn = torch.baddbmm(b[:, None], h, wt).chunk(3, -1)
-            r.add_(hr).sigmoid_(), z.add_(hz).sigmoid_()
-            n.addcmul_(r, cs[t].copy_(hn)).tanh_()
-            torch.lerp(n, h, z, out=hs[t])
+            found = torch.baddbmm(b[:, None], h, wt)
+            both[t].add_(found[..., : 2 * size]).sigmoid_()
+            n = each[2][t].addcmul_(each[0][t], after.copy_(found[..., 2 * size :])).tanh_()
+            torch.lerp(n, h, each[1][t], out=hs[t])
         else:
             now.baddbmm_(h, wt)
             now.tanh_() if kind == "tanh" else now.relu_()
@@ -80,36 +80,65 @@ def backward(
         from fedsmoo.kernels.recurrence import backward as by_steps
 
         return by_steps(kind, biased, dh, h, c, gates, w, h0, c0, dc, precision_of(dh))
-    steps, a, e = len(dh), torch.zeros_like(h0), dc  # by the state after a step
     dgx = room(dh, w.shape[1])
-    dgh = room(dh, w.shape[1]) if kind == "gru" else dgx
-    for t in range(steps - 1, -1, -1):
-        now, down = dgx[t], dh[t] + a
-        if kind == "lstm":
-            i, f, g, o = gates[t].chunk(4, -1)
-            di, df, dg, do = now.chunk(4, -1)
-            th = c[t].tanh()
-            e = e + torch.ops.aten.tanh_backward(down * o, th)
-            sigmoid_backward(e * g, i, grad_input=di)
-            sigmoid_backward(e * (c[t - 1] if t else c0), f, grad_input=df)
-            tanh_backward(e * i, g, grad_input=dg)
-            sigmoid_backward(down * th, o, grad_input=do)
-            a, e = torch.bmm(now, w), e * f
-        elif kind == "gru":
-            r, z, n = gates[t].chunk(3, -1)
-            dr, dz, dn = now.chunk(3, -1)
-            tanh_backward(down * (1 - z), n, grad_input=dn)
-            sigmoid_backward(down * ((h[t - 1] if t else h0) - n), z, grad_input=dz)
-            sigmoid_backward(dn * c[t], r, grad_input=dr)
-            dgh[t].copy_(now)[..., 2 * z.shape[-1] :].mul_(r)
-            a = torch.baddbmm(down * z, dgh[t], w)
-        else:
-            torch.mul(down, 1 - h[t].square() if kind == "tanh" else h[t] > 0, out=now)
-            a = torch.bmm(now, w)
+    if kind == "lstm":
+        dgh, a, e = lstm_backward(dh, c, gates, w, c0, dc, dgx)
+    elif kind == "gru":
+        (dgh, a), e = gru_backward(dh, h, c, gates, w, h0, dgx), dc
+    else:
+        (dgh, a), e = plain_backward(kind, dh, h, w, dgx), dc
     before = torch.cat((h0[None], h[:-1])).transpose(0, 1).flatten(1, 2)
     dw = torch.bmm(dgh.transpose(0, 1).flatten(1, 2).transpose(1, 2), before)
     db = dgh.sum((0, 2)) if biased else dw.new_empty(len(w), 0)
     return dgx, dw, db, a, e.clone() if e is dc else e
+
+
+def lstm_backward(
+    dh: Tensor, c: Tensor, gates: Tensor, w: Tensor, c0: Tensor, dc: Tensor, dgx: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Fill ``dgx``; return it, and the gradients by the first states.
+
+    What gates are multiplied by is computed for all steps at once: little is left that waits for the step behind.
+    """
+    (i, f, g, o), (di, df, dg, do), th = gates.chunk(4, -1), dgx.chunk(4, -1), c.tanh()
+    sigmoid_backward(g, i, grad_input=di), sigmoid_backward(torch.cat((c0[None], c[:-1])), f, grad_input=df)
+    tanh_backward(i, g, grad_input=dg), sigmoid_backward(th, o, grad_input=do)
+    through, four = torch.ops.aten.tanh_backward(o, th), dgx.unflatten(-1, (4, -1))
+    three, last, fs, throughs = (v.unbind(0) for v in (four[..., :3, :], do, f, through))
+    a, e, steps = torch.zeros_like(c0), dc, zip(dh.unbind(0), dgx.unbind(0), strict=True)
+    for t, (ahead, now) in reversed(list(enumerate(steps))):
+        down = ahead + a
+        e = torch.addcmul(e, down, throughs[t])
+        three[t].mul_(e.unsqueeze(-2)), last[t].mul_(down)
+        a, e = torch.bmm(now, w), e * fs[t]
+    return dgx, a, e
+
+
+def gru_backward(
+    dh: Tensor, h: Tensor, c: Tensor, gates: Tensor, w: Tensor, h0: Tensor, dgx: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Fill ``dgx``; return the gradients by the sums that come from states, and by the first state."""
+    (r, z, n), dgh, a = gates.chunk(3, -1), room(dh, w.shape[1]), torch.zeros_like(h0)
+    fr, fz, fn = dgx.chunk(3, -1)
+    tanh_backward(1 - z, n, grad_input=fn), sigmoid_backward(torch.cat((h0[None], h[:-1])) - n, z, grad_input=fz)
+    sigmoid_backward(c * fn, r, grad_input=fr)
+    dgh.copy_(dgx)[..., 2 * z.shape[-1] :].mul_(r)
+    three, zs, downs = dgh.unflatten(-1, (3, -1)).unbind(0), z.unbind(0), room(dh, dh.shape[-1])
+    for t, (ahead, now) in reversed(list(enumerate(zip(dh.unbind(0), dgh.unbind(0), strict=True)))):
+        down = torch.add(ahead, a, out=downs[t])
+        three[t].mul_(down.unsqueeze(-2))
+        a = torch.baddbmm(down * zs[t], now, w)
+    dgx.unflatten(-1, (3, -1)).mul_(downs.unsqueeze(-2))
+    return dgh, a
+
+
+def plain_backward(kind: str, dh: Tensor, h: Tensor, w: Tensor, dgx: Tensor) -> tuple[Tensor, Tensor]:
+    """Fill ``dgx``, of an RNN without gates; return it, and the gradient by the first state."""
+    dgx.copy_(1 - h.square() if kind == "tanh" else h > 0)
+    a = torch.zeros_like(dh[0])
+    for ahead, now in reversed(list(zip(dh.unbind(0), dgx.unbind(0), strict=True))):
+        a = torch.bmm(now.mul_(ahead + a), w)
+    return dgx, a
 
 
 @backward.register_fake

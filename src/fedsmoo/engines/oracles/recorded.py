@@ -1,0 +1,101 @@
+"""Gradients of C clients on a CPU as recorded operations: small models spend most of a step outside of arithmetic.
+
+``vmap`` and autograd decide anew in every step which operations to call. After some gradients of one shape these are
+recorded as a graph and called directly, in the same order on the same numbers, so that no bit changes and it does not
+matter when that begins.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedsmoo.core.errors import first_line
+from fedsmoo.core.gradient import Running
+from fedsmoo.core.random.layers import ClientsNoise
+from fedsmoo.engines.oracles.layers import needs_layers
+from fedsmoo.engines.oracles.oracle import Oracle
+from fedsmoo.engines.oracles.sealed import SealedOracle
+from fedsmoo.engines.statistics.passes import begin, end
+from fedsmoo.engines.task import Batch
+from fedsmoo.operators.trace import graph_of
+
+AFTER = 64  # gradients: recording takes about as long as that many save
+Given = tuple[Any, ...]  # w, x, y, weights of samples, keys and steps of noise, real samples, statistics
+Graph = Callable[..., tuple[Tensor, Tensor, Tensor | None]]
+
+
+class RecordedOracle(SealedOracle):
+    """An oracle of C clients by ``vmap`` whose gradients of the run's loss are recorded once they repeat."""
+
+    def __init__(self, oracle: Oracle) -> None:
+        super().__init__(oracle)
+        self.seen: Counter[Any] = Counter()
+        self.graphs: dict[Any, Graph | None] = {}  # None: what cannot be recorded
+
+    def gradient(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        if self.task.model.statistics is not None and batch.running is None:
+            return super().gradient(w, batch)  # its statistics are the model's own, which change
+        given = tensors(w.contiguous(), batch)  # the first model of a round is one for all clients
+        key = self.task.model.module.training, *(None if t is None else (t.shape, t.stride(), t.dtype) for t in given)
+        self.seen[key] += 1
+        if key not in self.graphs and self.seen[key] > AFTER:
+            self.graphs[key] = self.recorded(given)
+        graph = self.graphs.get(key)
+        if graph is None:
+            return super().gradient(w, batch)
+        with torch.no_grad():
+            gradients, losses, after = graph(*given)
+        end(batch, () if after is None else (after,))
+        return gradients, losses
+
+    def in_step(self, w: Tensor, batch: Batch, working: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        is_sealed = needs_layers(self.task.model) or self.task.model.padding == "masked"
+        return super().in_step(w, batch, working) if is_sealed else super().gradient(w, batch)
+
+    def recorded(self, given: Given) -> Graph | None:
+        """Return a graph that gives the same bits; ``None`` if there is none, as of a model that counts its passes."""
+        before = kept(self.task.model.module)
+        expected = self.taken(*given)
+        if kept(self.task.model.module) != before:
+            self.slower.append("the model changes with every pass, so that its operations are not recorded")
+            return None
+        try:
+            graph: Graph = graph_of(self.taken, *given).forward
+            with torch.no_grad():
+                found = graph(*given)
+        except Exception as e:  # the user's own code
+            self.slower.append(f"the model's operations cannot be recorded: {first_line(e)}")
+            return None
+        same = all(
+            a is b if a is None or b is None else torch.equal(a, b) for a, b in zip(found, expected, strict=True)
+        )
+        return graph if same else None
+
+    def taken(
+        self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor, *beside: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return gradients, losses and statistics as functions of tensors alone."""
+        keys, steps, real, before = beside
+        noise = None
+        if keys is not None and steps is not None and real is not None:
+            noise = ClientsNoise(keys, steps, real, weight.shape[1], self.axes)
+        running = None if before is None else Running(before)
+        gradients, losses = super().gradient(w, Batch(x, y, weight, noise, real, running))
+        return gradients, losses, None if running is None else running.now
+
+
+def tensors(w: Tensor, batch: Batch) -> Given:
+    """Return all tensors that a gradient depends on."""
+    n, begun = batch.noise, begin(batch)
+    keys, steps = (n.keys, n.steps) if isinstance(n, ClientsNoise) else (None, None)
+    return w, batch.x, batch.y, batch.weight, keys, steps, batch.real, begun[0] if begun else None
+
+
+def kept(module: torch.nn.Module) -> list[Any]:
+    """Return the numbers and words that parts of a module keep, which may change with every pass."""
+    return [v for part in module.modules() for v in vars(part).values() if isinstance(v, int | float | str)]

@@ -1,0 +1,147 @@
+"""Clients in several threads: the bits do not depend on how many there are, and the numbers are those of `serial`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedsmoo import simulate
+from fedsmoo.core import FedsmooError
+from fedsmoo.data.check import from_arrays
+from fedsmoo.engines.task import Task
+from fedsmoo.engines.threads import Threads, takes_channels_last
+from fedsmoo.models.base import FlatModel
+from fedsmoo.runs.results.result import Result
+
+SETTINGS: dict[str, Any] = {
+    "clients": 5, "cohort": 5, "rounds": 2, "local_steps": 2, "batch_size": 4, "partition": "iid", "device": "cpu",
+    "dtype": "float64",
+}  # fmt: skip
+
+
+def images(n: int = 30) -> tuple[np.ndarray, ...]:
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((n, 3, 16, 16)), np.arange(n) % 3
+    return x, y, x[:5], y[:5]
+
+
+def cnn(flatten: nn.Module | None = None, *more: nn.Module) -> nn.Module:
+    torch.manual_seed(0)
+    layers = nn.Conv2d(3, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU(), nn.MaxPool2d(2), *more
+    return nn.Sequential(*layers, flatten or nn.Flatten(), nn.Linear(256, 3))
+
+
+class Viewed(nn.Module):
+    """Looks at memory: only where channels are first."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.view(len(x), -1)
+
+
+def mlp() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(768, 8), nn.Dropout(0.2), nn.LayerNorm(8), nn.Linear(8, 3))
+
+
+class Scaled(nn.Module):
+    """A constant buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("by", torch.tensor(0.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.by
+
+
+MODULES = {
+    "convolutions": cnn,
+    "views": lambda: cnn(Viewed()),
+    "dropout": lambda: cnn(None, nn.Dropout(0.3)),
+    "BatchNorm": lambda: cnn(None, nn.BatchNorm2d(4)),
+    "a constant": lambda: cnn(None, Scaled()),
+    "no convolution": mlp,
+}
+
+
+def trained(module: nn.Module, engine: str, threads: int = 1, method: str = "fedavg", **settings: Any) -> Result:
+    torch.set_num_threads(threads)
+    try:
+        result = simulate(module, images(), method, engine=engine, **{**SETTINGS, **settings})
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(1)
+    return result
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_any_number_of_threads_gives_the_same_bits_which_are_those_of_serial_but_for_rounding(name: str) -> None:
+    one, three = (trained(MODULES[name](), "threads", n) for n in (1, 3))
+    serial = trained(MODULES[name](), "serial")
+    assert three.simulation.engine.name == "threads"
+    assert torch.equal(one.server.w, three.server.w)
+    if name in ("views", "no convolution"):  # no other layout in memory: the very same operations
+        assert torch.equal(one.server.w, serial.server.w)
+    assert float((one.server.w - serial.server.w).abs().max()) < 1e-12
+    losses = [[r.train_loss for r in run.history] for run in (one, three, serial)]
+    assert losses[0] == losses[1] == pytest.approx(losses[2], rel=1e-12)
+
+
+@pytest.mark.parametrize("method", ["fedsmoo", "scaffold", "moon", "krum"])
+def test_methods_keep_their_vectors_client_by_client(method: str) -> None:
+    one = trained(cnn(), "threads", 2, method)
+    serial = trained(cnn(), "serial", 1, method)
+    for client in range(5):
+        for vector, v in one.client_state(client).items():
+            assert float((v - serial.client_state(client)[vector]).abs().max()) < 1e-11
+    assert float((one.server.w - serial.server.w).abs().max()) < 1e-11
+
+
+def test_channels_are_last_where_the_model_takes_them_so() -> None:
+    x, y, *_ = images()
+
+    def takes(module: nn.Module, samples: np.ndarray = x) -> bool:
+        return takes_channels_last(Task(FlatModel(module.double()), from_arrays(samples, y, samples, y),
+                                        torch.device("cpu"), torch.float64))  # fmt: skip
+
+    assert takes(cnn())
+    assert takes(cnn(None, nn.Dropout(0.3)))
+    assert not takes(cnn(Viewed()))
+    assert not takes(mlp())
+    series = nn.Sequential(nn.Conv1d(3, 2, 3), nn.Flatten(), nn.Linear(28, 3))
+    assert not takes(series, x[:, :, 0])
+
+
+def test_the_largest_share_of_threads_follows_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedsmoo.engines import threads
+
+    setup = trained(cnn(), "threads").simulation.setup
+    monkeypatch.setattr(threads, "clients_that_fit", lambda setup, batch_size: 2)
+    torch.set_num_threads(3)
+    try:
+        assert Threads(setup).threads == 2
+    finally:
+        torch.set_num_threads(1)
+
+
+class Failing(nn.Module):
+    """Fails at the third pass in training of each copy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.calls = cnn(), 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += self.training
+        if self.calls > 9:
+            raise ValueError("had enough")
+        return self.inner(x)
+
+
+def test_what_a_client_raises_is_said_as_by_serial() -> None:
+    with pytest.raises(FedsmooError, match=r"the threads engine cannot train.*test_threads.py.*had enough"):
+        trained(Failing(), "threads", 2, local_steps=20)
