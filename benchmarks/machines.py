@@ -113,4 +113,5 @@ def models() -> str:
         f"{report['hardware']}, torch {report['versions']['torch']}. The last four columns: how many times as fast as "
         "the plain loop; bold is what `engine=auto` takes."
     )
+    note = f"{note} {report['note']}" if "note" in report else note  # what is special about a measurement
     return table(header, rows) + f"\n\n{note}"
