@@ -176,7 +176,7 @@ def test_a_sweep_with_natural_clients_finds_its_runs_again(call: Call) -> None:
 
 def test_one_thing_is_not_several(call: Call) -> None:
     answer = call("run", "--algorithm", "fedavg", *TINY, "--rounds", "1", "--out", "here")
-    assert "2 per round, 1 round (serial engine: engine=serial; 1 thread" in answer.out
+    assert "2 per round, 1 round\n  engine          serial: engine=serial; 1 thread" in answer.out
     assert all(line == line.rstrip() for line in answer.out.splitlines())
     assert call("runs", ".").out.startswith("1 run in .\n")
 
@@ -189,12 +189,12 @@ def test_an_empty_path_is_not_the_present_folder(out: list[str], call: Call) -> 
     assert list(Path().iterdir()) == []
 
 
-def test_the_first_line_says_which_engine_and_why(call: Call) -> None:
+def test_the_second_line_says_which_engine_and_why(call: Call) -> None:
     words = ["--model", "mlp", "--clients", "4", "--cohort", "3", "--rounds", "1", "--local-steps", "1"]
-    first = call("run", *words, "--device", "cpu", "--out", "here").out.splitlines()[0]
+    second = call("run", *words, "--device", "cpu", "--out", "here").out.splitlines()[1]
     why = "the model has a hand-batched forward"
     threads = torch.get_num_threads()
-    assert first.endswith(f"(batched engine: {why}; 3 clients at once, {threads} thread{'s' * (threads > 1)})")
+    assert second == f"  engine          batched: {why}; 3 clients at once, {threads} thread{'s' * (threads > 1)}"
     for name in ("started.json", "summary.json"):
         facts = json.loads(Path("here", name).read_text())
         assert [facts[n] for n in ("engine", "engine_why", "chunk", "threads")] == ["batched", why, 3, threads]

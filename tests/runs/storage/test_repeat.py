@@ -58,5 +58,5 @@ def test_four_runs_of_the_default_command_on_a_busy_machine_are_one_model(tmp_pa
     assert done.returncode == 0, done.stderr
     models = {(tmp_path / str(n) / "model.safetensors").read_bytes() for n in range(RUNS)}
     assert len(models) == 1
-    told = {line for line in done.stdout.splitlines() if " engine: " in line}
+    told = {line for line in done.stdout.splitlines() if line.startswith("  engine  ")}
     assert len(told) == 1  # the same engine, clients at once and threads, for the same reason
