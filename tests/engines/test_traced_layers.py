@@ -86,3 +86,7 @@ def test_a_graph_gives_each_client_its_own_gradient(name: str, as_on_a_gpu: bool
     (graph,) = (c.cell_contents for c in in_step.__closure__ if isinstance(c.cell_contents, torch.fx.GraphModule))
     names = [n.removeprefix("fedsmoo.").removesuffix(".default") for n in called(graph) if "fedsmoo" in n]
     assert {n: names.count(n) for n in names} == {**ours, "embedding_weight": 1, "place": 1}  # no words copied
+    from torch._inductor.lowering import lowerings
+
+    # A step's compiler knows them before it meets them.
+    assert {n.target for n in graph.graph.nodes if getattr(n.target, "namespace", "") == "fedsmoo"} <= set(lowerings)

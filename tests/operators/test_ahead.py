@@ -1,5 +1,6 @@
 """Kernels of a graph are compiled ahead: the very ones, with the very arguments, that a call of the graph launches."""
 
+import logging
 import sys
 from contextlib import contextmanager
 
@@ -99,3 +100,52 @@ def test_views_of_a_graph_are_few_and_change_nothing(monkeypatch):
     assert work[0] == work[1]
     for a, b in zip(short(*given), long(*given), strict=True):
         assert torch.equal(a, b)
+
+
+class Residual(nn.Sequential):
+    def forward(self, x):
+        return torch.relu(super().forward(x) + x)
+
+
+def test_operators_are_known_to_the_compiler_before_it_writes_down_all_they_depend_on(monkeypatch, caplog):
+    import torch._inductor
+    from torch._inductor import graph, ir
+    from torch._inductor.lowering import _maybe_layout_constraints, constrain_to_fake_tensors, lowerings
+
+    blocks = [Residual(nn.Conv2d(8, 8, 3, 1, 1), nn.GroupNorm(2, 8)) for _ in range(4)]
+    flat, given = gradient(
+        nn.Sequential(nn.Conv2d(3, 8, 3, 1, 1), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5))
+    )
+    network = traced(flat, *given)
+    ours = {n.target for n in network.graph.nodes if getattr(n.target, "namespace", "") == "fedsmoo"}
+    for operator in ours:  # as in a new process
+        monkeypatch.delitem(lowerings, operator, raising=False)
+        monkeypatch.delitem(_maybe_layout_constraints, operator, raising=False)
+    ahead.register_operators(network)
+    assert len(ours) > 5
+    assert ours <= set(lowerings)
+    # Strides of what they are given are those of the trace, as the compiler would have it for operators it meets.
+    assert {_maybe_layout_constraints[operator] for operator in ours} == {constrain_to_fake_tensors}
+
+    written = 0
+    helper = ir.IRNode.str_helper
+
+    def counted(*args, **kwargs):
+        nonlocal written
+        written += 1
+        # Of an operator unknown, thousands: each text holds those of all inputs, once for every path to them.
+        assert written < len(network.graph.nodes)
+        return helper(*args, **kwargs)
+
+    def lowered(*_):
+        raise InterruptedError("no code is needed")
+
+    monkeypatch.setattr(ir.IRNode, "str_helper", counted)
+    monkeypatch.setattr(graph.GraphLowering, "compile_to_module", lowered)
+    monkeypatch.setattr(graph.log, "handlers", [caplog.handler])  # newer releases write only what is logged
+    with (
+        caplog.at_level(logging.INFO, logger=graph.log.name),
+        pytest.raises(Exception, match="no code is needed"),
+    ):
+        torch._inductor.compile(network, list(given))
+    assert "fallback for:\n  target: fedsmoo" not in caplog.text

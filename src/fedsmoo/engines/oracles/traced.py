@@ -13,7 +13,7 @@ from fedsmoo.engines.oracles.oracle import InStep, Oracle
 from fedsmoo.engines.oracles.sealed import SealedOracle
 from fedsmoo.engines.steps.capture import warn_slower
 from fedsmoo.engines.task import Batch
-from fedsmoo.operators.ahead import compile_ahead
+from fedsmoo.operators.ahead import compile_ahead, register_operators
 from fedsmoo.operators.trace import traced
 
 
@@ -46,6 +46,7 @@ class TracedOracle(SealedOracle):
             warn_slower("the model's gradient cannot be traced", e, self.slower)
             return self.in_step if needs_layers(self.task.model) else self.open
         compile_ahead(graph)
+        register_operators(graph)
 
         def in_step(w: Tensor, batch: Batch, working: Any = None) -> tuple[Tensor, Tensor]:
             n = batch.noise
