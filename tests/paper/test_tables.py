@@ -384,3 +384,42 @@ def test_the_folder_of_experiments_holds_a_file_for_each() -> None:
     assert sorted(p.stem for p in folder.glob("*.toml")) == sorted([*EXPERIMENTS, "published", "searched"])
     for path in (folder.parent / "campaign").glob("*.toml"):
         assert tomllib.loads(path.read_text())["base"] in EXPERIMENTS
+
+
+def test_a_run_without_an_evaluated_round_is_left_out_and_named(results: Path) -> None:
+    path = next(results.glob("fedavg-*.json"))
+    run = from_json(path)
+    path.write_text(to_json(replace(run, curve={**run.curve, "test_accuracy": [None] * len(run.curve["round"])})))
+    for kind in ("accuracy", "rounds"):
+        made = build(Selection(kind, (PATHOLOGICAL,), ("FedAvg", "FedCM")).sweep(), collect((), results))
+        assert f"{path.stem} has no evaluated round: it is left out." in made[-1].notes
+    found = rows("accuracy", results, columns=(PATHOLOGICAL,), methods=("FedAvg", "FedCM"))
+    assert (found["FedAvg"]["n"], found["FedAvg"]["last round"], found["FedCM"]["n"]) == ("", "", "1")
+
+
+def test_scores_whose_sum_is_no_number_have_a_mean(results: Path) -> None:
+    path = next(results.glob("fedavg-*.json"))
+    run = from_json(path)
+    path.write_text(to_json(replace(run, curve={**run.curve, "test_accuracy": [1e308] * len(run.curve["round"])})))
+    found = rows("accuracy", results, columns=(PATHOLOGICAL,), methods=("FedAvg",))
+    assert (found["FedAvg"]["n"], found["FedAvg"]["last ten"]) == ("1", "inf"), "a hundred times that, in per cent"
+
+
+@pytest.mark.parametrize("name", ["seconds_train", "bytes_up", "test_accuracy"])
+def test_a_result_with_what_is_no_number_is_refused(results: Path, name: str) -> None:
+    path = next(results.glob("fedavg-*.json"))
+    value = json.loads(path.read_text())
+    value["curve"][name] = 10**400 if name == "test_accuracy" else None
+    path.write_text(json.dumps(value))
+    with pytest.raises(FedsmooError, match=r"its curve holds what is no number; export the run again$"):
+        from_json(path)
+
+
+def test_a_hessian_of_words_is_refused_and_facts_that_are_null_are_none(results: Path) -> None:
+    path = next(results.glob("fedavg-*.json"))
+    value = json.loads(path.read_text()) | {"versions": None}
+    path.write_text(json.dumps(value))
+    assert "versions" not in from_json(path).facts
+    path.write_text(json.dumps(value | {"hessian": {"top": "large", "trace": None}}))
+    with pytest.raises(FedsmooError, match="hessian is"):
+        from_json(path)

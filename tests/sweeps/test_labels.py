@@ -9,10 +9,12 @@ import pytest
 
 from fedsmoo.cli import main
 from fedsmoo.pages.figures.sources import drawable, find
+from fedsmoo.runs.config import Config
 from fedsmoo.runs.storage.names import LABEL
 from fedsmoo.runs.storage.reader import read_label
 from fedsmoo.sweeps.bases import read_sweep
 from fedsmoo.sweeps.grid import run_name
+from fedsmoo.sweeps.methods import stem
 
 SWEEP = """
 model = "softmax"
@@ -90,3 +92,19 @@ def test_a_list_under_a_label_is_told_apart_and_own_names_are_no_labels(tmp_path
     call("sweep", tmp_path / "sweep.toml", "--out", tmp_path / "runs")
     assert groups(tmp_path / "runs") == ["FedAvg", "FedSMOO", "Ours (beta=1)", "Ours (beta=10)"]
     assert len(list((tmp_path / "runs").glob(f"*/{LABEL}"))) == 4
+
+
+@pytest.mark.parametrize("changes", [{"model": "x" * 300}, {"dataset": "ä" * 200}, {"clients": 10**308}])
+def test_a_name_of_long_settings_fits_a_file_system(changes: dict[str, str], tmp_path: Path) -> None:
+    config = Config(**{"algorithm": "fedavg", "dataset": "digits", "model": "softmax", **changes})
+    names = {run_name(config), run_name(config.replace(seed=1))}
+    for name in names:
+        (tmp_path / f"{name}-2.json.12.part").write_text("")
+    assert len(names) == len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_name_that_fits_is_as_it_was() -> None:
+    assert f"-{'m' * 150}-seed0-" in run_name(Config(algorithm="fedavg", dataset="digits", model="m" * 150))
+    assert stem("a" * 220) == "a" * 220
+    assert stem("a" * 300) != stem("a" * 301)
+    assert len(stem("a" * 300)) == 220

@@ -23,9 +23,9 @@ def number(value: Any, digits: int = 6) -> float | int | None:
         value = float(value)
     except OverflowError:
         return None
-    if not math.isfinite(value):
-        return None
     rounded = float(f"{value:.{digits}g}")
+    if not math.isfinite(rounded):  # of the largest numbers, fewer digits may be no number any more
+        return None
     return int(rounded) if rounded.is_integer() and abs(rounded) < 2**53 else rounded
 
 

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import importlib.util
 import inspect
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -47,7 +48,7 @@ def user_object(spec: str, kind: str) -> Any:
     """Import the file in ``path/to/file.py:Name`` and return what ``Name`` is there; refuse missing files and names."""
     file, _, name = spec.rpartition(":")
     path = Path(file)
-    if not path.is_file():
+    if not os.path.isfile(path):  # false also for a name too long for a file
         raise FedsmooError(f"{kind} {spec!r}: there is no file {file!r}")
     module = import_file(path, kind)
     if not hasattr(module, name):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -167,7 +168,7 @@ def _find(name: str, path: str | Path | None) -> Arrays:
     spec = SPECS.get(name)
     if path is not None:
         place = Path(path).expanduser()
-        if not place.exists():
+        if not os.path.exists(place):
             raise FedsmooError(f"data set {name}: {place} does not exist")
         arrays = _open(name, spec, place)
         if arrays is None:
@@ -176,7 +177,7 @@ def _find(name: str, path: str | Path | None) -> Arrays:
     home = user_cache()
     for place in (home / name, home / f"{name}.npz", home):
         # Only a known set can lie in the common folder itself, and there only by its own file names.
-        if place.exists() and (place != home or (spec is not None and spec.kind == "cifar")):
+        if os.path.exists(place) and (place != home or (spec is not None and spec.kind == "cifar")):
             arrays = _open(name, spec, place)
             if arrays is not None:
                 return arrays

@@ -74,6 +74,8 @@ class Quantity:
         >>> quantity("accuracy").nearly(0.7), quantity("mse").nearly(0.112)
         (0.63, 0.13)
         """
+        if not math.isfinite(100 * best):
+            return best
         if self.percent:
             return int(90 * best + 1e-9) / 100 or 0.01  # 90 * 0.7 is 62.99...
         worse = best - 0.1 * abs(best) * self.key(1.0)

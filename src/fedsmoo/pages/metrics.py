@@ -145,7 +145,7 @@ def written(values: list[Any], digits: int) -> list[str]:
     form = f"%.{digits}g"
     if {*map(type, values)} == {float}:
         texts = " ".join([form] * len(values)) % tuple(values)  # all at once is quicker
-        if "n" not in texts:  # of inf and nan
+        if "n" not in texts and "e+308" not in texts:  # of inf and nan, and of what fewer digits may make infinite
             return texts.split()
     numbers = [None if v is None else number(v, digits) for v in values]
     return [NOTHING if n is None else form % n for n in numbers]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from fedsmoo.metrics.average import deviation, mean
 from fedsmoo.runs.record import best_validated, last_personal
 from fedsmoo.runs.traffic import Reached, reached
 from fedsmoo.sweeps.comparison import TEN
@@ -28,8 +28,10 @@ class Grid:
         self.rounds = sorted({c.config.rounds for c in sweep.cells})
         for cell in sweep.cells:
             runs = self.runs.setdefault((cell.method, cell.column), [])
-            if cell.identity in found:
+            if cell.identity in found and found[cell.identity].scores:
                 runs.append(found[cell.identity])
+            elif cell.identity in found:
+                self.notes.append(f"{cell.name} has no evaluated round: it is left out.")
         self.most = max(map(len, self.runs.values()), default=0)  # seeds of the cell that has most
 
     def __getitem__(self, key: tuple[str, str]) -> list[Measured]:
@@ -83,11 +85,11 @@ class Grid:
         if not runs:
             return ""
         found = hits(runs, target)
-        mean = f"{statistics.fmean(h.round for h in found):.0f}" if found else "-"
-        mean += f" ± {statistics.stdev(h.round for h in found):.0f}" if len(found) > 1 else ""
+        said = f"{mean(h.round for h in found):.0f}" if found else "-"
+        said += f" ± {deviation(h.round for h in found):.0f}" if len(found) > 1 else ""
         partly = f"{len(found)}/" if 0 < len(found) < len(runs) else ""
         fewer = "" if len(runs) == self.most else " seed" if len(runs) == 1 else " seeds"
-        return f"{mean} ({partly}{len(runs)}{fewer})" if partly or fewer else mean
+        return f"{said} ({partly}{len(runs)}{fewer})" if partly or fewer else said
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:
@@ -98,8 +100,8 @@ def spread(values: Sequence[float], digits: int = 2) -> str:
     """
     if not values:
         return ""
-    deviation = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
-    return f"{statistics.fmean(values):.{digits}f}{deviation}"
+    around = f" ± {deviation(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{mean(values):.{digits}f}{around}"
 
 
 def hits(runs: Sequence[Measured], target: float) -> list[Reached]:
@@ -114,7 +116,7 @@ def last(run: Measured) -> float:
 
 def last_ten(run: Measured) -> float:
     """Return the mean accuracy of the last ten evaluated rounds, or of all if they are fewer, in per cent."""
-    return run.lead.factor * statistics.fmean(run.scores[-TEN:])
+    return run.lead.factor * mean(run.scores[-TEN:])
 
 
 def mean_of_last(runs: Sequence[Measured]) -> str:
@@ -151,7 +153,7 @@ def best(run: Measured) -> float:
 
 def signed(ours: Sequence[float], paper: float | None, digits: int = 2) -> str:
     """Return the mean of ours less the paper's, with its sign; blank if one of them is missing."""
-    return "" if not ours or paper is None else f"{statistics.fmean(ours) - paper:+.{digits}f}"
+    return "" if not ours or paper is None else f"{mean(ours) - paper:+.{digits}f}"
 
 
 def number_text(value: Any, form: str = "g") -> str:

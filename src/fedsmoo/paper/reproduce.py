@@ -21,6 +21,7 @@ from fedsmoo.runs.origin.contents import contents_here
 from fedsmoo.runs.record import Record
 from fedsmoo.runs.results.curves import accuracy_curves, hanning
 from fedsmoo.runs.signals import stopped_by
+from fedsmoo.runs.storage.names import fitting
 from fedsmoo.sweeps.grid import Sweep, parse_seeds, with_contents
 from fedsmoo.sweeps.index import refresh
 from fedsmoo.sweeps.queue import Outcome, Worker, nothing
@@ -87,7 +88,7 @@ class PaperTable:
         for column in grid.columns:
             runs = {m: [r.history for r in grid[m, column]] for m in grid.methods if grid[m, column]}
             if runs:
-                path = folder / (re.sub(r"[^\w.]+", "-", column) + ".png")
+                path = folder / (fitting(re.sub(r"[^\w.]+", "-", column)) + ".png")
                 accuracy_curves(runs, path, column + departure(self.sweep).replace(", ", "\n", 1), smooth=WINDOW)
                 out.append(path)
         return out

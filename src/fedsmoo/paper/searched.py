@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from fedsmoo.metrics.average import mean
 from fedsmoo.runs.config import Config
 from fedsmoo.sweeps.bases import read
 from fedsmoo.sweeps.comparison import TEN
@@ -57,12 +57,12 @@ def tried(results: Iterable[Measured]) -> list[Tried]:
 
 def at_the_end(run: Measured, name: str) -> float:
     """Return the mean of a curve's last ten values, in per cent."""
-    return 100 * statistics.fmean([v for v in run.curve[name] if v is not None][-TEN:])
+    return 100 * mean([v for v in run.curve[name] if v is not None][-TEN:])
 
 
 def of_the_test(run: Measured) -> float:
     """Return the mean of the last ten test accuracies, in per cent."""
-    return run.lead.factor * statistics.fmean(run.scores[-TEN:])
+    return run.lead.factor * mean(run.scores[-TEN:])
 
 
 def winners(runs: Iterable[Tried]) -> dict[str, dict[str, dict[str, Any]]]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import statistics
 from dataclasses import dataclass
 
+from fedsmoo.metrics.average import mean
 from fedsmoo.paper.cells import Grid, best, last_ten
 from fedsmoo.paper.experiments import paper_accuracy
 from fedsmoo.paper.render import Table
@@ -43,7 +43,7 @@ def standings(grid: Grid) -> dict[tuple[str, str], Standing]:
         for method in grid.methods:
             if runs := grid[method, column]:
                 printed, _ = paper_accuracy(column, method)
-                gap = None if printed is None else statistics.fmean(map(best, runs)) - printed
+                gap = None if printed is None else mean(map(best, runs)) - printed
                 rank = order.index(method) + 1 if method in order else None
                 out[method, column] = Standing(len(runs), rank, gap)
     return out

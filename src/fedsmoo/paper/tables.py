@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from fedsmoo.metrics.average import mean
 from fedsmoo.paper.cells import (
     TEN,
     Found,
@@ -128,13 +129,13 @@ def communication(grid: Grid, title: str) -> list[Table]:
     """Make the table of bytes to a target accuracy, as they travel and as the paper counts."""
     column, printed, (_, target) = grid.columns[0], published()["communication"], goal()
     spent = {m: hits(grid[m, column], target) for m in grid.methods}
-    real = {m: statistics.fmean(h.bytes for h in found) for m, found in spent.items() if found}
+    real = {m: mean(h.bytes for h in found) for m, found in spent.items() if found}
     counted, full = {}, {}
     for m in real:
         run = grid[m, column][0]
         up, down, _ = travels(run.config, kept(run.facts)) or (1, 1, 0)
         counted[m] = real[m] * 2 * max(up, down) / (up + down)
-        full[m] = real[m] * run.facts.get("parameters_full", 1) / run.facts.get("parameters", 1)
+        full[m] = real[m] * run.facts.get("parameters_full", 1) / (run.facts.get("parameters") or 1)
     rows = []
     for m in grid.methods:
         ratio = bytes_beside(grid, m, column)
@@ -170,9 +171,9 @@ def wallclock(grid: Grid, title: str) -> list[Table]:
         train = [statistics.median(r.curve["seconds_train"]) for r in runs]
         evaluate = [statistics.median(r.curve["seconds_eval"]) for r in runs]
         paper, needed = printed.get(m), block[m][k]
-        faster = f"{paper / statistics.fmean(train):.1f}×" if train and paper else ""
+        faster = f"{paper / mean(train):.1f}×" if train and paper else ""
         found = hits(runs, target)
-        total = f"{statistics.fmean(h.seconds for h in found):.1f}" if found else "-" if runs else ""
+        total = f"{mean(h.seconds for h in found):.1f}" if found else "-" if runs else ""
         paper_total = f"{paper * needed:.0f}" if paper and isinstance(needed, int) else "-"
         shared = ", ".join(map(str, together))
         times = [grid.spread(train, 3), grid.spread(evaluate, 3)]
@@ -229,7 +230,7 @@ def flatness(grid: Grid, title: str) -> list[Table]:
     def drift(name: str) -> Callable[[Measured], float | None]:
         def at_the_end(run: Measured) -> float | None:
             there = [d for d in run.curve.get(name, [])[-TEN:] if d is not None]
-            return statistics.fmean(there) if there else None
+            return mean(there) if there else None
 
         return at_the_end
 

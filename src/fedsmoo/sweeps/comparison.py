@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import unknown
+from fedsmoo.metrics.average import deviation, mean
 from fedsmoo.metrics.quantity import ACCURACY, Quantity
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin.contents import data_label
@@ -222,12 +222,12 @@ def row(method: str, runs: Histories, target: float, best: Histories | None = No
     return Row(
         method,
         len(runs),
-        statistics.fmean(scores.values()),
-        statistics.stdev(scores.values()) if len(runs) > 1 else None,
+        mean(scores.values()),
+        deviation(scores.values()) if len(runs) > 1 else None,
         None if best is None else paired(scores, {seed: last_ten(h) for seed, h in best.items()}),
-        statistics.fmean(h.round for h in hits) if hits else None,
-        statistics.fmean(h.bytes for h in hits) if hits else None,
-        statistics.fmean(sum(r.seconds_train for r in h) for h in runs.values()),
+        mean(h.round for h in hits) if hits else None,
+        mean(h.bytes for h in hits) if hits else None,
+        mean(sum(r.seconds_train for r in h) for h in runs.values()),
         len(hits),
         *served_by(runs),
         lead_in({method: runs}),
@@ -245,15 +245,13 @@ def served_by(runs: Histories) -> tuple[float | None, float | None]:
     if not all(found):
         return None, None
     means = [f.get("personal_accuracy", f.get("personal_score")) for f in found]
-    return statistics.fmean(m for m in means if m is not None), statistics.fmean(
-        f["personal_worst_tenth"] for f in found
-    )
+    return mean(m for m in means if m is not None), mean(f["personal_worst_tenth"] for f in found)
 
 
 def last_ten(history: Sequence[Record]) -> float:
     """Return the mean score of the last ten evaluations, or of all if they are fewer."""
     last_score(history)  # which refuses a history that has none
-    return statistics.fmean(scores_of(history)[-TEN:])
+    return mean(scores_of(history)[-TEN:])
 
 
 def compared(runs: dict[str, Histories], target: float) -> list[Row]:
@@ -270,7 +268,7 @@ def common_target(runs: dict[str, Histories]) -> float:
     Of another metric it is a tenth worse than the best method's, in two digits.
     """
     lead = lead_in(runs)
-    best = max((statistics.fmean(last_ten(h) for h in mine.values()) for mine in runs.values()), key=lead.key)
+    best = max((mean(last_ten(h) for h in mine.values()) for mine in runs.values()), key=lead.key)
     return lead.nearly(best)
 
 

@@ -49,6 +49,7 @@ from fedsmoo.runs.origin.identity import identity
 from fedsmoo.runs.origin.method import Method, of_own
 from fedsmoo.runs.settings.fields import BROUGHT, checked
 from fedsmoo.runs.settings.toml import named_tables, said_of
+from fedsmoo.runs.storage.names import fitting
 
 WORDS = ("title", "kind", "base", "select", "methods", "columns", "hyper", "note")  # what is not a setting
 
@@ -292,4 +293,4 @@ def run_name(
     dataset = short_name(config.dataset) if is_own(config.dataset) else config.dataset
     stem = f"{method}-{dataset}-{division}-{people}-{config.model}-seed{config.seed}".lower()
     stem = "".join(ch if ch.isalnum() or ch in "-_." else "-" for ch in stem)
-    return f"{stem}-{identity(config, held, own, changes)[:8]}"
+    return f"{fitting(stem)}-{identity(config, held, own, changes)[:8]}"

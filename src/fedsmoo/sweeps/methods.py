@@ -13,6 +13,7 @@ from fedsmoo.core.errors import brief
 from fedsmoo.core.user_code import file_of
 from fedsmoo.runs.build import algorithm_class
 from fedsmoo.runs.origin.objects import PREFIX, method_settings
+from fedsmoo.runs.storage.names import fitting
 
 Methods = str | Algorithm | Sequence[str | Algorithm] | Mapping[str, Mapping[str, Any]]
 
@@ -131,4 +132,4 @@ def stem(label: str) -> str:
     >>> stem("FedSMOO"), stem("Mine (new/m.py)"), stem("FedProx mu=0.1")
     ('fedsmoo', 'mine-new-m.py', 'fedprox-mu-0.1')
     """
-    return re.sub(r"[^\w.]+", "-", label.lower()).strip("-")
+    return fitting(re.sub(r"[^\w.]+", "-", label.lower()).strip("-"))

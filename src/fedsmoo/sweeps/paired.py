@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from fedsmoo.metrics.average import deviation, mean
 
 if TYPE_CHECKING:
     from fedsmoo.sweeps.comparison import Row
@@ -41,8 +42,8 @@ def paired(a: Mapping[int, float], b: Mapping[int, float]) -> Paired | None:
     if len(gaps) >= ENOUGH:
         from scipy.stats import t  # late: it takes a while to import
 
-        half = float(t.ppf(0.975, len(gaps) - 1)) * statistics.stdev(gaps) / math.sqrt(len(gaps))
-    return Paired(seeds, statistics.fmean(gaps), half)
+        half = float(t.ppf(0.975, len(gaps) - 1)) * deviation(gaps) / math.sqrt(len(gaps))
+    return Paired(seeds, mean(gaps), half)
 
 
 def ranked(values: Mapping[str, Mapping[int, float]], higher: bool = True) -> list[str]:
@@ -55,7 +56,7 @@ def ranked(values: Mapping[str, Mapping[int, float]], higher: bool = True) -> li
     if not common:
         return []
     sign = -1 if higher else 1
-    return sorted(there, key=lambda name: sign * statistics.fmean(there[name][s] for s in sorted(common)))
+    return sorted(there, key=lambda name: sign * mean(there[name][s] for s in sorted(common)))
 
 
 def lead(values: Mapping[str, Mapping[int, float]]) -> str:

@@ -23,7 +23,7 @@ from fedsmoo.runs.record import HELD_OUT, Record, lead_of, scores_of
 from fedsmoo.runs.results.columns import is_metric, metric_columns, records_of
 from fedsmoo.runs.storage.fence import PART
 from fedsmoo.runs.storage.files import make_folder, read_json, remove_old, write_durably
-from fedsmoo.runs.storage.reader import OPTIONAL, is_kind, read_run, right_kind, state
+from fedsmoo.runs.storage.reader import NUMBERS, OPTIONAL, numeric, read_run, right_kind, state
 from fedsmoo.runs.storage.walk import run_folders
 from fedsmoo.sweeps.grid import run_name
 from fedsmoo.sweeps.queue import to_stderr
@@ -112,8 +112,8 @@ def from_folder(path: Path) -> Measured:
     told = {k: facts[k] for k in FACTS if facts.get(k) is not None}
     if hessian := run.files.table("analysis/hessian.json"):
         values = hessian.get("eigenvalues")
-        top = max((v for v in values if is_kind(v, (int, float))), default=None) if isinstance(values, list) else None
-        told["hessian"] = {"top": top, "trace": hessian.get("trace")}
+        top = max((v for v in values if type(v) in NUMBERS), default=None) if isinstance(values, list) else None
+        told["hessian"] = {"top": top, "trace": t if type(t := hessian.get("trace")) in NUMBERS else None}
     return Measured(run.config, curve, told)
 
 
@@ -157,9 +157,9 @@ def from_table(value: dict[str, Any], path: Path) -> Measured:
     names = ("round", *COLUMNS, *(n for n in curve if n in LATER or is_metric(n)))
     if any(len(curve.get(n, ())) != rounds for n in names):
         raise FedsmooError(f"{path} is damaged: the columns of its curve differ in length; export the run again")
-    if {*map(type, curve["round"])} - {int} or any({*map(type, curve[n])} - OPTIONAL for n in names):
+    if not all(numeric(curve[n], {int} if n == "round" else NUMBERS if n in COLUMNS[-4:] else OPTIONAL) for n in names):
         raise FedsmooError(f"{path} is damaged: its curve holds what is no number; export the run again")
-    config, facts = config_of(value["config"]), {k: value[k] for k in (*FACTS, "hessian") if k in value}
+    config, facts = config_of(value["config"]), {k: v for k in (*FACTS, "hessian") if (v := value.get(k)) is not None}
     if wrong := [k for k, v in facts.items() if not right_kind(k, v)]:
         raise FedsmooError(f"{path} is damaged: {wrong[0]} is {brief(facts[wrong[0]])}; export the run again")
     refuse_damaged(config, facts, str(path))

@@ -91,6 +91,49 @@ def test_a_torn_last_line_is_left_out_and_no_other(tmp_path: Path) -> None:
         _ = read_run(broken).history
 
 
+OF_ANOTHER_TYPE: dict[str, Any] = {
+    "round": 1.5,
+    "test_accuracy": True,
+    "lr": "0.1",
+    "cohort": -357,
+    "probes": [1],
+    "changes": 0,
+}
+OF_ANOTHER_TYPE |= {"bytes_up": None, "seconds_train": "", "metrics": None, "lower": "mse", "test_loss": 10**400}
+
+
+@pytest.mark.parametrize("name", OF_ANOTHER_TYPE)
+def test_a_round_with_a_field_of_another_type_is_one_line(tmp_path: Path, name: str) -> None:
+    sound = {"round": 1, "test_accuracy": 0.25, **ROUND}
+    changed = json.dumps({**sound, name: OF_ANOTHER_TYPE[name]})
+    folder = made(tmp_path / "a", metrics=f"{json.dumps(sound)}\n{changed}\n")
+    with pytest.raises(FedsmooError, match=r"metrics.jsonl, line 2: not a round's record$"):
+        _ = read_run(folder).history
+
+
+def test_members_of_a_cohort_are_numbers_and_so_are_measurements(tmp_path: Path) -> None:
+    for k, wrong in enumerate(({"cohort": ["a"]}, {"cohort": [True]}, {"probes": {"sharpness": "b"}})):
+        row = json.dumps({"round": 1, "test_accuracy": 0.25, **ROUND, **wrong})
+        with pytest.raises(FedsmooError, match="line 1: not a round's record"):
+            _ = read_run(made(tmp_path / str(k), metrics=row + "\n")).history
+
+
+def test_numbers_that_are_not_finite_are_read_as_they_are(tmp_path: Path) -> None:
+    row = json.dumps({"round": 1, "test_accuracy": float("inf"), **ROUND, "probes": {"sharpness": None}})
+    folder = made(tmp_path / "a", metrics=row + "\n")
+    assert read_run(folder).history[0].test_accuracy == float("inf")
+    assert gather([folder])["runs"][0]["acc"] == [None]
+
+
+def test_the_largest_numbers_are_no_infinity_on_a_page(tmp_path: Path) -> None:
+    """Of 1.797693e308 five digits are 1.7977e308, which is no number any more."""
+    rows = [
+        {"round": t, "test_accuracy": 0.5, **ROUND, "train_loss": v} for t, v in ((1, 1.7976931e308), (2, 1.25e308))
+    ]
+    folder = made(tmp_path / "a", metrics="".join(json.dumps(row) + "\n" for row in rows))
+    assert gather([folder])["runs"][0]["train"] == [None, 1.25e308]
+
+
 BROKEN: dict[str, dict[str, str]] = {  # what is damaged, and what a person is told of it
     "no table": {"config": "rounds = [", "says": "not valid TOML"},
     "an endless number": {"config": f"rounds = {DIGITS}", "says": "not valid TOML"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -201,7 +202,7 @@ def data_place(name: str, path: str | None) -> Path | None:
         return None
     home = user_cache()
     places = [Path(path).expanduser()] if path is not None else [home / name, home / f"{name}.npz"]
-    place = next((p for p in places if p.exists()), None)
+    place = next((p for p in places if os.path.exists(p)), None)  # false also for a name too long for a file
     if place is None:
         return None
     inner = place / f"{name}.npz"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -30,14 +30,14 @@ from fedsmoo.runs.storage.names import CONFIG, FAILED, LABEL, METRICS, STARTED, 
 from fedsmoo.runs.storage.toml import refuse_deep_keys
 
 State = Literal["new", "unfinished", "failed", "finished"]
-LARGEST_ROUND = 2**53
+LARGEST_ROUND, LARGEST_COUNT = 2**53, 2**63
 LINES = 1000  # of metrics that are parsed at once
 DAMAGED, MOST_VALUES = 100_000, 1_000_000  # lines of metrics that are left out; values in one
 LARGEST_CONFIG = 2**20
 LARGEST_METRICS = 4 * MAX_BYTES  # of a run that is read for its numbers; a page leaves out what is larger than others
-NUMBERS = {int, float}
+NUMBERS: set[type] = {int, float}
 CHANGED = {*NUMBERS, str}  # a number, or a schedule as text
-OPTIONAL = {*NUMBERS, type(None)}
+OPTIONAL: set[type] = {*NUMBERS, type(None)}
 # The types of facts that programs use further on; any of them may be missing or null.
 KINDS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("rounds", "threads", "chunk", "ranks", "packed", "cores"), int),
@@ -48,9 +48,10 @@ KINDS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("score", "score_last10", "best_score", "validated_score", "validation_score"), (int, float)),
     **dict.fromkeys(("metric", "validation_metric"), str),
     **dict.fromkeys(("engine", "device", "command", "commit", "started", "finished", "error"), str),
-    **dict.fromkeys(("contents", "versions", "method", "metrics"), dict),
+    **dict.fromkeys(("contents", "versions", "method", "metrics", "hessian"), dict),
     **dict.fromkeys(("sessions", "changes", "lower"), list),
 }
+INNER: dict[str, set[type]] = {"contents": {str}, "hessian": OPTIONAL}  # what tables among them hold
 
 
 @dataclass(frozen=True)
@@ -259,17 +260,21 @@ def parse_records(content: bytes, where: str) -> list[Record]:
 
 
 def sound(record: Record) -> bool:
-    """Return whether a round's numbers are numbers."""
+    """Return whether every field of a round has its type."""
+    tables = (record.probes, record.metrics, record.validation_metrics)
+    if {*map(type, (*tables, record.changes))} != {dict} or {type(record.cohort), type(record.lower)} != {list}:
+        return False
     optional = (record.test_accuracy, record.test_loss, record.train_loss, record.drift, record.drift_after)
-    always = (record.round, record.bytes_up, record.bytes_down, record.seconds_train, record.seconds_eval)
-    held_out = (getattr(record, n) for n in HELD_OUT)
-    if record.changes and not (isinstance(record.changes, dict) and {*map(type, record.changes.values())} <= CHANGED):
-        return False
-    tables = (record.metrics, record.validation_metrics)
-    if not all(type(t) is dict for t in tables) or type(record.lower) is not list:
-        return False
-    found = (*optional, *held_out, *(v for t in tables for v in t.values()))
-    return {*map(type, found)} <= OPTIONAL and {*map(type, always)} <= NUMBERS and {*map(type, record.lower)} <= {str}
+    optional += tuple(getattr(record, n) for n in HELD_OUT)
+    always = (record.round, record.bytes_up, record.bytes_down, record.seconds_train, record.seconds_eval, record.lr)
+    held = {type(record.round), *map(type, record.cohort)} == {int} and {*map(type, record.lower)} <= {str}
+    held = held and {*map(type, record.changes.values())} <= CHANGED
+    return held and numeric((*optional, *(v for t in tables for v in t.values())), OPTIONAL) and numeric(always)
+
+
+def numeric(values: Collection[Any], kinds: set[type] = NUMBERS) -> bool:
+    """Return whether values are of these types, and none is a whole number so large that nothing counts to it."""
+    return {*map(type, values)} <= kinds and all(abs(v) < LARGEST_COUNT for v in values if type(v) is int)
 
 
 def state_of(summary: bool, failure: bool, config: bool) -> State:
@@ -292,4 +297,4 @@ def right_kind(name: str, value: Any) -> bool:
     """Return whether a fact has the type that it should have; unknown ones may have any."""
     if name not in KINDS or value is None:
         return True
-    return is_kind(value, KINDS[name]) and (name != "contents" or all(isinstance(v, str) for v in value.values()))
+    return is_kind(value, KINDS[name]) and (name not in INNER or {*map(type, value.values())} <= INNER[name])
