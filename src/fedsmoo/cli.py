@@ -6,6 +6,7 @@ completion answer at once.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable
@@ -34,7 +35,7 @@ from fedsmoo.commands.table import app as results_app
 from fedsmoo.commands.table import table
 from fedsmoo.commands.verify import verify
 from fedsmoo.core.errors import FedsmooError
-from fedsmoo.core.untrusted import lines
+from fedsmoo.core.untrusted import lines, text
 from fedsmoo.engines.distributed.launcher import launched
 from fedsmoo.runs.origin.typed import typed
 from fedsmoo.version import __version__
@@ -119,6 +120,12 @@ def main(arguments: list[str] | None = None) -> Any:
         sys.exit(2)
     except BrokenPipeError:
         sys.exit(1)
+    except OSError as e:
+        if e.errno != errno.ENAMETOOLONG:
+            raise
+        sys.stderr.write(f"fedsmoo: {text(e.filename, 100)}: no file can have so long a name; give a shorter one\n")
+        end_rank(2)
+        sys.exit(2)
     except KeyboardInterrupt:  # between commands' own answers to it: nothing has begun
         sys.exit(130)
     except SystemExit as e:

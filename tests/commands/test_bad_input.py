@@ -9,6 +9,7 @@ import pytest
 from safetensors.torch import load_file
 
 from fedsmoo import Dirichlet, simulate
+from fedsmoo.cli import main
 from fedsmoo.core import FedsmooError
 from fedsmoo.runs.settings.toml import read_toml
 from fedsmoo.sweeps.grid import expand
@@ -319,3 +320,15 @@ def test_a_factory_that_fails_is_said_in_a_line(call: Call) -> None:
     one_line(
         call("run", "--algorithm", "fedavg", *TINY, "--model", "net.py:make", "--out", "here"), "KeyError: 'weights'"
     )
+
+
+@pytest.mark.parametrize("words", [["verify"], ["run", "--out"], ["run", "--dataset"], ["show"]], ids=" ".join)
+def test_a_name_that_no_file_can_have_is_one_line(
+    words: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as end:
+        main([*words, "9" * 300])
+    said = capsys.readouterr().err.strip()
+    assert (end.value.code, said.count("\n"), said[:9]) == (2, 0, "fedsmoo: ")
+    assert list(tmp_path.iterdir()) == []
