@@ -86,7 +86,10 @@ def as_toml(value: Any) -> bytes:
     """Return a table as TOML whose values are written as in JSON, which TOML shares for the most part."""
     if not isinstance(value, dict):
         return as_json(value)
-    lines = [f"{json.dumps(str(k))} = {toml_value(v)}" for k, v in value.items()]
+    try:
+        lines = [f"{json.dumps(str(k))} = {toml_value(v)}" for k, v in value.items()]
+    except RecursionError:  # how deep is too deep depends on who calls, which cases may not
+        return b"x = " + b"[" * DEEP
     return "\n".join(lines).encode("utf-8", "surrogatepass")
 
 
