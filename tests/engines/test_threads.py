@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode, is_in_torch_dispatch_mode
 
 from fedsmoo import simulate
 from fedsmoo.core import FedsmooError
@@ -15,6 +17,7 @@ from fedsmoo.data.check import from_arrays
 from fedsmoo.engines.task import Task
 from fedsmoo.engines.threads import Threads, takes_channels_last
 from fedsmoo.models.base import FlatModel
+from fedsmoo.models.draws import as_it_was
 from fedsmoo.runs.results.result import Result
 
 SETTINGS: dict[str, Any] = {
@@ -145,3 +148,25 @@ class Failing(nn.Module):
 def test_what_a_client_raises_is_said_as_by_serial() -> None:
     with pytest.raises(FedsmooError, match=r"the threads engine cannot train.*test_threads.py.*had enough"):
         trained(Failing(), "threads", 2, local_steps=20)
+
+
+def test_what_torch_notes_of_modes_is_as_it_was_after_threads_that_used_some() -> None:
+    """Of two threads that enter and leave by turns, the last leaves a note behind that a mode is in force."""
+
+    class Nothing(TorchDispatchMode):
+        pass
+
+    first, second = Nothing(), Nothing()
+
+    def by_turns() -> None:
+        with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as two:
+            one.submit(first.__enter__).result()
+            two.submit(second.__enter__).result()
+            one.submit(first.__exit__, None, None, None).result()
+            two.submit(second.__exit__, None, None, None).result()
+
+    assert not is_in_torch_dispatch_mode()
+    with as_it_was():
+        by_turns()
+        assert is_in_torch_dispatch_mode()  # though no thread is
+    assert not is_in_torch_dispatch_mode()

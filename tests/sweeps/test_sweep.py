@@ -279,7 +279,7 @@ def worker(file: Path, out: Path, *program: str) -> subprocess.Popen[str]:
 
 
 def reported(text: str) -> list[str]:
-    return [line.split()[1].rstrip(":") for line in text.splitlines() if line.startswith("[")]
+    return [line.split()[-1] for line in text.splitlines() if line.startswith("[")]
 
 
 def test_two_processes_share_a_sweep_and_killing_one_loses_nothing(tmp_path: Path) -> None:

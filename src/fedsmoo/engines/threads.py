@@ -23,7 +23,7 @@ from fedsmoo.engines.oracles.oracle import Oracle, single_oracle
 from fedsmoo.engines.serial import Serial, Trained, train_client_of
 from fedsmoo.engines.task import Batch, Task
 from fedsmoo.models.base import copied
-from fedsmoo.models.draws import outside_kernels
+from fedsmoo.models.draws import as_it_was, outside_kernels
 
 OFF = ("", "false", "0", "no")
 LAST = torch.channels_last
@@ -78,7 +78,7 @@ class Threads(Serial):
         while self.made < min(self.threads, len(inputs.clients)):
             task, self.made = twin(self.setup.task), self.made + 1
             self.idle.put((replace(self.setup, task=task), self.oracle_of(task)))
-        with outside_kernels(model.module) if model.random else nullcontext():
+        with outside_kernels(model.module) if model.random else nullcontext(), as_it_was():
             try:
                 for c in range(len(inputs.clients) + self.threads):
                     if c < len(inputs.clients):

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedsmoo.core import FedsmooError
@@ -100,6 +101,23 @@ def outside_kernels(module: nn.Module) -> Iterator[None]:
         if "torch._dynamo" in sys.modules:  # a compiled module would draw in code of its own
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         yield
+
+
+@contextmanager
+def as_it_was() -> Iterator[None]:
+    """Leave PyTorch's notes of dispatch modes as they were found, whatever threads did inside this context.
+
+    It notes for the whole process, not for each thread, whether a mode is in force: of two threads that enter and leave
+    theirs by turns, the last one would leave behind that a mode still is.
+    """
+    notes = {n: v for n, v in vars(_python_dispatch).items() if n.startswith("_is_in_") and isinstance(v, bool)}
+    try:
+        yield
+    finally:
+        vars(_python_dispatch).update(notes)
+        tell = getattr(_python_dispatch, "set_is_in_mode_without_ignore_compile_internals", None)
+        if tell is not None:  # the same note, for compiled code
+            tell(notes["_is_in_any_mode_without_ignore_compile_internals"])
 
 
 def bound(func: Any, args: Any, kwargs: Any) -> Given:

@@ -26,10 +26,12 @@ OTHER = {
 # What says where and how fast a run goes, or what is written down of it; c is of a partition that is not the default's.
 MACHINE = {
     "engine": "serial", "exact": True, "chunk": 2, "table": "host", "device": "cpu", "data": "here.npz", "target": 0.5,
-    "probe": "sharpness:5", "c": 5,
+    "probe": "sharpness:5", "c": 5, "samples_in": "host",
 }  # fmt: skip
 # What may differ between the seeds that a report takes the mean of.
-INCIDENTAL = {"seed", "device", "engine", "chunk", "table", "exact", "target", "data", "probe", "eval_every"}
+INCIDENTAL = {
+    "seed", "device", "engine", "chunk", "table", "exact", "target", "data", "probe", "eval_every", "samples_in",
+}  # fmt: skip
 
 
 def test_no_setting_is_forgotten() -> None:
