@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import warnings
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -15,6 +17,7 @@ from fedsmoo.cli import main
 from fedsmoo.engines import batched
 from fedsmoo.engines.batched import Batched
 from fedsmoo.engines.contract import Setup
+from fedsmoo.engines.steps.capture import uncollected
 from fedsmoo.engines.steps.eager import EagerStepper
 from fedsmoo.engines.steps.replay import ReplayStepper
 from fedsmoo.runs.build import assemble
@@ -161,3 +164,15 @@ def test_a_step_that_cannot_be_compiled_is_said_where_the_run_is_described(tmp_p
     slow, eager = (json.loads((tmp_path / name / "summary.json").read_text()) for name in ("slow", "eager"))
     assert slow["engine_why"] == eager["engine_why"] + note
     assert slow["test_loss"] == pytest.approx(eager["test_loss"], rel=1e-5)
+
+
+@pytest.mark.parametrize("was", [True, False])
+def test_no_garbage_is_collected_within_a_capture(was: bool) -> None:
+    (gc.enable if was else gc.disable)()
+    try:
+        with suppress(KeyError), uncollected():
+            inside = gc.isenabled()
+            raise KeyError  # an error must not leave it off
+        assert (inside, gc.isenabled()) == (False, was)
+    finally:
+        gc.enable()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from fedsmoo import simulate
 from fedsmoo.core import FedsmooError
@@ -20,6 +21,7 @@ from fedsmoo.models import MODELS, build, make_module, model_options, wrap
 from fedsmoo.models.base import FlatModel
 from fedsmoo.models.live import LiveResNet
 from fedsmoo.models.resnet import ResNet18GN
+from fedsmoo.models.small import taps
 
 CPU = torch.device("cpu")
 SHAPES = {"softmax": (1, 5, 5), "mlp": (1, 5, 5), "lenet": (2, 16, 16), "cnn_gn": (2, 7, 7)}
@@ -257,3 +259,16 @@ def test_labels_beyond_the_outputs_are_refused_in_one_line() -> None:
 def test_a_class_instead_of_a_module_gets_a_hint() -> None:
     with pytest.raises(FedsmooError, match=r"must be an nn\.Module or a model's name: write Linear\(\.\.\.\)"):
         simulate(nn.Linear, rounds=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("k", "padding", "stride"), [(3, 1, 1), (3, 1, 2), (5, 0, 1), (2, 0, 3)])
+def test_taps_are_the_patches_of_unfold(k: int, padding: int, stride: int) -> None:
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 3, 4, 9, 8, generator=draw, dtype=torch.float64, requires_grad=True)
+    size = (9 + 2 * padding - k) // stride + 1, (8 + 2 * padding - k) // stride + 1
+    want = F.unfold(x.flatten(0, 1), k, padding=padding, stride=stride).unflatten(0, (2, 3))
+    found = taps(F.pad(x, (padding,) * 4), k, stride, size)
+    assert torch.equal(found, want)
+    dy = torch.randn(found.shape, generator=draw, dtype=torch.float64)
+    (by_slices,), (by_unfold,) = (torch.autograd.grad(y, x, dy) for y in (found, want))
+    assert torch.allclose(by_slices, by_unfold, rtol=0, atol=1e-14)

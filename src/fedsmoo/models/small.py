@@ -40,10 +40,24 @@ def patches(weight: Tensor, x: Tensor, padding: int, stride: int) -> Tensor:
     """Return all patches times the weights, one product a client: what a GPU does best."""
     c, b, _, h, w = x.shape
     k = weight.shape[-1]
-    columns = F.unfold(x.flatten(0, 1), k, padding=padding, stride=stride)  # [C*B, in*k*k, L]
-    columns = columns.unflatten(0, (c, b)).transpose(1, 2).flatten(2)  # [C, in*k*k, B*L]
-    out = torch.bmm(weight.flatten(2), columns).unflatten(2, (b, -1)).transpose(1, 2)
-    return out.unflatten(-1, ((h + 2 * padding - k) // stride + 1, (w + 2 * padding - k) // stride + 1))
+    size = (h + 2 * padding - k) // stride + 1, (w + 2 * padding - k) // stride + 1
+    if x.is_cuda:
+        columns = taps(F.pad(x, (padding,) * 4), k, stride, size)
+    else:
+        columns = F.unfold(x.flatten(0, 1), k, padding=padding, stride=stride).unflatten(0, (c, b))
+    columns = columns.transpose(1, 2).flatten(2)  # [C, in*k*k, B*L]
+    return torch.bmm(weight.flatten(2), columns).unflatten(2, (b, *size)).transpose(1, 2)
+
+
+def taps(x: Tensor, k: int, stride: int, size: tuple[int, int]) -> Tensor:
+    """Return the patches of padded images ``[C, B, in, H, W]``, ``[C, B, in*k*k, L]``, as one slice for each tap.
+
+    Compiled for a GPU, the gradient of ``F.unfold`` adds by atomics, in an order that is never the same; that of slices
+    adds in theirs.
+    """
+    ends = (size[0] - 1) * stride + 1, (size[1] - 1) * stride + 1
+    found = [x[..., i : i + ends[0] : stride, j : j + ends[1] : stride] for i in range(k) for j in range(k)]
+    return torch.stack(found, 3).flatten(4).flatten(2, 3)
 
 
 def group_norm(p: Parameters, name: str, x: Tensor, groups: int) -> Tensor:

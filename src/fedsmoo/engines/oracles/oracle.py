@@ -137,7 +137,9 @@ def products(task: Task) -> Iterator[None]:
     before = matmul.allow_tf32
     with ExitStack() as stack:
         stack.enter_context(torch.cuda.device(task.device))  # kernels and graphs are launched on the current one
-        stack.enter_context(torch.backends.cudnn.flags(enabled=True, allow_tf32=task.precision != "fp32"))
+        # Without `deterministic`, cuDNN may take gradients that add by atomics: other bits every time.
+        exact = {"deterministic": True, "allow_tf32": task.precision != "fp32"}
+        stack.enter_context(torch.backends.cudnn.flags(enabled=True, **exact))
         if task.precision == "bf16":
             stack.enter_context(torch.autocast("cuda", torch.bfloat16))
         matmul.allow_tf32 = task.precision != "fp32"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -32,6 +34,18 @@ def captured(run: Callable[[], None], stream: torch.cuda.Stream, fill: Callable[
     current.wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     # On this stream, which is on the right device; other threads, which fetch rows meanwhile, may call CUDA.
-    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+    with uncollected(), torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
         run()
     return graph.replay
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Keep Python from collecting garbage: a graph of an earlier run, freed within a capture, would break that off."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
