@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -85,7 +86,14 @@ def method_of(run: Measured) -> Algorithm:
 def ahead(column: str, one: str = "FedSMOO", other: str = "MoFedSAM") -> Paired:
     """By how much one method's last ten are above another's, paired over the seeds that both have."""
     found = runs("accuracy", column, (0, 1, 2))
-    a, b = ({seed: last_ten(run) for seed, run in found[m].items()} for m in (one, other))
+    return less(found[one], found[other])
+
+
+def less(
+    one: dict[int, Measured], other: dict[int, Measured], measure: Callable[[Measured], float] = last_ten
+) -> Paired:
+    """One method's runs less another's in some measure, paired by seed."""
+    a, b = ({seed: measure(run) for seed, run in found.items()} for found in (one, other))
     pair = paired(a, b)
     assert pair is not None
     return pair
