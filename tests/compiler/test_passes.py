@@ -305,7 +305,7 @@ class Bounded(FedAvg):
         return srv.replace(w=srv.w + mean.u * (1 + 0.1 * mean.k + 0.01 * mean.both))
 
 
-ENDS = {**{n: METHODS[n] for n in ("fedavg", "scaffold", "fedexp", "fednova")}, "bounded": Bounded()}
+ENDS = {**{n: METHODS[n] for n in ("fedavg", "scaffold", "fedexp", "fednova", "fedwmsam")}, "bounded": Bounded()}
 
 
 @pytest.mark.parametrize("name", ENDS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -93,7 +94,8 @@ class CompiledRoundEnd:
         if not isinstance(node, Node):
             return [self._number(n, tensors) for n in node] if isinstance(node, list | tuple) else node
         if node in self.rows:
-            value, found = tensors["sums"][self.rows[node]].view(-1, 1), reduction(node)
+            value, found = tensors["sums"][self.rows[node]], reduction(node)
+            value = value[: math.prod(shape(node))]  # of what all clients share, every row has the same sum
             return (value.sqrt() if found is not None and found.norm else value).view(shape(node))
         if node.op in ("placeholder", "get_attr"):
             return tensors[self.given.get(node, str(node.target))]
