@@ -90,9 +90,8 @@ def noise(clients: int) -> list[Launch]:
 
 
 def recurrences(clients: int, samples: int, precision: str, steps: int = 3, hidden: int = 256) -> list[Launch]:
-    """The launches of some steps of recurrences, forward and backward; later ones are placed early."""
+    """The launches of some steps of recurrences, forward and backward."""
     dtype, how = resnet18.PRECISIONS[precision]
-    recurrence.early_launches = lambda: True  # as on the device that is compiled for
     with noting() as noted:
         for kind in ("lstm", "gru", "tanh"):
             new = partial(torch.zeros, clients, dtype=dtype)
@@ -101,7 +100,7 @@ def recurrences(clients: int, samples: int, precision: str, steps: int = 3, hidd
             w, b, state = new(wide, hidden), new(wide), new(samples, hidden)
             found = recurrence.forward(kind, gx, w, b, state, state, how)
             recurrence.backward(kind, True, dh, *found, w, state, state, state, how)
-    return sorted(noted, key=lambda launch: not launch[3].get("launch_pdl"))  # the usual ones first
+    return noted
 
 
 def general(clients: int, samples: int, precision: str) -> list[Launch]:
@@ -132,7 +131,7 @@ def compiled(launch: Launch) -> Any:
             known |= {(i,): ALIGNED} if value % 16 == 0 and not parameter.do_not_specialize else {}
         else:
             signature[parameter.name], constants[i,] = "constexpr", value
-    options = {k: v for k, v in meta.items() if k in ("launch_pdl", "num_warps", "num_stages", "maxnreg")}
+    options = {k: v for k, v in meta.items() if k in ("num_warps", "num_stages", "maxnreg")}
     return triton.compile(ASTSource(kernel, signature, constants, known), target=TARGET, options=options)
 
 
@@ -146,12 +145,6 @@ def usage(cubin: bytes) -> tuple[int, int]:
     return int(re.search(r"REG:(\d+)", said)[1]), int(re.search(r"STACK:(\d+)", said)[1])
 
 
-def waits_first(assembly: str) -> bool:
-    """Whether a kernel that is launched early waits for the one before ahead of its first access to memory."""
-    found = re.search(r"griddepcontrol\.wait|ld\.global|st\.global|cp\.async\.c", assembly)
-    return found is not None and found[0] == "griddepcontrol.wait"
-
-
 def describe(launch: Launch) -> dict[str, Any]:
     kernel, grid, _, meta = launch
     built = compiled(launch)
@@ -162,7 +155,6 @@ def describe(launch: Launch) -> dict[str, Any]:
     return {
         "kernel": kernel.__name__, "shape": shape,
         "warps": warps, "registers": registers, "spilled": spilled, "shared": shared, "programs": prod(grid),
-        "early": waits_first(built.asm["ptx"]) if meta.get("launch_pdl") else None,
         "programs_at_once": fit, "waves": round(prod(grid) / (MULTIPROCESSORS * max(fit, 1)), 2),
     }  # fmt: skip
 

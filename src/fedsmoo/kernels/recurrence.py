@@ -15,11 +15,9 @@ import triton.language as tl
 from torch import Tensor
 
 from fedsmoo.kernels import cells
-from fedsmoo.kernels.early import after_the_last
-from fedsmoo.kernels.runtime import early_launches, launch
+from fedsmoo.kernels.runtime import launch
 
 GATES = {"lstm": 4, "gru": 3, "tanh": 1, "relu": 1}
-AHEAD = True  # steps after the first are placed before the step in front of them is done, on devices that can
 
 
 @triton.jit
@@ -36,9 +34,7 @@ def forward_kernel(
     hs, cs, gates,  # [C, T, B, H] twice, [C, T, B, G]: written
     t, T, B, H: tl.constexpr,
     KIND: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
-    EARLY: tl.constexpr,
 ):  # fmt: skip
-    after_the_last(EARLY)
     client = tl.program_id(2).to(tl.int64)
     m = tl.program_id(1) * BM + tl.arange(0, BM)
     j = tl.program_id(0) * BN + tl.arange(0, BN)
@@ -87,9 +83,7 @@ def backward_kernel(
     dgx, dgh,  # [C, T, B, G] twice: by the gates' sums, as far as inputs and the state before made them
     t, T, B, H: tl.constexpr,
     KIND: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
-    EARLY: tl.constexpr,
 ):  # fmt: skip
-    after_the_last(EARLY)
     client = tl.program_id(2).to(tl.int64)
     m = tl.program_id(1) * BM + tl.arange(0, BM)
     j = tl.program_id(0) * BN + tl.arange(0, BN)
@@ -164,11 +158,10 @@ def forward(
     grid = (triton.cdiv(hidden, sizes["BN"]), triton.cdiv(samples, sizes["BM"]), clients)
     given = {**rows(gx, "gx"), "w": w.contiguous(), "b": b, "h0": h0.contiguous(), "carry": carry}
     made = {"hs": hs, "cs": cs, "gates": gates}
-    early = AHEAD and early_launches()
     for t in range(steps):
         launch(
             forward_kernel, grid, **given, **made, t=t, T=steps, B=samples, H=hidden, KIND=kind, PRECISION=precision,
-            **sizes, EARLY=early, early=early and t > 0,
+            **sizes,
         )  # fmt: skip
     return hs.transpose(0, 1), cs.transpose(0, 1), gates.transpose(0, 1)
 
@@ -188,11 +181,10 @@ def backward(
     grid = (triton.cdiv(hidden, sizes["BN"]), triton.cdiv(samples, sizes["BM"]), clients)
     given = {**rows(dh, "dh"), "hs": hs, "cs": cs, "gates": gates, "w": w, "h0": h0, "c0": c0.contiguous()}
     made = {"carry": carry, "dgx": dgx, "dgh": dgh}
-    early = AHEAD and early_launches()
     for t in range(steps - 1, -1, -1):
         launch(
             backward_kernel, grid, **given, **made, t=t, T=steps, B=samples, H=hidden, KIND=kind, PRECISION=precision,
-            **sizes, EARLY=early, early=early and t + 1 < steps,
+            **sizes,
         )  # fmt: skip
     dh0, dw = torch.bmm(dgh[:, 0], w), torch.bmm(dgh[:, 0].transpose(1, 2), h0)
     if steps > 1:

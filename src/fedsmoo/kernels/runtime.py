@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache
 from typing import Any
 
 import torch
@@ -61,12 +60,6 @@ def require(device: torch.device | str) -> None:
         raise FedsmooError(f"the hand-written kernels cannot run here: {why}; choose another gradient oracle")
 
 
-@cache
-def early_launches() -> bool:
-    """Return whether a kernel may be placed on the device before the one in front of it is done."""
-    return not interpreted() and torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0)
-
-
 def keep_cache_in_one_place() -> None:
     """Fix the folder of compiled kernels for this process.
 
@@ -77,14 +70,9 @@ def keep_cache_in_one_place() -> None:
     os.environ.setdefault("TRITON_CACHE_DIR", knobs.cache.dir)
 
 
-def launch(kernel: Any, grid: tuple[int, ...], *args: Any, early: bool = False, **meta: Any) -> None:
-    """Launch a kernel; inside :func:`compiling` only compile it, inside :func:`noting` only note it.
-
-    ``early`` places it before the one in front of it is done: it must wait for that one by itself
-    (:mod:`fedsmoo.kernels.early`), on a device that can (:func:`early_launches`).
-    """
+def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **meta: Any) -> None:
+    """Launch a kernel; inside :func:`compiling` only compile it, inside :func:`noting` only note it."""
     noted = _noted.get()
-    meta |= {"launch_pdl": True} if early else {}
     if noted is not None:
         noted.append((kernel, grid, args, meta))
     elif _compile_only.get():
