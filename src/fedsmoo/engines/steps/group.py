@@ -37,8 +37,9 @@ from fedsmoo.kernels.streams import SideStream
 if TYPE_CHECKING:
     from fedsmoo.compiler.step import CompiledStep, GradientKernels
 
-# A method's arithmetic is cheap beside the bytes of a vector: compute twice rather than store between.
-INLINE: dict[str, Any] = {"realize_reads_threshold": 32, "realize_opcount_threshold": 256}
+# A method's arithmetic is cheap beside the bytes of a vector: compute twice rather than store between. And no stopwatch
+# may choose the order in which a sum is added: the same command gives the same bits.
+OPTIONS: dict[str, Any] = {"realize_reads_threshold": 32, "realize_opcount_threshold": 256, "deterministic": True}
 
 
 class Feed(NamedTuple):
@@ -206,7 +207,7 @@ class ClientGroup:
         if self.passes is None:
             self.working = self.oracle.working(self.rows.w)
             self.in_step = self.oracle.ready(self.rows.w, self.feeds[0].batch)
-        options: dict[str, Any] = {"fullgraph": True, "dynamic": False, "options": INLINE}
+        options: dict[str, Any] = {"fullgraph": True, "dynamic": False, "options": OPTIONS}
         self.loads = torch.compile(self.load, **options) if compile else self.load
         self.whole = torch.compile(self.body, **options) if compile and self.passes is None else self.body
 
