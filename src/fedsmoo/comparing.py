@@ -19,7 +19,7 @@ from fedsmoo.runs.watch.display import Moving, display
 from fedsmoo.sweeps import METHODS
 from fedsmoo.sweeps.compare import compare_named, seeds_of
 from fedsmoo.sweeps.comparison import Comparison
-from fedsmoo.sweeps.methods import Entry, Methods, labels, methods_of, stem
+from fedsmoo.sweeps.methods import Entry, Methods, labels, methods_of, stem, with_method_of
 from fedsmoo.sweeps.queue import Outcome, nothing
 
 OUT = Path("runs/compare")
@@ -69,6 +69,7 @@ def compare(
         folder = None if out is None or out is OUT else as_path(out, "out")
         return compare_objects(entries, seeds, {**settings_of(config), **settings}, folder, progress)
     calls = {"watch": watch, "begun": begun, "finished": finished, "failed": failed, "note": note, "stop": stop}
+    entries = methods_of(with_method_of(config, algorithms))
     return compare_named(entries, seeds, config, as_path(out, "out"), trust, progress, calls, settings)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import cProfile
+import pstats
+import sys
 import time
 from pathlib import Path
 
@@ -144,6 +147,39 @@ def test_comparisons_sweeps_and_federations_refuse_before_anything_runs(call: Ca
     assert not Path("out").exists()
     with pytest.raises(FedsmooError, match=says):
         Recipe(algorithm=make_algorithm(spec, {})).setup(Config(model="softmax"), whole(Config()))
+
+
+def test_a_wrong_option_of_a_method_in_a_toml_file_is_said_with_the_file(call: Call) -> None:
+    spec, _ = own("class M(FedAvg):\n    alpha: float = option(0.5, 'a number')\n")
+    for options, says in (
+        ("alfa = 1", "unknown hyper-parameter of M 'alfa': did you mean 'alpha'?"),
+        ('alpha = "x"', "alpha is 'x'"),
+    ):
+        Path("mine.toml").write_text(f'algorithm = "{spec}"\n[algorithm_options]\n{options}\n')
+        answer = call("run", "mine.toml", *TINY, "--out", "out")
+        assert answer.code == 2
+        assert answer.err.startswith("fedsmoo: mine.toml: ")
+        assert says in answer.err
+        assert answer.err.count("\n") == 1
+
+
+def test_a_profiler_goes_on_after_the_check(folder: Path) -> None:
+    """One of functions and one of C, which Python hands out as an object that cannot be called."""
+    spec, _ = own(RIGHT[next(iter(RIGHT))])
+    method = make_algorithm(spec, {})
+    heard: list[str] = []
+    before = sys.getprofile()
+    sys.setprofile(lambda frame, event, arg: heard.append(frame.f_code.co_name))
+    try:
+        contract.refuse_unsound(method)
+        whole(Config())
+    finally:
+        sys.setprofile(before)
+    assert "whole" in heard
+    with cProfile.Profile() as profile:
+        contract.refuse_unsound(make_algorithm(spec, {}))
+        whole(Config())
+    assert {"refuse_unsound", "whole"} <= {name for _, _, name in pstats.Stats(profile).stats}
 
 
 def test_the_check_runs_once_for_a_method_and_again_on_resume(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import pytest
 from fedsmoo.pages.figures.sources import drawable, find
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.storage.reader import read_config, read_label
+from fedsmoo.sweeps import METHODS
 from fedsmoo.sweeps.index import differing
 
 from .conftest import TINY, Answer, Call
@@ -66,9 +67,14 @@ def test_options_of_one_method_stand_beside_its_name_and_are_its_label_everywher
         (["fedavg", "fedavg"], "names 'fedavg' twice"),
         (
             ["fedprox:nu=0.1"],
-            "unknown option of FedProx 'nu': did you mean 'mu'? Known: lr_server, mu; or any setting of a run",
+            "unknown setting 'nu': did you mean 'mu'? fedprox has lr_server, mu; loss auto has ignore_index, "
+            "label_smoothing, weights; or any setting of a run",
         ),
-        (["fedavg", "--set", "muu=0.1"], "unknown setting 'muu'"),
+        (
+            ["fedavg", "fedprox", "--set", "nu=1"],
+            "did you mean 'mu'? fedavg has lr_server; fedprox has lr_server, mu; ",
+        ),
+        (["fedavg", "fedprox", "--set", "batchsize=1"], "unknown setting 'batchsize': did you mean 'batch_size'? fed"),
         (["one.toml", "two.toml"], "one.toml and two.toml are two config files"),
         (["missing.toml", "fedavg"], "cannot read the config file missing.toml"),
     ],
@@ -87,6 +93,17 @@ def test_a_config_file_may_stand_anywhere_among_the_methods(call: Call, tmp_path
     assert {p.name: read_config(p).lr for p in (tmp_path / "runs" / "compare").glob("*-seed0")} == {
         "fedavg-seed0": 0.03, "fedsam-seed0": 0.03
     }  # fmt: skip
+
+
+def test_a_method_of_the_config_file_is_compared_too_or_said_to_be_left_out(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "b.toml").write_text('lr = 0.03\nalgorithm = {name = "fedprox", mu = 0.5}\n')
+    assert call("compare", "b.toml", *TINY).code == 0
+    configs = {p.name: read_config(p) for p in (tmp_path / "runs" / "compare").glob("*-seed0")}
+    assert {*configs} == {f"{name}-seed0" for name in (*METHODS.split(","), "fedprox")}
+    assert configs["fedprox-seed0"].algorithm_options == {"mu": 0.5}
+    left = "b.toml: its algorithm 'fedprox' is not among the methods named, fedavg, and left out"
+    assert left in call("compare", "fedavg", "b.toml", *TINY).err
+    assert "left out" not in call("compare", "FedProx", "b.toml", *TINY).err
 
 
 def test_settings_that_differ_by_hand() -> None:

@@ -65,7 +65,7 @@ def test_hyper_parameters_go_to_the_methods_that_have_them() -> None:
     [
         ({"lr": []}, "lr is an empty list"),
         ({"learning_rate": 1}, "unknown setting 'learning_rate'"),
-        ({"methods": {"FedAvg": {"gamma": 1}}}, "unknown setting or hyper-parameter 'gamma'"),
+        ({"methods": {"FedAvg": {"gamma": 1}}}, "FedAvg: unknown setting 'gamma'"),
         ({"methods": {"FedAvgg": {}}}, "did you mean 'fedavg'"),
         ({"lr": ["high"]}, "lr is 'high', but must be a number"),
         ({"hyper": {"r": [0.1, -1]}}, "r is -1.0, but must be at least 0"),

@@ -138,10 +138,11 @@ def compare_methods(
     flags: dict[str, Any],
 ) -> None:
     from fedsmoo.sweeps.compare import open_comparison, refuse_others
-    from fedsmoo.sweeps.methods import parse_methods
+    from fedsmoo.sweeps.methods import parse_methods, with_method_of
 
     require_single_process("fedsmoo compare")
     algorithms, config = told_apart(given or [], algorithms)
+    algorithms = str(with_method_of(config, algorithms))
     words = {**flags, **dict(word.partition("=")[::2] for word in sets or ())}
     refuse_others([entry.name for entry in parse_methods(algorithms)], config, words, out, trust)
     own, common = by_method(algorithms, sets or [])

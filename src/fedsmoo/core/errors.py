@@ -8,7 +8,7 @@ import functools
 import inspect
 import os
 import reprlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,10 +17,11 @@ class FedsmooError(Exception):
     """Bad input or a failed run, in words for the user; the command line prints it without a traceback."""
 
 
-class UnknownName(FedsmooError):
-    """A name that nothing has; ``name`` is what was written."""
+class UnknownSetting(FedsmooError):
+    """A name that is no setting; ``name`` is what was written, ``owners`` who has options, and which."""
 
     name: object = ""
+    owners: Mapping[str, Collection[str]] = {}
 
 
 class FedsmooWarning(UserWarning):
@@ -47,8 +48,29 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> FedsmooError:
     hint = "did you mean " + repr(next(n for n in names if n.lower() == near[0])) + "? " if near else ""
     if str(name).endswith(".py"):
         hint = f"did you mean what a file holds, '{name}:Name'? "
-    error = UnknownName(f"unknown {kind} {name!r}: {hint}Known: {', '.join(names)}")
-    error.name = name
+    return FedsmooError(f"unknown {kind} {name!r}: {hint}Known: {', '.join(names)}")
+
+
+def unknown_setting(name: object, owners: Mapping[str, Collection[str]], settings: Iterable[str]) -> FedsmooError:
+    """Return the error for a name that is no setting of a run, nor an option of its method, model, ...
+
+    ``owners`` are these, with their options; where an option is as near as a setting, it is the one that was meant.
+
+    >>> str(unknown_setting("nu", {"fedprox": ["mu", "lr_server"]}, ["lr", "u"]))
+    "unknown setting 'nu': did you mean 'mu'? fedprox has lr_server, mu; or any setting of a run (fedsmoo run --help)"
+    """
+    word, names = str(name).lower(), [*(n for options in owners.values() for n in options), *settings]
+
+    def alike(n: str) -> float:
+        """Return which share of the longer name's letters the other has, too."""
+        blocks = difflib.SequenceMatcher(None, word, n.lower()).get_matching_blocks()
+        return sum(block.size for block in blocks) / max(len(word), len(n), 1)
+
+    near = [n for n in names if difflib.SequenceMatcher(None, n.lower(), word).ratio() >= 0.5]
+    hint = f"did you mean {max(near, key=alike)!r}? " if near else ""
+    has = "".join(f"{owner} has {', '.join(sorted(options))}; " for owner, options in owners.items() if options)
+    error = UnknownSetting(f"unknown setting {name!r}: {hint}{has}or any setting of a run (fedsmoo run --help)")
+    error.name, error.owners = name, owners
     return error
 
 

@@ -19,7 +19,7 @@ from fedsmoo.algorithms.statistics import with_statistics
 from fedsmoo.core import Algorithm, FedsmooError, LocalRule
 from fedsmoo.core.blame import in_brief, place_of, stack_of
 from fedsmoo.core.contract import Scale, refuse_unsound
-from fedsmoo.core.errors import FedsmooWarning, brief, unknown
+from fedsmoo.core.errors import FedsmooWarning, brief, unknown, unknown_setting
 from fedsmoo.core.hyper.options import converted, hyper_parameter, kinds, read_options
 from fedsmoo.core.user_code import is_in_file, user_object
 from fedsmoo.data.batches.cohort import Sampling, make_sampling
@@ -233,10 +233,9 @@ def merge(
     if given.get("partition") is not None:  # the config's numbers belong to its own partition
         kept = {"dirichlet": "u", "pathological": "c"}.get(given["partition"])  # dirichlet-0.6 says its own
         values = {name: value for name, value in values.items() if name not in ("u", "c") or name == kept}
-    method = str(values.get("algorithm", Config.algorithm))
-    if isinstance(config, str | PathLike) and method.lower() in ALGORITHMS:
+    if isinstance(config, str | PathLike) and values.get("algorithm_options"):
         with said_of(str(config)):  # where an option of the method that is wrong stands
-            make_algorithm(method, values.get("algorithm_options") or {})
+            make_algorithm(str(values.get("algorithm", Config.algorithm)), values["algorithm_options"])
     # Run folders write every setting down: what a file leaves at its default is nobody's choice.
     chosen = {n for n, v in values.items() if v != FIELDS[n].default} | {*settings}
     values |= given
@@ -295,6 +294,6 @@ def owner(key: str, known: Mapping[str, Mapping[str, Any]], named: Mapping[str, 
         both = " and ".join(f"{kind}.{key}" for kind in having)
         raise FedsmooError(f"{key}: several have an option of that name; write which one: {both}")
     if not having and named["model"] in ("", *MODELS):
-        settings = [n for n in FIELDS if not n.endswith("_options")]
-        raise unknown("setting", key, [*settings, *(n for options in known.values() for n in options)])
+        owners = {(k != "algorithm") * f"{k} " + named[k]: options for k, options in known.items()}
+        raise unknown_setting(key, owners, [n for n in FIELDS if not n.endswith("_options")])
     return having[0] if having else "model", key

@@ -13,7 +13,7 @@ from typing import Any
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.contract import refuse_unsound
-from fedsmoo.core.errors import FedsmooWarning, UnknownName, unknown
+from fedsmoo.core.errors import FedsmooWarning, UnknownSetting, unknown_setting
 from fedsmoo.engines.devices import make_device
 from fedsmoo.runs.build import algorithm_class, assemble, make_algorithm, make_config, settings_of
 from fedsmoo.runs.config import FIELDS, Config
@@ -137,11 +137,10 @@ def open_comparison(
     for entry, label in zip(own, labels(own), strict=True):
         try:
             each = make_config(config, {**settings, "algorithm": entry.name, **entry.options}, untyped)
-        except UnknownName as e:
-            if e.name not in entry.options:
-                raise
-            known = unknown(f"option of {entry.cls.__name__}", e.name, [f.name for f in dataclasses.fields(entry.cls)])
-            raise FedsmooError(f"{known}; or any setting of a run") from e
+        except UnknownSetting as e:
+            named = [entry] if e.name in entry.options else own
+            options = {each.name: [f.name for f in dataclasses.fields(each.cls)] for each in named}
+            raise unknown_setting(e.name, {**options, **e.owners}, FIELDS) from e
         refuse_unsound(make_algorithm(entry.name, each.algorithm_options))  # said now, not when its turn comes
         if same := next((other for other, config in configs.items() if config == each), None):
             raise FedsmooError(f"{same} and {label} are the same method with the same settings: leave one out")

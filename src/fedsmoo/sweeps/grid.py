@@ -35,7 +35,7 @@ import numpy as np
 
 from fedsmoo.algorithms import ALGORITHMS
 from fedsmoo.core import FedsmooError
-from fedsmoo.core.errors import unknown
+from fedsmoo.core.errors import unknown, unknown_setting
 from fedsmoo.core.user_code import short_name
 from fedsmoo.data.catalog import SPECS
 from fedsmoo.data.division.partition import to_rule
@@ -218,7 +218,7 @@ def grid(settings: dict[str, Any], hyper: dict[str, Any], options: dict[str, Any
         known = [f.name for f in dataclasses.fields(algorithm_class(spec))]
         for name in options:
             if name not in known:
-                raise FedsmooError(f"{where}: {unknown('setting or hyper-parameter', name, [*FIELDS, *known])}")
+                raise FedsmooError(f"{where}: {unknown_setting(name, {spec: known}, FIELDS)}")
         mine = {k: v for k, v in hyper.items() if k in known}
         for values in product({**mine, **plain.pop("algorithm_options", {}), **options}):
             with said_of(where):

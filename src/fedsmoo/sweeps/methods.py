@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from os import PathLike
 from typing import Any
 
 from fedsmoo.core import Algorithm, FedsmooError
-from fedsmoo.core.errors import brief
+from fedsmoo.core.errors import FedsmooWarning, brief
 from fedsmoo.core.user_code import file_of
-from fedsmoo.runs.build import algorithm_class
+from fedsmoo.runs.build import algorithm_class, settings_of
 from fedsmoo.runs.origin.objects import PREFIX, method_settings
 from fedsmoo.runs.storage.names import fitting
+from fedsmoo.sweeps import METHODS
 
 Methods = str | Algorithm | Sequence[str | Algorithm] | Mapping[str, Mapping[str, Any]]
 
@@ -87,6 +90,23 @@ def methods_of(algorithms: Methods) -> list[Entry]:
     if not entries:
         raise FedsmooError("there is no method to compare: name some, such as 'fedavg,fedsmoo'")
     return entries
+
+
+def with_method_of(config: Any, algorithms: Methods) -> Methods:
+    """Return the methods to compare: where nobody named any, that of a config, too; else it is said to be left out."""
+    own = settings_of(config).get("algorithm")
+    if not isinstance(own, str):
+        return algorithms
+    entries = methods_of(algorithms)
+    if own.lower() in [entry.name.lower() for entry in entries]:
+        return algorithms
+    if algorithms == METHODS:
+        return f"{METHODS},{own}"
+    where = config if isinstance(config, str | PathLike) else "the config"
+    named = ", ".join(entry.name for entry in entries)
+    note = f"{where}: its algorithm {own!r} is not among the methods named, {named}, and left out"
+    warnings.warn(note, FedsmooWarning, stacklevel=3)
+    return algorithms
 
 
 def named_entries(name: Any, mine: Mapping[str, Any]) -> list[Entry]:

@@ -167,6 +167,14 @@ def generators() -> dict[str, Any]:
     }
 
 
+def set_profiler(profiler: Any) -> None:
+    """Let Python call a profiler again: a function, or one of :mod:`cProfile`, which is told to go on."""
+    if profiler is None or callable(profiler):
+        sys.setprofile(profiler)
+    else:
+        profiler.enable()  # with the options that it had
+
+
 def watched(call: Callable[[], Any], given: dict[str, Tensor]) -> Seen:
     """Return the outcome of a call whose inputs are ``given``."""
     watch, profile, before = Watch(given), Profile(), sys.getprofile()
@@ -178,7 +186,7 @@ def watched(call: Callable[[], Any], given: dict[str, Tensor]) -> Seen:
     except Exception as e:  # the user's own code
         error = e
     finally:
-        sys.setprofile(before)
+        set_profiler(before)
     return Seen(result, error, watch.notes, watch.log, profile, watch.made)
 
 
