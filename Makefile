@@ -12,8 +12,9 @@ JOBS ?= 1
 N ?= 10
 NEW ?= HEAD
 BUSY ?= 2
+VARIANT ?= cpu
 
-.PHONY: demo test test-repeat test-gpu test-deploy drills hashes tables figures docs install lint wheel release release-check clean
+.PHONY: demo test test-repeat test-gpu test-deploy drills hashes tables figures docs install lint wheel container release release-check clean
 
 install: $(STAMP)
 
@@ -34,6 +35,10 @@ demo: $(STAMP)
 # python3.13" everything the wheel needs is installed from the index instead of borrowed, by pip and by uv.
 wheel: $(STAMP)
 	env -u PYTHONPATH $(BIN)/python tools/package.py $(if $(PYTHONS),--full $(PYTHONS))
+
+# The image of the Containerfile by docker or podman, and a small demo in it; VARIANT=cuda for NVIDIA GPUs.
+container:
+	$(PYTHON) tools/container.py --variant $(VARIANT)
 
 # Tag VERSION once the tree is clean and everything agrees on it (tools/release.py); nothing is pushed.
 release: $(STAMP)

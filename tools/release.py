@@ -71,8 +71,15 @@ def main() -> None:
     parser.add_argument("version", help="such as 0.1.0")
     parser.add_argument("--dry-run", action="store_true", help="only say what is in the way")
     parser.add_argument("--tagged", action="store_true", help="check a release that has its tag, and stop")
+    parser.add_argument("--notes", action="store_true", help="print what CHANGELOG.md says of the version, and stop")
     parser.add_argument("--root", type=Path, default=ROOT, help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.notes:
+        said = {v: notes for v, _, notes in headings((given.root / "CHANGELOG.md").read_text(encoding="utf-8"))}
+        if given.version not in said:
+            sys.exit(f"release: CHANGELOG.md has no heading of {given.version}")
+        print(said[given.version])
+        return
     if lines := in_the_way(given.root, given.version, given.tagged):
         sys.exit("\n".join(f"release: {line}" for line in lines))
     if given.dry_run or given.tagged:

@@ -38,7 +38,7 @@ def made(path: Path) -> list[list[str]]:
 def test_there_are_workflows_for_tests_docs_wheels_and_releases() -> None:
     assert [p.stem for p in WORKFLOWS] == ["docs", "release", "tests", "wheels"]
     called = {words[0] for path in WORKFLOWS for words in made(path)}
-    assert called >= {"install", "test", "docs", "wheel", "release-check", "test-deploy", "drills"}
+    assert called >= {"install", "test", "docs", "wheel", "release-check", "test-deploy", "drills", "container"}
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda p: p.stem)
@@ -62,6 +62,18 @@ def test_a_workflow_takes_actions_of_one_version_each(path: Path) -> None:
             assert PINNED.fullmatch(step["uses"]), step["uses"]
         for expression in re.findall(r"\$\{\{(.*?)\}\}", step.get("run", "")):
             raise AssertionError(f"{expression} in a shell: a stranger's words would be run")
+
+
+def test_the_site_that_is_published_is_where_it_was_built() -> None:
+    (upload,) = (s for s in steps(ROOT / ".github/workflows/docs.yml") if "upload-pages-artifact" in s.get("uses", ""))
+    built = re.search(r"^site_dir: (.*)$", (ROOT / "mkdocs.yml").read_text(), re.M)
+    assert built is not None
+    assert upload["with"]["path"] == built[1]
+
+
+def test_no_checkout_keeps_a_credential() -> None:
+    for step in (s for path in WORKFLOWS for s in steps(path) if s.get("uses", "").startswith("actions/checkout")):
+        assert step["with"]["persist-credentials"] is False
 
 
 def test_every_python_that_is_promised_is_tested() -> None:

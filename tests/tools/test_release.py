@@ -84,6 +84,11 @@ def test_a_release_that_has_its_tag_is_checked_again(checkout: Path) -> None:
     assert "the tag v1.2.3 is not here" in release(checkout, how="--tagged")[1]
 
 
+def test_the_notes_of_a_release_are_its_part_of_the_changelog(checkout: Path) -> None:
+    assert release(checkout, "1.2.2", "--notes") == (0, "- Old.\n")
+    assert release(checkout, "1.2.4", "--notes") == (1, "release: CHANGELOG.md has no heading of 1.2.4\n")
+
+
 def test_all_that_is_in_the_way_is_said_at_once(checkout: Path) -> None:
     (checkout / "new").touch()
     code, said = release(checkout, "1.3.0")
