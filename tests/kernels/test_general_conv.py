@@ -69,6 +69,39 @@ def test_boxes_of_pixels(name, draw):
         torch.testing.assert_close(got.double(), want, rtol=0, atol=2e-6 * max(1.0, float(want.abs().max())))
 
 
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("way", ["products", "boxes"])
+def test_a_bias_and_a_relu_behind_a_convolution(way, relu, draw):
+    from fedsmoo.kernels.conv import boxes
+    from fedsmoo.kernels.conv.conv import Convolution
+    from fedsmoo.kernels.conv.geometry import Geometry
+
+    g, rows = Geometry((3, 3), (1, 1), (1, 1)), draw(2, 61)
+    x, w, bias = draw(2, 3, 5, 7, 8), draw(2, 3, 3, 8, 24), rows[:, 3:27]  # a bias as it lies among parameters
+    if way == "boxes":
+        found = boxes.forward_by_boxes(g, x, w, boxes.Box(*boxes.box_of(32, (5, 7)), 16, 16), "ieee", bias, relu)
+    else:
+        found = Convolution(g).forward(x, w, None, bias, relu)
+    for c in range(2):
+        want = F.conv2d(x[c].double().permute(0, 3, 1, 2), w[c].double().permute(3, 2, 0, 1), bias[c].double(), 1, 1)
+        want = (want.relu() if relu else want).permute(0, 2, 3, 1)
+        torch.testing.assert_close(found[c].double(), want, rtol=0, atol=2e-5)
+
+
+def test_products_of_pixels_are_one_row(draw):
+    """A kernel of one pixel: forward, data and weight gradients of all images' pixels beside each other."""
+    from fedsmoo.kernels.conv import choose
+
+    x, w, dy = draw(2, 3, 5, 7, 8), draw(2, 1, 1, 8, 16), draw(2, 3, 5, 7, 16)
+    found = (
+        choose.forward(choose.POINTS, x, w, "ieee"),
+        choose.data(choose.POINTS, dy, w, (5, 7), "ieee"),
+        choose.weight(choose.POINTS, x, dy, "ieee"),
+    )
+    for got, want in zip(found, reference(x, w, dy, 1, 0, 1), strict=True):
+        torch.testing.assert_close(got.double(), want, rtol=0, atol=1e-4)
+
+
 def test_patches(draw):
     from fedsmoo.kernels.conv.conv import patches
     from fedsmoo.kernels.conv.geometry import Geometry

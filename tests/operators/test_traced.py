@@ -51,8 +51,23 @@ def conv(*sizes, **more):
 
 # a module, the side of its images, and how often it calls which of our operators
 CONVS = {"patches": 2, "conv": 2, "conv_data": 1, "conv_weight": 2}  # of few channels, for both passes once
+POOLS = {"pool": 1, "pool_backward": 1}
+STEM = {"patches": 1, "conv": 1, "conv_weight": 1}
 MODULES = {
-    "a CNN": (chain(conv(3, 4, 5), nn.ReLU, lambda: nn.MaxPool2d(2), conv(4, 6, 3)), 12, CONVS),
+    "a CNN": (chain(conv(3, 4, 5), nn.ReLU, lambda: nn.MaxPool2d(2), conv(4, 6, 3)), 12, CONVS | POOLS),
+    "pools that overlap, behind a norm and alone": (
+        chain(
+            conv(3, 4, 3),
+            lambda: nn.GroupNorm(2, 4),
+            nn.ReLU,
+            lambda: nn.MaxPool2d(3, 2, 1),
+            conv(4, 6, 3, 1, 1),
+            lambda: nn.MaxPool2d((3, 2), (2, 3), (1, 0), ceil_mode=True),
+        ),
+        13,
+        CONVS | {"norm": 1, "norm_backward": 1, "pool": 2, "pool_backward": 2},
+    ),
+    "dilated windows, which stay PyTorch's": (chain(conv(3, 4, 3), lambda: nn.MaxPool2d(2, 2, 0, 2)), 9, STEM),
     "a residual network": (
         chain(conv(3, 8, 3, 1, 1), lambda: Block(8, 8, 1), lambda: Block(8, 12, 2), lambda: nn.AdaptiveAvgPool2d(1)),
         8,
@@ -129,7 +144,7 @@ def test_what_stands_behind_a_norm_is_part_of_it():
     left = Counter(called(traced(many, *given)))
     assert left["aten.relu.default"] == 0
     assert left["aten.threshold_backward.default"] == 1
-    assert left["aten.add.Tensor"] == 7  # six biases, and where both branches of the first block meet the stem
+    assert left["aten.add.Tensor"] == 2  # the bias of the linear layer, and where both branches of the first block meet the stem
 
 
 class Writing(Block):

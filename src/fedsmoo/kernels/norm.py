@@ -8,6 +8,8 @@ over samples does it in a fixed order.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -18,6 +20,13 @@ from fedsmoo.kernels.runtime import launch
 WHOLE = 2**15  # numbers of a group that registers hold
 WHOLE_BACK = 2**13  # of two maps: two programs a multiprocessor, one reads while the other writes
 TILE = 2**13  # numbers of a tile of a larger group
+ROWS = ["gamma_row", "beta_row"]  # of clients, wherever the model's parameters lie
+
+
+def rows_of(name: str, v: Tensor) -> dict[str, Any]:
+    """Return a parameter ``[C, CH]`` and the stride of its rows as a kernel's arguments; no copy of a part of them."""
+    v = v if v.stride(-1) == 1 else v.contiguous()
+    return {name: v, f"{name}_row": v.stride(0)}
 
 
 @triton.jit
@@ -44,10 +53,10 @@ def write(y, v, add, n, p, P, CH, channel, there, ADD: tl.constexpr, RELU: tl.co
     put(y, v, n, p, P, CH, channel, there)
 
 
-@triton.jit(do_not_specialize=["B"])
+@triton.jit(do_not_specialize=["B", *ROWS], do_not_specialize_on_alignment=["gamma", "beta"])
 def norm_kernel(
     x, gamma, beta, add, y, mean, rstd,  # [C * B, P, CH], [C, CH] twice, [C * B, P, CH] twice, [C * B, CH / GW] twice
-    B, P, eps, CH: tl.constexpr, GW: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr, WHOLE: tl.constexpr,
+    gamma_row, beta_row, B, P, eps, CH: tl.constexpr, GW: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr, WHOLE: tl.constexpr,
     ADD: tl.constexpr, RELU: tl.constexpr,
 ):  # fmt: skip
     n = (tl.program_id(0) // (CH // GW)).to(tl.int64)
@@ -73,8 +82,8 @@ def norm_kernel(
             total += tl.sum(tl.where((start + p < P)[:, None] & there[None, :], v * v, 0.0), 1)
         r = 1.0 / tl.sqrt(tl.sum(total, 0) / count + eps)
     client = n // B
-    scale = tl.load(gamma + client * CH + channel, mask=there, other=0.0).to(tl.float32)
-    shift = tl.load(beta + client * CH + channel, mask=there, other=0.0).to(tl.float32)
+    scale = tl.load(gamma + client * gamma_row + channel, mask=there, other=0.0).to(tl.float32)
+    shift = tl.load(beta + client * beta_row + channel, mask=there, other=0.0).to(tl.float32)
     if WHOLE:
         v = v * r * scale[None, :] + shift[None, :]
         write(y, v, add, n, p, P, CH, channel, there, ADD, RELU)
@@ -102,11 +111,11 @@ def arriving(
     return d
 
 
-@triton.jit(do_not_specialize=["B"])
+@triton.jit(do_not_specialize=["B", *ROWS], do_not_specialize_on_alignment=["gamma"])
 def norm_backward_kernel(
     dy, more, y, x, gamma, mean, rstd,  # [C * B, P, CH] four times, [C, CH], [C * B, CH / GW] float32 twice
     dx, dgamma, dbeta, kept,  # [C * B, P, CH], [C * B, CH] float32 twice: of each sample; [C * B, P, CH]
-    B, P, CH: tl.constexpr, GW: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr, WHOLE: tl.constexpr,
+    gamma_row, B, P, CH: tl.constexpr, GW: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr, WHOLE: tl.constexpr,
     MORE: tl.constexpr, RELU: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
     n = (tl.program_id(0) // (CH // GW)).to(tl.int64)
@@ -117,7 +126,7 @@ def norm_backward_kernel(
     p = tl.arange(0, BP)
     m = tl.load(mean + n * (CH // GW) + group)
     r = tl.load(rstd + n * (CH // GW) + group)
-    scale = tl.load(gamma + n // B * CH + channel, mask=there, other=0.0).to(tl.float32)
+    scale = tl.load(gamma + n // B * gamma_row + channel, mask=there, other=0.0).to(tl.float32)
     if WHOLE:
         d = arriving(dy, more, y, kept, n, p, P, CH, channel, there, MORE, RELU, KEEP)
         v = block(x, n, p, P, CH, channel, there)
@@ -166,13 +175,13 @@ def forward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return ``fedsmoo::norm`` of images ``[C, B, P, CH]``."""
     clients, batch, pixels, channels = x.shape
-    x, gamma, beta = x.contiguous(), gamma.contiguous(), beta.contiguous()
+    x = x.contiguous()
     y = torch.empty_like(x)
     mean, rstd = (x.new_empty(clients, batch, groups, dtype=torch.float32) for _ in range(2))
     rows, cols, whole, warps = tile(pixels, channels // groups, WHOLE)
     launch(
         norm_kernel, (clients * batch * groups,),
-        x=x, gamma=gamma, beta=beta, add=x if add is None else add.contiguous(), y=y, mean=mean, rstd=rstd,
+        x=x, **rows_of("gamma", gamma), **rows_of("beta", beta), add=x if add is None else add.contiguous(), y=y, mean=mean, rstd=rstd,
         B=batch, P=pixels, eps=eps, CH=channels, GW=channels // groups, BP=rows, BC=cols, WHOLE=whole,
         ADD=add is not None, RELU=relu, num_warps=warps,
     )  # fmt: skip
@@ -185,14 +194,14 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Return ``fedsmoo::norm_backward`` of images ``[C, B, P, CH]``."""
     clients, batch, pixels, channels = x.shape
-    dy, x, gamma = dy.contiguous(), x.contiguous(), gamma.contiguous()
+    dy, x = dy.contiguous(), x.contiguous()
     dx, kept = torch.empty_like(x), dy.new_empty(dy.shape if keep else 0)
     dgamma, dbeta = (x.new_empty(clients, batch, channels, dtype=torch.float32) for _ in range(2))
     rows, cols, whole, warps = tile(pixels, channels // groups, WHOLE_BACK)
     launch(
         norm_backward_kernel, (clients * batch * groups,),
         dy=dy, more=dy if more is None else more.contiguous(), y=dy if y is None else y.contiguous(),
-        x=x, gamma=gamma, mean=mean.contiguous(), rstd=rstd.contiguous(), dx=dx, dgamma=dgamma, dbeta=dbeta,
+        x=x, **rows_of("gamma", gamma), mean=mean.contiguous(), rstd=rstd.contiguous(), dx=dx, dgamma=dgamma, dbeta=dbeta,
         kept=kept if keep else dx, B=batch, P=pixels, CH=channels, GW=channels // groups, BP=rows, BC=cols,
         WHOLE=whole, MORE=more is not None, RELU=y is not None, KEEP=keep, num_warps=warps,
     )  # fmt: skip

@@ -13,11 +13,14 @@ from torch.fx.node import map_arg
 
 from fedsmoo.kernels.runtime import compiling, interpreted
 from fedsmoo.operators.convolution import by_kernels
-from fedsmoo.operators.views import value
+from fedsmoo.operators.graph.views import value
 
 ours = torch.ops.fedsmoo
 # Operators that launch kernels whatever numbers they are given.
-LAUNCHING = ("patches", "conv", "conv_data", "conv_weight", "conv_weight_parts", "norm", "norm_backward", "place")
+LAUNCHING = (
+    "patches", "conv", "conv_data", "conv_weight", "conv_weight_parts", "norm", "norm_backward", "pool",
+    "pool_backward", "place",
+)  # fmt: skip
 
 
 def stand_in(node: Node) -> Tensor:

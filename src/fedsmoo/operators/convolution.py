@@ -77,19 +77,25 @@ def _(x: Tensor, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) 
 
 
 @torch.library.custom_op("fedsmoo::conv", mutates_args=())
-def conv(x: Tensor, w: Tensor, stride: Sizes, padding: Sizes, dilation: Sizes) -> Tensor:
-    """Return the outputs ``[C, B, Ho, Wo, O]``."""
+def conv(
+    x: Tensor, w: Tensor, stride: Sizes, padding: Sizes, dilation: Sizes, bias: Tensor | None = None, relu: bool = False
+) -> Tensor:
+    """Return the outputs ``[C, B, Ho, Wo, O]``; a bias ``[C, O]`` is added and a ReLU applied where asked for."""
     g = geometry(w.shape[1:3], stride, padding, dilation)
     if by_kernels(x):
         from fedsmoo.kernels.conv import choose  # late: it imports Triton
 
-        return choose.forward(g, x.contiguous(), w.contiguous(), precision_of(x))
+        return choose.forward(g, x.contiguous(), w.contiguous(), precision_of(x), bias, relu)
     out = torch.bmm(whole(x, g), w.flatten(1, 3))
+    out = out if bias is None else (out + bias[:, None]).to(out.dtype)
+    out = out.relu() if relu else out
     return out.unflatten(1, (x.shape[1], *g.outputs((x.shape[2], x.shape[3]))))
 
 
 @conv.register_fake
-def _(x: Tensor, w: Tensor, stride: Sizes, padding: Sizes, dilation: Sizes) -> Tensor:
+def _(
+    x: Tensor, w: Tensor, stride: Sizes, padding: Sizes, dilation: Sizes, bias: Tensor | None = None, relu: bool = False
+) -> Tensor:
     g = geometry(w.shape[1:3], stride, padding, dilation)
     return x.new_empty(*x.shape[:2], *g.outputs((x.shape[2], x.shape[3])), w.shape[-1])
 

@@ -8,7 +8,7 @@ from torch.fx import Graph, Node
 
 from fedsmoo.kernels.conv.geometry import Geometry
 from fedsmoo.operators.convolution import Sizes, by_kernels, conv_weight, geometry, precision_of
-from fedsmoo.operators.views import base, tidy, value
+from fedsmoo.operators.graph.views import base, tidy, value
 
 aten, ours = torch.ops.aten, torch.ops.fedsmoo
 

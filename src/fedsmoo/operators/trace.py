@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from fedsmoo.operators.fuse import fuse_norms, without_writing
+from fedsmoo.operators.graph.images import fuse_convolutions, fuse_pools
+from fedsmoo.operators.graph.norms import fuse_norms, without_writing
 from fedsmoo.operators.layers import LAYERS, Instead
 from fedsmoo.operators.place import place_gradients
 from fedsmoo.operators.rules import client_rules
-from fedsmoo.operators.views import shorten_views, with_values
+from fedsmoo.operators.graph.views import shorten_views, with_values
 
 
 def traced(function: Callable[..., Any], *like: Tensor) -> GraphModule:
@@ -29,6 +30,8 @@ def traced(function: Callable[..., Any], *like: Tensor) -> GraphModule:
     without_writing(graph.graph)
     # What both passes need, such as weights in the operators' order, is made once.
     nodes = fx_graph_cse(graph.graph)
+    fuse_pools(nodes)
+    fuse_convolutions(nodes)
     fuse_norms(nodes)
     place_gradients(nodes)
     with_values(nodes)

@@ -17,7 +17,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from fedsmoo.kernels.conv.geometry import Geometry, Pair
-from fedsmoo.kernels.conv.products import SIZES
+from fedsmoo.kernels.conv.products import SIZES, behind, finished
 from fedsmoo.kernels.runtime import launch
 
 
@@ -53,17 +53,18 @@ def box_of(pixels: int, size: Pair) -> tuple[int, int, int]:
     return pixels // width // height, height, width
 
 
-@triton.jit(do_not_specialize=SIZES)
+@triton.jit(do_not_specialize=SIZES, do_not_specialize_on_alignment=["bias"])
 def pixels_kernel(
     x,  # boxes of images [C, B, H, W, channels reduced]
     w,  # boxes of weights [C, KH * KW, CIN, COUT]
+    bias, bias_row,  # [C, channels]; stride of a client
     y,  # boxes of images [C, B, HO, WO, channels]
     B, HO, WO, REDUCED, CHANNELS,
     KH: tl.constexpr, KW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr,
     FROM_H: tl.constexpr, FROM_W: tl.constexpr,  # where the first tap's box lies
     RB: tl.constexpr, RH: tl.constexpr, RW: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     BACK: tl.constexpr,  # the data gradient: taps from last to first, weights transposed
-    PRECISION: tl.constexpr,
+    BIAS: tl.constexpr, RELU: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Rows are pixels, columns channels; the reduction runs over taps and channels."""
     client = tl.program_id(1)
@@ -87,6 +88,7 @@ def pixels_kernel(
         else:
             m = tl.reshape(w.load([client, tap, k, col]), (BK, BN))
         acc = tl.dot(a, m, acc, input_precision=PRECISION)
+    acc = finished(acc, bias + client.to(tl.int64) * bias_row, col + tl.arange(0, BN), CHANNELS, BIAS, RELU)
     y.store([client, b, h, v, col], tl.reshape(acc.to(y.dtype), (1, RB, RH, RW, BN)))
 
 
@@ -133,12 +135,14 @@ def images(x: Tensor, box: Box, channels: int) -> TensorDescriptor:
     return TensorDescriptor.from_tensor(x, [1, box.samples, box.height, box.width, channels])
 
 
-def forward_by_boxes(g: Geometry, x: Tensor, w: Tensor, box: Box, precision: str = "ieee") -> Tensor:
+def forward_by_boxes(
+    g: Geometry, x: Tensor, w: Tensor, box: Box, precision: str = "ieee", bias: Tensor | None = None, relu: bool = False
+) -> Tensor:
     """Return the outputs of a convolution of stride 1: as ``Convolution.forward``."""
     y = x.new_empty(*x.shape[:2], *g.outputs((x.shape[2], x.shape[3])), w.shape[-1])
     weights = TensorDescriptor.from_tensor(w.flatten(1, 2), [1, 1, box.inner, box.cols])
     start = (-g.padding[0], -g.padding[1])
-    by_boxes(g, images(x, box, box.inner), weights, y, start, x.shape[-1], box, False, precision)
+    by_boxes(g, images(x, box, box.inner), weights, y, start, x.shape[-1], box, False, precision, bias, relu)
     return y
 
 
@@ -153,13 +157,13 @@ def data_by_boxes(g: Geometry, dy: Tensor, w: Tensor, size: Pair, box: Box, prec
 
 def by_boxes(
     g: Geometry, x: TensorDescriptor, w: TensorDescriptor, y: Tensor, start: Pair, reduced: int, box: Box, back: bool,
-    precision: str,
+    precision: str, bias: Tensor | None = None, relu: bool = False,
 ) -> None:  # fmt: skip
     """Launch a product whose rows are the pixels of ``y``."""
     clients, batch, high, wide, channels = y.shape
     launch(
         pixels_kernel, (box.count(batch, (high, wide)) * triton.cdiv(channels, box.cols), clients),
-        x=x, w=w, y=images(y, box, box.cols), B=batch, HO=high, WO=wide, REDUCED=reduced, CHANNELS=channels,
+        x=x, w=w, **behind(bias, y), RELU=relu, y=images(y, box, box.cols), B=batch, HO=high, WO=wide, REDUCED=reduced, CHANNELS=channels,
         KH=g.kernel[0], KW=g.kernel[1], DH=g.dilation[0], DW=g.dilation[1], FROM_H=start[0], FROM_W=start[1],
         RB=box.samples, RH=box.height, RW=box.width, BN=box.cols, BK=box.inner, BACK=back, PRECISION=precision,
         num_warps=box.warps, num_stages=box.stages,

@@ -11,6 +11,18 @@ from fedsmoo.kernels.conv.geometry import Geometry, Pair
 from fedsmoo.kernels.conv.tiles import FILLED, Tile, box_tile, parts_for, weight_tile
 from fedsmoo.kernels.runtime import interpreted
 
+POINTS = Geometry((1, 1))  # a product of pixels
+
+
+def in_rows(g: Geometry, x: Tensor) -> bool:
+    """Whether every pixel is by itself, so that those of all images can be one row, which boxes fill."""
+    return g == POINTS and x.shape[3] < x.shape[1:4].numel()
+
+
+def row_of(x: Tensor) -> Tensor:
+    """``[C, B, H, W, channels] -> [C, 1, 1, B * H * W, channels]``."""
+    return x.reshape(len(x), 1, 1, -1, x.shape[-1])
+
 
 def boxes_serve(g: Geometry, precision: str, *tensors: Tensor) -> bool:
     """Whether boxes can serve these tensors, where they lie."""
@@ -33,20 +45,27 @@ def box_for(tile: Tile, pixels: int, batch: int, size: Pair, inner: int) -> Box 
     return box if filled >= FILLED else None
 
 
-def forward(g: Geometry, x: Tensor, w: Tensor, precision: str) -> Tensor:
+def forward(
+    g: Geometry, x: Tensor, w: Tensor, precision: str, bias: Tensor | None = None, relu: bool = False
+) -> Tensor:
     """Return outputs ``[C, B, Ho, Wo, O]`` of images ``[C, B, H, W, I]`` and weights ``[C, kh, kw, I, O]``."""
+    if in_rows(g, x):
+        return forward(g, row_of(x), w, precision, bias, relu).view(*x.shape[:4], w.shape[-1])
     size, batch = g.outputs((x.shape[2], x.shape[3])), x.shape[1]
     if boxes_serve(g, precision, x, w):
         tile = box_tile(batch * size[0] * size[1], w.shape[-1], x.shape[-1], x.dtype)
         box = box_for(tile, tile.rows, batch, size, tile.inner)
         if box is not None:
-            return forward_by_boxes(g, x, w, box, precision)
-    return Convolution(g, precision).forward(x, w)
+            return forward_by_boxes(g, x, w, box, precision, bias, relu)
+    return Convolution(g, precision).forward(x, w, None, bias, relu)
 
 
 def data(g: Geometry, dy: Tensor, w: Tensor, size: Pair, precision: str) -> Tensor:
     """Return the gradient by images of a size from that by the outputs."""
     batch, inside = dy.shape[1], w.shape[-2]
+    if in_rows(g, dy):
+        row = row_of(dy)
+        return data(g, row, w, (row.shape[2], row.shape[3]), precision).view(*dy.shape[:4], inside)
     if boxes_serve(g, precision, dy, w) and inside * dy.itemsize % 16 == 0:
         tile = box_tile(batch * size[0] * size[1], inside, dy.shape[-1], dy.dtype)
         box = box_for(tile, tile.rows, batch, size, tile.inner)
@@ -63,6 +82,8 @@ def weight_box(g: Geometry, x: Tensor, dy: Tensor) -> Box | None:
 
 def parts_of(g: Geometry, x: Tensor, dy: Tensor, precision: str) -> int:
     """Return in how many parts the reduction of a weight gradient is cut: from shapes alone."""
+    if in_rows(g, x):
+        return parts_of(g, row_of(x), row_of(dy), precision)
     box = weight_box(g, x, dy) if shapes_serve(g, precision, x, dy) else None
     if box is None:
         convolution = Convolution(g, precision)
@@ -74,6 +95,8 @@ def parts_of(g: Geometry, x: Tensor, dy: Tensor, precision: str) -> int:
 
 def weight_parts(g: Geometry, x: Tensor, dy: Tensor, precision: str, parts: int) -> Tensor:
     """Return the gradient by the weights as parts to be summed, ``[parts, C, kh, kw, I, O]`` in float32."""
+    if in_rows(g, x):
+        return weight_parts(g, row_of(x), row_of(dy), precision, parts)
     box = weight_box(g, x, dy) if boxes_serve(g, precision, x, dy) else None
     if box is None:
         return Convolution(g, precision).weight_parts(x, dy, parts=parts)

@@ -9,7 +9,7 @@ import triton
 from torch import Tensor
 
 from fedsmoo.kernels.conv.geometry import Geometry, Pair
-from fedsmoo.kernels.conv.products import data_kernel, forward_kernel, patches_kernel, weight_kernel
+from fedsmoo.kernels.conv.products import behind, data_kernel, forward_kernel, patches_kernel, weight_kernel
 from fedsmoo.kernels.conv.tiles import Tile, parts_for, pixel_tile, weight_tile
 from fedsmoo.kernels.runtime import launch
 
@@ -29,7 +29,9 @@ class Convolution:
     def exact(self) -> bool:
         return self.precision == "tf32x3"
 
-    def forward(self, x: Tensor, w: Tensor, tile: Tile | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, w: Tensor, tile: Tile | None = None, bias: Tensor | None = None, relu: bool = False
+    ) -> Tensor:
         """Return outputs ``[C, B, Ho, Wo, O]`` of ``x [C, B, H, W, I]`` and ``w [C, kh, kw, I, O]``."""
         clients, batch, height, width, inside = x.shape
         high, wide = self.geometry.outputs((height, width))
@@ -40,7 +42,7 @@ class Convolution:
         launch(
             forward_kernel, (triton.cdiv(pixels, tile.rows) * triton.cdiv(outside, tile.cols), clients),
             x=x, x_row=x.stride(0), w=w, w_row=w.stride(0),
-            y=y,
+            **behind(bias, y), RELU=relu, y=y,
             B=batch, H=height, W=width, HO=high, WO=wide, CIN=inside, COUT=outside, **self.geometry.constants(),
             BM=tile.rows, BN=tile.cols, BK=tile.inner,
             EVEN_K=inside % tile.inner == 0, EVEN_N=outside % tile.cols == 0,

@@ -8,11 +8,22 @@ kernel; sums are in float32, in a fixed order.
 
 from __future__ import annotations
 
+from typing import Any
+
 import triton
 import triton.language as tl
+from torch import Tensor
 
 # Sizes that no address's alignment depends on: layers that differ in them only share a compiled kernel.
-SIZES = ["B", "H", "W", "HO", "WO", "parts"]
+SIZES = ["B", "H", "W", "HO", "WO", "parts", "bias_row"]
+
+
+def behind(bias: Tensor | None, y: Tensor) -> dict[str, Any]:
+    """Return the bias ``[C, channels]`` of outputs as a kernel's arguments."""
+    if bias is None:
+        return {"bias": y, "bias_row": 0, "BIAS": False}
+    bias = bias if bias.stride(-1) == 1 else bias.contiguous()
+    return {"bias": bias, "bias_row": bias.stride(0), "BIAS": True}
 
 
 @triton.jit
@@ -24,10 +35,21 @@ def of_tap(x, sample, h, v, live, channel, H, W, CIN, EVEN: tl.constexpr):
     return tl.load(x + pixel[:, None] * CIN + channel[None, :], mask=mask, other=0.0)
 
 
-@triton.jit(do_not_specialize=SIZES)
+@triton.jit
+def finished(acc, bias, cols, COUT, BIAS: tl.constexpr, RELU: tl.constexpr):
+    """Return sums of products with what stands behind a convolution: a bias for each channel, a ReLU."""
+    if BIAS:
+        acc += tl.load(bias + cols, mask=cols < COUT, other=0.0).to(tl.float32)[None, :]
+    if RELU:
+        acc = tl.maximum(acc, 0.0, propagate_nan=tl.PropagateNan.ALL)
+    return acc
+
+
+@triton.jit(do_not_specialize=SIZES, do_not_specialize_on_alignment=["bias"])
 def forward_kernel(
     x, x_row,  # [C, B, H, W, CIN]; stride of a client
     w, w_row,  # [C, KH * KW * CIN, COUT]; stride of a client
+    bias, bias_row,  # [C, COUT]; stride of a client; wherever the model's parameters lie
     y,  # [C, B, HO, WO, COUT]
     B, H, W, HO, WO, CIN, COUT,
     KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
@@ -35,7 +57,7 @@ def forward_kernel(
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     EVEN_K: tl.constexpr,  # whether BK divides CIN
     EVEN_N: tl.constexpr,  # whether BN divides COUT
-    PRECISION: tl.constexpr,
+    BIAS: tl.constexpr, RELU: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Rows are output pixels, columns output channels; the reduction runs over taps and input channels."""
     client = tl.program_id(1).to(tl.int64)
@@ -60,6 +82,7 @@ def forward_kernel(
         else:
             b = tl.load(here, mask=(channel < CIN)[:, None] & (cols < COUT)[None, :], other=0.0)
         acc = tl.dot(a, b, acc, input_precision=PRECISION)
+    acc = finished(acc, bias + client * bias_row, cols, COUT, BIAS, RELU)
     out = y + client * B * HO * WO * COUT + rows[:, None] * COUT + cols[None, :]
     tl.store(out, acc, mask=live[:, None] if EVEN_N else live[:, None] & (cols < COUT)[None, :])
 

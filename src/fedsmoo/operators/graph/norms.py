@@ -11,7 +11,7 @@ import operator
 import torch
 from torch.fx import Graph, Node
 
-from fedsmoo.operators.views import alike, base, in_memory_order, laid_out_as, shown_by, tidy, value
+from fedsmoo.operators.graph.views import alike, base, in_memory_order, laid_out_as, shown_by, tidy, value
 
 aten, ours = torch.ops.aten, torch.ops.fedsmoo
 
