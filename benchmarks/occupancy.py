@@ -27,7 +27,8 @@ from fedsmoo.compiler.step import CompiledStep
 from fedsmoo.compiler.trace import StepInputs
 from fedsmoo.core import LocalRule, Round, Vectors
 from fedsmoo.engines.oracles.opaque import OpaqueOracle
-from fedsmoo.kernels import norm, place, recurrence
+from fedsmoo.kernels import norm, place, pool, recurrence
+from fedsmoo.kernels.conv.geometry import Geometry
 from fedsmoo.kernels.gradients import GradientBuffers
 from fedsmoo.kernels.noise import by_kernel
 from fedsmoo.kernels.resnet18 import gradient as resnet18
@@ -104,12 +105,16 @@ def recurrences(clients: int, samples: int, precision: str, steps: int = 3, hidd
 
 
 def general(clients: int, samples: int, precision: str) -> list[Launch]:
-    """The launches of a GroupNorm and of gradients that are brought to their places."""
+    """The launches of convolutions, a GroupNorm, a pool and of gradients that are brought to their places."""
     x = torch.zeros(clients, samples, 256, 64, dtype=resnet18.PRECISIONS[precision][0])
     gamma = torch.zeros(clients, 64)
     with noting() as noted:
         y, mean, rstd = norm.forward(x, gamma, gamma, 2, 1e-5, x, True)
         norm.backward(x, x, gamma, mean, rstd, 2, y, x, True)
+        norm.backward(x, x, gamma, mean, rstd, 2, None, None, False, gamma)
+        images, windows = x.unflatten(2, (16, 16)), Geometry((2, 2), (2, 2))
+        maxima, which = pool.forward(windows, images, (8, 8), True)
+        pool.backward(windows, maxima, which, (16, 16))
         for shape in ((clients, 4, 4096), (4, clients, 9, 64, 64)):
             place.place(torch.zeros(shape), torch.zeros(clients, 4 * 9216)[:, : prod(shape[2:])])
     return noted

@@ -43,7 +43,15 @@ def transformer(dropout: float) -> nn.Module:
     return Rows(nn.TransformerEncoderLayer(16, 4, 32, dropout, batch_first=True), 16)
 
 
+def pooling() -> nn.Module:
+    """Convolutions with biases, a norm, ReLUs and pools of both kinds."""
+    body = [nn.Conv2d(1, 8, 3, 1, 1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 16, 3, 1, 1), nn.GroupNorm(2, 16)]
+    first, head = [nn.Flatten(), nn.Unflatten(1, (1, 8, 8))], [nn.Flatten(), nn.Linear(64, 10)]
+    return nn.Sequential(*first, *body, nn.ReLU(), nn.MaxPool2d(3, 2, 1), *head)
+
+
 MODELS: dict[str, Callable[[], nn.Module]] = {
+    "convolutions and pools": pooling,
     "dropout": lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Dropout(0.5), nn.Linear(32, 10)),
     "lstm with dropout": lambda: Rows(nn.LSTM(16, 8, 2, dropout=0.4), 8, first=False),
     "lstm": lambda: Rows(nn.LSTM(16, 8, batch_first=True, bidirectional=True), 16),

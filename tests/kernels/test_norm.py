@@ -15,11 +15,13 @@ SHAPES = {
 }
 
 
-# what stands behind the norm: whether images are added, a ReLU, a second gradient, and the gradient by what was added
+# what stands behind the norm: whether images are added, a ReLU, a second gradient, and the gradient by what was added;
+# and whether the ReLU's backward is told the outputs, or beta
 WAYS = {
-    "alone": (False, False, False, False),
-    "a ReLU": (False, True, False, False),
-    "the end of a block": (True, True, True, True),
+    "alone": (False, False, False, False, False),
+    "a ReLU": (False, True, False, False, False),
+    "the end of a block": (True, True, True, True, False),
+    "a ReLU whose sign is known": (False, True, True, False, True),
 }
 
 
@@ -36,13 +38,23 @@ def by_pytorch(x, gamma, beta, groups, add, relu, gradient):
 def test_forward_and_backward(shape, way, draw):
     from fedsmoo.kernels.norm import backward, forward
 
-    (clients, batch, pixels, channels, groups), (added, relu, more, keep) = shape, way
+    (clients, batch, pixels, channels, groups), (added, relu, more, keep, sign) = shape, way
     x, dy, second, add = (draw(clients, batch, pixels, channels) for _ in range(4))
     x, add, second = x * 3 + 5, add if added else torch.zeros_like(x), second if more else torch.zeros_like(x)
-    gamma, beta = draw(clients, channels), draw(clients, channels)
+    gamma, beta = draw(clients, 2 * channels + 3).split((channels, channels + 3), 1)  # as they lie among parameters
+    beta = beta[:, 1 : channels + 1]
     y, mean, rstd = forward(x, gamma, beta, groups, 1e-5, add if added else None, relu)
     found = backward(
-        dy, x, gamma, mean, rstd, groups, y if relu else None, second if more else None, keep
+        dy,
+        x,
+        gamma,
+        mean,
+        rstd,
+        groups,
+        y if relu and not sign else None,
+        second if more else None,
+        keep,
+        beta if sign else None,
     )  # of each sample, where gamma and beta are
     found = y, found[0], found[1].sum(1), found[2].sum(1), *((found[3],) if keep else ())
     assert keep or len(found) == 4

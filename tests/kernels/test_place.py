@@ -14,6 +14,16 @@ SHAPES = {
 }
 
 
+def test_place_what_is_part_of_wider_rows(draw):
+    """A stem's gradient by patches: each client's has rows that belong to no tap."""
+    from fedsmoo.kernels.place import place
+
+    source = draw(2, 3, 1, 80, 20)[:, :, :, :75].view(2, 3, 25, 3, 20)
+    out = draw(3, 1500)
+    place(source, out)
+    torch.testing.assert_close(out, source.sum(0).permute(0, 3, 2, 1).flatten(1), rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_place(shape, kind, draw):

@@ -30,11 +30,13 @@ def rows_of(name: str, v: Tensor) -> dict[str, Any]:
 
 
 @triton.jit
-def block(x, n, p, P, CH, channel, there):
-    """Return pixels ``p`` of sample ``n`` in float32, ``[pixels, channels]``; zeros where there are none."""
-    return tl.load(
-        x + (n * P + p)[:, None] * CH + channel[None, :], mask=(p < P)[:, None] & there[None, :], other=0.0
-    ).to(tl.float32)
+def block(x, n, p, P, CH, channel, there, AGAIN: tl.constexpr):
+    """Return pixels ``p`` of sample ``n`` in float32, ``[pixels, channels]``; zeros where there are none.
+
+    ``AGAIN`` tells the cache of the device whether they are read again: it keeps them, or lets them go first.
+    """
+    at = x + (n * P + p)[:, None] * CH + channel[None, :]
+    return tl.load(at, mask=(p < P)[:, None] & there[None, :], other=0.0, eviction_policy=AGAIN).to(tl.float32)
 
 
 @triton.jit
@@ -47,7 +49,7 @@ def put(y, v, n, p, P, CH, channel, there):
 def write(y, v, add, n, p, P, CH, channel, there, ADD: tl.constexpr, RELU: tl.constexpr):
     """Write pixels ``p`` of sample ``n``, what is added and the ReLU first."""
     if ADD:
-        v += block(add, n, p, P, CH, channel, there)
+        v += block(add, n, p, P, CH, channel, there, "evict_first")
     if RELU:
         v = tl.maximum(v, 0.0, propagate_nan=tl.PropagateNan.ALL)
     put(y, v, n, p, P, CH, channel, there)
@@ -56,8 +58,8 @@ def write(y, v, add, n, p, P, CH, channel, there, ADD: tl.constexpr, RELU: tl.co
 @triton.jit(do_not_specialize=["B", *ROWS], do_not_specialize_on_alignment=["gamma", "beta"])
 def norm_kernel(
     x, gamma, beta, add, y, mean, rstd,  # [C * B, P, CH], [C, CH] twice, [C * B, P, CH] twice, [C * B, CH / GW] twice
-    gamma_row, beta_row, B, P, eps, CH: tl.constexpr, GW: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr, WHOLE: tl.constexpr,
-    ADD: tl.constexpr, RELU: tl.constexpr,
+    gamma_row, beta_row, B, P, eps, CH: tl.constexpr, GW: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr,
+    WHOLE: tl.constexpr, ADD: tl.constexpr, RELU: tl.constexpr,
 ):  # fmt: skip
     n = (tl.program_id(0) // (CH // GW)).to(tl.int64)
     group = tl.program_id(0) % (CH // GW)
@@ -67,18 +69,18 @@ def norm_kernel(
     p = tl.arange(0, BP)
     count = P * GW
     if WHOLE:
-        v = block(x, n, p, P, CH, channel, there)
+        v = block(x, n, p, P, CH, channel, there, "")
         m = tl.sum(tl.sum(v, 1), 0) / count
         v = tl.where((p < P)[:, None] & there[None, :], v - m, 0.0)
         r = 1.0 / tl.sqrt(tl.sum(tl.sum(v * v, 1), 0) / count + eps)
     else:
         total = tl.zeros((BP,), tl.float32)
         for start in range(0, P, BP):
-            total += tl.sum(block(x, n, start + p, P, CH, channel, there), 1)
+            total += tl.sum(block(x, n, start + p, P, CH, channel, there, "evict_last"), 1)
         m = tl.sum(total, 0) / count
         total = tl.zeros((BP,), tl.float32)
         for start in range(0, P, BP):
-            v = block(x, n, start + p, P, CH, channel, there) - m
+            v = block(x, n, start + p, P, CH, channel, there, "") - m
             total += tl.sum(tl.where((start + p < P)[:, None] & there[None, :], v * v, 0.0), 1)
         r = 1.0 / tl.sqrt(tl.sum(total, 0) / count + eps)
     client = n // B
@@ -89,7 +91,7 @@ def norm_kernel(
         write(y, v, add, n, p, P, CH, channel, there, ADD, RELU)
     else:
         for start in range(0, P, BP):
-            v = (block(x, n, start + p, P, CH, channel, there) - m) * r * scale[None, :] + shift[None, :]
+            v = (block(x, n, start + p, P, CH, channel, there, "") - m) * r * scale[None, :] + shift[None, :]
             write(y, v, add, n, start + p, P, CH, channel, there, ADD, RELU)
     tl.store(mean + n * (CH // GW) + group, m)
     tl.store(rstd + n * (CH // GW) + group, r)
@@ -97,26 +99,32 @@ def norm_kernel(
 
 @triton.jit
 def arriving(
-    dy, more, y, kept, n, p, P, CH, channel, there, MORE: tl.constexpr, RELU: tl.constexpr, KEEP: tl.constexpr
-):
-    """Return the gradient by a norm's outputs at pixels ``p``, in the type of ``dy``: summed, past the ReLU, kept."""
-    d = block(dy, n, p, P, CH, channel, there)
+    dy, more, y, kept, v, shift, n, p, P, CH, channel, there, MORE: tl.constexpr, RELU: tl.constexpr,
+    KEEP: tl.constexpr,
+):  # fmt: skip
+    """Return the gradient by a norm's outputs at pixels ``p``, in the type of ``dy``: summed, past the ReLU, kept.
+
+    ``v`` is what the norm makes of its inputs but for ``shift``: with ``RELU == "sign"``, its outputs' sign is known.
+    """
+    d = block(dy, n, p, P, CH, channel, there, "evict_first")
     if MORE:
-        d += block(more, n, p, P, CH, channel, there)
-    if RELU:
-        d = tl.where(block(y, n, p, P, CH, channel, there) <= 0.0, 0.0, d)
+        d += block(more, n, p, P, CH, channel, there, "evict_first")
+    if RELU == "sign":
+        d = tl.where(v + shift[None, :] <= 0.0, 0.0, d)
+    elif RELU == "outputs":
+        d = tl.where(block(y, n, p, P, CH, channel, there, "evict_first") <= 0.0, 0.0, d)
     d = d.to(dy.dtype.element_ty)
     if KEEP:
         put(kept, d, n, p, P, CH, channel, there)
     return d
 
 
-@triton.jit(do_not_specialize=["B", *ROWS], do_not_specialize_on_alignment=["gamma"])
+@triton.jit(do_not_specialize=["B", *ROWS], do_not_specialize_on_alignment=["gamma", "beta"])
 def norm_backward_kernel(
-    dy, more, y, x, gamma, mean, rstd,  # [C * B, P, CH] four times, [C, CH], [C * B, CH / GW] float32 twice
+    dy, more, y, x, gamma, beta, mean, rstd,  # [C * B, P, CH] four times, [C, CH] twice, [C * B, CH / GW] float32 twice
     dx, dgamma, dbeta, kept,  # [C * B, P, CH], [C * B, CH] float32 twice: of each sample; [C * B, P, CH]
-    gamma_row, B, P, CH: tl.constexpr, GW: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr, WHOLE: tl.constexpr,
-    MORE: tl.constexpr, RELU: tl.constexpr, KEEP: tl.constexpr,
+    gamma_row, beta_row, B, P, CH: tl.constexpr, GW: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr,
+    WHOLE: tl.constexpr, MORE: tl.constexpr, RELU: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
     n = (tl.program_id(0) // (CH // GW)).to(tl.int64)
     group = tl.program_id(0) % (CH // GW)
@@ -127,38 +135,36 @@ def norm_backward_kernel(
     m = tl.load(mean + n * (CH // GW) + group)
     r = tl.load(rstd + n * (CH // GW) + group)
     scale = tl.load(gamma + n // B * gamma_row + channel, mask=there, other=0.0).to(tl.float32)
+    shift = scale
+    if RELU == "sign":
+        shift = tl.load(beta + n // B * beta_row + channel, mask=there, other=0.0).to(tl.float32)
     if WHOLE:
-        d = arriving(dy, more, y, kept, n, p, P, CH, channel, there, MORE, RELU, KEEP)
-        v = block(x, n, p, P, CH, channel, there)
-        hats = tl.sum(d.to(tl.float32) * (v - m) * r, 0)
+        hat = (block(x, n, p, P, CH, channel, there, "") - m) * r
+        d = arriving(dy, more, y, kept, hat * scale[None, :], shift, n, p, P, CH, channel, there, MORE, RELU, KEEP)
+        hats = tl.sum(d.to(tl.float32) * hat, 0)
         ones = tl.sum(d.to(tl.float32), 0)
     else:
         hats = tl.zeros((BC,), tl.float32)
         ones = tl.zeros((BC,), tl.float32)
         for start in range(0, P, BP):
             q = start + p
-            d = arriving(dy, more, y, kept, n, q, P, CH, channel, there, MORE, RELU, KEEP)
-            hats += tl.sum(d.to(tl.float32) * (block(x, n, q, P, CH, channel, there) - m) * r, 0)
+            hat = (block(x, n, q, P, CH, channel, there, "evict_last") - m) * r
+            d = arriving(dy, more, y, kept, hat * scale[None, :], shift, n, q, P, CH, channel, there, MORE, RELU, True)
+            hats += tl.sum(d.to(tl.float32) * hat, 0)
             ones += tl.sum(d.to(tl.float32), 0)
     tl.store(dgamma + n * CH + channel, hats, mask=there)
     tl.store(dbeta + n * CH + channel, ones, mask=there)
     inner = tl.sum(ones * scale, 0) / (P * GW)
     along = tl.sum(hats * scale, 0) / (P * GW)
     if WHOLE:
-        out = r * (d.to(tl.float32) * scale[None, :] - inner - (v - m) * r * along)
-        put(dx, out, n, p, P, CH, channel, there)
+        put(dx, r * (d.to(tl.float32) * scale[None, :] - inner - hat * along), n, p, P, CH, channel, there)
     else:
-        if KEEP:
-            tl.debug_barrier()  # bar.sync: each thread sees in memory what any thread of the program kept
-        for start in range(0, P, BP):
+        tl.debug_barrier()  # bar.sync: each thread sees in memory what any thread of the program kept
+        for start in range(0, P, BP):  # what is kept, in ``dx`` itself where nobody wants it, is still in the cache
             q = start + p
-            if KEEP:
-                d = block(kept, n, q, P, CH, channel, there).to(kept.dtype.element_ty)
-            else:
-                d = arriving(dy, more, y, kept, n, q, P, CH, channel, there, MORE, RELU, False)
-            hat = (block(x, n, q, P, CH, channel, there) - m) * r
-            out = r * (d.to(tl.float32) * scale[None, :] - inner - hat * along)
-            put(dx, out, n, q, P, CH, channel, there)
+            d = block(kept, n, q, P, CH, channel, there, "evict_first")
+            hat = (block(x, n, q, P, CH, channel, there, "evict_first") - m) * r
+            put(dx, r * (d * scale[None, :] - inner - hat * along), n, q, P, CH, channel, there)
 
 
 def tile(pixels: int, width: int, most: int) -> tuple[int, int, bool, int]:
@@ -181,7 +187,8 @@ def forward(
     rows, cols, whole, warps = tile(pixels, channels // groups, WHOLE)
     launch(
         norm_kernel, (clients * batch * groups,),
-        x=x, **rows_of("gamma", gamma), **rows_of("beta", beta), add=x if add is None else add.contiguous(), y=y, mean=mean, rstd=rstd,
+        x=x, **rows_of("gamma", gamma), **rows_of("beta", beta), add=x if add is None else add.contiguous(), y=y,
+        mean=mean, rstd=rstd,
         B=batch, P=pixels, eps=eps, CH=channels, GW=channels // groups, BP=rows, BC=cols, WHOLE=whole,
         ADD=add is not None, RELU=relu, num_warps=warps,
     )  # fmt: skip
@@ -190,7 +197,7 @@ def forward(
 
 def backward(
     dy: Tensor, x: Tensor, gamma: Tensor, mean: Tensor, rstd: Tensor, groups: int,
-    y: Tensor | None = None, more: Tensor | None = None, keep: bool = False,
+    y: Tensor | None = None, more: Tensor | None = None, keep: bool = False, beta: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Return ``fedsmoo::norm_backward`` of images ``[C, B, P, CH]``."""
     clients, batch, pixels, channels = x.shape
@@ -198,11 +205,13 @@ def backward(
     dx, kept = torch.empty_like(x), dy.new_empty(dy.shape if keep else 0)
     dgamma, dbeta = (x.new_empty(clients, batch, channels, dtype=torch.float32) for _ in range(2))
     rows, cols, whole, warps = tile(pixels, channels // groups, WHOLE_BACK)
+    relu = "sign" if beta is not None else "outputs" if y is not None else ""
     launch(
         norm_backward_kernel, (clients * batch * groups,),
         dy=dy, more=dy if more is None else more.contiguous(), y=dy if y is None else y.contiguous(),
-        x=x, **rows_of("gamma", gamma), mean=mean.contiguous(), rstd=rstd.contiguous(), dx=dx, dgamma=dgamma, dbeta=dbeta,
+        x=x, **rows_of("gamma", gamma), **rows_of("beta", gamma if beta is None else beta),
+        mean=mean.contiguous(), rstd=rstd.contiguous(), dx=dx, dgamma=dgamma, dbeta=dbeta,
         kept=kept if keep else dx, B=batch, P=pixels, CH=channels, GW=channels // groups, BP=rows, BC=cols,
-        WHOLE=whole, MORE=more is not None, RELU=y is not None, KEEP=keep, num_warps=warps,
+        WHOLE=whole, MORE=more is not None, RELU=relu, KEEP=keep, num_warps=warps,
     )  # fmt: skip
     return dx, dgamma, dbeta, kept

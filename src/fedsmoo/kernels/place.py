@@ -22,9 +22,9 @@ def rows_kernel(source, out, out_row, parts, N, BLOCK: tl.constexpr):
 
 @triton.jit(do_not_specialize=["parts"])
 def taps_kernel(
-    source,  # [parts, C, TAPS, I, O]
+    source,  # [parts, C, TAPS, I, O]; strides of a part and of a client below
     out, out_row,  # [C, O, I, TAPS]; stride of a client
-    parts, part_row, I, O, TAPS: tl.constexpr, BR: tl.constexpr, BO: tl.constexpr,
+    parts, part_row, client_row, I, O, TAPS: tl.constexpr, BR: tl.constexpr, BO: tl.constexpr,
 ):  # fmt: skip
     """Rows of a tile are inputs and taps, as they follow in ``out``; columns are outputs, as in ``source``."""
     client = tl.program_id(1).to(tl.int64)
@@ -32,7 +32,7 @@ def taps_kernel(
     row = tl.program_id(0) % down * BR + tl.arange(0, BR)
     col = tl.program_id(0) // down * BO + tl.arange(0, BO)
     live = (row < I * TAPS)[:, None] & (col < O)[None, :]
-    at = source + client * I * TAPS * O + (row % TAPS * I + row // TAPS)[:, None] * O + col[None, :]
+    at = source + client * client_row + (row % TAPS * I + row // TAPS)[:, None] * O + col[None, :]
     total = tl.zeros((BR, BO), tl.float32)
     for _ in range(parts):
         total += tl.load(at, mask=live, other=0.0).to(tl.float32)
@@ -42,7 +42,7 @@ def taps_kernel(
 
 def place(source: Tensor, out: Tensor) -> None:
     """Write a gradient ``[C, parts, N]``, or ``[parts, C, taps, I, O]``, to its place ``out [C, N]``."""
-    source = source.contiguous()
+    source = source if source.dim() == 5 and source[0, 0].is_contiguous() else source.contiguous()
     if source.dim() == 3:
         clients, parts, n = source.shape
         block = 1024  # for few numbers as well: one compiled kernel
@@ -53,9 +53,10 @@ def place(source: Tensor, out: Tensor) -> None:
         return
     parts, clients, taps, inside, outside = source.shape
     rows = min(64, triton.next_power_of_2(taps * inside))
-    cols = min(64, triton.next_power_of_2(outside))
+    cols = min(256 // source.itemsize, triton.next_power_of_2(outside))
     launch(
         taps_kernel, (triton.cdiv(taps * inside, rows) * triton.cdiv(outside, cols), clients),
-        source=source, out=out, out_row=out.stride(0), parts=parts, part_row=source.stride(0), I=inside, O=outside,
+        source=source, out=out, out_row=out.stride(0), parts=parts, part_row=source.stride(0),
+        client_row=source.stride(1), I=inside, O=outside,
         TAPS=taps, BR=rows, BO=cols, num_warps=4,
     )  # fmt: skip

@@ -20,7 +20,7 @@ SIZES = ["H", "W", "HO", "WO"]
 
 
 @triton.jit(do_not_specialize=SIZES)
-def pool_kernel(
+def maxima_kernel(
     x, y, which,  # [N, H, W, CH], [N, HO, WO, CH] twice
     H, W, HO, WO, CH: tl.constexpr,
     KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
@@ -55,7 +55,7 @@ def pool_kernel(
 
 
 @triton.jit(do_not_specialize=SIZES)
-def pool_backward_kernel(
+def maxima_backward_kernel(
     dy, which, dx, sums,  # [N, HO, WO, CH] twice, [N, H, W, CH], [N, CH] float32
     H, W, HO, WO, CH: tl.constexpr,
     KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
@@ -106,9 +106,9 @@ def forward(g: Geometry, x: Tensor, size: Pair, positive: bool) -> tuple[Tensor,
     (height, width, channels), images = x.shape[2:], x.shape[0] * x.shape[1]
     y = x.new_empty(*x.shape[:2], *size, channels)
     which = torch.empty_like(y, dtype=torch.uint8)
-    rows, cols = tile(size[0] * size[1], channels, 4096)
+    rows, cols = tile(size[0] * size[1], channels, 2048)
     launch(
-        pool_kernel, (images * triton.cdiv(size[0] * size[1], rows), triton.cdiv(channels, cols)),
+        maxima_kernel, (images * triton.cdiv(size[0] * size[1], rows), triton.cdiv(channels, cols)),
         x=x, y=y, which=which, H=height, W=width, HO=size[0], WO=size[1], CH=channels, **windows(g),
         POSITIVE=positive, EVEN=channels % cols == 0, BP=rows, BC=cols, num_warps=4,
     )  # fmt: skip
@@ -120,10 +120,10 @@ def backward(g: Geometry, dy: Tensor, which: Tensor, size: Pair) -> tuple[Tensor
     (high, wide, channels), images = dy.shape[2:], dy.shape[0] * dy.shape[1]
     dx = dy.new_empty(*dy.shape[:2], *size, channels)
     sums = dy.new_empty(*dy.shape[:2], channels, dtype=torch.float32)
-    rows, cols = tile(size[0] * size[1], channels, 8192)
+    rows, cols = tile(size[0] * size[1], channels, 4096)
     launch(
-        pool_backward_kernel, (images, triton.cdiv(channels, cols)),
+        maxima_backward_kernel, (images, triton.cdiv(channels, cols)),
         dy=dy, which=which, dx=dx, sums=sums, H=size[0], W=size[1], HO=high, WO=wide, CH=channels, **windows(g),
-        EVEN=channels % cols == 0, BP=rows, BC=cols, num_warps=8 if rows * cols > 4096 else 4,
+        EVEN=channels % cols == 0, BP=rows, BC=cols, num_warps=8 if rows * cols > 2048 else 4,
     )  # fmt: skip
     return dx, sums

@@ -49,21 +49,25 @@ def _(
 @torch.library.custom_op("fedsmoo::norm_backward", mutates_args=())
 def norm_backward(
     dy: Tensor, x: Tensor, gamma: Tensor, mean: Tensor, rstd: Tensor, groups: int,
-    y: Tensor | None = None, more: Tensor | None = None, keep: bool = False,
+    y: Tensor | None = None, more: Tensor | None = None, keep: bool = False, beta: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Return the gradients by the inputs of :func:`norm`, and by ``gamma`` and ``beta`` of each sample, ``[C, B, CH]``.
 
-    ``dy`` is the gradient by the outputs; with ``more``, their sum is. With ``y``, the outputs, it first passes a ReLU.
+    ``dy`` is the gradient by the outputs; with ``more``, their sum is. With ``y``, the outputs, it first passes a ReLU;
+    so it does with ``beta``, where the outputs are the norm's alone and need not be read: their sign is known.
     What came so far, the gradient by what was added, is the last result, if it is to be kept.
     """
     if by_kernels(x):
         from fedsmoo.kernels.norm import backward
 
-        return backward(dy, x, gamma, mean, rstd, groups, y, more, keep)
+        return backward(dy, x, gamma, mean, rstd, groups, y, more, keep, beta)
+    r = rstd[:, :, None, :, None]
+    hat = (grouped(x, groups) - mean[:, :, None, :, None]) * r
+    if beta is not None:
+        y = hat.flatten(3) * gamma[:, None, None] + beta[:, None, None]
     dy = dy if more is None else dy + more
     dy = dy.clone() if y is None else torch.where(y <= 0, 0.0, dy)
-    r = rstd[:, :, None, :, None]
-    hat, d = (grouped(x, groups) - mean[:, :, None, :, None]) * r, grouped(dy, groups)
+    d = grouped(dy, groups)
     scaled = d * gamma[:, None, None].unflatten(-1, (groups, -1))
     inner = scaled.mean((2, 4), keepdim=True) + hat * (scaled * hat).mean((2, 4), keepdim=True)
     dx = (r * (scaled - inner)).flatten(3)
@@ -73,7 +77,7 @@ def norm_backward(
 @norm_backward.register_fake
 def _(
     dy: Tensor, x: Tensor, gamma: Tensor, mean: Tensor, rstd: Tensor, groups: int,
-    y: Tensor | None = None, more: Tensor | None = None, keep: bool = False,
+    y: Tensor | None = None, more: Tensor | None = None, keep: bool = False, beta: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     dgamma, dbeta = (x.new_empty(*x.shape[:2], x.shape[3], dtype=mean.dtype) for _ in range(2))
     return x.new_empty(x.shape), dgamma, dbeta, dy.new_empty(dy.shape if keep else 0)

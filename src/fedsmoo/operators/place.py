@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 from torch.fx import Graph, Node
 
 from fedsmoo.kernels.conv.geometry import Geometry
 from fedsmoo.operators.convolution import Sizes, by_kernels, conv_weight, geometry, precision_of
-from fedsmoo.operators.graph.views import base, tidy, value
+from fedsmoo.operators.graph.views import base, dense, in_memory_order, tidy, value
 
 aten, ours = torch.ops.aten, torch.ops.fedsmoo
+PARTS = 128  # at most, that are summed where they are placed: one after the other
 
 
 def length(source: Tensor) -> int:
@@ -46,24 +49,31 @@ def _(sources: list[Tensor]) -> Tensor:
     return sources[0].new_empty(clients, sum(length(v) for v in sources), dtype=kind)
 
 
+def kind_of(x: Tensor, parts: int) -> torch.dtype:
+    """Return the type of a weight gradient of images in parts."""
+    return x.dtype if parts == 1 else torch.promote_types(x.dtype, torch.float32)
+
+
 @torch.library.custom_op("fedsmoo::conv_weight_parts", mutates_args=())
 def conv_weight_parts(
     x: Tensor, dy: Tensor, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, parts: int
 ) -> Tensor:
-    """Return ``conv_weight`` as parts that are still to be summed, ``[parts, C, taps, I, O]``, in float32 at least."""
+    """Return ``conv_weight`` as parts that are still to be summed, ``[parts, C, taps, I, O]``.
+
+    Several are in float32 at least; one alone has the type of products, as PyTorch's own.
+    """
     if by_kernels(x):
         from fedsmoo.kernels.conv import choose
 
         g = geometry(kernel, stride, padding, dilation)
         return choose.weight_parts(g, x.contiguous(), dy.contiguous(), precision_of(x), parts).flatten(2, 3)
-    found = conv_weight(x, dy, kernel, stride, padding, dilation).flatten(1, 2)[None]
-    return found.to(torch.promote_types(x.dtype, torch.float32))
+    return conv_weight(x, dy, kernel, stride, padding, dilation).flatten(1, 2)[None].to(kind_of(x, parts))
 
 
 @conv_weight_parts.register_fake
 def _(x: Tensor, dy: Tensor, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, parts: int) -> Tensor:
-    kind = torch.promote_types(x.dtype, torch.float32)
-    return x.new_empty(parts, x.shape[0], kernel[0] * kernel[1], x.shape[-1], dy.shape[-1], dtype=kind)
+    sizes = parts, x.shape[0], kernel[0] * kernel[1], x.shape[-1], dy.shape[-1]
+    return x.new_empty(sizes, dtype=kind_of(x, parts))
 
 
 def parts_of(g: Geometry, x: Tensor, dy: Tensor) -> int:
@@ -83,12 +93,35 @@ def as_taps(node: Node) -> Node | None:
     if node.target is not aten.permute.default or node.args[1] != [0, 4, 3, 1, 2]:
         return None
     (made,) = node.all_input_nodes
+    if made.target is aten.view.default:  # of patches, without what made them wide
+        (cut,) = made.all_input_nodes
+        if cut.target is aten.slice.Tensor and cut.args[1:3] == (1, 0):
+            made = base(cut.all_input_nodes[0])
     return made if made.target is ours.conv_weight.default and len(made.users) == 1 else None
+
+
+def value_shapes(node: Node) -> Iterator[torch.Size]:
+    """Yield the shapes of a node and of what it was made of, by one argument each, back to the first."""
+    while node.all_input_nodes:
+        yield value(node).shape
+        node = node.all_input_nodes[0]
 
 
 def of_view(node: Node) -> Node:
     """Return what a node ``[C, N]`` is a view of with axes of each client's numbers, in order."""
     return node.all_input_nodes[0] if node.target in (aten.view.default, aten._unsafe_view.default) else node
+
+
+def as_computed(node: Node) -> Node:
+    """Return the node of a gradient ``[C, N]`` in the type that it was computed in, in the same order in memory."""
+    node = base(node)
+    while node.target is aten._to_copy.default and "memory_format" not in node.kwargs:
+        (of,) = node.all_input_nodes
+        u, v = value(of), value(node)
+        if not dense(u) or u.stride() != v.stride() or u.device != v.device or not u.is_floating_point():
+            break
+        node = base(of)
+    return node
 
 
 def is_same(node: Node) -> bool:
@@ -98,17 +131,25 @@ def is_same(node: Node) -> bool:
 
 def source_of(graph: Graph, node: Node) -> Node:
     """Insert what :func:`place` takes for a gradient ``[C, N]`` of the graph."""
-    made, summed = as_taps(node), base(node)
+    made, given = as_taps(node), as_computed(node)
     if made is not None:
         kernel, *how = made.args[2:]
         x, dy = (value(v) for v in made.all_input_nodes[:2])
         parts = parts_of(geometry(kernel, *how), x, dy)  # type: ignore[arg-type]
-        return graph.call_function(ours.conv_weight_parts.default, (*made.args, parts))
-    if summed.target is aten.sum.dim_IntList and summed.args[1:] == ([1],) and not summed.kwargs:
-        (of,) = summed.all_input_nodes
-        if value(of).dim() == 3 and value(summed).shape == value(node).shape:
+        found = graph.call_function(ours.conv_weight_parts.default, (*made.args, parts))
+        numbers, outside = value(node).shape[1], value(made).shape[-1]
+        if numbers == value(made).shape[1:].numel():
+            return found
+        shape = next(v for v in value_shapes(node) if len(v) == 5)
+        rows = graph.call_function(aten.slice.Tensor, (found, 3, 0, numbers // outside))
+        sizes = [parts, len(x), shape[3] * shape[4], shape[2], outside]
+        return graph.call_function(aten.view.default, (rows, sizes))
+    clients, numbers = value(node).shape
+    if given.target is aten.sum.dim_IntList and given.args[1:] in (([1],), ([1], True)) and not given.kwargs:
+        (of,) = given.all_input_nodes
+        if value(of).dim() == 3 and value(of).shape[::2] == (clients, numbers) and value(of).shape[1] <= PARTS:
             return of
-    return graph.call_function(aten.view.default, (node, [value(node).shape[0], 1, value(node).shape[1]]))
+    return in_memory_order(graph, given, (clients, 1, numbers))
 
 
 def place_gradients(graph: Graph) -> None:

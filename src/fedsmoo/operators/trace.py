@@ -11,10 +11,10 @@ from torch.fx import GraphModule
 
 from fedsmoo.operators.graph.images import fuse_convolutions, fuse_pools
 from fedsmoo.operators.graph.norms import fuse_norms, without_writing
+from fedsmoo.operators.graph.views import shorten_views, with_values
 from fedsmoo.operators.layers import LAYERS, Instead
 from fedsmoo.operators.place import place_gradients
 from fedsmoo.operators.rules import client_rules
-from fedsmoo.operators.graph.views import shorten_views, with_values
 
 
 def traced(function: Callable[..., Any], *like: Tensor) -> GraphModule:

@@ -95,7 +95,7 @@ def pixels_kernel(
 @triton.jit(do_not_specialize=SIZES)
 def weight_boxes_kernel(
     x, dy,  # boxes of images [C, B, H, W, CIN] and [C, B, HO, WO, COUT]
-    dw, dw_row, dw_part,  # [parts, C, KH * KW * CIN, COUT] float32; strides of a client and of a part
+    dw, dw_row, dw_part,  # [parts, C, KH * KW * CIN, COUT]; strides of a client and of a part
     parts, B, HO, WO, CIN, COUT,
     KH: tl.constexpr, KW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr,
     RB: tl.constexpr, RH: tl.constexpr, RW: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
@@ -163,7 +163,8 @@ def by_boxes(
     clients, batch, high, wide, channels = y.shape
     launch(
         pixels_kernel, (box.count(batch, (high, wide)) * triton.cdiv(channels, box.cols), clients),
-        x=x, w=w, **behind(bias, y), RELU=relu, y=images(y, box, box.cols), B=batch, HO=high, WO=wide, REDUCED=reduced, CHANNELS=channels,
+        x=x, w=w, **behind(bias, y), RELU=relu, y=images(y, box, box.cols),
+        B=batch, HO=high, WO=wide, REDUCED=reduced, CHANNELS=channels,
         KH=g.kernel[0], KW=g.kernel[1], DH=g.dilation[0], DW=g.dilation[1], FROM_H=start[0], FROM_W=start[1],
         RB=box.samples, RH=box.height, RW=box.width, BN=box.cols, BK=box.inner, BACK=back, PRECISION=precision,
         num_warps=box.warps, num_stages=box.stages,
@@ -180,7 +181,7 @@ def weight_by_boxes(
     (clients, batch), (high, wide, outside), inside = x.shape[:2], dy.shape[2:], x.shape[-1]
     programs = g.taps * triton.cdiv(inside, box.inner) * triton.cdiv(outside, box.cols)
     cut = parts(programs, box.count(batch, (high, wide)))
-    dw = x.new_empty(cut, clients, *g.kernel, inside, outside, dtype=torch.float32)
+    dw = x.new_empty(cut, clients, *g.kernel, inside, outside, dtype=torch.float32 if cut > 1 else x.dtype)
     launch(
         weight_boxes_kernel, (programs * cut, clients),
         x=images(x, box, box.inner), dy=images(dy, box, box.cols), dw=dw, dw_row=dw.stride(1), dw_part=dw.stride(0),

@@ -83,7 +83,8 @@ class Convolution:
         tile = tile or weight_tile(inside, outside, x.dtype, self.exact)
         programs = self.geometry.taps * triton.cdiv(inside, tile.rows) * triton.cdiv(outside, tile.cols)
         parts = parts or self.parts_of(x, dy, tile)
-        dw = x.new_empty(parts, clients, *self.geometry.kernel, inside, outside, dtype=torch.float32)
+        kind = torch.float32 if parts > 1 else x.dtype  # one part alone is rounded as PyTorch's own
+        dw = x.new_empty(parts, clients, *self.geometry.kernel, inside, outside, dtype=kind)
         launch(
             weight_kernel, (programs * parts, clients),
             x=x, x_row=x.stride(0), dy=dy, dy_row=dy.stride(0), dw=dw, dw_row=dw.stride(1), dw_part=dw.stride(0),

@@ -165,7 +165,7 @@ def data_kernel(
 def weight_kernel(
     x, x_row,  # [C, B, H, W, CIN]; stride of a client
     dy, dy_row,  # [C, B, HO, WO, COUT]; stride of a client
-    dw, dw_row, dw_part,  # [parts, C, KH * KW * CIN, COUT] float32; strides of a client and of a part
+    dw, dw_row, dw_part,  # [parts, C, KH * KW * CIN, COUT]; strides of a client and of a part
     parts, B, H, W, HO, WO, CIN, COUT,
     KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
     PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr,

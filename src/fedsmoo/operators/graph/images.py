@@ -1,6 +1,6 @@
-"""What stands behind a convolution in a traced graph, as part of it: a bias, a ReLU, and maximum pooling by our operators.
+"""What stands behind a convolution in a traced graph: a bias and a ReLU as part of it, and a pool as our operators.
 
-Before, each read and wrote whole maps; a pool's backward looked for every pixel through whole windows.
+Each would read and write whole maps; the sums that biases want are made where a pool's gradient is.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def fuse_pools(graph: Graph) -> None:
                 given = last(graph, back.args[0]), which, list(value(x).shape[-2:]), *how  # type: ignore[arg-type]
                 made = called(graph, ours.pool_backward.default, *given)
                 dx, sums = (item(graph, made, i) for i in (0, 1))
-            take_sums(graph, mask or back, sums)
+            take_sums(graph, mask or back, back, sums)
             with graph.inserting_after(dx):
                 shown = graph.call_function(aten.permute.default, (dx, [0, 1, 4, 2, 3]))
             shown.meta["val"] = value(dx).permute(0, 1, 4, 2, 3)
@@ -117,12 +117,12 @@ def item(graph: Graph, call: Node, place: int) -> Node:
     return node
 
 
-def take_sums(graph: Graph, gradient: Node, sums: Node) -> None:
+def take_sums(graph: Graph, gradient: Node, images: Node, sums: Node) -> None:
     """Let sums of a gradient ``[C, B, CH, H, W]`` over samples and pixels be those of each sample's, ``[1, N, CH]``."""
     for total in [n for n in shown_by(gradient) if n.target is aten.sum.dim_IntList]:
         (of,) = total.all_input_nodes
         v = value(of)
-        if total.args[1:] != ([1, 3, 4],) or total.kwargs or not like_images(of, gradient) or v.dim() != 5:
+        if total.args[1:] != ([1, 3, 4],) or total.kwargs or not like_images(of, images) or v.dim() != 5:
             continue
         with graph.inserting_before(total):
             each = called(graph, aten.view.default, sums, [*v.shape[:2], v.shape[2]])
@@ -147,10 +147,7 @@ def bias_of(add: Node, conv: Node) -> Node | None:
         return None
     if value(node).shape != (clients, 1, outputs, 1, 1) or value(here).stride() != value(add).stride():
         return None
-    while value(node).shape != (clients, outputs):
-        if node.target not in VIEWS:
-            return None
-        node = node.all_input_nodes[0]
+    node = base(node)
     if node.target is aten._to_copy.default and value(node.all_input_nodes[0]).dtype == torch.float32:
         node = node.all_input_nodes[0]  # rounded once, with what it is added to
     return node if value(node).shape == (clients, outputs) else None

@@ -98,6 +98,16 @@ def fuse_forward(graph: Graph) -> None:
             take_over(graph, norm, new, leave=0)
 
 
+def shift_of(y: Node, backward: Node) -> Node | None:
+    """Return the beta of a norm whose outputs ``y`` are, past a ReLU and with nothing added, by its backward call."""
+    norm = result_of(base(y), ours.norm.default)
+    if norm is None or len(norm.args) < 7 or norm.args[5] is not None or not norm.args[6]:
+        return None
+    beta = norm.args[2]
+    same = norm.args[0] is backward.args[1] and norm.args[1] is backward.args[2]
+    return beta if same and isinstance(beta, Node) else None
+
+
 def fuse_backward(graph: Graph) -> None:
     """Make the gradient of a ReLU, and the sum before it, part of the first norm's backward that it goes to."""
     for relu in [n for n in graph.nodes if n.target is aten.threshold_backward.default]:
@@ -113,8 +123,9 @@ def fuse_backward(graph: Graph) -> None:
         terms = nodes_of(base(dy)) if is_sum(base(dy)) and shown_by(base(dy)) == {relu} else [dy]
         with graph.inserting_before(norm):
             first, *more = (in_memory_order(graph, v, shape) for v in terms)
-            seen, keep = in_memory_order(graph, y, shape), len(users) > 1
-            given = (first, *norm.args[1:], seen, more[0] if more else None, keep)
+            beta, keep = shift_of(y, norm), len(users) > 1
+            seen = in_memory_order(graph, y, shape) if beta is None else None
+            given = (first, *norm.args[1:], seen, more[0] if more else None, keep, beta)
             new = graph.call_function(ours.norm_backward.default, given)
             take_over(graph, norm, new)
             if keep:
