@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -103,3 +104,12 @@ def test_a_hundred_clients_of_the_large_resnet_come_in_chunks_that_fit_in_80_gb(
     monkeypatch.setattr(memory, "total_bytes", lambda device: 80 * 10**9)
     chunk = memory.clients_that_fit(setup, 50)
     assert chunk == 40 * 10**9 // (11_173_962 * 4 * 6 + 2 * activations) == 54
+
+
+def test_a_limit_of_this_process_counts_as_all_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``torch.cuda.set_per_process_memory_fraction``: the rule of clients at once keeps to it."""
+    whole = SimpleNamespace(total_memory=150_000_000_007)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: whole)
+    for part, bytes_ in ((1.0, 150_000_000_007), (0.5, 75_000_000_003)):
+        monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device, part=part: part)
+        assert memory.total_bytes(torch.device("cuda", 0)) == bytes_
