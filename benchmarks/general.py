@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import limits
+
 GPU = Path(__file__).parents[1] / "results" / "gpu"
 NAMES = {
     "cnn": "CNN: two 5x5 convolutions of 64, three linear layers",
@@ -45,6 +47,23 @@ def modules() -> str:
     header = ["module", "parameters", "plain loop, s", "a round, s", "faster"]
     header += ["first round, s", "in a later process, s"]
     return rows_of(header, rows) + f"\n\n{note}"
+
+
+def profile() -> str:
+    """Where the rounds of those modules spend their time, beside what arithmetic and memory allow."""
+    found = read("modules.json")
+    header = ["milliseconds of a round", "kernels", "of the clock", "TFLOP", "GB", "limit", "times the limit"]
+    parts = [
+        f"**{NAMES.get(r['model'], r['model'])}**\n\n{rows_of(header, limits.rows_of(r))}"
+        for r in found["rows"]
+        if "limits" in r
+    ]
+    note = (
+        f"FedAvg, 10 clients, {found['steps']} steps of 50 samples, {found['precision']}, {found['hardware']}, commit "
+        f"{found['code']['commit'][:10]}. A kernel that does work of several groups is in the one that its name tells: "
+        "below 1x, some of a group's work is done in the passes of another."
+    )
+    return "\n\n".join([*parts, note])
 
 
 def convolutions() -> str:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from limits import limits
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -206,20 +207,27 @@ def measure(name: str, make: Callable[[], nn.Module], data: Dataset, args: argpa
     if args.device != "cpu":
         row["peak_memory_gb"] = torch.cuda.max_memory_allocated() / 1e9
         if args.profile and "ours" in row:
-            row["kernels"] = kernels(run)
+            row["kernels"], row["busy"] = kernels(run)
+            row["limits"] = limits(module, data.x_train[:BATCH], data.y_train[:BATCH], CLIENTS, args.steps)
         torch.cuda.reset_peak_memory_stats()
     return row
 
 
-def kernels(run: Callable[[], Any], most: int = 40) -> dict[str, float]:
-    """Return milliseconds of a round by kernel, the longest first."""
+def kernels(run: Callable[[], Any], most: int = 400) -> tuple[dict[str, float], float]:
+    """Return milliseconds of a round by kernel, the longest first, and those in which any kernel runs."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
         run()
         torch.cuda.synchronize()
     total: Counter[str] = Counter()
-    for event in seen.key_averages():
-        total[event.key[:90]] += event.self_device_time_total / 1000
-    return {n: round(v, 2) for n, v in total.most_common(most)}
+    spans = []
+    for event in seen.events():
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            total[event.name[:90]] += event.time_range.elapsed_us() / 1000
+            spans.append((event.time_range.start, event.time_range.end))
+    busy, reached = 0.0, 0.0
+    for begin, end in sorted(spans):  # some run beside each other
+        busy, reached = busy + max(0.0, end - max(begin, reached)), max(reached, end)
+    return {n: round(v, 3) for n, v in total.most_common(most)}, round(busy / 1000, 2)
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import facts as f
+import limits
 from found import FOUND
 from prose import Piece, piece
 
@@ -52,6 +53,8 @@ def gpu() -> list[Said]:
          "vectors per client ({:.0f}%) and FedSMOO ({:.0f}% above FedSAM)", *f.above_the_plain_step()),
         ("a gradient takes {:.0f} us ({:.2f} ms above) for work that the datasheet puts at {:.0f}",
          1000 * f.gradient_ms("bf16"), f.gradient_ms("bf16"), f.datasheet_us()),
+        ("An operator's limit is the longer of FLOP / {:.0f} TFLOP/s and bytes / {:.1f} TB/s", limits.FLOPS / 1e12,
+         limits.BYTES / 1e12),
     ]  # fmt: skip
 
 

@@ -265,6 +265,7 @@ BLOCKS = {
         drills,
         search,
         general.modules,
+        general.profile,
         general.convolutions,
         glance.speed,
         glance.accuracy,
