@@ -1,30 +1,30 @@
-"""What the workers share: the workload from a file, an answer as JSON. Needs torch and numpy alone.
-
-Rivals live in environments without our package, so the model's file is loaded by its path.
-"""
+"""What the workers share: the workload from a file, a clock, an answer as JSON. Needs torch and numpy alone."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import time
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import nets
 import numpy as np
 import torch
 from torch import Tensor, nn
-
-SMALL = Path(__file__).parents[2] / "src" / "fedsmoo" / "models" / "small.py"
+from torch.nn import functional as F
 
 
 @dataclass(frozen=True)
 class Workload:
-    """The data, who holds which samples, the first weights, and the numbers of the run."""
+    """The data, who holds which samples, the first weights, and the numbers of the run.
+
+    Images are bytes, ``[N, H, W, channels]``; ``inputs`` makes of them what a network takes.
+    """
 
     x_train: Tensor
     y_train: Tensor
@@ -38,21 +38,49 @@ class Workload:
     def rounds(self) -> int:
         return self.settings["warm_up"] + self.settings["rounds"]
 
+    @property
+    def device(self) -> torch.device:
+        return torch.device(self.settings["device"])
+
+    @property
+    def steps(self) -> int:
+        """How many steps a client makes in a round; all clients have as many samples, or as many batches of them."""
+        return self.settings["local_epochs"] * -(-len(self.clients[0]) // self.settings["batch_size"])
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """Return samples as a network takes them: images normalised, channels first."""
+        if x.dtype != torch.uint8:
+            return x.to(self.device)
+        mean, std = (torch.tensor(self.settings[n], device=self.device) for n in ("mean", "std"))
+        return ((x.to(self.device) / 255 - mean) / std).movedim(-1, 1).contiguous()
+
     def module(self) -> nn.Module:
-        """A fresh model with the first weights."""
-        model = small_models().MLP(64, 10)
+        """Return a fresh network with the first weights, on the device."""
+        s = self.settings
+        shape = tuple(self.x_train.shape[1:])
+        model = nets.build(s["net"], shape if self.x_train.dim() < 4 else (shape[-1], *shape[:-1]), s["classes"])
         model.load_state_dict(self.start)
-        return model
+        return model.to(self.device)
 
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Return a context in which forward passes have the precision of the run."""
+        if self.settings["precision"] == "bf16":
+            return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False)  # weights change every step
+        return nullcontext()
 
-@cache
-def small_models() -> Any:
-    spec = importlib.util.spec_from_file_location("fedsmoo_small_models", SMALL)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    def optimiser(self, parameters: Any, lr: float | None = None) -> torch.optim.Optimizer:
+        s = self.settings
+        return torch.optim.SGD(parameters, lr=lr or s["lr"], weight_decay=s["weight_decay"])
+
+    def step(self, model: nn.Module, optimiser: torch.optim.Optimizer, x: Tensor, y: Tensor) -> None:
+        """Take a step of a client as anybody would write it."""
+        optimiser.zero_grad()
+        with self.autocast():
+            out = model(x)
+        F.cross_entropy(out.float(), y).backward()
+        if self.settings["clip"] is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), self.settings["clip"])
+        optimiser.step()
 
 
 @cache
@@ -63,25 +91,71 @@ def workload() -> Workload:
     clients = np.split(arrays["samples"], arrays["ends"][:-1])
     start = {n.removeprefix("start."): torch.from_numpy(a) for n, a in arrays.items() if n.startswith("start.")}
     data = {n: torch.from_numpy(arrays[n]) for n in ("x_train", "y_train", "x_test", "y_test")}
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True  # unless a run is of full precision
     return Workload(**data, clients=clients, start=start, settings=json.loads(str(arrays["settings"])))
 
 
 class Clock:
-    """The lengths of rounds, from the moment it is made."""
+    """The lengths of rounds, from the moment it is made.
+
+    After the rounds that warm up it waits for its turn, where ways that start side by side are timed one at a time.
+    """
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
+        self.begin()
+
+    def begin(self) -> None:
+        """Go on from now: what went before does not count."""
+        self.finish()
         self.last = time.perf_counter()
 
+    def finish(self) -> None:
+        if workload().device.type == "cuda":
+            torch.cuda.synchronize()
+
     def lap(self) -> None:
+        self.finish()
         now = time.perf_counter()
         self.seconds.append(now - self.last)
-        self.last = now
+        if len(self.seconds) == workload().settings["warm_up"]:
+            wait_for_turn()
+        self.last = time.perf_counter()
+
+
+def wait_for_turn() -> None:
+    """Say that this process is warm and wait until it is told to go on, if it is one of several side by side."""
+    folder = os.environ.get("RIVALS_TURNS")
+    if folder:
+        Path(folder, "ready").touch()
+        while not Path(folder, "go").exists():
+            time.sleep(0.05)
 
 
 @torch.no_grad()
-def accuracy(model: nn.Module, work: Workload) -> float:
-    return float((model(work.x_test).argmax(1) == work.y_test).float().mean())
+def score(model: nn.Module) -> dict[str, float]:
+    """Accuracy and loss on the test part."""
+    work = workload()
+    model = model.to(work.device).eval()
+    right, loss = 0, 0.0
+    for x, y in zip(work.x_test.split(1000), work.y_test.split(1000), strict=True):
+        out = model(work.inputs(x)).float()
+        y = y.to(work.device)
+        right, loss = right + int((out.argmax(1) == y).sum()), loss + float(F.cross_entropy(out, y, reduction="sum"))
+    return {"test_accuracy": right / len(work.y_test), "test_loss": loss / len(work.y_test)}
+
+
+def declare_vision() -> None:
+    """Let torchvision be imported where its compiled part is of another build: its images need none of it."""
+    try:
+        LIBRARIES.append(torch.library.Library("torchvision", "DEF"))
+        LIBRARIES[0].define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        LIBRARIES[0].define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    except RuntimeError:
+        return
+
+
+LIBRARIES: list[torch.library.Library] = []  # a declaration ends with its object
 
 
 def descendants(pid: int) -> list[int]:
@@ -111,15 +185,16 @@ def memory_bytes() -> int | None:
     return total
 
 
-def answer(clock: Clock, model: nn.Module, packages: list[str], memory: int | None) -> None:
+def answer(clock: Clock, model: nn.Module, packages: list[str], memory: int | None = None, **more: Any) -> None:
     """Write what was measured where the environment variable says."""
     work = workload()
     if len(clock.seconds) != work.rounds:
         raise SystemExit(f"{len(clock.seconds)} rounds were timed, but {work.rounds} asked for")
     out = {
         "seconds_per_round": clock.seconds,
-        "test_accuracy": accuracy(model, work),
+        **score(model),
         "memory_bytes": memory,
         "versions": {p: version(p) for p in packages} | {"torch": torch.__version__},
+        **more,
     }
     Path(os.environ["RIVALS_ANSWER"]).write_text(json.dumps(out))

@@ -1,13 +1,15 @@
-"""pfl-research: its simulated backend and FederatedAveraging with a PyTorch model on the CPU.
+"""pfl-research: its simulated backend and FederatedAveraging with a PyTorch model.
 
 With PFL_WORKER_ADDRESSES set, several such processes share a cohort, as pfl's guide to fast simulations says.
 """
 
 from __future__ import annotations
 
+import types
+
 import numpy as np
 import torch
-from common import Clock, answer, memory_bytes, small_models, workload
+from common import Clock, answer, memory_bytes, workload
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.algorithm.base import NNAlgorithmParams
 from pfl.algorithm.federated_averaging import FederatedAveraging
@@ -18,18 +20,16 @@ from pfl.data.sampling import get_user_sampler
 from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams
 from pfl.metrics import Metrics, Weighted
 from pfl.model.pytorch import PyTorchModel
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 
-class Model(small_models().MLP):  # type: ignore[misc]
-    """Our model with the two methods that pfl asks for."""
+def loss(self: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(self(x).float(), y)
 
-    def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        return F.cross_entropy(self(x), y)
 
-    def metrics(self, x: Tensor, y: Tensor) -> dict[str, Weighted]:
-        return {"loss": Weighted(self.loss(x, y).item() * len(y), len(y))}
+def metrics(self: nn.Module, x: Tensor, y: Tensor) -> dict[str, Weighted]:
+    return {"loss": Weighted(self.loss(x, y).item() * len(y), len(y))}  # type: ignore[operator]
 
 
 class Timer(TrainingProcessCallback):
@@ -51,15 +51,17 @@ def main() -> None:
     s = work.settings
     torch.set_num_threads(1)
     np.random.seed(s["seed"])  # pfl draws its cohorts from numpy's global generator, the same in every process
-    module = Model(64, 10)
-    module.load_state_dict(work.start)
-    users = {i: Dataset([work.x_train[c], work.y_train[c]], user_id=str(i)) for i, c in enumerate(work.clients)}
+    module = work.module()
+    module.loss, module.metrics = types.MethodType(loss, module), types.MethodType(metrics, module)  # what pfl asks for
+    x, y = work.inputs(work.x_train), work.y_train.to(work.device)
+    users = {i: Dataset([x[c], y[c]], user_id=str(i)) for i, c in enumerate(work.clients)}
     # Datasets are made once: pfl keeps the batches of a dataset it has met.
     data = FederatedDataset(users.__getitem__, get_user_sampler("minimize_reuse", list(users)))
     model = PyTorchModel(
         module,
-        lambda parameters, lr: torch.optim.SGD(parameters, lr=lr, weight_decay=s["weight_decay"]),
+        work.optimiser,
         torch.optim.SGD(module.parameters(), lr=1.0),
+        amp_dtype=torch.bfloat16 if s["precision"] == "bf16" else None,
     )
     timer = Timer()
     FederatedAveraging().run(

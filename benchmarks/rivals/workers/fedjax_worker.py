@@ -1,0 +1,35 @@
+"""FedJAX: its federated averaging, the steps of clients compiled. Every batch is full: what an epoch leaves over is
+filled with further samples."""
+
+from __future__ import annotations
+
+import fedjax
+import jax
+import jax_nets
+from common import Clock, answer, memory_bytes, workload
+
+
+def main() -> None:
+    work = workload()
+    s = work.settings
+    x, y = work.inputs(work.x_train).numpy(), work.y_train.numpy()
+    held = fedjax.InMemoryFederatedData({f"{i:05d}": {"x": x[c], "y": y[c]} for i, c in enumerate(work.clients)})
+    gradient = jax.jit(jax.grad(lambda p, batch, rng: jax_nets.loss(p, batch["x"], batch["y"], rng)))
+    algorithm = fedjax.algorithms.fed_avg.federated_averaging(
+        gradient,
+        fedjax.optimizers.create_optimizer_from_optax(jax_nets.optimiser()),
+        fedjax.optimizers.sgd(learning_rate=1.0),
+        fedjax.ShuffleRepeatBatchHParams(batch_size=s["batch_size"], num_epochs=None, num_steps=work.steps),
+    )
+    state = algorithm.init(jax_nets.first())
+    sampler = fedjax.client_samplers.UniformGetClientSampler(held, num_clients=s["cohort"], seed=s["seed"])
+    clock = Clock()
+    for _ in range(work.rounds):
+        state, _ = algorithm.apply(state, sampler.sample())
+        jax.block_until_ready(state.params)
+        clock.lap()
+    answer(clock, jax_nets.module(state.params), ["fedjax", "jax"], memory_bytes())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,191 @@
+r"""One round on one GPU by our engine, plain loops, pfl-research and BlazeFL, and each rival's own CIFAR-10 benchmark.
+
+PYTHONPATH=src:wheels python3 benchmarks/rivals_gpu.py --code code --out rivals.json
+PYTHONPATH=src python3 benchmarks/rivals_gpu.py --device cpu --tiny --only "plain loop" --out rivals.json   # a trial
+
+Every way is a process of its own. All start side by side and warm up, which is mostly compiling; then they are timed
+one at a time, the others waiting. --code is a folder with checkouts `pfl-research` and `blazefl`; ways whose package or
+code is not there say so. Images are drawn, not CIFAR-10: a pattern for each class in noise, so that accuracy shows
+whether all do the same work. The plan of all ways takes two to three minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedsmoo.runs.origin.provenance import code_facts, device_name
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE / "rivals"))
+from tasks import TASKS, write_workload  # noqa: E402
+
+TINY = {
+    "paper": {"samples": 200, "clients": 4, "cohort": 2, "local_epochs": 1, "batch_size": 10, "rounds": 1},
+    "pfl": {"samples": 2500, "rounds": 1}, "blazefl": {"samples": 2000, "cohort": 2, "clients": 20, "rounds": 1},
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to run a workload: a worker script with its arguments, and what it needs to be there."""
+
+    task: str
+    name: str
+    script: str
+    arguments: tuple[str, ...] = ()
+    precision: str = "tf32"
+    package: str | None = None
+    code: str | None = None  # a folder below --code, given to the script as its first argument
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def missing(self, code: Path) -> str | None:
+        if self.package is not None and importlib.util.find_spec(self.package) is None:
+            return f"{self.package} is not installed"
+        if self.code is not None and not (code / self.code).is_dir():
+            return f"there is no {self.code} in {code}"
+        return None
+
+
+def ways() -> list[Way]:
+    """All of them, those that compile longest first."""
+    both, found = ("tf32", "bf16"), list[Way]()
+    for p in both:
+        found += [
+            Way("paper", "fedsmoo", "ours.py", ("auto",), p),
+            Way("paper", "loop, torch.compile(mode='reduce-overhead')", "ours.py", ("compiled",), p),
+            Way("paper", "loop, torch.compile, whole step captured as a CUDA graph", "ours.py", ("captured",), p),
+            Way("paper", "plain loop", "ours.py", ("plain",), p),
+            Way("paper", "pfl-research", "pfl_worker.py", (), p, "pfl"),
+        ]
+    found += [
+        Way("paper", "BlazeFL, four threads", "blazefl_worker.py", ("threads",), "tf32", "blazefl", None,
+            {"parallel": 4}),
+        Way("pfl", "fedsmoo", "ours.py", ("auto",), "tf32"),
+        Way("pfl", "fedsmoo", "ours.py", ("auto",), "bf16"),
+        Way("pfl", "pfl-research, as it ships", "pfl_own.py", (), "tf32", "pfl", "pfl-research"),
+        Way("blazefl", "fedsmoo", "ours.py", ("auto",), "tf32"),
+        Way("blazefl", "fedsmoo", "ours.py", ("auto",), "bf16"),
+        Way("blazefl", "BlazeFL, as it ships, one thread", "blazefl_own.py", ("SINGLE_THREADED",), "tf32",
+            "torchvision", "blazefl"),
+        Way("blazefl", "BlazeFL, as it ships, ten processes", "blazefl_own.py", ("MULTI_PROCESS",), "tf32",
+            "torchvision", "blazefl", {"parallel": 10}),
+    ]  # fmt: skip
+    return found
+
+
+class Running:
+    """A worker: started, told when to go on, and asked for its answer."""
+
+    def __init__(self, way: Way, folder: Path, workload: Path, code: Path, device: str) -> None:
+        folder.mkdir()
+        self.way, self.folder, self.answer = way, folder, folder / "answer.json"
+        path = os.pathsep.join([str(HERE / "rivals"), str(HERE.parent / "src"), os.environ.get("PYTHONPATH", "")])
+        own = {
+            "RIVALS_FOLDER": folder, "RIVALS_WORKLOAD": workload, "RIVALS_ANSWER": self.answer, "RIVALS_TURNS": folder,
+            "PFL_PYTORCH_DEVICE": device, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1",
+            "TORCHINDUCTOR_CACHE_DIR": folder / "inductor", "TRITON_CACHE_DIR": folder / "triton",
+        }  # fmt: skip
+        given = [str(code / way.code)] if way.code else []
+        with (folder / "log.txt").open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, str(HERE / "rivals" / "workers" / way.script), *given, *way.arguments],
+                env=os.environ | {n: str(v) for n, v in own.items()}, stdout=log, stderr=subprocess.STDOUT, cwd=folder,
+            )  # fmt: skip
+
+    @property
+    def ended(self) -> bool:
+        return self.process.poll() is not None
+
+    @property
+    def warm(self) -> bool:
+        return (self.folder / "ready").exists()
+
+    def result(self) -> dict[str, Any]:
+        """What it wrote, or why it wrote nothing."""
+        if self.answer.is_file():
+            return json.loads(self.answer.read_text())
+        if not self.ended:
+            self.process.kill()
+            self.process.wait()
+            return {"not_run": "no end in the time that was given"}
+        lines = [line.strip() for line in (self.folder / "log.txt").read_text(errors="replace").splitlines()]
+        return {"not_run": next((line[:300] for line in reversed(lines) if line), "no message")}
+
+
+def wait(condition: Callable[[], bool], until: float) -> None:
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.05)
+
+
+def measure(chosen: list[Way], args: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
+    """Start all ways, time one after the other, and return a row for each."""
+    began, files = time.monotonic(), dict[str, Path]()
+    running: list[Running] = []
+    rows = {w: {"not_run": why} for w in range(len(chosen)) if (why := chosen[w].missing(args.code))}
+    for i, way in enumerate(chosen):
+        settings = TASKS[way.task] | {"device": args.device, "precision": way.precision, "seed": 0} | way.settings
+        settings |= TINY[way.task] if args.tiny else {}
+        key = json.dumps(settings, sort_keys=True)
+        if i not in rows:
+            if key not in files:
+                files[key] = folder / f"workload-{len(files)}.npz"
+                write_workload(files[key], settings)
+            running.append(Running(way, folder / str(i), files[key], args.code, args.device))
+    wait(lambda: all(r.warm or r.ended for r in running), began + args.patience)
+    print(f"warm after {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+    late = [r for r in running if not r.warm]  # these would still compile while others are timed
+    for r in [*late, *(r for r in running if r not in late)]:
+        if r not in late:
+            (r.folder / "go").touch()
+            wait(lambda r=r: r.ended, began + args.limit)  # type: ignore[misc]
+        rows[chosen.index(r.way)] = r.result()
+    return [row(way, rows[i], TASKS[way.task]["warm_up"]) for i, way in enumerate(chosen)]
+
+
+def row(way: Way, found: dict[str, Any], warm_up: int) -> dict[str, Any]:
+    out = {"task": way.task, "way": way.name, "precision": way.precision}
+    if "not_run" in found:
+        return out | {"not_run": found["not_run"]}
+    timed = found["seconds_per_round"][warm_up:]
+    first = found["seconds_per_round"][0]
+    kept = {n: found[n] for n in ("test_accuracy", "test_loss", "versions", "engine") if n in found}
+    return out | {"seconds_per_round": min(timed), "seconds_per_round_all": timed, "seconds_first_round": first} | kept
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--code", type=Path, default=Path("code"), help="a folder of checkouts of rivals")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--only", default="", help="some ways, by parts of their names, or workloads, with commas")
+    parser.add_argument("--tiny", action="store_true", help="sizes for a trial on a CPU")
+    parser.add_argument("--patience", type=float, default=100, help="seconds for all to become warm")
+    parser.add_argument("--limit", type=float, default=145, help="seconds for everything")
+    args = parser.parse_args()
+    args.code = args.code.resolve()
+    only = [part for part in args.only.split(",") if part]
+    chosen = [w for w in ways() if not only or any(part in (w.task, w.name) or part in w.name for part in only)]
+    with tempfile.TemporaryDirectory(prefix="rivals-", ignore_cleanup_errors=True) as folder:
+        rows = measure(chosen, args, Path(folder))
+        for r in rows:
+            print(json.dumps(r), flush=True)
+    facts = {"code": code_facts(), "hardware": device_name(torch.device(args.device)), "tiny": args.tiny}
+    facts |= {"versions": {"torch": torch.__version__}, "settings": TASKS, "rows": rows}
+    args.out.write_text(json.dumps(facts, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
