@@ -23,25 +23,30 @@ TOLD = Path(__file__).parents[1] / "told.py"
 DROPOUT = f"{Path(__file__).with_name('nets.py')}:dropout"
 NORMED = f"{Path(__file__).parents[1] / 'statistics' / 'nets.py'}:normed"
 
+# What imports a library, or a user's file that is checked when it is first used.
+BY_FILE: dict[str, Config] = {
+    "single numbers": SMALL.replace(algorithm=FEDNOVA, engine="batched"),
+    "numbers kept": SMALL.replace(algorithm=f"{KINDS}:Numbers", engine="batched"),
+    "rows": SMALL.replace(algorithm=f"{KINDS}:Median", engine="batched"),
+    "parts": SMALL.replace(algorithm=f"{KINDS}:Heads", algorithm_options={"head": "*bias"}, engine="batched"),
+    "personal": SMALL.replace(algorithm=f"{KINDS}:Ditto", engine="batched", holdout=0.2),
+    "noise of its own": SMALL.replace(algorithm=f"{TOLD}:Noisy", engine="batched"),
+    "metrics": SMALL.replace(algorithm="fedavg", metrics="f1,accuracy,auc,perplexity", engine="batched", holdout=0.2),
+}
+
 CASES: dict[str, Config] = {
+    **BY_FILE,
     **{kind: SMALL.replace(**settings_of(kind), engine="batched") for kind in EACH_KIND},
     **{f"{kind}, exact": SMALL.replace(**settings_of(kind), exact=True, dtype="float32") for kind in EACH_KIND},
     "vmap": SMALL.replace(algorithm="fedsmoo", engine="vmap"),
     "holdout": SMALL.replace(algorithm="fedsmoo", holdout=0.2, engine="batched"),
-    "single numbers": SMALL.replace(algorithm=FEDNOVA, engine="batched"),
     "single numbers, exact": SMALL.replace(algorithm=FEDNOVA, exact=True, dtype="float32"),
-    "numbers kept": SMALL.replace(algorithm=f"{KINDS}:Numbers", engine="batched"),
     "numbers kept, exact": SMALL.replace(algorithm=f"{KINDS}:Numbers", exact=True, dtype="float32"),
-    "rows": SMALL.replace(algorithm=f"{KINDS}:Median", engine="batched"),
     "rows, exact": SMALL.replace(algorithm=f"{KINDS}:Median", exact=True, dtype="float32"),
-    "parts": SMALL.replace(algorithm=f"{KINDS}:Heads", algorithm_options={"head": "*bias"}, engine="batched"),
-    "personal": SMALL.replace(algorithm=f"{KINDS}:Ditto", engine="batched", holdout=0.2),
-    "noise of its own": SMALL.replace(algorithm=f"{TOLD}:Noisy", engine="batched"),
     "noise of its own, exact": SMALL.replace(algorithm=f"{TOLD}:Noisy", exact=True, dtype="float32"),
     "statistics": SMALL.replace(algorithm="fedsmoo", model=NORMED, engine="vmap", batch_size=20),
     "statistics, exact": SMALL.replace(algorithm="fedavg", model=NORMED, exact=True, dtype="float32", batch_size=20),
     "statistics kept": SMALL.replace(algorithm="fedbn", model=NORMED, engine="vmap", batch_size=21, holdout=0.2),
-    "metrics": SMALL.replace(algorithm="fedavg", metrics="f1,accuracy,auc,perplexity", engine="batched", holdout=0.2),
     "auto": SMALL.replace(algorithm="scaffold", engine="auto"),
     "dropout": SMALL.replace(algorithm="fedsmoo", model=DROPOUT, engine="auto"),
     "dropout, exact": SMALL.replace(algorithm="fedsmoo", model=DROPOUT, exact=True, dtype="float32"),

@@ -12,10 +12,9 @@ from torch import Tensor
 
 from fedsmoo.core.algorithm import Algorithm
 from fedsmoo.core.contract.form import CLIENTS, SCALE, Scale, placed
-from fedsmoo.core.contract.tiny import TinyModel
+from fedsmoo.core.contract.tiny import TinyModel, generator_of
 from fedsmoo.core.gradient import StepGradient
 from fedsmoo.core.random.noise import key_of
-from fedsmoo.core.random.streams import torch_stream
 from fedsmoo.core.round import NOT_ASKED, Missing, Round
 from fedsmoo.core.vectors import Vectors
 
@@ -123,7 +122,7 @@ def drawn(
     algorithm: Algorithm, names: Iterable[str], place: int, clients: int | None = None, to: torch.dtype | None = None
 ) -> Vectors:
     """Return named vectors, or numbers where the method declares such, of the scale in force."""
-    lead, generator = () if clients is None else (clients,), torch_stream(0, "contract", place)
+    lead, generator = () if clients is None else (clients,), generator_of(place)
     sizes = {n: (*lead, algorithm.length(n, SCALE.get().size)) for n in names}
     return Vectors(
         **{n: placed(torch.randn(s, generator=generator, dtype=torch.float64), to) for n, s in sizes.items()}
@@ -134,18 +133,20 @@ def quadratic(client: int | None, to: torch.dtype | None = None) -> Callable[[Te
     """Return the gradient and the loss of a quadratic of one client, or of all of them at once."""
     size = SCALE.get().size
     a = 1.0 + torch.arange(CLIENTS * size, dtype=torch.float64).reshape(CLIENTS, size).remainder(21) / 10
-    b = torch.randn((CLIENTS, size), generator=torch_stream(0, "contract", 9), dtype=torch.float64)
+    b = torch.randn((CLIENTS, size), generator=generator_of(9), dtype=torch.float64)
     a, b = (placed(v if client is EVERYBODY else v[client], to) for v in (a, b))
     return lambda v: (a * (v - b), 0.5 * (a * (v - b) ** 2).sum(-1))
 
 
 def ask(algorithm: Algorithm, name: str, x: Given) -> Any:
     """Call a function of a method with what an engine would give it."""
+    if name == "combine":
+        everybody = replace(told(algorithm, EVERYBODY, x.w.dtype), n=CLIENTS)
+        return algorithm.combine(x.srv, x.rows, x.weights, everybody)
     arguments = {
         "init": (x.w,),
         "sent": (x.srv,),
         "first_contact": (x.down,),
-        "combine": (x.srv, x.rows, x.weights, replace(told(algorithm, EVERYBODY, x.w.dtype), n=CLIENTS)),
         "aggregate": (x.srv, x.mean, replace(x.rnd, n=CLIENTS)),
         "start": (x.down, x.me),
         "slope": (x.w, x.grad, x.down, x.me),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -16,6 +17,16 @@ from fedsmoo.core.random.streams import torch_stream
 SAMPLES, CLASSES, FEATURES = 5, 3, 4
 
 
+@cache
+def seed_of(place: int) -> int:
+    return torch_stream(0, "contract", place).initial_seed()
+
+
+def generator_of(place: int) -> torch.Generator:
+    """Return the generator of one kind of input; a check asks for hundreds, so its seed is kept."""
+    return torch.Generator().manual_seed(seed_of(place))
+
+
 class TinyModel:
     """Outputs and features that are linear in the first weights, of one client or of all of them at once.
 
@@ -24,7 +35,7 @@ class TinyModel:
 
     def __init__(self, client: int | None, to: torch.dtype | None, pair: bool) -> None:
         self.several, self.pair, self.used = client is None, pair, min(SCALE.get().size, 7)
-        generator = torch_stream(0, "contract", 10)
+        generator = generator_of(10)
         shape = (CLIENTS, SAMPLES, CLASSES + FEATURES, self.used)
         x = placed(torch.randn(shape, generator=generator, dtype=torch.float64), to)
         y = (torch.arange(CLIENTS * SAMPLES).view(CLIENTS, SAMPLES) ** 2 % CLASSES).to(x.device)

@@ -21,7 +21,7 @@ READS = {"__bool__": "bool", "__float__": "float", "__int__": "int", "__index__"
 COPIES = ("tolist", "numpy", "__array__")  # which read memory without an operator
 LARGE = 100_000  # numbers: more are not kept to compare
 MAKERS = ("zeros", "ones", "full", "empty", "tensor", "arange", "eye", "linspace", "from_numpy")
-CLOCKS = ("time.", "datetime.", "posix.", "_random.", "random.")  # modules whose answers change from call to call
+CLOCKS = {"time", "datetime", "posix", "nt", "_random", "random"}  # modules whose answers change from call to call
 
 
 class Note(NamedTuple):
@@ -139,11 +139,9 @@ class Profile:
         if event == "return" and is_users(code.co_filename, code.co_name):
             self.returned[code.co_name] = Place(code.co_filename, frame.f_lineno, code.co_name)
         elif event == "c_call":
-            name = (
-                f"{getattr(arg, '__module__', None) or type(getattr(arg, '__self__', None)).__module__}.{arg.__name__}"
-            )
-            if name.startswith(CLOCKS):
-                self.sources.append(Note(place_of(calling()), name))
+            module = getattr(arg, "__module__", None) or type(getattr(arg, "__self__", None)).__module__
+            if module in CLOCKS:
+                self.sources.append(Note(place_of(calling()), f"{module}.{arg.__name__}"))
 
 
 class Seen(NamedTuple):
@@ -179,14 +177,15 @@ def watched(call: Callable[[], Any], given: dict[str, Tensor]) -> Seen:
     """Return the outcome of a call whose inputs are ``given``."""
     watch, profile, before = Watch(given), Profile(), sys.getprofile()
     result, error = None, None
-    sys.setprofile(profile)
     try:
         with watch, Words(watch):
-            result = call()
+            sys.setprofile(profile)
+            try:
+                result = call()
+            finally:
+                set_profiler(before)
     except Exception as e:  # the user's own code
         error = e
-    finally:
-        set_profiler(before)
     return Seen(result, error, watch.notes, watch.log, profile, watch.made)
 
 
