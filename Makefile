@@ -14,7 +14,7 @@ NEW ?= HEAD
 BUSY ?= 2
 VARIANT ?= cpu
 
-.PHONY: demo test test-repeat test-gpu test-deploy drills hashes tables figures docs install lint wheel container release release-check clean
+.PHONY: demo test test-repeat test-gpu test-deploy drills hashes tables figures docs docs-commands install lint wheel container release release-check clean
 
 install: $(STAMP)
 
@@ -58,6 +58,11 @@ tables: $(STAMP)
 # The documentation as a site that opens from build/site/index.html; anything that is amiss ends it.
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs --quiet build --strict
+
+# Every command and piece of Python in README, CONTRIBUTING and docs, typed in empty folders; the tests have the quick ones.
+# What needs a GPU, a cluster or an index is named in tests/website/not_run.py, with the reason.
+docs-commands: $(STAMP)
+	FEDSMOO_TEST_DOCS=1 OMP_NUM_THREADS=1 $(BIN)/pytest tests/website/test_blocks.py
 
 # The pictures of README.md, docs/analysis.md, docs/data.md and docs/results.md.
 TEN := results/*-cifar10-*-seed0-*.json --where precision=bf16 --where algorithm.correct!=False --width page

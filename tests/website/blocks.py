@@ -14,19 +14,18 @@ DOCUMENTS = [
     "experiments/README.md",
     *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md")),
 ]
-BLOCK = re.compile(r"(<!-- not run[^>]*: ([^>]*) -->\n)?^ *```(\w*)\n(.*?)^ *```", re.S | re.M)
+BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.S | re.M)
 SHELL = ("bash", "sh", "console", "")
 STARTS = ("fedsmoo", "torchrun", "pip", "make", "python", "GLOO", "PYTHONPATH", "$ ", "for ", "CUDA")
 
 
 @dataclass(frozen=True)
 class Block:
-    """A block of code: where it is, its language, its text, and why it is not run, if it is not."""
+    """A block of code: where it is, its language and its text."""
 
     place: str
     language: str
     text: str
-    not_run: str
 
     @property
     def is_shell(self) -> bool:
@@ -43,10 +42,7 @@ class Block:
 def blocks(document: str) -> list[Block]:
     """The blocks of a document, from top to bottom."""
     text = (ROOT / document).read_text(encoding="utf-8")
-    return [
-        Block(f"{document}:{text[: m.start()].count(chr(10)) + 1}", m[3], m[4], m[2] or "")
-        for m in BLOCK.finditer(text)
-    ]
+    return [Block(f"{document}:{text[: m.start()].count(chr(10)) + 1}", m[1], m[2]) for m in BLOCK.finditer(text)]
 
 
 def commands(block: Block) -> list[list[str]]:
