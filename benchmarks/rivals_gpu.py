@@ -15,11 +15,13 @@ import argparse
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,12 +32,15 @@ from fedsmoo.runs.origin.provenance import code_facts, device_name
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "rivals"))
+from common import descendants  # noqa: E402
 from tasks import TASKS, write_workload  # noqa: E402
 
 TINY = {
     "paper": {"samples": 200, "clients": 4, "cohort": 2, "local_epochs": 1, "batch_size": 10, "rounds": 1},
     "pfl": {"samples": 2500, "rounds": 1}, "blazefl": {"samples": 2000, "cohort": 2, "clients": 20, "rounds": 1},
 }  # fmt: skip
+COMPILED = "loop, torch.compile(mode='reduce-overhead')"
+CAPTURED = "loop, torch.compile, the whole step captured as a CUDA graph"
 
 
 @dataclass(frozen=True)
@@ -62,11 +67,12 @@ class Way:
 def ways() -> list[Way]:
     """All of them, those that compile longest first."""
     both, found = ("tf32", "bf16"), list[Way]()
+    more = {"rounds": 7, "scored": 2}  # of ways whose rounds are short
     for p in both:
         found += [
-            Way("paper", "fedsmoo", "ours.py", ("auto",), p),
-            Way("paper", "loop, torch.compile(mode='reduce-overhead')", "ours.py", ("compiled",), p),
-            Way("paper", "loop, torch.compile, whole step captured as a CUDA graph", "ours.py", ("captured",), p),
+            Way("paper", "fedsmoo", "ours.py", ("auto",), p, settings=more),
+            Way("paper", COMPILED, "ours.py", ("compiled",), p, settings=more | {"rounds": 3}),
+            Way("paper", CAPTURED, "ours.py", ("captured",), p, settings=more | {"rounds": 3}),
             Way("paper", "plain loop", "ours.py", ("plain",), p),
             Way("paper", "pfl-research", "pfl_worker.py", (), p, "pfl"),
         ]
@@ -76,12 +82,12 @@ def ways() -> list[Way]:
         Way("pfl", "fedsmoo", "ours.py", ("auto",), "tf32"),
         Way("pfl", "fedsmoo", "ours.py", ("auto",), "bf16"),
         Way("pfl", "pfl-research, as it ships", "pfl_own.py", (), "tf32", "pfl", "pfl-research"),
-        Way("blazefl", "fedsmoo", "ours.py", ("auto",), "tf32"),
-        Way("blazefl", "fedsmoo", "ours.py", ("auto",), "bf16"),
+        Way("blazefl", "fedsmoo", "ours.py", ("auto",), "tf32", settings=more),
+        Way("blazefl", "fedsmoo", "ours.py", ("auto",), "bf16", settings=more),
         Way("blazefl", "BlazeFL, as it ships, one thread", "blazefl_own.py", ("SINGLE_THREADED",), "tf32",
-            "torchvision", "blazefl"),
+            "torchvision", "blazefl", {"rounds": 1}),
         Way("blazefl", "BlazeFL, as it ships, ten processes", "blazefl_own.py", ("MULTI_PROCESS",), "tf32",
-            "torchvision", "blazefl", {"parallel": 10}),
+            "torchvision", "blazefl", {"parallel": 10, "rounds": 1}),
     ]  # fmt: skip
     return found
 
@@ -89,14 +95,16 @@ def ways() -> list[Way]:
 class Running:
     """A worker: started, told when to go on, and asked for its answer."""
 
-    def __init__(self, way: Way, folder: Path, workload: Path, code: Path, device: str) -> None:
+    def __init__(self, way: Way, folder: Path, workload: Path, args: argparse.Namespace) -> None:
         folder.mkdir()
+        code, settings = args.code, {"precision": way.precision} | way.settings | (TINY[way.task] if args.tiny else {})
         self.way, self.folder, self.answer = way, folder, folder / "answer.json"
         path = os.pathsep.join([str(HERE / "rivals"), str(HERE.parent / "src"), os.environ.get("PYTHONPATH", "")])
         own = {
             "RIVALS_FOLDER": folder, "RIVALS_WORKLOAD": workload, "RIVALS_ANSWER": self.answer, "RIVALS_TURNS": folder,
-            "PFL_PYTORCH_DEVICE": device, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1",
-            "TORCHINDUCTOR_CACHE_DIR": folder / "inductor", "TRITON_CACHE_DIR": folder / "triton",
+            "RIVALS_SETTINGS": json.dumps(settings), "PFL_PYTORCH_DEVICE": args.device, "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "TORCHINDUCTOR_CACHE_DIR": folder / "inductor",
+            "TRITON_CACHE_DIR": folder / "triton", "TORCHINDUCTOR_COMPILE_THREADS": "4",
         }  # fmt: skip
         given = [str(code / way.code)] if way.code else []
         with (folder / "log.txt").open("w") as log:
@@ -118,7 +126,9 @@ class Running:
         if self.answer.is_file():
             return json.loads(self.answer.read_text())
         if not self.ended:
-            self.process.kill()
+            for pid in descendants(self.process.pid):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             self.process.wait()
             return {"not_run": "no end in the time that was given"}
         lines = [line.strip() for line in (self.folder / "log.txt").read_text(errors="replace").splitlines()]
@@ -136,14 +146,13 @@ def measure(chosen: list[Way], args: argparse.Namespace, folder: Path) -> list[d
     running: list[Running] = []
     rows = {w: {"not_run": why} for w in range(len(chosen)) if (why := chosen[w].missing(args.code))}
     for i, way in enumerate(chosen):
-        settings = TASKS[way.task] | {"device": args.device, "precision": way.precision, "seed": 0} | way.settings
-        settings |= TINY[way.task] if args.tiny else {}
-        key = json.dumps(settings, sort_keys=True)
-        if i not in rows:
-            if key not in files:
-                files[key] = folder / f"workload-{len(files)}.npz"
-                write_workload(files[key], settings)
-            running.append(Running(way, folder / str(i), files[key], args.code, args.device))
+        if i in rows:
+            continue
+        if way.task not in files:
+            settings = TASKS[way.task] | {"device": args.device, "seed": 0} | (TINY[way.task] if args.tiny else {})
+            files[way.task] = folder / f"{way.task}.npz"
+            write_workload(files[way.task], settings)
+        running.append(Running(way, folder / str(i), files[way.task], args))
     wait(lambda: all(r.warm or r.ended for r in running), began + args.patience)
     print(f"warm after {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     late = [r for r in running if not r.warm]  # these would still compile while others are timed

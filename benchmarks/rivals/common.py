@@ -39,6 +39,11 @@ class Workload:
         return self.settings["warm_up"] + self.settings["rounds"]
 
     @property
+    def scored(self) -> int:
+        """After which round the model is scored: the last, unless a way is timed in more rounds than others."""
+        return min(self.rounds, self.settings.get("scored", self.rounds))
+
+    @property
     def device(self) -> torch.device:
         return torch.device(self.settings["device"])
 
@@ -85,14 +90,15 @@ class Workload:
 
 @cache
 def workload() -> Workload:
-    """The workload that the environment variable names; read once in a process."""
+    """The workload that an environment variable names, with a way's own settings of another; read once in a process."""
     with np.load(os.environ["RIVALS_WORKLOAD"]) as f:
         arrays = dict(f)
     clients = np.split(arrays["samples"], arrays["ends"][:-1])
     start = {n.removeprefix("start."): torch.from_numpy(a) for n, a in arrays.items() if n.startswith("start.")}
     data = {n: torch.from_numpy(arrays[n]) for n in ("x_train", "y_train", "x_test", "y_test")}
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True  # unless a run is of full precision
-    return Workload(**data, clients=clients, start=start, settings=json.loads(str(arrays["settings"])))
+    settings = json.loads(str(arrays["settings"])) | json.loads(os.environ.get("RIVALS_SETTINGS", "{}"))
+    return Workload(**data, clients=clients, start=start, settings=settings)
 
 
 class Clock:

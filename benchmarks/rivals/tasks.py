@@ -25,7 +25,7 @@ TASKS: dict[str, dict[str, Any]] = {
     # The paper's round: ResNet-18 with GroupNorm, 10 clients of 500 images, 50 steps of 50.
     "paper": COMMON | CIFAR | {
         "net": "resnet18_gn", "partition": "iid", "clients": 20, "samples": 10_000, "cohort": 10,
-        "local_epochs": 5, "batch_size": 50, "lr": 0.1, "weight_decay": 1e-3, "clip": 10.0, "rounds": 2,
+        "local_epochs": 5, "batch_size": 50, "lr": 0.1, "weight_decay": 1e-3, "clip": 10.0, "rounds": 1,
     },
     # pfl-research, benchmarks/image_classification: its configs/baseline.yaml.
     "pfl": COMMON | CIFAR | {

