@@ -102,6 +102,17 @@ def test_products_of_pixels_are_one_row(draw):
         torch.testing.assert_close(got.double(), want, rtol=0, atol=1e-4)
 
 
+def test_patches_without_padding(draw):
+    from fedsmoo.kernels.conv.conv import patches
+    from fedsmoo.kernels.conv.geometry import Geometry
+
+    x = draw(2, 3, 7, 6, 3)
+    found = patches(Geometry((3, 2), (1, 2)), x, 24)
+    want = F.unfold(x.flatten(0, 1).permute(0, 3, 1, 2), (3, 2), 1, 0, (1, 2)).unflatten(1, (3, 6)).transpose(1, 2)
+    assert torch.equal(found[..., :18].reshape(6, 15, 18), want.flatten(1, 2).mT)
+    assert not found[..., 18:].any()
+
+
 def test_patches(draw):
     from fedsmoo.kernels.conv.conv import patches
     from fedsmoo.kernels.conv.geometry import Geometry

@@ -105,6 +105,6 @@ def patches(g: Geometry, x: Tensor, width: int) -> Tensor:
     launch(
         patches_kernel, (triton.cdiv(batch * size[0] * size[1], rows), clients),
         x=x, out=out, B=batch, H=height, W=wide, HO=size[0], WO=size[1], CIN=inside, WIDTH=width, **g.constants(),
-        BM=rows, BK=columns, num_warps=4,
+        INSIDE=g.padding == (0, 0), BM=rows, BK=columns, num_warps=4,
     )  # fmt: skip
     return out

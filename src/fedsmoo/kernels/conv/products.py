@@ -211,6 +211,7 @@ def patches_kernel(
     CIN: tl.constexpr, WIDTH: tl.constexpr,
     KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
     PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr,
+    INSIDE: tl.constexpr,  # whether there is no padding, so that every tap meets a pixel
     BM: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """Copy what meets each output pixel beside each other: for few channels, whose pixels are no whole pieces."""
@@ -219,10 +220,17 @@ def patches_kernel(
     at = tl.arange(0, BK)
     live = rows < B * HO * WO
     tap = at // CIN
-    h = (rows % (HO * WO) // WO * SH - PH)[:, None] + (tap // KW * DH)[None, :]
-    v = (rows % WO * SW - PW)[:, None] + (tap % KW * DW)[None, :]
-    seen = live[:, None] & (h >= 0) & (h < H) & (v >= 0) & (v < W) & (at < KH * KW * CIN)[None, :]
-    pixel = (rows // (HO * WO) * H)[:, None] + h
-    found = tl.load(x + client * B * H * W * CIN + (pixel * W + v) * CIN + (at % CIN)[None, :], mask=seen, other=0.0)
+    top = rows % (HO * WO) // WO * SH - PH
+    left = rows % WO * SW - PW
+    down = tap // KW * DH
+    right = tap % KW * DW
+    seen = live[:, None] & (at < KH * KW * CIN)[None, :]
+    if not INSIDE:
+        h = top[:, None] + down[None, :]
+        v = left[:, None] + right[None, :]
+        seen = seen & (h >= 0) & (h < H) & (v >= 0) & (v < W)
+    corner = ((rows // (HO * WO) * H + top) * W + left) * CIN  # of a patch, and how far from there a number is
+    along = (down * W + right) * CIN + at % CIN
+    found = tl.load(x + client * B * H * W * CIN + corner[:, None] + along[None, :], mask=seen, other=0.0)
     there = out + client * B * HO * WO * WIDTH + rows[:, None] * WIDTH + at[None, :]
     tl.store(there, found, mask=live[:, None] & (at < WIDTH)[None, :])
