@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedsmoo.core.gradient import Running
 from fedsmoo.core.random.layers import ClientsNoise
 from fedsmoo.core.random.noise import Noise, key_of
 from fedsmoo.data.check import from_arrays
@@ -90,3 +91,52 @@ def test_a_graph_gives_each_client_its_own_gradient(name: str, as_on_a_gpu: bool
 
     # A step's compiler knows them before it meets them.
     assert {n.target for n in graph.graph.nodes if getattr(n.target, "namespace", "") == "fedsmoo"} <= set(lowerings)
+
+
+def test_batch_norm_in_a_graph_sees_each_client_s_samples_and_statistics_alone() -> None:
+    """Running statistics are an input of the graph and its third result; rows that fill a batch up are hidden."""
+
+    def net() -> nn.Module:
+        norms = [nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2)], [nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten()]
+        convs = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, stride=2)
+        return nn.Sequential(convs[0], *norms[0], convs[1], *norms[1], nn.Linear(8, 4))
+
+    draw = torch.Generator().manual_seed(3)
+    x, y = torch.randn(30, 3, 8, 8, generator=draw), torch.randint(4, (30,), generator=draw)
+    task = Task(FlatModel(make_module(net, 0)), from_arrays(x, y, x, y, "noise"), torch.device("cpu"), torch.float64)
+    model, real = task.model, torch.tensor([5, 3, 2])
+    assert model.padding == "masked"
+    assert model.statistics is not None
+    oracle = TracedOracle(vmap_oracle(task))
+    w = model.initial().double() + 0.1 * torch.randn(3, model.layout.size, generator=draw, dtype=torch.float64)
+    weight = (torch.arange(WIDTH) < real[:, None]).double() / real[:, None]
+    given = oracle.batch(torch.arange(3 * WIDTH).view(3, WIDTH), weight)
+    before = torch.rand(3, model.statistics.size, generator=draw, dtype=torch.float64) + 0.5
+    model.train()
+    in_step, running = oracle.ready(w, given), Running(before.clone())
+    assert not oracle.slower
+    gradients, losses = in_step(w, Batch(given.x, given.y, weight, None, given.real, running), None)
+    assert torch.equal(running.before, before)
+    for c, n in enumerate(real.tolist()):
+        mine = Running(before[c].clone())
+        want, loss = single_oracle(task)(w[c], Batch(given.x[c, :n], given.y[c, :n], weight[c, :n], running=mine))
+        torch.testing.assert_close(gradients[c], want, rtol=0, atol=1e-12)
+        torch.testing.assert_close(losses[c], loss, rtol=0, atol=1e-13)
+        torch.testing.assert_close(running.now[c], mine.now, rtol=0, atol=1e-14)
+    (graph,) = (c.cell_contents for c in in_step.__closure__ if isinstance(c.cell_contents, torch.fx.GraphModule))
+    assert [called(graph).count(f"fedsmoo.{n}.default") for n in ("conv", "pool", "place")] == [2, 1, 1]
+
+
+def test_a_kernel_that_the_device_s_compiler_refuses_costs_speed_alone(monkeypatch) -> None:
+    def refused(graph: torch.fx.GraphModule) -> None:
+        raise RuntimeError("no such instruction")
+
+    monkeypatch.setattr("fedsmoo.engines.oracles.traced.compile_ahead", refused)
+    x, y = torch.randn(6, 4), torch.arange(6) % 3
+    task = Task(FlatModel(nn.Linear(4, 3)), from_arrays(x, y, x, y, "noise"), torch.device("cpu"), torch.float64)
+    oracle = TracedOracle(vmap_oracle(task))
+    w, given = task.model.initial().double().expand(2, -1), oracle.batch(torch.arange(6).view(2, 3), torch.ones(2, 3))
+    with pytest.warns(RuntimeWarning, match="no such instruction"):
+        in_step = oracle.ready(w, given)
+    assert oracle.slower
+    torch.testing.assert_close(in_step(w, given, None), oracle.gradient(w, given), rtol=0, atol=0)

@@ -153,8 +153,8 @@ def source_of(graph: Graph, node: Node) -> Node:
 
 
 def place_gradients(graph: Graph) -> None:
-    """Let the flat gradient that a graph ends in be written in place, from whatever its parts are made as."""
-    for cat in [n for n in graph.output_node().all_input_nodes if n.target is aten.cat.default]:
+    """Let the flat gradient, a graph's first result, be written in place, from whatever its parts are made as."""
+    for cat in [n for n in graph.output_node().all_input_nodes[:1] if n.target is aten.cat.default]:
         nodes = [v for v in cat.args[0] if isinstance(v, Node)]  # type: ignore[union-attr]
         kinds = {value(v).dtype for v in nodes}
         if (

@@ -15,12 +15,10 @@ import torch
 from torch import Tensor
 
 from fedsmoo.core.errors import first_line
-from fedsmoo.core.gradient import Running
-from fedsmoo.core.random.layers import ClientsNoise
 from fedsmoo.engines.oracles.layers import needs_layers
 from fedsmoo.engines.oracles.oracle import Oracle
-from fedsmoo.engines.oracles.sealed import SealedOracle
-from fedsmoo.engines.statistics.passes import begin, end
+from fedsmoo.engines.oracles.sealed import SealedOracle, tensors
+from fedsmoo.engines.statistics.passes import end
 from fedsmoo.engines.task import Batch
 from fedsmoo.operators.trace import graph_of
 
@@ -75,25 +73,6 @@ class RecordedOracle(SealedOracle):
             a is b if a is None or b is None else torch.equal(a, b) for a, b in zip(found, expected, strict=True)
         )
         return graph if same else None
-
-    def taken(
-        self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor, *beside: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return gradients, losses and statistics as functions of tensors alone."""
-        keys, steps, real, before = beside
-        noise = None
-        if keys is not None and steps is not None and real is not None:
-            noise = ClientsNoise(keys, steps, real, weight.shape[1], self.axes)
-        running = None if before is None else Running(before)
-        gradients, losses = super().gradient(w, Batch(x, y, weight, noise, real, running))
-        return gradients, losses, None if running is None else running.now
-
-
-def tensors(w: Tensor, batch: Batch) -> Given:
-    """Return all tensors that a gradient depends on."""
-    n, begun = batch.noise, begin(batch)
-    keys, steps = (n.keys, n.steps) if isinstance(n, ClientsNoise) else (None, None)
-    return w, batch.x, batch.y, batch.weight, keys, steps, batch.real, begun[0] if begun else None
 
 
 def kept(module: torch.nn.Module) -> list[Any]:

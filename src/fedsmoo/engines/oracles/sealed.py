@@ -38,19 +38,22 @@ def _gradient(
     before: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     oracle, include, exclude = _current.get()
-    noise, running = None, None if before is None else Running(before)
-    if keys is not None and steps is not None and real is not None:
-        noise = ClientsNoise(keys, steps, real, weight.shape[1], oracle.axes)
     with torch._C._ForceDispatchKeyGuard(include, exclude):  # an operator has no autograd inside
-        gradients, losses = oracle.gradient(w, Batch(x, y, weight, noise, real, running))
-    after = w.new_empty(0) if running is None else running.now.contiguous()
-    return gradients.contiguous(), losses.contiguous(), after
+        gradients, losses, after = oracle.taken(w, x, y, weight, keys, steps, real, before)
+    return gradients.contiguous(), losses.contiguous(), w.new_empty(0) if after is None else after.contiguous()
 
 
 @_gradient.register_fake
 def _(w: Tensor, x: Tensor, y: Tensor, weight: Tensor, *beside: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     after = w.new_empty(0 if beside[-1] is None else beside[-1].shape)
     return w.new_empty(w.shape), w.new_empty(len(w)), after
+
+
+def tensors(w: Tensor, batch: Batch) -> tuple[Any, ...]:
+    """Return all tensors that a gradient depends on, as :meth:`SealedOracle.taken` takes them."""
+    n, begun = batch.noise, begin(batch)
+    keys, steps = (n.keys, n.steps) if isinstance(n, ClientsNoise) else (None, None)
+    return w, batch.x, batch.y, batch.weight, keys, steps, batch.real, begun[0] if begun else None
 
 
 def sealed(oracle: Oracle) -> Oracle:
@@ -71,14 +74,20 @@ class SealedOracle(Oracle):
             return batch
         return Batch(batch.x, batch.y, batch.weight, noise_of(self.axes, rnd, batch), batch.real)
 
+    def taken(
+        self, w: Tensor, x: Tensor, y: Tensor, weight: Tensor, *beside: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return gradients, losses and statistics as functions of tensors alone."""
+        keys, steps, real, before = beside
+        noise = None
+        if keys is not None and steps is not None and real is not None:
+            noise = ClientsNoise(keys, steps, real, weight.shape[1], self.axes)
+        running = None if before is None else Running(before)
+        gradients, losses = self.function(w, Batch(x, y, weight, noise, real, running))
+        return gradients, losses, None if running is None else running.now
+
     def in_step(self, w: Tensor, batch: Batch, working: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        n = batch.noise
-        noise = (n.keys, n.steps) if isinstance(n, ClientsNoise) else (None, None)
-        begun = begin(batch)
-        before = begun[0] if begun else None
-        gradients, losses, after = torch.ops.fedsmoo.sealed_gradient(
-            w, batch.x, batch.y, batch.weight, *noise, batch.real, before
-        )
+        gradients, losses, after = torch.ops.fedsmoo.sealed_gradient(*tensors(w, batch))
         end(batch, (after,))
         return gradients, losses
 
