@@ -58,5 +58,5 @@ def place(source: Tensor, out: Tensor) -> None:
         taps_kernel, (triton.cdiv(taps * inside, rows) * triton.cdiv(outside, cols), clients),
         source=source, out=out, out_row=out.stride(0), parts=parts, part_row=source.stride(0),
         client_row=source.stride(1), I=inside, O=outside,
-        TAPS=taps, BR=rows, BO=cols, num_warps=4,
+        TAPS=taps, BR=rows, BO=cols, num_warps=8 if rows * cols > 4096 else 4,
     )  # fmt: skip
