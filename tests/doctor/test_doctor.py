@@ -14,7 +14,7 @@ from commands.conftest import Call, call
 import fedsmoo
 from fedsmoo.data.catalog import SPECS
 from fedsmoo.doctor.findings import TORCH, judge
-from fedsmoo.doctor.machine import EXTRAS, PACKAGES, Disk, Gpu, Machine, file_system, usable_cores
+from fedsmoo.doctor.machine import EXTRAS, PACKAGES, Disk, Gpu, Machine, file_system, look, usable_cores
 
 __all__ = ["call"]  # a fixture of other tests
 DISK = Disk(Path("runs"), "ext4", 10**12, True)
@@ -75,6 +75,22 @@ def test_what_is_only_absent_is_no_trouble() -> None:
     some = dataclasses.replace(GOOD, extras={**GOOD.extras, "flower": False}, data=("cifar10",), threads=1, load=20.0)
     assert [f.next for f in judge(some) if f.next] == ["pip install 'fedsmoo[flower]'", "fedsmoo data get cifar100"]
     assert all(f.well for f in judge(some))
+
+
+def test_threads_that_wait_for_others_programs_are_given_up_on_a_cpu() -> None:
+    busy = dataclasses.replace(GOOD, **WITHOUT, load=24.5)
+    assert {f.about: f.next for f in judge(busy)}["load"] == "export OMP_NUM_THREADS=1"
+    assert {f.about: f.next for f in judge(dataclasses.replace(busy, threads=1, load=30.0))}["load"] == "top"
+
+
+def test_a_download_that_never_ended_is_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDSMOO_DATA", str(tmp_path))
+    (tmp_path / "cifar10").mkdir()
+    (tmp_path / "cifar10" / "archive.part").touch()
+    (tmp_path / "mnist.npz").touch()
+    assert look().data == ("mnist",)
+    (tmp_path / "cifar10" / "archive.tar.gz").touch()
+    assert look().data == ("cifar10", "mnist")
 
 
 def test_the_torch_it_recommends_is_the_newest_that_is_allowed() -> None:

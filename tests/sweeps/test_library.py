@@ -167,7 +167,7 @@ def test_measurements_and_the_page_are_the_command_s(
     assert [line.split() for line in out.splitlines()[1:]] == [" ".join(row).split() for row in mine[0].rows]
     assert fedsmoo.report("runs", "mine.html") == Path("mine.html")
     out, _ = printed("report", "runs")
-    assert out == "1 run: report.html\n"
+    assert out == "1 run: report.html\nnext: open it in a browser\n"
     assert Path("mine.html").read_bytes() == Path("report.html").read_bytes()
     with pytest.raises(FedsmooError, match="unknown measurement 'sharpnes': did you mean 'sharpness'"):
         fedsmoo.analyse("sharpnes", "runs")

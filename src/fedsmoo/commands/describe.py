@@ -115,6 +115,8 @@ def list_things(
         if each in OWN:
             hanging(out, f"  [bold]{'your own':<22}[/bold] ", OWN[each])
         out.print()
+    if kind in (None, "algorithms"):
+        hanging(out, "[bold]next[/bold]  ", "fedsmoo show fedsmoo")
 
 
 def show(name: Annotated[str, typer.Argument(help="A method: a name, or path/to/file.py:Class.")]) -> None:

@@ -17,4 +17,5 @@ Runs = Annotated[list[Path], typer.Argument(help="Run folders, or folders that h
 def report(runs: Runs, out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html")) -> None:
     folders = require_runs(runs)
     path = fedsmoo.report(folders, out)
-    console().print(f"{counted(len(folders), 'run')}: {path}", soft_wrap=True, markup=False)
+    said = f"{counted(len(folders), 'run')}: {path}\nnext: open it in a browser"
+    console().print(said, soft_wrap=True, markup=False)

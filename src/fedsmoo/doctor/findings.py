@@ -102,7 +102,8 @@ def speed(m: Machine) -> Iterator[Finding]:
     says = f"{m.load:.1f} on {m.cores} cores" + (
         ": others compute here, and seconds are not to be compared" if busy else ""
     )
-    yield Finding("load", not busy, says, "top" if busy else "")
+    alone = "top" if m.threads == 1 or m.gpus else "export OMP_NUM_THREADS=1"  # threads wait for those that wait
+    yield Finding("load", not busy, says, alone if busy else "")
 
 
 def places(m: Machine) -> Iterator[Finding]:

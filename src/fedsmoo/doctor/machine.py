@@ -87,9 +87,14 @@ def look(runs: Path = Path("runs")) -> Machine:
         dynamic=os.environ.get("OMP_DYNAMIC", ""),
         load=os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0,
         cache=disk(home),
-        data=tuple(name for name in SPECS if (home / name).is_dir() or (home / f"{name}.npz").is_file()),
+        data=tuple(name for name in SPECS if holds_files(home / name) or (home / f"{name}.npz").is_file()),
         runs=disk(runs),
     )
+
+
+def holds_files(folder: Path) -> bool:
+    """Return whether a data set's folder holds files; one whose download never ended holds none, or parts."""
+    return folder.is_dir() and any(p.is_file() and p.suffix != ".part" for p in folder.rglob("*"))
 
 
 def version(package: str) -> str | None:

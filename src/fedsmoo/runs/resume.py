@@ -141,7 +141,9 @@ def load_stopped(path: Path, device: str | None = None, simulation: Simulation |
     config = read_config(path)
     refuse_objects(config, f"the run in {path}")
     if (path / SUMMARY).is_file():
-        raise FedsmooError(f"the run in {path} has finished: there is nothing to resume")
+        raise FedsmooError(
+            f"the run in {path} has finished: there is nothing to resume; 'fedsmoo report {path}' shows it"
+        )
     metrics = read_plain(path / METRICS) or b""
     saved, notes = newest(path / CHECKPOINT, lambda s: refuse_incomplete(s, metrics, path))
     if saved is None and notes:

@@ -189,7 +189,7 @@ def harm(folder: Path, whole: Path, left: dict[str, bytes] | None, said: list[st
         changed = sorted(n for n in {*left, *now} if left.get(n) != now.get(n) and not n.endswith(".part"))
         found += [f"A changed {n}" for n in changed]
     expected = "" if left is None else lease.TAKEN if pauses.owner else "has finished: there is nothing to resume"
-    if not "".join(said).endswith(expected) or (said and not expected):
+    if expected not in "".join(said) or (said and not expected):
         found.append(f"A ended with: {said}")
     if (folder / MODEL).read_bytes() != (whole / MODEL).read_bytes():
         found.append("another model")
