@@ -36,7 +36,8 @@ NO_ROOM = ("out of memory", "DefaultCPUAllocator")  # in what PyTorch says, wher
 def total_bytes(device: torch.device) -> int:
     """Return all memory of a device: the GPU's, as far as this process may have it, or the machine's."""
     if device.type == "cuda":
-        part = torch.cuda.get_per_process_memory_fraction(device)  # 1, unless somebody has set a limit
+        index = torch.cuda.current_device() if device.index is None else device.index
+        part = torch.cuda.get_per_process_memory_fraction(index)  # 1, unless somebody has set a limit
         return int(torch.cuda.get_device_properties(device).total_memory * part)
     return pages("SC_PHYS_PAGES")
 
