@@ -11,7 +11,19 @@ import pytest
 import torch
 from scipy import stats
 
-from fedsmoo.core.random.noise import BLOCK, MASK, Noise, crc, key_of, normal, philox, uniform, words_on_host
+from fedsmoo.core.random.layers import Numbers
+from fedsmoo.core.random.noise import (
+    BLOCK,
+    MASK,
+    Noise,
+    below_on_host,
+    crc,
+    key_of,
+    normal,
+    philox,
+    uniform,
+    words_on_host,
+)
 
 # Random123's known answers for philox4x32-10: counter, key, result.
 KNOWN = [
@@ -104,4 +116,28 @@ def test_the_host_s_words_are_philox_s() -> None:
     place = torch.full_like(index, crc("layers")), steps.expand_as(index)
     expected = torch.stack(philox((keys[:, :1], keys[:, 1:]), (index & MASK, index >> 32, *place)), -1).flatten(1)
     found = words_on_host((keys[:, :1].numpy(), keys[:, 1:].numpy()), index.numpy(), crc("layers"), steps.numpy())
-    assert torch.equal(found, expected)
+    assert found.dtype == np.uint32 and found.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("bound", [0.0, 2.0**-24, 2.0**-23, 0.1, 0.5, 0.9, 1 - 2.0**-24, 1.0, 3 * 2.0**-24, 7 / 9])
+def test_the_host_compares_words_as_uniform_numbers_are(bound: float) -> None:
+    """Words at both sides of the bound among them: those whose uniform numbers are next to it."""
+    near = np.arange(-3, 4) * 512 + int(bound * 2**32)
+    words = np.concatenate([near.clip(0, MASK), [0, 511, 512, MASK - 512, MASK], STREAM.on_host("b", 500)])
+    expected = uniform(torch.from_numpy(words.astype(np.int64))) < bound
+    assert below_on_host(words.astype(np.uint32), bound).tolist() == expected.tolist()
+
+
+def test_words_made_ahead_are_those_of_each_draw() -> None:
+    """Draws of several kinds and sizes, one after the other: with too little made ahead, too much, and nothing."""
+
+    def draws(ahead: int) -> list[list[float]]:
+        numbers, out = Numbers(STREAM, ahead), []
+        for size in (1, 5, 8, 30):
+            like = torch.empty(size)
+            out += [numbers.uniform(like), numbers.below(like, 0.4), numbers.normal(like), numbers.whole(like)]
+        return [v.tolist() for v in out]
+
+    assert draws(0) == draws(7) == draws(55) == draws(1000)
+    alone, u = STREAM.words("layers", 5, start=4), draws(9)[4]  # behind one number each, of whole ones two words
+    assert u == uniform(alone).tolist()

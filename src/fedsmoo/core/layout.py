@@ -38,10 +38,13 @@ class Layout:
             self.offsets[name] = self.count
             self.count += math.prod(shape)
         self.size = -(-self.count // align) * align
+        self._sizes = [*map(math.prod, self.shapes.values()), self.size - self.count]  # the last: what is no parameter
 
     def split(self, v: Tensor) -> dict[str, Tensor]:
         """Return views of the parameters in ``v``: ``[..., P] -> {name: [..., *shape]}``."""
         lead = v.shape[:-1]
+        if not lead and self.size == len(v):  # one model: all its parts by one call
+            return dict(zip(self.shapes, map(Tensor.view, v.split(self._sizes), self.shapes.values()), strict=False))
         return {
             name: v[..., self.offsets[name] : self.offsets[name] + math.prod(shape)].reshape(lead + shape)
             for name, shape in self.shapes.items()
@@ -74,8 +77,8 @@ class Layout:
 
     def join(self, parts: Mapping[str, Tensor]) -> Tensor:
         """Return the flat vector of named parameters: the inverse of :meth:`split`, leading axes kept."""
-        lead = {n: parts[n].shape[: parts[n].dim() - len(s)] for n, s in self.shapes.items()}
-        flat = [parts[n].reshape(*lead[n], -1) for n in self.shapes]
+        lead = next((parts[n].shape[: parts[n].dim() - len(s)] for n, s in self.shapes.items()), ())
+        flat = [parts[n].reshape(*lead, -1) for n in self.shapes]
         if self.size > self.count:
             flat.append(flat[0].new_zeros(*flat[0].shape[:-1], self.size - self.count))
         return torch.cat(flat, dim=-1)

@@ -45,7 +45,13 @@ def local_step(
         d = clipped(d, rule.clip) + pull
     else:
         d = clipped(d + pull, rule.clip)
-    return algorithm.update(w, d + rule.weight_decay * w, me, grad.rnd)
+    return algorithm.update(w, decayed(d, rule, w), me, grad.rnd)
+
+
+def decayed(d: Tensor, rule: LocalRule, w: Tensor) -> Tensor:
+    """Return a direction with weight decay; compilers leave out one of 0 themselves."""
+    is_none = isinstance(rule.weight_decay, float | int) and rule.weight_decay == 0 and d.device.type == "cpu"
+    return d if is_none and not torch.compiler.is_compiling() else d + rule.weight_decay * w
 
 
 def masked_step(

@@ -16,7 +16,9 @@ from fedsmoo.core.layout import Layout
 from fedsmoo.core.random.layers import ClientsNoise
 from fedsmoo.core.random.noise import Noise, key_of
 from fedsmoo.models import buffers
-from fedsmoo.models.draws import AnyNoise, drawing
+from fedsmoo.models.draws import AnyNoise
+from fedsmoo.models.dropout import draw_through
+from fedsmoo.models.modules.call import call_with, places_of
 from fedsmoo.models.modules.inputs import arguments, asks_whether_traced, refuse_unknown_inputs, unseen
 from fedsmoo.models.modules.lazy import refuse_unready
 from fedsmoo.models.modules.outputs import picked
@@ -55,7 +57,7 @@ class FlatModel:
         self._training: bool | None = None
         self._listening = False
         self._heard: list[Tensor] | None = None
-        self._asks = asks_whether_traced(module)
+        self._asks, self._places = asks_whether_traced(module), places_of(module)
         trained = {n: tuple(p.shape) for n, p in module.named_parameters() if p.requires_grad}
         self.layout = Layout(trained, words={"norms": norms_of(module)})
         self._frozen = {n: p.detach().clone() for n, p in module.named_parameters() if not p.requires_grad}
@@ -171,8 +173,9 @@ class FlatModel:
         if noise is None:
             assert not self.random or self._training is False, "a step of a random model needs noise"
             return self._pass(parameters, x)
-        with nullcontext() if isinstance(noise, ClientsNoise) else drawing(self.module, noise):
+        if isinstance(noise, ClientsNoise):
             return self._pass(parameters, x)
+        return draw_through(self.module, noise, lambda: self._pass(parameters, x))
 
     def _pass(self, parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """Call the module as the data has it, and return its outputs among what it returns.
@@ -185,7 +188,10 @@ class FlatModel:
             kept = tuple(n for n in kept if n not in self.statistics.names)
         before = dict(whole) if kept else whole
         with unseen(x) if self._asks and not torch.compiler.is_compiling() else nullcontext():
-            out = functional_call(self.module, whole, *arguments(x, self.inputs))
+            if kept or self._places is None or torch.compiler.is_compiling():
+                out = functional_call(self.module, whole, *arguments(x, self.inputs))
+            else:
+                out = call_with(self.module, self._places, whole, *arguments(x, self.inputs))
         if kept:
             buffers.hand_back(kept, parameters, before, whole)
         return picked(out, self.output, self.module)

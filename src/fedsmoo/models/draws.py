@@ -34,13 +34,15 @@ class Undrawn(FedsmooError):
 class Draws(TorchDispatchMode):
     """Random operators draw from ``noise``, one after the other, for as long as this lasts; ``count`` says how many.
 
+    ``ahead`` is how many counters of one client's noise they are expected to use (0: nobody knows).
     Below ``vmap`` over C clients operators are those of all of them, and so must be the noise.
     """
 
-    def __init__(self, noise: AnyNoise) -> None:
+    def __init__(self, noise: AnyNoise, ahead: int = 0) -> None:
         super().__init__()
-        self.numbers = ClientsNumbers(noise) if isinstance(noise, ClientsNoise) else Numbers(noise)
+        self.numbers = ClientsNumbers(noise) if isinstance(noise, ClientsNoise) else Numbers(noise, ahead)
         self.count = 0
+        self.operators: set[tuple[Any, str]] = set()  # that drew, and on what kind of device
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -63,6 +65,7 @@ class Draws(TorchDispatchMode):
                 "out, or the random layer"
             )
         self.count += 1
+        self.operators.add((func, given["self"].device.type if isinstance(given.get("self"), Tensor) else ""))
         with torch.no_grad():
             return DRAWN[name](self, given)
 
@@ -84,9 +87,9 @@ class Draws(TorchDispatchMode):
 
 
 @contextmanager
-def drawing(module: nn.Module, noise: AnyNoise) -> Iterator[Draws]:
+def drawing(module: nn.Module, noise: AnyNoise, ahead: int = 0) -> Iterator[Draws]:
     """:class:`Draws`, without the kernels that draw inside."""
-    with outside_kernels(module), Draws(noise) as draws:
+    with outside_kernels(module), Draws(noise, ahead) as draws:
         yield draws
 
 
@@ -96,7 +99,7 @@ def outside_kernels(module: nn.Module) -> Iterator[None]:
     cudnn = torch.backends.cudnn
     with ExitStack() as stack:
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-        if any(isinstance(m, nn.RNNBase) and m.dropout > 0 for m in module.modules()):
+        if cudnn.is_available() and any(isinstance(m, nn.RNNBase) and m.dropout > 0 for m in module.modules()):
             stack.enter_context(cudnn.flags(enabled=False, allow_tf32=cudnn.allow_tf32))
         if "torch._dynamo" in sys.modules:  # a compiled module would draw in code of its own
             stack.enter_context(torch.compiler.set_stance("force_eager"))

@@ -6,10 +6,11 @@ is in the batch nor on the device. ``fedsmoo.kernels.noise`` computes the same n
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from fedsmoo.core.random.noise import BLOCK, MASK, crc, normal, philox, uniform, words_on_host
+from fedsmoo.core.random.noise import BLOCK, MASK, below_on_host, crc, normal, philox, uniform, words_on_host
 
 KINDS = {"normal": normal, "uniform": uniform, "below": uniform, "words": lambda words: words}
 
@@ -30,14 +31,18 @@ def drawn(
     for first in range(0, -(-count // 4), at_once):
         index = torch.arange(first, min(first + at_once, -(-count // 4)), device=like.device).expand(rows, -1)
         index = index if starts is None else index + starts[:, None]
+        part = out[:, 4 * first : 4 * (first + at_once)]
         if like.device.type == "cpu":
-            words = words_on_host((k0.numpy(), k1.numpy()), index.numpy(), crc(name), steps[:, None].numpy())
+            found = words_on_host((k0.numpy(), k1.numpy()), index.numpy(), crc(name), steps[:, None].numpy())
+            if kind == "below":
+                part.copy_(torch.from_numpy(below_on_host(found[:, : part.shape[1]], bound)))
+                continue
+            words = torch.from_numpy(found.astype(np.int64))
         else:
             place = torch.full_like(index, crc(name)), steps[:, None].expand_as(index)
             words = torch.stack(philox((k0, k1), (index & MASK, index >> 32, *place)), -1).flatten(1)
-        numbers = KINDS[kind](words.flatten()).view(words.shape)
-        numbers = numbers < bound if kind == "below" else numbers
-        out[:, 4 * first : 4 * (first + at_once)] = numbers[:, : count - 4 * first]
+        numbers = KINDS[kind](words.flatten()).view(words.shape)[:, : part.shape[1]]
+        part.copy_(numbers < bound if kind == "below" else numbers)
     return out
 
 

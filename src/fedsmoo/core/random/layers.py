@@ -9,12 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import prod
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.core.random.draw import drawn
-from fedsmoo.core.random.noise import Noise, even, normal, uniform
+from fedsmoo.core.random.noise import BLOCK, Noise, below_on_host, even, normal, uniform
 
 NAME = "layers"
 
@@ -42,10 +43,14 @@ class ClientsNoise:
 
 
 class Numbers:
-    """The numbers of one client."""
+    """The numbers of one client.
 
-    def __init__(self, noise: Noise) -> None:
-        self.noise, self.position = noise, 0
+    On a CPU a step's words are made at once: ``ahead`` is how many counters it will use, as far as that is known.
+    """
+
+    def __init__(self, noise: Noise, ahead: int = 0) -> None:
+        self.noise, self.position, self.ahead = noise, 0, min(ahead, BLOCK)
+        self.made, self.first = np.empty(0, np.uint32), 0  # words, and the counter of the first of them
 
     def uniform(self, like: Tensor) -> Tensor:
         """Return the next numbers in (0, 1), shaped as ``like``: float32."""
@@ -53,6 +58,8 @@ class Numbers:
 
     def below(self, like: Tensor, bound: float) -> Tensor:
         """Return which of the next numbers in (0, 1), shaped as ``like``, are less than a bound: bool."""
+        if like.device.type == "cpu":
+            return torch.from_numpy(below_on_host(self._on_host(like.numel(), like), bound)).view(like.shape)
         return self.uniform(like) < bound
 
     def normal(self, like: Tensor) -> Tensor:
@@ -64,11 +71,24 @@ class Numbers:
         return joined(self._words(2 * like.numel(), like).view(-1, 2)).view(like.shape)
 
     def _words(self, count: int, like: Tensor) -> Tensor:
+        if like.device.type == "cpu":
+            return torch.from_numpy(self._on_host(count, like).astype(np.int64))
+        begin = self._advance(count, like)
+        return self.noise.words(NAME, count, like.device, begin)
+
+    def _on_host(self, count: int, like: Tensor) -> np.ndarray:
+        begin = self._advance(count, like)
+        if 4 * (begin - self.first) + count > len(self.made):
+            self.made, self.first = self.noise.on_host(NAME, max(count, 4 * (self.ahead - begin)), begin), begin
+        start = 4 * (begin - self.first)
+        return self.made[start : start + count]
+
+    def _advance(self, count: int, like: Tensor) -> int:
+        """Go on behind the next ``count`` words; return the counter of the first of them."""
         if isinstance(self.noise, WatchedNoise):
             self.noise.shapes.append(tuple(like.shape))
-        found = self.noise.words(NAME, count, like.device, self.position)
-        self.position += -(-count // 4)
-        return found
+        begin, self.position = self.position, self.position + -(-count // 4)
+        return begin
 
 
 class ClientsNumbers:

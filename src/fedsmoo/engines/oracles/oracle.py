@@ -155,7 +155,7 @@ def single_oracle(task: Task) -> Oracle:
 
     def own(w: Tensor, batch: Batch, loss: Loss, given: Sequence[Any], pair: bool) -> tuple[Tensor, Tensor]:
         forward = carrying(model, model.with_features if pair else model.forward)
-        parts = {n: p.detach().requires_grad_() for n, p in layout.split(w).items()}
+        parts = {n: p.requires_grad_() for n, p in layout.split(w.detach()).items()}
         with torch.enable_grad():
             out, after = forward(parts, begin(batch), batch.x, batch.noise)
             value = (batch.weight * sample_losses(loss, out, batch.y, given)).sum()
