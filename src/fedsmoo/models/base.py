@@ -188,7 +188,7 @@ class FlatModel:
             kept = tuple(n for n in kept if n not in self.statistics.names)
         before = dict(whole) if kept else whole
         with unseen(x) if self._asks and not torch.compiler.is_compiling() else nullcontext():
-            if kept or self._places is None or torch.compiler.is_compiling():
+            if self.buffers or self._places is None or torch.compiler.is_compiling():
                 out = functional_call(self.module, whole, *arguments(x, self.inputs))
             else:
                 out = call_with(self.module, self._places, whole, *arguments(x, self.inputs))
