@@ -84,7 +84,7 @@ def answer(pipe: Connection, index: int, device: str) -> None:
 def measure(row: Tried, turns: int, device: str) -> dict[str, Any]:
     """The fastest of some rounds by each way, interleaved so that a noisy machine is noisy for all of them.
 
-    Before that come a round of each, and of the engine that the rule takes as many as it needs to record operations.
+    Before that come a round of each, and of those that record operations as many as they need for that.
     """
     chosen = simulation(row, "auto", 10**6, device)
     task, engine = chosen.setup.task, chosen.engine.name
@@ -93,8 +93,9 @@ def measure(row: Tried, turns: int, device: str) -> dict[str, Any]:
         others.remove("threads")
     runs = {e: chosen if e == engine else simulation(row, e, 10**6, device) for e in others}
     times: dict[str, list[float]] = {"plain loop": [], **{e: [] for e in runs}}
-    for _ in range(1 + -(-AFTER // SETTINGS["local_steps"])):
-        chosen.advance()
+    for run in (run for name, run in runs.items() if name in ("vmap", "batched")):
+        for _ in range(1 + -(-AFTER // SETTINGS["local_steps"])):
+            run.advance()
     with plain_loop(row, device) as seconds:
         for t in range(turns + 1):
             times["plain loop"].append(seconds(t))

@@ -263,7 +263,7 @@ ZOO = [
     Tried("character LSTM", "by hand; positions without a label", lambda: CharLSTM(TOKENS, 16), next_tokens),
     Tried("`nn.LSTM`, two layers", "dropout; returns a tuple", Recurrent, series),
     Tried("`nn.TransformerEncoder`", "dropout; returns a dict", Encoder, images),
-    Tried("`nn.LSTM` of 64", "more units than fit one batch of clients", lambda: Last(nn.LSTM, 64), series),
+    Tried("`nn.LSTM` of 64", "of 8 positions", lambda: Last(nn.LSTM, 64), series),
     Tried("`nn.GRU` of 32", "", lambda: Last(nn.GRU, 32), series),
     Tried("`cnn`", "32x32 images", lambda: CNN(3, 32, CLASSES), pictures),
     Tried("ViT, patches of 4x4", "32x32 images", Patches, pictures),

@@ -110,7 +110,10 @@ RULE = [  # model, data, cohort -> engine, and a word of why
     (FlatModel(Attention()), TEXT, 10, "vmap", "a small model"),
     (FlatModel(Recurrent(nn.GRU, 120)), TEXT, 10, "vmap", "a small model"),
     (FlatModel(Recurrent(nn.LSTM, 100)), TEXT, 10, "vmap", "a small model"),
-    (FlatModel(Recurrent(nn.LSTM, 101)), TEXT, 10, "threads", "an LSTM of 101 units on batches of 4"),
+    (FlatModel(Recurrent(nn.LSTM, 101)), TEXT, 10, "vmap", "a small model"),
+    (FlatModel(Recurrent(nn.LSTM, 101)), samples(24, 8), 10, "vmap", "a small model"),
+    (FlatModel(Recurrent(nn.LSTM, 101)), samples(25, 8), 10, "threads", "101 units on batches of 4, over 25 positions"),
+    (FlatModel(Recurrent(nn.LSTM, 100)), samples(80, 8), 10, "vmap", "a small model"),
 ]
 
 

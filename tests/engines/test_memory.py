@@ -113,3 +113,18 @@ def test_a_limit_of_this_process_counts_as_all_there_is(monkeypatch: pytest.Monk
     for part, bytes_ in ((1.0, 150_000_000_007), (0.5, 75_000_000_003)):
         monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device, part=part: part)
         assert memory.total_bytes(torch.device("cuda", 0)) == bytes_
+
+
+@pytest.mark.skipif(not hasattr(memory.allocator(), "malloc_trim"), reason="not glibc's allocator")
+def test_memory_that_was_kept_is_given_back() -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    memory.keep_pages(torch.device("cpu"))
+    blocks = [torch.ones(2**21) for _ in range(20)]  # of 8 MiB
+    last = torch.ones(10)  # behind them in memory
+    del blocks
+    kept = resident()
+    memory.release()
+    assert kept - resident() > 100 * 2**20
+    assert last.sum() == 10

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from textwrap import shorten
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,7 +42,9 @@ ALONE = "use engine=serial, or padded sequences whose last outputs the model pic
 FEW = 3  # clients: with fewer, what a batch saves is less than what it costs
 SMALL_IMAGE = 12 * 12  # pixels
 LARGE = 100_000  # parameters: the vectors of a batch of such models leave a CPU's cache
-LSTM_WORK = 400  # samples in a batch times units: beyond, PyTorch's LSTM of one client is faster than ours of many
+# Samples in a batch times units, and that times positions: beyond both, PyTorch's LSTM of one client is faster than
+# ours of many.
+LSTM_WORK, LSTM_SERIES = 400, 10_000
 
 
 @dataclass(frozen=True)
@@ -76,8 +79,8 @@ def fills_a_core(task: Task, batch_size: int) -> str:
     if model.layout.count > LARGE:
         return f"over {LARGE:,} parameters"
     units = max((m.hidden_size for m in model.module.modules() if isinstance(m, nn.LSTM)), default=0)
-    if units * batch_size > LSTM_WORK:
-        return f"an LSTM of {units} units on batches of {batch_size}"
+    if units * batch_size > LSTM_WORK and (steps := longest(task)) * units * batch_size > LSTM_SERIES:
+        return f"an LSTM of {units} units on batches of {batch_size}, over {steps} positions"
     return ""
 
 
@@ -95,19 +98,32 @@ def pixels(data: Dataset) -> int:
 
 def packs(task: Task) -> bool:
     """Return whether a model gives packed sequences to a recurrent layer: as many rows as a batch has tokens."""
+    return any(isinstance(given, PackedSequence) for _, given in recurrent_inputs(task))
+
+
+def longest(task: Task) -> int:
+    """Return the most positions that a recurrent layer of a model goes through."""
+    found = [1]
+    for layer, given in recurrent_inputs(task):
+        if isinstance(given, PackedSequence):
+            found.append(len(given.batch_sizes))
+        elif given.dim() > 1:
+            found.append(given.shape[1 if layer.batch_first and given.dim() == 3 else 0])
+    return max(found)
+
+
+def recurrent_inputs(task: Task) -> list[tuple[nn.RNNBase, Any]]:
+    """Return the recurrent layers of a model in the order in which they are called, and what each is given."""
     layers = [part for part in task.model.module.modules() if isinstance(part, nn.RNNBase)]
-    found: list[bool] = []
-    hooks = [
-        part.register_forward_pre_hook(lambda _, given: found.append(isinstance(given[0], PackedSequence)))
-        for part in layers
-    ]
+    found: list[tuple[nn.RNNBase, Any]] = []
+    hooks = [part.register_forward_pre_hook(lambda layer, given: found.append((layer, given[0]))) for part in layers]
     try:
         if layers:
             outputs_of(task, task.data.x_train[:2])
     finally:
         for hook in hooks:
             hook.remove()
-    return any(found)
+    return found
 
 
 def make_engine(

@@ -181,15 +181,20 @@ class Sums:
     moved: Tensor | None = None
     rows: Vectors | None = None  # memory of their own: steps answer with views of buffers
     filled: int = 0
+    added: bool = False  # whether ``up`` and ``moved`` are sums, in memory of their own
     place: torch.device | None = None  # where rows are kept, if not where they were made
 
     def add(
         self, up: Vectors, loss: Tensor, drift: Tensor, moved: Tensor | None = None, rows: Vectors | None = None
     ) -> None:
-        """Add one client's values, or the sums of several clients; ``moved`` is w_i - w, ``rows`` are ``[C, P]``."""
-        self.up = up if self.up is None else Vectors(**{n: getattr(self.up, n) + v for n, v in up.items()})
+        """Add one client's values, or the sums of several clients; ``moved`` is w_i - w, ``rows`` are ``[C, P]``.
+
+        Later values are added into the memory of the second: the first ones are still their owner's.
+        """
+        into, self.added = self.added, self.up is not None
+        self.up = up if self.up is None else Vectors(**{n: plus(getattr(self.up, n), v, into) for n, v in up.items()})
         self.loss, self.drift = self.loss + loss, self.drift + drift
-        self.moved = moved if self.moved is None or moved is None else self.moved + moved
+        self.moved = moved if self.moved is None or moved is None else plus(self.moved, moved, into)
         if rows is not None and rows.names():
             self._keep(rows)
 
@@ -206,3 +211,8 @@ class Sums:
         both = torch.stack([torch.as_tensor(self.loss), torch.as_tensor(self.drift)]).tolist()  # one transfer
         n = self.clients
         return RoundOutcome(self.up, both[0] / n, both[1] / n, n, self.moved, rows=self.rows)
+
+
+def plus(a: Tensor, b: Tensor, into: bool) -> Tensor:
+    """Return ``a + b``, in the memory of ``a`` if that may be written ``into``."""
+    return a.add_(b) if into and a.shape == b.shape and a.dtype == b.dtype else a + b

@@ -12,6 +12,7 @@ import os
 import sys
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -62,22 +63,29 @@ def pages(name: str) -> int:
         return UNKNOWN
 
 
+def allocator() -> Any:
+    """Return the C library whose allocator PyTorch's memory on a CPU is from; ``None`` where it may not be glibc's."""
+    return ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
 @cache
 def keep_pages(device: torch.device) -> None:
-    """Keep memory that is freed, from now on, for training on a CPU by glibc's allocator; once for the process.
+    """Keep memory that is freed, from now on, for training on a CPU by glibc's allocator, until :func:`release`.
 
     Steps ask for the same blocks again and again. Left alone the allocator returns large ones to the system, which
     fills their pages with zeros when it gives them out again: a quarter of the time of a network on images.
     """
-    allocator = ctypes.CDLL(None) if sys.platform == "linux" and device.type == "cpu" else None
-    if hasattr(allocator, "mallopt"):
+    library: Any = allocator() if device.type == "cpu" else None
+    if hasattr(library, "mallopt"):
         for option, value in PAGES.items():
-            allocator.mallopt(option, value)  # type: ignore[union-attr]
+            library.mallopt(option, value)
 
 
 def release() -> None:
-    """Free what finished runs held: collect reference cycles, and return the allocator's cached blocks to the GPU."""
+    """Free what finished runs held: collect reference cycles, and return what allocators keep, to GPU and system."""
     gc.collect()
+    if hasattr(library := allocator(), "malloc_trim"):
+        library.malloc_trim(0)
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
 
