@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from paper.small import write_results
 from patience import PATIENCE, wait_for
 
 from fedsmoo.pages.page import write_page
+from fedsmoo.pages.report import report
 from fedsmoo.runs.storage.walk import find_runs
 
 from .folders import accuracy, measurements, run_folder
@@ -90,7 +92,7 @@ def visit(tab: Any, page_file: Path) -> Any:
 
 
 def test_every_panel_is_drawn_and_nothing_leaves_the_page(visit: Visit) -> None:
-    sections = [s.get_attribute("id") for s in visit.tab.locator("main > section").all()]
+    sections = [s.get_attribute("id") for s in visit.tab.locator("main > section:not(.hidden)").all()]
     for section in sections:
         if section != "controls":
             visit.see(section)
@@ -100,7 +102,28 @@ def test_every_panel_is_drawn_and_nothing_leaves_the_page(visit: Visit) -> None:
         assert visit.cells(place), place
     assert visit.tab.locator("#command-list pre").count() == 5
     assert visit.plot("surface")[0]["type"] == "surface"
-    assert len(visit.tab.locator("main section h2").all()) == len(sections)
+    assert len(visit.tab.locator("main section h2").all()) == len(sections) + 1  # none is of the paper's table
+    assert not visit.tab.locator("#standing, #contents a[href='#standing']").first.is_visible()
+
+
+def test_result_files_of_the_papers_table_are_a_heat_map(tab: Any, tmp_path: Path) -> None:
+    """FedSMOO's second seed ends a point higher; ranks are of the seed that all have, distances of both."""
+    hard = "10%-of-100 cifar10.dirichlet-0.1"
+    write_results(tmp_path / "results", {"FedAvg": 77.0, "FedDyn": 79.5}, hard)
+    write_results(tmp_path / "results", {"FedSMOO": 79.0}, hard, (0, 1))
+    seen = Visit(tab, report(tmp_path / "results", tmp_path / "page.html"))
+    seen.see("standing")
+    seen.tab.wait_for_selector("section[data-drawn] #plot-standing .main-svg", state="attached")
+    keep = "document.getElementById('plot-standing').data.map(t => [t.x, t.y, t.z, t.text, t.customdata])[0]"
+    methods, columns, gaps, texts, seeds = seen.tab.evaluate(keep)
+    assert (methods, columns, seeds) == (["FedAvg", "FedDyn", "FedSMOO"], [hard], [[1, 1, 2]])
+    assert texts == [["3 (+1.0)", "1 (+1.4)", "2 (-1.3)"]]
+    assert gaps[0] == pytest.approx([77 - 76.0, 79.5 - 78.08, 79.5 - 80.82])
+    seen.tab.locator("#standing details summary").click()
+    assert seen.cells("standing-table") == [[hard, "3 (+1.0), n = 1", "1 (+1.4), n = 1", "2 (-1.3), n = 2"]]
+    assert len(seen.cells("summary-table")) == 3
+    assert seen.tab.locator("#contents a[href='#standing']").is_visible()
+    seen.leave()
 
 
 def test_summary_means_over_seeds_with_the_best_in_bold(visit: Visit) -> None:

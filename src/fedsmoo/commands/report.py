@@ -9,13 +9,16 @@ import typer
 
 import fedsmoo
 from fedsmoo.commands.console import console, counted
-from fedsmoo.runs.storage.walk import require_runs
 
-Runs = Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some.", show_default=False)]
+Runs = Annotated[
+    list[Path], typer.Argument(help="Run folders, result files, or folders that hold some.", show_default=False)
+]
 
 
 def report(runs: Runs, out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html")) -> None:
-    folders = require_runs(runs)
-    path = fedsmoo.report(folders, out)
-    said = f"{counted(len(folders), 'run')}: {path}\nnext: open it in a browser"
+    from fedsmoo.pages.report import found_in
+
+    folders, files = found_in(runs)
+    path = fedsmoo.report([*folders, *files], out)
+    said = f"{counted(len(folders) + len(files), 'run')}: {path}\nnext: open it in a browser"
     console().print(said, soft_wrap=True, markup=False)

@@ -14,6 +14,7 @@ from fedsmoo.core.untrusted import number, text
 from fedsmoo.pages import measured
 from fedsmoo.pages.groups import add_groups, switches
 from fedsmoo.pages.metrics import curves
+from fedsmoo.pages.standing import may_be_of_it, standing
 from fedsmoo.runs.origin.contents import data_label
 from fedsmoo.runs.storage.reader import read_run
 from fedsmoo.runs.storage.walk import listed, stamp
@@ -49,7 +50,15 @@ def gather_texts(folders: Sequence[Path], cache: dict[Path, Any] | None = None) 
             if counts not in partitions:
                 partitions.append(counts)
             run["partition"] = partitions.index(counts)
-    return {"runs": add_groups(out), "partitions": partitions, "paper": measured.printed()}
+    return {
+        "runs": add_groups(out), "partitions": partitions, "paper": measured.printed(),
+        "standing": standing(candidates(folders, out)),
+    }  # fmt: skip
+
+
+def candidates(folders: Sequence[Path], runs: Sequence[dict[str, Any]]) -> tuple[tuple[Path, str], ...]:
+    """Return the folders that may be cells of the paper's table 1, each with a stamp of its files."""
+    return tuple((f, fingerprint(f)) for f, run in zip(folders, runs, strict=True) if may_be_of_it(run))
 
 
 def _cached(folder: Path, cache: dict[Path, Any] | None) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.pages.gather import gather_texts
+from fedsmoo.pages.kept import with_results
 from fedsmoo.pages.metrics import compact
 from fedsmoo.runs.storage.fence import part_of
 from fedsmoo.runs.storage.files import renamed_at_the_end
@@ -22,16 +23,18 @@ from fedsmoo.version import __version__
 SCRIPTS = ("state.js", "tables.js", "charts.js", "panels.js", "surfaces.js", "results.js", "main.js")
 
 
-def write_page(run_folders: Sequence[Path], out: Path) -> Path:
+def write_page(run_folders: Sequence[Path], out: Path, files: Sequence[Path] = ()) -> Path:
     """Write the page of some run folders; returns where it lies.
 
     Args:
         run_folders: folders that ``fedsmoo run`` made, finished or not.
         out: the HTML file.
+        files: files of measured results, which ``fedsmoo results export`` made.
     """
-    if not run_folders:
+    if not run_folders and not files:
         raise FedsmooError("no run folder to report: give folders that fedsmoo run or compare made")
-    pieces = render({**gather_texts(run_folders), "live": False, "made": made()})
+    data = gather_texts(run_folders)
+    pieces = render({**(with_results(data, run_folders, files) if files else data), "live": False, "made": made()})
     part = part_of(out)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fedsmoo.metrics.average import mean
 from fedsmoo.paper.cells import Grid, best, last_ten
-from fedsmoo.paper.experiments import paper_accuracy
+from fedsmoo.paper.experiments import experiment, paper_accuracy
 from fedsmoo.paper.render import Table
 from fedsmoo.sweeps.paired import ranked
+from fedsmoo.sweeps.results import Measured
 
 WHAT = "rank, and best on test less the paper's"
 HOW = (
@@ -33,6 +35,13 @@ class Standing:
         """
         rank = "?" if self.rank is None else str(self.rank)
         return rank if self.gap is None else f"{rank} ({self.gap:+.1f})"
+
+
+def table_one(found: Mapping[str, Measured]) -> Grid | None:
+    """Return table 1 with what some runs, by identity, measured of it, over all of their seeds; none if nothing."""
+    seeds = sorted({run.config.seed for run in found.values()})
+    grid = Grid(experiment("accuracy", seeds=seeds), dict(found)) if seeds else None
+    return grid if grid is not None and any(grid.runs.values()) else None
 
 
 def standings(grid: Grid) -> dict[tuple[str, str], Standing]:

@@ -13,8 +13,7 @@ from matplotlib.figure import Figure
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.pages.figures.base import Look
 from fedsmoo.paper.cells import Grid
-from fedsmoo.paper.experiments import experiment
-from fedsmoo.paper.standing import standings
+from fedsmoo.paper.standing import standings, table_one
 from fedsmoo.sweeps.results import Measured, from_json
 
 SHADES = colormaps["RdBu"]
@@ -27,9 +26,8 @@ def of_the_table(runs: list[dict[str, Any]]) -> Grid:
     found: dict[str, Measured] = {}
     for result in map(from_json, sorted(files)):
         found.setdefault(result.identity, result)
-    seeds = sorted({r.config.seed for r in found.values()})
-    grid = Grid(experiment("accuracy", seeds=seeds), found) if seeds else None
-    if grid is None or not any(grid.runs.values()):
+    grid = table_one(found)
+    if grid is None:
         raise FedsmooError(
             "none of these runs is of table 1: give its result files, which 'fedsmoo results export' writes"
         )

@@ -1,6 +1,6 @@
 // Wiring: controls change the choice, the panels in sight are drawn again, the others when they come into sight.
 const PANELS = {
-  summary: drawSummary, curves: drawCurves, target: drawTarget, partition: drawPartition, drift: drawDrift, consistency: drawConsistency,
+  summary: drawSummary, standing: drawStanding, curves: drawCurves, target: drawTarget, partition: drawPartition, drift: drawDrift, consistency: drawConsistency,
   landscape: drawLandscape, flatness: drawFlatness, fairness: drawFairness, configs: drawConfigs, commands: drawCommands,
 };
 const stale = new Set(Object.keys(PANELS)), visible = new Set();
@@ -26,7 +26,7 @@ function fill(select, entries, value) {
 
 function fillOpenTables() {
   for (const details of document.querySelectorAll("details.data[open]")) {
-    (details.dataset.table === "curves" ? curveTable : partitionTable)(details.querySelector("div"));
+    ({ curves: curveTable, partition: partitionTable, standing: standingTable })[details.dataset.table](details.querySelector("div"));
   }
 }
 
@@ -44,6 +44,7 @@ function fillControls() {
     box.addEventListener("change", () => { choice.hidden[box.checked ? "delete" : "add"](run.name); refresh("curves", "target", "drift"); });
     return element("label", {}, box, `${run.group}: ${run.name}`);
   }));
+  showStanding();
   setGoal();
   fillSplits();
   fillProbes();

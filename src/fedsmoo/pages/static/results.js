@@ -28,6 +28,32 @@ function drawSummary() {
     ...(chosen ? [{ title: `by validation${unit()}`, best: better() }] : []), ...(personal ? [{ title: `personal${unit()}`, best: better() }, { title: "over clients ±" }, { title: `worst tenth${unit()}`, best: better() }] : []), { title: `last round${unit()}` }, { title: `best${lead().title.startsWith("test") ? " on test" : ""}${unit()}` }, { title: "test loss", best: "low" }, { title: "sent", best: "low" }, { title: "seconds", best: "low" }], rows);
 }
 
+// Table 1 of the paper: a section that is there only if some of the runs are of it.
+function showStanding() {
+  for (const place of [byId("standing"), document.querySelector('#contents a[href="#standing"]').parentElement]) place.classList.toggle("hidden", !data.standing);
+}
+function standingCells() {
+  const { methods, columns, cells } = data.standing, out = columns.map(() => methods.map(() => null));
+  for (const [row, column, seeds, gap, text] of cells) out[row][column] = { seeds, gap, text };
+  return out;
+}
+function drawStanding() {
+  if (!data.standing) return;
+  const { methods, columns } = data.standing, cells = standingCells(), t = theme();
+  const pick = (name) => cells.map((row) => row.map((c) => c?.[name] ?? null)), gaps = pick("gap"), far = Math.max(0.1, ...gaps.flat().map(Math.abs));
+  draw("plot-standing", [{ type: "heatmap", x: methods.map(plain), y: columns.map(plain), z: gaps, text: pick("text"), customdata: pick("seeds"), zmin: -far, zmax: far, xgap: 1, ygap: 1,
+    colorscale: [[0, "#b2182b"], [0.25, "#ef8a62"], [0.5, "#f7f7f7"], [0.75, "#67a9cf"], [1, "#2166ac"]], texttemplate: "%{text}", colorbar: { title: { text: "points" }, thickness: 12, tickfont: { color: t.ink } },
+    hovertemplate: "%{y}<br>%{x}: %{text}<br>seeds: %{customdata}<extra></extra>" }],
+    { xaxis: { type: "category", side: "top" }, yaxis: { type: "category", autorange: "reversed" }, margin: { l: 60, r: 12, t: 48, b: 12 } },
+    `Heat map: ranks of ${methods.length} methods in ${columns.length} columns of the paper's table 1. The numbers are in the table below.`);
+  fillOpenTables();
+}
+function standingTable(place) {
+  const { methods, columns } = data.standing, cells = standingCells();
+  table(place, "Rank, best on test less the paper's in points, and seeds", [{ title: "column" }, ...methods.map((m) => ({ title: m }))],
+    columns.map((c, i) => ({ cells: [c, ...cells[i].map((cell) => (cell ? { text: `${cell.text}, n = ${cell.seeds}`, value: null } : "–"))] })));
+}
+
 const partitionOf = (run) => run.task.split(", ")[1];
 
 function drawFlatness() {
