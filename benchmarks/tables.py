@@ -17,8 +17,11 @@ from typing import Any
 import general
 import glance
 import machines
+from audited import audited
+from campaign import campaign
 from drills.table import drills
 from flatness import flatness, landscape
+from outside import outside
 from search import search
 
 from fedsmoo.core import Algorithm
@@ -252,25 +255,14 @@ def cpu() -> str:
 
 
 BLOCKS = {
-    f.__name__: f for f in (cpu, headline, rounds, precision, scaling, tiers, kernels, history, flatness, landscape)
-} | {
     f.__name__: f
     for f in (
-        machines.ranks,
-        machines.model,
-        machines.federation,
-        machines.rivals,
-        machines.robust,
-        machines.models,
-        drills,
-        search,
-        general.modules,
-        general.profile,
-        general.convolutions,
-        glance.speed,
-        glance.accuracy,
+        cpu, headline, rounds, precision, scaling, tiers, kernels, history, flatness, landscape, machines.ranks,
+        machines.model, machines.federation, machines.rivals, machines.robust, machines.models, drills, search,
+        campaign, outside, audited, general.modules, general.profile, general.convolutions,
+        glance.speed, glance.accuracy,
     )
-}
+}  # fmt: skip
 
 
 def main() -> None:
