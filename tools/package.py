@@ -10,7 +10,9 @@ packages are those of the Python that runs this script, but ``fedsmoo`` is the w
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -63,12 +65,25 @@ def build(out: Path) -> tuple[Path, Path]:
             target = Path(place, "fedsmoo", name)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / name, target)
+        readme = Path(place, "fedsmoo", "README.md")
+        readme.write_text(for_an_index(readme.read_text(encoding="utf-8")), encoding="utf-8")
         made = Path(place, "dist")
         quietly([sys.executable, "-m", "build", "--outdir", str(made), str(Path(place, "fedsmoo"))])
         out.mkdir(parents=True, exist_ok=True)
         found = [Path(shutil.copy(path, out)) for path in sorted(made.iterdir())]
     sdist, wheel = sorted(found, key=lambda p: p.suffix == ".whl")
     return sdist, wheel
+
+
+def for_an_index(readme: str) -> str:
+    """Return the README for readers without a checkout, to whom links to its files lead nowhere.
+
+    Pictures are left out, and of their captions all but the first sentence; links become their text, and the table of
+    links goes.
+    """
+    text = re.sub(r"^!\[[^\]]*\]\((?!https?:)[^)]*\)\n\n\*([^*]*?\.)\s[^*]*\*\n", r"*\1*\n", readme, flags=re.M)
+    text = re.sub(r"^## Where to go\n\n(?:\|.*\n)+\n", "", text, flags=re.M)
+    return re.sub(r"\[([^\]]*)\]\((?!https?:)[^)]*\)", r"\1", text)
 
 
 def quietly(words: Sequence[str], **more: object) -> str:
@@ -122,6 +137,8 @@ def check_metadata(content: bytes, wheel: Path, sdist: Path) -> None:
         raise Broken(f"{wheel.name} is for some machines only")
     if about.description_content_type != "text/markdown" or not about.description:
         raise Broken("the README is not the packages' description")
+    if dead := re.findall(r"\]\((?!https?:)([^)]*)\)", about.description):
+        raise Broken(f"the description links to {dead[0]}, which an index does not have")
     if "all" not in (about.provides_extra or []):
         raise Broken("there is no extra 'all'")
 
@@ -170,8 +187,8 @@ def uv() -> str:
     return found
 
 
-def try_out(wheel: Path, base: str, installer: str, extra: str | None) -> None:
-    """Install the wheel for a new user and run what the README shows first."""
+def try_out(wheel: Path, base: str, installer: str, extra: str | None) -> dict[str, object]:
+    """Install the wheel for a new user and run what the README shows first; returns what was tried."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="fedsmoo-wheel-") as folder:
         place = Path(folder)
@@ -188,8 +205,13 @@ def try_out(wheel: Path, base: str, installer: str, extra: str | None) -> None:
         for name, start in MADE.items():
             if not (work / name).read_bytes().lower().startswith(start.lower()):
                 raise Broken(f"{name} is not what it should be")
-        version = quietly([str(python), "-c", "import platform; print(platform.python_version())"]).strip()
-    say(f"wheel: Python {version}, {installer}: {len(TRIALS)} commands in {time.monotonic() - began:.0f} s")
+        asked = "import platform, torch; print(platform.python_version(), torch.__version__, platform.machine())"
+        version, torch, machine = quietly([str(python), "-c", asked]).split()
+    seconds = round(time.monotonic() - began)
+    say(f"wheel: Python {version}, {installer}: {len(TRIALS)} commands in {seconds} s")
+    tried = [" ".join(words) for words, _ in TRIALS]
+    return {"wheel": wheel.name, "python": version, "installer": installer, "extra": extra, "torch": torch,
+            "machine": f"{sys.platform} {machine}", "commands": tried, "seconds": seconds}  # fmt: skip
 
 
 def main() -> None:
@@ -200,6 +222,7 @@ def main() -> None:
     parser.add_argument("--full", action="store_true", help="install everything from the index, and by every installer")
     parser.add_argument("--installer", choices=INSTALLERS, help="try this one alone")
     parser.add_argument("--extra", default="report", help="with --full: the extra to install")
+    parser.add_argument("--keep", type=Path, help="add what was tried to this file, a line of JSON each")
     given = parser.parse_args()
     sdist, wheel = build(given.out)
     check(sdist, wheel)
@@ -208,7 +231,11 @@ def main() -> None:
     installers = [given.installer] if given.installer else INSTALLERS if given.full else INSTALLERS[:1]
     for python in given.pythons:
         for installer in installers:
-            try_out(wheel, python, installer, given.extra if given.full else None)
+            found = try_out(wheel, python, installer, given.extra if given.full else None)
+            if given.keep:
+                commit = quietly(["git", "-C", str(ROOT), "describe", "--always", "--dirty"]).strip()
+                with given.keep.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps({"commit": commit, "day": time.strftime("%Y-%m-%d"), **found}) + "\n")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import runpy
 import tarfile
 import tomllib
@@ -87,6 +88,19 @@ def test_metadata_that_an_index_would_refuse_is_refused(
     with pytest.raises(ExceptionGroup, match="metadata") as wrong:
         script["check"](*packed(tmp_path, *contents, METADATA.format(version="zero")))
     assert "version" in str(wrong.value.exceptions)
+
+
+def test_a_description_with_links_that_lead_nowhere_is_refused(
+    script: dict[str, Any], contents: tuple[list[str], list[str]], tmp_path: Path
+) -> None:
+    right, readme = METADATA.format(version="0.1.0"), (ROOT / "README.md").read_text(encoding="utf-8")
+    fails(script, packed(tmp_path, *contents, right.replace("Words.", "[a](docs/a.md)")), "links to docs/a.md")
+    shown = script["for_an_index"](readme)
+    script["check"](*packed(tmp_path, *contents, right.replace("Words.", shown)))
+    assert "*Training ResNet-18 with FedSMOO, 10 of 100 clients in a round, on one H200.*" in shown
+    assert len(re.findall(r"^## ", readme, re.M)) == len(re.findall(r"^## ", shown, re.M)) + 1  # where to go
+    text = "See [a](b.md) and [c](https://d.e).\n\n## Where to go\n\n| [f](g.md) |\n\nH.\n"
+    assert script["for_an_index"](text) == "See a and [c](https://d.e).\n\nH.\n"
 
 
 def test_the_extra_all_is_all_that_users_may_want() -> None:
