@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import statistics
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from types import ModuleType
 import pytest
 
 from fedsmoo.cli import main
+from fedsmoo.runs.config import Config
 
 ROOT = Path(__file__).parents[2]
 
@@ -93,3 +95,41 @@ def test_a_sentence_is_held_to_what_fills_its_holes() -> None:
                for line in prose.problems(stale, pieces))  # fmt: skip
     assert prose.refreshed(stale, pieces) == good
     assert prose.problems(good.replace("FedAvg", "FedCM"), pieces)  # the piece is gone, and its numbers are in none
+
+
+def test_the_plan_estimates_minutes_from_what_steps_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Medians from the files themselves: 5 epochs of 10 batches are 50 steps, and SAM's take two gradients."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import campaign
+
+    found: dict[int, list[float]] = {1: [], 2: []}
+    for path in (p for place in ("", "search", "variants") for p in (ROOT / "results" / place).glob("*-seed*.json")):
+        value = json.loads(path.read_text())
+        config, curve = value["config"], value["curve"]
+        if value.get("packed", 1) >= 3 and config["batch_size"] == 50 and config["precision"] == "bf16":
+            twice = config["algorithm"] in ("fedsam", "mofedsam", "fedsmoo")
+            steps = 5 * (9 if config.get("holdout") else 10) / (config["clients"] / 100)
+            spent = sum(curve["seconds_train"]) + sum(curve["seconds_eval"])
+            found[1 + twice].append(spent / config["rounds"] / steps)
+    common = {"model": "resnet18_gn", "clients": 100, "cohort": 10, "batch_size": 50, "local_epochs": 5, "rounds": 800}
+    for algorithm, gradients in (("fedavg", 1), ("fedsmoo", 2)):
+        one = 800 * 50 * statistics.median(found[gradients])
+        config = Config(algorithm=algorithm, **common)
+        assert campaign.seconds(config) == pytest.approx(one, rel=1e-6)
+        assert campaign.seconds(config.replace(holdout=0.1)) == pytest.approx(one * 45 / 50, rel=1e-6)
+        assert campaign.seconds(config.replace(cohort=20, rounds=400)) == pytest.approx(one, rel=1e-6)
+    assert campaign.seconds(config.replace(model="resnet18_gn_cifar")) is None
+    rows = {f.name.strip("`"): f for f in campaign.plan()}
+    assert rows["campaign/16_ablation_seeds"].left == []  # made
+    assert rows["campaign/5_second_seeds"].left == []  # named again by later files
+    assert len(rows["campaign/20_seeds_fewer"].left) <= rows["campaign/20_seeds_fewer"].runs == 8 * 8 * 2
+
+
+def test_rows_of_flgo_are_judged_by_its_deviations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import outside
+
+    row = outside.ROWS["CNN, FedAvg"]  # 69.87 ± 0.50
+    assert [outside.verdict(row, seeds) for seeds in ([], [70.0, 71.6], [70.6, 71.2], [68.5])] == [
+        "not measured", "within two deviations", "+1.03", "-1.37",
+    ]  # fmt: skip
