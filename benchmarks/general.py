@@ -40,13 +40,18 @@ def modules() -> str:
         rows.append([NAMES[r["model"]], f"{r['parameters'] / 1e6:.1f} M", *times, *starts])
     note = (
         f"FedAvg, 10 clients, {found['steps']} steps of 50 samples, {found['precision']}, on {found['hardware']}, "
-        f"commit {found['code']['commit'][:10]}. The loop trains one client after the other in the same precision. "
-        "The first round is from start to end, from an empty cache and in a later process, which finds compiled "
-        "code on disk; an empty cell was not measured."
+        f"commit {found['code']['commit'][:10]}{other_commits(found)}. The loop trains one client after the other in "
+        "the same precision. The first round is from start to end, from an empty cache and in a later process, which "
+        f"finds compiled code on disk, with {found['cores']} cores of the host; an empty cell was not measured."
     )
     header = ["module", "parameters", "plain loop, s", "a round, s", "faster"]
     header += ["first round, s", "in a later process, s"]
     return rows_of(header, rows) + f"\n\n{note}"
+
+
+def other_commits(found: dict[str, Any]) -> str:
+    """Return which rows were measured at a commit of their own, in words."""
+    return "".join(f" ({NAMES[r['model']]}: {r['commit'][:10]})" for r in found["rows"] if "commit" in r)
 
 
 def profile() -> str:

@@ -17,11 +17,14 @@ SHAPES = {
 
 
 def by_pytorch(x, dy, how, positive, ceil):
-    """Return maxima and the gradient by images ``[N, H, W, CH]`` in float64; a ReLU stands before, if any."""
-    images = x.double().permute(0, 3, 1, 2).requires_grad_()
+    """Return maxima and the gradient by images ``[N, H, W, CH]`` in float64; a ReLU stands before, if any.
+
+    As a CPU has them: of windows that are -inf everywhere, a GPU passes the gradient to another pixel.
+    """
+    images = x.double().cpu().permute(0, 3, 1, 2).requires_grad_()
     out = F.max_pool2d(images.relu() if positive else images, *how, ceil_mode=ceil)
-    (dx,) = torch.autograd.grad(out, images, dy.double().permute(0, 3, 1, 2))
-    return out.detach().permute(0, 2, 3, 1), dx.permute(0, 2, 3, 1)
+    (dx,) = torch.autograd.grad(out, images, dy.double().cpu().permute(0, 3, 1, 2))
+    return (v.permute(0, 2, 3, 1).to(x.device) for v in (out.detach(), dx))
 
 
 def ways():
