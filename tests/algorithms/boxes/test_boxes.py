@@ -31,7 +31,7 @@ from .reference import BOXES, run
 from .servers import median
 from .task import cnn, gradients, small_task, weights_of
 
-ROUNDS, M, N, SEED, BATCH, EPOCHS = 3, 6, 3, 4, 4, 2
+ROUNDS, M, N, SEED, BATCH, EPOCHS = 3, 6, 3, 4, 4, 1
 LR, DECAY, WEIGHT_DECAY = 0.2, 0.9, 0.01
 TASK = small_task()
 DATA = Dataset("boxes", TASK.x, TASK.y, TASK.x, TASK.y, TASK.classes)
