@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import cache
 
 import pytest
 import torch
@@ -65,7 +66,7 @@ def test_a_fixed_point_of_one_client_is_its_own_optimum() -> None:
     """Without heterogeneity nothing needs a correction."""
     alone = dataclasses.replace(PROBLEM, a=PROBLEM.a[:1], b=PROBLEM.b[:1])
     for algorithm in (FedAvg(), FedProx(), SCAFFOLD(), FedDyn(), FedCM(alpha=0.5)):
-        w = federation(alone, algorithm, LR, K, rounds=120).run().server.w
+        w = federation(alone, algorithm, LR, K, rounds=60).run().server.w
         assert distance(w, PROBLEM.b[0]) < 1e-8, algorithm
 
 
@@ -108,12 +109,13 @@ def models(run: Simulation) -> list[Tensor]:
     return [run.advance() and run.server.w.clone() for _ in range(12)]
 
 
-def whole_run(algorithm: Algorithm, **settings) -> list[Tensor]:
+@cache
+def whole_run(algorithm: Algorithm) -> list[Tensor]:
     """Every round's model: half of the clients, decaying lr, on both engines."""
     return [
         w
         for serial in (True, False)
-        for w in models(federation(PROBLEM, algorithm, LR, K, cohort=3, lr_decay=0.95, serial=serial, **settings))
+        for w in models(federation(PROBLEM, algorithm, LR, K, cohort=3, lr_decay=0.95, serial=serial))
     ]
 
 
