@@ -21,7 +21,7 @@ METHODS = {
 # Methods of a user's: a server that sees every reply, numbers that are kept, and personal models.
 METHODS["serial"] += ["Median", "Heads"]
 METHODS["batched"] += ["Numbers", "Ditto"]
-KILLS = dict.fromkeys((m for methods in METHODS.values() for m in methods), 3) | {"fedsmoo": 6}
+KILLS = dict.fromkeys((m for methods in METHODS.values() for m in methods), 2) | {"fedsmoo": 6}
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
