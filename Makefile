@@ -88,8 +88,13 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: lint
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+# Types are checked beside the tests, which would else wait for one process.
+test: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	@mkdir -p build; $(BIN)/mypy > build/mypy.log 2>&1 & types=$$!; \
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder; tests=$$?; \
+	wait $$types; typed=$$?; cat build/mypy.log; exit $$((tests || typed))
 
 # The suite N times with BUSY processes beside it that only count; outcomes are added to results/test_repeat.jsonl.
 # It takes what is installed.

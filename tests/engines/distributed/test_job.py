@@ -33,7 +33,8 @@ FLAGS = [word for name, value in SETTINGS.items() for word in (f"--{name.replace
 # forked from one process that has paid for the imports.
 LOST = """
 import json, os, signal, sys
-import sklearn.datasets, torch._dynamo, torch.distributed  # what takes long to import
+import safetensors.torch, sklearn.datasets, torch._dynamo, torch.distributed  # what takes long to import
+import fedsmoo.compiler, fedsmoo.runs.run
 from fedsmoo.cli import main
 from fedsmoo.runs.simulation import Simulation
 

@@ -7,12 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-RUNS, BUSY = 4, 2
+RUNS, BUSY = 4, 1
 
 # Imports once, and then runs the command line in processes of their own; nothing has used a thread before they part.
 START = """
 import os, signal, sys
-import sklearn.datasets, torch._dynamo  # what takes long to import
+import safetensors.torch, sklearn.datasets, torch._dynamo  # what takes long to import
+import fedsmoo.compiler, fedsmoo.runs.run
 from fedsmoo.cli import main
 
 def begin(work):
