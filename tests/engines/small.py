@@ -75,7 +75,7 @@ def simulation(
 ) -> Simulation:
     """A run of the small federation on a kind of engine, or on the one that a function makes."""
     setup = make_setup(model, algorithm, **(rule or {}))
-    settings = {"rounds": ROUNDS, "cohort": 3, "sampling": "bernoulli", "local_epochs": 2, "batch_size": 4, "lr": 0.2}
+    settings = {"rounds": ROUNDS, "cohort": 3, "sampling": "bernoulli", "local_epochs": 1, "batch_size": 4, "lr": 0.2}
     settings |= {"lr_decay": 0.9, "seed": SEED, "eval_every": 10**6}
     engine = make_engine(kind, setup) if isinstance(kind, str) else kind(setup)
     return Simulation(setup, engine, Training(**settings | training), indices())

@@ -72,7 +72,7 @@ def test_running_out_of_memory_in_a_later_chunk_writes_no_row(error: Exception) 
     calls = itertools.count()
 
     def before(clients: int) -> None:
-        if next(calls) == 12:  # clients 0, 1, 2 make 6 steps of 2 gradients; then memory runs out, once
+        if next(calls) == 6:  # clients 0, 1, 2 make 3 steps of 2 gradients; then memory runs out, once
             raise error
 
     def engine(setup: Setup) -> Batched:

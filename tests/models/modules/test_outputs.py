@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -55,7 +56,11 @@ def trained(model: nn.Module, engine: str, data: Any = DATA, **settings: Any) ->
     return result.server.w
 
 
-PLAIN = {engine: trained(Net(), engine) for engine in ENGINES}
+@cache
+def plain(engine: str) -> Tensor:
+    return trained(Net(), engine)
+
+
 FORMS: dict[str, tuple[Callable[[Tensor], Any], str | None]] = {
     "tuple": (lambda out: (out, out * 0), None),
     "list that begins with no tensor": (lambda out: ["note", None, out], None),
@@ -76,7 +81,7 @@ FORMS: dict[str, tuple[Callable[[Tensor], Any], str | None]] = {
 def test_every_form_of_outputs_trains_as_the_tensor_does(form: str) -> None:
     shape, output = FORMS[form]
     for engine in ENGINES:
-        assert torch.equal(trained(Net(shape), engine, output=output), PLAIN[engine])
+        assert torch.equal(trained(Net(shape), engine, output=output), plain(engine))
 
 
 def test_the_model_of_a_result_answers_as_its_module_does() -> None:
@@ -136,9 +141,9 @@ class Two(Net):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_several_inputs_go_by_their_names(engine: str) -> None:
     data = from_arrays(X, Y, X[:9], Y[:9], inputs=("first", "second"))
-    assert torch.equal(trained(Two(), engine, data), PLAIN[engine])
+    assert torch.equal(trained(Two(), engine, data), plain(engine))
     swapped = from_arrays(X[:, ::-1].copy(), Y, X[:9, ::-1].copy(), Y[:9], inputs=("second", "first"))
-    assert torch.equal(trained(Two(), engine, swapped), PLAIN[engine])
+    assert torch.equal(trained(Two(), engine, swapped), plain(engine))
 
 
 def test_names_that_a_module_does_not_take_are_refused_in_one_line() -> None:
@@ -155,6 +160,6 @@ def test_names_that_a_module_does_not_take_are_refused_in_one_line() -> None:
     ):
         trained(Two(), "serial", one)
     with pytest.warns(FedsmooWarning, match=r"the forward of Any does not name the input 'secnd': it may pay no heed"):
-        assert torch.equal(trained(Any(), "serial", named), PLAIN["serial"])
+        assert torch.equal(trained(Any(), "serial", named), plain("serial"))
     with pytest.raises(FedsmooError, match=r"the model Softmax takes no input named 'first'"):
         simulate("softmax", named, "fedavg", partition="iid", **SETTINGS)
