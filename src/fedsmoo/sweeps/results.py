@@ -79,14 +79,12 @@ class Measured:
         return records_of({n: self.curve[n] for n in names}, self.facts.get("lower") or [])
 
     @cached_property
-    def lead(self) -> Quantity:
-        """The metric that leads."""
-        return lead_of(self.history)
+    def led(self) -> tuple[Quantity, list[float]]:
+        """The metric that leads, and its values in the evaluated rounds, made of the columns once for both."""
+        return lead_of(history := self.history), scores_of(history)
 
-    @cached_property
-    def scores(self) -> list[float]:
-        """Its values in the evaluated rounds."""
-        return scores_of(self.history)
+    lead = property(lambda self: self.led[0], doc="The metric that leads.")
+    scores = property(lambda self: self.led[1], doc="Its values in the evaluated rounds.")
 
 
 def rounded(value: Any, digits: int) -> Any:
