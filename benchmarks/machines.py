@@ -8,7 +8,9 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+import memory as memories
 import rivals as ways
+import rivals_gpu as gpu
 from ranks import largest_share, round_seconds
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -95,6 +97,21 @@ def rivals() -> str:
     return ways.table(read("rivals.json"))
 
 
+def own_benchmarks() -> str:
+    """Ours on the benchmarks that other simulators ship."""
+    return ways.own_tables(read("rivals.json"))
+
+
+def rivals_gpu() -> str:
+    """Other simulators beside ours on a GPU."""
+    return gpu.on_gpu(read("gpu/rivals.json"), read("gpu/authors.json"))
+
+
+def memory() -> str:
+    """A round of many clients in limited memory."""
+    return memories.sentence(read("gpu/memory.json"))
+
+
 def models() -> str:
     """The models that were tried, with the time of a round against a plain loop of PyTorch clients."""
     report = read("models.json")
@@ -115,3 +132,6 @@ def models() -> str:
     )
     note = f"{note} {report['note']}" if "note" in report else note  # what is special about a measurement
     return table(header, rows) + f"\n\n{note}"
+
+
+BLOCKS = (ranks, model, federation, rivals, own_benchmarks, rivals_gpu, memory, robust, models)

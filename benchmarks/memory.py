@@ -80,6 +80,21 @@ def compare(folder: Path) -> dict[str, Any]:
             "relative_to_update": float(away.norm() / went.norm())}  # fmt: skip
 
 
+def sentence(report: dict[str, Any]) -> str:
+    """A round of many clients below a limit of memory, in a sentence."""
+    s, rule, other = report["settings"], report["rule"], report["other"]
+    same = "the same bits" if rule["same_bits_again"] else "OTHER BITS"
+    return (
+        f"{s['clients']} clients of `{s['model']}`, batches of {s['batch']}, {s['steps']} steps, in at most "
+        f"{s['gigabytes']:.0f} GB: the rule takes {rule['chunk']} clients at once, which need "
+        f"{rule['peak_memory_gb']:.1f} GB at their peak (of which a client's vectors are "
+        f"{rule['vectors_gb_a_client']:.2f} GB and what its loss keeps {rule['activations_gb_a_client']:.2f} GB). A "
+        f"second run with that chunk gave {same}; with {other['chunk']} at once ({other['peak_memory_gb']:.1f} GB) the "
+        f"weights differ by {report['difference']['relative_to_weights']:.1e} of their norm. {report['hardware']}, "
+        f"torch {report['versions']['torch']}, commit {report['code']['commit'][:10]}."
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)

@@ -33,6 +33,7 @@ from fedsmoo.runs.origin.provenance import code_facts, device_name
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "rivals"))
 from common import descendants  # noqa: E402
+from gpu_table import on_gpu  # noqa: E402
 from tasks import TASKS, write_workload  # noqa: E402
 
 TINY = {
@@ -194,6 +195,8 @@ def main() -> None:
     facts = {"code": code_facts(), "hardware": device_name(torch.device(args.device)), "tiny": args.tiny}
     facts |= {"versions": {"torch": torch.__version__}, "settings": TASKS, "rows": rows}
     args.out.write_text(json.dumps(facts, indent=1) + "\n")
+    authors = HERE.parent / "results" / "gpu" / "authors.json"
+    print(on_gpu(facts, json.loads(authors.read_text())))
 
 
 if __name__ == "__main__":

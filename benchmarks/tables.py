@@ -257,8 +257,8 @@ def cpu() -> str:
 BLOCKS = {
     f.__name__: f
     for f in (
-        cpu, headline, rounds, precision, scaling, tiers, kernels, history, flatness, landscape, machines.ranks,
-        machines.model, machines.federation, machines.rivals, machines.robust, machines.models, drills, search,
+        cpu, headline, rounds, precision, scaling, tiers, kernels, history, flatness, landscape, drills, search,
+        *machines.BLOCKS,
         campaign, outside, audited, general.modules, general.profile, general.convolutions,
         glance.speed, glance.accuracy,
     )

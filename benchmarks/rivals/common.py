@@ -101,6 +101,11 @@ def workload() -> Workload:
     return Workload(**data, clients=clients, start=start, settings=settings)
 
 
+def use_threads(most: int = 2) -> None:
+    """One thread for the smallest network, whose products are not worth sharing, else both cores."""
+    torch.set_num_threads(1 if workload().settings["net"] == "mlp" else most)
+
+
 class Clock:
     """The lengths of rounds, from the moment it is made.
 

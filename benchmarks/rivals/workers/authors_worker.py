@@ -13,8 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import torch
-from common import Clock, answer, declare_vision, memory_bytes, workload
+from common import Clock, answer, declare_vision, memory_bytes, use_threads, workload
 
 declare_vision()
 
@@ -32,7 +31,7 @@ def arguments() -> SimpleNamespace:
 
 
 def main() -> None:
-    torch.set_num_threads(1)
+    use_threads()
     sys.path.insert(0, sys.argv[1])
     import server
     import utils

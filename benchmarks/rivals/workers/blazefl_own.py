@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import Clock, answer, declare_vision, memory_bytes, workload
+from common import Clock, answer, declare_vision, memory_bytes, use_threads, workload
 
 declare_vision()
 import torchvision  # noqa: E402
@@ -62,7 +62,7 @@ def main() -> None:
 
 sys.path[:0] = [str(CODE / part) for part in ("src", "benchmarks/blazefl-case", "examples/quickstart-fedavg")]
 if __name__ == "__main__":
-    torch.set_num_threads(1)
+    use_threads(2 if MODE == "SINGLE_THREADED" else 1)
     if workload().device.type == "cuda":
         torch.multiprocessing.set_start_method("spawn")
     main()

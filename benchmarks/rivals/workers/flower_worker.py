@@ -78,7 +78,7 @@ def serve(grid: Grid, context: Context) -> None:
 
 def main() -> None:
     random.seed(workload().settings["seed"])  # from this generator Flower draws its cohorts
-    actors = workload().settings["cores"]
+    actors = 2
     run_simulation(
         server_app,
         client_app,

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 
 import torch
-from common import Clock, Workload, answer, memory_bytes, workload
+from common import Clock, Workload, answer, memory_bytes, use_threads, workload
 from torch import Tensor, nn
 
 from fedsmoo.data.dataset import Dataset
@@ -121,5 +121,5 @@ Step = Callable[[Tensor, Tensor], None]
 STEPS: dict[str, Callable[[Workload, nn.Module], Step]] = {"plain": plain, "compiled": compiled, "captured": captured}
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
+    use_threads()
     loop(sys.argv[1]) if sys.argv[1] in STEPS else engine(sys.argv[1])

@@ -11,8 +11,7 @@ import runpy
 import sys
 from pathlib import Path
 
-import torch
-from common import Clock, answer, memory_bytes, workload
+from common import Clock, answer, memory_bytes, use_threads, workload
 from pfl.callback import stopwatch
 from pfl.metrics import Metrics
 from pfl.model.pytorch import PyTorchModel
@@ -61,7 +60,7 @@ def main() -> None:
     folder.mkdir()
     write_images(folder)
     os.chdir(folder)  # where it writes its metrics
-    torch.set_num_threads(1)
+    use_threads()
     stopwatch.StopwatchCallback = Timed  # type: ignore[misc]
     sys.path.insert(0, str(code))
     config = code / "image_classification" / "configs" / "baseline.yaml"

@@ -9,7 +9,7 @@ import types
 
 import numpy as np
 import torch
-from common import Clock, answer, memory_bytes, workload
+from common import Clock, answer, memory_bytes, use_threads, workload
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.algorithm.base import NNAlgorithmParams
 from pfl.algorithm.federated_averaging import FederatedAveraging
@@ -49,7 +49,7 @@ class Timer(TrainingProcessCallback):
 def main() -> None:
     work = workload()
     s = work.settings
-    torch.set_num_threads(1)
+    use_threads()
     np.random.seed(s["seed"])  # pfl draws its cohorts from numpy's global generator, the same in every process
     module = work.module()
     module.loss, module.metrics = types.MethodType(loss, module), types.MethodType(metrics, module)  # what pfl asks for

@@ -1,0 +1,46 @@
+"""Rivals on a GPU as a table in Markdown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+WORK = {
+    "paper": "the paper's round: ResNet-18-GN, 10 clients, 50 steps of 50",
+    "pfl": "pfl-research's CIFAR-10 benchmark: 50 users, a CNN with dropout, 5 steps of 10",
+    "blazefl": "BlazeFL's CIFAR-10 benchmark, a tenth of its clients: 10 of them, a small CNN, 50 steps of 50",
+}
+
+
+def on_gpu(report: dict[str, Any], authors: dict[str, Any]) -> str:
+    """Ways by workload, each beside ours in the same precision and in bf16."""
+    lines = [
+        "| work | way | precision | seconds a round | ours, same precision | ours, bf16 | accuracy |",
+        "|---|---|---|---:|---:|---:|---:|",
+    ]
+    for task, about in WORK.items():
+        rows = [r for r in report["rows"] if r["task"] == task]
+        ours = {r["precision"]: r["seconds_per_round"] for r in rows if r["way"] == "fedsmoo" and "not_run" not in r}
+        if task == "paper" and authors["hardware"] == report["hardware"]:
+            theirs = next(r for r in authors["results"] if r["algorithm"] == "fedavg")
+            rows.append({
+                "way": "the authors' simulator, measured before", "precision": "tf32",
+                "seconds_per_round": theirs["seconds_per_round"],
+            })  # fmt: skip
+        for r in sorted(rows, key=lambda r: r.get("seconds_per_round", 1e9)):
+            lines.append(f"| {about} | {' | '.join(cells(r, ours))} |")
+            about = ""
+    note = (
+        f"FedAvg, training alone, the fastest timed round; {report['hardware']}, torch {report['versions']['torch']}, "
+        f"commit {report['code']['commit'][:10]}. Images are drawn, a pattern for each class in noise; accuracy is "
+        "that after the same number of rounds from the same weights."
+    )
+    return "\n".join([*lines, "", note])
+
+
+def cells(r: dict[str, Any], ours: dict[str, float]) -> list[str]:
+    if "not_run" in r:
+        return [r["way"], r["precision"], f"not run: {r['not_run']}", "", "", ""]
+    seconds = r["seconds_per_round"]
+    ratios = [f"{seconds / ours[p]:.1f}x" if p in ours else "" for p in (r["precision"], "bf16")]
+    accuracy = f"{100 * r['test_accuracy']:.1f}%" if "test_accuracy" in r else ""
+    return [r["way"], r["precision"], f"{seconds:.3f}", *ratios, accuracy]
