@@ -104,7 +104,7 @@ def own_benchmarks() -> str:
 
 def rivals_gpu() -> str:
     """Other simulators beside ours on a GPU."""
-    return gpu.on_gpu(read("gpu/rivals.json"), read("gpu/authors.json"))
+    return gpu.on_gpu(read("gpu/rivals.json"), read("gpu/authors.json"), gpu.rounds())
 
 
 def memory() -> str:

@@ -86,10 +86,11 @@ def sentence(report: dict[str, Any]) -> str:
     same = "the same bits" if rule["same_bits_again"] else "OTHER BITS"
     return (
         f"{s['clients']} clients of `{s['model']}`, batches of {s['batch']}, {s['steps']} steps, in at most "
-        f"{s['gigabytes']:.0f} GB: the rule takes {rule['chunk']} clients at once, which need "
-        f"{rule['peak_memory_gb']:.1f} GB at their peak (of which a client's vectors are "
-        f"{rule['vectors_gb_a_client']:.2f} GB and what its loss keeps {rule['activations_gb_a_client']:.2f} GB). A "
-        f"second run with that chunk gave {same}; with {other['chunk']} at once ({other['peak_memory_gb']:.1f} GB) the "
+        f"{s['gigabytes']:.0f} GB: the rule takes {rule['chunk']} clients at once, for which "
+        f"{rule['peak_reserved_gb']:.1f} GB were reserved at most, captured graphs included (it counts "
+        f"{rule['vectors_gb_a_client']:.2f} GB of a client's vectors and twice the "
+        f"{rule['activations_gb_a_client']:.2f} GB that its loss keeps). A second run with that chunk gave {same}; "
+        f"with {other['chunk']} at once ({other['peak_reserved_gb']:.1f} GB) the "
         f"weights differ by {report['difference']['relative_to_weights']:.1e} of their norm. {report['hardware']}, "
         f"torch {report['versions']['torch']}, commit {report['code']['commit'][:10]}."
     )

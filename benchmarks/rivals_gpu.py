@@ -36,6 +36,7 @@ from common import descendants  # noqa: E402
 from gpu_table import on_gpu  # noqa: E402
 from tasks import TASKS, write_workload  # noqa: E402
 
+RESULTS = HERE.parent / "results" / "gpu"
 TINY = {
     "paper": {"samples": 200, "clients": 4, "cohort": 2, "local_epochs": 1, "batch_size": 10, "rounds": 1},
     "pfl": {"samples": 2500, "rounds": 1}, "blazefl": {"samples": 2000, "cohort": 2, "clients": 20, "rounds": 1},
@@ -131,7 +132,7 @@ class Running:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             self.process.wait()
-            return {"not_run": "no end in the time that was given"}
+            return {"not_run": "not warm, or not done, in the time that was given"}
         lines = [line.strip() for line in (self.folder / "log.txt").read_text(errors="replace").splitlines()]
         return {"not_run": next((line[:300] for line in reversed(lines) if line), "no message")}
 
@@ -175,12 +176,30 @@ def row(way: Way, found: dict[str, Any], warm_up: int) -> dict[str, Any]:
     return out | {"seconds_per_round": min(timed), "seconds_per_round_all": timed, "seconds_first_round": first} | kept
 
 
+def rounds() -> dict[str, Any]:
+    """The paper's round of FedAvg as ``benchmarks/round.py`` measured it, by precision."""
+    files = {"bf16": "round.json", "tf32": "round_tf32.json"}
+    found = {p: json.loads((RESULTS / name).read_text()) for p, name in files.items()}
+    return {p: next(r for r in rows if r["algorithm"] == "fedavg") for p, rows in found.items()}
+
+
+def merged(rows: list[dict[str, Any]], before: Path) -> list[dict[str, Any]]:
+    """Return the rows with those of an earlier run that were not run this time."""
+    kept = json.loads(before.read_text())["rows"] if before.is_file() else []
+    keys = [tuple(r[n] for n in ("task", "way", "precision")) for r in rows if "not_run" not in r]
+    old = [r for r in kept if tuple(r[n] for n in ("task", "way", "precision")) not in keys]
+    done = [tuple(r[n] for n in ("task", "way", "precision")) for r in old]
+    new = [r for r in rows if tuple(r[n] for n in ("task", "way", "precision")) not in done]
+    return [*old, *new]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--code", type=Path, default=Path("code"), help="a folder of checkouts of rivals")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--only", default="", help="some ways, by parts of their names, or workloads, with commas")
+    parser.add_argument("--merge", type=Path, help="an earlier --out, whose rows stay where this run has none")
     parser.add_argument("--tiny", action="store_true", help="sizes for a trial on a CPU")
     parser.add_argument("--patience", type=float, default=100, help="seconds for all to become warm")
     parser.add_argument("--limit", type=float, default=145, help="seconds for everything")
@@ -192,11 +211,11 @@ def main() -> None:
         rows = measure(chosen, args, Path(folder))
         for r in rows:
             print(json.dumps(r), flush=True)
+    rows = merged(rows, args.merge) if args.merge else rows
     facts = {"code": code_facts(), "hardware": device_name(torch.device(args.device)), "tiny": args.tiny}
     facts |= {"versions": {"torch": torch.__version__}, "settings": TASKS, "rows": rows}
     args.out.write_text(json.dumps(facts, indent=1) + "\n")
-    authors = HERE.parent / "results" / "gpu" / "authors.json"
-    print(on_gpu(facts, json.loads(authors.read_text())))
+    print(on_gpu(facts, json.loads((RESULTS / "authors.json").read_text()), rounds()))
 
 
 if __name__ == "__main__":

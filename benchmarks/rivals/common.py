@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import sys
 import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -156,14 +158,16 @@ def score(model: nn.Module) -> dict[str, float]:
     return {"test_accuracy": right / len(work.y_test), "test_loss": loss / len(work.y_test)}
 
 
-def declare_vision() -> None:
-    """Let torchvision be imported where its compiled part is of another build: its images need none of it."""
+def load_vision() -> None:
+    """Import torchvision, also where its compiled part is of another build: images need none of it."""
     try:
-        LIBRARIES.append(torch.library.Library("torchvision", "DEF"))
-        LIBRARIES[0].define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        LIBRARIES[0].define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        importlib.import_module("torchvision")
     except RuntimeError:
-        return
+        for name in [n for n in sys.modules if n.partition(".")[0] == "torchvision"]:
+            del sys.modules[name]
+        LIBRARIES.append(torch.library.Library("torchvision", "DEF"))
+        for name in ("nms", "qnms"):
+            LIBRARIES[0].define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 
 LIBRARIES: list[torch.library.Library] = []  # a declaration ends with its object

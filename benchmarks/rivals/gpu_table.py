@@ -11,15 +11,24 @@ WORK = {
 }
 
 
-def on_gpu(report: dict[str, Any], authors: dict[str, Any]) -> str:
-    """Ways by workload, each beside ours in the same precision and in bf16."""
+def on_gpu(report: dict[str, Any], authors: dict[str, Any], rounds: dict[str, Any]) -> str:
+    """Ways by workload, each beside ours in the same precision and in bf16.
+
+    What was not measured with the others is taken from measurements of the paper's round on the same GPU: the authors'
+    simulator, and ours (``rounds``, by precision).
+    """
     lines = [
-        "| work | way | precision | seconds a round | ours, same precision | ours, bf16 | accuracy |",
-        "|---|---|---|---:|---:|---:|---:|",
+        "| work | way | precision | seconds a round | ours, same precision | ours, bf16 | accuracy | loss |",
+        "|---|---|---|---:|---:|---:|---:|---:|",
     ]
     for task, about in WORK.items():
         rows = [r for r in report["rows"] if r["task"] == task]
-        ours = {r["precision"]: r["seconds_per_round"] for r in rows if r["way"] == "fedsmoo" and "not_run" not in r}
+        for r in rows if task == "paper" else ():
+            before = rounds.get(r["precision"])
+            if r["way"] == "fedsmoo" and "not_run" in r and before and before["hardware"] == report["hardware"]:
+                del r["not_run"]
+                r |= {"way": "fedsmoo, measured before", "seconds_per_round": before["seconds_per_round"]}
+        ours = {r["precision"]: r["seconds_per_round"] for r in rows if "fedsmoo" in r["way"] and "not_run" not in r}
         if task == "paper" and authors["hardware"] == report["hardware"]:
             theirs = next(r for r in authors["results"] if r["algorithm"] == "fedavg")
             rows.append({
@@ -31,16 +40,16 @@ def on_gpu(report: dict[str, Any], authors: dict[str, Any]) -> str:
             about = ""
     note = (
         f"FedAvg, training alone, the fastest timed round; {report['hardware']}, torch {report['versions']['torch']}, "
-        f"commit {report['code']['commit'][:10]}. Images are drawn, a pattern for each class in noise; accuracy is "
-        "that after the same number of rounds from the same weights."
+        f"commit {report['code']['commit'][:10]}. Images are drawn, a pattern for each class in noise; accuracy "
+        "and loss are those after the same number of rounds from the same weights."
     )
-    return "\n".join([*lines, "", note])
+    return "\n".join([*lines, "", f"{note} {report['note']}" if "note" in report else note])
 
 
 def cells(r: dict[str, Any], ours: dict[str, float]) -> list[str]:
     if "not_run" in r:
-        return [r["way"], r["precision"], f"not run: {r['not_run']}", "", "", ""]
+        return [r["way"], r["precision"], f"not run: {r['not_run']}", "", "", "", ""]
     seconds = r["seconds_per_round"]
     ratios = [f"{seconds / ours[p]:.1f}x" if p in ours else "" for p in (r["precision"], "bf16")]
-    accuracy = f"{100 * r['test_accuracy']:.1f}%" if "test_accuracy" in r else ""
-    return [r["way"], r["precision"], f"{seconds:.3f}", *ratios, accuracy]
+    scores = [f"{100 * r['test_accuracy']:.0f}%", f"{r['test_loss']:.2f}"] if "test_loss" in r else ["", ""]
+    return [r["way"], r["precision"], f"{seconds:.3f}", *ratios, *scores]

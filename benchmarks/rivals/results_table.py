@@ -77,6 +77,8 @@ def machine_line(report: dict[str, Any]) -> str:
 
 def own_tables(report: dict[str, Any]) -> str:
     """The benchmarks that rivals ship, one after the other in one table."""
+    if not report.get("own"):
+        return "This measurement has none of them."
     lines = [
         "| benchmark | way | set up as | seconds a round | times ours | accuracy |",
         "|---|---|---|---:|---:|---:|",

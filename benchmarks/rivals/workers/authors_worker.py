@@ -13,9 +13,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from common import Clock, answer, declare_vision, memory_bytes, use_threads, workload
+from common import Clock, answer, load_vision, memory_bytes, use_threads, workload
 
-declare_vision()
+load_vision()
 
 
 def arguments() -> SimpleNamespace:

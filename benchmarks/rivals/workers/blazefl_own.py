@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import Clock, answer, declare_vision, memory_bytes, use_threads, workload
+from common import Clock, answer, load_vision, memory_bytes, use_threads, workload
 
-declare_vision()
+load_vision()
 import torchvision  # noqa: E402
 
 CODE, MODE = Path(sys.argv[1]).resolve(), sys.argv[2]
