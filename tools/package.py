@@ -224,6 +224,7 @@ def main() -> None:
     parser.add_argument("--extra", default="report", help="with --full: the extra to install")
     parser.add_argument("--keep", type=Path, help="add what was tried to this file, a line of JSON each")
     given = parser.parse_args()
+    commit = quietly(["git", "-C", str(ROOT), "describe", "--always", "--dirty"]).strip()  # before it moves on
     sdist, wheel = build(given.out)
     check(sdist, wheel)
     sizes = " and ".join(f"{path.name} ({path.stat().st_size / 1e6:.1f} MB)" for path in (sdist, wheel))
@@ -233,7 +234,6 @@ def main() -> None:
         for installer in installers:
             found = try_out(wheel, python, installer, given.extra if given.full else None)
             if given.keep:
-                commit = quietly(["git", "-C", str(ROOT), "describe", "--always", "--dirty"]).strip()
                 with given.keep.open("a", encoding="utf-8") as file:
                     file.write(json.dumps({"commit": commit, "day": time.strftime("%Y-%m-%d"), **found}) + "\n")
 
