@@ -69,7 +69,7 @@ WAYS: dict[str, dict[str, Way]] = {"digits": EVERYBODY, **OWN}
 # What a workload is, in words, and how much of it two cores do in the time there is.
 ABOUT: dict[str, tuple[str, dict[str, Any]]] = {
     "pfl": ("pfl-research's CIFAR-10 benchmark: 50 of 1,000 users of 50 images, a CNN with dropout, 5 steps of 10",
-            {"rounds": 2}),
+            {"rounds": 1}),
     "blazefl": ("BlazeFL's CIFAR-10 benchmark with a tenth of its clients in a round: 10 of 100 clients, the small CNN "
                 "of PyTorch's tutorial, flips and crops, 50 steps of 50", {"rounds": 2}),
     "fedjax": ("FedJAX's EMNIST example with drawn images and FedAvg's server: 10 of 100 clients of 200, a CNN with "
