@@ -76,6 +76,8 @@ def update(root: Path, copy: Path, known: dict[str, Any], workers: int, wanted: 
         subprocess.run([*words, *new], cwd=copy, env=environment, stdout=log, stderr=subprocess.STDOUT, check=False)
     for name in ("sitecustomize.py", "mutants_plugin.py"):
         (copy / "src" / name).unlink()
+    if not Path(f"{trace}.times").is_file():
+        sys.exit("no test ran; pytest said:\n" + (copy.parent / "map.log").read_text()[-3000:])
     return old | read(trace, {n: now[n] for n in new})
 
 
