@@ -168,7 +168,7 @@ def test_what_leads_is_named_wherever_it_is_shown(
             r |= {"test_accuracy": None, "metrics": {metric: factor / (1 + r["round"])}}
         metrics.write_text("".join(json.dumps(r) + "\n" for r in lines))
     seen = Visit(tab, write_page(find_runs([tmp_path]), tmp_path / "report.html"))
-    assert seen.tab.locator("#contents a").all_inner_texts()[1:3] == [
+    assert seen.tab.locator("#contents a").all_inner_texts()[2:4] == [
         f"{label[0].upper()}{label[1:]} and loss",
         f"Rounds to a target {label}",
     ]
