@@ -1,4 +1,4 @@
-"""The same command gives the same bits on a GPU: weights after some rounds, made twice in one process."""
+"""The same command gives the same bits on a GPU, wherever samples lie and whatever ran before it in the process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 
-BASE = {"dataset": "digits", "rounds": 3, "clients": 12, "cohort": 5, "local_epochs": 3, "batch_size": 8, "lr": 0.05}
+BASE = {"dataset": "digits", "rounds": 4, "clients": 12, "cohort": 5, "local_epochs": 3, "batch_size": 8, "lr": 0.05}
 
 
 @pytest.mark.parametrize("model", ["mlp", "cnn_gn"])
@@ -31,6 +31,24 @@ def test_the_same_command_gives_the_same_bits(model: str, engine: str, precision
         run.run()
     first, *others = (run.server.w for run in runs)
     assert all(torch.equal(first, w) for w in others)
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn_gn"])
+@pytest.mark.parametrize("engine", ["batched", "vmap", "serial"])
+@pytest.mark.parametrize("method", ["fedavg", "fedsmoo"])
+def test_bits_do_not_depend_on_where_samples_lie(model: str, engine: str, method: str) -> None:
+    """From the host's memory, batches are copied ahead on a stream of their own."""
+    made = {}
+    for where in ("device", "host"):
+        made[where] = assemble(
+            Config(**BASE, model=model, engine=engine, algorithm=method, samples_in=where, device="cuda")
+        )
+        made[where].run()
+    there = made["host"].setup.task.data
+    assert there.x_train.device.type == "cpu"
+    device, host = (m.server.w for m in made.values())
+    assert torch.equal(device, host)
+    assert [r.test_loss for r in made["device"].history] == [r.test_loss for r in made["host"].history]
 
 
 def test_garbage_of_an_earlier_run_does_not_break_a_capture() -> None:
