@@ -21,7 +21,7 @@ from fedsmoo.runs.config import Config
 from fedsmoo.sweeps.bases import load_table, read_sweep
 from fedsmoo.sweeps.cost import gradients_of_a_step
 from fedsmoo.sweeps.grid import Sweep, expand
-from fedsmoo.sweeps.results import Measured, from_json
+from fedsmoo.sweeps.results import SUPERSEDED, Measured, from_json
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
@@ -59,10 +59,9 @@ def files() -> list[Path]:
 
 @cache
 def made() -> dict[str, Measured]:
-    """Every run that is in results/, by identity."""
-    places = [RESULTS, RESULTS / "search", RESULTS / "variants"]
-    runs = (from_json(p) for place in places for p in sorted(place.glob("*-seed*.json")))
-    return {run.identity: run for run in runs}
+    """Every run that is below results/ and counts, by identity; FLGo's are apart."""
+    places = (p for p in sorted(RESULTS.rglob("*-seed*.json")) if p.parent.name not in (SUPERSEDED, "flgo"))
+    return {run.identity: run for run in map(from_json, places)}
 
 
 @cache

@@ -17,6 +17,7 @@ from ranks import round_seconds
 from fedsmoo.core import Algorithm
 from fedsmoo.paper.cells import best, last_ten
 from fedsmoo.paper.experiments import experiment, published
+from fedsmoo.paper.reproduce import homes
 from fedsmoo.runs.build import make_algorithm
 from fedsmoo.runs.origin.identity import identity
 from fedsmoo.runs.traffic import Reached, reached
@@ -35,7 +36,7 @@ def read(name: str) -> Any:
 
 @cache
 def everything() -> dict[str, Measured]:
-    return collect([], RESULTS)
+    return collect([], homes(RESULTS))
 
 
 @cache

@@ -14,6 +14,7 @@ import numpy as np
 from fedsmoo.pages.gather import method_label
 from fedsmoo.paper.experiments import published
 from fedsmoo.paper.render import Table, render
+from fedsmoo.paper.reproduce import homes
 from fedsmoo.sweeps.results import SUPERSEDED, Measured, collect, from_json
 
 ROOT = Path(__file__).parents[1]
@@ -50,7 +51,7 @@ def printed(method: str, split: str, key: str) -> str:
 
 def flatness() -> str:
     """Eigenvalue and trace beside the paper's, with the time that each took."""
-    counted = list(collect((), ROOT / "results").values())
+    counted = list(collect((), homes(ROOT / "results")).values())
     aside = [from_json(path) for path in sorted((ROOT / "results" / SUPERSEDED).glob("*.json"))]
     rows, commits, devices, others = [], set(), set(), []
     for path, value, name, found in measured("hessian"):

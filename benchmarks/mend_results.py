@@ -55,5 +55,5 @@ def mend(path: Path) -> bool:
 
 
 if __name__ == "__main__":
-    files = [p for folder in ("", "superseded", "variants", "gpu") for p in sorted((RESULTS / folder).glob("*.json"))]
+    files = sorted({*RESULTS.rglob("*-seed*.json"), *RESULTS.glob("*.json"), *(RESULTS / "gpu").glob("*.json")})
     print(f"{sum(mend(path) for path in files)} of {len(files)} files changed")

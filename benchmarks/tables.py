@@ -35,7 +35,6 @@ ROOT = Path(__file__).parents[1]
 GPU = ROOT / "results" / "gpu"
 TF32 = "round_tf32.json"  # benchmarks/round.py with --precision tf32
 NAMES = {"fedavg": "FedAvg", "scaffold": "SCAFFOLD", "fedsmoo": "FedSMOO"}
-PAPER = {"r": 0.1, "beta": 10}  # FedSMOO on CIFAR-10
 
 
 def read(name: str) -> Any:
@@ -125,15 +124,14 @@ def rounds() -> str:
 
 def precision() -> str:
     kernels = read("kernels_precisions.json")
-    runs = [
-        json.loads(p.read_text()) for p in sorted((ROOT / "results").glob("fedsmoo-cifar10-dirichlet-0.1-10of100*"))
-    ]
+    results = [ROOT / "results", ROOT / "results" / "precision"]
+    paths = [p for place in results for p in sorted(place.glob("fedsmoo-cifar10-dirichlet-0.1-10of100*"))]
+    runs = [json.loads(p.read_text()) for p in paths]
     rows = []
     for name in ("bf16", "tf32", "fp32"):
         check = kernels["accuracy"][name]
         timing = next(t for t in kernels["scaling"] if t["precision"] == name and t["clients"] == 10 and t["overlap"])
-        # Beside table 1's runs lie those of the sensitivity.
-        mine = [r for r in runs if r["config"]["precision"] == name and r["config"]["algorithm_options"] == PAPER]
+        mine = [r for r in runs if r["config"]["precision"] == name]
         curves = [[100 * a for a in r["curve"]["test_accuracy"]] for r in mine]
         each = lambda f, curves=curves: ", ".join(f"{f(c):.2f}" for c in curves)  # noqa: E731
         rows.append([

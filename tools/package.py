@@ -102,8 +102,9 @@ def check(sdist: Path, wheel: Path) -> None:
         metadata = z.read(about)
     check_metadata(metadata, wheel, sdist)
     modules = {n.removeprefix("src/") for n in sources() if n.startswith("src/fedsmoo/")}
-    results = {f"fedsmoo/paper/{n}" for n in sources() if n.startswith("results/") and "-seed" in Path(n).name}
-    results = {n for n in results if n.count("/") == 3 and n.endswith(".json")}
+    tables = {Path(n).stem for n in modules if n.startswith("fedsmoo/paper/") and n.endswith(".toml")}
+    runs = [n for n in sources() if n.startswith("results/") and re.search(r"-seed[^/]*\.json$", n)]
+    results = {f"fedsmoo/paper/{n}" for n in runs if n.count("/") == 1 or n.split("/")[1] in tables}
     own = {n for n in names if ".dist-info/" not in n}
     compare_sets("the wheel", own, modules | results)
     needed = {"dist-info/licenses/LICENSE", "dist-info/entry_points.txt", "dist-info/RECORD"}

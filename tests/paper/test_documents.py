@@ -103,12 +103,12 @@ def test_the_plan_estimates_minutes_from_what_steps_took(monkeypatch: pytest.Mon
     import campaign
 
     found: dict[int, list[float]] = {1: [], 2: []}
-    for path in (p for place in ("", "search", "variants") for p in (ROOT / "results" / place).glob("*-seed*.json")):
+    for path in (p for p in (ROOT / "results").rglob("*-seed*.json") if p.parent.name not in ("superseded", "flgo")):
         value = json.loads(path.read_text())
         config, curve = value["config"], value["curve"]
         if value.get("packed", 1) >= 3 and config["batch_size"] == 50 and config["precision"] == "bf16":
             twice = config["algorithm"] in ("fedsam", "mofedsam", "fedsmoo")
-            steps = 5 * (9 if config.get("holdout") else 10) / (config["clients"] / 100)
+            steps = config["local_epochs"] * (9 if config.get("holdout") else 10) / (config["clients"] / 100)
             spent = sum(curve["seconds_train"]) + sum(curve["seconds_eval"])
             found[1 + twice].append(spent / config["rounds"] / steps)
     common = {"model": "resnet18_gn", "clients": 100, "cohort": 10, "batch_size": 50, "local_epochs": 5, "rounds": 800}

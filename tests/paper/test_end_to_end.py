@@ -12,6 +12,7 @@ import pytest
 from setuptools import Distribution
 
 from fedsmoo.cli import main
+from fedsmoo.sweeps.bases import EXPERIMENTS
 from fedsmoo.sweeps.results import counts
 from fedsmoo.version import __version__
 
@@ -114,9 +115,12 @@ def test_a_wheel_carries_every_result_and_nothing_else(monkeypatch: pytest.Monke
     root, given = Path(__file__).parents[2], dict[str, Any]()
     monkeypatch.setattr("setuptools.setup", lambda **options: given.update(options))
     space = runpy.run_path(str(root / "setup.py"))
-    carried = {p.name for p in (root / "results").glob(space["RESULTS"])}
-    assert carried == {p.name for p in (root / "results").glob("*.json") if counts(json.loads(p.read_bytes()))}
     monkeypatch.chdir(root)
+    carried = {str(p.relative_to("results")) for p in space["measured"]()}
+    places = [Path("results"), *(p for p in Path("results").iterdir() if p.name in EXPERIMENTS)]
+    there = [p for place in places for p in place.glob("*.json") if counts(json.loads(p.read_bytes()))]
+    assert carried == {str(p.relative_to("results")) for p in there}
+    assert {name.partition("/")[0] for name in carried if "/" in name} >= {"ablation", "sensitivity"}
     copied = dict[str, str]()
     build = given["cmdclass"]["build_py"](Distribution())
     build.build_lib, build.packages, build.py_modules = "made", [], []

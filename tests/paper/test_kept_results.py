@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 from collections import Counter
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from fedsmoo.core.hyper.schedule import Schedule
+from fedsmoo.pages.figures.sources import find
 from fedsmoo.paper.experiments import experiment, published
-from fedsmoo.sweeps.bases import read_sweep
-from fedsmoo.sweeps.results import FORMAT, SUPERSEDED, collect, from_json
+from fedsmoo.paper.render import render
+from fedsmoo.paper.reproduce import build, homes
+from fedsmoo.sweeps.bases import EXPERIMENTS, read_sweep
+from fedsmoo.sweeps.grid import run_name
+from fedsmoo.sweeps.results import FORMAT, SUPERSEDED, Measured, collect, from_json, to_json
+
+from .small import fake_result, write_results
 
 RESULTS = Path(__file__).parents[2] / "results"
 CAMPAIGN = RESULTS.parent / "experiments" / "campaign"
 FILES = [p for p in sorted(RESULTS.rglob("*.json")) if "gpu" not in p.parts]
+WIDE = ("accuracy", "rounds", "curves")  # tables of many columns
 RUNS = [p for p in FILES if isinstance(v := json.loads(p.read_text()), dict) and v.get("format") == FORMAT]
+
+
+@cache
+def read(path: Path) -> Measured:
+    return from_json(path)
 
 
 @pytest.mark.parametrize("path", RUNS, ids=lambda p: p.stem[-30:])
@@ -27,14 +42,63 @@ def test_a_result_says_what_made_it(path: Path) -> None:
     assert re.match(r"fedsmoo (sweep|run|table) |command not recorded; ", value["command"])
     assert value["commit"]
     assert (SUPERSEDED in value) == (path.parent.name == SUPERSEDED and path.name.startswith("fedsmoo"))
-    assert path.stem == from_json(path).name
+    assert path.stem == read(path).name
+
+
+@pytest.fixture
+def adopt(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(RESULTS.parent / "benchmarks"))
+    return importlib.import_module("adopt")
+
+
+def test_every_result_lies_in_its_folder(adopt: ModuleType) -> None:
+    """Above all: results/ itself has runs of table 1 and nothing else, so that whoever takes all of them may."""
+    places = {p: str(p.parent.relative_to(RESULTS)) for p in RUNS if p.parent.name != SUPERSEDED}
+    assert {p: adopt.home(read(p)) or "." for p in places} == places
+    assert {*places.values()} >= {".", "ablation", "precision", "search", "sensitivity", "variants"}
+    table = {c.identity for c in experiment("accuracy", seeds=(0, 1, 2)).cells}
+    assert {read(p).identity for p, place in places.items() if place == "."} <= table
+
+
+def test_runs_of_the_sensitivity_change_no_other_table_or_figure(adopt: ModuleType, tmp_path: Path) -> None:
+    column = "10%-of-100 cifar10.dirichlet-0.1"
+    results, came = tmp_path / "results", tmp_path / "came"
+    write_results(results, {"FedAvg": 70.0, "FedSMOO": 80.0}, column)
+    came.mkdir()
+
+    def told() -> dict[str, str]:
+        found = collect((), homes(results))
+        texts = {n: render(build(experiment(n, [column] if n in WIDE else []), found), "csv") for n in EXPERIMENTS}
+        return {**texts, "figures": json.dumps([run["name"] for run in find([results]).runs])}
+
+    before = told()
+    cells = experiment("sensitivity").cells
+    for cell in cells:
+        (came / f"{cell.name}.json").write_text(to_json(fake_result(cell.config, 60.0)))
+    usual = before["sensitivity"].count("79.55")  # FedSMOO of table 1: the mean of the last ten of a line to 80
+    (came / f"{cells[2].name}.json").unlink()  # is there already, with other numbers
+    taken = adopt.adopt([came], results)
+    assert {p.parent for p in taken} == {results / "sensitivity"}
+    assert len(taken) == 9
+    after = told()
+    assert {name for name in before if after[name] != before[name]} == {"sensitivity"}
+    assert (usual, after["sensitivity"].count("79.55"), after["sensitivity"].count("59.66")) == (4, 4, 9)
+    assert adopt.adopt([came], results) == []  # all there
+    (came / f"{cells[2].name}.json").write_text(to_json(fake_result(cells[2].config, 60.0)))
+    with pytest.raises(SystemExit, match="has other numbers; nothing was taken"):
+        adopt.adopt([came], results)
+    (came / f"{cells[2].name}.json").unlink()
+    other = cells[0].config.replace(lr=0.3)
+    (came / f"{run_name(other)}.json").write_text(to_json(fake_result(other, 60.0)))
+    with pytest.raises(SystemExit, match="names this run"):
+        adopt.adopt([came], results)
 
 
 def test_no_two_files_are_one_run_and_every_cell_finds_its_own() -> None:
     said: list[str] = []
-    found = collect([], RESULTS, said.append)
+    found = collect([], homes(RESULTS), said.append)
     assert said == []
-    assert len(found) == len([p for p in RUNS if p.parent == RESULTS])
+    assert len(found) == len([p for p in RUNS if p.parent in homes(RESULTS)])
     cells = [c for c in experiment("accuracy").cells if c.identity in found]
     assert len(cells) == 8 * 16  # every method in every column
     for cell in cells:
@@ -47,14 +111,14 @@ def test_variants_are_of_their_files_and_in_no_table(monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(root)  # the released code's method lies in a file of its own
     files = [*(root / "experiments/campaign").glob("v*.toml"), *(root / "experiments/released").glob("*.toml")]
     made = {c.identity for file in files for c in read_sweep(file).cells}
-    kept = {from_json(p).identity for p in (RESULTS / "variants").glob("*.json")}
+    kept = {read(p).identity for p in (RESULTS / "variants").glob("*.json")}
     assert kept == made
     assert len(kept) == 8 + 7 + 10
     assert not kept & {c.identity for name in ("accuracy", "ablation") for c in experiment(name).cells}
 
 
 def test_the_search_is_of_its_files_and_in_no_table() -> None:
-    kept = {from_json(p).identity for p in (RESULTS / "search").glob("*.json")}
+    kept = {read(p).identity for p in (RESULTS / "search").glob("*.json")}
     table = {c.identity for c in experiment("accuracy").cells}
     made = set[str]()
     for number in (13, 14):
@@ -113,7 +177,7 @@ def test_what_remains_of_the_paper_is_in_the_campaign() -> None:
     rest = [of(f"{name}.toml") for name in files]
     assert [len(r) for r in rest] == [24] * 4
     assert len(set.union(*rest)) == 96
-    assert {from_json(p).identity for p in RUNS} & seeds | set.union(*rest) == seeds
+    assert {read(p).identity for p in RUNS} & seeds | set.union(*rest) == seeds
 
 
 def test_the_first_run_counts_and_the_second_is_kept_with_the_reason() -> None:

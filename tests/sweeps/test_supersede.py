@@ -95,7 +95,7 @@ def test_a_damaged_file_in_the_way_is_not_lost(folder: Path, tmp_path: Path) -> 
 
 def test_of_two_measurements_the_first_counts_and_it_is_said(folder: Path, tmp_path: Path) -> None:
     earlier, said = remeasured(folder, "b"), list[str]()
-    [found] = collect([tmp_path / "runs"], None, said.append).values()
+    [found] = collect([tmp_path / "runs"], (), said.append).values()
     assert found.curve == from_folder(earlier).curve
     assert "the same run with different numbers" in said[0]
     assert said[0].endswith(f"the first measured counts, {earlier}")

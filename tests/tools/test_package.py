@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from fedsmoo.sweeps.bases import EXPERIMENTS
+
 ROOT = Path(__file__).parents[2]
 METADATA = """Metadata-Version: 2.4
 Name: fedsmoo
@@ -35,7 +37,9 @@ def script() -> dict[str, Any]:
 def contents(script: dict[str, Any]) -> tuple[list[str], list[str]]:
     """What the wheel and the sdist should hold, by name."""
     modules = [n.removeprefix("src/") for n in script["sources"]() if n.startswith("src/fedsmoo/")]
-    results = [p.name for p in (ROOT / "results").glob("*-seed*.json")]
+    places = [ROOT / "results", *(p for p in (ROOT / "results").iterdir() if p.name in EXPERIMENTS)]
+    results = [str(p.relative_to(ROOT / "results")) for place in places for p in place.glob("*-seed*.json")]
+    assert any(name.startswith("sensitivity/") for name in results)
     assert len(modules) > 200
     assert len(results) > 100
     about = [f"fedsmoo-0.1.0.dist-info/{n}" for n in ("licenses/LICENSE", "entry_points.txt", "RECORD", "METADATA")]

@@ -9,7 +9,7 @@ from pathlib import Path
 from fedsmoo.core import FedsmooError
 from fedsmoo.paper.cells import Found
 from fedsmoo.paper.render import render
-from fedsmoo.paper.reproduce import RESULTS, build, existing
+from fedsmoo.paper.reproduce import RESULTS, build, existing, homes
 from fedsmoo.paper.selection import Selection
 from fedsmoo.runs.storage.files import reason, remove_leftovers, write_together
 from fedsmoo.sweeps.results import Note, collect, to_stderr
@@ -36,7 +36,7 @@ def update(
     if not isinstance(files, Sequence) or not files:
         raise FedsmooError("update: which files? such as 'fedsmoo table --update README.md'")
     # All or nothing: a document does not say what it lacks.
-    found = collect((), existing(Path(results or RESULTS)), note, whole=True)
+    found = collect((), homes(existing(Path(results or RESULTS))), note, whole=True)
     old = {Path(path): marked(Path(path)) for path in files}
     for path in () if check else old:
         remove_leftovers(path.resolve())

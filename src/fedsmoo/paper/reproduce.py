@@ -22,6 +22,7 @@ from fedsmoo.runs.record import Record
 from fedsmoo.runs.results.curves import accuracy_curves, hanning
 from fedsmoo.runs.signals import stopped_by
 from fedsmoo.runs.storage.names import fitting
+from fedsmoo.sweeps.bases import EXPERIMENTS
 from fedsmoo.sweeps.grid import Sweep, parse_seeds, with_contents
 from fedsmoo.sweeps.index import refresh
 from fedsmoo.sweeps.queue import Outcome, Worker, nothing
@@ -181,7 +182,16 @@ def opened(
 
 def measured(out: Path, results: Path | None, note: Callable[[str], Any]) -> Found:
     """Collect the finished runs of a folder and the results of another."""
-    return collect([out], RESULTS if results is None else results, note)
+    return collect([out], homes(RESULTS if results is None else results), note)
+
+
+def homes(results: Path) -> list[Path]:
+    """Return where a folder of results keeps those of the paper's tables.
+
+    In itself lie the runs of table 1, and in folders that are called like the other tables those that they alone have,
+    so that who takes ``results/*.json`` has the methods as they are, and nothing that was tried with them.
+    """
+    return [results, *(results / name for name in EXPERIMENTS)]
 
 
 def packaged(note: Callable[[str], Any]) -> Path | None:

@@ -239,14 +239,15 @@ class Found:
 
 
 def collect(
-    runs: Sequence[Path] = (), results: Path | None = None, note: Note = to_stderr, whole: bool = False
+    runs: Sequence[Path] = (), results: Path | Sequence[Path] = (), note: Note = to_stderr, whole: bool = False
 ) -> dict[str, Measured]:
     """Collect everything measured, by identity; of several measurements of one run the first counts, with a note.
 
-    What cannot be read is left out, with a note; with ``whole``, it is an error.
+    ``results`` are folders of result files. What cannot be read is left out, with a note; with ``whole``, an error.
     """
     out: dict[str, Found] = {}
-    files = sorted(results.glob("*.json")) if results is not None and results.is_dir() else []
+    folders = [results] if isinstance(results, Path) else results
+    files = [path for folder in folders if folder.is_dir() for path in sorted(folder.glob("*.json"))]
     places = [*((from_file, path) for path in files), *((from_folder, path) for path in finished_runs(runs))]
     for place, result in readable(places, note, whole):
         key, value = result.identity, Found(str(place), result)
