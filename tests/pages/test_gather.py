@@ -232,3 +232,20 @@ def test_small_readers(tmp_path: Path) -> None:
     assert number(10**400) is None
     assert number(123456.789) == 123457
     assert matrix([[1, "x"]]) == [[1, None]]
+
+
+def test_what_callbacks_changed_is_no_seed(tmp_path: Path) -> None:
+    runs = [run_folder(tmp_path, f"s{seed}", "fedavg", seed, finished=seed < 3) for seed in range(4)]
+    summary = json.loads((runs[1] / "summary.json").read_text())
+    (runs[1] / "summary.json").write_text(json.dumps({**summary, "changes": [[2, {"lr": 0.01}]]}))
+    rounds = (runs[3] / "metrics.jsonl").read_text().splitlines()  # not finished: only its rounds say it
+    rounds[1] = json.dumps({**json.loads(rounds[1]), "changes": {"lr": 0.01}})
+    (runs[3] / "metrics.jsonl").write_text("\n".join(rounds) + "\n")
+    changed = "FedAvg (changes=lr=0.01 after round 2)"
+    assert [r["group"] for r in gather(runs)["runs"]] == ["FedAvg", changed, "FedAvg", changed]
+
+
+def test_one_setting_in_two_ways_of_writing_is_one_line(tmp_path: Path) -> None:
+    old = run_folder(tmp_path, "old", "fedavg", 0, partition="dirichlet-0.6", u=0.1)  # before there was a holdout
+    new = run_folder(tmp_path, "new", "fedavg", 1, partition="dirichlet", u=0.6, holdout=0.0)
+    assert {(r["task"].split(", ")[1], r["group"]) for r in gather([old, new])["runs"]} == {("dirichlet-0.6", "FedAvg")}

@@ -14,7 +14,7 @@ from fedsmoo.algorithms.privacy import PRIVACIES
 from fedsmoo.algorithms.rates import RATES
 from fedsmoo.core import Algorithm, FedsmooError
 from fedsmoo.core.errors import unknown
-from fedsmoo.core.hyper.options import read_options
+from fedsmoo.core.hyper.options import read_options, refuse_untaken
 from fedsmoo.core.user_code import call, is_in_file, user_object
 
 # By setting: the names there are, and the one that leaves a method as it is. The first is put around the method first.
@@ -34,6 +34,7 @@ def choice_class(setting: str, spec: str) -> type[Around] | None:
         cls = user_object(spec, setting)
         if not (isinstance(cls, type) and issubclass(cls, Around)):
             raise FedsmooError(f"{setting} {spec!r} is not a class derived from fedsmoo.Around")
+        refuse_untaken(cls)
         return cls
     if spec != plain and spec not in known:
         raise unknown(setting, spec, [plain, *known])

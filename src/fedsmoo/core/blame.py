@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+import linecache
 import os
+import re
 import sys
 import sysconfig
 import traceback
@@ -85,3 +88,16 @@ def in_brief(error: BaseException) -> str:
     """
     text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def declared_at(cls: type, name: str = "") -> Place | str:
+    """Return the line of a class, or of an assignment in it."""
+    linecache.checkcache()
+    try:
+        lines, start = inspect.getsourcelines(cls)
+        file = inspect.getsourcefile(cls) or cls.__module__
+    except (OSError, TypeError):  # typed at a prompt
+        return cls.__name__
+    at = rf"\s+{name}\s*[:=]" if name else rf"class\s+{cls.__name__}\b"
+    offset = next((k for k, line in enumerate(lines) if re.match(at, line)), 0)
+    return Place(file, start + offset, cls.__name__)

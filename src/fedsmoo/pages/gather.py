@@ -15,8 +15,10 @@ from fedsmoo.pages import measured
 from fedsmoo.pages.groups import add_groups, switches
 from fedsmoo.pages.metrics import curves
 from fedsmoo.pages.standing import may_be_of_it, standing
+from fedsmoo.runs.config import FIELDS
 from fedsmoo.runs.origin.contents import data_label
-from fedsmoo.runs.storage.reader import read_run
+from fedsmoo.runs.storage.names import METRICS
+from fedsmoo.runs.storage.reader import StoredRun, read_run
 from fedsmoo.runs.storage.walk import listed, stamp
 
 SUMMARY_NUMBERS = ("parameters", "parameters_full", "seconds_train", "seconds_eval")
@@ -24,6 +26,7 @@ LED = re.compile(r'\{"rounds":(\d+|\[[^\]]*\]),"lead":')  # curves of a run that
 SUMMARY_TEXTS = ("engine", "device", "commit", "started", "finished")
 COMMANDS = ("command", "again")  # what was typed, and what makes this run alone: whole, to be run again
 LONGEST = 20_000
+LATER = {"holdout": FIELDS["holdout"].default}  # which the oldest files lack; what came after it is quiet
 
 
 def gather(folders: Sequence[Path]) -> dict[str, Any]:
@@ -94,7 +97,7 @@ def read_folder(folder: Path) -> dict[str, Any]:
     return {
         "method": method_label(config.get("algorithm", "?")),
         "label": text(run.label, 80) if run.label else None,
-        "config": settings(config, facts),
+        "config": settings(config, {**facts, "changes": changes(run)}),
         "state": run.state,
         "curves": found,
         "summary": {
@@ -127,14 +130,48 @@ def flat_config(config: dict[str, Any]) -> dict[str, str]:
                 on_or_off = known.get(full) in ("True", "False")  # --set keeps the word that was typed
                 out[full] = text(WORDS.get(str(word).lower(), word) if on_or_off else word, 200)
         else:
-            out[text(key, 80)] = text(value, 200)
+            out[text(key, 80)] = text("none" if value is None else value, 200)
     return out
 
 
 def settings(config: dict[str, Any], facts: dict[str, Any]) -> dict[str, str]:
-    """Return settings as text, with hashes of the run's files; data that is not what its name says is renamed."""
-    flat = {**flat_config(config), **hashes(facts.get("contents"))}
+    """Return settings as text, with hashes of the run's files and what callbacks changed on the way.
+
+    Data that is not what its name says is renamed.
+    """
+    flat = {**flat_config(one_way(config)), **hashes(facts.get("contents")), **changed(facts.get("changes"))}
     return flat | ({"dataset": text(data_label(flat["dataset"], facts), 200)} if "dataset" in flat else {})
+
+
+def one_way(config: dict[str, Any]) -> dict[str, Any]:
+    """Return settings in one way of writing: ``dirichlet-0.6`` is u = 0.6, and older files lack some.
+
+    >>> one_way({"algorithm": "fedavg", "partition": "dirichlet-0.6", "u": 0.1})["u"]
+    '0.6'
+    """
+    if "algorithm" not in config:
+        return config
+    kind, _, said = str(config.get("partition")).partition("-")
+    number = {"dirichlet": "u", "pathological": "c"}.get(kind)
+    return LATER | config | ({"partition": kind, number: said} if number and said else {})
+
+
+def changes(run: StoredRun) -> Any:
+    """Return what callbacks changed in a run: from its summary or, before there is one, from its rounds."""
+    if run.summary or b'"changes": {' not in (run.files.content(METRICS) or b""):
+        return run.facts.get("changes")
+    return [[row["round"], row["changes"]] for row in run.rows() if row.get("changes")]
+
+
+def changed(found: Any) -> dict[str, str]:
+    """Return what callbacks changed as a setting: a run in which some were made is no other seed of one without.
+
+    >>> changed([[3, {"lr": 0.01}], [5, {"r": 0.2}]])
+    {'changes': 'lr=0.01 after round 3, r=0.2 after round 5'}
+    """
+    each = [one for one in found[:20] if isinstance(one, list) and len(one) == 2] if isinstance(found, list) else []
+    words = [f"{n}={v} after round {at}" for at, new in each if isinstance(new, dict) for n, v in new.items()]
+    return {"changes": text(", ".join(words), 200)} if words else {}
 
 
 def hashes(contents: Any) -> dict[str, str]:

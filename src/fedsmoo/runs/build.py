@@ -20,7 +20,7 @@ from fedsmoo.core import Algorithm, FedsmooError, LocalRule
 from fedsmoo.core.blame import in_brief, place_of, stack_of
 from fedsmoo.core.contract import Scale, refuse_unsound
 from fedsmoo.core.errors import FedsmooWarning, brief, unknown, unknown_setting
-from fedsmoo.core.hyper.options import converted, hyper_parameter, kinds, read_options
+from fedsmoo.core.hyper.options import converted, hyper_parameter, kinds, read_options, refuse_untaken
 from fedsmoo.core.user_code import is_in_file, user_object
 from fedsmoo.data.batches.cohort import Sampling, make_sampling
 from fedsmoo.data.dataset import Dataset
@@ -52,6 +52,7 @@ def algorithm_class(spec: str) -> type[Algorithm]:
         cls = user_object(spec, "algorithm")
         if not (isinstance(cls, type) and issubclass(cls, Algorithm)):
             raise FedsmooError(f"algorithm {spec!r} is not a class derived from fedsmoo.Algorithm")
+        refuse_untaken(cls)
         return cls
     if spec.lower() not in ALGORITHMS:
         raise unknown("algorithm", spec, ALGORITHMS)

@@ -40,6 +40,7 @@ def columns() -> dict[str, str]:
     own |= {"stamp": "TEXT", "identity": "TEXT", "state": "TEXT", "done": "INTEGER"}
     more = {"options": "TEXT", "error": "TEXT", "finished": "TEXT", "device_name": "TEXT", "engine_used": "TEXT"}
     more["data_used"] = "TEXT"  # the data set, named by its content where that is not what the name says
+    more["changes"] = "TEXT"  # what callbacks changed on the way, as JSON
     more["metric"] = "TEXT"  # what leads: the score is one of it
     return {**own, **settings, **dict.fromkeys(NUMBERS, "REAL"), **more}
 
@@ -70,6 +71,7 @@ def describe(folder: Path) -> dict[str, Any]:
         "device_name": summary.get("device"),
         "engine_used": summary.get("engine"),
         "data_used": data_label(config.dataset, run.started),
+        "changes": json.dumps(made) if (made := run.facts.get("changes")) else None,
     }
 
 
@@ -240,7 +242,7 @@ def settings_of(row: Mapping[str, Any]) -> dict[str, Any]:
     What may differ between runs of one line of a table, such as the engine, is left out.
     """
     incidental = {*free_within("line"), "dataset"} - {"seed"}  # the column data_used says more than dataset
-    plain = {n: row[n] for n in ("algorithm", "data_used", *PLAIN) if n not in incidental}
+    plain = {n: row[n] for n in ("algorithm", "data_used", *PLAIN, "changes") if n not in incidental}
     try:
         options = json.loads(row["options"] or "{}")
     except (TypeError, ValueError):  # anybody may have made the index

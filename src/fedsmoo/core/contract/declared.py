@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
-import linecache
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from fedsmoo.core.algorithm import Algorithm, refuse_wrong_options
-from fedsmoo.core.blame import Place, in_brief, ours, place_of, stack_of
+from fedsmoo.core.blame import Place, declared_at, in_brief, ours, place_of, stack_of
 from fedsmoo.core.contract.watch import Note
 from fedsmoo.core.errors import FedsmooError
+from fedsmoo.core.hyper.options import untaken
 from fedsmoo.core.vectors import Vectors
 
 PLACES = ("down", "server", "own", "local", "up")
@@ -51,30 +48,13 @@ def definition(algorithm: Algorithm, name: str) -> Place | str:
     return declared_at(users_class(algorithm))
 
 
-def declared_at(cls: type, name: str = "") -> Place | str:
-    """Return the line of a class, or of an assignment in it."""
-    linecache.checkcache()
-    try:
-        lines, start = inspect.getsourcelines(cls)
-        file = inspect.getsourcefile(cls) or cls.__module__
-    except (OSError, TypeError):  # typed at a prompt
-        return cls.__name__
-    at = rf"\s+{name}\s*[:=]" if name else rf"class\s+{cls.__name__}\b"
-    offset = next((k for k, line in enumerate(lines) if re.match(at, line)), 0)
-    return Place(file, start + offset, cls.__name__)
-
-
 def declarations(algorithm: Algorithm) -> list[Note]:
     """Return what is wrong with the names of vectors, and with the hyper-parameters."""
     cls = users_class(algorithm)
-    found = [
-        Note(declared_at(owner, name), f"{name} is not taken: write @dataclass(frozen=True) above the class")
-        for owner in type(algorithm).__mro__
-        for name, value in vars(owner).items()
-        if isinstance(value, dataclasses.Field)
-    ]
+    found = [Note(declared_at(owner, name), text) for owner, name, text in untaken(type(algorithm))]  # type: ignore[arg-type]
     try:
-        refuse_wrong_options(algorithm)
+        if not found:
+            refuse_wrong_options(algorithm)
     except FedsmooError as e:
         found.append(Note(declared_at(cls), str(e)))
     names: dict[str, tuple[str, ...]] = {}

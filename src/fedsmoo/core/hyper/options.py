@@ -7,6 +7,7 @@ its flags from them, and must do so before PyTorch is imported.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import field
@@ -14,6 +15,7 @@ from functools import cache
 from numbers import Real
 from typing import Any, get_args, get_type_hints
 
+from fedsmoo.core.blame import declared_at
 from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.core.hyper.schedule import Schedule, is_schedule
 
@@ -107,6 +109,36 @@ def kinds(cls: Any) -> dict[str, tuple[type, bool]]:
         if len(plain) == 1 and plain[0] in KINDS:
             out[f.name] = plain[0], type(None) in options
     return out
+
+
+@cache
+def untaken(cls: Any) -> tuple[tuple[type, str, str], ...]:
+    """Return what a class writes for a hyper-parameter and Python does not take: who wrote it, its name, what to do.
+
+    An option in a class without ``@dataclass`` is none; another default without a type hint, or in such a class, stays
+    what the class above says.
+    """
+    found = [
+        (owner, name, f"{name} is not taken: write @dataclass(frozen=True) above the class")
+        for owner in cls.__mro__
+        for name, value in vars(owner).items()
+        if isinstance(value, dataclasses.Field)
+    ]
+    for f in dataclasses.fields(cls):
+        owner = next((c for c in cls.__mro__ if f.name in vars(c)), cls)
+        value = inspect.getattr_static(cls, f.name, f.default)
+        plain = not isinstance(value, dataclasses.Field) and not hasattr(value, "__get__")
+        if plain and repr(value) != repr(f.default):
+            text = f"{f.name} = {value!r} is not taken, it is {f.default!r}: write it with its type, such as "
+            text += f"{f.name}: {type(value).__name__} = {value!r}, and @dataclass(frozen=True) above the class"
+            found.append((owner, f.name, text))
+    return tuple(found)
+
+
+def refuse_untaken(cls: Any) -> None:
+    """Refuse a class whose hyper-parameters are not what it writes, with their file and line."""
+    if found := untaken(cls):
+        raise FedsmooError("\n".join(f"{declared_at(owner, name)}: {text}" for owner, name, text in found))
 
 
 WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedsmoo.core.errors import FedsmooError, as_typed
+from fedsmoo.core.hyper.options import refuse_untaken
 from fedsmoo.data.dataset import Dataset
 
 
@@ -31,6 +32,7 @@ class Partition(ABC):
             cls.__repr__ = as_typed  # type: ignore[method-assign,assignment]  # before dataclass puts one of its own there
 
     def __post_init__(self) -> None:
+        refuse_untaken(type(self))
         for f in fields(self):
             value, what = getattr(self, f.name), f"partition {self.label}: {f.name} is"
             if f.name in ("replacement", "refill", "balance") and not isinstance(value, bool | np.bool_):
