@@ -4,8 +4,9 @@ PYTHONPATH=src python3 benchmarks/analysis_gpu.py --out analysis.json           
 PYTHONPATH=src python3 benchmarks/analysis_gpu.py --data cifar10.npz --out analysis.json \\
     --models fedsam=RUN/model.safetensors fedsmoo=RUN/model.safetensors
 
-The output is one JSON object, written anew after every measurement, so that a stopped command keeps what it has. With
-``--keep`` and run folders as models each result also goes into ``RUN/analysis/``, where the report page finds it.
+First the landscapes of all models, which are quick, then their Hessians, in the order given. The output is one JSON
+object, written anew after every measurement, so that a stopped command keeps what it has. With ``--keep`` and run
+folders as models each result also goes into ``RUN/analysis/``, for the report page and ``fedsmoo results export``.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -138,22 +140,21 @@ def main() -> None:
         "grid_kernels": fused_reason(image) or "hand-written",
         "models": {},
     }
-    for name, (w, folder) in named_models(options.models, flat).items():
-        found = result["models"].setdefault(name, {})
-        if options.skip != "hessian":
-            found["hessian"] = curvature(flat, w, options.samples, options.size, options.probes, options.tol)
-            print(name, {k: v for k, v in found["hessian"].items() if not isinstance(v, str)}, flush=True)
+    measure: dict[str, Callable[[torch.Tensor], dict[str, Any]]] = {
+        "landscape": lambda w: grid(
+            image, w, options.points, options.span, options.images, options.grid_size, options.grid_models
+        ),
+        "hessian": lambda w: curvature(flat, w, options.samples, options.size, options.probes, options.tol),
+    }
+    models = named_models(options.models, flat)
+    for kind in (k for k in measure if k != options.skip):
+        for name, (w, folder) in models.items():
+            found = result["models"].setdefault(name, {})[kind] = measure[kind](w)
+            print(name, kind, {k: v for k, v in found.items() if isinstance(v, float | int)}, flush=True)
             write(options.out, result)
-        if options.skip != "landscape":
-            found["landscape"] = grid(
-                image, w, options.points, options.span, options.images, options.grid_size, options.grid_models
-            )
-            print(name, {k: v for k, v in found["landscape"].items() if isinstance(v, float)}, flush=True)
-            write(options.out, result)
-        if options.keep and folder is not None:
-            (folder / "analysis").mkdir(exist_ok=True)
-            for kind, values in found.items():
-                write(folder / "analysis" / f"{kind}.json", values)
+            if options.keep and folder is not None:
+                (folder / "analysis").mkdir(exist_ok=True)
+                write(folder / "analysis" / f"{kind}.json", found)
 
 
 def write(path: Path, value: dict[str, Any]) -> None:
