@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import random
 import sys
 from collections.abc import Callable, Iterable
@@ -115,6 +116,8 @@ class Words(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         before, self.watch.word = self.watch.word, getattr(func, "__name__", "")
+        if getattr(func, "namespace", "aten") != "aten":
+            import_compiler()
         try:
             if self.watch.word in COPIES:
                 self.watch.note(branches(READS.get(self.watch.word, self.watch.word)))
@@ -171,6 +174,19 @@ def set_profiler(profiler: Any) -> None:
         sys.setprofile(profiler)
     else:
         profiler.enable()  # with the options that it had
+
+
+def import_compiler() -> None:
+    """Import PyTorch's compiler, as the first call of an operator such as our noise does, without a profiler.
+
+    A profiler is called for each of its hundred thousand functions, which would take seconds.
+    """
+    before = sys.getprofile()
+    sys.setprofile(None)
+    try:
+        importlib.import_module("torch._dynamo")
+    finally:
+        set_profiler(before)
 
 
 def watched(call: Callable[[], Any], given: dict[str, Tensor]) -> Seen:
