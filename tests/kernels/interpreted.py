@@ -88,11 +88,63 @@ def broadcast(self: Any, lhs: Any, rhs: Any, otherwise: Any = TritonSemantic.bro
     return otherwise(self, lhs, rhs)
 
 
+PLAIN = {id(t) for t in (core.int32, core.int64, core.float32, core.float64)}  # whose results have their own type
+WHOLE = {id(core.int32), id(core.int64)}
+
+
+@functools.cache
+def same_everywhere(value: float, dtype: Any, lengths: tuple[int, ...]) -> Any:
+    """A number as a block, or as a tensor of one number; nobody may write into it."""
+    data = interpreter.np.full(lengths, value if value else 0, numpy_type(dtype))
+    data.flags.writeable = False
+    return interpreter.TensorHandle(data, dtype)
+
+
+def as_one_of(tensor: Any, value: Any) -> Any:
+    """A Python number in the type and shape of a tensor; ``None`` where Triton would think about its type."""
+    dtype = tensor.dtype
+    if type(value) is int and -(2**31) <= value < 2**31 if id(dtype) in WHOLE else type(value) in (int, float):
+        lengths = tensor.handle.data.shape
+        return core.tensor(same_everywhere(value, dtype, lengths), tensor.type)
+    return None
+
+
+def agreed(
+    self: Any, lhs: Any, rhs: Any, lhs_ptr: bool = False, rhs_ptr: bool = False, arithmetic: bool = True,
+    divide: bool = False, otherwise: Any = TritonSemantic.binary_op_type_checking_impl,
+) -> Any:  # fmt: skip
+    """Two operands of one type and shape: most have one type already, or are a pointer and an offset, or a number."""
+    a, b = type(lhs) is core.tensor, type(rhs) is core.tensor
+    if a and b:
+        one, other = lhs.dtype, rhs.dtype
+        if id(other) in PLAIN and (one is other or (lhs_ptr and one.is_ptr() and id(other) in WHOLE)):
+            return self.broadcast_impl_value(lhs, rhs)
+    elif arithmetic and (a or b) and id((lhs if a else rhs).dtype) in PLAIN:
+        number = as_one_of(lhs, rhs) if a else as_one_of(rhs, lhs)
+        if number is not None:
+            return (lhs, number) if a else (number, rhs)
+    return otherwise(self, lhs, rhs, lhs_ptr, rhs_ptr, arithmetic, divide)
+
+
+def unwrapped(value: Any, otherwise: Any = core._unwrap_if_constexpr) -> Any:
+    return value if type(value) is core.tensor else otherwise(value)
+
+
+def cast(self: Any, tensor: Any, to: Any, rounding: Any = None, otherwise: Any = TritonSemantic.cast) -> Any:
+    return tensor if tensor.dtype is to.scalar else otherwise(self, tensor, to, rounding)
+
+
+def start_handle(self: Any, data: Any, dtype: Any, attr: Any = None) -> None:
+    self.data, self.dtype, self.attr = data, dtype, {} if attr is None else attr
+
+
 interpreter._patch_lang_tensor, interpreter._patch_lang = index_too, patch_once
 interpreter._patch_builtin = patch_members
 core.block_type.__init__, core.tensor.__init__ = start_type, start_tensor
 core.block_type.name = property(lambda self: f"<{self.shape}, {self.element_ty}>")
-TritonSemantic.broadcast_impl_value = broadcast
+TritonSemantic.broadcast_impl_value, TritonSemantic.binary_op_type_checking_impl = broadcast, agreed
+TritonSemantic.cast, core._unwrap_if_constexpr = cast, unwrapped
+interpreter.TensorHandle.__init__ = start_handle
 
 numpy_type = functools.cache(interpreter._get_np_dtype)
 ADDRESS = interpreter.np.dtype("uint64")
