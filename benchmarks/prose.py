@@ -100,11 +100,14 @@ def refreshed(text: str, pieces: Iterable[Piece]) -> str:
 
 def unnoticed(text: str, pieces: Sequence[Piece]) -> list[tuple[int, int]]:
     """The numbers of a document whose last digit may be another without a problem."""
-    out = []
+    prose, out = blanked(text, MADE), []
+    spans = [[m.span() for m in p.exact.finditer(prose)] for p in pieces]
     for start, end in numbers(text):
         digit = max(k for k in range(start, end) if text[k].isdigit())
-        changed = text[:digit] + str((int(text[digit]) + 1) % 10) + text[digit + 1 :]
-        if not problems(changed, pieces):
+        other = str((int(text[digit]) + 1) % 10)
+        changed, blank = (t[:digit] + other + t[digit + 1 :] for t in (text, prose))
+        here = [p for p, there in zip(pieces, spans, strict=True) if all(a <= digit < b for a, b in there)]
+        if all(p.exact.search(blank) for p in here) and not problems(changed, pieces):
             out.append((start, end))
     return out
 

@@ -51,6 +51,11 @@ LONGEST = (
     "test_bad_input.py",
 )
 
+# Collections of garbage look at everything that was made since the last: rarely is enough, and not while nothing but
+# modules is made, which all stay.
+gc.set_threshold(20_000, 20, 20)
+gc.disable()
+
 # A process that is killed loses nothing that it wrote, flushed or not; only a power cut would. That all is flushed, and
 # in the right order, is tested by tests that put a function of their own here.
 os.fsync = os.fstat  # which refuses what is no open file, too
@@ -68,6 +73,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    gc.enable()
     rank = {name: i for i, name in enumerate(LONGEST)}
     items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
 

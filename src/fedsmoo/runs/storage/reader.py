@@ -274,7 +274,8 @@ def sound(record: Record) -> bool:
 
 def numeric(values: Collection[Any], kinds: set[type] = NUMBERS) -> bool:
     """Return whether values are of these types, and none is a whole number so large that nothing counts to it."""
-    return {*map(type, values)} <= kinds and all(abs(v) < LARGEST_COUNT for v in values if type(v) is int)
+    found = {*map(type, values)}
+    return found <= kinds and (int not in found or all(abs(v) < LARGEST_COUNT for v in values if type(v) is int))
 
 
 def state_of(summary: bool, failure: bool, config: bool) -> State:
