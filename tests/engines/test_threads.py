@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_in_torch_dispatch
 from fedsmoo import simulate
 from fedsmoo.core import FedsmooError
 from fedsmoo.data.check import from_arrays
+from fedsmoo.engines.serial import sum_of_threads
 from fedsmoo.engines.task import Task
 from fedsmoo.engines.threads import Threads, takes_channels_last
 from fedsmoo.models.base import FlatModel
@@ -92,6 +93,18 @@ def test_any_number_of_threads_gives_the_same_bits_which_are_those_of_serial_but
     assert float((one.server.w - serial.server.w).abs().max()) < 1e-12
     losses = [[r.train_loss for r in run.history] for run in (one, three, serial)]
     assert losses[0] == losses[1] == pytest.approx(losses[2], rel=1e-12)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("size", [7, 32767, 32768, 32769, 65537, 300_001])
+def test_the_sum_of_several_threads_can_be_had_in_one_to_the_bit(threads: int, size: int) -> None:
+    v = torch.randn(size, generator=torch.Generator().manual_seed(size)).square()
+    torch.set_num_threads(threads)
+    try:
+        expected = v.sum()
+    finally:
+        torch.set_num_threads(1)
+    assert torch.equal(sum_of_threads(v, threads), expected)
 
 
 @pytest.mark.parametrize("method", ["fedsmoo", "scaffold", "moon", "krum"])

@@ -26,6 +26,9 @@ from fedsmoo.metrics.tally import Scores
 
 # A client's last model, its new own vectors, what it sends, and its mean minibatch loss.
 Trained = tuple[Tensor, Vectors, Vectors, Tensor]
+# What a round adds up of a client: what it sends, weighed, its loss, ||w_i - w||^2, w_i - w, and rows of its own.
+Reply = tuple[Vectors, Tensor, Tensor, Tensor, Vectors]
+GRAIN = 32768  # numbers: PyTorch adds up fewer in one thread
 
 
 class Serial(Engine):
@@ -63,11 +66,29 @@ class Serial(Engine):
 
     def add(self, inputs: RoundInputs, c: int, trained: Trained, sums: Sums) -> None:
         """Keep what a client keeps, and add what it sends."""
-        w, me, up, loss = trained
-        algorithm, moved = inputs.algorithm, w - inputs.down.w
+        self.keep(inputs, c, trained[1])
+        sums.add(*reply(inputs, c, trained))
+
+    def keep(self, inputs: RoundInputs, c: int, me: Vectors) -> None:
+        """Keep a client's own vectors."""
         self.table.write([inputs.clients[c]], me.map(lambda v: v[None]))
-        mine, rows = up.pick(algorithm.summed), up.pick(algorithm.rows).map(lambda v: v[None])
-        sums.add(mine.map(partial(mul, inputs.weights[c])), loss, moved.square().sum(), moved, rows)
+
+
+def reply(inputs: RoundInputs, c: int, trained: Trained, threads: int = 0) -> Reply:
+    """Return what :meth:`Sums.add` adds of a client; sums have the bits of so many threads (0: of those there are)."""
+    w, _, up, loss = trained
+    algorithm, moved = inputs.algorithm, w - inputs.down.w
+    mine, rows = up.pick(algorithm.summed), up.pick(algorithm.rows).map(lambda v: v[None])
+    drift = moved.square().sum() if threads == 0 else sum_of_threads(moved.square(), threads)
+    return mine.map(partial(mul, inputs.weights[c])), loss, drift, moved, rows
+
+
+def sum_of_threads(v: Tensor, threads: int) -> Tensor:
+    """Return the sum of a vector as so many threads of PyTorch add it up, a part each, to the bit, in one thread."""
+    parts = min(threads, -(-len(v) // GRAIN))
+    if threads == 1 or len(v) < GRAIN:
+        return v.sum()
+    return torch.stack([part.sum() for part in v.split(-(-len(v) // parts))]).sum()
 
 
 def train_client_of(setup: Setup, inputs: RoundInputs, c: int, own: Vectors, oracle: Oracle) -> Trained:
