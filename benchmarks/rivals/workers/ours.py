@@ -18,10 +18,11 @@ from fedsmoo.runs.simulation import Simulation
 
 
 def simulation(work: Workload, engine: str) -> Simulation:
+    """Return our run; its last round, after which it would be evaluated, is never made: no way's time holds a test."""
     s = work.settings
     config = Config(
         algorithm=s["algorithm"], engine=engine, device=s["device"], clients=len(work.clients), cohort=s["cohort"],
-        rounds=work.rounds, local_epochs=s["local_epochs"], batch_size=s["batch_size"], lr=s["lr"], lr_decay=1.0,
+        rounds=work.rounds + 1, local_epochs=s["local_epochs"], batch_size=s["batch_size"], lr=s["lr"], lr_decay=1.0,
         weight_decay=s["weight_decay"], clip=s["clip"], seed=s["seed"], eval_every=10**6,
         precision="fp32" if s["device"] == "cpu" else s["precision"], augment=s.get("augment", False),
     )  # fmt: skip
