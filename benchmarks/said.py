@@ -109,6 +109,9 @@ def flower() -> list[Said]:
     ]
 
 
+CAPTURED = "loop, torch.compile, the whole step captured as a CUDA graph"
+
+
 def rivals() -> list[Said]:
     found = f.read("rivals.json")
 
@@ -117,12 +120,27 @@ def rivals() -> list[Said]:
 
     pfl, fedjax = (found["own"][n]["results"] for n in ("pfl", "fedjax"))
     loop = "plain PyTorch loop"
+    gpu = {(r["task"], r["way"], r["precision"]): r["seconds_per_round"] for r in f.read("gpu/rivals.json")["rows"]}
+
+    def slower(task: str, way: str, precision: str = "tf32") -> float:
+        return gpu[task, way, precision] / gpu[task, "fedsmoo", precision]
+
     return [
         "SGD with learning rate 0.1, weight decay 0.001 and gradients clipped at norm 10",
         "its rounds last about 0.1 s or 0.2 s however small the model is",
         ("For the MLP DrJAX takes {:.2f} of our time", share(found["results"], "DrJAX", "fedsmoo, batched engine")),
         ("a plain loop takes {:.2f} of it and pfl-research {:.2f}", share(pfl, loop), share(pfl, "pfl-research")),
         ("on FedJAX's example the loop {:.2f}", share(fedjax, loop)),
+        (
+            "**On the GPU** we are {:.0f} times as fast as pfl-research and {:.0f} times as fast as BlazeFL",
+            slower("pfl", "pfl-research, as it ships"),
+            slower("blazefl", "BlazeFL, as it ships, one thread"),
+        ),
+        (
+            "that loop takes {:.1f} times our time in bf16 and {:.1f} times in tf32",
+            slower("paper", CAPTURED, "bf16"),
+            slower("paper", CAPTURED),
+        ),
     ]
 
 
