@@ -299,6 +299,47 @@ def test_columns_by_rule_and_by_name():
     assert labels.y_train.tolist() == [[float(k > 0), float(k > 1)] for k in Y]
 
 
+class Fields(Pairs):
+    def __getitem__(self, i):
+        return {**{name: float(self.x[name].iloc[i]) for name in self.x.columns}, "label": int(self.y[i])}
+
+
+def in_order(columns: str, rows: slice) -> pd.DataFrame:
+    return pd.DataFrame(X, columns=list("abcde"))[rows][list(columns)]
+
+
+@pytest.mark.parametrize("form", ["frame", "arrays", "dict", "items", "huggingface", "clients"])
+def test_a_column_is_known_by_its_name_in_every_part(form, tmp_path):
+    """The test part, or another client, has the columns of the first part in another order, and one more."""
+    train, other = slice(0, CUT), slice(CUT, 60)
+    a, b = in_order("abcde", train), in_order("edcba", other).assign(more=7.0)
+    frames = a.assign(label=Y[train]), b.assign(label=Y[other])
+    value: Any = frames
+    if form == "arrays":
+        value = (a, Y[train], b, Y[other])
+    elif form == "dict":
+        value = tuple({name: frame[name].to_numpy() for name in frame.columns} for frame in frames)
+    elif form == "items":
+        value = (Fields(a, Y[train]), Fields(b, Y[other]))
+    elif form == "huggingface":
+        value = tuple(pytest.importorskip("datasets").Dataset.from_pandas(frame) for frame in frames)
+        value = tuple(part.remove_columns([n for n in part.column_names if n.startswith("__")]) for part in value)
+    elif form == "clients":
+        value = list(frames)
+    data = read_data(value)
+    found = data.x_train if form == "clients" else torch.cat([data.x_train, data.x_test])
+    assert torch.equal(found.float(), torch.from_numpy(X))
+    if form != "clients":
+        with pytest.raises(FedsmooError, match=r"unknown column of data: .*'c'"):
+            read_data((a, Y[train], b.drop(columns="c"), Y[other]))
+
+
+def test_numbers_of_rows_in_a_file_are_said(tmp_path):
+    in_order("abcde", slice(0, CUT)).assign(label=Y[:CUT]).to_csv(tmp_path / "mine.csv")
+    with pytest.warns(FedsmooWarning, match=r"first column of mine.csv has no name and holds the numbers of the rows"):
+        assert load(f"table:{tmp_path / 'mine.csv'}").x_train.shape == (CUT, 6)
+
+
 def test_text_to_be_learnt_is_classes_by_name():
     names = np.array(["cat", "ant", "bee"])
     data = read_data(FRAME.assign(kind=names[Y]), y="kind", test=0.25)

@@ -28,6 +28,11 @@ class Chosen:
     client: Any = None
     features: bool = False  # x are columns of one number each, the features of a sample
 
+    @property
+    def named(self) -> tuple[Any, ...] | None:
+        """The columns of samples where their order counts: features, and several inputs."""
+        return self.x if self.features or len(self.x) > 1 else None
+
 
 def choose(kinds: Kinds, options: Options, what: str, remedy: str) -> Chosen:
     """Return which columns are what; refuse where that is not clear.

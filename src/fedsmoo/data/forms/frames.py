@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from fedsmoo.core.errors import FedsmooError
+from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.data.forms.columns import NUMBER, OTHER, TEXT, choose
 from fedsmoo.data.forms.options import Options
 from fedsmoo.data.forms.parts import Part
@@ -17,6 +18,11 @@ REMEDY = "make numbers of it, pandas.get_dummies(frame, columns=['{}'])"
 def is_pandas(value: Any) -> bool:
     """Return whether a value is a table or a column of pandas."""
     return type(value).__module__.partition(".")[0] == "pandas" and type(value).__name__ in ("DataFrame", "Series")
+
+
+def is_table(value: Any) -> bool:
+    """Return whether a value is a table of pandas."""
+    return is_pandas(value) and type(value).__name__ == "DataFrame"
 
 
 def frame_part(frame: Any, options: Options, what: str) -> Part:
@@ -39,7 +45,16 @@ def frame_part(frame: Any, options: Options, what: str) -> Part:
     x = np.stack(found, 1).astype(kind if kind.kind == "f" else np.float64)
     ys = [target(frame[n]) for n in chosen.y]
     clients = None if chosen.client is None else (lambda: keys(frame[chosen.client]))
-    return Part(len(frame), what, x, ys[0] if len(ys) == 1 else np.stack(ys, 1), clients=clients)
+    y = ys[0] if len(ys) == 1 else np.stack(ys, 1)
+    return Part(len(frame), what, x, y, columns=chosen.named, clients=clients)
+
+
+def of_columns(frame: Any, names: Sequence[Any], what: str) -> Any:
+    """Return some columns of a table, in this order."""
+    for name in names:
+        if name not in frame.columns:
+            raise unknown(f"column of {what}", name, map(str, frame.columns))
+    return frame[list(names)]
 
 
 def kind_of_column(column: Any) -> str:

@@ -57,6 +57,7 @@ def huggingface_part(value: Any, options: Options, what: str) -> Part:
         key=key,
         inputs=None if chosen.features or len(chosen.x) == 1 else chosen.x,
         features=chosen.features,
+        columns=chosen.named,
         class_names=tuple(names) if names else None,
         clients=clients,
         fickle=transformed,

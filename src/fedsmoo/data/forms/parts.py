@@ -34,6 +34,7 @@ class Part:
     key: Callable[[Known], str | None] = lambda known: None
     inputs: tuple[str, ...] | None = None  # names of several inputs
     features: bool = False  # the columns of samples hold one number each
+    columns: tuple[Any, ...] | None = None  # that samples were made of, in this order; the same ones in every part
     class_names: tuple[str, ...] | None = None
     clients: Callable[[], np.ndarray] | None = None  # who holds each sample
     fickle: bool = False  # code of the user's makes the items: two reads of one may differ

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.forms.build import build
 from fedsmoo.data.forms.columns import NUMBER, SAMPLES, TARGETS, TEXT, choose
 from fedsmoo.data.forms.flower import flower_parts, is_flower
-from fedsmoo.data.forms.frames import frame_part, is_pandas
+from fedsmoo.data.forms.frames import frame_part, is_pandas, is_table, of_columns
 from fedsmoo.data.forms.huggingface import huggingface_part, is_huggingface
 from fedsmoo.data.forms.options import Options
 from fedsmoo.data.forms.parts import Federation, Part
@@ -57,6 +58,8 @@ def four(value: Any, options: Options, name: str, what: str) -> Dataset:
     if unused:
         raise FedsmooError(f"{what} is four arrays, which say all: leave out {', '.join(unused)}")
     x_train, y_train, x_test, y_test = (value[n] for n in FOUR) if isinstance(value, Mapping) else value
+    if is_table(x_train) and is_table(x_test):
+        x_test = of_columns(x_test, x_train.columns, f"{what}: x_test")
     data = from_arrays(x_train, y_train, x_test, y_test, name, target=options.target)
     refuse_untrained_classes(data)
     return data
@@ -66,7 +69,7 @@ def is_four(value: Any) -> bool:
     """Return whether a value is meant as four arrays, ``x_train`` to ``y_test``, in this order or by name."""
     if isinstance(value, Mapping):
         return all(n in value for n in FOUR)
-    if not isinstance(value, tuple | list) or len(value) != 4 or all(type(v).__name__ == "DataFrame" for v in value):
+    if not isinstance(value, tuple | list) or len(value) != 4 or all(map(is_table, value)):
         return False
     return all(is_array(v) or is_pandas(v) for v in value) or (isinstance(value, tuple) and not any(map(is_one, value)))
 
@@ -84,7 +87,7 @@ def is_array(value: Any) -> bool:
 def is_one(value: Any) -> bool:
     """Return whether a value is samples with their labels in one of the forms, without a test part."""
     pair = isinstance(value, tuple) and len(value) == 2 and all(is_array(v) or is_pandas(v) for v in value)
-    tables = pair and all(type(v).__name__ == "DataFrame" for v in value)
+    tables = pair and all(map(is_table, value))
     return (
         (pair and not tables) or is_columns(value) or is_pandas(value) or is_huggingface_table(value) or is_torch(value)
     )
@@ -115,13 +118,15 @@ def part(value: Any, options: Options, what: str) -> Part:
     if is_columns(value):
         return named_arrays({n: v for n, v in value.items() if is_column(v)}, options, what)
     if isinstance(value, tuple) and is_one(value):
-        named = [n for n in ("x", "y", "client") if getattr(options, n) is not None]
+        x, y = value
+        table = is_table(x)
+        named = [n for n in ("x", "y", "client") if getattr(options, n) is not None and not (table and n == "x")]
         if named:
             raise FedsmooError(f"{what}: {named[0]} names a column, but two arrays have none: leave it out")
-        x, y = value
+        x = x if options.x is None else of_columns(x, options.x, what)
         if len(x) != len(y):
             raise FedsmooError(f"{what}: {len(x)} samples but {len(y)} labels; each sample needs one")
-        return Part(len(x), what, x, y)
+        return Part(len(x), what, x, y, columns=tuple(x.columns) if table else None)
     if is_torch(value):
         return torch_part(value, options, what)
     raise FedsmooError(f"{what} is {brief(value)}, but must be {MUST}")
@@ -150,7 +155,7 @@ def named_arrays(value: Mapping[Any, Any], options: Options, what: str) -> Part:
         x = x if x.dtype.kind == "f" else x.astype(np.float64)
     clients = None if chosen.client is None else (lambda: np.asarray(value[chosen.client]))
     y = value[chosen.y[0]] if len(ys) == 1 else np.stack(ys, 1)
-    return Part(lengths[chosen.y[0]], what, x, y, inputs=inputs, clients=clients)
+    return Part(lengths[chosen.y[0]], what, x, y, inputs=inputs, columns=chosen.named, clients=clients)
 
 
 def taken_apart(value: Any, options: Options, what: str) -> Federation:
@@ -168,6 +173,14 @@ def taken_apart(value: Any, options: Options, what: str) -> Federation:
     if isinstance(value, tuple):
         raise FedsmooError(f"{what} has {len(value)} parts, but must be {MUST}")
     raise FedsmooError(f"{what} is {brief(value)}, but must be {MUST}")
+
+
+def alike(first: Part, value: Any, options: Options, what: str) -> Federation:
+    """Take a value apart into samples of the same columns as another part, in its order, whatever that is here."""
+    found = taken_apart(value, options, what)
+    if first.columns is None or all(p.columns in (None, first.columns) for p in found.parts):
+        return found
+    return taken_apart(value, dataclasses.replace(options, x=first.columns), what)
 
 
 def halves(value: Any, what: str) -> tuple[Any, Any] | None:
@@ -195,7 +208,7 @@ def with_test(found: Federation, test: Any, options: Options, what: str) -> Fede
         return found
     if found.tests:
         raise FedsmooError(f"{what}: clients have test parts of their own: leave one of them out")
-    other = taken_apart(test, options, what)
+    other = alike(found.train[0], test, options, what)
     if other.tests:
         raise FedsmooError(f"{what}: a test part has no test part of its own")
     if not other.natural:
@@ -222,7 +235,7 @@ def each_client(entries: Sequence[tuple[str, Any]], options: Options, what: str)
             entry = tuple(entry)
         if isinstance(entry, list) or not (is_one(entry) or halves(entry, name) is not None):
             raise FedsmooError(f"{name} is {brief(entry)}, but must be data of one client: (x, y), or (train, test)")
-        one = taken_apart(entry, options, name)
+        one = alike(train[0], entry, options, name) if train else taken_apart(entry, options, name)
         if one.natural or one.train[0].clients is not None:
             raise FedsmooError(f"{name} has clients of its own, but each entry of a list is one client")
         train.append(one.train[0])

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedsmoo.core.errors import FedsmooError, first_line
+from fedsmoo.core.errors import FedsmooError, FedsmooWarning, first_line
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.files.tree import LARGEST
 from fedsmoo.data.forms.read import read_data
 
 SUFFIXES = (".csv", ".parquet")
+UNNAMED = "Unnamed: 0"  # what pandas calls a column without a name, as it writes the numbers of rows
 TABLE_OPTIONS = ("x", "y", "client", "test", "target")
 
 
@@ -55,8 +57,16 @@ def frame(path: Path, what: str) -> Any:
     import pandas as pd
 
     try:
-        return pd.read_csv(path) if path.suffix.lower() == ".csv" else pd.read_parquet(path)
+        found = pd.read_csv(path) if path.suffix.lower() == ".csv" else pd.read_parquet(path)
     except ImportError:
         raise FedsmooError(f"{what}: reading .parquet needs pyarrow: pip install pyarrow, or save it as .csv") from None
     except Exception as e:  # parsers raise many kinds for damaged files
         raise FedsmooError(f"{what} cannot be read: {first_line(e)}") from None
+    if len(found) > 1 and UNNAMED in found and found[UNNAMED].tolist() == list(range(len(found))):
+        warnings.warn(
+            f"{what}: the first column of {path.name} has no name and holds the numbers of the rows, from which a model "
+            "can learn: save it by to_csv(index=False), or name the columns to learn from, x=NAME,NAME",
+            FedsmooWarning,
+            stacklevel=2,
+        )
+    return found

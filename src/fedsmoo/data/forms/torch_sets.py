@@ -59,7 +59,17 @@ def torch_part(value: Any, options: Options, what: str) -> Part:
         clients = lambda: np.array([plain(item(value, i, what)[chosen.client]) for i in range(count)])  # noqa: E731
     features = chosen is not None and chosen.features
     key = lambda known: key_of(value, known)  # noqa: E731
-    return Part(count, what, rows=rows, key=key, inputs=names, features=features, clients=clients, fickle=True)
+    return Part(
+        count,
+        what,
+        rows=rows,
+        key=key,
+        inputs=names,
+        features=features,
+        columns=None if chosen is None else chosen.named,
+        clients=clients,
+        fickle=True,
+    )
 
 
 def tensors_in(value: Any) -> list[Tensor] | None:
