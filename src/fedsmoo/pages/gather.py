@@ -20,6 +20,7 @@ from fedsmoo.runs.origin.contents import data_label
 from fedsmoo.runs.storage.names import METRICS
 from fedsmoo.runs.storage.reader import StoredRun, read_run
 from fedsmoo.runs.storage.walk import listed, stamp
+from fedsmoo.runs.watch.changes import in_words
 
 SUMMARY_NUMBERS = ("parameters", "parameters_full", "seconds_train", "seconds_eval")
 LED = re.compile(r'\{"rounds":(\d+|\[[^\]]*\]),"lead":')  # curves of a run that the accuracy does not lead
@@ -166,12 +167,12 @@ def changes(run: StoredRun) -> Any:
 def changed(found: Any) -> dict[str, str]:
     """Return what callbacks changed as a setting: a run in which some were made is no other seed of one without.
 
-    >>> changed([[3, {"lr": 0.01}], [5, {"r": 0.2}]])
-    {'changes': 'lr=0.01 after round 3, r=0.2 after round 5'}
+    >>> changed([[3, {"lr": 0.01}], "<b>"])
+    {'changes': 'lr=0.01 after round 3'}
     """
-    each = [one for one in found[:20] if isinstance(one, list) and len(one) == 2] if isinstance(found, list) else []
-    words = [f"{n}={v} after round {at}" for at, new in each if isinstance(new, dict) for n, v in new.items()]
-    return {"changes": text(", ".join(words), 200)} if words else {}
+    each = found[:20] if isinstance(found, list) else []
+    sound = [one for one in each if isinstance(one, list) and len(one) == 2 and isinstance(one[1], dict)]
+    return {"changes": text(words, 200)} if (words := in_words(sound)) else {}
 
 
 def hashes(contents: Any) -> dict[str, str]:

@@ -64,3 +64,23 @@ def test_what_cannot_be_exported_is_refused(run: Path, tmp_path: Path) -> None:
     with pytest.raises(FedsmooError, match="SHA-256 differs"):
         export_model(tmp_path / "other", tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+def test_a_card_leaves_no_setting_unsaid(tmp_path: Path) -> None:
+    settings = {**SMALL, "algorithm": "fedprox", "algorithm_options": {"mu": 0.5}, "local_steps": None, "holdout": 0.25}
+
+    def callback(record, state):
+        if record.round == 1:
+            state.set(lr=0.05)
+
+    fedsmoo.run(settings, tmp_path / "run", callback=callback)
+    started = json.loads((tmp_path / "run" / "started.json").read_text())
+    other = {"data": {"kind": "other"}, "contents": {"data_content": "1a2b3c4d5e6f7a8b"}}
+    (tmp_path / "run" / "started.json").write_text(json.dumps({**started, **other}))
+    text = export_model(tmp_path / "run", tmp_path / "model").read_text()
+    assert "| local training | 5 epochs, batches of 50, learning rate 0.1 |" in text  # the default
+    assert "| data | digits (other content 1a2b3c4d), dirichlet-0.1 over 4 clients |" in text
+    assert "| other settings | holdout = 0.25, algorithm_options = {'mu': 0.5} |" in text
+    assert "| changed on the way | lr=0.05 after round 1 |" in text
+    assert not re.search(r"^fedsmoo run", text, re.M)  # which would not change it
+    assert started["command"] in text

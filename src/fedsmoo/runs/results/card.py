@@ -10,14 +10,21 @@ from typing import Any
 
 from fedsmoo.core.errors import FedsmooError, as_path
 from fedsmoo.core.untrusted import text
+from fedsmoo.runs.config import changed_settings, free_within
+from fedsmoo.runs.division import make_partition
+from fedsmoo.runs.origin.contents import data_label
 from fedsmoo.runs.results.finished import refuse_damaged_model
 from fedsmoo.runs.results.summary import ending
 from fedsmoo.runs.storage.files import make_folder, write_durably
 from fedsmoo.runs.storage.names import CONFIG, LABEL, METRICS, MODEL, STARTED, SUMMARY
 from fedsmoo.runs.storage.reader import StoredRun, read_run
 from fedsmoo.runs.traffic import human_bytes
+from fedsmoo.runs.watch.changes import in_words
 
 CARD = "README.md"  # what hubs show of a model
+# Settings that the card says in words of its own; all others that are not at their defaults stand in a row.
+SAID = ("algorithm", "model", "dataset", "partition", "u", "c", "clients", "split", "rounds", "cohort", "local_epochs")
+SAID += ("local_steps", "batch_size", "lr", "seed")
 KEPT = (CONFIG, STARTED, METRICS, SUMMARY, LABEL, MODEL)  # with which the folder is a run that fedsmoo.load opens
 
 
@@ -56,12 +63,12 @@ def model_card(run: StoredRun) -> str:
     """Return a model card: metadata that hubs read, how the model was trained, how good it is, how to load it."""
     c, method = run.config, text(run.label or run.config.algorithm)
     table = "\n".join(f"| {name} | {value} |" for name, value in trained(run, method).items())
-    again = text(str(run.started.get("again") or "fedsmoo run config.toml"), 1000)
+    again = text(str(run.facts.get("again") or "fedsmoo run config.toml"), 1000)
     return f"""---
 {metadata(run, method)}
 ---
 
-# {text(c.model)} by {method} on {text(c.dataset)}
+# {text(c.model)} by {method} on {name_of_data(run)}
 
 A model trained by federated optimisation: clients kept their samples, and sent what the method sends.
 
@@ -97,13 +104,18 @@ def trained(run: StoredRun, method: str) -> dict[str, str]:
     """Return how a model was trained and how good it is, by the names of a table's rows."""
     c, summary, end = run.config, run.summary, ending(run.summary)
     shown = "not evaluated" if end.last is None else end.lead.text(end.last)
-    division = text(c.partition if c.split is None else "a split file")
+    named = c.split is None and c.partition != "natural"
+    division = text(make_partition(c).name if named else c.partition if c.split is None else "a split file")
+    apart = {n: v for n, v in changed_settings(c).items() if n not in (*SAID, *free_within("run"))}
+    changed = in_words(summary.get("changes") or [])
     return {
         "method": method,
-        "data": f"{text(c.dataset)}, {division} over {c.clients} clients",
+        "data": f"{name_of_data(run)}, {division} over {c.clients} clients",
         "rounds": f"{summary['rounds']}, {c.cohort} clients each",
-        "local training": f"{c.local_epochs or c.local_steps} {'epochs' if c.local_epochs else 'steps'}, batches of "
-        f"{c.batch_size}, learning rate {c.lr}",
+        "local training": f"{c.epochs or c.local_steps} {'epochs' if c.epochs else 'steps'}, batches of {c.batch_size}, "
+        f"learning rate {c.lr}",
+        **({"other settings": text(", ".join(f"{n} = {v}" for n, v in apart.items()), 1000)} if apart else {}),
+        **({"changed on the way": text(changed, 1000)} if changed else {}),
         "sent": f"{human_bytes(summary['bytes_up'])} up, {human_bytes(summary['bytes_down'])} down",
         f"{end.lead.title} at the end": shown,
         "seed": str(c.seed),
@@ -111,10 +123,15 @@ def trained(run: StoredRun, method: str) -> dict[str, str]:
     }
 
 
+def name_of_data(run: StoredRun) -> str:
+    """Return the data set's name, with a part of its fingerprint where the content is not what the name says."""
+    return text(data_label(run.config.dataset, run.facts), 200)
+
+
 def metadata(run: StoredRun, method: str) -> str:
     """Return the card's metadata in YAML, of which JSON is a part: values of strangers stay values."""
     c, end = run.config, ending(run.summary)
-    data = {"type": text(c.dataset), "name": text(c.dataset)}
+    data = {"type": text(c.dataset), "name": name_of_data(run)}
     fields: dict[str, Any] = {
         "library_name": "fedsmoo",
         "tags": ["federated-learning", "pytorch", "safetensors", method],

@@ -30,10 +30,9 @@ from fedsmoo.runs.storage.names import CONFIG, FAILED, LABEL, METRICS, STARTED, 
 from fedsmoo.runs.storage.toml import refuse_deep_keys
 
 State = Literal["new", "unfinished", "failed", "finished"]
-LARGEST_ROUND, LARGEST_COUNT = 2**53, 2**63
+LARGEST_ROUND, LARGEST_COUNT, LARGEST_CONFIG = 2**53, 2**63, 2**20
 LINES = 1000  # of metrics that are parsed at once
 DAMAGED, MOST_VALUES = 100_000, 1_000_000  # lines of metrics that are left out; values in one
-LARGEST_CONFIG = 2**20
 LARGEST_METRICS = 4 * MAX_BYTES  # of a run that is read for its numbers; a page leaves out what is larger than others
 NUMBERS: set[type] = {int, float}
 CHANGED = {*NUMBERS, str}  # a number, or a schedule as text
@@ -77,8 +76,9 @@ class StoredRun:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The notes of the run's beginning, replaced by those of its end where there are any."""
-        return {**self.started, **self.summary}
+        """The notes of the run's beginning, replaced by those of its end; what a callback changed, no settings say."""
+        found = {**self.started, **self.summary}
+        return found | ({"again": found.get("command")} if found.get("changes") else {})
 
     @property
     def held(self) -> dict[str, str] | None:

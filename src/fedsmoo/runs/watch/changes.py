@@ -29,6 +29,15 @@ def changes_in(history: Sequence[Record]) -> list[Change]:
     return [(record.round, record.changes) for record in history if record.changes]
 
 
+def in_words(changes: Sequence[Any]) -> str:
+    """Return what was changed, and when, for a person.
+
+    >>> in_words([[3, {"lr": 0.01}], [5, {"r": 0.2}]])
+    'lr=0.01 after round 3, r=0.2 after round 5'
+    """
+    return ", ".join(f"{name}={value} after round {done}" for done, new in changes for name, value in new.items())
+
+
 def in_force(changes: Sequence[Change], number: int) -> dict[str, tuple[int, Any]]:
     """Return what changes hold in a round, counted from 0: since how many rounds were done, and the value, by name."""
     return {name: (done, value) for done, new in changes if done <= number for name, value in new.items()}
