@@ -64,8 +64,8 @@ def frame(path: Path, what: str) -> Any:
         raise FedsmooError(f"{what} cannot be read: {first_line(e)}") from None
     if len(found) > 1 and UNNAMED in found and found[UNNAMED].tolist() == list(range(len(found))):
         warnings.warn(
-            f"{what}: the first column of {path.name} has no name and holds the numbers of the rows, from which a model "
-            "can learn: save it by to_csv(index=False), or name the columns to learn from, x=NAME,NAME",
+            f"{what}: the first column of {path.name} has no name and holds the numbers of the rows, which a model can "
+            "learn from: save it by to_csv(index=False), or name the columns to learn from, x=NAME,NAME",
             FedsmooWarning,
             stacklevel=2,
         )

@@ -23,8 +23,10 @@ from fedsmoo.runs.watch.changes import in_words
 
 CARD = "README.md"  # what hubs show of a model
 # Settings that the card says in words of its own; all others that are not at their defaults stand in a row.
-SAID = ("algorithm", "model", "dataset", "partition", "u", "c", "clients", "split", "rounds", "cohort", "local_epochs")
-SAID += ("local_steps", "batch_size", "lr", "seed")
+SAID = (
+    "algorithm", "model", "dataset", "partition", "u", "c", "clients", "split", "rounds", "cohort", "local_epochs",
+    "local_steps", "batch_size", "lr", "seed",
+)  # fmt: skip
 KEPT = (CONFIG, STARTED, METRICS, SUMMARY, LABEL, MODEL)  # with which the folder is a run that fedsmoo.load opens
 
 
@@ -112,8 +114,8 @@ def trained(run: StoredRun, method: str) -> dict[str, str]:
         "method": method,
         "data": f"{name_of_data(run)}, {division} over {c.clients} clients",
         "rounds": f"{summary['rounds']}, {c.cohort} clients each",
-        "local training": f"{c.epochs or c.local_steps} {'epochs' if c.epochs else 'steps'}, batches of {c.batch_size}, "
-        f"learning rate {c.lr}",
+        "local training": f"{c.epochs or c.local_steps} {'epochs' if c.epochs else 'steps'}, batches of "
+        f"{c.batch_size}, learning rate {c.lr}",
         **({"other settings": text(", ".join(f"{n} = {v}" for n, v in apart.items()), 1000)} if apart else {}),
         **({"changed on the way": text(changed, 1000)} if changed else {}),
         "sent": f"{human_bytes(summary['bytes_up'])} up, {human_bytes(summary['bytes_down'])} down",
