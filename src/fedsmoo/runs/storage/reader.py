@@ -35,8 +35,7 @@ LINES = 1000  # of metrics that are parsed at once
 DAMAGED, MOST_VALUES = 100_000, 1_000_000  # lines of metrics that are left out; values in one
 LARGEST_METRICS = 4 * MAX_BYTES  # of a run that is read for its numbers; a page leaves out what is larger than others
 NUMBERS: set[type] = {int, float}
-CHANGED = {*NUMBERS, str}  # a number, or a schedule as text
-OPTIONAL: set[type] = {*NUMBERS, type(None)}
+CHANGED, OPTIONAL = {*NUMBERS, str}, {*NUMBERS, type(None)}  # what was changed: a number, or a schedule as text
 # The types of facts that programs use further on; any of them may be missing or null.
 KINDS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("rounds", "threads", "chunk", "ranks", "packed", "cores"), int),
