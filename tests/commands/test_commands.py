@@ -9,6 +9,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import forked
 import numpy as np
 import pytest
 import torch
@@ -233,7 +234,7 @@ def shell(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     environment = {k: v for k, v in os.environ.items() if k not in ("FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS")}
     environment |= {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "fedsmoo", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=cwd, check=False)
+    return forked.run(command, env=environment, cwd=cwd)
 
 
 def test_the_program_piped_has_no_colours(tmp_path: Path) -> None:

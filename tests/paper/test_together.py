@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 
 import fedsmoo
@@ -102,7 +102,7 @@ def test_a_killed_update_leaves_whole_files_and_the_next_one_finishes_it(tmp_pat
     cut = tmp_path / "cut"
     documents(cut)
     code = KILLED.format(tests=str(Path(__file__).parents[1]), at=at)
-    killed = subprocess.run([sys.executable, "-c", code], cwd=cut, check=False, env={**os.environ, "COLUMNS": "80"})
+    killed = forked.run([sys.executable, "-c", code], cwd=cut, env={**os.environ, "COLUMNS": "80"})
     assert killed.returncode == -signal.SIGKILL
     left = contents(cut)
     assert all(left[name] in (old[name], new[name]) for name in NAMES)

@@ -12,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from forked import Forked
 from patience import PATIENCE, ended, json_if_there, wait_for
 
 import fedsmoo
@@ -275,7 +276,7 @@ main(sys.argv[2:])
 def worker(file: Path, out: Path, *program: str) -> subprocess.Popen[str]:
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SOURCE)}
     arguments = [sys.executable, *(program or ("-m", "fedsmoo")), "sweep", str(file), "--out", str(out)]
-    return subprocess.Popen(arguments, env=env, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    return Forked(arguments, env=env, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def reported(text: str) -> list[str]:

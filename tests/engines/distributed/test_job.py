@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from forked import Forked
 from patience import PATIENCE
 from safetensors.torch import load_file
 
@@ -80,7 +81,7 @@ def jobs(tmp_path_factory):
         env |= {"FEDSMOO_RANK_TIMEOUT": "8"} if way == "SIGSTOP" else {}
         asked.append({"ranks": ranks, "signal": way, "folder": str(root / way), "environment": env})
     words = [sys.executable, "-c", LOST, json.dumps(asked), "run", *FLAGS, "--exact", "true", "--save-every", "1"]
-    process = subprocess.Popen(words, env=environment(), stdout=subprocess.PIPE, text=True, start_new_session=True)
+    process = Forked(words, env=environment(), stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
         out = process.communicate(timeout=PATIENCE)[0]
     finally:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from types import SimpleNamespace
 
+import forked
 import pytest
 import torch
 from patience import PATIENCE
@@ -26,13 +26,8 @@ def serial():
 def job(tmp_path_factory):
     path = tmp_path_factory.mktemp("ranks") / "end"
     meetings = {world: Meeting() for world in (2, 3)}
-    done = subprocess.run(
-        [sys.executable, HERE / "worker.py", path, *(f"{world}:{m.port}" for world, m in meetings.items())],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=2 * PATIENCE,
-    )
+    words = [sys.executable, HERE / "worker.py", path, *(f"{world}:{m.port}" for world, m in meetings.items())]
+    done = forked.run(words, env=environment(), timeout=2 * PATIENCE)
     assert done.returncode == 0, done.stderr
     return path
 

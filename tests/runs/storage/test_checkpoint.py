@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import forked
 import pytest
 import torch
 from patience import PATIENCE, ended, read_if_there, wait_for
@@ -235,12 +236,7 @@ run.go(callback=limit, save_every=2)
 """
     folder = tmp_path / "a"
     source = str(Path(__file__).parents[3] / "src")
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(folder)],
-        env={**os.environ, "PYTHONPATH": source},
-        capture_output=True,
-        text=True,
-    )
+    done = forked.run([sys.executable, "-c", code, str(folder)], env={**os.environ, "PYTHONPATH": source})
     assert "cannot save the checkpoint of round 6" in done.stderr
     assert "the one of round 4 is untouched" in done.stderr
     assert not list((folder / "checkpoint").glob("*.part"))
@@ -390,7 +386,7 @@ main(sys.argv[1:])
 def command(*arguments: str, program: tuple[str, ...] = ("-m", "fedsmoo")) -> subprocess.Popen[str]:
     source = str(Path(__file__).parents[3] / "src")
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": source}
-    return subprocess.Popen([sys.executable, *program, *arguments], env=env, stderr=subprocess.PIPE, text=True)
+    return forked.Forked([sys.executable, *program, *arguments], env=env, stderr=subprocess.PIPE, text=True)
 
 
 def wait_for_rounds(process: subprocess.Popen[str], folder: Path, rounds: int) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import pytest
 from kinds import EACH_KIND
 from patience import PATIENCE
@@ -31,7 +31,7 @@ def test_kills_of_every_kind_of_method_change_no_bit(engine: str, tmp_path: Path
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root / 'tests'}"}
     words = [sys.executable, str(DRIVER), engine, str(tmp_path), "0"]
     words.append(",".join(f"{method}:{KILLS[method]}" for method in METHODS[engine]))
-    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=4 * PATIENCE)
+    done = forked.run(words, env=env, timeout=4 * PATIENCE)
     assert done.returncode == 0, done.stderr
     reports = [json.loads(line) for line in done.stdout.splitlines()]
     assert [r["method"] for r in reports] == METHODS[engine]
