@@ -2,6 +2,7 @@
 
     python tools/package.py                       # into dist/; the wheel beside what this Python has installed
     python tools/package.py --full python3.13     # with everything it needs from the index, by pip and by uv
+    python tools/package.py --full python3.13 --extra all --extra ''      # the same with every extra, and with none
 
 The trial has a fresh virtual environment, an empty home and an empty folder to work in. Without ``--full`` the heavy
 packages are those of the Python that runs this script, but ``fedsmoo`` is the wheel's: that is checked.
@@ -10,6 +11,7 @@ packages are those of the Python that runs this script, but ``fedsmoo`` is the w
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import re
@@ -27,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 INSTALLERS = ("pip", "uv")
 KEPT = ("PIP_", "UV_", "SSL_", "REQUESTS_")  # how to reach an index
 
-# What is tried, and what must be in the answer.
+# What is tried, and what must be in the answer. Plain, the page is what cannot be had; with all, every extra is used.
 TRIALS = (
     (("--version",), "fedsmoo "),
     (("list",), "your own"),
@@ -37,6 +39,14 @@ TRIALS = (
     (("table", "accuracy", "--no-run"), "the results shown came with fedsmoo"),
     (("report", "runs/demo", "--out", "page.html"), "5 runs: page.html"),
 )
+EVERY_EXTRA = (
+    (("doctor",), "report, download, track, flower, privacy\n"),
+    (("run", "--rounds", "2", "--out", "kept", "--track", "tensorboard", "--track", "mlflow"), "fedsmoo report kept"),
+    (("run", "--rounds", "2", "--sampling", "bernoulli", "--privacy", "client", "--out", "private"), "private"),
+    (("analyse", "privacy", "private"), "epsilon"),
+    (("deploy", "init", "app", "--publisher", "somebody"), "next: flwr app publish app"),
+)
+REFUSED = "which is not installed: pip install 'fedsmoo[report]'"
 MADE = {"runs/demo/curves.png": b"\x89PNG", "runs/demo/split-clients.png": b"\x89PNG", "page.html": b"<!doctype html>"}
 
 
@@ -86,10 +96,10 @@ def for_an_index(readme: str) -> str:
     return re.sub(r"\[([^\]]*)\]\((?!https?:)[^)]*\)", r"\1", text)
 
 
-def quietly(words: Sequence[str], **more: object) -> str:
-    """Run a command; its output is returned, and shown only if it fails."""
+def quietly(words: Sequence[str], status: int = 0, **more: object) -> str:
+    """Run a command that has to end with a status; its output is returned, and shown only if it does not."""
     done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **more)  # type: ignore[call-overload]
-    if done.returncode:
+    if done.returncode != status:
         raise Broken(f"{done.stdout}\n{' '.join(words)} ended with {done.returncode}")
     return str(done.stdout)
 
@@ -164,7 +174,7 @@ def make_environment(place: Path, base: str, wheel: Path, installer: str, extra:
         quietly([base, "-m", "venv", str(venv)])
         install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     if extra is not None:
-        quietly([*install, f"{wheel}[{extra}]"], cwd=place)
+        quietly([*install, f"{wheel}[{extra}]" if extra else str(wheel)], cwd=place)
         return python
     quietly([*install, "--no-deps", str(wheel)], cwd=place)
     site = next(venv.glob("lib/python3.*/site-packages"))
@@ -188,6 +198,14 @@ def uv() -> str:
     return found
 
 
+def trials(extra: str | None) -> list[tuple[Sequence[str], str, int]]:
+    """Return the commands to try with an extra, what each must say, and the status it must end with."""
+    plain = [(words, expected, 0) for words, expected in TRIALS]
+    if extra == "":
+        return [*plain[:-1], (TRIALS[-1][0], REFUSED, 1)]
+    return [*plain, *((words, expected, 0) for words, expected in (EVERY_EXTRA if extra == "all" else ()))]
+
+
 def try_out(wheel: Path, base: str, installer: str, extra: str | None) -> dict[str, object]:
     """Install the wheel for a new user and run what the README shows first; returns what was tried."""
     began = time.monotonic()
@@ -199,18 +217,21 @@ def try_out(wheel: Path, base: str, installer: str, extra: str | None) -> dict[s
         where = quietly([str(python), "-c", "import fedsmoo; print(fedsmoo.__file__)"], cwd=work, env=env).strip()
         if not where.startswith(str(place)):
             raise Broken(f"fedsmoo was imported from {where}, not from the wheel")
-        for words, expected in TRIALS:
-            answer = quietly([str(python.with_name("fedsmoo")), *words], cwd=work, env=env)
+        for words, expected, status in trials(extra):
+            answer = quietly([str(python.with_name("fedsmoo")), *words], status, cwd=work, env=env)
             if expected not in answer:
                 raise Broken(f"{answer}\nfedsmoo {' '.join(words)} does not say {expected!r}")
         for name, start in MADE.items():
-            if not (work / name).read_bytes().lower().startswith(start.lower()):
+            if (extra != "" or name != "page.html") and not (work / name).read_bytes().lower().startswith(
+                start.lower()
+            ):
                 raise Broken(f"{name} is not what it should be")
         asked = "import platform, torch; print(platform.python_version(), torch.__version__, platform.machine())"
         version, torch, machine = quietly([str(python), "-c", asked]).split()
     seconds = round(time.monotonic() - began)
-    say(f"wheel: Python {version}, {installer}: {len(TRIALS)} commands in {seconds} s")
-    tried = [" ".join(words) for words, _ in TRIALS]
+    tried = [" ".join(words) for words, *_ in trials(extra)]
+    what = "borrowed packages" if extra is None else f"[{extra}]" if extra else "plain"
+    say(f"wheel: Python {version}, {installer}, {what}: {len(tried)} commands in {seconds} s")
     return {"wheel": wheel.name, "python": version, "installer": installer, "extra": extra, "torch": torch,
             "machine": f"{sys.platform} {machine}", "commands": tried, "seconds": seconds}  # fmt: skip
 
@@ -222,7 +243,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="folder of the packages")
     parser.add_argument("--full", action="store_true", help="install everything from the index, and by every installer")
     parser.add_argument("--installer", choices=INSTALLERS, help="try this one alone")
-    parser.add_argument("--extra", default="report", help="with --full: the extra to install")
+    parser.add_argument("--extra", action="append", help="with --full: the extra to install, '' for none; repeatable")
     parser.add_argument("--keep", type=Path, help="add what was tried to this file, a line of JSON each")
     given = parser.parse_args()
     commit = quietly(["git", "-C", str(ROOT), "describe", "--always", "--dirty"]).strip()  # before it moves on
@@ -231,12 +252,12 @@ def main() -> None:
     sizes = " and ".join(f"{path.name} ({path.stat().st_size / 1e6:.1f} MB)" for path in (sdist, wheel))
     say(f"{sizes}: metadata and contents are as they should be")
     installers = [given.installer] if given.installer else INSTALLERS if given.full else INSTALLERS[:1]
-    for python in given.pythons:
-        for installer in installers:
-            found = try_out(wheel, python, installer, given.extra if given.full else None)
-            if given.keep:
-                with given.keep.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps({"commit": commit, "day": time.strftime("%Y-%m-%d"), **found}) + "\n")
+    extras = (given.extra or ["report"]) if given.full else [None]
+    for python, installer, extra in itertools.product(given.pythons, installers, extras):
+        found = try_out(wheel, python, installer, extra)
+        if given.keep:
+            with given.keep.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"commit": commit, "day": time.strftime("%Y-%m-%d"), **found}) + "\n")
 
 
 if __name__ == "__main__":

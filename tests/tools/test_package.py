@@ -119,3 +119,14 @@ def test_a_trial_takes_nothing_of_this_checkout_along(script: dict[str, Any], tm
     assert env["HOME"] == str(tmp_path / "home")
     assert not list((tmp_path / "home").iterdir())
     assert str(ROOT) not in env["PATH"]
+
+
+def test_without_an_extra_the_page_is_refused_and_with_all_every_extra_is_used(script: dict[str, Any]) -> None:
+    usual, plain, everything = ({" ".join(w): (s, c) for w, s, c in script["trials"](e)} for e in ("report", "", "all"))
+    page = "report runs/demo --out page.html"
+    assert usual.keys() == plain.keys() < everything.keys()
+    assert (usual[page][1], plain[page][1]) == (0, 1)
+    assert plain[page][0].endswith("pip install 'fedsmoo[report]'")
+    said, _ = everything["doctor"]  # the last word on a command counts
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert {*said.strip().split(", ")} == {*extras} - {"all", "dev", "docs"}
