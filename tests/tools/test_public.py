@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = set(re.findall(r"^([a-z][\w-]*):", MAKEFILE, re.M))
 VARIABLES = set(re.findall(r"\$\((?:if \$\()?([A-Z]+)\)", MAKEFILE))
-PINNED = re.compile(r"[\w.-]+/[\w./-]+@v\d+\.\d+\.\d+")
+PINNED = re.compile(r"([\w.-]+/[\w./-]+)@([0-9a-f]{40}) # (v\d+\.\d+\.\d+)")
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -38,7 +39,17 @@ def made(path: Path) -> list[list[str]]:
 def test_there_are_workflows_for_tests_docs_wheels_and_releases() -> None:
     assert [p.stem for p in WORKFLOWS] == ["docs", "release", "tests", "wheels"]
     called = {words[0] for path in WORKFLOWS for words in made(path)}
-    assert called >= {"install", "test", "docs", "wheel", "release-check", "test-deploy", "drills", "container"}
+    assert called >= {
+        "install",
+        "test",
+        "docs",
+        "wheel",
+        "release-check",
+        "test-deploy",
+        "drills",
+        "container",
+        "lint-public",
+    }
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda p: p.stem)
@@ -55,13 +66,31 @@ def test_a_workflow_is_whole_and_names_targets_and_variables_that_exist(path: Pa
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda p: p.stem)
-def test_a_workflow_takes_actions_of_one_version_each(path: Path) -> None:
+def test_a_workflow_runs_shell_that_no_stranger_writes(path: Path) -> None:
     for step in steps(path):
         assert ("run" in step) != ("uses" in step)
-        if "uses" in step:
-            assert PINNED.fullmatch(step["uses"]), step["uses"]
+        subprocess.run(["sh", "-n", "-c", step.get("run", "")], check=True)
         for expression in re.findall(r"\$\{\{(.*?)\}\}", step.get("run", "")):
             raise AssertionError(f"{expression} in a shell: a stranger's words would be run")
+
+
+def test_actions_are_commits_the_same_everywhere_beside_the_version_they_are() -> None:
+    lines = [line for path in WORKFLOWS for line in path.read_text().splitlines() if "uses:" in line]
+    found = [PINNED.fullmatch(line.partition("uses: ")[2]) for line in lines]
+    assert all(found), lines
+    pins = {match.groups() for match in found if match}
+    assert len(pins) == len({name for name, *_ in pins}) == 7
+
+
+def test_the_files_that_workflows_name_are_there() -> None:
+    for step in (s for path in WORKFLOWS for s in steps(path)):
+        named = re.findall(
+            r"\b[\w./-]+\.(?:py|toml)\b", " ".join([step.get("run", ""), *map(str, step.get("with", {}).values())])
+        )
+        assert all((ROOT / name).is_file() for name in named), named
+        if "-artifact@" in step.get("uses", "") and "pages" not in step["uses"]:
+            assert step["with"]["path"] == "dist/"  # where tools/package.py leaves the packages
+    assert 'default=ROOT / "dist"' in (ROOT / "tools/package.py").read_text()
 
 
 def test_the_site_that_is_published_is_where_it_was_built() -> None:
