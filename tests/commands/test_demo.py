@@ -20,7 +20,8 @@ def test_the_demo_leaves_pictures_and_a_page_and_the_bits_of_single_runs(call: C
         assert Path("d", name).read_bytes().startswith(b"\x89PNG")
         assert name in answer.out
     assert Path("d/report.html").read_bytes().lower().startswith(b"<!doctype html>")
-    assert answer.out.splitlines()[-1].startswith("next: fedsmoo run ")
+    assert answer.err.splitlines()[-1] == "next: fedsmoo run --algorithm fedsmoo --dataset digits"
+    assert (answer.out + answer.err).count("next: ") == 1
     alone = fedsmoo.run(
         str(files("fedsmoo.commands") / "demo.toml"), algorithm="fedsmoo", rounds=1, seed=1, out="alone"
     )

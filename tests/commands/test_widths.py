@@ -7,10 +7,9 @@ import io
 import pytest
 from rich.console import Console
 
-from fedsmoo.commands import runs
 from fedsmoo.commands.console import hanging, paragraph
 from fedsmoo.commands.describe import list_things, show
-from fedsmoo.commands.runs import fitting, shortened
+from fedsmoo.commands.screen import beside, folded, print_table, shortened, widths_of, with_short_names
 from fedsmoo.paper.render import Table
 
 
@@ -50,17 +49,62 @@ def test_lists_and_methods_fit_any_terminal(width: int, monkeypatch: pytest.Monk
     assert lines[-1] == "next  fedsmoo run --algorithm fedsmoo --dataset digits"
 
 
-def test_paths_are_cut_only_where_a_terminal_is_too_narrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    path = "sweep/fedavg-digits-dirichlet-0.1-4of8-softmax-seed0-a5cbcaca"
-    table = Table("2 runs", ["path", "accuracy"], [[path, "15.60%"], ["a", "16%"]], ["note"])
-    for width, terminal, cut in ((40, True, True), (80, True, False), (40, False, False)):
-        monkeypatch.setattr(runs, "console", lambda w=width, t=terminal: screen(w, t))
-        made = fitting(table)
-        assert (made is not table) == cut
-        if cut:
-            assert max(len(row[0]) for row in made.rows) + 2 + len("accuracy") == width
-            assert made.rows[0][0].endswith("-seed0-a5cbcaca")
-            assert made.rows[1] == ["a", "16%"]
-            assert "--json" in made.notes[-1]
+WIDE = Table(
+    "2 runs",
+    ["path", "algorithm", "local_epochs", "accuracy"],
+    [["sweep/fedavg-digits-dirichlet-0.1-4of8-softmax-seed0-a5cbcaca", "fedavg", "5", "15.60%"], ["a", "", "", "16%"]],
+    ["a note that is much longer than the terminal is wide"],
+)
+
+
+def test_names_are_cut_and_columns_go_on_below_where_a_terminal_is_too_narrow(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("fedsmoo.commands.screen.console", lambda: screen(40))
+    print_table(WIDE, whole="--json")
+    assert (
+        capsys.readouterr().out
+        == """\
+2 runs
+path                      algorithm
+------------------------  ---------
+sweep/f…x-seed0-a5cbcaca     fedavg
+a
+
+path                      local_epochs
+------------------------  ------------
+sweep/f…x-seed0-a5cbcaca             5
+a
+
+path                      accuracy
+------------------------  --------
+sweep/f…x-seed0-a5cbcaca    15.60%
+a                              16%
+"""
+    )
+
+
+def test_a_table_that_fits_is_left_alone_and_so_is_one_that_is_piped() -> None:
+    first, *rest = widths_of(WIDE)
+    whole = first + sum(n + 2 for n in rest)
+    for width in (whole, whole - 1):
+        (part, *more) = folded(WIDE, width)
+        assert (part.header == WIDE.header) == (not more) == (width == whole)
+        assert (with_short_names(WIDE, width) is WIDE) == (width == whole)
+    cut = with_short_names(WIDE, 80)
+    assert sum(n + 2 for n in widths_of(cut)) - 2 == 80
+    assert cut.rows[0][0].endswith("-seed0-a5cbcaca")
+    assert cut.rows[1] == WIDE.rows[1]
+    assert [part.header[1:] for part in folded(WIDE, 90)] == [["algorithm", "local_epochs"], ["accuracy"]]
+    assert [part.header for part in folded(Table("", ["path"], []), 2)] == [["path"]]
     assert shortened("short", 24) == "short"
-    assert fitting(Table("0 runs", ["path"], [])).rows == []
+
+
+def test_lines_on_runs_are_cut_in_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = WIDE.rows[0][0]
+    assert beside("[1/2] ", name, " (mine)") == f"[1/2] {name} (mine)"
+    monkeypatch.setattr("rich.console.Console", lambda stderr: screen(50))
+    cut = beside("[1/2] ", name, " (mine)")
+    assert len(cut) == 50
+    assert cut.startswith("[1/2] sweep/fed")
+    assert cut.endswith("-seed0-a5cbcaca (mine)")

@@ -18,6 +18,7 @@ from fedsmoo.analysis.measurement import Measurement, OnSamples, measurements
 from fedsmoo.commands.command import TorchCommand
 from fedsmoo.commands.console import console, table
 from fedsmoo.commands.run import Trust
+from fedsmoo.commands.screen import next_step
 
 app = typer.Typer(help="Measure finished runs: flatness, landscapes, consistency, fairness.", no_args_is_help=True)
 
@@ -39,6 +40,7 @@ def command(cls: type[Measurement]) -> Callable[..., None]:
         rows = [row for each in found for row in each.rows]
         if rows:
             console().print(table("", ["run", *cls.columns], rows))
+            next_step("fedsmoo report", *runs)
 
     kind = inspect.Parameter
     parameters = [kind("runs", kind.POSITIONAL_OR_KEYWORD, annotation=Runs)]

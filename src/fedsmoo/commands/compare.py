@@ -17,6 +17,7 @@ from fedsmoo.commands.console import console, counted, paragraph, progress
 from fedsmoo.commands.interrupt import interruptible
 from fedsmoo.commands.options import Sets, plain, refuse_two_words, split_word, with_settings
 from fedsmoo.commands.run import Trust
+from fedsmoo.commands.screen import next_step
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.engines.distributed.launcher import require_single_process
 from fedsmoo.sweeps import METHODS
@@ -191,8 +192,9 @@ def print_comparison(comparison: Comparison) -> None:
         screen.print(line, style=style, markup=False, soft_wrap=True)
     for line in comparison.notes:
         paragraph(screen, line)
-    for line in (f"curves: {comparison.curves}", f"next: fedsmoo report {comparison.out}"):
-        screen.print(line, markup=False, soft_wrap=True)
+    screen.print(f"curves: {comparison.curves}", markup=False, soft_wrap=True)
+    if comparison.out is not None and not comparison.outcome.failed:
+        next_step("fedsmoo report", comparison.out)
 
 
 compare = with_settings(compare_methods, leave_out=("algorithm", "seed"))

@@ -12,6 +12,7 @@ from fedsmoo.commands.command import Command, TorchCommand
 from fedsmoo.commands.console import console
 from fedsmoo.commands.options import plain, split_word
 from fedsmoo.commands.run import Trust
+from fedsmoo.commands.screen import next_step
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.core.untrusted import text
 from fedsmoo.data.catalog import SPECS
@@ -32,6 +33,7 @@ def get(
     from fedsmoo.data.files.download import fetch_dataset
 
     console().print(f"{name}: {fetch_dataset(name, to)}", soft_wrap=True)
+    next_step(f"fedsmoo run --algorithm fedsmoo --dataset {name}", *([] if to is None else ["--data", str(to)]))
 
 
 @app.command("split", cls=TorchCommand, help="Divide a data set over clients and keep the division in a small file.")
@@ -78,6 +80,7 @@ def split(
     remember(code_in(config))
     save_split(out, indices, loaded, rule, seed)
     console().print(f"{out}: {len(indices)} clients of {dataset}, {config.partition}, seed {seed}", soft_wrap=True)
+    next_step("fedsmoo data show", out)
 
 
 @app.command(
@@ -97,6 +100,7 @@ def import_(
     indices = import_split(source, loaded)
     save_split(out, indices, loaded, {"name": "imported"}, 0)
     console().print(f"{out}: {len(indices)} clients of {dataset}", soft_wrap=True)
+    next_step("fedsmoo data show", out)
 
 
 @app.command("show", cls=TorchCommand, help="A split in numbers and pictures: who holds which class, and class totals.")
@@ -135,6 +139,7 @@ def show(
         pictures += draw_views(from_rule(content["rule"]), loaded, seen, len(indices), content["seed"])
     for path in pictures:
         screen.print(text(f"picture: {path}"), soft_wrap=True, markup=False)
+    next_step("fedsmoo run --split", split)
 
 
 @app.command("rules", cls=TorchCommand, help="Draw who would hold what of a data set by every partition there is.")
@@ -149,6 +154,7 @@ def rules(
     from fedsmoo.pages.figures.rules import draw_rules
 
     console().print(text(f"picture: {draw_rules(load(dataset, data, seed), out, clients, seed)}"), soft_wrap=True)
+    next_step("fedsmoo list partitions")
 
 
 def with_sets(settings: dict[str, Any], sets: Sequence[str]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from fedsmoo.commands.console import console
+from fedsmoo.commands.screen import as_a_part, next_step
 from fedsmoo.core.errors import FedsmooError
 
 SPLIT = {"dataset": "digits", "partition": "dirichlet", "u": 0.1, "clients": 40}  # as in demo.toml
@@ -29,13 +30,13 @@ def demo(
     flags = {} if rounds is None else {"rounds": rounds}
     with as_file(files("fedsmoo.commands") / "demo.toml") as settings:
         cells = open_comparison(parse_methods(METHODS), seeds, settings, out, flags)
-    carry_through(
-        cells, out, pack=len({cell.config.seed for cell in cells.values()})
-    )  # in half the time, to the same bits
-    draw_split(out / "split.json")
+    with as_a_part():  # packs of seeds take half the time, to the same bits
+        carry_through(cells, out, pack=len({cell.config.seed for cell in cells.values()}))
+        draw_split(out / "split.json")
     page = write_page(out)
-    for line in ("", *looking(out, page), "next: fedsmoo run --algorithm fedsmoo --dataset digits; fedsmoo list"):
+    for line in ("", *looking(out, page)):
         console().print(line, soft_wrap=True, markup=False)
+    next_step("fedsmoo run --algorithm fedsmoo --dataset digits")
 
 
 def draw_split(path: Path) -> None:

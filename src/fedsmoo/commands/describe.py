@@ -32,6 +32,19 @@ OWN = {
     "cohorts": "--sampling path/to/file.py:function of (seed, round, clients, cohort): the clients of the round",
 }
 
+# One of each kind that any machine can try, on digits.
+TRY = {
+    "optimizers": "--local-optimizer adamw",
+    "schedules": "--local-schedule cosine",
+    "models": "--model softmax",
+    "losses": "--loss cross_entropy",
+    "metrics": "--metrics f1",
+    "datasets": "--dataset synthetic",
+    "partitions": "--partition shards-2",
+    "cohorts": "--sampling round_robin",
+    "engines": "--engine serial",
+}
+
 # Where the vectors of a method live.
 PLACES = {
     "down": "server -> client, every round",
@@ -110,13 +123,15 @@ def list_things(
         out.print(f"[bold]{each}[/bold]")
         for name, line, fields in entries(each):
             hanging(out, f"  [bold]{escape(f'{name:<22}')}[/bold] ", line)
-            for field, default, meaning in fields:
+            for field, default, meaning in fields if kind else ():
                 hanging(out, f"  {'':<22}   {escape(f'{field} = {default}')}  ", meaning, "dim")
         if each in OWN:
             hanging(out, f"  [bold]{'your own':<22}[/bold] ", OWN[each])
         out.print()
-    if kind in (None, "algorithms"):
-        hanging(out, "[bold]next[/bold]  ", "fedsmoo show fedsmoo")
+    if kind is None:
+        hanging(out, "[bold]options[/bold]  ", f"fedsmoo list {' | '.join(KINDS)}")
+    tried = f"fedsmoo run --algorithm fedsmoo {TRY[kind]}" if kind in TRY else "fedsmoo show fedsmoo"
+    hanging(out, "[bold]next[/bold]  ", tried)
 
 
 def show(name: Annotated[str, typer.Argument(help="A method: a name, or path/to/file.py:Class.")]) -> None:

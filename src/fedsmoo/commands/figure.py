@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from fedsmoo.commands.console import console
+from fedsmoo.commands.screen import next_step
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.core.untrusted import text
 from fedsmoo.pages.figures import FIGURES, USED
@@ -57,6 +58,7 @@ def figure(
         sys.stderr.write(f"left out, not finished: {', '.join(unfinished)}\n")
     path = write_figure(name, data, out or Path(f"{name}.pdf"), Look(width, smooth, over, focus, axis, apart))
     console().print(text(path), soft_wrap=True, markup=False)
+    next_step("fedsmoo report", *paths)
 
 
 def refuse_idle_flags(name: str, given: Mapping[str, Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,9 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from fedsmoo.commands.console import console, counted
+from fedsmoo.commands.console import counted
+from fedsmoo.commands.screen import next_step, print_table
 from fedsmoo.core.errors import FedsmooError
-from fedsmoo.paper.render import Table, text
+from fedsmoo.paper.render import Table
 
 USUAL = ("algorithm", "data_used", "partition", "lr", "seed")  # what runs are told by, if they do not differ
 PERSONAL = ("personal_accuracy", "personal_worst_tenth")
@@ -61,34 +61,26 @@ def runs(
         return
     title = f"{counted(len(found), 'run')} in {root}"
     if show is None:
-        print(text(fitting(told_apart(title, found))), end="")
+        print_table(told_apart(title, found), whole="--json")
+        step_after(found, root)
         return
     names = [n for n in columns() if n != "stamp"] if show.strip() == "all" else [n.strip() for n in show.split(",")]
     for name in names:
         if name not in columns():
             raise FedsmooError(f"--show {name!r} is not a column. Columns: {', '.join(columns())}")
-    print(text(Table(title, names, [[cell(n, row[n]) for n in names] for row in found])), end="")
+    print_table(Table(title, names, [[cell(n, row[n]) for n in names] for row in found]), whole="--json")
+    step_after(found, root)
 
 
-def fitting(table: Table) -> Table:
-    """Shorten the paths of a table that a terminal is too narrow for, in their middle: their ends tell runs apart."""
-    out = console()
-    widths = [max(len(cell) for cell in column) + 2 for column in zip(table.header, *table.rows, strict=True)]
-    room = max(widths[0] - 2 - (sum(widths) - 2 - out.width), 24)
-    if not out.is_terminal or widths[0] - 2 <= room:
-        return table
-    rows = [[shortened(path, room), *rest] for path, *rest in table.rows]
-    return dataclasses.replace(table, rows=rows, notes=[*table.notes, "paths are cut here: --json has them whole"])
-
-
-def shortened(path: str, room: int) -> str:
-    """Cut the middle out of a path.
-
-    >>> shortened("sweep/fedavg-digits-seed0-a5cbcaca", 24)
-    'sweep/f…s-seed0-a5cbcaca'
-    """
-    head = room // 3
-    return path if len(path) <= room else f"{path[: head - 1]}…{path[-(room - head) :]}"
+def step_after(found: Sequence[Mapping[str, Any]], root: Path) -> None:
+    """Say what to do with these runs: go on with one that is not finished, look at them, or make some."""
+    unfinished = [row["path"] for row in found if row["state"] == "unfinished"]
+    if unfinished:
+        next_step("fedsmoo resume", root / unfinished[0])
+    elif found:
+        next_step("fedsmoo report", root)
+    else:
+        next_step("fedsmoo run --algorithm fedsmoo --dataset digits")
 
 
 def told_apart(title: str, found: Sequence[Mapping[str, Any]]) -> Table:
@@ -159,5 +151,7 @@ def show_ledger(
         rows.append([name, *([run.label or ""] if label else []), *counts, *sizes, *(reach if goal else [])])
         if per_round:
             lines = [[str(r.round), str(len(r.cohort)), f"{r.bytes_up:,}", f"{r.bytes_down:,}"] for r in run.history]
-            print(text(Table(name, ["round", "clients", "bytes up", "bytes down"], lines)))
-    print(text(Table("What travelled", ["run", *(["label"] if label else []), *header, *goal], rows)), end="")
+            print_table(Table(name, ["round", "clients", "bytes up", "bytes down"], lines, [""]))
+    found = Table("What travelled", ["run", *(["label"] if label else []), *header, *goal], rows)
+    print_table(found, whole="a wider terminal")
+    next_step("fedsmoo figure accuracy --axis bytes", *folders)

@@ -15,6 +15,7 @@ from fedsmoo.commands.console import console, counted, progress, score
 from fedsmoo.commands.interrupt import interruptible
 from fedsmoo.commands.options import with_settings
 from fedsmoo.commands.run import SaveEvery, Trust
+from fedsmoo.commands.screen import beside, next_step, without
 from fedsmoo.engines.distributed.launcher import require_single_process
 
 if TYPE_CHECKING:
@@ -64,8 +65,8 @@ def shown(cells: Mapping[Path, Cell]) -> Iterator[dict[str, Any]]:
             nonlocal done
             done += 1
             pace = summary["seconds_train"] / max(summary["rounds"], 1)
-            name = f"{folder.name}{cells[folder].called}"
-            bar.say(f"[{done:>{len(str(total))}}/{total}] {score(summary):>7}, {pace:.3f} s a round: {name}")
+            before = f"[{done:>{len(str(total))}}/{total}] {score(summary):>7}, {pace:.3f} s a round: "
+            bar.say(beside(before, folder.name, cells[folder].called))
 
         yield {
             "watch": watch,
@@ -103,6 +104,7 @@ def _sweep(
     sys.stderr.write(f"{grid.title}: {counted(len(cells), 'run')}, {len(cells) - len(left)} done\n")
     if dry_run:
         console().print(str(estimate(left)) if left else "nothing is missing", soft_wrap=True)
+        next_step(without("--dry-run") if left else "fedsmoo runs", *([] if left else [root]))
         return
     try:
         with shown(cells) as callbacks:
@@ -116,7 +118,7 @@ def _sweep(
     words = f"{len(outcome.finished)} finished, {len(outcome.failed)} failed, {len(outcome.left)} left"
     console().print(f"{words}; runs in {root}", soft_wrap=True)
     if outcome.finished and not outcome.left:
-        sys.stderr.write(f"next: fedsmoo runs {root}\n")
+        next_step("fedsmoo runs", root)
     if outcome.left:
         sys.stderr.write("everything is saved; the same command goes on\n")
         raise typer.Exit(0 if minutes is not None else 130)

@@ -10,13 +10,15 @@ import click
 import typer
 
 from fedsmoo.commands.command import ReadingCommand
-from fedsmoo.commands.console import console, counted, paragraph
+from fedsmoo.commands.console import counted
 from fedsmoo.commands.options import with_settings
+from fedsmoo.commands.screen import next_step, print_table, without
 from fedsmoo.commands.sweep import Minutes, PackSize, Supersede, shown
 from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.core.user_code import judged, refuse_all
 from fedsmoo.engines.distributed.launcher import require_single_process
 from fedsmoo.paper.render import FORMATS
+from fedsmoo.runs.origin.typed import command
 from fedsmoo.sweeps.bases import EXPERIMENTS
 
 if TYPE_CHECKING:
@@ -98,21 +100,31 @@ def _table(
     if dry_run:
         return
     say_on_other_data(made)
-    print_table(made.render("markdown" if markdown else form))
+    show_tables(made, "markdown" if markdown else form)
     for path in made.draw(figure) if figure is not None else ():
         sys.stderr.write(f"picture: {path}\n")
     if made.outcome.left:
         raise typer.Exit(0 if minutes is not None else 130)
+    step_after(no_run, form == "text" and not markdown)
 
 
-def print_table(text: str) -> None:
-    """Print a table as it is; in a terminal the sentences below it are broken between words."""
-    out = console()
-    for line in text.splitlines():
-        if out.is_terminal and "  " not in line:
-            paragraph(out, line)
-        else:
-            print(line)
+def step_after(no_run: bool, plain: bool) -> None:
+    """Say what to do once a table is read: find out what the rest of it costs, or put it into a paper."""
+    if no_run:
+        next_step(f"{without('--no-run')} --dry-run")
+    elif plain:
+        next_step(f"{command()} --format latex")
+
+
+def show_tables(made: PaperTable, form: str) -> None:
+    """Print tables in a format; as plain text they are fitted to the terminal."""
+    if form != "text":
+        print(made.render(form), end="")
+        return
+    for k, each in enumerate(made.tables):
+        if k:
+            print()
+        print_table(each)
 
 
 def update(documents: list[Path], results: Path | None, check: bool) -> None:
@@ -140,9 +152,13 @@ def completed(made: PaperTable, dry_run: bool, minutes: float | None, pack: int 
     require_single_process("fedsmoo table")
     missing = made.missing
     if not missing.cells:
+        if dry_run:
+            sys.stderr.write(f"{missing.title}: nothing is missing\n")
+            next_step(f"{without('--dry-run')} --no-run")
         return made
     sys.stderr.write(f"{missing.title}: {estimate([c.config for c in missing.cells])}\n")
     if dry_run:
+        next_step(without("--dry-run"))
         return made
     with shown(missing.folders(made.out)) as callbacks:
         made = made.completed(Worker(**callbacks, work="table"), minutes, pack)
@@ -175,3 +191,4 @@ def export_results(
         raise FedsmooError(f"no finished run in {', '.join(map(str, runs))}: there is nothing to export")
     for path in written:
         print(path)
+    next_step("fedsmoo report", to)

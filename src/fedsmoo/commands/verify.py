@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedsmoo.commands.console import counted
+from fedsmoo.commands.console import console, counted, paragraph
+from fedsmoo.commands.screen import next_step
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.core.untrusted import lines, text
 
@@ -19,14 +20,14 @@ if TYPE_CHECKING:
 def verify(
     folders: Annotated[
         list[Path],
-        typer.Argument(metavar="FOLDER...", help="Run folders, or folders of a federation's server or of its clients."),
+        typer.Argument(metavar="FOLDER...", help="Folders of or with runs, or of a federation's server or clients."),
     ],
 ) -> None:
     from fedsmoo.deploy import store
     from fedsmoo.runs.storage import verify as library
 
-    damaged = False
-    for folder in folders:
+    damaged, whole = False, []
+    for folder in [found for given in folders for found in within(given)]:
         if store.is_state_folder(folder):
             damaged = not print_states(folder, store.verify(folder)) or damaged
             continue
@@ -37,10 +38,22 @@ def verify(
             damaged = True
             continue
         damaged = damaged or bool(found.damaged)
+        whole += [folder] if found.finished else []
         said = f"{folder}: {counted(found.checked, 'file')} sound, {len(found.damaged)} damaged; {found.usable}"
-        print(lines("\n".join([said, *(text(line) for line in found.damaged)])))
+        for line in lines("\n".join([said, *(text(line) for line in found.damaged)])).split("\n"):
+            paragraph(console(), line)
     if damaged:
         raise typer.Exit(1)
+    if whole:
+        next_step("fedsmoo report", *folders)
+
+
+def within(folder: Path) -> list[Path]:
+    """Return the run folders in a folder that is none itself; where there are none, the folder."""
+    from fedsmoo.deploy.store import is_state_folder
+    from fedsmoo.runs.storage.walk import find_runs
+
+    return [folder] if is_state_folder(folder) else find_runs([folder], missing_ok=True) or [folder]
 
 
 def print_states(folder: Path, states: Sequence[State]) -> bool:

@@ -31,7 +31,7 @@ packages = ["federation"]
 serverapp = "federation.server:app"
 clientapp = "federation.client:app"
 
-# Any setting of `fedsmoo run`, with dashes, and a few that only a network needs (docs/flower.md).
+# Any setting of `fedsmoo run` (its --help lists them), with dashes; wire and those below it only a network needs.
 # To change one that stands here for one run: flwr run . --run-config "rounds=50 lr=0.05"
 [tool.flwr.app.config]
 name = "{name}"

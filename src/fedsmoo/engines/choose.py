@@ -29,7 +29,7 @@ from fedsmoo.engines.threads import Threads
 from fedsmoo.models.base import FlatModel
 
 ENGINES = {
-    "auto": "one of the others, by a rule of the model, the cohort and the device (docs/resume.md)",
+    "auto": "one of the others, by a rule of the model, the cohort and the device; a run says which, and why",
     "serial": "one client after the other: the readable reference",
     "threads": "several clients at the same time, each in a thread of a CPU",
     "batched": "all clients of a cohort at once, by the model's hand-batched forward (vmap if it has none)",

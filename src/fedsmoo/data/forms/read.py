@@ -24,7 +24,7 @@ from fedsmoo.data.forms.torch_sets import is_torch, kind_of, torch_part
 NUMBERS = int | float | np.generic
 FOUR = ("x_train", "y_train", "x_test", "y_test")
 TRAIN, TESTS = ("train", "training"), ("test", "testing", "validation", "valid", "val", "dev")
-MUST = "a Dataset, (x_train, y_train, x_test, y_test), or another form of data (docs/data.md)"
+MUST = "a Dataset, (x_train, y_train, x_test, y_test), or another form of data (help(fedsmoo.read_data) lists them)"
 
 
 def read_data(value: Any, name: str = "custom", what: str = "data", **options: Any) -> Dataset:

@@ -1,0 +1,127 @@
+"""Tables of text in a terminal of any width, and the line on what to type next."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedsmoo.commands.console import console, paragraph
+from fedsmoo.core import untrusted
+from fedsmoo.runs.origin.typed import command
+
+if TYPE_CHECKING:
+    from fedsmoo.paper.render import Table
+
+LEAST = 24  # characters of a name, at least
+
+
+_parts: list[bool] = []  # commands that are being carried out as parts of another
+
+
+@contextmanager
+def as_a_part() -> Iterator[None]:
+    """Carry out commands as parts of another, which alone says what to type next."""
+    _parts.append(True)
+    try:
+        yield
+    finally:
+        _parts.pop()
+
+
+def next_step(words: str, *places: Path | str) -> None:
+    """Say what to type next: a command, and the folders it is about; beside the output, which may be piped."""
+    if _parts:
+        return
+    said = " ".join([words, *(shlex.quote(str(place)) for place in places)])
+    sys.stderr.write(f"next: {untrusted.text(said, len(said))}\n")
+
+
+def without(flag: str) -> str:
+    """Return the command line as it was typed, but for a flag.
+
+    >>> from fedsmoo.runs.origin.typed import typed
+    >>> with typed(["sweep", "grid.toml", "--dry-run"]):
+    ...     without("--dry-run")
+    'fedsmoo sweep grid.toml'
+    """
+    return " ".join(word for word in command().split() if word != flag)
+
+
+def shortened(path: str, room: int) -> str:
+    """Cut the middle out of a path.
+
+    >>> shortened("sweep/fedavg-digits-seed0-a5cbcaca", 24)
+    'sweep/f…s-seed0-a5cbcaca'
+    """
+    head = room // 3
+    return path if len(path) <= room else f"{path[: head - 1]}…{path[-(room - head) :]}"
+
+
+def beside(before: str, name: str, after: str = "") -> str:
+    """Return a line on a run for standard error; in a terminal that is too narrow its name is cut."""
+    from rich.console import Console
+
+    out = Console(stderr=True)
+    room = max(out.width - len(before) - len(after), LEAST) if out.is_terminal else len(name)
+    return f"{before}{shortened(name, room)}{after}"
+
+
+def print_table(table: Table, whole: str = "") -> None:
+    """Print a table; in a terminal that is too narrow its columns go on below, the first of them again.
+
+    Args:
+        table: what to print.
+        whole: where names of the first column that are cut can be had whole; without it none is cut.
+    """
+    from fedsmoo.paper.render import text
+
+    out = console()
+    if not out.is_terminal:
+        print(text(table), end="")
+        return
+    notes = list(table.notes)
+    if whole and (cut := with_short_names(table, out.width)) is not table:
+        table = cut
+        notes.append(f"names are cut here: {whole} has them whole")
+    for part in folded(dataclasses.replace(table, notes=[]), out.width):
+        print(text(part), end="")
+    for note in notes:
+        paragraph(out, untrusted.text(note, len(note)))
+
+
+def widths_of(table: Table) -> list[int]:
+    """Return the width of each column."""
+    return [max(map(len, column)) for column in zip(table.header, *table.rows, strict=True)]
+
+
+def with_short_names(table: Table, width: int) -> Table:
+    """Cut the names of a table that is too wide in their middle: their ends tell runs apart."""
+    first, *rest = widths_of(table)
+    room = max(width - sum(n + 2 for n in rest), LEAST)
+    if first <= room:
+        return table
+    return dataclasses.replace(table, rows=[[shortened(name, room), *cells] for name, *cells in table.rows])
+
+
+def folded(table: Table, width: int) -> Iterator[Table]:
+    """Yield a table in parts that are no wider than a terminal, where that can be: each has the first column."""
+    first, *rest = widths_of(table)
+    title, chosen, used = table.title, [0], first
+    for k, n in enumerate(rest, 1):
+        if used + n + 2 > width and len(chosen) > 1:
+            yield part_of(table, title, chosen)
+            title, chosen, used = "", [0], first
+        chosen.append(k)
+        used += n + 2
+    yield part_of(table, title, chosen)
+
+
+def part_of(table: Table, title: str, chosen: list[int]) -> Table:
+    """Return some columns of a table."""
+    rows = [[cells[k] for k in chosen] for cells in table.rows]
+    return dataclasses.replace(table, title=title, header=[table.header[k] for k in chosen], rows=rows)
