@@ -116,7 +116,7 @@ def general(clients: int, samples: int, precision: str) -> list[Launch]:
         maxima, which = pool.forward(windows, images, (8, 8), True)
         pool.backward(windows, maxima, which, (16, 16))
         for shape in ((clients, 4, 4096), (4, clients, 9, 64, 64)):
-            place.place(torch.zeros(shape), torch.zeros(clients, 4 * 9216)[:, : prod(shape[2:])])
+            place.place([torch.zeros(shape)], torch.zeros(clients, prod(shape[2:])))
     return noted
 
 

@@ -23,7 +23,7 @@ def test_kernels_compile_without_a_gpu(precision, only, tmp_path, device):
     rows = json.loads(out.read_text())
     names = {r["kernel"] for r in rows}
     assert {"stem_forward_kernel", "pool_kernel", "pool_backward_kernel"} <= names
-    shared = {"noise_kernel", "norm_kernel", "norm_backward_kernel", "rows_kernel", "taps_kernel", "backward_kernel"}
+    shared = {"noise_kernel", "norm_kernel", "norm_backward_kernel", "place_kernel", "backward_kernel"}
     shared |= {"maxima_kernel", "maxima_backward_kernel"}
     assert only or {"vector_pass", "fold_kernel", *shared} <= names
     # Sines and cosines keep 48 bytes for angles beyond what noise ever asks for.

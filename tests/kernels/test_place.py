@@ -6,12 +6,36 @@ import torch
 # what is placed: parts of a few numbers, of many, and convolutions' [parts, C, taps, I, O]
 SHAPES = {
     "one number": (2, 1, 1),
-    "a norm's, of each sample": (3, 5, 7),
-    "more than a block": (2, 1, 1500),
+    "a norm's, of each sample": (2, 7, 16),
+    "more than a tile of numbers": (2, 1, 4500),
     "one tap": (1, 2, 1, 5, 3),
     "nine taps in parts": (3, 2, 9, 11, 13),
-    "more than a tile": (2, 1, 25, 3, 70),
+    "more than a tile": (6, 2, 25, 3, 72),
+    "an embedding of one": (2, 2, 1, 1, 5),
 }
+
+
+def wanted(source):
+    """The numbers of one gradient, ``[C, N]``, by PyTorch."""
+    v = source.double()
+    return v.sum(1) if v.dim() == 3 else v.sum(0).permute(0, 3, 2, 1).flatten(1)
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, None], ids=str)
+def test_place_many_gradients(kind, draw):
+    """More than one launch takes; ``None``: every other one in bfloat16."""
+    from fedsmoo.kernels.place import place
+
+    kinds = [kind or (torch.float32, torch.bfloat16)[i % 2] for i in range(40)]
+    shapes = [*SHAPES.values(), *[(2, 3, 9 + i % 8) for i in range(33)]]
+    sources = [draw(*shape).to(k) for shape, k in zip(shapes, kinds, strict=True)]
+    want = torch.cat([wanted(v) for v in sources], 1)
+    flat = draw(2, want.shape[1] + 5)
+    before = flat.clone()
+    place(sources, flat[:, 3:-2])
+    torch.testing.assert_close(flat[:, 3:-2].double(), want, rtol=0, atol=1e-5)
+    assert torch.equal(flat[:, :3], before[:, :3])
+    assert torch.equal(flat[:, -2:], before[:, -2:])
 
 
 def test_place_what_is_part_of_wider_rows(draw):
@@ -20,20 +44,5 @@ def test_place_what_is_part_of_wider_rows(draw):
 
     source = draw(2, 3, 1, 80, 20)[:, :, :, :75].view(2, 3, 25, 3, 20)
     out = draw(3, 1500)
-    place(source, out)
-    torch.testing.assert_close(out, source.sum(0).permute(0, 3, 2, 1).flatten(1), rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_place(shape, kind, draw):
-    from fedsmoo.kernels.place import place
-
-    source = draw(*shape).to(kind)
-    want = source.double().sum(1) if len(shape) == 3 else source.double().sum(0).permute(0, 3, 2, 1).flatten(1)
-    flat = draw(len(want), want.shape[1] + 5)
-    before = flat.clone()
-    place(source, flat[:, 3:-2])
-    torch.testing.assert_close(flat[:, 3:-2].double(), want, rtol=0, atol=1e-5)
-    assert torch.equal(flat[:, :3], before[:, :3])
-    assert torch.equal(flat[:, -2:], before[:, -2:])
+    place([source], out)
+    torch.testing.assert_close(out.double(), wanted(source), rtol=0, atol=1e-5)

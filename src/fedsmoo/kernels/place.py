@@ -1,62 +1,184 @@
-"""Bring gradients of single parameters to their places in the flat gradient: parts summed, in a model's own order."""
+"""Bring gradients of single parameters to their places in the flat gradient: parts summed, in a model's own order.
+
+One launch does it for up to 16 gradients: a table says of each how it lies in memory and where it goes to. Sums have a
+fixed order.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import accumulate
+from typing import NamedTuple
+
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from fedsmoo.kernels.runtime import launch
 
-
-@triton.jit(do_not_specialize=["parts"])
-def rows_kernel(source, out, out_row, parts, N, BLOCK: tl.constexpr):
-    """``[C, parts, N] -> [C, N]``, rows of ``out`` being ``out_row`` apart."""
-    client = tl.program_id(1).to(tl.int64)
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    total = tl.zeros((BLOCK,), tl.float32)
-    for part in range(parts):
-        total += tl.load(source + (client * parts + part) * N + at, mask=at < N, other=0.0).to(tl.float32)
-    tl.store(out + client * out_row + at, total, mask=at < N)
+ROWS, COLS, WARPS = 64, 64, 8  # of a tile
+NAMES = [f"source{i}" for i in range(16)]  # addresses of gradients, which are others in every call
 
 
-@triton.jit(do_not_specialize=["parts"])
-def taps_kernel(
-    source,  # [parts, C, TAPS, I, O]; strides of a part and of a client below
-    out, out_row,  # [C, O, I, TAPS]; stride of a client
-    parts, part_row, client_row, I, O, TAPS: tl.constexpr, BR: tl.constexpr, BO: tl.constexpr,
+@triton.jit
+def numbers(address, at, live, WIDE: tl.constexpr, EVEN: tl.constexpr):
+    """Return numbers of a gradient in float32; ``WIDE``: it is in float32 at its address, else in bfloat16."""
+    here = address.to(tl.pointer_type(tl.float32 if WIDE else tl.bfloat16))
+    if EVEN:
+        here = tl.multiple_of(here, 16)
+    return tl.load(here + at, mask=live, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def summed(
+    address, at, live, parts, part_row, WIDE: tl.constexpr, EVEN: tl.constexpr, BR: tl.constexpr, BO: tl.constexpr
 ):  # fmt: skip
-    """Rows of a tile are inputs and taps, as they follow in ``out``; columns are outputs, as in ``source``."""
-    client = tl.program_id(1).to(tl.int64)
-    down = tl.cdiv(I * TAPS, BR)
-    row = tl.program_id(0) % down * BR + tl.arange(0, BR)
-    col = tl.program_id(0) // down * BO + tl.arange(0, BO)
-    live = (row < I * TAPS)[:, None] & (col < O)[None, :]
-    at = source + client * client_row + (row % TAPS * I + row // TAPS)[:, None] * O + col[None, :]
+    """Return the sum of parts, which are so many bytes apart; four are on their way at once."""
     total = tl.zeros((BR, BO), tl.float32)
-    for _ in range(parts):
-        total += tl.load(at, mask=live, other=0.0).to(tl.float32)
-        at += part_row
-    tl.store(out + client * out_row + col[None, :] * (I * TAPS) + row[:, None], total, mask=live)
+    for _ in range(parts // 4):
+        a = numbers(address, at, live, WIDE, EVEN)
+        b = numbers(address + part_row, at, live, WIDE, EVEN)
+        c = numbers(address + 2 * part_row, at, live, WIDE, EVEN)
+        d = numbers(address + 3 * part_row, at, live, WIDE, EVEN)
+        total += (a + b) + (c + d)
+        address += 4 * part_row
+    for _ in range(parts % 4):
+        total += numbers(address, at, live, WIDE, EVEN)
+        address += part_row
+    return total
 
 
-def place(source: Tensor, out: Tensor) -> None:
-    """Write a gradient ``[C, parts, N]``, or ``[parts, C, taps, I, O]``, to its place ``out [C, N]``."""
-    source = source if source.dim() == 5 and source[0, 0].is_contiguous() else source.contiguous()
-    if source.dim() == 3:
-        clients, parts, n = source.shape
-        block = 1024  # for few numbers as well: one compiled kernel
-        launch(
-            rows_kernel, (triton.cdiv(n, block), clients),
-            source=source, out=out, out_row=out.stride(0), parts=parts, N=n, BLOCK=block, num_warps=4,
-        )  # fmt: skip
-        return
-    parts, clients, taps, inside, outside = source.shape
-    rows = min(64, triton.next_power_of_2(taps * inside))
-    cols = min(256 // source.itemsize, triton.next_power_of_2(outside))
-    launch(
-        taps_kernel, (triton.cdiv(taps * inside, rows) * triton.cdiv(outside, cols), clients),
-        source=source, out=out, out_row=out.stride(0), parts=parts, part_row=source.stride(0),
-        client_row=source.stride(1), I=inside, O=outside,
-        TAPS=taps, BR=rows, BO=cols, num_warps=8 if rows * cols > 4096 else 4,
+@triton.jit
+def straight(
+    address, out, tile, parts, part_row, N,
+    WIDE: tl.constexpr, EVEN: tl.constexpr, BR: tl.constexpr, BO: tl.constexpr,
+):  # fmt: skip
+    """Sum numbers that stay in their order."""
+    at = tile * (BR * BO) + tl.arange(0, BR)[:, None] * BO + tl.arange(0, BO)[None, :]
+    tl.store(out + at, summed(address, at, at < N, parts, part_row, WIDE, EVEN, BR, BO), mask=at < N)
+
+
+@triton.jit
+def turned(
+    address, out, tile, parts, part_row, taps, I, O,
+    WIDE: tl.constexpr, EVEN: tl.constexpr, BR: tl.constexpr, BO: tl.constexpr,
+):  # fmt: skip
+    """Sum ``[taps, I, O]`` and write ``[O, I, taps]``.
+
+    Rows of a tile are inputs and taps, as they follow in ``out``; columns are outputs, as they follow in the gradient.
+    """
+    down = tl.cdiv(I * taps, BR)
+    row = tile % down * BR + tl.arange(0, BR)
+    col = tile // down * BO + tl.arange(0, BO)
+    live = (row < I * taps)[:, None] & (col < O)[None, :]
+    at = (row % taps * I + row // taps)[:, None] * O + col[None, :]
+    total = summed(address, at, live, parts, part_row, WIDE, EVEN, BR, BO)
+    tl.store(out + col[None, :] * (I * taps) + row[:, None], total, mask=live)
+
+
+@triton.jit(do_not_specialize=[*NAMES, "out_row"], do_not_specialize_on_alignment=["out"])
+def place_kernel(
+    source0, source1, source2, source3, source4, source5, source6, source7,
+    source8, source9, source10, source11, source12, source13, source14, source15,
+    owner, table,  # of each tile, which gradient it is of; of each gradient, the fields of an Entry
+    out, out_row,  # [C, P]; stride of a client
+    EVEN: tl.constexpr,  # whether rows of all gradients are pieces of 16 bytes
+    WIDE: tl.constexpr, BR: tl.constexpr, BO: tl.constexpr,
+):  # fmt: skip
+    client = tl.program_id(1).to(tl.int64)
+    which = tl.load(owner + tl.program_id(0))
+    mine = table + which * 8
+    tile = tl.program_id(0) - tl.load(mine)
+    out += client * out_row + tl.load(mine + 1)
+    parts = tl.load(mine + 2)
+    taps = tl.load(mine + 3)
+    inside = tl.load(mine + 4)
+    outside = tl.load(mine + 5)
+    part_row = tl.load(mine + 6).to(tl.int64) * (4 if WIDE else 2)
+    client_row = tl.load(mine + 7).to(tl.int64) * (4 if WIDE else 2)
+    sources = (
+        source0, source1, source2, source3, source4, source5, source6, source7,
+        source8, source9, source10, source11, source12, source13, source14, source15,
     )  # fmt: skip
+    address = source0
+    for i in tl.static_range(1, 16):
+        address = tl.where(which == i, sources[i], address)
+    address += client * client_row
+    if EVEN:
+        outside = tl.multiple_of(outside, 8)
+    if taps == 0:
+        straight(address, out, tile, parts, part_row, outside, WIDE, EVEN, BR, BO)
+    else:
+        turned(address, out, tile, parts, part_row, taps, inside, outside, WIDE, EVEN, BR, BO)
+
+
+class Entry(NamedTuple):
+    """A gradient ``[parts, C, taps, I, O]``; without taps, ``O`` numbers that stay in their order."""
+
+    start: int  # its place in the flat gradient
+    parts: int
+    taps: int
+    inside: int
+    outside: int
+    part_row: int  # strides of a part and of a client
+    client_row: int
+
+    @property
+    def tiles(self) -> int:
+        if self.taps == 0:
+            return triton.cdiv(self.outside, ROWS * COLS)
+        return triton.cdiv(self.taps * self.inside, ROWS) * triton.cdiv(self.outside, COLS)
+
+
+def entry(source: Tensor, start: int) -> Entry:
+    """Describe a gradient ``[C, parts, N]`` or ``[parts, C, taps, I, O]``."""
+    if source.dim() == 3:
+        return Entry(start, source.shape[1], 0, 1, source.shape[2], source.stride(1), source.stride(0))
+    parts, _, taps, inside, outside = source.shape
+    if taps * inside == 1:
+        taps = 0
+    return Entry(start, parts, taps, inside, outside, source.stride(0), source.stride(1))
+
+
+@lru_cache(256)
+def tables(entries: tuple[Entry, ...], device: torch.device, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Return which gradient each tile is of, and the first tile and the fields of each; made once, before a capture."""
+    tiles = [e.tiles for e in entries]
+    owner = [i for i, n in enumerate(tiles) for _ in range(n)]
+    rows = [[first, *e] for first, e in zip(accumulate(tiles, initial=0), entries, strict=False)]
+    return torch.tensor(owner, dtype=torch.int32, device=device), torch.tensor(rows, dtype=torch.int32, device=device)
+
+
+def is_even(source: Tensor, e: Entry) -> bool:
+    """Whether loads of a gradient are pieces of 16 bytes."""
+    rows = (e.outside, e.part_row, e.client_row)
+    return source.data_ptr() % 16 == 0 and all(n % 8 == 0 for n in rows)
+
+
+def dense(source: Tensor) -> Tensor:
+    """Return a gradient whose parts of each client are contiguous."""
+    each = source[0, 0]
+    return source if each.is_contiguous() else source.contiguous()
+
+
+def place(sources: Sequence[Tensor], out: Tensor) -> None:
+    """Write gradients ``[C, parts, N]`` or ``[parts, C, taps, I, O]`` beside each other, to ``out [C, P]``."""
+    groups: dict[tuple[bool, bool], list[tuple[Tensor, Entry]]] = {}
+    start = 0
+    for source in map(dense, sources):
+        e = entry(source, start)
+        start += source.shape[2:].numel()
+        groups.setdefault((source.itemsize == 4, is_even(source, e)), []).append((source, e))
+    for (wide, even), group in groups.items():
+        for at in range(0, len(group), len(NAMES)):
+            part = group[at : at + len(NAMES)]
+            owner, table = tables(tuple(e for _, e in part), out.device, (ROWS, COLS))
+            addresses = [s.data_ptr() for s, _ in part]
+            addresses += addresses[:1] * (len(NAMES) - len(addresses))
+            launch(
+                place_kernel, (len(owner), len(out)),
+                **dict(zip(NAMES, addresses, strict=True)), owner=owner, table=table, out=out, out_row=out.stride(0),
+                EVEN=even, WIDE=wide, BR=ROWS, BO=COLS, num_warps=WARPS,
+            )  # fmt: skip

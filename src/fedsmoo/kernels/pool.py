@@ -90,10 +90,47 @@ def maxima_backward_kernel(
     tl.store(sums + n * CH + channel, total, mask=channel < CH)
 
 
+@triton.jit(do_not_specialize=SIZES)
+def windows_backward_kernel(
+    dy, which, dx, sums,  # as above
+    H, W, HO, WO, CH: tl.constexpr,
+    KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
+    EVEN: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """The same where no pixel is in two windows: each window is read once, and writes all pixels up to the next."""
+    n = tl.program_id(0).to(tl.int64)
+    channel = tl.program_id(1) * BC + tl.arange(0, BC)
+    dy += n * HO * WO * CH
+    which += n * HO * WO * CH
+    dx += n * H * W * CH
+    wide = tl.cdiv(W + PW, SW)
+    cells = tl.cdiv(H + PH, SH) * wide
+    total = tl.zeros((BC,), tl.float32)
+    for start in range(0, cells, BP):
+        p = start + tl.arange(0, BP)
+        oh = p // wide
+        ov = p % wide
+        live = p < cells
+        seen = live & (oh < HO) & (ov < WO)
+        mask = seen[:, None] if EVEN else seen[:, None] & (channel < CH)[None, :]
+        here = (oh * WO + ov)[:, None] * CH + channel[None, :]
+        mine = tl.load(which + here, mask=mask, other=NOBODY).to(tl.int32)
+        d = tl.load(dy + here, mask=mask, other=0.0).to(dx.dtype.element_ty)
+        for step in tl.static_range(SH * SW):
+            h = oh * SH + step // SW - PH
+            v = ov * SW + step % SW - PW
+            inside = live & (h >= 0) & (h < H) & (v >= 0) & (v < W)
+            tap = step // SW * KW + step % SW if step // SW < KH and step % SW < KW else -1
+            mask = inside[:, None] if EVEN else inside[:, None] & (channel < CH)[None, :]
+            tl.store(dx + (h * W + v)[:, None] * CH + channel[None, :], tl.where(mine == tap, d, 0.0), mask=mask)
+        total += tl.sum(tl.where(mine == NOBODY, 0.0, d.to(tl.float32)), 0)
+    tl.store(sums + n * CH + channel, total, mask=channel < CH)
+
+
 def tile(pixels: int, channels: int, most: int) -> tuple[int, int]:
     """Return pixels and channels of a block of at most so many numbers."""
     cols = min(128, triton.next_power_of_2(channels))
-    return min(triton.next_power_of_2(pixels), most // cols), cols
+    return min(triton.next_power_of_2(max(1, pixels)), most // cols), cols
 
 
 def windows(g: Geometry) -> dict[str, int]:
@@ -120,9 +157,10 @@ def backward(g: Geometry, dy: Tensor, which: Tensor, size: Pair) -> tuple[Tensor
     (high, wide, channels), images = dy.shape[2:], dy.shape[0] * dy.shape[1]
     dx = dy.new_empty(*dy.shape[:2], *size, channels)
     sums = dy.new_empty(*dy.shape[:2], channels, dtype=torch.float32)
-    rows, cols = tile(size[0] * size[1], channels, 4096)
+    apart = g.kernel[0] <= g.stride[0] and g.kernel[1] <= g.stride[1]
+    rows, cols = tile(size[0] * size[1] // (g.stride[0] * g.stride[1] if apart else 1), channels, 4096)
     launch(
-        maxima_backward_kernel, (images, triton.cdiv(channels, cols)),
+        windows_backward_kernel if apart else maxima_backward_kernel, (images, triton.cdiv(channels, cols)),
         dy=dy, which=which, dx=dx, sums=sums, H=size[0], W=size[1], HO=high, WO=wide, CH=channels, **windows(g),
         EVEN=channels % cols == 0, BP=rows, BC=cols, num_warps=8 if rows * cols > 2048 else 4,
     )  # fmt: skip

@@ -95,11 +95,12 @@ def noting() -> Iterator[list[Launch]]:
 @contextmanager
 def compiling(threads: int) -> Iterator[None]:
     """Compile launches in parallel and run nothing, inside this context; on leaving, every kernel is ready."""
-    from triton.runtime._async_compile import AsyncCompileMode
+    from triton.runtime._async_compile import AsyncCompileMode, active_mode
 
-    with ThreadPoolExecutor(threads) as pool, AsyncCompileMode(pool):
-        token = _compile_only.set(True)
-        try:
+    token = _compile_only.set(True)
+    try:
+        with ThreadPoolExecutor(threads) as pool, AsyncCompileMode(pool):
             yield
-        finally:
-            _compile_only.reset(token)
+    finally:
+        _compile_only.reset(token)
+        active_mode.set(None)  # Triton leaves it on after a compilation that failed

@@ -33,8 +33,7 @@ def place(sources: list[Tensor]) -> Tensor:
         from fedsmoo.kernels import place as kernels
 
         out = first.new_empty(clients, sum(length(v) for v in sources), dtype=torch.float32)
-        for source, there in zip(sources, out.split([length(v) for v in sources], 1), strict=True):
-            kernels.place(source, there)
+        kernels.place(sources, out)
         return out
     rows = [v.sum(1) if v.dim() == 3 else v.sum(0).permute(0, 3, 2, 1).flatten(1) for v in sources]
     return torch.cat([v.to(torch.promote_types(v.dtype, torch.float32)) for v in rows], 1)
