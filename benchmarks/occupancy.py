@@ -27,7 +27,7 @@ from fedsmoo.compiler.step import CompiledStep
 from fedsmoo.compiler.trace import StepInputs
 from fedsmoo.core import LocalRule, Round, Vectors
 from fedsmoo.engines.oracles.opaque import OpaqueOracle
-from fedsmoo.kernels import norm, place, pool, recurrence
+from fedsmoo.kernels import cast, norm, place, pool, recurrence
 from fedsmoo.kernels.conv.geometry import Geometry
 from fedsmoo.kernels.gradients import GradientBuffers
 from fedsmoo.kernels.noise import by_kernel
@@ -117,6 +117,8 @@ def general(clients: int, samples: int, precision: str) -> list[Launch]:
         pool.backward(windows, maxima, which, (16, 16))
         for shape in ((clients, 4, 4096), (4, clients, 9, 64, 64)):
             place.place([torch.zeros(shape)], torch.zeros(clients, prod(shape[2:])))
+        weights = [cast.Weight(0, 0, 9, 64, 64, 576), cast.Weight(36864, 36864, 0, 1, 64, 1)]
+        cast.cast(torch.zeros(clients, 40000), weights, x.new_zeros(clients, 40000))
     return noted
 
 

@@ -23,8 +23,8 @@ def test_kernels_compile_without_a_gpu(precision, only, tmp_path, device):
     rows = json.loads(out.read_text())
     names = {r["kernel"] for r in rows}
     assert {"stem_forward_kernel", "pool_kernel", "pool_backward_kernel"} <= names
-    shared = {"noise_kernel", "norm_kernel", "norm_backward_kernel", "place_kernel", "backward_kernel"}
-    shared |= {"maxima_kernel", "maxima_backward_kernel"}
+    shared = {"noise_kernel", "norm_kernel", "norm_backward_kernel", "place_kernel", "cast_kernel", "backward_kernel"}
+    shared |= {"maxima_kernel", "windows_backward_kernel"}
     assert only or {"vector_pass", "fold_kernel", *shared} <= names
     # Sines and cosines keep 48 bytes for angles beyond what noise ever asks for.
     assert not [r for r in rows if r["spilled"] > (48 if r["kernel"] == "noise_kernel" else 16)]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
+from fedsmoo.operators.cast import cast_once
 from fedsmoo.operators.graph.images import fuse_convolutions, fuse_pools
 from fedsmoo.operators.graph.norms import fuse_norms, without_writing
 from fedsmoo.operators.graph.views import shorten_views, with_values
@@ -36,6 +37,7 @@ def traced(function: Callable[..., Any], *like: Tensor) -> GraphModule:
     place_gradients(nodes)
     with_values(nodes)
     shorten_views(nodes)
+    cast_once(nodes)
     return GraphModule(graph, nodes)
 
 

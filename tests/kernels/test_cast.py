@@ -1,0 +1,41 @@
+"""Weights out of clients' rows in the order and type of products, against views and copies of PyTorch."""
+
+import pytest
+import torch
+
+# outputs, inputs, taps and the rows of the result; without taps, so many numbers as they are
+WEIGHTS = [(16, 3, 25, 80), (70, 9, 9, 81), (0, 0, 0, 4500), (5, 6, 1, 6), (0, 0, 0, 7), (72, 11, 4, 44)]
+
+
+def entries(start):
+    """Return the fields of each weight, beginning with a place in the rows and one in the result, and their ends."""
+    found, there = [], 0
+    for outside, inside, taps, rows in WEIGHTS:
+        found.append((start, there, taps, inside or 1, outside or rows, rows if taps else 1))
+        start += outside * inside * taps if taps else rows
+        there += -(-(outside * rows if taps else rows) // 8) * 8
+    return found, start, there
+
+
+@pytest.mark.parametrize("way", ["kernel", "operator"])
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float32], ids=str)
+def test_cast(kind, way, draw):
+    from fedsmoo.kernels.cast import Weight, cast
+    from fedsmoo.operators import cast as operators
+
+    fields, end, width = entries(3)
+    w = draw(2, end + 2)
+    w.copy_(w.to(kind))  # the interpreter rounds otherwise than a GPU
+    if way == "kernel":
+        out = draw(2, width).to(kind)
+        cast(w, [Weight(*f) for f in fields], out)
+    else:
+        out = operators.cast(w.double(), [n for f in fields for n in f], kind)
+    for start, there, taps, inside, outside, rows in fields:
+        if taps == 0:
+            assert torch.equal(out[:, there : there + outside], w[:, start : start + outside].to(kind))
+            continue
+        given = w[:, start : start + outside * inside * taps].view(2, outside, inside, taps).permute(0, 3, 2, 1)
+        found = out[:, there : there + rows * outside].view(2, rows, outside)
+        assert torch.equal(found[:, : taps * inside], given.flatten(1, 2).to(kind))
+        assert not found[:, taps * inside :].any()
