@@ -23,11 +23,12 @@ class GradientKernels(Protocol):
     """What passes require of a gradient that is computed by hand-written kernels.
 
     The kernels read weights in ``dtype``, the type of their products, except those from ``begin`` on, which they read
-    in full precision.
+    in full precision. Where they read all of them in the type that weights have, a gradient at these needs no copy.
     """
 
     dtype: torch.dtype
     begin: int
+    whole: bool  # whether nothing else of the step is worth compiling
 
     def fine(self, w: Tensor) -> Tensor:
         """Copy the weights from ``begin`` on, which are read in full precision."""
@@ -92,13 +93,15 @@ class CompiledStep:
         self.rows = {n: i for i, n in enumerate(sums)}
         # Gradients are kept in the type of products; those of norms and of the last layer as they are.
         self.gradients = [kernels.buffers(w) for _ in self.flow.gradients]
+        self.in_place = kernels.dtype == w.dtype and kernels.begin >= self.size
         self.spare = w if spare is None or not actions[-1].sums else spare  # type: ignore[union-attr]
         self.tensors = self._buffers(inputs, total) | trace.held()
         self.alternating = [
             StepBuffers(self.tensors | {"w": old, "w_new": new} | moving(active, step), batch)
             for old, new, (batch, active, step) in ((w, self.spare, feeds[0]), (self.spare, w, feeds[1]))
         ]
-        self.first = self._pass(PassSpec(self._point(point(self.flow, 0))))
+        before = self._point(point(self.flow, 0))
+        self.first = self._pass(PassSpec(before)) if before else None
         # Vectors that no step reads are written by the last one only.
         unread = {name for name, node in self.flow.old.items() if not node.users}
         self.programs = [[launch for a in actions for launch in self._launchers(a, skip)] for skip in (unread, set())]
@@ -112,8 +115,8 @@ class CompiledStep:
         """Allocate what passes read and write besides the clients' own rows."""
         w, sums = inputs.w, max(1, len(self.rows))
         tensors: Tensors = {
-            **inputs.named(), "total": total, "loss": self.gradients[0].loss,
-            "working": torch.zeros_like(w, dtype=self.kernels.dtype), "fine": self.kernels.fine(w).clone(),
+            **inputs.named(), "total": total, "loss": self.gradients[0].loss, "fine": self.kernels.fine(w).clone(),
+            "working": torch.zeros_like(w, dtype=self.kernels.dtype) if self._copied() else w,
             "sums": w.new_zeros(sums, self.clients),
             "partials": w.new_zeros(sums * self.clients * VectorPass.blocks(self.size)),
         }  # fmt: skip
@@ -127,7 +130,8 @@ class CompiledStep:
         inputs = {node: self.tensors[name] for node, name in self.flow.given.items()}
         for i, value in enumerate(self.flow.hoist(inputs)):
             self.tensors[f"constant_{i}"].copy_(value)
-        self.first(self.alternating[0].tensors)
+        if self.first is not None:
+            self.first(self.alternating[0].tensors)
 
     def step(self, odd: bool, last: bool) -> None:
         """Run one step; ``odd``: from the spare buffer of weights to the other one; ``last``: of the round."""
@@ -159,8 +163,16 @@ class CompiledStep:
         return launchers
 
     def _take(self, number: int) -> Launcher:
-        into = self.gradients[number]
-        return lambda at: self.kernels.launch(at.tensors["working"], at.tensors["fine"], at.batch, into)
+        into, at_weights = self.gradients[number], self.in_place and self._is_weights(point(self.flow, number))
+        form = "w" if at_weights else "working"
+        return lambda at: self.kernels.launch(at.tensors[form], at.tensors["fine"], at.batch, into)
+
+    def _is_weights(self, node: Node) -> bool:
+        return self.flow.given.get(node) == "w"
+
+    def _copied(self) -> bool:
+        """Return whether a gradient is taken where no weights lie."""
+        return not self.in_place or not all(self._is_weights(point(self.flow, i)) for i in range(len(self.gradients)))
 
     def _over(self, spec: PassSpec) -> Launcher:
         made = self._pass(spec)
@@ -178,6 +190,8 @@ class CompiledStep:
 
     def _point(self, node: Node, following: bool = False) -> list[Store]:
         """Return the stores of the point at which a gradient is taken, in the two forms that the kernels read."""
+        if self.in_place:
+            return [] if self._is_weights(node) else [Store("working", node, following)]
         return [Store("working", node, following), Store("fine", node, following, self.kernels.begin)]
 
     def _load_of(self, node: Node) -> Load | None:

@@ -124,7 +124,7 @@ def turned(node: Node, rows: Node) -> Taken | None:
         return None
     pad = padded(node)
     found = node if pad is None else pad
-    return Taken(found, value(part).storage_offset(), taps, inside, outside, value(found).shape[1:-1].numel())
+    return Taken(found, int(value(part).storage_offset()), taps, inside, outside, value(found).shape[1:-1].numel())
 
 
 def straight(node: Node, rows: Node) -> Taken | None:
@@ -132,7 +132,7 @@ def straight(node: Node, rows: Node) -> Taken | None:
     if not is_cast(node, rows) or all(u.target is aten.permute.default and u.args[1] == TURNED for u in node.users):
         return None
     (part,) = node.all_input_nodes
-    return Taken(node, value(part).storage_offset(), 0, 1, value(node).shape[1:].numel(), 1)
+    return Taken(node, int(value(part).storage_offset()), 0, 1, value(node).shape[1:].numel(), 1)
 
 
 def cast_once(graph: Graph) -> None:

@@ -30,10 +30,8 @@ def place(sources: list[Tensor]) -> Tensor:
     first = sources[0]
     clients = first.shape[0 if first.dim() == 3 else 1]
     if by_kernels(first):
-        from fedsmoo.kernels import place as kernels
-
         out = first.new_empty(clients, sum(length(v) for v in sources), dtype=torch.float32)
-        kernels.place(sources, out)
+        place_into(sources, out)
         return out
     rows = [v.sum(1) if v.dim() == 3 else v.sum(0).permute(0, 3, 2, 1).flatten(1) for v in sources]
     return torch.cat([v.to(torch.promote_types(v.dtype, torch.float32)) for v in rows], 1)
@@ -46,6 +44,22 @@ def _(sources: list[Tensor]) -> Tensor:
     for v in sources:
         kind = torch.promote_types(kind, v.dtype)
     return sources[0].new_empty(clients, sum(length(v) for v in sources), dtype=kind)
+
+
+@torch.library.custom_op("fedsmoo::place_into", mutates_args=("out",))
+def place_into(sources: list[Tensor], out: Tensor) -> None:
+    """Write what :func:`place` returns."""
+    if by_kernels(sources[0]):
+        from fedsmoo.kernels import place as kernels
+
+        kernels.place(sources, out)
+    else:
+        out.copy_(place(sources))
+
+
+@place_into.register_fake
+def _(sources: list[Tensor], out: Tensor) -> None:
+    pass
 
 
 def kind_of(x: Tensor, parts: int) -> torch.dtype:

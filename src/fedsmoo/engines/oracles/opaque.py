@@ -36,6 +36,7 @@ class OpaqueOracle(Oracle, ABC):
     """An oracle whose gradient is one operator to ``torch.compile``."""
 
     _own = _look = None  # the kernels know cross-entropy only
+    whole = False  # batches are made in a compiled pass
 
     def __init__(self, task: Task, dtype: torch.dtype, begin: int) -> None:
         self.task, self.dtype, self.begin = task, dtype, begin

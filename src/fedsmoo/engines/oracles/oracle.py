@@ -60,6 +60,10 @@ class Oracle:
         """The hand-written kernels that generated passes may call; ``None``: plain PyTorch, open to a compiler."""
         return None
 
+    def kernels_for(self, w: Tensor, batch: Batch) -> GradientKernels | None:
+        """Return what generated passes may call for weights and batches shaped as these; slow work is done here."""
+        return self.kernels
+
     def gradient(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return gradients and losses, in the precision of products that is in force."""
         return self.function(w, batch)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.fx import GraphModule
 
 from fedsmoo.engines.oracles.layers import needs_layers
 from fedsmoo.engines.oracles.oracle import InStep, Oracle
@@ -13,8 +15,13 @@ from fedsmoo.engines.oracles.sealed import SealedOracle, tensors
 from fedsmoo.engines.statistics.passes import end
 from fedsmoo.engines.steps.capture import uncollected, warn_slower
 from fedsmoo.engines.task import Batch
+from fedsmoo.kernels.gradients import GradientBuffers
 from fedsmoo.operators.ahead import compile_ahead, register_operators
+from fedsmoo.operators.light import is_light, placed, writing
 from fedsmoo.operators.trace import traced
+
+if TYPE_CHECKING:
+    from fedsmoo.compiler.step import GradientKernels
 
 
 def can_trace(oracle: Oracle) -> bool:
@@ -35,13 +42,21 @@ class TracedOracle(SealedOracle):
     cannot be traced is sealed where it has to be.
     """
 
-    def ready(self, w: Tensor, batch: Batch) -> InStep:
-        like = self.shaped(w, batch)
-        there = [t is not None for t in like]
+    def __init__(self, oracle: Oracle) -> None:
+        super().__init__(oracle)
+        self.graphs: dict[tuple[Any, ...], GraphModule | None] = {}
 
+    def graph(self, like: list[Tensor | None]) -> GraphModule | None:
+        """Return the gradient of tensors shaped as those given, traced once; ``None`` where that fails."""
+        key = tuple(None if t is None else (t.shape, t.dtype) for t in like)
+        if key not in self.graphs:
+            self.graphs[key] = self._traced(like)
+        return self.graphs[key]
+
+    def _traced(self, like: list[Tensor | None]) -> GraphModule | None:
         def gradient(*given: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
             left = iter(given)
-            return self.taken(*(next(left) if t else None for t in there))  # type: ignore[arg-type]
+            return self.taken(*(None if t is None else next(left) for t in like))  # type: ignore[arg-type]
 
         try:
             with uncollected():  # tracing imports much of PyTorch's compiler: many objects, which stay
@@ -49,6 +64,21 @@ class TracedOracle(SealedOracle):
             compile_ahead(graph)
         except Exception as e:  # the user's own code, or a kernel that this device's compiler refuses
             warn_slower("the model's gradient cannot be traced", e, self.slower)
+            return None
+        return graph
+
+    def kernels_for(self, w: Tensor, batch: Batch) -> GradientKernels | None:
+        if self.task.model.random or self.task.model.statistics is not None:
+            return None
+        graph = self.graph(self.shaped(w, batch))
+        if graph is None or placed(graph) is None or not is_light(graph):
+            return None
+        return GraphKernels(writing(graph), w.dtype, w.shape[1])
+
+    def ready(self, w: Tensor, batch: Batch) -> InStep:
+        like = self.shaped(w, batch)
+        graph, there = self.graph(like), [t is not None for t in like]
+        if graph is None:
             return self.in_step if needs_layers(self.task.model) or is_masked(self) else self.open
         register_operators(graph)
 
@@ -77,3 +107,26 @@ class TracedOracle(SealedOracle):
     def open(self, w: Tensor, batch: Batch, working: Any = None) -> tuple[Tensor, Tensor]:
         """Return the gradient as PyTorch's operations, which a compiler can follow by itself."""
         return self.gradient(w, batch)
+
+
+@dataclass
+class GraphKernels:
+    """A traced gradient that generated passes call as it is: a graph that writes gradients, and returns losses."""
+
+    graph: GraphModule
+    dtype: torch.dtype
+    begin: int
+    whole: bool = True
+
+    def fine(self, w: Tensor) -> Tensor:
+        """Return no weights: the graph reads all of them where they lie."""
+        return w[:, self.begin :].contiguous()
+
+    def buffers(self, w: Tensor) -> GradientBuffers:
+        """Make zero-filled buffers for gradients at ``w``."""
+        return GradientBuffers(torch.zeros_like(w), self.fine(w), w.new_zeros(len(w)))
+
+    def launch(self, working: Tensor, fine: Tensor, batch: Batch, into: GradientBuffers) -> None:
+        """Write gradients and losses at weights."""
+        with torch.no_grad(), torch.autocast(working.device.type, enabled=False):
+            into.loss.copy_(self.graph(working, batch.x, batch.y, batch.weight, into.coarse))

@@ -9,7 +9,7 @@ compiled whole.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -60,16 +60,20 @@ class Rows:
     down: Vectors
 
     @classmethod
-    def make(cls, given: Assignment, me: Vectors, clients: int, alternate: bool) -> Rows:
+    def make(cls, given: Assignment, me: Vectors, clients: int) -> Rows:
         """Allocate rows for so many clients, filled with zeros."""
         size, new = given.down.w.shape[-1], given.down.w.new_zeros
         w = new(clients, size)
         return cls(
             w,
-            new(clients, size) if alternate else None,
+            None,
             me.map(lambda v: new(clients, v.shape[-1])),
             given.down.map(lambda v: new(v.shape) if v.dim() == 1 else new(clients, v.shape[-1])),
         )
+
+    def alternating(self) -> Rows:
+        """Return these rows with a spare for the weights."""
+        return replace(self, spare=torch.zeros_like(self.w) if self.spare is None else self.spare)
 
     def of(self, part: slice) -> Rows:
         """Return views of some clients' rows."""
@@ -125,7 +129,7 @@ class ClientGroup:
         self.loader = SideStream(w.device, apart=True)
         self.passes: CompiledStep | None = None
         self.working = self.rows.w  # or a copy of it in the oracle's type, kept equal
-        self.capture = False
+        self.capture = self.compiles = False
         self.segments: dict[tuple[int, bool], Callable[[], None]] = {}  # by steps, and whether they end a round
 
     def fill(self, given: Assignment, plan: DevicePlan) -> None:
@@ -201,15 +205,22 @@ class ClientGroup:
     def prepare(self, compile: bool, capture: bool, passes: bool) -> None:
         """Make the step: by generated passes where asked for and possible, else whole, compiled if asked for."""
         self.capture = capture and self.stream is not None
-        kernels = self.oracle.kernels if passes and available(self.rows.w.device)[0] else None
+        kernels = self.kernels() if passes else None
         self.passes = None if kernels is None else self._passes(kernels)
         self.read = None if self.passes is None else self.passes.read
         if self.passes is None:
             self.working = self.oracle.working(self.rows.w)
             self.in_step = self.oracle.ready(self.rows.w, self.feeds[0].batch)
         options: dict[str, Any] = {"fullgraph": True, "dynamic": False, "options": OPTIONS}
-        self.loads = torch.compile(self.load, **options) if compile else self.load
-        self.whole = torch.compile(self.body, **options) if compile and self.passes is None else self.body
+        alone = self.passes is not None and self.passes.kernels.whole
+        self.compiles = compile and not alone
+        self.loads = torch.compile(self.load, **options) if self.compiles else self.load
+        self.whole = torch.compile(self.body, **options) if self.compiles and self.passes is None else self.body
+
+    def kernels(self) -> GradientKernels | None:
+        """Return what generated passes call, where they can run."""
+        w = self.rows.w
+        return self.oracle.kernels_for(w, self.feeds[0].batch) if available(w.device)[0] else None
 
     def _passes(self, kernels: GradientKernels) -> CompiledStep | None:
         """Compile the step into passes; ``None`` for a method that passes cannot express."""

@@ -105,8 +105,7 @@ class ReplayStepper:
         key = (given.runs, given.moving, room, plan.shape, padded or plan.running is not None)
         recording = self.recordings.get(key)
         if recording is None or recording.steps < len(plan.index):
-            with without_limit():
-                recording = self._record(key, given, me, plan, room)
+            recording = self._record(key, given, me, plan, room)
         if recording is None:
             return self.eager.steps(given, w, me, plan, meanwhile)
         return recording.run(given, w, me, plan, meanwhile)
@@ -120,7 +119,7 @@ class ReplayStepper:
             recording: Recording | None = None
             crowded = False
             try:
-                recording = Recording(oracles, given, me, plan, room, key[-1], self.passes)
+                recording = Recording(oracles, given, me, plan, room, key[-1])
                 recording.prepare(given, me, plan, self.compile, self.capture, self.passes)
             except Exception as e:
                 crowded = ran_out(e) and bool(self.recordings)  # by buffers for other sizes of cohort
@@ -162,13 +161,11 @@ class Recording:
         plan: DevicePlan,
         room: int,
         masked: bool,
-        passes: bool,
     ) -> None:
         self.steps, self.masked = len(plan.index), masked
         if masked:  # unequal clients: room for longer rounds
             self.steps += 1 + self.steps // 4
-        alternate = passes and oracles[0].kernels is not None and given.rule.clip is not None
-        self.rows = Rows.make(given, me, room, alternate)
+        self.rows = Rows.make(given, me, room)
         size = -(-room // len(oracles))
         parts = [slice(start, start + size) for start in range(0, room, size)]
         self.groups = [
@@ -180,6 +177,10 @@ class Recording:
         self, given: Assignment, me: Vectors, plan: DevicePlan, compile: bool, capture: bool, passes: bool
     ) -> None:
         """Make every group's step, compiled and captured where asked for."""
+        if passes and given.rule.clip is not None and all(g.kernels() is not None for g in self.groups):
+            self.rows = self.rows.alternating()
+            for group in self.groups:
+                group.rows = self.rows.of(group.part)
         for group in self.groups:
             group.prepare(compile, capture, passes)
         if self.cut and any(group.passes is None for group in self.groups):  # all or none
@@ -188,8 +189,9 @@ class Recording:
         lengths = [len(plan.index)]
         if self.masked:  # rounds of other lengths will come: an even and an odd one need all segments there are
             lengths.append(lengths[0] + 1)
-        for steps in lengths:
-            self._segments(given, me, plan, steps)
+        with without_limit() if any(group.compiles for group in self.groups) else nullcontext():
+            for steps in lengths:
+                self._segments(given, me, plan, steps)
 
     @property
     def cut(self) -> bool:
