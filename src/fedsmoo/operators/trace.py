@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from fedsmoo.operators.cast import cast_once
+from fedsmoo.operators.graph.equal import merge_equal
 from fedsmoo.operators.graph.images import fuse_convolutions, fuse_pools
 from fedsmoo.operators.graph.norms import fuse_norms, without_writing
 from fedsmoo.operators.graph.views import shorten_views, with_values
@@ -24,13 +25,11 @@ def traced(function: Callable[..., Any], *like: Tensor) -> GraphModule:
     What the function does with Python, the mode its model is in and the precision in force are baked in; derivatives
     are part of the graph.
     """
-    from torch._functorch.compile_utils import fx_graph_cse  # with SymPy: no start of a program waits for it
-
     with client_rules(), Instead(LAYERS):
         graph = graph_of(function, *like)
     without_writing(graph.graph)
-    # What both passes need, such as weights in the operators' order, is made once.
-    nodes = fx_graph_cse(graph.graph)
+    nodes = graph.graph
+    merge_equal(nodes)  # what both passes need, such as weights in the operators' order
     fuse_pools(nodes)
     fuse_convolutions(nodes)
     fuse_norms(nodes)
@@ -43,7 +42,7 @@ def traced(function: Callable[..., Any], *like: Tensor) -> GraphModule:
 
 def graph_of(function: Callable[..., Any], *like: Tensor | None) -> GraphModule:
     """Return the operations of a function of tensors shaped as those given, by the rules in force."""
-    from torch.fx.experimental.proxy_tensor import make_fx  # as above
+    from torch.fx.experimental.proxy_tensor import make_fx  # with SymPy: no start of a program waits for it
 
     graph = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*like)
     graph.graph.eliminate_dead_code()

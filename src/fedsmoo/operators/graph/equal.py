@@ -1,0 +1,54 @@
+"""Calls of a traced graph that are made twice, once."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.fx import Graph, Node
+
+aten = torch.ops.aten
+UNSAID = {aten.empty.memory_format, aten.empty_like.default, aten.new_empty.default, aten.empty_strided.default}
+
+
+def frozen(given: Any) -> Any:
+    """Return arguments as something that can be compared: numbers of different types differ."""
+    if isinstance(given, list | tuple):
+        return tuple(frozen(v) for v in given)
+    if isinstance(given, dict):
+        return tuple((name, frozen(v)) for name, v in sorted(given.items()))
+    if isinstance(given, slice):
+        return slice, frozen((given.start, given.stop, given.step))
+    return given if isinstance(given, Node) else (type(given), given)
+
+
+def writes(node: Node) -> bool:
+    """Whether a call changes something that it is given."""
+    return not isinstance(node.target, OpOverload) or node.target._schema.is_mutable
+
+
+def repeats(node: Node) -> bool:
+    """Whether a call has the same result every time."""
+    return node.target not in UNSAID and torch.Tag.nondeterministic_seeded not in node.target.tags  # type: ignore[union-attr]
+
+
+def merge_equal(graph: Graph) -> None:
+    """Let calls of one operator with the same arguments be one, if nothing is written between them.
+
+    Results of the graph stay apart.
+    """
+    made: dict[Any, Node] = {}
+    written, results = 0, set(graph.output_node().all_input_nodes)
+    for node in list(graph.nodes):
+        if node.op != "call_function" or node in results:
+            continue
+        item = node.target is operator.getitem
+        if not item and writes(node):
+            written += 1
+        elif item or repeats(node):
+            key = node.target, written, frozen(node.args), frozen(node.kwargs)
+            if made.setdefault(key, node) is not node:
+                node.replace_all_uses_with(made[key])
+                graph.erase_node(node)
