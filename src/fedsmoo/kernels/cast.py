@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedsmoo.kernels.runtime import launch
 
-ROWS, COLS, WARPS = 64, 64, 8  # of a tile
+ROWS, COLS, WARPS = 32, 64, 4  # of a tile
 
 
 @triton.jit(do_not_specialize=["w_row"], do_not_specialize_on_alignment=["w"])

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedsmoo.kernels.runtime import launch
 
-ROWS, COLS, WARPS = 64, 64, 8  # of a tile
+ROWS, COLS, WARPS = 32, 64, 8  # of a tile
 NAMES = [f"source{i}" for i in range(16)]  # addresses of gradients, which are others in every call
 
 
@@ -36,17 +36,14 @@ def summed(
     address, at, live, parts, part_row, WIDE: tl.constexpr, EVEN: tl.constexpr, BR: tl.constexpr, BO: tl.constexpr
 ):  # fmt: skip
     """Return the sum of parts, which are so many bytes apart; four are on their way at once."""
-    total = tl.zeros((BR, BO), tl.float32)
-    for _ in range(parts // 4):
-        a = numbers(address, at, live, WIDE, EVEN)
-        b = numbers(address + part_row, at, live, WIDE, EVEN)
-        c = numbers(address + 2 * part_row, at, live, WIDE, EVEN)
-        d = numbers(address + 3 * part_row, at, live, WIDE, EVEN)
+    total = numbers(address, at, live, WIDE, EVEN)
+    for part in range(1, parts, 4):
+        here = address + part * part_row
+        a = numbers(here, at, live, WIDE, EVEN)
+        b = numbers(here + part_row, at, live & (part + 1 < parts), WIDE, EVEN)
+        c = numbers(here + 2 * part_row, at, live & (part + 2 < parts), WIDE, EVEN)
+        d = numbers(here + 3 * part_row, at, live & (part + 3 < parts), WIDE, EVEN)
         total += (a + b) + (c + d)
-        address += 4 * part_row
-    for _ in range(parts % 4):
-        total += numbers(address, at, live, WIDE, EVEN)
-        address += part_row
     return total
 
 
@@ -85,19 +82,20 @@ def place_kernel(
     owner, table,  # of each tile, which gradient it is of; of each gradient, the fields of an Entry
     out, out_row,  # [C, P]; stride of a client
     EVEN: tl.constexpr,  # whether rows of all gradients are pieces of 16 bytes
-    WIDE: tl.constexpr, BR: tl.constexpr, BO: tl.constexpr,
+    BR: tl.constexpr, BO: tl.constexpr,
 ):  # fmt: skip
     client = tl.program_id(1).to(tl.int64)
     which = tl.load(owner + tl.program_id(0))
-    mine = table + which * 8
+    mine = table + which * 9
     tile = tl.program_id(0) - tl.load(mine)
     out += client * out_row + tl.load(mine + 1)
     parts = tl.load(mine + 2)
     taps = tl.load(mine + 3)
     inside = tl.load(mine + 4)
     outside = tl.load(mine + 5)
-    part_row = tl.load(mine + 6).to(tl.int64) * (4 if WIDE else 2)
-    client_row = tl.load(mine + 7).to(tl.int64) * (4 if WIDE else 2)
+    width = tl.load(mine + 8)
+    part_row = tl.load(mine + 6).to(tl.int64) * width
+    client_row = tl.load(mine + 7).to(tl.int64) * width
     sources = (
         source0, source1, source2, source3, source4, source5, source6, source7,
         source8, source9, source10, source11, source12, source13, source14, source15,
@@ -109,9 +107,15 @@ def place_kernel(
     if EVEN:
         outside = tl.multiple_of(outside, 8)
     if taps == 0:
-        straight(address, out, tile, parts, part_row, outside, WIDE, EVEN, BR, BO)
+        if width == 4:
+            straight(address, out, tile, parts, part_row, outside, True, EVEN, BR, BO)
+        else:
+            straight(address, out, tile, parts, part_row, outside, False, EVEN, BR, BO)
     else:
-        turned(address, out, tile, parts, part_row, taps, inside, outside, WIDE, EVEN, BR, BO)
+        if width == 4:
+            turned(address, out, tile, parts, part_row, taps, inside, outside, True, EVEN, BR, BO)
+        else:
+            turned(address, out, tile, parts, part_row, taps, inside, outside, False, EVEN, BR, BO)
 
 
 class Entry(NamedTuple):
@@ -124,6 +128,7 @@ class Entry(NamedTuple):
     outside: int
     part_row: int  # strides of a part and of a client
     client_row: int
+    width: int  # bytes of a number: 4, or 2 of bfloat16
 
     @property
     def tiles(self) -> int:
@@ -135,11 +140,12 @@ class Entry(NamedTuple):
 def entry(source: Tensor, start: int) -> Entry:
     """Describe a gradient ``[C, parts, N]`` or ``[parts, C, taps, I, O]``."""
     if source.dim() == 3:
-        return Entry(start, source.shape[1], 0, 1, source.shape[2], source.stride(1), source.stride(0))
+        numbers = source.shape[2]
+        return Entry(start, source.shape[1], 0, 1, numbers, source.stride(1), source.stride(0), source.itemsize)
     parts, _, taps, inside, outside = source.shape
     if taps * inside == 1:
         taps = 0
-    return Entry(start, parts, taps, inside, outside, source.stride(0), source.stride(1))
+    return Entry(start, parts, taps, inside, outside, source.stride(0), source.stride(1), source.itemsize)
 
 
 @lru_cache(256)
@@ -165,13 +171,13 @@ def dense(source: Tensor) -> Tensor:
 
 def place(sources: Sequence[Tensor], out: Tensor) -> None:
     """Write gradients ``[C, parts, N]`` or ``[parts, C, taps, I, O]`` beside each other, to ``out [C, P]``."""
-    groups: dict[tuple[bool, bool], list[tuple[Tensor, Entry]]] = {}
+    groups: dict[bool, list[tuple[Tensor, Entry]]] = {}
     start = 0
     for source in map(dense, sources):
         e = entry(source, start)
         start += source.shape[2:].numel()
-        groups.setdefault((source.itemsize == 4, is_even(source, e)), []).append((source, e))
-    for (wide, even), group in groups.items():
+        groups.setdefault(is_even(source, e), []).append((source, e))
+    for even, group in groups.items():
         for at in range(0, len(group), len(NAMES)):
             part = group[at : at + len(NAMES)]
             owner, table = tables(tuple(e for _, e in part), out.device, (ROWS, COLS))
@@ -180,5 +186,5 @@ def place(sources: Sequence[Tensor], out: Tensor) -> None:
             launch(
                 place_kernel, (len(owner), len(out)),
                 **dict(zip(NAMES, addresses, strict=True)), owner=owner, table=table, out=out, out_row=out.stride(0),
-                EVEN=even, WIDE=wide, BR=ROWS, BO=COLS, num_warps=WARPS,
+                EVEN=even, BR=ROWS, BO=COLS, num_warps=WARPS,
             )  # fmt: skip

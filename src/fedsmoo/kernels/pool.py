@@ -143,7 +143,7 @@ def forward(g: Geometry, x: Tensor, size: Pair, positive: bool) -> tuple[Tensor,
     (height, width, channels), images = x.shape[2:], x.shape[0] * x.shape[1]
     y = x.new_empty(*x.shape[:2], *size, channels)
     which = torch.empty_like(y, dtype=torch.uint8)
-    rows, cols = tile(size[0] * size[1], channels, 2048)
+    rows, cols = tile(size[0] * size[1], channels, 1024)
     launch(
         maxima_kernel, (images * triton.cdiv(size[0] * size[1], rows), triton.cdiv(channels, cols)),
         x=x, y=y, which=which, H=height, W=width, HO=size[0], WO=size[1], CH=channels, **windows(g),
@@ -158,7 +158,8 @@ def backward(g: Geometry, dy: Tensor, which: Tensor, size: Pair) -> tuple[Tensor
     dx = dy.new_empty(*dy.shape[:2], *size, channels)
     sums = dy.new_empty(*dy.shape[:2], channels, dtype=torch.float32)
     apart = g.kernel[0] <= g.stride[0] and g.kernel[1] <= g.stride[1]
-    rows, cols = tile(size[0] * size[1] // (g.stride[0] * g.stride[1] if apart else 1), channels, 4096)
+    area = g.stride[0] * g.stride[1] if apart else 1
+    rows, cols = tile(size[0] * size[1] // area, channels, 2048 if apart else 4096)
     launch(
         windows_backward_kernel if apart else maxima_backward_kernel, (images, triton.cdiv(channels, cols)),
         dy=dy, which=which, dx=dx, sums=sums, H=size[0], W=size[1], HO=high, WO=wide, CH=channels, **windows(g),

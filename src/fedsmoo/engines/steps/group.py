@@ -9,7 +9,6 @@ compiled whole.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,7 +18,6 @@ from torch import Tensor
 
 from fedsmoo.compiler import NotCompiled
 from fedsmoo.compiler.trace import StepInputs
-from fedsmoo.core import Vectors
 from fedsmoo.engines.client_state.memory import ran_out
 from fedsmoo.engines.oracles.on_batch import OnBatch
 from fedsmoo.engines.oracles.oracle import InStep, Oracle
@@ -27,6 +25,7 @@ from fedsmoo.engines.steps.buffers import fill_round, round_buffers
 from fedsmoo.engines.steps.capture import captured, warn_slower
 from fedsmoo.engines.steps.eager import one_step
 from fedsmoo.engines.steps.moving import fill_numbers, number_buffers
+from fedsmoo.engines.steps.rows import Rows
 from fedsmoo.engines.steps.stack import of_clients
 from fedsmoo.engines.steps.staging import Ring
 from fedsmoo.engines.steps.stepper import Assignment, DevicePlan
@@ -48,50 +47,6 @@ class Feed(NamedTuple):
     batch: Batch
     active: Tensor | None
     step: Tensor
-
-
-@dataclass(frozen=True)
-class Rows:
-    """The vectors of C clients that steps read and write; steps may write every other model into ``spare``."""
-
-    w: Tensor
-    spare: Tensor | None
-    me: Vectors
-    down: Vectors
-
-    @classmethod
-    def make(cls, given: Assignment, me: Vectors, clients: int) -> Rows:
-        """Allocate rows for so many clients, filled with zeros."""
-        size, new = given.down.w.shape[-1], given.down.w.new_zeros
-        w = new(clients, size)
-        return cls(
-            w,
-            None,
-            me.map(lambda v: new(clients, v.shape[-1])),
-            given.down.map(lambda v: new(v.shape) if v.dim() == 1 else new(clients, v.shape[-1])),
-        )
-
-    def alternating(self) -> Rows:
-        """Return these rows with a spare for the weights."""
-        return replace(self, spare=torch.zeros_like(self.w) if self.spare is None else self.spare)
-
-    def of(self, part: slice) -> Rows:
-        """Return views of some clients' rows."""
-        return Rows(
-            self.w[part],
-            None if self.spare is None else self.spare[part],
-            self.me.map(lambda v: v[part]),
-            self.down.map(lambda v: v if v.dim() == 1 else v[part]),
-        )
-
-    def fill(self, given: Assignment, w: Tensor, me: Vectors) -> None:
-        """Copy a round's inputs into the first rows."""
-        clients = len(w)
-        self.w[:clients].copy_(w)
-        for name, v in me.items():
-            getattr(self.me, name)[:clients].copy_(v)
-        for name, v in given.down.items():
-            getattr(self.down, name)[: len(v)].copy_(v)
 
 
 class ClientGroup:

@@ -17,8 +17,9 @@ from fedsmoo.engines.contract import Meanwhile
 from fedsmoo.engines.oracles.oracle import Oracle, products
 from fedsmoo.engines.steps.capture import warn_slower
 from fedsmoo.engines.steps.eager import EagerStepper
-from fedsmoo.engines.steps.group import ClientGroup, Rows
+from fedsmoo.engines.steps.group import ClientGroup
 from fedsmoo.engines.steps.moving import fill_numbers, number_buffers
+from fedsmoo.engines.steps.rows import Rows
 from fedsmoo.engines.steps.stepper import Assignment, DevicePlan, Ended, Stepped
 from fedsmoo.kernels import available
 

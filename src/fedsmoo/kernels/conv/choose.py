@@ -53,7 +53,7 @@ def forward(
         return forward(g, row_of(x), w, precision, bias, relu).view(*x.shape[:4], w.shape[-1])
     size, batch = g.outputs((x.shape[2], x.shape[3])), x.shape[1]
     if boxes_serve(g, precision, x, w):
-        tile = box_tile(batch * size[0] * size[1], w.shape[-1], x.shape[-1], x.dtype)
+        tile = box_tile(batch * size[0] * size[1], w.shape[-1], x.shape[-1], x.dtype, g.taps)
         box = box_for(tile, tile.rows, batch, size, tile.inner)
         if box is not None:
             return forward_by_boxes(g, x, w, box, precision, bias, relu)
@@ -67,7 +67,7 @@ def data(g: Geometry, dy: Tensor, w: Tensor, size: Pair, precision: str) -> Tens
         row = row_of(dy)
         return data(g, row, w, (row.shape[2], row.shape[3]), precision).view(*dy.shape[:4], inside)
     if boxes_serve(g, precision, dy, w) and inside * dy.itemsize % 16 == 0:
-        tile = box_tile(batch * size[0] * size[1], inside, dy.shape[-1], dy.dtype)
+        tile = box_tile(batch * size[0] * size[1], inside, dy.shape[-1], dy.dtype, g.taps)
         box = box_for(tile, tile.rows, batch, size, tile.inner)
         if box is not None:
             return data_by_boxes(g, dy, w, size, box, precision)

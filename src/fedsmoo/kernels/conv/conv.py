@@ -56,7 +56,7 @@ class Convolution:
         (height, width), inside, (sh, sw) = size, w.shape[-2], self.geometry.stride
         dx = dy.new_empty(clients, batch, height, width, inside)
         pixels = batch * triton.cdiv(height, sh) * triton.cdiv(width, sw)  # of a residue
-        tile = tile or pixel_tile(clients, pixels, inside, outside, dy.dtype, self.exact)
+        tile = tile or pixel_tile(clients, pixels, inside, outside, dy.dtype, self.exact, back=True)
         launch(
             data_kernel, (sh * sw * triton.cdiv(pixels, tile.rows) * triton.cdiv(inside, tile.cols), clients),
             dy=dy, dy_row=dy.stride(0), w=w, w_row=w.stride(0), dx=dx,

@@ -31,22 +31,31 @@ def step_of(kind: torch.dtype) -> int:
     return 128 // kind.itemsize
 
 
-def pixel_tile(clients: int, pixels: int, channels: int, reduced: int, kind: torch.dtype, exact: bool) -> Tile:
-    """Return the tile of a product whose rows are pixels: forward, and the data gradient.
+def pixel_tile(
+    clients: int, pixels: int, channels: int, reduced: int, kind: torch.dtype, exact: bool, back: bool = False
+) -> Tile:
+    """Return the tile of a product whose rows are pixels: forward, and the data gradient (``back``).
 
     ``exact``: float32 products of three, which live in registers, so that tiles are small.
     """
     if exact:
         return Tile(power(pixels, most=64), power(channels, most=64), power(reduced, most=16), 4, 2)
     cols, inner = power(channels), power(reduced, most=step_of(kind))
+    if cols <= 64 and not back:
+        return Tile(power(pixels, most=64), cols, inner, 4, 4)
     programs = clients * -(-pixels // 128) * -(-channels // cols)
     rows = power(pixels, most=64 if programs < 3 * MULTIPROCESSORS else 128)
     return Tile(rows, cols, inner, 8 if rows * cols > 8192 else 4, 3)
 
 
-def box_tile(pixels: int, channels: int, reduced: int, kind: torch.dtype) -> Tile:
-    """Return the tile of such a product, by boxes: 16,384 outputs, wide where channels are many and pixels few."""
+def box_tile(pixels: int, channels: int, reduced: int, kind: torch.dtype, taps: int) -> Tile:
+    """Return the tile of such a product, by boxes: 16,384 outputs, wide where channels are many and pixels few.
+
+    Where the reduction is at most two steps, tiles are small: several at once read and write beside each other.
+    """
     inner = power(reduced, most=step_of(kind))
+    if channels <= 64 and taps * reduced <= 2 * inner:
+        return Tile(128, power(channels, most=64), inner, 4, 3)
     if channels <= 64:
         return Tile(256, power(channels, most=64), inner, 8, 3)
     if channels >= 256 and pixels < 1024:
@@ -59,6 +68,8 @@ def weight_tile(rows: int, channels: int, kind: torch.dtype, exact: bool, boxes:
     if exact:
         return Tile(power(rows, most=64), power(channels, most=32), 16, 4, 2)
     cols, pixels = power(channels), step_of(kind)
+    if boxes and cols <= 64 and 64 < rows <= 128:  # all rows in one tile: the other images are read once
+        return Tile(128, cols, pixels, 4, 3)
     if boxes and cols <= 64:
         return Tile(power(rows, most=64), cols, 2 * pixels, 4, 4)
     return Tile(power(rows, most=64), cols, pixels, 4, 3)
