@@ -91,3 +91,20 @@ def test_clients_on_a_gpu_draw_the_same_masks_whoever_trains_beside_them() -> No
         for more in ({}, {"chunk": 2})
     )
     assert float((whole - parts).abs().max()) < 2e-5
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedsmoo"])
+def test_a_graph_that_runs_as_it_is_is_serial_s_and_repeats_its_bits(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large networks do: the step around the traced gradient is generated passes, nothing is compiled by PyTorch."""
+    monkeypatch.setattr("fedsmoo.engines.oracles.traced.is_light", lambda graph: True)
+    module = make_module(pooling, 0)
+    here = simulate(module, "digits", method, device="cpu", engine="serial", **SETTINGS).server.w.double()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*runs slower.*")
+        once, again = (simulate(module, "digits", method, device="cuda", engine="vmap", **SETTINGS) for _ in range(2))
+    recordings = once.simulation.engine.stepper.recordings.values()
+    assert all(r.cut and not r.groups[0].compiles for r in recordings)
+    assert float((once.server.w.double().cpu() - here).abs().max()) < 2e-5
+    assert torch.equal(once.server.w, again.server.w)

@@ -72,7 +72,7 @@ def is_part(node: Node, rows: Node) -> bool:
     """Whether a node shows, of each client's row, numbers that follow each other, in whichever order of axes."""
     of = node
     while of is not rows:
-        if of.target not in VIEWS and of.target is not aten.slice.Tensor:
+        if (of.target not in VIEWS and of.target is not aten.slice.Tensor) or not of.all_input_nodes:
             return False
         of = of.all_input_nodes[0]
     v = value(node)
@@ -88,7 +88,7 @@ def is_part(node: Node, rows: Node) -> bool:
 
 def is_cast(node: Node, rows: Node) -> bool:
     """Whether a node is a part of rows in another type, in the same order in memory."""
-    if node.target is not aten._to_copy.default or "memory_format" in node.kwargs or value(node).is_complex():
+    if node.target is not aten._to_copy.default or "memory_format" in node.kwargs or len(node.all_input_nodes) != 1:
         return False
     (of,) = node.all_input_nodes
     same = value(node).device == value(of).device and value(node).is_floating_point()
