@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedsmoo import compare
 from fedsmoo.cli import main
 from fedsmoo.core import FedsmooError
 from fedsmoo.data.catalog import OFFICIAL
 from fedsmoo.data.sources import load
+from fedsmoo.pages.gather import gather
 from fedsmoo.runs.config import FIELDS, Config
 from fedsmoo.runs.origin.identity import identity
 from fedsmoo.runs.resume import reopen
@@ -196,3 +198,21 @@ def test_a_table_names_other_content_and_never_mixes_it(
     assert f"1 run on cifar10 (other content {name}) not shown here" in said
     assert shown("--no-run") == (official, said.splitlines(keepends=True)[-1])
     assert shown("--data", "noise.npz", "--no-run")[0] == on_noise
+
+
+@pytest.mark.parametrize("seeded", [False, True])
+def test_a_file_that_ones_own_function_reads_was_edited_between_two_seeds(tmp_path: Path, seeded: bool) -> None:
+    code = tmp_path / "mine.py"
+    code.write_text(
+        "from pathlib import Path\nimport numpy as np\n\n"
+        f"def data({'seed' if seeded else ''}):\n"
+        f"    x = np.load(Path(__file__).with_name('x.npy')){' + seed' if seeded else ''}\n"
+        "    return x[:40], np.arange(40) % 2, x[40:], np.arange(20) % 2\n"
+    )
+    settings = {"model": "softmax", "dataset": f"{code}:data", "clients": 4, "cohort": 2, "rounds": 1, "local_steps": 1}
+    for seed in (0, 1, 2):  # with noise that clients see, which is another one for every seed
+        np.save(tmp_path / "x.npy", np.random.default_rng(0 if seed < 2 else 7).random((60, 3), np.float32))
+        found = compare(["fedavg"], seeds=range(seed + 1), out=tmp_path / "runs", partition="noise-0.1", **settings)
+        assert ("changed between FedAvg of seed 0 and FedAvg of seed 2" in found.text) == (seed == 2 and not seeded)
+    groups = {run["group"] for run in gather([tmp_path / "runs" / f"fedavg-seed{seed}" for seed in range(3)])["runs"]}
+    assert len(groups) == (1 if seeded else 2)

@@ -16,7 +16,7 @@ from fedsmoo.pages.groups import add_groups, switches
 from fedsmoo.pages.metrics import curves
 from fedsmoo.pages.standing import may_be_of_it, standing
 from fedsmoo.runs.config import FIELDS
-from fedsmoo.runs.origin.contents import data_label
+from fedsmoo.runs.origin.contents import data_label, samples_held
 from fedsmoo.runs.storage.names import METRICS
 from fedsmoo.runs.storage.reader import StoredRun, read_run
 from fedsmoo.runs.storage.walk import listed, stamp
@@ -140,7 +140,7 @@ def settings(config: dict[str, Any], facts: dict[str, Any]) -> dict[str, str]:
 
     Data that is not what its name says is renamed.
     """
-    flat = {**flat_config(one_way(config)), **hashes(facts.get("contents")), **changed(facts.get("changes"))}
+    flat = {**flat_config(one_way(config)), **hashes(facts), **changed(facts.get("changes"))}
     return flat | ({"dataset": text(data_label(flat["dataset"], facts), 200)} if "dataset" in flat else {})
 
 
@@ -175,7 +175,8 @@ def changed(found: Any) -> dict[str, str]:
     return {"changes": text(words, 200)} if (words := in_words(sound)) else {}
 
 
-def hashes(contents: Any) -> dict[str, str]:
-    """Return hashes of a user's own files when the run began, as settings of it: an edited method is another method."""
+def hashes(facts: dict[str, Any]) -> dict[str, str]:
+    """Return hashes of a user's own files and data when the run began, as settings of it: edited, they are others."""
+    contents, samples = facts.get("contents"), samples_held(facts)
     known = contents.items() if isinstance(contents, dict) else ()
-    return {text(k, 80): text(v, 80)[:8] for k, v in list(known)[:10]}
+    return {text(k, 80): text(v, 80)[:8] for k, v in list(known)[:10]} | ({"samples": samples} if samples else {})

@@ -14,7 +14,7 @@ from fedsmoo.core.errors import unknown
 from fedsmoo.metrics.average import deviation, mean
 from fedsmoo.metrics.quantity import ACCURACY, Quantity
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.origin.contents import data_label
+from fedsmoo.runs.origin.contents import data_label, unlike_data
 from fedsmoo.runs.origin.objects import PREFIX
 from fedsmoo.runs.record import Record, frame_row, last_personal, last_score, lead_of, scores_of
 from fedsmoo.runs.results.html import aligned
@@ -190,6 +190,7 @@ class Comparison:
         lines = [f"{self.heading}: {mean}"]
         if said := verdict(self.rows):
             lines.append(f"− best: {said}")
+        lines += unlike_data(self.runs)
         return [*lines, *([f"data: {self.data}"] if self.data != self.config.dataset else [])]
 
     @property

@@ -22,11 +22,12 @@ from fedsmoo.data.files.tree import file_tree, folder_tree
 from fedsmoo.data.fingerprint import SHORT, Fingerprint
 from fedsmoo.data.names import files_of, is_drawn
 from fedsmoo.data.own import is_own
-from fedsmoo.data.sources import SOURCES, load
+from fedsmoo.data.sources import SOURCES, depends_on_seed, load
 from fedsmoo.metrics.quantity import own_metrics
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.settings.fields import AROUND, BROUGHT
 
+ANY = "any"  # seed: what a function without such an argument makes is the same for all of them
 RECENT = 100_000_000  # nanoseconds: a file that changed just now may change again within one tick of its clock
 # A look at a folder of many files that took longer than this many seconds is good for so many times as long. Few files
 # are looked at every time: how busy the machine is must not decide whether a change is seen.
@@ -104,7 +105,31 @@ def data_facts(config: Config, data: Dataset) -> dict[str, str]:
     """Return what a run records about its data."""
     found, kind = data.fingerprint, kind_of_data(config, data)
     by = {"by": "checksums of the files"} if kind == "official" and data.name not in OFFICIAL else {}
+    if is_own(config.dataset) and not depends_on_seed(config.dataset):
+        by = {"seed": ANY}
     return {"kind": kind, **by, "train": found.train, "test": found.test, "order": found.order}
+
+
+def samples_held(facts: Mapping[str, Any]) -> str | None:
+    """Return a part of the fingerprint of what a user's function made, where every seed should have the same of it.
+
+    Its code is the same in runs between which somebody edited a file that it reads.
+    """
+    data = facts.get("data")
+    with suppress(FedsmooError):
+        return Fingerprint.read(data, "").short[:8] if isinstance(data, dict) and data.get("seed") == ANY else None
+    return None
+
+
+def unlike_data(runs: Mapping[str, Mapping[int, Any]]) -> list[str]:
+    """Say in a line that runs of one table, by method and seed, were trained on different samples; in folders, only."""
+    first: dict[str, str] = {}
+    for method, mine in runs.items():
+        for seed, run in mine.items():
+            if (held := samples_held(getattr(run, "started", {}))) is not None:
+                first.setdefault(held, f"{method} of seed {seed}")
+    told = f"data: what it is read from changed between {' and '.join(first.values())}: they cannot be compared"
+    return [told] if len(first) > 1 else []
 
 
 def files_held(config: Config, data: Dataset) -> dict[str, dict[str, str]]:
