@@ -68,6 +68,12 @@ docs-commands: $(STAMP)
 # In results/ itself lie the runs of table 1, and nothing else (results/README.md): these need no filter.
 TEN := results/*-cifar10-*-seed0-*.json --width page
 HUNDRED := results/*-cifar100-*-seed0-*.json --width page
+# FedSMOO, its released code and two others where the paper and we differ; FedSMOO with other radii.
+WHY := $(wildcard $(foreach run,fedsmoo feddyn fedsam variants/head_cut.py-headcut,$(foreach task, \
+	cifar10-pathological-3-10of100 cifar100-dirichlet-0.1-10of200 cifar100-pathological-10-10of200, \
+	results/$(run)-$(task)-*-seed0-*.json)))
+RADIUS := $(wildcard results/fedsmoo-cifar100-dirichlet-0.1-10of200-*-seed0-*.json \
+	results/variants/fedsmoo-cifar100-dirichlet-0.1-10of200-*.json) --where algorithm.perturbation!=released
 figures: $(STAMP)
 	$(BIN)/python benchmarks/seconds.py
 	$(BIN)/fedsmoo figure landscape results/gpu/analysis_01.json --apart --width page --out docs/figures/landscape.svg
@@ -78,6 +84,8 @@ figures: $(STAMP)
 	for kind in accuracy loss; do \
 		$(BIN)/fedsmoo figure $$kind $(TEN) --smooth 20 --out docs/figures/$${kind}_cifar10.png; \
 		$(BIN)/fedsmoo figure $$kind $(HUNDRED) --smooth 20 --out docs/figures/$${kind}_cifar100.png; done
+	$(BIN)/fedsmoo figure accuracy $(WHY) --smooth 20 --width page --out docs/figures/released.svg
+	$(BIN)/fedsmoo figure accuracy $(RADIUS) --smooth 20 --width page --out docs/figures/radius.svg
 	for axis in rounds bytes; do \
 		$(BIN)/fedsmoo figure rounds $(TEN) --axis $$axis --out docs/figures/$${axis}_cifar10.svg; \
 		$(BIN)/fedsmoo figure rounds $(HUNDRED) --axis $$axis --out docs/figures/$${axis}_cifar100.svg; done

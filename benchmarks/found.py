@@ -10,6 +10,7 @@ from typing import Any
 import facts as f
 from audited import gap
 from campaign import minutes_of, plan
+from late import late
 from search import runs as search_runs
 
 from fedsmoo.paper.cells import best, last_ten
@@ -42,7 +43,7 @@ def recommended() -> list[Any]:
 
 
 def results() -> list[Any]:
-    parts = (levels, fewer, released, hundred, contradictions, ablation, the_rest, left, convergence)
+    parts = (levels, fewer, released, hundred, contradictions, ablation, late, the_rest, left, convergence)
     return [*(piece for part in parts for piece in part()), "a Hanning window of 20 rounds", "splits of 100 clients"]
 
 
@@ -188,7 +189,7 @@ def ablation() -> list[Any]:
     said = [b - a for a, b in pairwise(f.printed()["ablation"].values())]
     alone = gains[best][1]
     assert alone.mean + (alone.half or 0) < said[1]
-    late = [*(runs[0] for runs in parts[1:]), f.runs("accuracy", THREE)["FedSAM"][0]]
+    early = [*(runs[0] for runs in parts[1:]), f.runs("accuracy", THREE)["FedSAM"][0]]
     needed = [[f.first_round(run, 68) for run in runs.values()] for runs in parts[1:]]
     block = f.printed()["rounds_to"]["10%-of-100"]
     printed = block["FedSMOO"][block["columns"].index("cifar10.pathological-3 to 68")]
@@ -203,7 +204,7 @@ def ablation() -> list[Any]:
          "correction, which turns the perturbation away from the plain gradient, after {:d}. FedSAM, at a tenth "
          "of that radius, needs {:d} (seed 0). To 68% the three take {:.0f} ± {:.0f}, {:.0f} ± {:.0f} and {:.0f} ± "
          "{:.0f} rounds (mean and standard deviation, three seeds); the paper prints {:d} for FedSMOO",
-         *(f.first_round(run, 12) for run in late),
+         *(f.first_round(run, 12) for run in early),
          *(x for n in needed for x in (statistics.mean(n), statistics.stdev(n))), printed),
     ]  # fmt: skip
 

@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import columns
 import general
 import glance
 import machines
@@ -258,7 +259,7 @@ BLOCKS = {
     f.__name__: f
     for f in (
         cpu, headline, rounds, precision, scaling, tiers, kernels, history, flatness, landscape, drills, search,
-        *machines.BLOCKS,
+        *machines.BLOCKS, *columns.BLOCKS,
         campaign, outside, audited, general.modules, general.profile, general.convolutions,
         glance.speed, glance.accuracy,
     )

@@ -125,6 +125,25 @@ def test_the_plan_estimates_minutes_from_what_steps_took(monkeypatch: pytest.Mon
     assert len(rows["campaign/20_seeds_fewer"].left) <= rows["campaign/20_seeds_fewer"].runs == 8 * 8 * 2
 
 
+def test_targets_and_drift_in_all_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two cells by a literal walk over their files: the column has no printed target, so the harder one's counts."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import columns
+
+    def curve(method: str) -> dict[str, list[float]]:
+        (path,) = (ROOT / "results").glob(f"{method}-cifar10-dirichlet-0.6-10of200-*-seed0-*.json")
+        return json.loads(path.read_text())["curve"]
+
+    first = {m: next(k for k, a in enumerate(curve(m)["test_accuracy"], 1) if a >= 0.68) for m in ("fedavg", "fedsmoo")}
+    lines = columns.reached().splitlines()
+    cells = next(x for x in lines if x.startswith("| 5%-of-200 cifar10.dirichlet-0.6 ")).split(" | ")
+    # FedSMOO sends and receives two vectors where FedAvg has one.
+    assert cells[1:3] == ["68%", f"{first['fedavg']} (1.00)"]
+    assert cells[-1] == f"{first['fedsmoo']} ({2 * first['fedsmoo'] / first['fedavg']:.2f}) |"
+    drift = next(line for line in columns.drift().splitlines() if line.startswith("| FedSAM ")).split(" | ")
+    assert drift[5:7] == [f"{statistics.fmean(curve('fedsam')[n][-10:]):.3f}" for n in ("drift", "drift_after")]
+
+
 def test_rows_of_flgo_are_judged_by_its_deviations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     import outside
