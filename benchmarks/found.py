@@ -10,7 +10,7 @@ from typing import Any
 import facts as f
 from audited import gap
 from campaign import minutes_of, plan
-from late import late
+from late import faster_decay, late
 from search import runs as search_runs
 
 from fedsmoo.paper.cells import best, last_ten
@@ -23,7 +23,11 @@ SEEDS = (0, 1, 2)
 
 def readme() -> list[Any]:
     short = min(g for column in ALL for g in f.gaps(column))
-    return [("no method's best round is more than {:.1f} points short of the paper's", -short), *recommended()]
+    return [
+        ("no method's best round is more than {:.1f} points short of the paper's", -short),
+        *recommended(),
+        *faster_decay(),
+    ]
 
 
 def recommended() -> list[Any]:
@@ -234,6 +238,8 @@ def left() -> list[Any]:
          sum(seeds), minutes_of("campaign/17", "campaign/18"), fewer, minutes_of("campaign/20")),
         "final models for the Hessian of FedSMOO at Dirichlet 0.1 and",
         ("the rest of the search ({:.0f} minutes)", minutes_of("campaign/13", "campaign/14")),
+        ("ten local epochs of the sensitivity ({:.0f} minutes); and the grid of the paper's appendix ({:.0f} minutes)",
+         minutes_of("campaign/15"), minutes_of("appendix_grid")),
     ]  # fmt: skip
 
 
