@@ -36,7 +36,7 @@ demo: $(STAMP)
 wheel: $(STAMP)
 	env -u PYTHONPATH $(BIN)/python tools/package.py $(if $(PYTHONS),--full $(PYTHONS))
 
-# The image of the Containerfile by docker or podman, and a small demo in it; VARIANT=cuda for NVIDIA GPUs.
+# The image of the Containerfile by docker, podman or buildah, and a small demo in it; VARIANT=cuda for NVIDIA GPUs.
 container:
 	$(PYTHON) tools/container.py --variant $(VARIANT)
 

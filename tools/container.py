@@ -1,6 +1,6 @@
 """Build the image of the Containerfile and run its demo: ``make container``, with ``VARIANT=cuda`` for NVIDIA GPUs.
 
-    python tools/container.py            # by docker or podman
+    python tools/container.py            # by docker, podman or buildah
     sudo python tools/container.py --replay     # by neither: no image comes of it, but every instruction is tried
 
 ``--replay`` carries out the instructions one by one, each stage in a layer over this machine's own files that is thrown
@@ -58,7 +58,7 @@ def let_through(names: list[str], rules: list[str]) -> list[str]:
 
 def engine() -> str | None:
     """Return the program that builds images here, if there is one that answers."""
-    for name in ("docker", "podman"):
+    for name in ("docker", "podman", "buildah"):
         if shutil.which(name) and not subprocess.run([name, "info"], capture_output=True).returncode:
             return name
     return None
@@ -149,10 +149,28 @@ def replay(place: Path, variant: str) -> None:
     stage.run([*said["ENTRYPOINT"], *DEMO])
 
 
+def build_and_run(name: str, variant: str, python: str | None) -> None:
+    """Build the image with a program, and run the demo in it."""
+    tag = "fedsmoo" if variant == "cpu" else f"fedsmoo:{variant}"
+    arguments = [f"VARIANT={variant}", *([f"PYTHON={python}"] if python else [])]
+    words = [word for argument in arguments for word in ("--build-arg", argument)]
+    subprocess.run([name, "build", "--file", "Containerfile", *words, "--tag", tag, "."], cwd=ROOT, check=True)
+    if name != "buildah":
+        subprocess.run([name, "run", "--rm", tag, *DEMO], check=True)
+        return
+    # It runs commands in a container that it makes first, and looks at no entry point.
+    made = subprocess.run([name, "from", tag], check=True, capture_output=True, text=True).stdout.strip()
+    try:
+        subprocess.run([name, "run", made, "--", "fedsmoo", *DEMO], check=True)
+    finally:
+        subprocess.run([name, "rm", made], check=True, capture_output=True)
+
+
 def main() -> None:
     """Build and run by what there is, or replay."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--variant", choices=("cpu", "cuda"), default="cpu", help="where torch comes from")
+    parser.add_argument("--python", help="the Python of the base image (default: the Containerfile's)")
     parser.add_argument("--replay", action="store_true", help="try every instruction without docker or podman")
     parser.add_argument("--inside", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -164,14 +182,9 @@ def main() -> None:
             status = subprocess.run(["unshare", "--mount", "--propagation", "private", *again]).returncode
         sys.exit(status)
     elif (name := engine()) is None:
-        sys.exit(
-            "container: neither docker nor podman answers here; as root, --replay tries the instructions without them"
-        )
+        sys.exit("container: no docker, podman or buildah here; as root, --replay tries the instructions without them")
     else:
-        tag = "fedsmoo" if given.variant == "cpu" else f"fedsmoo:{given.variant}"
-        build = [name, "build", "--file", "Containerfile", "--build-arg", f"VARIANT={given.variant}", "--tag", tag, "."]
-        subprocess.run(build, cwd=ROOT, check=True)
-        subprocess.run([name, "run", "--rm", tag, *DEMO], check=True)
+        build_and_run(name, given.variant, given.python)
 
 
 if __name__ == "__main__":

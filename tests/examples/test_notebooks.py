@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,8 @@ def test_a_notebook_is_kept_without_outputs_and_is_linked(path: Path) -> None:
         if cell.cell_type == "code":
             assert not cell.outputs
             assert cell.execution_count is None
+    first = next(cell.source for cell in notebook.cells if cell.cell_type == "code")
+    assert re.search(r'find_spec\("fedsmoo"\) is None:.*\n +%pip install --quiet --find-links \. \'?fedsmoo', first)
     assert f"notebooks/{path.name}" in (ROOT / "docs/python.md").read_text(encoding="utf-8")
 
 

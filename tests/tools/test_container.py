@@ -96,3 +96,20 @@ def test_the_commands_in_its_head_are_commands(line: str, call: Call) -> None:
     words = line.partition("#")[2].partition("  #")[0].split()
     after = words[next(k for k, w in enumerate(words) if w.startswith("fedsmoo")) + 1 :]
     assert call(*(after or ["demo"]), "--help").code == 0
+
+
+@pytest.mark.parametrize("name", ["docker", "buildah"])
+def test_the_image_is_built_and_its_demo_run_by_what_there_is(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / name).write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/said\n[ "$1" != from ] || echo made-1\n')
+    (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    TOOL["build_and_run"](name, "cpu", "3.11")
+    build = "build --file Containerfile --build-arg VARIANT=cpu --build-arg PYTHON=3.11 --tag fedsmoo ."
+    demo = "demo --rounds 3 --seeds 0"
+    run = {
+        "docker": [f"run --rm fedsmoo {demo}"],
+        "buildah": ["from fedsmoo", f"run made-1 -- fedsmoo {demo}", "rm made-1"],
+    }
+    assert (tmp_path / "said").read_text().splitlines() == [build, *run[name]]
