@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedsmoo.algorithms import FedAvg, FedDyn, FedProx
-from fedsmoo.core import Algorithm, Layout, LocalRule, Round, Vectors, norm, option, unit
+from fedsmoo.core import Algorithm, Layout, LocalRule, Round, Vectors, local, norm, option, unit
 from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.core.gradient import StepGradient
 from fedsmoo.core.hyper.options import in_words, inside
@@ -90,6 +90,23 @@ def test_a_plain_step() -> None:
 def test_weight_decay_is_added_after_the_clip() -> None:
     # clip: (3, 4) -> (0.6, 0.8); then 0.5 * (2, 0)
     assert step(FedAvg(), LocalRule(weight_decay=0.5, clip=1.0)) == pytest.approx([2 - 0.1 * (0.6 + 1.0), -0.08])
+
+
+@pytest.mark.parametrize("clip", [None, 1.0])
+@pytest.mark.parametrize("decay", [0.0, 0.01])
+def test_a_large_model_is_stepped_block_by_block_to_the_bit_of_whole_vectors(
+    clip: float | None, decay: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "BLOCK", 64)
+    draw = torch.Generator().manual_seed(0)
+    w, d = torch.randn(2, 4 * 64 + 7, generator=draw)
+    scaled = d if clip is None else d * (clip / d.norm()).clamp(max=1.0)
+    whole = w - 0.1 * (scaled + decay * w if decay else scaled)
+    rule, algorithm = LocalRule(decay, clip), FedAvg()
+    grad = StepGradient(lambda v: (d, torch.zeros(())), Round(0, 0.1, torch.ones(1), 1.0), None)
+    assert local.in_blocks(algorithm, rule, w, d, grad.rnd)
+    found, _ = local_step(algorithm, rule, w, grad, Vectors(w=w), Vectors())
+    assert torch.equal(found, whole)
 
 
 def test_both_scopes_of_the_clip() -> None:

@@ -12,6 +12,8 @@ from fedsmoo.core.algorithm import Algorithm, Gradient
 from fedsmoo.core.round import Round
 from fedsmoo.core.vectors import Vectors, norm
 
+BLOCK = 1 << 17  # numbers
+
 
 @dataclass(frozen=True)
 class LocalRule:
@@ -30,7 +32,12 @@ def clipped(d: Tensor, limit: float | None) -> Tensor:
     """Scale ``d`` to a norm of at most ``limit`` over the last axis."""
     if limit is None:
         return d
-    return d * (limit / norm(d)).clamp(max=1.0)  # limit / 0 is inf, which clamps to 1
+    return d * scale_of(d, limit)
+
+
+def scale_of(d: Tensor, limit: float) -> Tensor:
+    """Return the number that scales ``d`` to a norm of at most ``limit``: at most 1."""
+    return (limit / norm(d)).clamp(max=1.0)  # limit / 0 is inf, which clamps to 1
 
 
 def local_step(
@@ -39,6 +46,8 @@ def local_step(
     """Return the model and the client's vectors after one local step, of the round ``grad.rnd``."""
     d, me = algorithm.direction(w, grad, down, me)
     pull = algorithm.pull(w, down)
+    if pull is None and in_blocks(algorithm, rule, w, d, grad.rnd):
+        return stepped(w, d, rule, grad.rnd.lr), me
     if pull is None:
         d = clipped(d, rule.clip)
     elif rule.clip_scope == "released":
@@ -52,6 +61,37 @@ def decayed(d: Tensor, rule: LocalRule, w: Tensor) -> Tensor:
     """Return a direction with weight decay; compilers leave out one of 0 themselves."""
     is_none = isinstance(rule.weight_decay, float | int) and rule.weight_decay == 0 and d.device.type == "cpu"
     return d if is_none and not torch.compiler.is_compiling() else d + rule.weight_decay * w
+
+
+def in_blocks(algorithm: Algorithm, rule: LocalRule, w: Tensor, d: Tensor, rnd: Round) -> bool:
+    """Whether :func:`stepped` takes a step: of one large model on a CPU, by a method that updates as most do."""
+    alike = type(w) is type(d) is Tensor and w.shape == d.shape and w.dtype == d.dtype
+    if not alike or w.dim() != 1 or len(w) < 4 * BLOCK or w.device.type != "cpu" or torch.compiler.is_compiling():
+        return False
+    numbers = isinstance(rnd.lr, float | int) and isinstance(rule.weight_decay, float | int)
+    followed = w.requires_grad or d.requires_grad
+    return numbers and not followed and type(algorithm).update is Algorithm.update
+
+
+def stepped(w: Tensor, d: Tensor, rule: LocalRule, lr: float) -> Tensor:
+    """Return the model after a step, block by block: the operations of :func:`local_step`, to the bit.
+
+    A block stays in a core's cache from the first operation to the last; whole vectors would go to memory and back.
+    """
+    if rule.clip is None and rule.weight_decay == 0:
+        new = lr * d
+        return torch.sub(w, new, out=new)
+    scale = None if rule.clip is None else scale_of(d, rule.clip)
+    new, (one, other) = torch.empty_like(w), w.new_empty(2, BLOCK).unbind()
+    for old, part, out in zip(w.split(BLOCK), d.split(BLOCK), new.split(BLOCK), strict=True):
+        if len(old) < BLOCK:
+            one, other = one[: len(old)], other[: len(old)]
+        if scale is not None:
+            part = torch.mul(part, scale, out=one)
+        if rule.weight_decay != 0:
+            part = torch.add(part, torch.mul(old, rule.weight_decay, out=other), out=one)
+        torch.sub(old, torch.mul(part, lr, out=one), out=out)
+    return new
 
 
 def masked_step(
