@@ -8,10 +8,15 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.func import grad, vmap
+from torch.nn import functional as F
 
 from fedsmoo import simulate
 from fedsmoo.engines.oracles import recorded
 from fedsmoo.engines.oracles.recorded import RecordedOracle
+from fedsmoo.operators.graph import lean as leaning
+from fedsmoo.operators.graph.lean import lean, turns_to_the_bit
+from fedsmoo.operators.trace import called, graph_of
 from fedsmoo.runs.results.result import Result
 
 SETTINGS: dict[str, Any] = {
@@ -100,3 +105,91 @@ def test_a_model_that_keeps_count_of_its_passes_is_not_recorded(monkeypatch: pyt
     result, oracle = trained(Counting, 1, monkeypatch)
     assert set(oracle.graphs.values()) == {None}
     assert "changes with every pass" in result.simulation.engine.why
+
+
+# -- graphs with fewer calls
+
+C, B = 3, 4  # clients, samples of each
+
+
+def gradients(w: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Gradients of C networks with a hidden layer of 16 from their flat vectors ``[C, 13 * 16]``."""
+
+    def loss(v: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        first, second = v.split([8 * 16, 5 * 16])
+        return F.cross_entropy(F.relu(x @ first.view(8, 16)) @ second.view(16, 5), y)
+
+    return vmap(grad(loss))(w, x, y)
+
+
+def inputs(dtype: torch.dtype = torch.float32) -> tuple[Tensor, ...]:
+    draw = torch.Generator().manual_seed(0)
+    w, x = (torch.randn(*shape, generator=draw, dtype=dtype) for shape in ((C, 13 * 16), (C, B, 8)))
+    return w, x, torch.arange(C * B).view(C, B) % 5
+
+
+def by_loop(w: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    rows = []
+    for v, a, b in zip(w, x, y, strict=True):
+        parts = [p.requires_grad_() for p in (v[: 8 * 16].view(8, 16).clone(), v[8 * 16 :].view(16, 5).clone())]
+        F.cross_entropy(F.relu(a @ parts[0]) @ parts[1], b).backward()
+        rows.append(torch.cat([p.grad.flatten() for p in parts if p.grad is not None]))
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_lean_graph_has_the_bits_of_the_graph_and_the_numbers_of_a_loop(dtype: torch.dtype) -> None:
+    graph = graph_of(gradients, *inputs(dtype))
+    before = called(graph)
+    short = lean(graph)
+    other = tuple(v.flip(0).contiguous() for v in inputs(dtype))
+    assert torch.equal(short(*other), graph(*other))
+    torch.testing.assert_close(short(*other), by_loop(*other), rtol=1e-5, atol=1e-6)
+    assert called(graph) == before  # what was given is as it was
+    assert sum(n.op == "call_function" for n in short.graph.nodes) < 0.8 * len(before)
+
+
+@pytest.mark.parametrize("places", [slice(0, C), slice(1, 1 + C)])
+def test_only_the_first_input_may_not_lie_behind_others_in_memory(places: slice) -> None:
+    graph = graph_of(gradients, *inputs())
+    w, *others = inputs()
+    behind = [torch.cat([v[:1], v, v])[places] for v in others]
+    assert torch.equal(lean(graph)(w, *behind), graph(w, *behind))
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    return torch.bmm(a, b).transpose(1, 2).contiguous() + 1
+
+
+@pytest.mark.parametrize("turns", [True, False])
+def test_a_transposed_product_is_made_so_only_where_it_has_the_same_bits(
+    turns: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leaning, "turns_to_the_bit", lambda a, b: turns)
+    a, b = torch.arange(24.0).view(2, 3, 4), torch.arange(40.0).view(2, 4, 5)
+    short = lean(graph_of(product, a, b))
+    assert torch.equal(short(a, b), (a @ b).mT + 1)  # small whole numbers: every order of adding has the same bits
+    assert (torch.clone in {n.target for n in short.graph.nodes}) is not turns
+
+
+def test_whether_bits_are_the_same_is_tried_on_numbers_of_that_form() -> None:
+    a, b = torch.empty(2, 3, 5).transpose(1, 2), torch.empty(2, 3, 4)
+    draw = torch.Generator().manual_seed(1)
+    x, y = (torch.randn(v.shape, generator=draw) for v in (a, b))
+    said = turns_to_the_bit(a, b)
+    assert said or not torch.equal((x @ y).mT, y.mT @ x.mT)
+    assert not turns_to_the_bit(a.long(), b.long())
+    assert not turns_to_the_bit(torch.empty(2, 0, 3), torch.empty(2, 3, 4))
+
+
+def test_views_of_written_memory_stay_as_they_are() -> None:
+    def written(w: Tensor, x: Tensor) -> tuple[Any, ...]:
+        y = w.clone()
+        z = y.add_(x)
+        return z.view(-1), y.t(), z
+
+    w, x = torch.arange(6.0).view(2, 3), torch.ones(2, 3)
+    flat, turned, z = lean(graph_of(written, w, x))(w, x)
+    assert flat.tolist() == [1, 2, 3, 4, 5, 6]
+    assert turned.tolist() == (w + 1).t().tolist()
+    assert torch.equal(z, w + 1)

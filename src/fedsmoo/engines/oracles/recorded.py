@@ -20,6 +20,7 @@ from fedsmoo.engines.oracles.oracle import Oracle
 from fedsmoo.engines.oracles.sealed import SealedOracle, tensors
 from fedsmoo.engines.statistics.passes import end
 from fedsmoo.engines.task import Batch
+from fedsmoo.operators.graph.lean import lean
 from fedsmoo.operators.trace import graph_of
 
 AFTER = 64  # gradients: recording takes about as long as that many save
@@ -38,7 +39,8 @@ class RecordedOracle(SealedOracle):
     def gradient(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         if self.task.model.statistics is not None and batch.running is None:
             return super().gradient(w, batch)  # its statistics are the model's own, which change
-        given = tensors(w.contiguous(), batch)  # the first model of a round is one for all clients
+        w = w.contiguous()  # the first model of a round is one for all clients
+        given = tensors(w.clone() if w.storage_offset() else w, batch)
         key = self.task.model.module.training, *(None if t is None else (t.shape, t.stride(), t.dtype) for t in given)
         self.seen[key] += 1
         if key not in self.graphs and self.seen[key] > AFTER:
@@ -63,16 +65,18 @@ class RecordedOracle(SealedOracle):
             self.slower.append("the model changes with every pass, so that its operations are not recorded")
             return None
         try:
-            graph: Graph = graph_of(self.taken, *given).forward
-            with torch.no_grad():
-                found = graph(*given)
+            graph = graph_of(self.taken, *given)
+            return next((g.forward for g in (lean(graph), graph) if gives(g.forward, given, expected)), None)
         except Exception as e:  # the user's own code
             self.slower.append(f"the model's operations cannot be recorded: {first_line(e)}")
             return None
-        same = all(
-            a is b if a is None or b is None else torch.equal(a, b) for a, b in zip(found, expected, strict=True)
-        )
-        return graph if same else None
+
+
+def gives(graph: Graph, given: Given, expected: Given) -> bool:
+    """Whether a graph gives the expected bits."""
+    with torch.no_grad():
+        found = graph(*given)
+    return all(a is b if a is None or b is None else torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
 def kept(module: torch.nn.Module) -> list[Any]:

@@ -1,0 +1,126 @@
+"""A traced graph for a CPU with fewer and quicker calls: a small model's step is calls more than arithmetic."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, GraphModule, Node
+
+from fedsmoo.operators.graph.views import value
+
+aten = torch.ops.aten
+
+
+def lean(module: GraphModule) -> GraphModule:
+    """Return a graph with the same results, to the bit, for inputs whose first has no offset in its memory.
+
+    Every view is one call, products whose transpose is asked for are made so where that changes no bit, and operators
+    are called by PyTorch's Python functions, which take half of the time of ``torch.ops``.
+    """
+    graph = Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    transpose_products(graph)
+    stride_views(graph)
+    for node in graph.nodes:
+        node.target = direct(node.target)
+    graph.eliminate_dead_code()
+    return GraphModule(module, graph)
+
+
+def direct(target: Any) -> Any:
+    """Return PyTorch's Python function of an operator, where it has one; else what was given."""
+    if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
+        return target
+    return getattr(torch, target._schema.name.removeprefix("aten::"), target)
+
+
+def transpose_products(graph: Graph) -> None:
+    """Replace copies of transposed products, as of weights' gradients, by products of the transposed factors."""
+    for copy in list(graph.nodes):
+        turned = copy.args[0] if copy.target is aten.clone.default else None
+        if not isinstance(turned, Node) or turned.target is not aten.transpose.int or turned.args[1:] != (1, 2):
+            continue
+        product = turned.args[0]
+        if not isinstance(product, Node) or product.target is not aten.bmm.default or len(product.users) > 1:
+            continue
+        factors = [f for f in product.args if isinstance(f, Node)]
+        if len(turned.users) > 1 or not value(copy).is_contiguous() or not turns_to_the_bit(*map(value, factors)):
+            continue
+        with graph.inserting_before(copy):
+            other, one = (graph.call_function(aten.transpose.int, (f, 1, 2)) for f in reversed(factors))
+            for node in (other, one):
+                node.meta["val"] = value(node.all_input_nodes[0]).transpose(1, 2)
+            new = graph.call_function(aten.bmm.default, (other, one))
+            new.meta["val"] = value(copy)
+        copy.replace_all_uses_with(new)
+    graph.eliminate_dead_code()
+
+
+def turns_to_the_bit(a: Tensor, b: Tensor) -> bool:
+    """Whether products of factors laid out as these have the same bits as the transposes of the transposed products.
+
+    Libraries add up in an order that depends on the shape, so it is tried on random numbers.
+    """
+    draw = torch.Generator().manual_seed(0)
+
+    def like(v: Tensor) -> Tensor:
+        room = sum((n - 1) * s for n, s in zip(v.shape, v.stride(), strict=True)) + 1
+        return torch.randn(room, generator=draw, dtype=v.dtype).as_strided(v.shape, v.stride())
+
+    if not a.dtype.is_floating_point or 0 in (*a.shape, *b.shape):
+        return False
+    left, right = like(a), like(b)
+    product = torch.bmm(left, right).transpose(1, 2)
+    return torch.equal(product, torch.bmm(right.transpose(1, 2), left.transpose(1, 2)))
+
+
+def stride_views(graph: Graph) -> None:
+    """Make every view one call on the tensor whose memory it shows, and equal views one."""
+    first = next(iter(graph.nodes))
+    made: dict[tuple[Any, ...], Node] = {}
+    for node in list(graph.nodes):
+        if not is_view(node) or not isinstance(node.meta.get("val"), Tensor):
+            continue
+        of, v = shown(node), value(node)
+        if of is None or (of.op == "placeholder" and of is not first) or of.op == "get_attr" or is_written(of):
+            continue
+        place = list(v.shape), list(v.stride()), v.storage_offset()
+        key = of, tuple(v.shape), tuple(v.stride()), v.storage_offset()
+        if key[1:] == (tuple(value(of).shape), tuple(value(of).stride()), value(of).storage_offset()):
+            made[key] = of
+        elif key not in made:
+            with graph.inserting_before(node):
+                made[key] = graph.call_function(aten.as_strided.default, (of, *place))
+                made[key].meta["val"] = v
+        node.replace_all_uses_with(made[key])
+    graph.eliminate_dead_code()
+
+
+def is_view(node: Node) -> bool:
+    """Whether a node shows the memory of its first argument."""
+    if node.target is operator.getitem:
+        return is_view(node.args[0])  # type: ignore[arg-type]
+    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    shows = any(r.alias_info is not None and not r.alias_info.is_write for r in node.target._schema.returns)
+    return shows or node.target is aten._unsafe_view.default
+
+
+def is_written(node: Node) -> bool:
+    """Whether a node is the result of an operator that writes into what it was given."""
+    if node.target is operator.getitem:
+        return is_written(node.args[0])  # type: ignore[arg-type]
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+
+
+def shown(node: Node) -> Node | None:
+    """Return the node whose memory a view shows: the first of a chain of views; ``None`` if that is not a tensor."""
+    while is_view(node):
+        given = node.args[0]
+        if not isinstance(given, Node):
+            return None
+        node = given
+    return node if isinstance(node.meta.get("val"), Tensor) else None
