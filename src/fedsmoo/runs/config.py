@@ -121,12 +121,27 @@ class Config(Training):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as plain values; quiet ones at their defaults are left out."""
-        return {n: v for n, v in dataclasses.asdict(self).items() if not FIELDS[n].metadata["quiet"] or differs(n, v)}
+        values = ((n, copied(getattr(self, n))) for n in FIELDS)
+        return {n: v for n, v in values if not FIELDS[n].metadata["quiet"] or differs(n, v)}
 
     def options(self) -> dict[str, Any]:
         """Return all options under one name each: those of the method as they are, others as ``model.hidden``."""
         rest = {f"{kind}.{n}": v for kind in BROUGHT[1:] for n, v in getattr(self, f"{kind}_options").items()}
         return {**self.algorithm_options, **rest}
+
+
+@dataclasses.dataclass(frozen=True)
+class Held:
+    """Anything, so that ``asdict`` copies it."""
+
+    value: Any
+
+
+def copied(value: Any) -> Any:
+    """Return a setting as ``dataclasses.asdict`` copies it, at once for most."""
+    if value is None or type(value) in (str, int, float, bool):
+        return value
+    return {} if type(value) is dict and not value else dataclasses.asdict(Held(value))["value"]
 
 
 FIELDS: dict[str, dataclasses.Field[Any]] = {f.name: f for f in dataclasses.fields(Config)}

@@ -22,6 +22,7 @@ from fedsmoo.runs.origin.method import Method, kept, noted, settled
 # data the content counts (see contents.py), of other data the name says all.
 SAME_RUN = free_within("run")
 RULE = ("partition", "u", "c", "replacement", "refill")  # which say one thing together
+LEFT_OUT = {*SAME_RUN, *RULE}
 NOTHING = object()
 
 
@@ -34,13 +35,18 @@ def canonical(config: Config, held: Mapping[str, str] | None = None, method: Met
     >>> canonical(Config(partition="dirichlet", u=0.6)) == canonical(Config(partition="dirichlet-0.6"))
     True
     """
-    values = {k: v for k, v in config.to_dict().items() if k not in (*SAME_RUN, *RULE)}
+    return with_options(config, settled(config, method)[0], held)
+
+
+def with_options(config: Config, options: Mapping[str, Any], held: Mapping[str, str] | None) -> dict[str, Any]:
+    """Return the same for a method whose options are known already."""
+    values = {k: v for k, v in config.to_dict().items() if k not in LEFT_OUT}
     values["local_epochs"] = config.epochs
     if ":" not in config.algorithm:
         values["algorithm"] = config.algorithm.lower()
     if config.precision == "bf16":  # coarse enough to be another experiment
         values["precision"] = config.precision
-    values["algorithm_options"] = settled(config, method)[0]
+    values["algorithm_options"] = options
     for name in CHOICES:
         spec, options = values.pop(name, CHOICES[name][1]), values.pop(f"{name}_options", {})
         values |= chosen(name, spec, options)
@@ -65,6 +71,8 @@ def chosen(name: str, spec: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
     Of code of a user's own, which is not run here, they are those that were written.
     """
+    if spec == CHOICES[name][1] and not options:
+        return {}
     values: dict[str, Any] = dict(options)
     with suppress(FedsmooError):
         if is_in_file(spec):
@@ -87,7 +95,8 @@ def identity(
     Settings at their defaults are left out, so that a new setting does not rename the runs of before. ``changes`` are
     what callbacks changed on the way, as a summary holds them: a run in which some were made is another one.
     """
-    values, plain = canonical(config, held, method), settled(config, method)[1]
+    options, plain = settled(config, method)
+    values = with_options(config, options, held)
     given = {k: v for k, v in values.items() if v != DEFAULTS.get(k, NOTHING) and k != "algorithm_options"}
     given["algorithm_options"] = {k: v for k, v in values["algorithm_options"].items() if v != plain.get(k)}
     if changes:
