@@ -38,6 +38,9 @@ LONGEST = (
     "test_members.py",
     "test_store.py",
     "test_reference.py",
+    "test_blocks.py",
+    "test_checkpoint.py",
+    "test_own_losses.py",
     "test_own_methods.py",
     "test_commands.py",
     "test_power_cut.py",
@@ -49,6 +52,11 @@ LONGEST = (
     "test_slips.py",
     "test_models.py",
     "test_bad_input.py",
+    "test_any_layers.py",
+    "test_drill.py",
+    "test_partition.py",
+    "test_threads.py",
+    "test_compare_again.py",
 )
 
 # Collections of garbage look at everything that was made since the last: rarely is enough, and not while nothing but

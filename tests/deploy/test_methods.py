@@ -28,7 +28,7 @@ from fedsmoo.runs.config import Config
 from .fake import FakeGrid
 
 SMALL = Config(
-    dataset="digits", model="softmax", clients=6, cohort=3, rounds=3, local_epochs=1, batch_size=32, lr=0.05,
+    dataset="digits", model="softmax", clients=6, cohort=3, rounds=3, local_epochs=1, batch_size=96, lr=0.05,
     device="cpu", seed=2, engine="serial",
 )  # fmt: skip
 
@@ -86,6 +86,7 @@ def test_single_numbers_and_weighted_steps_travel(wire, tmp_path):
     """FedNova: the mean of the steps has the vectors' weights, as it is in the serial run and in a literal sum."""
     method = make_algorithm(f"{Path(__file__).parents[1] / 'fednova.py'}:FedNova", {})
     config = SMALL.replace(weighted=True, wire=wire, dataset="synthetic", partition="natural", clients=30, lr=0.01)
+    config = config.replace(batch_size=32)
     coordinator, _ = federate(config, tmp_path, Recipe(algorithm=method), max_share=1.0)
     result = assemble(config, method).run()
     for n, v in result.server.items():

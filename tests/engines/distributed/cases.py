@@ -14,7 +14,7 @@ from fedsmoo.runs.record import HELD_OUT
 FEDNOVA = f"{Path(__file__).parents[2] / 'fednova.py'}:FedNova"
 # Bernoulli cohorts of about three out of seven: unequal shares, ranks with nobody, one empty round.
 SMALL = Config(
-    dataset="digits", model="softmax", clients=7, cohort=3, rounds=4, local_epochs=1, batch_size=64, lr=0.05,
+    dataset="digits", model="softmax", clients=7, cohort=3, rounds=4, local_epochs=1, batch_size=100, lr=0.05,
     sampling="bernoulli", partition="dirichlet", u=0.3, weighted=True, dtype="float64", device="cpu", seed=163,
 )  # fmt: skip
 
