@@ -11,8 +11,10 @@ from scipy.stats import norm as gauss
 import fedsmoo
 from fedsmoo.algorithms import FedAvg, FedSMOO, Median
 from fedsmoo.algorithms.attacks import ALIE, ATTACKS, Gaussian, Scaled, SignFlip
-from fedsmoo.core import Round, Vectors
+from fedsmoo.core import FedsmooError, Round, Vectors
 from fedsmoo.core.contract import findings
+from fedsmoo.runs.build import make_method
+from fedsmoo.runs.config import Config
 from fedsmoo.testing import undescribed
 
 DOWN = Vectors(w=torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64))
@@ -82,3 +84,11 @@ def test_no_attackers_change_nothing():
         "softmax", "digits", "fedavg", attack="sign-flip", attack_options={"attackers": 0}, **settings
     )
     assert [r.test_loss for r in plain.history] == [r.test_loss for r in none.history]
+
+
+@pytest.mark.parametrize("attackers", [5, "5"])
+def test_no_more_attackers_than_clients(attackers):
+    settings = {"attack": "sign-flip", "clients": 4, "cohort": 2, "attack_options": {"attackers": attackers}}
+    with pytest.raises(FedsmooError, match="attackers is 5, but there are 4 clients"):
+        make_method(Config(**settings))
+    assert make_method(Config(**{**settings, "clients": 5})).attackers == 5

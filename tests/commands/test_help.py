@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from fedsmoo.cli import app
-from fedsmoo.commands.options import SWITCHES, with_switches
+from fedsmoo.commands.options import SWITCHES, flag_of, with_switches
 from fedsmoo.pages.figures import FIGURES
 from fedsmoo.runs.config import FIELDS
 from fedsmoo.runs.storage.reader import read_config
@@ -96,3 +96,10 @@ def test_only_a_truth_value_is_the_value_of_a_switch() -> None:
     assert with_switches(["--augment", "none"]) == ["--augment=none"]
     assert with_switches(["--", "--weighted"]) == ["--", "--weighted"]
     assert with_switches(["--no-wait", "--weighted=perhaps"]) == ["--no-wait", "--weighted=perhaps"]
+
+
+def test_every_word_that_a_setting_may_be_can_be_typed() -> None:
+    """Also where it is the name of a switch: ``--sampling weighted``, ``--wire exact``."""
+    typed = [[flag_of(n), word] for n, spec in FIELDS.items() for word in spec.metadata["choices"]]
+    assert ["--sampling", "weighted"] in typed
+    assert [with_switches(pair) for pair in typed] == typed

@@ -14,7 +14,7 @@ from fedsmoo.algorithms.privacy import PRIVACIES
 from fedsmoo.algorithms.rates import RATES
 from fedsmoo.core import Algorithm, FedsmooError
 from fedsmoo.core.errors import unknown
-from fedsmoo.core.hyper.options import read_options, refuse_untaken
+from fedsmoo.core.hyper.options import converted, read_options, refuse_untaken
 from fedsmoo.core.user_code import call, is_in_file, user_object
 
 # By setting: the names there are, and the one that leaves a method as it is. The first is put around the method first.
@@ -71,6 +71,12 @@ class RunSettings(Protocol):
     @property
     def attack(self) -> str: ...
     @property
+    def attack_options(self) -> dict[str, Any]: ...
+    @property
+    def partition(self) -> str: ...
+    @property
+    def clients(self) -> int: ...
+    @property
     def loss(self) -> str: ...
     @property
     def loss_options(self) -> dict[str, Any]: ...
@@ -111,6 +117,10 @@ def refuse_together(run: RunSettings) -> None:
         for what, clash in clashes.items():
             if clash:
                 raise FedsmooError(f"privacy={run.privacy} cannot be had with {what}")
+    if run.attack in ATTACKS and "attackers" in run.attack_options and run.partition != "natural":
+        attackers = converted("attackers", run.attack_options["attackers"], int, False)
+        if attackers > run.clients:
+            raise FedsmooError(f"attackers is {attackers}, but there are {run.clients} clients: lower it")
     if run.attack == "label-flip" and run.loss not in ("auto", "cross_entropy"):
         raise FedsmooError(f"attack=label-flip is for classes: it cannot be had with loss={run.loss}")
     if run.attack == "label-flip" and run.loss_options:

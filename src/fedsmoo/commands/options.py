@@ -98,6 +98,8 @@ def with_switches(words: Sequence[str]) -> list[str]:
 
     >>> with_switches(["--weighted", "--no-augment", "--exact", "yes", "mine.toml"])
     ['--weighted=true', '--augment=false', '--exact=yes', 'mine.toml']
+    >>> with_switches(["--sampling", "weighted", "--wire", "exact"])
+    ['--sampling', 'weighted', '--wire', 'exact']
     """
     out: list[str] = []
     rest = list(words)
@@ -105,7 +107,7 @@ def with_switches(words: Sequence[str]) -> list[str]:
         word = rest.pop(0)
         if word == "--":  # after this come arguments only
             return [*out, word, *rest]
-        flag = word if word in SWITCHES else f"--{word.removeprefix('--no-')}"
+        flag = f"--{word.removeprefix('--no-')}" if word.startswith("--no-") else word
         if flag not in SWITCHES:
             out.append(word)
         elif flag != word:
