@@ -109,7 +109,7 @@ def gradients(config: Config) -> int:
 def seconds(config: Config) -> float | None:
     """What a run should take as one of a batch on an H200; None: its network was not measured."""
     count = gradients(config)
-    known = {"resnet18_gn": rates().get((count, config.batch_size)), "lenet": of_the_cnn() * count}
+    known = {"resnet18_gn": rates().get((count, config.batch_size)), "cnn": of_the_cnn() * count}
     rate = known.get(config.model)
     return None if rate is None else config.rounds * steps(config) * rate * config.cohort / 10
 

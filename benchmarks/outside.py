@@ -26,9 +26,9 @@ class Printed:
 
 
 ROWS = {
-    "CNN, FedAvg": Printed("lenet", "fedavg", 69.87, 0.50),
-    "CNN, SCAFFOLD": Printed("lenet", "scaffold", 65.06, 0.51),
-    "CNN, FedDyn": Printed("lenet", "feddyn", 70.82, 0.50),
+    "CNN, FedAvg": Printed("cnn", "fedavg", 69.87, 0.50),
+    "CNN, SCAFFOLD": Printed("cnn", "scaffold", 65.06, 0.51),
+    "CNN, FedDyn": Printed("cnn", "feddyn", 70.82, 0.50),
     "ResNet-18-GN, FedAvg": Printed("resnet18_gn_cifar", "fedavg", 66.39, 1.66),
 }
 

@@ -41,6 +41,6 @@ def test_its_cnn_is_ours() -> None:
     table = load_table(FILE)
     assert table["model"] in MODELS
     sizes = [(64, 3, 5, 5), (64,), (64, 64, 5, 5), (64,), (384, 1600), (384,), (192, 384), (192,), (10, 192), (10,)]
-    from fedsmoo.models.small import LeNet
+    from fedsmoo.models.small import CNN
 
-    assert [tuple(p.shape) for p in LeNet(3, 32, 10).parameters()] == sizes
+    assert [tuple(p.shape) for p in CNN(3, 32, 10).parameters()] == sizes
