@@ -24,7 +24,7 @@ def test_its_rows_run_on_its_split(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     split = load_table(FILE)["split"]
     made = CliRunner().invoke(app, ["data", "import", "data.json", "--dataset", "digits", "--out", split])
     assert made.exit_code == 0, made.output
-    changes = {"dataset": "digits", "model": "softmax", "rounds": 1, "seed": [0], "device": "cpu"}
+    changes = {"dataset": "digits", "model": "softmax", "rounds": 1, "seed": [0], "device": "cpu", "precision": "fp32"}
     done = fedsmoo.sweep(FILE, "runs", pack=1, **changes)
     assert len(done.finished) == 3
     found = {run.config.algorithm: run for run in map(fedsmoo.load, done.finished)}
