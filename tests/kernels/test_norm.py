@@ -21,7 +21,8 @@ WAYS = {
     "alone": (False, False, False, False, False),
     "a ReLU": (False, True, False, False, False),
     "the end of a block": (True, True, True, True, False),
-    "a ReLU whose sign is known": (False, True, True, False, True),
+    "a ReLU whose sign is known": (False, True, False, False, True),
+    "such a ReLU and two gradients": (False, True, True, False, True),
 }
 
 

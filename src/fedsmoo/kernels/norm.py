@@ -100,13 +100,13 @@ def norm_kernel(
 @triton.jit
 def arriving(
     dy, more, y, kept, v, shift, n, p, P, CH, channel, there, MORE: tl.constexpr, RELU: tl.constexpr,
-    KEEP: tl.constexpr,
+    KEEP: tl.constexpr, AGAIN: tl.constexpr,
 ):  # fmt: skip
     """Return the gradient by a norm's outputs at pixels ``p``, in the type of ``dy``: summed, past the ReLU, kept.
 
     ``v`` is what the norm makes of its inputs but for ``shift``: with ``RELU == "sign"``, its outputs' sign is known.
     """
-    d = block(dy, n, p, P, CH, channel, there, "evict_first")
+    d = block(dy, n, p, P, CH, channel, there, AGAIN)
     if MORE:
         d += block(more, n, p, P, CH, channel, there, "evict_first")
     if RELU == "sign":
@@ -125,6 +125,7 @@ def norm_backward_kernel(
     dx, dgamma, dbeta, kept,  # [C * B, P, CH], [C * B, CH] float32 twice: of each sample; [C * B, P, CH]
     gamma_row, beta_row, B, P, CH: tl.constexpr, GW: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr,
     WHOLE: tl.constexpr, MORE: tl.constexpr, RELU: tl.constexpr, KEEP: tl.constexpr,
+    TWICE: tl.constexpr,  # whether the gradient is of one map, which is read again and not kept
 ):  # fmt: skip
     n = (tl.program_id(0) // (CH // GW)).to(tl.int64)
     group = tl.program_id(0) % (CH // GW)
@@ -140,7 +141,8 @@ def norm_backward_kernel(
         shift = tl.load(beta + n // B * beta_row + channel, mask=there, other=0.0).to(tl.float32)
     if WHOLE:
         hat = (block(x, n, p, P, CH, channel, there, "") - m) * r
-        d = arriving(dy, more, y, kept, hat * scale[None, :], shift, n, p, P, CH, channel, there, MORE, RELU, KEEP)
+        v = hat * scale[None, :]
+        d = arriving(dy, more, y, kept, v, shift, n, p, P, CH, channel, there, MORE, RELU, KEEP, "evict_first")
         hats = tl.sum(d.to(tl.float32) * hat, 0)
         ones = tl.sum(d.to(tl.float32), 0)
     else:
@@ -149,7 +151,11 @@ def norm_backward_kernel(
         for start in range(0, P, BP):
             q = start + p
             hat = (block(x, n, q, P, CH, channel, there, "evict_last") - m) * r
-            d = arriving(dy, more, y, kept, hat * scale[None, :], shift, n, q, P, CH, channel, there, MORE, RELU, True)
+            v = hat * scale[None, :]
+            d = arriving(
+                dy, more, y, kept, v, shift, n, q, P, CH, channel, there, MORE, RELU, not TWICE,
+                "evict_last" if TWICE else "evict_first",
+            )  # fmt: skip
             hats += tl.sum(d.to(tl.float32) * hat, 0)
             ones += tl.sum(d.to(tl.float32), 0)
     tl.store(dgamma + n * CH + channel, hats, mask=there)
@@ -162,8 +168,14 @@ def norm_backward_kernel(
         tl.debug_barrier()  # bar.sync: each thread sees in memory what any thread of the program kept
         for start in range(0, P, BP):  # what is kept, in ``dx`` itself where nobody wants it, is still in the cache
             q = start + p
-            d = block(kept, n, q, P, CH, channel, there, "evict_first")
             hat = (block(x, n, q, P, CH, channel, there, "evict_first") - m) * r
+            if TWICE:
+                v = hat * scale[None, :]
+                d = arriving(
+                    dy, more, y, kept, v, shift, n, q, P, CH, channel, there, MORE, RELU, False, "evict_first"
+                ).to(tl.float32)  # fmt: skip
+            else:
+                d = block(kept, n, q, P, CH, channel, there, "evict_first")
             put(dx, r * (d * scale[None, :] - inner - hat * along), n, q, P, CH, channel, there)
 
 
@@ -212,6 +224,7 @@ def backward(
         x=x, **rows_of("gamma", gamma), **rows_of("beta", gamma if beta is None else beta),
         mean=mean.contiguous(), rstd=rstd.contiguous(), dx=dx, dgamma=dgamma, dbeta=dbeta,
         kept=kept if keep else dx, B=batch, P=pixels, CH=channels, GW=channels // groups, BP=rows, BC=cols,
-        WHOLE=whole, MORE=more is not None, RELU=relu, KEEP=keep, num_warps=warps,
+        WHOLE=whole, MORE=more is not None, RELU=relu, KEEP=keep, TWICE=not keep and more is None and relu != "outputs",
+        num_warps=warps,
     )  # fmt: skip
     return dx, dgamma, dbeta, kept
