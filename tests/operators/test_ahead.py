@@ -86,6 +86,21 @@ def test_all_kernels_of_a_graph_are_compiled_ahead(as_on_a_gpu, monkeypatch):
         graph(*given)
     assert {told(v) for v in noted} == {told(v) for v in launched}
     assert len(noted) > 12
+    # Weight gradients are computed where what they read is at hand.
+    names = called(graph)
+    assert names.index("fedsmoo.conv_weight_parts.default") < names.index("fedsmoo.conv_data.default")
+
+
+def test_a_kernel_that_does_not_compile_leaves_triton_as_it_was():
+    from triton.runtime._async_compile import active_mode
+
+    from fedsmoo.kernels.runtime import compiling
+
+    with pytest.raises(ZeroDivisionError), compiling(1):
+        active_mode.get().submit("kernel", lambda: 1 / 0, lambda kernel: None)
+    assert active_mode.get() is None
+    with compiling(1):
+        assert active_mode.get() is not None
 
 
 def test_views_of_a_graph_are_few_and_change_nothing(monkeypatch):

@@ -149,7 +149,8 @@ def source_of(graph: Graph, node: Node) -> Node:
         kernel, *how = made.args[2:]
         x, dy = (value(v) for v in made.all_input_nodes[:2])
         parts = parts_of(geometry(kernel, *how), x, dy)  # type: ignore[arg-type]
-        found = graph.call_function(ours.conv_weight_parts.default, (*made.args, parts))
+        with graph.inserting_before(made):  # not with all others in the end: what it reads can be freed
+            found = graph.call_function(ours.conv_weight_parts.default, (*made.args, parts))
         numbers, outside = value(node).shape[1], value(made).shape[-1]
         if numbers == value(made).shape[1:].numel():
             return found

@@ -26,9 +26,9 @@ def traced(function: Callable[..., Any], *like: Tensor) -> GraphModule:
     are part of the graph.
     """
     with client_rules(), Instead(LAYERS):
-        graph = graph_of(function, *like)
-    without_writing(graph.graph)
+        graph = recorded(function, *like)
     nodes = graph.graph
+    without_writing(nodes)
     merge_equal(nodes)  # what both passes need, such as weights in the operators' order
     fuse_pools(nodes)
     fuse_convolutions(nodes)
@@ -42,11 +42,17 @@ def traced(function: Callable[..., Any], *like: Tensor) -> GraphModule:
 
 def graph_of(function: Callable[..., Any], *like: Tensor | None) -> GraphModule:
     """Return the operations of a function of tensors shaped as those given, by the rules in force."""
+    graph = recorded(function, *like)
+    graph.recompile()
+    return graph
+
+
+def recorded(function: Callable[..., Any], *like: Tensor | None) -> GraphModule:
+    """Return :func:`graph_of` before Python's code is made of it again, which takes long for a large graph."""
     from torch.fx.experimental.proxy_tensor import make_fx  # with SymPy: no start of a program waits for it
 
     graph = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*like)
     graph.graph.eliminate_dead_code()
-    graph.recompile()
     return graph
 
 
