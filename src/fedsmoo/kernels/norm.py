@@ -99,18 +99,18 @@ def norm_kernel(
 
 @triton.jit
 def arriving(
-    dy, more, y, kept, v, shift, n, p, P, CH, channel, there, MORE: tl.constexpr, RELU: tl.constexpr,
-    KEEP: tl.constexpr, AGAIN: tl.constexpr,
+    dy, more, y, kept, hat, scale, shift, n, p, P, CH, channel, there, MORE: tl.constexpr, RELU: tl.constexpr,
+    KEEP: tl.constexpr = False, AGAIN: tl.constexpr = False,
 ):  # fmt: skip
     """Return the gradient by a norm's outputs at pixels ``p``, in the type of ``dy``: summed, past the ReLU, kept.
 
-    ``v`` is what the norm makes of its inputs but for ``shift``: with ``RELU == "sign"``, its outputs' sign is known.
+    With ``RELU == "sign"``, the sign of the norm's outputs is known: they are ``hat``, scaled and shifted.
     """
-    d = block(dy, n, p, P, CH, channel, there, AGAIN)
+    d = block(dy, n, p, P, CH, channel, there, "evict_last" if AGAIN else "evict_first")
     if MORE:
         d += block(more, n, p, P, CH, channel, there, "evict_first")
     if RELU == "sign":
-        d = tl.where(v + shift[None, :] <= 0.0, 0.0, d)
+        d = tl.where(hat * scale[None, :] + shift[None, :] <= 0.0, 0.0, d)
     elif RELU == "outputs":
         d = tl.where(block(y, n, p, P, CH, channel, there, "evict_first") <= 0.0, 0.0, d)
     d = d.to(dy.dtype.element_ty)
@@ -129,9 +129,8 @@ def norm_backward_kernel(
 ):  # fmt: skip
     n = (tl.program_id(0) // (CH // GW)).to(tl.int64)
     group = tl.program_id(0) % (CH // GW)
-    lane = tl.arange(0, BC)
-    there = lane < GW
-    channel = group * GW + lane
+    there = tl.arange(0, BC) < GW
+    channel = group * GW + tl.arange(0, BC)
     p = tl.arange(0, BP)
     m = tl.load(mean + n * (CH // GW) + group)
     r = tl.load(rstd + n * (CH // GW) + group)
@@ -141,20 +140,16 @@ def norm_backward_kernel(
         shift = tl.load(beta + n // B * beta_row + channel, mask=there, other=0.0).to(tl.float32)
     if WHOLE:
         hat = (block(x, n, p, P, CH, channel, there, "") - m) * r
-        v = hat * scale[None, :]
-        d = arriving(dy, more, y, kept, v, shift, n, p, P, CH, channel, there, MORE, RELU, KEEP, "evict_first")
+        d = arriving(dy, more, y, kept, hat, scale, shift, n, p, P, CH, channel, there, MORE, RELU, KEEP)
         hats = tl.sum(d.to(tl.float32) * hat, 0)
         ones = tl.sum(d.to(tl.float32), 0)
     else:
-        hats = tl.zeros((BC,), tl.float32)
-        ones = tl.zeros((BC,), tl.float32)
+        hats, ones = tl.zeros((BC,), tl.float32), tl.zeros((BC,), tl.float32)
         for start in range(0, P, BP):
             q = start + p
             hat = (block(x, n, q, P, CH, channel, there, "evict_last") - m) * r
-            v = hat * scale[None, :]
             d = arriving(
-                dy, more, y, kept, v, shift, n, q, P, CH, channel, there, MORE, RELU, not TWICE,
-                "evict_last" if TWICE else "evict_first",
+                dy, more, y, kept, hat, scale, shift, n, q, P, CH, channel, there, MORE, RELU, not TWICE, TWICE
             )  # fmt: skip
             hats += tl.sum(d.to(tl.float32) * hat, 0)
             ones += tl.sum(d.to(tl.float32), 0)
@@ -170,13 +165,10 @@ def norm_backward_kernel(
             q = start + p
             hat = (block(x, n, q, P, CH, channel, there, "evict_first") - m) * r
             if TWICE:
-                v = hat * scale[None, :]
-                d = arriving(
-                    dy, more, y, kept, v, shift, n, q, P, CH, channel, there, MORE, RELU, False, "evict_first"
-                ).to(tl.float32)  # fmt: skip
+                d = arriving(dy, more, y, kept, hat, scale, shift, n, q, P, CH, channel, there, MORE, RELU)
             else:
                 d = block(kept, n, q, P, CH, channel, there, "evict_first")
-            put(dx, r * (d * scale[None, :] - inner - hat * along), n, q, P, CH, channel, there)
+            put(dx, r * (d.to(tl.float32) * scale[None, :] - inner - hat * along), n, q, P, CH, channel, there)
 
 
 def tile(pixels: int, width: int, most: int) -> tuple[int, int, bool, int]:
