@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from fedsmoo.kernels.resnet18.tiles import Tile
+from dataclasses import replace
+from itertools import product
+
+from fedsmoo.kernels.resnet18.tiles import BOXES, TABLES, Tile
 
 # Rows, columns, inner step, warps and stages worth trying beside the table's own entry.
 CANDIDATES = {
@@ -14,13 +17,19 @@ CANDIDATES = {
     "backward:128": "64 64 64 8 4 | 64 64 128 4 3 | 64 128 64 8 3 | 32 64 64 4 4 | 128 64 64 8 3",
     "backward:256": "32 128 64 4 4 | 64 128 64 4 4 | 64 128 128 8 3 | 128 128 64 8 3 | 64 128 64 8 3",
     "backward:512": "16 256 64 4 4 | 32 256 64 8 4 | 64 256 64 8 4 | 64 256 32 8 4 | 16 256 64 8 4",
-    "strided:64": "128 64 64 4 3 | 64 32 64 4 4 | 64 64 128 4 3 | 64 64 64 8 4",
-    "strided:128": "128 64 64 4 3 | 64 128 64 4 3 | 64 32 64 4 4 | 64 64 128 4 3",
-    "strided:256": "64 32 64 4 4 | 64 128 64 4 3 | 64 64 128 4 3 | 32 64 64 4 4",
+    "backward/2:64": "128 64 64 4 3 | 64 32 64 4 4 | 64 64 128 4 3 | 64 64 64 8 4",
+    "backward/2:128": "128 64 64 4 3 | 64 128 64 4 3 | 64 32 64 4 4 | 64 64 128 4 3",
+    "backward/2:256": "64 32 64 4 4 | 64 128 64 4 3 | 64 64 128 4 3 | 32 64 64 4 4 | 64 128 64 8 4",
+    "forward/2:128": "64 128 64 4 3 | 32 64 64 4 4 | 128 64 64 4 3 | 64 64 64 8 4",
+    "forward/2:256": "64 128 64 8 4 | 32 128 64 4 4 | 32 128 128 4 3 | 64 128 128 8 3",
+    "forward/2:512": "16 256 64 4 4 | 32 256 64 8 4 | 16 256 128 4 3 | 16 256 128 8 3 | 64 256 128 8 2",
     "weight:64": "64 64 128 4 3 | 64 64 64 4 4 | 64 64 64 8 3 | 64 64 32 4 4 | 64 64 128 8 3",
     "weight:128": "64 64 64 4 3 | 64 128 128 4 2 | 64 64 128 4 3 | 64 128 64 8 3 | 64 128 64 4 4",
     "weight:256": "64 128 64 4 3 | 128 128 64 4 3 | 64 64 64 4 4 | 128 64 64 4 3 | 128 256 64 8 3",
     "weight:512": "64 128 64 4 2 | 128 128 64 4 2 | 64 64 64 4 2 | 128 128 32 8 2 | 128 256 64 8 2",
+    "weight/2:128": "64 64 64 4 3 | 64 64 64 4 4 | 64 128 64 8 3",
+    "weight/2:256": "64 128 64 4 3 | 64 64 64 4 4 | 128 64 64 4 3",
+    "weight/2:512": "64 128 64 4 2 | 128 128 64 4 2 | 64 64 64 4 2 | 128 128 64 8 1",
     "stem:64": "256 64 32 8 2 | 256 64 32 8 3 | 256 64 32 8 4 | 256 32 32 4 3 | 256 64 64 8 2",
     "stem-weight:64": "64 32 64 4 4 | 64 64 64 4 3 | 64 64 128 4 3 | 64 128 64 4 3 | 64 128 64 8 3 | 64 256 64 8 3",
 }
@@ -29,3 +38,62 @@ CANDIDATES = {
 def options_of(key: str) -> list[Tile]:
     """The candidates of one entry of the table."""
     return [Tile(*map(int, option.split())) for option in CANDIDATES[key].split("|")]
+
+
+SHARED = 220 * 1024  # bytes that a program may use
+ROWS = {64: (64, 128, 256), 128: (32, 64, 128), 256: (32, 64, 128), 512: (16, 32, 64)}
+
+
+def variants(key: str) -> list[tuple[str, Tile, bool]]:
+    """Ways to compute one entry of the table: as it is, by pointers, and tiles by boxes (the flag)."""
+    kind, width = key.split(":")[0], int(key.split(":")[1])
+    found = [(TABLES["bf16"][key], False), (BOXES.get(key, TABLES["bf16"][key]), True)]
+    if kind == "backward/2":
+        found += [(t, True) for t in strided_tiles(width)]
+    elif "/" in kind:
+        found += [(t, True) for t in options_of(key)]
+        found += [(replace(t, stages=2), True) for t, _ in found[1:]] if kind == "weight/2" else []
+    elif kind == "stem":
+        found += [(Tile(256, 64, 32, w, n), True) for w, n in product((4, 8), (2, 4, 7))]
+    elif kind == "stem-weight":
+        found += [(Tile(64, 224, k, w, n), True) for k, w, n in product((64, 128, 256), (4, 8), (2, 3, 5))]
+    elif kind == "weight":
+        found += [(t, True) for t in weight_tiles(width)]
+    else:
+        found += [(t, True) for t in pixel_tiles(width)]
+    if key == "forward:64":  # through the first cache
+        found += [(Tile(128, 64, 64, w, 1), False) for w in (4, 8)]
+    return [(key, t, boxes) for t, boxes in dict.fromkeys(found) if fits(kind, t)]
+
+
+def fits(kind: str, t: Tile) -> bool:
+    """Whether a program's registers and shared memory hold a tile."""
+    if kind == "stem-weight":
+        return t.inner * (64 + t.cols) * 2 * t.stages < SHARED
+    outputs, inputs = t.rows * t.cols, (t.rows + t.cols) * t.inner * 2 * t.stages
+    return outputs <= t.warps * 4096 and inputs < SHARED and (t.warps == 4 or outputs >= 4096)
+
+
+def strided_tiles(width: int) -> list[Tile]:
+    """Tiles of a parity's pixels, of which a program has four."""
+    pixels, cols = {64: (16, 32, 64), 128: (16, 32, 64), 256: (16, 64)}[width], (width // 2, min(width, 128))
+    sizes = product(pixels, dict.fromkeys(cols), (64, 128), (4, 8), (3,))
+    return [Tile(*size) for size in sizes if 4 * size[0] * size[1] <= size[3] * 32 * 64]
+
+
+def pixel_tiles(width: int) -> list[Tile]:
+    inner = (64,) if width == 64 else (64, 128)
+    cols = (width,) if width == 64 else (width // 2, width) if width < 512 else (width // 2,)
+    steps = [(64, 4), (64, 6)] if width == 64 else [(k, n) for k, n in ((64, 4), (64, 6), (128, 3)) if k in inner]
+    return [Tile(r, c, k, w, n) for r, c, (k, n), w in product(ROWS[width], cols, steps, (4, 8))]
+
+
+def weight_tiles(width: int) -> list[Tile]:
+    if width == 64:
+        return [Tile(64, 64, k, w, n) for k, w, n in product((64, 128, 256), (4, 8), (2, 3, 5))]
+    if width == 512:
+        return [Tile(r, c, 64, w, n) for r, c, w, n in product((64, 128), (64, 128, 256), (4, 8), (1, 2))]
+    return [
+        Tile(r, c, k, w, n) for r, c, k, w, n in product((64, 128), (64, 128, 256), (64, 128), (4, 8), (2, 4))
+        if width // 2 <= c <= width
+    ]  # fmt: skip

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from candidates import options_of
 
 from fedsmoo.kernels import available, from_torchvision, live_layout
-from fedsmoo.kernels.resnet18.shapes import IMAGE_CHANNELS, stored_images
+from fedsmoo.kernels.resnet18.shapes import shown_images, stored_images
 from fedsmoo.kernels.resnet18.tiles import TABLES, Tile
 from fedsmoo.models.resnet import ResNet18GN
 from fedsmoo.runs.origin.provenance import code_facts
@@ -71,7 +71,7 @@ def reference(w: torch.Tensor, images: torch.Tensor, labels: torch.Tensor, weigh
     for c in range(w.shape[0]):
         net = ResNet18GN(CLASSES).double().cuda()
         net.load_state_dict(to_torchvision(w[c].double()))
-        outputs = net(images[c, ..., :IMAGE_CHANNELS].double().permute(0, 3, 1, 2))
+        outputs = net(shown_images(images[c]).double().permute(0, 3, 1, 2))
         each = F.cross_entropy(outputs, labels[c], reduction="none")
         (each * weight[c].double()).sum().backward()
         rows.append(from_torchvision({name: p.grad for name, p in net.named_parameters()}))
@@ -222,7 +222,7 @@ def tune(clients: int, precision: str, seconds: float, keys: list[str] | None) -
 
 
 def _importance(key: str) -> int:
-    kinds = ("weight", "backward", "forward", "strided", "stem-weight", "stem")
+    kinds = ("weight", "backward", "forward", "weight/2", "backward/2", "forward/2", "stem-weight", "stem")
     return kinds.index(key.split(":")[0])
 
 

@@ -22,6 +22,7 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from fedsmoo.compiler.step import CompiledStep
 from fedsmoo.compiler.trace import StepInputs
@@ -32,7 +33,7 @@ from fedsmoo.kernels.conv.geometry import Geometry
 from fedsmoo.kernels.gradients import GradientBuffers
 from fedsmoo.kernels.noise import by_kernel
 from fedsmoo.kernels.resnet18 import gradient as resnet18
-from fedsmoo.kernels.resnet18.shapes import STORED_CHANNELS
+from fedsmoo.kernels.resnet18.shapes import STORED
 from fedsmoo.kernels.runtime import Launch, noting
 from fedsmoo.runs.build import make_algorithm
 
@@ -49,8 +50,8 @@ def launches(clients: int, batch: int, precision: str) -> list[Launch]:
     """All launches of one gradient, in order."""
     resnet18.require = lambda device: None  # nothing will run: the CPU will do
     with noting() as noted:
-        gradient = resnet18.ResNet18Gradient(clients, batch, 10, "cpu", precision)
-        images = torch.zeros(clients, batch, 32, 32, STORED_CHANNELS, dtype=gradient.dtype)
+        gradient = resnet18.ResNet18Gradient(clients, batch, 10, "cpu", precision, boxes=precision == "bf16")
+        images = torch.zeros(clients, batch, *STORED, dtype=gradient.dtype)
         labels = torch.zeros(clients, batch, dtype=torch.int64)
         gradient(torch.zeros(clients, gradient.layout.size), images, labels, torch.zeros(clients, batch))
     return noted
@@ -131,6 +132,8 @@ def compiled(launch: Launch) -> Any:
         value = values[parameter.name]
         if isinstance(value, torch.Tensor):
             signature[parameter.name], known[i,] = TYPES[value.dtype], ALIGNED
+        elif isinstance(value, TensorDescriptor):
+            signature[parameter.name] = f"tensordesc<{TYPES[value.base.dtype][1:]}{[*value.block_shape]}>"
         elif isinstance(value, float) and not parameter.is_constexpr:
             signature[parameter.name] = "fp32"
         elif isinstance(value, int) and not parameter.is_constexpr and (value != 1 or parameter.do_not_specialize):

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the other tests compile for the GPU that is here")
-@pytest.mark.parametrize(("precision", "only"), [("bf16", ""), ("fp32", "stem_forward,pool")])
+@pytest.mark.parametrize(("precision", "only"), [("bf16", ""), ("fp32", "stem_forward,pool,conv")])
 def test_kernels_compile_without_a_gpu(precision, only, tmp_path, device):
     env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"PYTHONPATH": str(ROOT / "src")}
     command = [sys.executable, "benchmarks/occupancy.py", "--once", "--precision", precision, "--only", only]
@@ -22,7 +22,7 @@ def test_kernels_compile_without_a_gpu(precision, only, tmp_path, device):
     assert done.returncode == 0, done.stderr
     rows = json.loads(out.read_text())
     names = {r["kernel"] for r in rows}
-    assert {"stem_forward_kernel", "pool_kernel", "pool_backward_kernel"} <= names
+    assert {"stem_forward_kernel", "pool_backward_kernel", "conv_forward_kernel", "conv_backward_kernel"} <= names
     shared = {"noise_kernel", "norm_kernel", "norm_backward_kernel", "place_kernel", "cast_kernel", "backward_kernel"}
     shared |= {"maxima_kernel", "windows_backward_kernel"}
     assert only or {"vector_pass", "fold_kernel", *shared} <= names
@@ -30,5 +30,5 @@ def test_kernels_compile_without_a_gpu(precision, only, tmp_path, device):
     assert not [r for r in rows if r["spilled"] > (48 if r["kernel"] == "noise_kernel" else 16)]
     assert not [r for r in rows if r["programs_at_once"] < 1]
     if not only:
-        assert {"conv_forward_kernel", "conv_backward_kernel", "conv_weight_kernel", "stem_weight_kernel"} <= names
+        assert {"conv_weight_kernel", "stem_weight_boxes_kernel", "strided_backward_kernel", "head_kernel"} <= names
         assert all(r["programs_at_once"] >= 2 for r in rows if r["programs"] > 132)

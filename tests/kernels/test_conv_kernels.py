@@ -18,6 +18,9 @@ SHAPES = {
     "shortcut": (32, 64, 1, 2, 4),
 }
 
+CASES = [(shape, boxes) for shape in SHAPES for boxes in (False, True)]
+OF_STRIDE_1 = [case for case in CASES if not case[1] or SHAPES[case[0]][3] == 1]  # by boxes
+
 
 def close(ours, truth, rtol=2e-6):
     error = (ours.double().cpu() - truth.double().cpu()).norm() / truth.double().norm().cpu()
@@ -25,9 +28,9 @@ def close(ours, truth, rtol=2e-6):
 
 
 def flat_of(conv, draw):
-    """Random flat rows [C, n] with the stored kernel at 0 and gamma, beta right behind it."""
+    """Random flat rows [C, n] with the stored kernel at 0 and gamma, beta right behind it; rows of 16 bytes each."""
     n = conv.taps**2 * conv.inside * conv.outside
-    return draw(C, n + 2 * conv.outside + 7), n
+    return draw(C, n + 2 * conv.outside + 4), n
 
 
 def kernel_of(conv, flat):
@@ -57,9 +60,9 @@ def normalise(y, gamma, beta):
     return torch.stack(maps)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("shape", "boxes"), CASES)
 @pytest.mark.parametrize("shortcut", [False, True])
-def test_forward(shape, shortcut, draw):
+def test_forward(shape, boxes, shortcut, draw):
     from fedsmoo.kernels.resnet18.conv import conv_forward
     from fedsmoo.kernels.resnet18.tiles import Tile
 
@@ -72,7 +75,7 @@ def test_forward(shape, shortcut, draw):
     y = convolve(conv, x, kernel_of(conv, flat))
     truth = normalise(y, gamma, beta)
     # One group per tile in one case, both in the other; 3 samples never fill the tiles.
-    tile = Tile(16, conv.outside // (1 if shortcut else GROUPS), 16, 4, 2)
+    tile = Tile(16, conv.outside // (1 if shortcut else GROUPS), 16, 4, 2, boxes)
     conv_forward(
         conv, x, flat, 0, flat, n, out, tile, residual=res if shortcut else None, relu=shortcut, xhat=xhat, rstd=rstd
     )
@@ -82,8 +85,8 @@ def test_forward(shape, shortcut, draw):
     close(rstd, (grouped.var((2, 4), unbiased=False) + 1e-5).rsqrt())
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_data_gradient(shape, draw):
+@pytest.mark.parametrize(("shape", "boxes"), OF_STRIDE_1)
+def test_data_gradient(shape, boxes, draw):
     from fedsmoo.kernels.resnet18.conv import conv_backward
     from fedsmoo.kernels.resnet18.tiles import Tile
 
@@ -93,7 +96,7 @@ def test_data_gradient(shape, draw):
     x = torch.zeros(C, B, conv.side_in, conv.side_in, conv.inside, dtype=torch.float64, requires_grad=True)
     (truth,) = torch.autograd.grad(convolve(conv, x, kernel_of(conv, flat)), x, dy.double().cpu())
     add, out = draw(*x.shape), draw(*x.shape)
-    conv_backward(conv, dy, flat, 0, Tile(16, 16, 16, 4, 2), out=out, add=add)
+    conv_backward(conv, dy, flat, 0, Tile(16, 16, 16, 4, 2, boxes), out=out, add=add)
     close(out, truth + add.double().cpu())
 
 
@@ -115,8 +118,8 @@ def test_data_gradient_with_shortcut(draw):
 
 
 @pytest.mark.parametrize("shape", ["3x3", "3x3 on 2x2", "centre tap"])
-@pytest.mark.parametrize("alone", [False, True])
-def test_gradient_through_the_layer_before(shape, alone, draw, device):
+@pytest.mark.parametrize(("alone", "boxes"), [(False, False), (True, False), (False, True)])
+def test_gradient_through_the_layer_before(shape, alone, boxes, draw, device):
     """conv^T, then ReLU and GroupNorm backwards: fused in one kernel, and GroupNorm backward on its own."""
     from fedsmoo.kernels.resnet18.conv import conv_backward
     from fedsmoo.kernels.resnet18.norm import NormLayer, norm_backward, sum_parts
@@ -144,7 +147,7 @@ def test_gradient_through_the_layer_before(shape, alone, draw, device):
         conv_backward(conv, dy, flat, 0, Tile(rows, ch, 16, 4, 2), out=d_act, add=add)
         norm_backward(d_act, layer, rows)
     else:
-        conv_backward(conv, dy, flat, 0, Tile(rows, ch, 16, 4, 2), before=layer, add=add)
+        conv_backward(conv, dy, flat, 0, Tile(rows, ch, 16, 4, 2, boxes), before=layer, add=add)
     close(kept, dz)
     close(out, d_y)
     grad = draw(C, 2 * ch + 5)
@@ -154,9 +157,34 @@ def test_gradient_through_the_layer_before(shape, alone, draw, device):
     close(grad[:, 5 + ch :], d_beta)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("side", "cols"), [(8, 32), (4, 16), (2, 32)])
+def test_gradient_of_stride_2_through_the_layer_before(side, cols, draw):
+    """As the convolution's and the shortcut's data gradient, then GroupNorm's: kernels that other tests hold."""
+    from fedsmoo.kernels.resnet18.conv import conv_backward
+    from fedsmoo.kernels.resnet18.norm import NormLayer, norm_backward
+    from fedsmoo.kernels.resnet18.strided import strided_backward
+    from fedsmoo.kernels.resnet18.tiles import Tile
+
+    conv, down = live_conv("c", 32, 64, 3, 2, side), live_conv("d", 32, 64, 1, 2, side)
+    n, rows = conv.taps**2 * 32 * 64, 16
+    w, p = draw(C, n + 32 * 64), draw(C, 2 * 32)
+    dy, dy_down = (draw(C, B, side // 2, side // 2, 64) for _ in range(2))
+    xhat, act, dx, rstd = (*(draw(C, B, side, side, 32) for _ in range(3)), draw(C, B, GROUPS).abs())
+    tiles = -(-B * side**2 // (4 * rows))
+    one, two = (
+        NormLayer(act, xhat, rstd, p, 0, draw(*act.shape), draw(*act.shape), draw(C, 4 + tiles * 64), 4) for _ in "12"
+    )
+    conv_backward(conv, dy, w, 0, Tile(16, 32, 32, 4, 2), out=dx, dy_down=dy_down, down_off=n)
+    norm_backward(dx, one, 4 * rows)
+    strided_backward(conv, down, dy, dy_down, w, 0, n, Tile(rows, cols, 32, 4, 2), two)
+    close(two.dz, one.dz)
+    close(two.dy, one.dy)
+    close(two.part[:, 4:], one.part[:, 4:])
+
+
+@pytest.mark.parametrize(("shape", "boxes"), OF_STRIDE_1)
 @pytest.mark.parametrize("splits", [1, 3])
-def test_weight_gradient(shape, splits, draw):
+def test_weight_gradient(shape, boxes, splits, draw):
     from fedsmoo.kernels.resnet18.conv_weight import conv_weight, sum_splits
     from fedsmoo.kernels.resnet18.tiles import Tile
 
@@ -168,7 +196,7 @@ def test_weight_gradient(shape, splits, draw):
     (truth,) = torch.autograd.grad(convolve(conv, x, full), full, dy.double().cpu())
     live = slice(conv.first_tap, conv.first_tap + conv.taps)
     parts, grad = draw(splits, C, 16 + n), draw(C, 4 + n)
-    conv_weight(conv, x, dy, parts, 16, Tile(16, 32, 16, 4, 2))
+    conv_weight(conv, x, dy, parts, 16, Tile(16, 32, 16, 4, 2, boxes))
     sum_splits(parts[:, :, 16:], grad, 4)
     close(grad[:, 4:], truth[..., live, live].permute(0, 3, 4, 2, 1).reshape(C, -1))
     short = torch.zeros_like(grad, dtype=torch.bfloat16)  # as gradients are kept where products are bf16

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.kernels import available, from_torchvision
-from fedsmoo.kernels.resnet18.shapes import stored_images
+from fedsmoo.kernels.resnet18.shapes import shown_images, stored_images
 from fedsmoo.models.resnet import ResNet18GN
 
 CLASSES = 7
@@ -27,7 +27,7 @@ def networks(count):
 def truth(net, images, labels, weight):
     """Loss and live gradient of one client, in float64 on the CPU."""
     net = net.double()
-    each = F.cross_entropy(net(images[..., :3].double().cpu().permute(0, 3, 1, 2)), labels.cpu(), reduction="none")
+    each = F.cross_entropy(net(shown_images(images).double().cpu().permute(0, 3, 1, 2)), labels.cpu(), reduction="none")
     loss = (each * weight.double().cpu()).sum()
     loss.backward()
     return loss.detach(), from_torchvision({n: p.grad for n, p in net.named_parameters()})
@@ -42,30 +42,36 @@ def batch(clients, size, device):
     return stored_images(images, torch.float32).to(device), labels.to(device), weight.to(device)
 
 
-def wide_tiles():
+def wide_tiles(boxes):
     """Few, large programs: under the interpreter each one costs milliseconds, whatever its size."""
     from fedsmoo.kernels.resnet18.tiles import Tile
 
     widths = (64, 128, 256, 512)
-    tiles = {f"{kind}:{w}": Tile(128, w, w, 4, 1) for kind in ("forward", "backward") for w in widths}
-    tiles |= {f"forward:{2 * w}": Tile(128, 2 * w, w, 4, 1) for w in widths[:3]}
-    tiles |= {f"strided:{w}": Tile(32, w, 2 * w, 4, 1) for w in widths[:3]}
-    tiles |= {f"weight:{2 * w}": Tile(w, 2 * w, 128, 4, 1) for w in widths[:3]}
-    # Steps short enough that the reductions of the stem and of layer 1 are split in two.
-    return tiles | {"weight:64": Tile(64, 64, 32, 4, 1), "stem-weight:64": Tile(64, 256, 128, 4, 1)}
+    tiles = {f"{kind}:{w}": Tile(128, w, w, 4, 1, boxes) for kind in ("forward", "backward") for w in widths}
+    tiles |= {f"forward/2:{2 * w}": Tile(128, 2 * w, w, 4, 1, boxes) for w in widths[:3]}
+    tiles |= {f"backward/2:{w}": Tile(32, w, 2 * w, 4, 1, boxes) for w in widths[:3]}
+    tiles |= {f"weight:{2 * w}": Tile(w, 2 * w, 128, 4, 1, boxes) for w in widths[:3]}
+    tiles |= {f"weight/2:{2 * w}": Tile(w, 2 * w, 128, 4, 1) for w in widths[:3]}
+    # Steps short enough that reductions of the stem and, but for boxes, which have whole samples, of layer 1 are split.
+    tiles["weight:64"] = Tile(64, 64, 64 if boxes else 32, 4, 1, boxes)
+    return tiles | {"stem-weight:64": Tile(64, 256, 128, 4, 1, boxes)}
 
 
-def test_gradient_loss_and_logits(device):
+@pytest.mark.parametrize("boxes", [False, True])
+def test_gradient_loss_and_logits(boxes, device):
     from fedsmoo.kernels.resnet18.gradient import ResNet18Gradient
 
-    clients, size = 2, 2
+    clients, size = 1 if boxes else 2, 2
     nets = networks(clients)
     w = torch.stack([from_torchvision(net.state_dict()) for net in nets]).to(device)
     images, labels, weight = batch(clients, size, device)
-    tiles = wide_tiles() if device == "cpu" else None
-    gradient = ResNet18Gradient(clients, size, CLASSES, device, precision="fp32", tiles=tiles)
+    if boxes and device != "cpu":
+        pytest.skip("on a GPU, boxes bring bfloat16 only")
+    tiles = wide_tiles(boxes) if device == "cpu" else None
+    gradient = ResNet18Gradient(clients, size, CLASSES, device, precision="fp32", tiles=tiles, boxes=boxes)
     if device == "cpu":
-        assert gradient.stem_parts.shape[0] == gradient.layer1_parts.shape[0] == 2
+        assert gradient.buffers.stem_parts.shape[0] == 2
+        assert (gradient.buffers.layer1_parts is None) == boxes
     for scratch in gradient.buffers.units():
         scratch.dy.fill_(float("nan"))  # what is not written must show
     room = torch.full_like(w, float("nan"))
@@ -86,7 +92,7 @@ def test_gradient_loss_and_logits(device):
         for name, value in gradient.layout.split(expected).items():
             error = (ours[name] - value).norm() / value.norm()
             assert error < 2e-5, f"{name}: {error:.1e}"
-        outputs = net(images[c, ..., :3].double().cpu().permute(0, 3, 1, 2))
+        outputs = net(shown_images(images[c]).double().cpu().permute(0, 3, 1, 2))
         torch.testing.assert_close(logits[c].double().cpu(), outputs, rtol=1e-4, atol=1e-5)
 
 

@@ -22,31 +22,32 @@ def stem_truth(x, kernel, gamma, beta):
     return y, pooled.permute(0, 2, 3, 1)
 
 
-@pytest.mark.parametrize(("side", "width"), [(8, 32), (16, 64), (8, 256)])
-def test_stem_forward_and_backward(side, width, draw, device):
+@pytest.mark.parametrize(("side", "width", "boxes"), [(8, 32, False), (16, 64, False), (8, 256, False), (16, 32, True)])
+def test_stem_forward_and_backward(side, width, boxes, draw, device):
     """``width``: reduction indices of a program of the weight gradient, from one row of taps to all of them."""
     from fedsmoo.kernels.resnet18.conv_weight import sum_splits
     from fedsmoo.kernels.resnet18.norm import NormLayer, sum_parts
-    from fedsmoo.kernels.resnet18.stem import pool, pool_backward, stem_forward, stem_weight
+    from fedsmoo.kernels.resnet18.pool import pool_backward
+    from fedsmoo.kernels.resnet18.stem import stem_forward, stem_weight
     from fedsmoo.kernels.resnet18.tiles import Tile
 
     conv = live_conv("conv1", 3, CH, 7, 2, side)
     n = 147 * CH
-    flat, x, d = draw(C, n + 2 * CH), draw(C, B, side, side, 4), draw(C, B, side // 4, side // 4, CH)
+    flat, x, d = draw(C, n + 2 * CH), draw(C, B, side, side + 8, 4), draw(C, B, side // 4, side // 4, CH)
     xhat, dy = (draw(C, B, side // 2, side // 2, CH) for _ in range(2))
     pooled, taken = draw(*d.shape), torch.full(d.shape, 77, dtype=torch.uint8, device=device)
     rstd, part, grad = draw(C, B, GROUPS), draw(C, B * 2 * CH), draw(C, n + 2 * CH)
     parts = draw(2, C, n)
-    stem_forward(conv, x, flat, 0, xhat, rstd, Tile(side**2 // 4, CH, 32, 4, 2))
-    pool(xhat, flat, n, pooled, taken, rows=16)
+    x[..., :4, :] = x[..., -4:, :] = 0
+    stem_forward(conv, x, flat, 0, flat, n, xhat, rstd, pooled, taken, Tile(side**2 // 4, CH, 32, 4, 2, boxes))
     pool_backward(d, taken, NormLayer(None, xhat, rstd, flat, n, None, dy, part, 0), warps=4)
-    stem_weight(conv, x, dy, parts, 0, Tile(CH, width, 16, 4, 2))
+    stem_weight(conv, x, dy, parts, 0, Tile(CH, width, 16, 4, 2, boxes))
     sum_splits(parts, grad, 0)
     table = [[half * CH, B, 2 * CH, n + half * CH] for half in range(2)]
     sum_parts(part, torch.tensor(table, dtype=torch.int32, device=device), grad, columns=CH)
     for c in range(C):
         v = flat[c].double().cpu().requires_grad_()
-        y, out = stem_truth(x[c, ..., :3].double().cpu(), v[:n].reshape(7, 7, 3, CH), v[n : n + CH], v[n + CH :])
+        y, out = stem_truth(x[c, ..., 4:-4, :3].double().cpu(), v[:n].reshape(7, 7, 3, CH), v[n : n + CH], v[n + CH :])
         close(pooled[c], out)
         dy_truth, dv = torch.autograd.grad(out, (y, v), d[c].double().cpu())
         close(dy[c], dy_truth.permute(0, 2, 3, 1))
@@ -61,8 +62,9 @@ def test_images_that_the_stem_would_read_wrongly_are_refused(draw):
     x, rest = draw(1, 1, 8, 8, 3), draw(1, 1, 4, 4, CH)
     with pytest.raises(FedsmooError, match="four stored channels"):
         stem_forward(
-            live_conv("conv1", 3, CH, 7, 2, 8), x, draw(1, 147 * CH), 0, rest, draw(1, 1, 2), Tile(16, CH, 32, 4, 2)
-        )
+            live_conv("conv1", 3, CH, 7, 2, 8), x, draw(1, 147 * CH), 0, x, 0, rest, draw(1, 1, 2), rest, rest,
+            Tile(16, CH, 32, 4, 2),
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize("classes", [3, 10, 40])
@@ -78,7 +80,7 @@ def test_head(classes, draw, device):
     dlogits = draw(C, batch, padded_classes(classes))
     grad, total = draw(C, p.shape[1]), draw(C)
     head_logits(x, p, begin, logits)
-    head_gradient(x, p, begin, classes, labels, weight, loss, dlogits, dx)
+    head_gradient(x, p, begin, classes, labels, weight, loss, dlogits, dx=dx)
     head_weight(x, dlogits, loss, grad, begin, classes, total)
     for c in range(C):
         v, a = p[c].double().cpu().requires_grad_(), x[c].double().cpu().requires_grad_()
@@ -92,6 +94,35 @@ def test_head(classes, draw, device):
         close(grad[c, begin:], dv[begin:])
         close(dx[c], da)
         assert (dlogits[c, :, classes:] == 0).all()
+
+
+def test_head_passes_the_norm_before_it(draw, device):
+    """The features' gradient through ReLU and GroupNorm at once is what the two kernels give one after the other."""
+    from fedsmoo.kernels.resnet18.head import ROWS, head_gradient, padded_classes, passes_norm
+    from fedsmoo.kernels.resnet18.norm import NormLayer, norm_backward
+
+    batch, channels, classes = 21, 64, 10
+    p, norm = draw(C, (channels + 1) * classes), draw(C, 3 + 2 * channels)
+    xhat, rstd, labels = draw(C, batch, 1, 1, channels), draw(C, batch, 1).abs(), torch.arange(C * batch, device=device)
+    labels = labels.reshape(C, batch) % classes
+    x, weight, (loss, other) = xhat.relu(), draw(C, batch).abs(), (draw(C, batch) for _ in range(2))
+    dlogits, dx = draw(C, batch, padded_classes(classes)), draw(*x.shape)
+
+    def layer():
+        parts = draw(C, 5 + 2 * 2 * channels)
+        return NormLayer(x, xhat, rstd, norm, 3, draw(*x.shape), draw(*x.shape), parts, 5)
+
+    apart, fused = layer(), layer()
+    assert passes_norm(classes, fused)
+    assert not passes_norm(1000, fused)
+    features = x.view(C, batch, channels)
+    head_gradient(features, p, 0, classes, labels, weight, other, dlogits, dx=dx)
+    norm_backward(dx, apart, ROWS)
+    head_gradient(features, p, 0, classes, labels, weight, loss, dlogits, before=fused)
+    assert torch.equal(loss, other)
+    close(fused.dz, apart.dz)
+    close(fused.dy, apart.dy)
+    close(fused.part[:, 5:], apart.part[:, 5:])
 
 
 def test_too_many_classes_are_refused(device):

@@ -35,15 +35,35 @@ class Facts:
         self.task, self.indices = task, indices
         y = task.data.y_train
         self.y = None if y.is_floating_point() else y.cpu().numpy()
+        self.ready: tuple[Plan, dict[str, Any]] | None = None
 
-    def of(self, clients: Sequence[int], algorithm: Algorithm, w: Tensor) -> dict[str, Any]:
+    def ahead(self, clients: Sequence[int], plan: Plan, algorithm: Algorithm) -> None:
+        """Have the facts of a round's clients ready on the device before the round, while it is busy with another.
+
+        A method that asks for losses has to wait for the model at which they are.
+        """
+        if "loss" not in algorithm.asks:
+            self.ready = plan, self._all(clients, plan, algorithm, None)
+
+    def told(self, clients: Sequence[int], plan: Plan, algorithm: Algorithm, w: Tensor) -> dict[str, Any]:
+        """Return all that methods are told of a round's clients, who are sent the model ``w``: facts and keys."""
+        ready, self.ready = self.ready, None
+        return ready[1] if ready is not None and ready[0] is plan else self._all(clients, plan, algorithm, w)
+
+    def _all(self, clients: Sequence[int], plan: Plan, algorithm: Algorithm, w: Tensor | None) -> dict[str, Any]:
+        return {**self.of(clients, algorithm, w), "key": keys_of(plan, self.task.device)}
+
+    def of(self, clients: Sequence[int], algorithm: Algorithm, w: Tensor | None) -> dict[str, Any]:
         """Return the facts of some clients that are sent the model ``w``, a row each.
 
         These are ``client [n, 1]``, ``samples [n, 1]``, ``labels [n, K]`` and, if the method asks for it, ``loss``.
         """
         samples = [len(self.indices[i]) for i in clients]
         facts: dict[str, Any] = {"client": self._rows(clients), "samples": self._rows(samples)}
-        facts["loss"] = self._rows(self.losses(clients, w)) if "loss" in algorithm.asks else Missing(NOT_ASKED)
+        facts["loss"] = Missing(NOT_ASKED)
+        if "loss" in algorithm.asks:
+            assert w is not None
+            facts["loss"] = self._rows(self.losses(clients, w))
         if self.y is None:
             return {**facts, "labels": Missing(NO_CLASSES)}
         classes = self.task.data.classes

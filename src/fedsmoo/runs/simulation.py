@@ -19,7 +19,7 @@ from fedsmoo.data.batches.plan import Plan, make_plan
 from fedsmoo.data.batches.rules import Ask
 from fedsmoo.engines.client_state.memory import refuse_too_many_rows
 from fedsmoo.engines.contract import Engine, RoundInputs, RoundOutcome, Setup
-from fedsmoo.engines.facts import Facts, keys_of
+from fedsmoo.engines.facts import Facts
 from fedsmoo.engines.failure import explained
 from fedsmoo.engines.personal import PersonalInputs
 from fedsmoo.engines.statistics.recompute import drawn_samples, recompute
@@ -164,8 +164,10 @@ class Simulation:
         """Prepare the round after the present one, while the device is busy with the present one."""
         number = len(self.history) + 1
         if number < self.training.rounds and not asks(self.sampling):  # who is asked at the model of the present one
-            self._drawn = {number: self.draw_round(number)}
-            self.engine.table.prefetch(self._drawn[number][0])
+            clients, plan = self.draw_round(number)
+            self._drawn = {number: (clients, plan)}
+            self.engine.table.prefetch(clients)
+            self.facts.ahead(clients, plan, self.method_at(number))
 
     def plan(self, number: int, clients: list[int]) -> Plan:
         """Return the batches of a cohort in a round."""
@@ -194,8 +196,7 @@ class Simulation:
         down = self.setup.masks.sent(algorithm, self.server)
         share = len(clients) / len(self.indices)
         weights = weights_of(t, [len(self.indices[i]) for i in clients])
-        varies, keys = not is_fixed(self.sampling), keys_of(plan, down.w.device)
-        facts = {**self.facts.of(clients, algorithm, down.w), "key": keys}
+        varies, facts = not is_fixed(self.sampling), self.facts.told(clients, plan, algorithm, down.w)
         return RoundInputs(number, down, clients, plan, self.lr, share, weights, algorithm, varies, facts)
 
     def complete(self, work: RoundInputs, outcome: RoundOutcome | None, began: float) -> Record:

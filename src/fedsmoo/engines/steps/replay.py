@@ -23,7 +23,7 @@ from fedsmoo.engines.steps.rows import Rows
 from fedsmoo.engines.steps.stepper import Assignment, DevicePlan, Ended, Stepped
 from fedsmoo.kernels import available
 
-HEAD_START = 3  # replays queued before the host turns to other work
+HEAD_START = 8  # replays queued before the host turns to other work, which takes it a few milliseconds
 # Groups of clients, each on its own stream: one's update moves bytes while another's gradient computes. Two groups of
 # fewer clients than this take as long as one group of all, or longer.
 GROUPS, FEWEST = 2, 16

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,9 +11,10 @@ from torch import Tensor
 
 from fedsmoo.core.layout import Layout
 from fedsmoo.kernels.resnet18.shapes import BLOCKS, POOLED_SIDE, STEM, Conv, fine_offset
-from fedsmoo.kernels.resnet18.tiles import Tile, key_of
+from fedsmoo.kernels.resnet18.tiles import MULTIPROCESSORS, Tile, key_of, splits_for, stem_weight_tiles
 
 GROUPS = 2
+LAYER1 = ("layer1.0.conv1.weight", "layer2.0.conv1.weight")  # from here until there, weight gradients may be split
 COLUMNS = 64  # channels per entry of the table that sums gamma's and beta's gradients
 
 
@@ -68,21 +70,43 @@ class Buffers:
         self.blocks: list[BlockBuffers] = []
         for i, block in enumerate(BLOCKS):
             after = BLOCKS[i + 1].conv1 if i + 1 < len(BLOCKS) else None
-            fused = after is not None and after.stride == 1
-            rows = self.tile("backward", after).rows if fused and after else norm_rows(block.conv2)
+            rows = norm_rows(block.conv2)
+            if after is not None and self._passes_norm(after):
+                rows = self.tile("backward", after).rows * after.stride**2
             first = self._unit(block.conv1, f"{block.name}.bn1", self.tile("backward", block.conv2).rows, keep=False)
             second = self._unit(block.conv2, f"{block.name}.bn2", rows, keep=True)
             down = None
             if block.down is not None:
                 down = self._unit(block.down, f"{block.name}.downsample.1", norm_rows(block.down), keep=False)
-            alone = i == 0 or block.conv1.stride > 1
+            alone = i == 0 or not self._passes_norm(block.conv1)
             dx = self._map(block.conv1.side_in, block.conv1.inside) if alone else None
             self.blocks.append(BlockBuffers(first, second, down, dx))
         self.parts = torch.zeros(clients, self.part_size, device=device)
         self.table = torch.tensor(self._table(), dtype=torch.int32, device=device)
+        self.layer1 = (layout.offsets[LAYER1[0]], layout.offsets[LAYER1[1]])
+        self.stem_parts = self._parts(self._stem_splits(), math.prod(layout.shapes[f"{STEM.name}.weight"]))
+        splits = splits_for(clients, 9, self._steps("weight", BLOCKS[0].conv1))
+        self.layer1_parts = self._parts(splits, self.layer1[1] - self.layer1[0]) if splits > 1 else None
+
+    def _parts(self, splits: int, size: int) -> Tensor:
+        return torch.zeros(splits, self.clients, size, device=self.device)
+
+    def _stem_splits(self) -> int:
+        steps, tile = self._steps("stem-weight", STEM), self.tile("stem-weight", STEM)
+        if tile.boxes:  # one program has all taps, and fills a multiprocessor
+            return max(1, min(MULTIPROCESSORS // self.clients, steps // 2))
+        return splits_for(self.clients, stem_weight_tiles(STEM, tile), steps, least=12, most=24)
+
+    def _steps(self, kind: str, conv: Conv) -> int:
+        """Return the steps of a weight gradient's reduction over one client's pixels."""
+        return -(-self.batch * conv.side_out**2 // self.tile(kind, conv).inner)
 
     def tile(self, kind: str, conv: Conv) -> Tile:
         return self.tiles[key_of(kind, conv)]
+
+    def _passes_norm(self, conv: Conv) -> bool:
+        """Return whether a data gradient passes the layer before; of stride 2 it has tiles of each parity's pixels."""
+        return conv.stride == 1 or self.tile("backward", conv).boxes
 
     def units(self) -> list[Unit]:
         """Return all units, in the order of the flat vector."""

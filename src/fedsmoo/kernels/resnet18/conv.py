@@ -14,79 +14,26 @@ import triton.language as tl
 from torch import Tensor
 
 from fedsmoo.core.errors import FedsmooError
-from fedsmoo.kernels.resnet18.norm import NormLayer, epilogue_backward, group_mean, spread
+from fedsmoo.kernels.resnet18.boxes import backward_products, forward_products, image_boxes, row_pairs, weight_boxes
+from fedsmoo.kernels.resnet18.norm import NormLayer, epilogue_backward, epilogue_forward
 from fedsmoo.kernels.resnet18.shapes import Conv
 from fedsmoo.kernels.resnet18.tiles import Tile
 from fedsmoo.kernels.runtime import launch
 
 
 @triton.jit
-def epilogue_forward(
-    acc,  # [BM, NG * GW]: a tile of convolution outputs, in registers
-    client, tile,  # which client; which of its tiles of BM rows
-    rows, cols,  # [BM], [NG * GW]: the tile's pixels (of all samples) and channels
-    residual,  # [C, B, HW, CH]; read if RESIDUAL
-    p, p_row, p_off,  # [C, p_row] float32: gamma, then beta, CH numbers each, from p_off on; read if OUT
-    out,  # [C, B, HW, CH]; written if OUT
-    xhat,  # [C, B, HW, CH]: the normalised outputs; written if SAVE
-    rstd,  # [C, B, CH / GW] float32; written if SAVE
-    B, eps,
-    CH: tl.constexpr,  # channels
-    HW: tl.constexpr,  # pixels of a sample
-    GW: tl.constexpr,  # channels of a GroupNorm group
-    NG: tl.constexpr,  # groups in the tile
-    BM: tl.constexpr,  # rows of the tile
-    OUT: tl.constexpr, RELU: tl.constexpr, RESIDUAL: tl.constexpr, SAVE: tl.constexpr,
-):  # fmt: skip
-    """Normalise a tile of convolution outputs, add the shortcut, apply the ReLU; keep what backward needs."""
-    acc -= spread(group_mean(acc, HW, GW, NG, BM), HW, GW, NG, BM)
-    r = 1.0 / tl.sqrt(group_mean(acc * acc, HW, GW, NG, BM) + eps)
-    normed = acc * spread(r, HW, GW, NG, BM)
-    live = (rows < B * HW)[:, None]
-    at = client * B * HW * CH + rows[:, None] * CH + cols[None, :]
-    if SAVE:
-        samples = tile * (BM // HW) + tl.arange(0, BM // HW)
-        groups = tl.min(cols) // GW + tl.arange(0, NG)
-        at_group = client * B * (CH // GW) + samples[:, None] * (CH // GW) + groups[None, :]
-        tl.store(rstd + at_group, r, mask=(samples < B)[:, None] & (groups < CH // GW)[None, :])
-        tl.store(xhat + at, normed, mask=live)
-    if OUT:
-        scale = tl.load(p + client * p_row + p_off + cols)
-        shift = tl.load(p + client * p_row + p_off + CH + cols)
-        z = normed * scale[None, :] + shift[None, :]
-        if RESIDUAL:
-            z += tl.load(residual + at, mask=live, other=0.0)
-        if RELU:
-            z = tl.maximum(z, 0.0)
-        tl.store(out + at, z, mask=live)
-
-
-@triton.jit
-def conv_forward_kernel(
-    x,  # [C, B, HI, HI, CIN]
-    w, w_row, w_off,  # [C, w_row]: the kernel [TAPS, TAPS, CIN, COUT] begins at w_off
-    p, p_row, p_off,  # [C, p_row] float32: gamma, then beta, COUT numbers each, from p_off on
-    residual,  # [C, B, HO, HO, COUT]; read if RESIDUAL
-    out,  # [C, B, HO, HO, COUT]
-    xhat, rstd,  # as out, and [C, B, COUT / GW] float32; written if SAVE
-    B, eps,
+def pointer_products(
+    acc,  # [BM, BN]: a tile of outputs, in registers
+    x, w,  # of this client: [B, HI, HI, CIN]; the kernel [TAPS, TAPS, CIN, COUT]
+    rows, live, cols,  # [BM]: the tile's pixels, and which of them there are; [BN]: its output channels
     CIN: tl.constexpr, COUT: tl.constexpr, TAPS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
-    HI: tl.constexpr, HO: tl.constexpr, GW: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    RELU: tl.constexpr, RESIDUAL: tl.constexpr, SAVE: tl.constexpr, PRECISION: tl.constexpr,
+    HI: tl.constexpr, HO: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    client = tl.program_id(1).to(tl.int64)
-    tile = tl.program_id(0) // (COUT // BN)
-    cols = (tl.program_id(0) % (COUT // BN)) * BN + tl.arange(0, BN)
-    rows = tile * BM + tl.arange(0, BM)
-    live = rows < B * HO * HO
+    """Return ``acc`` plus the convolution of ``x``: products over taps and input channels."""
     sample = rows // (HO * HO)
     top = (rows % (HO * HO)) // HO * STRIDE - PAD
     left = rows % HO * STRIDE - PAD
     k = tl.arange(0, BK)
-    x += client * B * HI * HI * CIN
-    w += client * w_row + w_off
-    acc = tl.zeros((BM, BN), tl.float32)
     for step in range(TAPS * TAPS * (CIN // BK)):
         tap = step // (CIN // BK)
         h = top + tap // TAPS
@@ -96,6 +43,38 @@ def conv_forward_kernel(
         a = tl.load(x + pixel[:, None] * CIN + (step % (CIN // BK) * BK + k)[None, :], mask=seen[:, None], other=0.0)
         b = tl.load(w + (step * BK + k)[:, None] * COUT + cols[None, :])
         acc = tl.dot(a, b, acc, input_precision=PRECISION)
+    return acc
+
+
+@triton.jit
+def conv_forward_kernel(
+    x,  # [C, B, HI, HI, CIN], or boxes of it
+    w, w_row, w_off,  # [C, w_row]: the kernel [TAPS, TAPS, CIN, COUT] begins at w_off; or boxes of the kernel
+    p, p_row, p_off,  # [C, p_row] float32: gamma, then beta, COUT numbers each, from p_off on
+    residual,  # [C, B, HO, HO, COUT]; read if RESIDUAL
+    out,  # [C, B, HO, HO, COUT]
+    xhat, rstd,  # as out, and [C, B, COUT / GW] float32; written if SAVE
+    B, eps,
+    CIN: tl.constexpr, COUT: tl.constexpr, TAPS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
+    HI: tl.constexpr, HO: tl.constexpr, GW: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    RELU: tl.constexpr, RESIDUAL: tl.constexpr, SAVE: tl.constexpr, BOXES: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    client = tl.program_id(1).to(tl.int64)
+    tile = tl.program_id(0) // (COUT // BN)
+    cols = (tl.program_id(0) % (COUT // BN)) * BN + tl.arange(0, BN)
+    rows = tile * BM + tl.arange(0, BM)
+    acc = tl.zeros((BM, BN), tl.float32)
+    if BOXES:
+        acc = forward_products(
+            acc, x, w, tl.program_id(1), tile * (BM // (HO * HO)), (tl.program_id(0) % (COUT // BN)) * BN,
+            B, CIN=CIN, TAPS=TAPS, STRIDE=STRIDE, PAD=PAD, BM=BM, BN=BN, BK=BK, PRECISION=PRECISION,
+        )  # fmt: skip
+    else:
+        acc = pointer_products(
+            acc, x + client * B * HI * HI * CIN, w + client * w_row + w_off, rows, rows < B * HO * HO, cols,
+            CIN=CIN, COUT=COUT, TAPS=TAPS, STRIDE=STRIDE, PAD=PAD, HI=HI, HO=HO, BK=BK, PRECISION=PRECISION,
+        )  # fmt: skip
     epilogue_forward(
         acc, client, tile, rows, cols,
         residual=residual, p=p, p_row=p_row, p_off=p_off, out=out, xhat=xhat, rstd=rstd, B=B, eps=eps,
@@ -117,18 +96,21 @@ def conv_forward(
         xhat, rstd: where to keep the normalised output and ``[C, B, groups]``, for backward (None: nowhere).
     """
     clients, batch = x.shape[:2]
+    described = image_boxes if conv.stride == 1 else row_pairs
     width = conv.outside // groups
     tile.fits(f"forward product of {conv.name}", conv.outside, conv.inside, group=width, pixels=conv.side_out**2)
     grid = (-(-batch * conv.side_out**2 // tile.rows) * (conv.outside // tile.cols), clients)
     launch(
         conv_forward_kernel, grid,
-        x=x, w=w, w_row=w.stride(0), w_off=w_off, p=p, p_row=p.stride(0), p_off=p_off,
+        x=described(x, tile.rows, tile.inner) if tile.boxes else x,
+        w=weight_boxes(w, w_off, conv, tile.inner, tile.cols) if tile.boxes else w, w_row=w.stride(0), w_off=w_off,
+        p=p, p_row=p.stride(0), p_off=p_off,
         residual=x if residual is None else residual,  # a pointer that is not read has to be one all the same
         out=out, xhat=out if xhat is None else xhat, rstd=p if rstd is None else rstd, B=batch, eps=eps,
         CIN=conv.inside, COUT=conv.outside, TAPS=conv.taps, STRIDE=conv.stride, PAD=conv.pad,
         HI=conv.side_in, HO=conv.side_out, GW=width,
         BM=tile.rows, BN=tile.cols, BK=tile.inner,
-        RELU=relu, RESIDUAL=residual is not None, SAVE=xhat is not None, PRECISION=precision,
+        RELU=relu, RESIDUAL=residual is not None, SAVE=xhat is not None, BOXES=tile.boxes, PRECISION=precision,
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
 
@@ -187,8 +169,27 @@ def shortcut_products(
 
 
 @triton.jit
+def pointed_gradient(
+    acc, dy, dy_down, w, w_off, down_off, sample, h, v, live, cols, parity,  # as in tap_products, shortcut_products
+    CIN: tl.constexpr, COUT: tl.constexpr, TAPS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
+    HO: tl.constexpr, BK: tl.constexpr, DOWN: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Return ``acc`` plus the gradients that come over the convolution and, if ``DOWN``, over the shortcut."""
+    acc = tap_products(
+        acc, dy, w, w_off, sample, h, v, live, cols, parity,
+        CIN=CIN, COUT=COUT, TAPS=TAPS, STRIDE=STRIDE, PAD=PAD, HO=HO, BK=BK, PRECISION=PRECISION,
+    )  # fmt: skip
+    if DOWN:
+        acc = shortcut_products(
+            acc, dy_down, w, down_off, sample, h, v, live, cols, parity,
+            COUT=COUT, STRIDE=STRIDE, HO=HO, BK=BK, PRECISION=PRECISION,
+        )  # fmt: skip
+    return acc
+
+
+@triton.jit
 def conv_backward_kernel(
-    dy,  # [C, B, HO, HO, COUT]
+    dy,  # [C, B, HO, HO, COUT], or boxes of it
     w, w_row, w_off, down_off,  # [C, w_row]: the kernel from w_off on; the shortcut's [CIN, COUT] from down_off on
     dy_down,  # [C, B, HO, HO, COUT]: gradient of the 1x1 shortcut's output; read if DOWN
     add,  # [C, B, HI, HI, CIN]: gradient over an identity shortcut; read if ADD
@@ -200,10 +201,10 @@ def conv_backward_kernel(
     B,
     CIN: tl.constexpr, COUT: tl.constexpr, TAPS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
     HI: tl.constexpr, HO: tl.constexpr, GW: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    ADD: tl.constexpr, DOWN: tl.constexpr, NORM: tl.constexpr, KEEP: tl.constexpr, PRECISION: tl.constexpr,
+    ADD: tl.constexpr, DOWN: tl.constexpr, NORM: tl.constexpr, KEEP: tl.constexpr,
+    BOXES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    # With stride 2 the pixels of one parity meet the same taps: each parity is a set of rows of its own.
-    HQ: tl.constexpr = HI // STRIDE
+    HQ: tl.constexpr = HI // STRIDE  # with stride 2, pixels of a parity meet the same taps: rows of their own
     client = tl.program_id(1).to(tl.int64)
     per_class = tl.cdiv(B * HQ * HQ, BM)
     tile = tl.program_id(0) // (CIN // BN)
@@ -214,15 +215,17 @@ def conv_backward_kernel(
     sample = rows // (HQ * HQ)
     h = (rows % (HQ * HQ)) // HQ * STRIDE + parity // STRIDE
     v = rows % HQ * STRIDE + parity % STRIDE
-    begin, w = client * B * HO * HO * COUT, w + client * w_row
-    acc = tap_products(
-        tl.zeros((BM, BN), tl.float32), dy + begin, w, w_off, sample, h, v, live, cols, parity,
-        CIN=CIN, COUT=COUT, TAPS=TAPS, STRIDE=STRIDE, PAD=PAD, HO=HO, BK=BK, PRECISION=PRECISION,
-    )  # fmt: skip
-    if DOWN:
-        acc = shortcut_products(
-            acc, dy_down + begin, w, down_off, sample, h, v, live, cols, parity,
-            COUT=COUT, STRIDE=STRIDE, HO=HO, BK=BK, PRECISION=PRECISION,
+    acc = tl.zeros((BM, BN), tl.float32)
+    if BOXES:
+        acc = backward_products(
+            acc, dy, w, tl.program_id(1), tile * (BM // (HO * HO)), (tl.program_id(0) % (CIN // BN)) * BN,
+            CIN=CIN, COUT=COUT, TAPS=TAPS, PAD=PAD, BM=BM, BN=BN, BK=BK, PRECISION=PRECISION,
+        )  # fmt: skip
+    else:
+        begin = client * B * HO * HO * COUT
+        acc = pointed_gradient(
+            acc, dy + begin, dy_down + begin, w + client * w_row, w_off, down_off, sample, h, v, live, cols, parity,
+            CIN=CIN, COUT=COUT, TAPS=TAPS, STRIDE=STRIDE, PAD=PAD, HO=HO, BK=BK, DOWN=DOWN, PRECISION=PRECISION,
         )  # fmt: skip
     where = client * B * HI * HI * CIN + ((sample * HI + h) * HI + v)[:, None] * CIN + cols[None, :]
     if ADD:
@@ -230,8 +233,8 @@ def conv_backward_kernel(
     if NORM:
         epilogue_backward(
             acc, client, tile, rows, cols, act=act, xhat=xhat, rstd=rstd, p=p, p_row=p_row, p_off=p_off, dz=dz, dy=out,
-            part=part, part_row=part_row, part_off=part_off, B=B,
-            CH=CIN, HW=HI * HI, GW=GW, NG=BN // GW, BM=BM, RELU=True, KEEP=KEEP,
+            part=part, part_row=part_row, part_off=part_off, B=B, CH=CIN, HW=HI * HI, GW=GW, NG=BN // GW, BM=BM,
+            RELU=True, KEEP=KEEP,
         )  # fmt: skip
     else:
         tl.store(out + where, acc, mask=live[:, None])
@@ -271,10 +274,12 @@ def conv_backward(
         layer |= {"out": layer.pop("dy"), "NORM": True, "KEEP": before.dz is not None}
     launch(
         conv_backward_kernel, (tiles * (conv.inside // tile.cols), clients),
-        dy=dy, w=w, w_row=w.stride(0), w_off=w_off, down_off=down_off,
+        dy=image_boxes(dy, tile.rows, tile.inner) if tile.boxes else dy,
+        w=weight_boxes(w, w_off, conv, tile.cols, tile.inner) if tile.boxes else w,
+        w_row=w.stride(0), w_off=w_off, down_off=down_off,
         dy_down=dy if dy_down is None else dy_down, add=dy if add is None else add, B=batch, **layer,
         CIN=conv.inside, COUT=conv.outside, TAPS=conv.taps, STRIDE=conv.stride, PAD=conv.pad,
         HI=conv.side_in, HO=conv.side_out, BM=tile.rows, BN=tile.cols, BK=tile.inner,
-        ADD=add is not None, DOWN=dy_down is not None, PRECISION=precision,
+        ADD=add is not None, DOWN=dy_down is not None, BOXES=tile.boxes, PRECISION=precision,
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip

@@ -10,20 +10,45 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from fedsmoo.core.errors import FedsmooError
+from fedsmoo.kernels.resnet18.boxes import image_boxes, weight_products
 from fedsmoo.kernels.resnet18.shapes import Conv
 from fedsmoo.kernels.resnet18.tiles import Tile
 from fedsmoo.kernels.runtime import launch
 
 
 @triton.jit
+def pointer_products(
+    acc,  # [BM, BN]: a tile of one tap's weights, in registers
+    x, dy, total,  # of this client: [B, HI, HI, CIN]; [B, HO, HO, COUT], so many pixels
+    first, blocks, shift_h, shift_v,  # the first of so many steps of BK pixels; the tap's shift
+    channels, cols,  # [BM], [BN]: the tile's input and output channels
+    CIN: tl.constexpr, COUT: tl.constexpr, STRIDE: tl.constexpr, HI: tl.constexpr, HO: tl.constexpr,
+    BK: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Return ``acc`` plus products over some steps of pixels."""
+    for block in range(blocks):
+        rows = (first + block) * BK + tl.arange(0, BK)
+        live = rows < total
+        h = (rows % (HO * HO)) // HO * STRIDE + shift_h
+        v = rows % HO * STRIDE + shift_v
+        seen = live & (h >= 0) & (h < HI) & (v >= 0) & (v < HI)
+        pixel = (rows // (HO * HO) * HI + h) * HI + v
+        a = tl.load(x + pixel[:, None] * CIN + channels[None, :], mask=seen[:, None], other=0.0)
+        b = tl.load(dy + rows[:, None] * COUT + cols[None, :], mask=live[:, None], other=0.0)
+        acc = tl.dot(tl.trans(a), b, acc, input_precision=PRECISION)
+    return acc
+
+
+@triton.jit
 def conv_weight_kernel(
-    x,  # [C, B, HI, HI, CIN]
-    dy,  # [C, B, HO, HO, COUT]
+    x,  # [C, B, HI, HI, CIN], or boxes of it
+    dy,  # [C, B, HO, HO, COUT], or boxes of it
     out, out_row, out_split, out_off,  # [splits, C, *]: client c's part s of [TAPS, TAPS, CIN, COUT] begins at out_off
     B, splits,
     CIN: tl.constexpr, COUT: tl.constexpr, TAPS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
     HI: tl.constexpr, HO: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    PRECISION: tl.constexpr,
+    BOXES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     client = tl.program_id(1).to(tl.int64)
     split = tl.program_id(0) % splits
@@ -33,23 +58,21 @@ def conv_weight_kernel(
     tap = strip // (CIN // BM)
     shift_h = tap // TAPS - PAD
     shift_v = tap % TAPS - PAD
-    # As a product with BM the compiler sees that loads are aligned; as a remainder by CIN it does not.
-    channels = strip % (CIN // BM) * BM + tl.arange(0, BM)
-    x += client * B * HI * HI * CIN
-    dy += client * B * HO * HO * COUT
-    total = B * HO * HO
-    blocks = tl.cdiv(tl.cdiv(total, BK), splits)
+    blocks = tl.cdiv(tl.cdiv(B * HO * HO, BK), splits)
     acc = tl.zeros((BM, BN), tl.float32)
-    for block in range(blocks):
-        rows = (split * blocks + block) * BK + tl.arange(0, BK)
-        live = rows < total
-        h = (rows % (HO * HO)) // HO * STRIDE + shift_h
-        v = rows % HO * STRIDE + shift_v
-        seen = live & (h >= 0) & (h < HI) & (v >= 0) & (v < HI)
-        pixel = (rows // (HO * HO) * HI + h) * HI + v
-        a = tl.load(x + pixel[:, None] * CIN + channels[None, :], mask=seen[:, None], other=0.0)
-        b = tl.load(dy + rows[:, None] * COUT + cols[None, :], mask=live[:, None], other=0.0)
-        acc = tl.dot(tl.trans(a), b, acc, input_precision=PRECISION)
+    if BOXES:
+        acc = weight_products(
+            acc, x, dy, tl.program_id(1), split * blocks, blocks, shift_h, shift_v, strip % (CIN // BM) * BM,
+            (tile % (COUT // BN)) * BN, HO=HO, BM=BM, BN=BN, BK=BK, PRECISION=PRECISION,
+        )  # fmt: skip
+    else:
+        # As a product with BM the compiler sees that loads are aligned; as a remainder by CIN it does not.
+        channels = strip % (CIN // BM) * BM + tl.arange(0, BM)
+        acc = pointer_products(
+            acc, x + client * B * HI * HI * CIN, dy + client * B * HO * HO * COUT, B * HO * HO, split * blocks, blocks,
+            shift_h, shift_v, channels, cols,
+            CIN=CIN, COUT=COUT, STRIDE=STRIDE, HI=HI, HO=HO, BK=BK, PRECISION=PRECISION,
+        )  # fmt: skip
     out += client * out_row + split.to(tl.int64) * out_split + out_off
     tl.store(out + (strip * BM + tl.arange(0, BM))[:, None] * COUT + cols[None, :], acc)
 
@@ -64,14 +87,18 @@ def conv_weight(
     """
     clients, batch = x.shape[:2]
     tile.fits(f"weight gradient of {conv.name}", conv.outside, tile.inner, rows=conv.inside)
+    if tile.boxes and (conv.stride > 1 or tile.inner % conv.side_out**2):
+        raise FedsmooError(f"boxes of the weight gradient of {conv.name} would not hold whole samples of stride 1")
     tiles = conv.taps**2 * (conv.inside // tile.rows) * (conv.outside // tile.cols)
     launch(
         conv_weight_kernel, (tiles * out.shape[0], clients),
-        x=x, dy=dy, out=out, out_row=out.stride(1), out_split=out.stride(0), out_off=offset,
+        x=image_boxes(x, tile.inner, tile.rows) if tile.boxes else x,
+        dy=image_boxes(dy, tile.inner, tile.cols) if tile.boxes else dy,
+        out=out, out_row=out.stride(1), out_split=out.stride(0), out_off=offset,
         B=batch, splits=out.shape[0],
         CIN=conv.inside, COUT=conv.outside, TAPS=conv.taps, STRIDE=conv.stride, PAD=conv.pad,
-        HI=conv.side_in, HO=conv.side_out, BM=tile.rows, BN=tile.cols, BK=tile.inner, PRECISION=precision,
-        num_warps=tile.warps, num_stages=tile.stages,
+        HI=conv.side_in, HO=conv.side_out, BM=tile.rows, BN=tile.cols, BK=tile.inner,
+        BOXES=tile.boxes, PRECISION=precision, num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
 
 

@@ -8,8 +8,7 @@ captured in a CUDA graph and repeats to the last bit.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import torch
@@ -17,18 +16,19 @@ from torch import Tensor
 
 from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.kernels.gradients import GradientBuffers
+from fedsmoo.kernels.resnet18.boxes import boxes_serve
 from fedsmoo.kernels.resnet18.buffers import BlockBuffers, Buffers, Unit, norm_rows
 from fedsmoo.kernels.resnet18.conv import conv_backward, conv_forward
 from fedsmoo.kernels.resnet18.conv_weight import conv_weight, sum_splits
-from fedsmoo.kernels.resnet18.head import head_gradient, head_logits, head_weight, padded_classes
+from fedsmoo.kernels.resnet18.head import ROWS, head_gradient, head_logits, head_weight, padded_classes, passes_norm
 from fedsmoo.kernels.resnet18.norm import NormLayer, norm_backward, sum_parts
-from fedsmoo.kernels.resnet18.shapes import IMAGE_SIDE, STORED_CHANNELS, WIDTHS, Conv, fine_offset, live_layout
-from fedsmoo.kernels.resnet18.stem import pool, pool_backward, stem_forward, stem_weight, stem_weight_tiles
-from fedsmoo.kernels.resnet18.tiles import TABLES, Tile, splits_for
+from fedsmoo.kernels.resnet18.pool import pool_backward
+from fedsmoo.kernels.resnet18.shapes import EARLY, STORED, WIDTHS, fine_offset, live_layout
+from fedsmoo.kernels.resnet18.stem import stem_forward, stem_weight
+from fedsmoo.kernels.resnet18.strided import strided_backward
+from fedsmoo.kernels.resnet18.tiles import BOXES, TABLES, Tile
 from fedsmoo.kernels.runtime import PRECISIONS, compiling, interpreted, require
 from fedsmoo.kernels.streams import SideStream
-
-LAYER1 = ("layer1.0.conv1.weight", "layer2.0.conv1.weight")  # from here until there, weight gradients may be split
 
 
 class Weights(NamedTuple):
@@ -55,6 +55,7 @@ class ResNet18Gradient:
             gradient are float32 always.
         tiles: entries that replace those of the precision's table of tiles.
         overlap: run on streams of its own, weight gradients beside the rest.
+        boxes: let the tensor memory unit bring tiles (default: of bfloat16, where there is one).
 
     >>> gradient = ResNet18Gradient(clients=10, batch=50)                       # doctest: +SKIP
     >>> grad, loss = gradient(w, images, labels, weight)                        # doctest: +SKIP
@@ -62,7 +63,8 @@ class ResNet18Gradient:
 
     def __init__(
         self, clients: int, batch: int, classes: int = 10, device: torch.device | str = "cuda",
-        precision: str = "bf16", tiles: Mapping[str, Tile] | None = None, overlap: bool = True, eps: float = 1e-5,
+        precision: str = "bf16", tiles: Mapping[str, Tile] | None = None, overlap: bool = True,
+        boxes: bool | None = None, eps: float = 1e-5,
     ) -> None:  # fmt: skip
         require(device)
         if precision not in PRECISIONS:
@@ -71,31 +73,19 @@ class ResNet18Gradient:
         self.device = torch.device(device)
         self.dtype, self.dot = PRECISIONS[precision]
         self.layout = live_layout(classes)
-        table = {**TABLES[precision], **(tiles or {})}
+        boxes = boxes_serve(self.device, self.dtype) if boxes is None else boxes
+        table = {**TABLES[precision], **(BOXES if boxes else {}), **(tiles or {})}
         self.buffers = Buffers(clients, batch, self.layout, table, self.device, self.dtype)
         # The chain of layers is what a step waits for; weight gradients have time until it ends, and what else runs on
         # the device (another group's update moves bytes only) fills the rest.
         self.chain = SideStream(self.device, overlap, -2)
         self.side = SideStream(self.device, overlap, -1)
         self.aside = SideStream(self.device, overlap, -2)  # short kernels that the chain would wait for
+        self.update = SideStream(self.device, overlap)
         self.fine = fine_offset(self.layout)
         self.losses = torch.empty(clients, batch, device=self.device)
         self.dlogits = torch.empty(clients, batch, padded_classes(classes), device=self.device)
         self.features_grad = torch.empty_like(self.buffers.blocks[-1].second.out)
-        first, last = (self.layout.offsets[name] for name in LAYER1)
-        self.layer1 = (first, last)
-        stem, conv = self.buffers.stem, self.buffers.blocks[0].first.conv
-        programs = stem_weight_tiles(stem.conv, self.buffers.tile("stem-weight", stem.conv))
-        splits = splits_for(clients, programs, self._steps("stem-weight", stem.conv), least=12, most=24)
-        self.stem_parts = torch.zeros(
-            splits, clients, math.prod(self.layout.shapes[f"{stem.conv.name}.weight"]), device=self.device
-        )
-        splits = splits_for(clients, 9, self._steps("weight", conv))
-        self.layer1_parts = torch.zeros(splits, clients, last - first, device=self.device) if splits > 1 else None
-
-    def _steps(self, kind: str, conv: Conv) -> int:
-        """Return the steps of a weight gradient's reduction over one client's pixels."""
-        return -(-self.batch * conv.side_out**2 // self.buffers.tile(kind, conv).inner)
 
     def weights(self, w: Tensor) -> Weights:
         """Return flat vectors ``w [C, P]``, float32, in :func:`fedsmoo.kernels.live_layout`'s order, as kernels read
@@ -111,17 +101,19 @@ class ResNet18Gradient:
 
     def __call__(
         self, w: Tensor | Weights, images: Tensor, labels: Tensor, weight: Tensor,
-        out: GradientBuffers | None = None,
+        out: GradientBuffers | None = None, then: Callable[[], None] | None = None,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """Return gradients ``[C, P]`` and losses ``[C]``, both float32 if ``out`` is not given.
 
         Args:
             w: ``[C, P]`` float32, or what :meth:`weights` made of it.
-            images: ``[C, B, 32, 32, 4]``, normalised, from :func:`fedsmoo.kernels.resnet18.shapes.stored_images`.
+            images: ``[C, B, 32, 40, 4]``, normalised, from :func:`fedsmoo.kernels.resnet18.shapes.stored_images`.
             labels: ``[C, B]`` int64.
             weight: ``[C, B]`` float32; 1/n for each of n samples, 0 for padding.
             out: where to write, of :meth:`output`; numbers behind the last parameter of a row stay as they are. Without
                 it, each call makes new tensors.
+            then: called when the gradients of :func:`fedsmoo.kernels.resnet18.shapes.early_part` are complete and
+                its weights are read: what it launches runs beside the rest.
 
         Raises:
             FedsmooError: for tensors of another shape or type.
@@ -135,26 +127,36 @@ class ResNet18Gradient:
         if out is None:
             out = self.output(torch.zeros(self.clients, self.layout.size, device=self.device))
         with self.chain.beside():
-            self._gradient(w, images, labels, weight, out)
+            self._gradient(w, images, labels, weight, out, then)
         self.chain.join()
         return out.coarse, out.loss
 
-    def _gradient(self, w: Weights, images: Tensor, labels: Tensor, weight: Tensor, out: GradientBuffers) -> None:
+    def _gradient(
+        self, w: Weights, images: Tensor, labels: Tensor, weight: Tensor, out: GradientBuffers,
+        then: Callable[[], None] | None,
+    ) -> None:  # fmt: skip
         self._forward(w, images, save=True)
         features = self._features()
         offset = self.layout.offsets["fc.weight"] - self.fine
+        last = self.buffers.blocks[-1].second
+        layer = self._layer(last, w)
+        fused = passes_norm(self.classes, layer) and norm_rows(last.conv) == ROWS
         head_gradient(
             features, w.fine, offset, self.classes, labels, weight, self.losses, self.dlogits,
-            self.features_grad,
+            dx=self.features_grad, before=layer if fused else None,
         )  # fmt: skip
         with self.side.beside():
             head_weight(features, self.dlogits, self.losses, out.fine, offset, self.classes, out.loss)
-        last = self.buffers.blocks[-1].second
-        norm_backward(self.features_grad, self._layer(last, w), norm_rows(last.conv))
+        if not fused:
+            norm_backward(self.features_grad, layer, norm_rows(last.conv))
         for i in reversed(range(len(self.buffers.blocks))):
             self._block_backward(i, w, out.coarse)
+            if i == EARLY and then is not None:
+                with self.update.beside(self.side):
+                    then()
         self._stem_backward(w, images, out)
         self.side.join()
+        self.update.join()
 
     def logits(self, w: Tensor | Weights, images: Tensor) -> Tensor:
         """Return logits ``[C, B, classes]`` of C models on C batches, float32."""
@@ -169,7 +171,7 @@ class ResNet18Gradient:
         if interpreted():
             return
         w = torch.zeros(self.clients, self.layout.size, device=self.device)
-        shape = (self.clients, self.batch, IMAGE_SIDE, IMAGE_SIDE, STORED_CHANNELS)
+        shape = (self.clients, self.batch, *STORED)
         images = torch.zeros(shape, dtype=self.dtype, device=self.device)
         labels = torch.zeros(self.clients, self.batch, dtype=torch.int64, device=self.device)
         out = self.output(torch.empty_like(w, dtype=self.dtype))  # as steps take it
@@ -186,7 +188,7 @@ class ResNet18Gradient:
                 f"weights are {tuple(whole.shape)} {whole.dtype}: expected rows of "
                 f"[{self.clients}, {self.layout.size}] {dtype}"
             )
-        expected = (self.clients, self.batch, IMAGE_SIDE, IMAGE_SIDE, STORED_CHANNELS)
+        expected = (self.clients, self.batch, *STORED)
         if images.shape != expected or images.dtype != self.dtype or not images.is_contiguous():
             raise FedsmooError(
                 f"images are {tuple(images.shape)} {images.dtype}: expected contiguous {expected} {self.dtype}"
@@ -199,10 +201,10 @@ class ResNet18Gradient:
     def _forward(self, w: Weights, images: Tensor, save: bool) -> None:
         buffers, stem = self.buffers, self.buffers.stem
         stem_forward(
-            stem.conv, images, w.working, stem.w_off, stem.xhat, stem.rstd, buffers.tile("stem", stem.conv),
+            stem.conv, images, w.working, stem.w_off, w.fine, stem.p_off, stem.xhat, stem.rstd,
+            buffers.pooled, buffers.taken, buffers.tile("stem", stem.conv),
             precision=self.dot, eps=self.eps,
         )  # fmt: skip
-        pool(stem.xhat, w.fine, stem.p_off, buffers.pooled, buffers.taken)
         x = buffers.pooled
         for block in buffers.blocks:
             residual = x
@@ -251,15 +253,21 @@ class ResNet18Gradient:
             self._weight(first, x, grad)
             if down is not None:
                 self._weight(down, x, grad)
-            if i == 0 and self.layer1_parts is not None:
-                sum_splits(self.layer1_parts, grad, self.layer1[0])
+            if i == 0 and self.buffers.layer1_parts is not None:
+                sum_splits(self.buffers.layer1_parts, grad, self.buffers.layer1[0])
         self._input_gradient(block, before, w)
 
     def _input_gradient(self, block: BlockBuffers, before: Unit | None, w: Weights) -> None:
-        first, down = block.first, block.down
+        first, down, tile = block.first, block.down, self.buffers.tile("backward", block.first.conv)
+        if down is not None and before is not None and tile.boxes:
+            strided_backward(
+                first.conv, down.conv, first.dy, down.dy, w.working, first.w_off, down.w_off, tile,
+                self._layer(before, w), precision=self.dot,
+            )  # fmt: skip
+            return
         fused = block.dx is None and before is not None
         conv_backward(
-            first.conv, first.dy, w.working, first.w_off, self.buffers.tile("backward", first.conv),
+            first.conv, first.dy, w.working, first.w_off, tile,
             out=block.dx, before=self._layer(before, w) if fused and before is not None else None,
             add=block.second.dz if down is None else None,
             dy_down=None if down is None else down.dy, down_off=0 if down is None else down.w_off,
@@ -270,9 +278,12 @@ class ResNet18Gradient:
 
     def _weight(self, unit: Unit, x: Tensor, grad: Tensor) -> None:
         out, offset = grad[None], unit.w_off
-        if self.layer1_parts is not None and self.layer1[0] <= offset < self.layer1[1]:
-            out, offset = self.layer1_parts, offset - self.layer1[0]
-        conv_weight(unit.conv, x, unit.dy, out, offset, self.buffers.tile("weight", unit.conv), precision=self.dot)
+        if self.buffers.layer1_parts is not None and self.buffers.layer1[0] <= offset < self.buffers.layer1[1]:
+            out, offset = self.buffers.layer1_parts, offset - self.buffers.layer1[0]
+        conv_weight(
+            unit.conv, x, unit.dy, out, offset, self.buffers.tile("weight", unit.conv),
+            precision=self.dot,
+        )  # fmt: skip
 
     def _stem_backward(self, w: Weights, images: Tensor, out: GradientBuffers) -> None:
         """Go through the pooling to the images, and add up all tiles of the norms' gradients beside that."""
@@ -282,8 +293,8 @@ class ResNet18Gradient:
         with self.aside.beside():
             sum_parts(self.buffers.parts, self.buffers.table, out.fine)
         stem_weight(
-            stem.conv, images, stem.dy, self.stem_parts, 0, self.buffers.tile("stem-weight", stem.conv),
+            stem.conv, images, stem.dy, self.buffers.stem_parts, 0, self.buffers.tile("stem-weight", stem.conv),
             precision=self.dot,
         )  # fmt: skip
-        sum_splits(self.stem_parts, out.coarse, stem.w_off)
+        sum_splits(self.buffers.stem_parts, out.coarse, stem.w_off)
         self.aside.join()

@@ -1,5 +1,6 @@
 """The last layer with a client axis, in float32: logits, cross-entropy and their gradients.
 
+Products are three of tf32 each, which keeps float32's accuracy and is faster than plain arithmetic.
 On 32x32 images the last map is one pixel, so the average pool is the identity. With sample weights ``a_b`` and
 ``q = softmax(logits)``, the loss is ``sum_b a_b * (-log q_b[label_b])`` and the logits' gradient
 ``a_b * (q_b - onehot(label_b))``.
@@ -7,11 +8,14 @@ On 32x32 images the last map is one pixel, so the average pool is the identity. 
 
 from __future__ import annotations
 
+from typing import Any
+
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from fedsmoo.core.errors import FedsmooError
+from fedsmoo.kernels.resnet18.norm import NormLayer, epilogue_backward
 from fedsmoo.kernels.resnet18.shapes import MOST_CLASSES
 from fedsmoo.kernels.runtime import launch
 
@@ -32,80 +36,128 @@ def padded_classes(classes: int) -> int:
 
 
 @triton.jit
+def logits_tile(
+    x, w,  # of one client: [B, CH]; weights [CH, classes], then the bias
+    rows, live, cols, classes,  # samples, and which of them there are; columns of a tile that holds all classes
+    CH: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """Return the logits ``[BM, BN]`` of some samples: quarters of the channels do not wait for each other."""
+    sums = (tl.zeros((BM, BN), tl.float32),) * 4
+    for first in range(0, CH // 4, BK):
+        added = ()
+        for quarter in tl.static_range(4):
+            k = quarter * (CH // 4) + first + tl.arange(0, BK)
+            a = tl.load(x + rows[:, None] * CH + k[None, :], mask=live[:, None], other=0.0).to(tl.float32)
+            b = tl.load(w + k[:, None] * classes + cols[None, :], mask=(cols < classes)[None, :], other=0.0)
+            one = (tl.dot(a, b, sums[quarter], input_precision="tf32x3"),)
+            added = added + one  # type: ignore[assignment]
+        sums = added  # type: ignore[assignment]
+    acc = (sums[0] + sums[1]) + (sums[2] + sums[3])
+    return acc + tl.load(w + CH * classes + cols, mask=cols < classes, other=0.0)[None, :]
+
+
+@triton.jit
+def cross_entropy(logits, label, share, cols, classes):
+    """Return the weighted losses of a tile's samples and the gradient by its logits."""
+    hit = cols[None, :] == label[:, None]
+    logits = tl.where((cols < classes)[None, :], logits, float("-inf"))
+    top = tl.max(logits, axis=1)
+    e = tl.exp(logits - top[:, None])
+    total = tl.sum(e, axis=1)
+    own = tl.sum(tl.where(hit, logits, 0.0), axis=1)
+    d = share[:, None] * (e / total[:, None] - tl.where(hit, 1.0, 0.0))
+    return share * (tl.log(total) + top - own), d
+
+
+@triton.jit
 def head_kernel(
     x,  # [C, B, CH]: features
     p, p_row, p_off,  # [C, p_row] float32: weights [CH, classes], then the bias [classes], from p_off on
     labels, weight,  # [C, B] int64 and float32; read if GRAD
     logits,  # [C, B, classes]; written unless GRAD
-    loss, dlogits, dx,  # [C, B], [C, B, BN], [C, B, CH]; written if GRAD
+    loss, dlogits,  # [C, B], [C, B, BN]; written if GRAD
+    dx,  # [C, B, CH]; written if GRAD, unless NORM
+    act, xhat, rstd, norm, norm_row, norm_off, dz, dy, part, part_row, part_off,  # as in epilogue_backward; if NORM
     B, classes,
-    CH: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, GRAD: tl.constexpr,
+    CH: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, BACK: tl.constexpr,
+    GRAD: tl.constexpr, NORM: tl.constexpr,
 ):  # fmt: skip
     client = tl.program_id(1).to(tl.int64)
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
     live = rows < B
     cols = tl.arange(0, BN)
-    x += client * B * CH
     w = p + client * p_row + p_off
-    acc = tl.zeros((BM, BN), tl.float32)
-    for first in range(0, CH, BK):
-        k = first + tl.arange(0, BK)
-        a = tl.load(x + rows[:, None] * CH + k[None, :], mask=live[:, None], other=0.0).to(tl.float32)
-        b = tl.load(w + k[:, None] * classes + cols[None, :], mask=(cols < classes)[None, :], other=0.0)
-        acc = tl.dot(a, b, acc, input_precision="ieee")
-    acc += tl.load(w + CH * classes + cols, mask=cols < classes, other=0.0)[None, :]
-    real = live[:, None] & (cols < classes)[None, :]
+    acc = logits_tile(x + client * B * CH, w, rows, live, cols, classes, CH=CH, BM=BM, BN=BN, BK=BK)
     if GRAD:
         label = tl.load(labels + client * B + rows, mask=live, other=0)
         share = tl.load(weight + client * B + rows, mask=live, other=0.0)
-        hit = cols[None, :] == label[:, None]
-        acc = tl.where((cols < classes)[None, :], acc, float("-inf"))
-        top = tl.max(acc, axis=1)
-        e = tl.exp(acc - top[:, None])
-        total = tl.sum(e, axis=1)
-        own = tl.sum(tl.where(hit, acc, 0.0), axis=1)
-        tl.store(loss + client * B + rows, share * (tl.log(total) + top - own), mask=live)
-        d = share[:, None] * (e / total[:, None] - tl.where(hit, 1.0, 0.0))
+        each, d = cross_entropy(acc, label, share, cols, classes)
+        tl.store(loss + client * B + rows, each, mask=live)
         tl.store(dlogits + client * B * BN + rows[:, None] * BN + cols[None, :], d, mask=live[:, None])
-        for first in range(0, CH, BK):
-            k = first + tl.arange(0, BK)
+        for first in range(0, CH, BACK):
+            k = first + tl.arange(0, BACK)
             b = tl.load(w + k[None, :] * classes + cols[:, None], mask=(cols < classes)[:, None], other=0.0)
-            back = tl.dot(d, b, input_precision="ieee")
-            tl.store(dx + client * B * CH + rows[:, None] * CH + k[None, :], back, mask=live[:, None])
+            back = tl.dot(d, b, input_precision="tf32x3")
+            if NORM:
+                epilogue_backward(
+                    back, client, tl.program_id(0), rows, k, act=act, xhat=xhat, rstd=rstd,
+                    p=norm, p_row=norm_row, p_off=norm_off, dz=dz, dy=dy, part=part, part_row=part_row,
+                    part_off=part_off, B=B, CH=CH, HW=1, GW=BACK, NG=1, BM=BM, RELU=True, KEEP=True,
+                )  # fmt: skip
+            else:
+                tl.store(dx + client * B * CH + rows[:, None] * CH + k[None, :], back, mask=live[:, None])
     else:
+        real = live[:, None] & (cols < classes)[None, :]
         tl.store(logits + client * B * classes + rows[:, None] * classes + cols[None, :], acc, mask=real)
 
 
 def _step(columns: int, channels: int) -> int:
-    """Return the channels at a time: few long steps, since each waits for memory, but what registers hold."""
+    """Return the channels at a time on the way back: few long steps, but what registers hold."""
     return min(channels, max(16, min(256, 8192 // columns)))
+
+
+def _launch(x: Tensor, p: Tensor, p_off: int, classes: int, **rest: Any) -> None:
+    """Launch the kernel; pointers that it does not read have to be some all the same."""
+    clients, batch, columns = x.shape[0], x.shape[1], padded_classes(classes)
+    back = _step(columns, x.shape[-1])
+    unread: dict[str, Any] = dict.fromkeys(("labels", "weight", "logits", "loss", "dlogits", "dx"), p)
+    unread |= dict.fromkeys(("act", "xhat", "rstd", "norm", "dz", "dy", "part"), p)
+    unread |= dict.fromkeys(("norm_row", "norm_off", "part_row", "part_off"), 0)
+    launch(
+        head_kernel, (-(-batch // ROWS), clients),
+        x=x, p=p, p_row=p.stride(0), p_off=p_off, B=batch, classes=classes, **(unread | rest),
+        CH=x.shape[-1], BN=columns, BM=ROWS, BK=min(32, x.shape[-1] // 4), BACK=back,
+        num_warps=4 if columns < 256 else 8,
+    )  # fmt: skip
 
 
 def head_logits(x: Tensor, p: Tensor, p_off: int, logits: Tensor) -> None:
     """Compute ``logits [C, B, classes]`` of features ``x [C, B, Ch]``; weights, then the bias, begin at ``p_off``."""
-    clients, batch, classes = logits.shape
-    columns = padded_classes(classes)
-    launch(
-        head_kernel, (-(-batch // ROWS), clients),
-        x=x, p=p, p_row=p.stride(0), p_off=p_off, labels=p, weight=p, logits=logits, loss=p, dlogits=p, dx=p,
-        B=batch, classes=classes,
-        CH=x.shape[-1], BN=columns, BM=ROWS, BK=_step(columns, x.shape[-1]), GRAD=False, num_warps=8,
-    )  # fmt: skip
+    _launch(x, p, p_off, logits.shape[-1], logits=logits, GRAD=False, NORM=False)
+
+
+def passes_norm(classes: int, layer: NormLayer) -> bool:
+    """Return whether :func:`head_gradient` can pass the layer before it: where a step is one of its groups."""
+    return _step(padded_classes(classes), layer.xhat.shape[-1]) == layer.group_width
 
 
 def head_gradient(
-    x: Tensor, p: Tensor, p_off: int, classes: int, labels: Tensor, weight: Tensor,
-    loss: Tensor, dlogits: Tensor, dx: Tensor,
+    x: Tensor, p: Tensor, p_off: int, classes: int, labels: Tensor, weight: Tensor, loss: Tensor, dlogits: Tensor, *,
+    dx: Tensor | None = None, before: NormLayer | None = None,
 ) -> None:  # fmt: skip
-    """Compute weighted losses ``[C, B]``, the logits' gradients ``[C, B, padded classes]`` and the features' ``dx``."""
-    clients, batch = labels.shape
-    columns = padded_classes(classes)
-    launch(
-        head_kernel, (-(-batch // ROWS), clients),
-        x=x, p=p, p_row=p.stride(0), p_off=p_off, labels=labels, weight=weight, logits=loss, loss=loss,
-        dlogits=dlogits, dx=dx, B=batch, classes=classes,
-        CH=x.shape[-1], BN=columns, BM=ROWS, BK=_step(columns, x.shape[-1]), GRAD=True, num_warps=8,
-    )  # fmt: skip
+    """Compute weighted losses ``[C, B]``, the logits' gradients ``[C, B, padded classes]`` and the features' ``dx``.
+
+    With ``before``, the features' gradient goes on through the ReLU and GroupNorm that made them, ``ROWS`` samples a
+    tile.
+    """
+    given: dict[str, Any] = {"labels": labels, "weight": weight, "loss": loss, "dlogits": dlogits}
+    if before is None:
+        _launch(x, p, p_off, classes, **given, dx=dx, GRAD=True, NORM=False)
+        return
+    layer = before.arguments(unread=p)
+    layer |= {"norm": layer.pop("p"), "norm_row": layer.pop("p_row"), "norm_off": layer.pop("p_off")}
+    del layer["GW"]
+    _launch(x, p, p_off, classes, **given, **layer, GRAD=True, NORM=True)
 
 
 @triton.jit
@@ -130,7 +182,7 @@ def head_weight_kernel(
         a = tl.load(at, mask=live[None, :], other=0.0).to(tl.float32)
         at = dlogits + client * B * BN + rows[:, None] * BN + cols[None, :]
         b = tl.load(at, mask=live[:, None], other=0.0)
-        acc = tl.dot(a, b, acc, input_precision="ieee")
+        acc = tl.dot(a, b, acc, input_precision="tf32x3")
         bias += tl.sum(b, axis=0)
         sum_loss += tl.load(loss + client * B + rows, mask=live, other=0.0)
     grad += client * grad_row + grad_off

@@ -34,6 +34,47 @@ def spread(s, HW: tl.constexpr, GW: tl.constexpr, NG: tl.constexpr, BM: tl.const
 
 
 @triton.jit
+def epilogue_forward(
+    acc,  # [BM, NG * GW]: a tile of convolution outputs, in registers
+    client, tile,  # which client; which of its tiles of BM rows
+    rows, cols,  # [BM], [NG * GW]: the tile's pixels (of all samples) and channels
+    residual,  # [C, B, HW, CH]; read if RESIDUAL
+    p, p_row, p_off,  # [C, p_row] float32: gamma, then beta, CH numbers each, from p_off on; read if OUT
+    out,  # [C, B, HW, CH]; written if OUT
+    xhat,  # [C, B, HW, CH]: the normalised outputs; written if SAVE
+    rstd,  # [C, B, CH / GW] float32; written if SAVE
+    B, eps,
+    CH: tl.constexpr,  # channels
+    HW: tl.constexpr,  # pixels of a sample
+    GW: tl.constexpr,  # channels of a GroupNorm group
+    NG: tl.constexpr,  # groups in the tile
+    BM: tl.constexpr,  # rows of the tile
+    OUT: tl.constexpr, RELU: tl.constexpr, RESIDUAL: tl.constexpr, SAVE: tl.constexpr,
+):  # fmt: skip
+    """Normalise a tile of convolution outputs, add the shortcut, apply the ReLU; keep what backward needs."""
+    acc -= spread(group_mean(acc, HW, GW, NG, BM), HW, GW, NG, BM)
+    r = 1.0 / tl.sqrt(group_mean(acc * acc, HW, GW, NG, BM) + eps)
+    normed = acc * spread(r, HW, GW, NG, BM)
+    live = (rows < B * HW)[:, None]
+    at = client * B * HW * CH + rows[:, None] * CH + cols[None, :]
+    if SAVE:
+        samples = tile * (BM // HW) + tl.arange(0, BM // HW)
+        groups = tl.min(cols) // GW + tl.arange(0, NG)
+        at_group = client * B * (CH // GW) + samples[:, None] * (CH // GW) + groups[None, :]
+        tl.store(rstd + at_group, r, mask=(samples < B)[:, None] & (groups < CH // GW)[None, :])
+        tl.store(xhat + at, normed, mask=live)
+    if OUT:
+        scale = tl.load(p + client * p_row + p_off + cols)
+        shift = tl.load(p + client * p_row + p_off + CH + cols)
+        z = normed * scale[None, :] + shift[None, :]
+        if RESIDUAL:
+            z += tl.load(residual + at, mask=live, other=0.0)
+        if RELU:
+            z = tl.maximum(z, 0.0)
+        tl.store(out + at, z, mask=live)
+
+
+@triton.jit
 def epilogue_backward(
     d,  # [BM, NG * GW]: gradient of a tile of outputs, in registers
     client, tile,  # which client; which of its tiles of BM rows

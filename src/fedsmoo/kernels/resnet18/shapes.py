@@ -22,6 +22,8 @@ IMAGE_SIDE = 32
 IMAGE_CHANNELS = 3
 MOST_CLASSES = 1024  # which the last layer's kernels hold at once
 STORED_CHANNELS = 4  # with a fourth of zeros, a pixel is one aligned load instead of three single ones
+MARGIN = 4  # pixels of zeros stored on both sides of a row, so that rows of taps lie in it
+STORED = (IMAGE_SIDE, IMAGE_SIDE + 2 * MARGIN, STORED_CHANNELS)  # an image as the kernels read it
 ALIGN = 128  # numbers; rows of vectors then begin at full cache lines and can be read 16 bytes at a time
 
 
@@ -81,6 +83,7 @@ def _blocks(side: int) -> list[Block]:
 
 
 STEM = live_conv("conv1", IMAGE_CHANNELS, WIDTHS[0], 7, 2, IMAGE_SIDE)
+EARLY = 2  # the first block of layer 2: gradients of the convolutions from here on are complete early
 POOLED_SIDE = (STEM.side_out + 2 - 3) // 2 + 1
 BLOCKS = _blocks(POOLED_SIDE)
 CONVS = {c.name: c for b in BLOCKS for c in (b.conv1, b.conv2, b.down) if c is not None} | {STEM.name: STEM}
@@ -115,9 +118,23 @@ def fine_offset(layout: Layout) -> int:
     return layout.offsets["bn1.weight"]
 
 
+def early_part(layout: Layout) -> tuple[int, int]:
+    """Return the part whose gradients are complete while layer 1's are still computed: the later convolutions."""
+    return layout.offsets[f"{BLOCKS[EARLY].conv1.name}.weight"], fine_offset(layout)
+
+
 def stored_images(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return images ``[..., 3]`` as the kernels read them: ``[..., 4]`` in the compute type, padded with zeros."""
-    return torch.nn.functional.pad(x.to(dtype), (0, STORED_CHANNELS - IMAGE_CHANNELS)).contiguous()
+    """Return images ``[..., W, 3]`` as the kernels read them: ``[..., 4 + W + 4, 4]`` in the compute type."""
+    return torch.nn.functional.pad(x.to(dtype), (0, STORED_CHANNELS - IMAGE_CHANNELS, MARGIN, MARGIN)).contiguous()
+
+
+def shown_images(x: Tensor) -> Tensor:
+    """Return the images ``[..., W, 3]`` that were stored.
+
+    >>> stored_images(torch.ones(1, 2, 2, 3), torch.float32).shape, shown_images(torch.ones(1, 2, 10, 4)).shape
+    (torch.Size([1, 2, 10, 4]), torch.Size([1, 2, 2, 3]))
+    """
+    return x[..., MARGIN:-MARGIN, :IMAGE_CHANNELS]
 
 
 def to_torchvision(v: Tensor) -> dict[str, Tensor]:

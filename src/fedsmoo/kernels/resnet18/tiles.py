@@ -8,16 +8,22 @@ from dataclasses import dataclass
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.kernels.resnet18.shapes import Conv
 
+MULTIPROCESSORS = 132  # of an H100 or H200
+
 
 @dataclass(frozen=True)
 class Tile:
-    """Rows and columns of a program's output tile, the step of its reduction, its warps and its pipeline's depth."""
+    """Rows and columns of a program's output tile, the step of its reduction, its warps and its pipeline's depth.
+
+    ``boxes``: the tensor memory unit brings what it reads; otherwise every thread loads its numbers.
+    """
 
     rows: int
     cols: int
     inner: int
     warps: int
     stages: int
+    boxes: bool = False
 
     def fits(self, what: str, cols: int, inner: int, rows: int | None = None, group: int = 1, pixels: int = 1) -> None:
         """Refuse a tile that does not divide ``cols``, ``inner`` and ``rows`` or cuts groups or samples (FedsmooError).
@@ -29,27 +35,56 @@ class Tile:
             raise FedsmooError(f"the tile {self} does not fit the {what}: correct its entry in the table of tiles")
 
 
-# Keys are "kind:channels", with the channels on the side whose GroupNorm shares the tile (outputs for "forward",
-# inputs for "backward") and of the output for "weight". Forward tiles, and backward tiles of stride 1, hold whole
-# samples (rows a multiple of the map's pixels) and whole groups (columns a multiple of half the channels).
+# Keys are "kind:channels", or "kind/2:channels" of stride 2, with the channels on the side whose GroupNorm shares the
+# tile (outputs for "forward", inputs for "backward") and of the output for "weight". Forward tiles, and backward tiles
+# of stride 1, hold whole samples (rows a multiple of the map's pixels) and whole groups (columns a multiple of half the
+# channels).
 BF16: dict[str, Tile] = {
     "forward:64": Tile(128, 64, 64, 4, 3),
     "forward:128": Tile(64, 64, 64, 4, 4),
     "forward:256": Tile(64, 128, 64, 4, 4),
     "forward:512": Tile(64, 256, 64, 8, 3),
+    "forward/2:128": Tile(64, 64, 64, 4, 4),
+    "forward/2:256": Tile(64, 128, 64, 4, 4),
+    "forward/2:512": Tile(64, 256, 64, 8, 3),
     "backward:64": Tile(128, 64, 64, 8, 3),
     "backward:128": Tile(64, 64, 64, 4, 4),
     "backward:256": Tile(64, 128, 64, 8, 4),
     "backward:512": Tile(16, 256, 64, 4, 4),
-    "strided:64": Tile(64, 64, 64, 4, 4),
-    "strided:128": Tile(64, 64, 64, 4, 4),
-    "strided:256": Tile(64, 64, 64, 4, 4),
+    "backward/2:64": Tile(64, 64, 64, 4, 4),
+    "backward/2:128": Tile(64, 64, 64, 4, 4),
+    "backward/2:256": Tile(64, 64, 64, 4, 4),
     "weight:64": Tile(64, 64, 128, 4, 3),
     "weight:128": Tile(64, 128, 64, 4, 3),
     "weight:256": Tile(128, 128, 64, 8, 3),
     "weight:512": Tile(128, 128, 64, 8, 2),
+    "weight/2:128": Tile(64, 128, 64, 4, 3),
+    "weight/2:256": Tile(64, 128, 64, 4, 3),
+    "weight/2:512": Tile(64, 128, 64, 4, 2),
     "stem:64": Tile(256, 64, 32, 8, 3),
     "stem-weight:64": Tile(64, 64, 64, 4, 3),
+}
+
+# Tiles that the tensor memory unit brings, where there is one and products are bf16; without an entry, loads of threads
+# are as fast. Of stride 2, "backward" has the pixels of a parity; the stem's weight gradient has all taps at once.
+BOXES: dict[str, Tile] = {
+    "forward:128": Tile(64, 128, 128, 4, 3, boxes=True),
+    "forward:256": Tile(64, 128, 128, 4, 3, boxes=True),
+    "forward:512": Tile(16, 256, 128, 4, 3, boxes=True),
+    "forward/2:256": Tile(64, 128, 128, 4, 3, boxes=True),
+    "forward/2:512": Tile(16, 256, 128, 4, 3, boxes=True),
+    "backward:64": Tile(128, 64, 64, 4, 4, boxes=True),
+    "backward:128": Tile(64, 128, 128, 4, 3, boxes=True),
+    "backward:256": Tile(64, 128, 128, 4, 3, boxes=True),
+    "backward:512": Tile(16, 256, 128, 4, 3, boxes=True),
+    "backward/2:64": Tile(64, 64, 64, 8, 3, boxes=True),
+    "backward/2:128": Tile(64, 64, 64, 8, 3, boxes=True),
+    "backward/2:256": Tile(16, 128, 64, 4, 4, boxes=True),
+    "weight:64": Tile(64, 64, 64, 4, 3, boxes=True),
+    "weight:128": Tile(64, 64, 64, 4, 4, boxes=True),
+    "weight:256": Tile(128, 128, 64, 8, 3, boxes=True),
+    "weight:512": Tile(64, 64, 64, 4, 2, boxes=True),
+    "stem-weight:64": Tile(64, 224, 128, 4, 2, boxes=True),
 }
 
 # Twice the bytes per number: half the reduction step keeps the same shared memory.
@@ -63,17 +98,23 @@ FP32: dict[str, Tile] = {
     "forward:128": Tile(32, 64, 16, 4, 2),
     "forward:256": Tile(16, 128, 16, 4, 2),
     "forward:512": Tile(16, 256, 16, 8, 2),
+    "forward/2:128": Tile(32, 64, 16, 4, 2),
+    "forward/2:256": Tile(16, 128, 16, 4, 2),
+    "forward/2:512": Tile(16, 256, 16, 8, 2),
     "backward:64": Tile(64, 32, 16, 4, 2),
     "backward:128": Tile(32, 64, 16, 4, 2),
     "backward:256": Tile(16, 128, 16, 4, 2),
     "backward:512": Tile(16, 256, 16, 8, 2),
-    "strided:64": Tile(32, 32, 16, 4, 2),
-    "strided:128": Tile(32, 32, 16, 4, 2),
-    "strided:256": Tile(32, 32, 16, 4, 2),
+    "backward/2:64": Tile(32, 32, 16, 4, 2),
+    "backward/2:128": Tile(32, 32, 16, 4, 2),
+    "backward/2:256": Tile(32, 32, 16, 4, 2),
     "weight:64": Tile(64, 32, 16, 4, 2),
     "weight:128": Tile(64, 32, 16, 4, 2),
     "weight:256": Tile(64, 64, 16, 4, 2),
     "weight:512": Tile(64, 64, 16, 4, 2),
+    "weight/2:128": Tile(64, 32, 16, 4, 2),
+    "weight/2:256": Tile(64, 64, 16, 4, 2),
+    "weight/2:512": Tile(64, 64, 16, 4, 2),
     "stem:64": Tile(256, 32, 16, 8, 2),
     "stem-weight:64": Tile(64, 32, 16, 4, 2),
 }
@@ -83,15 +124,20 @@ TABLES: dict[str, Mapping[str, Tile]] = {"bf16": BF16, "tf32": TF32, "fp32": FP3
 
 def key_of(kind: str, conv: Conv) -> str:
     """Return the table's key for a kind of product of one convolution."""
-    if kind == "backward":
-        return f"{'strided' if conv.stride > 1 else 'backward'}:{conv.inside}"
-    return f"{kind}:{conv.outside}"
+    if conv.stride > 1 and not kind.startswith("stem"):
+        kind += f"/{conv.stride}"
+    return f"{kind}:{conv.inside if kind.startswith('backward') else conv.outside}"
 
 
 def splits_for(clients: int, programs: int, steps: int, least: int = 1, most: int = 8) -> int:
     """Return into how many parts to cut a reduction of ``steps`` steps: about three programs a multiprocessor.
 
-    A part has at least two steps; 132 is the number of multiprocessors of an H100 or H200.
+    A part has at least two steps.
     """
-    wanted = max(least, -(-3 * 132 // (clients * programs)))
+    wanted = max(least, -(-3 * MULTIPROCESSORS // (clients * programs)))
     return max(1, min(wanted, most, steps // 2))
+
+
+def stem_weight_tiles(conv: Conv, tile: Tile) -> int:
+    """Return how many programs share the reduction's indices: all taps, eight pixels of four channels a row."""
+    return -(-conv.taps * (conv.taps + 1) * 4 // tile.cols)
