@@ -44,26 +44,22 @@ SHARED = 220 * 1024  # bytes that a program may use
 ROWS = {64: (64, 128, 256), 128: (32, 64, 128), 256: (32, 64, 128), 512: (16, 32, 64)}
 
 
-def variants(key: str) -> list[tuple[str, Tile, bool]]:
-    """Ways to compute one entry of the table: as it is, by pointers, and tiles by boxes (the flag)."""
+def variants(key: str) -> list[Tile]:
+    """Ways to compute one entry of the table: as it is, and tiles that the tensor memory unit brings."""
     kind, width = key.split(":")[0], int(key.split(":")[1])
-    found = [(TABLES["bf16"][key], False), (BOXES.get(key, TABLES["bf16"][key]), True)]
     if kind == "backward/2":
-        found += [(t, True) for t in strided_tiles(width)]
-    elif "/" in kind:
-        found += [(t, True) for t in options_of(key)]
-        found += [(replace(t, stages=2), True) for t, _ in found[1:]] if kind == "weight/2" else []
-    elif kind == "stem":
-        found += [(Tile(256, 64, 32, w, n), True) for w, n in product((4, 8), (2, 4, 7))]
+        found = strided_tiles(width)
     elif kind == "stem-weight":
-        found += [(Tile(64, 224, k, w, n), True) for k, w, n in product((64, 128, 256), (4, 8), (2, 3, 5))]
+        found = [Tile(64, 224, k, w, n) for k, w, n in product((64, 128, 256), (4, 8), (2, 3, 5))]
     elif kind == "weight":
-        found += [(t, True) for t in weight_tiles(width)]
+        found = weight_tiles(width)
+    elif kind in ("forward", "backward"):
+        found = pixel_tiles(width)
     else:
-        found += [(t, True) for t in pixel_tiles(width)]
-    if key == "forward:64":  # through the first cache
-        found += [(Tile(128, 64, 64, w, 1), False) for w in (4, 8)]
-    return [(key, t, boxes) for t, boxes in dict.fromkeys(found) if fits(kind, t)]
+        found = options_of(key)
+    boxed = [] if kind in ("stem", "weight/2") else [replace(t, boxes=True) for t in found if fits(kind, t)]
+    loaded = options_of(key) if "/" in kind and kind != "backward/2" else []
+    return list(dict.fromkeys([TABLES["bf16"][key], *([BOXES[key]] if key in BOXES else []), *loaded, *boxed]))
 
 
 def fits(kind: str, t: Tile) -> bool:

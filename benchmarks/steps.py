@@ -54,6 +54,10 @@ def gradient_facts(way: str, clients: int = 10) -> dict[str, Any]:
         w, out = made.weights(data[0]), made.output(torch.empty_like(data[0], dtype=made.dtype))
         found["ms" if overlap else "ms_one_stream"] = milliseconds(captured(lambda: made(w, *data[1:], out=out)))  # noqa: B023
         found["logits_ms"] = milliseconds(captured(lambda: made.logits(w, data[1])))  # noqa: B023
+    many = resnet18.ResNet18Gradient(40, 50, CLASSES)
+    data = inputs(40, many.dtype)
+    w, out = many.weights(data[0]), many.output(torch.empty_like(data[0], dtype=many.dtype))
+    found["ms of 40 clients"] = milliseconds(captured(lambda: many(w, *data[1:], out=out)))
     made = resnet18.ResNet18Gradient(3, 50, CLASSES)
     data = inputs(3, made.dtype, seed=1)
     grad, again, truth = made(*data)[0], made(*data)[0], reference(*data)
@@ -100,6 +104,7 @@ def main() -> None:
     parser.add_argument("--ways", default="loads,boxes,early")
     parser.add_argument("--methods", default="fedavg,fedsmoo")
     parser.add_argument("--gradients", default="", help="further ways in which gradients alone are taken")
+    parser.add_argument("--parts", default="", help="numbers of parts of layer 1's weight gradients, timed in turns")
     parser.add_argument("--turns", type=int, default=6)
     parser.add_argument("--only", choices=("compile",), help="only compile the gradients' kernels")
     parser.add_argument("--timeline", action="store_true", help="write the kernels of a round as they ran, too")
@@ -117,21 +122,28 @@ def main() -> None:
             choose(way)
             resnet18.ResNet18Gradient(10, 50, CLASSES).compile_ahead(16)
         return
-    for way in (*ways, *filter(None, args.gradients.split(","))):
+    for way in dict.fromkeys((*ways, *filter(None, args.gradients.split(",")))):
+        if way.endswith(" again"):
+            continue
         try:
             note(f"gradient {way}", gradient_facts(way))
         except Exception as error:  # one way that fails must not cost the others
             note(f"gradient {way}", {"failed": str(error)[:300]})
             ways = [w for w in ways if w != way]
+    if args.parts:
+        note("parts of layer 1", parts_of_layer1([int(n) for n in args.parts.split(",")]))
     for method in args.methods.split(","):
         rounds(method, ways, args, note)
 
 
 def rounds(method: str, ways: list[str], args: argparse.Namespace, note: Callable[[str, Any], None]) -> None:
-    """Rounds of a method in several ways, taken in turns, and the kernels of one as they ran."""
+    """Rounds of a method in several ways, taken in turns, and the kernels of one as they ran.
+
+    ``bits`` is a sum of the bits of the server's model after all of them: every way was given the same clients.
+    """
     packs = {}
     for way in ways:
-        choose(way)
+        choose(way.removesuffix(" again"))
         packs[way] = pack_of(method)
         packs[way].advance([0])
     seconds: dict[str, list[float]] = {way: [] for way in ways}
@@ -139,10 +151,29 @@ def rounds(method: str, ways: list[str], args: argparse.Namespace, note: Callabl
         for way in ways:
             seconds[way] += [packs[way].advance([0])[0].seconds_train for _ in range(3)]
     for way in ways:
-        note(f"{method} {way}", {"median": statistics.median(seconds[way]), "all": seconds[way]})
+        bits = packs[way].simulations[0].server.w.view(torch.int32).long().sum().item()
+        note(f"{method} {way}", {"median": statistics.median(seconds[way]), "all": seconds[way], "bits": bits})
     for way in ways if args.timeline else []:
         path = args.out.with_name(f"{args.out.stem}_{method}_{way}.json")
         path.write_text("\n".join(map(json.dumps, timeline(packs[way]))))
+
+
+def parts_of_layer1(counts: list[int]) -> dict[int, float]:
+    """Time of a gradient with the weight gradients of layer 1 in so many parts, measured in turns."""
+    from fedsmoo.kernels.resnet18 import buffers
+
+    rule, graphs = buffers.splits_for, {}
+    for count in counts:
+        buffers.splits_for = lambda c, programs, steps, n=count, **bounds: n if programs == 9 else rule(
+            c, programs, steps, **bounds
+        )  # fmt: skip
+        made = resnet18.ResNet18Gradient(10, 50, CLASSES)
+        data = inputs(10, made.dtype)
+        w, out = made.weights(data[0]), made.output(torch.empty_like(data[0], dtype=made.dtype))
+        graphs[count] = captured(lambda made=made, w=w, data=data, out=out: made(w, *data[1:], out=out)), made
+    buffers.splits_for = rule
+    turns = [{count: milliseconds(graph) for count, (graph, _) in graphs.items()} for _ in range(5)]
+    return {count: statistics.median(t[count] for t in turns) for count in counts}
 
 
 DATA = noise()

@@ -11,7 +11,7 @@ import multiprocessing
 import statistics
 import time
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -32,21 +32,20 @@ KERNEL = {
     "weight": "conv_weight_kernel", "stem": "stem_forward_kernel", "stem-weight": "stem_weight",
 }  # fmt: skip
 
-Variant = tuple[str, Tile, bool]
+Variant = tuple[str, Tile]
 
 
 def the_launch(variant: Variant, device: str = "cuda") -> tuple[Launch, ResNet18Gradient]:
     """The launch that a variant is about, of a gradient with its tile, and what holds its buffers."""
-    key, tile, boxes = variant
-    tile = replace(tile, boxes=boxes)
-    gradient = ResNet18Gradient(CLIENTS, BATCH, 10, device, "bf16", {key: tile}, overlap=False, boxes=boxes)
+    key, tile = variant
+    gradient = ResNet18Gradient(CLIENTS, BATCH, 10, device, "bf16", {key: tile}, overlap=False, boxes=tile.boxes)
     w = torch.zeros(CLIENTS, gradient.layout.size, device=device)
     _, images, labels, weight = fake(gradient, device)
     out = gradient.output(torch.empty_like(w, dtype=gradient.dtype))
     with noting() as noted:
         gradient(gradient.weights(w), images, labels, weight, out)
     kind, width = key.split(":")[0], int(key.split(":")[1])
-    name = "strided_backward_kernel" if boxes and kind == "backward/2" else KERNEL[kind.removesuffix("/2")]
+    name = "strided_backward_kernel" if tile.boxes and kind == "backward/2" else KERNEL[kind.removesuffix("/2")]
     found = [launch for launch in noted if launch[0].__name__.startswith(name)]
     if not kind.startswith("stem"):
         strided = STRIDED.get(2 * width if kind == "backward/2" else width, "")
@@ -113,7 +112,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="how long to time, after compiling")
     args = parser.parse_args()
     keys = args.keys.split(",") if args.keys else list(TABLES["bf16"])
-    chosen = [v for key in keys for v in variants(key)]
+    chosen = [(key, tile) for key in keys for tile in variants(key)]
     begun, rows = time.perf_counter(), []
     if args.only != "time":
         spawn = multiprocessing.get_context("spawn")
@@ -124,16 +123,16 @@ def main() -> None:
     for variant in chosen if args.only != "compile" else []:
         if time.perf_counter() - begun > args.seconds:
             break
-        key, tile, boxes = variant
+        key, tile = variant
         try:
             took = round(microseconds(variant), 2)
         except Exception as error:
             print("  no:", variant, str(error).splitlines()[:1], flush=True)
             continue
-        now = (BOXES.get(key) if boxes else None) or TABLES["bf16"][key]
-        row: dict[str, Any] = {"key": key, "tile": str(tile), "boxes": boxes, "us": took, "table": tile == now}
+        now = BOXES.get(key, TABLES["bf16"][key])
+        row: dict[str, Any] = {"key": key, "tile": asdict(tile), "us": took, "table": tile == now}
         rows.append(row)
-        print(f"{took:7.2f} {key:14s} {'boxes' if boxes else 'loads'} {tile} {'*' if row['table'] else ''}", flush=True)
+        print(f"{took:7.2f} {key:14s} {tile} {'*' if row['table'] else ''}", flush=True)
         args.out.write_text(json.dumps(rows, indent=1))
 
 
