@@ -1,4 +1,4 @@
-"""Gradients of ResNet-18-GN for many clients at once, on 32x32 images, as about 75 Triton launches.
+"""Gradients of ResNet-18-GN for many clients at once, on 32x32 images, as about 65 Triton launches.
 
 Forward: each convolution normalises, adds its shortcut and applies the ReLU before it writes. Backward: each data
 gradient passes the layer before it (ReLU, GroupNorm) before it writes, and weight gradients run beside that chain
