@@ -11,24 +11,31 @@ from fedsmoo.core.errors import FedsmooError
 
 def test_the_first_of_equal_numbers_wins_a_pool(device):
     """As in PyTorch; where relu leaves nothing, no tap is taken, a zero itself among them."""
-    from fedsmoo.kernels.resnet18.stem import NOT_TAKEN, pool
+    from fedsmoo.kernels.resnet18.pool import NOT_TAKEN
+    from fedsmoo.kernels.resnet18.shapes import live_conv, stored_images
+    from fedsmoo.kernels.resnet18.stem import stem_forward
+    from fedsmoo.kernels.resnet18.tiles import Tile
 
-    channels = 4  # the normalised numbers are small and whole, so that most windows have ties
-    xhat = torch.arange(1 * 2 * 8 * 8 * channels).reshape(1, 2, 8, 8, channels).remainder(3).float() - 1
-    xhat[0, 1] = 0.0
-    p = torch.tensor([[1.0, 2.0, 0.5, -1.0, 0.0, 0.0, 0.0, 0.0]])  # gamma, then beta
-    out = torch.full((1, 2, 4, 4, channels), 7.0)
+    channels, shape = 16, (1, 2, 8, 8, 16)
+    images = torch.ones(1, 2, 16, 16, 3)  # of one colour: most windows of their convolution have ties
+    images[0, 1] = 0.0
+    w = torch.ones(1, 147 * channels).cumsum(1).remainder(7)
+    p = torch.cat([torch.ones(1, channels), torch.zeros(1, channels)], dim=1)  # gamma, then beta
+    xhat, rstd, out = torch.zeros(shape), torch.zeros(1, 2, 1), torch.full((1, 2, 4, 4, channels), 7.0)
     taken = torch.full(out.shape, 77, dtype=torch.uint8)
-    tensors = [t.to(device) for t in (xhat, p, out, taken)]
-    pool(tensors[0], tensors[1], 0, tensors[2], tensors[3], rows=16)
-    z = torch.relu(xhat * p[0, :channels])[0].permute(0, 3, 1, 2)
-    best, where = F.max_pool2d(z, 3, 2, 1, return_indices=True)
-    assert torch.equal(tensors[2][0].cpu(), best.permute(0, 2, 3, 1))
+    given = [t.to(device) for t in (stored_images(images, torch.float32), w, p, xhat, rstd, out, taken)]
+    conv = live_conv("conv1", 3, channels, 7, 2, 16)
+    stem_forward(conv, given[0], given[1], 0, given[2], 0, *given[3:], Tile(64, channels, 32, 4, 2))
+    xhat, out, taken = (given[i][0].cpu() for i in (3, 5, 6))
+    best, where = F.max_pool2d(torch.relu(xhat).permute(0, 3, 1, 2), 3, 2, 1, return_indices=True)
+    assert torch.equal(out, best.permute(0, 2, 3, 1))
     h, v = torch.meshgrid(torch.arange(4), torch.arange(4), indexing="ij")
     tap = 3 * (where // 8 - (2 * h - 1)) + (where % 8 - (2 * v - 1))
-    expected = torch.where(best > 0, tap, NOT_TAKEN).permute(0, 2, 3, 1)
-    assert torch.equal(tensors[3][0].cpu().long(), expected)
-    assert set(tensors[3][0, 1].unique().tolist()) == {NOT_TAKEN}
+    assert torch.equal(taken.long(), torch.where(best > 0, tap, NOT_TAKEN).permute(0, 2, 3, 1))
+    assert len(taken[0].unique()) > 2
+    assert set(taken[1].unique().tolist()) == {NOT_TAKEN}
+    inside = xhat[0, 2:6, 2:6]  # where no tap is outside of the image: equal numbers
+    assert torch.equal(inside, inside[:1, :1].expand_as(inside))
 
 
 def test_the_last_layer_holds_so_many_classes(device):
