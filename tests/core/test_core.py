@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from fedsmoo.algorithms import FedAvg, FedDyn, FedProx
+from fedsmoo.algorithms import FedAvg, FedDyn, FedProx, FedSWA
 from fedsmoo.core import Algorithm, Layout, LocalRule, Round, Vectors, local, norm, option, unit
 from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.core.gradient import StepGradient
@@ -92,21 +92,34 @@ def test_weight_decay_is_added_after_the_clip() -> None:
     assert step(FedAvg(), LocalRule(weight_decay=0.5, clip=1.0)) == pytest.approx([2 - 0.1 * (0.6 + 1.0), -0.08])
 
 
+@pytest.mark.parametrize("shape", [(4 * 64 + 7,), (9,), (3, 300)])
 @pytest.mark.parametrize("clip", [None, 1.0])
 @pytest.mark.parametrize("decay", [0.0, 0.01])
-def test_a_large_model_is_stepped_block_by_block_to_the_bit_of_whole_vectors(
-    clip: float | None, decay: float, monkeypatch: pytest.MonkeyPatch
+def test_a_step_on_a_cpu_has_the_bits_of_whole_vectors_and_writes_into_none_of_them(
+    shape: tuple[int, ...], clip: float | None, decay: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Large models are stepped in blocks, here of 64 numbers; C models start as one, which is expanded."""
     monkeypatch.setattr(local, "BLOCK", 64)
     draw = torch.Generator().manual_seed(0)
-    w, d = torch.randn(2, 4 * 64 + 7, generator=draw)
-    scaled = d if clip is None else d * (clip / d.norm()).clamp(max=1.0)
+    w, d = torch.randn(shape[-1], generator=draw).expand(shape), torch.randn(shape, generator=draw)
+    scaled = d if clip is None else d * (clip / d.norm(dim=-1, keepdim=True)).clamp(max=1.0)
     whole = w - 0.1 * (scaled + decay * w if decay else scaled)
-    rule, algorithm = LocalRule(decay, clip), FedAvg()
-    grad = StepGradient(lambda v: (d, torch.zeros(())), Round(0, 0.1, torch.ones(1), 1.0), None)
-    assert local.in_blocks(algorithm, rule, w, d, grad.rnd)
+    rule, algorithm, before = LocalRule(decay, clip), FedAvg(), (w.clone(), d.clone())
+    grad = StepGradient(lambda v: (d, torch.zeros(())), Round(0, 0.1, 1, 1.0))
+    assert local.in_place(algorithm, rule, w, d, grad.rnd)
     found, _ = local_step(algorithm, rule, w, grad, Vectors(w=w), Vectors())
     assert torch.equal(found, whole)
+    assert torch.equal(w, before[0])
+    assert torch.equal(d, before[1])
+
+
+def test_a_method_that_updates_otherwise_and_numbers_of_each_client_are_not_stepped_in_place() -> None:
+    w, rnd = torch.zeros(3), Round(0, 0.1, 1, 1.0)
+    assert not local.in_place(FedSWA(), LocalRule(), w, w, rnd)
+    assert not local.in_place(FedAvg(), LocalRule(torch.zeros(1)), w, w, rnd)
+    assert not local.in_place(FedAvg(), LocalRule(), w, w, Round(0, torch.zeros(1), 1, 1.0))
+    assert not local.in_place(FedAvg(), LocalRule(), w, w.double(), rnd)
+    assert not local.in_place(FedAvg(), LocalRule(), w, w.clone().requires_grad_(), rnd)
 
 
 def test_both_scopes_of_the_clip() -> None:

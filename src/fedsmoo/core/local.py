@@ -46,7 +46,7 @@ def local_step(
     """Return the model and the client's vectors after one local step, of the round ``grad.rnd``."""
     d, me = algorithm.direction(w, grad, down, me)
     pull = algorithm.pull(w, down)
-    if pull is None and in_blocks(algorithm, rule, w, d, grad.rnd):
+    if pull is None and in_place(algorithm, rule, w, d, grad.rnd):
         return stepped(w, d, rule, grad.rnd.lr), me
     if pull is None:
         d = clipped(d, rule.clip)
@@ -63,28 +63,29 @@ def decayed(d: Tensor, rule: LocalRule, w: Tensor) -> Tensor:
     return d if is_none and not torch.compiler.is_compiling() else d + rule.weight_decay * w
 
 
-def in_blocks(algorithm: Algorithm, rule: LocalRule, w: Tensor, d: Tensor, rnd: Round) -> bool:
-    """Whether :func:`stepped` takes a step: of one large model on a CPU, by a method that updates as most do."""
+def in_place(algorithm: Algorithm, rule: LocalRule, w: Tensor, d: Tensor, rnd: Round) -> bool:
+    """Whether :func:`stepped` takes a step: on a CPU, by a method that updates as most do."""
     alike = type(w) is type(d) is Tensor and w.shape == d.shape and w.dtype == d.dtype
-    if not alike or w.dim() != 1 or len(w) < 4 * BLOCK or w.device.type != "cpu" or torch.compiler.is_compiling():
+    if not alike or w.device.type != "cpu" or torch.compiler.is_compiling() or w.requires_grad or d.requires_grad:
         return False
     numbers = isinstance(rnd.lr, float | int) and isinstance(rule.weight_decay, float | int)
-    followed = w.requires_grad or d.requires_grad
-    return numbers and not followed and type(algorithm).update is Algorithm.update
+    return numbers and type(algorithm).update is Algorithm.update
 
 
 def stepped(w: Tensor, d: Tensor, rule: LocalRule, lr: float) -> Tensor:
-    """Return the model after a step, block by block: the operations of :func:`local_step`, to the bit.
+    """Return the models after a step: the operations of :func:`local_step`, to the bit, in as little memory as can be.
 
-    A block stays in a core's cache from the first operation to the last; whole vectors would go to memory and back.
+    One large model is stepped block by block, each of which stays in a core's cache from the first operation to the
+    last.
     """
     if rule.clip is None and rule.weight_decay == 0:
         new = lr * d
         return torch.sub(w, new, out=new)
-    scale = None if rule.clip is None else scale_of(d, rule.clip)
-    new, (one, other) = torch.empty_like(w), w.new_empty(2, BLOCK).unbind()
-    for old, part, out in zip(w.split(BLOCK), d.split(BLOCK), new.split(BLOCK), strict=True):
-        if len(old) < BLOCK:
+    scale, new = None if rule.clip is None else scale_of(d, rule.clip), torch.empty_like(w)
+    whole = w.dim() > 1 or len(w) < 4 * BLOCK
+    one, other = (new, torch.empty_like(w)) if whole else w.new_empty(2, BLOCK).unbind()
+    for old, part, out in ((w, d, new),) if whole else zip(*(v.split(BLOCK) for v in (w, d, new)), strict=True):
+        if len(old) < len(one):
             one, other = one[: len(old)], other[: len(old)]
         if scale is not None:
             part = torch.mul(part, scale, out=one)
