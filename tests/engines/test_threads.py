@@ -16,7 +16,7 @@ from fedsmoo.core import FedsmooError
 from fedsmoo.data.check import from_arrays
 from fedsmoo.engines.serial import sum_of_threads
 from fedsmoo.engines.task import Task
-from fedsmoo.engines.threads import Threads, takes_channels_last
+from fedsmoo.engines.threads import LAST, POOLED, Threads, lay_out_gradients, takes_channels_last
 from fedsmoo.models.base import FlatModel
 from fedsmoo.models.draws import as_it_was
 from fedsmoo.runs.results.result import Result
@@ -93,6 +93,27 @@ def test_any_number_of_threads_gives_the_same_bits_which_are_those_of_serial_but
     assert float((one.server.w - serial.server.w).abs().max()) < 1e-12
     losses = [[r.train_loss for r in run.history] for run in (one, three, serial)]
     assert losses[0] == losses[1] == pytest.approx(losses[2], rel=1e-12)
+
+
+@pytest.mark.parametrize("first", [torch.contiguous_format, LAST])
+@pytest.mark.parametrize(("kernel", "stride", "padding"), [(2, 2, 0), (3, 2, 1), (3, 1, 1)])
+def test_gradients_of_pooling_are_those_of_each_sample_whatever_the_layout(
+    first: torch.memory_format, kernel: int, stride: int, padding: int
+) -> None:
+    """Every gradient goes to the largest number of its window."""
+    lay_out_gradients()
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 3, 8, 8, generator=draw).contiguous(memory_format=first)
+    sizes = [kernel] * 2, [stride] * 2, [padding] * 2, [1, 1], False
+    out, index = torch.ops.aten.max_pool2d_with_indices(x, *sizes)
+    gradient = torch.randn(out.shape, generator=draw)
+    expected = torch.zeros(2, 3, 64)
+    for n, c, i, j in np.ndindex(*out.shape):
+        expected[n, c, index[n, c, i, j]] += gradient[n, c, i, j]
+    for given in (gradient, gradient.contiguous(memory_format=LAST)):
+        found = POOLED(given, x, *sizes, index)
+        assert torch.equal(found.flatten(2), expected)
+        assert found.is_contiguous(memory_format=first)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])

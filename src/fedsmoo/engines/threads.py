@@ -7,6 +7,7 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import cache
 from queue import SimpleQueue
 from typing import Any
 
@@ -27,6 +28,9 @@ from fedsmoo.models.draws import as_it_was, outside_kernels
 
 OFF = ("", "false", "0", "no")
 LAST = torch.channels_last
+POOLED = torch.ops.aten.max_pool2d_with_indices_backward.default
+ATEN = torch.library.Library("aten", "IMPL")  # whose rules last as long as it does
+HERE = torch._C.DispatchKey.BackendSelect  # below autograd, and in every call of an operator
 
 
 def fix_threads(number: int | None = None) -> None:
@@ -136,6 +140,7 @@ def takes_channels_last(task: Task) -> bool:
 def last_oracle(task: Task) -> Oracle:
     """Return the oracle of one client whose images have their channels last in memory."""
     inner = single_oracle(task)
+    lay_out_gradients()
 
     def laid(batch: Batch) -> Batch:
         return replace(batch, x=batch.x.contiguous(memory_format=LAST))
@@ -147,3 +152,21 @@ def last_oracle(task: Task) -> Oracle:
         return inner.look(w, laid(batch), pair)
 
     return Oracle(task, lambda w, batch: inner.function(w, laid(batch)), own, look)
+
+
+@cache
+def lay_out_gradients() -> None:
+    """Give max-pooling on a CPU gradients in the order of its images, from now on: the same numbers, to the bit.
+
+    A network that flattens pooled images hands back gradients with their channels first. For these PyTorch's own way
+    takes five times as long as with a copy in the other order.
+    """
+    below = torch._C._dispatch_keyset_full_after(HERE)
+
+    def pooled(keys: Any, gradient: Tensor, x: Tensor, *given: Any) -> Tensor:
+        if x.dim() == 4 and x.device.type == "cpu" and x.is_contiguous(memory_format=LAST):
+            gradient = gradient.contiguous(memory_format=LAST)
+        found: Tensor = POOLED.redispatch(keys & below, gradient, x, *given)
+        return found
+
+    ATEN.impl("max_pool2d_with_indices_backward", pooled, "BackendSelect", with_keyset=True)
