@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import warnings
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ import fedsmoo
 from fedsmoo import FedAvg, FedsmooError
 from fedsmoo.analysis.functions.fairness import fairness
 from fedsmoo.analysis.functions.objective import objective
+from fedsmoo.core.errors import FedsmooWarning
 from fedsmoo.core.random.noise import Noise, key_of
 from fedsmoo.data.batches.plan import make_plan, merge
 from fedsmoo.data.dataset import Dataset
@@ -426,6 +428,25 @@ def test_a_look_is_taken_at_models_of_users_alone(monkeypatch: pytest.MonkeyPatc
     assert Task(model, data, torch.device("cpu")).model.random is True
     monkeypatch.setattr("fedsmoo.engines.task.examine", None)
     assert Task(build("softmax", data, 0), data, torch.device("cpu")).model.random is False
+
+
+@pytest.mark.parametrize("training", [True, None])
+def test_dropout_that_is_never_off_is_said(training: bool | None) -> None:
+    """``F.dropout(x)`` drops in eval mode, too: a number that is not the model's own is not reported in silence."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(64, 10)
+
+        def forward(self, x):
+            return self.fc(F.dropout(x.flatten(1), 0.5, **({} if training is None else {"training": self.training})))
+
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        fedsmoo.simulate(Net(), "digits", "fedavg", clients=4, cohort=2, rounds=1, local_steps=1)
+    said = [str(w.message) for w in seen if issubclass(w.category, FedsmooWarning)]
+    assert any("Net draws random numbers in evaluation, too" in line for line in said) == (training is None)
 
 
 def test_models_that_are_random_in_evaluation_are_evaluated_with_one_noise() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsmoo.core import FedsmooError
-from fedsmoo.core.errors import first_line
+from fedsmoo.core.errors import FedsmooWarning, first_line
 from fedsmoo.core.random.noise import Noise, key_of
 from fedsmoo.models.base import FlatModel
 from fedsmoo.models.buffers import refuse_changing, written
@@ -95,6 +96,13 @@ def examine(model: FlatModel, x: Tensor, loss: Callable[[Tensor], Tensor]) -> No
         model.train()
         model.examined = True
         model.random, model.random_in_evaluation = (any(p.draws for p in made) for made in passes.values())
+    if model.random_in_evaluation:
+        warnings.warn(
+            f"the model {type(model.module).__name__} draws random numbers in evaluation, too, and is scored by one "
+            "draw of them: if that is not meant, write F.dropout(x, p, training=self.training)",
+            FedsmooWarning,
+            stacklevel=2,
+        )
 
 
 def steady_pass(
