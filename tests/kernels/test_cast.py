@@ -39,3 +39,10 @@ def test_cast(kind, way, draw):
         found = out[:, there : there + rows * outside].view(2, rows, outside)
         assert torch.equal(found[:, : taps * inside], given.flatten(1, 2).to(kind))
         assert not found[:, taps * inside :].any()
+
+
+def test_weights_and_rows_begin_where_whole_pieces_do():
+    from fedsmoo.operators.cast import rounded, width
+
+    assert [rounded(n) for n in (1, 16, 17)] == [16, 16, 32]
+    assert width([0, 0, 9, 3, 5, 27, 135, 144, 0, 1, 10, 1]) == 160

@@ -12,7 +12,7 @@ from fedsmoo.operators.convolution import Sizes, by_kernels
 from fedsmoo.operators.graph.views import VIEWS, value, with_values
 
 aten, ours = torch.ops.aten, torch.ops.fedsmoo
-PIECE = 8  # numbers: each weight begins at a multiple of 16 bytes at least
+PIECE = 16  # numbers, a multiple of which each weight and each row begins at: kernels load and store whole pieces
 TURNED = [0, 3, 4, 2, 1]  # [C, O, I, kh, kw] -> [C, kh, kw, I, O]
 
 
