@@ -9,7 +9,7 @@ from rich.console import Console
 
 from fedsmoo.commands.console import hanging, paragraph
 from fedsmoo.commands.describe import list_things, show
-from fedsmoo.commands.screen import beside, folded, print_table, shortened, widths_of, with_short_names
+from fedsmoo.commands.screen import beside, between_words, folded, print_table, shortened, widths_of, with_short_names
 from fedsmoo.paper.render import Table
 
 
@@ -108,3 +108,14 @@ def test_lines_on_runs_are_cut_in_a_terminal_alone(monkeypatch: pytest.MonkeyPat
     assert len(cut) == 50
     assert cut.startswith("[1/2] sweep/fed")
     assert cut.endswith("-seed0-a5cbcaca (mine)")
+
+
+def test_an_error_is_one_line_where_nobody_looks_and_breaks_between_words_at_a_width() -> None:
+    said = "fedsmoo: unknown algorithm 'fedsmo'\n  Known: multi-krum, fedlesam-d"
+    assert between_words(said) == said
+    assert between_words(said, 24).splitlines() == [
+        "fedsmoo: unknown",
+        "algorithm 'fedsmo'",
+        "  Known: multi-krum,",
+        "fedlesam-d",
+    ]

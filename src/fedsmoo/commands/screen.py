@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shlex
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,6 +52,20 @@ def without(flag: str) -> str:
     'fedsmoo sweep grid.toml'
     """
     return " ".join(word for word in command().split() if word != flag)
+
+
+def between_words(said: str, width: int | None = None) -> str:
+    """Break the lines of an error between words where standard error is a terminal, or at a width.
+
+    >>> between_words("fedsmoo: unknown model", 16)
+    'fedsmoo: unknown\\nmodel'
+    """
+    if width is None:
+        if not sys.stderr.isatty():
+            return said
+        width = os.get_terminal_size(sys.stderr.fileno()).columns or 80
+    wrapper = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(wrapper.fill(line) for line in said.split("\n"))
 
 
 def shortened(path: str, room: int) -> str:
