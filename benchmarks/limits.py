@@ -46,7 +46,7 @@ KERNELS = {
     r"^norm_|layer_norm|group_norm|batch_norm": NORMS,
     r"nvjet|cutlass|gemm|cublas|^cudnn|xmma|splitK": PRODUCTS,
     r"^(pixels|weight|weight_boxes|weight_sums|patches|forward|backward|data)_kernel": PRODUCTS,
-    r"^(rows|taps)_kernel|place|cast|index_select|embedding|radix|scatter|compute_grad_weight|copy__index": MOVES,
+    r"^(rows|taps|cast)_kernel|place|index_select|embedding|radix|scatter|compute_grad_weight|copy__index": MOVES,
 }
 LOSS = re.compile(r"log_softmax")
 

@@ -50,8 +50,8 @@ def test_kernels_fall_in_groups_by_their_names() -> None:
         "norm_backward_kernel": limits.NORMS, "triton_red_fused_add_native_layer_norm_3": limits.NORMS,
         "triton_poi_fused__scaled_dot_product_cudnn_attention__to_copy": limits.ATTENTION,
         "cudnn_generated_fort_native_sdpa_sm90_flash_bprop": limits.ATTENTION,
-        "triton_red_fused_linalg_vector_norm_34": limits.METHOD, "taps_kernel": limits.MOVES,
+        "triton_red_fused_linalg_vector_norm_34": limits.METHOD, "cast_kernel": limits.MOVES,
         "triton_per_fused__log_softmax__to_copy": limits.POINTWISE, "triton_poi_fused_relu": limits.POINTWISE,
     }  # fmt: skip
     assert {n: limits.group_of(n, limits.KERNELS) for n in names} == names
-    assert limits.measured({"taps_kernel": 1.5, "rows_kernel": 0.5}) == {limits.MOVES: 2.0}
+    assert limits.measured({"cast_kernel": 1.5, "place_kernel": 0.5}) == {limits.MOVES: 2.0}
