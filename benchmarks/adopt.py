@@ -2,6 +2,7 @@
 
 PYTHONPATH=src python benchmarks/adopt.py FOLDER ...    # then: make tables figures
 
+Files of benchmarks/analysis_gpu.py, analysis_*.json, go into results/gpu.
 A file of a run that no file of experiments/ names is refused, and so is one that is there with other numbers; then
 nothing is taken.
 """
@@ -62,6 +63,12 @@ def adopt(folders: list[Path], results: Path = RESULTS) -> list[Path]:
             sys.exit(f"{path}: no file of experiments/ names this run ({run.name}); nothing was taken")
         to = results / where / path.name
         if to.exists() and not from_json(to).agrees(run):
+            sys.exit(f"{path}: {to} has other numbers; nothing was taken")
+        if not to.exists():
+            new[to] = path
+    for path in (p for folder in folders for p in sorted(folder.rglob("analysis_*.json"))):
+        to = results / "gpu" / path.name
+        if to.exists() and to.read_bytes() != path.read_bytes():
             sys.exit(f"{path}: {to} has other numbers; nothing was taken")
         if not to.exists():
             new[to] = path

@@ -15,6 +15,7 @@ from fedsmoo.pages.gather import method_label
 from fedsmoo.paper.experiments import published
 from fedsmoo.paper.render import Table, render
 from fedsmoo.paper.reproduce import homes
+from fedsmoo.sweeps.paired import named
 from fedsmoo.sweeps.results import SUPERSEDED, Measured, collect, from_json
 
 ROOT = Path(__file__).parents[1]
@@ -42,6 +43,12 @@ def split_of(path: Path) -> str:
     return f"dirichlet-{digits[1]}.{digits[2]}" if digits else "?"
 
 
+def title_of(path: Path, name: str) -> str:
+    """A model's row: method and partition, and its seed where the file's name has one, ``analysis_01_seed3``."""
+    seed = re.search(r"_seed(\d+)", path.stem)
+    return f"{method_label(name)}, {split_of(path)}" + (f", seed {seed[1]}" if seed else "")
+
+
 def printed(method: str, split: str, key: str) -> str:
     """The paper's number; blank where it has none."""
     table = published()["flatness"]
@@ -53,23 +60,24 @@ def flatness() -> str:
     """Eigenvalue and trace beside the paper's, with the time that each took."""
     counted = list(collect((), homes(ROOT / "results")).values())
     aside = [from_json(path) for path in sorted((ROOT / "results" / SUPERSEDED).glob("*.json"))]
-    rows, commits, devices, others = [], set(), set(), []
+    rows, commits, devices, others, seeds = [], set(), set(), [], set()
     for path, value, name, found in measured("hessian"):
         h, grid, run = found["hessian"], found.get("landscape", {}), run_of(found, [*counted, *aside])
         method, split = method_label(name), split_of(path)
         if run is not None:
             commits.add(str(run.facts["commit"])[:7])
+            seeds.add(run.config.seed)
             others += [f"{method} at {split}"] if run in aside else []
             assert str(run.config.partition) == split, f"{path.name}: {name} was trained on {run.config.partition}"
         devices.add(f"{value['device']}, torch {value['versions']['torch']}, products in {value['precision']}")
         rows.append([
-            f"{method}, {split}", f"{h['samples']:,}",
+            title_of(path, name), f"{h['samples']:,}",
             f"{max(h['eigenvalues']):.1f}", printed(method, split, "hessian_top_eigenvalue"),
             f"{h['trace']:.0f} ± {h['trace_error']:.0f}", printed(method, split, "hessian_trace"),
             f"{h['seconds_eigenvalues']:.1f}", f"{h['seconds_trace']:.1f}",
             f"{grid['seconds']:.1f}" if grid else "",
         ])  # fmt: skip
-    note = "ResNet-18-GN on CIFAR-10, 10 of 100 clients, 800 rounds, seed 0, trained at commit "
+    note = f"ResNet-18-GN on CIFAR-10, 10 of 100 clients, 800 rounds, {named(tuple(sorted(seeds)))}, trained at commit "
     note += f"{', '.join(sorted(commits))}. Measured on {'; '.join(sorted(devices))}. Seconds of each measurement, "
     note += "without compilation."
     if others:
@@ -91,8 +99,7 @@ def landscape() -> str:
         distance = np.hypot(*np.meshgrid(grid["a"], grid["b"], indexing="ij"))
         half = (grid["a"][1] - grid["a"][0]) / 2
         rise = [f"{(z[np.abs(distance - r) <= half] - grid['centre']).mean():+.3f}" for r in RADII]
-        model = f"{method_label(name)}, {split_of(path)}"
-        rows.append([model, f"{100 * grid['recorded_accuracy']:.2f}", f"{grid['centre']:.3f}", *rise])
+        rows.append([title_of(path, name), f"{100 * grid['recorded_accuracy']:.2f}", f"{grid['centre']:.3f}", *rise])
         notes.append(
             f"{z.shape[0]} x {z.shape[1]} points, {grid['samples']:,} {grid['part']} images, "
             f"products in {value['grid_precision']}"

@@ -171,6 +171,8 @@ def test_surfaces_are_those_of_the_file() -> None:
         held_to_file(corners, found)
         assert [0.0, 0.0] in corners[:, :2].tolist()
         assert f"{found['centre']:.2f} at the centre" in axes.get_title()
+    three = figures.landscape({**data, "runs": [*data["runs"], data["runs"][0]]}, Look(width="page", apart=True))
+    assert [axes.get_title().count("\n") for axes in (*beside.axes, *three.axes)] == [0, 0, 1, 1, 1]  # narrow panels
     over = figures.landscape(data, Look())
     assert over.axes[0].get_title() == "test loss of FedSAM, and of FedSMOO as a grid"
     for kind, name in (("Poly3DCollection", "fedsam"), ("Line3DCollection", "fedsmoo")):

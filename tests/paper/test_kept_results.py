@@ -84,6 +84,8 @@ def test_runs_of_the_sensitivity_change_no_other_table_or_figure(adopt: ModuleTy
     assert {name for name in before if after[name] != before[name]} == {"sensitivity"}
     assert (usual, after["sensitivity"].count("79.55"), after["sensitivity"].count("59.66")) == (4, 4, 9)
     assert adopt.adopt([came], results) == []  # all there
+    (came / "analysis_01_seed3.json").write_text("{}")
+    assert adopt.adopt([came], results) == [results / "gpu" / "analysis_01_seed3.json"]
     (came / f"{cells[2].name}.json").write_text(to_json(fake_result(cells[2].config, 60.0)))
     with pytest.raises(SystemExit, match="has other numbers; nothing was taken"):
         adopt.adopt([came], results)

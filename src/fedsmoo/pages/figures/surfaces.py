@@ -59,7 +59,8 @@ def side_by_side(runs: list[dict[str, Any]], look: Look, limits: tuple[float, fl
         a, b, z = arrays(found)
         axes.contour(a, b, z, levels=np.linspace(*limits, 11), zdir="z", offset=floor, colors="black", linewidths=0.4)
         surface(axes, found, limits, edges=True)
-        axes.set_title(f"{words(run)}: {z[tuple(n // 2 for n in z.shape)]:.2f} at the centre", y=1.0)
+        apart = ": " if abreast < 3 else ":\n"
+        axes.set_title(f"{words(run)}{apart}{z[tuple(n // 2 for n in z.shape)]:.2f} at the centre", y=1.0)
     return figure
 
 
