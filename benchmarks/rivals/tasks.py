@@ -46,7 +46,7 @@ TASKS: dict[str, dict[str, Any]] = {
     # The authors' simulator on its own model, with a tenth of the samples: two cores need minutes for a whole round.
     "authors": COMMON | CIFAR | {
         "net": "resnet18_gn", "partition": "iid", "clients": 10, "samples": 1000, "cohort": 2,
-        "local_epochs": 2, "batch_size": 50, "lr": 0.1, "weight_decay": 1e-3, "clip": 10.0, "augment": True,
+        "local_epochs": 1, "batch_size": 50, "lr": 0.1, "weight_decay": 1e-3, "clip": 10.0, "augment": True,
         "rounds": 2,
     },
 }  # fmt: skip

@@ -72,8 +72,8 @@ ABOUT: dict[str, tuple[str, dict[str, Any]]] = {
             {"rounds": 1}),
     "blazefl": ("BlazeFL's CIFAR-10 benchmark with a tenth of its clients in a round: 10 of 100 clients, the small CNN "
                 "of PyTorch's tutorial, flips and crops, 50 steps of 50", {"rounds": 2}),
-    "authors": ("the authors' ResNet-18 on CIFAR-10 with a fiftieth of the work: 2 of 10 clients of 100 images, flips "
-                "and crops, 4 steps of 50", {"rounds": 2}),
+    "authors": ("the authors' ResNet-18 on CIFAR-10 with a hundredth of the work: 2 of 10 clients of 100 images, flips "
+                "and crops, 2 steps of 50", {"rounds": 2}),
     "fedjax": ("FedJAX's EMNIST example with drawn images and FedAvg's server: 10 of 100 clients of 200, a CNN with "
                "dropout, 62 classes, 10 steps of 20", {"rounds": 2}),
 }  # fmt: skip
