@@ -12,7 +12,10 @@ from pathlib import Path
 
 from mutation.operators import OPERATORS, SPEED, WORDS, called
 
-ROOMS = ("core", "algorithms", "compiler", "engines", "data", "runs", "sweeps", "paper", "analysis", "kernels")
+ROOMS = (
+    "core", "algorithms", "compiler", "engines", "data", "runs", "sweeps", "paper", "analysis", "kernels", "metrics",
+    "operators",
+)  # fmt: skip
 QUIET = {"warn", "warning", "debug", "info", "print", "Tile"}  # given what people read; tile sizes are for speed alone
 
 

@@ -22,7 +22,7 @@ LEFT_OUT = [
 FOLDERS = {  # of a room: where its own tests lie, which are asked first
     "core": ["core"], "algorithms": ["algorithms"], "engines": ["engines"], "data": ["data"],
     "runs": ["runs"], "sweeps": ["sweeps"], "paper": ["paper"], "analysis": ["analysis", "pages"],
-    "kernels": ["kernels"], "compiler": ["compiler", "engines"],
+    "kernels": ["kernels"], "compiler": ["compiler", "engines"], "metrics": ["metrics"], "operators": ["operators"],
 }  # fmt: skip
 GROUP = re.compile(r"@[^\]/:]*$")  # what pytest-xdist appends to the name of a test that shares a process with others
 PLUGIN = """

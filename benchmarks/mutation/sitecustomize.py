@@ -9,6 +9,7 @@ import sys
 import threading
 
 PACKAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fedsmoo") + os.sep
+MONITORING = getattr(sys, "monitoring", None)  # from Python 3.12 on: a function that was noted costs nothing any more
 seen: set = set()
 others: set = set()  # names of files that are not ours, so that most calls cost one look
 
@@ -18,6 +19,8 @@ def begin(test: str) -> None:
     global current
     current = test
     seen.clear()
+    if MONITORING:
+        MONITORING.restart_events()
 
 
 def note(frame, event, argument) -> None:
@@ -29,6 +32,18 @@ def note(frame, event, argument) -> None:
         others.add(code.co_filename)
         return
     seen.add(code)
+    write(code)
+
+
+def met(code, offset):
+    """Called for the first call of a function."""
+    if code.co_filename.startswith(PACKAGE):
+        write(code)
+    return MONITORING.DISABLE
+
+
+def write(code) -> None:
+    """Note one function for the test of the moment."""
     name = getattr(code, "co_qualname", code.co_name)
     os.write(out, f"{current}\tsrc/fedsmoo/{code.co_filename[len(PACKAGE) :]}:{name}\n".encode())
 
@@ -36,5 +51,10 @@ def note(frame, event, argument) -> None:
 if "MUTANTS_TRACE" in os.environ:
     out = os.open(os.environ["MUTANTS_TRACE"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     current = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0]
-    sys.settrace(note)
-    threading.settrace(note)
+    if MONITORING:
+        MONITORING.use_tool_id(MONITORING.COVERAGE_ID, "mutants")
+        MONITORING.register_callback(MONITORING.COVERAGE_ID, MONITORING.events.PY_START, met)
+        MONITORING.set_events(MONITORING.COVERAGE_ID, MONITORING.events.PY_START)
+    else:
+        sys.settrace(note)
+        threading.settrace(note)

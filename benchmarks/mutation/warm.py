@@ -21,7 +21,8 @@ HEAVY = [
     "pandas", "sklearn.datasets", "matplotlib.pyplot", "rich.console", "rich.table", "rich.progress", "typer",
     "safetensors.torch", "pytest", "PIL.Image", "hypothesis",
 ]  # fmt: skip
-LEFT_BEHIND = (".git", ".venv", "runs", "build", "dist", ".*_cache", "*.egg-info", "wandb", "mlruns")
+ABOVE = {".git", ".venv", "runs", "build", "dist", "wandb", "mlruns"}  # at the top alone: a room is called runs, too
+ANYWHERE = shutil.ignore_patterns(".*_cache", "*.egg-info")
 
 
 def import_heavy() -> None:
@@ -33,7 +34,11 @@ def import_heavy() -> None:
 
 def copy_tree(root: Path, to: Path) -> Path:
     """A copy of the repository that may be mutated; times are kept, so that compiled files stay valid."""
-    shutil.copytree(root, to, ignore=shutil.ignore_patterns(*LEFT_BEHIND), symlinks=True)
+
+    def left_behind(folder: str, names: list[str]) -> set[str]:
+        return ANYWHERE(folder, names) | (ABOVE.intersection(names) if Path(folder) == root else set())
+
+    shutil.copytree(root, to, ignore=left_behind, symlinks=True)
     return to
 
 
