@@ -17,6 +17,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,7 @@ from mutation import related, warm
 from mutation.draw import Mutant, drawn, mutants
 
 ROOT = Path(__file__).resolve().parent.parent
+BEGAN = time.monotonic()
 
 
 def arguments() -> argparse.Namespace:
@@ -44,7 +46,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--every", metavar="FILE", help="every mutation of this file instead of a draw")
     parser.add_argument("--again", choices=["survived"], help="run survivors of the outcome again")
     parser.add_argument("--shard", default="0/1", metavar="I/N", help="every N-th mutant from the I-th on")
-    parser.add_argument("--minutes", type=float, default=1e9, help="begin no mutant after so many minutes")
+    parser.add_argument("--minutes", type=float, default=1e9, help="end after so many minutes, the map counted in")
     parser.add_argument("--budget", type=float, default=150, help="seconds of tests per mutant, as they ran unmutated")
     parser.add_argument("--tests", action="append", default=[], help="ask only tests whose path begins so")
     parser.add_argument("--controls", type=int, default=5, help="copies without a mutation, which must survive")
@@ -99,7 +101,8 @@ class Outcome:
         if mutant.operator == "control":
             self.facts["controls"].append(place | found)
         else:
-            self.mutants[mutant.id] = place | found
+            why = self.mutants.get(mutant.id, {}).get("why")
+            self.mutants[mutant.id] = place | found | ({"why": why} if why and found["killed_by"] is None else {})
 
     def write(self, draw: list[Mutant] | None = None) -> str:
         """Write the file and say how it stands; with a draw, forget mutants that are no longer in it."""
@@ -124,30 +127,36 @@ def conduct(todo: list[Mutant], tests: dict[str, Any], options: argparse.Namespa
     for place in free:
         warm.copy_tree(master, place)
     running: list[warm.Child] = []
-    end = time.monotonic() + 60 * options.minutes
     waiting = todo[::-1]
-    while running or (waiting and time.monotonic() < end):
-        while waiting and free and time.monotonic() < end:
-            mutant = waiting.pop()
-            mine = related.tests_for(tests, mutant.file, mutant.function, options.budget)
-            if not mine:
-                outcome.add(mutant, {"killed_by": None, "seconds": 0.0, "tests": 0})
-                continue
-            limit = 90 + 3 * related.seconds(tests, mine)
-            running.append(warm.start(mutant, master, free.pop(), mine, limit))
-        time.sleep(0.05)
-        for child in list(running):
-            found = warm.ended(child, master)
-            if found is not None:
-                running.remove(child)
-                free.append(child.place)
-                outcome.add(child.mutant, found)
-                m = child.mutant
-                by = found["killed_by"] or "SURVIVED"
-                print(f"{found['seconds']:6.1f} s  {m.file[12:]}:{m.line} {m.operator}: {by}", flush=True)
-                outcome.write()
-    if waiting:
-        print(f"{len(waiting)} mutants not run: the time is over; the same command goes on with them")
+    try:
+        while (running or waiting) and time.monotonic() < BEGAN + 60 * options.minutes:
+            while waiting and free:
+                mutant = waiting.pop()
+                mine = related.tests_for(tests, mutant.file, mutant.function, options.budget)
+                if not mine:
+                    outcome.add(mutant, {"killed_by": None, "seconds": 0.0, "tests": 0})
+                    continue
+                limit = 90 + 3 * related.seconds(tests, mine)
+                running.append(warm.start(mutant, master, free.pop(), mine, limit))
+            time.sleep(0.05)
+            for child in list(running):
+                found = warm.ended(child, master)
+                if found is not None:
+                    running.remove(child)
+                    free.append(child.place)
+                    outcome.add(child.mutant, found)
+                    print(line(child.mutant, found), flush=True)
+                    outcome.write()
+    finally:
+        for child in running:
+            warm.end(child)
+    if running or waiting:
+        print(f"{len(running) + len(waiting)} mutants not run: the time is over; the same command goes on with them")
+
+
+def line(m: Mutant, found: dict[str, Any]) -> str:
+    """What became of a mutant, for people."""
+    return f"{found['seconds']:6.1f} s  {m.file[12:]}:{m.line} {m.operator}: {found['killed_by'] or 'SURVIVED'}"
 
 
 def main() -> None:
@@ -160,6 +169,7 @@ def main() -> None:
         return
     if not todo:
         sys.exit("nothing to run: the outcome has all of these mutants")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside; the same command goes on"))
     path = options.map or options.out.with_suffix(".map.json")
     at = Path(tempfile.mkdtemp(prefix="mutants-"))
     try:

@@ -88,6 +88,7 @@ def start(mutant: Mutant, root: Path, place: Path, tests: list[str], limit: floa
     pid = os.fork()
     if pid == 0:
         os.setsid()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         try:
             _child(place, tests)
         finally:
@@ -121,10 +122,7 @@ def ended(child: Child, root: Path) -> dict | None:
     late = pid == 0 and seconds > child.limit
     if pid == 0 and not late:
         return None
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.pid, signal.SIGKILL)
-    if late:
-        os.waitpid(child.pid, 0)
+    end(child, wait=late)
     shutil.copy2(root / child.mutant.file, child.place / child.mutant.file)
     killed, code = child.place.parent / "killed", os.waitstatus_to_exitcode(status)
     by = json.loads(killed.read_text()) if killed.exists() else None
@@ -133,6 +131,14 @@ def ended(child: Child, root: Path) -> dict | None:
     elif by is None and code not in (0, 5):
         by = f"exit {code}"
     return {"killed_by": by, "seconds": round(seconds, 1), "tests": child.tests}
+
+
+def end(child: Child, wait: bool = True) -> None:
+    """End a child and all that it started."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    if wait:
+        os.waitpid(child.pid, 0)
 
 
 def _remove(path: Path) -> None:
