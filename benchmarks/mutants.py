@@ -175,7 +175,7 @@ def main() -> None:
     try:
         master = warm.copy_tree(ROOT, at / "repository")
         before = json.loads(path.read_text()) if path.is_file() else {}
-        tests = related.update(ROOT, master, before, options.workers, options.tests)
+        tests = related.update(ROOT, master, before, options.workers, options.tests, path.with_suffix(".log"))
         path.write_text(json.dumps(tests if not options.tests else before | tests))
         warm.import_heavy()
         controls = [control(i + 1, m) for i, m in enumerate(todo[:: max(1, len(todo) // max(1, options.controls))])]

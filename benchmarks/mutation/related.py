@@ -54,8 +54,8 @@ def left_out(name: str) -> bool:
     return any(name == n or name.startswith(f"{n}/") for n in LEFT_OUT)
 
 
-def update(root: Path, copy: Path, known: dict[str, Any], workers: int, wanted: list[str]) -> dict[str, Any]:
-    """The map with every file of tests whose text has changed run once more, in ``copy``."""
+def update(root: Path, copy: Path, known: dict[str, Any], workers: int, wanted: list[str], log: Path) -> dict[str, Any]:
+    """The map with every file of tests whose text has changed run once more, in ``copy``; ``log``: what pytest says."""
     now = {n: h for n, h in files(root).items() if not wanted or any(n.startswith(w) for w in wanted)}
     old = {n: e for n, e in known.items() if n in now and e["hash"] == now[n] and not _moved(root, e)}
     new = sorted(set(now) - set(old))
@@ -72,12 +72,12 @@ def update(root: Path, copy: Path, known: dict[str, Any], workers: int, wanted: 
     environment |= {"MUTANTS_XDIST": "1"} if spread else {}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     words = [sys.executable, "-m", "pytest", "-q", "-p", "mutants_plugin", "--continue-on-collection-errors", *spread]
-    with open(copy.parent / "map.log", "w") as log:
-        subprocess.run([*words, *new], cwd=copy, env=environment, stdout=log, stderr=subprocess.STDOUT, check=False)
+    with open(log, "w") as said:
+        subprocess.run([*words, *new], cwd=copy, env=environment, stdout=said, stderr=subprocess.STDOUT, check=False)
     for name in ("sitecustomize.py", "mutants_plugin.py"):
         (copy / "src" / name).unlink()
     if not Path(f"{trace}.times").is_file():
-        sys.exit("no test ran; pytest said:\n" + (copy.parent / "map.log").read_text()[-3000:])
+        sys.exit("no test ran; pytest said:\n" + log.read_text()[-3000:])
     return old | read(trace, {n: now[n] for n in new})
 
 
