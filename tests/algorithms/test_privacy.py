@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +69,31 @@ def test_single_numbers_are_hidden_too():
     _, up = method.finish(torch.full((4,), 50.0, dtype=torch.float64), srv, Vectors(), Round(0, 0.1, 1, 1.0))
     assert math.isclose(math.sqrt(sum(v.square().sum() for _, v in up.items())), 1.0, rel_tol=1e-12)
     assert method.aggregate(srv, sent, server(1, 3)).w.abs().sum() > 0
+
+
+@dataclass(frozen=True)
+class Steps(FedAvg):
+    """Sends how many steps a client took, as a number of Python's."""
+
+    up = ("w", "taken")
+    scalars = ("taken",)
+
+    def finish(self, w, down, me, rnd):
+        return me, Vectors(w=w, taken=4.0)
+
+
+def test_a_number_of_pythons_is_bounded_with_the_rest():
+    """A change of 3 and a number of 4: both shrink by 2 / 5."""
+    down = Vectors(w=torch.ones(2, dtype=torch.float64))
+    _, up = Private(Steps(), bound=2.0).finish(down.w + torch.tensor([3.0, 0.0]), down, Vectors(), Round(0, 0.1, 4, 1))
+    assert up.w.tolist() == pytest.approx([1 + 3 * 2 / 5, 1.0], rel=1e-15)
+    assert up.taken.tolist() == pytest.approx([4 * 2 / 5], rel=1e-15)
+
+
+def test_by_default_the_noise_of_the_sum_is_as_large_as_a_client_may_be():
+    method = Private(FedAvg())
+    assert (method.bound, method.noise, method.expected) == (1.0, 1.0, None)
+    assert method.label == "FedAvg+private"
 
 
 @pytest.mark.parametrize("inner", [FedAvg(), SCAFFOLD(), FedExP()], ids=["fedavg", "scaffold", "fedexp"])

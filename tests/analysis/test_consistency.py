@@ -110,3 +110,4 @@ def test_fairness_by_counting(result: Result) -> None:
     assert found.worst_tenth == pytest.approx(np.sort(found.clients)[:2].mean())
     assert found.worst_tenth <= found.mean <= found.best_tenth
     assert tenth(np.array([0.5, np.nan, 0.25])) == 0.25
+    assert tenth(np.arange(11.0)) == (0 + 1) / 2  # a tenth of eleven is two

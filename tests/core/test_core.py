@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.core.gradient import StepGradient
 from fedsmoo.core.hyper.options import in_words, inside
 from fedsmoo.core.local import clipped, local_step
+from fedsmoo.core.round import Missing
 
 
 def tensor(*values: float) -> torch.Tensor:
@@ -35,6 +37,25 @@ def test_a_missing_vector_says_which_there_are() -> None:
         _ = Vectors(w=tensor(1), c=tensor(1)).s
     with pytest.raises(AttributeError, match="there are: none"):
         _ = Vectors().w
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda missing: torch.add(missing, tensor(1)),
+        lambda missing: torch.add(tensor(1), missing),
+        lambda missing: torch.add(tensor(1), other=missing),
+        lambda missing: tensor(1) * missing,
+        lambda missing: missing / 2,
+        lambda missing: missing.mean(),
+    ],
+)
+def test_what_a_run_cannot_tell_is_refused_with_its_reason_wherever_it_stands(
+    use: Callable[[Missing], object], recwarn: pytest.WarningsRecorder
+) -> None:
+    with pytest.raises(FedsmooError, match="nobody counted samples"):
+        use(Missing("nobody counted samples"))
+    assert not recwarn.list  # PyTorch's, of a way that it will give up
 
 
 def test_norms_and_units_are_over_the_last_axis() -> None:

@@ -68,6 +68,14 @@ def test_a_draw_across_blocks_is_one_stream() -> None:
     assert len(STREAM.words("x", 0)) == 0
 
 
+def test_on_another_device_there_are_as_many_words_of_the_same_type() -> None:
+    """On one that keeps shapes alone; that a GPU's numbers are the same is asked on a GPU."""
+    words = STREAM.words("layers", 11, "meta", start=2**32 - 1)
+    assert (words.device.type, words.shape, words.dtype) == ("meta", (11,), torch.int64)
+    below = Numbers(STREAM).below(torch.empty(3, 5, device="meta"), 0.4)
+    assert (below.device.type, below.shape, below.dtype) == ("meta", (3, 5), torch.bool)
+
+
 def test_any_other_name_is_another_stream() -> None:
     others = [
         STREAM.words("y", 4),

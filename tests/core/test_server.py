@@ -34,7 +34,7 @@ def test_a_step_is_what_the_method_makes_of_the_mean_and_the_round() -> None:
     weights = weights_of(SCHEDULE, samples)
     assert weights == [0.1, 0.3, 0.6]
     rnd = round_of(SCHEDULE, 4, steps, weights, share=3 / 8)
-    assert (rnd.number, rnd.share) == (4, 0.375)
+    assert (rnd.number, rnd.share, rnd.n) == (4, 0.375, 3)
     assert rnd.lr == lr_of(SCHEDULE, 4) == pytest.approx(0.2 * 0.9 * 0.9 * 0.9 * 0.9, rel=1e-15)
     assert rnd.steps == pytest.approx(0.1 * 2 + 0.3 * 3 + 0.6 * 5, rel=1e-15)
     server = Told().init(torch.ones(2))

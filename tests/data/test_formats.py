@@ -222,6 +222,16 @@ def test_a_forged_object_array_of_raw_pointers_is_not_followed():
         load_pickle(raw, "batch")
 
 
+def test_older_names_of_numpys_are_known_and_codecs_are_not():
+    old = pickle.dumps(np.arange(6, dtype=np.int16).reshape(2, 3), 2).replace(b"numpy._core.", b"numpy.core.")
+    assert b"numpy.core.multiarray" in old
+    assert load_pickle(old, "batch").tolist() == [[0, 1, 2], [3, 4, 5]]
+    text = pickle.dumps(b"\xff\x00", 2)  # as text, to be encoded
+    assert load_pickle(text, "batch") == b"\xff\x00"
+    with pytest.raises(FedsmooError, match="it asks for codec 'utf-16'"):
+        load_pickle(text.replace(b"X\x06\x00\x00\x00latin1", b"X\x06\x00\x00\x00utf-16"), "batch")
+
+
 def test_plain_pickles_are_read_in_full():
     content = {
         "data": official.pixels(3, 7),

@@ -91,7 +91,8 @@ def schedule(flow: Dataflow, speculate: bool = True) -> list[Action]:
 
 def point(flow: Dataflow, number: int) -> Node:
     """Return the point at which a step takes one of its gradients."""
-    return flow.gradients[number].args[0]  # type: ignore[return-value]
+    (at,) = flow.gradients[number].args
+    return at  # type: ignore[return-value]
 
 
 def summand(node: Node) -> Node:

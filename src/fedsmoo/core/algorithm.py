@@ -149,7 +149,7 @@ class Algorithm(Named):
     @property
     def summed(self) -> tuple[str, ...]:
         """What of ``up`` enters a mean over the cohort: all but ``rows``."""
-        return tuple(n for n in self.up if n not in self.rows) if self.rows else self.up
+        return tuple(n for n in self.up if n not in self.rows)
 
     def sent(self, srv: Vectors) -> Vectors:
         """Return what each client of a cohort receives."""

@@ -29,9 +29,8 @@ def counted(y: Tensor, *sums: Tensor) -> Tensor:
 
 
 def without(label: int, out: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Return outputs and classes with one label as none: samples of one class each are sequences of one position."""
-    y = y.masked_fill(y == label, NO_LABEL)
-    return (out.unsqueeze(1), y.unsqueeze(1)) if y.dim() == 1 else (out, y)
+    """Return outputs and classes with one label as none: samples as sequences of one position, or of one sequence."""
+    return out.unsqueeze(1), y.masked_fill(y == label, NO_LABEL).unsqueeze(1)
 
 
 def mean(sums: np.ndarray, samples: int) -> float:

@@ -109,7 +109,8 @@ def as_taps(node: Node) -> Node | None:
     if made.target is aten.view.default:  # of patches, without what made them wide
         (cut,) = made.all_input_nodes
         if cut.target is aten.slice.Tensor and cut.args[1:3] == (1, 0):
-            made = base(cut.all_input_nodes[0])
+            (of,) = cut.all_input_nodes
+            made = base(of)
     return made if made.target is ours.conv_weight.default and len(made.users) == 1 else None
 
 

@@ -80,9 +80,10 @@ def test_clients_of_another_division_have_none():
 
 def test_test_samples_of_clients_are_checked():
     data = read_data(CLIENTS)
-    outside = (torch.tensor([13]), torch.tensor([]), torch.tensor([]))
+    outside = (torch.tensor([0, 13]), torch.tensor([]), torch.tensor([]))
     for wrong, said in (
         (outside, "client 0 points outside the test part"),
+        ((torch.tensor([-1, 0]), *outside[1:]), "client 0 points outside the test part"),
         (outside[:2], "natural_test is of 2 clients"),
     ):
         broken = fedsmoo.Dataset(**{**data.__dict__, "natural_test": wrong})

@@ -113,8 +113,8 @@ def kind(value: Any) -> str:
 
 
 def in_words(form: list[Any]) -> str:
-    words = ["a tensor" if f is Tensor else f"Vectors of {' and '.join(f)}" for f in form]
-    return words[0] if len(words) == 1 else f"({', '.join(words)})"
+    words = ", ".join("a tensor" if f is Tensor else f"Vectors of {' and '.join(f)}" for f in form)
+    return words if len(form) == 1 else f"({words})"
 
 
 def axes(clients: int | None, last: str) -> str:

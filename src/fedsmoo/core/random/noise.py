@@ -71,7 +71,8 @@ def words_on_host(key: tuple[Any, Any], index: np.ndarray, name: int, step: Any)
     factors[0], factors[1] = MULTIPLIERS
     for k in keys:
         product[:] = a
-        halves = np.multiply(product, factors, out=product).view(np.uint32)
+        product *= factors
+        halves = product.view(np.uint32)
         np.bitwise_xor(np.bitwise_xor(halves[::-1, :, HIGH::2], b, out=a), k, out=a)
         b, product, spare = halves[::-1, :, 1 - HIGH :: 2], spare, product
     out = np.empty((*index.shape, 4), np.uint32)

@@ -86,10 +86,11 @@ def make_plan(
     if draw is None:
         return Plan(index, count, keys=keys)
     draws: Draws = {}
-    for c, (i, bs) in enumerate(zip(clients, batches, strict=True)):
+    for c, i in enumerate(clients):
         # As wide as a full batch, then cut: what a client draws must not depend on how many samples others have.
-        for name, values in draw(stream(seed, "augment", number, i), (len(bs), batch_size)).items():
-            draws.setdefault(name, np.zeros(index.shape, values.dtype))[: len(bs), c] = values[:, :width]
+        own = len(batches[c])
+        for name, values in draw(stream(seed, "augment", number, i), (own, batch_size)).items():
+            draws.setdefault(name, np.zeros(index.shape, values.dtype))[:own, c] = values[:, :width]
     return Plan(index, count, draws, keys)
 
 

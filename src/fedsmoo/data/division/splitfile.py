@@ -72,7 +72,7 @@ def load_split(path: str | Path, dataset: Dataset) -> list[np.ndarray]:
             f"split {path}: it was made for {content['dataset']!r} with {content['samples']} training samples, which "
             f"is not the {dataset.name!r} given here ({len(dataset.x_train)} samples); make a new split for this data"
         )
-    indices = [np.cumsum(np.asarray(i, dtype=np.int64)) for i in content["indices"]]
+    indices = [np.cumsum(i, dtype=np.int64) for i in content["indices"]]
     return checked(indices, len(dataset.x_train), f"split {path}")
 
 

@@ -60,7 +60,7 @@ def of_columns(frame: Any, names: Sequence[Any], what: str) -> Any:
 def kind_of_column(column: Any) -> str:
     """Return what a column holds: numbers, text (or categories), or something else such as dates."""
     kind = column.dtype.kind
-    if column.dtype.name == "category" or kind in "OUST" or column.dtype.name in ("string", "str"):
+    if kind in "OUST":
         return TEXT
     return NUMBER if kind in "biuf" else OTHER
 

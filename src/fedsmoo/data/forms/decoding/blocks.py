@@ -38,7 +38,7 @@ def value_of(value: Any, colour: bool, what: str) -> np.ndarray:
     if isinstance(value, Tensor):
         tensor = value.detach().cpu()
         return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
-    if type(value).__module__.partition(".")[0] == "PIL":
+    if type(value).__module__.split(".")[0] == "PIL":
         grey = value.mode in ("1", "L", "LA") and not colour
         try:
             pixels = np.asarray(value.convert("L" if grey else "RGB"))

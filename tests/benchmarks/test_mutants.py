@@ -1,0 +1,74 @@
+"""Mutations of the sources: which are drawn, what is copied to be mutated, and what became of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCE = "def mean(values, count):\n    return sum(values) / count\n"
+
+
+@pytest.fixture(autouse=True)
+def _tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+
+
+def test_every_mutation_of_a_function_is_one_that_can_be_read() -> None:
+    from mutation.draw import of_file
+
+    after = {m.applied(SOURCE.encode()).decode().splitlines()[1].strip() for m in of_file(SOURCE.encode(), "mean.py")}
+    assert after == {
+        "return sum(values) * count",
+        "return values / count",
+        "return max(values) / count",
+        "return None",
+        "return values",
+    }
+
+
+def test_rooms_that_are_mutated_are_there_and_have_tests() -> None:
+    from mutation.draw import ROOMS
+    from mutation.related import FOLDERS
+
+    assert set(FOLDERS) == set(ROOMS)
+    assert all((ROOT / "src/fedsmoo" / room).is_dir() for room in ROOMS)
+    assert all((ROOT / "tests" / folder).is_dir() for folders in FOLDERS.values() for folder in folders)
+
+
+def test_a_draw_takes_a_line_once_and_stays_when_other_lines_come(tmp_path: Path) -> None:
+    from mutation.draw import drawn
+
+    file = tmp_path / "src/fedsmoo/metrics/some.py"
+    file.parent.mkdir(parents=True)
+    file.write_text("".join(f"def f{i}(x, y):\n    return x[1:] + {i} * min(x, y)\n" for i in range(30)))
+    first = drawn(tmp_path, 0, 17)
+    assert len({m.line for m in first}) == 17
+    assert {m.id for m in drawn(tmp_path, 1, 17)} != {m.id for m in first}
+    file.write_text("import math\n\n" + file.read_text())
+    assert [(m.id, m.line) for m in drawn(tmp_path, 0, 17)] == [(m.id, m.line + 2) for m in first]
+
+
+def test_runs_at_the_top_are_left_behind_and_the_room_of_that_name_is_copied(tmp_path: Path) -> None:
+    from mutation.warm import copy_tree
+
+    for name in ("runs/a", "build/b", "src/fedsmoo/runs/c", "tests/runs/d", "src/.mypy_cache/e"):
+        (tmp_path / "here" / name).parent.mkdir(parents=True)
+        (tmp_path / "here" / name).touch()
+    copy = copy_tree(tmp_path / "here", tmp_path / "there")
+    assert {str(p.relative_to(copy)) for p in copy.rglob("?")} == {"src/fedsmoo/runs/c", "tests/runs/d"}
+
+
+def test_the_outcome_that_is_kept() -> None:
+    """Of 300 at most 3% survive, each with a reason; CONTRIBUTING.md says the numbers of the file."""
+    outcome = json.loads((ROOT / "results/mutants.json").read_text())
+    survivors = [m for m in outcome["mutants"] if m["killed_by"] is None]
+    assert len({m["id"] for m in outcome["mutants"]}) == outcome["count"] == 300
+    assert outcome["survived"] == len(survivors) <= 9
+    assert outcome["killed"] == 300 - len(survivors)
+    assert all(m.get("why") for m in survivors)
+    assert all(c["killed_by"] is None for c in outcome["controls"])
+    words = " ".join((ROOT / "CONTRIBUTING.md").read_text().split())
+    assert f"{outcome['killed']} of {outcome['count']} were noticed" in words
