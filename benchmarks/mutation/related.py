@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ FOLDERS = {  # of a room: where its own tests lie, which are asked first
     "runs": ["runs"], "sweeps": ["sweeps"], "paper": ["paper"], "analysis": ["analysis", "pages"],
     "kernels": ["kernels"], "compiler": ["compiler", "engines"], "metrics": ["metrics"], "operators": ["operators"],
 }  # fmt: skip
+Hit = tuple[bool, float, list[str]]
 GROUP = re.compile(r"@[^\]/:]*$")  # what pytest-xdist appends to the name of a test that shares a process with others
 PLUGIN = """
 import json, os
@@ -112,7 +114,7 @@ def tests_for(known: dict[str, Any], file: str, function: str, budget: float) ->
     """The tests that run a function, the most related and quickest files first, for up to ``budget`` seconds.
 
     What runs while a module or a class is made has no test of its own: then those that run anything else of the class,
-    or of the module; of a module that nothing runs, the tests of its room.
+    or of the module, and after them the others of its room; of a module that nothing runs, the tests of its room.
     """
     place, outer = f"{file}:{function}", function.rpartition(".<locals>.")[0] or function
     circles = [lambda f: f == place, lambda f: f.startswith(f"{file}:{outer}."), lambda f: f.startswith(f"{file}:")]
@@ -120,18 +122,26 @@ def tests_for(known: dict[str, Any], file: str, function: str, budget: float) ->
     circles.append(lambda f: f.startswith(room))
     own = tuple(f"tests/{folder}/" for folder in FOLDERS[file.split("/")[2]])
     for circle in circles:
-        hits = []
-        for name, entry in known.items():
-            mine = [t for t, e in entry["tests"].items() if any(map(circle, e["functions"]))]
-            if mine:
-                cost = sum(entry["tests"][t]["seconds"] for t in mine)
-                hits.append((not name.startswith(own), cost, mine))
+        hits = _hits(known, own, circle)
         if hits:
-            return _within(sorted(hits), known, budget)
+            asked = {t for _, _, mine in hits for t in mine}
+            others = [(True, c, [t for t in mine if t not in asked]) for no, c, mine in _hits(known, own) if not no]
+            more = [] if circle is circles[0] else [h for h in others if h[2]]
+            return _within([*sorted(hits), *sorted(more)], known, budget)
     return []
 
 
-def _within(hits: list[tuple[bool, float, list[str]]], known: dict[str, Any], budget: float) -> list[str]:
+def _hits(known: dict[str, Any], own: tuple[str, ...], circle: Callable[[str], bool] = bool) -> list[Hit]:
+    """The tests that run a function of a circle, by file: whether it is of another room, its cost, and they."""
+    hits = []
+    for name, entry in known.items():
+        mine = [t for t, e in entry["tests"].items() if any(map(circle, e["functions"]))]
+        if mine:
+            hits.append((not name.startswith(own), sum(entry["tests"][t]["seconds"] for t in mine), mine))
+    return hits
+
+
+def _within(hits: list[Hit], known: dict[str, Any], budget: float) -> list[str]:
     """File after file; of one that costs too much, the tests that are quick."""
     chosen: list[str] = []
     left = budget
