@@ -329,7 +329,9 @@ def test_an_end_that_waits_for_norms_is_the_eager_one(name, device):
     me = Vectors(**{n: drawn(4, method.length(n, 285)) for n in (*method.own, *method.local)})
     facts = {"client": drawn(4, 1), "samples": drawn(4, 1).abs(), "loss": drawn(4, 1).abs()}
     rnd = Round(2, 0.1, torch.tensor([[3.0], [1.0], [4.0], [2.0]], dtype=torch.float64), 0.5, **facts)
-    ours = CompiledRoundEnd(method, w, down, me, rnd)(w, down, me, rnd)
+    compiled = CompiledRoundEnd(method, w, down, me, rnd)
+    assert name != "fedexp" or len(compiled.passes) == 1, "a sum, and nothing that would have to be written"
+    ours = compiled(w, down, me, rnd)
     theirs = EagerStepper(SimpleNamespace()).end(Assignment(method, LocalRule(), down, rnd), w, me)
     for mine, plain in zip((*ours[:2], Vectors(drift=ours[2])), (*theirs[:2], Vectors(drift=theirs[2])), strict=True):
         assert mine.names() == plain.names()

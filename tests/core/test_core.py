@@ -15,6 +15,7 @@ from fedsmoo.core.gradient import StepGradient
 from fedsmoo.core.hyper.options import in_words, inside
 from fedsmoo.core.local import clipped, local_step
 from fedsmoo.core.round import Missing
+from fedsmoo.core.user_code import short_name
 
 
 def tensor(*values: float) -> torch.Tensor:
@@ -56,6 +57,10 @@ def test_what_a_run_cannot_tell_is_refused_with_its_reason_wherever_it_stands(
     with pytest.raises(FedsmooError, match="nobody counted samples"):
         use(Missing("nobody counted samples"))
     assert not recwarn.list  # PyTorch's, of a way that it will give up
+
+
+def test_names_of_ours_stay_and_those_in_files_are_short() -> None:
+    assert [short_name(n) for n in ("fedsmoo", "hub/name", "a/mine.py:Own")] == ["fedsmoo", "hub/name", "mine.py-Own"]
 
 
 def test_norms_and_units_are_over_the_last_axis() -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from fedsmoo.core.random.draw import draw, drawn
+from fedsmoo.core.random.layers import ClientsNoise, ClientsNumbers, Numbers
 from fedsmoo.core.random.noise import BLOCK, MASK, Noise, key_of
 
 KEYS = torch.tensor([key_of(1, "noise", 4, client) for client in (3, 8, 5)])
@@ -68,3 +69,19 @@ def test_compilers_see_one_operation():
     compiled = torch.compile(step, backend=backend, fullgraph=True)
     assert torch.equal(compiled(w, KEYS, k), step(w, KEYS, k))
     assert len(seen) == 1
+
+
+def test_padding_repeats_the_last_sample_and_its_integers_are_minus_one():
+    """Two clients with 3 and 1 of 4 samples, which are the second axis of what is drawn."""
+    real, keys = (3, 1), KEYS[:2]
+    noise = ClientsNoise(keys, torch.tensor([5, 5]), torch.tensor(real), 4, ((2, 1), (2, 1)))
+    many = ClientsNumbers(noise)
+    found, whole = many.uniform(torch.empty(2, 2, 4)), many.whole(torch.empty(2, 2, 4))
+    for c, count in enumerate(real):
+        low, high = keys[c].tolist()
+        one = Numbers(Noise((low, high), 5))
+        alone, integers = one.uniform(torch.empty(2, count)), one.whole(torch.empty(2, count))
+        assert torch.equal(found[c, :, :count], alone)
+        assert torch.equal(found[c, :, count:], alone[:, -1:].expand(2, 4 - count))
+        assert torch.equal(whole[c, :, :count], integers)
+        assert (whole[c, :, count:] == -1).all()

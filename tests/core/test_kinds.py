@@ -9,8 +9,9 @@ import pytest
 import torch
 from kinds import Ditto, Median
 
-from fedsmoo import FedAvg, Vectors
+from fedsmoo import FedAvg, FedsmooError, Vectors
 from fedsmoo.core.contract import findings
+from fedsmoo.core.contract.check import refuse_unsound
 from fedsmoo.core.contract.form import Scale
 from fedsmoo.testing import check_algorithm
 
@@ -122,3 +123,19 @@ def test_a_method_with_a_vector_of_its_own_size_keeps_the_contract() -> None:
     check_algorithm(Sketched())
     both = dataclass(frozen=True)(type("Sketched", (Sketched,), {"scalars": ("s",)}))()
     assert any("sizes names 's', which scalars says is one number" in str(n) for n in findings(both))
+
+
+class Masked(FedAvg):
+    """Made for models of 50 numbers."""
+
+    def finish(self, w, down, me, rnd):
+        return me, Vectors(w=torch.where(torch.arange(50) < 25, w, down.w))
+
+
+def test_a_method_made_for_a_model_waits_for_it() -> None:
+    (found,) = findings(Masked())
+    assert "RuntimeError" in found
+    refuse_unsound(Masked())  # nothing is known of the model yet
+    with pytest.raises(FedsmooError, match="RuntimeError"):
+        refuse_unsound(Masked(), Scale(size=51))
+    refuse_unsound(Masked(), Scale(size=50))

@@ -70,6 +70,7 @@ def test_augmentation_draws_depend_on_nobody_else_once_the_width_is_fixed() -> N
     both = make_plan(7, 3, [0, 1], INDICES, 4, epochs=2, draw=draws, width=4)
     for name, d in alone.draws.items():
         assert np.array_equal(both.draws[name][:2, 1], d[:, 0])
+        assert not both.draws[name][2:, 1].any()  # of steps that the client does not take
     assert make_plan(8, 3, [1], INDICES, 4, epochs=2, draw=draws, width=4).draws["dx"].shape == (2, 1, 4)
 
 

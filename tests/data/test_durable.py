@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -73,6 +74,6 @@ def test_what_a_killed_process_left_is_removed_by_the_next_and_nothing_else(
     ]
     for name in [left, *kept]:
         (tmp_path / name).touch()
-        os.utime(tmp_path / name, None if "young" in name else (0, 0))
+        os.utime(tmp_path / name, None if "young" in name else (time.time() - 150,) * 2)
     write(path)
     assert {p.name for p in tmp_path.iterdir()} == {path.name, *kept}

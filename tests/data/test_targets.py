@@ -15,7 +15,7 @@ from fedsmoo.data.check import check, from_arrays
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.own import own_data
 from fedsmoo.data.sources import load
-from fedsmoo.data.targets import classes_to_divide_by, names_to_divide_by
+from fedsmoo.data.targets import classes_to_divide_by, is_sequence, names_to_divide_by
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((12, 3)).astype(np.float32)
@@ -152,3 +152,9 @@ def test_an_npz_may_say_what_its_labels_are(tmp_path: Path) -> None:
     np.savez(tmp_path / "b.npz", x_train=X, y_train=NUMBERS, x_test=X, y_test=NUMBERS)
     assert load("mine", tmp_path / "a.npz").target == "labels"
     assert load("mine", tmp_path / "b.npz").target == "numbers"
+
+
+def test_a_single_label_of_each_sample_is_no_sequence() -> None:
+    one = torch.zeros(12, 1, dtype=torch.int64)
+    assert is_sequence(SEQUENCE, torch.cat([one, one], 1), torch.cat([one, one], 1))
+    assert not is_sequence(SEQUENCE, one, one)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from fedsmoo.data.dataset import Dataset
+from fedsmoo.engines.contract import plus
 from fedsmoo.engines.task import Task
 from fedsmoo.models import build
 from fedsmoo.models.loss import cross_entropy
@@ -55,3 +56,12 @@ def test_a_label_per_sample(size):
     scores = task.tally(lambda x: outputs[x[:, 0].long()], size, task.test).scores(task.test.y)
     assert scores.lead == pytest.approx(4 / 5)
     assert scores.loss == pytest.approx(-(4 * math.log(3 / 5) + math.log(1 / 5)) / 5, rel=1e-14)
+
+
+def test_sums_in_place_only_where_they_fit() -> None:
+    a, wide = torch.ones(1), torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
+    assert plus(a, wide, into=True).tolist() == [2.0, 3.0, 4.0]
+    assert plus(a, a.double(), into=True).dtype == torch.float64
+    assert a.tolist() == [1.0]
+    assert plus(a, a, into=True) is a
+    assert a.tolist() == [2.0]

@@ -124,3 +124,14 @@ def test_patches(draw):
         want = F.unfold(x[c].permute(0, 3, 1, 2), (3, 2), (1, 2), (1, 0), (2, 1)).unflatten(1, (3, 6)).transpose(1, 2)
         assert torch.equal(found[c, ..., :18].flatten(1, 2).mT, want.flatten(1, 2))
     assert not found[..., 18:].any()
+
+
+def test_boxes_serve_from_compute_capability_9_on(monkeypatch):
+    from fedsmoo.kernels.conv import choose
+    from fedsmoo.kernels.conv.geometry import Geometry
+
+    x = torch.zeros(1, 2, 8, 8, 16)
+    monkeypatch.setattr(choose, "interpreted", lambda: False)
+    for capability, serves in (((8, 9), False), ((9, 0), True), ((10, 3), True)):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, found=capability: found)
+        assert choose.shapes_serve(Geometry((3, 3), (1, 1), (1, 1), (1, 1)), "tf32", x) is serves

@@ -36,14 +36,15 @@ def test_stem_forward_and_backward(side, width, boxes, draw, device):
     flat, x, d = draw(C, n + 2 * CH), draw(C, B, side, side + 8, 4), draw(C, B, side // 4, side // 4, CH)
     xhat, dy = (draw(C, B, side // 2, side // 2, CH) for _ in range(2))
     pooled, taken = draw(*d.shape), torch.full(d.shape, 77, dtype=torch.uint8, device=device)
-    rstd, part, grad = draw(C, B, GROUPS), draw(C, B * 2 * CH), draw(C, n + 2 * CH)
+    begin = 5  # of the shares of this norm among those of all
+    rstd, part, grad = draw(C, B, GROUPS), draw(C, begin + B * 2 * CH), draw(C, n + 2 * CH)
     parts = draw(2, C, n)
     x[..., :4, :] = x[..., -4:, :] = 0
     stem_forward(conv, x, flat, 0, flat, n, xhat, rstd, pooled, taken, Tile(side**2 // 4, CH, 32, 4, 2, boxes))
-    pool_backward(d, taken, NormLayer(None, xhat, rstd, flat, n, None, dy, part, 0), warps=4)
+    pool_backward(d, taken, NormLayer(None, xhat, rstd, flat, n, None, dy, part, begin), warps=4)
     stem_weight(conv, x, dy, parts, 0, Tile(CH, width, 16, 4, 2, boxes))
     sum_splits(parts, grad, 0)
-    table = [[half * CH, B, 2 * CH, n + half * CH] for half in range(2)]
+    table = [[begin + half * CH, B, 2 * CH, n + half * CH] for half in range(2)]
     sum_parts(part, torch.tensor(table, dtype=torch.int32, device=device), grad, columns=CH)
     for c in range(C):
         v = flat[c].double().cpu().requires_grad_()

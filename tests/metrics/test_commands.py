@@ -44,6 +44,16 @@ def test_the_best_of_an_error_is_the_smallest() -> None:
     assert reached(runs["bad"][0], 1.5) is None
 
 
+def test_the_best_of_nothing_is_nothing() -> None:
+    assert quantity("mse").best([]) is quantity("accuracy").best([]) is None
+    assert (quantity("mse").best([3.0, 2.0, 4.0]), quantity("accuracy").best([0.3, 0.4])) == (2.0, 0.4)
+
+
+def test_every_number_of_a_round_has_its_name() -> None:
+    found = records([0.5])[0].numbers()
+    assert (found["round"], found["mse"]) == (1, 0.5)
+
+
 def test_an_own_metric_says_itself_which_way_is_up() -> None:
     up, down = records([1.0, 2.0], "f"), records([1.0, 2.0], "f", ("f",))
     assert [r.reached(1.5) for r in up] == [False, True]

@@ -44,7 +44,21 @@ def test_probabilities_under_cross_entropy_are_warned_of(model: nn.Module, what:
         simulate(model, "digits", "fedavg", **SETTINGS)
 
 
-@pytest.mark.parametrize("model", [ending(), ending(nn.LogSoftmax(-1)), ending(nn.Tanh()), ending(nn.ReLU())])
+class Stretched(Functional):
+    """Outputs whose sum is one, as of probabilities, but some of which are negative."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer.load_state_dict({"weight": torch.zeros(10, 64), "bias": torch.linspace(-1, 1, 10)})
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 3 * super().forward(x) - 0.2
+
+
+NOT_SQUASHED = [ending(), ending(nn.LogSoftmax(-1)), ending(nn.Tanh()), ending(nn.ReLU()), Stretched()]
+
+
+@pytest.mark.parametrize("model", NOT_SQUASHED)
 def test_other_models_are_not(model: nn.Module) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", FedsmooWarning)

@@ -5,7 +5,11 @@ import torch
 from torch.func import grad_and_value, vmap
 from torch.nn import functional as F
 
+from fedsmoo.engines.oracles.recurrence import Recurrence, RecurrenceBackward
+from fedsmoo.engines.oracles.recurrence import forward as recurrence
 from fedsmoo.operators.embedding import embedding_weight
+from fedsmoo.operators.graph.views import alike
+from fedsmoo.operators.norm import GroupNorm, GroupNormBackward
 from fedsmoo.operators.trace import called, traced
 
 CLIENTS, WIDTH = 3, 5
@@ -52,3 +56,32 @@ def test_weights_that_clients_share_are_read_once():
 def test_what_the_operator_says_of_itself_is_true():
     given = torch.randn(2, 6, 3), torch.randint(4, (2, 6)), 4, False
     torch.library.opcheck(embedding_weight._opoverload, given, test_utils=("test_schema", "test_faketensor"))
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru", "tanh"])
+def test_what_recurrences_say_of_themselves_is_true(kind):
+    wide = {"lstm": 4, "gru": 3, "tanh": 1}[kind] * 5
+    gx, w, b, h = torch.randn(3, 2, 4, wide), torch.randn(2, wide, 5), torch.randn(2, wide), torch.randn(2, 4, 5)
+    given = (kind, gx, w, b, h, h.clone())
+    torch.library.opcheck(recurrence._opoverload, given, test_utils=("test_schema", "test_faketensor"))
+
+
+def test_maps_are_alike_in_shape_order_type_and_without_gaps():
+    graph = torch.fx.Graph()
+
+    def node(v):
+        made = graph.placeholder("x")
+        made.meta["val"] = v
+        return made
+
+    x, gaps = torch.empty(2, 3, 4), torch.empty(2, 3, 5)[..., :4]
+    assert alike(node(x), node(torch.empty(2, 3, 4)))
+    for a, b in ((x, x.double()), (gaps, gaps), (x, torch.empty(2, 4, 3)), (x, torch.empty(3, 2, 4).transpose(0, 1))):
+        assert not alike(node(a), node(b))
+
+
+@pytest.mark.parametrize("function", [GroupNorm, GroupNormBackward, Recurrence, RecurrenceBackward])
+def test_functions_of_autograd_are_asked_of_their_class(function):
+    made = {n: v for n, v in vars(function).items() if n in ("forward", "setup_context", "backward", "vmap")}
+    assert len(made) >= 3
+    assert all(isinstance(v, staticmethod) for v in made.values())

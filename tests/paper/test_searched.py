@@ -43,6 +43,13 @@ def test_the_best_is_by_the_samples_held_out_and_not_by_the_test_set() -> None:
     assert task["test"] == pytest.approx(72 * (1 - 4.5 / 800), abs=0.01)
 
 
+def test_settings_that_are_lists_are_told_apart_too() -> None:
+    two = runs(2)
+    for run, sizes in zip(two, ([1, 2], [1, 3]), strict=True):
+        run.config.algorithm_options.update(rho=0.5, sizes=sizes)
+    assert [t.settings for t in tried(two)] == [{"sizes": [1, 3]}, {"sizes": [1, 2]}]
+
+
 def test_nothing_is_recommended_before_the_budget_is_spent() -> None:
     assert winners(tried(runs(5))) == {}
     assert recommended("fedavg") == []

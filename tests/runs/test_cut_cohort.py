@@ -13,8 +13,11 @@ import pytest
 import fedsmoo
 from fedsmoo.cli import main
 from fedsmoo.core.errors import FedsmooWarning
+from fedsmoo.data.division.partition import IID
 from fedsmoo.data.division.splitfile import save_split
 from fedsmoo.data.sources import load
+from fedsmoo.runs import division
+from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin.identity import identity
 from fedsmoo.runs.storage.reader import read_config
 from fedsmoo.sweeps.grid import expand
@@ -83,3 +86,16 @@ def test_a_sweep_goes_on_with_runs_that_were_cut(tmp_path: Path) -> None:
     again = fedsmoo.sweep({**TINY, "cohort": 4, "seed": [0, 1]}, tmp_path)
     assert again.finished == first.finished
     assert all("-4of4-" in folder.name for folder in first.finished)
+
+
+def test_only_code_of_the_users_knows_how_many_clients_its_data_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(division, "count_natural", lambda *_: 7)
+    assert division.natural_clients(Config(dataset="synthetic")) == 7
+    assert division.natural_clients(Config(dataset="synthetic", dataset_options={"a": 1})) is None
+    assert division.natural_clients(Config(dataset="mine.py:data")) is None
+
+
+def test_a_partition_of_the_users_is_no_rule_of_ours() -> None:
+    assert division.rule_in_force(Config(partition="mine.py:Halves", seed=5)) == (None, 5)
+    rule, seed = division.rule_in_force(Config(partition="iid", seed=5))
+    assert (type(rule), seed) == (IID, 5)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from fedsmoo.runs.record import Record
-from fedsmoo.sweeps.comparison import cells, row
+from fedsmoo.sweeps.comparison import Comparison, cells, row
 
 
 def history(reached: int) -> list[Record]:
@@ -17,3 +19,13 @@ def history(reached: int) -> list[Record]:
 def test_a_mean_of_rounds_is_not_rounded_to_one(reached: tuple[int, ...], shown: str) -> None:
     runs = {seed: history(t) for seed, t in enumerate(reached)}
     assert cells(row("fedavg", runs, 0.5))[4] == shown
+
+
+def test_nobody_wins_whose_lead_may_be_chance() -> None:
+    """Whichever row it is that may be as good."""
+    best, clear, near = (
+        SimpleNamespace(behind=None),
+        *(SimpleNamespace(behind=SimpleNamespace(clear=c)) for c in (True, False)),
+    )
+    for rows, winner in (([near, best], None), ([best, clear, near], None), ([clear, best], best), ([best], best)):
+        assert Comparison.winner.fget(SimpleNamespace(rows=rows)) is winner

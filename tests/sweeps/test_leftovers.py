@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 
 import fedsmoo
+from fedsmoo.runs.config import Config
+from fedsmoo.sweeps.queue import lease_batch
 from fedsmoo.sweeps.results import export
 
 SETTINGS = {"rounds": 2, "clients": 5, "cohort": 2, "model": "softmax", "device": "cpu"}
@@ -33,3 +35,11 @@ def test_half_written_results_and_measurements_are_removed(tmp_path: Path) -> No
     fedsmoo.analyse("fairness", run)
     assert [path.exists() for path in gone] == [False] * 3
     assert [path.exists() for path in kept] == [True] * 3
+
+
+def test_a_run_that_somebody_finished_in_between_is_nobodys_again(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    assert lease_batch([path], {path: Config()}, 1, is_open=lambda _: False) == {}
+    again = lease_batch([path], {path: Config()}, 1, is_open=lambda _: True)
+    assert list(again) == [path]
+    again[path].release()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -13,6 +15,8 @@ import fedsmoo
 from fedsmoo import FedsmooError, read_data, simulate
 from fedsmoo.analysis.functions.fairness import fairness
 from fedsmoo.core.errors import FedsmooWarning
+from fedsmoo.data.forms.flower import partitions
+from fedsmoo.data.forms.options import Options
 from fedsmoo.runs.results.result import Result
 
 RNG = np.random.default_rng(2)
@@ -89,3 +93,15 @@ def test_test_samples_of_clients_are_checked():
         broken = fedsmoo.Dataset(**{**data.__dict__, "natural_test": wrong})
         with pytest.raises(FedsmooError, match=said):
             read_data(broken)
+
+
+@pytest.mark.parametrize("count", [True, 0, -1, "three", 2.0, None])
+def test_partitions_are_as_many_as_a_whole_number_says(count):
+    with pytest.raises(FedsmooError, match=r"num_partitions is .* but must be a number of clients from 1"):
+        partitions(SimpleNamespace(num_partitions=count), Options(), "given")
+
+
+def test_one_column_that_is_learnt_has_no_axis_of_its_own():
+    frame = pd.DataFrame({"a": [1.0, 2.0, 3.0], "t": [0.5, 1.5, 2.5], "u": [1.0, 0.0, 2.0]})
+    assert read_data(frame, y="t", test=0.34).y_train.shape == (2,)
+    assert read_data(frame, y=("t", "u"), test=0.34).y_train.shape == (2, 2)

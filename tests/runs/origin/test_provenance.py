@@ -97,6 +97,10 @@ def test_the_command_for_one_run_means_its_config(config: Config) -> None:
     assert (read.engine, read.data) == (config.engine, config.data)
 
 
+def test_values_are_written_as_flags_take_them() -> None:
+    assert [origin.flag_value(v) for v in (None, True, False, 0.5, "Mine")] == ["none", "true", "false", "0.5", "Mine"]
+
+
 def test_options_that_no_flag_can_say_refer_to_the_config() -> None:
     assert again(Config(model="m.py:net", model_options={"sizes": [1, 2]})).startswith("fedsmoo run CONFIG")
 

@@ -212,6 +212,8 @@ def test_results_of_one_method_are_its_seeds_and_labels_may_be_given() -> None:
     assert list(axes.lines[0].get_ydata()) == pytest.approx(mean)
     axes = fedsmoo.plot({"one": a, "two": [b]})
     assert [t.get_text() for t in axes.get_legend().get_texts()] == ["one", "two"]
+    assert len({(line.get_color(), line.get_linestyle()) for line in axes.lines}) == 2
+    assert len({line.get_linestyle() for line in axes.lines}) == 2  # told apart in print, too
     with pytest.raises(FedsmooError, match="there is no curve in 3"):
         fedsmoo.plot([3])
 

@@ -120,8 +120,11 @@ def passed(model: FlatModel, x: Tensor) -> list[Tensor]:
 
 def same(alone: list[Tensor], padded: list[Tensor], real: Tensor) -> bool:
     """Return whether padding changed nothing: neither the outputs of real samples nor statistics."""
-    pairs = zip(alone, [padded[0][real], *padded[1:]], strict=True)
-    return all(torch.allclose(a, b, rtol=1e-3, atol=1e-4 * float(a.abs().max()), equal_nan=True) for a, b in pairs)
+
+    def near(a: Tensor, b: Tensor) -> bool:
+        return torch.allclose(a, b, rtol=1e-3, atol=1e-4 * float(a.abs().max()), equal_nan=True)
+
+    return all(map(near, alone, [padded[0][real], *padded[1:]]))
 
 
 def only_norms(model: FlatModel) -> bool:
