@@ -9,7 +9,7 @@ import pytest
 from fedsmoo.algorithms.choices import CHOICES
 from fedsmoo.core import FedsmooError
 from fedsmoo.runs.build import make_algorithm
-from fedsmoo.runs.config import FIELDS, Config, free_within
+from fedsmoo.runs.config import FIELDS, Config, differs, free_within
 from fedsmoo.runs.settings.fields import AROUND
 from fedsmoo.runs.settings.toml import named_tables, read_toml
 from fedsmoo.runs.storage.folder import config_text
@@ -170,3 +170,10 @@ def test_what_may_differ_within_a_run_a_batch_and_a_line() -> None:
     assert set(free_within("batch")) == {"seed", "target", "partition", "partition_options", "u", "c", "split", *step}
     words = {word for f in FIELDS.values() for word in f.metadata["free"]}
     assert words == {"run", "batch", "line"}
+
+
+def test_no_options_are_the_default_of_options() -> None:
+    names = [n for n in FIELDS if n.endswith("_options")]
+    assert "dataset_options" in names
+    assert not any(differs(n, empty) for n in names for empty in ({}, FIELDS[n].default))
+    assert all(differs(n, {"a": 1}) for n in names)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 import fedsmoo
 from fedsmoo.runs.config import Config
 from fedsmoo.sweeps.queue import lease_batch
@@ -43,3 +45,18 @@ def test_a_run_that_somebody_finished_in_between_is_nobodys_again(tmp_path: Path
     again = lease_batch([path], {path: Config()}, 1, is_open=lambda _: True)
     assert list(again) == [path]
     again[path].release()
+
+
+def test_a_disk_that_does_not_answer_takes_no_lease_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "run"
+    lease = lease_batch([path], {path: Config()}, 1)[path]
+    for error, ours in ((OSError(5, "no answer"), True), (FileNotFoundError(), False)):
+
+        def fails(_: Path, error: OSError = error) -> None:
+            raise error
+
+        with monkeypatch.context() as patch:
+            patch.setattr("fedsmoo.runs.storage.lease.owner_of", fails)
+            assert lease.ours() is ours
+    assert lease.ours()
+    lease.release()

@@ -15,7 +15,10 @@ from torch import nn
 import fedsmoo
 from fedsmoo import FedsmooError, Record
 from fedsmoo.core.errors import FedsmooWarning
+from fedsmoo.runs.results.html import table
+from fedsmoo.runs.results.summary import summarise
 from fedsmoo.runs.storage.reader import read_run
+from fedsmoo.runs.watch.state import says_stop
 
 from .small import QUICK, numbers, run, same
 
@@ -227,3 +230,34 @@ def test_a_result_prints_in_a_line_and_as_a_table() -> None:
     named = fedsmoo.simulate(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), "digits", "fedavg", rounds=1, **QUICK)
     assert "python:Sequential@" in named._repr_html_()
     assert "<script" not in fedsmoo.runs.results.html.table(["a"], [["<script>"]])
+
+
+def test_a_summary_has_the_last_the_best_and_the_mean_of_the_last_ten() -> None:
+    accuracies = [0.9, 0.1, *(0.3 + k / 100 for k in range(10))]
+    history = [
+        Record(k + 1, v, 2 - v, 1.0, 0.1, 0.1, [0], 10, 20, 1.0, 0.5, metrics={"accuracy": v, "f1": v / 2})
+        for k, v in enumerate(accuracies)
+    ]
+    found = summarise(history, None)
+    assert (found["test_accuracy"], found["best_accuracy"], found["best_score"]) == (0.39, 0.9, 0.9)
+    assert found["test_accuracy_last10"] == found["score_last10"] == pytest.approx(0.345, rel=1e-12)
+    assert found["metrics"] == {"accuracy": 0.39, "f1": 0.195}
+    assert (found["bytes_up"], found["bytes_down"], found["seconds_eval"]) == (120, 240, 6.0)
+
+
+def test_one_row_of_a_table_is_bold() -> None:
+    rows = table(["method", "n"], [["a", "1"], ["<b>", "2"]], bold=1).split("<tr>")[2:]
+    assert "<b>" not in rows[0]
+    assert "<b>&lt;b&gt;</b>" in rows[1]
+    assert "<b>2</b>" in rows[1]
+
+
+def test_a_word_to_stop_is_false_of_any_kind() -> None:
+    words = (False, np.False_, torch.tensor(False), True, np.True_, torch.tensor(True), None, 0, torch.tensor(0))
+    assert [says_stop(w) is True for w in words] == [True] * 3 + [False] * 6
+
+
+def test_what_is_logged_has_a_name_of_its_own() -> None:
+    for name, why in (("train_loss", "is there already"), ("mine", "is there already"), ("", "is no name")):
+        with pytest.raises(FedsmooError, match=f"state.log: .*{name}.* {why}"):
+            run(1, callback=lambda record, state, name=name: [state.log("mine", 1), state.log(name, 2)])
