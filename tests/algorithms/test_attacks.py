@@ -10,7 +10,7 @@ from scipy.stats import norm as gauss
 
 import fedsmoo
 from fedsmoo.algorithms import FedAvg, FedSMOO, Median
-from fedsmoo.algorithms.attacks import ALIE, ATTACKS, Gaussian, Scaled, SignFlip
+from fedsmoo.algorithms.attacks import ALIE, ATTACKS, Gaussian, Scaled, SignFlip, mirrored
 from fedsmoo.core import FedsmooError, Round, Vectors
 from fedsmoo.core.contract import findings
 from fedsmoo.runs.build import make_method
@@ -92,3 +92,13 @@ def test_no_more_attackers_than_clients(attackers):
     with pytest.raises(FedsmooError, match="attackers is 5, but there are 4 clients"):
         make_method(Config(**settings))
     assert make_method(Config(**{**settings, "clients": 5})).attackers == 5
+
+
+@pytest.mark.parametrize("samples", [4, 0])
+def test_bad_labels_are_counted_from_the_other_end(samples: int) -> None:
+    out, y = torch.randn(samples, 5, dtype=torch.float64), torch.arange(samples) % 5
+    for bad, labels in ((1.0, 4 - y), (0.0, y)):
+        want = torch.logsumexp(out, 1) - out.gather(1, labels[:, None])[:, 0]
+        torch.testing.assert_close(mirrored(out, y, torch.tensor(bad), None), want, rtol=1e-12, atol=1e-12)
+        given = mirrored((out, out + 1), y, torch.tensor(bad), lambda both, y: both[1][torch.arange(len(y)), y])
+        torch.testing.assert_close(given, out.gather(1, labels[:, None])[:, 0] + 1, rtol=1e-12, atol=1e-12)

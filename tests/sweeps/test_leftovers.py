@@ -9,6 +9,7 @@ import pytest
 
 import fedsmoo
 from fedsmoo.runs.config import Config
+from fedsmoo.runs.storage.lease import LEASE
 from fedsmoo.sweeps.queue import lease_batch
 from fedsmoo.sweeps.results import export
 
@@ -60,3 +61,18 @@ def test_a_disk_that_does_not_answer_takes_no_lease_away(tmp_path: Path, monkeyp
             assert lease.ours() is ours
     assert lease.ours()
     lease.release()
+
+
+def test_nothing_stays_leased_when_the_search_ends_in_an_error(tmp_path: Path) -> None:
+    first, second = tmp_path / "a", tmp_path / "b"
+
+    def check(path: Path) -> None:
+        if path == second:
+            raise KeyError(path.name)
+
+    with pytest.raises(KeyError, match="b"):
+        lease_batch([first, second], dict.fromkeys((first, second), Config()), 2, check=check)
+    assert [p.name for p in first.iterdir() if p.name == LEASE] == []
+    again = lease_batch([first], {first: Config()}, 2)
+    assert (first / LEASE).is_file()
+    again[first].release()

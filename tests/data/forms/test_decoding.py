@@ -101,6 +101,30 @@ def test_items_that_changed_without_a_trace_are_decoded_again(file, monkeypatch)
     assert read_data(halves(file)).y_train.tolist() == ((np.arange(200) + 1) % 4).tolist()
 
 
+class Words(Dataset):
+    """Pairs of samples of 1, 2, ..., 6 tokens."""
+
+    reads: ClassVar[list[int]] = []
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, i):
+        self.reads.append(i)
+        return np.arange(1, 2 + i // 2), i % 2
+
+
+def test_sequences_are_padded_alike_in_every_block_and_their_copy_is_opened(file, monkeypatch):
+    monkeypatch.setattr("fedsmoo.data.forms.decoding.decode.BLOCK", 2)
+    with pytest.warns(FedsmooWarning, match="padded to 6"):
+        first = read_data((Words(), Words()))
+    reads = len(Words.reads)
+    again = read_data((Words(), Words()))
+    assert len(Words.reads) < 2 * reads  # some are looked at: have they changed?
+    for data in (first, again):
+        assert data.x_train.tolist() == [[*range(1, 2 + i // 2), *[0] * (5 - i // 2)] for i in range(12)]
+
+
 def test_a_damaged_copy_is_decoded_again(file):
     read_data(halves(file))
     (copy,) = copies(file)

@@ -16,6 +16,7 @@ from fedsmoo import FedsmooError, read_data, simulate
 from fedsmoo.analysis.functions.fairness import fairness
 from fedsmoo.core.errors import FedsmooWarning
 from fedsmoo.data.forms.flower import partitions
+from fedsmoo.data.forms.frames import frame_part
 from fedsmoo.data.forms.options import Options
 from fedsmoo.runs.results.result import Result
 
@@ -103,5 +104,5 @@ def test_partitions_are_as_many_as_a_whole_number_says(count):
 
 def test_one_column_that_is_learnt_has_no_axis_of_its_own():
     frame = pd.DataFrame({"a": [1.0, 2.0, 3.0], "t": [0.5, 1.5, 2.5], "u": [1.0, 0.0, 2.0]})
-    assert read_data(frame, y="t", test=0.34).y_train.shape == (2,)
-    assert read_data(frame, y=("t", "u"), test=0.34).y_train.shape == (2, 2)
+    assert np.shape(frame_part(frame, Options(y=("t",)), "given").y) == (3,)
+    assert np.shape(frame_part(frame, Options(y=("t", "u")), "given").y) == (3, 2)
