@@ -91,8 +91,13 @@ class Outcome:
         self.path = options.out
         before = json.loads(self.path.read_text()) if self.path.is_file() else {}
         self.mutants: dict[str, dict[str, Any]] = {m["id"]: m for m in before.get("mutants", [])}
-        self.facts = {"commit": commit(options), "seed": options.seed, "machine": platform.processor() or "cpu"}
-        self.facts |= {"cores": os.cpu_count(), "workers": options.workers, "controls": before.get("controls", [])}
+        self.facts = {"commit": commit(options), "seed": options.seed, "python": platform.python_version()}
+        self.facts |= {
+            "machine": platform.processor() or "cpu",
+            "cores": os.cpu_count(),
+            "workers": options.workers,
+            "controls": before.get("controls", []),
+        }
         self.whole = not options.every
 
     def add(self, mutant: Mutant, found: dict[str, Any]) -> None:
