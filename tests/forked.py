@@ -78,13 +78,21 @@ if message:  # outside of the loop: the program has the stack of one that was st
 """
 
 
+SERVERS: list[subprocess.Popen[bytes]] = []  # kept, so that none is waited for as it is collected
+
+
 @functools.cache
-def server() -> socket.socket:
-    """Start the process that forks, once for all tests of this one; it ends when it hears that this one has."""
+def server(interpret: str | None) -> socket.socket:
+    """Start the process that forks, once for all tests of this one; it ends when it hears that this one has.
+
+    Triton asks whether it interprets as it is imported: programs that differ in it need servers of their own.
+    """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SOURCE)}
+    env.pop("TRITON_INTERPRET", None)
+    env |= {} if interpret is None else {"TRITON_INTERPRET": interpret}
     words = [sys.executable, "-c", SERVER, str(theirs.fileno())]
-    server.process = subprocess.Popen(words, env=env, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+    SERVERS.append(subprocess.Popen(words, env=env, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL))
     theirs.close()
     return ours
 
@@ -97,8 +105,10 @@ class Forked(subprocess.Popen):
                  "shell", *PIPES, "restore_signals", "gid", "gids", "uid", "umask", "start_new_session")  # fmt: skip
         told = dict(zip(names, given, strict=False))
         assert args[0] == sys.executable
+        env = dict(told["env"] if told["env"] is not None else os.environ)
+        parent = server(env.get("TRITON_INTERPRET"))
         message = {
-            "env": dict(told["env"] if told["env"] is not None else os.environ),
+            "env": env,
             "cwd": str(told["cwd"] or os.getcwd()),
             "session": bool(told["start_new_session"]),
             "words": [os.fspath(word) for word in args[1:]],
@@ -109,9 +119,9 @@ class Forked(subprocess.Popen):
         system.prctl(GET_SUBREAPER, ctypes.byref(adopts), 0, 0, 0)
         system.prctl(SET_SUBREAPER, 1, 0, 0, 0)
         try:
-            socket.send_fds(server(), [json.dumps(message).encode()], [n if e == -1 else e for n, e in enumerate(ends)])
-            self.pid = int(server().recv(32))
-            assert server().recv(32) == b"parted"
+            socket.send_fds(parent, [json.dumps(message).encode()], [n if e == -1 else e for n, e in enumerate(ends)])
+            self.pid = int(parent.recv(32))
+            assert parent.recv(32) == b"parted"
         finally:
             system.prctl(SET_SUBREAPER, adopts.value, 0, 0, 0)
         self._child_created = True

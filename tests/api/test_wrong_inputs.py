@@ -30,7 +30,7 @@ def arrays(**changes: Any) -> tuple:
 
 
 def data_is(what: str) -> str:
-    return f"data is {what}, but must be a Dataset, (x_train, y_train, x_test, y_test), or another form of data (docs/"
+    return f"data is {what}, but must be a Dataset, (x_train, y_train, x_test, y_test), or another form of data (help("
 
 
 NO_LIST = "client_indices: client 0 is not a list of whole numbers"

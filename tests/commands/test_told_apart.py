@@ -110,7 +110,8 @@ def test_settings_that_differ_by_hand() -> None:
     def row(state: str = "finished", **settings: object) -> dict[str, object]:
         config = Config(**{k: v for k, v in settings.items() if k != "options"})  # type: ignore[arg-type]
         plain = {n: v for n, v in vars(config).items() if not n.endswith("_options")}
-        return {**plain, "data_used": config.dataset, "state": state, "options": settings.get("options", "{}")}
+        options = settings.get("options", "{}")
+        return {**plain, "data_used": config.dataset, "state": state, "options": options, "changes": None}
 
     rows = [row(lr=0.1, engine="serial"), row(lr=0.2, options=json.dumps({"r": 1}))]
     assert differing(rows) == {"lr": [0.1, 0.2], "r": [None, 1]}
