@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,12 @@ def modules() -> str:
 
 def other_commits(found: dict[str, Any]) -> str:
     """Return which rows were measured at a commit of their own, in words."""
-    return "".join(f" ({NAMES[r['model']]}: {r['commit'][:10]})" for r in found["rows"] if "commit" in r)
+    by = dict[str, list[str]]()
+    for r in found["rows"]:
+        if "commit" in r:
+            by.setdefault(r["commit"][:10], []).append(re.split("[:,]| with", NAMES[r["model"]])[0])
+    words = "; ".join(f"{commit} for {' and '.join(names)}" for commit, names in by.items())
+    return f" ({words})" if words else ""
 
 
 def profile() -> str:
