@@ -107,7 +107,7 @@ def main() -> None:
     parser.add_argument("--parts", default="", help="numbers of parts of layer 1's weight gradients, timed in turns")
     parser.add_argument("--turns", type=int, default=6)
     parser.add_argument("--only", choices=("compile",), help="only compile the gradients' kernels")
-    parser.add_argument("--timeline", action="store_true", help="write the kernels of a round in the last way as they ran, too")
+    parser.add_argument("--timeline", action="store_true", help="write the kernels of a round in the last way, too")
     args = parser.parse_args()
     begun, result = time.perf_counter(), {}
 
