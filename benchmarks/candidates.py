@@ -47,9 +47,7 @@ ROWS = {64: (64, 128, 256), 128: (32, 64, 128), 256: (32, 64, 128), 512: (16, 32
 def variants(key: str) -> list[Tile]:
     """Ways to compute one entry of the table: as it is, and tiles that the tensor memory unit brings."""
     kind, width = key.split(":")[0], int(key.split(":")[1])
-    if kind == "backward/2":
-        found = strided_tiles(width)
-    elif kind == "stem-weight":
+    if kind == "stem-weight":
         found = [Tile(64, 224, k, w, n) for k, w, n in product((64, 128, 256), (4, 8), (2, 3, 5))]
     elif kind == "weight":
         found = weight_tiles(width)
@@ -57,8 +55,9 @@ def variants(key: str) -> list[Tile]:
         found = pixel_tiles(width)
     else:
         found = options_of(key)
-    boxed = [] if kind in ("stem", "weight/2") else [replace(t, boxes=True) for t in found if fits(kind, t)]
-    loaded = options_of(key) if "/" in kind and kind != "backward/2" else []
+    never = kind in ("stem", "weight/2", "backward/2")
+    boxed = [] if never else [replace(t, boxes=True) for t in found if fits(kind, t)]
+    loaded = options_of(key) if "/" in kind else []
     return list(dict.fromkeys([TABLES["bf16"][key], *([BOXES[key]] if key in BOXES else []), *loaded, *boxed]))
 
 
@@ -68,13 +67,6 @@ def fits(kind: str, t: Tile) -> bool:
         return t.inner * (64 + t.cols) * 2 * t.stages < SHARED
     outputs, inputs = t.rows * t.cols, (t.rows + t.cols) * t.inner * 2 * t.stages
     return outputs <= t.warps * 4096 and inputs < SHARED and (t.warps == 4 or outputs >= 4096)
-
-
-def strided_tiles(width: int) -> list[Tile]:
-    """Tiles of a parity's pixels, of which a program has four."""
-    pixels, cols = {64: (16, 32, 64), 128: (16, 32, 64), 256: (16, 64)}[width], (width // 2, min(width, 128))
-    sizes = product(pixels, dict.fromkeys(cols), (64, 128), (4, 8), (3,))
-    return [Tile(*size) for size in sizes if 4 * size[0] * size[1] <= size[3] * 32 * 64]
 
 
 def pixel_tiles(width: int) -> list[Tile]:

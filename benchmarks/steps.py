@@ -1,6 +1,6 @@
 """A local step of ResNet-18-GN, kernel by kernel as it ran, and rounds and gradients in two ways, taken in turns.
 
-PYTHONPATH=src python3 benchmarks/steps.py --out steps.json --ways loads,boxes,early --methods fedavg,fedsmoo
+PYTHONPATH=src python3 benchmarks/steps.py --out steps.json --ways loads,boxes,again --methods fedavg,fedsmoo
 """
 
 from __future__ import annotations
@@ -18,29 +18,20 @@ import torch
 from kernels import CLASSES, captured, inputs, milliseconds, reference
 from round import noise
 
-from fedsmoo.engines.oracles.fused import FusedOracle
 from fedsmoo.kernels.resnet18 import gradient as resnet18
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
 from fedsmoo.sweeps.pack import Pack
 
-SERVED, EARLY = resnet18.boxes_serve, FusedOracle.launch
+SERVED = resnet18.boxes_serve
 
 
 def choose(way: str) -> None:
     """Let gradients that are made from now on be taken in a way.
 
-    ``loads``: by pointers; ``boxes``: where that is faster, the tensor memory unit brings tiles; ``early``: as well,
-    and the pass after a gradient begins beside its end, which the other two do without.
+    ``loads``: by pointers; ``boxes``: where that is faster, the tensor memory unit brings tiles; ``again``: so, too.
     """
-
-    def late(self: Any, working: Any, fine: Any, batch: Any, into: Any, then: Any = None) -> None:
-        EARLY(self, working, fine, batch, into)
-        if then is not None:
-            then()
-
     resnet18.boxes_serve = (lambda device, dtype: False) if way == "loads" else SERVED
-    FusedOracle.launch = EARLY if way == "early" else late  # type: ignore[method-assign]
 
 
 def gradient_facts(way: str, clients: int = 10) -> dict[str, Any]:
@@ -101,7 +92,7 @@ def timeline(pack: Pack) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--ways", default="loads,boxes,early")
+    parser.add_argument("--ways", default="loads,boxes,again")
     parser.add_argument("--methods", default="fedavg,fedsmoo")
     parser.add_argument("--gradients", default="", help="further ways in which gradients alone are taken")
     parser.add_argument("--parts", default="", help="numbers of parts of layer 1's weight gradients, timed in turns")
@@ -123,7 +114,7 @@ def main() -> None:
             resnet18.ResNet18Gradient(10, 50, CLASSES).compile_ahead(16)
         return
     for way in dict.fromkeys((*ways, *filter(None, args.gradients.split(",")))):
-        if way == "early":  # a gradient alone has no pass after it
+        if way == "again":  # whose rounds show whether bits repeat
             continue
         try:
             note(f"gradient {way}", gradient_facts(way))

@@ -45,8 +45,7 @@ def the_launch(variant: Variant, device: str = "cuda") -> tuple[Launch, ResNet18
     with noting() as noted:
         gradient(gradient.weights(w), images, labels, weight, out)
     kind, width = key.split(":")[0], int(key.split(":")[1])
-    name = "strided_backward_kernel" if tile.boxes and kind == "backward/2" else KERNEL[kind.removesuffix("/2")]
-    found = [launch for launch in noted if launch[0].__name__.startswith(name)]
+    found = [launch for launch in noted if launch[0].__name__.startswith(KERNEL[kind.removesuffix("/2")])]
     if not kind.startswith("stem"):
         strided = STRIDED.get(2 * width if kind == "backward/2" else width, "")
         conv = CONVS[strided if "/" in kind else LAYER[width]]

@@ -14,7 +14,7 @@ import kinds
 import pytest
 import torch
 from algorithms.variants import SAME_STEPS, STRONG
-from engines.opaque import InTwoParts, RoundedToFloat
+from engines.opaque import RoundedToFloat
 from engines.small import largest_gap, simulation, trace
 from engines.told import KINDS
 
@@ -177,10 +177,10 @@ def small_blocks(monkeypatch):
         monkeypatch.setattr("fedsmoo.compiler.codegen.FEW", 1)
 
 
-def run(method: Algorithm, passes: bool, groups: int = 1, capture: bool = True, oracle=RoundedToFloat, **settings):
+def run(method: Algorithm, passes: bool, groups: int = 1, capture: bool = True, **settings):
     def engine(setup: Setup) -> Batched:
         stepper = partial(ReplayStepper, compile=False, capture=capture, groups=groups) if passes else EagerStepper
-        return Batched(setup, oracle=oracle(setup.task), stepper=stepper)
+        return Batched(setup, oracle=RoundedToFloat(setup.task), stepper=stepper)
 
     return simulation(engine, "mlp", method, **settings)
 
@@ -205,14 +205,6 @@ def test_clients_of_one_length(name, device):
     steps = compared(name, **EQUAL)
     assert [r.cut for r in steps.recordings.values()] == [True]
     assert all(steps.endings.values()) == (name not in POWERS)
-
-
-@pytest.mark.parametrize("name", ["fedavg", "fedsmoo", "momentum", "swap"])
-def test_passes_begin_where_gradients_are_complete(name, device, monkeypatch):
-    """A part of the vectors is done early, beside the gradient's end, and the rest after it: the same bits."""
-    monkeypatch.setattr("fedsmoo.compiler.codegen.BLOCK", 32)
-    whole, parts = (run(METHODS[name], True, oracle=o, **EQUAL) for o in (RoundedToFloat, InTwoParts))
-    assert largest_gap(trace(whole), trace(parts)) == 0
 
 
 IN_PASSES = ["step", "point of the step", "two points of the step", "facts in passes", "momentum"]

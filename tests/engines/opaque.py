@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -35,24 +33,3 @@ class RoundedToFloat(Rounded):
     """The same for vectors of float64: Triton's interpreter rounds to float32 as PyTorch does."""
 
     rounds_to = torch.float32
-
-
-class InTwoParts(RoundedToFloat):
-    """The same, of which one part is complete early: what comes then must not look at the others."""
-
-    def __init__(self, task: Task) -> None:
-        super().__init__(task)
-        self.early = (50, 200)
-
-    def launch(
-        self, working: Tensor, fine: Tensor, batch: Batch, into: GradientBuffers, then: Callable[[], None] | None = None
-    ) -> None:
-        super().launch(working, fine, batch, into)
-        late = [into.coarse[:, : self.early[0]], into.coarse[:, self.early[1] :], into.fine, into.loss]
-        kept = [t.clone() for t in late]
-        for t in late:
-            t.fill_(float("nan"))
-        if then is not None:
-            then()
-        for t, value in zip(late, kept, strict=True):
-            t.copy_(value)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 
+import numpy as np
 import pytest
 import torch
 
+from fedsmoo.data.dataset import Dataset
 from fedsmoo.engines.steps.capture import captured
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
@@ -27,6 +29,24 @@ def test_the_same_command_gives_the_same_bits(model: str, engine: str, precision
         assemble(Config(**BASE, model=model, engine=engine, precision=precision, algorithm="fedsmoo", device="cuda"))
         for _ in range(3)
     ]
+    for run in runs:
+        run.run()
+    first, *others = (run.server.w for run in runs)
+    assert all(torch.equal(first, w) for w in others)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedsmoo"])
+def test_a_round_of_the_papers_size_gives_the_same_bits(method: str) -> None:
+    """Ten clients and batches of 50 fill the device, where kernels run beside each other as they do in earnest."""
+    rng = np.random.default_rng(0)
+    x, y = torch.from_numpy(rng.integers(0, 256, (2200, 32, 32, 3), dtype=np.uint8)), torch.arange(2200) % 10
+    data = Dataset("noise", x[:2000], y[:2000], x[2000:], y[2000:], 10, (0.5,) * 3, (0.25,) * 3, augment=True)
+    config = Config(
+        algorithm=method, model="resnet18_gn", clients=20, cohort=10, rounds=3, batch_size=50, local_epochs=10,
+        device="cuda", engine="batched", precision="bf16",
+    )  # fmt: skip
+    indices = [np.arange(100 * i, 100 * i + 100) for i in range(20)]
+    runs = [assemble(config, data=data, indices=indices) for _ in range(3)]
     for run in runs:
         run.run()
     first, *others = (run.server.w for run in runs)

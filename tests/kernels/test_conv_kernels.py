@@ -157,31 +157,6 @@ def test_gradient_through_the_layer_before(shape, alone, boxes, draw, device):
     close(grad[:, 5 + ch :], d_beta)
 
 
-@pytest.mark.parametrize(("side", "cols"), [(8, 32), (4, 16), (2, 32)])
-def test_gradient_of_stride_2_through_the_layer_before(side, cols, draw):
-    """As the convolution's and the shortcut's data gradient, then GroupNorm's: kernels that other tests hold."""
-    from fedsmoo.kernels.resnet18.conv import conv_backward
-    from fedsmoo.kernels.resnet18.norm import NormLayer, norm_backward
-    from fedsmoo.kernels.resnet18.strided import strided_backward
-    from fedsmoo.kernels.resnet18.tiles import Tile
-
-    conv, down = live_conv("c", 32, 64, 3, 2, side), live_conv("d", 32, 64, 1, 2, side)
-    n, rows = conv.taps**2 * 32 * 64, 16
-    w, p = draw(C, n + 32 * 64), draw(C, 2 * 32)
-    dy, dy_down = (draw(C, B, side // 2, side // 2, 64) for _ in range(2))
-    xhat, act, dx, rstd = (*(draw(C, B, side, side, 32) for _ in range(3)), draw(C, B, GROUPS).abs())
-    tiles = -(-B * side**2 // (4 * rows))
-    one, two = (
-        NormLayer(act, xhat, rstd, p, 0, draw(*act.shape), draw(*act.shape), draw(C, 4 + tiles * 64), 4) for _ in "12"
-    )
-    conv_backward(conv, dy, w, 0, Tile(16, 32, 32, 4, 2), out=dx, dy_down=dy_down, down_off=n)
-    norm_backward(dx, one, 4 * rows)
-    strided_backward(conv, down, dy, dy_down, w, 0, n, Tile(rows, cols, 32, 4, 2), two)
-    close(two.dz, one.dz)
-    close(two.dy, one.dy)
-    close(two.part[:, 4:], one.part[:, 4:])
-
-
 @pytest.mark.parametrize(("shape", "boxes"), OF_STRIDE_1)
 @pytest.mark.parametrize("splits", [1, 3])
 def test_weight_gradient(shape, boxes, splits, draw):

@@ -49,7 +49,7 @@ def wide_tiles(boxes):
     widths = (64, 128, 256, 512)
     tiles = {f"{kind}:{w}": Tile(128, w, w, 4, 1, boxes) for kind in ("forward", "backward") for w in widths}
     tiles |= {f"forward/2:{2 * w}": Tile(128, 2 * w, w, 4, 1, boxes) for w in widths[:3]}
-    tiles |= {f"backward/2:{w}": Tile(32, w, 2 * w, 4, 1, boxes) for w in widths[:3]}
+    tiles |= {f"backward/2:{w}": Tile(32, w, 2 * w, 4, 1) for w in widths[:3]}
     tiles |= {f"weight:{2 * w}": Tile(w, 2 * w, 128, 4, 1, boxes) for w in widths[:3]}
     tiles |= {f"weight/2:{2 * w}": Tile(w, 2 * w, 128, 4, 1) for w in widths[:3]}
     # Steps short enough that reductions of the stem and, but for boxes, which have whole samples, of layer 1 are split.

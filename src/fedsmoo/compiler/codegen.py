@@ -25,7 +25,6 @@ from fedsmoo.kernels.runtime import launch
 
 BLOCK, WARPS = 2048, 4
 FEW = 64  # programs per client of a pass that is rarely needed
-PLACES = ("skip_at", "skip")  # which say what blocks a launch leaves out
 
 
 @dataclass(frozen=True)
@@ -111,28 +110,7 @@ class VectorPass:
 
     def __call__(self, tensors: Mapping[str, Tensor]) -> None:
         programs = min(FEW, self.blocks(self.size)) if self.spec.unless else self.blocks(self.size)
-        self._launch(tensors, programs, 0, 0)
-
-    def inside(self, tensors: Mapping[str, Tensor], part: tuple[int, int]) -> None:
-        """Do the blocks that lie in a part of the vectors, from its first number to before its last."""
-        first, last = self._blocks_in(part)
-        self._launch(tensors, last - first, 0, first)
-
-    def outside(self, tensors: Mapping[str, Tensor], part: tuple[int, int]) -> None:
-        """Do the blocks that :meth:`inside` leaves."""
-        first, last = self._blocks_in(part)
-        self._launch(tensors, self.blocks(self.size) - (last - first), first, last - first)
-
-    @staticmethod
-    def _blocks_in(part: tuple[int, int]) -> tuple[int, int]:
-        first = -(-part[0] // BLOCK)
-        return first, max(first, part[1] // BLOCK)
-
-    def _launch(self, tensors: Mapping[str, Tensor], programs: int, skip_at: int, skip: int) -> None:
-        """Launch so many programs a client; from number ``skip_at`` on, ``skip`` blocks are left out."""
-        given = (tensors[n] for n in self.names)
-        if programs:
-            launch(self.kernel, (self.clients, programs), *given, skip_at, skip, num_warps=WARPS)
+        launch(self.kernel, (self.clients, programs), *(tensors[n] for n in self.names), num_warps=WARPS)
 
     def _source(self) -> str:
         r = self.spec
@@ -148,15 +126,14 @@ class VectorPass:
             at = f"{self._name('partials')} + ({i * self.clients} + client) * {self.blocks(self.size)} + block"
             self.lines.append(f"tl.store({at}, tl.sum({kept}))")
         place = [f"at = block * {BLOCK} + tl.arange(0, {BLOCK})", f"inside = at < {self.size}"]
-        block = "block = tl.program_id(1) + tl.where(tl.program_id(1) >= skip_at, skip, 0)"
-        head = ["client = tl.program_id(0).to(tl.int64)", block]
+        head = ["client = tl.program_id(0).to(tl.int64)", "block = tl.program_id(1)"]
         if guard:  # mostly nothing is to do: few programs, each of which visits several blocks otherwise
             loop = f"for block in range(block, {self.blocks(self.size)}, tl.num_programs(1)):"
             body = [f"if {guard}:", f"    {loop}", *(f"        {line}" for line in (*place, *self.lines))]
         else:
             body = [*place, *self.lines]
         lines = [f"    {line}" for line in (*head, *before, *body)]
-        return "\n".join([f"def vector_pass({', '.join((*self.names, *PLACES))}):", *lines, ""])
+        return "\n".join([f"def vector_pass({', '.join(self.names)}):", *lines, ""])
 
     def _name(self, name: str) -> str:
         if name not in self.names:
@@ -232,7 +209,7 @@ def _jit(source: str) -> Any:
         linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
         scope: dict[str, Any] = {"tl": tl, "__name__": __name__}
         exec(compile(source, name, "exec"), scope)
-        _kernels[source] = triton.jit(scope["vector_pass"], do_not_specialize=PLACES)
+        _kernels[source] = triton.jit(scope["vector_pass"])
     return _kernels[source]
 
 

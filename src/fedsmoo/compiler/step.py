@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -12,7 +11,7 @@ from torch.fx import Node
 
 from fedsmoo.compiler.codegen import Load, PassSpec, Store, VectorPass, fold
 from fedsmoo.compiler.dataflow import Dataflow
-from fedsmoo.compiler.schedule import Action, LastPass, PointPass, SumPass, TakeGradient, point, schedule
+from fedsmoo.compiler.schedule import Action, PointPass, SumPass, TakeGradient, point, schedule
 from fedsmoo.compiler.trace import StepInputs, reduction, shape, trace_step
 from fedsmoo.core import Algorithm, LocalRule
 from fedsmoo.kernels.gradients import GradientBuffers
@@ -25,15 +24,11 @@ class GradientKernels(Protocol):
 
     The kernels read weights in ``dtype``, the type of their products, except those from ``begin`` on, which they read
     in full precision. Where they read all of them in the type that weights have, a gradient at these needs no copy.
-
-    Of parameters from ``early[0]`` to before ``early[1]`` gradients are complete, and weights read, before the last
-    kernels: ``launch`` then calls ``then``, beside which these run (``None``: it takes no ``then``).
     """
 
     dtype: torch.dtype
     begin: int
     whole: bool  # whether nothing else of the step is worth compiling
-    early: tuple[int, int] | None
 
     def fine(self, w: Tensor) -> Tensor:
         """Copy the weights from ``begin`` on, which are read in full precision."""
@@ -41,9 +36,7 @@ class GradientKernels(Protocol):
     def buffers(self, w: Tensor) -> GradientBuffers:
         """Make zero-filled buffers for gradients at ``w``."""
 
-    def launch(
-        self, working: Tensor, fine: Tensor, batch: Any, into: GradientBuffers, then: Callable[[], None] | None = None
-    ) -> None:
+    def launch(self, working: Tensor, fine: Tensor, batch: Any, into: GradientBuffers) -> None:
         """Write gradients and losses at weights given in these two forms."""
 
 
@@ -55,14 +48,6 @@ class StepBuffers(NamedTuple):
 
 
 Launcher = Callable[[StepBuffers], None]
-
-
-def _whole(made: VectorPass, at: StepBuffers) -> None:
-    made(at.tensors)
-
-
-def _outside(made: VectorPass, part: tuple[int, int], at: StepBuffers) -> None:
-    made.outside(at.tensors, part)
 
 
 def moving(active: Tensor | None, step: Tensor) -> Tensors:
@@ -119,7 +104,7 @@ class CompiledStep:
         self.first = self._pass(PassSpec(before)) if before else None
         # Vectors that no step reads are written by the last one only.
         unread = {name for name, node in self.flow.old.items() if not node.users}
-        self.programs = [self._program(actions, skip) for skip in (unread, set())]
+        self.programs = [[launch for a in actions for launch in self._launchers(a, skip)] for skip in (unread, set())]
         self.marked_end = bool(unread)
         self.read = frozenset(n for n in inputs.rnd.tensors() if self._is_read(f"rnd_{n}"))
 
@@ -153,49 +138,34 @@ class CompiledStep:
         for launch in self.programs[last]:
             launch(self.alternating[odd])
 
-    def _program(self, actions: Sequence[Action], skip: set[str]) -> list[Launcher]:
-        """Return a step's launches, in order.
-
-        The pass after a gradient needs no more than the gradient's numbers at the same place: where these are complete
-        early, it begins beside the gradient's last kernels, and the rest of it follows them.
-        """
-        program: list[Launcher] = []
-        number, early = None, self.kernels.early
-        for action in actions:
-            if isinstance(action, TakeGradient):
-                number = action.number
-                continue
-            first, *others = self._launchers(action, skip)
-            if number is not None and early is not None:
-                program += [self._take(number, partial(first.inside, part=early)), partial(_outside, first, early)]
-            else:
-                program += [*([] if number is None else [self._take(number)]), partial(_whole, first)]
-            program += others
-            number = None
-        return program
-
-    def _launchers(
-        self, action: SumPass | PointPass | LastPass, skip: set[str]
-    ) -> tuple[VectorPass, *tuple[Launcher, ...]]:
-        """Return what an action launches: a pass, and what comes after it."""
+    def _launchers(self, action: Action, skip: set[str]) -> list[Launcher]:
+        if isinstance(action, TakeGradient):
+            return [self._take(action.number)]
         if isinstance(action, SumPass):
-            return self._pass(PassSpec((), self._sums(action.sums))), self._fold(action.sums)
+            return [self._over(PassSpec((), self._sums(action.sums))), self._fold(action.sums)]
         stores = [
             Store("w_new" if n == "w" else n, self.flow.results[n]) for n in action.results if n not in skip
         ]  # fmt: skip
         if isinstance(action, PointPass):
-            return (self._pass(PassSpec((*stores, *self._point(action.point)))),)
+            return [self._over(PassSpec((*stores, *self._point(action.point))))]
         new = {self.flow.old[n]: self.flow.results[n] for n in action.results}
         first = self._point(point(self.flow, 0), following=True)
         factors = frozenset(action.factors)
-        made = self._pass(PassSpec((*stores, *first), self._sums(action.sums), factors, (), new, self.flow.step))
-        closed = self._fold(action.sums, close=True)
-        if not factors:
-            return made, closed
-        again = [s for s in stores if s.name == "w_new"]
-        new = {n: v for n, v in new.items() if self.flow.given[n] == "w"}
-        redone = self._pass(PassSpec((*again, *first), (), frozenset(), action.factors, new, self.flow.step))
-        return made, closed, partial(_whole, redone)
+        launchers: list[Launcher] = [
+            self._over(PassSpec((*stores, *first), self._sums(action.sums), factors, (), new, self.flow.step)),
+            self._fold(action.sums, close=True),
+        ]
+        if factors:
+            again = [s for s in stores if s.name == "w_new"]
+            new = {n: v for n, v in new.items() if self.flow.given[n] == "w"}
+            redone = PassSpec((*again, *first), (), frozenset(), action.factors, new, self.flow.step)
+            launchers.append(self._over(redone))
+        return launchers
+
+    def _take(self, number: int) -> Launcher:
+        into, at_weights = self.gradients[number], self.in_place and self._is_weights(point(self.flow, number))
+        form = "w" if at_weights else "working"
+        return lambda at: self.kernels.launch(at.tensors[form], at.tensors["fine"], at.batch, into)
 
     def _is_weights(self, node: Node) -> bool:
         return self.flow.given.get(node) == "w"
@@ -204,15 +174,9 @@ class CompiledStep:
         """Return whether a gradient is taken where no weights lie."""
         return not self.in_place or not all(self._is_weights(point(self.flow, i)) for i in range(len(self.gradients)))
 
-    def _take(self, number: int, then: Callable[[Tensors], None] | None = None) -> Launcher:
-        into, at_weights = self.gradients[number], self.in_place and self._is_weights(point(self.flow, number))
-        form = "w" if at_weights else "working"
-
-        def take(at: StepBuffers) -> None:
-            more = () if then is None else (partial(then, at.tensors),)
-            self.kernels.launch(at.tensors[form], at.tensors["fine"], at.batch, into, *more)
-
-        return take
+    def _over(self, spec: PassSpec) -> Launcher:
+        made = self._pass(spec)
+        return lambda at: made(at.tensors)
 
     def _pass(self, spec: PassSpec) -> VectorPass:
         return VectorPass(spec, self._load_of, self.clients, self.size, self.tensors["w"].dtype)

@@ -20,19 +20,13 @@ class SideStream:
         self.begun = False
 
     @contextmanager
-    def beside(self, *others: SideStream) -> Iterator[None]:
-        """Launch on the side stream inside this context, after all that the current stream was given so far.
-
-        And after all that was launched on ``others`` since they were last joined.
-        """
+    def beside(self) -> Iterator[None]:
+        """Launch on the side stream inside this context, after all that the current stream was given so far."""
         if self.stream is None:
             yield
             return
         self.begun = True
         self.stream.wait_stream(torch.cuda.current_stream(self.stream.device))
-        for other in others:
-            if other.stream is not None and other.begun:
-                self.stream.wait_stream(other.stream)
         with torch.cuda.stream(self.stream):
             yield
 

@@ -13,7 +13,7 @@ from fedsmoo.engines.steps.capture import captured, warn_slower
 from fedsmoo.engines.task import Batch, Draws, Samples, Task
 from fedsmoo.kernels import available
 from fedsmoo.kernels.gradients import GradientBuffers
-from fedsmoo.kernels.resnet18.shapes import MOST_CLASSES, early_part, fine_offset, stored_images
+from fedsmoo.kernels.resnet18.shapes import MOST_CLASSES, fine_offset, stored_images
 from fedsmoo.kernels.runtime import PRECISIONS, keep_cache_in_one_place
 from fedsmoo.metrics.tally import Scores, Tally
 from fedsmoo.models.live import LiveResNet
@@ -53,7 +53,6 @@ class FusedOracle(OpaqueOracle):
 
         keep_cache_in_one_place()
         self.kernel_class, self.weights_class = ResNet18Gradient, Weights
-        self.early = early_part(task.model.layout)
         self.by_shape: dict[tuple[int, int], ResNet18Gradient] = {}
         self.evaluations: dict[int, CapturedEvaluation] = {}  # by the address of their samples, which they keep alive
 
@@ -74,11 +73,8 @@ class FusedOracle(OpaqueOracle):
         """Return images ``[..., 3]`` as the kernels read them."""
         return stored_images(x, self.dtype)
 
-    def launch(
-        self, working: Tensor, fine: Tensor, batch: Batch, into: GradientBuffers, then: Callable[[], None] | None = None
-    ) -> None:
-        weights = self.weights_class(working, fine)
-        self.kernel(*batch.weight.shape)(weights, batch.x, batch.y, batch.weight, into, then)
+    def launch(self, working: Tensor, fine: Tensor, batch: Batch, into: GradientBuffers) -> None:
+        self.kernel(*batch.weight.shape)(self.weights_class(working, fine), batch.x, batch.y, batch.weight, into)
 
     def evaluate(self, w: Tensor, on: Samples | None = None) -> Scores:
         on = on or self.task.test

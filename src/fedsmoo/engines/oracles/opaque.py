@@ -8,7 +8,7 @@ which it reads in full precision (norms and the last layer, say). The first form
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -37,7 +37,6 @@ class OpaqueOracle(Oracle, ABC):
 
     _own = _look = None  # the kernels know cross-entropy only
     whole = False  # batches are made in a compiled pass
-    early: tuple[int, int] | None = None  # parameters whose gradients are complete before the others'
 
     def __init__(self, task: Task, dtype: torch.dtype, begin: int) -> None:
         self.task, self.dtype, self.begin = task, dtype, begin
@@ -89,10 +88,5 @@ class OpaqueOracle(Oracle, ABC):
         return GradientBuffers(gradients, gradients[:, self.begin :], gradients.new_empty(len(gradients)))
 
     @abstractmethod
-    def launch(
-        self, working: Tensor, fine: Tensor, batch: Batch, into: GradientBuffers, then: Callable[[], None] | None = None
-    ) -> None:
-        """Write gradients and losses at weights given in the oracle's two forms.
-
-        ``then``, which is given where ``early`` is not ``None``, is called when that part is complete.
-        """
+    def launch(self, working: Tensor, fine: Tensor, batch: Batch, into: GradientBuffers) -> None:
+        """Write gradients and losses at weights given in the oracle's two forms."""

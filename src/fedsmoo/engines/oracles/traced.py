@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -118,7 +117,6 @@ class GraphKernels:
     dtype: torch.dtype
     begin: int
     whole: bool = True
-    early: tuple[int, int] | None = None
 
     def fine(self, w: Tensor) -> Tensor:
         """Return no weights: the graph reads all of them where they lie."""
@@ -128,9 +126,7 @@ class GraphKernels:
         """Make zero-filled buffers for gradients at ``w``."""
         return GradientBuffers(torch.zeros_like(w), self.fine(w), w.new_zeros(len(w)))
 
-    def launch(
-        self, working: Tensor, fine: Tensor, batch: Batch, into: GradientBuffers, then: Callable[[], None] | None = None
-    ) -> None:
-        """Write gradients and losses at weights; there is no ``then``, since no part is complete early."""
+    def launch(self, working: Tensor, fine: Tensor, batch: Batch, into: GradientBuffers) -> None:
+        """Write gradients and losses at weights."""
         with torch.no_grad(), torch.autocast(working.device.type, enabled=False):
             into.loss.copy_(self.graph(working, batch.x, batch.y, batch.weight, into.coarse))

@@ -71,14 +71,14 @@ class Buffers:
         for i, block in enumerate(BLOCKS):
             after = BLOCKS[i + 1].conv1 if i + 1 < len(BLOCKS) else None
             rows = norm_rows(block.conv2)
-            if after is not None and self._passes_norm(after):
-                rows = self.tile("backward", after).rows * after.stride**2
+            if after is not None and after.stride == 1:
+                rows = self.tile("backward", after).rows
             first = self._unit(block.conv1, f"{block.name}.bn1", self.tile("backward", block.conv2).rows, keep=False)
             second = self._unit(block.conv2, f"{block.name}.bn2", rows, keep=True)
             down = None
             if block.down is not None:
                 down = self._unit(block.down, f"{block.name}.downsample.1", norm_rows(block.down), keep=False)
-            alone = i == 0 or not self._passes_norm(block.conv1)
+            alone = i == 0 or block.conv1.stride > 1
             dx = self._map(block.conv1.side_in, block.conv1.inside) if alone else None
             self.blocks.append(BlockBuffers(first, second, down, dx))
         self.parts = torch.zeros(clients, self.part_size, device=device)
@@ -103,10 +103,6 @@ class Buffers:
 
     def tile(self, kind: str, conv: Conv) -> Tile:
         return self.tiles[key_of(kind, conv)]
-
-    def _passes_norm(self, conv: Conv) -> bool:
-        """Return whether a data gradient passes the layer before; of stride 2 it has tiles of each parity's pixels."""
-        return conv.stride == 1 or self.tile("backward", conv).boxes
 
     def units(self) -> list[Unit]:
         """Return all units, in the order of the flat vector."""

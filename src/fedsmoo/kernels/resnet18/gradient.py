@@ -8,7 +8,7 @@ captured in a CUDA graph and repeats to the last bit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -23,9 +23,8 @@ from fedsmoo.kernels.resnet18.conv_weight import conv_weight, sum_splits
 from fedsmoo.kernels.resnet18.head import ROWS, head_gradient, head_logits, head_weight, padded_classes, passes_norm
 from fedsmoo.kernels.resnet18.norm import NormLayer, norm_backward, sum_parts
 from fedsmoo.kernels.resnet18.pool import pool_backward
-from fedsmoo.kernels.resnet18.shapes import EARLY, STORED, WIDTHS, fine_offset, live_layout
+from fedsmoo.kernels.resnet18.shapes import STORED, WIDTHS, fine_offset, live_layout
 from fedsmoo.kernels.resnet18.stem import stem_forward, stem_weight
-from fedsmoo.kernels.resnet18.strided import strided_backward
 from fedsmoo.kernels.resnet18.tiles import BOXES, TABLES, Tile
 from fedsmoo.kernels.runtime import PRECISIONS, compiling, interpreted, require
 from fedsmoo.kernels.streams import SideStream
@@ -81,7 +80,6 @@ class ResNet18Gradient:
         self.chain = SideStream(self.device, overlap, -2)
         self.side = SideStream(self.device, overlap, -1)
         self.aside = SideStream(self.device, overlap, -2)  # short kernels that the chain would wait for
-        self.update = SideStream(self.device, overlap)
         self.fine = fine_offset(self.layout)
         self.losses = torch.empty(clients, batch, device=self.device)
         self.dlogits = torch.empty(clients, batch, padded_classes(classes), device=self.device)
@@ -101,7 +99,7 @@ class ResNet18Gradient:
 
     def __call__(
         self, w: Tensor | Weights, images: Tensor, labels: Tensor, weight: Tensor,
-        out: GradientBuffers | None = None, then: Callable[[], None] | None = None,
+        out: GradientBuffers | None = None,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """Return gradients ``[C, P]`` and losses ``[C]``, both float32 if ``out`` is not given.
 
@@ -112,8 +110,6 @@ class ResNet18Gradient:
             weight: ``[C, B]`` float32; 1/n for each of n samples, 0 for padding.
             out: where to write, of :meth:`output`; numbers behind the last parameter of a row stay as they are. Without
                 it, each call makes new tensors.
-            then: called when the gradients of :func:`fedsmoo.kernels.resnet18.shapes.early_part` are complete and
-                its weights are read: what it launches runs beside the rest.
 
         Raises:
             FedsmooError: for tensors of another shape or type.
@@ -127,14 +123,11 @@ class ResNet18Gradient:
         if out is None:
             out = self.output(torch.zeros(self.clients, self.layout.size, device=self.device))
         with self.chain.beside():
-            self._gradient(w, images, labels, weight, out, then)
+            self._gradient(w, images, labels, weight, out)
         self.chain.join()
         return out.coarse, out.loss
 
-    def _gradient(
-        self, w: Weights, images: Tensor, labels: Tensor, weight: Tensor, out: GradientBuffers,
-        then: Callable[[], None] | None,
-    ) -> None:  # fmt: skip
+    def _gradient(self, w: Weights, images: Tensor, labels: Tensor, weight: Tensor, out: GradientBuffers) -> None:
         self._forward(w, images, save=True)
         features = self._features()
         offset = self.layout.offsets["fc.weight"] - self.fine
@@ -151,12 +144,8 @@ class ResNet18Gradient:
             norm_backward(self.features_grad, layer, norm_rows(last.conv))
         for i in reversed(range(len(self.buffers.blocks))):
             self._block_backward(i, w, out.coarse)
-            if i == EARLY and then is not None:
-                with self.update.beside(self.side):
-                    then()
         self._stem_backward(w, images, out)
         self.side.join()
-        self.update.join()
 
     def logits(self, w: Tensor | Weights, images: Tensor) -> Tensor:
         """Return logits ``[C, B, classes]`` of C models on C batches, float32."""
@@ -259,12 +248,6 @@ class ResNet18Gradient:
 
     def _input_gradient(self, block: BlockBuffers, before: Unit | None, w: Weights) -> None:
         first, down, tile = block.first, block.down, self.buffers.tile("backward", block.first.conv)
-        if down is not None and before is not None and tile.boxes:
-            strided_backward(
-                first.conv, down.conv, first.dy, down.dy, w.working, first.w_off, down.w_off, tile,
-                self._layer(before, w), precision=self.dot,
-            )  # fmt: skip
-            return
         fused = block.dx is None and before is not None
         conv_backward(
             first.conv, first.dy, w.working, first.w_off, tile,

@@ -83,7 +83,6 @@ def _blocks(side: int) -> list[Block]:
 
 
 STEM = live_conv("conv1", IMAGE_CHANNELS, WIDTHS[0], 7, 2, IMAGE_SIDE)
-EARLY = 2  # the first block of layer 2: gradients of the convolutions from here on are complete early
 POOLED_SIDE = (STEM.side_out + 2 - 3) // 2 + 1
 BLOCKS = _blocks(POOLED_SIDE)
 CONVS = {c.name: c for b in BLOCKS for c in (b.conv1, b.conv2, b.down) if c is not None} | {STEM.name: STEM}
@@ -116,11 +115,6 @@ def live_layout(classes: int = 10) -> Layout:
 def fine_offset(layout: Layout) -> int:
     """Return the offset of the parameters that are read in float32 whatever the precision."""
     return layout.offsets["bn1.weight"]
-
-
-def early_part(layout: Layout) -> tuple[int, int]:
-    """Return the part whose gradients are complete while layer 1's are still computed: the later convolutions."""
-    return layout.offsets[f"{BLOCKS[EARLY].conv1.name}.weight"], fine_offset(layout)
 
 
 def stored_images(x: Tensor, dtype: torch.dtype) -> Tensor:

@@ -66,7 +66,7 @@ BF16: dict[str, Tile] = {
 }
 
 # Tiles that the tensor memory unit brings, where there is one and products are bf16; without an entry, loads of threads
-# are as fast. Of stride 2, "backward" has the pixels of a parity; the stem's weight gradient has all taps at once.
+# are as fast. The stem's weight gradient has all taps at once.
 BOXES: dict[str, Tile] = {
     "forward:128": Tile(64, 128, 128, 4, 3, boxes=True),
     "forward:256": Tile(64, 128, 128, 4, 3, boxes=True),
@@ -77,9 +77,6 @@ BOXES: dict[str, Tile] = {
     "backward:128": Tile(64, 128, 128, 4, 3, boxes=True),
     "backward:256": Tile(64, 128, 128, 4, 3, boxes=True),
     "backward:512": Tile(16, 256, 128, 4, 3, boxes=True),
-    "backward/2:64": Tile(64, 64, 64, 8, 3, boxes=True),
-    "backward/2:128": Tile(64, 64, 64, 8, 3, boxes=True),
-    "backward/2:256": Tile(16, 128, 64, 4, 4, boxes=True),
     "weight:64": Tile(64, 64, 64, 4, 3, boxes=True),
     "weight:128": Tile(64, 64, 64, 4, 4, boxes=True),
     "weight:256": Tile(128, 128, 64, 8, 3, boxes=True),
