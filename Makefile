@@ -77,8 +77,6 @@ RADIUS := $(wildcard results/fedsmoo-cifar100-dirichlet-0.1-10of200-*-seed0-*.js
 figures: $(STAMP)
 	$(BIN)/python benchmarks/seconds.py
 	$(BIN)/fedsmoo figure landscape results/gpu/analysis_01.json --apart --width page --out docs/figures/landscape.svg
-	$(BIN)/fedsmoo figure landscape results/gpu/analysis_01_seed3.json --where algorithm!=fedsam --width page \
-		--out docs/figures/landscape_pairs.png
 	$(BIN)/fedsmoo figure accuracy results/*-cifar10-dirichlet-0.1-10of100-*-seed0-*.json \
 		results/*-cifar10-pathological-3-10of100-*-seed0-*.json --smooth 20 --width page --out docs/figures/curves.svg
 	$(BIN)/fedsmoo data rules digits --clients 20 --out docs/figures/partitions.svg
