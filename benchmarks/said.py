@@ -118,7 +118,7 @@ def rivals() -> list[Said]:
     def share(results: dict[str, Any], way: str, ours: str = "fedsmoo, engine=auto") -> float:
         return results[way]["fastest_turn"] / results[ours]["fastest_turn"]
 
-    pfl, fedjax = (found["own"][n]["results"] for n in ("pfl", "fedjax"))
+    pfl, fedjax, authors = (found["own"][n]["results"] for n in ("pfl", "fedjax", "authors"))
     loop = "plain PyTorch loop"
     gpu = {(r["task"], r["way"], r["precision"]): r["seconds_per_round"] for r in f.read("gpu/rivals.json")["rows"]}
 
@@ -131,6 +131,7 @@ def rivals() -> list[Said]:
         ("For the MLP DrJAX takes {:.2f} of our time", share(found["results"], "DrJAX", "fedsmoo, batched engine")),
         ("a plain loop takes {:.2f} of it and pfl-research {:.2f}", share(pfl, loop), share(pfl, "pfl-research")),
         ("on FedJAX's example the loop {:.2f}", share(fedjax, loop)),
+        ("authors' ResNet (two clients, two steps each) the loop {:.2f}", share(authors, loop)),
         (
             "**On the GPU** we are {:.0f} times as fast as pfl-research and {:.0f} times as fast as BlazeFL",
             slower("pfl", "pfl-research, as it ships"),
