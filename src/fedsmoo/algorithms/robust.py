@@ -4,7 +4,6 @@ ICML 2018), Krum and Multi-Krum (Blanchard et al., NeurIPS 2017), the geometric 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from fedsmoo.algorithms.around import Around
 from fedsmoo.core import Round, Vectors, derived, norm, option
+from fedsmoo.core.share import part_of
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class TrimmedMean(Robust):
 
     def combine(self, srv: Vectors, rows: Vectors, weights: Tensor, rnd: Round) -> Vectors:
         def inner(v: Tensor) -> Tensor:
-            cut = math.floor(self.trim * len(v))
+            cut = part_of(len(v), self.trim)
             return v.sort(0).values[cut : len(v) - cut].mean(0)
 
         return rows.map(inner)
@@ -77,7 +77,7 @@ class Krum(Robust):
 
     def wrong(self, n: int) -> int:
         """Return how many of n replies may be wrong."""
-        return math.floor(self.attackers * n)
+        return part_of(n, self.attackers)
 
     def combine(self, srv: Vectors, rows: Vectors, weights: Tensor, rnd: Round) -> Vectors:
         best = self.scores(rows).argmin()

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from fedsmoo.core.random.streams import stream
+from fedsmoo.core.share import part_of
 from fedsmoo.data.dataset import Dataset
 
 TEST_SHARE = 0.2
@@ -65,6 +66,6 @@ def stratified(labels: np.ndarray, share: float, rng: np.random.Generator) -> tu
     test = []
     for k in np.unique(labels):
         mine = np.flatnonzero(labels == k)
-        test.append(rng.permutation(mine)[: round(share * mine.size)])
+        test.append(rng.permutation(mine)[: part_of(mine.size, share, round)])
     chosen = np.sort(np.concatenate(test))
     return np.setdiff1d(np.arange(labels.size), chosen), chosen

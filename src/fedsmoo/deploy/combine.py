@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fedsmoo.core import Vectors, norm
+from fedsmoo.core.share import part_of
 
 MEAN = "mean"
 KINDS = (MEAN, "median", "trimmed-mean", "bounded-mean")
@@ -51,7 +52,7 @@ def trimmed_mean(rows: Tensor, trim: float) -> Tensor:
     tensor([3.])
     """
     n = len(rows)
-    out = min(max(int(n * trim), 1 if n > 2 and trim > 0 else 0), (n - 1) // 2)
+    out = min(max(part_of(n, trim), 1 if n > 2 and trim > 0 else 0), (n - 1) // 2)
     return rows.sort(0).values[out : n - out].mean(0)
 
 
