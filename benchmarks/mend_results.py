@@ -33,27 +33,36 @@ def mended(value: dict[str, Any]) -> dict[str, Any]:
     return {**out, "command": COMMAND} if NUMBER.fullmatch(str(value.get("command"))) else out
 
 
-def mend(path: Path) -> bool:
-    """Mend one file; whether that changed it."""
-    old = path.read_text(encoding="utf-8")
+def mended_text(old: str) -> str:
+    """What a file should hold that holds a text.
+
+    >>> mended_text('{"rows": []}'), mended_text('{"code": {"commit": "abc"}}')
+    ('{"commit": "not recorded", "rows": []}', '{"code": {"commit": "abc"}}')
+    """
     value = json.loads(old)
     if not isinstance(value, dict):
-        return False  # a list of measurements, each with its own commit
+        return old  # a list of measurements, each with its own commit
     if value.get("format") == FORMAT:
         new = in_lines(mended(value))
-        assert json.loads(new)["curve"] == value["curve"], path
-    elif value.get("commit"):
-        return False
-    else:  # a benchmark's file in a layout of its own: one more field in front
-        space = re.match(r"\{(\s*)", old)
-        assert space is not None, path
-        new = f'{{{space[1]}"commit": "{COMMIT}",{space[1] or " "}' + old[space.end() :]
-        assert json.loads(new) == {"commit": COMMIT, **value}, path
-    if new != old:
-        write_durably(path, new)
-    return new != old
+        assert json.loads(new)["curve"] == value["curve"]
+        return new
+    if value.get("commit") or value.get("code", {}).get("commit"):  # beside what else is known of the code
+        return old
+    space = re.match(r"\{(\s*)", old)  # a benchmark's file in a layout of its own: one more field in front
+    assert space is not None
+    new = f'{{{space[1]}"commit": "{COMMIT}",{space[1] or " "}' + old[space.end() :]
+    assert json.loads(new) == {"commit": COMMIT, **value}
+    return new
+
+
+def unmended(folder: Path = RESULTS) -> dict[Path, str]:
+    """The files of a folder of results that do not say what they should, with what they should hold."""
+    files = sorted({*folder.rglob("*-seed*.json"), *folder.glob("*.json"), *(folder / "gpu").glob("*.json")})
+    texts = ((path, path.read_text(encoding="utf-8")) for path in files)
+    return {path: new for path, old in texts if (new := mended_text(old)) != old}
 
 
 if __name__ == "__main__":
-    files = sorted({*RESULTS.rglob("*-seed*.json"), *RESULTS.glob("*.json"), *(RESULTS / "gpu").glob("*.json")})
-    print(f"{sum(mend(path) for path in files)} of {len(files)} files changed")
+    for path, text in (found := unmended()).items():
+        write_durably(path, text)
+    print(f"{len(found)} files changed")

@@ -126,3 +126,11 @@ def test_an_entry_of_the_same_commit_is_replaced(script: ModuleType, tmp_path: P
     for commit, value in (("a", 1), ("b", 2), ("a", 3)):
         script.add(place, {"commit": commit, "value": value}, ("commit",))
     assert [(e["commit"], e["value"]) for e in json.loads(place.read_text())] == [("b", 2), ("a", 3)]
+
+
+@with_script("mend_results")
+def test_results_say_what_was_not_recorded_and_nothing_else_is_changed(script: ModuleType) -> None:
+    assert script.mended_text('{\n "rows": [1]\n}\n') == '{\n "commit": "not recorded",\n "rows": [1]\n}\n'
+    recorded = '{\n "code": {"commit": "abc", "dirty": false},\n "rows": [1]\n}\n'
+    assert script.mended_text(recorded) == recorded
+    assert script.unmended() == {}
