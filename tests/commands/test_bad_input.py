@@ -220,7 +220,10 @@ COMPARE = [
     (["--algorithms", "fedavg", "--seeds", "0,0"], "names a seed twice"),
     (["--algorithms", "fedavg", "--seeds", f"0,{2**63}"], "seed is 9223372036854775808, but must be at most"),
     (["--algorithms", "fedavg", "--seeds", "0,-1"], "seed is -1, but must be at least 0"),
-    (["--algorithms", "fedavg", "--set", "fedsmoo.r=1"], "'fedsmoo' is not among --algorithms"),
+    (["--algorithms", "fedavg,fedprox", "--set", "fedpro.mu=1"], "'fedpro': did you mean 'fedprox'? Known: al"),
+    (["--algorithms", "fedavg", "--set", "roundz=3"], "unknown setting 'roundz': did you mean 'rounds'? fedavg has"),
+    (["--algorithms", "fedavg", "--set", "seeds=3"], "a comparison takes its seeds from --seeds"),
+    (["--algorithms", "fedavg", "--set", "zzz=3"], "unknown setting 'zzz'; fedavg has lr_server; "),
     (["--algorithms", "fedavg,fedsmoo", "--set", "fedsmoo.r=x"], "r is 'x', but must be a number"),
     (["--algorithms", "fedavg,fedsmoo", "--set", "fedsmoo.r=-1"], "r is -1.0, but must be at least 0"),
 ]

@@ -217,7 +217,7 @@ def test_what_is_wrong_with_it_is_said_in_one_line(name: str, call: Call) -> Non
 MISSING = {
     "no file": (["--loss", "none.py:squared"], "loss 'none.py:squared': there is no file 'none.py'"),
     "no name": (["--sampling", "mine.py:inturn"], "unknown sampling in mine.py 'inturn': did you mean 'in_turn'?"),
-    "no such loss": (["--loss", "hinge"], "unknown loss 'hinge': Known: bce, cross_entropy"),
+    "no such loss": (["--loss", "hinge"], "unknown loss 'hinge'; known: bce, cross_entropy"),
     "no such sampling": (["--sampling", "uniformly"], "unknown value of sampling 'uniformly': did you mean 'uniform'?"),
     "no such option": (
         ["--loss", "mine.py:squared", "--set", "loss.scal=2"],

@@ -41,7 +41,7 @@ SLIPS = [
     (["runs", ".", "--order", "nonsense"], "--order 'nonsense' is not SQL for these columns: no such column: nonsense"),
     (["runs", ".", "--where", "lr >"], "--where 'lr >' is not SQL for these columns"),
     (["results", "export", "here", "--to", "file"], "cannot write file/"),
-    (["table", "accuracy", "--format", "xlsx"], "unknown format 'xlsx': Known: csv, latex, markdown, text"),
+    (["table", "accuracy", "--format", "xlsx"], "unknown format 'xlsx'; known: csv, latex, markdown, text"),
     (["table", "--update", "file", "--results", "cut"], "cut/a.json is cut or damaged"),
     (["table", "--update", "file", "--results", "uneven"], "uneven/a.json is damaged: the columns of its curve differ"),
     (["table", "--update", "file", "--results", "empty"], "file has no marker: a table goes between the lines"),

@@ -86,6 +86,12 @@ def test_words_that_are_no_comparison_are_refused_in_one_line(words: list[str], 
     assert answer.err.count("\n") == 1
 
 
+def test_an_option_of_the_model_or_the_loss_is_for_all_methods(call: Call, tmp_path: Path) -> None:
+    assert call("compare", "fedavg", "fedprox", *TINY, "--set", "loss.label_smoothing=0.1").code == 0
+    found = [read_config(p).loss_options for p in (tmp_path / "runs" / "compare").glob("*-seed0")]
+    assert found == 2 * [{"label_smoothing": 0.1}]
+
+
 def test_a_config_file_may_stand_anywhere_among_the_methods(call: Call, tmp_path: Path) -> None:
     (tmp_path / "settings").write_text("lr = 0.03\n")
     (tmp_path / "fedavg").mkdir()  # the name of a method is that, whatever lies here

@@ -92,7 +92,7 @@ def test_a_layout_splits_and_joins_with_and_without_client_axis() -> None:
 
 def test_unknown_names_get_the_nearest_match_only_if_there_is_one() -> None:
     assert "did you mean 'SCAFFOLD'" in str(unknown("algorithm", "scafold", ["fedavg", "SCAFFOLD"]))
-    assert str(unknown("x", "zzz", ["b", "a"])) == "unknown x 'zzz': Known: a, b"
+    assert str(unknown("x", "zzz", ["b", "a"])) == "unknown x 'zzz'; known: a, b"
 
 
 def test_clip_scales_to_the_limit_and_leaves_the_rest() -> None:

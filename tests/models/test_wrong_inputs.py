@@ -85,7 +85,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "nothing at all": ({"model": Net(lambda o: None)}, "the model Net returns a NoneType, but must return a tensor"),
     "an empty dict": ({"model": Net(lambda o: {})}, "the model Net returns an empty dict"),
     "no such output": ({"model": Net(lambda o: {"a": o}), "output": "b"}, "unknown output of the model Net, which"),
-    "no such place": ({"model": Net(lambda o: (o, o)), "output": "2"}, "returns a tuple '2': Known: 0, 1"),
+    "no such place": ({"model": Net(lambda o: (o, o)), "output": "2"}, "returns a tuple '2'; known: 0, 1"),
     "output of a tensor": ({"model": Net(), "output": "0"}, "the model Net returns one tensor: leave output out"),
     "output of ours": ({"model": "mlp", "output": "a"}, "the model mlp returns one tensor: leave output out"),
     "output is no text": ({"model": Net(lambda o: [o]), "output": ["a"]}, "output is ['a'], but must be"),

@@ -266,7 +266,7 @@ def test_what_python_has_in_place_of_a_list_makes_a_grid_too() -> None:
 
 @pytest.mark.parametrize(("source", "says"), [
     (3, "a sweep is 3, but must be a table of settings, or the path of a TOML file"),
-    ({3: 1}, "the table: unknown setting 3: Known: "),
+    ({3: 1}, "the table: unknown setting 3; known: "),
 ])  # fmt: skip
 def test_what_is_no_sweep_is_refused(source: Any, says: str, tmp_path: Path) -> None:
     with pytest.raises(FedsmooError, match=says):

@@ -18,8 +18,9 @@ from fedsmoo.commands.interrupt import interruptible
 from fedsmoo.commands.options import Sets, plain, refuse_two_words, split_word, with_settings
 from fedsmoo.commands.run import Trust
 from fedsmoo.commands.screen import next_step
-from fedsmoo.core.errors import FedsmooError
+from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.engines.distributed.launcher import require_single_process
+from fedsmoo.runs.settings.fields import BROUGHT
 from fedsmoo.sweeps import METHODS
 
 if TYPE_CHECKING:
@@ -72,11 +73,13 @@ def by_method(names: str, sets: Sequence[str]) -> tuple[list[Entry], list[str]]:
     for word in sets:
         owner, dot, _ = word.partition("=")[0].rpartition(".")
         mine = [entry.options for entry in methods if entry.name == owner]
-        if dot and not mine:
-            raise FedsmooError(f"--set {word!r}: {owner!r} is not among --algorithms {names}")
+        shared = not dot or owner in BROUGHT  # such as model.hidden=32
+        if not shared and not mine:
+            known = [*(entry.name for entry in methods), *BROUGHT]
+            raise FedsmooError(f"--set {word!r}: {unknown('method or part of this comparison', owner, known)}")
         for own in mine:
             own |= dict([split_word(word.removeprefix(f"{owner}."))])
-        common += [] if dot else [word]
+        common += [word] if shared else []
     return methods, common
 
 

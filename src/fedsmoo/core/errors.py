@@ -42,13 +42,22 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> FedsmooError:
 
     >>> str(unknown("algorithm", "fedsmo", ["fedavg", "fedsmoo"]))
     "unknown algorithm 'fedsmo': did you mean 'fedsmoo'? Known: fedavg, fedsmoo"
+    >>> str(unknown("algorithm", "adam", ["fedavg", "fedsmoo"]))
+    "unknown algorithm 'adam'; known: fedavg, fedsmoo"
     """
     names = sorted(known)
     near = difflib.get_close_matches(str(name).lower(), [n.lower() for n in names], n=1, cutoff=0.5)
-    hint = "did you mean " + repr(next(n for n in names if n.lower() == near[0])) + "? " if near else ""
+    meant = repr(next(n for n in names if n.lower() == near[0])) if near else ""
     if str(name).endswith(".py"):
-        hint = f"did you mean what a file holds, '{name}:Name'? "
-    return FedsmooError(f"unknown {kind} {name!r}: {hint}Known: {', '.join(names)}")
+        meant = f"what a file holds, '{name}:Name'"
+    return FedsmooError(_unknown(kind, name, meant, f"known: {', '.join(names)}"))
+
+
+def _unknown(kind: str, name: object, meant: str, known: str) -> str:
+    """Say that nobody knows a name, what was meant if that can be guessed, and what is known."""
+    if not meant:
+        return f"unknown {kind} {name!r}; {known}"
+    return f"unknown {kind} {name!r}: did you mean {meant}? {known.replace('known: ', 'Known: ', 1)}"
 
 
 def unknown_setting(name: object, owners: Mapping[str, Collection[str]], settings: Iterable[str]) -> FedsmooError:
@@ -67,9 +76,9 @@ def unknown_setting(name: object, owners: Mapping[str, Collection[str]], setting
         return sum(block.size for block in blocks) / max(len(word), len(n), 1)
 
     near = [n for n in names if difflib.SequenceMatcher(None, n.lower(), word).ratio() >= 0.5]
-    hint = f"did you mean {max(near, key=alike)!r}? " if near else ""
+    meant = repr(max(near, key=alike)) if near else ""
     has = "".join(f"{owner} has {', '.join(sorted(options))}; " for owner, options in owners.items() if options)
-    error = UnknownSetting(f"unknown setting {name!r}: {hint}{has}or any setting of a run (fedsmoo run --help)")
+    error = UnknownSetting(_unknown("setting", name, meant, f"{has}or any setting of a run (fedsmoo run --help)"))
     error.name, error.owners = name, owners
     return error
 

@@ -185,8 +185,8 @@ def refuse_not_shared(settings: Mapping[str, Any], own: Sequence[Entry]) -> None
     words = [("", settings), *((f"{entry.name}.", entry.options) for entry in own)]
     for owner, key, value in ((owner, key, value) for owner, given in words for key, value in given.items()):
         word = f"{owner}{key}={value}"
-        if key in ("seed", "algorithm"):
-            raise FedsmooError(f"--set {word!r}: a comparison takes its {key}s from --{key}s")
+        if (one := key.removesuffix("s")) in ("seed", "algorithm"):
+            raise FedsmooError(f"--set {word!r}: a comparison takes its {one}s from --{one}s")
         if owner and key in FIELDS and FIELDS[key].metadata["group"] == "data":
             raise FedsmooError(f"--set {word!r}: methods are compared on the same data; set {key} for all of them")
         if owner or key in FIELDS:

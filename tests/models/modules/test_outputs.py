@@ -102,7 +102,7 @@ WRONG: list[tuple[Any, str | None, str]] = [
     (SimpleNamespace(**MANY), None, "returns a SimpleNamespace with the tensors hidden, scores"),
     (torch.ones(1), "logits", "output is 'logits', but the model Net returns one tensor: leave output out"),
     (MANY, "score", "unknown output of the model Net, which returns a dict 'score': did you mean 'scores'"),
-    ((torch.ones(1),), "1", "unknown output of the model Net, which returns a tuple '1': Known: 0"),
+    ((torch.ones(1),), "1", "unknown output of the model Net, which returns a tuple '1'; known: 0"),
     ({**MANY, "state": (1, 2)}, "state", "there the model Net returns a tuple, no tensor: take hidden or scores"),
 ]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedsmoo.core.errors import FedsmooError, FedsmooWarning, first_line
+from fedsmoo.core.errors import FedsmooError, FedsmooWarning, first_line, unknown
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.files.tree import LARGEST
 from fedsmoo.data.forms.read import read_data
@@ -23,9 +23,9 @@ def table(path: str, options: Mapping[str, Any]) -> Dataset:
     Options are those of :func:`fedsmoo.read_data`; names of columns are text, as the file has them.
     """
     what, place = f"table {path}", Path(path).expanduser()
-    unknown_ones = [n for n in options if n not in TABLE_OPTIONS]
-    if unknown_ones:
-        raise FedsmooError(f"{what} has no option {unknown_ones[0]!r}: there are {', '.join(TABLE_OPTIONS)}")
+    for name in options:
+        if name not in TABLE_OPTIONS:
+            raise unknown(f"option of {what}", name, TABLE_OPTIONS)
     named = {n: str(v) if n in ("x", "y", "client") and v is not None else v for n, v in options.items()}
     value: Any = frame(place, what)
     if place.is_dir():
