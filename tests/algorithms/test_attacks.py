@@ -13,12 +13,11 @@ from fedsmoo.algorithms import FedAvg, FedSMOO, Median
 from fedsmoo.algorithms.attacks import ALIE, ATTACKS, Gaussian, Scaled, SignFlip, mirrored
 from fedsmoo.core import FedsmooError, Round, Vectors
 from fedsmoo.core.contract import findings
-from fedsmoo.runs.build import make_method
-from fedsmoo.runs.config import Config
 from fedsmoo.testing import undescribed
 
 DOWN = Vectors(w=torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64))
 CHANGE = torch.tensor([0.5, -1.0, 0.25], dtype=torch.float64)
+SIZES = "sizes-" + ",".join(30 * ["20"])
 
 
 def client(number: int) -> Round:
@@ -59,6 +58,16 @@ def test_a_little_is_enough_by_hand():
     assert torch.allclose(fixed.w, (2 * (honest.mean(0) - 1.5 * honest.std(0, correction=0)) + honest.sum(0)) / 9)
 
 
+def test_attackers_alone_have_no_others_to_hide_among():
+    """What they send is then of their own replies, not of none."""
+    rows, each = (
+        torch.arange(6.0).view(2, 3).sin().double(),
+        Round(0, 0.1, 1, 1.0, client=torch.arange(2.0)[:, None], n=2),
+    )
+    made = ALIE(attackers=2, z=1.5).combine(DOWN, Vectors(w=rows), torch.full((2, 1), 0.5, dtype=torch.float64), each)
+    torch.testing.assert_close(made.w, rows.mean(0) - 1.5 * rows.std(0, correction=0), rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("name", ATTACKS)
 @pytest.mark.parametrize("inner", [FedAvg(), FedSMOO(), Median()], ids=["fedavg", "fedsmoo", "median"])
 def test_attacks_keep_the_contract(name, inner):
@@ -86,12 +95,19 @@ def test_no_attackers_change_nothing():
     assert [r.test_loss for r in plain.history] == [r.test_loss for r in none.history]
 
 
-@pytest.mark.parametrize("attackers", [5, "5"])
-def test_no_more_attackers_than_clients(attackers):
-    settings = {"attack": "sign-flip", "clients": 4, "cohort": 2, "attack_options": {"attackers": attackers}}
-    with pytest.raises(FedsmooError, match="attackers is 5, but there are 4 clients"):
-        make_method(Config(**settings))
-    assert make_method(Config(**{**settings, "clients": 5})).attackers == 5
+@pytest.mark.parametrize("attackers", [31, "31", "steps:0:1:31"])
+@pytest.mark.parametrize("division", [{}, {"partition": "iid", "clients": 30}, {"partition": SIZES}], ids=str)
+def test_no_more_attackers_than_clients(division, attackers):
+    """Data with clients of its own, here 30, a number of them, and a partition that says how many there are."""
+    few = {"local_steps": 1, "rounds": 1, "cohort": 2}
+    with pytest.raises(FedsmooError, match=r"^attackers is 31, but there are 30 clients: lower it$"):
+        attacked(attackers, **few, **division)
+    assert attacked(30, **few, **division).history
+
+
+def attacked(attackers, **settings):
+    given = {"attack": "sign-flip", "attack_options": {"attackers": attackers}}
+    return fedsmoo.simulate("softmax", "synthetic", "fedavg", **given, **settings)
 
 
 @pytest.mark.parametrize("samples", [4, 0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -10,9 +11,11 @@ import numpy as np
 import pytest
 import torch
 
+from fedsmoo import simulate
 from fedsmoo.algorithms import RFA, FedAvg, FedExP, FedSMOO, Krum, Median, MultiKrum, NormBounded, Relaxed, TrimmedMean
 from fedsmoo.algorithms.compressed import TopK
-from fedsmoo.core import Algorithm, FedsmooError, Round, Vectors, norm, server
+from fedsmoo.core import Algorithm, FedsmooError, Round, Schedule, Vectors, norm, server
+from fedsmoo.core.errors import FedsmooWarning
 from fedsmoo.engines.client_state import memory
 from fedsmoo.engines.contract import Sums
 from fedsmoo.runs.build import assemble
@@ -140,3 +143,27 @@ def test_many_replies_wait_in_the_memory_of_the_host(monkeypatch: pytest.MonkeyP
     sums.add(Vectors(), torch.zeros(()), torch.zeros(()), rows=Vectors(w=torch.ones(1, 3)))
     assert sums.rows is not None
     assert (sums.rows.w.device.type, sums.rows.w.shape) == ("meta", (2, 3))
+
+
+@pytest.mark.parametrize(
+    ("method", "told"),
+    [
+        (
+            TrimmedMean(trim=0.2),
+            "FedAvg+TrimmedMean: trim is 0.2, but of 4 replies that is none: raise it, or the cohort",
+        ),
+        (MultiKrum(attackers=0.1), "FedAvg+MultiKrum: attackers is 0.1, but of 4 replies that is none"),
+        (TrimmedMean(trim=0.25), None),
+        (TrimmedMean(trim=0.0), None),
+        (Krum(attackers=Schedule(0.0, steps={1: 0.3})), None),
+        (Median(), None),
+    ],
+    ids=str,
+)
+def test_a_share_that_is_none_of_the_replies_is_said(method: Algorithm, told: str | None) -> None:
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        simulate("softmax", "digits", method, clients=6, cohort=4, rounds=1, local_steps=1)
+    found = [str(w.message) for w in said if issubclass(w.category, FedsmooWarning) and "replies" in str(w.message)]
+    assert len(found) == (told is not None)
+    assert all(line.startswith(told) for line in found)

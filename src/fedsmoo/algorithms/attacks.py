@@ -101,7 +101,8 @@ class Gaussian(Sender):
 class ALIE(Attacked):
     """Attackers that know all replies and stay within their spread: a little is enough.
 
-    client   attackers send mean_h - z sd_h             mean and deviation of each coordinate over the others
+    client   attackers send mean_h - z sd_h             mean and deviation of each coordinate over the others,
+                                                        or over all replies if nobody else sent one
              z = Phi^-1((n - f - s) / (n - f)),   s = floor(n / 2 + 1) - f        f attackers among n replies
     """
 
@@ -116,11 +117,11 @@ class ALIE(Attacked):
         s = math.floor(n / 2 + 1) - f
         hidden = torch.special.ndtri(((n - f - s) / (n - f).clamp(min=1)).clamp(1e-3, 1 - 1e-3))
         z = torch.where(torch.as_tensor(self.z, dtype=weights.dtype) > 0, self.z, hidden)
-        honest = (~bad).to(weights.dtype)
+        honest = (~bad | bad.all()).to(weights.dtype)
 
         def attacked(v: Tensor) -> Tensor:
-            mean = (honest * v).sum(0) / honest.sum().clamp(min=1)
-            sd = ((honest * (v - mean).square()).sum(0) / honest.sum().clamp(min=1)).sqrt()
+            mean = (honest * v).sum(0) / honest.sum()
+            sd = ((honest * (v - mean).square()).sum(0) / honest.sum()).sqrt()
             return torch.where(bad, mean - z * sd, v)
 
         wrong = rows.map(attacked)

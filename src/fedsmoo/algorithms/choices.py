@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Mapping
 from typing import Any, Protocol
 
 from fedsmoo.algorithms.around import Around
-from fedsmoo.algorithms.attacks import ATTACKS
+from fedsmoo.algorithms.attacks import ATTACKS, Attacked
 from fedsmoo.algorithms.compressed import COMPRESSIONS
 from fedsmoo.algorithms.optimisers import OPTIMISERS
 from fedsmoo.algorithms.privacy import PRIVACIES
 from fedsmoo.algorithms.rates import RATES
-from fedsmoo.core import Algorithm, FedsmooError
-from fedsmoo.core.errors import unknown
-from fedsmoo.core.hyper.options import converted, read_options, refuse_untaken
+from fedsmoo.algorithms.robust import Robust
+from fedsmoo.core import Algorithm, FedsmooError, Schedule
+from fedsmoo.core.errors import FedsmooWarning, unknown
+from fedsmoo.core.hyper.options import read_options, refuse_untaken
+from fedsmoo.core.share import part_of
 from fedsmoo.core.user_code import call, is_in_file, user_object
 
 # By setting: the names there are, and the one that leaves a method as it is. The first is put around the method first.
@@ -71,12 +74,6 @@ class RunSettings(Protocol):
     @property
     def attack(self) -> str: ...
     @property
-    def attack_options(self) -> dict[str, Any]: ...
-    @property
-    def partition(self) -> str: ...
-    @property
-    def clients(self) -> int: ...
-    @property
     def loss(self) -> str: ...
     @property
     def loss_options(self) -> dict[str, Any]: ...
@@ -117,10 +114,6 @@ def refuse_together(run: RunSettings) -> None:
         for what, clash in clashes.items():
             if clash:
                 raise FedsmooError(f"privacy={run.privacy} cannot be had with {what}")
-    if run.attack in ATTACKS and "attackers" in run.attack_options and run.partition != "natural":
-        attackers = converted("attackers", run.attack_options["attackers"], int, False)
-        if attackers > run.clients:
-            raise FedsmooError(f"attackers is {attackers}, but there are {run.clients} clients: lower it")
     if run.attack == "label-flip" and run.loss not in ("auto", "cross_entropy"):
         raise FedsmooError(f"attack=label-flip is for classes: it cannot be had with loss={run.loss}")
     if run.attack == "label-flip" and run.loss_options:
@@ -128,3 +121,21 @@ def refuse_together(run: RunSettings) -> None:
         raise FedsmooError(f"attack=label-flip knows plain cross-entropy only: leave out options of the loss ({names})")
     if run.compression != "off" and run.wire != "exact":
         raise FedsmooError(f"compression={run.compression} and wire={run.wire} both say what travels: choose one")
+
+
+def refuse_too_few(method: Algorithm, clients: int, cohort: int) -> None:
+    """Refuse more attackers than there are clients, and say where a share of the replies is none of a cohort's."""
+    while isinstance(method, Algorithm):
+        if isinstance(method, Attacked) and (attackers := largest(method.attackers)) > clients:
+            raise FedsmooError(f"attackers is {attackers:g}, but there are {clients} clients: lower it")
+        if isinstance(method, Robust) and method.share:
+            share = largest(getattr(method, method.share))
+            if share > 0 and part_of(cohort, share) == 0:
+                what = f"{method.label}: {method.share} is {share:g}, but of {cohort} replies that is none"
+                warnings.warn(f"{what}: raise it, or the cohort", FedsmooWarning, stacklevel=2)
+        method = getattr(method, "inner", None)  # type: ignore[assignment]
+
+
+def largest(value: float | Schedule) -> float:
+    """Return a number, or the largest of those that a schedule gives."""
+    return value.extremes[1] if isinstance(value, Schedule) else value

@@ -20,6 +20,7 @@ class Robust(Around):
 
     rows = derived(lambda self: tuple(n for n in self.inner.up if n not in self.inner.scalars))
     columnwise = False
+    share = ""  # the option that says which part of the replies may be wrong, if there is one
 
     @property
     def label(self) -> str:
@@ -49,6 +50,7 @@ class TrimmedMean(Robust):
     trim: float = option(0.2, "share of the replies that is left out at either end", within="[0, 0.5)")
 
     columnwise = True
+    share = "trim"
 
     def combine(self, srv: Vectors, rows: Vectors, weights: Tensor, rnd: Round) -> Vectors:
         def inner(v: Tensor) -> Tensor:
@@ -67,6 +69,8 @@ class Krum(Robust):
     """
 
     attackers: float = option(0.2, "share of the replies that may be wrong", within="[0, 0.5)")
+
+    share = "attackers"
 
     def scores(self, rows: Vectors) -> Tensor:
         """Return how far each reply, all of its vectors together, is from its nearest ones."""

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from fedsmoo.algorithms import ALGORITHMS, Relaxed
-from fedsmoo.algorithms.choices import CHOICES, choice_class, of_the_run, put_around, refuse_together
+from fedsmoo.algorithms.choices import CHOICES, choice_class, of_the_run, put_around, refuse_together, refuse_too_few
 from fedsmoo.algorithms.quantised import Quantised
 from fedsmoo.algorithms.statistics import with_statistics
 from fedsmoo.core import Algorithm, FedsmooError, LocalRule
@@ -147,8 +147,7 @@ def assemble(
     setup = make_setup(config, data, algorithm, model, loss, metrics)
     parts = None
     if config.holdout:
-        everything = indices
-        indices, held = hold_out(indices, config.holdout, config.seed)
+        everything, (indices, held) = indices, hold_out(indices, config.holdout, config.seed)
         setup, parts = dataclasses.replace(setup, task=setup.task.holding(held)), held_by(everything, held)
     elif setup.algorithm.has_personal and data.own_tests(indices) is None:
         warnings.warn(NOT_HELD.format(setup.algorithm.label), FedsmooWarning, stacklevel=2)
@@ -158,6 +157,7 @@ def assemble(
             warnings.warn(note, FedsmooWarning, stacklevel=2)
     refuse_lone_samples(setup.task, indices, config.batch_size, config.epochs, config.local_steps)
     cohort = min(config.cohort, len(indices))
+    refuse_too_few(setup.algorithm, len(indices), cohort)
     table = make_table(config.table, setup, len(indices), cohort, config.rounds)
     engine = engine_for(config.engine, setup, config.chunk, cohort, config.batch_size, config.exact, table)
     sampling = sampling or make_sampling(config.sampling, config.sampling_options)
