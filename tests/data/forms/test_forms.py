@@ -501,7 +501,7 @@ WRONG: dict[str, tuple[Callable[[Path], Any], dict[str, Any], str]] = {
     "no names": (lambda _: Pairs(X, Y), {"y": "label"}, "y names a field, but its items have no names: leave it out"),
     "empty": (lambda _: Pairs(X[:0], Y[:0]), {}, "data: it is empty; at least one sample is needed"),
     "NaN": (lambda _: Pairs(np.where(X > 2, np.nan, X), Y), {}, "holds NaN or infinite values; remove or repair it"),
-    "an option": (lambda _: Pairs(X, Y), {"z": 1}, "unknown option of data 'z': "),
+    "an option": (lambda _: Pairs(X, Y), {"z": 1}, "unknown option of data 'z'; known: "),
     "a share": (lambda _: (X, Y), {"test": 2}, "test is 2, but must be a share between 0 and 1, such as 0.2"),
     "two test parts": (lambda _: ((X, Y), (X, Y)), {"test": 0.2}, "but there is a test part: leave one of them out"),
     "a pad": (lambda _: (X, Y), {"pad": -1}, "pad is -1, but must be the tokenizer's pad id, a whole number from 0"),
