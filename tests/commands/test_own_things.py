@@ -80,6 +80,7 @@ def test_one_of_everything_runs_with_its_options_and_is_noted(call: Call) -> Non
     records = [json.loads(line) for line in Path("out/metrics.jsonl").read_text().splitlines()]
     assert [r["cohort"] for r in records] == [[0, 1], [2, 3], [4, 5], [0, 1]]
     held = json.loads(Path("out/started.json").read_text())["contents"]
+    assert held.pop("samples_content") == load(OWN["dataset"], options={"noise": 0.3}).fingerprint.short
     assert set(held) == {f"{kind}_content" for kind in (*KINDS, "data")} - {"dataset_content"}
     assert len(set(held.values())) == 1  # all from one file
 

@@ -22,7 +22,7 @@ from fedsmoo.kernels.runtime import PRECISIONS
 from fedsmoo.runs import build as resolve
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import FIELDS, Config
-from fedsmoo.runs.origin import contents
+from fedsmoo.runs.origin import hashes
 from fedsmoo.runs.origin.provenance import device_name
 from fedsmoo.runs.results.finished import open_finished
 from fedsmoo.runs.run import Run
@@ -135,12 +135,12 @@ def test_a_folder_that_takes_long_to_look_at_is_not_looked_at_again_at_once(
     for name in ("a", "b"):
         (tmp_path / name).write_bytes(b"x")
         os.utime(tmp_path / name, (1e9, 1e9))
-    monkeypatch.setattr(contents, "REST", 1e9)
+    monkeypatch.setattr(hashes, "REST", 1e9)
     for many, rests in ((1, True), (2, False)):
-        monkeypatch.setattr(contents, "MANY", many)
-        monkeypatch.setattr(contents, "SLOW", 0.0)
-        hashed: dict[Path, contents.Known] = {}
-        contents.content_hash(tmp_path, hashed)
+        monkeypatch.setattr(hashes, "MANY", many)
+        monkeypatch.setattr(hashes, "SLOW", 0.0)
+        hashed: dict[Path, hashes.Known] = {}
+        hashes.content_hash(tmp_path, hashed)
         (known,) = hashed.values()
         assert (known.until > time.monotonic() + 100) == rests
 

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from fedsmoo import compare
+from fedsmoo import compare, run, sweep
 from fedsmoo.cli import main
 from fedsmoo.core import FedsmooError
 from fedsmoo.data.catalog import OFFICIAL
 from fedsmoo.data.sources import load
 from fedsmoo.pages.gather import gather
 from fedsmoo.runs.config import FIELDS, Config
+from fedsmoo.runs.origin.contents import contents
 from fedsmoo.runs.origin.identity import identity
 from fedsmoo.runs.resume import reopen
 from fedsmoo.runs.run import Run
-from fedsmoo.runs.storage.reader import state
+from fedsmoo.runs.storage.reader import read_run, state
 from fedsmoo.sweeps.grid import run_name
 from fedsmoo.sweeps.index import query
 from fedsmoo.sweeps.queue import Worker, work
@@ -200,19 +203,98 @@ def test_a_table_names_other_content_and_never_mixes_it(
     assert shown("--data", "noise.npz", "--no-run")[0] == on_noise
 
 
-@pytest.mark.parametrize("seeded", [False, True])
-def test_a_file_that_ones_own_function_reads_was_edited_between_two_seeds(tmp_path: Path, seeded: bool) -> None:
-    code = tmp_path / "mine.py"
+@pytest.fixture
+def own(tmp_path: Path, request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Settings of a run on what a function returns that reads ``x.npy``; with an argument ``seed`` it adds that."""
+    seeded, code = request.param, tmp_path / "mine.py"
     code.write_text(
         "from pathlib import Path\nimport numpy as np\n\n"
         f"def data({'seed' if seeded else ''}):\n"
         f"    x = np.load(Path(__file__).with_name('x.npy')){' + seed' if seeded else ''}\n"
         "    return x[:40], np.arange(40) % 2, x[40:], np.arange(20) % 2\n"
     )
-    settings = {"model": "softmax", "dataset": f"{code}:data", "clients": 4, "cohort": 2, "rounds": 1, "local_steps": 1}
-    for seed in (0, 1, 2):  # with noise that clients see, which is another one for every seed
-        np.save(tmp_path / "x.npy", np.random.default_rng(0 if seed < 2 else 7).random((60, 3), np.float32))
-        found = compare(["fedavg"], seeds=range(seed + 1), out=tmp_path / "runs", partition="noise-0.1", **settings)
-        assert ("changed between FedAvg of seed 0 and FedAvg of seed 2" in found.text) == (seed == 2 and not seeded)
-    groups = {run["group"] for run in gather([tmp_path / "runs" / f"fedavg-seed{seed}" for seed in range(3)])["runs"]}
-    assert len(groups) == (1 if seeded else 2)
+    write(tmp_path, 0)
+    few = {"clients": 4, "cohort": 2, "rounds": 1, "local_steps": 1, "engine": "serial", "device": "cpu"}
+    return {"model": "softmax", "dataset": f"{code}:data", **few}
+
+
+def write(folder: Path, seed: int) -> None:
+    np.save(folder / "x.npy", np.random.default_rng(seed).random((60, 3), np.float32))
+
+
+both = pytest.mark.parametrize("own", [False, True], ids=["plain", "seeded"], indirect=True)
+
+
+@both
+def test_what_ones_own_function_returns_is_part_of_what_a_run_is(own: dict[str, Any], tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("first", "again", "other")]
+    for folder in folders:
+        write(tmp_path, 7 * (folder.name == "other"))
+        run(own, out=folder)
+    ids = [from_folder(folder).identity for folder in folders]
+    assert ids[0] == ids[1] != ids[2]
+    assert [read_run(folder).identity for folder in folders] == ids
+    assert len(export(folders, tmp_path / "results")) == 2
+    assert {from_json(file).identity for file in (tmp_path / "results").glob("*.json")} == set(ids)
+    edit(folders[2] / "started.json", lambda v: v["contents"].update(samples_content="0" * 16))
+    with pytest.raises(FedsmooError, match="is damaged: the fingerprint of its data"):
+        from_folder(folders[2])
+
+
+@both
+def test_a_comparison_goes_on_with_the_samples_that_it_began_with_only(own: dict[str, Any], tmp_path: Path) -> None:
+    """With noise that clients see, which is another one for every seed."""
+    for seeds in ([0], [0, 1]):
+        found = compare(["fedavg"], seeds=seeds, out=tmp_path / "runs", partition="noise-0.1", **own)
+        assert "cannot be compared" not in found.text
+    write(tmp_path, 7)
+    with pytest.raises(FedsmooError, match=r"what .*mine\.py:data reads was edited since .*fedavg-seed0 was begun"):
+        compare(["fedavg"], seeds=[0, 1, 2], out=tmp_path / "runs", partition="noise-0.1", **own)
+    assert not (tmp_path / "runs" / "fedavg-seed2").exists()
+    folders = [tmp_path / "runs" / f"fedavg-seed{seed}" for seed in range(2)]
+    assert len({each["group"] for each in gather(folders)["runs"]}) == 1
+
+
+@both
+def test_a_sweep_begins_again_on_other_samples(own: dict[str, Any], tmp_path: Path) -> None:
+    table = {**own, "algorithm": "fedavg", "seed": [0, 1]}
+    first = sweep(table, out=tmp_path / "runs").finished
+    assert sweep(table, out=tmp_path / "runs").finished == first
+    write(tmp_path, 7)
+    second = sweep(table, out=tmp_path / "runs").finished
+    assert len({*first, *second}) == 4
+    write(tmp_path, 0)
+    assert sweep(table, out=tmp_path / "runs").finished == first
+
+
+def edit(path: Path, change: Callable[[Any], Any]) -> None:
+    value = json.loads(path.read_text())
+    change(value)
+    path.write_text(json.dumps(value))
+
+
+@both
+def test_runs_of_before_that_did_not_note_samples_apart_go_on(own: dict[str, Any], tmp_path: Path) -> None:
+    """Their notes have the fingerprint of the data, which their name and identity do not know."""
+    table = {**own, "algorithm": "fedavg", "seed": [0, 1]}
+    before = []
+    for path in sweep(table, out=tmp_path / "runs").finished:
+        edit(path / "started.json", lambda v: v["contents"].pop("samples_content"))
+        config = read_run(path).config
+        assert read_run(path).identity == identity(config, contents(config))
+        before.append(path.rename(path.with_name(run_name(config, contents(config)))))
+    assert sweep(table, out=tmp_path / "runs").finished == before
+    write(tmp_path, 7)
+    assert not {*sweep(table, out=tmp_path / "runs").finished} & {*before}
+
+
+@pytest.mark.parametrize("own", [False], indirect=True)
+def test_folders_of_before_with_samples_of_two_kinds_are_told_apart(own: dict[str, Any], tmp_path: Path) -> None:
+    folders = [tmp_path / "runs" / f"fedavg-seed{seed}" for seed in range(3)]
+    for seed, folder in enumerate(folders):
+        write(tmp_path, 0 if seed < 2 else 7)
+        run(own, algorithm="fedavg", seed=seed, out=folder)
+        edit(folder / "started.json", lambda v: v["contents"].pop("samples_content"))
+    said = compare(["fedavg"], seeds=[0, 1, 2], out=tmp_path / "runs", **own).text
+    assert "changed between FedAvg of seed 0 and FedAvg of seed 2" in said
+    assert len({each["group"] for each in gather(folders)["runs"]}) == 2

@@ -16,7 +16,7 @@ from fedsmoo.pages.groups import add_groups, switches
 from fedsmoo.pages.metrics import curves
 from fedsmoo.pages.standing import may_be_of_it, standing
 from fedsmoo.runs.config import FIELDS
-from fedsmoo.runs.origin.contents import data_label, samples_held
+from fedsmoo.runs.origin.contents import SAMPLES, data_label, samples_held
 from fedsmoo.runs.storage.names import METRICS
 from fedsmoo.runs.storage.reader import StoredRun, read_run
 from fedsmoo.runs.storage.walk import listed, stamp
@@ -178,5 +178,5 @@ def changed(found: Any) -> dict[str, str]:
 def hashes(facts: dict[str, Any]) -> dict[str, str]:
     """Return hashes of a user's own files and data when the run began, as settings of it: edited, they are others."""
     contents, samples = facts.get("contents"), samples_held(facts)
-    known = contents.items() if isinstance(contents, dict) else ()
-    return {text(k, 80): text(v, 80)[:8] for k, v in list(known)[:10]} | ({"samples": samples} if samples else {})
+    known = [(k, v) for k, v in contents.items() if k != SAMPLES] if isinstance(contents, dict) else []
+    return {text(k, 80): text(v, 80)[:8] for k, v in known[:10]} | ({"samples": samples} if samples else {})

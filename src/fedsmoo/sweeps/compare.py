@@ -145,13 +145,14 @@ def open_comparison(
         if same := next((other for other, config in configs.items() if config == each), None):
             raise FedsmooError(f"{same} and {label} are the same method with the same settings: leave one out")
         configs[label] = each
-    held = contents_here(list(configs.values()))
     numbers = seeds_of(seeds, next(iter(configs.values())))
     cells = {
-        out / f"{stem(label)}-seed{s}": Cell(each.replace(seed=s), label, "", here)
-        for (label, each), here in zip(configs.items(), held, strict=True)
+        out / f"{stem(label)}-seed{s}": Cell(each.replace(seed=s), label, "")
+        for label, each in configs.items()
         for s in numbers
     }
+    held = contents_here([cell.config for cell in cells.values()])
+    cells = {p: dataclasses.replace(c, held=here) for (p, c), here in zip(cells.items(), held, strict=True)}
     refuse_something_else(out, cells)
     engine = common_engine(cells)
     cells = {p: dataclasses.replace(c, config=c.config.replace(engine=engine)) for p, c in cells.items()}

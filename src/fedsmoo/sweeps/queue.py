@@ -16,7 +16,7 @@ from fedsmoo.core.untrusted import to_stderr as to_stderr
 from fedsmoo.engines.client_state.memory import release
 from fedsmoo.engines.threads import fix_threads
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.origin.contents import contents_here, refuse_edited, same_data
+from fedsmoo.runs.origin.contents import as_noted, contents_here, refuse_edited, same_data
 from fedsmoo.runs.origin.identity import differences, identity
 from fedsmoo.runs.origin.method import beside, of_own
 from fedsmoo.runs.record import Record
@@ -255,7 +255,7 @@ def other_run(path: Path, config: Config, held: Mapping[str, str] | None = None)
     """
     try:
         run = read_run(path)
-        now = same_data(config, run.held) if held is None else held
+        now = same_data(config, run.held) if held is None else as_noted(held, run.held)
         methods = beside(run.config, run.method, config), of_own(config)
         if run.facts.get("changes"):
             return f"{path} holds a run whose numbers a callback changed on the way: choose another folder"

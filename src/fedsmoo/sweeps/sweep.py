@@ -17,14 +17,15 @@ from fedsmoo.engines.devices import make_device
 from fedsmoo.engines.distributed.launcher import require_single_process
 from fedsmoo.runs.build import make_algorithm
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.origin.contents import contents_here
+from fedsmoo.runs.origin.contents import SAMPLES, as_noted, contents_here, samples_noted
 from fedsmoo.runs.origin.trust import refuse_begun_elsewhere
 from fedsmoo.runs.record import Record, refuse_wrong_options
 from fedsmoo.runs.signals import stopped_by
 from fedsmoo.runs.storage.fence import fenced_by
 from fedsmoo.runs.storage.folder import refuse_run_folder, write_label
 from fedsmoo.runs.storage.lease import TakenOver, acquire
-from fedsmoo.runs.storage.reader import read_label, state
+from fedsmoo.runs.storage.names import CONFIG
+from fedsmoo.runs.storage.reader import read_label, read_run, state
 from fedsmoo.sweeps.bases import completed, read_sweep
 from fedsmoo.sweeps.grid import Cell, Sweep, expand, named_in, with_contents
 from fedsmoo.sweeps.index import refresh
@@ -123,7 +124,23 @@ def open_sweep(
         raise FedsmooError(f"a sweep is {brief(source)}, but must be a table of settings, or the path of a TOML file")
     if all(c.held is not None for c in grid.cells):
         return grid
-    return with_contents(grid, contents_here([c.config for c in grid.cells]))
+    grid = with_contents(grid, contents_here([c.config for c in grid.cells]))
+    return grid if root is None else dataclasses.replace(grid, cells=[as_begun(c, root) for c in grid.cells])
+
+
+def as_begun(cell: Cell, root: Path) -> Cell:
+    """Return a run as a folder of before has it, whose name does not know the samples of a user's function.
+
+    If it holds the run on other samples, or there is none, that is the run itself.
+    """
+    before = dataclasses.replace(cell, held=as_noted(cell.held or {}, None))
+    folder = root / before.name
+    if before == cell or not (folder / CONFIG).is_file():
+        return cell
+    with suppress(FedsmooError):  # which is said when its turn comes
+        if samples_noted(read_run(folder).started) not in (None, (cell.held or {}).get(SAMPLES)):
+            return cell
+    return before
 
 
 def folder_of(source: Source, out: str | Path | None) -> Path:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.origin import contents
+from fedsmoo.runs.origin import hashes
 from fedsmoo.runs.origin.identity import config_of, differences, identity
 from fedsmoo.sweeps.grid import expand, run_name
 from fedsmoo.sweeps.results import counts
@@ -155,7 +155,7 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, step: float) -> None:
         self.now, self.step = 1e9, step
         monkeypatch.setattr(
-            contents, "time", SimpleNamespace(monotonic=self.look, time_ns=lambda: int(self.look() * 1e9))
+            hashes, "time", SimpleNamespace(monotonic=self.look, time_ns=lambda: int(self.look() * 1e9))
         )
 
     def look(self) -> float:
@@ -168,22 +168,22 @@ def test_a_file_is_read_again_only_when_it_changed(
     step: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads, clock = [], Clock(monkeypatch, step)
-    monkeypatch.setattr(contents, "file_hash", lambda p: reads.append(p) or f"{len(reads):064d}")
+    monkeypatch.setattr(hashes, "file_hash", lambda p: reads.append(p) or f"{len(reads):064d}")
     path = tmp_path / "a.npz"
     for year in (1, 2):
         path.write_bytes(b"x")
         os.utime(path, (year * 3e7, year * 3e7))
-        assert len({contents.content_hash(path) for _ in range(3)}) == 1
+        assert len({hashes.content_hash(path) for _ in range(3)}) == 1
     assert len(reads) == 2
     clock.step = 0.0
     os.utime(path, (clock.now, clock.now))  # changed just now: its clock may not tell the next change
-    assert len({contents.content_hash(path) for _ in range(3)}) == 3
+    assert len({hashes.content_hash(path) for _ in range(3)}) == 3
 
 
 def test_a_change_while_a_file_is_read_is_seen_however_long_that_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock, path, read = Clock(monkeypatch, 0.0), tmp_path / "a.npz", contents.file_hash
+    clock, path, read = Clock(monkeypatch, 0.0), tmp_path / "a.npz", hashes.file_hash
 
     def write(content: bytes) -> None:
         path.write_bytes(content)
@@ -196,7 +196,7 @@ def test_a_change_while_a_file_is_read_is_seen_however_long_that_takes(
         return value
 
     write(b"old")
-    monkeypatch.setattr(contents, "file_hash", slow)
-    contents.content_hash(path)
-    monkeypatch.setattr(contents, "file_hash", read)
-    assert contents.content_hash(path) == hashlib.sha256(b"new").hexdigest()
+    monkeypatch.setattr(hashes, "file_hash", slow)
+    hashes.content_hash(path)
+    monkeypatch.setattr(hashes, "file_hash", read)
+    assert hashes.content_hash(path) == hashlib.sha256(b"new").hexdigest()

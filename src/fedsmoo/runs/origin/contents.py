@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
+import json
 import os
-import re
-import time
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +14,19 @@ from fedsmoo.core import FedsmooError
 from fedsmoo.core.user_code import file_of
 from fedsmoo.data.catalog import OFFICIAL, SPECS
 from fedsmoo.data.dataset import Dataset
-from fedsmoo.data.files.cache import fingerprint, user_cache
-from fedsmoo.data.files.readers import SUFFIXES
-from fedsmoo.data.files.tree import file_tree, folder_tree
+from fedsmoo.data.files.cache import user_cache
 from fedsmoo.data.fingerprint import SHORT, Fingerprint
 from fedsmoo.data.names import files_of, is_drawn
 from fedsmoo.data.own import is_own
 from fedsmoo.data.sources import SOURCES, depends_on_seed, load
 from fedsmoo.metrics.quantity import own_metrics
 from fedsmoo.runs.config import Config
+from fedsmoo.runs.origin.hashes import content_hash
 from fedsmoo.runs.settings.fields import AROUND, BROUGHT
 
 ANY = "any"  # seed: what a function without such an argument makes is the same for all of them
-RECENT = 100_000_000  # nanoseconds: a file that changed just now may change again within one tick of its clock
-# A look at a folder of many files that took longer than this many seconds is good for so many times as long. Few files
-# are looked at every time: how busy the machine is must not decide whether a change is seen.
-MANY, SLOW, REST = 1000, 0.05, 20
-PLAIN = re.compile(r"(data/)?(train|test)(/[^/]+\.json|\.csv|\.parquet)")  # what other folders of data hold
-HASHES = ("data_content", "split_content", "start_content", *(f"{setting}_content" for setting in BROUGHT))
+SAMPLES = "samples_content"  # what a function of the user's returned, whatever it read
+HASHES = ("data_content", SAMPLES, "split_content", "start_content", *(f"{setting}_content" for setting in BROUGHT))
 HASHES += tuple(f"metric{k}_content" for k in range(100))  # of several, each in a file of its own
 
 
@@ -42,13 +35,17 @@ def contents(config: Config, data: Dataset | None = None) -> dict[str, str]:
 
     What the package or a publisher defines (``digits``, ``cifar10``) is the same wherever it lies, and has none.
     Whether it is that is known only once it was read: ``data`` is then what was read, and other content under such a
-    name has a hash like a file of the user's own.
+    name has a hash like a file of the user's own. So has what a function of the user's returned, beside its code's.
     """
     hashes = {name: content_hash(place) for name, place in places(config).items() if place is not None}
     found = {name: value[:SHORT] for name, value in hashes.items() if value is not None}
-    if data is not None and kind_of_data(config, data) == "other":
-        found["data_content"] = data.fingerprint.short
-    return found
+    return found | ({} if data is None else samples_of(config, data))
+
+
+def samples_of(config: Config, data: Dataset) -> dict[str, str]:
+    """Hash the samples that were read, where neither a name nor a file says which they are."""
+    name = SAMPLES if is_own(config.dataset) else "data_content" if kind_of_data(config, data) == "other" else None
+    return {} if name is None else {name: data.fingerprint.short}
 
 
 def places(config: Config) -> dict[str, Path | None]:
@@ -74,6 +71,8 @@ def edited(config: Config, held: Mapping[str, str] | None, now: Mapping[str, str
     """
     now, where = same_data(config, held) if now is None else now, places(config)
     names = [] if held is None else [n for n in where if now.get(n) != held.get(n)]
+    if not names and len({each[SAMPLES] for each in (held or {}, now) if SAMPLES in each}) > 1:
+        return [f"what {config.dataset} reads"]
     return [str(where[n] or config.data or config.dataset) for n in names]
 
 
@@ -116,8 +115,14 @@ def samples_held(facts: Mapping[str, Any]) -> str | None:
     Its code is the same in runs between which somebody edited a file that it reads.
     """
     data = facts.get("data")
+    known = samples_noted(facts) if isinstance(data, dict) and data.get("seed") == ANY else None
+    return None if known is None else known[:8]
+
+
+def samples_noted(facts: Mapping[str, Any]) -> str | None:
+    """Return the fingerprint of the samples that a run noted, in a few digits; runs of long before have none."""
     with suppress(FedsmooError):
-        return Fingerprint.read(data, "").short[:8] if isinstance(data, dict) and data.get("seed") == ANY else None
+        return Fingerprint.read(facts.get("data"), "").short
     return None
 
 
@@ -156,15 +161,22 @@ def contents_here(configs: Sequence[Config]) -> list[dict[str, str]]:
 
     Where there is none, or none that can be read, the name is taken at its word: the run itself will say what is wrong.
     """
-    other: dict[tuple[str, str | None], Dataset | None] = {}
-    for config in configs:
-        key = (config.dataset, config.data)
-        if key not in other and config.dataset in SPECS:
-            other[key] = None
-            with suppress(FedsmooError):
-                data = load(*key)
-                other[key] = None if data.official else data
-    return [contents(c, other.get((c.dataset, c.data))) for c in configs]
+    read: dict[str, dict[str, str]] = {}
+    return [contents(config) | samples_here(config, read) for config in configs]
+
+
+def samples_here(config: Config, read: dict[str, dict[str, str]]) -> dict[str, str]:
+    """Hash the samples of a known name, or of a function of the user's; what was ``read`` already is not again."""
+    own = is_own(config.dataset)
+    with suppress(FedsmooError), warnings.catch_warnings(action="ignore"):
+        seed = config.seed if own and depends_on_seed(config.dataset) else 0
+        name = (config.dataset, config.data, seed, config.dataset_options)
+        key = json.dumps(name, sort_keys=True, default=str)
+        if key not in read and (own or config.dataset in SPECS):
+            read[key] = {}  # also if it cannot be read
+            read[key] = samples_of(config, load(*name))
+        return read.get(key, {})
+    return {}
 
 
 def held_in(facts: Mapping[str, Any]) -> dict[str, str] | None:
@@ -175,9 +187,15 @@ def held_in(facts: Mapping[str, Any]) -> dict[str, str] | None:
 def same_data(config: Config, held: Mapping[str, str] | None) -> dict[str, str]:
     """Return the contents of a config now, but for the data, whose recorded hash is taken: it was not read yet."""
     found = contents(config)
-    if held and "data_content" in held and data_place(config.dataset, config.data) is None:
-        found["data_content"] = held["data_content"]
+    name = SAMPLES if is_own(config.dataset) else "data_content"
+    if held and name in held and (name == SAMPLES or data_place(config.dataset, config.data) is None):
+        found[name] = held[name]
     return found
+
+
+def as_noted(held: Mapping[str, str], like: Mapping[str, str] | None) -> dict[str, str]:
+    """Return what files hold as far as an older note, ``like``, knows it: runs of before did not note samples."""
+    return {k: v for k, v in held.items() if k != SAMPLES or (like is not None and k in like)}
 
 
 def refuse_damaged(config: Config, facts: Mapping[str, Any], where: str) -> None:
@@ -190,7 +208,7 @@ def refuse_damaged(config: Config, facts: Mapping[str, Any], where: str) -> None
     wrong = {
         "official": passes is not None or ("by" not in facts["data"] and known != found.content),
         "other": passes != found.short or known == found.content,
-        "own": passes is None,
+        "own": passes is None or (held_in(facts) or {}).get(SAMPLES, found.short) != found.short,
         "drawn": passes is not None or not is_drawn(config.dataset),
     }
     if wrong.get(str(kind), True):
@@ -232,52 +250,3 @@ def data_place(name: str, path: str | None) -> Path | None:
         return None
     inner = place / f"{name}.npz"
     return inner if inner.is_file() else place
-
-
-@dataclass(frozen=True)
-class Known:
-    """A hash, what the files looked like when it was taken, and until when there is no need to look again."""
-
-    stamp: str
-    value: str
-    until: float
-
-
-HASHED: dict[Path, Known] = {}  # by this process
-
-
-def content_hash(place: Path, hashed: dict[Path, Known] = HASHED) -> str | None:
-    """Return the SHA-256 of a file, or of the images in a folder and their names; ``None`` if it is not there.
-
-    Cached in ``hashed``; computed again when a size or a time of change differs.
-    """
-    place, began, today = place.absolute(), time.monotonic(), time.time_ns()
-    known = hashed.get(place)
-    if known is not None and began < known.until:
-        return known.value
-    with suppress(OSError, FedsmooError):
-        tree = folder_tree(place) if place.is_dir() else file_tree(place)
-        stamp, looked = fingerprint(tree), time.monotonic()
-        rest = REST * (looked - began) if len(tree.sizes) > MANY and looked - began > SLOW else 0.0
-        if known is not None and known.stamp == stamp:
-            value = known.value
-        else:
-            value = folder_hash(place, list(tree.sizes)) if place.is_dir() else file_hash(place)
-        if abs(today - max(tree.times.values(), default=0)) > RECENT:  # when we looked, however long reading took
-            hashed[place] = Known(stamp, value, time.monotonic() + rest)
-        return value
-    return None
-
-
-def file_hash(path: Path) -> str:
-    with path.open("rb") as f:
-        return hashlib.file_digest(f, "sha256").hexdigest()  # type: ignore[arg-type]
-
-
-def folder_hash(folder: Path, names: list[str]) -> str:
-    """Hash the images of class folders, else LEAF's files or tables; what else lies there is not read either."""
-    total = hashlib.sha256()
-    images = [n for n in names if n.count("/") >= 2 and n.lower().endswith(SUFFIXES)]
-    for name in sorted(images or (n for n in names if PLAIN.fullmatch(n))):
-        total.update(f"{name}\0{file_hash(folder / name)}\0".encode("utf-8", "surrogateescape"))
-    return total.hexdigest()
