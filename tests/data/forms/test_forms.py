@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -340,6 +341,18 @@ def test_numbers_of_rows_in_a_file_are_said(tmp_path):
         assert load(f"table:{tmp_path / 'mine.csv'}").x_train.shape == (CUT, 6)
 
 
+@pytest.mark.parametrize("form", [pd.DataFrame, dict], ids=["table", "arrays"])
+def test_a_feature_that_is_taken_for_the_whole_sample_is_said(form):
+    columns = {"x": X[:, 0], "z": X[:, 1], "label": Y, "client": np.arange(len(Y)) % 3}
+    said = "data: samples are the column 'x' alone, without 'z': name all columns to learn from, x="
+    with pytest.warns(FedsmooWarning, match=said):
+        assert read_data(form(columns)).x_train.shape == (len(Y), 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert read_data(form(columns), x=["x", "z"]).x_train.shape == (len(Y), 2)
+        assert read_data(form({n: v for n, v in columns.items() if n != "z"})).x_train.shape == (len(Y), 1)
+
+
 def test_text_to_be_learnt_is_classes_by_name():
     names = np.array(["cat", "ant", "bee"])
     data = read_data(FRAME.assign(kind=names[Y]), y="kind", test=0.25)
@@ -502,6 +515,7 @@ WRONG: dict[str, tuple[Callable[[Path], Any], dict[str, Any], str]] = {
     "empty": (lambda _: Pairs(X[:0], Y[:0]), {}, "data: it is empty; at least one sample is needed"),
     "NaN": (lambda _: Pairs(np.where(X > 2, np.nan, X), Y), {}, "holds NaN or infinite values; remove or repair it"),
     "an option": (lambda _: Pairs(X, Y), {"z": 1}, "unknown option of data 'z'; known: "),
+    "a test part by its name": (lambda _: {"x": X, "y": Y, "x_test": X, "y_test": Y}, {}, "'x_test' would be left out"),
     "a share": (lambda _: (X, Y), {"test": 2}, "test is 2, but must be a share between 0 and 1, such as 0.2"),
     "two test parts": (lambda _: ((X, Y), (X, Y)), {"test": 0.2}, "but there is a test part: leave one of them out"),
     "a pad": (lambda _: (X, Y), {"pad": -1}, "pad is -1, but must be the tokenizer's pad id, a whole number from 0"),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedsmoo.core.errors import FedsmooError, unknown
+from fedsmoo.core.errors import FedsmooError, FedsmooWarning, unknown
 from fedsmoo.data.forms.options import Options
 
 TARGETS = ("label", "labels", "y", "target", "targets")
@@ -68,9 +69,13 @@ def by_rule(kinds: Kinds, taken: set[Any], what: str) -> tuple[Any, ...]:
     if TOKENS[0] in kinds:
         return tuple(n for n in TOKENS if n in kinds)
     usual = next((n for n in SAMPLES if n in kinds and n not in taken), None)
-    if usual is not None:
-        return (usual,)
     left = [n for n in kinds if n not in taken]
+    if usual is not None:
+        beside = [repr(n) for n in left if n != usual and {kinds[n], kinds[usual]} <= {NUMBER, CLASS}]
+        if beside:  # a feature among others, by its looks
+            say = f"{what}: samples are the column {usual!r} alone, without {', '.join(beside)}"
+            warnings.warn(f"{say}: name all columns to learn from, x=[...]", FedsmooWarning, stacklevel=2)
+        return (usual,)
     if len(left) == 1 or (left and all(kinds[n] not in (ARRAY, IMAGE) for n in left)):
         return tuple(left)
     if not left:

@@ -145,6 +145,8 @@ def named_arrays(value: Mapping[Any, Any], options: Options, what: str) -> Part:
     kinds = {n: kind_of_array(v) for n, v in value.items()}
     chosen = choose(kinds, options, what, "leave it out")
     wanted = (*chosen.x, *chosen.y)
+    if stray := [n for n in FOUR if n in value and n not in wanted]:
+        raise FedsmooError(f"{what}: {stray[0]!r} would be left out: name the four arrays {', '.join(FOUR)}")
     odd = next((n for n in wanted if lengths[n] != lengths[chosen.y[0]]), None)
     if odd is not None:
         raise FedsmooError(f"{what}: {odd!r} has {lengths[odd]} rows, but {chosen.y[0]!r} has {lengths[chosen.y[0]]}")
