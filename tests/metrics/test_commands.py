@@ -11,6 +11,7 @@ import pytest
 import fedsmoo
 from fedsmoo import FedsmooError
 from fedsmoo.commands.run import scored
+from fedsmoo.commands.runs import show_ledger
 from fedsmoo.metrics.quantity import quantity
 from fedsmoo.pages.gather import gather
 from fedsmoo.runs.record import Record
@@ -140,6 +141,19 @@ def test_a_target_of_the_ledger_is_one_of_what_leads(compare: Any) -> None:
     lead_of(run.history).refuse_target(80.0)
     with pytest.raises(FedsmooError, match="target is 80, but is an accuracy between 0 and 1"):
         quantity("accuracy").refuse_target(80)
+
+
+def test_a_target_of_runs_that_are_compared_by_several_metrics_says_which(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("accuracy", "f1"):
+        fedsmoo.run({**SETTINGS, "model": "softmax", "algorithm": "fedavg", "metrics": name}, out=tmp_path / name)
+    capsys.readouterr()
+    for names, by in ((("accuracy", "f1"), ["accuracy", "F1 score"]), (("f1",), [])):
+        show_ledger([tmp_path / name for name in names], target=0.01)
+        header, _, *rows = capsys.readouterr().out.splitlines()[1:]
+        assert ("compared by  round of 0.01" in header) == bool(by)
+        assert all(title in row for title, row in zip(by, rows, strict=False))
 
 
 def test_an_edited_metric_is_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

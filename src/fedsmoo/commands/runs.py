@@ -119,22 +119,16 @@ def show_ledger(
     from fedsmoo.runs.storage.walk import require_runs
     from fedsmoo.runs.traffic import human_bytes, ledger, reached
 
-    header = [
-        "vectors up",
-        "down",
-        "paper's count",
-        "bytes up",
-        "bytes down",
-        "as the paper counts",
-        "full model",
-    ]
+    vectors = ["vectors up", "down", "paper's count"]
+    header = [*vectors, "bytes up", "bytes down", "as the paper counts", "full model"]
     runs = [read_run(folder) for folder in require_runs(folders)]
     leads = {lead_of(run.history) for run in runs}
     for each in leads:
         each.refuse_target(target)
-    goal = []
+    goal, mixed = [], len(leads) > 1
     if target is not None:
-        goal = [f"round of {leads.pop().goal(target) if len(leads) == 1 else f'{target:g}'}", "bytes", "seconds"]
+        level = f"{target:g}" if mixed else leads.pop().goal(target)
+        goal = [*(["compared by"] if mixed else []), f"round of {level}", "bytes", "seconds"]
     rows = []
     label = any(run.label for run in runs)
     for run, name in zip(runs, shortest_names([run.path for run in runs]), strict=True):
@@ -148,6 +142,7 @@ def show_ledger(
             counts, sizes[2:] = ["?"] * 3, ["?"] * 2
         hit = None if target is None else reached(run.history, target)
         reach = ["never", "", ""] if hit is None else [str(hit.round), human_bytes(hit.bytes), f"{hit.seconds:.1f}"]
+        reach[:0] = [lead_of(run.history).title] if mixed else []
         rows.append([name, *([run.label or ""] if label else []), *counts, *sizes, *(reach if goal else [])])
         if per_round:
             lines = [[str(r.round), str(len(r.cohort)), f"{r.bytes_up:,}", f"{r.bytes_down:,}"] for r in run.history]
