@@ -298,3 +298,16 @@ def test_folders_of_before_with_samples_of_two_kinds_are_told_apart(own: dict[st
     said = compare(["fedavg"], seeds=[0, 1, 2], out=tmp_path / "runs", **own).text
     assert "changed between FedAvg of seed 0 and FedAvg of seed 2" in said
     assert len({each["group"] for each in gather(folders)["runs"]}) == 2
+
+
+@both
+def test_methods_on_different_samples_of_one_seed_cannot_be_compared(own: dict[str, Any], tmp_path: Path) -> None:
+    """As of a function that draws from no seed: what was read before the runs says nothing of what each will read."""
+    code = Path(str(own["dataset"]).removesuffix(":data"))
+    code.write_text(
+        code.read_text().replace("    return", "    x = x + np.random.default_rng().random(x.shape, 'f')\n    return")
+    )
+    assert (
+        "between FedAvg of seed 0 and FedProx of seed 0"
+        in compare(["fedavg", "fedprox"], out=tmp_path / "r", **own).text
+    )

@@ -127,14 +127,19 @@ def samples_noted(facts: Mapping[str, Any]) -> str | None:
 
 
 def unlike_data(runs: Mapping[str, Mapping[int, Any]]) -> list[str]:
-    """Say in a line that runs of one table, by method and seed, were trained on different samples; in folders, only."""
-    first: dict[str, str] = {}
+    """Say in a line that runs of one table, by method and seed, were trained on different samples; in folders, only.
+
+    Of data that depends on the seed, runs of one seed should have the same.
+    """
+    first: dict[Any, dict[str, str]] = {}
     for method, mine in runs.items():
         for seed, run in mine.items():
-            if (held := samples_held(getattr(run, "started", {}))) is not None:
-                first.setdefault(held, f"{method} of seed {seed}")
-    told = f"data: what it is read from changed between {' and '.join(first.values())}: they cannot be compared"
-    return [told] if len(first) > 1 else []
+            data = getattr(run, "started", {}).get("data")
+            if isinstance(data, dict) and data.get("kind") == "own" and (held := samples_noted(run.started)):
+                first.setdefault(data.get("seed", seed), {}).setdefault(held, f"{method} of seed {seed}")
+    unlike = next((list(names.values()) for names in first.values() if len(names) > 1), [])
+    told = f"data: what it is read from changed between {' and '.join(unlike)}: they cannot be compared"
+    return [told] if unlike else []
 
 
 def files_held(config: Config, data: Dataset) -> dict[str, dict[str, str]]:
