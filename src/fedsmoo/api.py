@@ -195,13 +195,13 @@ def refuse_wrong_kinds(model: Any, algorithm: Any, loss: Any, sampling: Any, cal
     """Refuse arguments that are neither a name nor an object of the right kind."""
     if not isinstance(algorithm, str | Algorithm):
         hint = f"{algorithm.__name__}()" if isinstance(algorithm, type) else "FedSMOO() or 'fedsmoo'"
-        raise FedsmooError(f"algorithm is {algorithm!r}, but must be a method or its name: write {hint}")
+        raise FedsmooError(f"algorithm is {brief(algorithm)}, but must be a method or its name: write {hint}")
     if not isinstance(model, str | nn.Module):
         hint = f"{model.__name__}(...)" if isinstance(model, type) else "nn.Linear(64, 10) or 'mlp'"
-        raise FedsmooError(f"model is {model!r}, but must be an nn.Module or a model's name: write {hint}")
+        raise FedsmooError(f"model is {brief(model)}, but must be an nn.Module or a model's name: write {hint}")
     refuse_wrong_options(callback=callback)
     if not callable(loss) and not isinstance(loss, str):
-        raise FedsmooError(f"loss is {loss!r}, but must be a function of outputs and labels: one loss per sample")
+        raise FedsmooError(f"loss is {brief(loss)}, but must be a function of outputs and labels: one loss per sample")
     if not callable(sampling) and not isinstance(sampling, str) and not has_rule(sampling):
         raise FedsmooError(f"sampling is {brief(sampling)}, but must be a name such as 'uniform', or a function")
 
