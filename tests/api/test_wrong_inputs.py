@@ -66,7 +66,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"model": nn.Linear}, "write Linear(...)"),
     ({"model": "mlpp"}, "unknown model 'mlpp': did you mean 'mlp'?"),
     ({"model": nn.Linear(6, 3), "model_options": {"hidden": 3}}, "model_options is {'hidden': 3}, but model says it"),
-    ({"algorithm": {"x": np.zeros((99, 9))}}, "algorithm is {'x': array([[0., 0... 0., 0., 0.]])}, but must be a method"),
+    (
+        {"algorithm": {"x": np.zeros((99, 9))}},
+        "algorithm is {'x': array([[0., 0... 0., 0., 0.]])}, but must be a method",
+    ),
     ({"algorithm": 3}, "algorithm is 3, but must be a method or its name"),
     ({"algorithm": ["fedavg"]}, "algorithm is ['fedavg'], but must be a method"),
     ({"algorithm": FedAvg}, "write FedAvg()"),

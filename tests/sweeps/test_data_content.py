@@ -301,13 +301,15 @@ def test_folders_of_before_with_samples_of_two_kinds_are_told_apart(own: dict[st
 
 
 @both
-def test_methods_on_different_samples_of_one_seed_cannot_be_compared(own: dict[str, Any], tmp_path: Path) -> None:
-    """As of a function that draws from no seed: what was read before the runs says nothing of what each will read."""
-    code = Path(str(own["dataset"]).removesuffix(":data"))
-    code.write_text(
-        code.read_text().replace("    return", "    x = x + np.random.default_rng().random(x.shape, 'f')\n    return")
-    )
-    assert (
-        "between FedAvg of seed 0 and FedProx of seed 0"
-        in compare(["fedavg", "fedprox"], out=tmp_path / "r", **own).text
+def test_a_function_that_draws_from_no_seed_is_said(own: dict[str, Any], tmp_path: Path) -> None:
+    """What was read before the runs says nothing of what each of them will read."""
+    code, said = Path(str(own["dataset"]).removesuffix(":data")), list[str]()
+    drawn = "    x = x + np.random.default_rng().random(x.shape, 'f')\n    return"
+    code.write_text(code.read_text().replace("    return", drawn))
+    found = compare(["fedavg", "fedprox"], out=tmp_path / "runs", note=said.append, **own)
+    assert "between FedAvg of seed 0 and FedProx of seed 0" in found.text
+    assert [line.split(":")[0] for line in said] == ["fedavg-seed0", "fedprox-seed0"]
+    assert all(
+        line.endswith("mine.py:data reads was edited since this comparison began, or it draws without a seed")
+        for line in said
     )

@@ -17,7 +17,7 @@ from fedsmoo.engines.devices import make_device
 from fedsmoo.engines.distributed.launcher import require_single_process
 from fedsmoo.runs.build import make_algorithm
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.origin.contents import SAMPLES, as_noted, contents_here, samples_noted
+from fedsmoo.runs.origin.contents import SAMPLES, as_noted, contents_here, edited, samples_noted
 from fedsmoo.runs.origin.trust import refuse_begun_elsewhere
 from fedsmoo.runs.record import Record, refuse_wrong_options
 from fedsmoo.runs.signals import stopped_by
@@ -187,6 +187,10 @@ def carry_through(
     def begun(config: Config, folder: Path, rounds: int) -> None:
         if labels is not None and read_label(folder) != labels.get(folder.name):
             write_label(folder, labels.get(folder.name))
+        if other := edited(config, read_run(folder).held, cells[folder].held or {}) if rounds == 0 else []:
+            worker.note(
+                f"{folder.name}: {other[0]} was edited since this {worker.work} began, or it draws without a seed"
+            )
         worker.begun(config, folder, rounds)
 
     def write_result(folder: Path) -> None:
