@@ -24,7 +24,10 @@ def test_its_rows_run_on_its_split(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     split = load_table(FILE)["split"]
     made = CliRunner().invoke(app, ["data", "import", "data.json", "--dataset", "digits", "--out", split])
     assert made.exit_code == 0, made.output
-    changes = {"dataset": "digits", "model": "softmax", "rounds": 1, "seed": [0], "device": "cpu", "precision": "fp32"}
+    changes = {
+        "dataset": "digits", "augment": False, "model": "softmax", "rounds": 1, "seed": [0], "device": "cpu",
+        "precision": "fp32",
+    }  # fmt: skip
     done = fedsmoo.sweep(FILE, "runs", pack=1, **changes)
     assert len(done.finished) == 3
     found = {run.config.algorithm: run for run in map(fedsmoo.load, done.finished)}
@@ -37,9 +40,10 @@ def test_its_rows_run_on_its_split(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_its_cnn_is_ours() -> None:
-    """32x32 images in colour: 5x5 convolutions of 64, pooling by 2, 1600 - 384 - 192 - 10."""
+    """32x32 images in colour, cropped and flipped: 5x5 convolutions of 64, pooling by 2, 1600 - 384 - 192 - 10."""
     table = load_table(FILE)
     assert table["model"] in MODELS
+    assert table["augment"] is True
     sizes = [(64, 3, 5, 5), (64,), (64, 64, 5, 5), (64,), (384, 1600), (384,), (192, 384), (192,), (10, 192), (10,)]
     from fedsmoo.models.small import CNN
 
