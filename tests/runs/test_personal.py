@@ -23,7 +23,7 @@ from fedsmoo.engines import personal
 from fedsmoo.paper.tables import measured, measures
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.record import GLOBAL, PERSONAL
+from fedsmoo.runs.record import GLOBAL, PERSONAL, served
 from fedsmoo.runs.results.result import Result
 from fedsmoo.runs.run import Run
 from fedsmoo.runs.simulation import Simulation
@@ -158,3 +158,25 @@ def test_samples_are_cut_into_blocks_with_repetitions_that_do_not_count() -> Non
     found = list(personal.pieces([np.array([5, 6, 7]), np.array([9])], 2))
     assert [index.tolist() for index, _ in found] == [[[5, 6], [9, 9]], [[7], [9]]]
     assert [real.tolist() for _, real in found] == [[[True, True], [True, False]], [[True], [False]]]
+
+
+@pytest.mark.parametrize("engine", ["serial", "batched"])
+def test_no_mean_is_given_without_the_models_that_diverged(engine: str) -> None:
+    """lr lam is 3, so that a client's own model is twice as far off, and on the other side, after every step."""
+    few = {"clients": 3, "cohort": 3, "rounds": 4, "local_steps": 40, "lr": 0.05, "holdout": 0.2, "metrics": "loss"}
+    with pytest.warns(FedsmooWarning, match="the loss of some personal models is no number, as they diverged: no me"):
+        result = simulate("softmax", "digits", "ditto", lam=60.0, engine=engine, **few)
+    last = result.history[-1]
+    assert (last.personal_score, last.personal_worst_tenth) == (None, None)
+    assert np.isfinite([last.global_score, last.global_worst_tenth]).all()
+    assert result.personal.keys() == {"global_score", "global_deviation", "global_worst_tenth"}  # not of a round before
+    assert "personal_score" not in (result.summary or {})
+
+
+def test_a_metric_without_a_value_of_some_samples_leaves_those_clients_out() -> None:
+    nan, values = float("nan"), [(0.5, 0.25), (1.0, 0.75)]
+    found = served(np.array([*values, (nan, nan)]))
+    assert found == served(np.array(values))
+    assert (found["personal_accuracy"], found["global_accuracy"]) == (0.75, 0.5)
+    with pytest.warns(FedsmooWarning, match="the accuracy of some personal models is no number"):
+        assert "personal_accuracy" not in served(np.array([*values, (nan, 0.5)]))

@@ -136,7 +136,7 @@ def validated(run: Measured) -> float | None:
 def personal(run: Measured) -> tuple[float, float] | None:
     """Return the mean over clients and the worst tenth of personal models at the end, in per cent; None: none."""
     found = last_personal(run.history) if "personal_accuracy" in run.curve else {}
-    if not found:
+    if "personal_worst_tenth" not in found:
         return None
     mean = found.get("personal_accuracy", found.get("personal_score", 0.0))
     return run.lead.factor * mean, run.lead.factor * found["personal_worst_tenth"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedsmoo.core import FedsmooError
+from fedsmoo.core.errors import FedsmooWarning
 from fedsmoo.metrics.quantity import ACCURACY, TRAIN_LOSS, Quantity, quantity
 
 if TYPE_CHECKING:
@@ -129,14 +131,19 @@ def first_of(metrics: Mapping[str, Any], lower: Sequence[str]) -> Quantity:
 def served(values: np.ndarray, lead: Quantity = ACCURACY) -> dict[str, float]:
     """Return a record's fields from each client's score with its personal model and the global one, ``[n, 2]``.
 
-    Clients for whose samples a metric has no value (NaN) are left out.
+    Clients for whose samples a metric has no value (NaN) are left out. If it has one of the one model, but not of the
+    other, that diverged: without it a mean would be too good, so there is none.
     """
     from fedsmoo.analysis.functions.fairness import tenth  # late: few runs have personal models
 
     out: dict[str, float] = {}
-    for names, every in zip((PERSONAL, GLOBAL), values.T, strict=True):
-        each = every[np.isfinite(every)]
-        if len(each):
+    known = values[np.isfinite(values).any(1)]
+    for names, each in zip((PERSONAL, GLOBAL), known.T, strict=True):
+        if not np.isfinite(each).all():
+            what, whose = lead.title.removeprefix("test "), names[0].removesuffix("_accuracy")
+            told = f"the {what} of some {whose} models is no number, as they diverged: no mean over clients is given"
+            warnings.warn(told, FedsmooWarning, stacklevel=2)
+        elif len(each):
             worst = tenth(each) if lead.higher else -tenth(-each)
             mean = names[0] if lead == ACCURACY else names[0].replace("accuracy", "score")
             out |= dict(zip((mean, *names[1:]), (float(each.mean()), float(each.std()), worst), strict=True))
@@ -168,9 +175,9 @@ def last_personal(history: Sequence[Record]) -> dict[str, float]:
     """Return how clients are served at the last round in which that was measured, by field; empty if in none."""
     names = (*PERSONAL, *GLOBAL, *SCORES)
     for record in reversed(history):
-        if record.personal_accuracy is not None or record.personal_score is not None:
-            found = {n: getattr(record, n) for n in names}
-            return {n: v for n, v in found.items() if v is not None}
+        found = {n: v for n in names if (v := getattr(record, n)) is not None}
+        if found:
+            return found
     return {}
 
 

@@ -243,7 +243,7 @@ def lead_in(runs: dict[str, Histories]) -> Quantity:
 def served_by(runs: Histories) -> tuple[float | None, float | None]:
     """Return the mean over clients and the worst tenth of personal models at the end; ``None`` where a run has none."""
     found = [last_personal(h) for h in runs.values()]
-    if not all(found):
+    if not all("personal_worst_tenth" in f for f in found):
         return None, None
     means = [f.get("personal_accuracy", f.get("personal_score")) for f in found]
     return mean(m for m in means if m is not None), mean(f["personal_worst_tenth"] for f in found)
