@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from fedsmoo.kernels.awaited import awaited_dot
 from fedsmoo.kernels.conv.geometry import Geometry, Pair
 from fedsmoo.kernels.conv.products import SIZES, behind, finished
 from fedsmoo.kernels.runtime import launch
@@ -87,7 +88,7 @@ def pixels_kernel(
             m = tl.trans(tl.reshape(w.load([client, KH * KW - 1 - tap, col, k]), (BN, BK)))
         else:
             m = tl.reshape(w.load([client, tap, k, col]), (BK, BN))
-        acc = tl.dot(a, m, acc, input_precision=PRECISION)
+        acc = awaited_dot(a, m, acc, step, PRECISION)
     acc = finished(acc, bias + client.to(tl.int64) * bias_row, col + tl.arange(0, BN), CHANNELS, BIAS, RELU)
     y.store([client, b, h, v, col], tl.reshape(acc.to(y.dtype), (1, RB, RH, RW, BN)))
 
@@ -123,7 +124,7 @@ def weight_boxes_kernel(
         m = dy.load([client, b, h, v, col])
         a = tl.reshape(a, (RB * RH * RW, BM))
         m = tl.reshape(m, (RB * RH * RW, BN))
-        acc = tl.dot(tl.trans(a), m, acc, input_precision=PRECISION)
+        acc = awaited_dot(tl.trans(a), m, acc, block, PRECISION)
     rows = tap * CIN + channel + tl.arange(0, BM)
     cols = col + tl.arange(0, BN)
     out = dw + client.to(tl.int64) * dw_row + part.to(tl.int64) * dw_part + rows[:, None] * COUT + cols[None, :]

@@ -12,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from fedsmoo.kernels.awaited import awaited_dot
 from fedsmoo.kernels.resnet18.shapes import Conv
 from fedsmoo.kernels.runtime import interpreted
 
@@ -72,7 +73,7 @@ def forward_products(
         else:
             a = x.load([client, sample, tap // TAPS - PAD, tap % TAPS - PAD, k])
         b = w.load([client, step * BK, col])
-        acc = tl.dot(tl.reshape(a, (BM, BK)), tl.reshape(b, (BK, BN)), acc, input_precision=PRECISION)
+        acc = awaited_dot(tl.reshape(a, (BM, BK)), tl.reshape(b, (BK, BN)), acc, step, PRECISION)
     return acc
 
 
@@ -90,7 +91,7 @@ def backward_products(
         k = step % (COUT // BK) * BK
         a = dy.load([client, sample, PAD - tap // TAPS, PAD - tap % TAPS, k])
         b = w.load([client, tap * CIN + col, k])
-        acc = tl.dot(tl.reshape(a, (BM, BK)), tl.trans(tl.reshape(b, (BN, BK))), acc, input_precision=PRECISION)
+        acc = awaited_dot(tl.reshape(a, (BM, BK)), tl.trans(tl.reshape(b, (BN, BK))), acc, step, PRECISION)
     return acc
 
 
@@ -107,5 +108,5 @@ def weight_products(
         sample = (first + block) * (BK // (HO * HO))
         a = tl.reshape(x.load([client, sample, shift_h, shift_v, channel]), (BK, BM))
         b = tl.reshape(dy.load([client, sample, 0, 0, col]), (BK, BN))
-        acc = tl.dot(tl.trans(a), b, acc, input_precision=PRECISION)
+        acc = awaited_dot(tl.trans(a), b, acc, block, PRECISION)
     return acc
