@@ -180,6 +180,9 @@ def test_what_remains_of_the_paper_is_in_the_campaign() -> None:
     assert [len(r) for r in rest] == [24] * 4
     assert len(set.union(*rest)) == 96
     assert {read(p).identity for p in RUNS} & seeds | set.union(*rest) == seeds
+    fewer = [c.identity for c in experiment("accuracy", ["5%-of-200"], seeds=(1, 2)).cells]
+    assert of("20_seeds_fewer.toml") == {*fewer}, "a method's settings must be repeated: a sweep's own take their place"
+    assert len(fewer) == 8 * 8 * 2
 
 
 def test_the_first_run_counts_and_the_second_is_kept_with_the_reason() -> None:
