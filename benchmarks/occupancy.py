@@ -1,9 +1,10 @@
 """What Triton's compiler makes of every kernel of one gradient of ResNet-18-GN, of the passes of a method's step, of
 noise, of recurrences, and of what modules of any kind share, without a GPU: registers, bytes spilled, shared memory,
-programs that fit a multiprocessor, and waves of programs on an H100 or H200.
+programs that fit a multiprocessor, waves of programs on an H100 or H200, and products that a loop leaves in flight.
 
 PYTHONPATH=src python3 benchmarks/occupancy.py                                # all kernels, 10 clients, bf16
 PYTHONPATH=src python3 benchmarks/occupancy.py --only stem,pool --out occupancy.json
+PYTHONPATH=src python3 benchmarks/occupancy.py --products                     # products in flight alone: seconds
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 
 import torch
 import triton
+from flight import in_flight, lowered
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -29,6 +31,7 @@ from fedsmoo.compiler.trace import StepInputs
 from fedsmoo.core import LocalRule, Round, Vectors
 from fedsmoo.engines.oracles.opaque import OpaqueOracle
 from fedsmoo.kernels import cast, norm, place, pool, recurrence
+from fedsmoo.kernels.conv import choose
 from fedsmoo.kernels.conv.geometry import Geometry
 from fedsmoo.kernels.gradients import GradientBuffers
 from fedsmoo.kernels.noise import by_kernel
@@ -43,14 +46,16 @@ TYPES = {
     torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.uint8: "*u8", torch.int64: "*i64", torch.int32: "*i32",
     torch.bool: "*i1",
 }  # fmt: skip
+TILE = ("TAPS", "STRIDE", "BM", "BN", "BK", "RB", "RH", "RW", "BACK", "KIND", "num_warps", "num_stages")
 ALIGNED = [["tt.divisibility", 16]]
 
 
-def launches(clients: int, batch: int, precision: str) -> list[Launch]:
-    """All launches of one gradient, in order."""
+def launches(clients: int, batch: int, precision: str, boxes: bool | None = None) -> list[Launch]:
+    """All launches of one gradient, in order: by boxes where a Hopper device takes them, or as said."""
     resnet18.require = lambda device: None  # nothing will run: the CPU will do
+    boxes = precision == "bf16" if boxes is None else boxes
     with noting() as noted:
-        gradient = resnet18.ResNet18Gradient(clients, batch, 10, "cpu", precision, boxes=precision == "bf16")
+        gradient = resnet18.ResNet18Gradient(clients, batch, 10, "cpu", precision, boxes=boxes)
         images = torch.zeros(clients, batch, *STORED, dtype=gradient.dtype)
         labels = torch.zeros(clients, batch, dtype=torch.int64)
         gradient(torch.zeros(clients, gradient.layout.size), images, labels, torch.zeros(clients, batch))
@@ -105,8 +110,30 @@ def recurrences(clients: int, samples: int, precision: str, steps: int = 3, hidd
     return noted
 
 
+CONVOLUTIONS = (
+    # channels, outputs, side, kernel, stride: every tile by boxes, then those without (three channels, twenty, strides)
+    (64, 64, 32, 3, 1), (128, 64, 16, 3, 1), (128, 128, 16, 3, 1), (512, 512, 4, 3, 1), (64, 64, 8, 1, 1),
+    (3, 64, 32, 3, 1), (20, 50, 12, 5, 1), (64, 128, 32, 3, 2),
+)  # fmt: skip
+
+
+def convolutions(clients: int, samples: int, precision: str) -> list[Launch]:
+    """The launches of convolutions of any shape, forward and backward, as on a device that brings boxes."""
+    choose.interpreted = lambda: True  # asks no device what it has
+    dtype, how = resnet18.PRECISIONS[precision]
+    with noting() as noted:
+        for inside, outside, side, kernel, stride in CONVOLUTIONS:
+            g = Geometry((kernel, kernel), (stride, stride), (kernel // 2, kernel // 2))
+            x = torch.zeros(clients, samples, side, side, inside, dtype=dtype)
+            w = torch.zeros(clients, kernel, kernel, inside, outside, dtype=dtype)
+            y = choose.forward(g, x, w, how)
+            choose.data(g, y, w, (side, side), how)
+            choose.weight_parts(g, x, y, how, choose.parts_of(g, x, y, how))
+    return noted
+
+
 def general(clients: int, samples: int, precision: str) -> list[Launch]:
-    """The launches of convolutions, a GroupNorm, a pool and of gradients that are brought to their places."""
+    """The launches of a GroupNorm, a pool and of gradients that are brought to their places."""
     x = torch.zeros(clients, samples, 256, 64, dtype=resnet18.PRECISIONS[precision][0])
     gamma = torch.zeros(clients, 64)
     with noting() as noted:
@@ -123,8 +150,8 @@ def general(clients: int, samples: int, precision: str) -> list[Launch]:
     return noted
 
 
-def compiled(launch: Launch) -> Any:
-    """The kernel as Triton compiles it for these arguments: multiples of 16 are known to be, ones are constants."""
+def source(launch: Launch) -> tuple[ASTSource, dict[str, Any]]:
+    """What Triton compiles for these arguments, and how: multiples of 16 are known to be, ones are constants."""
     kernel, _, args, meta = launch
     values = {p.name: v for p, v in zip(kernel.params, args, strict=False)} | meta
     signature, constants, known = {}, {}, {}
@@ -142,7 +169,12 @@ def compiled(launch: Launch) -> Any:
         else:
             signature[parameter.name], constants[i,] = "constexpr", value
     options = {k: v for k, v in meta.items() if k in ("num_warps", "num_stages", "maxnreg")}
-    return triton.compile(ASTSource(kernel, signature, constants, known), target=TARGET, options=options)
+    return ASTSource(kernel, signature, constants, known), options
+
+
+def compiled(launch: Launch) -> Any:
+    made, options = source(launch)
+    return triton.compile(made, target=TARGET, options=options)
 
 
 def usage(cubin: bytes) -> tuple[int, int]:
@@ -166,7 +198,31 @@ def describe(launch: Launch) -> dict[str, Any]:
         "kernel": kernel.__name__, "shape": shape,
         "warps": warps, "registers": registers, "spilled": spilled, "shared": shared, "programs": prod(grid),
         "programs_at_once": fit, "waves": round(prod(grid) / (MULTIPROCESSORS * max(fit, 1)), 2),
+        "in_flight": in_flight(built.asm["ttgir"]),
     }  # fmt: skip
+
+
+def products(clients: int, batch: int, once: bool) -> list[dict[str, Any]]:
+    """What all kernels with products leave in flight: resnet18's by boxes and by pointers, convolutions', recurrences'.
+
+    ``once``: kernels by pointers at their first shape only, none of fp32; boxes are what comes through registers.
+    """
+    ways = [("bf16", True), ("bf16", False), ("tf32", False), ("fp32", False)]
+    noted = [(p, n) for p, boxes in ways[: 3 if once else 4] for n in launches(clients, batch, p, boxes)]
+    noted += [(p, n) for made in (convolutions, recurrences) for p in ("bf16", "tf32") for n in made(2, batch, p)]
+    rows, seen = [], set()
+    for precision, launch in noted:
+        kernel, meta = launch[0], launch[3]
+        boxes = any(isinstance(value, TensorDescriptor) for value in meta.values())
+        tile = {k: v for k, v in meta.items() if k in TILE}
+        way = {"kernel": f"{kernel.module}.{kernel.__name__}", "precision": precision, "boxes": boxes}
+        key = (*way.values(), "" if once and not boxes else str(tile))
+        if key not in seen:
+            seen.add(key)
+            program = lowered(*source(launch), TARGET)
+            rows.append(way | {"tile": tile, "products": "dot " in program, "in_flight": in_flight(program)})
+            print(f"{rows[-1]['in_flight']} in flight  {' '.join(map(str, key))}", flush=True)
+    return rows
 
 
 def main() -> None:
@@ -177,13 +233,21 @@ def main() -> None:
     parser.add_argument("--methods", default="fedavg,fedsmoo", help="whose passes; several, separated by commas")
     parser.add_argument("--only", default="", help="beginnings of kernels' names, separated by commas")
     parser.add_argument("--once", action="store_true", help="every kernel at its first shape only")
+    parser.add_argument("--products", action="store_true", help="only what products leave in flight, all precisions")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    rows = products(options.clients, options.batch, options.once) if options.products else kernels(options)
+    if options.out:
+        options.out.write_text(json.dumps(rows, indent=1))
+
+
+def kernels(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Describe every kernel that was asked for, and print it."""
     rows, seen = [], set()
     noted = launches(options.clients, options.batch, options.precision)
     for method in options.methods.split(","):
         noted += passes(method, options.clients, options.precision)
-    for made in (recurrences, general):
+    for made in (recurrences, convolutions, general):
         noted += made(options.clients, options.batch, options.precision)
     for launch in noted + noise(options.clients):
         generated = launch[0].src if launch[0].__name__ == "vector_pass" else launch[3].get("KIND", "")
@@ -198,10 +262,9 @@ def main() -> None:
         print(
             f"{row['kernel']:22s} {row['warps']:2d} warps {row['registers']:3d} registers {row['spilled']:3d} B spilled"
             f" {row['shared'] / 1024:5.1f} KiB  {row['programs']:4d} programs, {row['programs_at_once']} at once, "
-            f"{row['waves']:.2f} waves  {shape}", flush=True,
+            f"{row['waves']:.2f} waves, {row['in_flight']} in flight  {shape}", flush=True,
         )  # fmt: skip
-    if options.out:
-        options.out.write_text(json.dumps(rows, indent=1))
+    return rows
 
 
 if __name__ == "__main__":

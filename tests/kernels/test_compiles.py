@@ -1,5 +1,7 @@
-"""Every kernel compiles for a real GPU, on a machine without one, and the assembler spills next to nothing."""
+"""Every kernel compiles for a real GPU, on a machine without one, the assembler spills next to nothing, and no loop
+loads over what a product still reads."""
 
+import ast
 import json
 import os
 import sys
@@ -12,15 +14,21 @@ import torch
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="the other tests compile for the GPU that is here")
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the other tests compile for the GPU that is here")
+
+
+def occupancy(tmp_path, *options):
+    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"PYTHONPATH": str(ROOT / "src")}
+    out = tmp_path / "occupancy.json"
+    command = [sys.executable, "benchmarks/occupancy.py", "--once", *options, "--out", out]
+    done = forked.run(command, cwd=ROOT, env=env)
+    assert done.returncode == 0, done.stderr
+    return json.loads(out.read_text())
+
+
 @pytest.mark.parametrize(("precision", "only"), [("bf16", ""), ("fp32", "stem_forward,pool,conv")])
 def test_kernels_compile_without_a_gpu(precision, only, tmp_path, device):
-    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"PYTHONPATH": str(ROOT / "src")}
-    command = [sys.executable, "benchmarks/occupancy.py", "--once", "--precision", precision, "--only", only]
-    out = tmp_path / "occupancy.json"
-    done = forked.run([*command, "--out", out], cwd=ROOT, env=env)
-    assert done.returncode == 0, done.stderr
-    rows = json.loads(out.read_text())
+    rows = occupancy(tmp_path, "--precision", precision, "--only", only)
     names = {r["kernel"] for r in rows}
     assert {"stem_forward_kernel", "pool_backward_kernel", "conv_forward_kernel", "conv_backward_kernel"} <= names
     shared = {"noise_kernel", "norm_kernel", "norm_backward_kernel", "place_kernel", "cast_kernel", "backward_kernel"}
@@ -28,7 +36,53 @@ def test_kernels_compile_without_a_gpu(precision, only, tmp_path, device):
     assert only or {"vector_pass", "fold_kernel", *shared} <= names
     # Sines and cosines keep 48 bytes for angles beyond what noise ever asks for.
     assert not [r for r in rows if r["spilled"] > (48 if r["kernel"] == "noise_kernel" else 16)]
-    assert not [r for r in rows if r["programs_at_once"] < 1]
+    assert not [r for r in rows if r["programs_at_once"] < 1 or r["in_flight"]]
     if not only:
         assert {"conv_weight_kernel", "stem_weight_boxes_kernel", "head_kernel"} <= names
         assert all(r["programs_at_once"] >= 2 for r in rows if r["programs"] > 132)
+
+
+def kernels_with_products():
+    """Names of the kernels that multiply matrices, themselves or in functions that they call."""
+    calls, kernels = {}, set()
+    for path in (ROOT / "src/fedsmoo/kernels").rglob("*.py"):
+        module = ".".join(path.relative_to(ROOT / "src").with_suffix("").parts)
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.FunctionDef) and "triton.jit" in "".join(map(ast.unparse, node.decorator_list)):
+                names = [n.func for n in ast.walk(node) if isinstance(n, ast.Call)]
+                calls.setdefault(node.name, set()).update(ast.unparse(n) for n in names)
+                kernels |= {(module, node.name)} if node.name.endswith("_kernel") else set()
+
+    def multiplies(name):
+        return name == "tl.dot" or any(multiplies(called) for called in calls.get(name, ()))
+
+    return {f"{module}.{name}" for module, name in kernels if multiplies(name)}
+
+
+def test_no_loop_goes_on_while_a_product_reads_registers(tmp_path, device):
+    rows = occupancy(tmp_path, "--products")
+    assert {r["kernel"] for r in rows if r["products"]} == kernels_with_products()
+    by_boxes = {(r["kernel"].rpartition(".")[2], r["precision"]) for r in rows if r["boxes"]}
+    kernels = {"conv_forward_kernel", "conv_backward_kernel", "conv_weight_kernel", "stem_weight_boxes_kernel"}
+    assert by_boxes == {(k, "bf16") for k in kernels} | {
+        (k, p) for k in ("pixels_kernel", "weight_boxes_kernel") for p in ("bf16", "tf32")
+    }
+    assert not [r for r in rows if r["in_flight"]]
+
+
+@pytest.mark.parametrize(
+    ("operand", "waits", "found"),
+    [("tensor<64x16xbf16>", 1, 1), ("tensor<64x16xbf16>", 0, 0), ("!ttg.memdesc<64x16xbf16>", 1, 0)],
+)
+def test_what_is_in_flight_at_a_loops_end(operand, waits, found, device, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    from flight import in_flight
+
+    product = (
+        f"%d = ttng.warp_group_dot %a, %b, %c {{isAsync = true, precision = 0 : i32}} : {operand} * !ttg.memdesc<>"
+    )
+    loop = [
+        "  %r = scf.for %i = %0 to %n step %1 {", f"    {product}", "    scf.if %p {", "    }", f"    {product}",
+        f"    %w = ttng.warp_group_dot_wait %d {{pendings = {waits} : i32}} : tensor<>", "    scf.yield %w", "  }",
+    ]  # fmt: skip
+    assert in_flight("\n".join([*loop, f"  {product}"])) == found
