@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -51,6 +52,17 @@ def test_a_round_of_the_papers_size_gives_the_same_bits(method: str) -> None:
         run.run()
     first, *others = (run.server.w for run in runs)
     assert all(torch.equal(first, w) for w in others)
+
+
+@pytest.mark.parametrize("boxes", [True, False])
+def test_replays_of_a_gradient_give_one_set_of_bits(boxes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten clients of 50 samples fill the device; what differs is named by its first buffer."""
+    if boxes and torch.cuda.get_device_capability()[0] < 9:
+        pytest.skip("the device has no tensor memory unit")
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    from replays import replayed
+
+    assert replayed(200, boxes=boxes) == {}
 
 
 @pytest.mark.parametrize("model", ["mlp", "cnn_gn"])
