@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from fedsmoo.pages.figures.ranks import luminance, ranks
 from fedsmoo.pages.figures.sources import drawable, find
 from fedsmoo.paper.cells import Grid
 from fedsmoo.paper.experiments import experiment
-from fedsmoo.paper.reproduce import build
+from fedsmoo.paper.reproduce import build, table
 from fedsmoo.paper.standing import Standing, standings, summary
 from fedsmoo.sweeps.results import collect
 
@@ -54,9 +55,9 @@ def test_ranks_are_of_the_seeds_that_all_have_and_distances_of_all(grid: Grid) -
 
 
 def test_the_summary_has_a_row_for_each_column_and_follows_the_tables(grid: Grid, results: Path) -> None:
-    table = summary(grid, "T")
-    assert table.header == ["column", "n", "FedAvg", "FedDyn", "FedSMOO"]
-    assert table.rows == [[MILD, "1", "1 (-9.5)", "", ""], [HARD, "1 to 2", "3 (+1.0)", "1 (+1.4)", "2 (-1.3)"]]
+    made = summary(grid, "T")
+    assert made.header == ["column", "n", "FedAvg", "FedDyn", "FedSMOO"]
+    assert made.rows == [[MILD, "1", "1 (-9.5)", "", ""], [HARD, "1 to 2", "3 (+1.0)", "1 (+1.4)", "2 (-1.3)"]]
     whole = build(experiment("accuracy"), collect([], results))
     assert [len(t.rows) for t in whole] == [8] * 16 + [16]
     assert len(build(experiment("accuracy", [HARD]), collect([], results))) == 1  # of one column it would say it twice
@@ -83,6 +84,18 @@ def test_the_figure_shows_the_same(results: Path, grid: Grid) -> None:
     assert drawn[1, methods.index("FedSMOO")] == pytest.approx(79.5 - 80.82)
     assert cells["FedAvg", MILD].get_color() == "white"  # the far end of the scale is dark
     assert cells["FedAvg", HARD].get_color() == "black"
+
+
+def test_what_is_only_shown_has_every_seed_that_was_measured(results: Path, tmp_path: Path) -> None:
+    def counts(**options: Any) -> dict[str, str]:
+        shown = table("accuracy", HARD, list(PRINTED), out=tmp_path / "none", results=results, run=False, **options)
+        assert len(shown.tables) == 1
+        return {row[0]: row[1] for row in shown.tables[0].rows}
+
+    assert counts() == {"FedAvg": "1", "FedDyn": "1", "FedSMOO": "2"}
+    assert counts(seeds=[0]) == counts(seed=0) == {"FedAvg": "1", "FedDyn": "1", "FedSMOO": "1"}
+    assert counts(seeds=[1]) == {"FedAvg": "", "FedDyn": "", "FedSMOO": "1"}
+    assert counts(lr=0.2) == {"FedAvg": "", "FedDyn": "", "FedSMOO": ""}  # none of these was
 
 
 def test_letters_have_contrast() -> None:

@@ -35,7 +35,10 @@ Columns = Annotated[
 Methods = Annotated[
     str | None, typer.Option(help="Some of them only, separated by commas (default: all).", show_default=False)
 ]
-Seeds = Annotated[str | None, typer.Option(help="Seeds, separated by commas (default: 0).", show_default=False)]
+Seeds = Annotated[
+    str | None,
+    typer.Option(help="Seeds, separated by commas (default: 0; with --no-run all measured ones).", show_default=False),
+]
 Scale = Annotated[
     float, typer.Option(help="Share of the paper's rounds: 0.1 is an honest small version, marked as such.")
 ]

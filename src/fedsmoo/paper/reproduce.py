@@ -15,7 +15,7 @@ from fedsmoo.core.errors import FedsmooError, as_path, unknown
 from fedsmoo.paper import tables
 from fedsmoo.paper.cells import Found, Grid
 from fedsmoo.paper.render import Table, render
-from fedsmoo.paper.selection import Selection, on_measured_data, on_other_data, split
+from fedsmoo.paper.selection import Selection, measured_seeds, on_measured_data, on_other_data, split
 from fedsmoo.runs.config import FIELDS, Config
 from fedsmoo.runs.origin.contents import contents_here
 from fedsmoo.runs.record import Record
@@ -123,7 +123,7 @@ def table(
             ``flatness``.
         columns: some of its columns, by name or by parts of it such as ``cifar10`` (default: all).
         methods: some of its methods (default: all).
-        seeds: seeds of the runs (default: the paper's, 0).
+        seeds: seeds of the runs (default: 0, or all that were measured where nothing may run).
         scale: share of the paper's rounds.
         compact: of ``accuracy``, one table with a cell for each column.
         out: folder of the runs.
@@ -164,7 +164,8 @@ def opened(
     """Find what was measured for a table.
 
     What may ``run`` is on the data that lies here, as is what names it; else a table is on the data that its runs were
-    made with. Where nothing was measured, and nothing may run, these are those that came with the package.
+    made with. Where nothing was measured, and nothing may run, these are those that came with the package. What may not
+    run has all seeds that were measured, unless some are chosen.
     """
     ordered = {n: settings[n] for n in sorted(settings, key=lambda n: [*FIELDS, n].index(n))}  # as titles name them
     sweep = selection.sweep(ordered)
@@ -173,6 +174,8 @@ def opened(
     if not found and not run and folder is None and not RESULTS.is_dir():
         folder = packaged(note)
         found = measured(out, folder, note)
+    if not (run or selection.seeds or "seed" in settings) and (seeds := measured_seeds(sweep, found)):
+        sweep = dataclasses.replace(selection, seeds=seeds).sweep(ordered)
     if run or "data" in settings:
         sweep = with_contents(sweep, contents_here([c.config for c in sweep.cells]))
     else:

@@ -13,6 +13,7 @@ from fedsmoo.paper.cells import Found
 from fedsmoo.paper.experiments import experiment
 from fedsmoo.runs.origin.contents import contents, held_in
 from fedsmoo.runs.origin.identity import identity
+from fedsmoo.runs.origin.method import kept
 from fedsmoo.sweeps.grid import Sweep, parse_seeds, with_contents
 
 
@@ -59,6 +60,18 @@ def split(words: str | None) -> list[str]:
     (['FedAvg', 'FedSMOO'], [])
     """
     return [w.strip() for w in words.split(",") if w.strip()] if words else []
+
+
+def measured_seeds(sweep: Sweep, found: Found) -> tuple[int, ...]:
+    """Return the seeds that some cell of a sweep of one seed was measured with."""
+    (usual,) = {c.config.seed for c in sweep.cells}
+    plain = {identity(c.config, without_data(c.held or contents(c.config))) for c in sweep.cells}
+    seeds = set[int]()
+    for run in found.values():
+        held, changes = without_data(held_in(run.facts) or {}), run.facts.get("changes")
+        if identity(run.config.replace(seed=usual), held, kept(run.facts), changes) in plain:
+            seeds.add(run.config.seed)
+    return tuple(sorted(seeds))
 
 
 def on_other_data(sweep: Sweep, found: Found) -> Counter[tuple[str, str]]:
