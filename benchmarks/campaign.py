@@ -89,10 +89,11 @@ def rates() -> dict[tuple[int, int], float]:
 
 
 @cache
-def of_the_cnn() -> float:
-    """Seconds of a step of ten clients of FLGo's CNN, alone."""
+def of_modules() -> dict[str, float]:
+    """Seconds of a step of ten clients of FLGo's two networks, alone; benchmarks/modules.py has the same layers."""
     kept = json.loads((RESULTS / "gpu" / "modules.json").read_text())
-    return next(r["ours"] for r in kept["rows"] if r["model"] == "cnn") / kept["steps"]
+    found = {r["model"]: r["ours"] / kept["steps"] for r in kept["rows"]}
+    return {"cnn": found["cnn"], "resnet18_gn_cifar": found["resnet"]}
 
 
 @cache
@@ -109,8 +110,8 @@ def gradients(config: Config) -> int:
 def seconds(config: Config) -> float | None:
     """What a run should take as one of a batch on an H200; None: its network was not measured."""
     count = gradients(config)
-    known = {"resnet18_gn": rates().get((count, config.batch_size)), "cnn": of_the_cnn() * count}
-    rate = known.get(config.model)
+    known = {name: count * each for name, each in of_modules().items()}
+    rate = rates().get((count, config.batch_size)) if config.model == "resnet18_gn" else known.get(config.model)
     return None if rate is None else config.rounds * steps(config) * rate * config.cohort / 10
 
 
@@ -162,7 +163,7 @@ def campaign() -> str:
         "A run that several files name is left in one of them. Minutes of an H200 that has nothing else to do, in "
         "batches of runs, from the median seconds of a step of those that are made "
         f"({1000 * rates()[1, 50]:.1f} ms with one gradient, {1000 * rates()[2, 50]:.1f} ms with two, in batches of 50 "
-        "samples); a dash where no run of its network was timed."
+        "samples); of FLGo-Bench's networks, each alone and without evaluation."
     ]
     header = ["file of `experiments/`", "what", "runs", "left", "GPU minutes"]
     return render([Table("What is left of the plan", header, rows, notes)], "markdown")

@@ -237,10 +237,13 @@ def left() -> list[Any]:
          "of 200 ({:d}, {:.0f})",
          sum(seeds), minutes_of("campaign/17", "campaign/18"), fewer, minutes_of("campaign/20")),
         "final models for the Hessian of FedSMOO at Dirichlet 0.1 and",
-        ("the rest of the search ({:.0f} minutes)", minutes_of("campaign/13", "campaign/14")),
+        ("the rest of the search ({:.0f} minutes)",
+         minutes_of("campaign/13", *(f"campaign/14{part}" for part in "abcd"))),
+        ("FedSMOO's best in all columns ({:.0f} minutes)", minutes_of("campaign/14e", "campaign/14f")),
         ("ten local epochs of the sensitivity ({:.0f} minutes)", minutes_of("campaign/15")),
-        ("the rows of FLGo-Bench ({:.0f} minutes with its CNN, more with its ResNet); and the grid of the paper's "
-         "appendix ({:.0f} minutes)", minutes_of("flgo`"), minutes_of("appendix_grid")),
+        ("the rows of FLGo-Bench ({:.0f} minutes with its CNN, {:.0f} with its ResNet, five seeds each); and the grid "
+         "of the paper's appendix ({:.0f} minutes)",
+         minutes_of("flgo`"), minutes_of("flgo_resnet"), minutes_of("appendix_grid")),
     ]  # fmt: skip
 
 

@@ -19,6 +19,7 @@ import general
 import glance
 import machines
 from audited import audited
+from best import best
 from campaign import campaign
 from drills.table import drills
 from flatness import flatness, landscape
@@ -258,7 +259,7 @@ def cpu() -> str:
 BLOCKS = {
     f.__name__: f
     for f in (
-        cpu, headline, rounds, precision, scaling, tiers, kernels, history, flatness, landscape, drills, search,
+        cpu, headline, rounds, precision, scaling, tiers, kernels, history, flatness, landscape, drills, search, best,
         *machines.BLOCKS, *columns.BLOCKS,
         campaign, outside, audited, general.modules, general.profile, general.convolutions,
         glance.speed, glance.accuracy,

@@ -118,11 +118,37 @@ def test_the_plan_estimates_minutes_from_what_steps_took(monkeypatch: pytest.Mon
         assert campaign.seconds(config) == pytest.approx(one, rel=1e-6)
         assert campaign.seconds(config.replace(holdout=0.1)) == pytest.approx(one * 45 / 50, rel=1e-6)
         assert campaign.seconds(config.replace(cohort=20, rounds=400)) == pytest.approx(one, rel=1e-6)
-    assert campaign.seconds(config.replace(model="resnet18_gn_cifar")) is None
+    (timed,) = (
+        r for r in json.loads((ROOT / "results/gpu/modules.json").read_text())["rows"] if r["model"] == "resnet"
+    )
+    of_flgo = Config(algorithm="fedavg", **{**common, "model": "resnet18_gn_cifar", "cohort": 20})
+    assert campaign.seconds(of_flgo) == pytest.approx(800 * 2 * timed["ours"])  # of 50 steps of ten clients
+    assert campaign.seconds(config.replace(model="cnn_gn")) is None
     rows = {f.name.strip("`"): f for f in campaign.plan()}
     assert rows["campaign/16_ablation_seeds"].left == []  # made
     assert rows["campaign/5_second_seeds"].left == []  # named again by later files
     assert len(rows["campaign/20_seeds_fewer"].left) <= rows["campaign/20_seeds_fewer"].runs == 8 * 8 * 2
+
+
+def test_a_faster_decay_beside_the_paper_s_in_all_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a literal look into the files: one run lies with the sensitivity, two with the variants, many are missing."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import best
+
+    found: dict[tuple[str, float], str] = {}
+    for path in (p for place in ("sensitivity", "variants") for p in (ROOT / "results" / place).glob("fedsmoo-*.json")):
+        value = json.loads(path.read_text())
+        config, options = value["config"], value["config"]["algorithm_options"]
+        if config["rounds"] == 800 and config["lr_decay"] == 0.998 and options.get("perturbation", "paper") == "paper":
+            end = 100 * statistics.fmean(value["curve"]["test_accuracy"][-10:])
+            place = f"{'10%-of-100' if config['clients'] == 100 else '5%-of-200'} {config['dataset']}"
+            found[f"{place}.{config['partition']}", options["r"]] = f"{end:.2f}"
+    assert found["10%-of-100 cifar10.dirichlet-0.1", 0.1]
+    assert found["5%-of-200 cifar100.dirichlet-0.1", 0.03]
+    rows = [line.strip("| ").split(" | ") for line in best.best().splitlines() if line.startswith(("| 10%", "| 5%"))]
+    assert len(rows) == 16
+    shown = {(row[0], r): cell.strip() for row in rows for r, cell in zip((0.1, 0.03), row[2:4], strict=True)}
+    assert {k: v for k, v in shown.items() if v} == found
 
 
 def test_targets_and_drift_in_all_columns(monkeypatch: pytest.MonkeyPatch) -> None:

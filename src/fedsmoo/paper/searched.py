@@ -96,5 +96,5 @@ def recommended(algorithm: str) -> list[str]:
     for task, about in read("searched").get(algorithm, {}).items():
         settings = ", ".join(f"{k}={v}" for k, v in about["settings"].items())
         seen = f"{about['validation']:.1f}% of the samples held out, {about['test']:.1f}% of the test set"
-        out.append(f"{settings} on {task}: the best of {about['tried']} tried ({seen}, last ten)")
+        out.append(f"{settings} on {task}: the best of {about['tried']} tried ({seen}, last ten, one seed)")
     return out
