@@ -16,7 +16,7 @@ from fedsmoo.engines.oracles.oracle import vmap_oracle
 from fedsmoo.engines.oracles.traced import GraphKernels, TracedOracle
 from fedsmoo.engines.steps.eager import EagerStepper
 from fedsmoo.engines.steps.replay import ReplayStepper
-from fedsmoo.operators.light import is_light
+from fedsmoo.operators.graph.light import is_light
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="in float64, by the interpreter")
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from fedsmoo.engines.oracles.recurrence import backward as truth_backward
-from fedsmoo.engines.oracles.recurrence import forward as truth
+from fedsmoo.operators.recurrence import backward as truth_backward
+from fedsmoo.operators.recurrence import forward as truth
 
 # steps, clients, samples, hidden units
 SHAPES = {"one of each": (1, 1, 1, 1), "primes": (3, 2, 5, 37), "several blocks": (2, 1, 67, 40)}

@@ -10,7 +10,7 @@ from torch import nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional as F
 
-from fedsmoo.operators import ahead
+from fedsmoo.operators.graph import ahead
 from fedsmoo.operators.trace import called, traced
 
 pytest.importorskip("triton")

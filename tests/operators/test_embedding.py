@@ -5,11 +5,11 @@ import torch
 from torch.func import grad_and_value, vmap
 from torch.nn import functional as F
 
-from fedsmoo.engines.oracles.recurrence import Recurrence, RecurrenceBackward
-from fedsmoo.engines.oracles.recurrence import forward as recurrence
 from fedsmoo.operators.embedding import embedding_weight
 from fedsmoo.operators.graph.views import alike
 from fedsmoo.operators.norm import GroupNorm, GroupNormBackward
+from fedsmoo.operators.recurrence import Recurrence, RecurrenceBackward
+from fedsmoo.operators.recurrence import forward as recurrence
 from fedsmoo.operators.trace import called, traced
 
 CLIENTS, WIDTH = 3, 5

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedsmoo.kernels.conv.geometry import Geometry
+from fedsmoo.operators.fold import folds_clients
 
 Sizes = list[int]
 
@@ -142,3 +143,7 @@ def conv_weight(x: Tensor, dy: Tensor, kernel: Sizes, stride: Sizes, padding: Si
 @conv_weight.register_fake
 def _(x: Tensor, dy: Tensor, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) -> Tensor:
     return x.new_empty(x.shape[0], *kernel, x.shape[-1], dy.shape[-1])
+
+
+for operator in (patches, conv, conv_data, conv_weight):
+    folds_clients(operator)

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.nn import functional as F
 
-from fedsmoo.engines.oracles.attention import fold_attention
 from fedsmoo.engines.oracles.recurrent import RECURRENT
 from fedsmoo.models.base import FlatModel
 from fedsmoo.models.draws import AnyNoise, drawing
+from fedsmoo.operators.attention import fold_attention
 from fedsmoo.operators.layers import Instead
 
 FILLED = (torch.empty, torch.zeros, torch.ones, torch.full)  # what draws in place is made by

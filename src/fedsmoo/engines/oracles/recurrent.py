@@ -1,7 +1,7 @@
 """Recurrent layers of C clients at once, where PyTorch's kernels know one: LSTM, GRU, RNN, and their cells.
 
 The inputs of all time steps go through one product; what is left for the steps one after the other is the recurrence
-(:mod:`fedsmoo.engines.oracles.recurrence`). Dropout between layers draws what PyTorch's does, in the same order.
+(:mod:`fedsmoo.operators.recurrence`). Dropout between layers draws what PyTorch's does, in the same order.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedsmoo.core import FedsmooError
-from fedsmoo.engines.oracles.recurrence import Recurrence
+from fedsmoo.operators.recurrence import Recurrence
 
 State = tuple[Tensor, ...]  # h, and of an LSTM c: [B, H]
 

@@ -16,8 +16,8 @@ from fedsmoo.engines.statistics.passes import end
 from fedsmoo.engines.steps.capture import uncollected, warn_slower
 from fedsmoo.engines.task import Batch
 from fedsmoo.kernels.gradients import GradientBuffers
-from fedsmoo.operators.ahead import compile_ahead, register_operators
-from fedsmoo.operators.light import is_light, placed, writing
+from fedsmoo.operators.graph.ahead import compile_ahead, register_operators
+from fedsmoo.operators.graph.light import is_light, placed, writing
 from fedsmoo.operators.trace import traced
 
 if TYPE_CHECKING:

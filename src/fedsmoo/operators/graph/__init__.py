@@ -1,1 +1,1 @@
-"""A traced graph rewritten: views made short, and what stands behind a layer made part of it."""
+"""A traced graph rewritten: views made short, what stands behind a layer made part of it; and made ready to run."""

@@ -173,7 +173,7 @@ class Recurrence(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, dims: Any, kind: str, *given: Tensor) -> tuple[Any, Any]:
-        return with_last(kind, *of_clients(info, dims, given, 1)), (1, 0, 1, 1)
+        return Recurrences.apply(kind, *of_clients(info, dims, given, 1)), (1, 0, 1, 1)
 
 
 class RecurrenceBackward(torch.autograd.Function):
@@ -195,6 +195,56 @@ class RecurrenceBackward(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, dims: Any, kind: str, biased: bool, *given: Tensor) -> tuple[Any, Any]:
         return backward(kind, biased, *of_clients(info, dims, given, 4)), (1, 0, 0, 0, 0)
+
+
+class Recurrences(torch.autograd.Function):
+    """One layer of C clients, as :class:`Recurrence` is one of one; ``vmap`` folds a further axis into theirs."""
+
+    setup_context = staticmethod(Recurrence.setup_context)
+
+    @staticmethod
+    def forward(kind: str, gx: Tensor, w: Tensor, b: Tensor, h0: Tensor, c0: Tensor) -> tuple[Tensor, ...]:
+        return with_last(kind, gx, w, b, h0, c0)
+
+    @staticmethod
+    def backward(ctx: Any, dh: Tensor, dc: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        dh = dh if dh.stride(-1) == 1 else dh.contiguous()
+        return None, *RecurrencesBackward.apply(ctx.kind, ctx.biased, dh, *ctx.saved_tensors, dc.contiguous())
+
+    @staticmethod
+    def vmap(info: Any, dims: Any, kind: str, *given: Tensor) -> tuple[Any, Any]:
+        return folded(info, Recurrences.apply(kind, *more_clients(info, dims, given, 1)), (1, 0, 1, 1))
+
+
+class RecurrencesBackward(torch.autograd.Function):
+    """The backward pass of :class:`Recurrences`."""
+
+    setup_context = staticmethod(RecurrenceBackward.setup_context)
+
+    @staticmethod
+    def forward(
+        kind: str, biased: bool, dh: Tensor, h: Tensor, c: Tensor, gates: Tensor, w: Tensor, h0: Tensor, c0: Tensor,
+        dc: Tensor,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
+        return backward(kind, biased, dh, h, c, gates, w, h0, c0, dc)
+
+    backward = staticmethod(RecurrenceBackward.backward)
+
+    @staticmethod
+    def vmap(info: Any, dims: Any, kind: str, biased: bool, *given: Tensor) -> tuple[Any, Any]:
+        found = RecurrencesBackward.apply(kind, biased, *more_clients(info, dims, given, 4))
+        return folded(info, found, (1, 0, 0, 0, 0))
+
+
+def more_clients(info: Any, dims: Any, given: tuple[Tensor, ...], timed: int) -> list[Tensor]:
+    """Return tensors of C clients each with the axis of ``vmap`` as part of their axis of clients."""
+    found = of_clients(info, dims, given, timed)
+    return [v.flatten(1, 2) if i < timed else v.flatten(0, 1) for i, v in enumerate(found)]
+
+
+def folded(info: Any, found: tuple[Tensor, ...], axes: tuple[int, ...]) -> tuple[Any, Any]:
+    """Return results whose axis of clients is two, that of ``vmap`` first, and where it is."""
+    return tuple(v.unflatten(a, (info.batch_size, -1)) for v, a in zip(found, axes, strict=True)), axes
 
 
 def with_last(kind: str, *given: Tensor) -> tuple[Tensor, ...]:
