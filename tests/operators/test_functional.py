@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from torch.nn import functional as F
 from fedsmoo.core import FedsmooError
 from fedsmoo.operators import functional as many
 
+PAGE = Path(__file__).parents[2] / "docs" / "operators.md"
 Case = tuple[Callable[..., Any], Callable[..., Any], list[tuple[int, ...]]]
 
 
@@ -214,3 +217,22 @@ def test_wrong_shapes_are_said(name: str) -> None:
     call, words = WRONG[name]
     with pytest.raises(FedsmooError, match=words):
         call()
+
+
+def test_the_page_shows_steps_of_every_client_and_names_every_function() -> None:
+    """What docs/operators.md shows is run, and its first client trained by PyTorch alone."""
+    text = PAGE.read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```python\n(.*?)^```", text, re.S | re.M)
+    torch.manual_seed(0)
+    scope: dict[str, Any] = {}
+    exec(compile(block, str(PAGE), "exec"), scope)
+    mine = [w.clone().requires_grad_() for w in scope["start"]]
+    for _ in range(3):
+        w, bias, gamma, beta, head = mine
+        maps = F.group_norm(F.conv2d(scope["images"][0], w, bias, padding=1), 2, gamma, beta).relu()
+        loss = F.cross_entropy(F.linear(F.max_pool2d(maps, 2).flatten(1), head), scope["labels"][0])
+        steps = zip(mine, torch.autograd.grad(loss, mine), strict=True)
+        mine = [(w - 0.1 * g).detach().requires_grad_() for w, g in steps]
+    for got, want in zip(scope["weights"], mine, strict=True):
+        torch.testing.assert_close(got[0], want, rtol=0, atol=1e-5)
+    assert set(re.findall(r"`(\w+)`", text.partition("|---|")[2].partition("- **")[0])) >= {*many.__all__}

@@ -32,6 +32,7 @@ ELSEWHERE = {
     "CONTRIBUTING.md": "examples/test_contributing.py",
     "docs/experiments.md": "sweeps/test_library.py",
     "docs/models.md": "models/test_table.py",
+    "docs/operators.md": "operators/test_functional.py",
     "docs/python.md": "examples/test_python_page.py",
 }
 KNOWN = ("git", "python3", "cat", "export", "printf", "until", "for", "done", "flwr", "flower-superlink",
