@@ -25,6 +25,16 @@ def lowered(source: ASTSource, options: dict[str, Any], target: GPUTarget) -> st
     return str(module)
 
 
+def reads_registers(product: str) -> bool:
+    """Whether a product, a line of the program, has its left operand in registers, not in shared memory."""
+    return product.partition(" * ")[0].rpartition(" : ")[2].startswith("tensor<")
+
+
+def from_registers(program: str) -> int:
+    """Return how many products of a program read an operand from registers; those of older cores all do."""
+    return sum(reads_registers(line) for line in program.splitlines() if re.search(r"(warp_group|tt\.)_?dot ", line))
+
+
 def in_flight(program: str) -> int:
     """Return how many products that read an operand from registers a loop leaves in flight at its end, at most.
 
@@ -45,8 +55,7 @@ def going(steps: list[str]) -> list[bool]:
     found: list[bool] = []
     for step in steps:
         if "ttng.warp_group_dot " in step:
-            operand = step.partition(" * ")[0].rpartition(" : ")[2]
-            found = [*found, operand.startswith("tensor<")] if "isAsync = true" in step else []
+            found = [*found, reads_registers(step)] if "isAsync = true" in step else []
         elif waits := re.search(r"warp_group_dot_wait .*pendings = (\d+)", step):
             found = found[len(found) - min(len(found), int(waits[1])) :]
     return found

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 import triton
-from flight import in_flight, lowered
+from flight import from_registers, in_flight, lowered
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -37,6 +37,7 @@ from fedsmoo.kernels.gradients import GradientBuffers
 from fedsmoo.kernels.noise import by_kernel
 from fedsmoo.kernels.resnet18 import gradient as resnet18
 from fedsmoo.kernels.resnet18.shapes import STORED
+from fedsmoo.kernels.resnet18.tiles import TURNED
 from fedsmoo.kernels.runtime import Launch, noting
 from fedsmoo.runs.build import make_algorithm
 
@@ -46,16 +47,16 @@ TYPES = {
     torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.uint8: "*u8", torch.int64: "*i64", torch.int32: "*i32",
     torch.bool: "*i1",
 }  # fmt: skip
-TILE = ("TAPS", "STRIDE", "BM", "BN", "BK", "RB", "RH", "RW", "BACK", "KIND", "num_warps", "num_stages")
+TILE = ("TAPS", "STRIDE", "BM", "BN", "BK", "RB", "RH", "RW", "BACK", "TURNED", "KIND", "num_warps", "num_stages")
 ALIGNED = [["tt.divisibility", 16]]
 
 
-def launches(clients: int, batch: int, precision: str, boxes: bool | None = None) -> list[Launch]:
-    """All launches of one gradient, in order: by boxes where a Hopper device takes them, or as said."""
+def launches(clients: int, batch: int, precision: str, way: str = "boxes") -> list[Launch]:
+    """All launches of one gradient, in order; of bf16 by ``boxes``, by boxes that are ``turned``, or by ``loads``."""
     resnet18.require = lambda device: None  # nothing will run: the CPU will do
-    boxes = precision == "bf16" if boxes is None else boxes
+    boxes, tiles = precision == "bf16" and way != "loads", TURNED if way == "turned" else None
     with noting() as noted:
-        gradient = resnet18.ResNet18Gradient(clients, batch, 10, "cpu", precision, boxes=boxes)
+        gradient = resnet18.ResNet18Gradient(clients, batch, 10, "cpu", precision, tiles, boxes=boxes)
         images = torch.zeros(clients, batch, *STORED, dtype=gradient.dtype)
         labels = torch.zeros(clients, batch, dtype=torch.int64)
         gradient(torch.zeros(clients, gradient.layout.size), images, labels, torch.zeros(clients, batch))
@@ -207,8 +208,8 @@ def products(clients: int, batch: int, once: bool) -> list[dict[str, Any]]:
 
     ``once``: kernels by pointers at their first shape only, none of fp32; boxes are what comes through registers.
     """
-    ways = [("bf16", True), ("bf16", False), ("tf32", False), ("fp32", False)]
-    noted = [(p, n) for p, boxes in ways[: 3 if once else 4] for n in launches(clients, batch, p, boxes)]
+    ways = [("bf16", "boxes"), ("bf16", "turned"), ("bf16", "loads"), ("tf32", "loads"), ("fp32", "loads")]
+    noted = [(p, n) for p, way in ways[: 4 if once else 5] for n in launches(clients, batch, p, way)]
     noted += [(p, n) for made in (convolutions, recurrences) for p in ("bf16", "tf32") for n in made(2, batch, p)]
     rows, seen = [], set()
     for precision, launch in noted:
@@ -220,8 +221,19 @@ def products(clients: int, batch: int, once: bool) -> list[dict[str, Any]]:
         if key not in seen:
             seen.add(key)
             program = lowered(*source(launch), TARGET)
-            rows.append(way | {"tile": tile, "products": "dot " in program, "in_flight": in_flight(program)})
-            print(f"{rows[-1]['in_flight']} in flight  {' '.join(map(str, key))}", flush=True)
+            rows.append(
+                way
+                | {
+                    "tile": tile,
+                    "products": "dot " in program,
+                    "from_registers": from_registers(program),
+                    "in_flight": in_flight(program),
+                }
+            )
+            print(
+                f"{rows[-1]['in_flight']} in flight of {rows[-1]['from_registers']}  {' '.join(map(str, key))}",
+                flush=True,
+            )
     return rows
 
 

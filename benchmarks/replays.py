@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedsmoo.kernels.gradients import GradientBuffers
 from fedsmoo.kernels.resnet18.gradient import ResNet18Gradient
-from fedsmoo.kernels.resnet18.tiles import BF16, BOXES
+from fedsmoo.kernels.resnet18.tiles import BF16, BOXES, TURNED
 
 QUEUED = 4  # replays between two looks: a full queue, as in a round
 KINDS = ("forward", "backward", "weight")
@@ -83,6 +83,7 @@ def main() -> None:
     options = parser.parse_args()
     ways: dict[str, dict[str, Any]] = {
         "loads": {"boxes": False}, "boxes": {"boxes": True}, "boxes, one stream": {"boxes": True, "overlap": False},
+        "boxes, turned": {"boxes": True, "tiles": TURNED},
     }  # fmt: skip
     for kind in KINDS:
         others = {key: BF16[key] for key in BOXES if not key.startswith(kind)}

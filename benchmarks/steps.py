@@ -1,6 +1,6 @@
 """A local step of ResNet-18-GN, kernel by kernel as it ran, and rounds and gradients in two ways, taken in turns.
 
-PYTHONPATH=src python3 benchmarks/steps.py --out steps.json --ways loads,boxes,again --methods fedavg,fedsmoo
+PYTHONPATH=src python3 benchmarks/steps.py --out steps.json --ways loads,boxes,turned,again --methods fedavg,fedsmoo
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from replays import differences
 from round import noise
 
 from fedsmoo.kernels.resnet18 import gradient as resnet18
+from fedsmoo.kernels.resnet18.tiles import BOXES, TURNED
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
 from fedsmoo.sweeps.pack import Pack
@@ -30,8 +31,10 @@ SERVED = resnet18.boxes_serve
 def choose(way: str) -> None:
     """Let gradients that are made from now on be taken in a way.
 
-    ``loads``: by pointers; ``boxes``: where that is faster, the tensor memory unit brings tiles; ``again``: so, too.
+    ``loads``: by pointers; ``boxes``: where that is faster, the tensor memory unit brings tiles; ``again``: so, too;
+    ``turned``: boxes whose products are turned.
     """
+    resnet18.BOXES = TURNED if way == "turned" else BOXES
     resnet18.boxes_serve = (lambda device, dtype: False) if way == "loads" else SERVED
 
 

@@ -68,6 +68,9 @@ def test_no_loop_goes_on_while_a_product_reads_registers(tmp_path, device):
         (k, p) for k in ("pixels_kernel", "weight_boxes_kernel") for p in ("bf16", "tf32")
     }
     assert not [r for r in rows if r["in_flight"]]
+    turned = [r for r in rows if r["tile"].get("TURNED")]  # both operands stay in shared memory, for all tiles
+    assert {r["kernel"].rpartition(".")[2] for r in turned} == kernels - {"stem_weight_boxes_kernel"}
+    assert not [r for r in turned if r["from_registers"]]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ SHAPES = {
     "shortcut": (32, 64, 1, 2, 4),
 }
 
-CASES = [(shape, boxes) for shape in SHAPES for boxes in (False, True)]
+POINTERS, BOXES, TURNED = {}, {"boxes": True}, {"boxes": True, "turned": True}  # ways of a tile
+CASES = [(shape, way) for shape in SHAPES for way in (POINTERS, BOXES, TURNED)]
 OF_STRIDE_1 = [case for case in CASES if not case[1] or SHAPES[case[0]][3] == 1]  # by boxes
 
 
@@ -60,9 +61,9 @@ def normalise(y, gamma, beta):
     return torch.stack(maps)
 
 
-@pytest.mark.parametrize(("shape", "boxes"), CASES)
+@pytest.mark.parametrize(("shape", "way"), CASES)
 @pytest.mark.parametrize("shortcut", [False, True])
-def test_forward(shape, boxes, shortcut, draw):
+def test_forward(shape, way, shortcut, draw):
     from fedsmoo.kernels.resnet18.conv import conv_forward
     from fedsmoo.kernels.resnet18.tiles import Tile
 
@@ -75,7 +76,7 @@ def test_forward(shape, boxes, shortcut, draw):
     y = convolve(conv, x, kernel_of(conv, flat))
     truth = normalise(y, gamma, beta)
     # One group per tile in one case, both in the other; 3 samples never fill the tiles.
-    tile = Tile(16, conv.outside // (1 if shortcut else GROUPS), 16, 4, 2, boxes)
+    tile = Tile(16, conv.outside // (1 if shortcut else GROUPS), 16, 4, 2, **way)
     conv_forward(
         conv, x, flat, 0, flat, n, out, tile, residual=res if shortcut else None, relu=shortcut, xhat=xhat, rstd=rstd
     )
@@ -85,8 +86,8 @@ def test_forward(shape, boxes, shortcut, draw):
     close(rstd, (grouped.var((2, 4), unbiased=False) + 1e-5).rsqrt())
 
 
-@pytest.mark.parametrize(("shape", "boxes"), OF_STRIDE_1)
-def test_data_gradient(shape, boxes, draw):
+@pytest.mark.parametrize(("shape", "way"), OF_STRIDE_1)
+def test_data_gradient(shape, way, draw):
     from fedsmoo.kernels.resnet18.conv import conv_backward
     from fedsmoo.kernels.resnet18.tiles import Tile
 
@@ -96,7 +97,7 @@ def test_data_gradient(shape, boxes, draw):
     x = torch.zeros(C, B, conv.side_in, conv.side_in, conv.inside, dtype=torch.float64, requires_grad=True)
     (truth,) = torch.autograd.grad(convolve(conv, x, kernel_of(conv, flat)), x, dy.double().cpu())
     add, out = draw(*x.shape), draw(*x.shape)
-    conv_backward(conv, dy, flat, 0, Tile(16, 16, 16, 4, 2, boxes), out=out, add=add)
+    conv_backward(conv, dy, flat, 0, Tile(16, 16, 16, 4, 2, **way), out=out, add=add)
     close(out, truth + add.double().cpu())
 
 
@@ -118,8 +119,8 @@ def test_data_gradient_with_shortcut(draw):
 
 
 @pytest.mark.parametrize("shape", ["3x3", "3x3 on 2x2", "centre tap"])
-@pytest.mark.parametrize(("alone", "boxes"), [(False, False), (True, False), (False, True)])
-def test_gradient_through_the_layer_before(shape, alone, boxes, draw, device):
+@pytest.mark.parametrize(("alone", "way"), [(False, POINTERS), (True, POINTERS), (False, BOXES), (False, TURNED)])
+def test_gradient_through_the_layer_before(shape, alone, way, draw, device):
     """conv^T, then ReLU and GroupNorm backwards: fused in one kernel, and GroupNorm backward on its own."""
     from fedsmoo.kernels.resnet18.conv import conv_backward
     from fedsmoo.kernels.resnet18.norm import NormLayer, norm_backward, sum_parts
@@ -147,7 +148,7 @@ def test_gradient_through_the_layer_before(shape, alone, boxes, draw, device):
         conv_backward(conv, dy, flat, 0, Tile(rows, ch, 16, 4, 2), out=d_act, add=add)
         norm_backward(d_act, layer, rows)
     else:
-        conv_backward(conv, dy, flat, 0, Tile(rows, ch, 16, 4, 2, boxes), before=layer, add=add)
+        conv_backward(conv, dy, flat, 0, Tile(rows, ch, 16, 4, 2, **way), before=layer, add=add)
     close(kept, dz)
     close(out, d_y)
     grad = draw(C, 2 * ch + 5)
@@ -157,9 +158,9 @@ def test_gradient_through_the_layer_before(shape, alone, boxes, draw, device):
     close(grad[:, 5 + ch :], d_beta)
 
 
-@pytest.mark.parametrize(("shape", "boxes"), OF_STRIDE_1)
+@pytest.mark.parametrize(("shape", "way"), OF_STRIDE_1)
 @pytest.mark.parametrize("splits", [1, 3])
-def test_weight_gradient(shape, boxes, splits, draw):
+def test_weight_gradient(shape, way, splits, draw):
     from fedsmoo.kernels.resnet18.conv_weight import conv_weight, sum_splits
     from fedsmoo.kernels.resnet18.tiles import Tile
 
@@ -171,7 +172,7 @@ def test_weight_gradient(shape, boxes, splits, draw):
     (truth,) = torch.autograd.grad(convolve(conv, x, full), full, dy.double().cpu())
     live = slice(conv.first_tap, conv.first_tap + conv.taps)
     parts, grad = draw(splits, C, 16 + n), draw(C, 4 + n)
-    conv_weight(conv, x, dy, parts, 16, Tile(16, 32, 16, 4, 2, boxes))
+    conv_weight(conv, x, dy, parts, 16, Tile(16, 32, 16, 4, 2, **way))
     sum_splits(parts[:, :, 16:], grad, 4)
     close(grad[:, 4:], truth[..., live, live].permute(0, 3, 4, 2, 1).reshape(C, -1))
     short = torch.zeros_like(grad, dtype=torch.bfloat16)  # as gradients are kept where products are bf16

@@ -52,13 +52,33 @@ def weight_boxes(w: Tensor, offset: int, conv: Conv, rows: int, cols: int) -> Te
     return TensorDescriptor.from_tensor(kernel, [1, rows, cols])
 
 
+def pixel_rows(dy: Tensor, pixels: int, channels: int) -> TensorDescriptor:
+    """Describe boxes of so many pixels in a row, and so many channels, of images ``[C, B, H, H, channels]``."""
+    return TensorDescriptor.from_tensor(dy.flatten(1, 3), [1, pixels, channels])
+
+
+@triton.jit
+def box_dot(a, b, acc, step, TURNED: tl.constexpr, PRECISION: tl.constexpr):
+    """Return ``acc + a @ b``, or if ``TURNED`` ``acc + b' @ a'``, in a step of a loop.
+
+    The left operand of a product comes to the tensor cores in registers if it is a reshaped box of an image, and then
+    has to be waited for. Turned, it is ``b``, which only loses a leading one and stays in shared memory, as ``a`` does
+    on the right: nothing is loaded into registers, and the product goes on beside the next step's loads.
+    """
+    if TURNED:
+        acc = tl.dot(tl.trans(b), tl.trans(a), acc, input_precision=PRECISION)
+    else:
+        acc = awaited_dot(a, b, acc, step, PRECISION)
+    return acc
+
+
 @triton.jit
 def forward_products(
-    acc,  # [BM, BN]: a tile of outputs, in registers
+    acc,  # [BM, BN], or [BN, BM] if TURNED: a tile of outputs, in registers
     x, w,  # boxes of images, of row pairs if STRIDE is 2, and [1, BK, BN] of kernels
     client, sample, col,  # which client; the tile's first sample and output channel
     B, CIN: tl.constexpr, TAPS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TURNED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Return ``acc`` plus the convolution of ``x``: products over taps and input channels.
 
@@ -73,17 +93,17 @@ def forward_products(
         else:
             a = x.load([client, sample, tap // TAPS - PAD, tap % TAPS - PAD, k])
         b = w.load([client, step * BK, col])
-        acc = awaited_dot(tl.reshape(a, (BM, BK)), tl.reshape(b, (BK, BN)), acc, step, PRECISION)
-    return acc
+        acc = box_dot(tl.reshape(a, (BM, BK)), tl.reshape(b, (BK, BN)), acc, step, TURNED, PRECISION)
+    return tl.trans(acc) if TURNED else acc
 
 
 @triton.jit
 def backward_products(
-    acc,  # [BM, BN]: a tile of input gradients, in registers
+    acc,  # [BM, BN], or [BN, BM] if TURNED: a tile of input gradients, in registers
     dy, w,  # boxes [1, samples, HO, HO, BK] of gradients and [1, BN, BK] of kernels
     client, sample, col,  # which client; the tile's first sample and input channel
     CIN: tl.constexpr, COUT: tl.constexpr, TAPS: tl.constexpr, PAD: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TURNED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Return ``acc`` plus the transposed convolution of ``dy``: products over taps and output channels."""
     for step in range(TAPS * TAPS * (COUT // BK)):
@@ -91,22 +111,23 @@ def backward_products(
         k = step % (COUT // BK) * BK
         a = dy.load([client, sample, PAD - tap // TAPS, PAD - tap % TAPS, k])
         b = w.load([client, tap * CIN + col, k])
-        acc = awaited_dot(tl.reshape(a, (BM, BK)), tl.trans(tl.reshape(b, (BN, BK))), acc, step, PRECISION)
-    return acc
+        acc = box_dot(tl.reshape(a, (BM, BK)), tl.trans(tl.reshape(b, (BN, BK))), acc, step, TURNED, PRECISION)
+    return tl.trans(acc) if TURNED else acc
 
 
 @triton.jit
 def weight_products(
-    acc,  # [BM, BN]: a tile of one tap's weights, in registers
-    x, dy,  # boxes [1, samples, side, side, BM or BN] of images and gradients
+    acc,  # [BM, BN], or [BN, BM] if TURNED: a tile of one tap's weights, in registers
+    x, dy,  # boxes [1, samples, HO, HO, BM] of images and [1, BK, BN] of rows of gradients
     client, first, blocks, shift_h, shift_v,  # which client; the first of so many boxes; their shift by the tap
     channel, col,  # the tile's first input and output channel
-    HO: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
+    HO: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TURNED: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Return ``acc`` plus products over some boxes of pixels; beyond the last sample they are zero."""
     for block in range(blocks):
-        sample = (first + block) * (BK // (HO * HO))
-        a = tl.reshape(x.load([client, sample, shift_h, shift_v, channel]), (BK, BM))
-        b = tl.reshape(dy.load([client, sample, 0, 0, col]), (BK, BN))
-        acc = awaited_dot(tl.trans(a), b, acc, block, PRECISION)
-    return acc
+        pixel = (first + block) * BK
+        a = tl.reshape(x.load([client, pixel // (HO * HO), shift_h, shift_v, channel]), (BK, BM))
+        b = tl.reshape(dy.load([client, pixel, col]), (BK, BN))
+        acc = box_dot(tl.trans(a), b, acc, block, TURNED, PRECISION)
+    return tl.trans(acc) if TURNED else acc

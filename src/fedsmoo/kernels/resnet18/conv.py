@@ -58,17 +58,18 @@ def conv_forward_kernel(
     CIN: tl.constexpr, COUT: tl.constexpr, TAPS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
     HI: tl.constexpr, HO: tl.constexpr, GW: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    RELU: tl.constexpr, RESIDUAL: tl.constexpr, SAVE: tl.constexpr, BOXES: tl.constexpr, PRECISION: tl.constexpr,
+    RELU: tl.constexpr, RESIDUAL: tl.constexpr, SAVE: tl.constexpr,
+    BOXES: tl.constexpr, TURNED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     client = tl.program_id(1).to(tl.int64)
     tile = tl.program_id(0) // (COUT // BN)
     cols = (tl.program_id(0) % (COUT // BN)) * BN + tl.arange(0, BN)
     rows = tile * BM + tl.arange(0, BM)
-    acc = tl.zeros((BM, BN), tl.float32)
+    acc = tl.zeros((BN, BM) if TURNED else (BM, BN), tl.float32)
     if BOXES:
         acc = forward_products(
             acc, x, w, tl.program_id(1), tile * (BM // (HO * HO)), (tl.program_id(0) % (COUT // BN)) * BN,
-            B, CIN=CIN, TAPS=TAPS, STRIDE=STRIDE, PAD=PAD, BM=BM, BN=BN, BK=BK, PRECISION=PRECISION,
+            B, CIN=CIN, TAPS=TAPS, STRIDE=STRIDE, PAD=PAD, BM=BM, BN=BN, BK=BK, TURNED=TURNED, PRECISION=PRECISION,
         )  # fmt: skip
     else:
         acc = pointer_products(
@@ -110,7 +111,8 @@ def conv_forward(
         CIN=conv.inside, COUT=conv.outside, TAPS=conv.taps, STRIDE=conv.stride, PAD=conv.pad,
         HI=conv.side_in, HO=conv.side_out, GW=width,
         BM=tile.rows, BN=tile.cols, BK=tile.inner,
-        RELU=relu, RESIDUAL=residual is not None, SAVE=xhat is not None, BOXES=tile.boxes, PRECISION=precision,
+        RELU=relu, RESIDUAL=residual is not None, SAVE=xhat is not None,
+        BOXES=tile.boxes, TURNED=tile.turned, PRECISION=precision,
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
 
@@ -202,7 +204,7 @@ def conv_backward_kernel(
     CIN: tl.constexpr, COUT: tl.constexpr, TAPS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
     HI: tl.constexpr, HO: tl.constexpr, GW: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     ADD: tl.constexpr, DOWN: tl.constexpr, NORM: tl.constexpr, KEEP: tl.constexpr,
-    BOXES: tl.constexpr, PRECISION: tl.constexpr,
+    BOXES: tl.constexpr, TURNED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     HQ: tl.constexpr = HI // STRIDE  # with stride 2, pixels of a parity meet the same taps: rows of their own
     client = tl.program_id(1).to(tl.int64)
@@ -215,11 +217,11 @@ def conv_backward_kernel(
     sample = rows // (HQ * HQ)
     h = (rows % (HQ * HQ)) // HQ * STRIDE + parity // STRIDE
     v = rows % HQ * STRIDE + parity % STRIDE
-    acc = tl.zeros((BM, BN), tl.float32)
+    acc = tl.zeros((BN, BM) if TURNED else (BM, BN), tl.float32)
     if BOXES:
         acc = backward_products(
             acc, dy, w, tl.program_id(1), tile * (BM // (HO * HO)), (tl.program_id(0) % (CIN // BN)) * BN,
-            CIN=CIN, COUT=COUT, TAPS=TAPS, PAD=PAD, BM=BM, BN=BN, BK=BK, PRECISION=PRECISION,
+            CIN=CIN, COUT=COUT, TAPS=TAPS, PAD=PAD, BM=BM, BN=BN, BK=BK, TURNED=TURNED, PRECISION=PRECISION,
         )  # fmt: skip
     else:
         begin = client * B * HO * HO * COUT
@@ -280,6 +282,7 @@ def conv_backward(
         dy_down=dy if dy_down is None else dy_down, add=dy if add is None else add, B=batch, **layer,
         CIN=conv.inside, COUT=conv.outside, TAPS=conv.taps, STRIDE=conv.stride, PAD=conv.pad,
         HI=conv.side_in, HO=conv.side_out, BM=tile.rows, BN=tile.cols, BK=tile.inner,
-        ADD=add is not None, DOWN=dy_down is not None, BOXES=tile.boxes, PRECISION=precision,
+        ADD=add is not None, DOWN=dy_down is not None,
+        BOXES=tile.boxes, TURNED=tile.turned, PRECISION=precision,
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip

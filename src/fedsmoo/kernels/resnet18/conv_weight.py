@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from fedsmoo.core.errors import FedsmooError
-from fedsmoo.kernels.resnet18.boxes import image_boxes, weight_products
+from fedsmoo.kernels.resnet18.boxes import image_boxes, pixel_rows, weight_products
 from fedsmoo.kernels.resnet18.shapes import Conv
 from fedsmoo.kernels.resnet18.tiles import Tile
 from fedsmoo.kernels.runtime import launch
@@ -43,12 +43,12 @@ def pointer_products(
 @triton.jit
 def conv_weight_kernel(
     x,  # [C, B, HI, HI, CIN], or boxes of it
-    dy,  # [C, B, HO, HO, COUT], or boxes of it
+    dy,  # [C, B, HO, HO, COUT], or boxes of its rows
     out, out_row, out_split, out_off,  # [splits, C, *]: client c's part s of [TAPS, TAPS, CIN, COUT] begins at out_off
     B, splits,
     CIN: tl.constexpr, COUT: tl.constexpr, TAPS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
     HI: tl.constexpr, HO: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    BOXES: tl.constexpr, PRECISION: tl.constexpr,
+    BOXES: tl.constexpr, TURNED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     client = tl.program_id(1).to(tl.int64)
     split = tl.program_id(0) % splits
@@ -59,11 +59,11 @@ def conv_weight_kernel(
     shift_h = tap // TAPS - PAD
     shift_v = tap % TAPS - PAD
     blocks = tl.cdiv(tl.cdiv(B * HO * HO, BK), splits)
-    acc = tl.zeros((BM, BN), tl.float32)
+    acc = tl.zeros((BN, BM) if TURNED else (BM, BN), tl.float32)
     if BOXES:
         acc = weight_products(
             acc, x, dy, tl.program_id(1), split * blocks, blocks, shift_h, shift_v, strip % (CIN // BM) * BM,
-            (tile % (COUT // BN)) * BN, HO=HO, BM=BM, BN=BN, BK=BK, PRECISION=PRECISION,
+            (tile % (COUT // BN)) * BN, HO=HO, BM=BM, BN=BN, BK=BK, TURNED=TURNED, PRECISION=PRECISION,
         )  # fmt: skip
     else:
         # As a product with BM the compiler sees that loads are aligned; as a remainder by CIN it does not.
@@ -93,12 +93,12 @@ def conv_weight(
     launch(
         conv_weight_kernel, (tiles * out.shape[0], clients),
         x=image_boxes(x, tile.inner, tile.rows) if tile.boxes else x,
-        dy=image_boxes(dy, tile.inner, tile.cols) if tile.boxes else dy,
+        dy=pixel_rows(dy, tile.inner, tile.cols) if tile.boxes else dy,
         out=out, out_row=out.stride(1), out_split=out.stride(0), out_off=offset,
         B=batch, splits=out.shape[0],
         CIN=conv.inside, COUT=conv.outside, TAPS=conv.taps, STRIDE=conv.stride, PAD=conv.pad,
         HI=conv.side_in, HO=conv.side_out, BM=tile.rows, BN=tile.cols, BK=tile.inner,
-        BOXES=tile.boxes, PRECISION=precision, num_warps=tile.warps, num_stages=tile.stages,
+        BOXES=tile.boxes, TURNED=tile.turned, PRECISION=precision, num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.kernels.resnet18.shapes import Conv
@@ -15,7 +15,8 @@ MULTIPROCESSORS = 132  # of an H100 or H200
 class Tile:
     """Rows and columns of a program's output tile, the step of its reduction, its warps and its pipeline's depth.
 
-    ``boxes``: the tensor memory unit brings what it reads; otherwise every thread loads its numbers.
+    ``boxes``: the tensor memory unit brings what it reads; otherwise every thread loads its numbers. ``turned``: of
+    boxes, the product's transpose is computed, so that both operands stay in shared memory.
     """
 
     rows: int
@@ -24,6 +25,7 @@ class Tile:
     warps: int
     stages: int
     boxes: bool = False
+    turned: bool = False
 
     def fits(self, what: str, cols: int, inner: int, rows: int | None = None, group: int = 1, pixels: int = 1) -> None:
         """Refuse a tile that does not divide ``cols``, ``inner`` and ``rows`` or cuts groups or samples (FedsmooError).
@@ -83,6 +85,9 @@ BOXES: dict[str, Tile] = {
     "weight:512": Tile(64, 64, 64, 4, 2, boxes=True),
     "stem-weight:64": Tile(64, 224, 128, 4, 2, boxes=True),
 }
+
+# The same with products turned: not timed yet, and chosen by nobody (``ResNet18Gradient(tiles=TURNED)``).
+TURNED: dict[str, Tile] = {k: t if k.startswith("stem") else replace(t, turned=True) for k, t in BOXES.items()}
 
 # Twice the bytes per number: half the reduction step keeps the same shared memory.
 TF32: dict[str, Tile] = {
