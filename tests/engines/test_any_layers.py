@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,7 +16,15 @@ from kinds import EACH_KIND, settings_of
 from torch import Tensor, nn
 
 from fedsmoo import simulate
+from fedsmoo.core.gradient import Running
+from fedsmoo.core.random.layers import ClientsNoise
+from fedsmoo.core.random.noise import Noise, key_of
+from fedsmoo.data.check import from_arrays
 from fedsmoo.engines.oracles import recorded
+from fedsmoo.engines.oracles.oracle import single_oracle, vmap_oracle
+from fedsmoo.engines.oracles.traced import TracedOracle
+from fedsmoo.engines.task import Batch, Task
+from fedsmoo.models import FlatModel
 
 SETTINGS: dict[str, Any] = {
     "clients": 3, "cohort": 3, "rounds": 1, "local_steps": 2, "batch_size": 4, "partition": "iid", "device": "cpu",
@@ -119,6 +128,39 @@ def test_models_of_random_layers_agree_with_serial(drawn: tuple[nn.Module, np.nd
     assert bool(serial.isfinite().all())
     for found in (trained(*drawn, "vmap"), at_once):
         assert float((found - serial).abs().max()) < 1e-10
+
+
+REAL = torch.tensor([4, 3, 2])  # samples of three clients, whose batches have room for four
+
+
+@given(models())
+@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_models_of_random_layers_as_graphs_of_operators_agree_with_serial(drawn: tuple[nn.Module, np.ndarray]) -> None:
+    """The graph that a GPU's step takes in, with our operators in it: each client's gradient is its own."""
+    module, x = drawn[0].double(), torch.as_tensor(drawn[1])
+    module.eval()(x[:2])  # lazy layers
+    y = torch.arange(len(x)) % 3
+    task = Task(FlatModel(module), from_arrays(x, y, x, y, "noise"), torch.device("cpu"), torch.float64)
+    model, oracle = task.model, TracedOracle(vmap_oracle(task))
+    w = model.initial().double() + 0.1 * torch.randn(3, model.layout.size, dtype=torch.float64)
+    weight = (torch.arange(4) < REAL[:, None]).double() / REAL[:, None]
+    at, keys = oracle.batch(torch.arange(12).view(3, 4), weight), [key_of(0, "layers", 1, c) for c in range(3)]
+    model.train()
+    with mock.patch("fedsmoo.engines.oracles.traced.register_operators"):  # for a compiler, whose import takes seconds
+        in_step = oracle.ready(w, at)
+    noise, running = None, None
+    assert not oracle.slower
+    if model.random:
+        noise = ClientsNoise(torch.tensor(keys), torch.full((3,), 5), REAL, 4, oracle.axes)
+    if model.statistics is not None:
+        running = Running(torch.rand(3, model.statistics.size, dtype=torch.float64) + 0.5)
+    gradients, losses = in_step(w, Batch(at.x, at.y, weight, noise, at.real, running), None)
+    for c, n in enumerate(REAL.tolist()):
+        own = None if running is None else Running(running.before[c].clone())
+        mine = Batch(at.x[c, :n], at.y[c, :n], weight[c, :n], Noise(keys[c], 5) if noise else None, running=own)
+        want, loss = single_oracle(task)(w[c], mine)
+        torch.testing.assert_close(gradients[c], want, rtol=0, atol=1e-10)
+        torch.testing.assert_close(losses[c], loss, rtol=0, atol=1e-10)
 
 
 def conv() -> nn.Module:

@@ -1,4 +1,4 @@
-"""The layers of fedsmoo.operators.functional by our kernels in float32, against PyTorch in float64, client by client."""
+"""Layers of fedsmoo.operators.functional by our kernels in float32, against PyTorch in float64, client by client."""
 
 import pytest
 import torch
