@@ -14,7 +14,7 @@ NEW ?= HEAD
 BUSY ?= 2
 VARIANT ?= cpu
 
-.PHONY: demo test test-repeat test-gpu test-deploy drills hashes tables figures docs docs-commands install lint lint-public wheel container release release-check clean
+.PHONY: demo test test-repeat test-gpu test-methods test-deploy drills hashes tables figures docs docs-commands install lint lint-public wheel container release release-check clean
 
 install: $(STAMP)
 
@@ -137,6 +137,10 @@ hashes: $(STAMP)
 test-gpu:
 	PYTHONPATH=src $(PYTHON) -m pytest -q tests/gpu -k "agrees and fedsmoo-resnet18_gn"
 	PYTHONPATH=src OMP_NUM_THREADS=2 $(PYTHON) -m pytest -q -n 8 --durations 10 tests/gpu tests/runs/storage/test_gpu.py tests/kernels
+
+# Every method on models of three kinds, by three engines: half a minute.
+test-methods: $(STAMP)
+	FEDSMOO_TEST_METHODS=1 OMP_NUM_THREADS=1 $(BIN)/pytest tests/engines/test_any_layers.py
 
 # A real federation on this machine: some minutes, mostly of waiting.
 test-deploy: $(STAMP)

@@ -34,8 +34,8 @@ EACH_KIND: dict[str, dict[str, Any]] = {
 
 
 def settings_of(kind: str) -> dict[str, Any]:
-    """The settings of one of the kinds."""
-    return {"algorithm": kind, **EACH_KIND[kind]}
+    """The settings of one of the kinds, or of a method by its name."""
+    return {"algorithm": kind, **EACH_KIND.get(kind, {})}
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@ comes to the vector of `serial`."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
@@ -16,6 +17,7 @@ from kinds import EACH_KIND, settings_of
 from torch import Tensor, nn
 
 from fedsmoo import simulate
+from fedsmoo.algorithms import ALGORITHMS
 from fedsmoo.core.gradient import Running
 from fedsmoo.core.random.layers import ClientsNoise
 from fedsmoo.core.random.noise import Noise, key_of
@@ -186,6 +188,9 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 }  # fmt: skip
 EVERYWHERE = ("scaffold", "fedsmoo", "moon")  # the others on one model each, in turn
 PAIRS = [(k, m) for i, k in enumerate(EACH_KIND) for j, m in enumerate(MODELS) if k in EVERYWHERE or i % 3 == j]
+if os.environ.get("FEDSMOO_TEST_METHODS"):  # make test-methods: every method on every model
+    PAIRS = [(k, m) for k in dict.fromkeys([*ALGORITHMS, *EACH_KIND]) for m in MODELS]
+    PAIRS.remove(("fedbn", "recurrence"))  # which has no norms
 
 
 @pytest.mark.parametrize(("kind", "model"), PAIRS)
