@@ -85,8 +85,7 @@ figures: $(STAMP)
 		$(BIN)/fedsmoo figure $$kind $(TEN) --smooth 20 --out docs/figures/$${kind}_cifar10.png; \
 		$(BIN)/fedsmoo figure $$kind $(HUNDRED) --smooth 20 --out docs/figures/$${kind}_cifar100.png; done
 	$(BIN)/fedsmoo figure accuracy $(WHY) --smooth 20 --width page --out docs/figures/released.svg
-	$(BIN)/fedsmoo figure accuracy results/sensitivity results/fedsmoo-cifar10-dirichlet-0.1-10of100-*-seed0-*.json \
-		--smooth 20 --width page --out docs/figures/sensitivity.svg
+	$(BIN)/python benchmarks/sensitivity.py docs/figures/sensitivity.svg
 	$(BIN)/fedsmoo figure accuracy $(RADIUS) --smooth 20 --width page --out docs/figures/radius.svg
 	for axis in rounds bytes; do \
 		$(BIN)/fedsmoo figure rounds $(TEN) --axis $$axis --out docs/figures/$${axis}_cifar10.svg; \

@@ -118,6 +118,19 @@ def test_rounds_to_every_target(tmp_path: Path, axis: str, unit: float) -> None:
         assert spent == pytest.approx(unit * sum(first) / 2)
 
 
+def test_many_megabytes_are_gigabytes(tmp_path: Path) -> None:
+    data = drawable(find([result_file(tmp_path, "one", "fedavg", 0, 40)]))
+    data["runs"][0]["up"] = [1e9] * 40  # and 2 MB down
+    last = next(
+        t for t in range(1, 41) if 100 * accuracy("fedavg", 0, t, 40) >= 79.5
+    )  # the round of the hardest target
+    look = Look(axis="bytes")
+    over, to = figures.curves(data, look, "acc", "accuracy"), figures.rounds_to_target(data, look)
+    assert over.axes[0].get_xlabel() == to.axes[0].get_ylabel() == "gigabytes sent"
+    assert max(over.axes[0].lines[0].get_xdata()) == pytest.approx(40 * 1.002)
+    assert max(to.axes[0].lines[0].get_ydata()) == pytest.approx(last * 1.002)
+
+
 @pytest.mark.parametrize(("metric", "higher"), [("mse", False), ("f1", True), ("perplexity", False)])
 def test_rounds_to_targets_of_other_metrics(tmp_path: Path, metric: str, higher: bool) -> None:
     """Every target that is drawn was first reached in the round beside it; less is better where it is."""

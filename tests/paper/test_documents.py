@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import statistics
 import sys
 from collections.abc import Callable
@@ -149,6 +150,19 @@ def test_a_faster_decay_beside_the_paper_s_in_all_columns(monkeypatch: pytest.Mo
     assert len(rows) == 16
     shown = {(row[0], r): cell.strip() for row in rows for r, cell in zip((0.1, 0.03), row[2:4], strict=True)}
     assert {k: v for k, v in shown.items() if v} == found
+
+
+def test_the_picture_of_the_sensitivity_has_the_rows_of_its_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import sensitivity
+
+    text = (ROOT / "docs" / "results.md").read_text().partition("<!-- table: sensitivity -->")[2]
+    rows = dict(re.findall(r"^\| ([a-z ]+ [\d.]+) \| 1 \| ([\d.]+) \|", text.partition("<!-- /table -->")[0], re.M))
+    found = {f"{s} {v}": run for s, runs in sensitivity.panels().items() for v, run in runs.items()}
+    assert {name: f"{10 * sum(run.scores[-10:]):.2f}" for name, run in found.items()} == rows
+    said = re.findall(r"<!-- (.*?) -->", (ROOT / "docs" / "figures" / "sensitivity.svg").read_text())
+    values = {name.rpartition(" ")[2] for name in rows}
+    assert values <= {word.removesuffix(", the paper's") for word in said}, "run make figures"
 
 
 def test_targets_and_drift_in_all_columns(monkeypatch: pytest.MonkeyPatch) -> None:

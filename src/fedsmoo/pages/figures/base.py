@@ -50,8 +50,13 @@ class Look:
         return made
 
     def rows(self, panels: int) -> tuple[int, int]:
-        """Return the number of rows and of panels in each."""
-        abreast = min(ABREAST[self.width], panels)
+        """Return the number of rows and of panels in each: full rows, where so many panels can have them.
+
+        >>> [Look("page").rows(panels) for panels in (2, 4, 7, 8)]
+        [(1, 2), (2, 2), (3, 3), (4, 2)]
+        """
+        most = min(ABREAST[self.width], panels)
+        abreast = next((k for k in range(most, 1, -1) if panels % k == 0), most)
         return -(-panels // abreast), abreast
 
     def letters(self, abreast: int) -> int:
@@ -88,6 +93,14 @@ def horizontal(run: dict[str, Any], axis: str) -> np.ndarray:
 
 
 AXES = {"rounds": "communication rounds", "bytes": "megabytes sent", "seconds": "seconds of training"}
+MANY = 1e4  # megabytes from which on they are gigabytes
+
+
+def unit(runs: Sequence[dict[str, Any]], axis: str) -> tuple[float, str]:
+    """Return how much of what :func:`horizontal` returns is one on an axis of some runs, and the words beside it."""
+    if axis == "bytes" and max(horizontal(run, axis)[-1] for run in runs) >= MANY:
+        return 1e3, "gigabytes sent"
+    return 1.0, AXES[axis]
 
 
 def grouped(runs: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:

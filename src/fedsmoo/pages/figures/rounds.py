@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from fedsmoo.algorithms import ALGORITHMS
 from fedsmoo.core.errors import FedsmooError
-from fedsmoo.pages.figures.base import AXES, MARKERS, Look, column, finish, grouped, horizontal, legend, wrapped
+from fedsmoo.pages.figures.base import MARKERS, Look, column, finish, grouped, horizontal, legend, unit, wrapped
 from fedsmoo.runs.results.curves import COLOURS, STYLES, hanning
 
 # The paper's methods in its order, which is that of the registry.
@@ -45,14 +45,15 @@ def titles(tasks: Sequence[str]) -> list[str]:
 def panels(tasks: dict[str, Lines], look: Look) -> tuple[Figure, list[tuple[Any, Lines]]]:
     """Make a figure with axes for each task, all on the same scales; every row of them adds its height."""
     down, abreast = look.rows(len(tasks))
-    figure = look.figure(ratio=(0.88 if abreast > 1 else 0.72) * down / abreast)
-    every = figure.subplots(down, abreast, sharex=True, sharey=True, squeeze=False).ravel()
-    for k, (axes, title) in enumerate(zip(every, titles(list(tasks)), strict=False)):
+    high = 0.72 if abreast == 1 else 0.6 if down > abreast > 1 and look.width == "page" else 0.88
+    figure = look.figure(ratio=high * down / abreast)
+    places = figure.subplots(down, abreast, sharex=True, sharey=True, squeeze=False).ravel()
+    for k, (axes, title) in enumerate(zip(places, titles(list(tasks)), strict=False)):
         axes.set_title(wrapped(title, look.letters(abreast)))
         axes.tick_params(labelbottom=k + abreast >= len(tasks))  # the lowest of its column, though its row goes on
-    for axes in every[len(tasks) :]:
+    for axes in places[len(tasks) :]:
         axes.remove()
-    return figure, list(zip(every, tasks.values(), strict=False))
+    return figure, list(zip(places, tasks.values(), strict=False))
 
 
 def style(k: int) -> dict[str, Any]:
@@ -96,6 +97,11 @@ def close(figure: Figure, drawn: Sequence[tuple[Any, Lines]], across: str, up: s
     legend(figure, [axes for axes, _ in drawn])
 
 
+def every(drawn: Sequence[tuple[Any, Lines]]) -> list[dict[str, Any]]:
+    """Return the runs of all lines of all panels."""
+    return [run for _, lines in drawn for runs in lines.values() for run in runs]
+
+
 def numbered(drawn: Sequence[tuple[Any, Lines]]) -> Iterator[tuple[Any, int, str, list[dict[str, Any]]]]:
     """Yield axes, number, name and runs of each line; a name has the same number in all panels."""
     number = looks([name for _, lines in drawn for name in lines])
@@ -110,12 +116,13 @@ def curves(data: dict[str, Any], look: Look, key: str, label: str, scale: float 
     if not tasks:
         raise FedsmooError(f"none of the runs has measured {label}")
     figure, drawn = panels(tasks, look)
+    one, across = unit(every(drawn), look.axis)
     for axes, k, name, runs in numbered(drawn):
         length = min(len(column(r, key)) for r in runs)
         tested = np.isfinite(np.array([column(r, key)[:length] for r in runs])).all(0)
         if not tested.any():
             continue
-        x = np.mean([horizontal(r, look.axis)[:length][tested] for r in runs], axis=0)
+        x = np.mean([horizontal(r, look.axis)[:length][tested] for r in runs], axis=0) / one
         raw = np.array([scale * column(r, key)[:length][tested] for r in runs])
         # The window is in rounds; where only every tenth was evaluated, a tenth as many points lie in it.
         apart = float(np.diff(horizontal(runs[0], "rounds")[:length][tested]).mean()) if tested.sum() > 1 else 1.0
@@ -126,7 +133,7 @@ def curves(data: dict[str, Any], look: Look, key: str, label: str, scale: float 
         if len(y) > 1:
             axes.fill_between(x, y.min(0), y.max(0), color=COLOURS[k % len(COLOURS)], alpha=0.15, linewidth=0)
         axes.set_yscale("log" if log else "linear")
-    close(figure, drawn, AXES[look.axis], label)
+    close(figure, drawn, across, label)
     return figure
 
 
@@ -183,14 +190,15 @@ def rounds_to_target(data: dict[str, Any], look: Look) -> Figure:
     some = next(iter(next(iter(tasks.values())).values()))[0]
     way = 1 if (some.get("lead") or {}).get("higher", True) else -1
     figure, drawn = panels(tasks, look)
+    one, up = unit(every(drawn), look.axis)
     for axes, k, name, runs in numbered(drawn):
         targets = targets_of(runs, way * scale)
-        spent = np.mean([first_reached(r, targets, look.axis, way * scale) for r in runs], axis=0)
+        spent = np.mean([first_reached(r, targets, look.axis, way * scale) for r in runs], axis=0) / one
         there = np.isfinite(spent)
         if there.any():
             often = every_so_often(k, int(there.sum()))
             axes.plot(way * targets[there], spent[there], label=name, markevery=often, **style(k))
     if way < 0:
         drawn[0][0].invert_xaxis()  # which all panels share
-    close(figure, drawn, f"target {label}", AXES[look.axis])
+    close(figure, drawn, f"target {label}", up)
     return figure
