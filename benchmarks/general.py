@@ -17,6 +17,7 @@ NAMES = {
     "lstm": "character LSTM: 2 layers of 256, 80 characters",
     "bert": "BERT-tiny, 128 tokens, dropout",
 }
+WRONG = "[did not wait](gpu.md#a-wait-that-was-missing) for their products"  # rows that are marked `unawaited`
 WAYS = ("grouped", "loop", "streams", "patches", "products", "boxes")
 
 
@@ -44,10 +45,21 @@ def modules() -> str:
         f"commit {found['code']['commit'][:10]}{other_commits(found)}. The loop trains one client after the other in "
         "the same precision. The first round is from start to end, from an empty cache and in a later process, which "
         f"finds compiled code on disk, with {found['cores']} cores of the host; an empty cell was not measured."
+        f"{unawaited(found['rows'])}"
     )
     header = ["module", "parameters", "plain loop, s", "a round, s", "faster"]
     header += ["first round, s", "in a later process, s"]
     return rows_of(header, rows) + f"\n\n{note}"
+
+
+def unawaited(rows: list[dict[str, Any]]) -> str:
+    """Return which rows are times of kernels that did not wait for their products, as a sentence; empty if none."""
+    names = [short_name(r) for r in rows if r.get("unawaited")]
+    return f" The times of {' and '.join(names)} are of kernels by boxes that {WRONG}." if names else ""
+
+
+def short_name(row: dict[str, Any]) -> str:
+    return re.split("[:,]| with", NAMES[row["model"]])[0]
 
 
 def other_commits(found: dict[str, Any]) -> str:
@@ -55,7 +67,7 @@ def other_commits(found: dict[str, Any]) -> str:
     by = dict[str, list[str]]()
     for r in found["rows"]:
         if "commit" in r:
-            by.setdefault(r["commit"][:10], []).append(re.split("[:,]| with", NAMES[r["model"]])[0])
+            by.setdefault(r["commit"][:10], []).append(short_name(r))
     words = "; ".join(f"{commit} for {' and '.join(names)}" for commit, names in by.items())
     return f" ({words})" if words else ""
 
@@ -73,6 +85,7 @@ def profile() -> str:
         f"FedAvg, 10 clients, {found['steps']} steps of 50 samples, {found['precision']}, {found['hardware']}, commit "
         f"{found['code']['commit'][:10]}. A kernel that does work of several groups is in the one that its name tells: "
         "below 1x, some of a group's work is done in the passes of another."
+        f"{unawaited([r for r in found['rows'] if 'limits' in r])}"
     )
     return "\n\n".join([*parts, note])
 
@@ -90,4 +103,6 @@ def convolutions() -> str:
         "`streams` call cuDNN once a client, `patches` copies patches and multiplies matrices, `products` and `boxes` "
         "are ours; the last column is of the fastest."
     )
+    if found.get("unawaited"):
+        note += f" Kernels by boxes {WRONG} then."
     return rows_of(["layer, product", *WAYS, "TFLOP/s"], rows) + f"\n\n{note}"

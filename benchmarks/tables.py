@@ -233,7 +233,7 @@ def history() -> str:
             cell(e, "gradient_ms", ".3f"),
             cell(e, "fedavg_s", ".4f"),
             cell(e, "fedsmoo_s", ".4f"),
-            e["note"],
+            e["note"] + (f"; kernels by boxes {general.WRONG}" if e.get("unawaited") else ""),
         ]
         for e in read("history.json")
     ]

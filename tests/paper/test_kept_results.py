@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import subprocess
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -43,6 +44,31 @@ def test_a_result_says_what_made_it(path: Path) -> None:
     assert value["commit"]
     assert (SUPERSEDED in value) == (path.parent.name == SUPERSEDED and path.name.startswith("fedsmoo"))
     assert path.stem == read(path).name
+
+
+def commits(begin: str, end: str) -> set[str]:
+    """All commits from one on and before another, where the history is here."""
+    found = subprocess.run(["git", "rev-list", f"{begin}^..{end}^"], cwd=RESULTS, capture_output=True, text=True)
+    if found.returncode:
+        pytest.skip("the repository's history is not here")
+    return {*found.stdout.split()}
+
+
+def test_what_was_measured_with_kernels_that_did_not_wait_says_so() -> None:
+    """Kernels by boxes loaded over what a product still read, until 90f204bb (docs/gpu.md); no run was trained so."""
+    own, general = (commits(begin, "90f204bb") for begin in ("e8f05686", "9def089e"))
+    assert own < general
+    for path in RUNS:
+        value = json.loads(path.read_text())
+        assert value["commit"] not in (own if value["config"]["model"] == "resnet18_gn" else general)
+    gpu = {name: json.loads((RESULTS / "gpu" / f"{name}.json").read_text()) for name in ("modules", "convolutions")}
+    convolving = [r for r in gpu["modules"]["rows"] if r["model"] in ("cnn", "resnet")]
+    made = [(r, r["commit"]) for r in convolving] + [(v := gpu["convolutions"], v["code"]["commit"])]
+    assert [r.get("unawaited", False) for r, _ in made] == [commit in general for _, commit in made]
+    history = json.loads((RESULTS / "gpu" / "history.json").read_text())
+    marked = [e["version"][:36] for e in history if e.get("unawaited")]
+    assert marked == ["the tensor memory unit brings most t", "the pass after a gradient begins wit"]
+    assert {e["commit"] for e in history if e.get("unawaited")} < own
 
 
 @pytest.fixture
