@@ -74,9 +74,13 @@ WHY := $(wildcard $(foreach run,fedsmoo feddyn fedsam variants/head_cut.py-headc
 	results/$(run)-$(task)-*-seed0-*.json)))
 RADIUS := $(wildcard results/fedsmoo-cifar100-dirichlet-0.1-10of200-*-seed0-*.json \
 	results/variants/fedsmoo-cifar100-dirichlet-0.1-10of200-*.json) --where algorithm.perturbation!=released
+# The landscapes that the paper sets side by side, once experiments/campaign/19_models.toml is measured.
+PAIRS := $(wildcard results/gpu/analysis_01_seed3.json)
+
 figures: $(STAMP)
 	$(BIN)/python benchmarks/seconds.py
 	$(BIN)/fedsmoo figure landscape results/gpu/analysis_01.json --apart --width page --out docs/figures/landscape.svg
+	$(if $(PAIRS),$(BIN)/fedsmoo figure landscape $(PAIRS) --width page --out docs/figures/landscape_pairs.svg)
 	$(BIN)/fedsmoo figure accuracy results/*-cifar10-dirichlet-0.1-10of100-*-seed0-*.json \
 		results/*-cifar10-pathological-3-10of100-*-seed0-*.json --smooth 20 --width page --out docs/figures/curves.svg
 	$(BIN)/fedsmoo data rules digits --clients 20 --out docs/figures/partitions.svg

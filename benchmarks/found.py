@@ -105,7 +105,7 @@ def released() -> list[Any]:
          "the box's {:.1f} and {:.1f}, the paper's {:.1f} and {:.1f}",
          *(best(f.released(c)) for c in few), *(f.tops(c, "FedSMOO") for c in few),
          *(f.paper(c, "FedSMOO") for c in few)),
-        ("(1,000 rounds, decay 0.998) the box's best rounds are {:.2f} and {:.2f} and that code's {:.2f} and {:.2f} "
+        ("1,000 rounds, decay 0.998) the box's best rounds are {:.2f} and {:.2f} and that code's {:.2f} and {:.2f} "
          "(CIFAR-10, Dirichlet 0.1 and 0.6), where it prints 83.30 and 86.87",
          *(best(f.released(c, 1000, m)) for m in ("fedsmoo", "HeadCut") for c in (HARD, MILD))),
         ("With 10 of 200 clients and batches of 25 they are {:.2f} and {:.2f} and {:.2f} and {:.2f}, where it prints "

@@ -52,16 +52,19 @@ class Grid:
         return [*self.notes, *unrecorded(runs), f"{made}; {self.seeds()}."]
 
     def seeds(self) -> str:
-        """Name the seeds of most cells, then those of every row, or cell of a row, that has others."""
+        """Name the seeds of most cells, then those of every row, or cells of a row, that have others."""
         has = {key: tuple(sorted({r.config.seed for r in runs})) for key, runs in self.runs.items() if runs}
         usual = Counter(has.values()).most_common(1)[0][0]
         words = [named(usual)]
         for method in self.methods:
-            mine = {column: has[method, column] for column in self.columns if (method, column) in has}
-            if len(set(mine.values())) == 1:
-                words += [f"{method} {named(seeds)}" for seeds in set(mine.values()) if seeds != usual]
-            else:
-                words += [f"{method} ({column}) {named(seeds)}" for column, seeds in mine.items() if seeds != usual]
+            mine = dict[tuple[int, ...], list[str]]()
+            for column in self.columns:
+                if (method, column) in has:
+                    mine.setdefault(has[method, column], []).append(column)
+            for seeds, columns in mine.items():
+                if seeds != usual:
+                    where = "" if len(mine) == 1 else f" ({some(columns, len(self.columns))})"
+                    words.append(f"{method}{where} {named(seeds)}")
         return "; ".join(words)
 
     def by_seed(self, key: tuple[str, str], measure: Callable[[Measured], float]) -> dict[int, float]:
@@ -90,6 +93,15 @@ class Grid:
         partly = f"{len(found)}/" if 0 < len(found) < len(runs) else ""
         fewer = "" if len(runs) == self.most else " seed" if len(runs) == 1 else " seeds"
         return f"{said} ({partly}{len(runs)}{fewer})" if partly or fewer else said
+
+
+def some(columns: Sequence[str], of: int) -> str:
+    """Name columns of a table that has so many, or count them where they are more than two.
+
+    >>> some(["r 0.1"], 3), some(["a", "b", "c"], 16)
+    ('r 0.1', '3 of 16 columns')
+    """
+    return ", ".join(columns) if len(columns) <= 2 else f"{len(columns)} of {of} columns"
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:

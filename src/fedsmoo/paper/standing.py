@@ -64,6 +64,6 @@ def summary(grid: Grid, title: str) -> Table:
     rows = []
     for column in grid.columns:
         seeds = sorted({found[m, column].seeds for m in grid.methods if (m, column) in found})
-        counts = " to ".join(str(n) for n in (seeds if len(seeds) < 2 else [seeds[0], seeds[-1]]))
+        counts = "-".join(str(n) for n in (seeds if len(seeds) < 2 else [seeds[0], seeds[-1]]))
         rows.append([column, counts, *(str(found.get((m, column), "")) for m in grid.methods)])
     return Table(f"{title}: {WHAT}", ["column", "n", *grid.methods], rows, [HOW])
