@@ -30,7 +30,7 @@ def homes() -> dict[str, str]:
     """The folder below results/ of every run that experiments/ names on data by its name, by identity."""
     before, experiments = Path.cwd(), ROOT / "experiments"
     variants = [*(experiments / "campaign").glob("v?.toml"), *(experiments / "released").glob("*.toml")]
-    variants += (experiments / "campaign").glob("14?_best_*.toml")
+    variants += (experiments / "campaign").glob("14[efg]_*.toml")
     files = {
         experiments / "campaign" / "19_models.toml": "flatness",
         experiments / "campaign" / "0_precision_tf32.toml": "precision",

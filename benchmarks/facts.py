@@ -66,7 +66,7 @@ def variant(column: str, r: float, lr_decay: float, **more: str) -> Measured:
     return next(run for path in (RESULTS / "variants").glob("*.json") if (run := from_json(path)).identity == wanted)
 
 
-def released(column: str, rounds: int = 800, method: str = "HeadCut", **options: str) -> Measured:
+def released(column: str, rounds: int = 800, method: str = "HeadCut", **options: Any) -> Measured:
     """A run of experiments/released: the released code's FedSMOO, or another method with its README's settings."""
     task = runs("accuracy", column)["FedAvg"][0].config
     same = ("dataset", "partition", "clients")

@@ -143,7 +143,11 @@ def test_variants_are_of_their_files_and_in_no_table(monkeypatch: pytest.MonkeyP
     assert len({c.identity for c in best}) == 16 + 8  # what the search found for FedSMOO, in every column
     assert {c.config.lr_decay for c in best} == {0.998}
     kept = {read(p).identity for p in (RESULTS / "variants").glob("*.json")}
-    assert made <= kept <= made | {c.identity for c in best}
+    readme = read_sweep(CAMPAIGN / "14g_readme_mofedsam.toml").cells
+    assert [(c.config.rounds, c.config.algorithm_options) for c in readme] == [
+        (1000, {"rho": 0.1, "alpha": 0.05}), (1000, {"rho": 0.01, "alpha": 0.1}),
+    ]  # fmt: skip
+    assert made <= kept <= made | {c.identity for c in (*best, *readme)}
     assert len(made) == 8 + 7 + 10
     assert not kept & {c.identity for name in ("accuracy", "ablation") for c in experiment(name).cells}
 
