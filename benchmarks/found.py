@@ -238,7 +238,8 @@ def left() -> list[Any]:
         ("second and third seeds of six methods with 10 of 100 clients ({:d} runs, {:.0f} minutes) and of all with 10 "
          "of 200 ({:d}, {:.0f})",
          sum(seeds), minutes_of("campaign/17", "campaign/18"), fewer, minutes_of("campaign/20")),
-        "final models for the Hessian of FedSMOO at Dirichlet 0.1 and",
+        ("final models ({:.0f} minutes, then", minutes_of("campaign/19")),
+        "for the Hessian of FedSMOO at Dirichlet 0.1, those",
         ("the rest of the search ({:.0f} minutes)",
          minutes_of("campaign/13", *(f"campaign/14{part}" for part in "abcd"))),
         ("FedSMOO's best in all columns ({:.0f} minutes); MoFedSAM with the released README's other settings ({:.0f})",

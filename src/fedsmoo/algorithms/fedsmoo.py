@@ -21,7 +21,7 @@ class FedSMOO(FedDyn):
     server   s <- r unit(mean(s~_i));   lam <- lam - (n/m) mean(w_i - w) / beta;   w <- mean(w_i) - beta lam
     """
 
-    r: float = option(0.1, "radius of the perturbation", within="[0, inf)")
+    r: float = option(0.1, "radius of the perturbation; a smaller one starts earlier", within="[0, inf)")
     regularise: bool = option(True, "ablation: the dynamic regulariser (off: FedAvg's update)")
     sam: bool = option(True, "ablation: the perturbed gradient (off: plain gradients)")
     correct: bool = option(True, "ablation: the perturbation's correction by mu_i and s (off: each client's own SAM)")
