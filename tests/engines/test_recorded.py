@@ -182,6 +182,32 @@ def test_whether_bits_are_the_same_is_tried_on_numbers_of_that_form() -> None:
     assert not turns_to_the_bit(torch.empty(2, 0, 3), torch.empty(2, 3, 4))
 
 
+def test_calls_made_twice_are_one_and_nothing_is_multiplied_by_one() -> None:
+    def wasteful(w: Tensor, x: Tensor) -> tuple[Tensor, ...]:
+        one = torch.ones_like(w[0]).expand(2, 3)
+        return (w.exp() + w.exp()) * 1, (one * x.sin()).cos(), x.t() * 1.0 + 0, (w.int() * 1.0).cos(), one * w
+
+    w, x = torch.arange(6.0).view(2, 3), torch.linspace(-1, 1, 6).view(2, 3)
+    short = lean(graph_of(wasteful, w, x))
+    for got, want in zip(short(w, x), wasteful(w, x), strict=True):
+        assert torch.equal(got, want)
+        assert got.data_ptr() not in (w.data_ptr(), x.data_ptr())
+    names = [n.target for n in short.graph.nodes]
+    assert names.count(torch.exp) == 1
+    assert names.count(torch.mul) == 3  # two are results of the graph, and one makes floats of whole numbers
+
+
+def test_where_something_is_written_calls_stay_as_they_are() -> None:
+    def written(w: Tensor) -> tuple[Tensor, ...]:
+        a, b = w.clone(), w.clone()
+        a.mul_(2)
+        return a + b * 1, b.sin()
+
+    w = torch.arange(6.0).view(2, 3)
+    for got, want in zip(lean(graph_of(written, w))(w), (3 * w, w.sin()), strict=True):
+        assert torch.equal(got, want)
+
+
 def test_views_of_written_memory_stay_as_they_are() -> None:
     def written(w: Tensor, x: Tensor) -> tuple[Any, ...]:
         y = w.clone()

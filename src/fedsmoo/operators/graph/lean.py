@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
+from fedsmoo.operators.graph.equal import merge_equal, writes
 from fedsmoo.operators.graph.views import value
 
 aten = torch.ops.aten
@@ -17,11 +18,15 @@ aten = torch.ops.aten
 def lean(module: GraphModule) -> GraphModule:
     """Return a graph with the same results, to the bit, for inputs whose first has no offset in its memory.
 
-    Every view is one call, products whose transpose is asked for are made so where that changes no bit, and operators
-    are called by PyTorch's Python functions, which take half of the time of ``torch.ops``.
+    Calls that are made twice are made once, nothing is multiplied by one, every view is one call, products whose
+    transpose is asked for are made so where that changes no bit, and operators are called by PyTorch's Python
+    functions, which take half of the time of ``torch.ops``.
     """
     graph = Graph()
     graph.output(graph.graph_copy(module.graph, {}))
+    if not any(n.op == "call_function" and n.target is not operator.getitem and writes(n) for n in graph.nodes):
+        merge_equal(graph)
+        leave_out_ones(graph)
     transpose_products(graph)
     stride_views(graph)
     for node in graph.nodes:
@@ -35,6 +40,37 @@ def direct(target: Any) -> Any:
     if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
         return target
     return getattr(torch, target._schema.name.removeprefix("aten::"), target)
+
+
+def leave_out_ones(graph: Graph) -> None:
+    """Replace products with the number 1, as of the first gradient of a backward pass, by what is multiplied.
+
+    Results of the graph stay tensors of their own.
+    """
+    results = set(graph.output_node().all_input_nodes)
+    for node in list(graph.nodes):
+        if node.target is not aten.mul.Tensor or node in results:
+            continue
+        for kept, other in (node.args, node.args[::-1]):
+            if isinstance(kept, Node) and is_one(other) and is_laid_out_as(kept, node):
+                node.replace_all_uses_with(kept)
+                break
+    graph.eliminate_dead_code()
+
+
+def is_one(given: Any) -> bool:
+    """Whether an argument is the number 1, or a tensor that is filled with it."""
+    while isinstance(given, Node) and is_view(given):
+        given = given.args[0]
+    return given.target is aten.ones_like.default if isinstance(given, Node) else given == 1
+
+
+def is_laid_out_as(one: Node, other: Node) -> bool:
+    """Whether two nodes are tensors of the same shape, order of memory and type."""
+    a, b = one.meta.get("val"), other.meta.get("val")
+    if not isinstance(a, Tensor) or not isinstance(b, Tensor):
+        return False
+    return (a.shape, a.stride(), a.dtype) == (b.shape, b.stride(), b.dtype)
 
 
 def transpose_products(graph: Graph) -> None:
