@@ -114,9 +114,13 @@ def memory() -> str:
 
 def models() -> str:
     """The models that were tried, with the time of a round against a plain loop of PyTorch clients."""
-    report = read("models.json")
+    return models_table(read("models.json"))
+
+
+def models_table(report: dict[str, Any]) -> str:
+    """What benchmarks/models.py measured, as a table; models that could not be trained are left out."""
     rows, engines = [], ("serial", "threads", "vmap", "batched")
-    for r in report["results"]:
+    for r in (r for r in report["results"] if "fails" not in r):
         seconds = r["seconds_per_round"]
         loop, faster = seconds["plain loop"], {w: seconds["plain loop"] / s for w, s in seconds.items()}
         size = str(r["trained"]) if r["trained"] == r["parameters"] else f"{r['trained']} of {r['parameters']}"

@@ -3,6 +3,10 @@
 PYTHONPATH=src python benchmarks/models.py --out results/models.json    # then: python benchmarks/tables.py
 PYTHONPATH=src python benchmarks/models.py --device cuda --out models_gpu.json
 OMP_NUM_THREADS=1 PYTHONPATH=src python benchmarks/models.py --only LSTM   # in one thread, where others are at work
+PYTHONPATH=src python benchmarks/models.py --module mine.py:factory --inputs 3x32x32 --classes 10   # a row of your own
+PYTHONPATH=src python benchmarks/models.py --module mine.py:factory --inputs 80 --tokens 90 --classes 0   # next tokens
+
+The table is printed at the end. On a GPU, with the cohorts and batches of docs/gpu.md: benchmarks/modules.py.
 """
 
 from __future__ import annotations
@@ -22,8 +26,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from machines import models_table
 from plain import plain_round
-from zoo import ZOO, Tried
+from zoo import ZOO, Own, Tried
 
 from fedsmoo.api import assemble_objects
 from fedsmoo.core import FedsmooError
@@ -40,6 +45,11 @@ SAMPLES = 400
 TASK = "FedAvg, 10 of 20 clients, 5 steps of batches of 10, float32, evaluation left out"
 
 
+def row_of(which: int | Own) -> Tried:
+    """Return a row of the table by its number, or one's own."""
+    return ZOO[which] if isinstance(which, int) else which.row()
+
+
 def simulation(row: Tried, engine: str, rounds: int, device: str) -> Simulation:
     settings = {**SETTINGS, "engine": engine, "rounds": rounds, "device": device, "eval_every": rounds}
     made, _ = assemble_objects(row.module(), row.data(SAMPLES), "fedavg", "auto", "uniform", None, settings)
@@ -47,12 +57,12 @@ def simulation(row: Tried, engine: str, rounds: int, device: str) -> Simulation:
 
 
 @contextmanager
-def plain_loop(row: Tried, device: str) -> Iterator[Callable[[int], float]]:
+def plain_loop(which: int | Own, device: str) -> Iterator[Callable[[int], float]]:
     """Seconds of a round of the loop, by its number, in a process of its own: an engine keeps the memory that it frees,
     from which a loop in its process would gain."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
-    child = context.Process(target=answer, args=(there, ZOO.index(row), device))
+    child = context.Process(target=answer, args=(there, which, device))
     child.start()
 
     def seconds(t: int) -> float:
@@ -66,10 +76,10 @@ def plain_loop(row: Tried, device: str) -> Iterator[Callable[[int], float]]:
         child.join()
 
 
-def answer(pipe: Connection, index: int, device: str) -> None:
+def answer(pipe: Connection, which: int | Own, device: str) -> None:
     """Take rounds of the loop as long as they are asked for."""
     warnings.simplefilter("ignore")
-    drawn = simulation(ZOO[index], "serial", 10**6, device)
+    drawn = simulation(row_of(which), "serial", 10**6, device)
     task = drawn.setup.task
     plain = task.model.export(task.model.initial()).to(task.device)
     while (t := pipe.recv()) is not None:
@@ -81,11 +91,12 @@ def answer(pipe: Connection, index: int, device: str) -> None:
         pipe.send(time.perf_counter() - began)
 
 
-def measure(row: Tried, turns: int, device: str) -> dict[str, Any]:
+def measure(which: int | Own, turns: int, device: str) -> dict[str, Any]:
     """The fastest of some rounds by each way, interleaved so that a noisy machine is noisy for all of them.
 
     Before that come a round of each, and of those that record operations as many as they need for that.
     """
+    row = row_of(which)
     chosen = simulation(row, "auto", 10**6, device)
     task, engine = chosen.setup.task, chosen.engine.name
     others = ["serial", "threads", "vmap", *(["batched"] if task.model.batched is not None else [])]
@@ -96,7 +107,7 @@ def measure(row: Tried, turns: int, device: str) -> dict[str, Any]:
     for run in (run for name, run in runs.items() if name in ("vmap", "batched")):
         for _ in range(1 + -(-AFTER // SETTINGS["local_steps"])):
             run.advance()
-    with plain_loop(row, device) as seconds:
+    with plain_loop(which, device) as seconds:
         for t in range(turns + 1):
             times["plain loop"].append(seconds(t))
             for name, run in runs.items():
@@ -117,25 +128,34 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--only", default="", help="a part of the names of the models to measure")
+    parser.add_argument(
+        "--module", default="", help="path/to/file.py:factory of a module of your own, instead of these"
+    )
+    parser.add_argument("--inputs", default="3x32x32", help="shape of an input of that module")
+    parser.add_argument("--tokens", type=int, default=0, help="its inputs are whole numbers below this")
+    parser.add_argument("--classes", type=int, default=10, help="of that module; 0: it says the next token everywhere")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = "1"
     warnings.simplefilter("ignore")
     load = os.getloadavg()[0]  # of other work, before this
     results: list[dict[str, Any]] = []
-    for row in ZOO:
+    own = [Own(args.module, args.inputs, args.tokens, args.classes)] if args.module else []
+    for which in own or range(len(ZOO)):
+        row = row_of(which)
         if args.only not in row.name:
             continue
         if row.missing:
             print(f"{row.name}: left out, {row.missing} is not installed", flush=True)
             continue
         try:
-            results.append(measure(row, args.turns, args.device))
+            results.append(measure(which, args.turns, args.device))
         except FedsmooError as e:
             results.append({"name": row.name, "about": row.about, "fails": str(e)})
         print(json.dumps(results[-1]), flush=True)
         if args.out:
             args.out.write_text(json.dumps(report(results, args, load), indent=1) + "\n")
+    print(models_table(report(results, args, load)))
 
 
 def report(results: list[dict[str, Any]], args: argparse.Namespace, load: float) -> dict[str, Any]:

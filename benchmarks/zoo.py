@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedsmoo.core.user_code import user_object
 from fedsmoo.data.check import from_arrays
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.models import make_module
@@ -40,6 +41,28 @@ class Tried:
 
     def module(self) -> nn.Module:
         return make_module(self.make, 0)
+
+
+@dataclass(frozen=True)
+class Own:
+    """A module of one's own, ``file.py:factory``, and what it takes: numbers of a shape, or tokens below a number.
+
+    With 0 classes it says the next token at every place.
+    """
+
+    module: str
+    inputs: str
+    tokens: int
+    classes: int
+
+    def row(self) -> Tried:
+        return Tried(self.module, "", user_object(self.module, "model"), self.data)
+
+    def data(self, samples: int) -> Dataset:
+        draw, shape = torch.Generator().manual_seed(0), (2 * samples, *(int(n) for n in self.inputs.split("x")))
+        x = torch.randint(self.tokens, shape, generator=draw) if self.tokens else torch.randn(shape, generator=draw)
+        y = torch.randint(self.classes, shape[:1], generator=draw) if self.classes else x.roll(-1, 1)
+        return from_arrays(x[:samples], y[:samples], x[samples:], y[samples:], "noise")
 
 
 def images(samples: int) -> Dataset:
