@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedsmoo import Algorithm, FedsmooError, Round, Vectors
-from fedsmoo.core.server import ServerSettings, is_evaluated, lr_of, round_of, server_step, weights_of
+from fedsmoo.core.server import ServerSettings, all_finite, is_evaluated, lr_of, round_of, server_step, weights_of
 from fedsmoo.runs.settings.training import Training
 
 SCHEDULE: ServerSettings = Training(rounds=7, lr=0.2, lr_decay=0.9, weighted=True, eval_every=3)
@@ -59,6 +59,13 @@ def test_a_step_that_is_not_finite_is_none(w: float, n: float, loss: float) -> N
     mean = Vectors(w=torch.tensor([1.0, w]), n=torch.tensor([n]))
     rnd = Round(0, 0.1, 1.0, 1.0)
     assert server_step(Told(), Told().init(torch.zeros(2)), mean, rnd, 2, loss) is None
+
+
+def test_whether_numbers_are_finite_is_about_each_not_about_their_sum() -> None:
+    large, both, one = torch.tensor([3e38, 3e38]), torch.tensor([math.inf, -math.inf]), torch.ones(1)
+    assert all_finite(Vectors(w=large, n=one))
+    assert not all_finite(Vectors(w=both, n=one))
+    assert not all_finite(Vectors(w=large, n=torch.tensor([math.nan])))
 
 
 @pytest.mark.parametrize(("w", "n", "what"), [(3, 1, "3 numbers as w, but declares 2"), (2, 2, "2 numbers as n, but")])

@@ -127,8 +127,15 @@ def server_step(
     new = algorithm.aggregate(srv, masks.restored(mean, sent), rnd)
     if srv is not server:
         new = masks.restored(new.pick(server.names()), server)
-    finite = math.isfinite(loss) and bool(torch.stack([torch.isfinite(v).all() for _, v in new.items()]).all())
-    return new if finite else None
+    return new if math.isfinite(loss) and all_finite(new) else None
+
+
+def all_finite(vectors: Vectors) -> bool:
+    """Whether every number is finite: they are if their sum is, which takes one pass; but a sum may overflow."""
+    rows = [v for _, v in vectors.items()]
+    if bool(torch.stack([torch.isfinite(v.sum()) for v in rows]).all()):
+        return True
+    return bool(torch.stack([torch.isfinite(v).all() for v in rows]).all())
 
 
 def combined(algorithm: Algorithm, server: Vectors, replies: Replies, rnd: Round, size: int) -> Vectors:
