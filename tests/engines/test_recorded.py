@@ -172,6 +172,15 @@ def test_a_transposed_product_is_made_so_only_where_it_has_the_same_bits(
     assert (torch.clone in {n.target for n in short.graph.nodes}) is not turns
 
 
+def test_a_product_with_few_columns_stays_the_transpose_of_one_with_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leaning, "turns_to_the_bit", lambda a, b: True)
+    for columns, inner, stays in ((15, 50, True), (16, 50, False), (15, 49, False)):
+        a, b = torch.ones(2, columns, inner), torch.ones(2, inner, 20)
+        short = lean(graph_of(product, a, b))
+        assert torch.equal(short(a, b), torch.full((2, 20, columns), inner + 1.0))
+        assert (torch.clone in {n.target for n in short.graph.nodes}) is stays
+
+
 def test_whether_bits_are_the_same_is_tried_on_numbers_of_that_form() -> None:
     a, b = torch.empty(2, 3, 5).transpose(1, 2), torch.empty(2, 3, 4)
     draw = torch.Generator().manual_seed(1)

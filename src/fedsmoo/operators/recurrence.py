@@ -1,8 +1,8 @@
 """The part of recurrent layers that goes step by step, forward and backward, of C clients at once.
 
-What there is for every time step is ``[T, C, B, ...]``; on a CPU it lies in memory so, and a step's part is one block,
-on a GPU as ``[C, T, B, ...]``, so that products over all steps need no copies. Weights are ``[C, G, H]``, states
-``[C, B, H]``. Each pass is one operator, so that no compiler unrolls its steps.
+What there is for every time step is ``[T, C, B, ...]``. On a GPU it lies in memory as ``[C, T, B, ...]``, so that
+products over all steps need no copies; on a CPU only the inputs' gradient does, and a step's part of all else is one
+block. Weights are ``[C, G, H]``, states ``[C, B, H]``. Each pass is one operator: no compiler unrolls its steps.
 """
 
 from __future__ import annotations
@@ -22,8 +22,14 @@ def room(like: Tensor, size: int) -> Tensor:
     """Return an empty tensor of as many steps, clients and samples as another has, in the device's order of memory."""
     steps, clients, samples = like.shape[:3]
     if like.device.type == "cuda":
-        return like.new_empty(clients, steps, samples, size).transpose(0, 1)
+        return by_client(like, size)
     return like.new_empty(steps, clients, samples, size)
+
+
+def by_client(like: Tensor, size: int) -> Tensor:
+    """Return such a tensor whose memory has all steps of a client side by side, as products over steps want them."""
+    steps, clients, samples = like.shape[:3]
+    return like.new_empty(clients, steps, samples, size).transpose(0, 1)
 
 
 @torch.library.custom_op("fedsmoo::recurrence", mutates_args=())
@@ -37,7 +43,7 @@ def forward(kind: str, gx: Tensor, w: Tensor, b: Tensor, h0: Tensor, c0: Tensor)
         from fedsmoo.kernels.recurrence import forward as by_steps
 
         return by_steps(kind, gx, w, b, h0, c0, precision_of(gx))
-    h, c, wt, size = h0, c0, w.transpose(1, 2).contiguous(), w.shape[-1]
+    h, c, wt, size = h0, c0, w.transpose(1, 2), w.shape[-1]
     gates = room(gx, gx.shape[-1])
     torch.add(gx, b[:, None], out=gates) if kind != "gru" and b.shape[1] else gates.copy_(gx)
     b = b if b.shape[1] else b.new_zeros(w.shape[:2])
@@ -80,45 +86,43 @@ def backward(
         from fedsmoo.kernels.recurrence import backward as by_steps
 
         return by_steps(kind, biased, dh, h, c, gates, w, h0, c0, dc, precision_of(dh))
-    dgx = room(dh, w.shape[1])
+    dgx, dgh = by_client(dh, w.shape[1]), room(dh, w.shape[1])
     if kind == "lstm":
-        dgh, a, e = lstm_backward(dh, c, gates, w, c0, dc, dgx)
-    elif kind == "gru":
-        (dgh, a), e = gru_backward(dh, h, c, gates, w, h0, dgx), dc
+        a, e = lstm_backward(dh, c, gates, w, c0, dc, dgh)
     else:
-        (dgh, a), e = plain_backward(kind, dh, h, w, dgx), dc
-    before = torch.cat((h0[None], h[:-1])).transpose(0, 1).flatten(1, 2)
-    dw = torch.bmm(dgh.transpose(0, 1).flatten(1, 2).transpose(1, 2), before)
-    db = dgh.sum((0, 2)) if biased else dw.new_empty(len(w), 0)
-    return dgx, dw, db, a, e.clone() if e is dc else e
+        a = gru_backward(dh, h, c, gates, w, h0, dgx, dgh) if kind == "gru" else plain_backward(kind, dh, h, w, dgh)
+        e = dc.clone()
+    sums = dgh.transpose(0, 1).flatten(1, 2) if kind == "gru" else dgx.copy_(dgh).transpose(0, 1).flatten(1, 2)
+    dw = torch.bmm(sums.transpose(1, 2), torch.cat((h0[None], h[:-1])).transpose(0, 1).flatten(1, 2))
+    return dgx, dw, sums.sum(1) if biased else dw.new_empty(len(w), 0), a, e
 
 
 def lstm_backward(
-    dh: Tensor, c: Tensor, gates: Tensor, w: Tensor, c0: Tensor, dc: Tensor, dgx: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Fill ``dgx``; return it, and the gradients by the first states.
+    dh: Tensor, c: Tensor, gates: Tensor, w: Tensor, c0: Tensor, dc: Tensor, dgh: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Fill ``dgh`` with the gradient by the gates' sums; return those by the first states.
 
     What gates are multiplied by is computed for all steps at once: little is left that waits for the step behind.
     """
-    (i, f, g, o), (di, df, dg, do), th = gates.chunk(4, -1), dgx.chunk(4, -1), c.tanh()
+    (i, f, g, o), (di, df, dg, do), th = gates.chunk(4, -1), dgh.chunk(4, -1), c.tanh()
     sigmoid_backward(g, i, grad_input=di), sigmoid_backward(torch.cat((c0[None], c[:-1])), f, grad_input=df)
     tanh_backward(i, g, grad_input=dg), sigmoid_backward(th, o, grad_input=do)
-    through, four = torch.ops.aten.tanh_backward(o, th), dgx.unflatten(-1, (4, -1))
+    through, four = torch.ops.aten.tanh_backward(o, th), dgh.unflatten(-1, (4, -1))
     three, last, fs, throughs = (v.unbind(0) for v in (four[..., :3, :], do, f, through))
-    a, e, steps = torch.zeros_like(c0), dc, zip(dh.unbind(0), dgx.unbind(0), strict=True)
+    a, e, steps = torch.zeros_like(c0), dc, zip(dh.unbind(0), dgh.unbind(0), strict=True)
     for t, (ahead, now) in reversed(list(enumerate(steps))):
         down = ahead + a
         e = torch.addcmul(e, down, throughs[t])
         three[t].mul_(e.unsqueeze(-2)), last[t].mul_(down)
         a, e = torch.bmm(now, w), e * fs[t]
-    return dgx, a, e
+    return a, e
 
 
 def gru_backward(
-    dh: Tensor, h: Tensor, c: Tensor, gates: Tensor, w: Tensor, h0: Tensor, dgx: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Fill ``dgx``; return the gradients by the sums that come from states, and by the first state."""
-    (r, z, n), dgh, a = gates.chunk(3, -1), room(dh, w.shape[1]), torch.zeros_like(h0)
+    dh: Tensor, h: Tensor, c: Tensor, gates: Tensor, w: Tensor, h0: Tensor, dgx: Tensor, dgh: Tensor
+) -> Tensor:
+    """Fill ``dgx`` and ``dgh``, the gradients by what inputs and states add to the gates' sums; return that by h0."""
+    (r, z, n), a = gates.chunk(3, -1), torch.zeros_like(h0)
     fr, fz, fn = dgx.chunk(3, -1)
     tanh_backward(1 - z, n, grad_input=fn), sigmoid_backward(torch.cat((h0[None], h[:-1])) - n, z, grad_input=fz)
     sigmoid_backward(c * fn, r, grad_input=fr)
@@ -129,16 +133,16 @@ def gru_backward(
         three[t].mul_(down.unsqueeze(-2))
         a = torch.baddbmm(down * zs[t], now, w)
     dgx.unflatten(-1, (3, -1)).mul_(downs.unsqueeze(-2))
-    return dgh, a
+    return a
 
 
-def plain_backward(kind: str, dh: Tensor, h: Tensor, w: Tensor, dgx: Tensor) -> tuple[Tensor, Tensor]:
-    """Fill ``dgx``, of an RNN without gates; return it, and the gradient by the first state."""
-    dgx.copy_(1 - h.square() if kind == "tanh" else h > 0)
+def plain_backward(kind: str, dh: Tensor, h: Tensor, w: Tensor, dgh: Tensor) -> Tensor:
+    """Fill ``dgh``, of an RNN without gates; return the gradient by the first state."""
+    dgh.copy_(1 - h.square() if kind == "tanh" else h > 0)
     a = torch.zeros_like(dh[0])
-    for ahead, now in reversed(list(zip(dh.unbind(0), dgx.unbind(0), strict=True))):
+    for ahead, now in reversed(list(zip(dh.unbind(0), dgh.unbind(0), strict=True))):
         a = torch.bmm(now.mul_(ahead + a), w)
-    return dgx, a
+    return a
 
 
 @backward.register_fake
@@ -147,7 +151,8 @@ def _(
     dc: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     new = dh.new_empty
-    return room(dh, w.shape[1]), new(w.shape), new(len(w), w.shape[1] if biased else 0), new(h0.shape), new(c0.shape)
+    db = new(len(w), w.shape[1] if biased else 0)
+    return by_client(dh, w.shape[1]), new(w.shape), db, new(h0.shape), new(c0.shape)
 
 
 class Recurrence(torch.autograd.Function):
@@ -264,7 +269,8 @@ def of_clients(info: Any, dims: Any, given: tuple[Tensor, ...], timed: int) -> l
     def placed(v: Tensor, dim: int | None, axis: int) -> Tensor:
         if dim is not None:
             v = v.movedim(dim, axis)
-            return v if axis and v.device.type == "cuda" and v.stride(-1) == 1 else v.contiguous()
+            takes_strides = axis or v.device.type == "cpu"  # kernels take weights and states as one block
+            return v if takes_strides and v.stride(-1) == 1 else v.contiguous()
         sizes = *v.shape[:axis], info.batch_size, *v.shape[axis:]
         return v.unsqueeze(axis).expand(sizes).contiguous()
 

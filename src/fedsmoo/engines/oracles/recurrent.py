@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedsmoo.core import FedsmooError
+from fedsmoo.operators.graph.lean import NARROW
 from fedsmoo.operators.recurrence import Recurrence
 
 State = tuple[Tensor, ...]  # h, and of an LSTM c: [B, H]
@@ -70,10 +71,22 @@ def direction(kind: str, x: Tensor, state: State, weights: Sequence[Tensor], bia
     if not inside and adds_bias(x):
         gates, b = F.linear(x, w_ih), bias
     else:
-        gates, b = F.linear(x, w_ih, bias), b_hh if inside else None
+        gates, b = of_inputs(x, w_ih, bias), b_hh if inside else None
     b = gates.new_empty(0) if b is None else b
     h, c, *_ = Recurrence.apply(kind, gates, *(v.to(gates.dtype) for v in (w_hh, b, state[0], state[-1])))
     return h, (h[-1], c) if kind == "lstm" else (h[-1],)
+
+
+def of_inputs(x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
+    """Return ``F.linear`` of all time steps.
+
+    With few inputs, as of characters, it is a plain product: of that, the gradient by the weights is a product with few
+    rows, which on a CPU takes a third of the time of one with few columns.
+    """
+    if x.device.type != "cpu" or x.shape[-1] >= NARROW:
+        return F.linear(x, w, bias)
+    sums = (x.flatten(0, 1) @ w.t().contiguous()).unflatten(0, x.shape[:2])
+    return sums if bias is None else sums + bias
 
 
 def adds_bias(x: Tensor) -> bool:

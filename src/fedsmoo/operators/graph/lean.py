@@ -13,6 +13,9 @@ from fedsmoo.operators.graph.equal import merge_equal, writes
 from fedsmoo.operators.graph.views import value
 
 aten = torch.ops.aten
+# Columns, and how much each of them adds up: with fewer of much, a product takes two to ten times as long as the
+# transposed one and a copy of it.
+NARROW, MUCH = 16, 1000
 
 
 def lean(module: GraphModule) -> GraphModule:
@@ -74,7 +77,10 @@ def is_laid_out_as(one: Node, other: Node) -> bool:
 
 
 def transpose_products(graph: Graph) -> None:
-    """Replace copies of transposed products, as of weights' gradients, by products of the transposed factors."""
+    """Replace copies of transposed products, as of weights' gradients, by products of the transposed factors.
+
+    Those that have few columns stay.
+    """
     for copy in list(graph.nodes):
         turned = copy.args[0] if copy.target is aten.clone.default else None
         if not isinstance(turned, Node) or turned.target is not aten.transpose.int or turned.args[1:] != (1, 2):
@@ -83,7 +89,9 @@ def transpose_products(graph: Graph) -> None:
         if not isinstance(product, Node) or product.target is not aten.bmm.default or len(product.users) > 1:
             continue
         factors = [f for f in product.args if isinstance(f, Node)]
-        if len(turned.users) > 1 or not value(copy).is_contiguous() or not turns_to_the_bit(*map(value, factors)):
+        if len(turned.users) > 1 or not value(copy).is_contiguous() or is_narrow(value(copy), value(factors[0])):
+            continue
+        if not turns_to_the_bit(*map(value, factors)):
             continue
         with graph.inserting_before(copy):
             other, one = (graph.call_function(aten.transpose.int, (f, 1, 2)) for f in reversed(factors))
@@ -93,6 +101,11 @@ def transpose_products(graph: Graph) -> None:
             new.meta["val"] = value(copy)
         copy.replace_all_uses_with(new)
     graph.eliminate_dead_code()
+
+
+def is_narrow(product: Tensor, factor: Tensor) -> bool:
+    """Whether a product ``[C, M, N]``, of which one factor is ``[C, N, K]``, is slower to make than its transpose."""
+    return product.shape[2] < NARROW and product.shape[1] * factor.shape[2] >= MUCH
 
 
 def turns_to_the_bit(a: Tensor, b: Tensor) -> bool:
