@@ -31,7 +31,7 @@ from fedsmoo.compiler.trace import StepInputs
 from fedsmoo.core import LocalRule, Round, Vectors
 from fedsmoo.engines.oracles.opaque import OpaqueOracle
 from fedsmoo.kernels import cast, norm, place, pool, recurrence
-from fedsmoo.kernels.conv import choose
+from fedsmoo.kernels.conv import choose, grouped
 from fedsmoo.kernels.conv.geometry import Geometry
 from fedsmoo.kernels.gradients import GradientBuffers
 from fedsmoo.kernels.noise import by_kernel
@@ -130,6 +130,23 @@ def convolutions(clients: int, samples: int, precision: str) -> list[Launch]:
             y = choose.forward(g, x, w, how)
             choose.data(g, y, w, (side, side), how)
             choose.weight_parts(g, x, y, how, choose.parts_of(g, x, y, how))
+    return noted
+
+
+# channels, outputs, groups, side, kernel, stride: of each channel alone, of few, odd sizes
+GROUPED = (128, 128, 128, 32, 3, 1), (96, 96, 96, 16, 7, 1), (128, 128, 32, 16, 3, 1), (35, 21, 7, 9, 5, 2)
+
+
+def groups(clients: int, samples: int, precision: str) -> list[Launch]:
+    """The launches of convolutions whose groups have few channels, forward and backward."""
+    with noting() as noted:
+        for inside, outside, count, side, kernel, stride in GROUPED:
+            g = Geometry((kernel, kernel), (stride, stride), (kernel // 2, kernel // 2))
+            x = torch.zeros(clients, samples, side, side, inside, dtype=resnet18.PRECISIONS[precision][0])
+            w = x.new_zeros(clients, kernel, kernel, inside // count, outside)
+            y = grouped.forward(g, x, w, count, torch.zeros(clients, outside), True)
+            grouped.data(g, y, w, count, (side, side))
+            grouped.weight_parts(g, x, y, count, grouped.parts_of(g, x, y, count))
     return noted
 
 
@@ -259,7 +276,7 @@ def kernels(options: argparse.Namespace) -> list[dict[str, Any]]:
     noted = launches(options.clients, options.batch, options.precision)
     for method in options.methods.split(","):
         noted += passes(method, options.clients, options.precision)
-    for made in (recurrences, convolutions, general):
+    for made in (recurrences, convolutions, groups, general):
         noted += made(options.clients, options.batch, options.precision)
     for launch in noted + noise(options.clients):
         generated = launch[0].src if launch[0].__name__ == "vector_pass" else launch[3].get("KIND", "")

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedsmoo.operators.convolution import conv, conv_data, conv_weight, patches
+from fedsmoo.operators.groups import choose
 from fedsmoo.operators.norm import norm, norm_backward
 from fedsmoo.operators.place import place
 from fedsmoo.operators.pool import pool, pool_backward
@@ -47,6 +48,50 @@ def test_products_of_a_layer(layer: tuple[int, ...], precision: str) -> None:
         images, weights = x[c].double().permute(0, 3, 1, 2), w[c].double().permute(3, 2, 0, 1)
         images, weights = images.requires_grad_(), weights.requires_grad_()
         out = F.conv2d(images, weights, None, stride, kernel // 2)
+        dx, dw = torch.autograd.grad(out, (images, weights), dy[c].double().permute(0, 3, 1, 2))
+        truths = out.detach().permute(0, 2, 3, 1), dx.permute(0, 2, 3, 1), dw.permute(2, 3, 1, 0)
+        for got, want in zip(found, truths, strict=True):
+            assert float((got[c].double() - want).norm() / want.norm()) < NEAR[precision]
+
+
+# side, inputs, outputs, groups, kernel, stride, dilation: of MobileNetV2, ConvNeXt, ResNeXt; two outputs of each
+# channel; odd sizes; groups of 16, which take the place of clients
+GROUPED = [
+    (32, 96, 96, 96, 3, 1, 1), (32, 144, 144, 144, 3, 2, 1), (8, 960, 960, 960, 3, 1, 1), (16, 96, 96, 96, 7, 1, 1),
+    (16, 128, 128, 32, 3, 1, 1), (16, 256, 256, 32, 3, 2, 1), (16, 64, 128, 64, 3, 1, 2), (9, 35, 21, 7, 5, 2, 1),
+    (16, 128, 192, 8, 3, 1, 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("precision", NEAR)
+@pytest.mark.parametrize("layer", GROUPED, ids=lambda v: "-".join(map(str, v)))
+def test_products_of_a_layer_with_groups(layer: tuple[int, ...], precision: str) -> None:
+    """Right, and a second time the same bits: sums have a fixed order."""
+    side, inside, outside, groups, kernel, stride, dilation = layer
+    around = dilation * (kernel - 1) // 2
+    how = [stride, stride], [around, around], [dilation, dilation]
+    kind = torch.bfloat16 if precision == "bf16" else torch.float32
+    draw = torch.Generator("cuda").manual_seed(0)
+
+    def new(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=draw, device="cuda").to(kind)
+
+    x, w = new(CLIENTS, BATCH, side, side, inside), new(CLIENTS, kernel, kernel, inside // groups, outside)
+    high = (side + 2 * around - dilation * (kernel - 1) - 1) // stride + 1
+    dy = new(CLIENTS, BATCH, high, high, outside)
+
+    def products() -> list[Tensor]:
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=precision != "fp32"):
+            data = choose.data_gradient(dy, w, [side, side], *how, groups)
+            weight = choose.weight_gradient(x, dy, [kernel, kernel], *how, groups)
+            return [choose.convolved(x, w, *how, groups), data, weight]
+
+    found = products()
+    assert all(torch.equal(a, b) for a, b in zip(found, products(), strict=True))
+    for c in range(CLIENTS):
+        images, weights = x[c].double().permute(0, 3, 1, 2), w[c].double().permute(3, 2, 0, 1)
+        images, weights = images.requires_grad_(), weights.requires_grad_()
+        out = F.conv2d(images, weights, None, stride, around, dilation, groups)
         dx, dw = torch.autograd.grad(out, (images, weights), dy[c].double().permute(0, 3, 1, 2))
         truths = out.detach().permute(0, 2, 3, 1), dx.permute(0, 2, 3, 1), dw.permute(2, 3, 1, 0)
         for got, want in zip(found, truths, strict=True):

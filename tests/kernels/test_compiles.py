@@ -26,11 +26,12 @@ def occupancy(tmp_path, *options):
     return json.loads(out.read_text())
 
 
-@pytest.mark.parametrize(("precision", "only"), [("bf16", ""), ("fp32", "stem_forward,pool,conv")])
+@pytest.mark.parametrize(("precision", "only"), [("bf16", ""), ("fp32", "stem_forward,pool,conv,grouped")])
 def test_kernels_compile_without_a_gpu(precision, only, tmp_path, device):
     rows = occupancy(tmp_path, "--precision", precision, "--only", only)
     names = {r["kernel"] for r in rows}
     assert {"stem_forward_kernel", "pool_backward_kernel", "conv_forward_kernel", "conv_backward_kernel"} <= names
+    assert {"grouped_kernel", "grouped_data_kernel", "grouped_weight_kernel"} <= names
     shared = {"noise_kernel", "norm_kernel", "norm_backward_kernel", "place_kernel", "cast_kernel", "backward_kernel"}
     shared |= {"maxima_kernel", "windows_backward_kernel"}
     assert only or {"vector_pass", "fold_kernel", *shared} <= names

@@ -5,18 +5,20 @@ import torch
 from operators.test_functional import CASES, tensors, total
 
 from fedsmoo.operators import convolution, norm, recurrence
+from fedsmoo.operators.groups import grouped
 
 CLIENTS = 2
 NAMES = [
     "conv2d", "conv2d: one sample, one pixel", "conv2d: primes, uneven strides", "conv2d: groups",
-    "conv2d: of each channel", "conv1d", "conv_transpose2d", "group_norm", "lstm", "gru without biases", "rnn_cell",
+    "conv2d: of each channel", "conv2d: wide groups", "conv1d", "conv_transpose2d", "group_norm", "lstm",
+    "gru without biases", "rnn_cell",
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_values_and_gradients(name, device, monkeypatch):
     if device == "cpu":  # the interpreter's, which knows no other precision
-        for module in (convolution, norm, recurrence):
+        for module in (convolution, grouped, norm, recurrence):
             monkeypatch.setattr(module, "by_kernels", lambda x: x.dtype == torch.float32)
         for module in (convolution, recurrence):
             monkeypatch.setattr(module, "precision_of", lambda x: "ieee")

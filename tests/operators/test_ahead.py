@@ -52,6 +52,13 @@ def network():
     return nn.Sequential(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 5))
 
 
+def groups():
+    """Groups of one channel, of few, and of so many that they take the place of clients."""
+    body = [nn.Conv2d(3, 16, 3, 2, 1), nn.Conv2d(16, 16, 5, 1, 2, groups=16), nn.ReLU()]
+    body += [nn.Conv2d(16, 16, 3, 2, 1, groups=2, bias=False), nn.Conv2d(16, 12, 3, 1, 1, groups=4)]
+    return nn.Sequential(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(12, 5))
+
+
 def told(launch):
     """Return what Triton chooses a compiled kernel by, and more: all sizes, types and alignments."""
     kernel, grid, _, meta = launch
@@ -65,7 +72,8 @@ def told(launch):
     return kernel.__name__, grid, tuple(sorted((n, str(plain(v))) for n, v in meta.items()))
 
 
-def test_all_kernels_of_a_graph_are_compiled_ahead(as_on_a_gpu, monkeypatch):
+@pytest.mark.parametrize("make", [network, groups])
+def test_all_kernels_of_a_graph_are_compiled_ahead(make, as_on_a_gpu, monkeypatch):
     from fedsmoo.kernels.runtime import noting
 
     noted = []
@@ -79,7 +87,7 @@ def test_all_kernels_of_a_graph_are_compiled_ahead(as_on_a_gpu, monkeypatch):
 
     monkeypatch.setattr(ahead, "compiling", instead)
     monkeypatch.setattr(ahead, "interpreted", lambda: False)
-    flat, given = gradient(network())
+    flat, given = gradient(make())
     graph = traced(flat, *given)
     ahead.compile_ahead(graph, threads=2)
     with noting() as launched:
@@ -88,7 +96,8 @@ def test_all_kernels_of_a_graph_are_compiled_ahead(as_on_a_gpu, monkeypatch):
     assert len(noted) > 12
     # Weight gradients are computed where what they read is at hand.
     names = [n.split(".")[1] for n in called(graph)]
-    assert names.index("conv_weight_parts") < len(names) - names[::-1].index("conv_data")
+    places = {end: [i for i, n in enumerate(names) if n.endswith(end)] for end in ("_weight_parts", "_data")}
+    assert places["_weight_parts"][0] < places["_data"][-1]
 
 
 def test_a_kernel_that_does_not_compile_leaves_triton_as_it_was():

@@ -53,6 +53,7 @@ def conv(*sizes, **more):
 CONVS = {"patches": 2, "conv": 2, "conv_data": 1, "conv_weight": 2}  # of few channels, for both passes once
 POOLS = {"pool": 1, "pool_backward": 1}
 STEM = {"patches": 1, "conv": 1, "conv_weight": 1}
+GROUPED = {"grouped": 1, "grouped_data": 1, "grouped_weight": 1}
 MODULES = {
     "a CNN": (chain(conv(3, 4, 5), nn.ReLU, lambda: nn.MaxPool2d(2), conv(4, 6, 3)), 12, CONVS | POOLS),
     "pools that overlap, behind a norm and alone": (
@@ -79,10 +80,16 @@ MODULES = {
         CONVS,
     ),
     "a transposed one": (chain(conv(3, 4, 3, 2), lambda: nn.ConvTranspose2d(4, 2, 3, 2, 1, 1)), 9, CONVS),
-    "groups, which stay PyTorch's": (
-        chain(conv(3, 6, 1), conv(6, 6, 3, groups=6)),
+    "groups of few channels": (chain(conv(3, 6, 1), conv(6, 12, 3, 2, 2, 2, groups=6), nn.ReLU), 6, STEM | GROUPED),
+    "a transposed one of groups": (
+        chain(conv(3, 6, 3), lambda: nn.ConvTranspose2d(6, 4, 3, 2, 1, 1, groups=2)),
         6,
-        {"patches": 1, "conv": 1, "conv_weight": 1},
+        STEM | GROUPED,
+    ),
+    "groups of many channels, in the place of clients": (
+        chain(conv(3, 8, 3, 2), conv(8, 16, 1), lambda: nn.GroupNorm(2, 16), nn.ReLU, conv(16, 16, 3, groups=2)),
+        9,
+        {"patches": 1, "conv": 3, "conv_data": 2, "conv_weight": 3, "norm": 1, "norm_backward": 1},
     ),
     "one dimension, which stays PyTorch's": (
         chain(lambda: nn.Flatten(2), lambda: nn.Conv1d(3, 4, 5), lambda: nn.GroupNorm(1, 4)),
@@ -124,6 +131,7 @@ def test_gradients_of_a_module(name):
     graph = traced(many, *given)
     found = Counter(c.removeprefix("fedsmoo.").removesuffix(".default") for c in called(graph) if "fedsmoo" in c)
     assert found == ours
+    assert "one dimension" in name or not [c for c in called(graph) if "aten.convolution" in c]
     got = graph(*given)
     x, y, *parts = given
     for c in range(CLIENTS):  # by PyTorch, one client after the other
@@ -190,7 +198,10 @@ def test_what_is_written_over_and_seen_is_left_alone():
     assert torch.equal(graph(x), seen(x.flatten(0, 1)).view_as(x))
 
 
-@pytest.mark.parametrize(("name", "sums"), [("a CNN", 3), ("a residual network", 7), ("a transposed one", 4)])
+@pytest.mark.parametrize(
+    ("name", "sums"),
+    [("a CNN", 3), ("a residual network", 7), ("a transposed one", 4), ("groups of few channels", 4)],
+)
 def test_a_flat_gradient_is_written_in_place(name, sums):
     torch.manual_seed(0)
     make, side, ours = MODULES[name]
@@ -207,6 +218,7 @@ def test_a_flat_gradient_is_written_in_place(name, sums):
     assert found["fedsmoo.place.default"] == 1
     assert found["aten.cat.default"] == 0
     assert found["fedsmoo.conv_weight_parts.default"] == ours["conv_weight"]  # those of patches as well
+    assert found["fedsmoo.grouped_weight_parts.default"] == ours.get("grouped_weight", 0)
     assert found["aten.sum.dim_IntList"] == sums  # of losses, twice, and of biases whose gradients no pool sums
     losses, *parts = traced(many, *given)(*given)
     got = graph(*given)

@@ -11,6 +11,7 @@ from torch.fx import Graph, Node
 from fedsmoo.kernels.conv.geometry import Geometry
 from fedsmoo.operators.convolution import Sizes, by_kernels, conv_weight, geometry, precision_of
 from fedsmoo.operators.graph.views import base, dense, in_memory_order, tidy, value
+from fedsmoo.operators.groups import grouped
 
 aten, ours = torch.ops.aten, torch.ops.fedsmoo
 PARTS = 128  # at most, that are summed where they are placed: one after the other
@@ -98,6 +99,20 @@ def parts_of(g: Geometry, x: Tensor, dy: Tensor) -> int:
     return choose.parts_of(g, x, dy, precision_of(x))
 
 
+def in_parts(graph: Graph, made: Node) -> Node:
+    """Insert a weight gradient as parts that are still to be summed."""
+    x, dy = (value(v) for v in made.all_input_nodes[:2])
+    kernel, *how = made.args[2:]
+    if made.target is ours.grouped_weight.default:
+        parts, target = grouped.parts_of(x, dy, kernel, how[-1]), ours.grouped_weight_parts.default  # type: ignore[arg-type]
+    else:
+        parts, target = parts_of(geometry(kernel, *how), x, dy), ours.conv_weight_parts.default  # type: ignore[arg-type]
+    with graph.inserting_before(made):  # not with all others in the end: what it reads can be freed
+        found = graph.call_function(target, (*made.args, parts))
+    found.meta["val"] = target(*(value(v) if isinstance(v, Node) else v for v in found.args))
+    return found
+
+
 def as_taps(node: Node) -> Node | None:
     """Return the weight gradient ``[C, kh, kw, I, O]`` that a gradient ``[C, N]`` is, in PyTorch's order."""
     node = of_view(node)
@@ -111,7 +126,8 @@ def as_taps(node: Node) -> Node | None:
         if cut.target is aten.slice.Tensor and cut.args[1:3] == (1, 0):
             (of,) = cut.all_input_nodes
             made = base(of)
-    return made if made.target is ours.conv_weight.default and len(made.users) == 1 else None
+    known = made.target in (ours.conv_weight.default, ours.grouped_weight.default)
+    return made if known and len(made.users) == 1 else None
 
 
 def value_shapes(node: Node) -> Iterator[torch.Size]:
@@ -147,17 +163,13 @@ def source_of(graph: Graph, node: Node) -> Node:
     """Insert what :func:`place` takes for a gradient ``[C, N]`` of the graph."""
     made, given = as_taps(node), as_computed(node)
     if made is not None:
-        kernel, *how = made.args[2:]
-        x, dy = (value(v) for v in made.all_input_nodes[:2])
-        parts = parts_of(geometry(kernel, *how), x, dy)  # type: ignore[arg-type]
-        with graph.inserting_before(made):  # not with all others in the end: what it reads can be freed
-            found = graph.call_function(ours.conv_weight_parts.default, (*made.args, parts))
+        found = in_parts(graph, made)
         numbers, outside = value(node).shape[1], value(made).shape[-1]
         if numbers == value(made).shape[1:].numel():
             return found
         shape = next(v for v in value_shapes(node) if len(v) == 5)
         rows = graph.call_function(aten.slice.Tensor, (found, 3, 0, numbers // outside))
-        sizes = [parts, len(x), shape[3] * shape[4], shape[2], outside]
+        sizes = [*value(found).shape[:2], shape[3] * shape[4], shape[2], outside]
         return graph.call_function(aten.view.default, (rows, sizes))
     clients, numbers = value(node).shape
     if given.target is aten.sum.dim_IntList and given.args[1:] in (([1],), ([1], True)) and not given.kwargs:

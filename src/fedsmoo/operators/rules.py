@@ -1,8 +1,9 @@
 """Rules by which ``torch.func.vmap`` takes PyTorch's own operators to those with a client axis.
 
-vmap makes a convolution of C clients a convolution of C groups, which no library does well. While :func:`client_rules`
-are in force, it becomes one of ``fedsmoo.operators``. A rule is given tensors of all clients and the place of the
-client axis in each (``None``: all clients share it); it works below autograd, so derivatives are PyTorch's own.
+vmap makes a convolution of C clients a convolution of C groups, or C times as many as it has, which no library does
+well. While :func:`client_rules` are in force, it becomes one of ``fedsmoo.operators``. A rule is given tensors of all
+clients and the place of the client axis in each (``None``: all clients share it); it works below autograd, so
+derivatives are PyTorch's own.
 """
 
 from __future__ import annotations
@@ -14,15 +15,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from fedsmoo.operators.convolution import conv, conv_data, conv_weight, patches
+from fedsmoo.operators.convolution import conv
 from fedsmoo.operators.embedding import embedding, embedding_backward
 from fedsmoo.operators.fold import front
+from fedsmoo.operators.groups.choose import convolved, data_gradient, weight_gradient
 
 aten = torch.ops.aten
-FEW = 8  # channels, below which loads of a pixel are no whole pieces
-ONCE = ([1, 1], [0, 0], [1, 1])  # stride, padding and dilation of a product of pixels
 
 
 def two(v: Sequence[int]) -> list[int]:
@@ -45,9 +44,9 @@ def taps(w: Tensor) -> Tensor:
     return w.permute(0, 3, 4, 2, 1).contiguous()
 
 
-def is_ours(w: Tensor, groups: int) -> bool:
-    """Whether a convolution of weights ``[C, O, I, kh, kw]`` has an operator: two-dimensional, without groups."""
-    return w.dim() == 5 and groups == 1
+def is_ours(w: Tensor) -> bool:
+    """Whether a convolution of weights ``[C, O, I / groups, kh, kw]`` has an operator: two-dimensional."""
+    return w.dim() == 5
 
 
 def convolution(
@@ -61,40 +60,18 @@ def convolution(
         y = aten.convolution(x.flatten(0, 1), w, b, stride, padding, dilation, transposed, more, groups)
         return y.unflatten(0, x.shape[:2]), 0
     w = front(w, axes[1], n)
-    if not is_ours(w, groups):
+    if not is_ours(w):
         y = aten.convolution(folded(x), w.flatten(0, 1), None, stride, padding, dilation, transposed, more, groups * n)
         y = y.unflatten(1, (n, -1)).transpose(0, 1)
     elif transposed:  # a data gradient
         s, p, d, o = (two(v) for v in (stride, padding, dilation, more))
         size = [(x.shape[3 + i] - 1) * s[i] - 2 * p[i] + d[i] * (w.shape[3 + i] - 1) + o[i] + 1 for i in (0, 1)]
-        y = first(conv_data(last(x), taps(w), size, s, p, d))
+        y = first(data_gradient(last(x), taps(w), size, s, p, d, groups))
     else:
-        y = first(convolved(last(x), taps(w), two(stride), two(padding), two(dilation)))
+        y = first(convolved(last(x), taps(w), two(stride), two(padding), two(dilation), groups))
     if b is not None:
         y = y + front(b, axes[2], n).view(n, 1, -1, *[1] * (y.dim() - 3))
     return y, 0
-
-
-def is_few(x: Tensor) -> bool:
-    """Whether images ``[C, B, H, W, channels]`` have so few channels that patches of them are multiplied: a stem's."""
-    return x.shape[-1] < FEW
-
-
-def convolved(x: Tensor, w: Tensor, *how: list[int]) -> Tensor:
-    """Return the outputs of images and weights in the operators' order of axes."""
-    if not is_few(x):
-        return conv(x, w, *how)
-    columns = patches(x, list(w.shape[1:3]), *how)
-    rows = F.pad(w.flatten(1, 3), (0, 0, 0, columns.shape[-1] - w.shape[1:4].numel()))
-    return conv(columns, rows[:, None, None], *ONCE)
-
-
-def weight_gradient(x: Tensor, dy: Tensor, kernel: list[int], *how: list[int]) -> Tensor:
-    """Return the gradient by the weights ``[C, kh, kw, I, O]``."""
-    if not is_few(x):
-        return conv_weight(x, dy, kernel, *how)
-    rows = conv_weight(patches(x, kernel, *how), dy, [1, 1], *ONCE)[:, 0, 0]
-    return rows[:, : kernel[0] * kernel[1] * x.shape[-1]].unflatten(1, (*kernel, x.shape[-1]))
 
 
 def folded(x: Tensor) -> Tensor:
@@ -109,13 +86,15 @@ def convolution_backward(
     """Return the gradients by inputs, weights and biases that ``mask`` asks for."""
     n, dx, dw, db = info.batch_size, None, None, None
     dy, x, w = (front(v, axis, n) for v, axis in zip((dy, x, w), axes, strict=False))
-    if is_ours(w, groups):
-        how, size, kernel = [two(v) for v in (stride, padding, dilation)], list(x.shape[-2:]), list(w.shape[-2:])
+    if is_ours(w):
+        how, size, kernel = (two(stride), two(padding), two(dilation)), list(x.shape[-2:]), list(w.shape[-2:])
         dys, xs, ws = last(dy), last(x), taps(w)
-        if mask[0]:
-            dx = first(conv(dys, ws, *how) if transposed else conv_data(dys, ws, size, *how))
+        if mask[0] and transposed:
+            dx = first(conv(dys, ws, *how) if groups == 1 else convolved(dys, ws, *how, groups))
+        elif mask[0]:
+            dx = first(data_gradient(dys, ws, size, *how, groups))
         if mask[1]:
-            found = weight_gradient(*((dys, xs) if transposed else (xs, dys)), kernel, *how)
+            found = weight_gradient(*((dys, xs) if transposed else (xs, dys)), kernel, *how, groups)
             dw = found.permute(0, 4, 3, 1, 2)
     else:
         asked = [mask[0], mask[1], False]

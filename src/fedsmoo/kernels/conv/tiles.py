@@ -75,7 +75,7 @@ def weight_tile(rows: int, channels: int, kind: torch.dtype, exact: bool, boxes:
     return Tile(power(rows, most=64), cols, pixels, 4, 3)
 
 
-def parts_for(clients: int, programs: int, steps: int, most: int = 32) -> int:
-    """Return into how many parts to cut a reduction: about three programs a multiprocessor, two steps each at least."""
-    wanted = -(-3 * MULTIPROCESSORS // (clients * programs))
+def parts_for(clients: int, programs: int, steps: int, most: int = 32, each: int = 3) -> int:
+    """Return into how many parts to cut a reduction: about ``each`` programs a multiprocessor, two steps in each."""
+    wanted = -(-each * MULTIPROCESSORS // (clients * programs))
     return max(1, min(wanted, most, steps // 2))

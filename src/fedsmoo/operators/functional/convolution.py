@@ -1,4 +1,4 @@
-"""The operators of :mod:`fedsmoo.operators.convolution` as functions of autograd, to any order.
+"""The operators that convolve (:mod:`fedsmoo.operators.groups.choose`) as functions of autograd, to any order.
 
 The gradients of each of the three products are the other two. ``vmap`` folds a further axis into that of clients.
 """
@@ -10,20 +10,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedsmoo.operators.convolution import Sizes, conv_data
-from fedsmoo.operators.rules import convolved, weight_gradient
+from fedsmoo.operators.convolution import Sizes
+from fedsmoo.operators.groups.choose import convolved, data_gradient, weight_gradient
 
 # Parameters are named one by one: torch.compile tells by their number whether ``forward`` takes a context.
 
 
 class Convolution(torch.autograd.Function):
-    """Outputs ``[C, B, Ho, Wo, O]`` of images ``[C, B, H, W, I]`` and weights ``[C, kh, kw, I, O]``."""
+    """Outputs ``[C, B, Ho, Wo, O]`` of images ``[C, B, H, W, I]`` and weights ``[C, kh, kw, I / groups, O]``."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, w: Tensor, stride: Sizes, padding: Sizes, dilation: Sizes) -> Tensor:
-        return convolved(x, w, stride, padding, dilation)
+    def forward(x: Tensor, w: Tensor, stride: Sizes, padding: Sizes, dilation: Sizes, groups: int) -> Tensor:
+        return convolved(x, w, stride, padding, dilation, groups)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -37,7 +37,7 @@ class Convolution(torch.autograd.Function):
             dx = DataGradient.apply(dy, w, list(x.shape[2:4]), *ctx.how)
         if ctx.needs_input_grad[1]:
             dw = WeightGradient.apply(x, dy, list(w.shape[1:3]), *ctx.how)
-        return dx, dw, None, None, None
+        return dx, dw, None, None, None, None
 
 
 class DataGradient(torch.autograd.Function):
@@ -46,8 +46,10 @@ class DataGradient(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(dy: Tensor, w: Tensor, size: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) -> Tensor:
-        return conv_data(dy, w, size, stride, padding, dilation)
+    def forward(
+        dy: Tensor, w: Tensor, size: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, groups: int
+    ) -> Tensor:
+        return data_gradient(dy, w, size, stride, padding, dilation, groups)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -61,7 +63,7 @@ class DataGradient(torch.autograd.Function):
             ddy = Convolution.apply(x, w, *ctx.how)
         if ctx.needs_input_grad[1]:
             dw = WeightGradient.apply(x, dy, list(w.shape[1:3]), *ctx.how)
-        return ddy, dw, None, None, None, None
+        return ddy, dw, None, None, None, None, None
 
 
 class WeightGradient(torch.autograd.Function):
@@ -70,8 +72,10 @@ class WeightGradient(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, dy: Tensor, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) -> Tensor:
-        return weight_gradient(x, dy, kernel, stride, padding, dilation)
+    def forward(
+        x: Tensor, dy: Tensor, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, groups: int
+    ) -> Tensor:
+        return weight_gradient(x, dy, kernel, stride, padding, dilation, groups)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -85,4 +89,4 @@ class WeightGradient(torch.autograd.Function):
             dx = DataGradient.apply(dy, w, list(x.shape[2:4]), *ctx.how)
         if ctx.needs_input_grad[1]:
             ddy = Convolution.apply(x, w, *ctx.how)
-        return dx, ddy, None, None, None, None
+        return dx, ddy, None, None, None, None, None

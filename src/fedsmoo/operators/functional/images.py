@@ -21,16 +21,6 @@ def pair(v: Sizes) -> list[int]:
     return [v, v] if isinstance(v, int) else [*v] * (2 // len(v))
 
 
-def by_group(v: Tensor, axis: int, groups: int) -> Tensor:
-    """Return images or weights with every group of channels in the place of a client: ``[C * groups, ...]``."""
-    return v if groups == 1 else v.unflatten(axis, (groups, -1)).movedim(axis, 1).flatten(0, 1)
-
-
-def together(y: Tensor, groups: int) -> Tensor:
-    """Return outputs ``[C * groups, B, O, ...]`` with the channels of a client beside each other."""
-    return y if groups == 1 else y.unflatten(0, (-1, groups)).movedim(1, 2).flatten(2, 3)
-
-
 def with_bias(y: Tensor, bias: Tensor | None) -> Tensor:
     """Return outputs ``[C, B, O, H, W]`` with a bias ``[C, O]`` added."""
     return y if bias is None else y + bias[:, None, :, None, None]
@@ -65,9 +55,7 @@ def conv2d(
         )
     stride, dilation = pair(stride), pair(dilation)
     x, around = padded(x, weight.shape[3:], padding, stride, dilation)
-    images, weights = last(by_group(x, 2, groups)), taps(by_group(weight, 1, groups))
-    y = first(Convolution.apply(images, weights, stride, around, dilation))
-    return with_bias(together(y, groups), bias)
+    return with_bias(first(Convolution.apply(last(x), taps(weight), stride, around, dilation, groups)), bias)
 
 
 def conv1d(
@@ -106,8 +94,7 @@ def conv_transpose2d(
     s, p, more, d = (pair(v) for v in (stride, padding, output_padding, dilation))
     reach = [d[i] * (weight.shape[3 + i] - 1) + more[i] + 1 for i in (0, 1)]
     size = [(x.shape[3 + i] - 1) * s[i] - 2 * p[i] + reach[i] for i in (0, 1)]
-    images, weights = last(by_group(x, 2, groups)), taps(by_group(weight, 1, groups))
-    return with_bias(together(first(DataGradient.apply(images, weights, size, s, p, d)), groups), bias)
+    return with_bias(first(DataGradient.apply(last(x), taps(weight), size, s, p, d, groups)), bias)
 
 
 def by_sample(function: Callable[..., Tensor], x: Tensor, *args: Any, **kwargs: Any) -> Tensor:

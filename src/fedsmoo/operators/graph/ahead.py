@@ -18,8 +18,8 @@ from fedsmoo.operators.graph.views import value
 ours = torch.ops.fedsmoo
 # Operators that launch kernels whatever numbers they are given.
 LAUNCHING = (
-    "patches", "conv", "conv_data", "conv_weight", "conv_weight_parts", "norm", "norm_backward", "pool",
-    "pool_backward", "place", "cast",
+    "patches", "conv", "conv_data", "conv_weight", "conv_weight_parts", "grouped", "grouped_data", "grouped_weight",
+    "grouped_weight_parts", "norm", "norm_backward", "pool", "pool_backward", "place", "cast",
 )  # fmt: skip
 
 

@@ -160,7 +160,8 @@ def laid_alike(node: Node) -> bool:
 
 def fuse_convolutions(graph: Graph) -> None:
     """Make the bias that is added to a convolution's outputs, and the ReLU behind it, part of it."""
-    for conv in [n for n in graph.nodes if n.target is ours.conv.default and len(n.args) == 5]:
+    alone = {ours.conv.default: 5, ours.grouped.default: 6}  # how many arguments they have without either
+    for conv in [n for n in graph.nodes if len(n.args) == alone.get(n.target)]:
         bias, end, seen = None, conv, shown_by(conv)
         if len(seen) == 1 and next(iter(seen)).target is aten.add.Tensor:
             (add,) = seen
@@ -172,6 +173,6 @@ def fuse_convolutions(graph: Graph) -> None:
         if end is conv or not dense(value(end)):
             continue
         with graph.inserting_before(end):
-            new = called(graph, ours.conv.default, *conv.args, bias, relu is not conv)
+            new = called(graph, conv.target, *conv.args, bias, relu is not conv)
             end.replace_all_uses_with(laid_out_as(graph, new, end))
     tidy(graph)
