@@ -6,7 +6,9 @@ The layers are those of ResNet-18 with a 3x3 stem on 32x32 images, and of a CNN 
 samples, bfloat16. Each way is captured as a CUDA graph and replayed, so that the host does not count: ``grouped`` is
 what ``torch.func.vmap`` makes of a convolution, ``loop`` calls cuDNN once a client (channels last), ``streams`` does so
 on four streams, ``patches`` copies patches and multiplies matrices, ``products`` and ``boxes`` are the Triton kernels
-of ``fedsmoo.kernels.conv``, each with its best tile of a few. Results are checked before they are timed.
+of ``fedsmoo.kernels.conv``, each with its best tile of a few. Of layers with groups, as MobileNet and ResNeXt have,
+``few`` are the kernels for groups of few channels, and ``folded`` puts groups in the place of clients, copies of images
+included (``fedsmoo.operators.groups``). Results are checked before they are timed.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ from fedsmoo.kernels.conv.conv import Convolution
 from fedsmoo.kernels.conv.geometry import Geometry
 from fedsmoo.kernels.conv.tiles import Tile, parts_for
 from fedsmoo.kernels.runtime import compiling
+from fedsmoo.operators.groups import choose
+from fedsmoo.operators.groups.grouped import grouped, grouped_data, grouped_weight
 from fedsmoo.runs.origin.provenance import code_facts
 
 CLIENTS, BATCH = 10, 50
@@ -45,6 +49,20 @@ LAYERS = {
     "512": (4, 512, 512, 3, 1, 3),
     "cnn 1": (32, 3, 64, 5, 1, 0),
     "cnn 2": (14, 64, 64, 5, 1, 0),
+    "depthwise 96": (32, 96, 96, 3, 1, 0),
+    "depthwise 144 by 2": (32, 144, 144, 3, 2, 0),
+    "depthwise 96 of 7x7": (16, 96, 96, 7, 1, 0),
+    "32 groups of 4": (16, 128, 128, 3, 1, 0),
+    "16 groups of 8": (16, 128, 128, 3, 1, 0),
+    "8 groups of 16": (16, 128, 128, 3, 1, 0),
+}
+GROUPS = {
+    "depthwise 96": 96, "depthwise 144 by 2": 144, "depthwise 96 of 7x7": 96, "32 groups of 4": 32,
+    "16 groups of 8": 16, "8 groups of 16": 8,
+}  # fmt: skip
+PRODUCTS: dict[str, tuple[Callable[..., Tensor], ...]] = {
+    "few": (grouped, grouped_data, grouped_weight),
+    "folded": (choose.convolved, choose.data_gradient, choose.weight_gradient),
 }
 KINDS = ("forward", "data", "weight")
 Way = Callable[[], Any]
@@ -66,14 +84,16 @@ class Layer:
         pad = 0 if name == "cnn 2" else kernel // 2
         self.g = Geometry((kernel, kernel), (stride, stride), (pad, pad))
         self.size, out = (side, side), self.g.outputs((side, side))
-        self.flops = 2 * CLIENTS * BATCH * out[0] * out[1] * kernel * kernel * inside * outside
+        self.groups = GROUPS.get(name, 1)
+        self.flops = 2 * CLIENTS * BATCH * out[0] * out[1] * kernel * kernel * inside * outside // self.groups
         draw = torch.Generator(device).manual_seed(0)
 
         def new(*shape: int) -> Tensor:
             return torch.randn(shape, generator=draw, device=device).bfloat16()
 
         wide = -(-inside // 8) * 8 if inside > 3 else inside
-        self.x, self.w = new(CLIENTS, BATCH, side, side, wide), new(CLIENTS, kernel, kernel, wide, outside)
+        self.x = new(CLIENTS, BATCH, side, side, wide)
+        self.w = new(CLIENTS, kernel, kernel, wide // self.groups, outside)
         self.dy = new(CLIENTS, BATCH, *out, outside)
         self.conv = Convolution(self.g)
         self.nchw = [v.permute(0, 1, 4, 2, 3) for v in (self.x, self.dy)]  # channels last in memory
@@ -92,7 +112,8 @@ class Layer:
         )
         return found[0] if mask[0] else found[1]
 
-    def one(self, kind: str, x: Tensor, dy: Tensor, w: Tensor, groups: int = 1) -> Tensor:
+    def one(self, kind: str, x: Tensor, dy: Tensor, w: Tensor, clients: int = 1) -> Tensor:
+        groups = clients * self.groups
         if kind == "forward":
             return F.conv2d(x, w, None, self.g.stride, self.g.padding, self.g.dilation, groups)
         return self.backward(dy, x, w, groups, [kind == "data", kind == "weight", False])
@@ -129,6 +150,18 @@ class Layer:
         cols = torch.cat(cuts, -1).flatten(1, 3).flatten(2)
         return torch.bmm(cols, w) if kind == "forward" else torch.bmm(cols.mT, dy)
 
+    def by_groups(self, way: str, kind: str) -> Tensor:
+        how = [[*v] for v in (self.g.stride, self.g.padding, self.g.dilation)]
+        (forward, data, weight), groups = PRODUCTS[way], self.groups if way == "few" else 1
+        x, w, dy = (v if way == "few" else choose.by_group(v, self.groups) for v in (self.x, self.w, self.dy))
+        if kind == "forward":
+            found = forward(x, w, *how, groups)
+        elif kind == "data":
+            found = data(dy, w, [*self.size], *how, groups)
+        else:
+            found = weight(x, dy, [*self.g.kernel], *how, groups)
+        return found if way == "few" else choose.together(found, self.groups)
+
     def by_products(self, kind: str, tile: Tile | None) -> Tensor:
         if kind == "forward":
             return self.conv.forward(self.x, self.w, tile)
@@ -148,7 +181,9 @@ class Layer:
         cut = boxes.weight_by_boxes(self.g, self.x, self.dy, box, lambda n, steps: parts_for(CLIENTS, n, steps))
         return cut.sum(0)
 
-    def candidates(self, kind: str) -> Iterator[tuple[str, Tile]]:
+    def candidates(self, kind: str) -> Iterator[tuple[str, Tile | None]]:
+        if self.groups > 1:
+            return (yield from ((way, None) for way in PRODUCTS))
         pixels, cols = BATCH * self.dy.shape[2] * self.dy.shape[3], self.dy.shape[-1]
         if kind == "data":
             pixels, cols = BATCH * self.size[0] * self.size[1], self.x.shape[-1]
@@ -159,7 +194,9 @@ class Layer:
             if self.g.stride == (1, 1) and self.x.shape[-1] % 8 == 0:
                 yield "boxes", tile
 
-    def way(self, name: str, kind: str, tile: Tile) -> Way:
+    def way(self, name: str, kind: str, tile: Tile | None) -> Way:
+        if tile is None:
+            return lambda: self.by_groups(name, kind)
         function = self.by_products if name == "products" else self.by_boxes
         return lambda: function(kind, tile)
 
@@ -211,8 +248,9 @@ def measure(name: str, kind: str) -> dict[str, Any]:
         "grouped": lambda: layer.one(kind, *fold, flat, CLIENTS),
         "loop": lambda: layer.loop(kind),
         "streams": lambda: layer.streams(kind, side),
-        "patches": lambda: layer.patches(kind),
     }
+    if layer.groups == 1:
+        plain["patches"] = lambda: layer.patches(kind)
     for way, call in plain.items():
         try:
             row[way] = time_of(call)
@@ -230,7 +268,9 @@ def measure(name: str, kind: str) -> dict[str, Any]:
             print("  failed:", name, kind, way, tile, str(e).splitlines()[0][:90], flush=True)
             continue
         if micros < row.get(way, float("inf")):
-            row[way], row[f"{way}_tile"] = micros, [tile.rows, tile.cols, tile.inner, tile.warps, tile.stages]
+            row[way] = micros
+            if tile is not None:
+                row[f"{way}_tile"] = [tile.rows, tile.cols, tile.inner, tile.warps, tile.stages]
     best = min(v for v in row.values() if isinstance(v, float))
     return {"layer": name, "kind": kind, **row, "tflops": layer.flops / best / 1e6}
 

@@ -19,6 +19,7 @@ NAMES = {
 }
 WRONG = "[did not wait](gpu.md#a-wait-that-was-missing) for their products"  # rows that are marked `unawaited`
 WAYS = ("grouped", "loop", "streams", "patches", "products", "boxes")
+GROUP_WAYS = ("few", "folded")  # of layers with groups
 
 
 def read(name: str) -> dict[str, Any]:
@@ -93,9 +94,9 @@ def profile() -> str:
 def convolutions() -> str:
     """Ways to convolve with a client axis, layer by layer (``benchmarks/convolutions.py``)."""
     found = read("convolutions.json")
-    rows = []
+    rows, ways = [], [*WAYS, *(w for w in GROUP_WAYS if any(w in r for r in found["rows"]))]
     for r in found["rows"]:
-        cells = [f"{r[w]:.0f}" if w in r else "" for w in WAYS]
+        cells = [f"{r[w]:.0f}" if w in r else "" for w in ways]
         rows.append([f"{r['layer']}, {r['kind']}", *cells, f"{r['tflops']:.0f}"])
     note = (
         f"Microseconds, {found['clients']} clients of {found['batch']} samples, bf16, NVIDIA H200, commit "
@@ -103,6 +104,8 @@ def convolutions() -> str:
         "`streams` call cuDNN once a client, `patches` copies patches and multiplies matrices, `products` and `boxes` "
         "are ours; the last column is of the fastest."
     )
+    if len(ways) > len(WAYS):
+        note += " Of layers with groups, `few` and `folded` are ours: kernels of their own, and groups as clients."
     if found.get("unawaited"):
         note += f" Kernels by boxes {WRONG} then."
-    return rows_of(["layer, product", *WAYS, "TFLOP/s"], rows) + f"\n\n{note}"
+    return rows_of(["layer, product", *ways, "TFLOP/s"], rows) + f"\n\n{note}"

@@ -45,7 +45,7 @@ KERNELS = {
     r"vector_norm|vector_pass|fold_kernel": METHOD,
     r"^norm_|layer_norm|group_norm|batch_norm": NORMS,
     r"nvjet|cutlass|gemm|cublas|^cudnn|xmma|splitK": PRODUCTS,
-    r"^(pixels|weight|weight_boxes|weight_sums|patches|forward|backward|data)_kernel": PRODUCTS,
+    r"^(pixels|weight|weight_boxes|weight_sums|patches|forward|backward|data|grouped(_data|_weight)?)_kernel": PRODUCTS,
     r"^(rows|taps|cast)_kernel|place|index_select|embedding|radix|scatter|compute_grad_weight|copy__index": MOVES,
 }
 LOSS = re.compile(r"log_softmax")
