@@ -50,8 +50,17 @@ def pooling() -> nn.Module:
     return nn.Sequential(*first, *body, nn.ReLU(), nn.MaxPool2d(3, 2, 1), *head)
 
 
+def grouping() -> nn.Module:
+    """Convolutions of each channel alone, of groups of few channels, and of groups that take the place of clients."""
+    body = [nn.Conv2d(1, 16, 3, 1, 1), nn.ReLU(), nn.Conv2d(16, 16, 3, 1, 1, groups=16), nn.ReLU()]
+    body += [nn.Conv2d(16, 32, 3, 2, 1, groups=2, bias=False), nn.GroupNorm(2, 32), nn.ReLU()]
+    body += [nn.Conv2d(32, 24, 3, 2, 1, groups=8), nn.Flatten(), nn.Linear(96, 10)]
+    return nn.Sequential(nn.Flatten(), nn.Unflatten(1, (1, 8, 8)), *body)
+
+
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "convolutions and pools": pooling,
+    "convolutions with groups": grouping,
     "dropout": lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Dropout(0.5), nn.Linear(32, 10)),
     "lstm with dropout": lambda: Rows(nn.LSTM(16, 8, 2, dropout=0.4), 8, first=False),
     "lstm": lambda: Rows(nn.LSTM(16, 8, batch_first=True, bidirectional=True), 16),
@@ -93,13 +102,13 @@ def test_clients_on_a_gpu_draw_the_same_masks_whoever_trains_beside_them() -> No
     assert float((whole - parts).abs().max()) < 2e-5
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedsmoo"])
+@pytest.mark.parametrize(("make", "method"), [(pooling, "fedavg"), (pooling, "fedsmoo"), (grouping, "fedavg")])
 def test_a_graph_that_runs_as_it_is_is_serial_s_and_repeats_its_bits(
-    method: str, monkeypatch: pytest.MonkeyPatch
+    make: Callable[[], nn.Module], method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Large networks do: the step around the traced gradient is generated passes, nothing is compiled by PyTorch."""
     monkeypatch.setattr("fedsmoo.engines.oracles.traced.is_light", lambda graph: True)
-    module = make_module(pooling, 0)
+    module = make_module(make, 0)
     here = simulate(module, "digits", method, device="cpu", engine="serial", **SETTINGS).server.w.double()
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*runs slower.*")
