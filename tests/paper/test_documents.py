@@ -192,3 +192,39 @@ def test_rows_of_flgo_are_judged_by_its_deviations(monkeypatch: pytest.MonkeyPat
     assert [outside.verdict(row, seeds) for seeds in ([], [70.0, 71.6], [70.6, 71.2], [68.5])] == [
         "not measured", "within two deviations", "+1.03", "-1.37",
     ]  # fmt: skip
+
+
+def test_distances_to_the_paper_in_sentences_are_those_of_the_tables_beside_them() -> None:
+    """Over all seeds, as in the last column of each table."""
+    text = (ROOT / "docs" / "results.md").read_text()
+    tables = dict(re.findall(r"800 rounds: 10%-of-100 (cifar10\.\S+)\*\*\n\n((?:\|.*\n)+)", text))
+    words = " ".join(text.split())
+    spans = []
+    for name, title in (("dirichlet-0.1", "Dirichlet 0.1"), ("pathological-3", "Pathological 3"),
+                        ("dirichlet-0.6", "Dirichlet 0.6"), ("pathological-6", "Pathological 6")):  # fmt: skip
+        off = [float(gap) for gap in re.findall(r"([+-][\d.]+) \|$", tables[f"cifar10.{name}"], re.M)]
+        assert len(off) == 8
+        found = re.search(rf"([+-][\d.]+) to ([+-][\d.]+)(?: points)? at {title}", words)
+        assert found is not None
+        spans += [float(found[1]) - min(off), float(found[2]) - max(off)]
+    assert spans == pytest.approx([0] * 8, abs=0.0501)
+
+
+def test_which_runs_of_cifar100_read_the_official_order_is_as_said() -> None:
+    """Files without a fingerprint of their data are those of class folders."""
+    text = " ".join((ROOT / "docs" / "results.md").read_text().split())
+    assert "On CIFAR-100 seed 0 read the images in the order of class folders" in text
+    order: dict[str, set[bool]] = {}
+    for path in (ROOT / "results").rglob("*-cifar100-*-seed*.json"):
+        value = json.loads(path.read_text())
+        released = value["config"]["algorithm"].endswith("HeadCut") or value["config"]["rounds"] == 500
+        of_table = "seed 0" if value["config"]["seed"] == 0 else "other seeds"
+        kind = {"search": "search", "variants": "released" if released else "variants"}.get(path.parent.name, of_table)
+        order.setdefault(kind, set()).add("data" in value)
+    assert order == {
+        "seed 0": {False},
+        "variants": {False},
+        "other seeds": {True},
+        "search": {True},
+        "released": {True},
+    }
