@@ -40,9 +40,9 @@ def recommended() -> list[Any]:
     papers = next(t for t in mine if t.settings == {"r": 0.1, "lr_decay": 0.9995})
     assert ours.settings == {"r": 0.1, "lr_decay": 0.998}
     return [
-        ("its paper's radius of {:.1f}, but on CIFAR-100 a learning rate that is multiplied by {:.3f} a round, not by "
-         "{:.4f}. Of {:d} settings tried there that one was best on samples held out (Dirichlet 0.1, 10 of 100 "
-         "clients, one seed): {:.2f} on the test set, {:.2f} with the paper's, {:.2f} for MoFedSAM's best of {:d}",
+        ("on CIFAR-100, its paper's radius of {:.1f} with a learning rate that is multiplied by {:.3f} a round, not by "
+         "{:.4f}. Of {:d} settings tried, that one was best on samples held out (Dirichlet 0.1, 10 of 100 clients, one "
+         "seed): {:.2f} on the test set, {:.2f} with the paper's, {:.2f} for MoFedSAM's best of {:d}",
          ours.settings["r"], ours.settings["lr_decay"], papers.settings["lr_decay"], len(mine), ours.test, papers.test,
          theirs.test, len(other)),
     ]  # fmt: skip

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import statistics
 from pathlib import Path
 from typing import Any
 
-from fedsmoo.paper.cells import best, last_ten
+from fedsmoo.paper.cells import best, last_ten, spread
 from fedsmoo.paper.experiments import experiment, published
 from fedsmoo.sweeps.results import Measured, collect
 
@@ -43,6 +42,6 @@ def accuracy() -> str:
     at = printed["columns"].index(task)
     lines = ["| method | seeds | last ten rounds | best round | best round in the paper |", "|---|---:|---:|---:|---:|"]
     for method, runs in found.items():
-        ours = [f"{statistics.fmean(map(measure, runs)):.2f}" for measure in (last_ten, best)]
+        ours = [spread([measure(run) for run in runs]) for measure in (last_ten, best)]
         lines.append(f"| {method} | {len(runs)} | {' | '.join(ours)} | {printed[method][at]:.2f} |")
     return "\n".join(lines)
