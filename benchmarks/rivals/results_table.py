@@ -69,9 +69,10 @@ def machine_line(report: dict[str, Any]) -> str:
     words = ", ".join(f"{p} {v}" for p, v in sorted(versions.items()))
     machine = report["hardware"]
     shared = f"others used {min(busy):.1f} to {max(busy):.1f} cores as a turn began" if busy else ""
+    turns = f"{report['turns']} turn{'s' * (report['turns'] > 1)} of {report['settings']['rounds']} timed rounds"
     return (
         f"{machine['cpu']}, {machine['cores']} cores ({shared}); fedsmoo {report['fedsmoo']}, {words}, Python "
-        f"{report['python']}; {report['turns']} turns of {report['settings']['rounds']} timed rounds."
+        f"{report['python']}; {turns}."
     )
 
 
