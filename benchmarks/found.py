@@ -98,7 +98,7 @@ def fewer() -> list[Any]:
 
 
 def released() -> list[Any]:
-    """What the error of the code released until October 2024 changes."""
+    """What the error that the released code had until October 2024 changes."""
     few = [f"5%-of-200 cifar100.{c}" for c in ("dirichlet-0.1", "pathological-10")]
     cut, box = f.released(THREE), f.runs("accuracy", THREE)["FedSMOO"][0]
     box_of_speed = f.released(HARD, 1000, "fedspeed", form="paper")
@@ -124,7 +124,7 @@ def released() -> list[Any]:
          "0.01 its best round is {:.2f} after 800 rounds (seed 0), near what is printed", f.tops(HARD, "MoFedSAM")),
         ("FedSpeed by its box, whose ascent step is not normalised, falls to chance there: {:.2f} in its best round, "
          "{:.2f} at the end", best(box_of_speed), last_ten(box_of_speed)),
-        ("Its table prints 29.87 for FedSMOO on CIFAR-100 at Dirichlet 0.1. With the defaults of its code (500 rounds, "
+        ("method prints 29.87 for FedSMOO on CIFAR-100 at Dirichlet 0.1. With the defaults of its code (500 rounds, "
          "5 local epochs, batches of 50, decay 0.998, beta = 10) the box's best round is {:.2f}, and {:.2f} with the "
          "released code's error",
          *(best(f.released("10%-of-100 cifar100.dirichlet-0.1", 500, m)) for m in ("fedsmoo", "HeadCut"))),
