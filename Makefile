@@ -74,6 +74,9 @@ WHY := $(wildcard $(foreach run,fedsmoo feddyn fedsam variants/head_cut.py-headc
 	results/$(run)-$(task)-*-seed0-*.json)))
 RADIUS := $(wildcard results/fedsmoo-cifar100-dirichlet-0.1-10of200-*-seed0-*.json \
 	results/variants/fedsmoo-cifar100-dirichlet-0.1-10of200-*.json) --where algorithm.perturbation!=released
+# FedSMOO with the settings of its released code's README, and of FedWMSAM's code: not the paper's 800 rounds.
+READMES := $(wildcard $(foreach run,fedsmoo head_cut.py-headcut,$(foreach task,cifar10-dirichlet-* \
+	cifar100-dirichlet-0.1-10of100,results/variants/$(run)-$(task)-*-seed0-*.json))) --where rounds!=800
 # The landscapes that the paper sets side by side, once experiments/campaign/19_models.toml is measured.
 PAIRS := $(wildcard results/gpu/analysis_01_seed3.json)
 
@@ -89,6 +92,7 @@ figures: $(STAMP)
 		$(BIN)/fedsmoo figure $$kind $(TEN) --smooth 20 --out docs/figures/$${kind}_cifar10.png; \
 		$(BIN)/fedsmoo figure $$kind $(HUNDRED) --smooth 20 --out docs/figures/$${kind}_cifar100.png; done
 	$(BIN)/fedsmoo figure accuracy $(WHY) --smooth 20 --width page --out docs/figures/released.svg
+	$(BIN)/fedsmoo figure accuracy $(READMES) --smooth 20 --width page --out docs/figures/readmes.svg
 	$(BIN)/python benchmarks/sensitivity.py docs/figures/sensitivity.svg
 	$(BIN)/fedsmoo figure accuracy $(RADIUS) --smooth 20 --width page --out docs/figures/radius.svg
 	for axis in rounds bytes; do \
