@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from scipy.stats import norm as gauss
 
 import fedsmoo
-from fedsmoo.algorithms import FedAvg, FedSMOO, Median
+from fedsmoo.algorithms import FedAvg, FedSMOO, Median, NormBounded
 from fedsmoo.algorithms.attacks import ALIE, ATTACKS, Gaussian, Scaled, SignFlip, mirrored
+from fedsmoo.algorithms.compressed import Sign, TopK
+from fedsmoo.algorithms.privacy import Private
+from fedsmoo.algorithms.quantised import Quantised
 from fedsmoo.core import FedsmooError, Round, Vectors
 from fedsmoo.core.contract import findings
 from fedsmoo.testing import undescribed
@@ -31,6 +35,35 @@ def test_attackers_send_another_change_and_others_their_own(attack, sends):
     for number, want in ((0, sends), (1, sends), (2, CHANGE)):
         _, up = attack.finish(DOWN.w + CHANGE, DOWN, Vectors(), client(number))
         assert torch.allclose(up.w, DOWN.w + want, atol=1e-15)
+
+
+@pytest.mark.parametrize("code", [TopK(ratio=0.5), TopK(ratio=0.5, feedback=False), Sign(), Quantised(kind="fp16")])
+@pytest.mark.parametrize(("attack", "factor"), [(SignFlip(attackers=1, scale=3.0), -3.0), (Scaled(attackers=1), 10.0)])
+def test_attackers_change_what_a_code_says_was_changed(code, attack, factor):
+    """The server has w + A(C(u)): a code is of the change u alone, so that the model itself is no part of it."""
+    server, attacked = code.init(DOWN.w), replace(attack, inner=code)
+    me = code.first_contact(DOWN)
+    _, plain = code.finish(DOWN.w + CHANGE, DOWN, me, client(0))
+    for number, want in ((0, factor * plain.w), (1, plain.w)):
+        _, up = attacked.finish(DOWN.w + CHANGE, DOWN, me, client(number))
+        assert torch.allclose(attacked.aggregate(server, up, Round(0, 0.1, 1, 1.0, n=1)).w, DOWN.w + want, atol=1e-12)
+
+
+def test_what_is_put_around_a_code_sees_changes_as_changes():
+    """A bound of 0.5 on the change (0, -1, 0), which a code of one number of three leaves; then rounded to halves."""
+    code = TopK(ratio=0.1, feedback=False)
+    me, only = code.first_contact(DOWN), torch.tensor([0.0, -1.0, 0.0], dtype=torch.float64)
+    _, up = code.finish(DOWN.w + CHANGE, DOWN, me, client(0))
+    assert torch.equal(up.w, only)
+    bounded = NormBounded(code, bound=0.5).combine(DOWN, Vectors(w=up.w[None]), torch.ones(1, 1), client(0))
+    assert torch.allclose(bounded.w, 0.5 * only, atol=1e-12)
+    _, hidden = Private(code, bound=0.5).finish(DOWN.w + CHANGE, DOWN, me, client(0))
+    assert torch.allclose(hidden.w, 0.5 * only, atol=1e-12)
+    twice = Quantised(code, kind="fp16")
+    _, again = twice.finish(DOWN.w + CHANGE, DOWN, twice.first_contact(DOWN), client(0))
+    assert torch.allclose(again.w, only, atol=1e-12)
+    new = twice.aggregate(twice.init(DOWN.w), again, Round(0, 0.1, 1, 1.0, n=1))
+    assert torch.allclose(new.w, DOWN.w + only, atol=1e-12)
 
 
 def test_noise_is_as_long_as_asked():

@@ -25,6 +25,7 @@ class Around(Algorithm):
     scalars = derived(lambda self: self.inner.scalars)
     sizes = derived(lambda self: self.inner.sizes)
     rows = derived(lambda self: self.inner.rows)
+    relative = derived(lambda self: self.inner.relative)
     columnwise = derived(lambda self: self.inner.columnwise)
     masks = derived(lambda self: self.inner.masks)
     stays = derived(lambda self: self.inner.stays)
@@ -32,6 +33,11 @@ class Around(Algorithm):
     statistics = derived(lambda self: self.inner.statistics)
     features = derived(lambda self: self.inner.features)
     of_classes = derived(lambda self: self.inner.of_classes)
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """What travels both ways whole: what clients change of it is what they send less what they received."""
+        return tuple(n for n in self.up if n in self.down and n not in self.inner.relative)
 
     @property
     def radius(self) -> float | None:

@@ -25,11 +25,6 @@ class Attacked(Around):
     attackers: int = option(1, "how many clients attack, the first ones", within="[0, inf)")
 
     @property
-    def shared(self) -> tuple[str, ...]:
-        """What travels both ways: clients change it."""
-        return tuple(n for n in self.up if n in self.down)
-
-    @property
     def label(self) -> str:
         return f"{self.inner.label} under {type(self).__name__.lower()}"
 
@@ -38,7 +33,7 @@ class Attacked(Around):
 class Sender(Attacked, ABC):
     """Attackers that train as others do and send something else; single numbers they leave as they are.
 
-    client   an attacker sends v + A(v_i - v)  where v was received too (w), else A(v_i)
+    client   an attacker sends v + A(v_i - v)  where v was received too (w), else A(v_i); of a code, A of the code
     """
 
     @abstractmethod

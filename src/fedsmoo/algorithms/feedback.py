@@ -22,6 +22,7 @@ class Feedback(Around, ABC):
     """
 
     own = derived(lambda self: (*self.inner.own, *(f"err_{n}" for n in self.kept)))
+    relative = derived(lambda self: (*self.inner.relative, *self.shared))
     columnwise = False  # what was sent, which may be anything of the server's vectors, is added to rows
 
     def __post_init__(self) -> None:
@@ -45,8 +46,7 @@ class Feedback(Around, ABC):
 
     @property
     def shared(self) -> tuple[str, ...]:
-        """The vectors that travel both ways: clients send their change."""
-        return tuple(n for n in self.vectors if n in self.down)
+        return tuple(n for n in self.vectors if n in self.down and n not in self.inner.relative)
 
     def first_contact(self, down: Vectors) -> Vectors:
         none = {f"err_{n}": torch.zeros_like(down.w) for n in self.kept}

@@ -36,11 +36,6 @@ class Private(Around):
                 f"{self.inner.label} has parameters that stay at the clients, which privacy does not serve"
             )
 
-    @property
-    def shared(self) -> tuple[str, ...]:
-        """What travels both ways: clients change it."""
-        return tuple(n for n in self.up if n in self.down)
-
     def finish(self, w: Tensor, down: Vectors, me: Vectors, rnd: Round) -> tuple[Vectors, Vectors]:
         me, up = self.inner.finish(w, down, me, rnd)
         numbers = {n: up_number(getattr(up, n), w) if n in self.scalars else getattr(up, n) for n in self.up}

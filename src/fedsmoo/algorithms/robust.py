@@ -136,7 +136,7 @@ class NormBounded(Robust):
         sent = self.inner.sent(srv)
 
         def bounded(name: str, v: Tensor) -> Tensor:
-            base = getattr(sent, name) if name in sent.names() else torch.zeros_like(v[0])
+            base = getattr(sent, name) if name in self.shared else torch.zeros_like(v[0])
             u = v - base
             return base + (weights * u * (self.bound / norm(u)).clamp(max=1)).sum(0)
 

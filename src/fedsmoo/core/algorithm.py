@@ -99,6 +99,7 @@ class Algorithm(Named):
     scalars: ClassVar[tuple[str, ...]] = ()  # which of all these names are one number, [.., 1]
     sizes: ClassVar[Mapping[str, int]] = MappingProxyType({})  # name -> how many numbers, if not one or the model's
     rows: ClassVar[tuple[str, ...]] = ()  # which names of up the server sees client by client, in combine
+    relative: ClassVar[tuple[str, ...]] = ()  # which names of up are changes of what came down so named: codes
     columnwise: ClassVar[bool] = False  # whether combine makes each coordinate of rows from that coordinate alone
     masks: ClassVar[Mapping[str, str]] = MappingProxyType({})  # name -> parameters ("fc.*"): 0/1 beside down and srv
     stays: ClassVar[tuple[str, ...]] = ()  # masks whose numbers do not travel
