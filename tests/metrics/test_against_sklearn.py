@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.data.targets import NO_LABEL
 from fedsmoo.metrics import tally
+from fedsmoo.metrics.functions import log_odds
 from fedsmoo.metrics.metric import make_metrics
 from fedsmoo.metrics.tally import Tallying
 
@@ -149,3 +150,30 @@ def test_a_label_that_the_loss_ignores_counts_in_no_metric(name: str, sequences:
 def test_own_functions_see_every_label() -> None:
     (metric,) = make_metrics([lambda outputs, targets: float((targets == 2).sum())])
     assert metric.ignoring(2) is metric
+
+
+@pytest.mark.parametrize("scale", [1.0, 40.0, 1e4])
+def test_the_area_is_of_the_order_of_outputs_however_far_apart_they_are(scale: float) -> None:
+    """Of two classes it is that of their difference, which no softmax rounds to 1; a shift of a row changes nothing."""
+    y = torch.randint(2, (300,), generator=torch.Generator().manual_seed(1))
+    apart = scale * (torch.randn(300, generator=torch.Generator().manual_seed(2)) + y + 1)
+    out = torch.stack([torch.zeros(300), apart], 1)
+    want = sk.roc_auc_score(y.numpy(), apart.numpy())
+    assert scores("auc", out, y, "classes", 50)["auc"] == pytest.approx(want, abs=1e-12)
+    ruled_out = torch.cat([out, torch.full((300, 1), -torch.inf)], 1)
+    assert scores("auc", ruled_out, y, "classes", 50)["auc"] == pytest.approx(want, abs=1e-12)
+    assert scores("auc", out.masked_fill(out > 0, torch.inf), y, "classes", 50)["auc"] is None
+
+
+def test_the_odds_of_classes_are_those_of_their_probabilities() -> None:
+    p = LOGITS.double().softmax(1)
+    torch.testing.assert_close(log_odds(LOGITS.double()), (p / (1 - p)).log(), rtol=1e-9, atol=1e-9)
+    assert torch.equal(log_odds(LOGITS[:, :3].round().double() + 7), log_odds(LOGITS[:, :3].round().double()))
+
+
+@pytest.mark.parametrize("count", [3, 7, 10, 1000])
+def test_a_target_that_never_changes_explains_all_or_nothing(count: int) -> None:
+    """The mean of equal numbers is rounded: their variance is 0, whatever it comes to."""
+    y = torch.full((count, 1), 0.1, dtype=torch.float64)
+    assert scores("r2", y + 0.1, y, "numbers", 2)["r2"] == 0
+    assert scores("r2", y, y, "numbers", 2)["r2"] == 1

@@ -121,22 +121,35 @@ def errors(out: Tensor, y: Tensor) -> Tensor:
 def r2(out: Tensor, y: Tensor) -> float:
     """Return the share of the variance that is explained, the mean over numbers; of one that never changes, 0 or 1."""
     left = errors(out, y).square().sum(0)
-    total = y.double().reshape(len(y), -1)
-    total = (total - total.mean(0)).square().sum(0)
-    share = 1 - left / torch.where(total > 0, total, 1)
-    return float(torch.where(total > 0, share, (left == 0).double()).mean())
+    each = y.double().reshape(len(y), -1)
+    total = (each - each.mean(0)).square().sum(0)
+    moves = (each != each[:1]).any(0) & (total > 0)  # rounding of the mean gives equal numbers a variance, too
+    share = 1 - left / torch.where(moves, total, 1)
+    return float(torch.where(moves, share, (left == 0).double()).mean())
 
 
 def auc(out: Tensor, y: Tensor) -> float:
     """Return the area under the ROC curve, each class against the others: the mean over classes that have both."""
     labelled = y.flatten() != NO_LABEL
-    p = out.flatten(0, -2)[labelled].double().softmax(-1)
-    return mean_area(p.numpy(), F.one_hot(y.flatten()[labelled], out.shape[-1]).numpy())
+    odds = log_odds(out.flatten(0, -2)[labelled].double())
+    return mean_area(odds.numpy(), F.one_hot(y.flatten()[labelled], out.shape[-1]).numpy())
+
+
+def log_odds(out: Tensor) -> Tensor:
+    """Return ``log(p / (1 - p))`` of each class ``[N, K]``: the order of the probabilities p, without their rounding.
+
+    Probabilities of outputs that are far apart are all 1, as if none were more likely than another.
+    """
+    out = out - out.amax(1, keepdim=True)  # rows that differ by a number have the same
+    none = torch.full_like(out[:, :1], -torch.inf)
+    before = torch.cat([none, out.logcumsumexp(1)[:, :-1]], 1)  # log of the sum over the classes before, and behind
+    behind = torch.cat([none, out.flip(1).logcumsumexp(1)[:, :-1]], 1).flip(1)
+    return out - torch.logaddexp(before, behind)
 
 
 def label_auc(out: Tensor, y: Tensor) -> float:
     """Return the area under the ROC curve, the mean over labels that some samples have and others have not."""
-    return mean_area(out.double().numpy(), (y > 0.5).long().numpy())
+    return mean_area(out.double().where(out.isfinite(), torch.nan).numpy(), (y > 0.5).long().numpy())
 
 
 def ranks_of(values: np.ndarray) -> np.ndarray:
@@ -150,10 +163,13 @@ def ranks_of(values: np.ndarray) -> np.ndarray:
 
 
 def mean_area(scores: np.ndarray, there: np.ndarray) -> float:
-    """Return the mean over columns of the share of pairs that are ordered rightly, a tie being half a pair; or NaN."""
+    """Return the mean over columns of the share of pairs that are ordered rightly, a tie being half a pair; or NaN.
+
+    A score may be infinite, as that of a class which is out of the question, but no NaN.
+    """
     positive = there.sum(0)
     both = (positive > 0) & (positive < len(there))
-    if not both.any() or not np.isfinite(scores).all():
+    if not both.any() or np.isnan(scores).any():
         return math.nan
     ranks = np.stack([ranks_of(column) for column in scores[:, both].T], 1)
     yes = positive[both].astype(float)
