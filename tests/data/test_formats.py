@@ -1,6 +1,7 @@
 """Every format of every source against small files made here: right ones, and every way of being wrong."""
 
 import dataclasses
+import io
 import os
 import pickle
 from pathlib import Path
@@ -8,12 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.data.catalog import SPECS, Remote
 from fedsmoo.data.files import cache
 from fedsmoo.data.files.safe_pickle import load_pickle
 from fedsmoo.data.files.tree import archive_tree
+from fedsmoo.data.forms.decoding.blocks import value_of
 from fedsmoo.data.sources import load
 
 from . import official
@@ -322,6 +325,27 @@ def test_bad_class_folders(tmp_path, files, message):
     folder.mkdir(exist_ok=True)
     with pytest.raises(FedsmooError, match=message):
         load("mine", folder)
+
+
+@pytest.mark.parametrize("kind", [np.uint16, np.int32, np.float32])
+def test_images_that_bytes_cannot_hold_are_refused(tmp_path, kind):
+    """Pillow cuts 16 bits off at 255: nearly every picture would be white, or, of floats from 0 to 1, black."""
+    deep = np.linspace(0, 1 if kind is np.float32 else 60000, 16).astype(kind).reshape(4, 4)
+    out = io.BytesIO()
+    Image.fromarray(deep).save(out, "TIFF")
+    files = {f"{part}/{c}/1.tif": out.getvalue() for part in ("train", "test") for c in "ab"}
+    with pytest.raises(FedsmooError, match=r"train/a/1.tif has pixels of more than 8 bits .* scale them"):
+        load("mine", put(tmp_path / "own", files))
+    with pytest.raises(FedsmooError, match="an image has pixels of more than 8 bits"):
+        value_of(Image.fromarray(deep), False, "data")
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA", "CMYK"])
+def test_images_of_other_modes_are_as_pillow_shows_them(mode):
+    picture = Image.fromarray(official.pixels(1, 6, 5, 3)[0]).convert(mode)
+    shown = np.asarray(picture.convert("L" if mode in ("1", "L", "LA") else "RGB")).reshape(6, 5, -1)
+    assert np.array_equal(value_of(picture, False, "data"), shown)
+    assert value_of(picture, True, "data").shape == (6, 5, 3)
 
 
 def test_bad_npz(tmp_path):

@@ -20,7 +20,7 @@ from fedsmoo.data.files.durable import make_folder, remove_leftovers, rename_dur
 from fedsmoo.data.files.readers import PARTS, Arrays
 from fedsmoo.data.files.tree import Tree
 
-FORMAT = "1"
+FORMAT = "2"  # of decoded copies: 1 had pixels of 16 bits cut off at 255
 
 
 def user_cache() -> Path:

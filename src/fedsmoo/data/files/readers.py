@@ -16,6 +16,7 @@ import numpy as np
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.data.catalog import Spec
 from fedsmoo.data.files import arrays
+from fedsmoo.data.files.pixels import TooDeep, pixels_of
 from fedsmoo.data.files.safe_pickle import load_pickle
 from fedsmoo.data.files.tree import LARGEST, Tree, digest
 from fedsmoo.data.targets import MANY
@@ -200,11 +201,11 @@ def _decode_one(tree: Tree, name: str, channels: int | None) -> np.ndarray:
     data = tree.read(name)
     try:
         with Image.open(io.BytesIO(data)) as image:
-            grey = channels == 1 or (channels is None and image.mode in ("1", "L", "LA"))
-            pixels = np.asarray(image.convert("L" if grey else "RGB"))
+            return pixels_of(image, None if channels is None else "L" if channels == 1 else "RGB")
+    except TooDeep as error:
+        raise FedsmooError(f"{tree.where}: {name} {error}") from None
     except Exception as error:  # Pillow raises many kinds for damaged files
         raise FedsmooError(f"{tree.where}: {name} is not a readable image ({type(error).__name__}: {error})") from None
-    return pixels[..., None] if grey else pixels
 
 
 def read_npz(path: Path) -> Arrays:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedsmoo.core.errors import FedsmooError, brief
 from fedsmoo.data.check import samples_of
+from fedsmoo.data.files.pixels import TooDeep, pixels_of
 from fedsmoo.data.forms.columns import TOKENS
 from fedsmoo.data.targets import NO_LABEL
 
@@ -39,12 +40,12 @@ def value_of(value: Any, colour: bool, what: str) -> np.ndarray:
         tensor = value.detach().cpu()
         return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
     if type(value).__module__.split(".")[0] == "PIL":
-        grey = value.mode in ("1", "L", "LA") and not colour
         try:
-            pixels = np.asarray(value.convert("L" if grey else "RGB"))
+            return pixels_of(value, "RGB" if colour else None)
         except OSError as e:  # as of a file that was cut
             raise FedsmooError(f"{what}: an image cannot be read ({e})") from None
-        return pixels[..., None] if grey else pixels
+        except TooDeep as e:
+            raise FedsmooError(f"{what}: an image {e}") from None
     try:
         found = np.asarray(value)
     except ValueError:

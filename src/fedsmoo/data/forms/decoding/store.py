@@ -30,7 +30,7 @@ from fedsmoo.data.files.durable import SILENCE, alive, make_folder, sync_folder
 from fedsmoo.data.files.plain import parse_table, read_plain
 from fedsmoo.data.fingerprint import Fingerprint
 
-VERSION, FACTS = 1, "facts.json"
+VERSION, FACTS = 2, "facts.json"  # version 1 had pixels of 16 bits cut off at 255
 HASHED = 2**30  # bytes up to which a copy is hashed when it is opened
 TUPLES = ("mean", "std", "class_names", "inputs")
 INDICES = ("natural", "natural_test")
