@@ -215,3 +215,21 @@ def test_samples_that_do_not_fit_on_a_gpu_are_refused():
     refuse_too_large("mine", 2**30, 2**30)
     with pytest.raises(FedsmooError, match=r"data set mine: 3\.0 GiB of samples, but the GPU has 1\.0 GiB free: set"):
         refuse_too_large("mine", 3 * 2**30, 2**30)
+
+
+class Columns(Files):
+    """The same rows, whose labels have an axis of one number."""
+
+    def __getitem__(self, i):
+        x, y = super().__getitem__(i)
+        return x, torch.tensor([y])
+
+
+@pytest.mark.filterwarnings("error")
+def test_labels_with_an_axis_of_their_own_are_kept_as_well(file):
+    """What the check makes of them lies in the very file that it is to replace: nothing may be lost on the way."""
+    both = Columns(file, 0, 200), Columns(file, 200, 300)
+    (first, data), (again, kept) = reads_of(both), reads_of(both)
+    assert data.fingerprint == kept.fingerprint == SAME
+    assert data.y_train.tolist() == kept.y_train.tolist() == Y[:200].tolist()
+    assert first >= 300 > again

@@ -107,7 +107,9 @@ def keep(key: str, folder: Path, data: Dataset) -> Dataset:
         tensor, path = getattr(data, name), folder / f"{name}.npy"
         found = np.load(path, mmap_mode="r" if len(tensor) else None) if path.is_file() else None
         if found is None or tensor.shape != found.shape or tensor.numpy().dtype != found.dtype:
-            np.save(path, tensor.numpy())
+            beside = path.with_name(f"{name}.new.npy")  # what is saved may be mapped from the file that it replaces
+            np.save(beside, tensor.numpy())
+            os.replace(beside, path)
     for name in INDICES:
         lists = getattr(data, name)
         if lists is not None:
