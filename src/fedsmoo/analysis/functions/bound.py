@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedsmoo.analysis.functions.hessian import top_eigenvalues
-from fedsmoo.analysis.functions.objective import Objective, refuse_no_classes
+from fedsmoo.analysis.functions.objective import Objective, counted, refuse_no_classes
 from fedsmoo.core import FedsmooError, unit
 
 
@@ -112,7 +112,8 @@ def margins(outputs: Tensor, y: Tensor) -> Tensor:
 def margin_error(objective: Objective, w: Tensor, s: Tensor, eps: float) -> float:
     """``G~_eps``: the share of samples whose margin at the perturbed model w + s is at most eps."""
     refuse_no_classes(objective.task, "the margin")
-    return (margins(objective.outputs(w + s), objective.y) <= eps).double().mean().item()
+    there = counted(objective.task, objective.y)
+    return (margins(objective.outputs(w + s)[there], objective.y[there]) <= eps).double().mean().item()
 
 
 def sam_perturbation(objective: Objective, w: Tensor, r: float) -> Tensor:

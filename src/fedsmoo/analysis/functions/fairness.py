@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from fedsmoo.analysis.functions.objective import Objective, objective, refuse_no_classes
+from fedsmoo.analysis.functions.objective import Objective, counted, objective, refuse_no_classes
 from fedsmoo.data.targets import NO_LABEL
 from fedsmoo.engines.task import Task
 
@@ -61,9 +62,9 @@ def class_accuracy(task: Task, w: Tensor) -> np.ndarray:
     """Return test accuracy per class; nan for a class without test samples."""
     refuse_no_classes(task, "fairness")
     test = objective(task, "test")
-    right = (test.outputs(w).argmax(-1) == test.y).flatten().cpu().numpy()
-    labels = test.y.flatten().cpu().numpy()
-    right, labels = right[labels != NO_LABEL], labels[labels != NO_LABEL]
+    there = counted(task, test.y)
+    right = (test.outputs(w).argmax(-1) == test.y)[there].cpu().numpy()
+    labels = test.y[there].cpu().numpy()
     total = np.bincount(labels, minlength=task.data.classes)
     hits = np.bincount(labels, weights=right, minlength=task.data.classes)
     return np.where(total > 0, hits / np.maximum(total, 1), np.nan)
@@ -74,7 +75,7 @@ def fairness(task: Task, w: Tensor, indices: Sequence[np.ndarray]) -> Fairness:
 
     A client's test accuracy is that on its own test samples, where the data has such. Else it is that of the classes,
     weighted by its own mix: what it would see on new samples of the kind it holds. ``own`` is the accuracy on the very
-    samples it trains with.
+    samples it trains with. Of sequences it is the share of labelled positions, as in a run's metrics.
     """
     classes, tests = class_accuracy(task, w), own_accuracy(task, w, indices)
     train = objective(task, "train")
@@ -86,7 +87,7 @@ def fairness(task: Task, w: Tensor, indices: Sequence[np.ndarray]) -> Fairness:
         counts = np.bincount(mine[mine != NO_LABEL], minlength=len(classes))
         known = ~np.isnan(classes) & (counts > 0)
         clients.append(np.average(classes[known], weights=counts[known]) if known.any() else np.nan)
-        own.append(each[held].mean())
+        own.append(share(each[held]))
     return Fairness(classes, np.array(clients) if tests is None else tests, np.array(own))
 
 
@@ -96,10 +97,17 @@ def own_accuracy(task: Task, w: Tensor, indices: Sequence[np.ndarray]) -> np.nda
     if parts is None:
         return None
     each = hits(objective(task, "test"), w)
-    return np.array([each[mine].mean() if len(mine) else np.nan for mine in parts])
+    return np.array([share(each[mine]) for mine in parts])
 
 
 def hits(part: Objective, w: Tensor) -> np.ndarray:
-    """Return for each sample whether a model is right, or the share of its positions where it is."""
-    right = (part.outputs(w).argmax(-1) == part.y).double()
-    return (right.flatten(1).mean(1) if right.dim() > 1 else right).cpu().numpy()
+    """Count for each sample the labels that a model says right, and those that count at all: ``[N, 2]``."""
+    there = counted(part.task, part.y)
+    right = (part.outputs(w).argmax(-1) == part.y) & there
+    return torch.stack([v.reshape(len(v), -1).sum(1) for v in (right, there)], 1).cpu().numpy()
+
+
+def share(counts: np.ndarray) -> float:
+    """Return the share that is right of some samples; nan if none of them counts."""
+    right, there = counts.sum(0)
+    return float(right / there) if there else np.nan

@@ -19,6 +19,7 @@ from fedsmoo.data.targets import CLASSES, NO_LABEL
 from fedsmoo.engines.oracles.fused import FusedOracle, fused_reason
 from fedsmoo.engines.oracles.oracle import products as products_in
 from fedsmoo.engines.task import Task
+from fedsmoo.models.loss import ignored_by
 
 PARTS = {"train": "the training part", "test": "the test part"}
 
@@ -56,19 +57,17 @@ class Objective:
         return loss.item(), self.accuracy(out).item()
 
     def accuracy(self, out: Tensor) -> Tensor:
-        """Return the share of classes that outputs say right, of those that are labelled; NaN for other targets."""
+        """Return the share of classes that outputs say right, of those that count; NaN for other targets."""
         if self.task.data.target != CLASSES:
             return torch.full((), torch.nan, dtype=torch.float64)
-        return (out.argmax(-1) == self.y).double().sum() / (self.y != NO_LABEL).sum()
+        there = counted(self.task, self.y)
+        return ((out.argmax(-1) == self.y) & there).double().sum() / there.sum()
 
     def _right(self, out: Tensor, labels: Tensor) -> Tensor:
-        """Return the share that each of C models says right of a batch, ``[C]``."""
+        """Count what each of C models says right of a batch, ``[C]``; NaN where the targets are no classes."""
         if self.task.data.target != CLASSES:
             return torch.full((len(out),), torch.nan, dtype=torch.float64, device=out.device)
-        right = (out.argmax(-1) == labels).flatten(1).double()
-        if labels.dim() == 2:
-            return right.mean(1)
-        return right.sum(1) / (labels != NO_LABEL).flatten(1).sum(1).clamp(min=1)
+        return ((out.argmax(-1) == labels) & counted(self.task, labels)).flatten(1).double().sum(1)
 
     def gradient(self, w: Tensor) -> Tensor:
         """``f'(w)``."""
@@ -131,10 +130,15 @@ class Objective:
                     labels = y.expand(count, *y.shape)
                     each = self.task.loss(out.flatten(0, 1).to(self.task.dtype), labels.flatten(0, 1))
                     loss += each.view(count, -1).double().sum(1)
-                    right += self._right(out, labels) * len(y)
-            return loss / self.samples, right / self.samples
+                    right += self._right(out, labels)
+            return loss / self.samples, right / counted(self.task, self.y).sum()
 
         return evaluate
+
+
+def counted(task: Task, y: Tensor) -> Tensor:
+    """Return which labels count in an accuracy, as in a run's own: not -100, nor the one that the loss ignores."""
+    return (y != NO_LABEL) & (y != ignored_by(task.loss))
 
 
 def refuse_no_classes(task: Task, what: str) -> None:
