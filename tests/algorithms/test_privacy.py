@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,11 @@ import torch
 
 import fedsmoo
 from fedsmoo.algorithms import FedAvg, Median
+from fedsmoo.algorithms.around import Around
 from fedsmoo.algorithms.fedexp import FedExP
+from fedsmoo.algorithms.fednova import FedNova
 from fedsmoo.algorithms.privacy import Private
+from fedsmoo.algorithms.rates import Cosine, Linear
 from fedsmoo.algorithms.scaffold import SCAFFOLD
 from fedsmoo.analysis.functions.privacy import private_part, spent
 from fedsmoo.core import FedsmooError, Round, Vectors
@@ -22,6 +26,17 @@ from fedsmoo.testing import undescribed
 
 dp_event = pytest.importorskip("dp_accounting.dp_event")
 SMALL = {"clients": 6, "cohort": 3, "rounds": 3, "local_steps": 2}
+
+
+@dataclass(frozen=True)
+class Spy(Around):
+    """A method that notes what reaches its server."""
+
+    seen: list = field(default_factory=list)
+
+    def aggregate(self, srv: Vectors, mean: Vectors, rnd: Round) -> Vectors:
+        self.seen.append(mean)
+        return srv
 
 
 def server(number: int, n: int) -> Round:
@@ -41,6 +56,38 @@ def test_changes_are_bounded_all_together():
         factor = min(1.0, 0.5 / length)
         assert torch.allclose(up.w - down.w, factor * (plain.w - down.w), atol=1e-14)
         assert torch.allclose(up.dc, factor * plain.dc, atol=1e-14)
+
+
+@pytest.mark.parametrize("inner", [FedNova(), Linear(FedAvg()), Cosine(FedNova())], ids=lambda m: m.label)
+def test_numbers_of_steps_take_no_part_of_the_bound(inner):
+    """A bound of half a change halves it, whatever number of steps is sent beside it; that number stays what it is."""
+    down, change = Vectors(w=torch.ones(3).double()), torch.tensor([1.0, 2.0, -2.0]).double()
+    me = Vectors(**{n: torch.full((1,), 40.0).double() for n in inner.local})
+    rnd, name = Round(0, 0.1, torch.full((1,), 50.0).double(), 0.5), inner.up[0]
+    _, plain = inner.finish(down.w + change, down, me, rnd)
+    before = down.w if name == "w" else 0
+    sent = getattr(plain, name) - before
+    _, up = Private(inner, bound=sent.norm().item() / 2).finish(down.w + change, down, me, rnd)
+    assert torch.allclose(getattr(up, name) - before, sent / 2, atol=1e-14)
+    for number in inner.scalars:
+        assert torch.equal(getattr(up, number), getattr(plain, number))
+    method = Private(inner, bound=1.0, noise=3.0, expected=8.0)
+    spy = Spy(inner)
+    dataclasses.replace(method, inner=spy).aggregate(inner.init(down.w), plain, server(0, 6))
+    assert all(torch.equal(getattr(spy.seen[0], n), getattr(plain, n)) for n in inner.scalars)
+    assert not torch.equal(getattr(spy.seen[0], name), getattr(plain, name))
+
+
+def test_a_local_schedule_beside_privacy_trains_as_well_as_none():
+    """With a bound that cuts and no noise: the sum of the rates, about 40, is not what the bound is spent on."""
+    settings = {"clients": 5, "cohort": 5, "rounds": 3, "local_epochs": 5, "batch_size": 20, "partition": "iid"}
+    private = {"privacy": "client", "bound": 1.0, "noise": 0.0}
+    found = [
+        fedsmoo.simulate("softmax", "digits", "fedavg", local_schedule=name, **settings, **private).history[-1]
+        for name in ("constant", "linear")
+    ]
+    assert found[0].test_accuracy > 0.8
+    assert found[1].test_accuracy > 0.8
 
 
 def test_noise_has_the_deviation_that_is_accounted_for():

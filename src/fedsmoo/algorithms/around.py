@@ -26,6 +26,7 @@ class Around(Algorithm):
     sizes = derived(lambda self: self.inner.sizes)
     rows = derived(lambda self: self.inner.rows)
     relative = derived(lambda self: self.inner.relative)
+    public = derived(lambda self: self.inner.public)
     columnwise = derived(lambda self: self.inner.columnwise)
     masks = derived(lambda self: self.inner.masks)
     stays = derived(lambda self: self.inner.stays)

@@ -21,6 +21,7 @@ class FedNova(FedAvg):
 
     up = ("d", "k")
     scalars = ("k",)
+    public = ("k",)
 
     def finish(self, w: Tensor, down: Vectors, me: Vectors, rnd: Round) -> tuple[Vectors, Vectors]:
         return me, Vectors(d=(w - down.w) / rnd.steps, k=rnd.steps)

@@ -18,8 +18,9 @@ class Private(Around):
     client   u_i = v_i - v  where v was received too (w), else v_i;   u_i <- u_i min(1, bound / ||u_i||)
     server   goes on as the method does, with v + mean(u_i) + N(0, (noise bound / n)^2)
 
-    ||u_i|| is the norm of all that a client sends, single numbers too. With a cohort of random size (Bernoulli) n is
-    the ``expected`` one, also in the mean. Clients count alike: a weighted mean has no such bound. The paper's clients
+    ||u_i|| is the norm of all that a client sends, single numbers too, but for those that follow from how many steps it
+    made, which nothing hides: they are sent as they are. With a cohort of random size (Bernoulli) n is the ``expected``
+    one, also in the mean. Clients count alike: a weighted mean has no such bound. The paper's clients
     bound their change after every local step as well; what is sent, and so the privacy, has the same bound.
     """
 
@@ -38,11 +39,12 @@ class Private(Around):
 
     def finish(self, w: Tensor, down: Vectors, me: Vectors, rnd: Round) -> tuple[Vectors, Vectors]:
         me, up = self.inner.finish(w, down, me, rnd)
-        numbers = {n: up_number(getattr(up, n), w) if n in self.scalars else getattr(up, n) for n in self.up}
+        hidden = [n for n in self.up if n not in self.public]
+        numbers = {n: up_number(getattr(up, n), w) if n in self.scalars else getattr(up, n) for n in hidden}
         changes = {n: v - getattr(down, n) if n in self.shared else v for n, v in numbers.items()}
         factor = (self.bound / norm(torch.cat([norm(u) for u in changes.values()], -1))).clamp(max=1.0)
         bounded = {n: getattr(down, n) + factor * u if n in self.shared else factor * u for n, u in changes.items()}
-        return me, Vectors(**bounded)
+        return me, up.replace(**bounded)
 
     def aggregate(self, srv: Vectors, mean: Vectors, rnd: Round) -> Vectors:
         n = rnd.n if self.expected is None else self.expected
@@ -53,7 +55,8 @@ class Private(Around):
             noise = (self.noise * self.bound / n) * rnd.normal(f"privacy of {name}", v)
             return before + (rnd.n / n) * (v - before) + noise
 
-        return self.inner.aggregate(srv, Vectors(**{name: hidden(name, v) for name, v in mean.items()}), rnd)
+        noisy = {name: hidden(name, v) for name, v in mean.items() if name not in self.public}
+        return self.inner.aggregate(srv, mean.replace(**noisy), rnd)
 
     @property
     def label(self) -> str:

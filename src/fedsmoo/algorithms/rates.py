@@ -30,6 +30,7 @@ class LocalRate(Around, ABC):
     local = derived(lambda self: (*self.inner.local, "rates"))
     up = derived(lambda self: (*self.inner.up, "rates"))
     scalars = derived(lambda self: (*self.inner.scalars, "rates"))
+    public = derived(lambda self: (*self.inner.public, "rates"))
 
     @abstractmethod
     def share(self, t: Tensor) -> Tensor:

@@ -100,6 +100,7 @@ class Algorithm(Named):
     sizes: ClassVar[Mapping[str, int]] = MappingProxyType({})  # name -> how many numbers, if not one or the model's
     rows: ClassVar[tuple[str, ...]] = ()  # which names of up the server sees client by client, in combine
     relative: ClassVar[tuple[str, ...]] = ()  # which names of up are changes of what came down so named: codes
+    public: ClassVar[tuple[str, ...]] = ()  # which scalars of up follow from a client's number of steps: no secret
     columnwise: ClassVar[bool] = False  # whether combine makes each coordinate of rows from that coordinate alone
     masks: ClassVar[Mapping[str, str]] = MappingProxyType({})  # name -> parameters ("fc.*"): 0/1 beside down and srv
     stays: ClassVar[tuple[str, ...]] = ()  # masks whose numbers do not travel
