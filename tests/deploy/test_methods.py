@@ -17,13 +17,17 @@ from flwr.app import ArrayRecord
 from safetensors.torch import load_file
 
 from fedsmoo.algorithms import ALGORITHMS
-from fedsmoo.deploy.client import Recipe
+from fedsmoo.core import FedsmooError
+from fedsmoo.data.check import from_arrays
+from fedsmoo.data.dataset import Dataset
+from fedsmoo.deploy.client import Recipe, own_scale
 from fedsmoo.deploy.flower import FlowerStrategy, client_app
 from fedsmoo.deploy.server import Coordinator
 from fedsmoo.deploy.settings import Federation
 from fedsmoo.models import make_module, wrap
 from fedsmoo.runs.build import assemble, make_algorithm
 from fedsmoo.runs.config import Config
+from fedsmoo.runs.division import make_clients
 
 from .fake import FakeGrid
 
@@ -220,3 +224,31 @@ def test_a_method_of_ones_own(tmp_path):
     coordinator, _ = federate(config, tmp_path, recipe)
     result = assemble(config, FedSMOO(r=0.3, beta=5.0)).run()
     assert torch.equal(result.server.s, coordinator.server.s)
+
+
+def test_images_of_nodes_are_normalised_alike_if_they_are_given_the_same_numbers(tmp_path):
+    """Then a federation is the simulation; by each node's own mean and std, which it warns of, it is not."""
+    rng = np.random.default_rng(0)
+    y = np.arange(120) % 3
+    x = (rng.integers(0, 90, (120, 4, 4)) + 60 * y[:, None, None]).astype(np.uint8)
+    whole = from_arrays(x[:90], y[:90], x[90:], y[90:])
+    config = SMALL.replace(clients=3, cohort=3, rounds=2, algorithm="fedavg", batch_size=10, u=0.5)
+    shares = make_clients(config, whole)
+
+    def node(client: int, config: Config, **scale: tuple[float, ...]) -> Dataset:
+        return from_arrays(x[shares[client]], y[shares[client]], x[90:], y[90:], **scale)
+
+    def same(client: int, config: Config) -> Dataset:
+        return node(client, config, mean=whole.mean, std=whole.std)
+
+    want = assemble(config, data=whole, indices=shares).run().server.w
+    alike, _ = federate(config, tmp_path / "a", Recipe(data=same, test=lambda config: whole))
+    assert torch.equal(alike.server.w, want)
+    apart, _ = federate(config, tmp_path / "b", Recipe(data=node, test=lambda config: whole))
+    assert not torch.allclose(apart.server.w, want, atol=1e-3)
+    assert "mean and std of this node's own samples" in own_scale(node(0, config), config.clients)
+    assert own_scale(same(0, config), config.clients) is None
+    with pytest.raises(FedsmooError, match="give both mean and std"):
+        node(0, config, mean=(0.5,))
+    with pytest.raises(FedsmooError, match="one value per channel"):
+        node(0, config, mean=(0.5, 0.5), std=(1.0, 1.0))

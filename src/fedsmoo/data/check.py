@@ -135,12 +135,14 @@ def from_arrays(
     target: str | None = None,
     inputs: Sequence[str] | None = None,
     weights: Any = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
 ) -> Dataset:
     """Return a data set from tensors or arrays.
 
-    uint8 images may be ``[N, H, W]``, ``[N, H, W, 1 or 3]`` or ``[N, 1 or 3, H, W]`` and are normalised by their own
-    mean and std; floats and integers (text) are taken as they are. Labels of any whole-number type, or bool, are
-    classes; floats with fractions are the targets of a regression.
+    uint8 images may be ``[N, H, W]``, ``[N, H, W, 1 or 3]`` or ``[N, 1 or 3, H, W]`` and are normalised by the mean and
+    std of the training part, unless others are given; floats and integers (text) are taken as they are. Labels of any
+    whole-number type, or bool, are classes; floats with fractions are the targets of a regression.
 
     Args:
         x_train, y_train, x_test, y_test: samples and labels; there may be no test part.
@@ -150,6 +152,8 @@ def from_arrays(
         inputs: names of several inputs that lie stacked on axis 1 of the samples, as the model's ``forward`` has them.
         weights: how much each training sample counts in the loss of local steps, 0 or above; they are divided by their
             mean, so that equal ones change nothing.
+        mean, std: by which images are normalised, of values in 0..1, one for each channel: where several machines hold
+            parts of the data, all of them need the same.
 
     >>> data = from_arrays(np.zeros((4, 2)), [0, 1, 0, 1], np.zeros((2, 2)), [0, 1])
     >>> data.classes, data.x_train.dtype
@@ -167,11 +171,10 @@ def from_arrays(
     dataset = Dataset(name, x, y, x_other, y_other, width([y, y_other], kind, name), target=kind)
     names = None if inputs is None else tuple(inputs) if not isinstance(inputs, str) else (inputs,)
     counts = None if weights is None else mean_one(tensor_of(weights, f"{name}: weights"))
-    dataset = dataclasses.replace(dataset, inputs=names, weights=counts)
-    if dataset.is_image and len(x):
+    if mean is None and std is None and dataset.is_image and len(x):
         mean, std = channel_statistics(x)
-        dataset = dataclasses.replace(dataset, mean=mean, std=std)
-    return check(dataset)
+    scale = [None if v is None else tuple(float(each) for each in v) for v in (mean, std)]
+    return check(dataclasses.replace(dataset, inputs=names, weights=counts, mean=scale[0], std=scale[1]))
 
 
 def samples_of(x: Any, what: str) -> Tensor:

@@ -113,8 +113,9 @@ def data(client: int, config: Config) -> Dataset:
 
     return fedsmoo.data.check.from_arrays(x_train, y_train, x_test, y_test)
 
-    with images as uint8 [N, H, W, 1 or 3] or other samples as float [N, ...], and labels as whole numbers. The test
-    part is not used on a node; its largest label, like that of the training part, counts for the number of classes.
+    with images as uint8 [N, H, W, 1 or 3] or other samples as float [N, ...], and labels as whole numbers. Images are
+    normalised: give every node and the server the same mean=[...] and std=[...], of values in 0..1. The test part is
+    not used on a node; its largest label, like that of the training part, counts for the number of classes.
     """
     return share_of(client, config)  # a share of a public data set, to try things out
 

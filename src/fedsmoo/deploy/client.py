@@ -15,6 +15,7 @@ from fedsmoo.algorithms.statistics import Recomputed
 from fedsmoo.core import Algorithm, FedsmooError, Round, Vectors
 from fedsmoo.data.batches.augment import drawing
 from fedsmoo.data.batches.plan import make_plan
+from fedsmoo.data.check import channel_statistics
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.sources import load
 from fedsmoo.deploy.store import ClientStore
@@ -27,6 +28,11 @@ from fedsmoo.models.loss import SampleLoss
 from fedsmoo.runs.build import make_setup, start_of
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.division import make_clients, seen_by_clients
+
+OWN_SCALE = (
+    "images are normalised by the mean and std of this node's own samples, so that clients and server see them "
+    "differently: give all of them the same, from_arrays(..., mean=[...], std=[...])"
+)
 
 
 @functools.lru_cache(maxsize=1)
@@ -50,6 +56,12 @@ def share_of(client: int, config: Config) -> Dataset:
     weights = None if data.weights is None else data.weights[index]
     mine = replace(data, x_train=data.x_train[index], y_train=data.y_train[index], weights=weights)
     return replace(mine, natural=None, natural_test=None)
+
+
+def own_scale(data: Dataset, clients: int) -> str | None:
+    """Return a warning where a node normalises its images by their own mean and std, as no other node does."""
+    own = data.is_image and clients > 1 and (data.mean, data.std) == channel_statistics(data.x_train)
+    return OWN_SCALE if own else None
 
 
 @dataclass(frozen=True)

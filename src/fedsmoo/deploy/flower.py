@@ -14,7 +14,7 @@ from typing import Any
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.untrusted import text
-from fedsmoo.deploy.client import Recipe, RoundRequest, answer
+from fedsmoo.deploy.client import Recipe, RoundRequest, answer, own_scale
 from fedsmoo.deploy.server import Coordinator
 from fedsmoo.deploy.settings import from_json, parse, state_folder
 from fedsmoo.deploy.store import Missing
@@ -43,7 +43,10 @@ def client_app(recipe: Recipe | None = None, **parts: Any) -> ClientApp:
         def reply() -> RecordDict:
             config = from_json(str(message.content["ask"]["config"]))
             client = client_of(context)
-            facts: dict[str, Any] = {"client": client, "samples": len(chosen.data(client, config).x_train)}
+            data = chosen.data(client, config)
+            if note := own_scale(data, config.clients):
+                log(WARNING, "fedsmoo: client %d: %s", client, note)
+            facts: dict[str, Any] = {"client": client, "samples": len(data.x_train)}
             return RecordDict({"facts": ConfigRecord(facts)})
 
         return Message(in_words(reply), reply_to=message)
