@@ -106,3 +106,22 @@ def test_one_column_that_is_learnt_has_no_axis_of_its_own():
     frame = pd.DataFrame({"a": [1.0, 2.0, 3.0], "t": [0.5, 1.5, 2.5], "u": [1.0, 0.0, 2.0]})
     assert np.shape(frame_part(frame, Options(y=("t",)), "given").y) == (3,)
     assert np.shape(frame_part(frame, Options(y=("t", "u")), "given").y) == (3, 2)
+
+
+@pytest.mark.parametrize("kind", ["int64", "float64", "float32"])
+def test_a_client_is_the_same_whichever_numbers_name_it(kind):
+    """A table writes 1 where another writes 1.0: its test samples are still the client's own."""
+    train, test = (pd.DataFrame({"a": RNG.random(6), "y": [0, 1] * 3, "client": [7, 7, 10, 10, 2, 2]}) for _ in "ab")
+    test["client"] = test["client"].astype(kind)
+    data = read_data((train, test))
+    assert [i.tolist() for i in data.natural] == [[4, 5], [0, 1], [2, 3]]
+    assert [i.tolist() for i in data.natural_test] == [[4, 5], [0, 1], [2, 3]]
+
+
+def test_clients_of_the_test_part_that_do_not_train_are_said():
+    train, test = (pd.DataFrame({"a": RNG.random(4), "y": [0, 1] * 2, "client": [1, 1, 2, 2]}) for _ in "ab")
+    test["client"] = ["x", "x", "y", "y"]
+    with pytest.warns(FedsmooWarning, match=r"none of its clients trains \(the first are 'x' and 1\)"):
+        data = read_data((train, test))
+    assert data.natural_test is None
+    assert len(data.x_test) == 4

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsmoo.core.errors import FedsmooError, FedsmooWarning
+from fedsmoo.core.errors import FedsmooError, FedsmooWarning, brief
 from fedsmoo.core.random.streams import stream
 from fedsmoo.core.share import part_of
 from fedsmoo.data.check import PARTS, check, from_arrays, refuse_untrained_classes, samples_of, tensor_of
@@ -56,11 +56,13 @@ def cut(found: Federation, share: float) -> Federation:
 
 
 def by_client(names: np.ndarray) -> dict[Any, np.ndarray]:
-    """Return the samples of each client, in the order of their names, numbers as numbers.
+    """Return the samples of each client, in the order of their names, numbers as numbers: client 1.0 is client 1.
 
     >>> by_client(np.array(["b", "a", "b"]))
     {'a': array([1]), 'b': array([0, 2])}
     """
+    if names.dtype.kind == "f" and bool((names == np.round(names)).all()):
+        names = names.astype(np.int64)
     found, which = np.unique(names, return_inverse=True)
     order = np.argsort(which, kind="stable")
     return dict(zip(found.tolist(), np.split(order, np.cumsum(np.bincount(which))[:-1]), strict=True))
@@ -144,7 +146,11 @@ def own_clients(found: Federation) -> dict[str, Any]:
     mine = by_client(part.clients())
     tested = {} if found.test is None or found.test.clients is None else by_client(found.test.clients())
     out = {"natural": tuple(torch.from_numpy(i) for i in mine.values())}
-    if tested:
+    if tested and not tested.keys() & mine.keys():
+        names = f"{brief(next(iter(tested)))} and {brief(next(iter(mine)))}"
+        say = f"{found.tests[0].what}: none of its clients trains (the first are {names})"
+        warnings.warn(f"{say}: clients have no test samples of their own", FedsmooWarning, stacklevel=2)
+    elif tested:
         none = np.zeros(0, np.int64)
         out["natural_test"] = tuple(torch.from_numpy(tested.get(n, none)) for n in mine)
     return out

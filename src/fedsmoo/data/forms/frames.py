@@ -75,4 +75,4 @@ def target(column: Any) -> np.ndarray:
 def keys(column: Any) -> np.ndarray:
     """Return who holds each sample: numbers as they are, anything else as text."""
     found = np.asarray(column)
-    return found if found.dtype.kind in "iu" else np.array([str(v) for v in column])
+    return found if found.dtype.kind in "iuf" else np.array([str(v) for v in column])
