@@ -22,6 +22,11 @@ def test_a_stream_is_its_name() -> None:
         assert not np.array_equal(first, stream(*other).integers(1 << 30, size=8))
 
 
+def test_zeros_at_the_end_of_a_name_name_nothing() -> None:
+    """As the docstring says: purposes of ours are therefore each used with one number of places."""
+    assert stream(0, "x", 3).random() == stream(0, "x", 3, 0).random() != stream(0, "x", 0, 3).random()
+
+
 def test_streams_do_not_touch_global_generators() -> None:
     before = np.random.get_state()[1].copy()
     stream(0, "x").random(100)

@@ -15,6 +15,9 @@ import torch
 def stream(seed: int, purpose: str, *where: int) -> np.random.Generator:
     """Return the generator of one named stream.
 
+    Zeros at the end of ``where`` name nothing: ``("x", 3)`` and ``("x", 3, 0)`` are one stream. What is drawn for a
+    round and what for each of its clients therefore needs two purposes.
+
     >>> bool(stream(0, "batches", 3, 17).integers(100) == stream(0, "batches", 3, 17).integers(100))
     True
     """
