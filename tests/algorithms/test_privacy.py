@@ -80,7 +80,7 @@ def test_numbers_of_steps_take_no_part_of_the_bound(inner):
 
 def test_a_local_schedule_beside_privacy_trains_as_well_as_none():
     """With a bound that cuts and no noise: the sum of the rates, about 40, is not what the bound is spent on."""
-    settings = {"clients": 5, "cohort": 5, "rounds": 3, "local_epochs": 5, "batch_size": 20, "partition": "iid"}
+    settings = {"clients": 5, "cohort": 5, "rounds": 3, "local_steps": 75, "batch_size": 20, "partition": "iid"}
     private = {"privacy": "client", "bound": 1.0, "noise": 0.0}
     found = [
         fedsmoo.simulate("softmax", "digits", "fedavg", local_schedule=name, **settings, **private).history[-1]
@@ -88,6 +88,17 @@ def test_a_local_schedule_beside_privacy_trains_as_well_as_none():
     ]
     assert found[0].test_accuracy > 0.8
     assert found[1].test_accuracy > 0.8
+
+
+@pytest.mark.parametrize(
+    ("method", "schedule", "who"), [("fednova", "constant", "FedNova"), ("fedavg", "linear", "local_schedule=linear")]
+)
+def test_a_number_of_steps_that_tells_of_a_clients_samples_is_not_sent(method, schedule, who):
+    """By epochs clients make as many steps as they have batches, and no noise hides how many."""
+    settings = {"clients": 5, "cohort": 5, "rounds": 1, "batch_size": 20, "partition": "iid", "privacy": "client"}
+    with pytest.raises(FedsmooError, match=f"{who} by epochs: .* set local_steps, the same for all"):
+        fedsmoo.simulate("softmax", "digits", method, local_schedule=schedule, **settings)
+    fedsmoo.simulate("softmax", "digits", method, local_schedule=schedule, local_steps=2, **settings)
 
 
 def test_noise_has_the_deviation_that_is_accounted_for():

@@ -66,6 +66,10 @@ class RunSettings(Protocol):
     @property
     def local_optimizer(self) -> str: ...
     @property
+    def local_schedule(self) -> str: ...
+    @property
+    def local_steps(self) -> int | None: ...
+    @property
     def weight_decay(self) -> float: ...
     @property
     def privacy(self) -> str: ...
@@ -101,11 +105,15 @@ def of_the_run(setting: str, options: Mapping[str, Any], run: RunSettings) -> di
     return {**options, **{name: value for name, (value, _) in decided.items()}}
 
 
-def refuse_together(run: RunSettings) -> None:
-    """Refuse settings that undo each other."""
+def refuse_together(run: RunSettings, method: Algorithm) -> None:
+    """Refuse settings that undo each other, or what the run's method needs."""
     if run.privacy != "off":
         unbounded = "what it adds to later messages is not bounded"
+        telling = run.local_steps is None and (bool(method.public) or run.local_schedule != "constant")
+        who = f"local_schedule={run.local_schedule}" if run.local_schedule != "constant" else method.label
         clashes = {
+            f"{who} by epochs: clients would send how many steps they made, which tells how many samples they have: "
+            "set local_steps, the same for all": telling,
             "weighted: one client may count for more than its share": run.weighted,
             f"compression={run.compression}: {unbounded}": run.compression != "off",
             f"wire={run.wire}: {unbounded}": run.wire != "exact",

@@ -19,9 +19,10 @@ class Private(Around):
     server   goes on as the method does, with v + mean(u_i) + N(0, (noise bound / n)^2)
 
     ||u_i|| is the norm of all that a client sends, single numbers too, but for those that follow from how many steps it
-    made, which nothing hides: they are sent as they are. With a cohort of random size (Bernoulli) n is the ``expected``
-    one, also in the mean. Clients count alike: a weighted mean has no such bound. The paper's clients
-    bound their change after every local step as well; what is sent, and so the privacy, has the same bound.
+    made: these are sent as they are, and are no secret only where all clients make as many, which runs see to. With a
+    cohort of random size (Bernoulli) n is the ``expected`` one, also in the mean. Clients count alike: a weighted mean
+    has no such bound. The paper's clients bound their change after every local step as well; what is sent, and so the
+    privacy, has the same bound.
     """
 
     bound: float = option(1.0, "norm of all that a client may change", within="(0, inf)")

@@ -86,7 +86,7 @@ def make_algorithm(spec: str, options: dict[str, Any]) -> Algorithm:
 def make_method(config: Config, algorithm: Algorithm | None = None) -> Algorithm:
     """Return the method of a run, named or given, inside what other settings put around it."""
     method = algorithm or make_algorithm(config.algorithm, config.algorithm_options)
-    refuse_together(config)
+    refuse_together(config, method)
     for name in CHOICES:
         options = of_the_run(name, getattr(config, f"{name}_options"), config)
         method = put_around(method, name, getattr(config, name), options)
