@@ -37,6 +37,15 @@ def hanning(values: np.ndarray, window: int) -> np.ndarray:
     return np.convolve(padded, kernel / kernel.sum(), mode="valid")
 
 
+def window_of(rounds: Sequence[int], smooth: int) -> int:
+    """Return a window of so many rounds in points: of a curve with a point every tenth round, a tenth as many.
+
+    >>> window_of([1, 2, 3], 20), window_of([10, 20, 30], 20)
+    (20, 2)
+    """
+    return round(smooth * (len(rounds) - 1) / (rounds[-1] - rounds[0])) if len(rounds) > 1 else smooth
+
+
 def accuracy_curves(
     runs: Mapping[str, Sequence[Sequence[Record]]], path: Path, title: str = "", smooth: int = 1
 ) -> None:
@@ -57,12 +66,12 @@ def draw_curves(
     """
     lead = lead_of(itertools.chain.from_iterable(h for histories in runs.values() for h in histories))
     percent = lead.percent if metric is None else metric.endswith("accuracy") or quantity(metric).percent
+    scale = 100 if percent else 1
     for k, (method, histories) in enumerate(runs.items()):
-        points = [[(r.round, v) for r in h if (v := value_of(r, metric)) is not None] for h in histories]
-        length = min(map(len, points))
-        rounds = [number for number, _ in points[0][:length]]
-        scale = 100 if percent else 1
-        curves = np.array([hanning(np.array([scale * v for _, v in p[:length]]), smooth) for p in points])
+        points = [{r.round: v for r in h if (v := value_of(r, metric)) is not None} for h in histories]
+        rounds = [number for number in points[0] if all(number in p for p in points)]  # in which all were measured
+        window = window_of(rounds, smooth)
+        curves = np.array([hanning(np.array([scale * p[n] for n in rounds], float), window) for p in points])
         colour = COLOURS[k % len(COLOURS)]
         axes.plot(rounds, curves.mean(0), label=method, color=colour, linestyle=STYLES[k % len(STYLES)], linewidth=1.4)
         if len(curves) > 1:

@@ -1,0 +1,36 @@
+"""Curves of several seeds in one line, and smoothed ones."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from fedsmoo.runs.record import Record
+from fedsmoo.runs.results.curves import draw_curves
+
+
+def history(values: list[float | None], every: int = 1) -> list[Record]:
+    """Rounds evaluated every so often, led by an error."""
+    tested = {every * (k + 1): {"mse": v} for k, v in enumerate(values)}
+    return [
+        Record(t, None, None, 1.0, 0.1, 0.1, [0], 10, 10, 1.0, 0.0, metrics=tested.get(t, {}))
+        for t in range(1, every * len(values) + 1)
+    ]
+
+
+def test_seeds_are_averaged_round_by_round() -> None:
+    """Also where one was evaluated more often, or found no number in between."""
+    axes = Figure().add_subplot()
+    dense, seldom = history([float(k) for k in range(1, 7)]), history([2.0, 4.0, 6.0], 2)
+    gap = history([1.0, 2.0, None, 4.0, 5.0, 6.0])
+    draw_curves(axes, {"a": [dense, seldom], "b": [dense, gap]})
+    a, b = axes.get_lines()
+    assert np.array_equal(np.array(a.get_data()), [[2, 4, 6], [2.0, 4.0, 6.0]])
+    assert np.array_equal(np.array(b.get_data()), [[1, 2, 4, 5, 6], [1.0, 2.0, 4.0, 5.0, 6.0]])
+
+
+def test_a_window_is_in_rounds() -> None:
+    """Of a curve with a point every tenth round, one of thirty rounds holds three points: 1/4, 1/2 and 1/4."""
+    axes = Figure().add_subplot()
+    draw_curves(axes, {"a": [history([0.0, 0.0, 4.0, 0.0, 0.0], 10)]}, smooth=30)
+    assert np.allclose(axes.get_lines()[0].get_ydata(), [0.0, 1.0, 2.0, 1.0, 0.0])
