@@ -12,8 +12,8 @@ from campaign import made
 from fedsmoo.paper.cells import hits, spread
 from fedsmoo.paper.experiments import experiment, published
 from fedsmoo.paper.render import Table, render
+from fedsmoo.runs.record import TEN
 from fedsmoo.sweeps.bases import description
-from fedsmoo.sweeps.comparison import TEN
 from fedsmoo.sweeps.results import Measured
 
 SEEDS = (0, 1, 2)

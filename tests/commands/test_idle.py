@@ -19,8 +19,8 @@ from fedsmoo.runs.config import Config
 from fedsmoo.runs.record import Record
 from fedsmoo.runs.storage.folder import config_text
 from fedsmoo.runs.storage.reader import read_config
-from fedsmoo.sweeps.comparison import common_target
 from fedsmoo.sweeps.grid import expand
+from fedsmoo.sweeps.paired import common_target
 
 from .conftest import TINY, Call
 from .test_bad_input import one_line

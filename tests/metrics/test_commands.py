@@ -16,8 +16,8 @@ from fedsmoo.metrics.quantity import quantity
 from fedsmoo.pages.gather import gather
 from fedsmoo.runs.record import Record
 from fedsmoo.runs.traffic import reached
-from fedsmoo.sweeps.comparison import common_target, compared
 from fedsmoo.sweeps.index import query
+from fedsmoo.sweeps.paired import common_target, compared
 from fedsmoo.sweeps.results import from_folder, from_json, to_json
 
 from .own import OWN

@@ -11,8 +11,7 @@ from fedsmoo.data.check import from_arrays
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.record import Record
 from fedsmoo.runs.traffic import human_bytes, ledger, paper_vectors, reached
-from fedsmoo.sweeps.comparison import cells, common_target, compared, row
-from fedsmoo.sweeps.paired import verdict
+from fedsmoo.sweeps.paired import cells, common_target, compared, row, verdict
 
 # Vectors down and up, from the methods' papers: what a client must receive and send in every round.
 TRAVELS = {

@@ -29,8 +29,8 @@ from fedsmoo.runs.run import Run
 from fedsmoo.runs.simulation import Simulation
 from fedsmoo.runs.storage.names import METRICS, SUMMARY
 from fedsmoo.runs.storage.reader import read_run
-from fedsmoo.sweeps.comparison import row
 from fedsmoo.sweeps.pack import Pack
+from fedsmoo.sweeps.paired import row
 from fedsmoo.sweeps.results import from_folder
 
 TASK = Config(

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from fedsmoo.runs.record import Record
-from fedsmoo.sweeps.comparison import Comparison, cells, row
+from fedsmoo.sweeps.comparison import Comparison
+from fedsmoo.sweeps.paired import cells, row
 
 
 def history(reached: int) -> list[Record]:

@@ -58,9 +58,11 @@ def at_the_end(summary: dict[str, Any]) -> str:
     from fedsmoo.runs.results.summary import ending
 
     end, count = ending(summary), min(10, summary["evaluations"])
+    last = "none" if end.last is None else end.lead.text(end.last)
+    if end.lacking:
+        return f"no mean: {end.lacking}; the last {last}"
     if end.last is None or end.last_ten is None:
         return "not evaluated"
-    last = end.lead.text(end.last)
     if count < 2:
         return last
     words = f"mean of the last {'ten' if count == 10 else count} evaluations"
@@ -72,7 +74,7 @@ def score(summary: dict[str, Any]) -> str:
     from fedsmoo.runs.results.summary import ending
 
     end = ending(summary)
-    return "not evaluated" if end.last_ten is None else end.lead.text(end.last_ten)
+    return end.lacking or ("not evaluated" if end.last_ten is None else end.lead.text(end.last_ten))
 
 
 def hanging(out: Console, lead: str, words: str, style: str = "") -> None:

@@ -12,6 +12,7 @@ import typer
 from fedsmoo.commands.console import counted
 from fedsmoo.commands.screen import next_step, print_table
 from fedsmoo.core.errors import FedsmooError
+from fedsmoo.metrics.quantity import quantity
 from fedsmoo.paper.render import Table
 
 USUAL = ("algorithm", "data_used", "partition", "lr", "seed")  # what runs are told by, if they do not differ
@@ -31,12 +32,17 @@ Limit = Annotated[int | None, typer.Option(min=0, help="At most so many (default
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON, every column.")]
 
 
-def cell(name: str, value: Any) -> str:
+def cell(name: str, value: Any, row: Mapping[str, Any] | None = None) -> str:
+    """Return a value of the index as text; ``row`` is the run's, which says by what its clients were measured."""
     if value is None:
-        return ""
+        lost = row is not None and row["metric"] is not None and row["state"] == "finished"
+        return "no number" if lost and name in ("score", "score_last10") else ""
     if isinstance(value, str | bytes):  # where a number belongs, too: anybody may have made the index
         return str(value)
-    if name.endswith(("_accuracy", "_accuracy_last10", "_deviation", "_worst_tenth")):
+    of_clients = name.endswith(("_deviation", "_worst_tenth"))  # of accuracies, or of what leads in their place
+    if of_clients and row is not None and row[f"{name.partition('_')[0]}_accuracy"] is None:
+        return quantity(str(row["metric"])).number(value)
+    if of_clients or name.endswith(("_accuracy", "_accuracy_last10")):
         return f"{100 * value:.2f}%"
     if name.startswith("bytes"):
         from fedsmoo.runs.traffic import human_bytes
@@ -68,7 +74,7 @@ def runs(
     for name in names:
         if name not in columns():
             raise FedsmooError(f"--show {name!r} is not a column. Columns: {', '.join(columns())}")
-    print_table(Table(title, names, [[cell(n, row[n]) for n in names] for row in found]), whole="--json")
+    print_table(Table(title, names, [[cell(n, row[n], row) for n in names] for row in found]), whole="--json")
     step_after(found, root)
 
 
@@ -94,9 +100,13 @@ def told_apart(title: str, found: Sequence[Mapping[str, Any]]) -> Table:
     began = ["path", *(["label"] if any(row["label"] for row in found) else [])]
     other = [row for row in found if row["metric"] not in (None, "accuracy")]
     end = [n for n in AT_THE_END if n != "test_accuracy" or len(other) < len(found) or not found]
-    end += [*(["metric", "score"] if other else []), *(n for n in PERSONAL if any(row[n] for row in found))]
+    end += [*(["metric", "score"] if other else []), *(n for n in PERSONAL if any(row[n] is not None for row in found))]
     rows = [
-        [*(cell(n, row[n]) for n in began), *(cell(n, v[k]) for n, v in told.items()), *(cell(n, row[n]) for n in end)]
+        [
+            *(cell(n, row[n]) for n in began),
+            *(cell(n, v[k]) for n, v in told.items()),
+            *(cell(n, row[n], row) for n in end),
+        ]
         for k, row in enumerate(found)
     ]
     read = next((row for row in found if row["state"] != "unreadable"), None)

@@ -62,8 +62,8 @@ class Quantity:
         return value if self.higher else -value
 
     def best(self, values: Iterable[float]) -> float | None:
-        """Return the best of some values; ``None`` if there are none."""
-        return max(values, key=self.key, default=None)
+        """Return the best of some values; ``None`` if there are none. NaN is no value."""
+        return max((v for v in values if not math.isnan(v)), key=self.key, default=None)
 
     def reaches(self, value: float | None, target: float) -> bool:
         """Return whether a value is as good as a target; one that was not measured is not."""

@@ -64,11 +64,13 @@ def curves(run: StoredRun) -> str:
             for name, value in list(extra.items())[:50]:
                 probes.setdefault(text(name, 80), []).append([at, number(value)])
     lead = led_otherwise(values)
+    none = without_score(values)
     held = [c for c in HELD if any(v is not None for v in values[c[1]])]
     parts = {"rounds": compact(compact_rounds(values["round"]))} | ({"lead": compact(lead)} if lead else {})
     for short, name, digits in (*COLUMNS, *held):
         parts[short] = column(values[name], digits)
     parts["probes"] = compact(probes)
+    parts |= {"none": compact(none)} if none else {}
     return "{" + ",".join(f'"{name}":{value}' for name, value in parts.items()) + "}"
 
 
@@ -89,6 +91,13 @@ def led_otherwise(values: dict[str, list[Any]]) -> dict[str, Any] | None:
     if lead == ACCURACY and by == ACCURACY:
         return None
     return lead_words(lead, by)
+
+
+def without_score(values: dict[str, list[Any]]) -> list[int]:
+    """Return which rounds, by their place, were evaluated, but have no number that leads: left out, as a round that was
+    not evaluated is, they would let a run that diverged end well."""
+    tested = zip(values["metrics"], values["test_accuracy"], strict=True)
+    return [i for i, (table, score) in enumerate(tested) if (table or score is not None) and number(score) is None]
 
 
 def lead_words(lead: Quantity, held: Quantity) -> dict[str, Any]:

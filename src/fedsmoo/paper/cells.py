@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fedsmoo.metrics.average import deviation, mean
-from fedsmoo.runs.record import best_validated, last_personal
+from fedsmoo.runs.record import TEN, best_validated, last_mean, last_personal
 from fedsmoo.runs.traffic import Reached, reached
-from fedsmoo.sweeps.comparison import TEN
 from fedsmoo.sweeps.grid import Sweep
 from fedsmoo.sweeps.paired import named
 from fedsmoo.sweeps.results import Measured
@@ -127,8 +127,11 @@ def last(run: Measured) -> float:
 
 
 def last_ten(run: Measured) -> float:
-    """Return the mean accuracy of the last ten evaluated rounds, or of all if they are fewer, in per cent."""
-    return run.lead.factor * mean(run.scores[-TEN:])
+    """Return the mean accuracy of the last ten evaluated rounds, or of all if they are fewer, in per cent.
+
+    NaN if one of them has none, as of a model that diverged.
+    """
+    return run.lead.factor * last_mean(run.scores)
 
 
 def mean_of_last(runs: Sequence[Measured]) -> str:
@@ -146,12 +149,15 @@ def validated(run: Measured) -> float | None:
 
 
 def personal(run: Measured) -> tuple[float, float] | None:
-    """Return the mean over clients and the worst tenth of personal models at the end, in per cent; None: none."""
-    found = last_personal(run.history) if "personal_accuracy" in run.curve else {}
-    if "personal_worst_tenth" not in found:
+    """Return the mean over clients and the worst tenth of personal models at the end, in per cent; None: none.
+
+    NaN where there were some, but those of the last evaluated round diverged.
+    """
+    if "personal_accuracy" not in run.curve:
         return None
-    mean = found.get("personal_accuracy", found.get("personal_score", 0.0))
-    return run.lead.factor * mean, run.lead.factor * found["personal_worst_tenth"]
+    found, factor = last_personal(run.history), run.lead.factor
+    mean = found.get("personal_accuracy", found.get("personal_score", math.nan))
+    return factor * mean, factor * found.get("personal_worst_tenth", math.nan)
 
 
 def best(run: Measured) -> float:
@@ -160,7 +166,8 @@ def best(run: Measured) -> float:
     A maximum over the test set is too high for any method, and higher for one that jumps: it stands beside the paper's
     and compares with nothing else.
     """
-    return run.lead.factor * max(run.scores, key=run.lead.key)
+    top = run.lead.best(run.scores)
+    return math.nan if top is None else run.lead.factor * top
 
 
 def signed(ours: Sequence[float], paper: float | None, digits: int = 2) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from fedsmoo.metrics.average import mean
 from fedsmoo.runs.config import Config
+from fedsmoo.runs.record import last_mean
 from fedsmoo.sweeps.bases import read
-from fedsmoo.sweeps.comparison import TEN
 from fedsmoo.sweeps.results import Measured
 
 BUDGET = 6  # runs of a method in a task; of fewer nothing is recommended
@@ -51,18 +51,24 @@ def tried(results: Iterable[Measured]) -> list[Tried]:
             Tried(algorithm, task, {k: s[k] for k in varied}, at_the_end(run, "validation_accuracy"), of_the_test(run))
             for run, s in zip(runs, every, strict=True)
         ]
-        out += sorted(found, key=lambda t: -t.validation)
+        out += sorted(found, key=worst_last)
     return out
 
 
+def worst_last(run: Tried) -> float:
+    """Return what sorts runs from the best on the samples held out down; one that diverged there comes last."""
+    return math.inf if math.isnan(run.validation) else -run.validation
+
+
 def at_the_end(run: Measured, name: str) -> float:
-    """Return the mean of a curve's last ten values, in per cent."""
-    return 100 * mean([v for v in run.curve[name] if v is not None][-TEN:])
+    """Return the mean of a curve's last ten values, in per cent; NaN if an evaluated round among them has none."""
+    at = zip(run.curve[name], (r.evaluated for r in run.history), strict=True)
+    return 100 * last_mean([math.nan if v is None else v for v, there in at if there])
 
 
 def of_the_test(run: Measured) -> float:
     """Return the mean of the last ten test accuracies, in per cent."""
-    return run.lead.factor * mean(run.scores[-TEN:])
+    return run.lead.factor * last_mean(run.scores)
 
 
 def winners(runs: Iterable[Tried]) -> dict[str, dict[str, dict[str, Any]]]:
@@ -73,7 +79,7 @@ def winners(runs: Iterable[Tried]) -> dict[str, dict[str, dict[str, Any]]]:
     out: dict[str, dict[str, dict[str, Any]]] = {}
     for (algorithm, task), found in sorted(groups.items()):
         if len(found) >= BUDGET:
-            first = max(found, key=lambda t: t.validation)
+            first = min(found, key=worst_last)
             numbers = {"tried": len(found), "validation": round(first.validation, 2), "test": round(first.test, 2)}
             out.setdefault(algorithm, {})[task] = {**numbers, "settings": first.settings}
     return out

@@ -14,7 +14,9 @@ EVERY = 10.0  # seconds between two lines, at least
 
 def tested(record: Record) -> str | None:
     """Return in words how well the model of a round does on the test part; ``None`` if it was not evaluated."""
-    return None if record.score is None else f"{record.lead.label} {record.lead.text(record.score)}"
+    if not record.evaluated:
+        return None
+    return f"{record.lead.label} {'no number' if record.score is None else record.lead.text(record.score)}"
 
 
 def standing(record: Record, before: str | None = None) -> list[str]:

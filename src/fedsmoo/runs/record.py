@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -11,10 +12,13 @@ import numpy as np
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import FedsmooWarning
+from fedsmoo.metrics.average import mean
 from fedsmoo.metrics.quantity import ACCURACY, TRAIN_LOSS, Quantity, quantity
 
 if TYPE_CHECKING:
     from fedsmoo.metrics.tally import Scores
+
+TEN = 10  # evaluations in a mean at the end of a run
 
 
 @dataclass(frozen=True)
@@ -66,8 +70,13 @@ class Record:
         return first_of(self.metrics, self.lower)
 
     @property
+    def evaluated(self) -> bool:
+        """Whether the model was evaluated after this round; of outputs that diverged a metric has no value even so."""
+        return bool(self.metrics) or self.test_accuracy is not None
+
+    @property
     def score(self) -> float | None:
-        """The value of the metric that leads; ``None`` where the round was not evaluated."""
+        """The value of the metric that leads; ``None`` where the round was not evaluated, or it has none."""
         return next(iter(self.metrics.values())) if self.metrics else self.test_accuracy
 
     @property
@@ -152,16 +161,49 @@ def served(values: np.ndarray, lead: Quantity = ACCURACY) -> dict[str, float]:
 
 def lead_of(history: Iterable[Record]) -> Quantity:
     """Return the metric that leads in a run: that of its first evaluated round."""
-    return next((r.lead for r in history if r.score is not None), ACCURACY)
+    return next((r.lead for r in history if r.evaluated), ACCURACY)
 
 
 def scores_of(history: Iterable[Record]) -> list[float]:
-    """Return the values of the leading metric in the evaluated rounds."""
-    return [r.score for r in history if r.score is not None]
+    """Return the values of the leading metric in the evaluated rounds; NaN where it has none, as of a model that
+    diverged: left out, the rounds before would pass for the end of the run."""
+    return [math.nan if r.score is None else r.score for r in history if r.evaluated]
+
+
+def accuracies_of(history: Iterable[Record]) -> list[float]:
+    """Return the test accuracies of the evaluated rounds, NaN where there is none; empty if no round has one."""
+    found = [r.test_accuracy for r in history if r.evaluated]
+    return [math.nan if v is None else v for v in found] if any(v is not None for v in found) else []
+
+
+def last_mean(scores: Sequence[float]) -> float:
+    """Return the mean of the last ten values, or of all if they are fewer; NaN if one of them is no finite number.
+
+    Whoever says how well a run ended, by whichever metric, says this.
+
+    >>> last_mean([0.0, *[0.5] * 9, 1.0]), last_mean([0.1, math.nan, 0.3]), last_mean([])
+    (0.55, nan, nan)
+    """
+    ends = scores[-TEN:]
+    return mean(ends) if ends and all(map(math.isfinite, ends)) else math.nan
+
+
+def without_number(scores: Sequence[float]) -> int:
+    """Count which of the last ten values are no finite numbers, so that they have no mean."""
+    return sum(not math.isfinite(v) for v in scores[-TEN:])
+
+
+def no_number(count: int, scores: int) -> str:
+    """Say that so many of a run's last evaluations found no number.
+
+    >>> no_number(2, 30), no_number(3, 3)
+    ('no number in 2 of the last ten evaluations', 'no number in 3 of the last 3 evaluations')
+    """
+    return f"no number in {count} of the last {'ten' if scores >= TEN else scores} evaluations"
 
 
 def last_score(history: Sequence[Record]) -> float:
-    """Return the leading metric of the last evaluated round; ``FedsmooError`` if there is none."""
+    """Return the leading metric of the last evaluated round, NaN if it has none; ``FedsmooError`` without a round."""
     found = scores_of(history)
     if not found:
         raise FedsmooError(
@@ -172,13 +214,13 @@ def last_score(history: Sequence[Record]) -> float:
 
 
 def last_personal(history: Sequence[Record]) -> dict[str, float]:
-    """Return how clients are served at the last round in which that was measured, by field; empty if in none."""
-    names = (*PERSONAL, *GLOBAL, *SCORES)
-    for record in reversed(history):
-        found = {n: v for n in names if (v := getattr(record, n)) is not None}
-        if found:
-            return found
-    return {}
+    """Return how clients are served at the last evaluated round, by field; empty if that is not known.
+
+    What models are without that diverged, no earlier round says.
+    """
+    last = next((r for r in reversed(history) if r.evaluated), None)
+    found = {n: getattr(last, n, None) for n in (*PERSONAL, *GLOBAL, *SCORES)}
+    return {n: v for n, v in found.items() if v is not None}
 
 
 def best_validated(history: Sequence[Record]) -> Record | None:

@@ -189,7 +189,7 @@ class AllTrackers:
     def round(self, record: Record, clients: Callable[[], dict[str, float]] = dict) -> None:
         """Log a round; ``clients`` measures how each client is served, and is called where that was asked for."""
         values = numbers(record)
-        if self.by_client and record.score is not None:
+        if self.by_client and record.evaluated:
             values |= clients()
         for tracker in self.each:
             tracker.log(values, record.round)

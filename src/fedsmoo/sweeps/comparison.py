@@ -2,65 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import unknown
-from fedsmoo.metrics.average import deviation, mean
 from fedsmoo.metrics.quantity import ACCURACY, Quantity
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin.contents import data_label, unlike_data
 from fedsmoo.runs.origin.objects import PREFIX
-from fedsmoo.runs.record import Record, frame_row, last_personal, last_score, lead_of, scores_of
+from fedsmoo.runs.record import TEN, frame_row, scores_of
 from fedsmoo.runs.results.html import aligned
 from fedsmoo.runs.results.html import table as html_table
 from fedsmoo.runs.results.loaded import result_in
 from fedsmoo.runs.results.result import Result
 from fedsmoo.runs.storage.reader import StoredRun
-from fedsmoo.runs.traffic import human_bytes, reached
-from fedsmoo.sweeps.paired import Paired, paired, ranked, verdict
+from fedsmoo.sweeps.paired import (
+    Histories,
+    Row,
+    cells,
+    common_target,
+    compared,
+    lacking,
+    lead_in,
+    personal_cells,
+    verdict,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
     from fedsmoo.sweeps.queue import Outcome
-
-TEN = 10  # evaluations in a mean at the end of a run
-Histories = dict[int, list[Record]]  # of one method, by seed
-
-
-@dataclass(frozen=True)
-class Row:
-    """One method over its seeds: mean and spread; ``None`` where no seed reached the target."""
-
-    method: str
-    seeds: int
-    score: float  # of the metric that leads: mean of the last ten evaluations, then over seeds
-    score_std: float | None  # over seeds; None with one seed
-    behind: Paired | None  # less the best method, on the seeds that both have; None: it is the best, or they share none
-    rounds: float | None
-    bytes: float | None
-    seconds: float  # of local training, per run
-    reached: int  # how many seeds reached the target
-    personal: float | None = None  # mean over clients of personal models at the end, then over seeds
-    worst_tenth: float | None = None  # of them, of the worst tenth of clients
-    lead: Quantity = ACCURACY
-
-    @property
-    def accuracy(self) -> float:
-        """The score, where that is an accuracy."""
-        return self.score
-
-    @property
-    def accuracy_std(self) -> float | None:
-        """Its deviation over seeds."""
-        return self.score_std
 
 
 @dataclass(frozen=True)
@@ -190,7 +167,7 @@ class Comparison:
         lines = [f"{self.heading}: {mean}"]
         if said := verdict(self.rows):
             lines.append(f"− best: {said}")
-        lines += unlike_data(self.runs)
+        lines += [*lacking(self.histories), *unlike_data(self.runs)]
         return [*lines, *([f"data: {self.data}"] if self.data != self.config.dataset else [])]
 
     @property
@@ -214,86 +191,3 @@ class Comparison:
         best = None if self.winner is None else self.rows.index(self.winner)
         rest = str(self).removeprefix("".join(f"{line}\n" for line in self.table))
         return html_table(header, rows, bold=best) + "".join(f"<div>{escape(line)}</div>" for line in rest.splitlines())
-
-
-def row(method: str, runs: Histories, target: float, best: Histories | None = None) -> Row:
-    """Make a row from the histories of one method, and those of the best one to compare with."""
-    scores = {seed: last_ten(h) for seed, h in runs.items()}
-    hits = [hit for h in runs.values() if (hit := reached(h, target)) is not None]
-    return Row(
-        method,
-        len(runs),
-        mean(scores.values()),
-        deviation(scores.values()) if len(runs) > 1 else None,
-        None if best is None else paired(scores, {seed: last_ten(h) for seed, h in best.items()}),
-        mean(h.round for h in hits) if hits else None,
-        mean(h.bytes for h in hits) if hits else None,
-        mean(sum(r.seconds_train for r in h) for h in runs.values()),
-        len(hits),
-        *served_by(runs),
-        lead_in({method: runs}),
-    )
-
-
-def lead_in(runs: dict[str, Histories]) -> Quantity:
-    """Return the metric that leads in the runs of a comparison, which all have the same."""
-    return next((lead_of(h) for mine in runs.values() for h in mine.values()), ACCURACY)
-
-
-def served_by(runs: Histories) -> tuple[float | None, float | None]:
-    """Return the mean over clients and the worst tenth of personal models at the end; ``None`` where a run has none."""
-    found = [last_personal(h) for h in runs.values()]
-    if not all("personal_worst_tenth" in f for f in found):
-        return None, None
-    means = [f.get("personal_accuracy", f.get("personal_score")) for f in found]
-    return mean(m for m in means if m is not None), mean(f["personal_worst_tenth"] for f in found)
-
-
-def last_ten(history: Sequence[Record]) -> float:
-    """Return the mean score of the last ten evaluations, or of all if they are fewer."""
-    last_score(history)  # which refuses a history that has none
-    return mean(scores_of(history)[-TEN:])
-
-
-def compared(runs: dict[str, Histories], target: float) -> list[Row]:
-    """Make a row for each method; all but the best, by the seeds that all have, are compared with that one."""
-    ends = {label: {seed: last_ten(h) for seed, h in mine.items()} for label, mine in runs.items()}
-    order = ranked(ends, lead_in(runs).higher)
-    best = order[0] if order else None
-    return [row(label, mine, target, runs[best] if best not in (None, label) else None) for label, mine in runs.items()]
-
-
-def common_target(runs: dict[str, Histories]) -> float:
-    """Return a target that is fair to all: nine tenths of the best method's accuracy at the end, down to a per cent.
-
-    Of another metric it is a tenth worse than the best method's, in two digits.
-    """
-    lead = lead_in(runs)
-    best = max((mean(last_ten(h) for h in mine.values()) for mine in runs.values()), key=lead.key)
-    return lead.nearly(best)
-
-
-def cells(row: Row) -> list[str]:
-    """Return the row as text: seeds, score, how far behind the best, rounds, bytes, seconds."""
-
-    def optional(value: float | None, form: Any) -> str:
-        return "-" if value is None else form(value)
-
-    number = row.lead.number
-    spread = "" if row.score_std is None else f" ± {number(row.score_std)}"
-    partly = "" if row.rounds is None or row.reached == row.seeds else f" ({row.reached}/{row.seeds})"
-    half = "" if row.behind is None or row.behind.half is None else f" ± {number(row.behind.half)}"
-    return [
-        row.method,
-        str(row.seeds),
-        f"{number(row.score)}{spread}",
-        "" if row.behind is None else f"{number(row.behind.mean, '+')}{half}",
-        optional(row.rounds, lambda v: f"{v:.1f}".removesuffix(".0")) + partly,
-        optional(row.bytes, human_bytes),
-        f"{row.seconds:.1f}",
-    ]
-
-
-def personal_cells(row: Row) -> list[str]:
-    """Return what a row says of personal models, as text."""
-    return ["-" if v is None else row.lead.number(v) for v in (row.personal, row.worst_tenth)]

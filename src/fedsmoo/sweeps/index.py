@@ -80,7 +80,7 @@ def scores(summary: dict[str, Any]) -> dict[str, Any]:
     end = ending(summary)
     mean = {f"{who}_score": end.personal.get(who, (None,))[0] for who in ("personal", "global")}
     values = {"score": end.last, "score_last10": end.last_ten, "best_score": end.best, "validated_score": end.validated}
-    return {"metric": end.lead.name if end.last is not None else None, **values, **mean}
+    return {"metric": end.lead.name if end.last is not None or end.lacking else None, **values, **mean}
 
 
 def storable(row: dict[str, Any]) -> dict[str, Any]:

@@ -1,17 +1,27 @@
-"""Two methods compared seed by seed: what they share, the split and the starting model, then cancels."""
+"""Methods compared seed by seed: what they share, the split and the starting model, then cancels."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 from fedsmoo.metrics.average import deviation, mean
+from fedsmoo.metrics.quantity import ACCURACY, Quantity
+from fedsmoo.runs.record import (
+    Record,
+    last_mean,
+    last_personal,
+    last_score,
+    lead_of,
+    no_number,
+    scores_of,
+    without_number,
+)
+from fedsmoo.runs.traffic import human_bytes, reached
 
-if TYPE_CHECKING:
-    from fedsmoo.sweeps.comparison import Row
-
+Histories = dict[int, list[Record]]  # of one method, by seed
 ENOUGH = 3  # seeds below which a difference has no interval
 
 
@@ -49,6 +59,7 @@ def paired(a: Mapping[int, float], b: Mapping[int, float]) -> Paired | None:
 def ranked(values: Mapping[str, Mapping[int, float]], higher: bool = True) -> list[str]:
     """Sort methods from the best down, by their means over the seeds that all have; none if they share no seed.
 
+    What has no mean, as a run of it diverged, comes last.
     ``higher``: whether more is better.
     """
     there = {name: v for name, v in values.items() if v}
@@ -56,12 +67,13 @@ def ranked(values: Mapping[str, Mapping[int, float]], higher: bool = True) -> li
     if not common:
         return []
     sign = -1 if higher else 1
-    return sorted(there, key=lambda name: sign * mean(there[name][s] for s in sorted(common)))
+    means = {name: sign * mean(v[s] for s in sorted(common)) for name, v in there.items()}
+    return sorted(there, key=lambda name: (math.isnan(means[name]), means[name]))
 
 
 def lead(values: Mapping[str, Mapping[int, float]]) -> str:
     """Say how far the best method is ahead of the next, and whether that is more than chance; empty without a next."""
-    order = ranked(values)
+    order = ranked({name: v for name, v in values.items() if all(map(math.isfinite, v.values()))})
     if len(order) < 2:
         return ""
     first, second = order[:2]
@@ -86,6 +98,34 @@ def named(seeds: tuple[int, ...]) -> str:
     return f"{'seeds' if len(seeds) > 1 else 'seed'} {', '.join(map(str, seeds))}"
 
 
+@dataclass(frozen=True)
+class Row:
+    """One method over its seeds: mean and spread; ``None`` where no seed reached the target."""
+
+    method: str
+    seeds: int
+    score: float  # of the metric that leads: mean of the last ten evaluations, then over seeds
+    score_std: float | None  # over seeds; None with one seed
+    behind: Paired | None  # less the best method, on the seeds that both have; None: it is the best, or they share none
+    rounds: float | None
+    bytes: float | None
+    seconds: float  # of local training, per run
+    reached: int  # how many seeds reached the target
+    personal: float | None = None  # mean over clients of personal models at the end, then over seeds
+    worst_tenth: float | None = None  # of them, of the worst tenth of clients
+    lead: Quantity = ACCURACY
+
+    @property
+    def accuracy(self) -> float:
+        """The score, where that is an accuracy."""
+        return self.score
+
+    @property
+    def accuracy_std(self) -> float | None:
+        """Its deviation over seeds."""
+        return self.score_std
+
+
 def verdict(rows: Sequence[Row]) -> str:
     """Say what the column of differences means, and whether the best method's lead is more than chance."""
     best = [r.method for r in rows if r.behind is None]
@@ -96,6 +136,101 @@ def verdict(rows: Sequence[Row]) -> str:
     if fewest < ENOUGH:
         few = "one seed carries" if fewest == 1 else "two seeds carry"
         return f"against {best[0]} on the same seeds; {few} no claim"
-    level = [r.method for r in rows if r.behind is not None and not r.behind.clear]
+    level = [r.method for r in rows if r.behind is not None and not r.behind.clear and math.isfinite(r.behind.mean)]
     words = f"; level with it: {', '.join(level)}" if level else ""
     return f"against {best[0]} on the same seeds, ± a 95% interval (paired, t){words}"
+
+
+def row(method: str, runs: Histories, target: float, best: Histories | None = None) -> Row:
+    """Make a row from the histories of one method, and those of the best one to compare with."""
+    scores = {seed: last_ten(h) for seed, h in runs.items()}
+    hits = [hit for h in runs.values() if (hit := reached(h, target)) is not None]
+    return Row(
+        method,
+        len(runs),
+        mean(scores.values()),
+        deviation(scores.values()) if len(runs) > 1 else None,
+        None if best is None else paired(scores, {seed: last_ten(h) for seed, h in best.items()}),
+        mean(h.round for h in hits) if hits else None,
+        mean(h.bytes for h in hits) if hits else None,
+        mean(sum(r.seconds_train for r in h) for h in runs.values()),
+        len(hits),
+        *served_by(runs),
+        lead_in({method: runs}),
+    )
+
+
+def lead_in(runs: dict[str, Histories]) -> Quantity:
+    """Return the metric that leads in the runs of a comparison, which all have the same."""
+    return next((lead_of(h) for mine in runs.values() for h in mine.values()), ACCURACY)
+
+
+def lacking(runs: Mapping[str, Histories]) -> list[str]:
+    """Say of which runs what leads has no value in some of the last evaluations, in a line if there are any."""
+    found = [
+        f"{label}, seed {seed}: {no_number(count, len(scores))}"
+        for label, mine in runs.items()
+        for seed, history in mine.items()
+        if (count := without_number(scores := scores_of(history)))
+    ]
+    return [f"nan: the model diverged, or what it is compared by has no value ({'; '.join(found)})"] if found else []
+
+
+def served_by(runs: Histories) -> tuple[float | None, float | None]:
+    """Return the mean over clients and the worst tenth of personal models at the end; ``None`` where a run has none."""
+    found = [last_personal(h) for h in runs.values()]
+    if not all("personal_worst_tenth" in f for f in found):
+        return None, None
+    means = [f.get("personal_accuracy", f.get("personal_score")) for f in found]
+    return mean(m for m in means if m is not None), mean(f["personal_worst_tenth"] for f in found)
+
+
+def last_ten(history: Sequence[Record]) -> float:
+    """Return the mean score of the last ten evaluations, or of all if they are fewer; NaN if one has no number."""
+    last_score(history)  # which refuses a history that has none
+    return last_mean(scores_of(history))
+
+
+def compared(runs: dict[str, Histories], target: float) -> list[Row]:
+    """Make a row for each method; all but the best, by the seeds that all have, are compared with that one."""
+    ends = {label: {seed: last_ten(h) for seed, h in mine.items()} for label, mine in runs.items()}
+    order = ranked(ends, lead_in(runs).higher)
+    best = order[0] if order else None
+    return [row(label, mine, target, runs[best] if best not in (None, label) else None) for label, mine in runs.items()]
+
+
+def common_target(runs: dict[str, Histories]) -> float:
+    """Return a target that is fair to all: nine tenths of the best method's accuracy at the end, down to a per cent.
+
+    Of another metric it is a tenth worse than the best method's, in two digits.
+    """
+    lead = lead_in(runs)
+    best = lead.best(mean(last_ten(h) for h in mine.values()) for mine in runs.values())
+    return math.nan if best is None else lead.nearly(best)
+
+
+def cells(row: Row) -> list[str]:
+    """Return the row as text: seeds, score, how far behind the best, rounds, bytes, seconds."""
+
+    def optional(value: float | None, form: Any) -> str:
+        return "-" if value is None else form(value)
+
+    number = row.lead.number
+    spread = "" if row.score_std is None or math.isnan(row.score) else f" ± {number(row.score_std)}"
+    partly = "" if row.rounds is None or row.reached == row.seeds else f" ({row.reached}/{row.seeds})"
+    wide = None if row.behind is None or math.isnan(row.behind.mean) else row.behind.half
+    half = "" if wide is None else f" ± {number(wide)}"
+    return [
+        row.method,
+        str(row.seeds),
+        f"{number(row.score)}{spread}",
+        "" if row.behind is None else f"{number(row.behind.mean, '+')}{half}",
+        optional(row.rounds, lambda v: f"{v:.1f}".removesuffix(".0")) + partly,
+        optional(row.bytes, human_bytes),
+        f"{row.seconds:.1f}",
+    ]
+
+
+def personal_cells(row: Row) -> list[str]:
+    """Return what a row says of personal models, as text."""
+    return ["-" if v is None else row.lead.number(v) for v in (row.personal, row.worst_tenth)]

@@ -295,5 +295,6 @@ def first_measured(a: Found, b: Found, note: Note) -> Found:
 def in_words(result: Measured) -> str:
     """Say a result in one number, so that two can be told apart."""
     scores, lead = result.scores, result.lead
-    best = f"best {lead.text(max(scores, key=lead.key))}" if scores else "no accuracy"
+    top = lead.best(scores)
+    best = "no accuracy" if top is None else f"best {lead.text(top)}"
     return f"{best} in {len(result.curve['round'])} rounds"

@@ -82,6 +82,14 @@ def column(run: dict[str, Any], key: str) -> np.ndarray:
     return np.array([np.nan if v is None else v for v in values], float)
 
 
+def at_the_end(run: dict[str, Any]) -> float:
+    """Return what leads in the last evaluated round; nan if that found no number, as of a model that diverged."""
+    score = column(run, "acc")
+    tested = np.isfinite(score)
+    tested[run.get("none", [])] = True
+    return float(score[tested][-1])
+
+
 def horizontal(run: dict[str, Any], axis: str) -> np.ndarray:
     """Return the rounds, or the megabytes or seconds spent by then."""
     if axis == "bytes":

@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 
 from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.pages.figures import FIGURES
-from fedsmoo.pages.figures.base import AXES, STYLE, WIDTHS, Look, column, finish, legend
+from fedsmoo.pages.figures.base import AXES, STYLE, WIDTHS, Look, at_the_end, column, finish, legend
 from fedsmoo.pages.figures.ranks import ranks
 from fedsmoo.pages.figures.rounds import curves, lead_of, looks, rounds_to_target, scores, style, titles
 from fedsmoo.pages.figures.surfaces import contours, landscape
@@ -86,9 +86,8 @@ def sensitivity(data: dict[str, Any], look: Look) -> Figure:
     named = dict(zip(tasks, titles(tasks), strict=True))
     lines: dict[str, dict[str, list[float]]] = {}
     for run in runs:
-        tested = column(run, "acc")
         name = ": ".join(filter(None, (named[run["task"]], run["group"])))
-        value = lead_of(run)[1] * float(tested[np.isfinite(tested)][-1])
+        value = lead_of(run)[1] * at_the_end(run)
         lines.setdefault(name, {}).setdefault(run["config"][over], []).append(value)
     words = sorted({v for values in lines.values() for v in values}, key=lambda v: (not is_number(v), sort_key(v)))
     number = looks(list(lines))
@@ -96,7 +95,9 @@ def sensitivity(data: dict[str, Any], look: Look) -> Figure:
         at = [words.index(v) for v in words if v in values]
         means = [np.mean(values[words[i]]) for i in at]
         spread = [float(np.std(values[words[i]], ddof=min(1, len(values[words[i]]) - 1))) for i in at]
-        axes.errorbar(at, means, spread, label=name, capsize=2, **style(number[name]))
+        lost = np.isnan(np.concatenate([*values.values()])).any()  # a mean without them would be too good
+        label = f"{name} (some have no number at the end)" if lost else name
+        axes.errorbar(at, means, spread, label=label, capsize=2, **style(number[name]))
     axes.set_xticks(range(len(words)), words)
     axes.set(xlabel=over.removeprefix("algorithm."), ylabel=" or ".join(dict.fromkeys(lead_of(r)[0] for r in runs)))
     finish(axes)

@@ -11,7 +11,18 @@ from matplotlib.figure import Figure
 
 from fedsmoo.algorithms import ALGORITHMS
 from fedsmoo.core.errors import FedsmooError
-from fedsmoo.pages.figures.base import MARKERS, Look, column, finish, grouped, horizontal, legend, unit, wrapped
+from fedsmoo.pages.figures.base import (
+    MARKERS,
+    Look,
+    at_the_end,
+    column,
+    finish,
+    grouped,
+    horizontal,
+    legend,
+    unit,
+    wrapped,
+)
 from fedsmoo.runs.results.curves import COLOURS, STYLES, hanning
 
 # The paper's methods in its order, which is that of the registry.
@@ -127,7 +138,9 @@ def curves(data: dict[str, Any], look: Look, key: str, label: str, scale: float 
         # The window is in rounds; where only every tenth was evaluated, a tenth as many points lie in it.
         apart = float(np.diff(horizontal(runs[0], "rounds")[:length][tested]).mean()) if tested.sum() > 1 else 1.0
         y = np.array([hanning(values, round(look.smooth / apart)) for values in raw])
-        axes.plot(x, y.mean(0), label=name, markevery=every_so_often(k, len(x)), zorder=3, **style(k))
+        lost = key == "acc" and any(np.isnan(at_the_end(r)) for r in runs)
+        label_of = f"{name} (no number at the end)" if lost else name
+        axes.plot(x, y.mean(0), label=label_of, markevery=every_so_often(k, len(x)), zorder=3, **style(k))
         if look.smooth > 2:
             axes.plot(x, raw.mean(0), color=COLOURS[k % len(COLOURS)], alpha=0.22, linewidth=0.4, zorder=1)
         if len(y) > 1:

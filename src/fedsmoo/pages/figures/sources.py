@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsmoo.core.errors import FedsmooError, unknown
-from fedsmoo.core.untrusted import text
+from fedsmoo.core.untrusted import number, text
 from fedsmoo.data.files.plain import MAX_BYTES, parse_table, read_plain
 from fedsmoo.metrics.quantity import ACCURACY
 from fedsmoo.pages import measured
@@ -85,9 +85,10 @@ def read_file(path: Path) -> list[dict[str, Any]] | None:
 def result(path: Path, value: dict[str, Any]) -> dict[str, Any]:
     """Return a run from its result file in the form of one from its folder."""
     found = from_table(value, path)
-    curve, lead = dict(found.curve), found.lead
+    curve, lead, history = dict(found.curve), found.lead, found.history
+    none = [i for i, r in enumerate(history) if r.evaluated and number(r.score) is None]
     if lead != ACCURACY:
-        curve["test_accuracy"] = [r.score for r in found.history]
+        curve["test_accuracy"] = [r.score for r in history]
     return {
         "file": str(path.resolve()),
         "name": text(path.stem, 200),
@@ -97,6 +98,7 @@ def result(path: Path, value: dict[str, Any]) -> dict[str, Any]:
         "rounds": compact_rounds(curve["round"]),
         **{short: json.loads(column(curve[name], digits)) for short, name, digits in COLUMNS},
         "analysis": {},
+        **({"none": none} if none else {}),
         **({} if lead == ACCURACY else {"lead": lead_words(lead, lead), "led": lead_words(lead, lead)}),
     }
 

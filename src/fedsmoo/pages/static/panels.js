@@ -32,7 +32,7 @@ function reached(run, goal) {
 }
 
 function setGoal() {
-  const best = inTask().map(lastTested).filter(Boolean).map((v) => v.best);
+  const best = inTask().map(lastTested).filter(Boolean).map((v) => v.best).filter((v) => !Number.isNaN(v));
   retitle("curves", `${upper(lead().label)} and loss`);
   retitle("target", `Rounds to a target ${lead().label}`);
   if (lead().percent) {

@@ -16,7 +16,7 @@ function drawSummary() {
   const chosen = inTask().some((r) => Object.hasOwn(r, "val")), personal = inTask().some((r) => Object.hasOwn(r, "own"));
   const rows = [...groups(inTask())].map(([name, runs]) => {
     const ends = runs.map(lastTested).filter(Boolean);
-    const cell = (values, digits) => { const v = values.filter((x) => x !== null && x !== undefined); return v.length ? { text: spread(v, digits), value: mean(v) } : { text: "–", value: null }; };
+    const cell = (values, digits) => { const v = values.filter((x) => x !== null && x !== undefined); return !v.length ? { text: "–", value: null } : v.some(Number.isNaN) ? { text: "no number", value: null } : { text: spread(v, digits), value: mean(v) }; };
     const open = runs.filter((r) => r.state !== "finished"), failed = open.some((r) => r.state === "failed");
     const sent = runs.map((r) => axesOf(r).bytes.at(-1) ?? 0), time = runs.map((r) => axesOf(r).seconds.at(-1) ?? 0);
     const rounds = [...new Set(runs.map(farSoFar))];

@@ -60,6 +60,9 @@ function smoothed(values, window) {
   });
 }
 
+// The window is in rounds: of a curve with a point every tenth round, a tenth as many points lie in it.
+const windowOf = (rounds) => (rounds.length < 2 ? choice.smooth : Math.round((choice.smooth * (rounds.length - 1)) / (rounds.at(-1) - rounds[0])));
+
 function groups(runs) {
   const out = new Map();
   for (const run of runs) {
@@ -80,7 +83,7 @@ function deviation(v) {
 function groupCurve(runs, pick) {
   const each = runs.map(pick).filter((p) => p.y.length);
   if (!each.length) return null;
-  each.forEach((p) => { p.y = smoothed(p.y, choice.smooth); });
+  each.forEach((p) => { p.y = smoothed(p.y, windowOf(p.rounds)); });
   if (each.length === 1) return { x: each[0].x, rounds: each[0].rounds, y: each[0].y, low: null, high: null };
   const maps = each.map((p) => new Map(p.rounds.map((r, i) => [r, i])));
   const out = { x: [], rounds: [], y: [], low: [], high: [] };
@@ -115,13 +118,14 @@ const digits = () => (lead().percent ? 2 : 4);
 const better = () => (lead().higher ? "high" : "low");
 const upper = (s) => s.charAt(0).toUpperCase() + s.slice(1);
 
+// Evaluated rounds without a number, as of a model that diverged, count as such: without them, earlier ones would be the end.
 function lastTested(run) {
-  const tested = column(run, "acc").filter((v) => v !== null);
-  if (!tested.length) return null;
-  const loss = column(run, "loss").filter((v) => v !== null);
+  const acc = column(run, "acc"), none = new Set(run.none ?? []), at = [...acc.keys()].filter((i) => acc[i] !== null || none.has(i));
+  if (!at.length) return null;
+  const tested = at.map((i) => acc[i] ?? NaN), known = tested.filter((v) => !Number.isNaN(v));
   const held = Object.hasOwn(run, "val") ? column(run, "val") : [], q = leadOf(run), f = q.percent ? 100 : 1;
   const best = (v, higher) => (higher ? Math.max(...v) : Math.min(...v)), top = best(held.filter((v) => v !== null), q.held);
-  const chosen = held.length ? column(run, "acc")[held.indexOf(top)] : null;
-  const end = (name) => { const v = Object.hasOwn(run, name) ? column(run, name).filter((x) => x !== null) : []; return v.length ? f * v.at(-1) : null; };
-  return { own: end("own"), deviation: end("deviation"), worst: end("worst"), validated: chosen === null ? null : f * chosen, last: f * tested.at(-1), ten: f * mean(tested.slice(-10)), count: Math.min(10, tested.length), best: f * best(tested, q.higher), loss: loss.at(-1) ?? null };
+  const chosen = held.length ? acc[held.indexOf(top)] ?? null : null;
+  const end = (name, times = f) => { const v = Object.hasOwn(run, name) ? column(run, name) : []; return v.some((x) => x !== null) ? times * (v[at.at(-1)] ?? NaN) : null; };
+  return { own: end("own"), deviation: end("deviation"), worst: end("worst"), validated: chosen === null ? null : f * chosen, last: f * tested.at(-1), ten: f * mean(tested.slice(-10)), count: Math.min(10, tested.length), best: known.length ? f * best(known, q.higher) : NaN, loss: end("loss", 1) };
 }

@@ -106,6 +106,7 @@ def trained(run: StoredRun, method: str) -> dict[str, str]:
     """Return how a model was trained and how good it is, by the names of a table's rows."""
     c, summary, end = run.config, run.summary, ending(run.summary)
     shown = "not evaluated" if end.last is None else end.lead.text(end.last)
+    shown = f"{'none' if end.last is None else shown} ({end.lacking})" if end.lacking else shown
     named = c.split is None and c.partition != "natural"
     division = text(make_partition(c).name if named else c.partition if c.split is None else "a split file")
     apart = {n: v for n, v in changed_settings(c).items() if n not in (*SAID, *free_within("run"))}

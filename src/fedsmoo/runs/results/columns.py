@@ -32,7 +32,13 @@ def records_of(curve: Mapping[str, Sequence[Any]], lower: list[str]) -> list[Rec
     records = []
     for k, row in enumerate(zip(*(curve[n] for n in plain), strict=True)):
         found = {t: {names[n]: curve[n][k] for n in columns} for t, columns in tables.items()} if names else {}
-        there: dict[str, Any] = {t: v for t, v in found.items() if any(x is not None for x in v.values())}
         values = dict(zip(plain, row, strict=True))
+        # A round that was tested has its metrics, though none of them may have a value for what diverged.
+        tested = values.get("test_loss") is not None
+        there: dict[str, Any] = {
+            t: v
+            for t, v in found.items()
+            if any(x is not None for x in v.values()) or (tested and v and t == "metrics")
+        }
         records.append(Record(**values, lr=0.0, cohort=[], **there, lower=lower if there else []))
     return records

@@ -57,10 +57,11 @@ def result_html(result: Result) -> str:
 
 def measured(result: Result) -> Mapping[str, str]:
     """Return how well the model does at the end, as far as that was measured."""
-    tested = [r for r in result.history if r.score is not None]
+    tested = [r for r in result.history if r.evaluated]
     losses = [r.train_loss for r in result.history if r.train_loss is not None]
     found = {result.lead: tested[-1].score} if tested else {}
     if tested:
         found |= {quantity(n, tested[-1].lower): v for n, v in tested[-1].metrics.items()}
-    out = {q.title: f"{q.text(v)} (round {tested[-1].round})" for q, v in found.items() if v is not None}
+    texts = {q.title: "no number" if v is None else q.text(v) for q, v in found.items()}
+    out = {title: f"{words} (round {tested[-1].round})" for title, words in texts.items()}
     return out | ({"training loss": f"{losses[-1]:.4f}"} if losses else {})

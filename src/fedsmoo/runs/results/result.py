@@ -18,6 +18,7 @@ from fedsmoo.metrics.quantity import ACCURACY, Quantity
 from fedsmoo.runs.record import (
     Callback,
     Record,
+    accuracies_of,
     best_validated,
     frame_row,
     last_personal,
@@ -94,7 +95,7 @@ class Result:
         last = last_score(self.history)
         if self.lead == ACCURACY:
             return last
-        found = [r.test_accuracy for r in self.history if r.test_accuracy is not None]
+        found = accuracies_of(self.history)
         if not found:
             raise FedsmooError(f"this run measures no accuracy, but {self.lead.title}: use result.score")
         return found[-1]
@@ -112,7 +113,7 @@ class Result:
     @property
     def metrics(self) -> dict[str, float | None]:
         """All metrics of the last evaluated round, by name; the first leads."""
-        last = next((r for r in reversed(self.history) if r.score is not None), None)
+        last = next((r for r in reversed(self.history) if r.evaluated), None)
         return {} if last is None else dict(last.metrics) or {ACCURACY.name: last.test_accuracy}
 
     @property

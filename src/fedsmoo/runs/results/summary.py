@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-
 from fedsmoo.metrics.quantity import ACCURACY, Quantity, quantity
-from fedsmoo.runs.record import Record, best_validated, first_of, last_personal, lead_of, scores_of
+from fedsmoo.runs.record import (
+    Record,
+    accuracies_of,
+    best_validated,
+    first_of,
+    last_mean,
+    last_personal,
+    lead_of,
+    no_number,
+    scores_of,
+    without_number,
+)
 from fedsmoo.runs.traffic import reached
 from fedsmoo.runs.watch.changes import changes_in
 
@@ -21,18 +31,21 @@ VALIDATED |= {"validated_accuracy": "test_accuracy"}
 def summarise(history: list[Record], target: float | None) -> dict[str, Any]:
     """Summarise a run: the last round, the mean of the last ten evaluations beside it (of all, if fewer),
     and what was spent."""
-    tested = [r for r in history if r.score is not None]
-    accuracies = [r.test_accuracy for r in tested if r.test_accuracy is not None]
+    tested = [r for r in history if r.evaluated]
+    accuracies = accuracies_of(tested)
+    scores = scores_of(tested)
+    lacking = {"without_number": count} if (count := without_number(scores)) else {}
     hit = reached(history, target) if target is not None else None
     chosen = best_validated(history)
     validated = {} if chosen is None else {name: getattr(chosen, n) for name, n in VALIDATED.items()}
     changes = [list(change) for change in changes_in(history)]
     return {
         "rounds": len(history),
-        "test_accuracy": accuracies[-1] if accuracies else None,
+        "test_accuracy": known(accuracies[-1]) if accuracies else None,
         "evaluations": len(tested),
-        "test_accuracy_last10": float(np.mean(accuracies[-10:])) if accuracies else None,
-        "best_accuracy": max(accuracies, default=None),  # a maximum over the test set
+        "test_accuracy_last10": known(last_mean(accuracies)),
+        **lacking,  # of the last ten evaluations those in which what leads has no value
+        "best_accuracy": ACCURACY.best(accuracies),  # a maximum over the test set
         **validated,
         **last_personal(history),
         **led_otherwise(tested, chosen),
@@ -55,8 +68,8 @@ def led_otherwise(tested: list[Record], chosen: Record | None) -> dict[str, Any]
     out = {
         "metric": lead.name,
         "lower_is_better": not lead.higher,
-        "score": scores[-1],
-        "score_last10": float(np.mean(scores[-10:])),
+        "score": known(scores[-1]),
+        "score_last10": known(last_mean(scores)),
         "best_score": lead.best(scores),  # of all rounds, over the test set
         "metrics": tested[-1].metrics,
     }
@@ -65,6 +78,11 @@ def led_otherwise(tested: list[Record], chosen: Record | None) -> dict[str, Any]
     by = first_of(chosen.validation_metrics, chosen.lower)
     how = {"validation_metric": by.name, "validation_lower_is_better": not by.higher}
     return {**out, **how, "validation_score": chosen.validation, "validated_score": chosen.score}
+
+
+def known(value: float) -> float | None:
+    """Return a number for JSON, which holds none that is not finite."""
+    return value if math.isfinite(value) else None
 
 
 @dataclass(frozen=True)
@@ -78,6 +96,7 @@ class Ending:
     validated: float | None  # of the round that was best on the samples held out
     validation: tuple[Quantity, float] | None  # how good that was there
     personal: dict[str, tuple[float, float, float]]  # personal, global -> mean, deviation, worst tenth over clients
+    lacking: str = ""  # in words, where what leads has no value in some of the last ten evaluations
 
     @property
     def served_by(self) -> Quantity:
@@ -99,7 +118,9 @@ def ending(summary: Mapping[str, Any]) -> Ending:
         if mean is not None:
             people[who] = (mean, summary[f"{who}_deviation"], summary[f"{who}_worst_tenth"])
     last, last_ten, best, validated = (get(n) for n in names)
-    return Ending(lead, last, last_ten, best, validated, None if by is None else (held, by), people)
+    count = get("without_number") or 0
+    lacking = no_number(count, get("evaluations") or count) if count else ""
+    return Ending(lead, last, last_ten, best, validated, None if by is None else (held, by), people, lacking)
 
 
 ACCURACIES = ("test_accuracy", "test_accuracy_last10", "best_accuracy", "validated_accuracy")
