@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from fedsmoo.api import OBJECTS, simulate
+from fedsmoo.api import OBJECTS, assemble_objects, simulate
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import FedsmooWarning, as_path
 from fedsmoo.runs.build import settings_of
@@ -17,12 +18,18 @@ from fedsmoo.runs.record import Record
 from fedsmoo.runs.results.result import Result
 from fedsmoo.runs.watch.display import Moving, display
 from fedsmoo.sweeps import METHODS
-from fedsmoo.sweeps.compare import compare_named, seeds_of
+from fedsmoo.sweeps.compare import MEASURES, compare_named, seeds_of
 from fedsmoo.sweeps.comparison import Comparison
 from fedsmoo.sweeps.methods import Entry, Methods, labels, methods_of, stem, with_method_of
 from fedsmoo.sweeps.queue import Outcome, nothing
 
 OUT = Path("runs/compare")
+# What simulate takes by itself, and not as a setting.
+DEFAULTS = {
+    n: p.default
+    for n, p in inspect.signature(simulate).parameters.items()
+    if n in inspect.signature(assemble_objects).parameters and n != "settings"
+}
 
 
 def compare(
@@ -88,12 +95,15 @@ def compare_objects(
     for name in ("seed", "algorithm"):
         if name in settings:
             raise FedsmooError(f"{name} is given, but a comparison takes its {name}s from {name}s")
+    if own := next((n for entry in entries for n in MEASURES if n in entry.options), None):
+        raise FedsmooError(f"{own} is given for one method, but they are compared by the same numbers: set it for all")
     common = as_arguments(settings)
     numbers = seeds_of(seeds, Config())
     rounds = int(common.get("rounds", Config.rounds))
     runs: dict[str, dict[int, Result]] = {}
     outcome = Outcome()
     tasks = [(e, label, s) for e, label in zip(entries, labels(entries), strict=True) for s in numbers]
+    refuse_impossible(tasks, common)
     with display("rounds", rounds * len(tasks), progress=progress) as bar:
         for k, (entry, label, seed) in enumerate(tasks):
             folder = (out or Path()) / f"{stem(label)}-seed{seed}"
@@ -116,6 +126,27 @@ def compare_objects(
         raise FedsmooError(next(iter(outcome.failed.values())))
     first = next((run.config for mine in runs.values() for run in mine.values()), None) or Config()
     return Comparison(first, runs, outcome, out)
+
+
+def refuse_impossible(tasks: Sequence[tuple[Entry, str, int]], common: Mapping[str, Any]) -> None:
+    """Refuse methods after the first that cannot be carried out, before any trains: its own run says so at once."""
+    seen = {tasks[0][1]}
+    for entry, label, seed in tasks:
+        if label in seen:
+            continue
+        seen.add(label)
+        given = {
+            **common,
+            **entry.options,
+            "seed": seed,
+            "algorithm": entry.name if entry.method is None else entry.method,
+        }
+        named = {n: given.pop(n, default) for n, default in DEFAULTS.items()}
+        try:
+            with warnings.catch_warnings(action="ignore"):  # its run will give them
+                assemble_objects(**named, settings=given)
+        except FedsmooError as e:
+            raise FedsmooError(f"{label}: {e}") from e
 
 
 def as_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:

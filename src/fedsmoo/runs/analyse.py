@@ -31,6 +31,14 @@ class Analysed:
     rows: list[list[str]]  # what stands in a table: the run's name and a word for each column
 
 
+def refuse_unknown_probes(probe: str | None) -> None:
+    """Refuse what is no probe, or says no rounds, of a run that has not begun."""
+    if probe is not None:
+        from fedsmoo.analysis.probes import Schedule  # late: most runs have none
+
+        Schedule.parse(probe)
+
+
 def analyse(
     measurement: str | Measurement,
     runs: Folders,

@@ -28,11 +28,13 @@ from fedsmoo.runs.storage.names import CONFIG
 from fedsmoo.runs.storage.reader import read_config, read_run, state
 from fedsmoo.runs.watch.display import Moving, display
 from fedsmoo.sweeps.comparison import Comparison
+from fedsmoo.sweeps.cost import refuse_impossible
 from fedsmoo.sweeps.grid import Cell, parse_seeds
 from fedsmoo.sweeps.methods import Entry, labels, stem
 from fedsmoo.sweeps.queue import Outcome, Worker
 from fedsmoo.sweeps.sweep import carry_through
 
+MEASURES = ("metrics", "target", "eval_every")  # what the rows of a table are compared by
 Seeds = str | int | Sequence[int] | None
 Source = Config | Mapping[str, Any] | str | PathLike[str] | None
 
@@ -154,6 +156,7 @@ def open_comparison(
     held = contents_here([cell.config for cell in cells.values()])
     cells = {p: dataclasses.replace(c, held=here) for (p, c), here in zip(cells.items(), held, strict=True)}
     refuse_something_else(out, cells)
+    refuse_impossible([cell for folder, cell in cells.items() if state(folder) != "finished"])
     engine = common_engine(cells)
     cells = {p: dataclasses.replace(c, config=c.config.replace(engine=engine)) for p, c in cells.items()}
     refuse_changed(out, cells)
@@ -190,6 +193,8 @@ def refuse_not_shared(settings: Mapping[str, Any], own: Sequence[Entry]) -> None
             raise FedsmooError(f"--set {word!r}: a comparison takes its {one}s from --{one}s")
         if owner and key in FIELDS and FIELDS[key].metadata["group"] == "data":
             raise FedsmooError(f"--set {word!r}: methods are compared on the same data; set {key} for all of them")
+        if owner and key in MEASURES:
+            raise FedsmooError(f"--set {word!r}: methods are compared by the same numbers; set {key} for all of them")
         if owner or key in FIELDS:
             continue
         has = {e.name: key in {f.name for f in dataclasses.fields(algorithm_class(e.name))} for e in own}

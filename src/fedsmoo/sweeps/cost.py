@@ -1,20 +1,35 @@
-"""Estimate what runs will cost, from a measured step."""
+"""What is known of runs before they begin: what they will cost, from a measured step, and that they are possible."""
 
 from __future__ import annotations
 
+import json
 import time
+import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from fedsmoo.core import Algorithm
+from fedsmoo.algorithms.choices import refuse_too_few
+from fedsmoo.core import Algorithm, FedsmooError
 from fedsmoo.core.contract.inputs import FIRST, ask, given
+from fedsmoo.core.errors import unknown
+from fedsmoo.core.user_code import is_in_file
+from fedsmoo.data.dataset import Dataset
 from fedsmoo.engines.choose import one_step_inputs
 from fedsmoo.engines.contract import Engine, Setup
-from fedsmoo.runs.build import assemble, make_algorithm
+from fedsmoo.engines.devices import make_device
+from fedsmoo.engines.task import refuse_no_features
+from fedsmoo.models import MODELS, refuse_options
+from fedsmoo.runs.analyse import refuse_unknown_probes
+from fedsmoo.runs.build import assemble, make_algorithm, make_method, make_setup
 from fedsmoo.runs.config import Config
+from fedsmoo.runs.division import make_clients
 from fedsmoo.runs.origin.provenance import device_name
+from fedsmoo.runs.origin.user_files import load_data
+from fedsmoo.sweeps.grid import Cell
 
 REPEAT = 3  # steps that are timed; the first warms up
 PATIENCE = 12.0  # seconds that these may take in all on a CPU
@@ -94,3 +109,50 @@ def estimate(configs: Sequence[Config]) -> Cost:
         steps_in_all += steps
         seconds += steps * step * gradients_of_a_step(make_algorithm(config.algorithm, config.algorithm_options).at(0))
     return Cost(len(configs), sum(c.rounds for c in configs), steps_in_all, seconds, device, measured)
+
+
+def refuse_impossible(cells: Sequence[Cell]) -> None:
+    """Refuse runs whose method, model, loss, metrics or division do not go together, before the first one trains.
+
+    Each data set is read once; of one that cannot be read, the run itself will say so: it may be there by then.
+    """
+    groups: dict[str, dict[str, Cell]] = {}
+    for cell in cells:
+        c = cell.config
+        place = json.dumps([c.dataset, c.data, c.dataset_options], default=str)
+        groups.setdefault(place, {}).setdefault(json.dumps(kind_of(c), sort_keys=True, default=str), cell)
+    for group in groups.values():
+        data = None
+        with suppress(FedsmooError), warnings.catch_warnings(action="ignore"):
+            data = load_data(next(iter(group.values())).config)
+        for cell in group.values():
+            try:
+                with warnings.catch_warnings(action="ignore"):  # which its run will give
+                    refuse_unfit(cell.config, data)
+            except FedsmooError as e:
+                raise e if cell is cells[0] else FedsmooError(f"{cell.method}: {e}") from e
+
+
+def kind_of(config: Config) -> dict[str, Any]:
+    """Return what decides whether a run is possible: its settings without the seed and fractions, such as rates."""
+    options = {n: v for n, v in config.algorithm_options.items() if not isinstance(v, float)}
+    plain = {n: v for n, v in config.to_dict().items() if n != "seed" and not isinstance(v, float)}
+    return {**plain, "algorithm_options": options, "holdout": config.holdout > 0}
+
+
+def refuse_unfit(config: Config, data: Dataset | None) -> None:
+    """Refuse a run that cannot be begun on its data; nothing is put on a device."""
+    make_device(config.device)
+    if config.model in MODELS:
+        refuse_options(config.model, config.model_options)
+    elif not is_in_file(config.model):
+        raise unknown("model", config.model, MODELS)
+    refuse_unknown_probes(config.probe)
+    method = make_method(config)
+    if data is None:
+        return
+    clients = len(make_clients(config, data))
+    refuse_too_few(method, clients, min(config.cohort, clients))
+    setup = make_setup(config.replace(device="cpu", samples_in="auto"), data)
+    refuse_no_features(setup.task, setup.algorithm)
+    _ = setup.masks  # a pattern that matches nothing is refused

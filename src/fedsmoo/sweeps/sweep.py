@@ -27,6 +27,7 @@ from fedsmoo.runs.storage.lease import TakenOver, acquire
 from fedsmoo.runs.storage.names import CONFIG
 from fedsmoo.runs.storage.reader import read_label, read_run, state
 from fedsmoo.sweeps.bases import completed, read_sweep
+from fedsmoo.sweeps.cost import refuse_impossible
 from fedsmoo.sweeps.grid import Cell, Sweep, expand, named_in, with_contents
 from fedsmoo.sweeps.index import refresh
 from fedsmoo.sweeps.queue import Outcome, Worker, nothing, work_at
@@ -151,11 +152,12 @@ def folder_of(source: Source, out: str | Path | None) -> Path:
 
 
 def missing(grid: Sweep, root: Path) -> list[Config]:
-    """Return the runs that have not finished; raises a ``FedsmooError`` if the method of one breaks the contract."""
-    configs = [cell.config for folder, cell in grid.folders(root).items() if state(folder) != "finished"]
-    for config in configs:  # said now, not when its turn comes
-        refuse_unsound(make_algorithm(config.algorithm, config.algorithm_options))
-    return configs
+    """Return the runs that have not finished; raises a ``FedsmooError`` if one of them is impossible."""
+    cells = [cell for folder, cell in grid.folders(root).items() if state(folder) != "finished"]
+    for cell in cells:  # said now, not when its turn comes
+        refuse_unsound(make_algorithm(cell.config.algorithm, cell.config.algorithm_options))
+    refuse_impossible(cells)
+    return [cell.config for cell in cells]
 
 
 def pack_size(pack: int | None, config: Config) -> int:

@@ -1,0 +1,73 @@
+"""A run that is impossible is said before any of those beside it has begun."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedsmoo
+from fedsmoo import FedsmooError
+
+QUICK: dict[str, Any] = {"rounds": 1, "clients": 4, "cohort": 2, "local_steps": 1, "device": "cpu"}
+
+
+@pytest.mark.parametrize(
+    ("own", "why"),
+    [
+        ("fedprox:model=rsnet", "FedProx model=rsnet: unknown model 'rsnet'"),
+        ("fedprox:model.hidden=0", "hidden of the model mlp is 0, but must be a whole number above 0"),
+        ("fedprox:model=lenet", "need images of at least 16x16, not 8x8"),
+        ("fedprox:loss=mse", "loss is 'mse', but the targets are classes"),
+        ("fedprox:probe=hesian", "unknown probe 'hesian'"),
+        ("fedper:head='zzz.*'", "unknown parameter 'zzz.*'"),
+        ("fedprox:attack=gaussian,attack.attackers=9", "attackers is 9, but there are 4 clients"),
+        ("fedprox:metrics=f1", "methods are compared by the same numbers; set metrics for all of them"),
+        ("fedprox:eval_every=2", "methods are compared by the same numbers; set eval_every for all of them"),
+    ],
+)
+def test_a_later_method_that_is_impossible_is_refused_before_the_first_trains(
+    own: str, why: str, tmp_path: Path
+) -> None:
+    begun: list[Path] = []
+    with pytest.raises(FedsmooError) as said:
+        fedsmoo.compare(
+            f"fedavg,{own}", out=tmp_path / "c", progress=False, begun=lambda c, p, n: begun.append(p), **QUICK
+        )
+    assert why in str(said.value)
+    assert begun == []
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_later_cell_of_a_sweep_too(tmp_path: Path) -> None:
+    table = {"model": ["mlp", "lenet"], "algorithm": ["fedavg", "fedprox"], **QUICK}
+    with pytest.raises(FedsmooError, match=r"^FedAvg: the model lenet cannot be built with these data"):
+        fedsmoo.sweep(table, tmp_path / "s")
+    assert not (tmp_path / "s").exists()
+
+
+def test_data_that_cannot_be_read_is_what_its_run_says(tmp_path: Path) -> None:
+    """It may lie there by then, and others go on."""
+    (tmp_path / "mine.py").write_text("def data():\n    raise OSError('not mounted')\n")
+    table = {"dataset": ["digits", f"{tmp_path / 'mine.py'}:data"], "algorithm": "fedavg", "partition": "iid", **QUICK}
+    outcome = fedsmoo.sweep(table, tmp_path / "s", trust=True)
+    assert (len(outcome.finished), len(outcome.failed)) == (1, 1)
+
+
+def test_objects_are_looked_at_before_the_first_trains() -> None:
+    rounds: list[int] = []
+
+    class Counting(fedsmoo.FedAvg):
+        def aggregate(self, srv: Any, mean: Any, rnd: Any) -> Any:
+            rounds.append(rnd.number)
+            return super().aggregate(srv, mean, rnd)
+
+    methods = {Counting(): {}, "fedprox": {"model": "lenet"}}
+    with pytest.raises(FedsmooError, match=r"^FedProx: the model lenet cannot be built"):
+        fedsmoo.compare(methods, out=None, progress=False, **QUICK)  # type: ignore[arg-type]
+    assert rounds == []
+    fedsmoo.compare([Counting()], out=None, progress=False, **QUICK)
+    assert rounds
+    with pytest.raises(FedsmooError, match="metrics is given for one method"):
+        fedsmoo.compare({"fedavg": {}, "fedprox": {"metrics": "f1"}}, out=None, progress=False, **QUICK)
