@@ -75,6 +75,15 @@ class Layout:
                 out[self.offsets[name] : self.offsets[name] + math.prod(self.shapes[name])] = True
         return out
 
+    def names_in(self, marked: Tensor) -> list[str]:
+        """Return the parameters all of whose numbers are marked: the inverse of :meth:`marked`.
+
+        >>> layout = Layout({"fc.weight": (2,), "fc.bias": (1,), "out.bias": (1,)}, align=8)
+        >>> layout.names_in(layout.marked("*.bias"))
+        ['fc.bias', 'out.bias']
+        """
+        return [name for name, part in self.split(marked).items() if bool(part.all())]
+
     def join(self, parts: Mapping[str, Tensor]) -> Tensor:
         """Return the flat vector of named parameters: the inverse of :meth:`split`, leading axes kept."""
         lead = next((parts[n].shape[: parts[n].dim() - len(s)] for n, s in self.shapes.items()), ())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -84,3 +85,36 @@ def test_a_card_leaves_no_setting_unsaid(tmp_path: Path) -> None:
     assert "| changed on the way | lr=0.05 after round 1 |" in text
     assert not re.search(r"^fedsmoo run", text, re.M)  # which would not change it
     assert started["command"] in text
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "model", "names"),
+    [
+        ("fedper", "mlp", ["fc3.bias", "fc3.weight"]),
+        ("fedrep", "mlp", ["fc3.bias", "fc3.weight"]),
+        ("fedbn", "cnn_gn", None),
+    ],
+)
+def test_the_card_names_what_was_never_trained(
+    algorithm: str, model: str, names: list[str] | None, tmp_path: Path
+) -> None:
+    """Which is what the global model still has from its start, to the last bit."""
+    settings = {**SMALL, "algorithm": algorithm, "model": model, "holdout": 0.2, "local_steps": 5}
+    result = fedsmoo.run(settings, out=tmp_path / "run")
+    first = fedsmoo.simulate(model, "digits", "fedavg", clients=4, cohort=2, rounds=1, local_steps=1, lr=1e-30)
+    begun = first.simulation.setup.task.model.state_dict(first.simulation.setup.task.model.initial())
+    same = sorted(n for n, v in result.state_dict.items() if torch.equal(v, begun[n]))
+    assert same == (names or same) != []
+    assert same != sorted(result.state_dict)
+    card = export_model(tmp_path / "run", tmp_path / "model").read_text()
+    (line,) = re.findall(r"\*\*Not trained: (.*)\.\*\*", card)
+    assert sorted(line.replace("`", "").split(", ")) == same
+    assert f"| not trained | {line} |" in card
+
+
+def test_a_card_of_a_run_of_before_counts_what_was_never_trained(run: Path, tmp_path: Path) -> None:
+    assert "ot trained" not in export_model(run, tmp_path / "plain").read_text()
+    shutil.copytree(run, tmp_path / "run")
+    summary = json.loads((run / "summary.json").read_text())
+    (tmp_path / "run" / "summary.json").write_text(json.dumps({**summary, "parameters_staying": 65}))
+    assert "**Not trained: 65 of 650 numbers.**" in export_model(tmp_path / "run", tmp_path / "model").read_text()

@@ -34,7 +34,7 @@ MARKED = re.compile(r"(?P<commit>.*?)[-+](?P<mark>dirty|clean)")
 
 def provenance(simulation: Simulation) -> dict[str, Any]:
     """Engine, hardware, versions, code and command behind a run."""
-    task = simulation.setup.task
+    task, stays = simulation.setup.task, simulation.setup.masks.stays
     return {
         "engine": simulation.engine.name,
         "engine_why": simulation.engine.why,
@@ -48,6 +48,7 @@ def provenance(simulation: Simulation) -> dict[str, Any]:
         "parameters": task.model.layout.count,
         "parameters_full": task.model.full_size,
         **({"parameters_staying": n} if (n := simulation.setup.masks.staying) else {}),
+        **({} if stays is None else {"staying": task.model.layout.names_in(stays.cpu())}),
         **({"samples_in": "host"} if task.staged else {}),
         "seed": simulation.training.seed,
         "versions": versions(),

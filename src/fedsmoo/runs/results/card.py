@@ -96,6 +96,7 @@ and the machine. To make it again:
 
 ## Limits
 
+{untrained(run, method)}\
 The score is of the data set's own test part, and of one seed. Nothing is said about data of another origin; what single
 clients see may be better or worse by far (`fedsmoo analyse fairness`). Training on clients alone gives no
 guarantee of privacy.
@@ -115,6 +116,7 @@ def trained(run: StoredRun, method: str) -> dict[str, str]:
         "method": method,
         "data": f"{name_of_data(run)}, {division} over {c.clients} clients",
         "rounds": f"{summary['rounds']}, {c.cohort} clients each",
+        **({"not trained": names} if (names := staying(run)) else {}),
         "local training": f"{c.epochs or c.local_steps} {'epochs' if c.epochs else 'steps'}, batches of "
         f"{c.batch_size}, learning rate {c.lr}",
         **({"other settings": text(", ".join(f"{n} = {v}" for n, v in apart.items()), 1000)} if apart else {}),
@@ -124,6 +126,25 @@ def trained(run: StoredRun, method: str) -> dict[str, str]:
         "seed": str(c.seed),
         "made by": f"fedsmoo {text(str((run.facts.get('versions') or {}).get('fedsmoo')))}",
     }
+
+
+def staying(run: StoredRun) -> str:
+    """Name the parameters that clients keep to themselves; runs of before only say how many numbers these are."""
+    count, names = run.facts.get("parameters_staying") or 0, run.facts.get("staying") or []
+    said = ", ".join(f"`{text(str(name)).replace('`', '')}`" for name in names)
+    return said or (f"{count} of {run.facts.get('parameters')} numbers" if count else "")
+
+
+def untrained(run: StoredRun, method: str) -> str:
+    """Return a paragraph on the parameters that no server has learnt, where the method leaves some with the clients."""
+    names = staying(run)
+    if not names:
+        return ""
+    return f"""**Not trained: {names}.** {method} leaves these with each client, and they are never sent or averaged: in
+this file they are as they were before the first round. The score above is of the model with them. Take them from a
+client, or train them on data of your own, before you use the model.
+
+"""
 
 
 def name_of_data(run: StoredRun) -> str:

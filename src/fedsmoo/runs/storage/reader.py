@@ -47,7 +47,7 @@ KINDS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("metric", "validation_metric"), str),
     **dict.fromkeys(("engine", "device", "command", "commit", "started", "finished", "error"), str),
     **dict.fromkeys(("contents", "versions", "method", "metrics", "hessian"), dict),
-    **dict.fromkeys(("sessions", "changes", "lower"), list),
+    **dict.fromkeys(("sessions", "changes", "lower", "staying"), list),
 }
 INNER: dict[str, set[type]] = {"contents": {str}, "hessian": OPTIONAL}  # what tables among them hold
 
