@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 from matplotlib.figure import Figure
 
+from fedsmoo import Config
 from fedsmoo.runs.record import Record
-from fedsmoo.runs.results.curves import draw_curves
+from fedsmoo.runs.results.curves import draw_curves, histories_of
 
 
 def history(values: list[float | None], every: int = 1) -> list[Record]:
@@ -34,3 +37,15 @@ def test_a_window_is_in_rounds() -> None:
     axes = Figure().add_subplot()
     draw_curves(axes, {"a": [history([0.0, 0.0, 4.0, 0.0, 0.0], 10)]}, smooth=30)
     assert np.allclose(axes.get_lines()[0].get_ydata(), [0.0, 1.0, 2.0, 1.0, 0.0])
+
+
+def test_results_of_other_settings_are_no_seeds() -> None:
+    def result(label: str, **settings: object) -> SimpleNamespace:
+        return SimpleNamespace(label=label, history=history([1.0]), config=Config(**settings))
+
+    prox = [result("FedProx", algorithm="fedprox", algorithm_options={"mu": mu}) for mu in (0.1, 0.2)]
+    plain = [result("FedAvg", seed=s, engine=e) for s, e in ((0, "serial"), (1, "vmap"))]
+    found = histories_of([*plain, *prox, result("SCAFFOLD", lr=0.1), result("SCAFFOLD", lr=0.5)])
+    assert {name: len(each) for name, each in found.items()} == {
+        "FedAvg": 2, "FedProx mu=0.1": 1, "FedProx mu=0.2": 1, "SCAFFOLD lr=0.1": 1, "SCAFFOLD lr=0.5": 1
+    }  # fmt: skip

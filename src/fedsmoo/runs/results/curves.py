@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import brief, unknown
 from fedsmoo.metrics.quantity import quantity
+from fedsmoo.runs.config import free_within
 from fedsmoo.runs.record import Record, lead_of
 
 # Colours that stay apart for colour-blind readers, and line styles that stay apart in black and white.
@@ -92,8 +93,8 @@ def plot(results: Any, metric: str | None = None, ax: Axes | None = None) -> Axe
     """Draw a number of the rounds of one or several results; returns the matplotlib axes.
 
     Args:
-        results: a result, a comparison, several results (those of one method are its seeds: their mean is drawn, with
-            their range shaded), or a mapping from labels to results or lists of them.
+        results: a result, a comparison, several results (those of one method and the same settings are its seeds: their
+            mean is drawn, with their range shaded), or a mapping from labels to results or lists of them.
         metric: any number of a record, such as ``"train_loss"``, or that a callback logged or a probe measured
             (default: the metric that leads).
         ax: axes to draw on (default: of a new figure).
@@ -115,6 +116,19 @@ def measured_in(history: Sequence[Record]) -> set[str]:
     return {name for record in history for name, value in record.numbers().items() if value is not None}
 
 
+def told_apart(results: Sequence[Any]) -> list[str]:
+    """Name results by their methods, and by the settings in which those of one method differ: these are no seeds."""
+    free = free_within("line")
+    settings = [{**c.to_dict(), **c.options()} if (c := getattr(r, "config", None)) else {} for r in results]
+    plain = [{n: v for n, v in s.items() if n not in free and not n.endswith("_options")} for s in settings]
+    names = []
+    for result, mine in zip(results, plain, strict=True):
+        alike = [p for r, p in zip(results, plain, strict=True) if r.label == result.label]
+        differ = [n for n in dict.fromkeys(n for p in alike for n in p) if len({str(p.get(n)) for p in alike}) > 1]
+        names.append(" ".join([result.label, *(f"{n}={mine[n]}" for n in differ if n in mine)]))
+    return names
+
+
 def histories_of(results: Any) -> dict[str, list[list[Record]]]:
     """Return histories by label, of whatever holds some."""
     if hasattr(results, "histories"):  # a comparison
@@ -122,12 +136,14 @@ def histories_of(results: Any) -> dict[str, list[list[Record]]]:
     if isinstance(results, Mapping):
         return {str(k): [h for mine in histories_of(v).values() for h in mine] for k, v in results.items()}
     out: dict[str, list[list[Record]]] = {}
-    for each in results if isinstance(results, Sequence) else [results]:
+    several = results if isinstance(results, Sequence) else [results]
+    for each in several:
         if not hasattr(each, "history"):
             raise FedsmooError(
                 f"there is no curve in {brief(each)}: give a Result, several, or a mapping of labels to some"
             )
-        out.setdefault(each.label, []).append(list(each.history))
+    for each, name in zip(several, told_apart(several), strict=True):
+        out.setdefault(name, []).append(list(each.history))
     if not out or not all(h for seeds in out.values() for h in seeds):
         raise FedsmooError("there is no round to draw: run some first")
     return out
