@@ -18,7 +18,7 @@ from fedsmoo.paper.experiments import experiment, published
 from fedsmoo.paper.render import FORMATS, Table, render
 from fedsmoo.paper.reproduce import build
 from fedsmoo.paper.selection import Selection
-from fedsmoo.paper.tables import curves
+from fedsmoo.paper.tables import curves, evaluation_seconds
 from fedsmoo.runs.origin.identity import identity
 from fedsmoo.sweeps.bases import EXPERIMENTS, description
 from fedsmoo.sweeps.results import collect, from_json, to_json
@@ -423,3 +423,14 @@ def test_a_hessian_of_words_is_refused_and_facts_that_are_null_are_none(results:
     path.write_text(json.dumps(value | {"hessian": {"top": "large", "trace": None}}))
     with pytest.raises(FedsmooError, match="hessian is"):
         from_json(path)
+
+
+def test_rounds_without_an_evaluation_are_none_of_its_times(results: Path) -> None:
+    run = from_json(next(results.glob("fedavg-*.json")))
+    rounds = len(run.curve["round"])
+    tested = [(k + 1) % 10 == 0 for k in range(rounds)]
+    seldom = {
+        "test_accuracy": [a if t else None for a, t in zip(run.curve["test_accuracy"], tested, strict=True)],
+        "seconds_eval": [2.0 if t else 1e-6 for t in tested],
+    }
+    assert evaluation_seconds(replace(run, curve={**run.curve, **seldom})) == [2.0] * sum(tested)

@@ -169,7 +169,7 @@ def wallclock(grid: Grid, title: str) -> list[Table]:
         together = sorted({int(r.facts.get("packed", 1)) for r in runs})
         packs.update(together)
         train = [statistics.median(r.curve["seconds_train"]) for r in runs]
-        evaluate = [statistics.median(r.curve["seconds_eval"]) for r in runs]
+        evaluate = [statistics.median(evaluation_seconds(r)) for r in runs]
         paper, needed = printed.get(m), block[m][k]
         faster = f"{paper / mean(train):.1f}×" if train and paper else ""
         found = hits(runs, target)
@@ -196,6 +196,12 @@ def wallclock(grid: Grid, title: str) -> list[Table]:
     if len(packs) > 1:
         notes.append("Rows of different batches do not compare: a run in a batch of several takes less than one alone.")
     return [Table(title, header, rows, [*notes, *grid.footnotes()])]
+
+
+def evaluation_seconds(run: Measured) -> list[float]:
+    """Return the seconds of each evaluation; rounds without one take none, and are no evaluations."""
+    rounds = zip(run.curve["seconds_eval"], run.history, strict=True)
+    return [seconds for seconds, record in rounds if record.evaluated]
 
 
 def ablation(grid: Grid, title: str) -> list[Table]:
