@@ -249,3 +249,18 @@ def test_one_setting_in_two_ways_of_writing_is_one_line(tmp_path: Path) -> None:
     old = run_folder(tmp_path, "old", "fedavg", 0, partition="dirichlet-0.6", u=0.1)  # before there was a holdout
     new = run_folder(tmp_path, "new", "fedavg", 1, partition="dirichlet", u=0.6, holdout=0.0)
     assert {(r["task"].split(", ")[1], r["group"]) for r in gather([old, new])["runs"]} == {("dirichlet-0.6", "FedAvg")}
+
+
+def test_runs_that_were_evaluated_otherwise_are_no_seeds_of_one_line(tmp_path: Path) -> None:
+    """The last ten evaluations of one are its last ten rounds, and of the other its last fifty."""
+    folders = [run_folder(tmp_path, f"{k}", "fedavg", k, eval_every=1 if k < 2 else 5) for k in range(3)]
+    groups = [run["group"] for run in gather(folders)["runs"]]
+    assert groups[0] == groups[1] != groups[2]
+    assert "eval_every=5" in groups[2]
+
+
+def test_a_commit_with_edited_files_is_marked(tmp_path: Path) -> None:
+    for name, facts in (("a", {"commit": "0" * 40, "dirty": True}), ("b", {"commit": "0" * 40, "dirty": False})):
+        folder = run_folder(tmp_path, name, "fedavg")
+        (folder / "summary.json").write_text(json.dumps(facts))
+    assert [run["summary"].get("dirty") for run in gather([tmp_path / "a", tmp_path / "b"])["runs"]] == [True, None]

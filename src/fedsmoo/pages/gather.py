@@ -104,6 +104,7 @@ def read_folder(folder: Path) -> dict[str, Any]:
         "summary": {
             **{k: number(facts.get(k)) for k in SUMMARY_NUMBERS},
             **{k: text(facts[k]) for k in SUMMARY_TEXTS if isinstance(facts.get(k), str)},
+            **({"dirty": True} if facts.get("dirty") is True else {}),  # files were edited since the commit
             **{k: text(facts[k], LONGEST) for k in COMMANDS if isinstance(facts.get(k), str)},
         },
         "analysis": measured.read_all(run.files),

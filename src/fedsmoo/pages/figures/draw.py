@@ -94,7 +94,8 @@ def sensitivity(data: dict[str, Any], look: Look) -> Figure:
     for name, values in lines.items():
         at = [words.index(v) for v in words if v in values]
         means = [np.mean(values[words[i]]) for i in at]
-        spread = [float(np.std(values[words[i]], ddof=min(1, len(values[words[i]]) - 1))) for i in at]
+        seeds = [values[words[i]] for i in at]
+        spread = [float(np.std(v, ddof=1)) if len(v) > 1 else np.nan for v in seeds]  # one seed has no deviation
         lost = np.isnan(np.concatenate([*values.values()])).any()  # a mean without them would be too good
         label = f"{name} (some have no number at the end)" if lost else name
         axes.errorbar(at, means, spread, label=label, capsize=2, **style(number[name]))

@@ -124,7 +124,7 @@ function drawCommands() {
   const several = [...typed].filter(([, names]) => names.length > 1).map(([words, names]) => element("div", {}, element("h3", {}, `Typed for ${names.length} of these runs`), command(words)));
   byId("command-list").replaceChildren(...several, ...runs.map((r) => element("div", {}, element("h3", {}, r.name),
     r.summary.again || r.summary.command ? command(r.summary.again ?? r.summary.command) : element("p", { class: "empty" }, "This run folder does not say which command made it."),
-    element("p", { class: "note" }, [r.summary.engine && `${r.summary.engine} engine`, r.summary.device, r.summary.parameters && `${r.summary.parameters} parameters`, r.summary.commit && `commit ${r.summary.commit.slice(0, 12)}`, r.state !== "finished" && `${r.state}, round ${farSoFar(r)}`, r.summary.finished && `finished ${r.summary.finished}`].filter(Boolean).join(", ")),
+    element("p", { class: "note" }, [r.summary.engine && `${r.summary.engine} engine`, r.summary.device, r.summary.parameters && `${r.summary.parameters} parameters`, r.summary.commit && `commit ${r.summary.commit.slice(0, 12)}${r.summary.dirty ? " with edited files" : ""}`, r.state !== "finished" && `${r.state}, round ${farSoFar(r)}`, r.summary.finished && `finished ${r.summary.finished}`].filter(Boolean).join(", ")),
     ...(r.skipped ?? []).map((line) => element("p", { class: "note" }, `Left out: ${line}`)))));
 }
 

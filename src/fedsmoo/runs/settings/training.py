@@ -47,7 +47,7 @@ class Training(Named):
     )
     augment: bool | None = setting(None, "random flips and crops (default: where the data set's images allow)")
     seed: int = setting(0, "seed of all random streams", within="[0, inf)", free=("batch", "line"))
-    eval_every: int = setting(1, "rounds between evaluations on the test part", within="(0, inf)", free=("line",))
+    eval_every: int = setting(1, "rounds between evaluations on the test part", within="(0, inf)")
     metrics: str | None = setting(
         None,
         f"what is measured, with commas between: names, {OWN}:function (-{OWN}:function: less is better); the first "
