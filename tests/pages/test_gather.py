@@ -260,7 +260,10 @@ def test_runs_that_were_evaluated_otherwise_are_no_seeds_of_one_line(tmp_path: P
 
 
 def test_a_commit_with_edited_files_is_marked(tmp_path: Path) -> None:
-    for name, facts in (("a", {"commit": "0" * 40, "dirty": True}), ("b", {"commit": "0" * 40, "dirty": False})):
+    commit = {"commit": "0" * 40, "dirty": False}
+    resumed = {**commit, "sessions": [{**commit, "dirty": True, "versions": {}}, {**commit, "versions": {}}]}
+    for name, facts in (("a", {**commit, "dirty": True}), ("b", commit), ("c", resumed)):
         folder = run_folder(tmp_path, name, "fedavg")
         (folder / "summary.json").write_text(json.dumps(facts))
-    assert [run["summary"].get("dirty") for run in gather([tmp_path / "a", tmp_path / "b"])["runs"]] == [True, None]
+    found = gather([tmp_path / name for name in "abc"])["runs"]
+    assert [run["summary"].get("dirty") for run in found] == [True, None, True]

@@ -434,3 +434,14 @@ def test_rounds_without_an_evaluation_are_none_of_its_times(results: Path) -> No
         "seconds_eval": [2.0 if t else 1e-6 for t in tested],
     }
     assert evaluation_seconds(replace(run, curve={**run.curve, **seldom})) == [2.0] * sum(tested)
+
+
+def test_a_table_names_all_who_made_its_runs(results: Path) -> None:
+    """A run that was begun by edited files on another machine, and resumed, is not the last machine's alone."""
+    path = next(results.glob("fedavg-*.json"))
+    run = from_json(path)
+    begun = {"device": "an old machine", "commit": "f" * 40, "dirty": True, "versions": {"torch": "1.0"}}
+    path.write_text(to_json(replace(run, facts={**run.facts, "sessions": [begun, "damaged"]})))
+    made = build(Selection("accuracy", (PATHOLOGICAL,), ("FedAvg", "FedCM")).sweep(), collect((), results))
+    assert "Measured on a machine, an old machine with torch 1.0, 9.9" in made[-1].notes[-1]
+    assert f"{'f' * 10}+dirty" in made[-1].notes[-1]

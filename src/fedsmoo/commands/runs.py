@@ -100,7 +100,9 @@ def told_apart(title: str, found: Sequence[Mapping[str, Any]]) -> Table:
     began = ["path", *(["label"] if any(row["label"] for row in found) else [])]
     other = [row for row in found if row["metric"] not in (None, "accuracy")]
     end = [n for n in AT_THE_END if n != "test_accuracy" or len(other) < len(found) or not found]
-    end += [*(["metric", "score"] if other else []), *(n for n in PERSONAL if any(row[n] is not None for row in found))]
+    end += ["metric", "score"] if other else []
+    served = ["personal_score" if any(row["personal_score"] is not None for row in other) else PERSONAL[0], PERSONAL[1]]
+    end += [n for n in served if any(row[n] is not None for row in found)]
     rows = [
         [
             *(cell(n, row[n]) for n in began),

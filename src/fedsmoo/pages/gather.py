@@ -15,6 +15,7 @@ from fedsmoo.pages import measured
 from fedsmoo.pages.groups import add_groups, switches
 from fedsmoo.pages.metrics import curves
 from fedsmoo.pages.standing import may_be_of_it, standing
+from fedsmoo.paper.cells import sessions
 from fedsmoo.runs.config import FIELDS
 from fedsmoo.runs.origin.contents import SAMPLES, data_label, samples_held
 from fedsmoo.runs.storage.names import METRICS
@@ -104,7 +105,7 @@ def read_folder(folder: Path) -> dict[str, Any]:
         "summary": {
             **{k: number(facts.get(k)) for k in SUMMARY_NUMBERS},
             **{k: text(facts[k]) for k in SUMMARY_TEXTS if isinstance(facts.get(k), str)},
-            **({"dirty": True} if facts.get("dirty") is True else {}),  # files were edited since the commit
+            **({"dirty": True} if any(each.get("dirty") is True for each in sessions(facts)) else {}),
             **{k: text(facts[k], LONGEST) for k in COMMANDS if isinstance(facts.get(k), str)},
         },
         "analysis": measured.read_all(run.files),

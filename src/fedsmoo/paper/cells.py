@@ -42,9 +42,10 @@ class Grid:
         runs = [r for each in self.runs.values() for r in each]
         if not runs:
             return [*self.notes, "Nothing measured yet."]
-        devices = sorted({str(r.facts.get("device", "?")) for r in runs})
-        torches = sorted({str(r.facts.get("versions", {}).get("torch", "?")) for r in runs})
-        commits = sorted({revision(r.facts) for r in runs if r.facts.get("commit")})
+        made_by = [each for r in runs for each in sessions(r.facts)]
+        devices = sorted({str(each.get("device", "?")) for each in made_by})
+        torches = sorted({str((each.get("versions") or {}).get("torch", "?")) for each in made_by})
+        commits = sorted({revision(each) for each in made_by if each.get("commit")})
         precisions = sorted({r.config.precision for r in runs if r.facts.get("device_type") != "cpu"})
         made = f"Measured on {', '.join(devices)} with torch {', '.join(torches)}"
         made += f", products in {', '.join(precisions)}" if precisions else ""
@@ -187,6 +188,12 @@ def revision(facts: Mapping[str, Any]) -> str:
     '0123456789+dirty'
     """
     return str(facts["commit"])[:10] + ("+dirty" if facts.get("dirty") else "")
+
+
+def sessions(facts: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return what is known of all who made a run: of those who began or resumed it, besides who finished it."""
+    others = facts.get("sessions") or []
+    return [facts, *(each for each in others if isinstance(each, dict) and isinstance(each.get("versions"), dict))]
 
 
 def unrecorded(runs: Sequence[Measured]) -> list[str]:
