@@ -9,10 +9,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from fedsmoo import Config
 from fedsmoo.commands.console import at_the_end, score
 from fedsmoo.commands.runs import cell
+from fedsmoo.metrics.metric import make_metrics
 from fedsmoo.metrics.quantity import quantity
 from fedsmoo.pages.figures.base import Look
 from fedsmoo.pages.figures.base import at_the_end as last_drawn
@@ -170,3 +172,23 @@ def test_clients_of_an_error_are_not_told_in_per_cent() -> None:
     row = {"metric": "mse", "state": "finished", "personal_accuracy": None}
     assert cell("personal_worst_tenth", 0.25, row) == "0.2500"
     assert cell("personal_worst_tenth", 0.25, {**row, "metric": "accuracy", "personal_accuracy": 0.5}) == "25.00%"
+
+
+@pytest.mark.parametrize("name", ["accuracy", "top-2", "f1", "f1-micro"])
+def test_outputs_that_are_nan_are_wrong_answers(name: str) -> None:
+    """Though PyTorch takes a NaN for the largest: of mostly one class, a model that diverged would seem to be good."""
+    y = torch.tensor([0] * 9 + [1, 2])
+    sound = torch.nn.functional.one_hot(y, 3).float()
+    (metric,) = make_metrics(name, classes=3)
+    assert metric.sums is not None
+
+    def score(out: torch.Tensor) -> float:
+        return metric.value(metric.sums(out, y).numpy(), len(y))  # type: ignore[misc]
+
+    assert score(sound) == 1.0
+    assert score(torch.full((11, 3), math.nan)) == 0.0
+    partly = sound.clone()
+    partly[0, 2] = math.nan  # one of the nine
+    classes = [(2 * 8 / (9 + 8)), 1.0, 1.0]  # F1 of each: right answers, twice, over samples there and said
+    truth = {"f1": sum(classes) / 3, "f1-micro": 2 * 10 / (11 + 10)}.get(name, 10 / 11)
+    assert score(partly) == pytest.approx(truth)

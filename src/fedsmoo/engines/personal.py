@@ -17,6 +17,7 @@ from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.oracles.layers import forward_of_many
 from fedsmoo.engines.oracles.oracle import products
 from fedsmoo.engines.task import Samples, Task
+from fedsmoo.metrics.functions import classes_said
 from fedsmoo.metrics.tally import Scores
 
 SAMPLES = 4000  # in memory at a time, of all clients that are evaluated at once
@@ -117,7 +118,7 @@ class Group:
         if self.at_once:  # as nearly always: without a loop over clients
             counted = real.to(y.device).view(*real.shape, *[1] * (y.dim() - 2)).expand_as(y)
             counted = counted & (y != NO_LABEL) & (y != self.ignores)
-            good = [((a.argmax(-1) == y) & counted).flatten(1).sum(1) for a in answers]
+            good = [((classes_said(a) == y) & counted).flatten(1).sum(1) for a in answers]
             self.right += torch.stack(good, 1)
             self.total += counted.flatten(1).sum(1)
             return

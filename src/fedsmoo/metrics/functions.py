@@ -39,9 +39,18 @@ def mean(sums: np.ndarray, samples: int) -> float:
     return float(sums[0] / count) if count else math.nan
 
 
+def classes_said(out: Tensor) -> Tensor:
+    """Return the class that is said at each position; none (-101) where an output is NaN, which would be the largest.
+
+    >>> classes_said(torch.tensor([[0.1, 0.9], [0.3, math.nan], [math.nan, math.nan]])).tolist()
+    [1, -101, -101]
+    """
+    return out.argmax(-1).masked_fill(out.isnan().any(-1), NO_LABEL - 1)
+
+
 def right(out: Tensor, y: Tensor) -> Tensor:
     """Count the classes that were said right; positions without a label are never."""
-    return counted(y, (out.argmax(-1) == y).sum())
+    return counted(y, (classes_said(out) == y).sum())
 
 
 def all_right(out: Tensor, y: Tensor) -> Tensor:
@@ -53,7 +62,8 @@ def among_top(k: int) -> Sums:
     """Return a function that counts the classes among the k that were thought most likely."""
 
     def sums(out: Tensor, y: Tensor) -> Tensor:
-        return counted(y, (out.topk(k, -1).indices == y.unsqueeze(-1)).any(-1).sum())
+        among = (out.topk(k, -1).indices == y.unsqueeze(-1)).any(-1)
+        return counted(y, (among & ~out.isnan().any(-1)).sum())  # what is NaN would be on top
 
     return sums
 
@@ -72,10 +82,12 @@ def perplexity(sums: np.ndarray, samples: int) -> float:
 
 def confusion(out: Tensor, y: Tensor) -> Tensor:
     """Count, for each class, where it was said rightly, where it is, and where it was said: ``[3 K]``."""
-    said, is_there = out.argmax(-1).flatten(), (y != NO_LABEL).flatten().double()
+    said, is_there = classes_said(out).flatten(), (y != NO_LABEL).flatten().double()
     at, hit = y.flatten().clamp(min=0), (said == y.flatten()).double()
     zero = torch.zeros(out.shape[-1], dtype=torch.float64, device=out.device)
-    return torch.cat([zero.index_add(0, at, hit), zero.index_add(0, at, is_there), zero.index_add(0, said, is_there)])
+    is_said = is_there * (said >= 0)
+    sums = (at, hit), (at, is_there), (said.clamp(min=0), is_said)
+    return torch.cat([zero.index_add(0, place, count) for place, count in sums])
 
 
 def label_confusion(out: Tensor, y: Tensor) -> Tensor:
