@@ -265,3 +265,15 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
     ):
         with pytest.raises(FedsmooError, match=words):
             drawable(find(paths), where)
+
+
+def test_a_result_that_was_superseded_is_marked(tmp_path: Path) -> None:
+    """It is no seed beside the one that took its place, and has its mark where it stands alone."""
+    path = result_file(tmp_path, "now", "fedavg", 0)
+    (tmp_path / "superseded").mkdir()
+    old = {**json.loads(path.read_text()), "superseded": {"reason": "a wrong rate"}}
+    (tmp_path / "superseded" / "now.json").write_text(json.dumps(old))
+    both = drawable(find([tmp_path / "now.json", tmp_path / "superseded"]))
+    assert [run["group"] for run in both["runs"]] == ["FedAvg", "FedAvg (superseded)"]
+    alone = drawable(find([tmp_path / "superseded"]))
+    assert list(lines(figures.scores(alone, Look()))) == ["FedAvg (superseded)"]

@@ -14,7 +14,7 @@ from fedsmoo.core.errors import FedsmooError
 from fedsmoo.pages.figures.base import Look
 from fedsmoo.paper.cells import Grid
 from fedsmoo.paper.standing import standings, table_one
-from fedsmoo.sweeps.results import Measured, from_json
+from fedsmoo.sweeps.results import Measured, from_file
 
 SHADES = colormaps["RdBu"]
 DARK = 0.18  # luminance below which white letters have more contrast than black ones
@@ -24,8 +24,9 @@ def of_the_table(runs: list[dict[str, Any]]) -> Grid:
     """Return table 1 with what these runs measured of it, over all of their seeds."""
     files = [Path(run["file"]) for run in runs if "file" in run]
     found: dict[str, Measured] = {}
-    for result in map(from_json, sorted(files)):
-        found.setdefault(result.identity, result)
+    for result in map(from_file, sorted(files)):
+        if result is not None:  # a superseded one counts in no table
+            found.setdefault(result.identity, result)
     grid = table_one(found)
     if grid is None:
         raise FedsmooError(

@@ -19,7 +19,7 @@ from fedsmoo.pages.groups import add_groups
 from fedsmoo.pages.metrics import COLUMNS, column, compact_rounds, lead_words
 from fedsmoo.runs.storage.names import CONFIG
 from fedsmoo.runs.storage.walk import find_runs
-from fedsmoo.sweeps.results import FORMAT, from_table
+from fedsmoo.sweeps.results import FORMAT, SUPERSEDED, from_table
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def result(path: Path, value: dict[str, Any]) -> dict[str, Any]:
         "file": str(path.resolve()),
         "name": text(path.stem, 200),
         "method": method_label(value["config"].get("algorithm", "?")),
-        "label": text(value.get("label") or "", 80) or None,
+        "label": label_of(value),
         "config": settings(value["config"], value),
         "rounds": compact_rounds(curve["round"]),
         **{short: json.loads(column(curve[name], digits)) for short, name, digits in COLUMNS},
@@ -101,6 +101,14 @@ def result(path: Path, value: dict[str, Any]) -> dict[str, Any]:
         **({"none": none} if none else {}),
         **({} if lead == ACCURACY else {"lead": lead_words(lead, lead), "led": lead_words(lead, lead)}),
     }
+
+
+def label_of(value: dict[str, Any]) -> str | None:
+    """Return what a result's sweep calls its method, if anything; one that another took the place of is marked."""
+    label = text(value.get("label") or "", 80)
+    if SUPERSEDED not in value:
+        return label or None
+    return f"{label or method_label(value['config'].get('algorithm', '?'))} ({SUPERSEDED})"
 
 
 def model(path: Path, value: dict[str, Any], name: str, found: dict[str, Any]) -> dict[str, Any]:
