@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sqlite3
 from pathlib import Path
@@ -36,7 +37,11 @@ def remeasured(folder: Path, to: str, column: str = "test_accuracy", finished: s
     for file in ("config.toml", "started.json", "summary.json"):
         (other / file).write_text((folder / file).read_text())
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    (other / "metrics.jsonl").write_text("".join(json.dumps({**r, column: r[column] / 2}) + "\n" for r in lines))
+    content = "".join(json.dumps({**r, column: r[column] / 2}) + "\n" for r in lines)
+    (other / "metrics.jsonl").write_text(content)
+    summary = json.loads((other / "summary.json").read_text())
+    summary["metrics_sha256"] = hashlib.sha256(content.encode()).hexdigest()
+    (other / "summary.json").write_text(json.dumps(summary))
     summary = json.loads((other / "summary.json").read_text())
     (other / "summary.json").write_text(json.dumps({**summary, "finished": finished}))
     return other

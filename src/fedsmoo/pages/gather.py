@@ -96,6 +96,8 @@ def read_folder(folder: Path) -> dict[str, Any]:
     run = read_run(folder, strict=True)
     config, facts = run.settings, run.facts
     found = curves(run)
+    with run.files.leaving_out():
+        run.refuse_changed_metrics()
     return {
         "method": method_label(config.get("algorithm", "?")),
         "label": text(run.label, 80) if run.label else None,

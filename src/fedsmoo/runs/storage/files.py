@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,9 @@ from fedsmoo.runs.storage.fence import fence, part_of
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+LINES = 1000  # of metrics that are parsed at once
+DAMAGED, MOST_VALUES = 100_000, 1_000_000  # lines of metrics that are left out; values in one
 
 
 def reason(e: Exception) -> str:
@@ -186,3 +191,32 @@ def is_sound(manifest: dict[str, Any]) -> bool:
     named = {manifest["server"], *rows} <= files.keys() and all(c.isdecimal() and len(c) < 19 for c in manifest["rows"])
     whole = set(mark) == {"bytes", "sha256"} and isinstance(mark["bytes"], int) and isinstance(mark["sha256"], str)
     return named and whole
+
+
+def refuse_changed(path: Path, content: bytes, expected: Any) -> None:
+    """Raise ``FedsmooError`` if what was read from a file is not what a SHA-256 says; runs of before may have none."""
+    if expected is not None and hashlib.sha256(content).hexdigest() != expected:
+        raise FedsmooError(f"{path} is not as it was written (its SHA-256 differs)")
+
+
+def parse_lines(content: bytes) -> Iterator[Any]:
+    """Yield the JSON values in lines, many at a time where that works, which is quicker; damaged lines are left out."""
+    lines, damaged = io.BytesIO(content), 0
+    while block := list(islice(lines, LINES)):
+        try:
+            yield from parse_line(b"[" + b",".join(block) + b"]")
+        except (ValueError, RecursionError):
+            for line in block:
+                try:
+                    yield parse_line(line.decode("utf-8", "replace").encode())
+                except (ValueError, RecursionError):
+                    damaged += 1
+                    if damaged > DAMAGED:  # no run leaves so many
+                        return
+
+
+def parse_line(line: bytes) -> Any:
+    """Return the JSON value in a line; ``ValueError`` if there is none, or one that would fill the memory."""
+    if len(line) > MOST_VALUES and line.count(b",") + line.count(b"[") > MOST_VALUES:
+        raise ValueError("too many values")
+    return json.loads(line)

@@ -7,12 +7,10 @@ of one line. For a page (``strict``) it is left out, with a line in ``skipped``,
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,13 +24,12 @@ from fedsmoo.runs.origin.identity import identity
 from fedsmoo.runs.origin.method import Method, is_stranger, kept
 from fedsmoo.runs.record import GLOBAL, HELD_OUT, PERSONAL, SCORES, Record
 from fedsmoo.runs.settings.toml import LostSettings, config_in, parse_toml
+from fedsmoo.runs.storage.files import parse_line, parse_lines, refuse_changed
 from fedsmoo.runs.storage.names import CONFIG, FAILED, LABEL, METRICS, STARTED, SUMMARY
 from fedsmoo.runs.storage.toml import refuse_deep_keys
 
 State = Literal["new", "unfinished", "failed", "finished"]
 LARGEST_ROUND, LARGEST_COUNT, LARGEST_CONFIG = 2**53, 2**63, 2**20
-LINES = 1000  # of metrics that are parsed at once
-DAMAGED, MOST_VALUES = 100_000, 1_000_000  # lines of metrics that are left out; values in one
 LARGEST_METRICS = 4 * MAX_BYTES  # of a run that is read for its numbers; a page leaves out what is larger than others
 NUMBERS: set[type] = {int, float}
 CHANGED, OPTIONAL = {*NUMBERS, str}, {*NUMBERS, type(None)}  # what was changed: a number, or a schedule as text
@@ -105,7 +102,11 @@ class StoredRun:
 
     @cached_property
     def history(self) -> list[Record]:
-        """The rounds; a torn last line (a killed run) is left out. ``FedsmooError`` if another line is damaged."""
+        """The rounds; a torn last line (a killed run) is left out. ``FedsmooError`` if another line is damaged.
+
+        So it is if the run has finished and wrote others: of a file that was cut, earlier rounds would be the last.
+        """
+        self.refuse_changed_metrics()
         return parse_records(self.files.content(METRICS) or b"", str(self.path / METRICS))
 
     @property
@@ -121,6 +122,10 @@ class StoredRun:
             if type(at) is int and last < at < LARGEST_ROUND:
                 last = at
                 yield row
+
+    def refuse_changed_metrics(self) -> None:
+        """Raise ``FedsmooError`` if the metrics of a finished run are not as it wrote them; older ones have no hash."""
+        refuse_changed(self.path / METRICS, self.files.content(METRICS) or b"", self.summary.get("metrics_sha256"))
 
     def refuse_damaged(self) -> None:
         """Raise ``FedsmooError`` if the notes contradict what the run says its data was."""
@@ -215,29 +220,6 @@ def read_config(path: Path) -> Config:
 def read_label(path: Path) -> str | None:
     """Read what a sweep's file calls the method of a run; none if that is the method's own name."""
     return (Files(path).content(LABEL) or b"").decode("utf-8", "replace").strip() or None
-
-
-def parse_lines(content: bytes) -> Iterator[Any]:
-    """Yield the JSON values in lines, many at a time where that works, which is quicker; damaged lines are left out."""
-    lines, damaged = io.BytesIO(content), 0
-    while block := list(islice(lines, LINES)):
-        try:
-            yield from parse_line(b"[" + b",".join(block) + b"]")
-        except (ValueError, RecursionError):
-            for line in block:
-                try:
-                    yield parse_line(line.decode("utf-8", "replace").encode())
-                except (ValueError, RecursionError):
-                    damaged += 1
-                    if damaged > DAMAGED:  # no run leaves so many
-                        return
-
-
-def parse_line(line: bytes) -> Any:
-    """Return the JSON value in a line; ``ValueError`` if there is none, or one that would fill the memory."""
-    if len(line) > MOST_VALUES and line.count(b",") + line.count(b"[") > MOST_VALUES:
-        raise ValueError("too many values")
-    return json.loads(line)
 
 
 def parse_records(content: bytes, where: str) -> list[Record]:

@@ -12,7 +12,7 @@ from typing import Any
 from fedsmoo.core import FedsmooError
 from fedsmoo.data.files.plain import read_plain
 from fedsmoo.runs.storage.checkpoint import manifests_in, metrics_name, unseal
-from fedsmoo.runs.storage.files import digest_in
+from fedsmoo.runs.storage.files import digest_in, refuse_changed
 from fedsmoo.runs.storage.mend import is_lost
 from fedsmoo.runs.storage.names import CHECKPOINT, METRICS, MODEL, STARTED, SUMMARY
 from fedsmoo.runs.storage.reader import Files, parse_records, read_config
@@ -94,10 +94,8 @@ def check_results(folder: Path, metrics: bytes, found: Verified) -> None:
         summary = Files(folder).facts(SUMMARY) or {}
     with found.noting():
         refuse_other(folder / MODEL, summary.get("model_sha256"))
-    expected = summary.get("metrics_sha256")
-    if expected is not None and hashlib.sha256(metrics).hexdigest() != expected:
-        with found.noting():
-            raise FedsmooError(f"{folder / METRICS} is not as it was written (its SHA-256 differs)")
+    with found.noting():
+        refuse_changed(folder / METRICS, metrics, summary.get("metrics_sha256"))
     found.finished = len(found.damaged) == before
 
 
