@@ -208,12 +208,25 @@ def test_personal_models_have_columns_where_a_run_has_them(tab: Any, tmp_path: P
     lines = [json.loads(line) for line in metrics.read_text().splitlines()]
     for r in lines[:3]:
         r |= {"personal_accuracy": r["round"] / 10, "personal_deviation": 0.05, "personal_worst_tenth": 0.125}
+    lines[3] |= {"test_accuracy": None, "test_loss": None}  # it was not evaluated
     metrics.write_text("".join(json.dumps(r) + "\n" for r in lines))
     seen = Visit(tab, write_page(find_runs([tmp_path]), tmp_path / "report.html"))
     titles = [h.inner_text() for h in seen.tab.locator("#summary-table thead th").all()]
     assert titles[4:7] == ["personal (%)", "over clients ±", "worst tenth (%)"]
     cells = sorted([c.split("\n")[0] for c in row[4:7]] for row in seen.cells("summary-table"))
     assert cells == [["30.00", "5.00", "12.50"], ["–", "–", "–"]]
+    seen.leave()
+
+
+def test_personal_models_that_diverged_are_not_those_of_a_round_before(tab: Any, tmp_path: Path) -> None:
+    """Of a round that was evaluated a run leaves them out only where they are no numbers."""
+    metrics = run_folder(tmp_path, "lost", "fedprox", 0, rounds=4) / "metrics.jsonl"
+    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+    for r in lines[:3]:
+        r |= {"personal_accuracy": 0.3, "personal_deviation": 0.05, "personal_worst_tenth": 0.125}
+    metrics.write_text("".join(json.dumps(r) + "\n" for r in lines))
+    seen = Visit(tab, write_page(find_runs([tmp_path]), tmp_path / "report.html"))
+    assert [row[4:7] for row in seen.cells("summary-table")] == [["no number"] * 3]
     seen.leave()
 
 
