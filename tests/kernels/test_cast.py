@@ -1,5 +1,7 @@
 """Weights out of clients' rows in the order and type of products, against views and copies of PyTorch."""
 
+import weakref
+
 import pytest
 import torch
 
@@ -46,3 +48,16 @@ def test_weights_and_rows_begin_where_whole_pieces_do():
 
     assert [rounded(n) for n in (1, 16, 17)] == [16, 16, 32]
     assert width([0, 0, 9, 3, 5, 27, 135, 144, 0, 1, 10, 1]) == 160
+
+
+def test_tables_stay_as_long_as_captured_graphs_may_read_them():
+    """As those of gradients that are placed: a replay reads them by their addresses."""
+    from fedsmoo.kernels.cast import Weight, tables
+
+    def made(outside):
+        return tables((Weight(0, 0, 0, 1, outside, 1),), torch.device("cpu"))
+
+    kept = [weakref.ref(t) for t in made(1)]
+    for outside in range(2, 600):
+        made(outside)
+    assert all(ref() is not None for ref in kept)

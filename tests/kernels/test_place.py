@@ -1,5 +1,7 @@
 """Gradients brought to their places in the flat gradient, against sums and permutations of PyTorch."""
 
+import weakref
+
 import pytest
 import torch
 
@@ -46,3 +48,18 @@ def test_place_what_is_part_of_wider_rows(draw):
     out = draw(3, 1500)
     place([source], out)
     torch.testing.assert_close(out.double(), wanted(source), rtol=0, atol=1e-5)
+
+
+def test_tables_stay_as_long_as_captured_graphs_may_read_them():
+    """A replay reads a table by its address, and nobody but this cache keeps it: cohorts of any size, deep models."""
+    from fedsmoo.kernels.place import Entry, tables
+
+    def made(clients):  # a stride of parts follows how many there are
+        return tables((Entry(0, 1, 9, 2, 2, 36 * clients, 36, 4),), torch.device("cpu"), (32, 64))
+
+    kept = [weakref.ref(t) for t in made(1)]
+    addresses = [ref().data_ptr() for ref in kept]
+    for clients in range(2, 600):
+        made(clients)
+    assert all(ref() is not None for ref in kept)
+    assert [t.data_ptr() for t in made(1)] == addresses

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -74,7 +74,7 @@ class Weight(NamedTuple):
         return triton.cdiv(self.rows, ROWS) * triton.cdiv(self.outside, COLS)
 
 
-@lru_cache(64)
+@cache  # of any number: captured graphs read tables by their addresses, and nobody else keeps them
 def tables(weights: tuple[Weight, ...], device: torch.device) -> tuple[Tensor, Tensor]:
     """Return which weight each tile is of, and the first tile and the fields of each; made once, before a capture."""
     tiles = [v.tiles for v in weights]

@@ -7,7 +7,7 @@ fixed order.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -148,7 +148,7 @@ def entry(source: Tensor, start: int) -> Entry:
     return Entry(start, parts, taps, inside, outside, source.stride(0), source.stride(1), source.itemsize)
 
 
-@lru_cache(256)
+@cache  # of any number: captured graphs read tables by their addresses, and nobody else keeps them
 def tables(entries: tuple[Entry, ...], device: torch.device, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """Return which gradient each tile is of, and the first tile and the fields of each; made once, before a capture."""
     tiles = [e.tiles for e in entries]
