@@ -1,5 +1,7 @@
 """Convolutions of any shape with a client axis: the three products against PyTorch's own, client by client."""
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -124,6 +126,67 @@ def test_patches(draw):
         want = F.unfold(x[c].permute(0, 3, 1, 2), (3, 2), (1, 2), (1, 0), (2, 1)).unflatten(1, (3, 6)).transpose(1, 2)
         assert torch.equal(found[c, ..., :18].flatten(1, 2).mT, want.flatten(1, 2))
     assert not found[..., 18:].any()
+
+
+@pytest.fixture
+def offsets(monkeypatch):
+    """What kinds of numbers tiles of places in some memory are, ``offsets(tensor)``, in launches since."""
+    from triton.runtime.interpreter import InterpreterBuilder
+
+    seen, plain = [], InterpreterBuilder.create_addptr
+
+    def noted(self, at, offset):
+        if at.data.size > 1 and (at.data == at.data.flat[0]).all():  # one address, to which a tile of places is added
+            seen.append((int(at.data.flat[0]), offset.data.dtype.name))
+        return plain(self, at, offset)
+
+    monkeypatch.setattr(InterpreterBuilder, "create_addptr", noted)
+    return lambda t: {kind for at, kind in seen if t.data_ptr() <= at < t.data_ptr() + t.nbytes}
+
+
+@pytest.mark.parametrize("far", [False, True])
+def test_places_in_images_of_more_numbers_than_32_bits_count(far, offsets, draw, device, monkeypatch):
+    from fedsmoo.kernels.conv import conv
+    from fedsmoo.kernels.conv.geometry import Geometry
+
+    if far:
+        monkeypatch.setattr(conv, "REACH", 100)  # in place of 2^31
+    g = Geometry((3, 2), (2, 1), (1, 0), (1, 2))
+    x, w, dy = draw(2, 3, 7, 6, 5), draw(2, 3, 2, 5, 6), draw(2, 3, 4, 4, 6)
+    product = conv.Convolution(g)
+    found = product.forward(x, w), product.data(dy, w, (7, 6)), product.weight(x, dy, parts=2)
+    copied = conv.patches(g, x, 32)
+    for got, want in zip(found, reference(x, w, dy, g.stride, g.padding, g.dilation), strict=True):
+        torch.testing.assert_close(got.double(), want, rtol=0, atol=1e-5)
+    kind = {"int64" if far else "int32"}
+    if device == "cpu":  # interpreted
+        assert [offsets(t) for t in (x, dy, *found[:2], copied)] == [kind] * 5
+    want = F.unfold(x[1].permute(0, 3, 1, 2), g.kernel, g.dilation, g.padding, g.stride)
+    assert torch.equal(copied[1, ..., :30].flatten(1, 2).mT.reshape(3, 6, 5, 16).transpose(1, 2).flatten(1, 2), want)
+
+
+def test_when_32_bits_are_too_few():
+    """A whole data set as one batch: 50,000 images of 28x28, whose patches are 80 numbers wide, are 3.1 billion."""
+    from fedsmoo.core import FedsmooError
+    from fedsmoo.kernels.conv.conv import Convolution, patches
+    from fedsmoo.kernels.conv.geometry import Geometry
+    from fedsmoo.kernels.runtime import noting
+
+    def launches(batch):
+        new, g = partial(torch.empty, device="meta", dtype=torch.bfloat16), Geometry((3, 3), (1, 1), (1, 1))
+        product, x, y = Convolution(g, "tf32"), new(1, batch, 28, 28, 64), new(1, batch, 28, 28, 32)
+        with noting() as noted:
+            product.forward(x, new(1, 3, 3, 64, 32))
+            product.data(y, new(1, 3, 3, 64, 32), (28, 28))
+            product.weight_parts(x, y)
+            patches(Geometry((5, 5)), new(1, batch, 32, 32, 3), 80)
+        return [meta["FAR"] for *_, meta in noted]
+
+    assert launches(30_000) == [False] * 4  # at most 1.9 billion
+    assert launches(40_000) == [False, False, False, True]  # 2.0 and 2.5 billion, of 2.147
+    assert launches(50_000) == [True] * 4
+    with pytest.raises(FedsmooError, match=r"3,000,000 images of one client has 3,072,000,000 pixels.*batch_size"):
+        patches(Geometry((1, 1)), torch.empty(1, 3_000_000, 32, 32, 1, device="meta"), 8)
 
 
 def test_boxes_serve_from_compute_capability_9_on(monkeypatch):

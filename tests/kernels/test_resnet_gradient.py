@@ -134,6 +134,9 @@ def test_wrong_inputs_are_refused_in_words(device):
 
     with pytest.raises(FedsmooError, match="did you mean 'tf32'"):
         ResNet18Gradient(1, 1, CLASSES, device, precision="tf23")
+    # A sample's largest map has 16 x 16 pixels of 64 channels, and 32 bits count 2^31 places.
+    with pytest.raises(FedsmooError, match=r"131,073 samples .* 131,072: use a smaller batch_size"):
+        ResNet18Gradient(1, 2**31 // (16 * 16 * 64) + 1, CLASSES, device)
     gradient = ResNet18Gradient(1, 1, CLASSES, device, precision="fp32")
     images, labels, weight = batch(1, 1, device)
     with pytest.raises(FedsmooError, match="weights are"):

@@ -8,10 +8,29 @@ import torch
 import triton
 from torch import Tensor
 
+from fedsmoo.core.errors import FedsmooError
 from fedsmoo.kernels.conv.geometry import Geometry, Pair
 from fedsmoo.kernels.conv.products import behind, data_kernel, forward_kernel, patches_kernel, weight_kernel
 from fedsmoo.kernels.conv.tiles import Tile, parts_for, pixel_tile, weight_tile
 from fedsmoo.kernels.runtime import launch
+
+REACH = 2**31  # numbers of a client's images whose places 32 bits count
+PIXELS = 2**31 - 2**16  # less what the last tiles have of pixels that there are not
+
+
+def are_far(*images: Tensor) -> bool:
+    """Return whether a client's part of any of these ``[C, B, H, W, channels]`` has more numbers than 32 bits count.
+
+    Raises:
+        FedsmooError: if it has as many pixels.
+    """
+    pixels = max(v.shape[1:4].numel() for v in images)
+    if pixels > PIXELS:
+        raise FedsmooError(
+            f"a batch of {images[0].shape[1]:,} images of one client has {pixels:,} pixels, but the kernels of "
+            f"convolutions count {PIXELS:,}: use a smaller batch_size"
+        )
+    return any(v.shape[1:].numel() > REACH for v in images)
 
 
 @dataclass(frozen=True)
@@ -46,7 +65,7 @@ class Convolution:
             B=batch, H=height, W=width, HO=high, WO=wide, CIN=inside, COUT=outside, **self.geometry.constants(),
             BM=tile.rows, BN=tile.cols, BK=tile.inner,
             EVEN_K=inside % tile.inner == 0, EVEN_N=outside % tile.cols == 0,
-            PRECISION=self.precision, num_warps=tile.warps, num_stages=tile.stages,
+            PRECISION=self.precision, FAR=are_far(x, y), num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
         return y
 
@@ -63,7 +82,7 @@ class Convolution:
             B=batch, H=height, W=width, HO=high, WO=wide, CIN=inside, COUT=outside, **self.geometry.constants(),
             BM=tile.rows, BN=tile.cols, BK=tile.inner,
             EVEN=outside % tile.inner == 0 and inside % tile.cols == 0,
-            PRECISION=self.precision, num_warps=tile.warps, num_stages=tile.stages,
+            PRECISION=self.precision, FAR=are_far(dy, dx), num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
         return dx
 
@@ -91,7 +110,7 @@ class Convolution:
             parts=parts, B=batch, H=height, W=width, HO=high, WO=wide, CIN=inside, COUT=outside,
             **self.geometry.constants(), BM=tile.rows, BN=tile.cols, BK=tile.inner,
             EVEN=inside % tile.rows == 0 and outside % tile.cols == 0,
-            PRECISION=self.precision, num_warps=tile.warps, num_stages=tile.stages,
+            PRECISION=self.precision, FAR=are_far(x, dy), num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
         return dw
 
@@ -105,6 +124,6 @@ def patches(g: Geometry, x: Tensor, width: int) -> Tensor:
     launch(
         patches_kernel, (triton.cdiv(batch * size[0] * size[1], rows), clients),
         x=x, out=out, B=batch, H=height, W=wide, HO=size[0], WO=size[1], CIN=inside, WIDTH=width, **g.constants(),
-        INSIDE=g.padding == (0, 0), BM=rows, BK=columns, num_warps=4,
+        INSIDE=g.padding == (0, 0), BM=rows, BK=columns, FAR=are_far(x, out), num_warps=4,
     )  # fmt: skip
     return out

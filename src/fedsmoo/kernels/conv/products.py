@@ -3,7 +3,8 @@
 Images are channels last, ``[C, B, H, W, channels]``; weights are tap-major, ``[C, kh, kw, inputs, outputs]``, a
 client's being one matrix ``[kh * kw * inputs, outputs]``. No patches are copied: a tile of rows (pixels) gathers what
 it needs, tap by tap. Sizes that differ between layers are arguments, so that layers of one kernel size share a compiled
-kernel; sums are in float32, in a fixed order.
+kernel; sums are in float32, in a fixed order. Places within a client's images are counted in 32 bits, and in 64 where
+these have more numbers than that (``FAR``).
 """
 
 from __future__ import annotations
@@ -24,6 +25,12 @@ def behind(bias: Tensor | None, y: Tensor) -> dict[str, Any]:
         return {"bias": y, "bias_row": 0, "BIAS": False}
     bias = bias if bias.stride(-1) == 1 else bias.contiguous()
     return {"bias": bias, "bias_row": bias.stride(0), "BIAS": True}
+
+
+@triton.jit
+def reaching(at, FAR: tl.constexpr):
+    """Return numbers of pixels or samples in the type that their products, with as many channels, are counted in."""
+    return at.to(tl.int64) if FAR else at
 
 
 @triton.jit
@@ -57,7 +64,7 @@ def forward_kernel(
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     EVEN_K: tl.constexpr,  # whether BK divides CIN
     EVEN_N: tl.constexpr,  # whether BN divides COUT
-    BIAS: tl.constexpr, RELU: tl.constexpr, PRECISION: tl.constexpr,
+    BIAS: tl.constexpr, RELU: tl.constexpr, PRECISION: tl.constexpr, FAR: tl.constexpr,
 ):  # fmt: skip
     """Rows are output pixels, columns output channels; the reduction runs over taps and input channels."""
     client = tl.program_id(1).to(tl.int64)
@@ -65,7 +72,7 @@ def forward_kernel(
     rows = (tl.program_id(0) // across) * BM + tl.arange(0, BM)
     cols = (tl.program_id(0) % across) * BN + tl.arange(0, BN)
     live = rows < B * HO * WO
-    sample = rows // (HO * WO)
+    sample = reaching(rows // (HO * WO), FAR)
     top = rows % (HO * WO) // WO * SH - PH
     left = rows % WO * SW - PW
     k = tl.arange(0, BK)
@@ -83,7 +90,7 @@ def forward_kernel(
             b = tl.load(here, mask=(channel < CIN)[:, None] & (cols < COUT)[None, :], other=0.0)
         acc = tl.dot(a, b, acc, input_precision=PRECISION)
     acc = finished(acc, bias + client * bias_row, cols, COUT, BIAS, RELU)
-    out = y + client * B * HO * WO * COUT + rows[:, None] * COUT + cols[None, :]
+    out = y + client * B * HO * WO * COUT + reaching(rows, FAR)[:, None] * COUT + cols[None, :]
     tl.store(out, acc, mask=live[:, None] if EVEN_N else live[:, None] & (cols < COUT)[None, :])
 
 
@@ -118,7 +125,7 @@ def data_kernel(
     PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     EVEN: tl.constexpr,  # whether BK divides COUT and BN divides CIN
-    PRECISION: tl.constexpr,
+    PRECISION: tl.constexpr, FAR: tl.constexpr,
 ):  # fmt: skip
     """Rows are input pixels, columns input channels; the reduction runs over taps and output channels.
 
@@ -133,7 +140,7 @@ def data_kernel(
     rh, rv = tile // per // SW, tile // per % SW
     rows = tile % per * BM + tl.arange(0, BM)
     cols = (tl.program_id(0) % across) * BN + tl.arange(0, BN)
-    sample = rows // (HQ * WQ)
+    sample = reaching(rows // (HQ * WQ), FAR)
     h = rows % (HQ * WQ) // WQ * SH + rh
     v = rows % WQ * SW + rv
     live = (sample < B) & (h < H) & (v < W)
@@ -171,7 +178,7 @@ def weight_kernel(
     PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     EVEN: tl.constexpr,  # whether BM divides CIN and BN divides COUT
-    PRECISION: tl.constexpr,
+    PRECISION: tl.constexpr, FAR: tl.constexpr,
 ):  # fmt: skip
     """Rows are taps and input channels, columns output channels; the reduction runs over output pixels, in parts."""
     client = tl.program_id(1).to(tl.int64)
@@ -192,12 +199,12 @@ def weight_kernel(
     for block in range(blocks):
         p = (part * blocks + block) * BK + tl.arange(0, BK)
         live = p < total
-        sample = p // (HO * WO)
+        sample = reaching(p // (HO * WO), FAR)
         top = p % (HO * WO) // WO * SH - PH
         left = p % WO * SW - PW
         a = of_tap(x, sample, top + tap // KW * DH, left + tap % KW * DW, live, channels, H, W, CIN, EVEN)
         mask = live[:, None] if EVEN else live[:, None] & (cols < COUT)[None, :]
-        b = tl.load(dy + p[:, None] * COUT + cols[None, :], mask=mask, other=0.0)
+        b = tl.load(dy + reaching(p, FAR)[:, None] * COUT + cols[None, :], mask=mask, other=0.0)
         acc = tl.dot(tl.trans(a), b, acc, input_precision=PRECISION)
     out = dw + client * dw_row + part.to(tl.int64) * dw_part + rows[:, None] * COUT + cols[None, :]
     tl.store(out, acc, mask=(channels < CIN)[:, None] & (cols < COUT)[None, :])
@@ -212,7 +219,7 @@ def patches_kernel(
     KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
     PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr,
     INSIDE: tl.constexpr,  # whether there is no padding, so that every tap meets a pixel
-    BM: tl.constexpr, BK: tl.constexpr,
+    BM: tl.constexpr, BK: tl.constexpr, FAR: tl.constexpr,
 ):  # fmt: skip
     """Copy what meets each output pixel beside each other: for few channels, whose pixels are no whole pieces."""
     client = tl.program_id(1).to(tl.int64)
@@ -229,8 +236,9 @@ def patches_kernel(
         h = top[:, None] + down[None, :]
         v = left[:, None] + right[None, :]
         seen = seen & (h >= 0) & (h < H) & (v >= 0) & (v < W)
-    corner = ((rows // (HO * WO) * H + top) * W + left) * CIN  # of a patch, and how far from there a number is
+    # The corner of a patch, and how far from there a number is.
+    corner = ((reaching(rows // (HO * WO), FAR) * H + top) * W + left) * CIN
     along = (down * W + right) * CIN + at % CIN
     found = tl.load(x + client * B * H * W * CIN + corner[:, None] + along[None, :], mask=seen, other=0.0)
-    there = out + client * B * HO * WO * WIDTH + rows[:, None] * WIDTH + at[None, :]
+    there = out + client * B * HO * WO * WIDTH + reaching(rows, FAR)[:, None] * WIDTH + at[None, :]
     tl.store(there, found, mask=live[:, None] & (at < WIDTH)[None, :])

@@ -23,11 +23,13 @@ from fedsmoo.kernels.resnet18.conv_weight import conv_weight, sum_splits
 from fedsmoo.kernels.resnet18.head import ROWS, head_gradient, head_logits, head_weight, padded_classes, passes_norm
 from fedsmoo.kernels.resnet18.norm import NormLayer, norm_backward, sum_parts
 from fedsmoo.kernels.resnet18.pool import pool_backward
-from fedsmoo.kernels.resnet18.shapes import STORED, WIDTHS, fine_offset, live_layout
+from fedsmoo.kernels.resnet18.shapes import STEM, STORED, WIDTHS, fine_offset, live_layout
 from fedsmoo.kernels.resnet18.stem import stem_forward, stem_weight
 from fedsmoo.kernels.resnet18.tiles import BOXES, TABLES, Tile
 from fedsmoo.kernels.runtime import PRECISIONS, compiling, interpreted, require
 from fedsmoo.kernels.streams import SideStream
+
+MOST_SAMPLES = 2**31 // (STEM.side_out**2 * STEM.outside)  # whose largest maps 32 bits count the places of
 
 
 class Weights(NamedTuple):
@@ -68,6 +70,11 @@ class ResNet18Gradient:
         require(device)
         if precision not in PRECISIONS:
             raise unknown("precision", precision, PRECISIONS)
+        if batch > MOST_SAMPLES:
+            raise FedsmooError(
+                f"a batch of {batch:,} samples is more than the kernels of ResNet-18-GN count, {MOST_SAMPLES:,}: use a "
+                "smaller batch_size, or engine=vmap"
+            )
         self.clients, self.batch, self.classes, self.eps = clients, batch, classes, eps
         self.device = torch.device(device)
         self.dtype, self.dot = PRECISIONS[precision]
