@@ -27,11 +27,13 @@ def captured(run: Callable[[], None], stream: torch.cuda.Stream, fill: Callable[
     """
     current = torch.cuda.current_stream(stream.device)
     stream.wait_stream(current)
-    with torch.cuda.stream(stream):
-        for _ in range(2):
-            fill()
-            run()
-    current.wait_stream(stream)
+    try:
+        with torch.cuda.stream(stream):
+            for _ in range(2):
+                fill()
+                run()
+    finally:  # what fails leaves work behind that still writes to buffers, whose memory is given out again
+        current.wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     # On this stream, which is on the right device; other threads, which fetch rows meanwhile, may call CUDA.
     with uncollected(), torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):

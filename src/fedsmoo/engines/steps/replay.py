@@ -225,14 +225,16 @@ class Recording:
         self._fill(given, w, me, plan)
         for group in self.groups:
             group.fork()
-        for i, row in enumerate(segments):
-            for group, segment in zip(self.groups, row, strict=True):
-                with torch.cuda.stream(group.stream):  # None: as it was
-                    segment()
-            if meanwhile is not None and i == min(HEAD_START, len(segments)) - 1:
-                meanwhile()
-        for group in self.groups:
-            group.join()
+        try:
+            for i, row in enumerate(segments):
+                for group, segment in zip(self.groups, row, strict=True):
+                    with torch.cuda.stream(group.stream):  # None: as it was
+                        segment()
+                if meanwhile is not None and i == min(HEAD_START, len(segments)) - 1:
+                    meanwhile()
+        finally:  # after a failure, too: queued steps still write to buffers, whose memory is given out again
+            for group in self.groups:
+                group.join()
         clients, steps = len(w), len(plan.index)
         total = torch.cat([group.total for group in self.groups])[:clients]
         models = self.rows.spare if self.groups[0].ends_in_spare(steps) else self.rows.w
