@@ -2,6 +2,8 @@
 
 import gc
 import weakref
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -29,3 +31,26 @@ def test_an_oracle_that_nobody_holds_is_freed_at_once(device):
         assert seen() is None
     finally:
         gc.enable()
+
+
+def test_a_part_of_samples_has_an_evaluation_of_its_own(monkeypatch):
+    """The first ones of some samples begin at the same address, and others may have the same labels."""
+    from fedsmoo.engines.oracles import fused
+    from fedsmoo.engines.task import Samples
+
+    class Here(torch.Tensor):  # on the device of the task, as far as it says
+        device = torch.device("cuda")
+
+    def evaluation(on):
+        tally = SimpleNamespace(scores=lambda y: int(on.x.sum() + on.y.sum()))
+        return fused.CapturedEvaluation(on, torch.zeros(1), tally, lambda: None)
+
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    oracle = object.__new__(fused.FusedOracle)
+    oracle.task, oracle.evaluations = SimpleNamespace(device=Here.device, metrics=()), {}
+    oracle.capture = evaluation
+    x, y, other = torch.arange(6).view(6, 1).as_subclass(Here), torch.arange(6), torch.arange(6) + 10
+    parts = [Samples(x, y), Samples(x[:3], y[:3]), Samples(x, other), Samples(x[::2], y[::2]), Samples(x[1:], y[1:])]
+    for _ in range(2):
+        assert [oracle.evaluate(torch.zeros(1), on) for on in parts] == [30, 6, 90, 12, 30]
+    assert len(oracle.evaluations) == 5

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from fedsmoo.models.live import LiveResNet
 from fedsmoo.models.loss import cross_entropy
 
 EVALUATED_AT_ONCE = 2500
+Memory = tuple[tuple[Any, ...], ...]
 
 
 def fused_reason(task: Task) -> str:
@@ -33,6 +34,11 @@ def fused_reason(task: Task) -> str:
     if str(task.dtype) != "torch.float32":
         return f"they keep vectors in float32, not {task.dtype}"
     return available(task.device)[1]
+
+
+def memory_of(on: Samples) -> Memory:
+    """Return which memory a graph of an evaluation on samples reads: a part of them may begin at the same address."""
+    return tuple((t.data_ptr(), t.shape, t.stride(), t.dtype) for t in on)
 
 
 class CapturedEvaluation(NamedTuple):
@@ -54,7 +60,7 @@ class FusedOracle(OpaqueOracle):
         keep_cache_in_one_place()
         self.kernel_class, self.weights_class = ResNet18Gradient, Weights
         self.by_shape: dict[tuple[int, int], ResNet18Gradient] = {}
-        self.evaluations: dict[int, CapturedEvaluation] = {}  # by the address of their samples, which they keep alive
+        self.evaluations: dict[Memory, CapturedEvaluation] = {}  # by their samples, which they keep alive
 
     def kernel(self, clients: int, batch: int):
         """Return the kernels for a shape, made (and compiled) at its first use."""
@@ -82,9 +88,10 @@ class FusedOracle(OpaqueOracle):
         if self.task.device.type != "cuda" or kept or on.x.device != self.task.device:
             return self.tally(w, on).scores(on.y)  # outputs that are kept go to the host, or samples come from there
         with torch.cuda.device(self.task.device):
-            evaluation = self.evaluations.get(on.x.data_ptr())
+            key = memory_of(on)
+            evaluation = self.evaluations.get(key)
             if evaluation is None:
-                evaluation = self.evaluations[on.x.data_ptr()] = self._captured(on)
+                evaluation = self.evaluations[key] = self.capture(on)
             evaluation.w.copy_(w)
             evaluation.replay()
             return evaluation.result.scores(on.y)
@@ -101,7 +108,7 @@ class FusedOracle(OpaqueOracle):
 
         return self.task.tally(outputs, EVALUATED_AT_ONCE, on, channels_first=False)
 
-    def _captured(self, on: Samples) -> CapturedEvaluation:
+    def capture(self, on: Samples) -> CapturedEvaluation:
         """Capture an evaluation as one graph: about 150 launches, most of them shorter than the host's call."""
         device = self.task.device
         w = torch.zeros(self.task.model.layout.size, dtype=self.task.dtype, device=device)
