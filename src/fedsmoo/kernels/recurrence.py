@@ -71,7 +71,7 @@ def forward_kernel(
         h = cells.gru(s0, s1, s2, x, bias, before + unit, cs + now * H + unit, gates + wide, ok, H)
     else:
         s0 += cells.read(x, ok) + cells.read(bias, ok)
-        h = cells.tanh(s0) if KIND == "tanh" else tl.maximum(s0, 0.0)
+        h = cells.tanh(s0) if KIND == "tanh" else tl.maximum(s0, 0.0, propagate_nan=tl.PropagateNan.ALL)
     tl.store(hs + now * H + unit, h, mask=ok)
 
 

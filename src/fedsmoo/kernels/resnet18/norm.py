@@ -70,7 +70,7 @@ def epilogue_forward(
         if RESIDUAL:
             z += tl.load(residual + at, mask=live, other=0.0)
         if RELU:
-            z = tl.maximum(z, 0.0)
+            z = tl.maximum(z, 0.0, propagate_nan=tl.PropagateNan.ALL)
         tl.store(out + at, z, mask=live)
 
 

@@ -32,9 +32,8 @@ def pool_tile(
         seen = live & (h >= 0) & (h < HI) & (v >= 0) & (v < HI)
         at = ((rows // (HO * HO) * HI + h) * HI + v)[:, None] * CH + cols[None, :]
         z = tl.load(xhat + at, mask=seen[:, None], other=0.0).to(tl.float32) * scale + shift
-        better = seen[:, None] & (z > best)
-        best = tl.where(better, z, best)
-        which = tl.where(better, tap, which)
+        which = tl.where(seen[:, None] & (z > best), tap, which)
+        best = tl.where(seen[:, None], tl.maximum(best, z, propagate_nan=tl.PropagateNan.ALL), best)
     at = rows[:, None] * CH + cols[None, :]
     tl.store(out + at, best, mask=live[:, None])
     tl.store(taken + at, which.to(tl.uint8), mask=live[:, None])
