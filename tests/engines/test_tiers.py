@@ -15,6 +15,7 @@ from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.engines.client_state import tiers
 from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.client_state.tiers import CopyStreams, StoredTable, disk_rows, first_that_fits
+from fedsmoo.engines.threads import Threads
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
 
@@ -69,6 +70,38 @@ def test_a_row_that_is_being_trained_is_not_fetched_ahead() -> None:
     table.write([0], Vectors(a=torch.full((1, 3), 10.0)))
     table.write([5], Vectors(a=torch.full((1, 3), 50.0)))
     assert table.read([0, 1, 5], first).a[:, 0].tolist() == [10.0, 2.0, 50.0]
+
+
+@pytest.mark.parametrize("change", ["write", "load"])
+@pytest.mark.parametrize("read", [[0, 1], [1], []], ids=["all", "some", "none"])
+def test_a_row_that_changes_after_it_was_fetched_ahead_is_read_anew(read: list[int], change: str) -> None:
+    """As where clients are read and written one by one, and the next round is made ready in between."""
+    table = StoredTable(("a",), torch.device("cpu"), rows_in_memory(("a",)))
+    first = Vectors(a=torch.zeros(3))
+    table.write([0, 1, 2], Vectors(a=torch.tensor([[1.0] * 3, [2.0] * 3, [3.0] * 3])))
+    table.write([5], Vectors(a=torch.full((1, 3), 50.0)))
+    for i in read:
+        table.read([i], first)
+    table.prefetch([0, 1, 2])
+    table.reader.submit(lambda: None).result()  # what was fetched ahead has arrived before rows change
+    for i, value in ((0, 10.0), (1, 20.0)):
+        if change == "write":
+            table.write([i], Vectors(a=torch.full((1, 3), value)))
+        else:
+            table.load(i, {"a": torch.full((3,), value)})
+    assert table.read([0, 1, 2, 5], first).a[:, 0].tolist() == [10.0, 20.0, 3.0, 50.0]
+
+
+@pytest.mark.parametrize("threads", [1, 3, 4, 7])
+def test_clients_in_threads_read_their_rows_from_disk_as_from_memory(threads: int) -> None:
+    """Cohorts of 4 out of 5 overlap in nearly all of their clients, who are read and written one by one."""
+    config = BASE.replace(algorithm="scaffold", clients=5, cohort=4, engine="threads")
+    plain, stored = assemble(config), assemble(config.replace(table="disk"))
+    for run in (plain, stored):
+        assert isinstance(run.engine, Threads)
+        run.engine = Threads(run.setup, run.engine.table, threads=threads)
+    assert isinstance(stored.engine.table, StoredTable)
+    assert torch.equal(plain.run().server.w, stored.run().server.w)
 
 
 def test_a_loaded_row_replaces_a_fresh_one() -> None:

@@ -50,25 +50,28 @@ class StoredTable(ClientTable):
         self.device, self.make_row = device, make_row
         self.reader, self.writer = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
         self.copies = copies or CopyStreams(device)
-        self.out: set[int] = set()  # read and not yet written back
+        self.out: set[int] = set()  # read and not yet written back; engines read and write some clients at a time
         self.fresh: Row = {}  # device copies of the rows written last: [C, P] by name
         self.fresh_at: dict[int, int] = {}
         self.saving: dict[int, Future[None]] = {}
         self.coming: tuple[list[int], Future[Row]] | None = None
+        self.changed_since: set[int] = set()  # clients whose rows are newer than those that are coming
 
     def prefetch(self, clients: Sequence[int]) -> None:
         wanted = [i for i in clients if i not in self.out and i in self.rows]
+        self.changed_since = set()
         self.coming = (wanted, self.reader.submit(self._fetch, wanted)) if wanted and self.names else None
 
     def _fetch(self, clients: list[int]) -> Row:
         """Copy the rows of some clients to the device, ``[C, P]`` by name; runs beside the compute."""
-        for i in clients:
-            self._saved(i)
+        for job in [self.saving.get(i) for i in clients]:
+            if job is not None:
+                job.result()
         return {n: self.copies.to_device([self.rows[i][n] for i in clients]) for n in self.names}
 
     def read(self, clients: Sequence[int], first: Vectors) -> Vectors:
         at, coming = self._arrived()
-        self.out = set(clients)
+        self.out.update(clients)
         missing = [i for i in clients if i in self.rows and i not in at and i not in self.fresh_at]
         late = self._fetch(missing) if missing and self.names else {}
         self.copies.join([*coming.values(), *late.values()])
@@ -96,14 +99,15 @@ class StoredTable(ClientTable):
             return {}, {}
         clients, future = self.coming
         self.coming = None
-        return {i: k for k, i in enumerate(clients)}, future.result()
+        return {i: k for k, i in enumerate(clients) if i not in self.changed_since}, future.result()
 
     def write(self, clients: Sequence[int], me: Vectors) -> None:
         if not self.names:
             return
         self.fresh = {n: getattr(me, n).clone() for n in self.names}
         self.fresh_at = {i: c for c, i in enumerate(clients)}
-        self.out.clear()
+        self.out.difference_update(clients)
+        self.changed_since.update(clients)
         self.changed.update(clients)
         for i in clients:
             if i not in self.rows:
@@ -134,6 +138,7 @@ class StoredTable(ClientTable):
     def load(self, client: int, row: Row) -> None:
         self._saved(client)
         self.fresh_at.pop(client, None)
+        self.changed_since.add(client)
         if client not in self.rows:
             self.rows[client] = self.make_row(client)
         for n in self.names:
