@@ -42,3 +42,19 @@ def draw(device):
     for whole in drawn:
         assert whole[:FENCE].isnan().all(), "a kernel wrote before one of its tensors"
         assert whole[-FENCE:].isnan().all(), "a kernel wrote behind one of its tensors"
+
+
+@pytest.fixture
+def offsets(monkeypatch):
+    """What kinds of numbers tiles of places in some memory are, ``offsets(tensor)``, in launches since."""
+    from triton.runtime.interpreter import InterpreterBuilder
+
+    seen, plain = [], InterpreterBuilder.create_addptr
+
+    def noted(self, at, offset):
+        if at.data.size > 1 and (at.data == at.data.flat[0]).all():  # one address, to which a tile of places is added
+            seen.append((int(at.data.flat[0]), offset.data.dtype.name))
+        return plain(self, at, offset)
+
+    monkeypatch.setattr(InterpreterBuilder, "create_addptr", noted)
+    return lambda t: {kind for at, kind in seen if t.data_ptr() <= at < t.data_ptr() + t.nbytes}

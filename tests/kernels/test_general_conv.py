@@ -128,22 +128,6 @@ def test_patches(draw):
     assert not found[..., 18:].any()
 
 
-@pytest.fixture
-def offsets(monkeypatch):
-    """What kinds of numbers tiles of places in some memory are, ``offsets(tensor)``, in launches since."""
-    from triton.runtime.interpreter import InterpreterBuilder
-
-    seen, plain = [], InterpreterBuilder.create_addptr
-
-    def noted(self, at, offset):
-        if at.data.size > 1 and (at.data == at.data.flat[0]).all():  # one address, to which a tile of places is added
-            seen.append((int(at.data.flat[0]), offset.data.dtype.name))
-        return plain(self, at, offset)
-
-    monkeypatch.setattr(InterpreterBuilder, "create_addptr", noted)
-    return lambda t: {kind for at, kind in seen if t.data_ptr() <= at < t.data_ptr() + t.nbytes}
-
-
 @pytest.mark.parametrize("far", [False, True])
 def test_places_in_images_of_more_numbers_than_32_bits_count(far, offsets, draw, device, monkeypatch):
     from fedsmoo.kernels.conv import conv

@@ -29,3 +29,15 @@ def test_forward_and_backward(kind, shape, draw):
     exact = truth_backward(kind, True, *(v.double() for v in (dh, *want, w, h0, c0, dc)))
     for got, v in zip(backward(kind, True, *given, "ieee"), exact, strict=True):
         torch.testing.assert_close(got.double(), v, rtol=0, atol=2e-5 * max(1.0, float(v.abs().max())))
+
+
+def test_samples_that_lie_far_apart_are_found_in_64_bits(offsets, draw, device):
+    """As of a whole data set in one batch, each with all of its time steps: 30,000 x 80 x 4 x 256 is 2.5 billion."""
+    from fedsmoo.kernels.recurrence import backward, forward
+
+    gx = draw(1, 5, 3, 32).permute(2, 0, 1, 3)
+    dh, w, b = draw(1, 5, 3, 8).permute(2, 0, 1, 3), draw(1, 32, 8), draw(1, 32)
+    h0, c0, dc = (draw(1, 5, 8) for _ in range(3))
+    backward("lstm", True, dh, *forward("lstm", gx, w, b, h0, c0, "ieee"), w, h0, c0, dc, "ieee")
+    if device == "cpu":  # interpreted
+        assert [offsets(gx), offsets(dh)] == [{"int64"}] * 2

@@ -60,7 +60,7 @@ def forward_kernel(
         if G > 3:
             s3 = product(a, w, s3, j, k, H, 3, there, PRECISION)
     ok = (m < B)[:, None] & (j < H)[None, :]
-    x = gx + m[:, None] * gx_b + j[None, :]
+    x = gx + m[:, None].to(tl.int64) * gx_b + j[None, :]  # samples may lie all of their time steps apart
     unit = m[:, None] * H + j[None, :]
     wide = now * (G * H) + m[:, None] * (G * H) + j[None, :]
     bias = b + client * (G * H) + j[None, :] + m[:, None] * 0
@@ -103,7 +103,7 @@ def backward_kernel(
             rows = tl.load(w + k[:, None] * H + j[None, :], mask=(k < G * H)[:, None] & (j < H)[None, :], other=0.0)
             down = tl.dot(a, rows, down, input_precision=PRECISION)
     dh += t.to(tl.int64) * dh_t + client * dh_c
-    down += cells.read(dh + m[:, None] * dh_b + j[None, :], ok)
+    down += cells.read(dh + m[:, None].to(tl.int64) * dh_b + j[None, :], ok)
     at = carry + client * B * H + unit
     if KIND == "lstm":
         before = c0 + client * B * H
