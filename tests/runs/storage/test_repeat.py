@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-RUNS = 4  # at once: they keep one another waiting
+RUNS = 8  # at once: they keep one another waiting
 
 # Imports once, and then runs the command line in processes of their own; nothing has used a thread before they part.
 START = """
@@ -28,7 +28,7 @@ sys.exit(any([os.waitpid(child, 0)[1] for child in children]))
 """
 
 
-def test_four_runs_of_the_default_command_on_a_busy_machine_are_one_model(tmp_path: Path) -> None:
+def test_eight_runs_of_the_default_command_on_a_busy_machine_are_one_model(tmp_path: Path) -> None:
     """With as many threads as there are by default, and with whatever engine is chosen by default."""
     plain = {k: v for k, v in os.environ.items() if k not in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
     plain["OMP_WAIT_POLICY"] = "PASSIVE"  # threads that wait in turns: it only makes the test shorter
