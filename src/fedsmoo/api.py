@@ -24,8 +24,8 @@ from fedsmoo.data.forms.options import Options
 from fedsmoo.data.targets import classes_to_divide_by
 from fedsmoo.metrics.metric import Own, words
 from fedsmoo.models import wrap
-from fedsmoo.models.base import copied
 from fedsmoo.models.loss import LOSSES, SampleLoss
+from fedsmoo.models.modules.copies import own_copy
 from fedsmoo.runs.build import algorithm_class, assemble, start_of, with_options
 from fedsmoo.runs.config import DIVISION, FIELDS, Config, changed_settings
 from fedsmoo.runs.division import cut_cohort, refuse_other_count, refuse_unused_options, resolve_division
@@ -168,7 +168,7 @@ def assemble_objects(
     # Training and dtype must not reach the caller's own module.
     flat = None
     if isinstance(model, nn.Module):
-        flat = wrap(copied(model), own, config.seed, output=config.output, start=start_of(config))
+        flat = wrap(own_copy(model), own, config.seed, output=config.output, start=start_of(config))
     drawing = own_sampling(objects["sampling"]) if "sampling" in objects else None
     brought = (objects.get("algorithm"), own, flat, indices, objects.get("loss"), drawing, objects.get("metrics"))
     simulation = assemble(config, *brought)

@@ -20,10 +20,12 @@ from fedsmoo.engines.statistics.padding import judge_padding
 from fedsmoo.metrics.metric import Metric, make_metrics
 from fedsmoo.metrics.quantity import TRAIN_LOSS, Quantity
 from fedsmoo.metrics.tally import Scores, Tally, Tallying
-from fedsmoo.models.base import FlatModel, copied
+from fedsmoo.models.base import FlatModel
 from fedsmoo.models.draws import AnyNoise
 from fedsmoo.models.examine import SEEN, examine
+from fedsmoo.models.hidden import refuse_other_batched
 from fedsmoo.models.loss import SampleLoss, cross_entropy, ignored_by, is_cross_entropy
+from fedsmoo.models.modules.copies import copied
 
 Draws = dict[str, Tensor]
 
@@ -98,10 +100,17 @@ class Task:
         object.__setattr__(self, "metrics", found)
         if isinstance(self.loss, nn.Module):  # which may hold tensors, such as weights of classes
             object.__setattr__(self, "loss", copied(self.loss).to(self.device, self.dtype))
-        if self.model.random is None:
-            x, y = self.data.x_train[:SEEN], self.targets(self.data.y_train[:SEEN])
-            examine(self.model, self.inputs(x), lambda out: self.loss(out, y))
-            judge_padding(self.model, self.inputs(x))
+        self._look()
+
+    def _look(self) -> None:
+        """Look at a model before it is trained, once: what it draws, keeps, and makes of padding."""
+        if self.model.random is not None:
+            return
+        x, y = self.inputs(self.data.x_train[:SEEN]), self.targets(self.data.y_train[:SEEN])
+        examine(self.model, x, lambda out: self.loss(out, y), self.inputs(self.data.x_train[-len(x) :]))
+        if self.model.batched is not None:
+            refuse_other_batched(self.model, x)
+        judge_padding(self.model, x)
 
     def inputs(self, x: Tensor, draws: Draws | None = None, channels_first: bool = True) -> Tensor:
         """Return stored samples as the model takes them: images normalised (and augmented), floats cast, text as is."""

@@ -23,8 +23,8 @@ from fedsmoo.engines.contract import Meanwhile, RoundInputs, RoundOutcome, Setup
 from fedsmoo.engines.oracles.oracle import Oracle, single_oracle
 from fedsmoo.engines.serial import Reply, Serial, reply, train_client_of
 from fedsmoo.engines.task import Batch, Task
-from fedsmoo.models.base import copied
 from fedsmoo.models.draws import as_it_was, outside_kernels
+from fedsmoo.models.modules.copies import copied
 
 OFF = ("", "false", "0", "no")
 LAST = torch.channels_last

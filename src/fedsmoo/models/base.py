@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.utils.stateless import _reparametrize_module
 
-from fedsmoo.core.errors import FedsmooError, first_line, unknown
+from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.core.layout import Layout
 from fedsmoo.core.random.layers import ClientsNoise
 from fedsmoo.core.random.noise import Noise, key_of
@@ -19,6 +19,7 @@ from fedsmoo.models import buffers
 from fedsmoo.models.draws import AnyNoise
 from fedsmoo.models.dropout import draw_through
 from fedsmoo.models.modules.call import call_with, places_of
+from fedsmoo.models.modules.copies import copied, refuse_lost
 from fedsmoo.models.modules.inputs import arguments, asks_whether_traced, refuse_unknown_inputs, unseen
 from fedsmoo.models.modules.lazy import refuse_unready
 from fedsmoo.models.modules.outputs import picked
@@ -48,12 +49,15 @@ class FlatModel:
     def __init__(self, module: nn.Module, output: str | None = None, inputs: tuple[str, ...] | None = None) -> None:
         buffers.refuse_batch_norm(module)
         refuse_unready(module)
+        refuse_lost(module)
         refuse_unknown_inputs(module, inputs)
         self.module, self.output, self.inputs = module, output, inputs
         # Whether it draws random numbers (dropout): in local steps, and in evaluation, too. None: not known yet, see
         # models.examine.
         self.random: bool | None = None
         self.random_in_evaluation = self.examined = False
+        # Whether its passes are made again in a backward pass (activation checkpointing), and write to their inputs.
+        self.recomputes = self.writes_inputs = False
         self._training: bool | None = None
         self._listening = False
         self._heard: list[Tensor] | None = None
@@ -74,6 +78,7 @@ class FlatModel:
         self._frozen |= kept
         self.statistics: buffers.Statistics | None = None  # what of the buffers changes; see models.examine
         self.padding, self.fewest = "free", 1  # see engines.statistics.padding
+        self.looked_with: Any = None  # the loss
         self.batched: BatchedForward | None = self._by_hand if hasattr(module, "batched") else None
 
     def place(self, device: torch.device, dtype: torch.dtype) -> None:
@@ -183,6 +188,7 @@ class FlatModel:
         Where ``parameters`` holds buffers, too, it does so afterwards as the pass has left them.
         """
         whole, kept = self._with_frozen(parameters), self.buffers
+        x = x.clone() if self.writes_inputs else x
         if self.statistics is not None and self.module.training and self.statistics.names.keys().isdisjoint(parameters):
             whole |= self.statistics.spare(whole, next(iter(parameters.values())))
             kept = tuple(n for n in kept if n not in self.statistics.names)
@@ -196,9 +202,16 @@ class FlatModel:
             buffers.hand_back(kept, parameters, before, whole)
         return picked(out, self.output, self.module)
 
+    def in_place(self, parameters: Mapping[str, Tensor]) -> AbstractContextManager[None]:
+        """Let the module itself hold these tensors for its backward pass, too, if that makes passes again."""
+        if not self.recomputes:
+            return nullcontext()
+        whole = {**self.buffer_copies(next(iter(parameters.values()))), **parameters}
+        return _reparametrize_module(self.module, whole, tie_weights=True)
+
     def _by_hand(self, parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """Return C models' outputs on a batch each, ``[C, B, ...]``, by the module's own hand-batched forward."""
-        args, named = arguments(x, self.inputs, axis=2)
+        args, named = arguments(x.clone() if self.writes_inputs else x, self.inputs, axis=2)
         out = self.module.batched(self._with_frozen(parameters, batched=True), *args, **named)  # type: ignore[operator]
         return picked(out, self.output, self.module)
 
@@ -282,17 +295,3 @@ def norms_of(module: nn.Module) -> list[str]:
     """
     parts = [(n, m) for n, m in module.named_modules() if "norm" in type(m).__name__.lower()]
     return [f"{where}.{n}".lstrip(".") for where, m in parts for n, _ in m.named_parameters(recurse=False)]
-
-
-def copied(module: nn.Module, whole: Any = None) -> Any:
-    """Return a copy of a module, or of what holds it, that shares nothing with it; tied parameters stay tied."""
-    kept = [v for part in module.modules() for v in vars(part).values() if isinstance(v, Tensor)]
-    # What a module keeps of its last pass hangs on that pass, which cannot be copied: its numbers can.
-    memo = {id(v): v.detach().clone() for v in kept if v.grad_fn is not None}
-    try:
-        return copy.deepcopy(module if whole is None else whole, memo)
-    except Exception as e:  # the user's own code
-        raise FedsmooError(
-            f"the model {type(module).__name__} cannot be copied: {type(e).__name__}: {first_line(e)}; keep what "
-            "copy.deepcopy cannot copy out of it"
-        ) from e

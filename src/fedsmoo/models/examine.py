@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,6 +24,15 @@ from fedsmoo.core.random.noise import Noise, key_of
 from fedsmoo.models.base import FlatModel
 from fedsmoo.models.buffers import refuse_changing, written
 from fedsmoo.models.draws import Undrawn, drawing
+from fedsmoo.models.hidden import (
+    emptied,
+    foreign,
+    refuse_unnamed,
+    refuse_written,
+    states,
+    warn_of_foreign,
+    warn_of_states,
+)
 from fedsmoo.models.modules.outputs import parts_of
 
 SEEN = 8  # samples that go through
@@ -42,6 +51,7 @@ class Pass:
         self.moved = ""  # the first module that moved a generator, and which
         self.draws = 0
         self.wrote: list[str] = []  # buffers that it changed
+        self.foreign: list[list[int]] = []  # shapes of parameters that are not the module's own
         self.running = [f"the model {type(module).__name__}"]
         self._states = generators(module)
         self._before = {n: state() for n, state in self._states.items()}
@@ -76,22 +86,42 @@ class Pass:
                 hook.remove()
 
 
-def examine(model: FlatModel, x: Tensor, loss: Callable[[Tensor], Tensor]) -> None:
+class Looked(NamedTuple):
+    """What is looked at: a model at a vector, on samples, with a loss of its outputs."""
+
+    model: FlatModel
+    w: Tensor
+    x: Tensor
+    loss: Callable[[Tensor], Tensor]
+
+    def parts(self) -> dict[str, Tensor]:
+        """Return the parameters in the vector to differentiate by; nobody else has them."""
+        return {n: p.detach().clone().requires_grad_() for n, p in self.model.layout.split(self.w).items()}
+
+
+def examine(model: FlatModel, x: Tensor, loss: Callable[[Tensor], Tensor], other: Tensor | None = None) -> None:
     """Find out whether a model draws random numbers, and refuse one that would train otherwise than a run's seed says.
 
-    A model that does not fit its samples is left to the first round, which says so.
+    Between two passes over ``x`` there is one over ``other`` samples, which the model must not remember. A model that
+    does not fit its samples is left to the first round, which says so.
     """
     passes: dict[bool, list[Pass]] = {True: [], False: []}  # by whether in train mode
-    model.random = False
+    at, model.random = Looked(model, first_weights(model, x), x, loss), False
     try:
         for training, made in passes.items():
-            refuse_difference(*(steady_pass(made, model, x, loss, training) for _ in range(2)))
+            first = steady_pass(made, at, training)
+            kept = states(model.module)
+            forget(at if other is None else at._replace(x=other))
+            refuse_difference(first, steady_pass(made, at, training))
+            warn_of_states(model.module, kept, states(model.module) if training else kept)
         refuse_changing(passes[False][-1].wrote)
         model.keep_statistics(passes[True][-1].wrote)
+        warn_of_foreign(model.module, passes[True][-1].foreign)
+        look_behind(at, passes[True][-1])
     except FedsmooError:
         raise
     except Exception as e:  # the user's own code
-        refuse_unseen(model, x, loss, e)
+        refuse_unseen(at, e)
     finally:
         model.train()
         model.examined = True
@@ -105,34 +135,58 @@ def examine(model: FlatModel, x: Tensor, loss: Callable[[Tensor], Tensor]) -> No
         )
 
 
-def steady_pass(
-    made: list[Pass], model: FlatModel, x: Tensor, loss: Callable[[Tensor], Tensor], training: bool
-) -> Pass:
+def forget(at: Looked) -> None:
+    """Make a pass in train mode that nobody looks at, and that the next ones must not depend on."""
+    at.model.train()
+    with drawing(at.model.module, Noise(key_of(0, "forget"))), torch.no_grad():
+        at.model.forward({**at.parts(), **at.model.buffer_copies(at.w)}, at.x.clone())
+
+
+def look_behind(at: Looked, seen: Pass) -> None:
+    """Find out whether a model reads its own parameters although it is given others: in a backward pass it may."""
+    model = at.model
+
+    def same(names: list[str] | None = None, last: int | None = None) -> bool:
+        with emptied(model.module, names):
+            found = steady_pass([], at, training=True).events
+        return all(alike(a[1], b[1]) for a, b in list(zip(seen.events, found, strict=True))[:last])
+
+    if same():
+        return
+    if same(last=-1):  # all but the gradient
+        model.recomputes = True
+    if not model.recomputes or not same():
+        refuse_unnamed(model.module, next(n for n in model.layout.shapes if not same([n])))
+
+
+def steady_pass(made: list[Pass], at: Looked, training: bool) -> Pass:
     """Repeat a pass until no generator moves, and keep all in ``made``; refuse a model that has no such pass."""
     for _ in range(TRIES):
-        made.append(Pass(model.module))
-        make(made[-1], model, x, loss, training)
+        made.append(Pass(at.model.module))
+        make(made[-1], at, training)
         if not made[-1].moved:
             return made[-1]
     raise FedsmooError(f"{made[-1].moved}, which does not follow the run's seed: {INSTEAD}")
 
 
-def make(seen: Pass, model: FlatModel, x: Tensor, loss: Callable[[Tensor], Tensor], training: bool) -> None:
+def make(seen: Pass, at: Looked, training: bool) -> None:
     """Make one pass through a model that ``seen`` watches; in train mode with its gradient."""
-    parts = live_parameters(model, x)
-    kept = model.buffer_copies(next(iter(parts.values())))
-    whole = {**parts, **model.buffer_copies(next(iter(parts.values())))}
+    model, parts, x = at.model, at.parts(), at.x.clone()
+    kept, whole = model.buffer_copies(at.w), {**parts, **model.buffer_copies(at.w)}
     model.train(training)
-    with drawing(model.module, Noise(key_of(0, "examine"))) as draws, torch.enable_grad():
+    with drawing(model.module, Noise(key_of(0, "examine"))) as draws, torch.enable_grad(), model.in_place(parts):
         try:
             with seen.watching(model.module):
                 out = model.forward(whole, x)
+            model.writes_inputs |= bool(x._version) or not torch.equal(x, at.x)
+            refuse_written(model.module, at.parts(), parts)
             seen.wrote = written(model.module, kept, whole)
             seen.draws = draws.count
-            value = loss(out)
+            value = at.loss(out)
             if draws.count > seen.draws:
                 raise FedsmooError(f"the loss draws random numbers, which does not follow the run's seed: {INSTEAD}")
             if training:
+                seen.foreign = foreign(model.module, value, parts.values())
                 seen.note(torch.autograd.grad(value.sum(), list(parts.values()), materialize_grads=True))
         except Undrawn as e:
             raise FedsmooError(f"{seen.running[-1]} draws random numbers {e}") from e
@@ -140,12 +194,13 @@ def make(seen: Pass, model: FlatModel, x: Tensor, loss: Callable[[Tensor], Tenso
             seen.draws = draws.count
 
 
-def refuse_unseen(model: FlatModel, x: Tensor, loss: Callable[[Tensor], Tensor], why: Exception) -> None:
+def refuse_unseen(at: Looked, why: Exception) -> None:
     """Refuse a model that can be run, but not be looked at: nobody would know what it draws."""
+    model = at.model
     try:
         with torch.enable_grad(), torch.random.fork_rng(devices=[]):
-            parts = live_parameters(model, x)
-            torch.autograd.grad(loss(model.forward(parts, x)).sum(), list(parts.values()), materialize_grads=True)
+            parts = at.parts()
+            torch.autograd.grad(at.loss(model.forward(parts, at.x)).sum(), list(parts.values()), materialize_grads=True)
     except Exception:  # it does not fit: the first round says so
         return
     raise FedsmooError(
@@ -154,11 +209,10 @@ def refuse_unseen(model: FlatModel, x: Tensor, loss: Callable[[Tensor], Tensor],
     ) from why
 
 
-def live_parameters(model: FlatModel, x: Tensor) -> dict[str, Tensor]:
-    """Return the model's weights to differentiate by, on the device of its inputs, in their dtype if it is a float."""
+def first_weights(model: FlatModel, x: Tensor) -> Tensor:
+    """Return the model's present weights on the device of its inputs, in their dtype if it is a float."""
     own = next((p.dtype for p in model.module.parameters() if p.is_floating_point()), torch.float32)
-    w = model.initial().to(x.device, x.dtype if x.is_floating_point() else own)
-    return {n: p.detach().requires_grad_() for n, p in model.layout.split(w).items()}
+    return model.initial().to(x.device, x.dtype if x.is_floating_point() else own)
 
 
 def tensors(out: Any) -> list[Tensor]:

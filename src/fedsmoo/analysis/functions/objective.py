@@ -106,7 +106,8 @@ class Objective:
         for x, y in self.batches():
             model.eval()
             parts = {n: p.detach().requires_grad_() for n, p in model.layout.split(w).items()}
-            with torch.enable_grad(), products_in(self.task), twice_differentiable(model.module):
+            # Until the next batch is asked for: gradients are taken meanwhile.
+            with torch.enable_grad(), products_in(self.task), twice_differentiable(model.module), model.in_place(parts):
                 yield self.task.loss(model.forward(parts, x), y).sum() / self.samples, parts
 
     def _join(self, parts: dict[str, Tensor], values: tuple[Tensor, ...]) -> Tensor:

@@ -14,7 +14,16 @@ from torch.func import grad, grad_and_value, vmap
 from fedsmoo.core import FedsmooError, Round
 from fedsmoo.core.gradient import Loss, row_axes, sample_losses
 from fedsmoo.engines.oracles.layers import forward_of_many, over_clients
-from fedsmoo.engines.statistics.passes import Maybe, begin, carrying, end, in_equal_groups, real_rows, without_padding
+from fedsmoo.engines.statistics.passes import (
+    Maybe,
+    begin,
+    carrying,
+    end,
+    held,
+    in_equal_groups,
+    real_rows,
+    without_padding,
+)
 from fedsmoo.engines.task import Batch, Draws, Samples, Task
 from fedsmoo.metrics.tally import Scores
 
@@ -160,7 +169,7 @@ def single_oracle(task: Task) -> Oracle:
     def own(w: Tensor, batch: Batch, loss: Loss, given: Sequence[Any], pair: bool) -> tuple[Tensor, Tensor]:
         forward = carrying(model, model.with_features if pair else model.forward)
         parts = {n: p.requires_grad_() for n, p in layout.split(w.detach()).items()}
-        with torch.enable_grad():
+        with torch.enable_grad(), model.in_place(held(model, parts, begin(batch))):
             out, after = forward(parts, begin(batch), batch.x, batch.noise)
             value = (batch.weight * sample_losses(loss, out, batch.y, given)).sum()
             grads = torch.autograd.grad(value, list(parts.values()), materialize_grads=True)

@@ -32,6 +32,11 @@ def carrying(model: FlatModel, forward: Callable[..., Any]) -> Callable[..., tup
     return run
 
 
+def held(model: FlatModel, parts: dict[str, Tensor], stats: Maybe) -> dict[str, Tensor]:
+    """Return parameters with a copy of the statistics beside them, if there are any."""
+    return {**parts, **model.statistics.split(stats[0])} if stats and model.statistics is not None else parts
+
+
 def begin(batch: Batch) -> Maybe:
     """Return the statistics of models before a step's gradients; none where nobody carries them on."""
     return () if batch.running is None else (batch.running.before,)

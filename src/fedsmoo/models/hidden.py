@@ -1,0 +1,155 @@
+"""What a module does with tensors behind the back of their names: it would train as something else than it says.
+
+A run calls a module with vectors in the places of its parameters. Code that reads a parameter elsewhere (in a list, in
+a closure, in a pass that is made again in the backward pass) would find the one that the module had before the run.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedsmoo.core.errors import FedsmooError, FedsmooWarning
+from fedsmoo.models.base import FlatModel
+
+REENTRANT = "CheckpointFunctionBackward"
+
+
+@contextmanager
+def emptied(module: nn.Module, names: Collection[str] | None = None) -> Iterator[None]:
+    """Let a module's own trained parameters, or some of them, hold no numbers, inside this context."""
+    own = {n: p for n, p in module.named_parameters() if p.requires_grad and (names is None or n in names)}
+    kept = {n: p.detach().clone() for n, p in own.items()}
+    for p in own.values():
+        p.data.fill_(torch.nan)
+    try:
+        yield
+    finally:
+        for n, p in own.items():
+            p.data.copy_(kept[n])
+
+
+def refuse_unnamed(module: nn.Module, name: str) -> None:
+    """Refuse a module that reads a parameter elsewhere than in its place."""
+    raise FedsmooError(
+        f"the model {type(module).__name__} reads its parameter {name!r} elsewhere than as self.{name} (from a list, a "
+        "closure, or .data), where it would stay as it was before training: read it by its name"
+    )
+
+
+def refuse_written(module: nn.Module, before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> None:
+    """Refuse a module whose pass changes its own parameters: gradients may be asked for at any vector."""
+    for name, p in after.items():
+        if p._version or not torch.equal(p, before[name]):
+            raise FedsmooError(
+                f"the model {type(module).__name__} changes its parameter {name!r} in forward, as max_norm of "
+                "nn.Embedding does, which a method would know nothing of: compute from it what the pass needs, such as "
+                "weight * (max_norm / norm).clamp(max=1)"
+            )
+
+
+def foreign(module: nn.Module, value: Tensor, parts: Collection[Tensor]) -> list[list[int]]:
+    """Return the shapes of parameters that a loss hangs on and that are not the module's own.
+
+    Raises:
+        FedsmooError: for activation checkpointing that gives gradients to nobody but ``backward()``.
+    """
+    known, met, found = {id(p) for p in (*parts, *module.parameters())}, set[Any](), []
+    left = deque([value.grad_fn])
+    while left:
+        node = left.pop()
+        if node is None or node in met:
+            continue
+        met.add(node)
+        left.extend(following for following, _ in node.next_functions)
+        if type(node).__name__ == REENTRANT:
+            raise FedsmooError(
+                f"the model {type(module).__name__} checkpoints activations with use_reentrant=True, which gives "
+                "parameters no gradient here: write use_reentrant=False"
+            )
+        leaf = getattr(node, "variable", None)
+        if isinstance(leaf, nn.Parameter) and id(leaf) not in known:
+            found.append(list(leaf.shape))
+    return found
+
+
+def warn_of_foreign(module: nn.Module, shapes: list[list[int]]) -> None:
+    """Warn of parameters that a module reads and that are not its own."""
+    if shapes:
+        warnings.warn(
+            f"the model {type(module).__name__} reads parameters {', '.join(map(str, shapes))} that are none of its "
+            "own, and are not trained: register layers in nn.ModuleList, and read others as self.NAME, not from a "
+            "closure",
+            FedsmooWarning,
+            stacklevel=2,
+        )
+
+
+def states(module: nn.Module) -> dict[str, Any]:
+    """Return what parts of a module keep beside parameters and buffers, by name: numbers, words, sums of tensors."""
+
+    def plain(v: Any) -> Any:
+        if isinstance(v, Tensor):
+            return list(v.shape), str(v.detach().to(torch.complex128).sum().item())
+        if isinstance(v, dict):
+            return {str(n): plain(part) for n, part in v.items()}
+        if isinstance(v, list | tuple | deque):
+            return [plain(part) for part in v]
+        return v if isinstance(v, int | float | str) else None
+
+    parts = [(where, n, v) for where, part in module.named_modules() for n, v in vars(part).items()]
+    return {f"{where}.{n}".lstrip("."): plain(v) for where, n, v in parts if n != "training" and not n.startswith("_")}
+
+
+def warn_of_states(module: nn.Module, first: Mapping[str, Any], second: Mapping[str, Any]) -> None:
+    """Warn of what a module keeps from one pass to the next, found by two passes over the same samples."""
+    name = next((n for n, v in second.items() if repr(first.get(n)) != repr(v)), None)
+    if name is not None:
+        warnings.warn(
+            f"the model {type(module).__name__} keeps {name!r} from one pass to the next, which is no part of a run: "
+            "on another engine and after a resume it is another one, and clients share it; make it a buffer, or leave "
+            "it out",
+            FedsmooWarning,
+            stacklevel=2,
+        )
+
+
+def refuse_other_batched(model: FlatModel, x: Tensor) -> None:
+    """Refuse a hand-batched forward that answers otherwise than the module does client by client.
+
+    It must not read parameters from the module itself, which are those of before the run. One that fails is left to the
+    engine that would call it.
+    """
+    for training in (False,) if model.random else (False, True):
+        model.train(training)
+        try:
+            alone, found = by_hand(model, x)
+        except Exception:  # the user's own code
+            break
+        near = found.shape == alone.shape and torch.allclose(
+            alone, found, rtol=1e-2, atol=1e-3 * float(alone.abs().max()), equal_nan=True
+        )
+        if not near:
+            raise FedsmooError(
+                f"batched of the model {type(model.module).__name__} does not give what forward gives each client, in "
+                f"{'train' if training else 'eval'} mode: outputs of 2 clients have the shape {list(alone.shape)}, and "
+                "its parameters are those it is given, not the module's own"
+            )
+    model.train()
+
+
+def by_hand(model: FlatModel, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the outputs of two clients with other weights and samples: one after the other, and by hand."""
+    assert model.batched is not None
+    own = next((p.dtype for p in model.module.parameters() if p.is_floating_point()), torch.float32)
+    w = model.initial().to(x.device, x.dtype if x.is_floating_point() else own)
+    both, each = torch.stack([1.1 * w, 0.9 * w]), torch.stack([x, x.flip(0)])
+    with torch.no_grad():
+        alone = [model.forward(model.layout.split(v), one) for v, one in zip(both, each, strict=True)]
+        return torch.stack(alone), model.batched(model.layout.split(both), each)

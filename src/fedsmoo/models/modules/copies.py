@@ -1,0 +1,96 @@
+"""Copies of a module that share nothing with it, and what no copy would keep: hooks on parameters, shared memory."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from fedsmoo.core.errors import FedsmooError, first_line
+
+
+def copied(module: nn.Module, whole: Any = None) -> Any:
+    """Return a copy of a module, or of what holds it, that shares nothing with it; tied parameters stay tied."""
+    kept = [v for part in module.modules() for v in vars(part).values() if isinstance(v, Tensor)]
+    # What a module keeps of its last pass hangs on that pass, which cannot be copied: its numbers can.
+    memo = {id(v): v.detach().clone() for v in kept if v.grad_fn is not None}
+    try:
+        return copy.deepcopy(module if whole is None else whole, memo)
+    except Exception as e:  # the user's own code
+        raise FedsmooError(
+            f"the model {type(module).__name__} cannot be copied: {type(e).__name__}: {first_line(e)}; keep what "
+            "copy.deepcopy cannot copy out of it"
+        ) from e
+
+
+def own_copy(module: nn.Module) -> nn.Module:
+    """Return a copy of a user's module for a run; refuse one that is another one when it is copied."""
+    refuse_lost(module)
+    made: nn.Module = copied(module)
+    return made
+
+
+def refuse_lost(module: nn.Module) -> None:
+    """Refuse a module whose parameters would be others in a run: clients have vectors in place of them.
+
+    Raises:
+        FedsmooError: if one is complex, has a hook on its gradient, a sparse one, or lies in the memory of another one.
+    """
+    for where, part in module.named_modules():
+        if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse:
+            raise FedsmooError(
+                f"{type(part).__name__} at {where or 'the top'!r} has sparse gradients, which no vector holds: set "
+                "sparse=False, which gives the same numbers"
+            )
+    named = {n: p for n, p in module.named_parameters() if not is_lazy(p)}
+    for name, p in named.items():
+        what = f"the parameter {name!r} of {type(module).__name__}"
+        if p.requires_grad and p.is_complex():
+            raise FedsmooError(
+                f"{what} is complex, but vectors hold real numbers: keep its parts, [..., 2], and write "
+                "torch.view_as_complex in forward"
+            )
+        if p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None):
+            raise FedsmooError(
+                f"{what} has a hook on its gradient, which would never be called: change the weight in forward "
+                "instead, as torch.nn.utils.prune does with a mask"
+            )
+    met: dict[int, list[tuple[str, Tensor]]] = {}  # by their memory
+    for name, t in {**{n: p for n, p in named.items() if p.numel()}, **aliases(module)}.items():
+        others = met.setdefault(t.untyped_storage().data_ptr(), [])
+        same = next((n for n, o in others if (is_trained(o) or is_trained(t)) and overlap(o, t)), None)
+        if same is not None:
+            raise FedsmooError(
+                f"{same!r} and {name!r} of {type(module).__name__} lie in one memory, but would be two in training: "
+                f"tie parameters as one, self.{name} = self.{same}, or clone what is none"
+            )
+        others.append((name, t))
+
+
+def is_trained(t: Tensor) -> bool:
+    """Return whether a tensor is a parameter that is not frozen."""
+    return isinstance(t, nn.Parameter) and t.requires_grad
+
+
+def aliases(module: nn.Module) -> dict[str, Tensor]:
+    """Return tensors of a module that are no parameters, by name; but what a hook makes anew before every pass."""
+    found: dict[str, Tensor] = {}
+    for where, part in module.named_modules():
+        for name, v in {**vars(part), **part._buffers}.items():
+            made = f"{name}_orig" in part._parameters  # as torch.nn.utils.spectral_norm does
+            if isinstance(v, Tensor) and not isinstance(v, nn.Parameter) and v.numel() and not made:
+                found[f"{where}.{name}".lstrip(".")] = v
+    return found
+
+
+def overlap(a: Tensor, b: Tensor) -> bool:
+    """Return whether two tensors in one block of memory have some of it in common; neighbours have not."""
+
+    def place(t: Tensor) -> tuple[int, int]:
+        last = sum((n - 1) * step for n, step in zip(t.shape, t.stride(), strict=True))
+        begin = t.storage_offset() * t.element_size()
+        return begin, begin + (last + 1) * t.element_size()
+
+    return place(a)[0] < place(b)[1] and place(b)[0] < place(a)[1]

@@ -1,0 +1,395 @@
+"""Modules that read or write tensors behind the back of their names: trained as a plain loop does, or refused."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from fedsmoo import simulate
+from fedsmoo.analysis.functions.objective import objective
+from fedsmoo.core import FedsmooError
+from fedsmoo.core.errors import FedsmooWarning
+from fedsmoo.data.batches.plan import client_batches
+from fedsmoo.runs.results.result import Result
+
+SIZES, BATCH, LR, RADIUS = (6, 4, 7), 4, 0.1, 0.05
+ENDS = np.cumsum(SIZES)
+CLIENTS = [np.arange(e - n, e) for n, e in zip(SIZES, ENDS, strict=True)]
+N = sum(SIZES)
+RNG = np.random.default_rng(5)
+X = torch.from_numpy(RNG.standard_normal((N + 12, 8)) * 2 + 0.3)
+Y = torch.from_numpy((X.numpy() @ RNG.standard_normal((8, 3))).argmax(1))
+WORDS = torch.from_numpy(RNG.integers(12, size=(N + 12, 6)))
+SETTINGS: dict[str, Any] = {
+    "client_indices": CLIENTS, "cohort": 3, "rounds": 2, "local_epochs": 1, "batch_size": BATCH, "lr": LR,
+    "lr_decay": 1.0, "weight_decay": 0.0, "clip": None, "weighted": True, "dtype": "float64", "device": "cpu",
+    "seed": 3, "progress": False,
+}  # fmt: skip
+
+
+class Net(nn.Module):
+    """Two layers, and what a test does between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.below, self.above = nn.Linear(8, 8), nn.Linear(8, 3)
+        self.double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.above(torch.tanh(self.middle(x)))
+
+    def middle(self, x: Tensor) -> Tensor:
+        return self.below(x)
+
+
+def trained(net: nn.Module, engine: str = "serial", method: str = "fedavg", x: Tensor = X, **options: Any) -> Result:
+    data = tuple(v.clone() for v in (x[:N], Y[:N], x[N:], Y[N:]))
+    result = simulate(net, data, method, engine=engine, **SETTINGS, **options)
+    held = result.simulation.setup.task.data
+    assert torch.equal(held.x_train, x[:N])
+    assert torch.equal(held.x_test, x[N:])
+    assert all(torch.equal(a, b) for a, b in zip(data, (x[:N], Y[:N], x[N:], Y[N:]), strict=True))
+    return result
+
+
+def by_a_plain_loop(make: Callable[[], nn.Module], radius: float = 0.0) -> nn.Module:
+    """FedAvg, or FedSAM, on modules themselves; none is copied."""
+    server = make()
+    for number in range(SETTINGS["rounds"]):
+        mean = {n: torch.zeros_like(p) for n, p in server.named_parameters()}
+        for i, samples in enumerate(CLIENTS):
+            net = make()
+            net.load_state_dict(server.state_dict())
+            for batch in client_batches(SETTINGS["seed"], number, i, samples, BATCH, 1, None):
+                step(net, X[batch], Y[batch], radius)
+            for n, p in net.named_parameters():
+                mean[n] += len(samples) / N * p.detach()
+        server.load_state_dict(mean, strict=False)
+    return server
+
+
+def step(net: nn.Module, x: Tensor, y: Tensor, radius: float) -> None:
+    net.zero_grad()
+    F.cross_entropy(net(x.clone()), y).backward()
+    before = [p.detach().clone() for p in net.parameters()]
+    if radius:
+        length = math.sqrt(sum(float(p.grad.square().sum()) for p in net.parameters()))
+        with torch.no_grad():
+            for p in net.parameters():
+                p += radius * p.grad / length
+        net.zero_grad()
+        F.cross_entropy(net(x.clone()), y).backward()
+    with torch.no_grad():
+        for p, b in zip(net.parameters(), before, strict=True):
+            p.copy_(b - LR * p.grad)
+
+
+def gap(result: Result, truth: nn.Module) -> float:
+    flat = result.simulation.setup.task.model
+    w = flat.layout.join({n: p.detach() for n, p in truth.named_parameters()})
+    return float((result.server.w - w).abs().max())
+
+
+# -- passes that are made again in the backward pass
+
+
+class Checkpointed(Net):
+    def middle(self, x: Tensor) -> Tensor:
+        return checkpoint(lambda v: torch.tanh(self.below(v)), x, use_reentrant=False)
+
+
+class CheckpointedNorm(Net):
+    """With statistics inside, which such a pass must not write to again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(8).double()
+
+    def middle(self, x: Tensor) -> Tensor:
+        return checkpoint(lambda v: self.norm(torch.tanh(self.below(v))), x, use_reentrant=False)
+
+
+class PlainNorm(CheckpointedNorm):
+    def middle(self, x: Tensor) -> Tensor:
+        return self.norm(torch.tanh(self.below(x)))
+
+
+@pytest.mark.parametrize("engine", ["serial", "threads", "auto"])
+@pytest.mark.parametrize(("method", "radius"), [("fedavg", 0.0), ("fedsam", RADIUS)])
+def test_activation_checkpointing_computes_with_the_client_s_weights(engine: str, method: str, radius: float) -> None:
+    """They were those of the module before the run, from the second step on."""
+    options = {"rho": radius} if radius else {}
+    result = trained(Checkpointed(), engine, method, **options)
+    assert gap(result, by_a_plain_loop(Checkpointed, radius)) < 1e-14
+    assert result.simulation.setup.task.model.recomputes
+
+
+def test_checkpointed_layers_with_statistics_are_those_without_checkpointing() -> None:
+    one, other = trained(CheckpointedNorm()), trained(PlainNorm())
+    assert torch.equal(one.server.statistics, other.server.statistics)
+    assert torch.equal(one.server.w, other.server.w)
+    assert one.simulation.setup.task.model.recomputes
+    assert not other.simulation.setup.task.model.recomputes
+
+
+def test_measurements_of_checkpointed_models_are_those_of_plain_ones() -> None:
+    class Plain(Net):
+        def middle(self, x: Tensor) -> Tensor:
+            return torch.tanh(self.below(x))
+
+    gradients = []
+    for net in (Checkpointed(), Plain()):
+        result = trained(net)
+        task = result.simulation.setup.task
+        gradients.append(objective(task).gradient(task.model.initial() + 0.1))
+    assert float(gradients[1].norm()) > 0.1
+    assert torch.equal(*gradients)
+
+
+def test_reentrant_checkpointing_which_loses_gradients_is_refused() -> None:
+    class Reentrant(Net):
+        def middle(self, x: Tensor) -> Tensor:
+            return checkpoint(self.below, x.requires_grad_(), use_reentrant=True)
+
+    with pytest.raises(FedsmooError, match=r"^the model Reentrant .*use_reentrant=True.*write use_reentrant=False$"):
+        trained(Reentrant())
+
+
+# -- parameters that are read elsewhere, and others'
+
+
+class InList(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tied = [self.below.weight]
+
+    def middle(self, x: Tensor) -> Tensor:
+        return F.linear(self.below(x), self.tied[0])
+
+
+class AsData(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.anchor = self.below.weight.data
+
+    def middle(self, x: Tensor) -> Tensor:
+        return self.below(x) + self.anchor.sum()
+
+
+def test_parameters_that_are_read_elsewhere_are_refused() -> None:
+    """They would stay as they were before the run, whatever clients train."""
+    with pytest.raises(FedsmooError, match=r"^the model InList reads its parameter 'below.weight' elsewhere"):
+        trained(InList())
+    with pytest.raises(FedsmooError, match=r"'below.weight' and 'anchor' of AsData lie in one memory.*clone"):
+        trained(AsData())
+
+
+def test_a_copy_of_a_parameter_is_nobody_else_s() -> None:
+    class Anchored(AsData):
+        def __init__(self) -> None:
+            super().__init__()
+            self.anchor = self.anchor.clone()
+
+    assert gap(trained(Anchored()), by_a_plain_loop(Anchored)) < 1e-14
+
+
+def test_parameters_of_others_are_said() -> None:
+    """As of a function that closes over a module which is copied, or of layers in a plain list."""
+    net, loose = Net(), nn.Linear(8, 8).double()
+    net.middle = lambda x: loose(x)  # type: ignore[method-assign]
+    said = r"reads parameters \[8, 8\], \[8\] that are none of its own, and are not trained"
+    with pytest.warns(FedsmooWarning, match=said):
+        trained(net)
+    loose.requires_grad_(False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FedsmooWarning)
+        trained(net)
+
+
+def test_parameters_that_share_memory_are_refused() -> None:
+    net = Net()
+    net.extra = nn.Linear(8, 8).double()
+    net.extra.weight.data = net.below.weight.data
+    with pytest.raises(FedsmooError, match=r"'below.weight' and 'extra.weight' of Net lie in one memory.*tie"):
+        trained(net)
+    net.extra = nn.Linear(8, 8).double()
+    net.extra.register_buffer("same", net.below.weight.data)
+    with pytest.raises(FedsmooError, match=r"'below.weight' and 'extra.same' of Net lie in one memory"):
+        trained(net)
+    flat = torch.zeros(24, dtype=torch.float64)  # neighbours in one memory are two parameters all the same
+    net.extra = nn.ParameterList([flat[:8].view(8), flat[8:16], flat[16:]])
+    trained(net)
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+def test_weights_that_hooks_make_anew_are_nobody_else_s() -> None:
+    net = Net()
+    nn.utils.spectral_norm(net.below)
+    nn.utils.weight_norm(net.above)
+    assert float((trained(net, "auto").server.w - trained(net, "threads").server.w).abs().max()) < 1e-14
+
+
+def test_hooks_on_gradients_of_parameters_are_refused() -> None:
+    net = Net()
+    net.below.weight.register_hook(lambda g: 0 * g)
+    with pytest.raises(FedsmooError, match=r"'below.weight' of Net has a hook on its gradient"):
+        trained(net)
+
+
+def test_complex_parameters_are_refused() -> None:
+    """Their imaginary parts were lost."""
+    net = Net()
+    net.turn = nn.Parameter(torch.ones(2, dtype=torch.complex128))
+    with pytest.raises(FedsmooError, match=r"'turn' of Net is complex.*view_as_complex"):
+        trained(net)
+
+
+def test_sparse_gradients_are_refused() -> None:
+    with pytest.raises(FedsmooError, match=r"^Embedding at 'words' has sparse gradients.*set sparse=False"):
+        trained(Words(sparse=True), x=WORDS)
+
+
+# -- what a pass writes to
+
+
+class Words(nn.Module):
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.words, self.out = nn.Embedding(12, 4, **options), nn.Linear(4, 3)
+        self.double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.words(x).mean(1))
+
+
+class Clamped(Net):
+    def middle(self, x: Tensor) -> Tensor:
+        self.below.weight.data.clamp_(-0.1, 0.1)
+        return self.below(x)
+
+
+def test_passes_that_change_parameters_are_refused() -> None:
+    """The server's own vector was changed by its clients, and by evaluations."""
+    with pytest.raises(FedsmooError, match=r"^the model Words changes its parameter 'words.weight' in forward"):
+        trained(Words(max_norm=1.0), x=WORDS)
+    with pytest.raises(FedsmooError, match=r"^the model Clamped changes its parameter 'below.weight' in forward"):
+        trained(Clamped())
+
+
+class Shifted(Net):
+    """Writes to its inputs, as models that normalise them in place do."""
+
+    def middle(self, x: Tensor) -> Tensor:
+        return self.below(x.sub_(1.0).div_(2.0))
+
+
+@pytest.mark.parametrize("engine", ["serial", "threads", "vmap"])
+@pytest.mark.parametrize(("method", "radius"), [("fedavg", 0.0), ("fedsam", RADIUS)])
+def test_inputs_that_are_written_to_are_copies(engine: str, method: str, radius: float) -> None:
+    result = trained(Shifted(), engine, method, **({"rho": radius} if radius else {}))
+    truth = by_a_plain_loop(Shifted, radius)
+    assert gap(result, truth) < 1e-14
+    expected = F.cross_entropy(truth(X[N:].clone()), Y[N:]).item()
+    assert result.history[-1].test_loss == pytest.approx(expected, rel=1e-12)
+
+
+# -- what is kept from one pass to the next
+
+
+def test_what_a_model_remembers_of_other_samples_is_found() -> None:
+    class Largest(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.largest = torch.zeros(8, dtype=torch.float64)
+
+        def middle(self, x: Tensor) -> Tensor:
+            if self.training:
+                self.largest = torch.maximum(self.largest, x.detach().abs().amax(0))
+            return self.below(x / (1 + self.largest))
+
+    class InEvaluation(Largest):
+        def middle(self, x: Tensor) -> Tensor:
+            found = super().middle(x)
+            return self.below(x) if self.training else found
+
+    for net in (Largest(), InEvaluation()):
+        with pytest.raises(FedsmooError, match=r"gives other outputs for the same inputs.*keeps something"):
+            trained(net)
+
+
+@pytest.mark.parametrize("first", [0, (0,)])
+def test_a_count_of_passes_is_said(first: Any) -> None:
+    class Counting(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.calls: Any = first
+
+        def middle(self, x: Tensor) -> Tensor:
+            self.calls = self.calls + 1 if isinstance(first, int) else (*self.calls, 1)
+            return self.below(x)
+
+    with pytest.warns(FedsmooWarning, match=r"the model Counting keeps 'calls' from one pass to the next"):
+        trained(Counting())
+
+
+def test_what_a_model_keeps_of_its_last_pass_is_its_own_business() -> None:
+    class Showing(Net):
+        def middle(self, x: Tensor) -> Tensor:
+            self.seen = self.below(x)
+            self.again = self.seen[:1]
+            return self.seen
+
+    net = Showing()
+    net(X)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FedsmooWarning)
+        assert gap(trained(net), by_a_plain_loop(Showing)) < 1e-14
+
+
+# -- a hand-batched forward
+
+
+class ByHand(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.out = nn.Linear(8, 3)
+        self.double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(x)
+
+    def batched(self, p: Any, x: Tensor) -> Tensor:
+        return torch.baddbmm(p["out.bias"][:, None], x, p["out.weight"].mT)
+
+
+class Stale(ByHand):
+    """Reads a weight from the module itself."""
+
+    def batched(self, p: Any, x: Tensor) -> Tensor:
+        return x @ self.out.weight.mT + p["out.bias"][:, None]
+
+
+class InTraining(ByHand):
+    def batched(self, p: Any, x: Tensor) -> Tensor:
+        return super().batched(p, x) * (2 if self.training else 1)
+
+
+def test_a_hand_batched_forward_must_be_the_module() -> None:
+    assert gap(trained(ByHand(), "batched"), by_a_plain_loop(ByHand)) < 1e-14
+    said = r"^batched of the model {} does not give what forward gives each client, in {} mode"
+    with pytest.raises(FedsmooError, match=said.format("Stale", "eval")):
+        trained(Stale(), "batched")
+    with pytest.raises(FedsmooError, match=said.format("InTraining", "train")):
+        trained(InTraining(), "batched")
