@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.core.contract.form import Scale
-from fedsmoo.core.contract.inputs import asks_more
+from fedsmoo.core.contract.inputs import asks_more, couples
 from fedsmoo.core.errors import first_line
 from fedsmoo.engines.client_state.memory import clients_that_fit, keep_pages, place_of_rows, ran_out, release
 from fedsmoo.engines.client_state.table import ClientTable
@@ -39,6 +39,13 @@ def kernels_reason(setup: Setup) -> str:
         return reason
     run = Scale(task.model.layout.size, task.dtype, task.device)
     return OWN_LOSS if asks_more(setup.algorithm, run) else ""
+
+
+def mind_padding(setup: Setup) -> None:
+    """Compute clients with batches of one length at once, if a loss of the method's own looks at a whole batch."""
+    task = setup.task
+    if couples(setup.algorithm, Scale(task.model.layout.size, task.dtype, task.device)):
+        task.model.padding, task.model.batched = "equal", None
 
 
 def make_oracle(setup: Setup, kind: str) -> tuple[str, Oracle]:
@@ -102,6 +109,7 @@ class Batched(Engine):
         why: str = "",
         stepper: Callable[[Oracle], Stepper] = make_stepper,
     ) -> None:
+        mind_padding(setup)
         if setup.task.model.random and (reason := unlike_alone(setup.task)):
             raise FedsmooError(f"{reason}: use engine=serial, or engine=auto, which takes it")
         self.setup, self.chosen = setup, why

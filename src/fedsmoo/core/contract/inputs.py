@@ -160,18 +160,31 @@ def ask(algorithm: Algorithm, name: str, x: Given) -> Any:
 
 
 def asks_more(algorithm: Algorithm, run: Scale) -> bool:
-    """Return whether a local step asks for more than gradients of the run's loss: outputs, or a loss of its own.
+    """Return whether a local step asks for more than gradients of the run's loss: outputs, or a loss of its own."""
+    grad = asked(algorithm, run)
+    return grad is not None and grad.asked_more
 
-    Found by one step on small vectors or, of a method that fits no others, on vectors as the run has them.
-    """
+
+def couples(algorithm: Algorithm, run: Scale) -> bool:
+    """Return whether a loss of a method's own looks at a whole batch, so that it would count padding."""
+    grad = asked(algorithm, run)
+    model = None if grad is None else grad.model
+    try:
+        return isinstance(model, TinyModel) and any(model.sees_others(*one) for one in model.asked)
+    except Exception:  # the user's own code: a step says what is wrong with it
+        return False
+
+
+def asked(algorithm: Algorithm, run: Scale) -> StepGradient | None:
+    """Return the ``grad`` of which a local step was asked on small vectors, or on vectors as the run has them."""
     for scale in (Scale(), run):
         token = SCALE.set(scale)
         try:
             x = given(algorithm.at(0), FIRST)
             ask(algorithm.at(0), "direction", x)
-            return x.grad.asked_more
+            return x.grad
         except Exception:  # what is wrong with it, the contract's checks say
             continue
         finally:
             SCALE.reset(token)
-    return False
+    return None

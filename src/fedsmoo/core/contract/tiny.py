@@ -15,6 +15,7 @@ from fedsmoo.core.gradient import Loss, Running, row_axes, sample_losses
 from fedsmoo.core.random.streams import torch_stream
 
 SAMPLES, CLASSES, FEATURES = 5, 3, 4
+FEW = 2  # of the samples
 
 
 @cache
@@ -41,6 +42,7 @@ class TinyModel:
         y = (torch.arange(CLIENTS * SAMPLES).view(CLIENTS, SAMPLES) ** 2 % CLASSES).to(x.device)
         self.x, self.y = (x, y) if client is None else (x[client], y[client])
         self.weight = torch.full_like(self.y, 1 / SAMPLES, dtype=x.dtype)
+        self.asked: list[tuple[Tensor, Loss, Sequence[Any]]] = []  # for gradients of losses of the method's own
 
     def carrying(self, running: Running) -> TinyModel:
         return self
@@ -63,6 +65,17 @@ class TinyModel:
             both = self.forward(v, x)
             return (weight * sample_losses(loss, both if self.pair else both[0], y, given)).sum()
 
+        self.asked.append((v, loss, given))
         slope = grad_and_value(value)
         slope = vmap(slope, (0, 0, 0, 0, *row_axes(given)), randomness="error") if self.several else slope
         return slope(v, self.x, self.y, self.weight, *given)
+
+    def sees_others(self, v: Tensor, loss: Loss, given: Sequence[Any]) -> bool:
+        """Return whether a loss of one client says otherwise of a sample in a longer batch: it would see padding."""
+
+        def losses(n: int) -> Tensor:
+            both = self.forward(v.detach(), self.x[:n])
+            mine = [g[:n] if isinstance(g, Tensor) and g.dim() > 1 and len(g) == SAMPLES else g for g in given]
+            return sample_losses(loss, both if self.pair else both[0], self.y[:n], mine)
+
+        return not torch.allclose(losses(SAMPLES)[:FEW], losses(FEW), rtol=1e-3, equal_nan=True)

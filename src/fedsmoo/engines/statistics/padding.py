@@ -6,8 +6,8 @@ hides such a row from a gradient, but not from a mean over the batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -16,7 +16,9 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from fedsmoo.models.base import FlatModel
+from fedsmoo.models.examine import first_weights
 
+Losses = Callable[[Tensor, int], Any]  # (outputs, of how many of the first samples) -> one loss per sample
 NORMS = (nn.modules.batchnorm._BatchNorm,)
 
 
@@ -67,36 +69,47 @@ def masked_batch_norm(
     return out.to(input.dtype)
 
 
-def judge_padding(model: FlatModel, x: Tensor) -> None:
-    """Find out what padding does to a model, from a few samples, and how many samples a batch must have at least.
+def judge_padding(model: FlatModel, x: Tensor, loss: Losses) -> None:
+    """Find out what padding does to a model and its loss, from a few samples, and how many a batch must have at least.
 
     ``padding`` becomes ``free`` where no sample sees another one, ``masked`` where :class:`Masked` hides padding, and
-    ``equal`` where only clients with batches of the same length can be computed at once. Dropout draws other numbers
-    for a batch of another length: a model that draws is looked at with its layers of BatchNorm alone in train mode.
+    ``equal`` where only clients with batches of the same length can be computed at once. Batches of one sample, of two
+    and of some are padded: a model may do otherwise with few. Dropout draws other numbers for a batch of another
+    length: a model that draws is looked at with its layers of BatchNorm alone in train mode.
     """
-    if len(x) < 3 or (model.random and model.statistics is None):
+    if len(x) < 3 or model.random_in_evaluation:
         return
-    whole = len(x)
-    real = torch.arange(whole, device=x.device) < max(2, whole - 3)
+    lengths = sorted({1, 2, max(2, len(x) - 3)})
+    rows = torch.arange(len(x), device=x.device)
+
+    def hidden(masked: bool) -> bool:
+        """Whether padding changes nothing: neither the outputs of real samples nor gradients nor statistics."""
+        for n in lengths:
+            alone = tried(model, x[:n], loss, n)
+            with Masked(rows < n) if masked else nullcontext():
+                if alone is not None and not same(alone, passed(model, x, loss, n)):
+                    return False
+        return True
+
     try:
-        with layers_in_training(model):
-            alone = passed(model, x[real])
-            if model.statistics is None and same(alone, passed(model, x), real):
+        with layers_in_training(model), in_full_precision():
+            if model.statistics is None and hidden(masked=False):
                 return
-            with Masked(real):
-                model.padding = "masked" if only_norms(model) and same(alone, passed(model, x), real) else "equal"
+            model.padding = "masked" if only_norms(model) and hidden(masked=True) else "equal"
     except Exception:  # the user's own code, which may know one length of batches only
         model.padding = "free" if model.statistics is None else "equal"
     if model.padding != "free":
         model.batched = None
-        model.fewest = 1 if passes(model, x[:1]) else 2
+        with layers_in_training(model):
+            model.fewest = 2 if tried(model, x[:1], loss, 1) is None else 1
 
 
 @contextmanager
 def layers_in_training(model: FlatModel) -> Iterator[None]:
-    """Put a model in train mode, or one that draws in eval mode but for its layers of BatchNorm."""
+    """Put a model in train mode, or one that draws in eval mode but for the layers of BatchNorm that it would train."""
+    model.train()
+    norms = [m for m in model.module.modules() if isinstance(m, NORMS) and m.training] if model.random else []
     model.train(not model.random)
-    norms = [m for m in model.module.modules() if isinstance(m, NORMS) and not m.training]
     for m in norms:
         m.training = True
     try:
@@ -107,37 +120,51 @@ def layers_in_training(model: FlatModel) -> Iterator[None]:
         model.train()
 
 
-def passed(model: FlatModel, x: Tensor) -> list[Tensor]:
-    """Return the outputs of a pass that is nobody's, and what became of the statistics."""
-    own = next((p.dtype for p in model.module.parameters() if p.is_floating_point()), torch.float32)
-    w = model.initial().to(x.device, x.dtype if x.is_floating_point() else own)
-    stats = model.statistics
-    whole = {**model.layout.split(w), **({} if stats is None else stats.split(stats.first.to(w)))}
-    with torch.no_grad():
-        out = [model.forward(whole, x)]
-    return out if stats is None else [*out, stats.join(whole, w.dtype)]
+@contextmanager
+def in_full_precision() -> Iterator[None]:
+    """Let no product of a GPU be rounded to ten bits, which may be other ones for another length of batches."""
+    matmul = torch.backends.cuda.matmul
+    before, matmul.allow_tf32 = matmul.allow_tf32, False
+    try:
+        with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False):
+            yield
+    finally:
+        matmul.allow_tf32 = before
 
 
-def same(alone: list[Tensor], padded: list[Tensor], real: Tensor) -> bool:
-    """Return whether padding changed nothing: neither the outputs of real samples nor statistics."""
+def passed(model: FlatModel, x: Tensor, loss: Losses, real: int) -> list[Tensor]:
+    """Return what a step on the first ``real`` samples makes: outputs, the gradient, and what became of statistics."""
+    w, stats = first_weights(model, x), model.statistics
+    parts = {n: p.detach().requires_grad_() for n, p in model.layout.split(w).items()}
+    whole = {**parts, **({} if stats is None else stats.split(stats.first.to(w)))}
+    with torch.enable_grad(), model.in_place(whole):
+        out = model.forward(whole, x)
+        each = loss(out, len(x))
+        found = [out.detach()[:real]]
+        if isinstance(each, Tensor) and each.shape == x.shape[:1] and each.requires_grad:  # others are refused later
+            grads = torch.autograd.grad(each[:real].sum(), list(parts.values()), materialize_grads=True)
+            found.append(model.layout.join(dict(zip(parts, grads, strict=True))))
+    return found if stats is None else [*found, stats.join(whole, w.dtype)]
+
+
+def tried(model: FlatModel, x: Tensor, loss: Losses, real: int) -> list[Tensor] | None:
+    """Return what :func:`passed` does; ``None`` if the model does not take a batch of these samples."""
+    try:
+        return passed(model, x, loss, real)
+    except Exception:  # the user's own code, or BatchNorm of one sample
+        return None
+
+
+def same(alone: list[Tensor], padded: list[Tensor]) -> bool:
+    """Return whether two steps are one, up to rounding."""
 
     def near(a: Tensor, b: Tensor) -> bool:
         return torch.allclose(a, b, rtol=1e-3, atol=1e-4 * float(a.abs().max()), equal_nan=True)
 
-    return all(map(near, alone, [padded[0][real], *padded[1:]]))
+    return len(alone) == len(padded) and all(map(near, alone, padded))
 
 
 def only_norms(model: FlatModel) -> bool:
     """Return whether all statistics of a model are of layers of BatchNorm."""
     names = () if model.statistics is None else model.statistics.names
     return all(isinstance(model.module.get_submodule(n.rpartition(".")[0]), NORMS) for n in names)
-
-
-def passes(model: FlatModel, x: Tensor) -> bool:
-    """Return whether a model takes a batch of these samples in train mode."""
-    try:
-        with layers_in_training(model):
-            passed(model, x)
-    except Exception:
-        return False
-    return True

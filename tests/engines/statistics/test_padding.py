@@ -1,0 +1,178 @@
+"""Short batches among longer ones, and models and losses whose samples see each other: a plain loop is the truth."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedsmoo import FedAvg, simulate
+from fedsmoo.core import FedsmooError
+from fedsmoo.data.batches.plan import client_batches
+from fedsmoo.data.check import from_arrays
+from fedsmoo.models import build
+from fedsmoo.runs.results.result import Result
+
+SIZES, BATCH, LR = (10, 6, 7, 1, 11), 4, 0.1  # last batches of 2, 2, 3, 1 and 3 samples
+ENDS = np.cumsum(SIZES)
+CLIENTS = [np.arange(e - n, e) for n, e in zip(SIZES, ENDS, strict=True)]
+N = sum(SIZES)
+RNG = np.random.default_rng(5)
+X = torch.from_numpy(RNG.standard_normal((N + 12, 8)) * 2 + 0.3)
+Y = torch.from_numpy((X.numpy() @ RNG.standard_normal((8, 3))).argmax(1))
+WORDS = torch.from_numpy(RNG.integers(12, size=(N + 12, 6)))
+SETTINGS: dict[str, Any] = {
+    "client_indices": CLIENTS, "cohort": 5, "rounds": 2, "local_epochs": 1, "batch_size": BATCH, "lr": LR,
+    "lr_decay": 1.0, "weight_decay": 0.0, "clip": None, "weighted": True, "dtype": "float64", "device": "cpu",
+    "seed": 3, "progress": False,
+}  # fmt: skip
+
+
+def centred(out: Tensor, y: Tensor) -> Tensor:
+    """A loss whose samples see each other."""
+    return F.cross_entropy(out, y, reduction="none") + (out - out.mean(0)).square().sum(1)
+
+
+def plain(out: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(out, y, reduction="none")
+
+
+def trained(net: nn.Module, engine: str, x: Tensor = X, loss: Any = plain, method: Any = "fedavg") -> Result:
+    return simulate(net, (x[:N], Y[:N], x[N:], Y[N:]), method, loss=loss, engine=engine, **SETTINGS)
+
+
+def gap(result: Result, net: nn.Module, x: Tensor = X, loss: Any = plain) -> float:
+    """How far a run is from FedAvg on modules themselves."""
+    server = copy.deepcopy(net)
+    for number in range(SETTINGS["rounds"]):
+        mean = {n: torch.zeros_like(p) for n, p in server.named_parameters()}
+        for i, samples in enumerate(CLIENTS):
+            own = copy.deepcopy(server).train()
+            for batch in client_batches(SETTINGS["seed"], number, i, samples, BATCH, 1, None):
+                own.zero_grad()
+                loss(own(x[batch]), Y[batch]).mean().backward()
+                with torch.no_grad():
+                    for p in own.parameters():
+                        p -= 0 if p.grad is None else LR * p.grad
+            for n, p in own.named_parameters():
+                mean[n] += len(samples) / N * p.detach()
+        server.load_state_dict(mean, strict=False)
+    flat = result.simulation.setup.task.model
+    return float((flat.layout.join(dict(server.named_parameters())).detach() - result.server.w).abs().max())
+
+
+class Layers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.below, self.norm, self.above = nn.Linear(8, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)
+        self.double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.above(torch.tanh(self.middle(self.below(x))))
+
+    def middle(self, h: Tensor) -> Tensor:
+        return h
+
+
+class Spared(Layers):
+    """Leaves out a norm that cannot be had of one sample."""
+
+    def middle(self, h: Tensor) -> Tensor:
+        return self.norm(h) if len(h) > 1 or not self.training else h
+
+
+class Few(Layers):
+    def middle(self, h: Tensor) -> Tensor:
+        return 2 * h if len(h) < 3 else h
+
+
+class Frozen(Layers):
+    """Keeps its norm in eval mode by a ``train`` of its own."""
+
+    def train(self, mode: bool = True) -> Frozen:
+        super().train(mode)
+        self.norm.eval()
+        return self
+
+    def middle(self, h: Tensor) -> Tensor:
+        return self.norm(h)
+
+
+class Counted(nn.Module):
+    """Gradients of words are divided by how often a batch has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.words, self.out = nn.Embedding(12, 4, scale_grad_by_freq=True), nn.Linear(4, 3)
+        self.double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.words(x).mean(1))
+
+
+@pytest.mark.parametrize("engine", ["serial", "vmap", "auto"])
+@pytest.mark.parametrize("net", [Spared, Few, Frozen], ids=lambda net: net.__name__)
+def test_models_that_do_otherwise_with_few_samples(net: type[Layers], engine: str) -> None:
+    result = trained(net(), engine)
+    assert gap(result, net()) < 1e-14
+    assert result.simulation.setup.task.model.padding == ("free" if net is Frozen else "equal")
+
+
+@pytest.mark.parametrize("engine", ["serial", "vmap"])
+def test_gradients_that_see_other_samples(engine: str) -> None:
+    assert gap(trained(Counted(), engine, WORDS), Counted(), WORDS) < 1e-14
+
+
+@pytest.mark.parametrize("engine", ["serial", "threads", "vmap", "batched", "auto"])
+def test_losses_whose_samples_see_each_other(engine: str) -> None:
+    """Padding was counted by them, and all clients at once where the model has a hand-batched forward."""
+    data = from_arrays(X[:N], Y[:N], X[N:], Y[N:])
+    by_hand = build("mlp", data, 0, hidden=6).module.double()
+    for net in (Layers(), by_hand):
+        result = trained(net, engine, loss=centred)
+        assert gap(result, net, loss=centred) < 1e-14
+    named = simulate("mlp", data, "fedavg", hidden=6, loss=centred, engine=engine, **SETTINGS)
+    flat = named.simulation.setup.task.model  # which is not looked at otherwise
+    assert gap(named, flat.export(flat.initial()), loss=centred) < 1e-14
+
+
+class Centred(FedAvg):
+    """The same loss, as a method's own."""
+
+    def slope(self, w: Any, grad: Any, down: Any, me: Any) -> Any:
+        return grad(w, centred), me
+
+
+class Plain(FedAvg):
+    def slope(self, w: Any, grad: Any, down: Any, me: Any) -> Any:
+        return grad(w, near, grad.outputs(down.w)), me
+
+
+def near(out: Tensor, y: Tensor, teacher: Tensor) -> Tensor:
+    return plain(out, y) + (out - teacher).square().sum(1)
+
+
+@pytest.mark.parametrize("engine", ["serial", "threads", "vmap", "batched", "auto"])
+def test_a_method_s_own_loss_whose_samples_see_each_other(engine: str) -> None:
+    by_hand = build("mlp", from_arrays(X[:N], Y[:N], X[N:], Y[N:]), 0, hidden=6).module.double()
+    for net in (Layers(), by_hand):
+        result = trained(net, engine, method=Centred())
+        assert gap(result, net, loss=centred) < 1e-14
+    assert trained(Layers(), engine, method=Plain()).simulation.setup.task.model.padding == "free"
+
+
+def test_such_a_loss_of_a_model_that_draws_is_trained_one_by_one() -> None:
+    net = nn.Sequential(nn.Linear(8, 5), nn.Dropout(0.5), nn.Linear(5, 3)).double()
+    for method, loss in (("fedavg", centred), (Centred(), plain)):
+        serial, auto = (trained(net, engine, loss=loss, method=method) for engine in ("serial", "auto"))
+        assert auto.simulation.engine.name == "serial"
+        assert torch.equal(serial.server.w, auto.server.w)
+        with pytest.raises(FedsmooError, match="samples see each other in it or in the loss: use engine=serial"):
+            trained(net, "vmap", loss=loss, method=method)

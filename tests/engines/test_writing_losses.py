@@ -1,0 +1,62 @@
+"""Losses that write to labels or outputs: neither the data nor a second gradient may see it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedsmoo import simulate
+
+X, Y = torch.randint(3, (2, 40, 5), generator=torch.Generator().manual_seed(0))
+Y[::3, 1:3] = -100  # no label there
+SETTINGS: dict[str, Any] = {
+    "clients": 4, "cohort": 4, "partition": "iid", "rounds": 3, "local_steps": 2, "batch_size": 4, "lr": 0.1,
+    "dtype": "float64", "device": "cpu", "progress": False,
+}  # fmt: skip
+
+
+def net() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Embedding(3, 4), nn.Linear(4, 3)).double()
+
+
+def plain(out: Tensor, y: Tensor) -> Tensor:
+    counts = y >= 0
+    each = F.cross_entropy(out.flatten(0, 1), y.clamp(min=0).flatten(), reduction="none").view(y.shape)
+    return (each * counts).sum(1)
+
+
+def writes_labels(out: Tensor, y: Tensor) -> Tensor:
+    counts = y >= 0
+    y.clamp_(min=0)
+    each = F.cross_entropy(out.flatten(0, 1), y.flatten(), reduction="none").view(y.shape)
+    return (each * counts).sum(1)
+
+
+def writes_outputs(out: Tensor, y: Tensor) -> Tensor:
+    found = plain(out, y)
+    out.mul_(-1.0)
+    return found
+
+
+@pytest.mark.parametrize("engine", ["serial", "threads", "vmap"])
+@pytest.mark.parametrize("method", ["fedavg", "fedsam"])
+@pytest.mark.parametrize("loss", [writes_labels, writes_outputs])
+def test_what_a_loss_writes_to_is_a_copy(loss: Any, method: str, engine: str) -> None:
+    """Positions without a label became those of class 0, in the data itself: the next evaluation counted them."""
+    own = [lambda out, y: (out.argmax(-1) == y).double().mean().item()]  # of outputs that are kept until the end
+    for metrics in (None, own):
+        labels = Y.clone()
+        data = (X[:28], labels[:28], X[28:], labels[28:])
+        run, truth = (
+            simulate(net(), data, method, loss=one, metrics=metrics, engine=engine, **SETTINGS) for one in (loss, plain)
+        )
+        assert torch.equal(labels, Y)
+        assert torch.equal(run.server.w, truth.server.w)
+        assert [r.test_accuracy for r in run.history] == [r.test_accuracy for r in truth.history]
+        assert [r.test_loss for r in run.history] == [r.test_loss for r in truth.history]
+        assert [r.metrics for r in run.history] == [r.metrics for r in truth.history]
