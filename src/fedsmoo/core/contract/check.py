@@ -18,6 +18,8 @@ from fedsmoo.core.blame import Place, in_brief, place_of, stack_of
 from fedsmoo.core.contract.declared import declarations, definition, inner_methods
 from fedsmoo.core.contract.form import CLIENTS, LIKE, SCALE, Scale, misshapen, placed, short
 from fedsmoo.core.contract.inputs import EVERYBODY, FIRST, Given, ask, given
+from fedsmoo.core.contract.kept import changed
+from fedsmoo.core.contract.kept import kept as kept_by
 from fedsmoo.core.contract.watch import Note, Seen, branches, drawing_line, first_difference, generators, watched
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.core.vectors import Vectors
@@ -122,7 +124,12 @@ def by_itself(algorithm: Algorithm, name: str) -> tuple[list[Note], Seen]:
         source = drawing_line(lambda: ask(algorithm, name, x)) if whose else None
         found = [Note(source or returned(algorithm, name, first)(), text) for text in texts]
     found = found or misshapen(algorithm, name, first.result, None, returned(algorithm, name, first))
-    return found or two_answers(algorithm, name, first, call(algorithm, name, given(algorithm, FIRST))), first
+    before_it = kept_by(algorithm)
+    found = found or two_answers(algorithm, name, first, call(algorithm, name, given(algorithm, FIRST)))
+    for where in [] if found else changed(before_it, kept_by(algorithm)):
+        text = f"keeps something in {where} from one call for the next: what lasts goes into own, local or server"
+        found.append(Note(returned(algorithm, name, first)(), text))
+    return found, first
 
 
 def two_answers(algorithm: Algorithm, name: str, first: Seen, second: Seen) -> list[Note]:

@@ -1,0 +1,109 @@
+"""A method that keeps something outside of its vectors is refused: neither engines nor resumed runs would agree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import pytest
+import torch
+
+from fedsmoo import FedAvg, Vectors
+from fedsmoo.core import FedsmooError
+from fedsmoo.core.contract import refuse_unsound
+
+HISTORY: list[int] = []
+COUNT = 0
+
+
+class Box:
+    def __init__(self) -> None:
+        self.calls = 0
+
+
+BOX, MEMO = Box(), dict[Any, Any]()
+
+
+@dataclass(frozen=True)
+class InFile(FedAvg):
+    def finish(self, w: Any, down: Any, me: Any, rnd: Any) -> Any:
+        HISTORY.append(1)
+        return me, Vectors(w=w if len(HISTORY) < 1000 else 2 * w)
+
+
+@dataclass(frozen=True)
+class Counting(FedAvg):
+    def aggregate(self, srv: Any, mean: Any, rnd: Any) -> Any:
+        global COUNT
+        COUNT += 1
+        return super().aggregate(srv, mean, rnd)
+
+
+@dataclass(frozen=True)
+class InObject(FedAvg):
+    def slope(self, w: Any, grad: Any, down: Any, me: Any) -> Any:
+        BOX.calls += 1
+        return grad(w), me
+
+
+@dataclass(frozen=True)
+class OnClass(FedAvg):
+    seen: ClassVar[dict[int, int]] = {}
+
+    def finish(self, w: Any, down: Any, me: Any, rnd: Any) -> Any:
+        self.seen[len(self.seen)] = 1
+        return me, Vectors(w=w)
+
+
+@dataclass(frozen=True)
+class InField(FedAvg):
+    past: Any = field(default_factory=list)
+
+    def finish(self, w: Any, down: Any, me: Any, rnd: Any) -> Any:
+        self.past.append(1)
+        return me, Vectors(w=w)
+
+
+def closing() -> FedAvg:
+    count = [0]
+
+    @dataclass(frozen=True)
+    class InClosure(FedAvg):
+        def finish(self, w: Any, down: Any, me: Any, rnd: Any) -> Any:
+            count[0] += 1
+            return me, Vectors(w=w)
+
+    return InClosure()
+
+
+@dataclass(frozen=True)
+class Memo(FedAvg):
+    """Computes something once: the same question finds it as it was."""
+
+    def finish(self, w: Any, down: Any, me: Any, rnd: Any) -> Any:
+        key = w.shape[-1], w.dtype
+        if key not in MEMO:
+            MEMO[key] = torch.linspace(0, 1, w.shape[-1], dtype=w.dtype)
+        return me, Vectors(w=w)
+
+
+@pytest.mark.parametrize(
+    ("method", "line", "where"),
+    [
+        (InFile(), "in finish", "HISTORY"),
+        (Counting(), "in aggregate", "COUNT"),
+        (InObject(), "in slope", "BOX"),
+        (OnClass(), "in finish", "OnClass.seen"),
+        (InField(), "in finish", "self.past"),
+        (closing(), "in finish", "count"),
+    ],
+    ids=lambda v: type(v).__name__ if isinstance(v, FedAvg) else "",
+)
+def test_what_is_kept_is_named(method: FedAvg, line: str, where: str) -> None:
+    with pytest.raises(FedsmooError, match=rf"test_kept.py:\d+ {line}: keeps something in {where} from one call"):
+        refuse_unsound(method)
+
+
+def test_what_was_computed_once_may_be_kept() -> None:
+    refuse_unsound(Memo())
+    assert MEMO
