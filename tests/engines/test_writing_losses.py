@@ -1,4 +1,4 @@
-"""Losses that write to labels or outputs: neither the data nor a second gradient may see it."""
+"""Losses and metrics that write to what they are given, or keep something: nobody else may see it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedsmoo import simulate
+from fedsmoo.core import FedsmooError
 
 X, Y = torch.randint(3, (2, 40, 5), generator=torch.Generator().manual_seed(0))
 Y[::3, 1:3] = -100  # no label there
@@ -60,3 +61,59 @@ def test_what_a_loss_writes_to_is_a_copy(loss: Any, method: str, engine: str) ->
         assert [r.test_accuracy for r in run.history] == [r.test_accuracy for r in truth.history]
         assert [r.test_loss for r in run.history] == [r.test_loss for r in truth.history]
         assert [r.metrics for r in run.history] == [r.metrics for r in truth.history]
+
+
+def test_what_a_metric_writes_to_is_a_copy() -> None:
+    """It wrote to the test part itself, and to what the next metric read."""
+
+    def right(out: Tensor, y: Tensor) -> float:
+        return (out.argmax(-1) == y).double().mean().item()
+
+    def wipes(out: Tensor, y: Tensor) -> float:
+        out.zero_()
+        y.zero_()
+        return 0.5
+
+    labels = Y.clone()
+    data = (X[:28], labels[:28], X[28:], labels[28:])
+    run, truth = (simulate(net(), data, "fedavg", metrics=m, **SETTINGS) for m in ([wipes, right], [right]))
+    assert torch.equal(labels, Y)
+    assert [r.metrics["right"] for r in run.history] == [r.metrics["right"] for r in truth.history]
+    expected = right(run.model(X[28:]), Y[28:])
+    assert run.history[-1].metrics["right"] == pytest.approx(expected)
+
+
+class Centres(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.centres = nn.Parameter(torch.zeros(10, 10))
+
+    def forward(self, out: Tensor, y: Tensor) -> Tensor:
+        return (out - self.centres[y]).square().sum(1)
+
+
+class Running(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(10))
+
+    def forward(self, out: Tensor, y: Tensor) -> Tensor:
+        self.mean = 0.9 * self.mean + 0.1 * out.detach().mean(0)
+        return F.cross_entropy(out - self.mean, y, reduction="none")
+
+
+def drawing(out: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(out + torch.randn_like(out), y, reduction="none")
+
+
+@pytest.mark.parametrize("loss", [Running(), drawing])
+def test_a_loss_of_two_answers_is_refused(loss: Any) -> None:
+    """With a model of ours, too, which is not looked at."""
+    with pytest.raises(FedsmooError, match=r"^the loss has two values for the same outputs and labels"):
+        simulate("softmax", "digits", "fedavg", loss=loss, engine="serial", **SETTINGS)
+
+
+def test_parameters_of_a_loss_are_refused_unless_they_are_frozen() -> None:
+    with pytest.raises(FedsmooError, match=r"^the loss Centres has the parameter 'centres', which would not be train"):
+        simulate("softmax", "digits", "fedavg", loss=Centres(), **SETTINGS)
+    simulate("softmax", "digits", "fedavg", loss=Centres().requires_grad_(False), **SETTINGS)

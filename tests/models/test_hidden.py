@@ -393,3 +393,16 @@ def test_a_hand_batched_forward_must_be_the_module() -> None:
         trained(Stale(), "batched")
     with pytest.raises(FedsmooError, match=said.format("InTraining", "train")):
         trained(InTraining(), "batched")
+
+
+# -- samples that are evaluated together
+
+
+def test_answers_that_depend_on_other_samples_are_said() -> None:
+    class Centred(Net):
+        def middle(self, x: Tensor) -> Tensor:
+            h = self.below(x)
+            return h - h.mean(0)
+
+    with pytest.warns(FedsmooWarning, match=r"the model Centred answers otherwise to a sample if others are evaluated"):
+        trained(Centred())

@@ -32,6 +32,8 @@ from fedsmoo.models.loss import (
     cross_entropy,
     ignored_by,
     is_cross_entropy,
+    refuse_remembering,
+    refuse_trained,
 )
 from fedsmoo.models.modules.copies import copied
 
@@ -106,6 +108,7 @@ class Task:
         if self.data.target == CLASSES:
             found = tuple(m.ignoring(ignored_by(self.loss)) for m in found)
         object.__setattr__(self, "metrics", found)
+        refuse_trained(self.loss)
         if isinstance(self.loss, nn.Module):  # which may hold tensors, such as weights of classes
             object.__setattr__(self, "loss", copied(self.loss).to(self.device, self.dtype))
         self._look()
@@ -226,6 +229,7 @@ def refuse_reduced_loss(task: Task) -> None:
             f"the loss of {len(y)} samples has {shape}, but must be a tensor of one loss per sample, [{len(y)}]: with "
             'PyTorch\'s losses write reduction="none", as in partial(F.cross_entropy, reduction="none")'
         )
+    refuse_remembering(task.loss, out, y)
 
 
 def refuse_no_features(task: Task, algorithm: Algorithm) -> None:

@@ -53,7 +53,8 @@ class Tally(NamedTuple):
             if m.sums is not None:
                 value = m.value(next(parts), len(y))
             elif m.whole is not None and self.outputs is not None:
-                value = m.whole(self.outputs, targets)
+                given = self.outputs, targets  # a user's function may write to what it is given
+                value = m.whole(*(t.clone() for t in given)) if m.mine else m.whole(*given)
             found[m.name] = value if math.isfinite(value) else None
         return Scores(loss, found)
 

@@ -31,6 +31,7 @@ from fedsmoo.models.hidden import (
     refuse_written,
     states,
     warn_of_foreign,
+    warn_of_neighbours,
     warn_of_states,
 )
 from fedsmoo.models.modules.outputs import parts_of
@@ -118,6 +119,7 @@ def examine(model: FlatModel, x: Tensor, loss: Callable[[Tensor], Tensor], other
         model.keep_statistics(passes[True][-1].wrote)
         warn_of_foreign(model.module, passes[True][-1].foreign)
         look_behind(at, passes[True][-1])
+        warn_of_neighbours(model, at.w, x)
     except FedsmooError:
         raise
     except Exception as e:  # the user's own code

@@ -120,6 +120,23 @@ def warn_of_states(module: nn.Module, first: Mapping[str, Any], second: Mapping[
         )
 
 
+def warn_of_neighbours(model: FlatModel, w: Tensor, x: Tensor) -> None:
+    """Warn of a model whose answer to a sample depends on those that are evaluated with it."""
+    if len(x) < 2 or model.random_in_evaluation:
+        return
+    model.eval()
+    half = len(x) // 2
+    with torch.no_grad():
+        few, all_ = (model.forward(model.layout.split(w), x[:n].clone())[:half] for n in (half, len(x)))
+    if not torch.allclose(few, all_, rtol=1e-2, atol=1e-3 * float(all_.abs().max()), equal_nan=True):
+        warnings.warn(
+            f"the model {type(model.module).__name__} answers otherwise to a sample if others are evaluated with it: "
+            "its scores depend on how samples are put in batches; in eval mode let each stand for itself",
+            FedsmooWarning,
+            stacklevel=2,
+        )
+
+
 def refuse_other_batched(model: FlatModel, x: Tensor) -> None:
     """Refuse a hand-batched forward that answers otherwise than the module does client by client.
 

@@ -155,6 +155,27 @@ class OnCopies:
         return self.func(out.clone(), y.clone())
 
 
+def refuse_trained(loss: SampleLoss) -> None:
+    """Refuse a loss with parameters of its own: no client would train or send them."""
+    trained = [n for n, p in loss.named_parameters() if p.requires_grad] if isinstance(loss, nn.Module) else []
+    if trained:
+        raise FedsmooError(
+            f"the loss {type(loss).__name__} has the parameter {trained[0]!r}, which would not be trained: make it a "
+            "part of the model, or set its requires_grad=False"
+        )
+
+
+def refuse_remembering(loss: SampleLoss, out: Tensor, y: Tensor) -> None:
+    """Refuse a loss that answers one question in two ways: it draws random numbers, or keeps something."""
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        first, _, again = (loss(o, t) for o, t in ((out, y), (out.flip(0), y.flip(0)), (out, y)))
+    if not torch.allclose(first, again, equal_nan=True):
+        raise FedsmooError(
+            "the loss has two values for the same outputs and labels: it draws random numbers, or keeps something from "
+            "one call for the next, which is no part of a run; let it depend on its arguments alone"
+        )
+
+
 def loss_options(name: str) -> dict[str, Any]:
     """Return the options of a loss of ours and their defaults; ``auto`` may be cross-entropy."""
     made = WITH_OPTIONS.get("cross_entropy" if name == AUTO else name)
