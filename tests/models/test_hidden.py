@@ -398,11 +398,27 @@ def test_a_hand_batched_forward_must_be_the_module() -> None:
 # -- samples that are evaluated together
 
 
+class Series(nn.Module):
+    """Forgets batch_first, so that a sample is a step of time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.series, self.out = nn.GRU(2, 4), nn.Linear(16, 3)
+        self.double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.series(x.unflatten(1, (4, 2)))[0].flatten(1))
+
+
 def test_answers_that_depend_on_other_samples_are_said() -> None:
     class Centred(Net):
         def middle(self, x: Tensor) -> Tensor:
             h = self.below(x)
             return h - h.mean(0)
 
-    with pytest.warns(FedsmooWarning, match=r"the model Centred answers otherwise to a sample if others are evaluated"):
+    said = r"the model {} answers otherwise to a sample if others are evaluated with it.*: {}$"
+    with pytest.warns(FedsmooWarning, match=said.format("Centred", "in eval mode let each stand for itself")):
         trained(Centred())
+    with pytest.warns(FedsmooWarning, match=said.format("Series", "set batch_first=True in nn.GRU")):
+        trained(Series())

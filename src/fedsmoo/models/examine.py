@@ -25,14 +25,14 @@ from fedsmoo.models.base import FlatModel
 from fedsmoo.models.buffers import refuse_changing, written
 from fedsmoo.models.draws import Undrawn, drawing
 from fedsmoo.models.hidden import (
+    changing_states,
     emptied,
     foreign,
+    foreign_parameters,
+    neighbours,
     refuse_unnamed,
     refuse_written,
     states,
-    warn_of_foreign,
-    warn_of_neighbours,
-    warn_of_states,
 )
 from fedsmoo.models.modules.outputs import parts_of
 
@@ -108,18 +108,19 @@ def examine(model: FlatModel, x: Tensor, loss: Callable[[Tensor], Tensor], other
     """
     passes: dict[bool, list[Pass]] = {True: [], False: []}  # by whether in train mode
     at, model.random = Looked(model, first_weights(model, x), x, loss), False
+    told: list[str] = []
     try:
         for training, made in passes.items():
             first = steady_pass(made, at, training)
             kept = states(model.module)
             forget(at if other is None else at._replace(x=other))
             refuse_difference(first, steady_pass(made, at, training))
-            warn_of_states(model.module, kept, states(model.module) if training else kept)
+            told += changing_states(kept, states(model.module)) if training else []
         refuse_changing(passes[False][-1].wrote)
         model.keep_statistics(passes[True][-1].wrote)
-        warn_of_foreign(model.module, passes[True][-1].foreign)
+        told += foreign_parameters(passes[True][-1].foreign)
         look_behind(at, passes[True][-1])
-        warn_of_neighbours(model, at.w, x)
+        told += [] if any(p.draws for p in passes[False]) else neighbours(model, at.w, x)
     except FedsmooError:
         raise
     except Exception as e:  # the user's own code
@@ -129,12 +130,12 @@ def examine(model: FlatModel, x: Tensor, loss: Callable[[Tensor], Tensor], other
         model.examined = True
         model.random, model.random_in_evaluation = (any(p.draws for p in made) for made in passes.values())
     if model.random_in_evaluation:
-        warnings.warn(
-            f"the model {type(model.module).__name__} draws random numbers in evaluation, too, and is scored by one "
-            "draw of them: if that is not meant, write F.dropout(x, p, training=self.training)",
-            FedsmooWarning,
-            stacklevel=2,
+        told.append(
+            "draws random numbers in evaluation, too, and is scored by one draw of them: if that is not meant, write "
+            "F.dropout(x, p, training=self.training)"
         )
+    for text in told:
+        warnings.warn(f"the model {type(model.module).__name__} {text}", FedsmooWarning, stacklevel=2)
 
 
 def forget(at: Looked) -> None:

@@ -6,7 +6,6 @@ a closure, in a pass that is made again in the backward pass) would find the one
 
 from __future__ import annotations
 
-import warnings
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedsmoo.core.errors import FedsmooError, FedsmooWarning
+from fedsmoo.core.errors import FedsmooError
 from fedsmoo.models.base import FlatModel
 
 REENTRANT = "CheckpointFunctionBackward"
@@ -79,16 +78,14 @@ def foreign(module: nn.Module, value: Tensor, parts: Collection[Tensor]) -> list
     return found
 
 
-def warn_of_foreign(module: nn.Module, shapes: list[list[int]]) -> None:
-    """Warn of parameters that a module reads and that are not its own."""
-    if shapes:
-        warnings.warn(
-            f"the model {type(module).__name__} reads parameters {', '.join(map(str, shapes))} that are none of its "
-            "own, and are not trained: register layers in nn.ModuleList, and read others as self.NAME, not from a "
-            "closure",
-            FedsmooWarning,
-            stacklevel=2,
-        )
+def foreign_parameters(shapes: list[list[int]]) -> list[str]:
+    """Return what is told of parameters that a module reads and that are not its own."""
+    if not shapes:
+        return []
+    return [
+        f"reads parameters {', '.join(map(str, shapes))} that are none of its own, and are not trained: register "
+        "layers in nn.ModuleList, and read others as self.NAME, not from a closure"
+    ]
 
 
 def states(module: nn.Module) -> dict[str, Any]:
@@ -107,34 +104,36 @@ def states(module: nn.Module) -> dict[str, Any]:
     return {f"{where}.{n}".lstrip("."): plain(v) for where, n, v in parts if n != "training" and not n.startswith("_")}
 
 
-def warn_of_states(module: nn.Module, first: Mapping[str, Any], second: Mapping[str, Any]) -> None:
-    """Warn of what a module keeps from one pass to the next, found by two passes over the same samples."""
+def changing_states(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    """Return what is told of what a module keeps from one pass to the next, found by two over the same samples."""
     name = next((n for n, v in second.items() if repr(first.get(n)) != repr(v)), None)
-    if name is not None:
-        warnings.warn(
-            f"the model {type(module).__name__} keeps {name!r} from one pass to the next, which is no part of a run: "
-            "on another engine and after a resume it is another one, and clients share it; make it a buffer, or leave "
-            "it out",
-            FedsmooWarning,
-            stacklevel=2,
-        )
+    if name is None:
+        return []
+    return [
+        f"keeps {name!r} from one pass to the next, which is no part of a run: on another engine and after a resume it "
+        "is another one, and clients share it; make it a buffer, or leave it out"
+    ]
 
 
-def warn_of_neighbours(model: FlatModel, w: Tensor, x: Tensor) -> None:
-    """Warn of a model whose answer to a sample depends on those that are evaluated with it."""
-    if len(x) < 2 or model.random_in_evaluation:
-        return
-    model.eval()
+def neighbours(model: FlatModel, w: Tensor, x: Tensor) -> list[str]:
+    """Return what is told of a model whose answer to a sample depends on those that are evaluated with it."""
     half = len(x) // 2
-    with torch.no_grad():
-        few, all_ = (model.forward(model.layout.split(w), x[:n].clone())[:half] for n in (half, len(x)))
-    if not torch.allclose(few, all_, rtol=1e-2, atol=1e-3 * float(all_.abs().max()), equal_nan=True):
-        warnings.warn(
-            f"the model {type(model.module).__name__} answers otherwise to a sample if others are evaluated with it: "
-            "its scores depend on how samples are put in batches; in eval mode let each stand for itself",
-            FedsmooWarning,
-            stacklevel=2,
-        )
+    model.eval()
+    try:
+        with torch.no_grad():
+            whole, *parts = (model.forward(model.layout.split(w), one.clone()) for one in (x, x[:half], x[half:]))
+    except Exception:  # the user's own code, which may know one length of batches only
+        return []
+    few, scale = torch.cat(parts), float(whole.abs().max())
+    if few.shape == whole.shape and torch.allclose(few, whole, rtol=1e-2, atol=1e-3 * scale, equal_nan=True):
+        return []
+    kinds = nn.RNNBase | nn.MultiheadAttention
+    forgot = [type(m).__name__ for m in model.module.modules() if isinstance(m, kinds) and not m.batch_first]
+    hint = f"set batch_first=True in nn.{forgot[0]}" if forgot else "in eval mode let each stand for itself"
+    return [
+        "answers otherwise to a sample if others are evaluated with it, so that its scores depend on how samples are "
+        f"put in batches: {hint}"
+    ]
 
 
 def refuse_other_batched(model: FlatModel, x: Tensor) -> None:

@@ -90,7 +90,7 @@ def overlap(a: Tensor, b: Tensor) -> bool:
 
     def place(t: Tensor) -> tuple[int, int]:
         last = sum((n - 1) * step for n, step in zip(t.shape, t.stride(), strict=True))
-        begin = t.storage_offset() * t.element_size()
+        begin = int(t.storage_offset()) * t.element_size()
         return begin, begin + (last + 1) * t.element_size()
 
     return place(a)[0] < place(b)[1] and place(b)[0] < place(a)[1]
