@@ -57,6 +57,22 @@ def test_the_three_products(shape, draw):
         torch.testing.assert_close(got.double(), want, rtol=0, atol=2e-6 * max(1.0, float(want.abs().max())))
 
 
+@pytest.mark.parametrize("far", [False, True])
+def test_places_in_images_of_more_numbers_than_32_bits_count(far, offsets, draw, device, monkeypatch):
+    from fedsmoo.kernels.conv import conv, grouped
+    from fedsmoo.kernels.conv.geometry import Geometry
+
+    if far:
+        monkeypatch.setattr(conv, "REACH", 100)  # in place of 2^31
+    g = Geometry((3, 2), (2, 1), (1, 0), (1, 2))
+    x, w, dy = draw(2, 3, 7, 6, 5), draw(2, 3, 2, 1, 5), draw(2, 3, 4, 4, 5)
+    found = grouped.forward(g, x, w, 5), grouped.data(g, dy, w, 5, (7, 6)), grouped.weight_parts(g, x, dy, 5, 2).sum(0)
+    for got, want in zip(found, reference(x, w, dy, g.stride, g.padding, g.dilation, 5), strict=True):
+        torch.testing.assert_close(got.double(), want, rtol=0, atol=1e-5)
+    if device == "cpu":  # interpreted
+        assert [offsets(t) for t in (x, dy, *found[:2])] == [{"int64" if far else "int32"}] * 4
+
+
 @pytest.mark.parametrize("relu", [False, True])
 def test_a_bias_and_a_relu_behind_it_and_weights_of_clients_that_lie_apart(relu, draw):
     from fedsmoo.kernels.conv import grouped

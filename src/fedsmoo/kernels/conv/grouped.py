@@ -13,8 +13,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from fedsmoo.kernels.conv.conv import are_far
 from fedsmoo.kernels.conv.geometry import Geometry, Pair
-from fedsmoo.kernels.conv.products import SIZES, behind, finished, of_tap
+from fedsmoo.kernels.conv.products import SIZES, behind, finished, of_tap, reaching
 from fedsmoo.kernels.conv.tiles import parts_for
 from fedsmoo.kernels.runtime import launch
 
@@ -49,7 +50,7 @@ def grouped_kernel(
     PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr,
     BP: tl.constexpr, BC: tl.constexpr,
     EVEN: tl.constexpr,  # whether BC divides COUT
-    BIAS: tl.constexpr, RELU: tl.constexpr,
+    BIAS: tl.constexpr, RELU: tl.constexpr, FAR: tl.constexpr,
 ):  # fmt: skip
     """A tile of output pixels and output channels."""
     client = tl.program_id(1).to(tl.int64)
@@ -57,7 +58,7 @@ def grouped_kernel(
     rows = (tl.program_id(0) // across) * BP + tl.arange(0, BP)
     cols = (tl.program_id(0) % across) * BC + tl.arange(0, BC)
     live = rows < B * HO * WO
-    sample = rows // (HO * WO)
+    sample = reaching(rows // (HO * WO), FAR)
     top = rows % (HO * WO) // WO * SH - PH
     left = rows % WO * SW - PW
     x += client * B * H * W * CIN
@@ -70,7 +71,7 @@ def grouped_kernel(
             a = of_tap(x, sample, top + i * DH, left + j * DW, live, channel, H, W, CIN, EVEN)
             acc += a.to(tl.float32) * weights_of(w, (i * KW + j) * IG + k, cols, COUT, EVEN)
     acc = finished(acc, bias + client * bias_row, cols, COUT, BIAS, RELU)
-    out = y + client * B * HO * WO * COUT + rows[:, None] * COUT + cols[None, :]
+    out = y + client * B * HO * WO * COUT + reaching(rows, FAR)[:, None] * COUT + cols[None, :]
     tl.store(out, acc, mask=live[:, None] if EVEN else live[:, None] & (cols < COUT)[None, :])
 
 
@@ -84,13 +85,14 @@ def grouped_data_kernel(
     PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr,
     BP: tl.constexpr, BC: tl.constexpr,
     EVEN: tl.constexpr,  # whether BC divides CIN
+    FAR: tl.constexpr,
 ):  # fmt: skip
     """A tile of input pixels and input channels; each asks every tap whether it links it to an output."""
     client = tl.program_id(1).to(tl.int64)
     across = tl.cdiv(CIN, BC)
     rows = (tl.program_id(0) // across) * BP + tl.arange(0, BP)
     cols = (tl.program_id(0) % across) * BC + tl.arange(0, BC)
-    sample = rows // (H * W)
+    sample = reaching(rows // (H * W), FAR)
     h = rows % (H * W) // W + PH
     v = rows % W + PW
     live = rows < B * H * W
@@ -108,7 +110,7 @@ def grouped_data_kernel(
             a = of_tap(dy, sample, down // SH, right // SW, seen, channel, HO, WO, COUT, EVEN)
             here = ((i * KW + j) * IG + cols % IG) * COUT
             acc += a.to(tl.float32) * weights_of(w + here, 0, channel, COUT, EVEN)
-    out = dx + client * B * H * W * CIN + rows[:, None] * CIN + cols[None, :]
+    out = dx + client * B * H * W * CIN + reaching(rows, FAR)[:, None] * CIN + cols[None, :]
     tl.store(out, acc, mask=live[:, None] if EVEN else live[:, None] & (cols < CIN)[None, :])
 
 
@@ -122,6 +124,7 @@ def grouped_weight_kernel(
     PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr,
     BK: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr,
     EVEN: tl.constexpr,  # whether BC divides COUT
+    FAR: tl.constexpr,
 ):  # fmt: skip
     """A row of the kernel's taps, one input of the groups, a tile of output channels; sums over pixels, in parts.
 
@@ -146,11 +149,11 @@ def grouped_weight_kernel(
         p = (part * blocks + block) * BP + tl.arange(0, BP)
         live = p < total
         mask = live[:, None] if EVEN else live[:, None] & (cols < COUT)[None, :]
-        d = tl.load(dy + p[:, None] * COUT + cols[None, :], mask=mask, other=0.0).to(tl.float32)
+        d = tl.load(dy + reaching(p, FAR)[:, None] * COUT + cols[None, :], mask=mask, other=0.0).to(tl.float32)
         h = p % (HO * WO) // WO * SH - PH + i * DH
         v = (p % WO * SW - PW)[None, :] + (j * DW)[:, None]
         seen = (live & (h >= 0) & (h < H))[None, :] & (v >= 0) & (v < W) & (j < KW)[:, None]
-        pixel = ((p // (HO * WO) * H + h) * W)[None, :] + v
+        pixel = ((reaching(p // (HO * WO), FAR) * H + h) * W)[None, :] + v
         mask = seen[:, :, None] if EVEN else seen[:, :, None] & (cols < COUT)[None, None, :]
         a = tl.load(x + pixel[:, :, None] * CIN + channel[None, None, :], mask=mask, other=0.0)
         acc += a.to(tl.float32) * d[None, :, :]
@@ -171,11 +174,12 @@ def weight_tile(pixels: int, channels: int, taps: int) -> dict[str, int]:
     return {"BK": width, "BP": rows, "BC": cols, "num_warps": 4}
 
 
-def sizes(x: Tensor, y: Tensor, groups: int) -> dict[str, int]:
+def sizes(x: Tensor, y: Tensor, groups: int) -> dict[str, int | bool]:
     """Return the sizes of images ``[C, B, H, W, I]`` and outputs ``[C, B, Ho, Wo, O]`` as a kernel's arguments."""
     names = {"B": x.shape[1], "H": x.shape[2], "W": x.shape[3], "HO": y.shape[2], "WO": y.shape[3]}
     inside, outside = x.shape[-1], y.shape[-1]
-    return {**names, "CIN": inside, "COUT": outside, "IG": inside // groups, "OG": outside // groups}
+    channels = {"CIN": inside, "COUT": outside, "IG": inside // groups, "OG": outside // groups}
+    return {**names, **channels, "FAR": are_far(x, y)}
 
 
 def forward(g: Geometry, x: Tensor, w: Tensor, groups: int, bias: Tensor | None = None, relu: bool = False) -> Tensor:
