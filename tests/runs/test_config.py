@@ -163,7 +163,7 @@ def test_settings_name_all_that_goes_around_a_method() -> None:
 def test_what_may_differ_within_a_run_a_batch_and_a_line() -> None:
     machine = {"engine", "exact", "chunk", "table", "samples_in", "device"}
     assert set(free_within("run")) == {"data", "target", "probe", "precision", *machine}
-    assert set(free_within("line")) == {"data", "target", "probe", "seed", "eval_every", *machine}
+    assert set(free_within("line")) == {"data", "target", "probe", "seed", *machine}
     step = {"lr", "lr_decay", "weight_decay", "relaxed", "algorithm_options"}
     step |= {"local_optimizer_options", "local_schedule_options", "privacy_options", "compression_options"}
     step |= {"attack_options"}

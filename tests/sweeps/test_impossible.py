@@ -9,6 +9,7 @@ import pytest
 
 import fedsmoo
 from fedsmoo import FedsmooError
+from fedsmoo.runs.simulation import Simulation
 
 QUICK: dict[str, Any] = {"rounds": 1, "clients": 4, "cohort": 2, "local_steps": 1, "device": "cpu"}
 
@@ -55,19 +56,19 @@ def test_data_that_cannot_be_read_is_what_its_run_says(tmp_path: Path) -> None:
     assert (len(outcome.finished), len(outcome.failed)) == (1, 1)
 
 
-def test_objects_are_looked_at_before_the_first_trains() -> None:
-    rounds: list[int] = []
+def test_objects_are_looked_at_before_the_first_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds, advance = list[int](), Simulation.advance
 
-    class Counting(fedsmoo.FedAvg):
-        def aggregate(self, srv: Any, mean: Any, rnd: Any) -> Any:
-            rounds.append(rnd.number)
-            return super().aggregate(srv, mean, rnd)
+    def counted(self: Simulation, *given: Any) -> Any:
+        rounds.append(1)
+        return advance(self, *given)
 
-    methods = {Counting(): {}, "fedprox": {"model": "lenet"}}
+    monkeypatch.setattr(Simulation, "advance", counted)
+    methods = {fedsmoo.FedAvg(): {}, "fedprox": {"model": "lenet"}}
     with pytest.raises(FedsmooError, match=r"^FedProx: the model lenet cannot be built"):
         fedsmoo.compare(methods, out=None, progress=False, **QUICK)  # type: ignore[arg-type]
     assert rounds == []
-    fedsmoo.compare([Counting()], out=None, progress=False, **QUICK)
+    fedsmoo.compare([fedsmoo.FedAvg()], out=None, progress=False, **QUICK)
     assert rounds
     with pytest.raises(FedsmooError, match="metrics is given for one method"):
         fedsmoo.compare({"fedavg": {}, "fedprox": {"metrics": "f1"}}, out=None, progress=False, **QUICK)

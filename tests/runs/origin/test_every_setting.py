@@ -30,7 +30,7 @@ MACHINE = {
 }  # fmt: skip
 # What may differ between the seeds that a report takes the mean of.
 INCIDENTAL = {
-    "seed", "device", "engine", "chunk", "table", "exact", "target", "data", "probe", "eval_every", "samples_in",
+    "seed", "device", "engine", "chunk", "table", "exact", "target", "data", "probe", "samples_in",
 }  # fmt: skip
 
 
