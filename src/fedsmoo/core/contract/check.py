@@ -128,7 +128,7 @@ def by_itself(algorithm: Algorithm, name: str) -> tuple[list[Note], Seen]:
     found = found or two_answers(algorithm, name, first, call(algorithm, name, given(algorithm, FIRST)))
     for where in [] if found else changed(before_it, kept_by(algorithm)):
         text = f"keeps something in {where} from one call for the next: what lasts goes into own, local or server"
-        found.append(Note(returned(algorithm, name, first)(), text))
+        found.append(Note(returned(algorithm, name, first)(), f"{text}; to record values, use a callback"))
     return found, first
 
 
