@@ -98,7 +98,7 @@ def sensitivity() -> list[Any]:
     names = ("lr decay 0.998", "lr decay 0.9995", "lr decay 0.99995", "r 0.01", "r 1.0", "beta 100", "beta 1",
              "local epochs 2", "local epochs 1")  # fmt: skip
     ends = [last_ten(row(name)) for name in names]
-    early = [f.first_round(row(name), 12) for name in ("r 0.01", "local epochs 5", "local epochs 2", "local epochs 1")]
+    early = [f.leaves_chance(row(name)) for name in ("r 0.01", "local epochs 5", "local epochs 2", "local epochs 1")]
     return [
         ("(CIFAR-10, Dirichlet 0.1, 10 of 100 clients, seed 0, last ten): a decay of 0.998 a round ends at {:.2f}, the "
          "paper's 0.9995 at {:.2f}, 0.99995 at {:.2f}; r = 0.01 at {:.2f} and r = 1 at {:.2f}; beta = 100 at {:.2f} "
