@@ -95,9 +95,9 @@ figures: $(STAMP)
 	$(BIN)/fedsmoo figure accuracy $(READMES) --smooth 20 --width page --out docs/figures/readmes.svg
 	$(BIN)/python benchmarks/sensitivity.py docs/figures/sensitivity.svg
 	$(BIN)/fedsmoo figure accuracy $(RADIUS) --smooth 20 --width page --out docs/figures/radius.svg
-	for axis in rounds bytes; do \
-		$(BIN)/fedsmoo figure rounds $(TEN) --axis $$axis --out docs/figures/$${axis}_cifar10.svg; \
-		$(BIN)/fedsmoo figure rounds $(HUNDRED) --axis $$axis --out docs/figures/$${axis}_cifar100.svg; done
+	for axis in rounds bytes; do for data in cifar10 cifar100; do \
+		$(BIN)/fedsmoo figure rounds results/*-$$data-*-seed*.json --width page --axis $$axis \
+			--out docs/figures/$${axis}_$$data.svg; done; done
 	$(BIN)/python benchmarks/convergence.py --draw docs/figures/convergence.svg
 
 lint: $(STAMP)

@@ -9,7 +9,7 @@ from functools import cache
 
 from campaign import made
 
-from fedsmoo.paper.cells import hits, spread
+from fedsmoo.paper.cells import bytes_beside, rounds_to, spread
 from fedsmoo.paper.experiments import experiment, published
 from fedsmoo.paper.render import Table, render
 from fedsmoo.runs.record import TEN
@@ -45,17 +45,18 @@ def reached() -> str:
     """Rounds of every method to a target in every column, and its bytes beside FedAvg's."""
     rows = []
     for column in description("accuracy")["columns"]:
-        found = {m: hits(mine, target(column) / 100) for m, mine in runs(column).items()}
-        plain = found["FedAvg"][0].bytes if found["FedAvg"] else None
+        found, goal = runs(column, SEEDS), target(column) / 100
+        ratios = [bytes_beside(mine, found["FedAvg"], goal) for mine in found.values()]
         cells = [
-            "-" if not hit else f"{hit[0].round}" + (f" ({hit[0].bytes / plain:.2f})" if plain else "")
-            for hit in found.values()
+            rounds_to(mine, goal) + ("" if ratio is None else f" ({ratio:.2f})")
+            for mine, ratio in zip(found.values(), ratios, strict=True)
         ]
         rows.append([column, f"{target(column)}%", *cells])
     note = (
         "Rounds until the test accuracy first reaches the target, and in brackets the bytes that travelled by then, "
-        "FedAvg's being 1; a dash if 800 rounds did not do. Targets are the lower of the paper's two, which it prints "
-        "for half of the columns. Seed 0."
+        "FedAvg's being 1, over the seeds that both have; a dash if 800 rounds did not do. Targets are the lower of "
+        "the paper's two, which it prints for half of the columns. ± is the standard deviation over seeds 0, 1 and 2, "
+        "where a method has them; a cell without it is of seed 0."
     )
     title = "Rounds to a target accuracy, and bytes beside FedAvg's, in all columns"
     return render([Table(title, ["column", "target", *runs(column)], rows, [note])], "markdown").rstrip("\n")

@@ -15,12 +15,12 @@ import tables
 from ranks import round_seconds
 
 from fedsmoo.core import Algorithm
-from fedsmoo.paper.cells import best, last_ten
+from fedsmoo.paper.cells import best, hits, last_ten
 from fedsmoo.paper.experiments import experiment, published
 from fedsmoo.paper.reproduce import homes
 from fedsmoo.runs.build import make_algorithm
 from fedsmoo.runs.origin.identity import identity
-from fedsmoo.runs.traffic import Reached, reached
+from fedsmoo.runs.traffic import Reached
 from fedsmoo.sweeps.cost import gradients_of_a_step
 from fedsmoo.sweeps.paired import Paired, paired
 from fedsmoo.sweeps.results import Measured, collect, from_json
@@ -132,11 +132,17 @@ def gaps(column: str) -> dict[str, float]:
     return {m: beyond(column, m) for m in runs("accuracy", column)}
 
 
-def to(column: str, method: str, target: float, table: str = "accuracy") -> Reached:
-    """The first round at or above a test accuracy (per cent), with what was spent by then."""
-    hit = reached(runs(table, column)[method][0].history, target / 100)
-    assert hit is not None
-    return hit
+def to(column: str, method: str, target: float) -> list[Reached]:
+    """When each seed first was at or above a test accuracy (per cent), with what was spent by then; all three were."""
+    found = hits(list(runs("accuracy", column, (0, 1, 2))[method].values()), target / 100)
+    assert len(found) == 3
+    return found
+
+
+def bytes_to(column: str, method: str, target: float, other: str = "FedAvg") -> float:
+    """Bytes until a test accuracy (per cent) relative to another method's, over the three seeds that both have."""
+    one, two = (sum(hit.bytes for hit in to(column, m, target)) for m in (method, other))
+    return one / two
 
 
 def order(column: str, measure: Any = last_ten) -> list[str]:

@@ -103,6 +103,16 @@ def test_seeds_from_a_file_and_from_a_folder_are_one_line(tmp_path: Path) -> Non
     np.testing.assert_allclose(lines(figure)["FedSAM"], expected, rtol=1e-4)
 
 
+def test_seeds_that_another_sweep_named_otherwise_are_one_line(tmp_path: Path) -> None:
+    """Seed 1 of FedAvg was run as the first row of an ablation; what only that sweep has keeps its name."""
+    paths = [result_file(tmp_path, f"s{seed}", "fedavg", seed, 10) for seed in (0, 1)]
+    paths.append(result_file(tmp_path, "other", "fedavg", 0, 10, lr=0.05))
+    for path, label in zip(paths[1:], ("none", "slow"), strict=True):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "label": label}))
+    runs = drawable(find(paths))["runs"]
+    assert [(r["group"], r["seed"]) for r in runs] == [("FedAvg", "0"), ("FedAvg", "1"), ("slow", "0")]
+
+
 @pytest.mark.parametrize(("axis", "unit"), [("rounds", 1.0), ("bytes", 3.0)])
 def test_rounds_to_every_target(tmp_path: Path, axis: str, unit: float) -> None:
     paths = [result_file(tmp_path, f"s{seed}", "fedavg", seed, 40) for seed in (0, 1)]
@@ -116,6 +126,22 @@ def test_rounds_to_every_target(tmp_path: Path, axis: str, unit: float) -> None:
             reached = (t for t in range(1, 41) if 100 * accuracy("fedavg", seed, t, 40) >= target)
             first.append(next(reached))
         assert spent == pytest.approx(unit * sum(first) / 2)
+
+
+def test_rounds_to_a_target_show_the_range_of_seeds(tmp_path: Path) -> None:
+    """Seed 1 needs twice the rounds of seed 0 and stops at half of its accuracy: there the line and its shade end."""
+    data = drawable(find([result_file(tmp_path, f"s{seed}", "fedavg", seed, 20) for seed in (0, 1)]))
+    for run, step in zip(sorted(data["runs"], key=lambda r: r["seed"]), (0.02, 0.01), strict=True):
+        run["acc"] = [step * t for t in range(1, 21)]
+    (axes,) = figures.rounds_to_target(data, Look()).axes
+    targets, spent = (np.asarray(d, float) for d in (axes.lines[0].get_xdata(), axes.lines[0].get_ydata()))
+    assert (targets[0], targets[-1]) == (2, 20)
+    assert spent[-1] == (10 + 20) / 2
+    (shade,) = axes.collections
+    corners = shade.get_paths()[0].vertices
+    assert {tuple(c) for c in corners if c[0] == 20} == {(20, 10), (20, 20)}
+    one = figures.rounds_to_target({"runs": data["runs"][:1]}, Look())
+    assert not one.axes[0].collections
 
 
 def test_many_megabytes_are_gigabytes(tmp_path: Path) -> None:

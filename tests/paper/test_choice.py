@@ -63,7 +63,7 @@ def test_a_run_that_does_not_say_its_size_sends_what_it_sent() -> None:
         run = type(result)(result.config, result.curve, facts)
         (table,) = communication(Grid(sweep, {cell.identity: run}), "bytes")
         sent = 740 * 10 * 2 * 4000
-        assert table.rows[0][1:6] == ["740", f"{sent / 1e6:.1f} MB", f"{full * sent / 1e6:.1f} MB", "1.00", "1.00"]
+        assert table.rows[0][2:7] == ["740", f"{sent / 1e6:.1f} MB", f"{full * sent / 1e6:.1f} MB", "1.00", "1.00"]
 
 
 def test_what_made_the_numbers_is_said_in_order() -> None:

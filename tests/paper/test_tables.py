@@ -135,11 +135,16 @@ def test_rows_of_other_seeds_are_named_and_fewer_seeds_are_counted(tmp_path: Pat
     counts = {method: row["n"] for method, row in rows("accuracy", tmp_path, **wish).items()}
     assert [counts[m] for m in ("FedAvg", "SCAFFOLD", "FedSMOO", "MoFedSAM")] == ["1", "2", "3", ""]
     # Lines to 80, 81, 82 reach 74 in rounds 740, 731, 722; to 76, 77 in 779, 769; of 73 and 75 one gets there, in 790.
-    to = {method: row["to 74%"] for method, row in rows("rounds", tmp_path, **wish).items()}
+    to = {method: (row["n"], row["to 74%"]) for method, row in rows("rounds", tmp_path, **wish).items()}
     assert to == {
-        "FedAvg": "- (1 seed)", "FedAdam": "", "SCAFFOLD": "790 (1/2 seeds)", "FedCM": "- (1 seed)",
-        "FedDyn": "774 ± 7 (2 seeds)", "FedSAM": "- (1 seed)", "MoFedSAM": "", "FedSMOO": "731 ± 9",
+        "FedAvg": ("1", "-"), "FedAdam": ("", ""), "SCAFFOLD": ("2", "790 (1 of 2)"), "FedCM": ("1", "-"),
+        "FedDyn": ("2", "774 ± 7"), "FedSAM": ("1", "-"), "MoFedSAM": ("", ""), "FedSMOO": ("3", "731 ± 9"),
     }  # fmt: skip
+    # Half a second a round, and twenty seconds more in the first: 20 + 740 / 2 and so on.
+    seconds = {m: row["s to 74%"] for m, row in rows("wallclock", tmp_path, seeds=(0, 1, 2)).items()}
+    assert (seconds["FedSMOO"], seconds["SCAFFOLD"], seconds["FedAvg"]) == ("385.5 ± 4.5", "415.0 (1 of 2)", "-")
+    spent = {m: (row["n"], row["rounds"]) for m, row in rows("communication", tmp_path, seeds=(0, 1, 2)).items()}
+    assert spent == to
     # Where only some of a row's columns have other seeds, they are named.
     write_results(tmp_path, {"FedAvg": 70.0, "FedSMOO": 80.0}, other)
     words = notes("accuracy", (PATHOLOGICAL, other), (0, 1, 2))

@@ -80,21 +80,6 @@ class Grid:
         fewer = f" ({len(values)} seeds)" if 1 < len(values) < self.most else ""
         return spread(values, digits) + fewer
 
-    def rounds_to(self, key: tuple[str, str], target: float) -> str:
-        """Return mean and deviation of the round over seeds; a dash if no seed got there, a share if only some did.
-
-        Fewer seeds than another cell of the table has are counted in brackets.
-        """
-        runs = self[key]
-        if not runs:
-            return ""
-        found = hits(runs, target)
-        said = f"{mean(h.round for h in found):.0f}" if found else "-"
-        said += f" ± {deviation(h.round for h in found):.0f}" if len(found) > 1 else ""
-        partly = f"{len(found)}/" if 0 < len(found) < len(runs) else ""
-        fewer = "" if len(runs) == self.most else " seed" if len(runs) == 1 else " seeds"
-        return f"{said} ({partly}{len(runs)}{fewer})" if partly or fewer else said
-
 
 def some(columns: Sequence[str], of: int) -> str:
     """Name columns of a table that has so many, or count them where they are more than two.
@@ -120,6 +105,35 @@ def spread(values: Sequence[float], digits: int = 2) -> str:
 def hits(runs: Sequence[Measured], target: float) -> list[Reached]:
     """Return when runs first reached a target accuracy, of those that did."""
     return [hit for r in runs if (hit := reached(r.history, target)) is not None]
+
+
+def spent_to(runs: Sequence[Measured], target: float, write: Callable[[list[Reached]], str]) -> str:
+    """Write what the runs that reached a target spent, and how many of all they are where some did not.
+
+    A dash if none did; blank without runs.
+    """
+    found = hits(runs, target)
+    some = f" ({len(found)} of {len(runs)})" if len(found) < len(runs) else ""
+    return write(found) + some if found else "-" if runs else ""
+
+
+def rounds_to(runs: Sequence[Measured], target: float) -> str:
+    """Return the mean and deviation of the round in which runs first reached a target: see :func:`spent_to`."""
+    return spent_to(runs, target, lambda found: spread([h.round for h in found], 0))
+
+
+def bytes_beside(runs: Sequence[Measured], others: Sequence[Measured], target: float) -> float | None:
+    """Return the bytes to a target relative to those of other runs, over the seeds with which both got there."""
+    one, other = (
+        {r.config.seed: hit.bytes for r in each if (hit := reached(r.history, target))} for each in (runs, others)
+    )
+    common = sorted(one.keys() & other.keys())
+    return sum(one[s] for s in common) / sum(other[s] for s in common) if common else None
+
+
+def seeds_of(runs: Sequence[Measured]) -> str:
+    """Count seeds, for a column ``n``; blank without runs."""
+    return str(len(runs)) if runs else ""
 
 
 def last(run: Measured) -> float:

@@ -56,7 +56,8 @@ def updated(text: str, found: Found) -> str:
 
     def fresh(match: re.Match[str]) -> str:
         selection = Selection.parse(match["arguments"])
-        return match[1] + render(build(selection.sweep(), found, selection.compact), "markdown") + match[3]
+        sweep = selection.over_measured_seeds(found)  # as ``fedsmoo table NAME --no-run`` has them
+        return match[1] + render(build(sweep, found, selection.compact), "markdown") + match[3]
 
     return MARKED.sub(fresh, text)
 

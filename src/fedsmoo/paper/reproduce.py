@@ -15,7 +15,7 @@ from fedsmoo.core.errors import FedsmooError, as_path, unknown
 from fedsmoo.paper import tables
 from fedsmoo.paper.cells import Found, Grid
 from fedsmoo.paper.render import Table, render
-from fedsmoo.paper.selection import Selection, measured_seeds, on_measured_data, on_other_data, split
+from fedsmoo.paper.selection import Selection, on_measured_data, on_other_data, split
 from fedsmoo.runs.config import FIELDS, Config
 from fedsmoo.runs.origin.contents import contents_here
 from fedsmoo.runs.record import Record
@@ -174,8 +174,8 @@ def opened(
     if not found and not run and folder is None and not RESULTS.is_dir():
         folder = packaged(note)
         found = measured(out, folder, note)
-    if not (run or selection.seeds or "seed" in settings) and (seeds := measured_seeds(sweep, found)):
-        sweep = dataclasses.replace(selection, seeds=seeds).sweep(ordered)
+    if not run:
+        sweep = selection.over_measured_seeds(found, ordered)
     if run or "data" in settings:
         sweep = with_contents(sweep, contents_here([c.config for c in sweep.cells]))
     else:

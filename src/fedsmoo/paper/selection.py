@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 from collections import Counter
 from collections.abc import Mapping
@@ -51,6 +52,13 @@ class Selection:
     def sweep(self, settings: dict[str, Any] | None = None) -> Sweep:
         """Expand the selection into runs; ``settings`` win over the paper's, and are noted as departures from it."""
         return experiment(self.name, self.columns, self.methods, self.seeds, self.scale, settings)
+
+    def over_measured_seeds(self, found: Found, settings: dict[str, Any] | None = None) -> Sweep:
+        """Expand the selection with all seeds that were measured, unless some are chosen."""
+        sweep = self.sweep(settings)
+        chosen = self.seeds or "seed" in (settings or {})
+        seeds = () if chosen else measured_seeds(sweep, found)
+        return dataclasses.replace(self, seeds=seeds).sweep(settings) if seeds else sweep
 
 
 def split(words: str | None) -> list[str]:

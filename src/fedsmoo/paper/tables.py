@@ -14,13 +14,17 @@ from fedsmoo.paper.cells import (
     Found,
     Grid,
     best,
+    bytes_beside,
     hits,
     last,
     last_ten,
     mean_of_last,
     number_text,
     personal,
+    rounds_to,
+    seeds_of,
     signed,
+    spent_to,
     spread,
     validated,
 )
@@ -37,6 +41,11 @@ Smooth = Callable[[np.ndarray, int], np.ndarray]
 BEST = (
     "n counts seeds, ± is the standard deviation over them. Best on test is the maximum over the rounds on the test "
     "set, too high by construction: it is there because the paper reports it, and compares with the paper's alone."
+)
+
+REACHED = (
+    "n counts seeds, ± is the standard deviation over those that reached the target; in brackets how many of the n "
+    "did, where not all; a dash: none."
 )
 
 
@@ -56,7 +65,7 @@ def measures(runs: Sequence[Measured]) -> list[str]:
 def measured(runs: Sequence[Measured], beside: Sequence[Measured], paper: float | None, printed: str) -> list[str]:
     """Return a row's cells under :func:`measures`; ``beside`` are all runs of the table, which decide its columns."""
     top = [best(r) for r in runs]
-    cells = [str(len(runs)) if runs else "", spread([last_ten(r) for r in runs])]
+    cells = [seeds_of(runs), spread([last_ten(r) for r in runs])]
     if any(validated(r) is not None for r in beside):
         cells.append(spread([v for r in runs if (v := validated(r)) is not None]))
     if any(personal(r) for r in beside):
@@ -109,14 +118,15 @@ def rounds(grid: Grid, title: str) -> list[Table]:
         ]
         rows = []
         for method in grid.methods:
-            cells = []
+            runs = grid[method, column]
+            cells = [seeds_of(runs)]
             for k, per_cent in goals:
                 printed = block[method][k] if method in block else None
-                cells += [grid.rounds_to((method, column), per_cent / 100), number_text(printed)]
+                cells += [rounds_to(runs, per_cent / 100), number_text(printed)]
             rows.append([method, *cells])
-        header = ["method", *(word for _, g in goals for word in (f"to {g}%", "paper"))]
+        header = ["method", "n", *(word for _, g in goals for word in (f"to {g}%", "paper"))]
         out.append(Table(f"{title}: {column}", header, rows))
-    return noted(out, grid.footnotes())
+    return noted(out, [REACHED, *grid.footnotes()])
 
 
 def goal() -> tuple[str, float]:
@@ -138,23 +148,18 @@ def communication(grid: Grid, title: str) -> list[Table]:
         full[m] = real[m] * run.facts.get("parameters_full", 1) / (run.facts.get("parameters") or 1)
     rows = []
     for m in grid.methods:
-        ratio = bytes_beside(grid, m, column)
+        ratio = bytes_beside(grid[m, column], grid["FedAvg", column], target)
         relative = ["" if ratio is None else f"{ratio * v[m] / real[m]:.2f}" for v in (real, counted)]
         sizes = [human_bytes(v[m]) if m in v else "" for v in (real, full)]
-        rows.append([m, grid.rounds_to((m, column), target), *sizes, *relative, number_text(printed.get(m), ".2f")])
-    header = ["method", "rounds", "bytes", "bytes, full model", "× FedAvg", "× FedAvg, paper's count", "paper"]
-    note = "The paper counts FedCM and MoFedSAM as double both ways; they send one vector up and receive two."
-    return [Table(title, header, rows, [note, *grid.footnotes()])]
-
-
-def bytes_beside(grid: Grid, method: str, column: str, other: str = "FedAvg") -> float | None:
-    """Return the bytes to the target relative to another method's, over the seeds with which both got there."""
-    _, target = goal()
-    spent = [
-        {r.config.seed: hit[0].bytes for r in grid[m, column] if (hit := hits([r], target))} for m in (method, other)
+        many = [seeds_of(grid[m, column]), rounds_to(grid[m, column], target)]
+        rows.append([m, *many, *sizes, *relative, number_text(printed.get(m), ".2f")])
+    header = ["method", "n", "rounds", "bytes", "bytes, full model", "× FedAvg", "× FedAvg, paper's count", "paper"]
+    notes = [
+        REACHED,
+        "Bytes are means over the same seeds as the rounds; × FedAvg is over those with which both reached the target.",
+        "The paper counts FedCM and MoFedSAM as double both ways; they send one vector up and receive two.",
     ]
-    common = sorted(spent[0].keys() & spent[1].keys())
-    return sum(spent[0][s] for s in common) / sum(spent[1][s] for s in common) if common else None
+    return [Table(title, header, rows, [*notes, *grid.footnotes()])]
 
 
 def wallclock(grid: Grid, title: str) -> list[Table]:
@@ -172,14 +177,14 @@ def wallclock(grid: Grid, title: str) -> list[Table]:
         evaluate = [statistics.median(evaluation_seconds(r)) for r in runs]
         paper, needed = printed.get(m), block[m][k]
         faster = f"{paper / mean(train):.1f}×" if train and paper else ""
-        found = hits(runs, target)
-        total = f"{mean(h.seconds for h in found):.1f}" if found else "-" if runs else ""
+        total = spent_to(runs, target, lambda found: spread([h.seconds for h in found], 1))
         paper_total = f"{paper * needed:.0f}" if paper and isinstance(needed, int) else "-"
         shared = ", ".join(map(str, together))
-        times = [grid.spread(train, 3), grid.spread(evaluate, 3)]
-        rows.append([m, shared, *times, number_text(paper, ".2f"), faster, total, paper_total])
+        times = [spread(train, 3), spread(evaluate, 3)]
+        rows.append([m, seeds_of(runs), shared, *times, number_text(paper, ".2f"), faster, total, paper_total])
     header = [
         "method",
+        "n",
         "batch",
         "s/round",
         "evaluation",
@@ -189,12 +194,16 @@ def wallclock(grid: Grid, title: str) -> list[Table]:
         f"paper's to {100 * target:g}%",
     ]
     notes = [
+        REACHED,
         "Medians over rounds, training and evaluation apart. The paper timed an A100 and counted the scoring of 60,000 "
-        "images: another GPU and more work, so the ratio is not the code's alone."
+        "images: another GPU and more work, so the ratio is not the code's alone.",
     ]
     notes.append("Batch: how many runs advanced together, each charged its share of the time.")
     if len(packs) > 1:
-        notes.append("Rows of different batches do not compare: a run in a batch of several takes less than one alone.")
+        notes.append(
+            "Rows of different batches do not compare: a run in a batch of several takes less than one alone. A row "
+            "with two is the mean over seeds that ran in both."
+        )
     return [Table(title, header, rows, [*notes, *grid.footnotes()])]
 
 

@@ -192,8 +192,9 @@ def targets_of(runs: Sequence[dict[str, Any]], scale: float) -> np.ndarray:
 
 
 def rounds_to_target(data: dict[str, Any], look: Look) -> Figure:
-    """Draw the rounds until a value of what leads was first reached: the mean over seeds, where all reached it.
+    """Draw the rounds until a value of what leads was first reached: the mean over seeds, their range shaded.
 
+    A line ends where one of its seeds did not get further: a mean over those that did would be of the lucky ones.
     Harder targets are to the right, also where less is better.
     """
     tasks = by_task(data["runs"], "acc")
@@ -206,11 +207,13 @@ def rounds_to_target(data: dict[str, Any], look: Look) -> Figure:
     one, up = unit(every(drawn), look.axis)
     for axes, k, name, runs in numbered(drawn):
         targets = targets_of(runs, way * scale)
-        spent = np.mean([first_reached(r, targets, look.axis, way * scale) for r in runs], axis=0) / one
-        there = np.isfinite(spent)
+        spent = np.array([first_reached(r, targets, look.axis, way * scale) for r in runs]) / one
+        there = np.isfinite(spent).all(0)
         if there.any():
-            often = every_so_often(k, int(there.sum()))
-            axes.plot(way * targets[there], spent[there], label=name, markevery=often, **style(k))
+            often, x, y = every_so_often(k, int(there.sum())), way * targets[there], spent[:, there]
+            axes.plot(x, y.mean(0), label=name, markevery=often, **style(k))
+            if len(y) > 1:
+                axes.fill_between(x, y.min(0), y.max(0), color=COLOURS[k % len(COLOURS)], alpha=0.15, linewidth=0)
     if way < 0:
         drawn[0][0].invert_xaxis()  # which all panels share
     close(figure, drawn, f"target {label}", up)
