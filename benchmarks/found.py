@@ -9,7 +9,7 @@ from typing import Any
 import facts as f
 from audited import audited, gap
 from campaign import minutes_of, plan
-from claims import ablation, contradictions, fewer_clients_cost, unequal
+from claims import ablation, averages, contradictions, fewer_clients_cost, unequal
 from late import faster_decay, late
 from search import runs as search_runs
 
@@ -49,7 +49,7 @@ def recommended() -> list[Any]:
 
 
 def results() -> list[Any]:
-    paper = (unequal, fewer_clients_cost, contradictions, ablation)
+    paper = (averages, unequal, fewer_clients_cost, contradictions, ablation)
     parts = (levels, fewer, released, hundred, *paper, late, the_rest, left, convergence)
     return [*(piece for part in parts for piece in part()), "a Hanning window of 20 rounds", "splits of 100 clients"]
 

@@ -1,10 +1,11 @@
-"""When runs leave chance and reach a target: what docs/results.md says of it, by a literal look into the files."""
+"""What docs/results.md says of targets, of chance and of averages, by a literal look into the files."""
 
 from __future__ import annotations
 
 import json
 import re
 import statistics
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,29 @@ def test_tables_on_the_page_are_what_the_command_shows(name: str) -> None:
     assert block is not None
     made = table(name, run=False, out=ROOT / "runs-that-are-not-there", results=ROOT / "results")
     assert made.render("markdown") == block[1]
+
+
+def test_averages_over_all_columns_are_those_of_the_printed_table_and_of_the_files() -> None:
+    """FedSAM less FedAvg and MoFedSAM less FedSAM, by the numbers as printed and by a look into 48 files."""
+    import claims
+
+    printed = tomllib.loads((ROOT / "src/fedsmoo/paper/published.toml").read_text())["accuracy"]
+    tops, ends = (
+        {
+            method: [
+                measure([100 * a for a in json.loads(path.read_text())["curve"]["test_accuracy"]])
+                for path in sorted((ROOT / "results").glob(f"{method.lower()}-*-seed0-*.json"))
+            ]
+            for method in ("FedAvg", "FedSAM", "MoFedSAM")
+        }
+        for measure in (max, lambda run: statistics.fmean(run[-10:]))
+    )
+    assert {len(found) for found in tops.values()} == {16}
+    rows = {m: [x for block in printed.values() for x in block[m]] for m in tops}
+    wanted = [
+        statistics.fmean(of[a]) - statistics.fmean(of[b])
+        for of in (rows, tops, ends)
+        for a, b in (("FedSAM", "FedAvg"), ("MoFedSAM", "FedSAM"))
+    ]
+    ((_, *values),) = claims.averages()
+    assert values[:6] == pytest.approx(wanted)
