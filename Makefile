@@ -93,6 +93,7 @@ figures: $(STAMP)
 		$(BIN)/fedsmoo figure $$kind $(HUNDRED) --smooth 20 --out docs/figures/$${kind}_cifar100.png; done
 	$(BIN)/fedsmoo figure accuracy $(WHY) --smooth 20 --width page --out docs/figures/released.svg
 	$(BIN)/fedsmoo figure accuracy $(READMES) --smooth 20 --width page --out docs/figures/readmes.svg
+	$(BIN)/python benchmarks/readme_curves.py docs/figures/readme_others.svg
 	$(BIN)/python benchmarks/sensitivity.py docs/figures/sensitivity.svg
 	$(BIN)/fedsmoo figure accuracy $(RADIUS) --smooth 20 --width page --out docs/figures/radius.svg
 	for axis in rounds bytes; do for data in cifar10 cifar100; do \

@@ -90,3 +90,17 @@ def test_averages_over_all_columns_are_those_of_the_printed_table_and_of_the_fil
     ]
     ((_, *values),) = claims.averages()
     assert values[:6] == pytest.approx(wanted)
+
+
+def test_curves_of_the_released_readme_stand_beside_what_the_page_says_it_prints() -> None:
+    import readme_curves
+
+    text = " ".join((ROOT / "docs" / "results.md").read_text().split())
+    tops = {m: [f"{100 * max(r.scores):.2f}" for r in runs.values()] for m, runs in readme_curves.panels().items()}
+    printed = {m: f"{level:.2f}" for m, level in readme_curves.PRINTED.items()}
+    assert f"FedSpeed as released has {tops['FedSpeed'][0]} (printed: {printed['FedSpeed']}), FedGamma" in text
+    assert f"FedGamma {tops['FedGamma'][0]} ({printed['FedGamma']}) and MoFedSAM" in text
+    assert f"a radius of 0.1 {tops['MoFedSAM'][0]} ({printed['MoFedSAM']})" in text
+    assert f"its best round is {tops['MoFedSAM'][1]} after 800 rounds" in text
+    said = re.findall(r"<!-- (.*?) -->", (ROOT / "docs" / "figures" / "readme_others.svg").read_text())
+    assert {f"printed: {level}" for level in printed.values()} <= {*said}, "run make figures"
