@@ -99,6 +99,7 @@ figures: $(STAMP)
 	for axis in rounds bytes; do for data in cifar10 cifar100; do \
 		$(BIN)/fedsmoo figure rounds results/*-$$data-*-seed*.json --width page --axis $$axis \
 			--out docs/figures/$${axis}_$$data.svg; done; done
+	$(BIN)/python benchmarks/splits.py docs/figures
 	$(BIN)/python benchmarks/convergence.py --draw docs/figures/convergence.svg
 
 lint: $(STAMP)
