@@ -10,7 +10,7 @@ import torch
 
 ATTEMPTS, TIMEOUT = 3, 600.0
 # Images alone are taken from torchvision: its compiled part would want another build of torch.
-VISION = (("--no-deps", "torchvision==0.28.0"), ("pillow",))
+VISION = (("--no-deps", "torchvision==0.28.0"), ("pillow", "numpy"))
 # BlazeFL asks for Python 3.12, but runs on 3.11, so that all ways have one interpreter and one build of torch.
 NEEDS: dict[str, tuple[tuple[str, ...], ...]] = {
     "pfl": (("pfl==0.6.0", "pyyaml"),),
