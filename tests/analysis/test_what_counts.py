@@ -1,4 +1,4 @@
-"""Positions without a label, and a label that the loss ignores, count in no accuracy: as in what a run records."""
+"""Positions without a label, a label that the loss ignores, and outputs that are NaN: as in what a run records."""
 
 from __future__ import annotations
 
@@ -68,3 +68,14 @@ def test_fairness_is_of_what_counts(ignored: int) -> None:
     assert found.own == pytest.approx([by_hand(task, i, ignored) for i in CLIENTS])
     assert found.clients == pytest.approx([by_hand(task, np.arange(60), ignored), np.nan], nan_ok=True)
     assert np.isnan(found.classes).tolist() == [k == ignored for k in range(K)]
+
+
+def test_outputs_that_are_nan_are_wrong_answers() -> None:
+    """NaN would be the largest output: of the first class, all labels of that class were right."""
+    task = task_of(NO_LABEL)
+    w = torch.full_like(task.model.initial(), torch.nan)
+    test = objective(task, "test", size=25)
+    assert task.evaluate(w).lead == test.evaluate(w)[1] == line(test, w, w, np.array([0.0]))[1][0] == 0
+    assert margin_error(test, w, torch.zeros_like(w), 0.0) == 1
+    found = fairness(task, w, CLIENTS)
+    assert [*found.own, found.clients[0], *found.classes] == [0] * (len(CLIENTS) + 1 + K)

@@ -25,6 +25,15 @@ MANY = 100_000  # classes that few samples may have: the words of a language, no
 BINS = 10  # equal shares of the samples, by the size of their first number, which stand for classes in a partition
 
 
+def classes_said(out: Tensor) -> Tensor:
+    """Return the class that is said at each position; none (-101) where an output is NaN, which would be the largest.
+
+    >>> classes_said(torch.tensor([[0.1, 0.9], [0.3, torch.nan], [torch.nan, torch.nan]])).tolist()
+    [1, -101, -101]
+    """
+    return out.argmax(-1).masked_fill(out.isnan().any(-1), NO_LABEL - 1)
+
+
 def read_targets(train: Tensor, test: Tensor, name: str, target: str | None = None) -> tuple[Tensor, Tensor, str]:
     """Return the targets of both parts in the type they are kept in, and their kind.
 

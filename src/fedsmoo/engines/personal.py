@@ -12,12 +12,11 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedsmoo.core import Algorithm, Vectors
-from fedsmoo.data.targets import CLASSES, NO_LABEL
+from fedsmoo.data.targets import CLASSES, NO_LABEL, classes_said
 from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.oracles.layers import forward_of_many
 from fedsmoo.engines.oracles.oracle import products
 from fedsmoo.engines.task import Samples, Task
-from fedsmoo.metrics.functions import classes_said
 from fedsmoo.metrics.tally import Scores
 
 SAMPLES = 4000  # in memory at a time, of all clients that are evaluated at once

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedsmoo.data.targets import NO_LABEL
+from fedsmoo.data.targets import NO_LABEL, classes_said
 from fedsmoo.models.loss import matched
 
 Sums = Callable[[Tensor, Tensor], Tensor]  # outputs and targets of a batch -> sums, float64 [S]
@@ -37,15 +37,6 @@ def mean(sums: np.ndarray, samples: int) -> float:
     """Return a sum divided by the number of samples, or of labelled positions where they were counted; NaN of none."""
     count = sums[1] if len(sums) > 1 else samples
     return float(sums[0] / count) if count else math.nan
-
-
-def classes_said(out: Tensor) -> Tensor:
-    """Return the class that is said at each position; none (-101) where an output is NaN, which would be the largest.
-
-    >>> classes_said(torch.tensor([[0.1, 0.9], [0.3, math.nan], [math.nan, math.nan]])).tolist()
-    [1, -101, -101]
-    """
-    return out.argmax(-1).masked_fill(out.isnan().any(-1), NO_LABEL - 1)
 
 
 def right(out: Tensor, y: Tensor) -> Tensor:

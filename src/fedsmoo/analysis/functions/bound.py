@@ -110,10 +110,11 @@ def margins(outputs: Tensor, y: Tensor) -> Tensor:
 
 
 def margin_error(objective: Objective, w: Tensor, s: Tensor, eps: float) -> float:
-    """``G~_eps``: the share of samples whose margin at the perturbed model w + s is at most eps."""
+    """``G~_eps``: the share of samples whose margin at the perturbed model w + s is at most eps, or is no number."""
     refuse_no_classes(objective.task, "the margin")
     there = counted(objective.task, objective.y)
-    return (margins(objective.outputs(w + s)[there], objective.y[there]) <= eps).double().mean().item()
+    beyond = margins(objective.outputs(w + s)[there], objective.y[there]) > eps
+    return (~beyond).double().mean().item()
 
 
 def sam_perturbation(objective: Objective, w: Tensor, r: float) -> Tensor:

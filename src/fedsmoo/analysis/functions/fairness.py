@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedsmoo.analysis.functions.objective import Objective, counted, objective, refuse_no_classes
-from fedsmoo.data.targets import NO_LABEL
+from fedsmoo.data.targets import NO_LABEL, classes_said
 from fedsmoo.engines.task import Task
 
 
@@ -63,7 +63,7 @@ def class_accuracy(task: Task, w: Tensor) -> np.ndarray:
     refuse_no_classes(task, "fairness")
     test = objective(task, "test")
     there = counted(task, test.y)
-    right = (test.outputs(w).argmax(-1) == test.y)[there].cpu().numpy()
+    right = (classes_said(test.outputs(w)) == test.y)[there].cpu().numpy()
     labels = test.y[there].cpu().numpy()
     total = np.bincount(labels, minlength=task.data.classes)
     hits = np.bincount(labels, weights=right, minlength=task.data.classes)
@@ -103,7 +103,7 @@ def own_accuracy(task: Task, w: Tensor, indices: Sequence[np.ndarray]) -> np.nda
 def hits(part: Objective, w: Tensor) -> np.ndarray:
     """Count for each sample the labels that a model says right, and those that count at all: ``[N, 2]``."""
     there = counted(part.task, part.y)
-    right = (part.outputs(w).argmax(-1) == part.y) & there
+    right = (classes_said(part.outputs(w)) == part.y) & there
     return torch.stack([v.reshape(len(v), -1).sum(1) for v in (right, there)], 1).cpu().numpy()
 
 

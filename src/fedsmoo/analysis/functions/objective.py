@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import unknown
 from fedsmoo.core.random.streams import stream
-from fedsmoo.data.targets import CLASSES, NO_LABEL
+from fedsmoo.data.targets import CLASSES, NO_LABEL, classes_said
 from fedsmoo.engines.oracles.fused import FusedOracle, fused_reason
 from fedsmoo.engines.oracles.oracle import products as products_in
 from fedsmoo.engines.task import Task
@@ -61,13 +61,13 @@ class Objective:
         if self.task.data.target != CLASSES:
             return torch.full((), torch.nan, dtype=torch.float64)
         there = counted(self.task, self.y)
-        return ((out.argmax(-1) == self.y) & there).double().sum() / there.sum()
+        return ((classes_said(out) == self.y) & there).double().sum() / there.sum()
 
     def _right(self, out: Tensor, labels: Tensor) -> Tensor:
         """Count what each of C models says right of a batch, ``[C]``; NaN where the targets are no classes."""
         if self.task.data.target != CLASSES:
             return torch.full((len(out),), torch.nan, dtype=torch.float64, device=out.device)
-        return ((out.argmax(-1) == labels) & counted(self.task, labels)).flatten(1).double().sum(1)
+        return ((classes_said(out) == labels) & counted(self.task, labels)).flatten(1).double().sum(1)
 
     def gradient(self, w: Tensor) -> Tensor:
         """``f'(w)``."""
