@@ -52,6 +52,16 @@ def test_bytes_of_a_run(dtype: str) -> None:
     assert set(TRAVELS) == set(ALGORITHMS)
 
 
+def test_where_all_parameters_stay_nothing_travels() -> None:
+    """FedPer leaves the last layer with the clients, which is all of softmax regression."""
+    run = simulate("softmax", "digits", "fedper", clients=5, cohort=3, rounds=2, local_steps=1, holdout=0.2)
+    setup = run.simulation.setup
+    layout, staying = setup.task.model.layout, setup.masks.staying
+    book = ledger(setup.algorithm, run.history, layout.count - staying, setup.task.model.full_size - staying)
+    assert (layout.count - staying, book.bytes, book.bytes_paper, book.bytes_full) == (0, 0, 0, 0)
+    assert (book.vectors_up, book.vectors_down, book.messages) == (1, 1, 6)
+
+
 @pytest.mark.parametrize(("wire", "vector"), [("exact", 4 * 4_234_826), ("int8", 4_234_826 + 2 * 16_543)])
 def test_numbers_that_only_align_a_vector_do_not_travel(wire: str, vector: int) -> None:
     """ResNet-18-GN lives in 4 234 880 numbers, of which 4 234 826 are parameters (in 16 543 blocks of 256)."""

@@ -145,7 +145,7 @@ def show_ledger(
     label = any(run.label for run in runs)
     for run, name in zip(runs, shortest_names([run.path for run in runs]), strict=True):
         staying = run.facts.get("parameters_staying") or 0
-        size, full = (max((run.facts.get(n) or 1) - staying, 1) for n in ("parameters", "parameters_full"))
+        size, full = (max((run.facts.get(n) or 1) - staying, 0) for n in ("parameters", "parameters_full"))
         method = travels(run.config, run.method)
         book = ledger(method or (1, 1, 0), run.history, size, full)
         counts = [str(n) for n in (book.vectors_up, book.vectors_down, book.vectors_paper)]

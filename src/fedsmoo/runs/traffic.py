@@ -93,7 +93,8 @@ class Ledger:
 def ledger(method: Algorithm | Travels, history: Sequence[Record], size: int, full_size: int) -> Ledger:
     """Return the ledger of a run from its records; ``size`` numbers of the model travel, ``full_size`` are exported.
 
-    ``method`` is the run's method, or what :func:`travelling` says of it.
+    ``method`` is the run's method, or what :func:`travelling` says of it. Where all parameters stay with the clients,
+    both sizes are 0, and so are all bytes.
     """
     up, down = sum(r.bytes_up for r in history), sum(r.bytes_down for r in history)
     vectors_up, vectors_down, numbers = method if isinstance(method, tuple) else travelling(method)
@@ -104,8 +105,8 @@ def ledger(method: Algorithm | Travels, history: Sequence[Record], size: int, fu
         vectors_paper=paper,
         bytes_up=up,
         bytes_down=down,
-        bytes_paper=(up + down) * paper // vectors,
-        bytes_full=(up + down) * (vectors * full_size + numbers) // (vectors * size + numbers),
+        bytes_paper=(up + down) * paper // max(vectors, 1),
+        bytes_full=(up + down) * (vectors * full_size + numbers) // max(vectors * size + numbers, 1),
         rounds=len(history),
         messages=sum(len(r.cohort) for r in history),
     )
