@@ -55,4 +55,4 @@ def mean_one(weights: Tensor) -> Tensor:
     """Return weights of samples divided by their mean, so that how large they are in all changes nothing."""
     found = weights.double()
     sound = found.numel() > 0 and bool((torch.isfinite(found) & (found >= 0)).all()) and float(found.sum()) > 0
-    return (found / found.mean() if sound else found).float()  # what is not sound is refused by `check_beside`
+    return found / found.mean() if sound else found  # what is not sound is refused by `check_beside`

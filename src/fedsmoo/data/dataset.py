@@ -118,7 +118,7 @@ class Dataset:
         """What the samples and labels are, as hashes; taken once."""
         kind = None if self.target == "classes" else self.target  # the same floats may be numbers or labels
         both = (self.x_train, self.y_train), (self.x_test, self.y_test)
-        return Fingerprint.of(*both, self.inputs, self.weights, kind)
+        return Fingerprint.of(*both, self.inputs, None if self.weights is None else self.weights.float(), kind)
 
     @property
     def official(self) -> bool:
@@ -129,7 +129,7 @@ class Dataset:
     def content_hash(self) -> str:
         """SHA-256 of samples and labels, so that a split file can refuse other data."""
         digest = hashlib.sha256()
-        more = () if self.weights is None else (self.weights,)
+        more = () if self.weights is None else (self.weights.float(),)  # as they were once kept, for splits of before
         digest.update("".join(f"{name}|" for name in self.inputs or ()).encode())
         for part in (*(getattr(self, k) for k in PARTS), *more):
             digest.update(f"{part.dtype}{tuple(part.shape)}".encode())
