@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -106,11 +107,16 @@ def drawing(out: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(out + torch.randn_like(out), y, reduction="none")
 
 
-@pytest.mark.parametrize("loss", [Running(), drawing])
-def test_a_loss_of_two_answers_is_refused(loss: Any) -> None:
-    """With a model of ours, too, which is not looked at."""
-    with pytest.raises(FedsmooError, match=r"^the loss has two values for the same outputs and labels"):
-        simulate("softmax", "digits", "fedavg", loss=loss, engine="serial", **SETTINGS)
+def of_numpy(out: Tensor, y: Tensor) -> Tensor:
+    return np.random.default_rng().random() * F.cross_entropy(out, y, reduction="none")
+
+
+@pytest.mark.parametrize("model", ["softmax", nn.Sequential(nn.Flatten(), nn.Linear(64, 10))])
+@pytest.mark.parametrize("loss", [Running(), drawing, of_numpy])
+def test_a_loss_of_two_answers_is_refused(loss: Any, model: Any) -> None:
+    """With a model of ours, which is not looked at, and with one's own, which is not blamed."""
+    with pytest.raises(FedsmooError, match=r"^the loss draws random numbers, or keeps something from one"):
+        simulate(model, "digits", "fedavg", loss=loss, engine="serial", **SETTINGS)
 
 
 def test_parameters_of_a_loss_are_refused_unless_they_are_frozen() -> None:

@@ -115,10 +115,10 @@ class Task:
 
     def _look(self) -> None:
         """Look at a model and a loss before they are trained, once: what they draw, keep, and make of padding."""
-        before, self.model.looked_with = self.model.looked_with, self.loss
         ours = self.loss in LOSSES.values() or isinstance(self.loss, CrossEntropy)
-        if self.model.random is not None and (ours or before is not None):
+        if self.model.random is not None and (ours or self.model.looked_at):
             return
+        self.model.looked_at = True
         x, y = self.inputs(self.data.x_train[:SEEN]), self.targets(self.data.y_train[:SEEN])
         wrote = set[bool]()
 
@@ -129,7 +129,12 @@ class Task:
             return each
 
         if self.model.random is None:
-            examine(self.model, x, losses, self.inputs(self.data.x_train[-len(x) :]))
+            try:
+                examine(self.model, x, losses, self.inputs(self.data.x_train[-len(x) :]))
+            except FedsmooError:
+                if not ours:
+                    refuse_reduced_loss(self)  # what a loss draws or keeps seems to be the model's
+                raise
             if self.model.batched is not None:
                 refuse_other_batched(self.model, x)
         judge_padding(self.model, x, losses)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -78,7 +77,7 @@ class FlatModel:
         self._frozen |= kept
         self.statistics: buffers.Statistics | None = None  # what of the buffers changes; see models.examine
         self.padding, self.fewest = "free", 1  # see engines.statistics.padding
-        self.looked_with: Any = None  # the loss
+        self.looked_at = False  # with its loss, by a task
         self.batched: BatchedForward | None = self._by_hand if hasattr(module, "batched") else None
 
     def place(self, device: torch.device, dtype: torch.dtype) -> None:

@@ -171,8 +171,8 @@ def refuse_remembering(loss: SampleLoss, out: Tensor, y: Tensor) -> None:
         first, _, again = (loss(o, t) for o, t in ((out, y), (out.flip(0), y.flip(0)), (out, y)))
     if not torch.allclose(first, again, equal_nan=True):
         raise FedsmooError(
-            "the loss has two values for the same outputs and labels: it draws random numbers, or keeps something from "
-            "one call for the next, which is no part of a run; let it depend on its arguments alone"
+            "the loss draws random numbers, or keeps something from one call for the next: it has two values for the "
+            "same outputs and labels; let it depend on these alone"
         )
 
 
