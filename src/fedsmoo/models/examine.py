@@ -27,6 +27,7 @@ from fedsmoo.models.draws import Undrawn, drawing
 from fedsmoo.models.hidden import (
     changing_states,
     emptied,
+    first_weights,
     foreign,
     foreign_parameters,
     neighbours,
@@ -210,12 +211,6 @@ def refuse_unseen(at: Looked, why: Exception) -> None:
         f"the model {type(model.module).__name__} runs, but whether it draws random numbers cannot be found out: "
         f"{type(why).__name__}: {first_line(why)}; give it as a plain nn.Module, not scripted or compiled"
     ) from why
-
-
-def first_weights(model: FlatModel, x: Tensor) -> Tensor:
-    """Return the model's present weights on the device of its inputs, in their dtype if it is a float."""
-    own = next((p.dtype for p in model.module.parameters() if p.is_floating_point()), torch.float32)
-    return model.initial().to(x.device, x.dtype if x.is_floating_point() else own)
 
 
 def tensors(out: Any) -> list[Tensor]:

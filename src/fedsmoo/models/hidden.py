@@ -20,6 +20,12 @@ from fedsmoo.models.base import FlatModel
 REENTRANT = "CheckpointFunctionBackward"
 
 
+def first_weights(model: FlatModel, x: Tensor) -> Tensor:
+    """Return the model's present weights on the device of its inputs, in their dtype if it is a float."""
+    own = next((p.dtype for p in model.module.parameters() if p.is_floating_point()), torch.float32)
+    return model.initial().to(x.device, x.dtype if x.is_floating_point() else own)
+
+
 @contextmanager
 def emptied(module: nn.Module, names: Collection[str] | None = None) -> Iterator[None]:
     """Let a module's own trained parameters, or some of them, hold no numbers, inside this context."""
@@ -163,8 +169,7 @@ def refuse_other_batched(model: FlatModel, x: Tensor) -> None:
 def by_hand(model: FlatModel, x: Tensor) -> tuple[Tensor, Tensor]:
     """Return the outputs of two clients with other weights and samples: one after the other, and by hand."""
     assert model.batched is not None
-    own = next((p.dtype for p in model.module.parameters() if p.is_floating_point()), torch.float32)
-    w = model.initial().to(x.device, x.dtype if x.is_floating_point() else own)
+    w = first_weights(model, x)
     both, each = torch.stack([1.1 * w, 0.9 * w]), torch.stack([x, x.flip(0)])
     with torch.no_grad():
         alone = [model.forward(model.layout.split(v), one) for v, one in zip(both, each, strict=True)]

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from fedsmoo.models.base import FlatModel
-from fedsmoo.models.examine import first_weights
+from fedsmoo.models.hidden import first_weights
 
 Losses = Callable[[Tensor, int], Any]  # (outputs, of how many of the first samples) -> one loss per sample
 NORMS = (nn.modules.batchnorm._BatchNorm,)
