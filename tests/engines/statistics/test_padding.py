@@ -176,3 +176,36 @@ def test_such_a_loss_of_a_model_that_draws_is_trained_one_by_one() -> None:
         assert torch.equal(serial.server.w, auto.server.w)
         with pytest.raises(FedsmooError, match="samples see each other in it or in the loss: use engine=serial"):
             trained(net, "vmap", loss=loss, method=method)
+
+
+def test_lone_samples_of_a_model_that_draws_in_evaluation_are_named() -> None:
+    """It cannot be looked at, but its BatchNorm still needs two samples; the client with one has such a batch."""
+
+    class Always(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.out = nn.BatchNorm1d(8), nn.Linear(8, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.out(F.dropout(self.norm(x), 0.3))
+
+    with (
+        pytest.warns(UserWarning, match="draws random numbers in evaluation, too"),
+        pytest.raises(FedsmooError, match=r"^client 3: the last batch of its 1 sample"),
+    ):
+        trained(Always(), "serial")
+
+
+class Refusing:
+    """What PyTorch's flags do where somebody has set fp32_precision, their newer name."""
+
+    @property
+    def allow_tf32(self) -> bool:
+        raise RuntimeError("you have used mix of the legacy and new APIs")
+
+
+def test_flags_of_a_gpu_are_not_asked_for_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their error passed for one of the model, whose padding then counted."""
+    monkeypatch.setattr(torch.backends.cuda, "matmul", Refusing())
+    net = nn.Linear(8, 3).double()
+    assert gap(trained(net, "vmap", loss=centred), net, loss=centred) < 1e-14

@@ -75,9 +75,10 @@ def judge_padding(model: FlatModel, x: Tensor, loss: Losses) -> None:
     ``padding`` becomes ``free`` where no sample sees another one, ``masked`` where :class:`Masked` hides padding, and
     ``equal`` where only clients with batches of the same length can be computed at once. Batches of one sample, of two
     and of some are padded: a model may do otherwise with few. Dropout draws other numbers for a batch of another
-    length: a model that draws is looked at with its layers of BatchNorm alone in train mode.
+    length: a model that draws is looked at with its layers of BatchNorm alone in train mode. One that draws in
+    evaluation, too, cannot be looked at: it is ``equal`` if it has statistics.
     """
-    if len(x) < 3 or model.random_in_evaluation:
+    if len(x) < 3 or (model.random_in_evaluation and model.statistics is None):
         return
     lengths = sorted({1, 2, max(2, len(x) - 3)})
     rows = torch.arange(len(x), device=x.device)
@@ -92,10 +93,11 @@ def judge_padding(model: FlatModel, x: Tensor, loss: Losses) -> None:
         return True
 
     try:
-        with layers_in_training(model), in_full_precision():
+        with layers_in_training(model), in_full_precision(x.device):
             if model.statistics is None and hidden(masked=False):
                 return
-            model.padding = "masked" if only_norms(model) and hidden(masked=True) else "equal"
+            looked = only_norms(model) and not model.random_in_evaluation
+            model.padding = "masked" if looked and hidden(masked=True) else "equal"
     except Exception:  # the user's own code, which may know one length of batches only
         model.padding = "free" if model.statistics is None else "equal"
     if model.padding != "free":
@@ -121,8 +123,11 @@ def layers_in_training(model: FlatModel) -> Iterator[None]:
 
 
 @contextmanager
-def in_full_precision() -> Iterator[None]:
+def in_full_precision(device: torch.device) -> Iterator[None]:
     """Let no product of a GPU be rounded to ten bits, which may be other ones for another length of batches."""
+    if device.type != "cuda":  # PyTorch refuses to tell the flags to whoever sets them by their newer names
+        yield
+        return
     matmul = torch.backends.cuda.matmul
     before, matmul.allow_tf32 = matmul.allow_tf32, False
     try:
