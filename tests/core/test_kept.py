@@ -107,3 +107,21 @@ def test_what_is_kept_is_named(method: FedAvg, line: str, where: str) -> None:
 def test_what_was_computed_once_may_be_kept() -> None:
     refuse_unsound(Memo())
     assert MEMO
+
+
+class Wordless:
+    def __repr__(self) -> str:
+        raise ValueError("there is no text for this")
+
+
+THINGS = [Wordless()]
+
+
+@dataclass(frozen=True)
+class Reading(FedAvg):
+    def finish(self, w: Any, down: Any, me: Any, rnd: Any) -> Any:
+        return me, Vectors(w=w * len(THINGS))
+
+
+def test_what_has_no_text_is_let_be() -> None:
+    refuse_unsound(Reading())

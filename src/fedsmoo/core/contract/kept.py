@@ -57,8 +57,14 @@ def codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def shown(value: Any) -> str:
-    """Return something as text that is another one when it changes; of an object, what it holds."""
-    return repr(vars(value)) if hasattr(value, "__dict__") else repr(value)
+    """Return something as text that is another one when it changes; of an object, what it holds.
+
+    What has no text, by code of the user's own, is not looked at.
+    """
+    try:
+        return repr(vars(value)) if hasattr(value, "__dict__") else repr(value)
+    except Exception:
+        return ""
 
 
 def changed(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
