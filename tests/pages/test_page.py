@@ -230,6 +230,17 @@ def test_personal_models_that_diverged_are_not_those_of_a_round_before(tab: Any,
     seen.leave()
 
 
+def test_seconds_of_several_devices_are_marked(tab: Any, tmp_path: Path) -> None:
+    for seed, device in enumerate(("a GPU", "a CPU")):
+        folder = run_folder(tmp_path, f"fedavg-{seed}", "fedavg", seed)
+        run_folder(tmp_path, f"fedsam-{seed}", "fedsam", seed)
+        facts = json.loads((folder / "summary.json").read_text())
+        (folder / "summary.json").write_text(json.dumps({**facts, "device": device}))
+    seen = Visit(tab, write_page(find_runs([tmp_path]), tmp_path / "report.html"))
+    assert [row[-1] for row in seen.cells("summary-table")] == ["3.0 (2 devices)", "3.0\n(best)"]
+    seen.leave()
+
+
 def test_smoothing_axis_and_choice_of_runs_change_the_curves(visit: Visit) -> None:
     visit.see("curves")
     before = visit.plot("accuracy")
