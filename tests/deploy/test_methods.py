@@ -252,3 +252,5 @@ def test_images_of_nodes_are_normalised_alike_if_they_are_given_the_same_numbers
         node(0, config, mean=(0.5,))
     with pytest.raises(FedsmooError, match="one value per channel"):
         node(0, config, mean=(0.5, 0.5), std=(1.0, 1.0))
+    with pytest.raises(FedsmooError, match=r"mean is 0\.5, but must be one number for each channel"):
+        node(0, config, mean=0.5, std=0.5)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsmoo.core.errors import FedsmooError, unknown
+from fedsmoo.core.errors import FedsmooError, brief, unknown
 from fedsmoo.data.beside import check_beside, mean_one
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.targets import CLASSES, NUMBERS, TARGETS, check_targets, read_targets, width
@@ -173,8 +173,20 @@ def from_arrays(
     counts = None if weights is None else mean_one(tensor_of(weights, f"{name}: weights"))
     if mean is None and std is None and dataset.is_image and len(x):
         mean, std = channel_statistics(x)
-    scale = [None if v is None else tuple(float(each) for each in v) for v in (mean, std)]
-    return check(dataclasses.replace(dataset, inputs=names, weights=counts, mean=scale[0], std=scale[1]))
+    dataset = dataclasses.replace(dataset, inputs=names, weights=counts)
+    return check(dataclasses.replace(dataset, mean=scale_of(mean, "mean", name), std=scale_of(std, "std", name)))
+
+
+def scale_of(given: Sequence[float] | None, what: str, name: str) -> tuple[float, ...] | None:
+    """Return what images are normalised by as a data set holds it; refuse what are no numbers."""
+    if given is None:
+        return None
+    try:
+        return tuple(float(each) for each in given)
+    except (TypeError, ValueError):
+        raise FedsmooError(
+            f"data set {name}: {what} is {brief(given)}, but must be one number for each channel, such as [0.5]"
+        ) from None
 
 
 def samples_of(x: Any, what: str) -> Tensor:
