@@ -232,6 +232,30 @@ def test_parameters_that_share_memory_are_refused() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+class Graph(Net):
+    """The links of a graph are sparse, and kept as no buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.links = (0.5 * torch.eye(8, dtype=torch.float64)).to_sparse()
+
+    def middle(self, x: Tensor) -> Tensor:
+        return self.below((self.links @ x.T).T)
+
+
+def test_what_has_no_memory_of_its_own_shares_none() -> None:
+    """Sparse and lazy tensors have no block of it to ask for; the latter are refused in the words of before."""
+    assert gap(trained(Graph()), by_a_plain_loop(Graph)) < 1e-14
+    with pytest.raises(FedsmooError, match="uninitialized"):
+        trained(nn.Sequential(nn.LazyBatchNorm1d(), nn.LazyLinear(3)))
+
+
+def test_scripted_modules_are_refused() -> None:
+    net = nn.Sequential(nn.Tanh(), torch.jit.script(nn.Linear(8, 3)))
+    with pytest.raises(FedsmooError, match=r"scripted or traced by torch\.jit at '1': give it as a plain nn\.Module"):
+        trained(net)
+
+
 def test_weights_that_hooks_make_anew_are_nobody_else_s() -> None:
     net = Net()
     nn.utils.spectral_norm(net.below)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
@@ -36,9 +37,15 @@ def refuse_lost(module: nn.Module) -> None:
     """Refuse a module whose parameters would be others in a run: clients have vectors in place of them.
 
     Raises:
-        FedsmooError: if one is complex, has a hook on its gradient, a sparse one, or lies in the memory of another one.
+        FedsmooError: if one is complex, has a hook on its gradient, a sparse one, or lies in the memory of another one;
+            or if a part was scripted, so that nothing can take the place of its tensors.
     """
     for where, part in module.named_modules():
+        if isinstance(part, torch.jit.ScriptModule):
+            raise FedsmooError(
+                f"the model has been scripted or traced by torch.jit at {where or 'the top'!r}: give it as a plain "
+                "nn.Module"
+            )
         if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse:
             raise FedsmooError(
                 f"{type(part).__name__} at {where or 'the top'!r} has sparse gradients, which no vector holds: set "
@@ -58,7 +65,7 @@ def refuse_lost(module: nn.Module) -> None:
                 "instead, as torch.nn.utils.prune does with a mask"
             )
     met: dict[int, list[tuple[str, Tensor]]] = {}  # by their memory
-    for name, t in {**{n: p for n, p in named.items() if p.numel()}, **aliases(module)}.items():
+    for name, t in {n: t for n, t in {**named, **aliases(module)}.items() if is_block(t)}.items():
         others = met.setdefault(t.untyped_storage().data_ptr(), [])
         same = next((n for n, o in others if (is_trained(o) or is_trained(t)) and overlap(o, t)), None)
         if same is not None:
@@ -74,13 +81,19 @@ def is_trained(t: Tensor) -> bool:
     return isinstance(t, nn.Parameter) and t.requires_grad
 
 
+def is_block(t: Tensor) -> bool:
+    """Return whether a tensor lies in memory as one block: sparse ones, those without numbers and lazy ones do not."""
+    return t.layout is torch.strided and not t.is_meta and not is_lazy(t) and t.numel() > 0
+
+
 def aliases(module: nn.Module) -> dict[str, Tensor]:
     """Return tensors of a module that are no parameters, by name; but what a hook makes anew before every pass."""
     found: dict[str, Tensor] = {}
     for where, part in module.named_modules():
-        for name, v in {**vars(part), **part._buffers}.items():
-            made = f"{name}_orig" in part._parameters  # as torch.nn.utils.spectral_norm does
-            if isinstance(v, Tensor) and not isinstance(v, nn.Parameter) and v.numel() and not made:
+        trained = dict(part.named_parameters(recurse=False))
+        for name, v in {**vars(part), **dict(part.named_buffers(recurse=False))}.items():
+            made = f"{name}_orig" in trained  # as torch.nn.utils.spectral_norm does
+            if isinstance(v, Tensor) and not isinstance(v, nn.Parameter) and not made:
                 found[f"{where}.{name}".lstrip(".")] = v
     return found
 
