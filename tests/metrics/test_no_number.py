@@ -192,3 +192,15 @@ def test_outputs_that_are_nan_are_wrong_answers(name: str) -> None:
     classes = [(2 * 8 / (9 + 8)), 1.0, 1.0]  # F1 of each: right answers, twice, over samples there and said
     truth = {"f1": sum(classes) / 3, "f1-micro": 2 * 10 / (11 + 10)}.get(name, 10 / 11)
     assert score(partly) == pytest.approx(truth)
+
+
+def test_labels_of_which_nothing_is_said_are_not_said_right() -> None:
+    """A sample without any label would be right wherever no output is above 0, and NaN never is."""
+    y = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 0.0]])
+    (metric,) = make_metrics("accuracy", target="labels")
+    assert metric.sums is not None
+    out = torch.where(y > 0, 1.0, -1.0)
+    assert metric.value(metric.sums(out, y).numpy(), 3) == 1.0
+    out[0, 1] = math.nan
+    assert metric.value(metric.sums(out, y).numpy(), 3) == pytest.approx(2 / 3)
+    assert metric.value(metric.sums(out * math.nan, y).numpy(), 3) == 0.0

@@ -45,8 +45,8 @@ def right(out: Tensor, y: Tensor) -> Tensor:
 
 
 def all_right(out: Tensor, y: Tensor) -> Tensor:
-    """Count the samples whose labels were all said right."""
-    return ((out > 0) == (y > 0.5)).all(1).sum().double()[None]
+    """Count the samples whose labels were all said right; NaN says neither that there is one nor that there is none."""
+    return (((out > 0) == (y > 0.5)) & ~out.isnan()).all(1).sum().double()[None]
 
 
 def among_top(k: int) -> Sums:
