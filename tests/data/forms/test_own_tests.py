@@ -118,6 +118,12 @@ def test_a_client_is_the_same_whichever_numbers_name_it(kind):
     assert [i.tolist() for i in data.natural_test] == [[4, 5], [0, 1], [2, 3]]
 
 
+def test_clients_with_very_large_numbers_are_not_one():
+    """No whole number of 64 bits is that large: all of them would be the smallest one."""
+    train = pd.DataFrame({"a": RNG.random(6), "y": [0, 1] * 3, "client": [1e30, 1e30, 2e30, 2e30, 3.0, 3.0]})
+    assert [i.tolist() for i in read_data(train).natural] == [[4, 5], [0, 1], [2, 3]]
+
+
 def test_clients_of_the_test_part_that_do_not_train_are_said():
     train, test = (pd.DataFrame({"a": RNG.random(4), "y": [0, 1] * 2, "client": [1, 1, 2, 2]}) for _ in "ab")
     test["client"] = ["x", "x", "y", "y"]

@@ -25,6 +25,8 @@ from fedsmoo.data.forms.options import Options
 from fedsmoo.data.forms.parts import Federation, Known, Part, same, taken
 from fedsmoo.data.targets import CLASSES
 
+EXACT = 2.0**53  # up to which floats have all whole numbers
+
 
 def build(found: Federation, options: Options, name: str) -> Dataset:
     """Return the data set that parts make up."""
@@ -61,7 +63,7 @@ def by_client(names: np.ndarray) -> dict[Any, np.ndarray]:
     >>> by_client(np.array(["b", "a", "b"]))
     {'a': array([1]), 'b': array([0, 2])}
     """
-    if names.dtype.kind == "f" and bool((names == np.round(names)).all()):
+    if names.dtype.kind == "f" and bool(((names == np.round(names)) & (np.abs(names) < EXACT)).all()):
         names = names.astype(np.int64)
     found, which = np.unique(names, return_inverse=True)
     order = np.argsort(which, kind="stable")
