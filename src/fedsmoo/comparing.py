@@ -129,12 +129,11 @@ def compare_objects(
 
 
 def refuse_impossible(tasks: Sequence[tuple[Entry, str, int]], common: Mapping[str, Any]) -> None:
-    """Refuse methods after the first that cannot be carried out, before any trains: its own run says so at once."""
-    seen = {tasks[0][1]}
-    for entry, label, seed in tasks:
-        if label in seen:
-            continue
-        seen.add(label)
+    """Refuse methods that cannot be carried out, before any trains; what the first cannot do either is no one's own."""
+    firsts = {label: (entry, seed) for entry, label, seed in reversed(tasks)}  # one run of each
+    if len(firsts) == 1:  # which says so at once
+        return
+    for label, (entry, seed) in reversed(firsts.items()):
         given = {
             **common,
             **entry.options,
@@ -146,6 +145,8 @@ def refuse_impossible(tasks: Sequence[tuple[Entry, str, int]], common: Mapping[s
             with warnings.catch_warnings(action="ignore"):  # its run will give them
                 assemble_objects(**named, settings=given)
         except FedsmooError as e:
+            if label == tasks[0][1]:
+                raise
             raise FedsmooError(f"{label}: {e}") from e
 
 

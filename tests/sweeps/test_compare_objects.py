@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import fedsmoo
-from fedsmoo import FedAvg, FedProx, FedsmooError, Vectors
+from fedsmoo import FedAvg, FedProx, FedsmooError, Vectors, comparing
 from fedsmoo.core.algorithm import Gradient
 from fedsmoo.runs.storage.reader import read_run
 
@@ -78,22 +78,23 @@ def test_runs_in_folders_give_results_tables_and_curves(tmp_path: Path) -> None:
     assert found.table[1].split()[0] in found._repr_html_()
 
 
-def test_one_that_fails_and_an_interrupt_leave_the_others() -> None:
+def test_one_that_fails_and_an_interrupt_leave_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     found = fedsmoo.compare([FedAvg(), Halved(by=1e-44)], out=None, model="softmax", clip=None, **QUICK)
     assert list(found.runs) == ["FedAvg"]
     assert "no longer finite" in str(found)
-    seen: list[int] = []
+    begun: list[str] = []
+    one_run = comparing.one_run
+    monkeypatch.setattr(comparing, "one_run", lambda *given: begun.append(given[-1]) or one_run(*given))
 
     class Impatient(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
-            seen.append(1)
-            if len(seen) > 40:
+            if len(begun) > 1:
                 raise KeyboardInterrupt
             return super().forward(x.flatten(1))
 
     part = fedsmoo.compare("fedavg,fedsam,fedprox", model=Impatient(64, 10), engine="serial", **QUICK)
-    assert len(part.outcome.finished) + len(part.outcome.left) == 3
-    assert part.outcome.left
+    assert (begun, [*part.runs]) == (["FedAvg", "FedSAM"], ["FedAvg"])
+    assert [path.name for path in part.outcome.left] == ["fedsam-seed0", "fedprox-seed0"]
 
 
 @pytest.mark.parametrize(

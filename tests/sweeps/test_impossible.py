@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import fedsmoo
-from fedsmoo import FedsmooError
-from fedsmoo.runs.simulation import Simulation
+from fedsmoo import Config, FedsmooError, comparing
+from fedsmoo.sweeps import cost
+from fedsmoo.sweeps.grid import Cell
 
 QUICK: dict[str, Any] = {"rounds": 1, "clients": 4, "cohort": 2, "local_steps": 1, "device": "cpu"}
 
@@ -48,6 +50,13 @@ def test_a_later_cell_of_a_sweep_too(tmp_path: Path) -> None:
     assert not (tmp_path / "s").exists()
 
 
+def test_a_precision_of_gpus_is_possible_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Whether runs go together is found out on a CPU, which has no bf16."""
+    monkeypatch.setattr(cost, "make_device", lambda name: torch.device("cuda"))
+    config = Config(**{**QUICK, "device": "cuda", "precision": "bf16"})
+    cost.refuse_impossible([Cell(config, "FedAvg", "")])
+
+
 def test_data_that_cannot_be_read_is_what_its_run_says(tmp_path: Path) -> None:
     """It may lie there by then, and others go on."""
     (tmp_path / "mine.py").write_text("def data():\n    raise OSError('not mounted')\n")
@@ -57,18 +66,20 @@ def test_data_that_cannot_be_read_is_what_its_run_says(tmp_path: Path) -> None:
 
 
 def test_objects_are_looked_at_before_the_first_trains(monkeypatch: pytest.MonkeyPatch) -> None:
-    rounds, advance = list[int](), Simulation.advance
+    began: list[Any] = []
 
-    def counted(self: Simulation, *given: Any) -> Any:
-        rounds.append(1)
-        return advance(self, *given)
+    def simulate(**given: Any) -> Any:
+        began.append(given["algorithm"])
+        return fedsmoo.simulate(**given)
 
-    monkeypatch.setattr(Simulation, "advance", counted)
-    methods = {fedsmoo.FedAvg(): {}, "fedprox": {"model": "lenet"}}
+    monkeypatch.setattr(comparing, "simulate", simulate)
+    both: dict[Any, Any] = {fedsmoo.FedAvg(): {}, "fedprox": {"model": "lenet"}}
     with pytest.raises(FedsmooError, match=r"^FedProx: the model lenet cannot be built"):
-        fedsmoo.compare(methods, out=None, progress=False, **QUICK)  # type: ignore[arg-type]
-    assert rounds == []
-    fedsmoo.compare([fedsmoo.FedAvg()], out=None, progress=False, **QUICK)
-    assert rounds
+        fedsmoo.compare(both, out=None, progress=False, **QUICK)
+    with pytest.raises(FedsmooError, match=r"^probe 'sharpness' must be NAME:ROUNDS"):  # it is all methods' own
+        fedsmoo.compare([fedsmoo.FedAvg(), "fedprox"], out=None, progress=False, probe="sharpness", **QUICK)
+    assert began == []
+    fedsmoo.compare([fedsmoo.FedAvg(), "fedprox"], out=None, progress=False, **QUICK)
+    assert began == ["fedavg", "fedprox"]
     with pytest.raises(FedsmooError, match="metrics is given for one method"):
         fedsmoo.compare({"fedavg": {}, "fedprox": {"metrics": "f1"}}, out=None, progress=False, **QUICK)

@@ -130,7 +130,9 @@ def refuse_impossible(cells: Sequence[Cell]) -> None:
                 with warnings.catch_warnings(action="ignore"):  # which its run will give
                     refuse_unfit(cell.config, data)
             except FedsmooError as e:
-                raise e if cell is cells[0] else FedsmooError(f"{cell.method}: {e}") from e
+                if cell is cells[0]:
+                    raise
+                raise FedsmooError(f"{cell.method}: {e}") from e
 
 
 def kind_of(config: Config) -> dict[str, Any]:
@@ -141,7 +143,7 @@ def kind_of(config: Config) -> dict[str, Any]:
 
 
 def refuse_unfit(config: Config, data: Dataset | None) -> None:
-    """Refuse a run that cannot be begun on its data; nothing is put on a device."""
+    """Refuse a run that cannot be begun on its data; nothing is put on a device, which alone may know its precision."""
     make_device(config.device)
     if config.model in MODELS:
         refuse_options(config.model, config.model_options)
@@ -153,6 +155,6 @@ def refuse_unfit(config: Config, data: Dataset | None) -> None:
         return
     clients = len(make_clients(config, data))
     refuse_too_few(method, clients, min(config.cohort, clients))
-    setup = make_setup(config.replace(device="cpu", samples_in="auto"), data)
+    setup = make_setup(config.replace(device="cpu", precision="fp32", samples_in="auto"), data)
     refuse_no_features(setup.task, setup.algorithm)
     _ = setup.masks  # a pattern that matches nothing is refused
