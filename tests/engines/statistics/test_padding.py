@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -166,6 +167,28 @@ def test_a_method_s_own_loss_whose_samples_see_each_other(engine: str) -> None:
         result = trained(net, engine, method=Centred())
         assert gap(result, net, loss=centred) < 1e-14
     assert trained(Layers(), engine, method=Plain()).simulation.setup.task.model.padding == "free"
+
+
+def sure(out: Tensor, y: Tensor, certain: Tensor) -> Tensor:
+    """The same loss, given a number of each sample, which changes nothing."""
+    return centred(out, y) + 0 * certain.view(certain.shape[:1])
+
+
+@dataclass(frozen=True)
+class Sure(FedAvg):
+    keepdim: bool = False
+
+    def slope(self, w: Any, grad: Any, down: Any, me: Any) -> Any:
+        return grad(w, sure, grad.outputs(down.w).amax(-1, keepdim=self.keepdim)), me
+
+
+def test_numbers_of_samples_that_such_a_loss_is_given() -> None:
+    """Of C clients ``[C, B]`` may be labels ``[C, K]`` as well, and is not cut: refused, not counted with padding."""
+    for engine in ("serial", "vmap"):
+        assert gap(trained(Layers(), engine, method=Sure(keepdim=True)), Layers(), loss=centred) < 1e-14
+    assert gap(trained(Layers(), "serial", method=Sure()), Layers(), loss=centred) < 1e-14
+    with pytest.raises(FedsmooError, match="must be one per sample"):
+        trained(Layers(), "vmap", method=Sure())
 
 
 def test_such_a_loss_of_a_model_that_draws_is_trained_one_by_one() -> None:

@@ -75,7 +75,7 @@ class TinyModel:
 
         def losses(n: int) -> Tensor:
             both = self.forward(v.detach(), self.x[:n])
-            mine = [g[:n] if isinstance(g, Tensor) and g.dim() > 1 and len(g) == SAMPLES else g for g in given]
+            mine = [g[:n] if isinstance(g, Tensor) and g.dim() and len(g) == SAMPLES else g for g in given]
             return sample_losses(loss, both if self.pair else both[0], self.y[:n], mine)
 
         return not torch.allclose(losses(SAMPLES)[:FEW], losses(FEW), rtol=1e-3, equal_nan=True)
