@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from fedsmoo.paper.cells import last_ten
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.record import last_mean
 from fedsmoo.sweeps.bases import read
@@ -48,7 +49,7 @@ def tried(results: Iterable[Measured]) -> list[Tried]:
         every = [{**r.config.algorithm_options, "lr": r.config.lr, "lr_decay": r.config.lr_decay} for r in runs]
         varied = [k for k in every[0] if len({str(s.get(k)) for s in every}) > 1]
         found = [
-            Tried(algorithm, task, {k: s[k] for k in varied}, at_the_end(run, "validation_accuracy"), of_the_test(run))
+            Tried(algorithm, task, {k: s[k] for k in varied}, at_the_end(run, "validation_accuracy"), last_ten(run))
             for run, s in zip(runs, every, strict=True)
         ]
         out += sorted(found, key=worst_last)
@@ -64,11 +65,6 @@ def at_the_end(run: Measured, name: str) -> float:
     """Return the mean of a curve's last ten values, in per cent; NaN if an evaluated round among them has none."""
     at = zip(run.curve[name], (r.evaluated for r in run.history), strict=True)
     return 100 * last_mean([math.nan if v is None else v for v, there in at if there])
-
-
-def of_the_test(run: Measured) -> float:
-    """Return the mean of the last ten test accuracies, in per cent."""
-    return run.lead.factor * last_mean(run.scores)
 
 
 def winners(runs: Iterable[Tried]) -> dict[str, dict[str, dict[str, Any]]]:
