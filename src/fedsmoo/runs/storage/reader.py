@@ -106,8 +106,7 @@ class StoredRun:
 
         So it is if the run has finished and wrote others: of a file that was cut, earlier rounds would be the last.
         """
-        self.refuse_changed_metrics()
-        return parse_records(self.files.content(METRICS) or b"", str(self.path / METRICS))
+        return parse_records(self.sound_metrics(), str(self.path / METRICS))
 
     @property
     def done(self) -> int:
@@ -123,9 +122,11 @@ class StoredRun:
                 last = at
                 yield row
 
-    def refuse_changed_metrics(self) -> None:
-        """Raise ``FedsmooError`` if the metrics of a finished run are not as it wrote them; older ones have no hash."""
-        refuse_changed(self.path / METRICS, self.files.content(METRICS) or b"", self.summary.get("metrics_sha256"))
+    def sound_metrics(self) -> bytes:
+        """Read the metrics; ``FedsmooError`` if a finished run wrote others, which those of before do not say."""
+        content = self.files.content(METRICS) or b""
+        refuse_changed(self.path / METRICS, content, self.summary.get("metrics_sha256"))
+        return content
 
     def refuse_damaged(self) -> None:
         """Raise ``FedsmooError`` if the notes contradict what the run says its data was."""
