@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from fedsmoo import FedAvg, simulate
 from fedsmoo.core import FedsmooError
+from fedsmoo.core.contract import inputs
 from fedsmoo.data.batches.plan import client_batches
 from fedsmoo.data.check import from_arrays
 from fedsmoo.models import build
@@ -232,3 +233,45 @@ def test_flags_of_a_gpu_are_not_asked_for_on_a_cpu(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(torch.backends.cuda, "matmul", Refusing())
     net = nn.Linear(8, 3).double()
     assert gap(trained(net, "vmap", loss=centred), net, loss=centred) < 1e-14
+
+
+class Both(FedAvg):
+    """Asks for the run's gradient, too."""
+
+    def slope(self, w: Any, grad: Any, down: Any, me: Any) -> Any:
+        return grad(w) + grad(w, centred), me
+
+
+SEVERAL = [samples for samples in CLIENTS if len(samples) > 1]
+
+
+@pytest.mark.parametrize("engine", ["vmap", "auto"])
+def test_such_a_loss_of_a_model_with_running_statistics(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It went unseen; and to look for it vectors as long as the model's were drawn, dozens of them."""
+    sizes, drawn = set[int](), inputs.drawn
+
+    def noted(*given: Any, **named: Any) -> Any:
+        sizes.add(inputs.SCALE.get().size)
+        return drawn(*given, **named)
+
+    monkeypatch.setattr(inputs, "drawn", noted)
+    torch.manual_seed(1)
+    net = nn.Sequential(nn.Linear(8, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 3)).double()
+    settings, data = {**SETTINGS, "client_indices": SEVERAL, "cohort": len(SEVERAL)}, (X[:N], Y[:N], X[N:], Y[N:])
+    serial, other = (simulate(net, data, Both(), loss=plain, engine=name, **settings) for name in ("serial", engine))
+    assert other.simulation.engine.name == "vmap"
+    assert float((serial.server.w - other.server.w).abs().max()) < 1e-13
+    assert other.simulation.setup.task.model.padding == "equal"
+    assert sizes == {7}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rounding_that_norms_of_two_samples_blow_up_is_no_other_sample(seed: int) -> None:
+    """Of two samples a norm leaves little but signs, and of gradients little but rounding, layer after layer."""
+    torch.manual_seed(seed)
+    parts = [layer for _ in range(20) for layer in (nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU())]
+    net = nn.Sequential(nn.Linear(8, 64), *parts, nn.Linear(64, 3))
+    data = tuple(v if v.dtype == torch.int64 else v.float() for v in (X[:N], Y[:N], X[N:], Y[N:]))
+    settings = {**SETTINGS, "dtype": "float32", "rounds": 1, "client_indices": SEVERAL, "cohort": len(SEVERAL)}
+    result = simulate(net, data, "fedavg", loss=plain, engine="vmap", **settings)
+    assert result.simulation.setup.task.model.padding == "masked"

@@ -129,13 +129,16 @@ def drawn(
     )
 
 
-def quadratic(client: int | None, to: torch.dtype | None = None) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-    """Return the gradient and the loss of a quadratic of one client, or of all of them at once."""
+def quadratic(client: int | None, to: torch.dtype | None = None) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Return the gradient and the loss of a quadratic of one client, or of all of them at once.
+
+    It has no running statistics, and leaves those of a model as they are.
+    """
     size = SCALE.get().size
     a = 1.0 + torch.arange(CLIENTS * size, dtype=torch.float64).reshape(CLIENTS, size).remainder(21) / 10
     b = torch.randn((CLIENTS, size), generator=generator_of(9), dtype=torch.float64)
     a, b = (placed(v if client is EVERYBODY else v[client], to) for v in (a, b))
-    return lambda v: (a * (v - b), 0.5 * (a * (v - b) ** 2).sum(-1))
+    return lambda v, running=None: (a * (v - b), 0.5 * (a * (v - b) ** 2).sum(-1))
 
 
 def ask(algorithm: Algorithm, name: str, x: Given) -> Any:
