@@ -54,6 +54,7 @@ class Pass:
         self.draws = 0
         self.wrote: list[str] = []  # buffers that it changed
         self.foreign: list[list[int]] = []  # shapes of parameters that are not the module's own
+        self.out = torch.empty(0)
         self.running = [f"the model {type(module).__name__}"]
         self._states = generators(module)
         self._before = {n: state() for n, state in self._states.items()}
@@ -121,7 +122,7 @@ def examine(model: FlatModel, x: Tensor, loss: Callable[[Tensor], Tensor], other
         model.keep_statistics(passes[True][-1].wrote)
         told += foreign_parameters(passes[True][-1].foreign)
         look_behind(at, passes[True][-1])
-        told += [] if any(p.draws for p in passes[False]) else neighbours(model, at.w, x)
+        told += [] if any(p.draws for p in passes[False]) else neighbours(model, at.w, x, passes[False][-1].out)
     except FedsmooError:
         raise
     except Exception as e:  # the user's own code
@@ -183,9 +184,9 @@ def make(seen: Pass, at: Looked, training: bool) -> None:
             with seen.watching(model.module):
                 out = model.forward(whole, x)
             model.writes_inputs |= bool(x._version) or not torch.equal(x, at.x)
-            refuse_written(model.module, at.parts(), parts)
+            refuse_written(model.module, model.layout.split(at.w), parts)
             seen.wrote = written(model.module, kept, whole)
-            seen.draws = draws.count
+            seen.draws, seen.out = draws.count, out.detach().clone()
             value = at.loss(out)
             if draws.count > seen.draws:
                 raise FedsmooError(f"the loss draws random numbers, which does not follow the run's seed: {INSTEAD}")

@@ -18,6 +18,7 @@ from fedsmoo.core.errors import FedsmooError
 from fedsmoo.models.base import FlatModel
 
 REENTRANT = "CheckpointFunctionBackward"
+LONG, DEEP = 1000, 4  # parts of a list or dict, and lists inside of lists: of more only the length is compared
 
 
 def first_weights(model: FlatModel, x: Tensor) -> Tensor:
@@ -51,7 +52,7 @@ def refuse_unnamed(module: nn.Module, name: str) -> None:
 def refuse_written(module: nn.Module, before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> None:
     """Refuse a module whose pass changes its own parameters: gradients may be asked for at any vector."""
     for name, p in after.items():
-        if p._version or not torch.equal(p, before[name]):
+        if p._version or not torch.equal(p.nan_to_num(), before[name].nan_to_num()):
             raise FedsmooError(
                 f"the model {type(module).__name__} changes its parameter {name!r} in forward, as max_norm of "
                 "nn.Embedding does, which a method would know nothing of: compute from it what the pass needs, such as "
@@ -97,17 +98,28 @@ def foreign_parameters(shapes: list[list[int]]) -> list[str]:
 def states(module: nn.Module) -> dict[str, Any]:
     """Return what parts of a module keep beside parameters and buffers, by name: numbers, words, sums of tensors."""
 
-    def plain(v: Any) -> Any:
+    def plain(v: Any, depth: int = 0) -> Any:
         if isinstance(v, Tensor):
-            return list(v.shape), str(v.detach().to(torch.complex128).sum().item())
+            return total(v)
+        if isinstance(v, dict | list | tuple | deque) and (len(v) > LONG or depth > DEEP):
+            return len(v)
         if isinstance(v, dict):
-            return {str(n): plain(part) for n, part in v.items()}
+            return {str(n): plain(part, depth + 1) for n, part in v.items()}
         if isinstance(v, list | tuple | deque):
-            return [plain(part) for part in v]
+            return [plain(part, depth + 1) for part in v]
         return v if isinstance(v, int | float | str) else None
 
     parts = [(where, n, v) for where, part in module.named_modules() for n, v in vars(part).items()]
     return {f"{where}.{n}".lstrip("."): plain(v) for where, n, v in parts if n != "training" and not n.startswith("_")}
+
+
+def total(t: Tensor) -> tuple[list[int], str] | None:
+    """Return the shape of a tensor and the sum of its numbers; ``None`` for one without, such as on the device meta."""
+    try:
+        kind = torch.complex128 if t.is_complex() else torch.float64
+        return list(t.shape), str(t.detach().sum(dtype=kind).item())
+    except Exception:  # a tensor of some other kind: nested, quantised, a subclass
+        return None
 
 
 def changing_states(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
@@ -121,16 +133,16 @@ def changing_states(first: Mapping[str, Any], second: Mapping[str, Any]) -> list
     ]
 
 
-def neighbours(model: FlatModel, w: Tensor, x: Tensor) -> list[str]:
-    """Return what is told of a model whose answer to a sample depends on those that are evaluated with it."""
+def neighbours(model: FlatModel, w: Tensor, x: Tensor, whole: Tensor) -> list[str]:
+    """Return what is told of a model whose answers, ``whole``, to samples depend on those evaluated with them."""
     half = len(x) // 2
     model.eval()
     try:
         with torch.no_grad():
-            whole, *parts = (model.forward(model.layout.split(w), one.clone()) for one in (x, x[:half], x[half:]))
-    except Exception:  # the user's own code, which may know one length of batches only
+            few = torch.cat([model.forward(model.layout.split(w), one.clone()) for one in (x[:half], x[half:])])
+    except Exception:  # the user's own code, which may know one length of batches only, or cut off what all have empty
         return []
-    few, scale = torch.cat(parts), float(whole.abs().max())
+    scale = float(whole.abs().max())
     if few.shape == whole.shape and torch.allclose(few, whole, rtol=1e-2, atol=1e-3 * scale, equal_nan=True):
         return []
     kinds = nn.RNNBase | nn.MultiheadAttention

@@ -65,7 +65,7 @@ def refuse_lost(module: nn.Module) -> None:
                 "instead, as torch.nn.utils.prune does with a mask"
             )
     met: dict[int, list[tuple[str, Tensor]]] = {}  # by their memory
-    for name, t in {n: t for n, t in {**named, **aliases(module)}.items() if is_block(t)}.items():
+    for name, t in {n: t for n, t in {**named, **aliases(module)}.items() if has_memory(t)}.items():
         others = met.setdefault(t.untyped_storage().data_ptr(), [])
         same = next((n for n, o in others if (is_trained(o) or is_trained(t)) and overlap(o, t)), None)
         if same is not None:
@@ -81,11 +81,6 @@ def is_trained(t: Tensor) -> bool:
     return isinstance(t, nn.Parameter) and t.requires_grad
 
 
-def is_block(t: Tensor) -> bool:
-    """Return whether a tensor lies in memory as one block: sparse ones, those without numbers and lazy ones do not."""
-    return t.layout is torch.strided and not t.is_meta and not is_lazy(t) and t.numel() > 0
-
-
 def aliases(module: nn.Module) -> dict[str, Tensor]:
     """Return tensors of a module that are no parameters, by name; but what a hook makes anew before every pass."""
     found: dict[str, Tensor] = {}
@@ -98,6 +93,13 @@ def aliases(module: nn.Module) -> dict[str, Tensor]:
     return found
 
 
+def has_memory(t: Tensor) -> bool:
+    """Return whether a tensor's numbers lie in one block of memory: not if it is sparse, lazy, empty or of no device."""
+    return (
+        not is_lazy(t) and t.layout is torch.strided and not t.is_nested and t.device.type != "meta" and t.numel() > 0
+    )
+
+
 def overlap(a: Tensor, b: Tensor) -> bool:
     """Return whether two tensors in one block of memory have some of it in common; neighbours have not."""
 
@@ -106,4 +108,10 @@ def overlap(a: Tensor, b: Tensor) -> bool:
         begin = int(t.storage_offset()) * t.element_size()
         return begin, begin + (last + 1) * t.element_size()
 
-    return place(a)[0] < place(b)[1] and place(b)[0] < place(a)[1]
+    if not (place(a)[0] < place(b)[1] and place(b)[0] < place(a)[1]):
+        return False
+    if a.element_size() != b.element_size():
+        return True
+    every = torch.arange(a.untyped_storage().nbytes() // a.element_size())  # columns of one matrix lie in between
+    mine, theirs = (every.as_strided(t.shape, t.stride(), t.storage_offset()).flatten() for t in (a, b))
+    return bool(torch.zeros_like(every, dtype=torch.bool).index_fill(0, mine, True)[theirs].any())

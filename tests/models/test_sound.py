@@ -1,0 +1,182 @@
+"""Modules that hold unusual things and train as a plain loop does: none of them is refused, or told of."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedsmoo import simulate
+from fedsmoo.core import FedsmooError
+from fedsmoo.core.errors import FedsmooWarning
+from fedsmoo.data.batches.plan import client_batches
+from fedsmoo.models.hidden import states
+from fedsmoo.models.modules.copies import refuse_lost
+from fedsmoo.runs.results.result import Result
+
+SIZES, BATCH, LR = (6, 4, 7), 4, 0.1
+ENDS = np.cumsum(SIZES)
+CLIENTS = [np.arange(e - n, e) for n, e in zip(SIZES, ENDS, strict=True)]
+N = sum(SIZES)
+RNG = np.random.default_rng(5)
+X = torch.from_numpy(RNG.standard_normal((N + 12, 8)) * 2 + 0.3)
+Y = torch.from_numpy((X.numpy() @ RNG.standard_normal((8, 3))).argmax(1))
+SETTINGS: dict[str, Any] = {
+    "client_indices": CLIENTS, "cohort": 3, "rounds": 2, "local_epochs": 1, "batch_size": BATCH, "lr": LR,
+    "lr_decay": 1.0, "weight_decay": 0.0, "clip": None, "weighted": True, "dtype": "float64", "device": "cpu",
+    "seed": 3, "progress": False,
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_told() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FedsmooWarning)
+        yield
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.below, self.above = nn.Linear(8, 8), nn.Linear(8, 3)
+        self.hold()
+        self.double()
+
+    def hold(self) -> None:
+        """Keep what a test is about."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.above(torch.tanh(self.middle(x)))
+
+    def middle(self, x: Tensor) -> Tensor:
+        return self.below(x)
+
+
+def plain(out: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(out, y, reduction="none")
+
+
+def trained(net: nn.Module, engine: str = "auto", loss: Any = plain, **options: Any) -> Result:
+    return simulate(net, (X[:N], Y[:N], X[N:], Y[N:]), "fedavg", engine=engine, loss=loss, **SETTINGS, **options)
+
+
+def gap(result: Result, make: Callable[[], nn.Module], loss: Any = plain) -> float:
+    """How far a run is from FedAvg on modules themselves, their buffers included."""
+    server = make()
+    for number in range(SETTINGS["rounds"]):
+        mean = {n: torch.zeros_like(p) for n, p in server.state_dict().items() if p.is_floating_point()}
+        for i, samples in enumerate(CLIENTS):
+            net = make()
+            net.load_state_dict(server.state_dict())
+            for batch in client_batches(SETTINGS["seed"], number, i, samples, BATCH, 1, None):
+                net.zero_grad()
+                loss(net(X[batch]), Y[batch]).mean().backward()
+                with torch.no_grad():
+                    for p in net.parameters():
+                        p -= 0 if p.grad is None else LR * p.grad
+            for n in mean:
+                mean[n] += len(samples) / N * net.state_dict()[n]
+        server.load_state_dict(mean, strict=False)
+    flat = result.simulation.setup.task.model
+    return float((flat.layout.join(dict(server.named_parameters())).detach() - result.server.w).abs().max())
+
+
+class Columns(Net):
+    """Parameters that are columns of one matrix, of which none is in two."""
+
+    def hold(self) -> None:
+        self.left, self.right = map(nn.Parameter, (torch.randn(8, 16).double() / 4).chunk(2, 1))
+
+    def middle(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.below(x) @ self.left) * (x @ self.right)
+
+
+class Graph(Net):
+    """The edges of a graph as a sparse matrix, in a plain attribute."""
+
+    def hold(self) -> None:
+        self.edges = (torch.rand(8, 8) > 0.5).double().to_sparse()
+
+    def middle(self, x: Tensor) -> Tensor:
+        return self.below((self.edges @ x.mT).mT)
+
+
+class OtherKinds(Net):
+    """Tensors without numbers that could be summed, and containers that hold themselves."""
+
+    def hold(self) -> None:
+        self.template = torch.empty(3, device="meta")
+        self.small = torch.ones(3).to(torch.float8_e4m3fn)
+        self.registry: dict[str, Any] = {"name": "net"}
+        self.registry["all"] = self.registry
+        self.parts: list[Any] = []
+        self.parts.append(self.parts)
+
+
+@pytest.mark.parametrize("make", [Columns, Graph, OtherKinds])
+def test_modules_that_hold_unusual_things(make: type[Net]) -> None:
+    assert gap(trained(make()), make) < 1e-14
+
+
+def test_columns_that_do_have_numbers_in_common_are_refused() -> None:
+    net, whole = Net(), torch.randn(8, 16)
+    net.left, net.right = nn.Parameter(whole[:, :9]), nn.Parameter(whole[:, 8:])
+    with pytest.raises(FedsmooError, match=r"'left' and 'right' of Net lie in one memory"):
+        refuse_lost(net)
+    net.right = nn.Parameter(whole[:, 9:])
+    refuse_lost(net)
+
+
+def test_lengths_that_depend_on_the_longest_of_a_batch() -> None:
+    """Two halves of a batch were put together, which have other lengths."""
+
+    class Cut(Net):
+        def forward(self, x: Tensor) -> Tensor:
+            longest = int((x[:, 1:] > 0).sum(1).max()) + 1
+            return torch.stack([super(Cut, self).forward(x) + k for k in range(longest)], 1)
+
+    def first(out: Tensor, y: Tensor) -> Tensor:
+        return plain(out[:, 0], y)
+
+    def right(out: Any, y: Any) -> float:
+        return float((out[:, 0].argmax(1) == y).float().mean())
+
+    lengths = {Cut()(part).shape[1] for part in (X[:4], X[4:8])}
+    assert len(lengths) == 2
+    assert gap(trained(Cut(), loss=first, metrics=[right]), Cut, first) < 1e-14
+
+
+def test_a_parameter_that_begins_without_a_number_is_not_said_to_be_written_to() -> None:
+    net = Net()
+    net.unused = nn.Parameter(torch.full((3,), torch.nan, dtype=torch.float64))
+    with pytest.raises(FedsmooError, match=r"no longer finite"):
+        trained(net)
+
+
+def test_long_lists_are_compared_by_their_length() -> None:
+    """A list of words took longer than all passes."""
+    net = Net()
+    net.words, net.table = [f"word {k}" for k in range(2000)], torch.ones(4, 2)
+    found = states(net)
+    assert found["words"] == 2000
+    assert found["table"] == ([4, 2], "8.0")
+    net.words.append("one more")
+    assert states(net)["words"] == 2001
+
+
+@pytest.mark.filterwarnings("ignore:.*Sparse CSR tensor support is in beta:UserWarning")
+@pytest.mark.parametrize("lazy", [nn.LazyBatchNorm1d, nn.LazyInstanceNorm1d])
+def test_what_cannot_be_copied_is_said_in_a_line(lazy: type[nn.Module]) -> None:
+    with pytest.raises(FedsmooError, match=r"^the model Sequential cannot be copied"):
+        trained(nn.Sequential(nn.Linear(8, 8), lazy(affine=True, track_running_stats=True), nn.Linear(8, 3)))
+    net = Net()
+    net.edges = torch.eye(3).to_sparse_csr()
+    with pytest.raises(FedsmooError, match=r"^the model Net cannot be copied"):
+        trained(net)
