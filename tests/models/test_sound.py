@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -180,3 +181,53 @@ def test_what_cannot_be_copied_is_said_in_a_line(lazy: type[nn.Module]) -> None:
     net.edges = torch.eye(3).to_sparse_csr()
     with pytest.raises(FedsmooError, match=r"^the model Net cannot be copied"):
         trained(net)
+
+
+# -- parts with two names, and buffers that come late
+
+
+class Twice(Net):
+    """A part with two names beside a buffer, as prompts of peft have the embedding of the model that they are for."""
+
+    def hold(self) -> None:
+        self.again = self.below
+        self.norm = nn.Module()
+        self.norm.register_buffer("scale", torch.full((8,), 0.5))
+        self.other = self.norm
+
+    def middle(self, x: Tensor) -> Tensor:
+        return self.again(torch.tanh(self.below(x * self.norm.scale)) * self.other.scale)
+
+
+class Moving(Twice):
+    """The same with statistics, which are exchanged for others."""
+
+    def middle(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.norm.scale = 0.9 * self.norm.scale + 0.1 * x.detach().abs().mean(0)
+        return super().middle(x)
+
+
+class Late(Net):
+    """Registers its buffer in the first pass."""
+
+    def middle(self, x: Tensor) -> Tensor:
+        if not hasattr(self, "turn"):
+            self.register_buffer("turn", torch.arange(x.shape[1], dtype=x.dtype).cos(), persistent=False)
+        return self.below(x * self.turn)
+
+
+@pytest.mark.parametrize("engine", ["serial", "threads", "vmap", "auto"])
+@pytest.mark.parametrize("make", [Twice, Moving, Late])
+def test_parts_with_two_names_and_late_buffers(make: type[Net], engine: str) -> None:
+    """Tensors of a pass were left in a part with two names, and a late buffer was a traceback."""
+    net = make()
+    result = trained(net, engine)
+    assert gap(result, make) < 1e-14
+    flat = result.simulation.setup.task.model
+    own = dict(net.named_parameters())
+    assert all(torch.equal(p, own[n]) for n, p in flat.module.named_parameters())
+    truth = copy.deepcopy(net)
+    truth(X[:1])
+    truth.load_state_dict(flat.state_dict(result.server.w))
+    assert torch.equal(result.model(X), truth.eval()(X))

@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.utils.stateless import _reparametrize_module
 
 from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.core.layout import Layout
@@ -17,7 +16,7 @@ from fedsmoo.core.random.noise import Noise, key_of
 from fedsmoo.models import buffers
 from fedsmoo.models.draws import AnyNoise
 from fedsmoo.models.dropout import draw_through
-from fedsmoo.models.modules.call import call_with, places_of
+from fedsmoo.models.modules.call import call_holding, call_with, has_two_names, holding, places_of
 from fedsmoo.models.modules.copies import copied, refuse_lost
 from fedsmoo.models.modules.inputs import arguments, asks_whether_traced, refuse_unknown_inputs, unseen
 from fedsmoo.models.modules.lazy import refuse_unready
@@ -51,8 +50,7 @@ class FlatModel:
         refuse_lost(module)
         refuse_unknown_inputs(module, inputs)
         self.module, self.output, self.inputs = module, output, inputs
-        # Whether it draws random numbers (dropout): in local steps, and in evaluation, too. None: not known yet, see
-        # models.examine.
+        # Whether it draws random numbers (dropout): in local steps, and in evaluation, too. None: models.examine says.
         self.random: bool | None = None
         self.random_in_evaluation = self.examined = False
         # Whether its passes are made again in a backward pass (activation checkpointing), and write to their inputs.
@@ -61,6 +59,7 @@ class FlatModel:
         self._listening = False
         self._heard: list[Tensor] | None = None
         self._asks, self._places = asks_whether_traced(module), places_of(module)
+        self._twice = self._places is not None and has_two_names(module)
         trained = {n: tuple(p.shape) for n, p in module.named_parameters() if p.requires_grad}
         self.layout = Layout(trained, words={"norms": norms_of(module)})
         self._frozen = {n: p.detach().clone() for n, p in module.named_parameters() if not p.requires_grad}
@@ -82,7 +81,9 @@ class FlatModel:
 
     def place(self, device: torch.device, dtype: torch.dtype) -> None:
         """Keep what is frozen where a run computes, so that no step copies or converts it."""
-        self._frozen = buffers.all_like(self._frozen, device, dtype)
+        every = {**buffers.copies(self.module), **self._frozen}  # with those that the first pass has registered
+        self.buffers = tuple(n for n in every if n in self.buffers or n not in self._frozen)
+        self._frozen = buffers.all_like(every, device, dtype)
         buffers.place(self.module, self._frozen)
 
     def _with_frozen(self, parameters: Mapping[str, Tensor], batched: bool = False) -> dict[str, Tensor]:
@@ -192,9 +193,11 @@ class FlatModel:
             whole |= self.statistics.spare(whole, next(iter(parameters.values())))
             kept = tuple(n for n in kept if n not in self.statistics.names)
         before = dict(whole) if kept else whole
-        with unseen(x) if self._asks and not torch.compiler.is_compiling() else nullcontext():
+        compiling = torch.compiler.is_compiling()  # not what unseen says
+        with unseen(x) if self._asks and not compiling else nullcontext():
             if self.buffers or self._places is None or torch.compiler.is_compiling():
-                out = functional_call(self.module, whole, *arguments(x, self.inputs))
+                call = call_holding if self._twice and not compiling else functional_call
+                out = call(self.module, whole, *arguments(x, self.inputs))
             else:
                 out = call_with(self.module, self._places, whole, *arguments(x, self.inputs))
         if kept:
@@ -206,7 +209,7 @@ class FlatModel:
         if not self.recomputes:
             return nullcontext()
         whole = {**self.buffer_copies(next(iter(parameters.values()))), **parameters}
-        return _reparametrize_module(self.module, whole, tie_weights=True)
+        return holding(self.module, whole)
 
     def _by_hand(self, parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """Return C models' outputs on a batch each, ``[C, B, ...]``, by the module's own hand-batched forward."""

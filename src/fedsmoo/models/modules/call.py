@@ -5,7 +5,8 @@ That one looks up every name anew, for buffers that a pass may exchange; paramet
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
@@ -25,6 +26,43 @@ def places_of(module: nn.Module) -> Places | None:
         if held:
             found.append((tuple(path.split(".")) if path else (), held))
     return found
+
+
+def has_two_names(module: nn.Module) -> bool:
+    """Return whether a part of a module is registered twice, as ``self.second = self.first`` does."""
+    return len(list(module.named_modules(remove_duplicate=False))) > len(list(module.modules()))
+
+
+@contextmanager
+def holding(module: nn.Module, tensors: dict[str, Tensor]) -> Iterator[None]:
+    """Let a module hold these tensors, parameters and buffers; afterwards they are what became of them.
+
+    ``functional_call`` leaves its tensors in a part with two names: it puts back under the second what it found there,
+    which is what it had put there under the first.
+    """
+    places = {
+        f"{path}.{name}".lstrip("."): (own, name)
+        for path, part in module.named_modules(remove_duplicate=False)
+        for own in (part._parameters, part._buffers)
+        for name, t in own.items()
+        if t is not None
+    }
+    given = {id(own[name]): tensors[n] for n, (own, name) in places.items() if n in tensors}
+    before = [(n, own, name, own[name]) for n, (own, name) in places.items() if id(own[name]) in given]
+    try:
+        for _, own, name, t in before:
+            own[name] = given[id(t)]
+        yield
+    finally:
+        tensors.update({n: own[name] for n, own, name, _ in before if n in tensors})
+        for _, own, name, t in before:
+            own[name] = t
+
+
+def call_holding(module: nn.Module, tensors: dict[str, Tensor], args: Any, named: Any) -> Any:
+    """Return ``module(*args, **named)`` with these tensors, which afterwards are what became of them."""
+    with holding(module, tensors):
+        return module(*args, **named)
 
 
 def call_with(module: nn.Module, places: Places, tensors: Mapping[str, Tensor], args: Any, named: Any) -> Any:

@@ -94,7 +94,7 @@ def aliases(module: nn.Module) -> dict[str, Tensor]:
 
 
 def has_memory(t: Tensor) -> bool:
-    """Return whether a tensor's numbers lie in one block of memory: not if it is sparse, lazy, empty or of no device."""
+    """Return whether a tensor's numbers lie in a block of memory: not of a lazy, sparse, nested, empty or meta one."""
     return (
         not is_lazy(t) and t.layout is torch.strided and not t.is_nested and t.device.type != "meta" and t.numel() > 0
     )
