@@ -11,6 +11,7 @@ import torch
 from fedsmoo import FedAvg, Vectors
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.contract import refuse_unsound
+from fedsmoo.core.contract.kept import shown
 
 HISTORY: list[int] = []
 COUNT = 0
@@ -118,10 +119,39 @@ THINGS = [Wordless()]
 
 
 @dataclass(frozen=True)
-class Reading(FedAvg):
+class Wordlessly(FedAvg):
     def finish(self, w: Any, down: Any, me: Any, rnd: Any) -> Any:
         return me, Vectors(w=w * len(THINGS))
 
 
 def test_what_has_no_text_is_let_be() -> None:
+    refuse_unsound(Wordlessly())
+
+
+# -- tables
+
+TABLE, ROWS = list(range(50_000)), [0] * 50_000
+
+
+@dataclass(frozen=True)
+class Reading(FedAvg):
+    def slope(self, w: Any, grad: Any, down: Any, me: Any) -> Any:
+        return grad(w) * TABLE[1], me
+
+
+@dataclass(frozen=True)
+class Writing(FedAvg):
+    """Has a row of a table for each client."""
+
+    def finish(self, w: Any, down: Any, me: Any, rnd: Any) -> Any:
+        ROWS[11] += 1
+        return me, Vectors(w=w)
+
+
+def test_a_long_table_is_compared_by_its_begin_and_its_length() -> None:
+    """The text of all of it was made dozens of times."""
+    assert len(shown(TABLE)) < 10_000
+    assert shown(dict.fromkeys(TABLE)) != shown(dict.fromkeys([*TABLE, -1]))
     refuse_unsound(Reading())
+    with pytest.raises(FedsmooError, match=r"in finish: keeps something in ROWS from one call for the next"):
+        refuse_unsound(Writing())

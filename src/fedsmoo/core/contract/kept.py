@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -11,6 +12,7 @@ from fedsmoo.core.algorithm import Algorithm
 from fedsmoo.core.blame import ours
 
 HOLDERS = (list, dict, set, deque, bytearray)
+LONG = 1000  # parts of a table: more are counted
 
 
 def kept(algorithm: Algorithm) -> dict[str, str]:
@@ -57,11 +59,15 @@ def codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def shown(value: Any) -> str:
-    """Return something as text that is another one when it changes; of an object, what it holds.
+    """Return something as text that is another one when it changes: of an object what it holds, of a table its begin.
 
-    What has no text, by code of the user's own, is not looked at.
+    Clients that a method is asked for here have small numbers, and what is added to a table makes it longer. What has
+    no text, by code of the user's own, is not looked at.
     """
     try:
+        if isinstance(value, HOLDERS) and len(value) > LONG:
+            begin = list(islice(value.items() if isinstance(value, dict) else value, LONG))
+            return f"{len(value)}: {begin!r}"
         return repr(vars(value)) if hasattr(value, "__dict__") else repr(value)
     except Exception:
         return ""

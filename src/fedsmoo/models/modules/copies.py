@@ -69,9 +69,11 @@ def refuse_lost(module: nn.Module) -> None:
         others = met.setdefault(t.untyped_storage().data_ptr(), [])
         same = next((n for n, o in others if (is_trained(o) or is_trained(t)) and overlap(o, t)), None)
         if same is not None:
+            tied = isinstance(t, nn.Parameter) and isinstance(named.get(same), nn.Parameter)
+            hint = f"tie them as one, self.{name} = self.{same}" if tied else f"clone it, or read self.{same} instead"
             raise FedsmooError(
                 f"{same!r} and {name!r} of {type(module).__name__} lie in one memory, but would be two in training: "
-                f"tie parameters as one, self.{name} = self.{same}, or clone what is none"
+                f"{hint}"
             )
         others.append((name, t))
 
