@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from safetensors.torch import load_file
 import fedsmoo
 from fedsmoo.core import FedsmooError
 from fedsmoo.deploy.client import Recipe
+from fedsmoo.runs.build import assemble, make_config
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.results.finished import open_finished
 from fedsmoo.runs.storage.verify import verify
@@ -60,3 +62,24 @@ def test_a_federation_by_flower_cannot_recompute_statistics() -> None:
     config = Config(**SETTINGS, statistics="recomputed")
     with pytest.raises(FedsmooError, match=r"'recomputed', but nobody in a federation holds samples of all clients"):
         Recipe().setup(config, Recipe().test(config))
+
+
+@pytest.mark.parametrize("policy", ["averaged", "local", "recomputed"])
+@pytest.mark.parametrize("asks", [{"sampling": "power_of_choice"}, {"algorithm": "qfedavg"}], ids=["cohort", "method"])
+def test_losses_that_clients_are_asked_for_do_not_depend_on_evaluations(asks: dict, policy: str) -> None:
+    """They are those of the present model with its own statistics, not with those of the last evaluated one."""
+    settings = SETTINGS | asks | {"statistics": policy, "u": 0.3, "partition": "dirichlet", "holdout": 0.2}
+    always, seldom = (assemble(make_config(settings, {"eval_every": n})).run() for n in (1, 4))
+    assert [r.cohort for r in seldom.history] == [r.cohort for r in always.history]
+    assert torch.equal(seldom.server.w, always.server.w)
+    cut = assemble(make_config(settings, {"eval_every": 4, "rounds": 2})).run()
+    longer = dataclasses.replace(cut, config=make_config(settings, {"rounds": 2})).continue_(2, progress=False)
+    assert torch.equal(longer.server.w, always.server.w)
+
+
+@pytest.mark.parametrize("policy", ["local", "recomputed"])
+def test_probes_measure_a_model_with_its_own_statistics_where_it_is_not_evaluated(policy: str) -> None:
+    settings = SETTINGS | {"statistics": policy, "probe": "hessian:2,sharpness:2", "holdout": 0.2}
+    always, seldom = (assemble(make_config(settings, {"eval_every": n})).run() for n in (1, 4))
+    assert [r.probes for r in seldom.history] == [r.probes for r in always.history]
+    assert seldom.history[1].probes

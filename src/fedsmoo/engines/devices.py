@@ -30,3 +30,9 @@ def staged(where: str, data: Dataset, device: torch.device) -> bool:
     if where != "auto":
         return where == "host"
     return device.type == "cuda" and data.nbytes > total_bytes(device) // 2
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait for a GPU, so that clocks read true."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

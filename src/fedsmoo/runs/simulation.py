@@ -19,6 +19,7 @@ from fedsmoo.data.batches.plan import Plan, make_plan
 from fedsmoo.data.batches.rules import Ask
 from fedsmoo.engines.client_state.memory import refuse_too_many_rows
 from fedsmoo.engines.contract import Engine, RoundInputs, RoundOutcome, Setup
+from fedsmoo.engines.devices import synchronize
 from fedsmoo.engines.facts import Facts
 from fedsmoo.engines.failure import explained
 from fedsmoo.engines.personal import PersonalInputs
@@ -118,11 +119,12 @@ class Simulation:
         self.server, self._fresh = server, not recomputes(self.setup.algorithm)
         self._hold()
 
-    def refresh(self) -> None:
-        """Compute the global model's running statistics, where nobody sends them and they are of an earlier one."""
+    def refresh(self) -> Tensor:
+        """Return the global model; where nobody sends its statistics, those that are held are computed, if not its."""
         if not self._fresh and (found := self.statistics_of(self.server)) is not None:
             self.server, self._fresh = self.server.replace(statistics=found), True
         self._hold()
+        return self.server.w
 
     def statistics_of(self, server: Vectors) -> Tensor | None:
         """Return the running statistics of a global model of this run; ``None`` of a model without."""
@@ -155,7 +157,7 @@ class Simulation:
     def draw_round(self, number: int) -> tuple[list[int], Plan]:
         """Draw the clients of a round and their batches: what can be known before the round starts."""
         t = self.training
-        ask = Ask([len(i) for i in self.indices], lambda ids: self.facts.losses(ids, self.server.w))
+        ask = Ask([len(i) for i in self.indices], lambda ids: self.facts.losses(ids, self.refresh()))
         clients = cohort(t.seed, number, len(self.indices), t.cohort, self.sampling, ask)
         self._asked = ask.asked
         return clients, self.plan(number, clients)
@@ -193,6 +195,8 @@ class Simulation:
         clients, plan = self._drawn.pop(number) if number in self._drawn else self.draw_round(number)
         refuse_too_many_rows(self.setup, len(clients) * self.runs_in_batch)
         algorithm = self.method_at(number)
+        if "loss" in algorithm.asks:
+            self.refresh()
         down = self.setup.masks.sent(algorithm, self.server)
         share = len(clients) / len(self.indices)
         weights = weights_of(t, [len(self.indices[i]) for i in clients])
@@ -281,6 +285,8 @@ class Simulation:
         from fedsmoo.analysis.probes import Moment
 
         assert self.probes is not None
+        if self.probes.due(work.number + 1, self.training.rounds):
+            self.refresh()
         now = Moment(self.setup, self.server, self.engine.table, self.indices, work)
         return self.probes.measure(now, self.training.rounds)
 
@@ -292,9 +298,3 @@ class Simulation:
             if (callback is not None and says_stop(callback(record))) or stop():
                 break
         return Result(list(self.history), self.server, self)
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait for a GPU, so that clocks read true."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
