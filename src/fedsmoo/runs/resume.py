@@ -26,7 +26,7 @@ from fedsmoo.runs.origin.method import of_own
 from fedsmoo.runs.origin.objects import refuse_objects
 from fedsmoo.runs.origin.provenance import checkpoint_facts
 from fedsmoo.runs.origin.trust import permit
-from fedsmoo.runs.record import Callback, refuse_wrong_options
+from fedsmoo.runs.record import Callback, Record, refuse_wrong_options
 from fedsmoo.runs.results.result import Result
 from fedsmoo.runs.run import Run, carry_out, serve_rank_0
 from fedsmoo.runs.settings.fields import BROUGHT
@@ -171,8 +171,19 @@ def load_stopped(path: Path, device: str | None = None, simulation: Simulation |
         if saved.about["task"] != facts["task"]:
             raise FedsmooError(f"the data or its division among clients is not what {path} was started with")
         history = parse_records(lines, str(path / METRICS))
-        simulation.restore(saved.server(), saved.rows(), history)
+        restore(simulation, saved, history, path)
     return StoppedRun(config, simulation, saved, lines, facts, notes + machine_differences(pins, facts))
+
+
+def restore(simulation: Simulation, saved: Checkpoint, history: Sequence[Record], path: Path) -> None:
+    """Go on from a checkpoint; refuse one without the vectors of clients that took part, who would begin anew."""
+    met = {i for record in history for i in record.cohort} if simulation.engine.table.names else set()
+    if missing := sorted(met - {int(i) for i in saved.manifest["rows"]}):
+        raise FedsmooError(
+            f"{path} lacks the vectors of client {missing[0]}, who took part ({len(missing)} such clients): an earlier "
+            "fedsmoo left out those that it had saved elsewhere; use the folder from which this one was saved"
+        )
+    simulation.restore(saved.server(), saved.rows(), history)
 
 
 def refuse_changed(path: Path, old: Config, new: Config, held: Mapping[str, str] | None) -> None:

@@ -14,6 +14,8 @@ from torch import nn
 import fedsmoo
 from fedsmoo import FedsmooError
 from fedsmoo.cli import main
+from fedsmoo.runs.storage.checkpoint import unseal
+from fedsmoo.runs.storage.files import seal
 
 from .small import QUICK, numbers, run, same
 
@@ -48,6 +50,39 @@ def test_a_saved_result_comes_back_to_the_last_bit(tmp_path: Path) -> None:
 def test_a_loaded_result_goes_on_to_the_bits_of_one_long_run(tmp_path: Path) -> None:
     run(2).save(tmp_path / "kept")
     same(fedsmoo.load(tmp_path / "kept").continue_(2), run(4))
+
+
+@pytest.mark.parametrize("table", ["device", "disk"])
+def test_what_was_saved_once_is_saved_again_with_all_vectors_of_clients(table: str, tmp_path: Path) -> None:
+    """Rows that did not change since they were saved elsewhere are saved here, too."""
+    whole, first = run(6, table=table), run(3, table=table, out=tmp_path / "out")
+    for name in ("once", "twice"):
+        first.save(tmp_path / name)
+        same(fedsmoo.load(tmp_path / name), first)
+    fedsmoo.load(tmp_path / "twice").save(tmp_path / "copied")
+    same(fedsmoo.load(tmp_path / "copied"), first)
+    same(fedsmoo.load(tmp_path / "copied").continue_(3), whole)
+    fedsmoo.load(tmp_path / "twice").continue_(1).save(tmp_path / "longer")
+    same(fedsmoo.load(tmp_path / "longer").continue_(2), whole)
+
+
+def test_a_result_that_goes_on_in_a_folder_is_resumed_with_all_vectors_of_clients(tmp_path: Path) -> None:
+    first = run(3, out=tmp_path / "first")
+    first.continue_(3, out=tmp_path / "second", callback=lambda r: r.round < 4)
+    fedsmoo.resume(tmp_path / "second")
+    same(fedsmoo.load(tmp_path / "second"), run(6))
+
+
+def test_a_folder_that_lacks_vectors_of_clients_is_refused(tmp_path: Path) -> None:
+    """As an earlier version wrote them: a client that took part would go on as one that never did."""
+    run(3).save(tmp_path / "kept")
+    manifest = tmp_path / "kept" / "checkpoint" / "000003.json"
+    content = unseal(manifest)
+    gone = content["rows"].pop(next(iter(content["rows"])))
+    assert gone
+    manifest.write_bytes(seal(content))
+    with pytest.raises(FedsmooError, match=r"kept lacks the vectors of client \d, who took part \(1 such"):
+        fedsmoo.load(tmp_path / "kept").continue_(1)
 
 
 @pytest.mark.parametrize("statistics", ["averaged", "local"])

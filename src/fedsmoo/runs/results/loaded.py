@@ -22,7 +22,7 @@ from fedsmoo.runs.origin.trust import permit
 from fedsmoo.runs.record import Record
 from fedsmoo.runs.results.finished import refuse_damaged_model
 from fedsmoo.runs.results.result import Result
-from fedsmoo.runs.resume import pin_clients_at_once, with_pinned_engine
+from fedsmoo.runs.resume import pin_clients_at_once, restore, with_pinned_engine
 from fedsmoo.runs.simulation import Simulation
 from fedsmoo.runs.storage.checkpoint import Checkpoint, newest
 from fedsmoo.runs.storage.names import CHECKPOINT, MODEL
@@ -78,7 +78,7 @@ class LoadedResult(Result):
             return simulation
         if saved.about["task"] != task_hash(simulation):
             raise FedsmooError(f"the data or its division among clients is not what {path} was started with")
-        simulation.restore(saved.server(), saved.rows(), self._run.history[: saved.round])
+        restore(simulation, saved, self._run.history[: saved.round], path)
         if (path / MODEL).is_file():
             refuse_other_model(simulation, self.state_dict, path)
         return simulation

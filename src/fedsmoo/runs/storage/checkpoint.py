@@ -143,12 +143,13 @@ class Checkpoints:
             with fence().held():
                 make_folder(self.folder)
             files = {f"{stem}-server.safetensors": unshared({n: on_host(v) for n, v in server.items()})}
-            wanted = (turn.pending | self._thin(turn)) if table.names else set()
-            found = table.items() if wanted else ()
-            shard = {f"{c}.{n}": on_host(v) for c, row in found if c in wanted for n, v in row.items()}
+            wanted, everyone = turn.pending | self._thin(turn), not turn.hashes  # a generation begins with every row
+            found = table.items() if table.names and (everyone or wanted) else ()
+            found = ((c, row) for c, row in found if everyone or c in wanted)
+            shard = {f"{c}.{n}": on_host(v) for c, row in found for n, v in row.items()}
             if shard:
                 files[f"{stem}-rows.safetensors"] = unshared(shard)
-                rows.update(dict.fromkeys(wanted, f"{stem}-rows.safetensors"))
+                rows.update({int(key.partition(".")[0]): f"{stem}-rows.safetensors" for key in shard})
             fresh = {name: write_tensors(self.folder / name, tensors) for name, tensors in files.items()}
             if lines:
                 write_durably(self.folder / metrics_name(number), lines, sync=False)
