@@ -172,3 +172,18 @@ def test_records_without_changes_are_written_as_before() -> None:
     assert "changes" not in record.values()
     changed = dataclasses.replace(record, changes={"lr": 0.1})
     assert changed.values()["changes"] == {"lr": 0.1}
+
+
+def test_a_callback_looks_on_in_the_rounds_it_was_given_for_alone() -> None:
+    """What it changed stays in force when the run is continued; it itself changes nothing more."""
+    seen: list[int] = []
+
+    def callback(record: Record, state: RoundState) -> None:
+        seen.append(record.round)
+        state.set(lr=0.5 / record.round)
+
+    settings = QUICK | {"lr_decay": 0.5, "progress": False}
+    first = fedsmoo.simulate("softmax", "digits", "fedavg", rounds=2, callback=callback, **settings)
+    longer = first.continue_(2, progress=False).continue_(1, callback=lambda record: None, progress=False)
+    assert seen == [1, 2]
+    assert [r.lr for r in longer.history] == [0.1, 0.5, 0.25, 0.125, 0.0625]

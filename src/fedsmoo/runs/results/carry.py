@@ -40,6 +40,7 @@ def carry_out(
     Ctrl-C lets the round end and returns the result so far, marked ``interrupted``; a second one does so at once.
     """
     caught, label, done = False, simulation.setup.algorithm.label, len(simulation.history)
+    simulation.observer = None  # a callback of the rounds before looks on no more
     look = None if callback is None else watched(callback, simulation)
     with interruptible(out is not None) as asked, display(label, config.rounds, done, progress=progress) as bar:
 
