@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from itertools import combinations, permutations
 
@@ -124,3 +125,37 @@ def test_a_rule_of_ones_own(tmp_path):
         make_sampling("power_of_choice", {"candidate": 3})
     with pytest.raises(FedsmooError, match="1 candidates for a cohort of 2"):
         assemble(make_config(SMALL, {"sampling": "power_of_choice", "candidates": 1})).advance()
+
+
+KEEPING = """
+import random
+class Remembers:
+    def __init__(self):
+        self.last = []
+    def draw(self, rng, number, m, n, ask):
+        self.last = rng.choice([i for i in range(m) if i not in self.last], n, replace=False).tolist()
+        return self.last
+class Elsewhere:
+    def draw(self, rng, number, m, n, ask):
+        return random.sample(range(m), n)
+class Undeclared:
+    def draw(self, rng, number, m, n, ask):
+        return ask(range(m)).argsort()[-n:]
+"""
+
+
+@pytest.mark.parametrize(
+    ("rule", "says"),
+    [
+        ("Remembers", r"for round \d, but as at the beginning .*: let it keep nothing"),
+        ("Elsewhere", "for round 0, .*: let it keep nothing and draw from the generator"),
+        ("Undeclared", "asks clients for their losses: say asks = True"),
+    ],
+)
+def test_a_rule_that_could_not_be_resumed_is_refused(rule, says, tmp_path):
+    """What it keeps is lost when a run is stopped; and losses of a cohort drawn ahead are those of another model."""
+    (tmp_path / "keeping.py").write_text(KEEPING)
+    run = assemble(make_config(SMALL, {"sampling": f"{tmp_path / 'keeping.py'}:{rule}", "engine": "batched"}))
+    random.seed(1)
+    with pytest.raises(FedsmooError, match=says):
+        run.run()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -45,13 +46,37 @@ class Ruled:
 
     rule: Any
     what: str
+    began: Any = field(init=False, repr=False, compare=False)  # a copy of the rule before it drew anything
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "began", as_it_began(self.rule, self.rule))
 
     def __call__(self, seed: int, round: int, clients: int, cohort: int, ask: Ask | None = None) -> list[int]:
         if ask is None and not getattr(self.rule, "alone", False):
             raise FedsmooError(f"{self.what} needs to know clients' samples or losses, which are not known here")
-        draw = partial(call, self.rule.draw, self.what)
-        found = _ids(draw(stream(seed, "cohort", round), round, clients, cohort, ask), self.what)
+        found, again = (
+            _ids(call(rule.draw, self.what, stream(seed, "cohort", round), round, clients, cohort, ask), self.what)
+            for rule in (self.rule, as_it_began(self.began, self.rule))
+        )
+        if found != again:
+            raise FedsmooError(
+                f"{self.what} drew {brief(found)} for round {round}, but as at the beginning {brief(again)}: "
+                "let it keep nothing and draw from the generator it is given alone, so that a run can be resumed"
+            )
+        if ask is not None and ask.asked and not getattr(self.rule, "asks", False):
+            raise FedsmooError(
+                f"{self.what} asks clients for their losses: say asks = True in its class, so that no cohort is drawn "
+                "before the model is there at which they are asked"
+            )
         return refuse_no_cohort(found, self.what, round, clients)
+
+
+def as_it_began(rule: Any, otherwise: Any) -> Any:
+    """Return a copy of a rule, or what is given otherwise where it cannot be copied, as with an open file in it."""
+    try:
+        return copy.deepcopy(rule)
+    except Exception:  # the user's own code
+        return otherwise
 
 
 def asks(sampling: Any) -> bool:

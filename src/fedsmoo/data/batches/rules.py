@@ -21,11 +21,17 @@ class Ask:
 
     samples: Sequence[int]
     losses: Callable[[list[int]], Sequence[float]]
-    asked: set[int] = field(default_factory=set)
+    answers: dict[int, float] = field(default_factory=dict)  # a client is asked once in a round
+
+    @property
+    def asked(self) -> set[int]:
+        return set(self.answers)
 
     def __call__(self, clients: Sequence[int]) -> np.ndarray:
-        self.asked |= {int(i) for i in clients}
-        return np.asarray(self.losses([int(i) for i in clients]), float)
+        ids = [int(i) for i in clients]
+        if new := [i for i in dict.fromkeys(ids) if i not in self.answers]:
+            self.answers.update(zip(new, self.losses(new), strict=True))
+        return np.asarray([self.answers[i] for i in ids], float)
 
 
 @dataclass(frozen=True)
