@@ -15,6 +15,9 @@ class Relaxed(Around):
     """Any method, with local training started a little past the global model, away from where the client last ended.
 
     client   w_i starts at w + b (w - w_last_i);   after K steps w_last_i = w_i
+
+    In a method that starts elsewhere, as FedPer with the client's own head, that start is the w of this line: a part
+    that a client keeps stays where it ended.
     """
 
     b: float = option(
@@ -24,10 +27,12 @@ class Relaxed(Around):
     own = derived(lambda self: (*self.inner.own, "w_last"))
 
     def first_contact(self, down: Vectors) -> Vectors:
-        return self.inner.first_contact(down).replace(w_last=down.w)
+        me = self.inner.first_contact(down)
+        return me.replace(w_last=self.inner.start(down, me))
 
     def start(self, down: Vectors, me: Vectors) -> Tensor:
-        return self.inner.start(down, me) + self.b * (down.w - me.w_last)
+        w = self.inner.start(down, me)
+        return w + self.b * (w - me.w_last)
 
     def finish(self, w: Tensor, down: Vectors, me: Vectors, rnd: Round) -> tuple[Vectors, Vectors]:
         me, up = self.inner.finish(w, down, me, rnd)

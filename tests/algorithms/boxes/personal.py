@@ -61,7 +61,7 @@ def fedper(
 
     The head is the last layer. A client begins with the global body and its own head, which is the first one of the
     run until it has trained. FedRep's clients train the head alone in their first steps, and the body alone after it.
-    The server's head is never touched.
+    The server's head is never touched. A relaxed start goes past that model, and so leaves the head where it ended.
     """
     layer = list(w0)[-1].rpartition(".")[0]
     head = [name for name in w0 if name.rpartition(".")[0] == layer]
@@ -69,7 +69,8 @@ def fedper(
     for rnd in rounds:
         sent = {}
         for i in rnd.cohort:
-            w_i = w | {name: own.get(i, w0)[name] for name in head}
+            mine = w | {name: own.get(i, w0)[name] for name in head}
+            w_i = start(mine, own.get(i, mine), h)
             K = len(rnd.batches[i])
             for k, batch in enumerate(rnd.batches[i]):
                 g = loss_grad(w_i, batch)
@@ -101,7 +102,8 @@ def fedbn(loss_grad: LossGrad, w0: Model, rounds: list[Round], m: int, h: Hyper)
     for rnd in rounds:
         sent = {}
         for i in rnd.cohort:
-            w_i = {layer: own.get(i, w0)[layer] if layer in norms else w[layer] for layer in w0}
+            mine = {layer: own.get(i, w0)[layer] if layer in norms else w[layer] for layer in w0}
+            w_i = start(mine, own.get(i, mine), h)
             for batch in rnd.batches[i]:
                 w_i = descend(w_i, loss_grad(w_i, batch), None, rnd.lr, h)
             own[i] = sent[i] = w_i

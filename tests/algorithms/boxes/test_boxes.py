@@ -90,6 +90,7 @@ PROXIMAL = ("FedProx", "FedDyn", "FedSMOO", "FedSpeed", "FedLESAMD", "FedACG", "
 ROBUST = ("Median", "TrimmedMean", "Krum", "MultiKrum", "RFA", "NormBounded")
 # Relaxed starts are the same in every method, but for what it calls its start and what it keeps.
 STARTS = ("FedAvg", "SCAFFOLD", "FedDyn", "FedSMOO", "FedLESAM", "FedLESAMS", "FedACG", "PFedMe")
+STARTS += ("FedPer", "FedRep", "FedBN")  # begin with a part of their own, which stays where it ended
 # The mean is weighted before a method sees it. These weigh themselves, send what is no model, see every reply or keep
 # more than a model; the others stand for all that only take the mean.
 WEIGHED = ("FedAvg", "FedAdam", "SCAFFOLD", "FedDyn", "FedSMOO", "FedGamma", "FedDC", "FedGloSS", "FedExP", "FedNova")
