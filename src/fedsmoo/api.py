@@ -26,10 +26,11 @@ from fedsmoo.metrics.metric import Own, words
 from fedsmoo.models import wrap
 from fedsmoo.models.loss import LOSSES, SampleLoss
 from fedsmoo.models.modules.copies import own_copy
-from fedsmoo.runs.build import algorithm_class, assemble, start_of, with_options
+from fedsmoo.runs.build import algorithm_class, assemble, with_options
 from fedsmoo.runs.config import DIVISION, FIELDS, Config, changed_settings
-from fedsmoo.runs.division import cut_cohort, refuse_other_count, refuse_unused_options, resolve_division
+from fedsmoo.runs.division import clients_of, cut_cohort, refuse_other_count, refuse_unused_options, resolve_division
 from fedsmoo.runs.origin.objects import PREFIX, name_objects, objects_in
+from fedsmoo.runs.origin.user_files import start_of
 from fedsmoo.runs.record import Callback, refuse_wrong_options
 from fedsmoo.runs.results.carry import carry_out
 from fedsmoo.runs.results.loaded import load_result
@@ -276,13 +277,6 @@ def refuse_two_divisions(settings: Mapping[str, Any], client_indices: Any) -> No
         same = name == "clients" and client_indices is not None and settings.get(name) == len(client_indices)
         if settings.get(name) is not None and not same:
             raise FedsmooError(f"both {what} and {name}={settings[name]!r} say who holds which samples: choose one")
-
-
-def clients_of(config: Config, data: Dataset, indices: Sequence[np.ndarray] | None) -> int:
-    """Return how many clients there are: those given, the data's own, or as many as the config says."""
-    natural = config.split is None and config.partition == "natural"
-    given = data.natural if indices is None and natural else indices
-    return config.clients if given is None else len(given)
 
 
 def given_clients(

@@ -25,9 +25,10 @@ from fedsmoo.engines.failure import explained
 from fedsmoo.engines.serial import train_client
 from fedsmoo.models import FlatModel, make_module, wrap
 from fedsmoo.models.loss import SampleLoss
-from fedsmoo.runs.build import make_setup, start_of
+from fedsmoo.runs.build import make_setup
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.division import make_clients, seen_by_clients
+from fedsmoo.runs.origin.user_files import start_of
 
 OWN_SCALE = (
     "images are normalised by the mean and std of this node's own samples, so that clients and server see them "

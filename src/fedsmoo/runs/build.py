@@ -34,14 +34,14 @@ from fedsmoo.engines.statistics.recompute import refuse_lone_samples
 from fedsmoo.engines.task import Task, refuse_few_outputs, refuse_other_targets, squashed
 from fedsmoo.engines.threads import fix_threads
 from fedsmoo.metrics.metric import Own, metrics_for
-from fedsmoo.models import MODELS, FlatModel, Start, make_model, model_options
+from fedsmoo.models import MODELS, FlatModel, make_model, model_options
 from fedsmoo.models.buffers import cast
 from fedsmoo.models.loss import SampleLoss, make_loss
 from fedsmoo.runs.config import FIELDS, Config, changed_settings
 from fedsmoo.runs.division import cut_cohort, make_clients, refuse_unused_options, resolve_division, seen_by_clients
 from fedsmoo.runs.origin.objects import refuse_objects
-from fedsmoo.runs.origin.user_files import kind_of_default, load_data, own_options
-from fedsmoo.runs.settings.fields import BROUGHT
+from fedsmoo.runs.origin.user_files import kind_of_default, load_data, own_options, start_of
+from fedsmoo.runs.settings.fields import BROUGHT, refuse_twice
 from fedsmoo.runs.settings.toml import named_tables, read_toml, said_of
 from fedsmoo.runs.simulation import Simulation
 
@@ -112,13 +112,6 @@ def schedules_as_text(config: Config) -> Config:
         tables = {n: v for n, v in kinds_of[kind].items() if n in kinds(cls) and isinstance(v, Mapping)}
         changes[f"{kind}_options"] = {**kinds_of[kind], **read_options(cls, tables)}
     return config.replace(**changes)
-
-
-def start_of(config: Config) -> Start | None:
-    """Return where the model's weights are taken from, if the settings name a file."""
-    if config.start_skip is not None and config.start is None:
-        raise FedsmooError(f"start_skip is {config.start_skip!r}, but there is no start: name a file, or leave it out")
-    return None if config.start is None else Start(config.start, config.start_skip)
 
 
 def named_model(config: Config, data: Dataset) -> FlatModel:
@@ -278,7 +271,9 @@ def with_options(
         ours = kind in classes
         of = kinds(classes[kind]).get(name) if ours else kind_of_default(known.get(kind, {}).get(name))
         plain, read = (value, hyper_parameter) if ours else (untyped(value), converted)
-        found.setdefault(f"{kind}_options", {})[name] = plain if of is None else read(name, value, *of)
+        mine = {name: plain if of is None else read(name, value, *of)}
+        refuse_twice(kind, found.setdefault(f"{kind}_options", {}), mine)
+        found[f"{kind}_options"] |= mine
     return values | {n: {**(values.get(n) or {}), **own} for n, own in found.items()}
 
 

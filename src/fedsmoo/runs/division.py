@@ -184,6 +184,13 @@ def refuse_other_count(config: Config, data: Dataset) -> None:
         )
 
 
+def clients_of(config: Config, data: Dataset, indices: Sequence[np.ndarray] | None) -> int:
+    """Return how many clients there are: those given, the data's own, or as many as the config says."""
+    natural = config.split is None and config.partition == "natural"
+    given = data.natural if indices is None and natural else indices
+    return config.clients if given is None else len(given)
+
+
 def make_clients(config: Config, data: Dataset) -> list[np.ndarray]:
     """Return each client's samples, from a split file, the data's own clients, or by a rule."""
     if config.split is not None:

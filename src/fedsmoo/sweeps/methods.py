@@ -15,6 +15,7 @@ from fedsmoo.core.errors import FedsmooWarning, brief
 from fedsmoo.core.user_code import file_of
 from fedsmoo.runs.build import algorithm_class, settings_of
 from fedsmoo.runs.origin.objects import PREFIX, method_settings
+from fedsmoo.runs.settings.fields import refuse_twice
 from fedsmoo.runs.storage.names import fitting
 from fedsmoo.sweeps import METHODS
 
@@ -114,7 +115,10 @@ def named_entries(name: Any, mine: Mapping[str, Any]) -> list[Entry]:
     if not isinstance(name, str):
         hint = f": write {name.__name__}()" if isinstance(name, type) else ", such as 'fedavg' or FedAvg()"
         raise FedsmooError(f"algorithms holds {brief(name)}, but methods are named or made{hint}")
-    return [Entry(e.name, {**e.options, **mine}, e.said) for e in parse_methods(name)]
+    entries = parse_methods(name)
+    for e in entries:
+        refuse_twice(e.name, e.options, mine)
+    return [Entry(e.name, {**e.options, **mine}, e.said) for e in entries]
 
 
 def entry_of(method: Algorithm, mine: Mapping[str, Any]) -> Entry:
@@ -125,6 +129,7 @@ def entry_of(method: Algorithm, mine: Mapping[str, Any]) -> Entry:
         said = {n: v for n, v in method.options().items() if repr(v) != repr(plain[n])}
         return Entry(type(method).__name__, dict(mine), tuple(f"{n}={v}" for n, v in said.items()), method)
     options = known["algorithm_options"]
+    refuse_twice(known["algorithm"], options, mine)
     return Entry(known["algorithm"], {**options, **mine}, tuple(f"{n}={v}" for n, v in options.items()))
 
 

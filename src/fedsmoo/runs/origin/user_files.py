@@ -15,7 +15,7 @@ from fedsmoo.data.division.partition import PARTITIONS
 from fedsmoo.data.own import bound, is_own
 from fedsmoo.data.sources import form_options, load
 from fedsmoo.metrics.quantity import own_metrics
-from fedsmoo.models import loss
+from fedsmoo.models import Start, loss
 from fedsmoo.runs.config import Config
 
 # What is always given to a function of the user's, beside its options.
@@ -25,6 +25,13 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "loss": loss.ARGUMENTS,
     "sampling": cohort.ARGUMENTS,
 }
+
+
+def start_of(config: Config) -> Start | None:
+    """Return where the model's weights are taken from, if the settings name a file."""
+    if config.start_skip is not None and config.start is None:
+        raise FedsmooError(f"start_skip is {config.start_skip!r}, but there is no start: name a file, or leave it out")
+    return None if config.start is None else Start(config.start, config.start_skip)
 
 
 def load_data(config: Config) -> Dataset:

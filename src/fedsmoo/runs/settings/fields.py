@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import field
 from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
@@ -57,6 +58,12 @@ def refuse_beyond(values: dict[str, Any]) -> None:
     for name, value in values.items():
         if isinstance(value, int) and value > LARGEST:
             raise FedsmooError(f"{name} is {value}, but must be at most {LARGEST}")
+
+
+def refuse_twice(whose: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> None:
+    """Refuse an option that is given in two ways with two values: one of them would be lost."""
+    for name in (n for n, v in second.items() if n in first and first[n] != v and str(first[n]) != str(v)):
+        raise FedsmooError(f"{whose}.{name} is given twice, as {first[name]!r} and as {second[name]!r}: choose one")
 
 
 @cache

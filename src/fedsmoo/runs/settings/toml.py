@@ -10,7 +10,7 @@ from typing import Any
 
 from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.runs.config import FIELDS, Config
-from fedsmoo.runs.settings.fields import BROUGHT, checked
+from fedsmoo.runs.settings.fields import BROUGHT, checked, refuse_twice
 
 # The first and the last line of the config that a run keeps: one without its end was cut.
 FIRST, LAST = "# The settings of a run, whole if its last line is there.", "# The end of the settings."
@@ -71,7 +71,10 @@ def named_tables(table: dict[str, Any], where: str) -> dict[str, Any]:
             options, beside = dict(out[key]), out.get(f"{key}_options", {})
             if not isinstance(beside, dict):
                 raise FedsmooError(f"{where}: {key}_options is {beside!r}, but must be a table of options")
-            out[f"{key}_options"] = {**beside, **{k: v for k, v in options.items() if k != "name"}}
+            own = {k: v for k, v in options.items() if k != "name"}
+            with said_of(where):
+                refuse_twice(key, beside, own)
+            out[f"{key}_options"] = {**beside, **own}
             out.pop(key)
             if "name" in options:
                 out[key] = options["name"]
