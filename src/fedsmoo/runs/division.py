@@ -23,7 +23,7 @@ from fedsmoo.data.division.splitfile import load_split, read_split, refuse_contr
 from fedsmoo.data.names import is_drawn
 from fedsmoo.data.own import is_own
 from fedsmoo.data.targets import CLASSES, classes_to_divide_by, names_to_divide_by
-from fedsmoo.runs.config import DIVISION, Config, default_partition
+from fedsmoo.runs.config import DIVISION, FIELDS, Config, default_partition
 from fedsmoo.runs.origin.user_files import load_data, refuse_missing
 from fedsmoo.runs.settings.fields import refuse_beyond
 from fedsmoo.runs.storage.files import DiskError, make_folder, reason, write_durably
@@ -172,6 +172,21 @@ def refuse_unused_options(config: Config, given: Iterable[str]) -> None:
             )
     if "refill" in given and config.refill and not config.replacement:
         raise FedsmooError("refill is of a division with replacement: leave out refill, or set replacement to true")
+
+
+def refuse_idle_everywhere(configs: Sequence[Config], where: str) -> None:
+    """Refuse an option of a partition that no run of the sweep has: its values would be the same run."""
+    configs = [config for config in configs if config.split is None]
+    rules = {
+        name
+        for config in configs
+        if config.partition != "natural"
+        for name in partitions.to_rule(make_partition(config))
+    }
+    for config in configs:
+        for name in ("u", "c", "replacement", "refill"):
+            if name not in rules and getattr(config, name) != FIELDS[name].default:
+                raise FedsmooError(f"{where}: {name} is {getattr(config, name)}, but no partition of the sweep has it")
 
 
 def refuse_other_count(config: Config, data: Dataset) -> None:

@@ -42,15 +42,37 @@ def description(name: str) -> dict[str, Any]:
 def completed(own: dict[str, Any]) -> dict[str, Any]:
     """Fill in what a table takes from the experiment that its ``base`` names: settings, methods, selected columns."""
     if "base" not in own:
+        if "select" in own:
+            raise FedsmooError("select names columns of a base, but there is no base: name one, or leave select out")
         return own
     base = description(str(own["base"]))
+    for name, kind in {"hyper": dict, "select": list}.items():
+        if not isinstance(own.get(name, kind()), kind):
+            what = "a table of settings" if kind is dict else "a list of columns"
+            raise FedsmooError(f"{name} is {own[name]!r}, but must be {what}")
+    if "select" in own and "columns" in own:
+        raise FedsmooError("both select and columns say which columns there are: choose one")
     out = {**base, **own, "hyper": {**base.get("hyper", {}), **own.get("hyper", {})}}
     if "select" in own:
         for column in own["select"]:
             if column not in base["columns"]:
                 raise unknown(f"column of {own['base']}", column, base["columns"])
         out["columns"] = {c: base["columns"][c] for c in own["select"]}
+    if "columns" not in own:
+        refuse_overruled(own, out["columns"])
     return out
+
+
+def refuse_overruled(own: dict[str, Any], columns: dict[str, dict[str, Any]]) -> None:
+    """Refuse settings and hyper-parameters of a table that each column of its base sets otherwise: no run has them."""
+    parts = [(own, list(columns.values())), (own.get("hyper", {}), [c.get("hyper", {}) for c in columns.values()])]
+    for given, theirs in parts:
+        for name in given.keys() - {"hyper"}:
+            if all(name in column and column[name] != given[name] for column in theirs):
+                raise FedsmooError(
+                    f"{name} is {given[name]!r}, but each column of {own['base']} says its own {name}: write columns "
+                    "of yours" + (f", or set {name} beside the sweep" if given is own else "")
+                )
 
 
 def load_table(path: Path) -> dict[str, Any]:

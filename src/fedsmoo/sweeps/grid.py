@@ -18,8 +18,8 @@
     partition = "dirichlet-0.1"
 
 Settings at the top hold for all; a column's win over them, a method's over both, and those in a column's table ``last``
-over all. Without ``methods`` the axis is
-``algorithm`` itself, which may be a list too.
+over all; options of a model, a loss, ... do so one by one. Without ``methods`` the axis is ``algorithm`` itself, which
+may be a list too.
 """
 
 from __future__ import annotations
@@ -33,9 +33,8 @@ from typing import Any
 
 import numpy as np
 
-from fedsmoo.algorithms import ALGORITHMS
 from fedsmoo.core import FedsmooError
-from fedsmoo.core.errors import unknown, unknown_setting
+from fedsmoo.core.errors import unknown_setting
 from fedsmoo.core.user_code import short_name
 from fedsmoo.data.catalog import SPECS
 from fedsmoo.data.division.partition import to_rule
@@ -43,13 +42,14 @@ from fedsmoo.data.own import is_own
 from fedsmoo.models import MODELS, refuse_options
 from fedsmoo.runs.build import algorithm_class, make_algorithm, schedules_as_text
 from fedsmoo.runs.config import FIELDS, Config
-from fedsmoo.runs.division import cut_cohort, make_partition, resolve_division
+from fedsmoo.runs.division import cut_cohort, make_partition, refuse_idle_everywhere, resolve_division
 from fedsmoo.runs.origin.contents import contents, other_content
 from fedsmoo.runs.origin.identity import identity
 from fedsmoo.runs.origin.method import Method, of_own
 from fedsmoo.runs.settings.fields import BROUGHT, checked
 from fedsmoo.runs.settings.toml import named_tables, said_of
 from fedsmoo.runs.storage.names import fitting
+from fedsmoo.sweeps.methods import refuse_lost, refuse_unknown_hyper, refuse_unnamed
 
 WORDS = ("title", "kind", "base", "select", "methods", "columns", "hyper", "note")  # what is not a setting
 
@@ -150,16 +150,33 @@ def expand(table: dict[str, Any], where: str, overrides: dict[str, Any] | None =
             options = {k: v for k, v in changes.items() if k not in FIELDS}
             if name:
                 settings.setdefault("algorithm", name.lower())
-            merged = {**base, **plain, **settings, **task.get("last", {}), **overrides}
             place = f"{where}, {name}" if name else where
+            merged = layered(base, plain, settings, task.get("last", {}), overrides)
+            refuse_lost(place, name, settings, options, merged)
             cells += [Cell(config, name or label(config), column) for config in grid(merged, own, options, place)]
+    refuse_unnamed(table, base, where)
     cells = each_once(cells)
     if not cells:
         raise FedsmooError(f"{where} describes no run")
-    refuse_unknown_hyper(table, cells, where)
-    refuse_idle_everywhere(cells, where)
+    configs = [cell.config for cell in cells]
+    refuse_unknown_hyper(table, configs, where)
+    refuse_idle_everywhere(configs, where)
     title = str(table.get("title", Path(where).stem)).replace("{rounds}", str(cells[0].config.rounds))
     return Sweep(title, cells, {k: table[k] for k in WORDS if k in table})
+
+
+def layered(*tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings of which the later win, and options one by one, but for those of what a later name replaces."""
+    out: dict[str, Any] = {}
+    for table in tables:
+        for kind in BROUGHT:
+            options, before, named = f"{kind}_options", out.get(kind, FIELDS[kind].default), table.get(kind)
+            if kind != "algorithm" and isinstance(named, str) and isinstance(before, str) and named != before:
+                out.pop(options, None)
+            elif isinstance(out.get(options), dict) and isinstance(table.get(options), dict):
+                table = {**table, options: {**out[options], **table[options]}}
+        out |= table
+    return out
 
 
 def named_in(*tables: dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -187,28 +204,6 @@ def refuse_misshapen(table: dict[str, Any], where: str) -> None:
     for name, value in parts.items():
         if not isinstance(value, dict):
             raise FedsmooError(f"{where}: {name} is {value!r}, but must be a table of settings")
-
-
-def refuse_unknown_hyper(table: dict[str, Any], cells: list[Cell], where: str) -> None:
-    """Refuse a name in a table ``hyper`` that no method of the sweep has: it would change nothing."""
-    methods = {algorithm_class(cell.config.algorithm) for cell in cells}
-    if "kind" in table:  # one of the paper's tables, which may be asked for with some of its methods only
-        methods |= set(ALGORITHMS.values())
-    known = {f.name for cls in methods for f in dataclasses.fields(cls)}
-    for part in (table, *table.get("columns", {}).values()):
-        for name in part.get("hyper", {}):
-            if name not in known:
-                raise FedsmooError(f"{where}: {unknown('hyper-parameter of these methods', name, known)}")
-
-
-def refuse_idle_everywhere(cells: list[Cell], where: str) -> None:
-    """Refuse an option of a partition that no run of the sweep has: its values would be the same run."""
-    configs = [cell.config for cell in cells if cell.config.split is None]
-    rules = {name for config in configs if config.partition != "natural" for name in to_rule(make_partition(config))}
-    for config in configs:
-        for name in ("u", "c", "refill"):
-            if name not in rules and getattr(config, name) != FIELDS[name].default:
-                raise FedsmooError(f"{where}: {name} is {getattr(config, name)}, but no partition of the sweep has it")
 
 
 def grid(settings: dict[str, Any], hyper: dict[str, Any], options: dict[str, Any], where: str) -> Iterator[Config]:

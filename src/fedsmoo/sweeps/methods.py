@@ -1,4 +1,7 @@
-"""The methods of a comparison, as people write them: ``fedavg,fedprox:mu=0.1,fedsmoo:r=0.03,beta=10``."""
+"""The methods of a comparison, as people write them: ``fedavg,fedprox:mu=0.1,fedsmoo:r=0.03,beta=10``.
+
+And of a sweep: what its file says of methods, and no row would have, is refused.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,15 @@ from dataclasses import dataclass, field
 from os import PathLike
 from typing import Any
 
+from fedsmoo.algorithms import ALGORITHMS
 from fedsmoo.core import Algorithm, FedsmooError
-from fedsmoo.core.errors import FedsmooWarning, brief
+from fedsmoo.core.errors import FedsmooWarning, brief, unknown
 from fedsmoo.core.user_code import file_of
 from fedsmoo.runs.build import algorithm_class, settings_of
+from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin.objects import PREFIX, method_settings
 from fedsmoo.runs.settings.fields import refuse_twice
+from fedsmoo.runs.settings.toml import said_of
 from fedsmoo.runs.storage.names import fitting
 from fedsmoo.sweeps import METHODS
 
@@ -158,3 +164,45 @@ def stem(label: str) -> str:
     ('fedsmoo', 'mine-new-m.py', 'fedprox-mu-0.1')
     """
     return fitting(re.sub(r"[^\w.]+", "-", label.lower()).strip("-"))
+
+
+def refuse_lost(
+    where: str, name: str, settings: Mapping[str, Any], options: Mapping[str, Any], merged: Mapping[str, Any]
+) -> None:
+    """Refuse a row whose method would be another one, and an option that its table gives twice.
+
+    ``settings`` and ``options`` are those of the row, and ``merged`` what it comes to.
+    """
+    if not name:
+        return
+    if merged["algorithm"] != settings["algorithm"]:
+        raise FedsmooError(
+            f"{where}: algorithm is {merged['algorithm']!r}, but this row's is {settings['algorithm']!r}: the table "
+            "[methods] says which methods there are"
+        )
+    if isinstance(beside := settings.get("algorithm_options"), dict):
+        with said_of(where):
+            refuse_twice("algorithm", beside, options)
+
+
+def refuse_unnamed(table: Mapping[str, Any], base: Mapping[str, Any], where: str) -> None:
+    """Refuse an ``algorithm`` for all rows of a sweep whose table of methods does not have it: it would not be run."""
+    rows = {str(row.get("algorithm", name)).lower() for name, row in (table.get("methods") or {}).items()}
+    given = base.get("algorithm", [])
+    for name in given if isinstance(given, list | tuple) else [given]:
+        if rows and str(name).lower() not in rows:
+            raise FedsmooError(
+                f"{where}: algorithm is {name!r}, but the table [methods] has no such row: add it, or leave it out"
+            )
+
+
+def refuse_unknown_hyper(table: dict[str, Any], configs: Sequence[Config], where: str) -> None:
+    """Refuse a name in a table ``hyper`` that no method of the sweep has: it would change nothing."""
+    methods = {algorithm_class(config.algorithm) for config in configs}
+    if "kind" in table:  # one of the paper's tables, which may be asked for with some of its methods only
+        methods |= set(ALGORITHMS.values())
+    known = {f.name for cls in methods for f in dataclasses.fields(cls)}
+    for part in (table, *table.get("columns", {}).values()):
+        for name in part.get("hyper", {}):
+            if name not in known:
+                raise FedsmooError(f"{where}: {unknown('hyper-parameter of these methods', name, known)}")
