@@ -18,12 +18,13 @@ from fedsmoo.runs.record import Record
 from fedsmoo.runs.results.result import Result
 from fedsmoo.runs.watch.display import Moving, display
 from fedsmoo.sweeps import METHODS
-from fedsmoo.sweeps.compare import MEASURES, compare_named, seeds_of
+from fedsmoo.sweeps.compare import MEASURES, compare_named, refuse_not_shared, seeds_of
 from fedsmoo.sweeps.comparison import Comparison
 from fedsmoo.sweeps.methods import Entry, Methods, labels, methods_of, stem, with_method_of
 from fedsmoo.sweeps.queue import Outcome, nothing
 
 OUT = Path("runs/compare")
+ONE_CALL = ("client_indices", "callback", "out", "progress")  # what simulate takes, and no method has for itself
 # What simulate takes by itself, and not as a setting.
 DEFAULTS = {
     n: p.default
@@ -97,6 +98,10 @@ def compare_objects(
             raise FedsmooError(f"{name} is given, but a comparison takes its {name}s from {name}s")
     if own := next((n for entry in entries for n in MEASURES if n in entry.options), None):
         raise FedsmooError(f"{own} is given for one method, but they are compared by the same numbers: set it for all")
+    refuse_not_shared(settings, entries)
+    for entry in entries:
+        if name := next((n for n in ONE_CALL if n in entry.options), None):
+            raise FedsmooError(f"{name} is given for {entry.name}, but is of the whole comparison: give it beside them")
     common = as_arguments(settings)
     numbers = seeds_of(seeds, Config())
     rounds = int(common.get("rounds", Config.rounds))

@@ -110,3 +110,25 @@ def test_what_a_comparison_of_objects_refuses(given: dict[str, Any], says: str) 
     with pytest.raises(FedsmooError) as e:
         fedsmoo.compare(**{"algorithms": [FedAvg()], "model": network(), **QUICK, **given})
     assert says in str(e.value)
+
+
+@pytest.mark.parametrize(
+    ("mine", "says"),
+    [
+        ({"partition": "iid"}, "methods are compared on the same data; set partition for all of them"),
+        ({"clients": 3}, "methods are compared on the same data; set clients for all of them"),
+        ({"seed": 3}, "a comparison takes its seeds from --seeds"),
+        ({"algorithm": "fedavg"}, "a comparison takes its algorithms from --algorithms"),
+        ({"client_indices": [[0], [1]]}, "client_indices is given for fedprox, but is of the whole comparison"),
+        ({"callback": print}, "callback is given for fedprox, but is of the whole comparison"),
+    ],
+)
+def test_rows_in_memory_differ_in_the_method_alone(mine: dict[str, Any], says: str) -> None:
+    with pytest.raises(FedsmooError, match=says):
+        fedsmoo.compare({"fedavg": {}, "fedprox": mine}, out=None, model="softmax", **QUICK)
+
+
+def test_a_hyper_parameter_for_all_is_of_all_in_memory_too() -> None:
+    """The row of the method without one was left out, and nobody said so."""
+    with pytest.raises(FedsmooError, match="mu is a hyper-parameter of fedprox, but not of fedavg"):
+        fedsmoo.compare("fedavg,fedprox", out=None, model="softmax", mu=0.1, **QUICK)

@@ -15,7 +15,7 @@ from fedsmoo.core import FedsmooError
 from fedsmoo.core.contract import refuse_unsound
 from fedsmoo.core.errors import FedsmooWarning, UnknownSetting, unknown_setting
 from fedsmoo.engines.devices import make_device
-from fedsmoo.runs.build import algorithm_class, assemble, make_algorithm, make_config, settings_of
+from fedsmoo.runs.build import assemble, make_algorithm, make_config, settings_of
 from fedsmoo.runs.config import FIELDS, Config
 from fedsmoo.runs.origin.contents import contents, contents_here, refuse_edited
 from fedsmoo.runs.origin.identity import SAME_RUN, differences
@@ -197,7 +197,7 @@ def refuse_not_shared(settings: Mapping[str, Any], own: Sequence[Entry]) -> None
             raise FedsmooError(f"--set {word!r}: methods are compared by the same numbers; set {key} for all of them")
         if owner or key in FIELDS:
             continue
-        has = {e.name: key in {f.name for f in dataclasses.fields(algorithm_class(e.name))} for e in own}
+        has = {e.name: key in {f.name for f in dataclasses.fields(e.cls)} for e in own}
         mine, others = ([name for name, it in has.items() if it is want] for want in (True, False))
         if mine and others:
             say = " ".join(f"--set {name}.{word}" for name in mine)
