@@ -88,7 +88,7 @@ def simulate(
     """
     settings |= told(clients=clients, partition=partition, metrics=metrics)
     refuse_wrong_kinds(model, algorithm, loss, sampling, callback)
-    refuse_misplaced(settings, model, algorithm, partition, client_indices)
+    refuse_misplaced(settings, model, algorithm, loss, partition, client_indices)
     simulation, config = assemble_objects(model, data, algorithm, loss, sampling, client_indices, settings)
     return carry_out(simulation, config, callback, None if out is None else as_path(out, "out"), progress)
 
@@ -214,9 +214,12 @@ def as_dataset(data: Any, config: Config) -> Dataset:
     return read_data(data, **config.dataset_options)
 
 
-def refuse_misplaced(settings: Mapping[str, Any], model: Any, algorithm: Any, partition: Any, clients: Any) -> None:
+def refuse_misplaced(
+    settings: Mapping[str, Any], model: Any, algorithm: Any, loss: Any, partition: Any, clients: Any
+) -> None:
     """Refuse settings that an argument takes the place of, which would change nothing, and divisions that are none."""
     given = {"model": model, "algorithm": algorithm, "partition": partition or ""}
+    given["loss"] = "" if any(loss is ours for ours in LOSSES.values()) else loss  # one of ours has a name, and options
     objects = [name for name, value in given.items() if not isinstance(value, str)]
     for name, argument in {"dataset": "data", **{f"{name}_options": name for name in objects}}.items():
         if settings.get(name):

@@ -50,6 +50,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"data": Dataset}, "data is <class"),
     ({"data": "digit"}, "unknown data set 'digit': did you mean 'digits'?"),
     ({"dataset": "cifar10"}, "dataset is 'cifar10', but data says it all: leave dataset out"),
+    (
+        {"loss": nn.CrossEntropyLoss(reduction="none"), "loss_options": {"label_smoothing": 0.1}},
+        "loss_options is {'label_smoothing': 0.1}, but loss says it all: leave loss_options out",
+    ),
     ({"client_indices": 5}, "client_indices is 5, but must be a list with each client's samples"),
     ({"client_indices": []}, "client_indices: no clients"),
     ({"client_indices": "abc"}, "client_indices is 'abc'"),
