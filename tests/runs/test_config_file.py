@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsmoo.core import FedsmooError
+from fedsmoo.runs.build import make_config
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.run import Run
 from fedsmoo.runs.settings.toml import named_tables
@@ -115,3 +116,12 @@ def test_a_file_that_would_be_read_back_otherwise_is_never_written(
     with pytest.raises(FedsmooError, match=message):
         Run.begin(Config(), tmp_path / "a")
     assert not (tmp_path / "a" / CONFIG).exists()
+
+
+def test_metrics_are_a_list_in_a_file_as_in_a_program(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text('metrics = ["f1", "accuracy"]\n')
+    assert make_config(tmp_path / "a.toml") == make_config({"metrics": ["f1", "accuracy"]})
+    assert make_config(tmp_path / "a.toml").metrics == "f1,accuracy"
+    (tmp_path / "a.toml").write_text("metrics = [1]\n")
+    with pytest.raises(FedsmooError, match=r"a\.toml: metrics is \[1\], but must be names"):
+        make_config(tmp_path / "a.toml")

@@ -11,6 +11,7 @@ from typing import Any
 from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.runs.config import FIELDS, Config
 from fedsmoo.runs.settings.fields import BROUGHT, checked, refuse_twice
+from fedsmoo.runs.settings.training import metrics_as_text
 
 # The first and the last line of the config that a run keeps: one without its end was cut.
 FIRST, LAST = "# The settings of a run, whole if its last line is there.", "# The end of the settings."
@@ -31,7 +32,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     found = named_tables(parse_toml(content, str(path)), str(path))
     for name, value in found.items():
         with said_of(str(path)):
-            checked(Config, name, value)
+            checked(Config, name, metrics_as_text(value) if name == "metrics" else value)
     return found
 
 
