@@ -125,3 +125,23 @@ def test_metrics_are_a_list_in_a_file_as_in_a_program(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text("metrics = [1]\n")
     with pytest.raises(FedsmooError, match=r"a\.toml: metrics is \[1\], but must be names"):
         make_config(tmp_path / "a.toml")
+
+
+def test_another_partition_over_the_config_of_a_run_is_as_if_it_were_named_alone(tmp_path: Path) -> None:
+    """What a run wrote down of its own partition made iid one with replacement, and dirichlet one without."""
+    names = ("iid", "dirichlet-0.3", "pathological-2")
+    alone = {name: make_config(None, {"partition": name}) for name in names}
+    for one in names:
+        (tmp_path / "a.toml").write_text(config_text(alone[one]))
+        for other in names:
+            assert make_config(tmp_path / "a.toml", {"partition": other}).replacement is (other != "iid")
+            assert make_config(alone[one], {"partition": other}) == alone[other]
+
+
+def test_drawing_otherwise_than_by_default_stays_with_another_partition(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text("replacement = true\n")
+    assert make_config(tmp_path / "a.toml", {"partition": "iid"}).replacement is True
+    (tmp_path / "a.toml").write_text('partition = "dirichlet"\nreplacement = false\n')
+    assert make_config(tmp_path / "a.toml", {"partition": "pathological"}).replacement is False
+    (tmp_path / "a.toml").write_text('partition = "iid"\nreplacement = true\n')
+    assert make_config(tmp_path / "a.toml", {"partition": "dirichlet"}).replacement is True

@@ -38,12 +38,21 @@ from fedsmoo.models import MODELS, FlatModel, make_model, model_options
 from fedsmoo.models.buffers import cast
 from fedsmoo.models.loss import SampleLoss, make_loss
 from fedsmoo.runs.config import FIELDS, Config, changed_settings
-from fedsmoo.runs.division import cut_cohort, make_clients, refuse_unused_options, resolve_division, seen_by_clients
+from fedsmoo.runs.division import (
+    cut_cohort,
+    for_other_partition,
+    make_clients,
+    refuse_unused_options,
+    resolve_division,
+    seen_by_clients,
+)
 from fedsmoo.runs.origin.objects import refuse_objects
 from fedsmoo.runs.origin.user_files import kind_of_default, load_data, own_options, start_of
 from fedsmoo.runs.settings.fields import BROUGHT, refuse_twice
 from fedsmoo.runs.settings.toml import named_tables, read_toml, said_of
 from fedsmoo.runs.simulation import Simulation
+
+NOT_HELD = "{} has personal models, which are evaluated on samples held out: set holdout, such as 0.2"
 
 
 def algorithm_class(spec: str) -> type[Algorithm]:
@@ -117,9 +126,6 @@ def schedules_as_text(config: Config) -> Config:
 def named_model(config: Config, data: Dataset) -> FlatModel:
     """Make the model that a config names, with the weights that it starts from."""
     return make_model(config.model, data, config.seed, config.model_options, config.output, start_of(config))
-
-
-NOT_HELD = "{} has personal models, which are evaluated on samples held out: set holdout, such as 0.2"
 
 
 def assemble(
@@ -225,8 +231,7 @@ def merge(
         if named is not None and str(named).lower() != str(values.get(kind, "")).lower():
             values.pop(f"{kind}_options", None)  # they belong to what the config names
     if given.get("partition") is not None:  # the config's numbers belong to its own partition
-        kept = {"dirichlet": "u", "pathological": "c"}.get(given["partition"])  # dirichlet-0.6 says its own
-        values = {name: value for name, value in values.items() if name not in ("u", "c") or name == kept}
+        values = for_other_partition(values, str(given["partition"]))
     if isinstance(config, str | PathLike) and values.get("algorithm_options"):
         with said_of(str(config)):  # where an option of the method that is wrong stands
             make_algorithm(str(values.get("algorithm", Config.algorithm)), values["algorithm_options"])

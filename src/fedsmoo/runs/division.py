@@ -145,6 +145,18 @@ def with_changes(config: Config, values: Mapping[str, Any]) -> Config:
     return config.replace(**changes) if changes else config
 
 
+def for_other_partition(values: Mapping[str, Any], partition: str) -> dict[str, Any]:
+    """Return the settings of a config that hold for a partition given over its own: ``u`` and ``c`` may not.
+
+    Nor does ``replacement`` as its own partition has it by default, which configs of runs write down: iid has another.
+    """
+    kept, own = {"dirichlet": "u", "pathological": "c"}.get(partition), values.get("partition")  # iid, dirichlet-0.6
+    others = {"u", "c"} - {kept}
+    if own is not None and (own == "iid") != (partition == "iid") and values.get("replacement") is (own != "iid"):
+        others.add("replacement")
+    return {name: value for name, value in values.items() if name not in others}
+
+
 def refuse_other_number(config: Config, given: Iterable[str]) -> None:
     """Refuse ``u`` or ``c`` beside a partition whose name says another number."""
     said = division_settings(config)
