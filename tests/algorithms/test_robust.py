@@ -167,3 +167,16 @@ def test_a_share_that_is_none_of_the_replies_is_said(method: Algorithm, told: st
     found = [str(w.message) for w in said if issubclass(w.category, FedsmooWarning) and "replies" in str(w.message)]
     assert len(found) == (told is not None)
     assert all(line.startswith(told) for line in found)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_weights_that_a_server_does_not_look_at_are_said(rule: Algorithm) -> None:
+    alike = torch.equal(combined(rule, ROWS), combined(rule, ROWS, torch.full_like(WEIGHTS, 1 / N)))
+    config = Config(model="softmax", clients=6, cohort=6, rounds=1, local_steps=1, weighted=True)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        assemble(config, algorithm=Relaxed(rule, 0.1))
+        assemble(config.replace(weighted=False), algorithm=rule)
+        assemble(config, algorithm=FedAvg())
+    found = [str(w.message) for w in said if "weighted" in str(w.message)]
+    assert found == [f"{rule.label} counts all clients alike: weighted changes nothing of its model"] * alike

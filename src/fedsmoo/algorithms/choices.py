@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from fedsmoo.algorithms.around import Around
@@ -127,21 +127,31 @@ def refuse_together(run: RunSettings, method: Algorithm) -> None:
     if run.attack == "label-flip" and run.loss_options:
         names = ", ".join(run.loss_options)
         raise FedsmooError(f"attack=label-flip knows plain cross-entropy only: leave out options of the loss ({names})")
+    if run.weighted and (alike := next((m for m in layers(method) if isinstance(m, Robust) and not m.weighs), None)):
+        note = f"{alike.label} counts all clients alike: weighted changes nothing of its model"
+        warnings.warn(note, FedsmooWarning, stacklevel=2)
     if run.compression != "off" and run.wire != "exact":
         raise FedsmooError(f"compression={run.compression} and wire={run.wire} both say what travels: choose one")
 
 
 def refuse_too_few(method: Algorithm, clients: int, cohort: int) -> None:
     """Refuse more attackers than there are clients, and say where a share of the replies is none of a cohort's."""
-    while isinstance(method, Algorithm):
-        if isinstance(method, Attacked) and (attackers := largest(method.attackers)) > clients:
+    for layer in layers(method):
+        if isinstance(layer, Attacked) and (attackers := largest(layer.attackers)) > clients:
             raise FedsmooError(f"attackers is {attackers:g}, but there are {clients} clients: lower it")
-        if isinstance(method, Robust) and method.share:
-            share = largest(getattr(method, method.share))
+        if isinstance(layer, Robust) and layer.share:
+            share = largest(getattr(layer, layer.share))
             if share > 0 and part_of(cohort, share) == 0:
-                what = f"{method.label}: {method.share} is {share:g}, but of {cohort} replies that is none"
+                what = f"{layer.label}: {layer.share} is {share:g}, but of {cohort} replies that is none"
                 warnings.warn(f"{what}: raise it, or the cohort", FedsmooWarning, stacklevel=2)
-        method = getattr(method, "inner", None)  # type: ignore[assignment]
+
+
+def layers(method: Algorithm) -> Iterator[Algorithm]:
+    """Yield a method, from the outermost of what is put around it to what is inside."""
+    inner: Any = method
+    while isinstance(inner, Algorithm):
+        yield inner
+        inner = getattr(inner, "inner", None)
 
 
 def largest(value: float | Schedule) -> float:

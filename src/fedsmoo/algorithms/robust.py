@@ -20,6 +20,7 @@ class Robust(Around):
 
     rows = derived(lambda self: tuple(n for n in self.inner.up if n not in self.inner.scalars))
     columnwise = False
+    weighs = True  # whether clients count by the weights of the mean, or all alike
     share = ""  # the option that says which part of the replies may be wrong, if there is one
 
     @property
@@ -34,6 +35,7 @@ class Median(Robust):
     server   goes on with median_i(v_i) for mean(v_i)        v_i: each vector that is sent
     """
 
+    weighs = False
     columnwise = True
 
     def combine(self, srv: Vectors, rows: Vectors, weights: Tensor, rnd: Round) -> Vectors:
@@ -50,6 +52,7 @@ class TrimmedMean(Robust):
     trim: float = option(0.2, "share of the replies that is left out at either end", within="[0, 0.5)")
 
     columnwise = True
+    weighs = False
     share = "trim"
 
     def combine(self, srv: Vectors, rows: Vectors, weights: Tensor, rnd: Round) -> Vectors:
@@ -70,6 +73,7 @@ class Krum(Robust):
 
     attackers: float = option(0.2, "share of the replies that may be wrong", within="[0, 0.5)")
 
+    weighs = False
     share = "attackers"
 
     def scores(self, rows: Vectors) -> Tensor:
