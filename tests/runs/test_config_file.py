@@ -145,3 +145,31 @@ def test_drawing_otherwise_than_by_default_stays_with_another_partition(tmp_path
     assert make_config(tmp_path / "a.toml", {"partition": "pathological"}).replacement is False
     (tmp_path / "a.toml").write_text('partition = "iid"\nreplacement = true\n')
     assert make_config(tmp_path / "a.toml", {"partition": "dirichlet"}).replacement is True
+
+
+@pytest.mark.parametrize(
+    ("text", "over", "name", "options"),
+    [
+        ("[algorithm]\nr = 0.3\n", "fedsmoo", "algorithm", {"r": 0.3}),
+        ("[algorithm]\nmu = 0.3\n", "fedprox", "algorithm", {"mu": 0.3}),
+        ("[model]\nhidden = 7\n", "mlp", "model", {"hidden": 7}),
+        ("[local_optimizer]\nmomentum = 0.5\n", "momentum", "local_optimizer", {"momentum": 0.5}),
+        ("[partition]\nleast = 3\n", "classwise", "partition", {"least": 3}),
+        ('[algorithm]\nname = "fedprox"\nmu = 0.3\n', "fedavg", "algorithm", {}),
+        ('[algorithm]\nname = "fedprox"\nmu = 0.3\n', "FedProx", "algorithm", {"mu": 0.3}),
+    ],
+)
+def test_options_without_a_name_are_of_what_is_named_over_them(
+    text: str, over: str, name: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    """Those of a file that names nothing itself were lost beside a flag, even beside the default's own name."""
+    (tmp_path / "a.toml").write_text(text)
+    found = make_config(tmp_path / "a.toml", {name: over})
+    assert getattr(found, f"{name}_options") == options
+
+
+def test_options_without_a_name_that_are_of_something_else_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text("[algorithm]\nr = 0.3\n")
+    with pytest.raises(FedsmooError, match=r"a\.toml: unknown hyper-parameter of FedAvg 'r'"):
+        make_config(tmp_path / "a.toml", {"algorithm": "fedavg"})
+    assert make_config(Config(algorithm_options={"r": 0.3}), {"algorithm": "fedavg"}).algorithm_options == {}

@@ -63,6 +63,8 @@ def test_options_stay_with_what_they_are_options_of() -> None:
     same = only({**table, "columns": {"a": {"model": "mlp"}}})
     assert (same.model, same.model_options) == ("mlp", {"hidden": 5})
     assert only(table, model="softmax").model_options == {}
+    unnamed = only({"local_optimizer": {"momentum": 0.5}, "columns": {"a": {"local_optimizer": "momentum"}}})
+    assert unnamed.local_optimizer_options == {"momentum": 0.5}
     assert only({**table, "columns": {"a": {"model": {"name": "char_gru", "hidden": 7}}}}).model_options == {
         "hidden": 7
     }

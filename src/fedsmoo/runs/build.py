@@ -226,15 +226,15 @@ def merge(
         return config, {*changed_settings(config)}, {*changed_settings(config)}
     values = settings_of(config)
     given = {n: v for n, v in settings.items() if n in FIELDS}
-    for kind in BROUGHT:
-        named = given.get(kind)
-        if named is not None and str(named).lower() != str(values.get(kind, "")).lower():
-            values.pop(f"{kind}_options", None)  # they belong to what the config names
+    own_names = {kind: getattr(config, kind) for kind in BROUGHT} if isinstance(config, Config) else values
+    for kind in (k for k in BROUGHT if given.get(k) is not None):
+        if str(given[kind]).lower() != str(own_names.get(kind, given[kind])).lower():
+            values.pop(f"{kind}_options", None)  # they belong to what the config names, if it names anything
     if given.get("partition") is not None:  # the config's numbers belong to its own partition
         values = for_other_partition(values, str(given["partition"]))
     if isinstance(config, str | PathLike) and values.get("algorithm_options"):
         with said_of(str(config)):  # where an option of the method that is wrong stands
-            make_algorithm(str(values.get("algorithm", Config.algorithm)), values["algorithm_options"])
+            make_algorithm(str({**given, **values}.get("algorithm", Config.algorithm)), values["algorithm_options"])
     # Run folders write every setting down: what a file leaves at its default is nobody's choice.
     chosen = {n for n, v in values.items() if v != FIELDS[n].default} | {*settings}
     values |= given

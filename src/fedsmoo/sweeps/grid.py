@@ -170,7 +170,7 @@ def layered(*tables: Mapping[str, Any]) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for table in tables:
         for kind in BROUGHT:
-            options, before, named = f"{kind}_options", out.get(kind, FIELDS[kind].default), table.get(kind)
+            options, before, named = f"{kind}_options", out.get(kind), table.get(kind)
             if kind != "algorithm" and isinstance(named, str) and isinstance(before, str) and named != before:
                 out.pop(options, None)
             elif isinstance(out.get(options), dict) and isinstance(table.get(options), dict):
