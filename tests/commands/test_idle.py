@@ -191,3 +191,23 @@ def test_a_word_is_not_taken_for_a_truth_value(make: Callable[[], object], messa
     with pytest.raises(FedsmooError) as caught:
         make()
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"local-epochs": 1, "local_epochs": 2}, "local-epochs and local_epochs are one setting, given twice: choose"),
+        ({"algorithm-options.lr-server": 1.0, "algorithm-options.lr_server": 2.0}, "are one setting, given twice"),
+        ({"min-replies.most": 2}, "unknown setting in the app's config 'min-replies.most'"),
+        ({"trim": 0.1}, "trim is 0.1, but aggregate is 'mean': it is of trimmed-mean alone"),
+        ({"trim": 0.1, "aggregate": "median"}, "trim is 0.1, but aggregate is 'median': it is of trimmed-mean alone"),
+    ],
+)
+def test_settings_of_a_federation_that_would_change_nothing(values: dict[str, object], says: str) -> None:
+    with pytest.raises(FedsmooError, match=says):
+        parse(values)
+
+
+def test_settings_of_a_federation_at_their_defaults_are_no_choice() -> None:
+    assert parse({"trim": 0.2, "local-epochs": "", "local_epochs": 2})[0].local_epochs == 2
+    assert parse({"trim": 0.1, "aggregate": "trimmed-mean"})[1].trim == 0.1

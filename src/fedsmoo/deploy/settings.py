@@ -74,6 +74,8 @@ class Federation:
                 raise FedsmooError(f"{name.replace('_', '-')} is {getattr(self, name)}, but must be above 0")
         if self.min_replies < 0 or self.norm_bound < 0 or self.max_update < 0:
             raise FedsmooError("min-replies, norm-bound and max-update must not be negative")
+        if self.aggregate != "trimmed-mean" and self.trim != type(self).trim:
+            raise FedsmooError(f"trim is {self.trim}, but aggregate is {self.aggregate!r}: it is of trimmed-mean alone")
         self.forgotten()
 
     def forgotten(self) -> list[int]:
@@ -111,9 +113,12 @@ def parse(values: Mapping[str, Any]) -> tuple[Config, Federation]:
     for key, value in values.items():
         if value == "":
             continue
+        same = next(k for k in values if k.replace("-", "_") == key.replace("-", "_") and values[k] != "")
+        if values[same] != value:
+            raise FedsmooError(f"{same} and {key} are one setting, given twice: choose one")
         name, _, option = key.partition(".")
         name = name.replace("-", "_")
-        if name in own:
+        if name in own and not option:
             extra[name] = value
         elif name in FIELDS and option:
             settings.setdefault(name, {})[option.replace("-", "_")] = value
