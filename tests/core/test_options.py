@@ -9,6 +9,7 @@ import pytest
 
 from fedsmoo import Dirichlet, FedAvg, FedProx, FedsmooError, option
 from fedsmoo.core.hyper.options import untaken
+from fedsmoo.core.user_code import with_options
 from fedsmoo.runs.build import algorithm_class
 
 
@@ -72,3 +73,13 @@ def test_it_is_said_before_an_option_is_called_unknown(tmp_path: Path) -> None:
     file.write_text('from fedsmoo import FedAvg, option\nclass Mine(FedAvg):\n    mu: float = option(1, "")\n')
     with pytest.raises(FedsmooError, match=r"mine.py:3 in Mine: mu is not taken"):
         algorithm_class(f"{file}:Mine")
+
+
+def test_text_for_a_truth_value_of_a_users_function_is_refused() -> None:
+    """A file's ``flag = "no"`` reached the function as text, which is true."""
+
+    def loss(out: object, y: object, flag: bool = False, by: object = 1) -> None: ...
+
+    with pytest.raises(FedsmooError, match="flag of the loss is 'no', but must be true or false, without quotes"):
+        with_options(loss, "the loss", ("out", "y"), {"flag": "no"})
+    assert with_options(loss, "the loss", ("out", "y"), {"flag": True, "by": "two"})

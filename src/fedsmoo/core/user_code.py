@@ -174,6 +174,8 @@ def refuse_options(thing: Callable[..., Any], what: str, given: Sequence[str], o
             raise FedsmooError(f"{what} has no options: leave out {', '.join(options)}")
         if name not in known:
             raise unknown(f"option of {what}", name, known)
+        if isinstance(known[name], bool) and isinstance(options[name], str):  # "no" would be true
+            raise FedsmooError(f"{name} of {what} is {options[name]!r}, but must be true or false, without quotes")
 
 
 def refuse_other_arguments(function: Callable[..., Any], what: str, given: Sequence[str]) -> None:
