@@ -100,8 +100,9 @@ def compare_objects(
         raise FedsmooError(f"{own} is given for one method, but they are compared by the same numbers: set it for all")
     refuse_not_shared(settings, entries)
     for entry in entries:
-        if name := next((n for n in ONE_CALL if n in entry.options), None):
-            raise FedsmooError(f"{name} is given for {entry.name}, but is of the whole comparison: give it beside them")
+        if whole := [n for n in ONE_CALL if n in entry.options]:
+            say = "is of the whole comparison: give it beside the methods"
+            raise FedsmooError(f"{whole[0]} is given for {entry.name}, but {say}")
     common = as_arguments(settings)
     numbers = seeds_of(seeds, Config())
     rounds = int(common.get("rounds", Config.rounds))
