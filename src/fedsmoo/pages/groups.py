@@ -41,8 +41,8 @@ def add_groups(runs: list[dict[str, Any]], over: str | None = None) -> list[dict
     A group is named as its sweep's file does, or else by its method and by switches turned away from the method's
     defaults; and by the settings that tell it from other groups of the same name and task. Where some runs of the same
     settings have a sweep's name and others have none, as further seeds of a method that an ablation calls otherwise,
-    they are one group with the method's name. No seed is twice in a group: what has the settings and the seed of
-    another run, such as a copy, goes to a group "again".
+    they are one group with the method's name; but what was superseded keeps its own. No seed is twice in a group: what
+    has the settings and the seed of another run, such as a copy, goes to a group "again".
 
     Args:
         runs: as read from folders or files.
@@ -51,7 +51,8 @@ def add_groups(runs: list[dict[str, Any]], over: str | None = None) -> list[dict
     left = [{k: v for k, v in r["config"].items() if k != over} for r in runs]
     keys = [frozenset((k, v) for k, v in config.items() if k not in INCIDENTAL) for config in left]
     plain = {key for run, key in zip(runs, keys, strict=True) if not run.get("label")}
-    runs = [{**run, "label": None} if key in plain else run for run, key in zip(runs, keys, strict=True)]
+    named = [run.get("superseded") or key not in plain for run, key in zip(runs, keys, strict=True)]
+    runs = [run if keeps else {**run, "label": None} for run, keeps in zip(runs, named, strict=True)]
     # What runs are compared by is part of their task: an error and an accuracy stand in no common table.
     leads = [(r.get("led") or {}).get("label") for r in runs]
     tasks = [task_of(config) + (f", by {lead}" if lead else "") for config, lead in zip(left, leads, strict=True)]

@@ -94,6 +94,7 @@ def result(path: Path, value: dict[str, Any]) -> dict[str, Any]:
         "name": text(path.stem, 200),
         "method": method_label(value["config"].get("algorithm", "?")),
         "label": label_of(value),
+        "superseded": SUPERSEDED in value,
         "config": settings(value["config"], value),
         "rounds": compact_rounds(curve["round"]),
         **{short: json.loads(column(curve[name], digits)) for short, name, digits in COLUMNS},
