@@ -195,7 +195,8 @@ def poisons(share: float, seed: int) -> Iterator[Outcome]:
     chosen = sample(cases, min(3 * share, 1.0), seed)
 
     def one(folder: Path, kind: str, name: str) -> str:
-        case = Case(folder, 7, settings={"aggregate": kind, "trim": 0.3, "norm_bound": 1000.0}, rounds=25)
+        trim = {"trim": 0.3} if kind == "trimmed-mean" else {}
+        case = Case(folder, 7, settings={"aggregate": kind, "norm_bound": 1000.0, **trim}, rounds=25)
         c = case.open()
 
         def twist(reply: Reply) -> Reply:
