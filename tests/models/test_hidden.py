@@ -7,9 +7,9 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from small_task import LR, SmallTask, gap
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
@@ -18,22 +18,11 @@ from fedsmoo import simulate
 from fedsmoo.analysis.functions.objective import objective
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import FedsmooWarning
-from fedsmoo.data.batches.plan import client_batches
 from fedsmoo.runs.results.result import Result
 
-SIZES, BATCH, LR, RADIUS = (6, 4, 7), 4, 0.1, 0.05
-ENDS = np.cumsum(SIZES)
-CLIENTS = [np.arange(e - n, e) for n, e in zip(SIZES, ENDS, strict=True)]
-N = sum(SIZES)
-RNG = np.random.default_rng(5)
-X = torch.from_numpy(RNG.standard_normal((N + 12, 8)) * 2 + 0.3)
-Y = torch.from_numpy((X.numpy() @ RNG.standard_normal((8, 3))).argmax(1))
-WORDS = torch.from_numpy(RNG.integers(12, size=(N + 12, 6)))
-SETTINGS: dict[str, Any] = {
-    "client_indices": CLIENTS, "cohort": 3, "rounds": 2, "local_epochs": 1, "batch_size": BATCH, "lr": LR,
-    "lr_decay": 1.0, "weight_decay": 0.0, "clip": None, "weighted": True, "dtype": "float64", "device": "cpu",
-    "seed": 3, "progress": False,
-}  # fmt: skip
+RADIUS = 0.05
+TASK = SmallTask(6, 4, 7)
+N, X, Y, WORDS = TASK.n, TASK.x, TASK.y, TASK.words
 
 
 class Net(nn.Module):
@@ -53,29 +42,18 @@ class Net(nn.Module):
 
 
 def trained(net: nn.Module, engine: str = "serial", method: str = "fedavg", x: Tensor = X, **options: Any) -> Result:
-    data = tuple(v.clone() for v in (x[:N], Y[:N], x[N:], Y[N:]))
-    result = simulate(net, data, method, engine=engine, **SETTINGS, **options)
+    data = tuple(v.clone() for v in TASK.parts(x))
+    result = simulate(net, data, method, engine=engine, **TASK.settings, **options)
     held = result.simulation.setup.task.data
     assert torch.equal(held.x_train, x[:N])
     assert torch.equal(held.x_test, x[N:])
-    assert all(torch.equal(a, b) for a, b in zip(data, (x[:N], Y[:N], x[N:], Y[N:]), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(data, TASK.parts(x), strict=True))
     return result
 
 
 def by_a_plain_loop(make: Callable[[], nn.Module], radius: float = 0.0) -> nn.Module:
-    """FedAvg, or FedSAM, on modules themselves; none is copied."""
-    server = make()
-    for number in range(SETTINGS["rounds"]):
-        mean = {n: torch.zeros_like(p) for n, p in server.named_parameters()}
-        for i, samples in enumerate(CLIENTS):
-            net = make()
-            net.load_state_dict(server.state_dict())
-            for batch in client_batches(SETTINGS["seed"], number, i, samples, BATCH, 1, None):
-                step(net, X[batch], Y[batch], radius)
-            for n, p in net.named_parameters():
-                mean[n] += len(samples) / N * p.detach()
-        server.load_state_dict(mean, strict=False)
-    return server
+    """FedAvg, or FedSAM, on modules themselves."""
+    return TASK.by_a_plain_loop(make, lambda net, x, y: step(net, x, y, radius))
 
 
 def step(net: nn.Module, x: Tensor, y: Tensor, radius: float) -> None:
@@ -92,12 +70,6 @@ def step(net: nn.Module, x: Tensor, y: Tensor, radius: float) -> None:
     with torch.no_grad():
         for p, b in zip(net.parameters(), before, strict=True):
             p.copy_(b - LR * p.grad)
-
-
-def gap(result: Result, truth: nn.Module) -> float:
-    flat = result.simulation.setup.task.model
-    w = flat.layout.join({n: p.detach() for n, p in truth.named_parameters()})
-    return float((result.server.w - w).abs().max())
 
 
 # -- passes that are made again in the backward pass

@@ -5,34 +5,24 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
+import small_task
 import torch
+from small_task import SmallTask, each, sgd
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from fedsmoo import simulate
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import FedsmooWarning
-from fedsmoo.data.batches.plan import client_batches
 from fedsmoo.models.hidden import states
 from fedsmoo.models.modules.copies import refuse_lost
 from fedsmoo.runs.results.result import Result
 
-SIZES, BATCH, LR = (6, 4, 7), 4, 0.1
-ENDS = np.cumsum(SIZES)
-CLIENTS = [np.arange(e - n, e) for n, e in zip(SIZES, ENDS, strict=True)]
-N = sum(SIZES)
-RNG = np.random.default_rng(5)
-X = torch.from_numpy(RNG.standard_normal((N + 12, 8)) * 2 + 0.3)
-Y = torch.from_numpy((X.numpy() @ RNG.standard_normal((8, 3))).argmax(1))
-SETTINGS: dict[str, Any] = {
-    "client_indices": CLIENTS, "cohort": 3, "rounds": 2, "local_epochs": 1, "batch_size": BATCH, "lr": LR,
-    "lr_decay": 1.0, "weight_decay": 0.0, "clip": None, "weighted": True, "dtype": "float64", "device": "cpu",
-    "seed": 3, "progress": False,
-}  # fmt: skip
+TASK = SmallTask(6, 4, 7)
+N, X, Y = TASK.n, TASK.x, TASK.y
 
 
 @pytest.fixture(autouse=True)
@@ -60,33 +50,13 @@ class Net(nn.Module):
         return self.below(x)
 
 
-def plain(out: Tensor, y: Tensor) -> Tensor:
-    return F.cross_entropy(out, y, reduction="none")
+def trained(net: nn.Module, engine: str = "auto", loss: Any = each, **options: Any) -> Result:
+    return simulate(net, TASK.parts(), "fedavg", engine=engine, loss=loss, **TASK.settings, **options)
 
 
-def trained(net: nn.Module, engine: str = "auto", loss: Any = plain, **options: Any) -> Result:
-    return simulate(net, (X[:N], Y[:N], X[N:], Y[N:]), "fedavg", engine=engine, loss=loss, **SETTINGS, **options)
-
-
-def gap(result: Result, make: Callable[[], nn.Module], loss: Any = plain) -> float:
+def gap(result: Result, make: Callable[[], nn.Module], loss: Any = each) -> float:
     """How far a run is from FedAvg on modules themselves, their buffers included."""
-    server = make()
-    for number in range(SETTINGS["rounds"]):
-        mean = {n: torch.zeros_like(p) for n, p in server.state_dict().items() if p.is_floating_point()}
-        for i, samples in enumerate(CLIENTS):
-            net = make()
-            net.load_state_dict(server.state_dict())
-            for batch in client_batches(SETTINGS["seed"], number, i, samples, BATCH, 1, None):
-                net.zero_grad()
-                loss(net(X[batch]), Y[batch]).mean().backward()
-                with torch.no_grad():
-                    for p in net.parameters():
-                        p -= 0 if p.grad is None else LR * p.grad
-            for n in mean:
-                mean[n] += len(samples) / N * net.state_dict()[n]
-        server.load_state_dict(mean, strict=False)
-    flat = result.simulation.setup.task.model
-    return float((flat.layout.join(dict(server.named_parameters())).detach() - result.server.w).abs().max())
+    return small_task.gap(result, TASK.by_a_plain_loop(make, partial(sgd, loss=loss)))
 
 
 class Columns(Net):
@@ -144,7 +114,7 @@ def test_lengths_that_depend_on_the_longest_of_a_batch() -> None:
             return torch.stack([super(Cut, self).forward(x) + k for k in range(longest)], 1)
 
     def first(out: Tensor, y: Tensor) -> Tensor:
-        return plain(out[:, 0], y)
+        return each(out[:, 0], y)
 
     def right(out: Any, y: Any) -> float:
         return float((out[:, 0].argmax(1) == y).float().mean())

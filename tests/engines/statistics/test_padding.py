@@ -4,35 +4,25 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
+import small_task
 import torch
+from small_task import SmallTask, each, sgd
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedsmoo import FedAvg, simulate
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.contract import inputs
-from fedsmoo.data.batches.plan import client_batches
 from fedsmoo.data.check import from_arrays
 from fedsmoo.models import build
 from fedsmoo.runs.results.result import Result
 
-SIZES, BATCH, LR = (10, 6, 7, 1, 11), 4, 0.1  # last batches of 2, 2, 3, 1 and 3 samples
-ENDS = np.cumsum(SIZES)
-CLIENTS = [np.arange(e - n, e) for n, e in zip(SIZES, ENDS, strict=True)]
-N = sum(SIZES)
-RNG = np.random.default_rng(5)
-X = torch.from_numpy(RNG.standard_normal((N + 12, 8)) * 2 + 0.3)
-Y = torch.from_numpy((X.numpy() @ RNG.standard_normal((8, 3))).argmax(1))
-WORDS = torch.from_numpy(RNG.integers(12, size=(N + 12, 6)))
-SETTINGS: dict[str, Any] = {
-    "client_indices": CLIENTS, "cohort": 5, "rounds": 2, "local_epochs": 1, "batch_size": BATCH, "lr": LR,
-    "lr_decay": 1.0, "weight_decay": 0.0, "clip": None, "weighted": True, "dtype": "float64", "device": "cpu",
-    "seed": 3, "progress": False,
-}  # fmt: skip
+TASK = SmallTask(10, 6, 7, 1, 11)  # last batches of 2, 2, 3, 1 and 3 samples
+N, X, Y, WORDS, CLIENTS, SETTINGS = TASK.n, TASK.x, TASK.y, TASK.words, TASK.clients, TASK.settings
 
 
 def centred(out: Tensor, y: Tensor) -> Tensor:
@@ -40,32 +30,14 @@ def centred(out: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(out, y, reduction="none") + (out - out.mean(0)).square().sum(1)
 
 
-def plain(out: Tensor, y: Tensor) -> Tensor:
-    return F.cross_entropy(out, y, reduction="none")
+def trained(net: nn.Module, engine: str, x: Tensor = X, loss: Any = each, method: Any = "fedavg") -> Result:
+    return simulate(net, TASK.parts(x), method, loss=loss, engine=engine, **SETTINGS)
 
 
-def trained(net: nn.Module, engine: str, x: Tensor = X, loss: Any = plain, method: Any = "fedavg") -> Result:
-    return simulate(net, (x[:N], Y[:N], x[N:], Y[N:]), method, loss=loss, engine=engine, **SETTINGS)
-
-
-def gap(result: Result, net: nn.Module, x: Tensor = X, loss: Any = plain) -> float:
+def gap(result: Result, net: nn.Module, x: Tensor = X, loss: Any = each) -> float:
     """How far a run is from FedAvg on modules themselves."""
-    server = copy.deepcopy(net)
-    for number in range(SETTINGS["rounds"]):
-        mean = {n: torch.zeros_like(p) for n, p in server.named_parameters()}
-        for i, samples in enumerate(CLIENTS):
-            own = copy.deepcopy(server).train()
-            for batch in client_batches(SETTINGS["seed"], number, i, samples, BATCH, 1, None):
-                own.zero_grad()
-                loss(own(x[batch]), Y[batch]).mean().backward()
-                with torch.no_grad():
-                    for p in own.parameters():
-                        p -= 0 if p.grad is None else LR * p.grad
-            for n, p in own.named_parameters():
-                mean[n] += len(samples) / N * p.detach()
-        server.load_state_dict(mean, strict=False)
-    flat = result.simulation.setup.task.model
-    return float((flat.layout.join(dict(server.named_parameters())).detach() - result.server.w).abs().max())
+    truth = TASK.by_a_plain_loop(lambda: copy.deepcopy(net), partial(sgd, loss=loss), x)
+    return small_task.gap(result, truth)
 
 
 class Layers(nn.Module):
@@ -158,7 +130,7 @@ class Plain(FedAvg):
 
 
 def near(out: Tensor, y: Tensor, teacher: Tensor) -> Tensor:
-    return plain(out, y) + (out - teacher).square().sum(1)
+    return each(out, y) + (out - teacher).square().sum(1)
 
 
 @pytest.mark.parametrize("engine", ["serial", "threads", "vmap", "batched", "auto"])
@@ -194,7 +166,7 @@ def test_numbers_of_samples_that_such_a_loss_is_given() -> None:
 
 def test_such_a_loss_of_a_model_that_draws_is_trained_one_by_one() -> None:
     net = nn.Sequential(nn.Linear(8, 5), nn.Dropout(0.5), nn.Linear(5, 3)).double()
-    for method, loss in (("fedavg", centred), (Centred(), plain)):
+    for method, loss in (("fedavg", centred), (Centred(), each)):
         serial, auto = (trained(net, engine, loss=loss, method=method) for engine in ("serial", "auto"))
         assert auto.simulation.engine.name == "serial"
         assert torch.equal(serial.server.w, auto.server.w)
@@ -258,7 +230,7 @@ def test_such_a_loss_of_a_model_with_running_statistics(engine: str, monkeypatch
     torch.manual_seed(1)
     net = nn.Sequential(nn.Linear(8, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 3)).double()
     settings, data = {**SETTINGS, "client_indices": SEVERAL, "cohort": len(SEVERAL)}, (X[:N], Y[:N], X[N:], Y[N:])
-    serial, other = (simulate(net, data, Both(), loss=plain, engine=name, **settings) for name in ("serial", engine))
+    serial, other = (simulate(net, data, Both(), loss=each, engine=name, **settings) for name in ("serial", engine))
     assert other.simulation.engine.name == "vmap"
     assert float((serial.server.w - other.server.w).abs().max()) < 1e-13
     assert other.simulation.setup.task.model.padding == "equal"
@@ -273,5 +245,5 @@ def test_rounding_that_norms_of_two_samples_blow_up_is_no_other_sample(seed: int
     net = nn.Sequential(nn.Linear(8, 64), *parts, nn.Linear(64, 3))
     data = tuple(v if v.dtype == torch.int64 else v.float() for v in (X[:N], Y[:N], X[N:], Y[N:]))
     settings = {**SETTINGS, "dtype": "float32", "rounds": 1, "client_indices": SEVERAL, "cohort": len(SEVERAL)}
-    result = simulate(net, data, "fedavg", loss=plain, engine="vmap", **settings)
+    result = simulate(net, data, "fedavg", loss=each, engine="vmap", **settings)
     assert result.simulation.setup.task.model.padding == "masked"
