@@ -127,9 +127,9 @@ def fewer_clients() -> list[float]:
 def faster_decay() -> list[Any]:
     """What README adds to the recommendation."""
     return [
-        ("With 10 of 200 clients it does not help ({:.2f}, the paper's {:.2f}) unless the radius is 0.03 ({:.2f}; one "
-         "seed, seen on the test set only)", *fewer_clients()),
-        ("On CIFAR-10 (Dirichlet 0.1, 10 of 100) one seed ends at {:.2f}; three with the paper's decay end at {:.2f} ± "
+        ("With 10 of 200 clients it does not help ({:.2f}, the paper's {:.2f}) unless the radius is 0.03 ({:.2f}, seen "
+         "on the test set only)", *fewer_clients()),
+        ("On CIFAR-10 with 10 of 100 clients it ends at {:.2f}; three seeds with the paper's decay end at {:.2f} ± "
          "{:.2f}", last_ten(row("lr decay 0.998")), *of_three_seeds()),
     ]  # fmt: skip
 
