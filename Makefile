@@ -51,9 +51,9 @@ release-check: $(STAMP)
 # The tables of README and docs, and the numbers in their sentences, from the measured results; none is typed.
 tables: $(STAMP)
 	$(BIN)/fedsmoo table --update docs/results.md
-	$(BIN)/python benchmarks/search.py
-	$(BIN)/python benchmarks/tables.py
-	$(BIN)/python benchmarks/prose.py
+	$(BIN)/python -m benchmarks.campaign.search
+	$(BIN)/python -m benchmarks.documents.tables
+	$(BIN)/python -m benchmarks.documents.prose
 
 # The documentation as a site that opens from build/site/index.html; anything that is amiss ends it.
 docs: $(STAMP)
@@ -81,7 +81,7 @@ READMES := $(wildcard $(foreach run,fedsmoo head_cut.py-headcut,$(foreach task,c
 PAIRS := $(wildcard results/gpu/analysis_01_seed3.json)
 
 figures: $(STAMP)
-	$(BIN)/python benchmarks/seconds.py
+	$(BIN)/python -m benchmarks.figures.seconds
 	$(BIN)/fedsmoo figure landscape results/gpu/analysis_01.json --apart --width page --out docs/figures/landscape.svg
 	$(if $(PAIRS),$(BIN)/fedsmoo figure landscape $(PAIRS) --width page --out docs/figures/landscape_pairs.svg)
 	$(BIN)/fedsmoo figure accuracy results/*-cifar10-dirichlet-0.1-10of100-*-seed0-*.json \
@@ -93,14 +93,14 @@ figures: $(STAMP)
 		$(BIN)/fedsmoo figure $$kind $(HUNDRED) --smooth 20 --out docs/figures/$${kind}_cifar100.png; done
 	$(BIN)/fedsmoo figure accuracy $(WHY) --smooth 20 --width page --out docs/figures/released.svg
 	$(BIN)/fedsmoo figure accuracy $(READMES) --smooth 20 --width page --out docs/figures/readmes.svg
-	$(BIN)/python benchmarks/readme_curves.py docs/figures/readme_others.svg
-	$(BIN)/python benchmarks/sensitivity.py docs/figures/sensitivity.svg
+	$(BIN)/python -m benchmarks.figures.readme_curves docs/figures/readme_others.svg
+	$(BIN)/python -m benchmarks.figures.sensitivity docs/figures/sensitivity.svg
 	$(BIN)/fedsmoo figure accuracy $(RADIUS) --smooth 20 --width page --out docs/figures/radius.svg
 	for axis in rounds bytes; do for data in cifar10 cifar100; do \
 		$(BIN)/fedsmoo figure rounds results/*-$$data-*-seed*.json --width page --axis $$axis \
 			--out docs/figures/$${axis}_$$data.svg; done; done
-	$(BIN)/python benchmarks/splits.py docs/figures
-	$(BIN)/python benchmarks/convergence.py --draw docs/figures/convergence.svg
+	$(BIN)/python -m benchmarks.figures.splits docs/figures
+	$(BIN)/python -m benchmarks.studies.convergence --draw docs/figures/convergence.svg
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -131,15 +131,15 @@ test: $(STAMP)
 # The suite N times with BUSY processes beside it that only count; outcomes are added to results/test_repeat.jsonl.
 # It takes what is installed.
 test-repeat:
-	$(BIN)/python benchmarks/repeat.py --times $(N) --busy $(BUSY) --workers $(WORKERS)
+	$(BIN)/python -m benchmarks.checks.repeat --times $(N) --busy $(BUSY) --workers $(WORKERS)
 
 # What can go wrong is made to go wrong (docs/reliability.md): a sample, or with FULL=1 every case, kept in results/drills.
 drills: $(STAMP)
-	$(BIN)/python benchmarks/drills/run.py --seed $(SEED) --jobs $(JOBS) $(if $(FULL),--full --out results/drills)
+	$(BIN)/python -m benchmarks.drills.run --seed $(SEED) --jobs $(JOBS) $(if $(FULL),--full --out results/drills)
 
 # Whether two commits compute the same bits: some twenty small configurations at both, compared by hashes.
 hashes: $(STAMP)
-	$(BIN)/python benchmarks/hashes.py $(OLD) $(NEW)
+	$(BIN)/python -m benchmarks.checks.hashes $(OLD) $(NEW)
 
 # Every method on a GPU against the CPU, with the machine's own Python and torch. The first case fills the cache of
 # compiled kernels, so that eight processes do not all compile the same.

@@ -15,7 +15,7 @@ A_FILE_PER_ENTRY = {"algorithms", "commands"}  # rooms that may be crowded
 
 # Test folders that are no rooms of the package, and what they are about.
 NO_ROOMS = {
-    "benchmarks": "the scripts of benchmarks/",
+    "benchmarks": "the scripts of benchmarks/ (no __init__.py: the package of that name is theirs)",
     "examples": "the scripts of examples/, and what CONTRIBUTING.md shows",
     "fixtures": "run folders that older code left, and the script that makes them",
     "website": "the documentation site, and the code that documents show",

@@ -1,4 +1,4 @@
-"""What ``benchmarks/hashes.py`` runs: small runs that together use every way in which a run can be computed.
+"""What ``benchmarks/checks/hashes.py`` runs: small runs that together use every way in which a run can be computed.
 
 Everything here goes through what users call, so that it works at any commit. ``{python}`` is the interpreter and
 ``{source}`` the checkout in question; a command that begins with ``STOP`` is stopped in the middle, as by Ctrl-C.

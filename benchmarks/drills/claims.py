@@ -17,8 +17,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from drills.outcome import Outcome, judged
-from drills.programs import RUN, Program, Truth, carried_out, difference, warm
+from benchmarks.drills.parts.outcome import Outcome, judged
+from benchmarks.drills.parts.programs import RUN, Program, Truth, carried_out, difference, warm
 from fedsmoo.core import FedsmooError
 from fedsmoo.runs.storage import lease
 

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from drills.hostile import EVIL, LONG, ODD, Twist, array, npy, numbers, replies
-from drills.outcome import Outcome, judged, sample
+from benchmarks.drills.parts.hostile import EVIL, LONG, ODD, Twist, array, npy, numbers, replies
+from benchmarks.drills.parts.outcome import Outcome, judged, sample
 from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.deploy.client import Answer, Recipe, RoundRequest, answer, share_of
 from fedsmoo.deploy.judge import Reply

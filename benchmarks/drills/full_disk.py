@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from drills.faults import disturbances
-from drills.outcome import Outcome
+from benchmarks.drills.parts.faults import disturbances
+from benchmarks.drills.parts.outcome import Outcome
 
 
 def drill(full: bool, seed: int) -> Iterator[Outcome]:

@@ -23,9 +23,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as seeded
 from hypothesis import strategies as st
 
-from drills import hostile_files as hostile
-from drills.limits import forget_peak, limited, peak, refuse_code
-from drills.outcome import Outcome, judged
+from benchmarks.drills.parts import hostile_files as hostile
+from benchmarks.drills.parts.limits import forget_peak, limited, peak, refuse_code
+from benchmarks.drills.parts.outcome import Outcome, judged
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.user_code import judged as asked
 from fedsmoo.data.division.partition import from_rule

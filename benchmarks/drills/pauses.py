@@ -16,11 +16,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from drills.children import FELL_OVER, ended, started
-from drills.faults import operations_of
-from drills.operations import Operations, stop_at
-from drills.outcome import Outcome, judged, sample
-from drills.programs import (
+from benchmarks.drills.parts.children import FELL_OVER, ended, started
+from benchmarks.drills.parts.faults import operations_of
+from benchmarks.drills.parts.operations import Operations, stop_at
+from benchmarks.drills.parts.outcome import Outcome, judged, sample
+from benchmarks.drills.parts.programs import (
     EXPORT,
     RUN,
     RUN_WITHOUT_CHECKPOINTS,

@@ -17,8 +17,8 @@ from tempfile import TemporaryDirectory
 
 from runs.storage.power import Disk, recorded, restore
 
-from drills.outcome import Outcome, judged
-from drills.programs import PROGRAMS, Program, Truth, carried_out, difference, warm
+from benchmarks.drills.parts.outcome import Outcome, judged
+from benchmarks.drills.parts.programs import PROGRAMS, Program, Truth, carried_out, difference, warm
 from fedsmoo.runs.storage import lease
 
 CUTS, SAMPLE = 200, 50  # of each program, at most

@@ -1,8 +1,8 @@
-"""Run the drills: ``python benchmarks/drills/run.py [--full] [--seed 0] [--only NAME ...]``.
+"""Run the drills: ``python -m benchmarks.drills.run [--full] [--seed 0] [--only NAME ...]``.
 
 Each module of this folder is run in a process of its own. Prints a table, and exits with 1 if a case did not hold. With
 ``--out FOLDER`` the outcome of each drill is kept there, with its date, commit and machine; of the full drills in
-results/drills the table of docs/reliability.md is made (``benchmarks/tables.py``).
+results/drills the table of docs/reliability.md is made (``benchmarks/documents/tables.py``).
 """
 
 from __future__ import annotations
@@ -19,15 +19,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from checks.commits import circumstances, git
-
-from drills.outcome import Outcome, wrong
+from benchmarks.checks.commits import circumstances, git
+from benchmarks.drills.parts.outcome import Outcome, wrong
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-PATHS = [str(ROOT / "src"), str(ROOT / "benchmarks"), str(ROOT / "tests")]
+PATHS = [str(ROOT), str(ROOT / "src"), str(ROOT / "tests")]
 
 
 def modules() -> list[str]:
@@ -45,7 +42,16 @@ def run_module(name: str, full: bool, seed: int, out: Path | None) -> tuple[floa
 
     That it fell over is a failure of it.
     """
-    words = [sys.executable, "-m", "drills.run", "--inside", name, "--seed", str(seed), *(["--full"] if full else [])]
+    words = [
+        sys.executable,
+        "-m",
+        "benchmarks.drills.run",
+        "--inside",
+        name,
+        "--seed",
+        str(seed),
+        *(["--full"] if full else []),
+    ]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(PATHS), "OMP_NUM_THREADS": "1"}
     about = {**circumstances(), "cores": os.cpu_count(), "commit": commit(), "full": full, "seed": seed}
     began, outcomes = time.monotonic(), list[Outcome]()
@@ -67,7 +73,7 @@ def run_module(name: str, full: bool, seed: int, out: Path | None) -> tuple[floa
 
 def inside(name: str, full: bool, seed: int) -> Iterator[Outcome]:
     """Run a drill in this process."""
-    for outcome in import_module(f"drills.{name}").drill(full, seed):
+    for outcome in import_module(f"benchmarks.drills.{name}").drill(full, seed):
         if line := wrong(outcome):
             raise SystemExit(line)
         yield outcome

@@ -1,1 +1,1 @@
-"""Mutations of the sources and the tests that notice them; ``benchmarks/mutants.py`` is the command."""
+"""Mutations of the sources and the tests that notice them; ``benchmarks/mutation/mutants.py`` is the command."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mutation.operators import OPERATORS, SPEED, WORDS, called
+from benchmarks.mutation.operators import OPERATORS, SPEED, WORDS, called
 
 ROOMS = (
     "core", "algorithms", "compiler", "engines", "data", "runs", "sweeps", "paper", "analysis", "kernels", "metrics",

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from mutation.draw import Mutant
+from benchmarks.mutation.draw import Mutant
 
 # Not Triton and not the package: the tests say whether kernels are interpreted before the first is imported.
 HEAVY = [
@@ -22,6 +22,7 @@ HEAVY = [
     "safetensors.torch", "pytest", "PIL.Image", "hypothesis",
 ]  # fmt: skip
 ABOVE = {".git", ".venv", "runs", "build", "dist", "wandb", "mlruns"}  # at the top alone: a room is called runs, too
+ROOT = str(Path(__file__).resolve().parents[2])
 ANYWHERE = shutil.ignore_patterns(".*_cache", "*.egg-info")
 
 
@@ -105,7 +106,10 @@ def _child(place: Path, tests: list[str]) -> None:
     os.environ |= {"PYTHONPATH": str(place / "src"), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONFAULTHANDLER": "1"}
     sys.dont_write_bytecode = True
     sys.argv = ["pytest"]
-    sys.path[:] = [str(place / "src"), *(p for p in sys.path if not p.endswith(("benchmarks", "/src")))]
+    # What is imported from here on is the copy's, also the scripts of which this process is one.
+    sys.path[:] = [str(place / "src"), *(p for p in sys.path if p not in ("", ROOT) and not p.endswith("/src"))]
+    for name in [n for n in sys.modules if n.partition(".")[0] == "benchmarks"]:
+        del sys.modules[name]
     import pytest
 
     words = ["-x", "-q", "-p", "no:cacheprovider", f"--basetemp={place.parent / 'tmp'}", f"--rootdir={place}"]

@@ -14,11 +14,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import nets
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from benchmarks.rivals import nets
 
 
 @dataclass(frozen=True)

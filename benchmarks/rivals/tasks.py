@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-import nets
 import numpy as np
 import torch
 from torch.nn import functional as F
 
+from benchmarks.rivals import nets
 from fedsmoo.data.digits import digits
 from fedsmoo.data.division.partition import parse
 

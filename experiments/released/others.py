@@ -2,7 +2,8 @@
 
     fedsmoo run --algorithm experiments/released/others.py:NormFedDyn ...
 
-Those that cut a vector by layers know the layers of ``mlp`` on the digits, where benchmarks/audited.py measures them.
+Those that cut a vector by layers know the layers of ``mlp`` on the digits, where
+benchmarks/studies/audited.py measures them.
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
-import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -17,12 +16,9 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> ModuleType:
-    """A script of ``benchmarks/``, imported as it imports its own parts."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    yield importlib.import_module(request.param)
-    for name in [n for n in sys.modules if n == request.param or n.partition(".")[0] == "checks"]:
-        del sys.modules[name]
+def script(request: pytest.FixtureRequest) -> ModuleType:
+    """A script of ``benchmarks/``."""
+    return importlib.import_module(f"benchmarks.{request.param}")
 
 
 def with_script(name: str) -> pytest.MarkDecorator:
@@ -37,7 +33,7 @@ def leave(folder: Path, weight: float, note: str = "", **columns: object) -> Non
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-@with_script("hashes")
+@with_script("checks.hashes")
 def test_runs_are_equal_whatever_the_clock_and_the_note_but_not_with_another_bit(
     script: ModuleType, tmp_path: Path
 ) -> None:
@@ -59,7 +55,7 @@ def test_runs_are_equal_whatever_the_clock_and_the_note_but_not_with_another_bit
     assert [line.split()[2] for line in script.differences(a, d)] == ["other", "run"]
 
 
-@with_script("hashes")
+@with_script("checks.hashes")
 def test_every_configuration_says_what_it_is_for(script: ModuleType) -> None:
     assert len(script.CONFIGURATIONS) >= 10
     words = [word for c in script.CONFIGURATIONS.values() for command in c.commands for word in command]
@@ -82,7 +78,7 @@ WALK = [  # depth, module, function
 ]
 
 
-@with_script("crossings")
+@with_script("checks.crossings")
 def test_a_crossing_is_a_pair_of_functions_in_two_rooms(script: ModuleType) -> None:
     found = script.count(WALK)
     assert (found["crossings"], found["calls"], found["rooms"]) == (5, 7, 5)
@@ -92,7 +88,7 @@ def test_a_crossing_is_a_pair_of_functions_in_two_rooms(script: ModuleType) -> N
     }  # fmt: skip
 
 
-@with_script("crossings")
+@with_script("checks.crossings")
 def test_the_walk_is_a_tree_of_rooms(script: ModuleType) -> None:
     walk = [call for call in WALK if call[1] != "core/late.py"]
     lines = [line for node in script.tree(walk).below.values() for line in node.lines()]
@@ -106,7 +102,7 @@ def test_the_walk_is_a_tree_of_rooms(script: ModuleType) -> None:
     ]
 
 
-@with_script("startup")
+@with_script("checks.startup")
 def test_a_third_of_importing_torch_is_quick(script: ModuleType) -> None:
     rows = script.judge({script.TORCH: 3.0, "fedsmoo --version": 0.9, "fedsmoo --help": 1.0, "fedsmoo run --help": 1.2})
     assert {name: row["quick"] for name, row in rows.items()} == {
@@ -120,7 +116,7 @@ def test_a_third_of_importing_torch_is_quick(script: ModuleType) -> None:
     ]
 
 
-@with_script("startup")
+@with_script("checks.startup")
 def test_an_entry_of_the_same_commit_is_replaced(script: ModuleType, tmp_path: Path) -> None:
     place = tmp_path / "kept.json"
     for commit, value in (("a", 1), ("b", 2), ("a", 3)):
@@ -128,7 +124,7 @@ def test_an_entry_of_the_same_commit_is_replaced(script: ModuleType, tmp_path: P
     assert [(e["commit"], e["value"]) for e in json.loads(place.read_text())] == [("b", 2), ("a", 3)]
 
 
-@with_script("mend_results")
+@with_script("campaign.mend_results")
 def test_results_say_what_was_not_recorded_and_nothing_else_is_changed(script: ModuleType) -> None:
     assert script.mended_text('{\n "rows": [1]\n}\n') == '{\n "commit": "not recorded",\n "rows": [1]\n}\n'
     recorded = '{\n "code": {"commit": "abc", "dirty": false},\n "rows": [1]\n}\n'

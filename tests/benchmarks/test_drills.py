@@ -18,11 +18,10 @@ Part = Callable[[str], ModuleType]
 
 
 @pytest.fixture
-def part(monkeypatch: pytest.MonkeyPatch) -> Iterator[Part]:
+def part() -> Iterator[Part]:
     """A module of ``benchmarks/drills``; nobody waits for the disk, and nothing is patched afterwards."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    yield lambda name: import_module(f"drills.{name}")
-    for name in [n for n in sys.modules if n.partition(".")[0] in ("drills", "checks")]:
+    yield lambda name: import_module(f"benchmarks.drills.{name}")
+    for name in [n for n in sys.modules if n.startswith(("benchmarks.drills", "benchmarks.checks"))]:
         del sys.modules[name]
 
 
@@ -50,14 +49,14 @@ def program(part: Part, **how: bool) -> Any:
     def torn(root: Path) -> str:
         return "" if (root / "file").read_text() in ("old", "new content") else "torn"
 
-    return part("programs").Program(
+    return part("parts.programs").Program(
         "careless", careless(**how), lambda root: {}, lambda root: (root / "file").write_text("old"), sound=torn
     )
 
 
 @pytest.mark.parametrize(("renames", "held"), [(True, True), (False, False)])
 def test_a_kill_in_the_middle_of_writing_is_noticed(part: Part, tmp_path: Path, renames: bool, held: bool) -> None:
-    lines = list(part("faults").cases(program(part, flushes=True, renames=renames), "killed", True, 0, tmp_path))
+    lines = list(part("parts.faults").cases(program(part, flushes=True, renames=renames), "killed", True, 0, tmp_path))
     assert len(lines) >= 4
     assert [line for line in lines if line] == [] if held else any("then torn" in line for line in lines)
 
@@ -75,7 +74,7 @@ def test_a_rename_without_a_flush_is_noticed(
 
 
 def test_a_full_disk_stays_full_and_an_error_comes_once(part: Part, tmp_path: Path) -> None:
-    operations, failed = part("operations"), dict[int, list[str]]()
+    operations, failed = part("parts.operations"), dict[int, list[str]]()
     for error in (28, 5):
         failed[error] = []
         with operations.Operations(tmp_path, operations.fail_at(2, error)).installed():
@@ -90,7 +89,7 @@ def test_a_full_disk_stays_full_and_an_error_comes_once(part: Part, tmp_path: Pa
 
 
 def test_every_program_comes_to_the_same_end_twice(part: Part, tmp_path: Path) -> None:
-    programs = part("programs")
+    programs = part("parts.programs")
     for number, each in enumerate(programs.PROGRAMS):
         truth = programs.carried_out(each, tmp_path / str(number))
         assert truth
@@ -98,16 +97,16 @@ def test_every_program_comes_to_the_same_end_twice(part: Part, tmp_path: Path) -
 
 
 def test_a_sample_is_spread_over_all_cases_and_drawn_from_the_seed(part: Part) -> None:
-    sample = part("outcome").sample
+    sample = part("parts.outcome").sample
     first, second = (sample(range(100), 0.1, seed) for seed in (0, 1))
     assert [n // 10 for n in first] == list(range(10))
     assert first == sample(range(100), 0.1, 0) != second
 
 
 def test_an_outcome_says_what_was_tried_and_what_did_not_hold(part: Part) -> None:
-    outcome = part("outcome").judged("x", ["", "broken", ""])
+    outcome = part("parts.outcome").judged("x", ["", "broken", ""])
     assert outcome == {"drill": "x", "tried": 3, "held": 2, "failures": ["broken"]}
-    wrong = part("outcome").wrong
+    wrong = part("parts.outcome").wrong
     assert wrong(outcome) == ""
     assert "nothing was tried" in wrong({**outcome, "tried": 0})
     assert "not every other is named" in wrong({**outcome, "failures": []})
@@ -129,6 +128,6 @@ def test_the_table_is_made_from_what_was_kept(part: Part, tmp_path: Path) -> Non
 def test_every_drill_is_in_the_table(part: Part) -> None:
     kept = {p.stem: json.loads(p.read_text()) for p in (ROOT / "results" / "drills").glob("*.json")}
     assert kept.keys() == set(part("run").modules())
-    keys = part("outcome").Outcome.__annotations__
+    keys = part("parts.outcome").Outcome.__annotations__
     for outcome in (o for each in kept.values() for o in each["outcomes"]):
-        assert part("outcome").wrong({k: outcome[k] for k in keys}) == ""
+        assert part("parts.outcome").wrong({k: outcome[k] for k in keys}) == ""

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import mmap
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-sys.path.append(str(Path(__file__).parents[1]))
-
-from drills import fuzz
-from drills import hostile_files as hostile
-from drills.outcome import wrong
+from benchmarks.drills import fuzz
+from benchmarks.drills.parts import hostile_files as hostile
+from benchmarks.drills.parts.outcome import wrong
 
 EXAMPLES = 25
 NAMES = ("config", "summary", "metrics", "manifest", "split", "npz", "result")

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-import limits
+from benchmarks.gpu import limits
 
 B, IN, HIDDEN, OUT = 50, 192, 16, 10
 LAYERS = IN * HIDDEN + HIDDEN * OUT

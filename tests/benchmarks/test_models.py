@@ -1,16 +1,14 @@
-"""A row of benchmarks/models.py for a module of one's own, and the table that it prints."""
+"""A row of benchmarks/cpu/models.py for a module of one's own, and the table that it prints."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-from machines import models_table
-from zoo import Own
+from benchmarks.cpu.zoo import Own
+from benchmarks.documents.machines import models_table
 
 FILE = "from torch import nn\n\n\ndef factory():\n    return nn.Linear(6, 2)\n"
 

@@ -5,20 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
+from benchmarks.mutation.draw import ROOMS, drawn, of_file
+from benchmarks.mutation.related import FOLDERS
+from benchmarks.mutation.warm import copy_tree
 
 ROOT = Path(__file__).parents[2]
 SOURCE = "def mean(values, count):\n    return sum(values) / count\n"
 
 
-@pytest.fixture(autouse=True)
-def _tools(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-
-
 def test_every_mutation_of_a_function_is_one_that_can_be_read() -> None:
-    from mutation.draw import of_file
-
     after = {m.applied(SOURCE.encode()).decode().splitlines()[1].strip() for m in of_file(SOURCE.encode(), "mean.py")}
     assert after == {
         "return sum(values) * count",
@@ -30,17 +25,12 @@ def test_every_mutation_of_a_function_is_one_that_can_be_read() -> None:
 
 
 def test_rooms_that_are_mutated_are_there_and_have_tests() -> None:
-    from mutation.draw import ROOMS
-    from mutation.related import FOLDERS
-
     assert set(FOLDERS) == set(ROOMS)
     assert all((ROOT / "src/fedsmoo" / room).is_dir() for room in ROOMS)
     assert all((ROOT / "tests" / folder).is_dir() for folders in FOLDERS.values() for folder in folders)
 
 
 def test_a_draw_takes_a_line_once_and_stays_when_other_lines_come(tmp_path: Path) -> None:
-    from mutation.draw import drawn
-
     file = tmp_path / "src/fedsmoo/metrics/some.py"
     file.parent.mkdir(parents=True)
     file.write_text("".join(f"def f{i}(x, y):\n    return x[1:] + {i} * min(x, y)\n" for i in range(30)))
@@ -52,8 +42,6 @@ def test_a_draw_takes_a_line_once_and_stays_when_other_lines_come(tmp_path: Path
 
 
 def test_runs_at_the_top_are_left_behind_and_the_room_of_that_name_is_copied(tmp_path: Path) -> None:
-    from mutation.warm import copy_tree
-
     for name in ("runs/a", "build/b", "src/fedsmoo/runs/c", "tests/runs/d", "src/.mypy_cache/e"):
         (tmp_path / "here" / name).parent.mkdir(parents=True)
         (tmp_path / "here" / name).touch()

@@ -14,7 +14,6 @@ from deploy.processes import descendants
 from patience import PATIENCE, ended, wait_for
 
 ROOT = Path(__file__).parents[2]
-REPEAT = ROOT / "benchmarks" / "repeat.py"
 TESTS = """
 import fedsmoo, os, pytest, time
 from pathlib import Path
@@ -38,9 +37,9 @@ def test_wrong():
 def begin(folder: Path, *words: str) -> subprocess.Popen[str]:
     (folder / "test_some.py").write_text(TESTS)
     options = ["--workers", "0", "--busy", "1", "--out", str(folder / "out.jsonl"), *words]
-    command = [sys.executable, str(REPEAT), *options]
+    command = [sys.executable, "-m", "benchmarks.checks.repeat", *options]
     command += [] if "--select" in words else [str(folder / "test_some.py")]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def test_every_repetition_adds_a_line_and_a_failure_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,11 @@
-"""A fixed sample of the drill with hostile clients and damaged states; ``benchmarks/drills/run.py --full`` has all."""
+"""A fixed sample of the drill with hostile clients and damaged states; ``make drills FULL=1`` has all."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-from drills import federation, hostile
+from benchmarks.drills import federation
+from benchmarks.drills.parts import hostile
 
 
 def test_a_sample_of_the_drill_holds() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -55,12 +54,11 @@ def test_a_round_of_the_papers_size_gives_the_same_bits(method: str) -> None:
 
 
 @pytest.mark.parametrize("boxes", [True, False])
-def test_replays_of_a_gradient_give_one_set_of_bits(boxes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replays_of_a_gradient_give_one_set_of_bits(boxes: bool) -> None:
     """Ten clients of 50 samples fill the device; what differs is named by its first buffer."""
     if boxes and torch.cuda.get_device_capability()[0] < 9:
         pytest.skip("the device has no tensor memory unit")
-    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
-    from replays import replayed
+    from benchmarks.kernels.replays import replayed
 
     assert replayed(200, boxes=boxes) == {}
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the other tes
 def occupancy(tmp_path, *options):
     env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"PYTHONPATH": str(ROOT / "src")}
     out = tmp_path / "occupancy.json"
-    command = [sys.executable, "benchmarks/occupancy.py", "--once", *options, "--out", out]
+    command = [sys.executable, "-m", "benchmarks.kernels.occupancy", "--once", *options, "--out", out]
     done = forked.run(command, cwd=ROOT, env=env)
     assert done.returncode == 0, done.stderr
     return json.loads(out.read_text())
@@ -78,9 +78,8 @@ def test_no_loop_goes_on_while_a_product_reads_registers(tmp_path, device):
     ("operand", "waits", "found"),
     [("tensor<64x16xbf16>", 1, 1), ("tensor<64x16xbf16>", 0, 0), ("!ttg.memdesc<64x16xbf16>", 1, 0)],
 )
-def test_what_is_in_flight_at_a_loops_end(operand, waits, found, device, monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    from flight import in_flight
+def test_what_is_in_flight_at_a_loops_end(operand, waits, found, device):
+    from benchmarks.kernels.flight import in_flight
 
     product = (
         f"%d = ttng.warp_group_dot %a, %b, %c {{isAsync = true, precision = 0 : i32}} : {operand} * !ttg.memdesc<>"

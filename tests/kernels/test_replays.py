@@ -1,16 +1,12 @@
-"""``benchmarks/replays.py`` names the first buffer of a gradient that has other bits."""
-
-from pathlib import Path
+"""``benchmarks/kernels/replays.py`` names the first buffer of a gradient that has other bits."""
 
 import pytest
 import torch
 
 
 @pytest.mark.parametrize("changed", [("out", "layer2.0.conv1 out"), ("dy", "layer2.0.conv1 dy"), (None, None)])
-def test_the_first_buffer_that_differs_is_named(changed, device, monkeypatch):
-    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
-    from replays import QUEUED, differences
-
+def test_the_first_buffer_that_differs_is_named(changed, device):
+    from benchmarks.kernels.replays import QUEUED, differences
     from fedsmoo.kernels.resnet18.gradient import ResNet18Gradient
 
     gradient = ResNet18Gradient(1, 2, 10, device, "bf16", boxes=False)

@@ -6,7 +6,6 @@ import dataclasses
 import math
 import re
 import shlex
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +13,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from benchmarks.cpu.plain import plain_round
+from benchmarks.cpu.zoo import ZOO, Tried
 from fedsmoo import run, simulate
 from fedsmoo.cli import main
 from fedsmoo.models.loss import make_loss
 from fedsmoo.runs.results.result import Result
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-from plain import plain_round  # noqa: E402
-from zoo import ZOO, Tried  # noqa: E402
 
 SETTINGS: dict[str, Any] = {
     "clients": 3, "cohort": 3, "rounds": 1, "local_steps": 2, "batch_size": 5, "partition": "iid", "dtype": "float64",

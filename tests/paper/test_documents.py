@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import statistics
@@ -13,43 +12,32 @@ from types import ModuleType
 
 import pytest
 
+from benchmarks.campaign import best, columns, outside, plan
+from benchmarks.documents import prose, tables
+from benchmarks.figures import sensitivity
 from fedsmoo.cli import main
 from fedsmoo.runs.config import Config
 
 ROOT = Path(__file__).parents[2]
 
 
-def loaded(name: str) -> ModuleType:
-    """A script of benchmarks/ under a name that nothing else has."""
-    spec = importlib.util.spec_from_file_location(f"benchmark_{name}", ROOT / "benchmarks" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def call(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Call a script of benchmarks/ with some words, in this process; what is out of date ends it."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
 
-    def calling(name: str, *words: str) -> None:
-        monkeypatch.setattr(sys, "argv", [f"{name}.py", *words])
-        loaded(name).main()
+    def calling(script: ModuleType, *words: str) -> None:
+        monkeypatch.setattr(sys, "argv", [script.__name__, *words])
+        script.main()
 
     return calling
 
 
-def test_benchmark_tables_are_up_to_date(script: Callable[..., None]) -> None:
-    script("tables", "--check")
+def test_benchmark_tables_are_up_to_date(call: Callable[..., None]) -> None:
+    call(tables, "--check")
 
 
 def test_ratios_at_equal_precision_stand_beside_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Four times our seconds in the precision of the authors' code are a quarter of the ratio."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    tables = loaded("tables")
     for path in (ROOT / "results/gpu").glob("*.json"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
     ours = [r | {"seconds_per_round": 4 * r["seconds_per_round"]} for r in tables.read("round.json")]
@@ -73,16 +61,15 @@ def test_paper_tables_are_up_to_date(monkeypatch: pytest.MonkeyPatch, capsys: py
 
 
 def test_numbers_in_sentences_are_those_of_the_files_and_a_changed_digit_is_noticed(
-    script: Callable[..., None], capsys: pytest.CaptureFixture[str]
+    call: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    script("prose", "--check", "--mutate")
+    call(prose, "--check", "--mutate")
     noticed, of = (int(word) for word in capsys.readouterr().out.split()[:3:2])
     assert of > 100
     assert noticed >= 0.95 * of
 
 
 def test_a_sentence_is_held_to_what_fills_its_holes() -> None:
-    prose = loaded("prose")
     pieces = [prose.piece("FedAvg takes {:.1f} ms,\nin {:d} rounds", (12.34, 5)), prose.piece("u = 0.1")]
     good = "Here FedAvg  takes 12.3 ms, in\n5 rounds (u = 0.1). `lr = 0.2`\n"
     good += "```\n7.7 s\n```\n<!-- gpu:x -->\n9.9 s\n<!-- /gpu -->"
@@ -98,11 +85,8 @@ def test_a_sentence_is_held_to_what_fills_its_holes() -> None:
     assert prose.problems(good.replace("FedAvg", "FedCM"), pieces)  # the piece is gone, and its numbers are in none
 
 
-def test_the_plan_estimates_minutes_from_what_steps_took(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_plan_estimates_minutes_from_what_steps_took() -> None:
     """Medians from the files themselves: 5 epochs of 10 batches are 50 steps, and SAM's take two gradients."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    import campaign
-
     found: dict[int, list[float]] = {1: [], 2: []}
     for path in (p for p in (ROOT / "results").rglob("*-seed*.json") if p.parent.name not in ("superseded", "flgo")):
         value = json.loads(path.read_text())
@@ -116,26 +100,23 @@ def test_the_plan_estimates_minutes_from_what_steps_took(monkeypatch: pytest.Mon
     for algorithm, gradients in (("fedavg", 1), ("fedsmoo", 2)):
         one = 800 * 50 * statistics.median(found[gradients])
         config = Config(algorithm=algorithm, **common)
-        assert campaign.seconds(config) == pytest.approx(one, rel=1e-6)
-        assert campaign.seconds(config.replace(holdout=0.1)) == pytest.approx(one * 45 / 50, rel=1e-6)
-        assert campaign.seconds(config.replace(cohort=20, rounds=400)) == pytest.approx(one, rel=1e-6)
+        assert plan.seconds(config) == pytest.approx(one, rel=1e-6)
+        assert plan.seconds(config.replace(holdout=0.1)) == pytest.approx(one * 45 / 50, rel=1e-6)
+        assert plan.seconds(config.replace(cohort=20, rounds=400)) == pytest.approx(one, rel=1e-6)
     (timed,) = (
         r for r in json.loads((ROOT / "results/gpu/modules.json").read_text())["rows"] if r["model"] == "resnet"
     )
     of_flgo = Config(algorithm="fedavg", **{**common, "model": "resnet18_gn_cifar", "cohort": 20})
-    assert campaign.seconds(of_flgo) == pytest.approx(800 * 2 * timed["ours"])  # of 50 steps of ten clients
-    assert campaign.seconds(config.replace(model="cnn_gn")) is None
-    rows = {f.name.strip("`"): f for f in campaign.plan()}
+    assert plan.seconds(of_flgo) == pytest.approx(800 * 2 * timed["ours"])  # of 50 steps of ten clients
+    assert plan.seconds(config.replace(model="cnn_gn")) is None
+    rows = {f.name.strip("`"): f for f in plan.plan()}
     assert rows["campaign/16_ablation_seeds"].left == []  # made
     assert rows["campaign/5_second_seeds"].left == []  # named again by later files
     assert len(rows["campaign/20_seeds_fewer"].left) <= rows["campaign/20_seeds_fewer"].runs == 8 * 8 * 2
 
 
-def test_a_faster_decay_beside_the_paper_s_in_all_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_faster_decay_beside_the_paper_s_in_all_columns() -> None:
     """By a literal look into the files: one run lies with the sensitivity, two with the variants, many are missing."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    import best
-
     found: dict[tuple[str, float], str] = {}
     for path in (p for place in ("sensitivity", "variants") for p in (ROOT / "results" / place).glob("fedsmoo-*.json")):
         value = json.loads(path.read_text())
@@ -152,10 +133,7 @@ def test_a_faster_decay_beside_the_paper_s_in_all_columns(monkeypatch: pytest.Mo
     assert {k: v for k, v in shown.items() if v} == found
 
 
-def test_the_picture_of_the_sensitivity_has_the_rows_of_its_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    import sensitivity
-
+def test_the_picture_of_the_sensitivity_has_the_rows_of_its_table() -> None:
     text = (ROOT / "docs" / "results.md").read_text().partition("<!-- table: sensitivity --seeds 0 -->")[2]
     rows = dict(re.findall(r"^\| ([a-z ]+ [\d.]+) \| 1 \| ([\d.]+) \|", text.partition("<!-- /table -->")[0], re.M))
     found = {f"{s} {v}": run for s, runs in sensitivity.panels().items() for v, run in runs.items()}
@@ -165,10 +143,8 @@ def test_the_picture_of_the_sensitivity_has_the_rows_of_its_table(monkeypatch: p
     assert values <= {word.removesuffix(", the paper's") for word in said}, "run make figures"
 
 
-def test_targets_and_drift_in_all_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_targets_and_drift_in_all_columns() -> None:
     """Two cells by a literal walk over their files: the column has no printed target, so the harder one's counts."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    import columns
 
     def curve(method: str) -> dict[str, list[float]]:
         (path,) = (ROOT / "results").glob(f"{method}-cifar10-dirichlet-0.6-10of200-*-seed0-*.json")
@@ -184,10 +160,7 @@ def test_targets_and_drift_in_all_columns(monkeypatch: pytest.MonkeyPatch) -> No
     assert drift[5:7] == [f"{statistics.fmean(curve('fedsam')[n][-10:]):.3f}" for n in ("drift", "drift_after")]
 
 
-def test_rows_of_flgo_are_judged_by_its_deviations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    import outside
-
+def test_rows_of_flgo_are_judged_by_its_deviations() -> None:
     row = outside.ROWS["CNN, FedAvg"]  # 69.87 ± 0.50
     assert [outside.verdict(row, seeds) for seeds in ([], [70.0, 71.6], [70.6, 71.2], [68.5])] == [
         "not measured", "within two deviations", "+1.03", "-1.37",

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 import subprocess
 from collections import Counter
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
+from benchmarks.campaign import adopt
 from fedsmoo.core.hyper.schedule import Schedule
 from fedsmoo.pages.figures.sources import find
 from fedsmoo.paper.experiments import experiment, published
@@ -71,13 +70,7 @@ def test_what_was_measured_with_kernels_that_did_not_wait_says_so() -> None:
     assert {e["commit"] for e in history if e.get("unawaited")} < own
 
 
-@pytest.fixture
-def adopt(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(RESULTS.parent / "benchmarks"))
-    return importlib.import_module("adopt")
-
-
-def test_every_result_lies_in_its_folder(adopt: ModuleType) -> None:
+def test_every_result_lies_in_its_folder() -> None:
     """Above all: results/ itself has runs of table 1 and nothing else, so that whoever takes all of them may."""
     places = {p: str(p.parent.relative_to(RESULTS)) for p in RUNS if p.parent.name != SUPERSEDED}
     assert {p: adopt.home(read(p)) or "." for p in places} == places
@@ -86,7 +79,7 @@ def test_every_result_lies_in_its_folder(adopt: ModuleType) -> None:
     assert {read(p).identity for p, place in places.items() if place == "."} <= table
 
 
-def test_runs_of_the_sensitivity_change_no_other_table_or_figure(adopt: ModuleType, tmp_path: Path) -> None:
+def test_runs_of_the_sensitivity_change_no_other_table_or_figure(tmp_path: Path) -> None:
     column = "10%-of-100 cifar10.dirichlet-0.1"
     results, came = tmp_path / "results", tmp_path / "came"
     write_results(results, {"FedAvg": 70.0, "FedSMOO": 80.0}, column)

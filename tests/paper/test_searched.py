@@ -58,7 +58,7 @@ def test_nothing_is_recommended_before_the_budget_is_spent() -> None:
 def test_the_file_is_what_the_results_say() -> None:
     found = winners(tried(from_json(path) for path in sorted((ROOT / "results" / "search").glob("*.json"))))
     kept = (ROOT / "src" / "fedsmoo" / "paper" / "searched.toml").read_text()
-    assert kept == as_toml(found), "run python benchmarks/search.py"
+    assert kept == as_toml(found), "run python -m benchmarks.campaign.search"
     assert tomllib.loads(kept) == found
 
 

@@ -4,29 +4,19 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
+from benchmarks.figures import splits
 from fedsmoo.data.division.partition import Dirichlet, Pathological
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture
-def splits(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    import splits
-
-    return splits
-
-
 @pytest.mark.parametrize("refill", [False, True])
 @pytest.mark.parametrize(("name", "value"), [("dirichlet", 0.1), ("pathological", 10)])
-def test_how_many_of_each_class_follows_from_the_labels_in_any_order(
-    splits: Any, name: str, value: float, refill: bool
-) -> None:
+def test_how_many_of_each_class_follows_from_the_labels_in_any_order(name: str, value: float, refill: bool) -> None:
     """Counted client by client, of labels in the order of classes and shuffled; refilled decks deal as many."""
     kind = {"dirichlet": Dirichlet, "pathological": Pathological}[name]
     shuffled = np.random.default_rng(7).permutation(np.repeat(np.arange(100), 500))
@@ -35,7 +25,7 @@ def test_how_many_of_each_class_follows_from_the_labels_in_any_order(
     np.testing.assert_array_equal(splits.held("cifar100", name, value), literal)
 
 
-def test_the_page_says_what_the_pictures_show(splits: Any) -> None:
+def test_the_page_says_what_the_pictures_show() -> None:
     text = " ".join((ROOT / "docs" / "results.md").read_text().partition("## Who holds what")[2].split())
     y = splits.labels("cifar100")
     hard = [len({int(y[i]) for i in mine}) for mine in splits.split("cifar100", "dirichlet", 0.1)]
@@ -49,7 +39,7 @@ def test_the_page_says_what_the_pictures_show(splits: Any) -> None:
     assert (splits.held("cifar100", "dirichlet", 0.6) == 0).mean() == pytest.approx(0.26, abs=0.01)
 
 
-def test_every_split_that_is_drawn_is_on_the_page(splits: Any) -> None:
+def test_every_split_that_is_drawn_is_on_the_page() -> None:
     text = (ROOT / "docs" / "results.md").read_text()
     drawn = {f"split_cifar100_{n}-{v:g}.png" for n, values in splits.MAPS.items() for v in values}
     drawn |= {f"totals_{name}.png" for name in splits.CLASSES}

@@ -10,14 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.documents import claims, facts
+from benchmarks.figures import readme_curves
 from fedsmoo.paper.reproduce import table
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(autouse=True)
-def benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
 
 
 def accuracies(method: str, seed: int, column: str = "cifar10-pathological-3-10of100") -> list[float]:
@@ -27,8 +24,6 @@ def accuracies(method: str, seed: int, column: str = "cifar10-pathological-3-10o
 
 def test_one_lucky_round_is_not_leaving_chance() -> None:
     """Seed 2 of FedSMOO touches the bar in round 1, and stays above it from round 16."""
-    import facts
-
     column = "10%-of-100 cifar10.pathological-3"
     for method, name in (("fedsmoo", "FedSMOO"), ("feddyn", "FedDyn"), ("fedavg", "FedAvg")):
         for seed in range(3):
@@ -68,8 +63,6 @@ def test_tables_on_the_page_are_what_the_command_shows(name: str) -> None:
 
 def test_averages_over_all_columns_are_those_of_the_printed_table_and_of_the_files() -> None:
     """FedSAM less FedAvg and MoFedSAM less FedSAM, by the numbers as printed and by a look into 48 files."""
-    import claims
-
     printed = tomllib.loads((ROOT / "src/fedsmoo/paper/published.toml").read_text())["accuracy"]
     tops, ends = (
         {
@@ -93,8 +86,6 @@ def test_averages_over_all_columns_are_those_of_the_printed_table_and_of_the_fil
 
 
 def test_curves_of_the_released_readme_stand_beside_what_the_page_says_it_prints() -> None:
-    import readme_curves
-
     text = " ".join((ROOT / "docs" / "results.md").read_text().split())
     tops = {m: [f"{100 * max(r.scores):.2f}" for r in runs.values()] for m, runs in readme_curves.panels().items()}
     printed = {m: f"{level:.2f}" for m, level in readme_curves.PRINTED.items()}

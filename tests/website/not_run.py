@@ -32,10 +32,10 @@ NOT_RUN = (
         "export", ".", "flower-superlink", "fedsmoo deploy gate", "printf", "until", "for", "flower-supernode",
         "flwr run", "cat")),
     ("docs/flower.md", "flwr app publish", "publishes"),
-    ("docs/gpu.md", "python3 benchmarks", "needs a GPU"),
+    ("docs/gpu.md", "python3 -m benchmarks", "needs a GPU"),
     ("docs/gpu.md", "make test-gpu", "needs a GPU"),
     ("docs/reliability.md", "make drills", LONG),
-    ("docs/reliability.md", "python benchmarks/drills/run.py", LONG),
+    ("docs/reliability.md", "python -m benchmarks.drills.run", LONG),
     ("docs/report.md", "fedsmoo serve", "serves until it is stopped: tests/pages/test_server.py asks it"),
     ("docs/resume.md", "fedsmoo resume", "needs a run that was killed: tests/runs have many"),
     ("docs/tutorials/many-gpus.md", "torchrun --nproc-per-node=8", GPUS),
@@ -45,7 +45,7 @@ NOT_RUN = (
     ("experiments/README.md", "for", GPU),
     ("experiments/README.md", "fedsmoo sweep", GPU),
     ("experiments/README.md", "done", GPU),
-    ("experiments/README.md", "python benchmarks/adopt.py", "takes in what those runs made"),
+    ("experiments/README.md", "python -m benchmarks.campaign.adopt", "takes in what those runs made"),
     ("experiments/README.md", "make tables figures", "writes into the checkout, and needs what those runs made"),
 )  # fmt: skip
 # Blocks of Python that are not run.

@@ -76,6 +76,8 @@ def test_every_command_is_one_that_there_is(document: str) -> None:
                 assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.M), block.place
             elif words[:2] == ["pip", "install"]:
                 refuse_unknown_extras(" ".join(words[2:]), block)
+            elif words[1:2] == ["-m"] and words[2].startswith("benchmarks."):
+                assert (ROOT / f"{words[2].replace('.', '/')}.py").is_file(), block.place
             elif words[0] in ("python", "python3") and words[1] != "-m":
                 assert (ROOT / words[1]).is_file(), block.place
             elif words[0].startswith("examples/"):

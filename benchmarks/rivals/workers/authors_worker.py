@@ -13,7 +13,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from common import Clock, answer, load_vision, memory_bytes, use_threads, workload
+
+from benchmarks.rivals.common import Clock, answer, load_vision, memory_bytes, use_threads, workload
 
 load_vision()
 

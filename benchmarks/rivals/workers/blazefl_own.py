@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import Clock, answer, load_vision, memory_bytes, use_threads, workload
+
+from benchmarks.rivals.common import Clock, answer, load_vision, memory_bytes, use_threads, workload
 
 load_vision()
 import torchvision  # noqa: E402

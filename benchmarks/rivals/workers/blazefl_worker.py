@@ -17,8 +17,9 @@ import blazefl.contrib.fedavg as theirs
 import torch
 import torch.multiprocessing as mp
 from blazefl.core import IPCMode, deserialize_model, serialize_model
-from common import Clock, answer, memory_bytes, workload
 from torch import Tensor, nn
+
+from benchmarks.rivals.common import Clock, answer, memory_bytes, workload
 
 
 class Name(StrEnum):

@@ -7,10 +7,11 @@ from typing import Any
 import drjax
 import jax
 import jax.numpy as jnp
-import jax_nets
 import numpy as np
 import optax
-from common import Clock, answer, memory_bytes, workload
+
+from benchmarks.rivals.common import Clock, answer, memory_bytes, workload
+from benchmarks.rivals.workers import jax_nets
 
 COHORT = workload().settings["cohort"]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import fedjax
 import jax
-import jax_nets
-from common import Clock, answer, memory_bytes, workload
+
+from benchmarks.rivals.common import Clock, answer, memory_bytes, workload
+from benchmarks.rivals.workers import jax_nets
 
 
 def main() -> None:

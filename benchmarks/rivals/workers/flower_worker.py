@@ -12,13 +12,14 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from common import Clock, answer, memory_bytes, workload
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 from torch.nn import functional as F
+
+from benchmarks.rivals.common import Clock, answer, memory_bytes, workload
 
 client_app, server_app = ClientApp(), ServerApp()
 
@@ -95,6 +96,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    import flower_worker  # under this name, so that Ray's actors import the client instead of unpickling all of it
+    # Under this name, so that Ray's actors import the client instead of unpickling all of it.
+    from benchmarks.rivals.workers import flower_worker
 
     flower_worker.main()

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import torch
-from common import workload
 from torch import nn
+
+from benchmarks.rivals.common import workload
 
 Params = dict[str, Any]
 

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Callable
 
 import torch
-from common import Clock, Workload, answer, memory_bytes, use_threads, workload
 from torch import Tensor, nn
 
+from benchmarks.rivals.common import Clock, Workload, answer, memory_bytes, use_threads, workload
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.models import build, wrap
 from fedsmoo.runs.build import assemble

@@ -11,11 +11,12 @@ import runpy
 import sys
 from pathlib import Path
 
-from common import Clock, answer, memory_bytes, use_threads, workload
 from pfl.callback import stopwatch
 from pfl.metrics import Metrics
 from pfl.model.pytorch import PyTorchModel
 from torch import Tensor, nn
+
+from benchmarks.rivals.common import Clock, answer, memory_bytes, use_threads, workload
 
 
 class Channels(nn.Module):

@@ -9,7 +9,6 @@ import types
 
 import numpy as np
 import torch
-from common import Clock, answer, memory_bytes, use_threads, workload
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.algorithm.base import NNAlgorithmParams
 from pfl.algorithm.federated_averaging import FederatedAveraging
@@ -22,6 +21,8 @@ from pfl.metrics import Metrics, Weighted
 from pfl.model.pytorch import PyTorchModel
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from benchmarks.rivals.common import Clock, answer, memory_bytes, use_threads, workload
 
 
 def loss(self: nn.Module, x: Tensor, y: Tensor) -> Tensor:

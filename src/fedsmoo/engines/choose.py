@@ -36,7 +36,7 @@ ENGINES = {
     "vmap": "all clients of a cohort at once, by torch.func.vmap over any module",
 }
 ANY_MODEL = ("serial", "threads")  # engines that take any
-# What a CPU trains faster one client in a thread (measured: benchmarks/engines.py and models.py, docs/models.md).
+# What a CPU trains faster one client in a thread (measured: benchmarks/cpu/engines.py and models.py, docs/models.md).
 CONVOLUTIONS = (nn.modules.conv._ConvNd,)
 ALONE = "use engine=serial, or padded sequences whose last outputs the model picks"
 FEW = 3  # clients: with fewer, what a batch saves is less than what it costs

@@ -83,7 +83,7 @@ def winners(runs: Iterable[Tried]) -> dict[str, dict[str, dict[str, Any]]]:
 
 def as_toml(found: dict[str, dict[str, dict[str, Any]]]) -> str:
     """Return winners as the text of ``paper/searched.toml``."""
-    lines = ["# Made from results/search by benchmarks/search.py: the best of each method on samples held out."]
+    lines = ["# By benchmarks/campaign/search.py from results/search: the best of each method on samples held out."]
     for algorithm, tasks in found.items():
         for task, about in tasks.items():
             settings = ", ".join(f"{k} = {json.dumps(v)}" for k, v in about["settings"].items())

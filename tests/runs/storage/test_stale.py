@@ -27,7 +27,7 @@ from fedsmoo.runs.storage.reader import read_label
 
 from .paused import content, operations, pause, silence
 
-POINTS = 12  # of a hundred or so for each way to end; benchmarks/stale.py pauses at all of them
+POINTS = 12  # of a hundred or so for each way to end; benchmarks/drills/pauses.py pauses at all of them
 
 
 @pytest.mark.parametrize("keep", [True, False], ids=["kept", "removed"])

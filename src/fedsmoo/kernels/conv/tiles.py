@@ -1,4 +1,4 @@
-"""Tile sizes of general convolutions, by rules from their shapes; ``benchmarks/convolutions.py`` timed them."""
+"""Tile sizes of general convolutions, by rules from their shapes; ``benchmarks/kernels/convolutions.py`` timed them."""
 
 from __future__ import annotations
 

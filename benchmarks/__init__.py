@@ -1,0 +1,1 @@
+"""What measures, checks and reports the package: README.md lists the rooms and their commands."""

@@ -1,0 +1,111 @@
+"""Tables of modules as they come on a GPU: their rounds, and the convolutions of any shape under them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu import limits
+
+GPU = Path(__file__).parents[2] / "results" / "gpu"
+NAMES = {
+    "cnn": "CNN: two 5x5 convolutions of 64, three linear layers",
+    "resnet": "ResNet-18 with GroupNorm and a 3x3 stem",
+    "vit": "ViT: 6 layers of 192, 64 tokens",
+    "lstm": "character LSTM: 2 layers of 256, 80 characters",
+    "bert": "BERT-tiny, 128 tokens, dropout",
+}
+WRONG = "[did not wait](gpu.md#a-wait-that-was-missing) for their products"  # rows that are marked `unawaited`
+WAYS = ("grouped", "loop", "streams", "patches", "products", "boxes")
+GROUP_WAYS = ("few", "folded")  # of layers with groups
+
+
+def read(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((GPU / name).read_text())
+    return found
+
+
+def rows_of(header: list[str], rows: list[list[str]]) -> str:
+    """Return a table in Markdown: numbers to the right."""
+    lines = ["|".join(("", *(f" {cell} " for cell in line), "")) for line in (header, *rows)]
+    return "\n".join([lines[0], "|---|" + "---:|" * (len(header) - 1), *lines[1:]])
+
+
+def modules() -> str:
+    """Rounds of plain modules against a plain loop (``benchmarks/gpu/modules.py``)."""
+    found = read("modules.json")
+    rows = []
+    for r in found["rows"]:
+        times = f"{r['loop']:.2f}", f"{r['ours']:.3f}", f"{r['ratio']:.0f}x"
+        starts = (f"{r[k]:.1f}" if k in r else "" for k in ("first", "first_later"))
+        rows.append([NAMES[r["model"]], f"{r['parameters'] / 1e6:.1f} M", *times, *starts])
+    note = (
+        f"FedAvg, 10 clients, {found['steps']} steps of 50 samples, {found['precision']}, on {found['hardware']}, "
+        f"commit {found['code']['commit'][:10]}{other_commits(found)}. The loop trains one client after the other in "
+        "the same precision. The first round is from start to end, from an empty cache and in a later process, which "
+        f"finds compiled code on disk, with {found['cores']} cores of the host; an empty cell was not measured."
+        f"{unawaited(found['rows'])}"
+    )
+    header = ["module", "parameters", "plain loop, s", "a round, s", "faster"]
+    header += ["first round, s", "in a later process, s"]
+    return rows_of(header, rows) + f"\n\n{note}"
+
+
+def unawaited(rows: list[dict[str, Any]]) -> str:
+    """Return which rows are times of kernels that did not wait for their products, as a sentence; empty if none."""
+    names = [short_name(r) for r in rows if r.get("unawaited")]
+    return f" The times of {' and '.join(names)} are of kernels by boxes that {WRONG}." if names else ""
+
+
+def short_name(row: dict[str, Any]) -> str:
+    return re.split("[:,]| with", NAMES[row["model"]])[0]
+
+
+def other_commits(found: dict[str, Any]) -> str:
+    """Return which rows were measured at a commit of their own, in words."""
+    by = dict[str, list[str]]()
+    for r in found["rows"]:
+        if "commit" in r:
+            by.setdefault(r["commit"][:10], []).append(short_name(r))
+    words = "; ".join(f"{commit} for {' and '.join(names)}" for commit, names in by.items())
+    return f" ({words})" if words else ""
+
+
+def profile() -> str:
+    """Where the rounds of those modules spend their time, beside what arithmetic and memory allow."""
+    found = read("modules.json")
+    header = ["milliseconds of a round", "kernels", "of the clock", "TFLOP", "GB", "limit", "times the limit"]
+    parts = [
+        f"**{NAMES.get(r['model'], r['model'])}**\n\n{rows_of(header, limits.rows_of(r))}"
+        for r in found["rows"]
+        if "limits" in r
+    ]
+    note = (
+        f"FedAvg, 10 clients, {found['steps']} steps of 50 samples, {found['precision']}, {found['hardware']}, commit "
+        f"{found['code']['commit'][:10]}. A kernel that does work of several groups is in the one that its name tells: "
+        "below 1x, some of a group's work is done in the passes of another."
+        f"{unawaited([r for r in found['rows'] if 'limits' in r])}"
+    )
+    return "\n\n".join([*parts, note])
+
+
+def convolutions() -> str:
+    """Ways to convolve with a client axis, layer by layer (``benchmarks/kernels/convolutions.py``)."""
+    found = read("convolutions.json")
+    rows, ways = [], [*WAYS, *(w for w in GROUP_WAYS if any(w in r for r in found["rows"]))]
+    for r in found["rows"]:
+        cells = [f"{r[w]:.0f}" if w in r else "" for w in ways]
+        rows.append([f"{r['layer']}, {r['kind']}", *cells, f"{r['tflops']:.0f}"])
+    note = (
+        f"Microseconds, {found['clients']} clients of {found['batch']} samples, bf16, NVIDIA H200, commit "
+        f"{found['code']['commit'][:10]}. `grouped` is what `vmap` makes of a convolution by itself, `loop` and "
+        "`streams` call cuDNN once a client, `patches` copies patches and multiplies matrices, `products` and `boxes` "
+        "are ours; the last column is of the fastest."
+    )
+    if len(ways) > len(WAYS):
+        note += " Of layers with groups, `few` and `folded` are ours: kernels of their own, and groups as clients."
+    if found.get("unawaited"):
+        note += f" Kernels by boxes {WRONG} then."
+    return rows_of(["layer, product", *ways, "TFLOP/s"], rows) + f"\n\n{note}"

@@ -1,0 +1,1 @@
+"""What drills share: programs to disturb, ways to disturb them, and hostile input."""

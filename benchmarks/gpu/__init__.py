@@ -1,0 +1,1 @@
+"""Seconds and memory of rounds on one GPU."""

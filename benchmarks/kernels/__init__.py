@@ -1,0 +1,1 @@
+"""The GPU kernels one by one: speed, tiles, registers, bits."""

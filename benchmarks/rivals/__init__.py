@@ -1,0 +1,1 @@
+"""Other simulators beside ours, on the same work."""

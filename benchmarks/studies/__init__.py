@@ -1,0 +1,1 @@
+"""Questions that a few runs or models answer with numbers that are no times."""
