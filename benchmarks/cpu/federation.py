@@ -21,8 +21,8 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
 from deploy.federation import Programs
-from deploy.processes import wait_for
 from deploy.replay import reports
+from patience import wait_for
 
 from fedsmoo.core import Round, Vectors
 from fedsmoo.data.batches.plan import make_plan
@@ -141,7 +141,7 @@ def main() -> None:
         words = " ".join(f'{k}="{v}"' if isinstance(v, str) else f"{k}={v}" for k, v in values.items())
         began = time.perf_counter()
         run = p.start("run", "flwr", "run", "app", "mine", "--stream", "--run-config", words)
-        wait_for(lambda: run.poll() is not None, 900, "the run")
+        wait_for(lambda: run.poll() is not None, "the run", 900)
         seconds = time.perf_counter() - began
         told = reports(folder / "server")
     except BaseException:
