@@ -16,7 +16,7 @@ from fedsmoo.core.user_code import call
 from fedsmoo.data.batches.augment import prepare
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.targets import CLASSES
-from fedsmoo.engines.statistics.padding import judge_padding
+from fedsmoo.engines.statistics.padding import in_full_precision, judge_padding
 from fedsmoo.metrics.metric import Metric, make_metrics
 from fedsmoo.metrics.quantity import TRAIN_LOSS, Quantity
 from fedsmoo.metrics.tally import Scores, Tally, Tallying
@@ -111,7 +111,8 @@ class Task:
         refuse_trained(self.loss)
         if isinstance(self.loss, nn.Module):  # which may hold tensors, such as weights of classes
             object.__setattr__(self, "loss", copied(self.loss).to(self.device, self.dtype))
-        self._look()
+        with in_full_precision(self.model, self.device):  # what is compared must not differ by a product's rounding
+            self._look()
 
     def _look(self) -> None:
         """Look at a model and a loss before they are trained, once: what they draw, keep, and make of padding."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,7 +20,11 @@ from fedsmoo import FedAvg, simulate
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.contract import inputs
 from fedsmoo.data.check import from_arrays
+from fedsmoo.data.sources import load
+from fedsmoo.engines.statistics.padding import in_full_precision
+from fedsmoo.engines.task import Task
 from fedsmoo.models import build
+from fedsmoo.models.base import FlatModel
 from fedsmoo.runs.results.result import Result
 
 TASK = SmallTask(10, 6, 7, 1, 11)  # last batches of 2, 2, 3, 1 and 3 samples
@@ -205,6 +211,38 @@ def test_flags_of_a_gpu_are_not_asked_for_on_a_cpu(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(torch.backends.cuda, "matmul", Refusing())
     net = nn.Linear(8, 3).double()
     assert gap(trained(net, "vmap", loss=centred), net, loss=centred) < 1e-14
+
+
+@pytest.mark.parametrize(("net", "by_cudnn"), [(nn.Linear(8, 3), True), (nn.LSTM(8, 3, 2, dropout=0.5), False)])
+def test_what_a_gpu_may_round_while_a_model_is_looked_at(net: nn.Module, by_cudnn: bool) -> None:
+    """Flags alone, which need no GPU. cuDNN's recurrent layers have no gradient in eval mode: a failure was no news."""
+
+    def flags() -> tuple[bool, bool, bool]:
+        return torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32, torch.backends.cudnn.enabled
+
+    before = flags()
+    with in_full_precision(FlatModel(net), torch.device("cuda")):
+        assert flags() == (False, False, by_cudnn)
+    assert flags() == before
+
+
+def test_all_looks_at_a_model_are_in_full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forward by hand was compared with the module's own in whatever precision a GPU had, and refused for it."""
+    inside, seen = [False], []
+
+    @contextmanager
+    def noted(model: FlatModel, device: torch.device) -> Iterator[None]:
+        inside[0] = True
+        yield
+        inside[0] = False
+
+    monkeypatch.setattr("fedsmoo.engines.task.in_full_precision", noted)
+    model = build("mlp", data := load("digits"), 0)
+    model.random = None  # as of a module of one's own, which nobody knows yet
+    for name in ("examine", "refuse_other_batched", "judge_padding"):
+        monkeypatch.setattr(f"fedsmoo.engines.task.{name}", lambda *_: seen.append(inside[0]))
+    Task(model, data, torch.device("cpu"))
+    assert seen == [True] * 3
 
 
 class Both(FedAvg):

@@ -101,7 +101,7 @@ def judge_padding(model: FlatModel, x: Tensor, loss: Losses) -> None:
             return False
 
     try:
-        with layers_in_training(model), in_full_precision(x.device):
+        with layers_in_training(model):
             if model.statistics is None and hidden(masked=False):
                 return
             looked = only_norms(model) and not model.random_in_evaluation
@@ -131,15 +131,19 @@ def layers_in_training(model: FlatModel) -> Iterator[None]:
 
 
 @contextmanager
-def in_full_precision(device: torch.device) -> Iterator[None]:
-    """Let no product of a GPU be rounded to ten bits, which may be other ones for another length of batches."""
+def in_full_precision(model: FlatModel, device: torch.device) -> Iterator[None]:
+    """Let no product of a GPU be rounded to ten bits, which may be other ones for another length of batches.
+
+    cuDNN's recurrent layers are left out: they have gradients in train mode only, and a model that draws is looked at
+    in eval mode.
+    """
     if device.type != "cuda":  # PyTorch refuses to tell the flags to whoever sets them by their newer names
         yield
         return
-    matmul = torch.backends.cuda.matmul
+    matmul, recurrent = torch.backends.cuda.matmul, any(isinstance(m, nn.RNNBase) for m in model.module.modules())
     before, matmul.allow_tf32 = matmul.allow_tf32, False
     try:
-        with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False):
+        with torch.backends.cudnn.flags(enabled=not recurrent, deterministic=True, allow_tf32=False):
             yield
     finally:
         matmul.allow_tf32 = before
