@@ -16,6 +16,7 @@ from typing import Any
 
 from benchmarks.campaign import columns
 from benchmarks.campaign.best import best
+from benchmarks.campaign.leads import leads
 from benchmarks.campaign.outside import outside
 from benchmarks.campaign.plan import campaign
 from benchmarks.campaign.search import search
@@ -257,6 +258,7 @@ BLOCKS = {
     f.__name__: f
     for f in (
         cpu, headline, rounds, precision, scaling, tiers, kernels, history, flatness, landscape, drills, search, best,
+        leads,
         *machines.BLOCKS, *columns.BLOCKS,
         campaign, outside, audited, general.modules, general.profile, general.convolutions,
         glance.speed, glance.accuracy,
