@@ -48,7 +48,7 @@ def share(kind: str, x: float) -> float:
 
 
 def moved(kind: str, d: Tensor, kept: dict[str, Any]) -> Tensor:
-    """What a local optimiser makes of a direction, as in torch.optim."""
+    """What a local optimiser makes of a direction, as in torch.optim; FedRep has one for each part."""
     if kind in ("momentum", "nesterov"):
         kept["m"] = 0.9 * kept.get("m", 0) + d
         return kept["m"] if kind == "momentum" else d + 0.9 * kept["m"]
@@ -97,10 +97,11 @@ def client(method: str, sent: dict[str, Tensor], me: dict[str, Any], batches: li
         g = torch.func.grad(lambda v, x=x, y=y: loss(v, x, y))
         d = direction(method, w, g, sent, me, (number, k / len(batches), lr))
         d = d * min(1, 0.5 / d.norm())
+        kept = me["kept"].setdefault("head" if method == "fedrep" and me["M"][-1] else "body", {})
         if optimizer == "adamw":
-            step = moved(optimizer, d, me["kept"]) + 0.1 * w
+            step = moved(optimizer, d, kept) + 0.1 * w
         else:
-            step = moved(optimizer, d + 0.1 * w, me["kept"])
+            step = moved(optimizer, d + 0.1 * w, kept)
         w = w - lr * step * (me["M"] if method == "fedrep" else 1)
     me["last"] = w
     return {"w": w, "loss": sum(losses) / len(losses), "rates": rates, "steps": len(batches)}

@@ -55,6 +55,7 @@ class FedRep(FedPer):
 
     head_share: float = option(0.8, "share of the local steps in which the head is trained", within="[0, 1]")
     local = ("moves",)
+    moving = "moves"
 
     def direction(self, w: Tensor, grad: Gradient, down: Vectors, me: Vectors) -> tuple[Tensor, Vectors]:
         g, me = self.slope(w, grad, down, me)

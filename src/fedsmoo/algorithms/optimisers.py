@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from fedsmoo.algorithms.around import Around
@@ -15,16 +16,19 @@ from fedsmoo.core import Round, Vectors, derived, option
 
 @dataclass(frozen=True)
 class Optimiser(Around, ABC):
-    """Any method, with directions that an optimiser turns into steps; what it remembers lives for a round, or stays."""
+    """Any method, with directions that an optimiser turns into steps; what it remembers lives for a round, or stays.
+
+    Where a step moves a part of the model alone, as in FedRep, each part has an optimiser of its own, which rests with it.
+    """
 
     state: str = option(
         "round", "what it remembers: forgotten after the round, or kept by the client", ("round", "stays")
     )
 
-    memory: ClassVar[tuple[str, ...]] = ()  # names of what it remembers; ``opt_t`` is a single number
+    memory: ClassVar[tuple[str, ...]] = ()  # names of what it remembers; ``opt_t`` counts steps
     local = derived(lambda self: (*self.inner.local, *(self.memory if self.state == "round" else ())))
     own = derived(lambda self: (*self.inner.own, *(self.memory if self.state == "stays" else ())))
-    scalars = derived(lambda self: (*self.inner.scalars, *(n for n in self.memory if n == "opt_t")))
+    scalars = derived(lambda self: (*self.inner.scalars, *(n for n in self.memory if n == "opt_t" and not self.moving)))
 
     def first_contact(self, down: Vectors) -> Vectors:
         mine = self.memory if self.state == "stays" else ()
@@ -36,6 +40,9 @@ class Optimiser(Around, ABC):
 
     def update(self, w: Tensor, d: Tensor, me: Vectors, rnd: Round) -> tuple[Tensor, Vectors]:
         d, new = self.step(w, d, me)
+        if self.moving is not None:
+            moves = getattr(me, self.moving) > 0
+            new = {n: torch.where(moves, v, getattr(me, n)) for n, v in new.items()}
         return self.inner.update(w, d, me.replace(**new), rnd)
 
     @property
