@@ -1,4 +1,4 @@
-"""FedRep with a local optimiser: what rests is remembered by nobody, as with an optimiser of PyTorch's for each part."""
+"""FedRep with a local optimiser: what rests is not remembered, as with one of PyTorch's optimisers for each part."""
 
 from __future__ import annotations
 

@@ -16,6 +16,19 @@ TINY = [
 ]  # fmt: skip
 
 
+def otherwise(words: list[str], *given: str) -> list[str]:
+    """Return the words of a command with some flags given otherwise: one that is given twice is refused."""
+    for flag in given[::2]:
+        at = words.index(flag) if flag in words and flag != "--set" else len(words)
+        words = [*words[:at], *words[at + 2 :]]
+    return [*words, *given]
+
+
+def tiny(*given: str) -> list[str]:
+    """Return ``TINY`` with some flags given otherwise."""
+    return otherwise(TINY, *given)
+
+
 @dataclass(frozen=True)
 class Answer:
     code: int

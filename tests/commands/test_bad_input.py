@@ -14,7 +14,7 @@ from fedsmoo.core import FedsmooError
 from fedsmoo.runs.settings.toml import read_toml
 from fedsmoo.sweeps.grid import expand
 
-from .conftest import TINY, Answer, Call
+from .conftest import TINY, Answer, Call, tiny
 
 FILES = {
     "misspelt.toml": "roudns = 3\n",
@@ -273,7 +273,7 @@ def test_a_run_that_diverges_says_which_round_and_keeps_the_rest(call: Call) -> 
         "@dataclass(frozen=True)\nclass Grow(FedAvg):\n"
         "    def aggregate(self, srv, mean, rnd):\n        return srv.replace(w=srv.w * 1e15)\n"
     )
-    answer = call("run", "--algorithm", "grow.py:Grow", *TINY, "--rounds", "9", "--clip", "none", "--out", "here")
+    answer = call("run", "--algorithm", "grow.py:Grow", *tiny("--rounds", "9"), "--clip", "none", "--out", "here")
     assert answer.code != 0
     assert "Traceback" not in answer.err
     last = answer.err.strip().splitlines()[-1]
@@ -321,7 +321,7 @@ def test_only_single_runs_use_ranks(command: list[str], call: Call, monkeypatch:
 def test_a_factory_that_fails_is_said_in_a_line(call: Call) -> None:
     Path("net.py").write_text("def make():\n    raise KeyError('weights')\n")
     one_line(
-        call("run", "--algorithm", "fedavg", *TINY, "--model", "net.py:make", "--out", "here"), "KeyError: 'weights'"
+        call("run", "--algorithm", "fedavg", *tiny("--model", "net.py:make"), "--out", "here"), "KeyError: 'weights'"
     )
 
 

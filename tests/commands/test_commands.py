@@ -21,7 +21,7 @@ from fedsmoo.algorithms import ALGORITHMS
 from fedsmoo.models import MODELS
 from fedsmoo.models.small import Softmax
 
-from .conftest import TINY, Call
+from .conftest import TINY, Call, tiny
 
 SOURCE = Path(__file__).parents[2] / "src"
 
@@ -95,7 +95,7 @@ def test_a_run_leaves_a_complete_folder(call: Call) -> None:
     ],
 )
 def test_the_mean_at_the_end_says_over_what(rounds: int, every: int, words: str, call: Call) -> None:
-    given = ["--algorithm", "fedavg", *TINY, "--rounds", str(rounds), "--eval-every", str(every)]
+    given = ["--algorithm", "fedavg", *tiny("--rounds", str(rounds)), "--eval-every", str(every)]
     answer = call("run", *given, "--out", "here")
     line = next(line for line in answer.out.splitlines() if "test accuracy" in line)
     summary = json.loads(Path("here/summary.json").read_text())
@@ -104,7 +104,7 @@ def test_the_mean_at_the_end_says_over_what(rounds: int, every: int, words: str,
 
 
 def test_the_round_chosen_by_validation_stands_beside_the_mean(call: Call) -> None:
-    answer = call("run", "--algorithm", "fedavg", *TINY, "--rounds", "5", "--holdout", "0.2", "--out", "here")
+    answer = call("run", "--algorithm", "fedavg", *tiny("--rounds", "5"), "--holdout", "0.2", "--out", "here")
     lines = [json.loads(line) for line in Path("here/metrics.jsonl").read_text().splitlines()]
     best = max(lines, key=lambda r: (r["validation_accuracy"], -r["round"]))
     words = f"{100 * best['test_accuracy']:.2f}%  (in round {best['round']}, the best on the samples held out)"

@@ -17,11 +17,11 @@ from fedsmoo.runs.storage.reader import read_run
 from fedsmoo.sweeps import compare as library
 from fedsmoo.sweeps import queue
 
-from .conftest import TINY, Call
+from .conftest import TINY, Call, otherwise, tiny
 from .test_bad_input import one_line
 
 ROUNDS = ["--rounds", "3"]
-SAME = ["compare", "--algorithms", "fedavg,scaffold", "--seeds", "0,1", *TINY, *ROUNDS]
+SAME = ["compare", "--algorithms", "fedavg,scaffold", "--seeds", "0,1", *tiny(*ROUNDS)]
 FOLDERS = ["fedavg-seed0", "fedavg-seed1", "scaffold-seed0", "scaffold-seed1"]
 
 
@@ -88,7 +88,7 @@ def test_the_same_command_goes_on_to_the_same_bits(stopped: Path, call: Call) ->
 
 
 def test_the_engine_chosen_at_first_is_kept(call: Call, stopped_after: Callable[[int], None], monkeypatch) -> None:
-    words = [*SAME[: -len(TINY) - len(ROUNDS)], *TINY[:-2], *ROUNDS]  # without --engine
+    words = [w for w in SAME if w not in ("--engine", "serial")]
     monkeypatch.setattr(library, "assemble", lambda c: SimpleNamespace(engine=SimpleNamespace(name="serial")))
     stopped_after(8)
     assert call(*words, "--out", "both").code == 130
@@ -120,7 +120,7 @@ def test_more_methods_and_seeds_may_be_added(stopped: Path, call: Call) -> None:
 )
 def test_another_command_is_refused(change: list[str], message: str, stopped: Path, call: Call) -> None:
     before = contents(stopped)
-    one_line(call(*SAME, *change, "--out", "both"), message)
+    one_line(call(*otherwise(SAME, *change), "--out", "both"), message)
     assert contents(stopped) == before
 
 
@@ -129,7 +129,7 @@ def test_runs_in_one_batch_go_on_too(
 ) -> None:
     """As on a GPU: two seeds in one batch."""
     monkeypatch.setattr(library, "make_device", lambda name: SimpleNamespace(type="cuda"))
-    words = [*SAME[:-2], "--engine", "batched", *ROUNDS]
+    words = otherwise(SAME, "--engine", "batched")
     assert call(*words, "--out", "whole").code == 0
     stopped_after(3)
     answer = call(*words, "--out", "both")
@@ -163,7 +163,7 @@ NET = "from torch import nn\ndef net(): return nn.Sequential(nn.Flatten(), nn.Li
 def test_an_edited_file_is_not_averaged_with_what_it_was(name: str, call: Call) -> None:
     Path("method.py").write_text(METHOD)
     Path("net.py").write_text(NET)
-    words = ["compare", "--algorithms", "method.py:FedDecay", *TINY, "--model", "net.py:net", "--out", "both"]
+    words = ["compare", "--algorithms", "method.py:FedDecay", *tiny("--model", "net.py:net"), "--out", "both"]
     assert call(*words).code == 0
     assert call(*words).code == 0
     with Path(name).open("a") as f:
@@ -209,7 +209,7 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(
         monkeypatch.setattr(library, "make_device", lambda name: SimpleNamespace(type="cuda"))
     Path("bad.py").write_text(DIVERGES)
     engine = ["--engine", "batched"] if batch else []
-    words = ["compare", "--algorithms", "bad.py:Bad,fedavg", "--seeds", "0,1", *TINY, *engine, "--out", "both"]
+    words = ["compare", "--algorithms", "bad.py:Bad,fedavg", "--seeds", "0,1", *tiny(*engine), "--out", "both"]
     for _ in range(2):  # again: the same answer
         answer = call(*words)
         assert answer.code == 1
@@ -233,4 +233,5 @@ def test_two_files_with_one_name_are_told_apart(call: Call) -> None:
     assert [(c.algorithm, c.algorithm_options) for c in configs] == [
         ("a/m.py:Mine", {}), ("b/m.py:Mine", {"decay": 0.25}),
     ]  # fmt: skip
-    one_line(call(*words, "--algorithms", "a/m.py:Mine,./a/m.py:Mine", "--out", "two"), "names './a/m.py:Mine' twice")
+    twice = otherwise(words, "--algorithms", "a/m.py:Mine,./a/m.py:Mine", "--out", "two")
+    one_line(call(*twice), "names './a/m.py:Mine' twice")

@@ -9,7 +9,7 @@ import pytest
 
 from fedsmoo.runs import progress
 
-from .conftest import TINY, Answer, Call
+from .conftest import TINY, Answer, Call, tiny
 
 SAYS = r"round {} of 3: accuracy \d+\.\d\d%, loss \d\.\d{{4}}, \d+\.\d{{3}} s a round, \d+ s left\n"
 TWO = """
@@ -27,7 +27,7 @@ lr = 0.05
 
 
 def test_a_run_says_how_far_it_is(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ["run", "--algorithm", "fedavg", *TINY, "--rounds", "3", "--eval-every", "2"]
+    words = ["run", "--algorithm", "fedavg", *tiny("--rounds", "3"), "--eval-every", "2"]
     monkeypatch.setattr(progress, "EVERY", 1e9)
     answer = call(*words, "--out", "quiet")
     assert answer.code == 0

@@ -17,7 +17,7 @@ from fedsmoo.runs.storage.files import DiskError
 from fedsmoo.runs.storage.folder import new_folder
 from fedsmoo.runs.storage.reader import read_config
 
-from .conftest import TINY, Call
+from .conftest import TINY, Call, tiny
 
 
 def test_runs_that_start_together_have_a_folder_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,7 +54,7 @@ def test_a_run_that_starts_while_another_reads_its_data_goes_elsewhere(
 
 
 def test_a_run_that_is_refused_leaves_no_folder(call: Call, tmp_path: Path) -> None:
-    answer = call("run", "--algorithm", "fedavg", *TINY, "--model", "lenet")  # whose images are too small
+    answer = call("run", "--algorithm", "fedavg", *tiny("--model", "lenet"))  # whose images are too small
     assert (answer.code, answer.err.count("\n")) == (2, 1)
     assert list(tmp_path.iterdir()) == []
     assert call("run", "--algorithm", "fedavg", *TINY).code == 0

@@ -22,7 +22,7 @@ from fedsmoo.runs.resume import reopen
 from fedsmoo.runs.run import Run
 from fedsmoo.sweeps.pack import assemble_pack
 
-from .conftest import TINY, Call
+from .conftest import TINY, Call, tiny
 from .own_methods import BROKEN, RIGHT, written
 
 SMALL = {"clients": 4, "cohort": 3, "rounds": 3, "local_epochs": 2, "partition": "dirichlet-0.3", "device": "cpu"}
@@ -229,7 +229,7 @@ def test_an_error_for_people_is_left_in_its_own_words(engine: str, folder: Path)
 
 def test_an_error_in_a_later_round_is_one_line_on_the_command_line(call: Call) -> None:
     spec, line = own(BOOM)
-    answer = call("run", "--algorithm", spec, *TINY, "--rounds", "4")
+    answer = call("run", "--algorithm", spec, *tiny("--rounds", "4"))
     assert answer.err == f"fedsmoo: my.py:{line} in finish: KeyError: 'boom'\n"
     assert answer.code == 2
 

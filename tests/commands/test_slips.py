@@ -17,7 +17,7 @@ from fedsmoo.runs.settings.toml import read_toml
 from fedsmoo.runs.storage.reader import read_config
 from fedsmoo.sweeps.grid import expand
 
-from .conftest import TINY, Call
+from .conftest import TINY, Call, tiny
 from .test_bad_input import one_line
 
 NATURAL = [
@@ -175,7 +175,7 @@ def test_a_sweep_with_natural_clients_finds_its_runs_again(call: Call) -> None:
 
 
 def test_one_thing_is_not_several(call: Call) -> None:
-    answer = call("run", "--algorithm", "fedavg", *TINY, "--rounds", "1", "--out", "here")
+    answer = call("run", "--algorithm", "fedavg", *tiny("--rounds", "1"), "--out", "here")
     assert "2 per round, 1 round\n  engine          serial: engine=serial; 1 thread" in answer.out
     assert all(line == line.rstrip() for line in answer.out.splitlines())
     assert call("runs", ".").out.startswith("1 run in .\n")

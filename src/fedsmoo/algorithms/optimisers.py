@@ -18,7 +18,7 @@ from fedsmoo.core import Round, Vectors, derived, option
 class Optimiser(Around, ABC):
     """Any method, with directions that an optimiser turns into steps; what it remembers lives for a round, or stays.
 
-    Where a step moves a part of the model alone, as in FedRep, each part has an optimiser of its own, which rests with it.
+    Where a step moves a part of the model, as in FedRep, each part has an optimiser of its own, which rests with it.
     """
 
     state: str = option(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from typer.utils import get_params_from_function
 
 from fedsmoo.commands.interrupt import nothing_to_save
 from fedsmoo.commands.options import SWITCHES, off_of, with_switches
+from fedsmoo.core.errors import FedsmooError
 from fedsmoo.core.user_code import judged, refuse_all
 
 
@@ -33,8 +35,27 @@ class Command(TyperCommand):
                 parameter.secondary_opts = [off_of(parameter.opts[0])]  # for completion: the parser never sees it
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse a command line, once its switches have a value."""
-        return super().parse_args(ctx, with_switches(args) if self.switches else args)
+        """Parse a command line, once its switches have a value; refuse what is given twice with different values."""
+        words = with_switches(args) if self.switches else list(args)
+        if not ctx.resilient_parsing:  # of a shell that completes a line
+            self.refuse_twice(ctx, words)
+        return super().parse_args(ctx, words)
+
+    def refuse_twice(self, ctx: click.Context, words: list[str]) -> None:
+        """Refuse an option that says two things and may not be repeated: Click takes the last one without a word."""
+        once = [p for p in self.params if isinstance(p, click.Option) and not p.multiple and not p.count]
+        collecting, ours = copy.copy(self), [copy.copy(p) for p in once]
+        for option in ours:
+            option.multiple = True
+        collecting.params = [*ours, *(p for p in self.params if p not in once)]
+        found, _, _ = collecting.make_parser(ctx).parse_args(args=list(words))
+        for option in ours:
+            values = list(dict.fromkeys(map(str, found.get(option.name) or ())))
+            if len(values) > 1 and not option.is_flag:
+                given = f"{option.opts[0]} is given twice, as {values[0]} and as {values[1]}"
+                raise FedsmooError(f"{given}: choose one")
+            if len(values) > 1:
+                raise FedsmooError(f"{option.opts[0]} and {option.secondary_opts[0]} say opposite things: choose one")
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Print the help. There the words beside a switch name its opposite: a column of them would squeeze these."""

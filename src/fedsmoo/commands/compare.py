@@ -78,7 +78,10 @@ def by_method(names: str, sets: Sequence[str]) -> tuple[list[Entry], list[str]]:
             known = [*(entry.name for entry in methods), *BROUGHT]
             raise FedsmooError(f"--set {word!r}: {unknown('method or part of this comparison', owner, known)}")
         for own in mine:
-            own |= dict([split_word(word.removeprefix(f"{owner}."))])
+            key, value = split_word(word.removeprefix(f"{owner}."))
+            if own.get(key, value) != value:
+                raise FedsmooError(f"{key} of {owner} is given twice, as {own[key]} and as --set {word}: choose one")
+            own[key] = value
         common += [word] if shared else []
     return methods, common
 
