@@ -30,6 +30,7 @@ class Around(Algorithm):
     columnwise = derived(lambda self: self.inner.columnwise)
     masks = derived(lambda self: self.inner.masks)
     stays = derived(lambda self: self.inner.stays)
+    expects = derived(lambda self: self.inner.expects)
     moving = derived(lambda self: self.inner.moving)
     asks = derived(lambda self: self.inner.asks)
     statistics = derived(lambda self: self.inner.statistics)

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 from fedsmoo.algorithms.around import Around
 from fedsmoo.algorithms.attacks import ATTACKS, Attacked
 from fedsmoo.algorithms.compressed import COMPRESSIONS
-from fedsmoo.algorithms.optimisers import OPTIMISERS
-from fedsmoo.algorithms.privacy import PRIVACIES
+from fedsmoo.algorithms.optimisers import OPTIMISERS, AdamW
+from fedsmoo.algorithms.privacy import PRIVACIES, Private
 from fedsmoo.algorithms.rates import RATES
 from fedsmoo.algorithms.robust import Robust
 from fedsmoo.core import Algorithm, FedsmooError, Schedule
@@ -28,6 +28,8 @@ CHOICES: dict[str, tuple[Mapping[str, type[Around]], str]] = {
     "compression": (COMPRESSIONS, "off"),
     "attack": (ATTACKS, "off"),
 }
+
+BY_SIZE = ("weighted", "power_of_choice")  # ways of drawing cohorts in proportion to samples
 
 
 def choice_class(setting: str, spec: str) -> type[Around] | None:
@@ -105,9 +107,34 @@ def of_the_run(setting: str, options: Mapping[str, Any], run: RunSettings) -> di
     return {**options, **{name: value for name, (value, _) in decided.items()}}
 
 
+def with_decay(method: Algorithm, decay: float) -> Algorithm:
+    """Return a method in which AdamW, where somebody put it around by hand, has the run's decay, if no other."""
+    mine = {"weight_decay": decay} if isinstance(method, AdamW) and method.weight_decay is None else {}
+    inner = getattr(method, "inner", None)
+    changed: dict[str, Any] = {"inner": with_decay(inner, decay)} if isinstance(inner, Algorithm) else {}
+    return dataclasses.replace(method, **mine, **changed) if mine or changed.get("inner") is not inner else method
+
+
+def decay_of_steps(method: Algorithm, run: RunSettings) -> float:
+    """Return the weight decay in the directions of a run's method: none where AdamW has it beside its moments."""
+    return 0.0 if any(isinstance(m, AdamW) for m in layers(method)) else run.weight_decay
+
+
+def surrounded(method: Algorithm, run: RunSettings) -> Algorithm:
+    """Return a method inside what a run's settings put around it; refuse settings that undo each other."""
+    method = with_decay(method, run.weight_decay)
+    refuse_together(run, method)
+    for name in CHOICES:
+        options = of_the_run(name, getattr(run, f"{name}_options"), run)
+        method = put_around(method, name, getattr(run, name), options)
+    return method
+
+
 def refuse_together(run: RunSettings, method: Algorithm) -> None:
     """Refuse settings that undo each other, or what the run's method needs."""
-    if run.privacy != "off":
+    by_hand = next((m for m in layers(method) if isinstance(m, Private)), None)
+    if run.privacy != "off" or by_hand is not None:
+        what = f"privacy={run.privacy}" if by_hand is None else "Private(...) around the method"
         unbounded = "what it adds to later messages is not bounded"
         telling = run.local_steps is None and (bool(method.public) or run.local_schedule != "constant")
         who = f"local_schedule={run.local_schedule}" if run.local_schedule != "constant" else method.label
@@ -119,9 +146,15 @@ def refuse_together(run: RunSettings, method: Algorithm) -> None:
             f"wire={run.wire}: {unbounded}": run.wire != "exact",
             f"sampling={run.sampling}: its chances are not accounted for": run.sampling not in ("uniform", "bernoulli"),
         }
-        for what, clash in clashes.items():
+        for other, clash in clashes.items():
             if clash:
-                raise FedsmooError(f"privacy={run.privacy} cannot be had with {what}")
+                raise FedsmooError(f"{what} cannot be had with {other}")
+        mean = run.cohort if run.sampling == "bernoulli" else None
+        if by_hand is not None and by_hand.expected != mean:
+            raise FedsmooError(
+                f"{what} has expected={by_hand.expected}, but with sampling={run.sampling} and a cohort of "
+                f"{run.cohort} it is {mean}: set it so, or say privacy='client', which does"
+            )
     if run.attack == "label-flip" and run.loss not in ("auto", "cross_entropy"):
         raise FedsmooError(f"attack=label-flip is for classes: it cannot be had with loss={run.loss}")
     if run.attack == "label-flip" and run.loss_options:
@@ -130,6 +163,9 @@ def refuse_together(run: RunSettings, method: Algorithm) -> None:
     if run.weighted and (alike := next((m for m in layers(method) if isinstance(m, Robust) and not m.weighs), None)):
         note = f"{alike.label} counts all clients alike: weighted changes nothing of its model"
         warnings.warn(note, FedsmooWarning, stacklevel=2)
+    if run.weighted and run.sampling in BY_SIZE:
+        chance, end = f"sampling={run.sampling} draws large clients more often", "large clients count twice over"
+        warnings.warn(f"{chance}, and weighted lets them weigh more: {end}", FedsmooWarning, stacklevel=2)
     if run.compression != "off" and run.wire != "exact":
         raise FedsmooError(f"compression={run.compression} and wire={run.wire} both say what travels: choose one")
 

@@ -105,11 +105,11 @@ class AdamW(Adam):
     client   as Adam, and w_i <- w_i - lr weight_decay w_i           the run's weight_decay becomes this one
     """
 
-    weight_decay: float = option(0.0, "decoupled weight decay", within="[0, inf)")
+    weight_decay: float | None = option(None, "decoupled weight decay (default: the run's)", within="[0, inf)")
 
     def step(self, w: Tensor, d: Tensor, me: Vectors) -> tuple[Tensor, dict[str, Any]]:
         d, new = super().step(w, d, me)
-        return d + self.weight_decay * w, new
+        return d if self.weight_decay is None else d + self.weight_decay * w, new
 
 
 # The name of the setting local_optimizer -> what is put around the method; sgd is the method itself.

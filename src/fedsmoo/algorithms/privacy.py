@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fedsmoo.algorithms.around import Around
-from fedsmoo.core import FedsmooError, Round, Vectors, norm, option
+from fedsmoo.core import FedsmooError, Round, Vectors, derived, norm, option
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,8 @@ class Private(Around):
 
     ||u_i|| is the norm of all that a client sends, single numbers too, but for those that follow from how many steps it
     made: these are sent as they are, and are no secret only where all clients make as many, which runs see to. With a
-    cohort of random size (Bernoulli) n is the ``expected`` one, also in the mean. Clients count alike: a weighted mean
+    cohort of random size (Bernoulli) n is the ``expected`` one, also in the mean and for the method inside, and a round
+    that draws nobody has its noise as any other: who came is hidden, too. Clients count alike: a weighted mean
     has no such bound. The paper's clients bound their change after every local step as well; what is sent, and so the
     privacy, has the same bound.
     """
@@ -28,6 +30,7 @@ class Private(Around):
     bound: float = option(1.0, "norm of all that a client may change", within="(0, inf)")
     noise: float = option(1.0, "deviation of the noise in the sum of changes, in units of the bound", within="[0, inf)")
     expected: float | None = option(None, "mean size of cohorts of random size", within="(0, inf)")
+    expects = derived(lambda self: self.expected)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -57,7 +60,7 @@ class Private(Around):
             return before + (rnd.n / n) * (v - before) + noise
 
         noisy = {name: hidden(name, v) for name, v in mean.items() if name not in self.public}
-        return self.inner.aggregate(srv, mean.replace(**noisy), rnd)
+        return self.inner.aggregate(srv, mean.replace(**noisy), dataclasses.replace(rnd, n=n))
 
     @property
     def label(self) -> str:

@@ -104,6 +104,7 @@ class Algorithm(Named):
     columnwise: ClassVar[bool] = False  # whether combine makes each coordinate of rows from that coordinate alone
     masks: ClassVar[Mapping[str, str]] = MappingProxyType({})  # name -> parameters ("fc.*"): 0/1 beside down and srv
     stays: ClassVar[tuple[str, ...]] = ()  # masks whose numbers do not travel
+    expects: ClassVar[float | None] = None  # as how many clients its server counts any cohort, even nobody
     moving: ClassVar[str | None] = None  # which vector of local says, by 0 and 1, what a step moves; None: all
     asks: ClassVar[tuple[str, ...]] = ()  # what costs a pass over a client's samples: ("loss",) gives rnd.loss
     statistics: ClassVar[str | None] = None  # how it has running statistics of a model; None: as a run's setting says

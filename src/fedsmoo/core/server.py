@@ -15,6 +15,7 @@ from torch import Tensor
 from fedsmoo.core.algorithm import Algorithm
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.core.layout import NONE, Masks
+from fedsmoo.core.local import local_end
 from fedsmoo.core.random.noise import key_of
 from fedsmoo.core.round import Round
 from fedsmoo.core.vectors import Vectors
@@ -181,3 +182,21 @@ def refuse_other_shapes(algorithm: Algorithm, sent: Vectors, size: int, does: st
         if tuple(v.shape) != (want,):
             found = f"{v.numel()} numbers" if v.dim() == 1 else f"{tuple(v.shape)} numbers"
             raise FedsmooError(f"{algorithm.label}.{does} {found} as {name}, but declares {want}")
+
+
+def of_nobody(algorithm: Algorithm, down: Vectors, rnd: Round) -> Vectors:
+    """Return the mean of what was sent where nobody was drawn, for a method that ``expects`` somebody: no change.
+
+    Its public numbers are those of any client that makes ``rnd.steps`` steps.
+    """
+    w = down.w
+    unchanged = [n for n in algorithm.summed if n in algorithm.down and n not in algorithm.relative]
+    mean = Vectors(**{n: getattr(down, n) if n in unchanged else algorithm.zeros(n, w) for n in algorithm.summed})
+    if not algorithm.public:
+        return mean
+    me = algorithm.first_contact(down).replace(**{n: algorithm.zeros(n, w) for n in algorithm.local})
+    one = replace(rnd, steps=w.new_full((1,), rnd.steps))
+    for step in range(int(rnd.steps)):
+        _, me = algorithm.update(w, torch.zeros_like(w), me, one.at_step(w.new_full((1,), step)))
+    _, up = local_end(algorithm, w, down, me, one)
+    return mean.replace(**{n: getattr(up, n) for n in algorithm.public})

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from fedsmoo.algorithms import ALGORITHMS, Relaxed
-from fedsmoo.algorithms.choices import CHOICES, choice_class, of_the_run, put_around, refuse_together, refuse_too_few
+from fedsmoo.algorithms.choices import CHOICES, choice_class, decay_of_steps, refuse_too_few, surrounded
 from fedsmoo.algorithms.quantised import Quantised
 from fedsmoo.algorithms.statistics import with_statistics
 from fedsmoo.core import Algorithm, FedsmooError, LocalRule
@@ -94,11 +94,7 @@ def make_algorithm(spec: str, options: dict[str, Any]) -> Algorithm:
 
 def make_method(config: Config, algorithm: Algorithm | None = None) -> Algorithm:
     """Return the method of a run, named or given, inside what other settings put around it."""
-    method = algorithm or make_algorithm(config.algorithm, config.algorithm_options)
-    refuse_together(config, method)
-    for name in CHOICES:
-        options = of_the_run(name, getattr(config, f"{name}_options"), config)
-        method = put_around(method, name, getattr(config, name), options)
+    method = surrounded(algorithm or make_algorithm(config.algorithm, config.algorithm_options), config)
     if config.relaxed:
         method = Relaxed(method, config.relaxed)
     return Quantised(method, config.wire) if config.wire != "exact" else method
@@ -190,8 +186,8 @@ def make_setup(
     refuse_other_targets(task, algorithm)
     task.lead.refuse_target(config.target)
     algorithm = with_statistics(algorithm, config, None if model.statistics is None else model.statistics.first)
-    decay = 0.0 if config.local_optimizer == "adamw" else config.weight_decay  # else beside its moments
-    return Setup(task, algorithm, LocalRule(decay, config.clip, config.clip_scope))
+    rule = LocalRule(decay_of_steps(algorithm, config), config.clip, config.clip_scope)
+    return Setup(task, algorithm, rule)
 
 
 def make_config(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,10 +13,10 @@ from torch import Tensor
 
 from fedsmoo.algorithms.statistics import NAME, recomputes
 from fedsmoo.core import Algorithm, FedsmooError, Vectors
-from fedsmoo.core.server import Replies, is_evaluated, round_of, server_step, weights_of
+from fedsmoo.core.server import Replies, is_evaluated, of_nobody, round_of, server_step, weights_of
 from fedsmoo.data.batches.augment import drawing
 from fedsmoo.data.batches.cohort import Sampling, asks, cohort, is_fixed, make_sampling
-from fedsmoo.data.batches.plan import Plan, make_plan
+from fedsmoo.data.batches.plan import Plan, make_plan, usual_steps
 from fedsmoo.data.batches.rules import Ask
 from fedsmoo.engines.client_state.memory import refuse_too_many_rows
 from fedsmoo.engines.contract import Engine, RoundInputs, RoundOutcome, Setup
@@ -198,15 +199,15 @@ class Simulation:
         if "loss" in algorithm.asks:
             self.refresh()
         down = self.setup.masks.sent(algorithm, self.server)
-        share = len(clients) / len(self.indices)
+        share = (algorithm.expects or len(clients)) / len(self.indices)
         weights = weights_of(t, [len(self.indices[i]) for i in clients])
         varies, facts = not is_fixed(self.sampling), self.facts.told(clients, plan, algorithm, down.w)
         return RoundInputs(number, down, clients, plan, self.lr, share, weights, algorithm, varies, facts)
 
     def complete(self, work: RoundInputs, outcome: RoundOutcome | None, began: float) -> Record:
-        """Aggregate what the cohort sent, evaluate and record. A round without clients changes nothing."""
+        """Aggregate what the cohort sent, evaluate and record. A round without clients changes nothing but by noise."""
         t, task = self.training, self.setup.task
-        if outcome is not None:
+        if outcome is not None or work.algorithm.expects is not None:
             self._aggregate(work, outcome)
         synchronize(task.device)
         trained = time.perf_counter()
@@ -220,37 +221,33 @@ class Simulation:
         # What a message needs: the zeros behind the parameters, which align a vector on a device, need not travel.
         size = task.model.layout.count - self.setup.masks.staying
         up, down = round_bytes(self.setup.algorithm, size, task.dtype, work.clients, self._asked)
+        drift, seconds = None if outcome is None else outcome.drift, (trained - began, time.perf_counter() - trained)
         record = Record(
-            round=work.number + 1,
-            train_loss=mean,
-            drift=None if outcome is None else outcome.drift,
-            lr=work.lr,
-            cohort=work.clients,
-            bytes_up=up,
-            bytes_down=down,
-            seconds_train=trained - began,
-            seconds_eval=time.perf_counter() - trained,
-            probes=probes,
-            drift_after=after,
-            **found,
-        )
+            round=work.number + 1, train_loss=mean, drift=drift, lr=work.lr, cohort=work.clients,
+            bytes_up=up, bytes_down=down, seconds_train=seconds[0], seconds_eval=seconds[1],
+            probes=probes, drift_after=after, **found,
+        )  # fmt: skip
         self.history.append(record)
         return record
 
-    def _aggregate(self, work: RoundInputs, outcome: RoundOutcome) -> None:
+    def _aggregate(self, work: RoundInputs, outcome: RoundOutcome | None) -> None:
         """Make the server's new vectors of what the cohort sent.
 
         Raises:
             FedsmooError: if they are not finite.
         """
         t = self.training
-        rnd = round_of(t, work.number, work.plan.steps, work.weights, work.share, work.lr)
-        replies = None
-        if outcome.rows is not None:
+        rnd, replies = round_of(t, work.number, work.plan.steps, work.weights, work.share, work.lr), None
+        if outcome is None:
+            rnd = dataclasses.replace(rnd, steps=usual_steps(self.indices, t.batch_size, t.epochs, t.local_steps))
+            mean, loss = of_nobody(work.algorithm, work.down, rnd), 0.0
+        else:
+            mean, loss = outcome.mean, outcome.loss
+        if outcome is not None and outcome.rows is not None:
             samples = [len(self.indices[i]) for i in work.clients]
             replies = Replies(outcome.rows, work.clients, samples, work.plan.steps, work.weights)
         size, masks = self.setup.task.model.layout.size, self.setup.masks
-        server = server_step(work.algorithm, self.server, outcome.mean, rnd, size, outcome.loss, replies, masks)
+        server = server_step(work.algorithm, self.server, mean, rnd, size, loss, replies, masks)
         if server is None:
             raise FedsmooError(
                 f"round {work.number + 1}: the training loss or the model is no longer finite; what came before is "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -55,6 +56,17 @@ def client_batches(
         batches += [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
         passes += 1
     return batches[:steps]
+
+
+def usual_steps(indices: Sequence[np.ndarray], batch_size: int, epochs: int | None, steps: int | None) -> float:
+    """Return how many local steps clients with these samples make, in the mean over all of them.
+
+    >>> usual_steps([np.arange(20), np.arange(5)], batch_size=8, epochs=2, steps=None)
+    4.0
+    """
+    if steps is not None:
+        return float(steps)
+    return float(np.mean([(epochs or 0) * math.ceil(len(samples) / batch_size) for samples in indices]))
 
 
 def make_plan(
