@@ -95,9 +95,10 @@ def read_folder(folder: Path) -> dict[str, Any]:
     """Return one run as the page needs it."""
     run = read_run(folder, strict=True)
     config, facts = run.settings, run.facts
-    found = curves(run)
-    with run.files.leaving_out():
-        run.sound_metrics()  # curves are drawn all the same, and this is said beside them
+    sound = False
+    with run.files.leaving_out():  # what a finished run did not write is no curve of it: this is said instead
+        sound = run.sound_metrics() is not None
+    found = curves(run, sound)
     return {
         "method": method_label(config.get("algorithm", "?")),
         "label": text(run.label, 80) if run.label else None,
@@ -113,6 +114,7 @@ def read_folder(folder: Path) -> dict[str, Any]:
         "analysis": measured.read_all(run.files),
         "counts": measured.partition(run.files, config),
         "skipped": run.skipped[:20],  # complete only now that all files were read
+        **({} if sound else {"altered": True}),
         **({"led": json.loads(found)["lead"]} if LED.match(found) else {}),
     }
 

@@ -55,9 +55,13 @@ def pattern() -> re.Pattern[bytes]:
 LINE = pattern()
 
 
-def curves(run: StoredRun) -> str:
-    """Return a run's rounds as a JSON object: ``rounds``, a column for each of ``COLUMNS``, and the ``probes``."""
-    values = as_written(run.files.content(METRICS) or b"") or by_row(list(run.rows()))
+def curves(run: StoredRun, sound: bool = True) -> str:
+    """Return a run's rounds as a JSON object: ``rounds``, a column for each of ``COLUMNS``, and the ``probes``.
+
+    Where its metrics are not ``sound`` there are none.
+    """
+    written_so = as_written(run.files.content(METRICS) or b"") if sound else None
+    values = written_so or by_row(list(run.rows()) if sound else [])
     probes: dict[str, list[list[Any]]] = {}
     for at, extra in zip(values["round"], values["probes"], strict=True):
         if extra and isinstance(extra, dict):

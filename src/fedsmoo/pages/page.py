@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import time
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import resources
 from importlib.util import find_spec
@@ -12,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from fedsmoo.core.errors import FedsmooError
+from fedsmoo.core.errors import FedsmooError, FedsmooWarning
 from fedsmoo.pages.gather import gather_texts
 from fedsmoo.pages.kept import with_results
 from fedsmoo.pages.metrics import compact
@@ -34,6 +35,9 @@ def write_page(run_folders: Sequence[Path], out: Path, files: Sequence[Path] = (
     if not run_folders and not files:
         raise FedsmooError("no run folder to report: give folders that fedsmoo run or compare made")
     data = gather_texts(run_folders)
+    for name in (run["name"] for run in data["runs"] if run.get("altered")):
+        note = f"{name}: its metrics are not as it wrote them: the page has no curve of it"
+        warnings.warn(note, FedsmooWarning, stacklevel=2)
     pieces = render({**(with_results(data, run_folders, files) if files else data), "live": False, "made": made()})
     part = part_of(out)
     try:

@@ -141,4 +141,8 @@ def drawable(sources: Sources, where: Sequence[str] = ()) -> dict[str, Any]:
         runs = [run for run in runs if (run["config"].get(key) == wanted) != other]
         if not runs:
             raise FedsmooError(f"--where {condition}: no run has that; there is {', '.join(sorted(values))}")
+    if altered := next((run["name"] for run in runs if run.get("altered")), None):
+        raise FedsmooError(
+            f"{altered}: its metrics are not as it wrote them: leave this run out, or carry it out again"
+        )
     return {**data, "runs": add_groups(runs)}
