@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from fedsmoo.algorithms.around import Around
 from fedsmoo.core import Gradient, Round, Vectors, derived, norm, option
-from fedsmoo.core.gradient import Loss
+from fedsmoo.core.gradient import BatchModel, Loss, Take
 
 
 @dataclass(frozen=True)
@@ -135,20 +135,22 @@ class LabelFlip(Attacked):
     of_classes = True
 
     def direction(self, w: Tensor, grad: Gradient, down: Vectors, me: Vectors) -> tuple[Tensor, Vectors]:
-        return self.inner.direction(w, Mirrored(grad, self.attackers), down, me)
+        bad = (grad.rnd.client < self.attackers).to(grad.rnd.client.dtype)
+        return self.inner.direction(w, Mirrored(grad, bad), down, me)
 
 
-class Mirrored:
-    """A step's ``grad`` in which attackers see the labels in the opposite order."""
+class Mirrored(Gradient):
+    """A step's ``grad`` in which clients that are ``bad`` see the labels in the opposite order; so do its copies."""
 
-    def __init__(self, grad: Gradient, attackers: Any) -> None:
-        self.grad, self.bad = grad, (grad.rnd.client < attackers).to(grad.rnd.client.dtype)
+    def __init__(self, grad: Gradient, bad: Tensor) -> None:
+        super().__init__(grad.take, grad.rnd, grad.model, grad.clients)
+        self.losses, self.copied, self.bad = grad.losses, grad, bad
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.grad, name)
+    def _copy(self, take: Take, rnd: Round, model: BatchModel | None) -> Mirrored:
+        return Mirrored(super()._copy(take, rnd, model), self.bad)
 
     def __call__(self, v: Tensor, loss: Loss | None = None, *given: Any) -> Tensor:
-        return self.grad(v, mirrored, self.bad, loss, *given)
+        return super().__call__(v, mirrored, self.bad, loss, *given)
 
 
 def mirrored(out: Any, y: Tensor, bad: Tensor, loss: Loss | None, *given: Any) -> Tensor:

@@ -13,6 +13,7 @@ from fedsmoo.core.errors import FedsmooError
 from fedsmoo.core.round import Missing, Round
 
 Loss = Callable[..., Tensor]  # of ONE client: (outputs [B, K], labels [B], *given) -> one loss per sample, [B]
+Take = Callable[..., tuple[Tensor, Tensor]]  # (v, running=None) -> gradients and losses at v
 
 
 class Running:
@@ -72,7 +73,7 @@ class StepGradient:
 
     def __init__(
         self,
-        take: Callable[..., tuple[Tensor, Tensor]],
+        take: Take,
         rnd: Round,
         model: BatchModel | None = None,
         clients: int | None = None,
@@ -84,14 +85,15 @@ class StepGradient:
 
     def told(self, rnd: Round) -> StepGradient:
         """Return the same gradient for a method that is told another round; what is asked of it is asked of this."""
-        copy = StepGradient(self.take, rnd, self.model, self.clients)
-        copy.losses, copy.copied = self.losses, self
-        return copy
+        return self._copy(self.take, rnd, self.model)
 
     def carrying(self, running: Running) -> StepGradient:
         """Return the same gradient of models with these running statistics, which it changes."""
-        take, model = partial(self.take, running=running), self.model
-        copy = StepGradient(take, self.rnd, None if model is None else model.carrying(running), self.clients)
+        model = None if self.model is None else self.model.carrying(running)
+        return self._copy(partial(self.take, running=running), self.rnd, model)
+
+    def _copy(self, take: Take, rnd: Round, model: BatchModel | None) -> StepGradient:
+        copy = StepGradient(take, rnd, model, self.clients)
         copy.losses, copy.copied = self.losses, self
         return copy
 
