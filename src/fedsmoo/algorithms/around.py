@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
@@ -15,7 +14,7 @@ from fedsmoo.core import Algorithm, Gradient, Round, Vectors, derived, option
 class Around(Algorithm):
     """The inner method itself; what wraps it overrides what it changes."""
 
-    inner: Any = option(FedAvg(), "the method inside", positional=True)
+    inner: Algorithm = option(FedAvg(), "the method inside", positional=True)
 
     down = derived(lambda self: self.inner.down)
     server = derived(lambda self: self.inner.server)

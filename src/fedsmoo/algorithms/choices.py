@@ -59,7 +59,8 @@ def put_around(inner: Algorithm, setting: str, spec: str, options: Mapping[str, 
             raise FedsmooError(f"{setting} {spec!r} has no options: leave out {', '.join(options)}")
         return inner
     values = read_options(cls, options, list(options_of_choice(cls)))
-    return call(cls, f"{setting} {spec!r} cannot be made", inner, **values)
+    method: Algorithm = call(cls, f"{setting} {spec!r} cannot be made", inner, **values)
+    return method
 
 
 class RunSettings(Protocol):

@@ -197,7 +197,8 @@ def only(v: Tensor, places: Tensor) -> Tensor:
 
 def buckets(v: Tensor, size: int) -> Tensor:
     """Return a vector in rows of a size, the last one filled up with zeros: ``[.., P] -> [.., P / size, size]``."""
-    return F.pad(v, (0, -v.shape[-1] % size)).unflatten(-1, (-1, size))
+    rows: Tensor = F.pad(v, (0, -v.shape[-1] % size)).unflatten(-1, (-1, size))
+    return rows
 
 
 def bits_of(levels: int) -> int:

@@ -63,5 +63,6 @@ class FedNSAM(SAM, Lookahead):
 
     def momentum(self, m: Tensor, d: Tensor, rnd: Round) -> Tensor:
         if self.form == "released":
-            return (1 + self.lam * (rnd.number > 0)) * d
+            factor: Tensor | float = 1 + self.lam * (rnd.number > 0)
+            return factor * d
         return super().momentum(m, d, rnd)

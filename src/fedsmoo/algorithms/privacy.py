@@ -55,9 +55,10 @@ class Private(Around):
         sent = self.inner.sent(srv)
 
         def hidden(name: str, v: Tensor) -> Tensor:
-            before = getattr(sent, name) if name in self.shared else torch.zeros_like(v)
+            before: Tensor = getattr(sent, name) if name in self.shared else torch.zeros_like(v)
             noise = (self.noise * self.bound / n) * rnd.normal(f"privacy of {name}", v)
-            return before + (rnd.n / n) * (v - before) + noise
+            change: Tensor = (rnd.n / n) * (v - before)
+            return before + change + noise
 
         noisy = {name: hidden(name, v) for name, v in mean.items() if name not in self.public}
         return self.inner.aggregate(srv, mean.replace(**noisy), dataclasses.replace(rnd, n=n))

@@ -30,7 +30,7 @@ from typing import Any, ClassVar, Self, TypeVar, cast
 import numpy as np
 from torch import Tensor
 
-from fedsmoo.core.errors import FedsmooError, Named
+from fedsmoo.core.errors import ChecksArguments, FedsmooError
 from fedsmoo.core.gradient import StepGradient
 from fedsmoo.core.hyper.options import KINDS, kinds, refuse_outside, refuse_untaken
 from fedsmoo.core.hyper.schedule import Schedule
@@ -75,9 +75,8 @@ def refuse_other_kind(name: str, value: Any, kind: type, optional: bool = False)
 
 def refuse_wrong_options(algorithm: Algorithm) -> None:
     """Refuse hyper-parameters that are not of their fields' types, or outside of what these allow."""
-    cls: Any = type(algorithm)
-    refuse_untaken(cls)
-    known = kinds(cls)
+    refuse_untaken(type(algorithm))
+    known = kinds(type(algorithm))
     for f in dataclasses.fields(algorithm):
         value = getattr(algorithm, f.name)
         if f.name in known:
@@ -88,7 +87,7 @@ def refuse_wrong_options(algorithm: Algorithm) -> None:
 
 
 @dataclass(frozen=True)
-class Algorithm(Named):
+class Algorithm(ChecksArguments):
     """The base of every method: local SGD and the mean. Its fields are the hyper-parameters and the CLI flags."""
 
     down: ClassVar[tuple[str, ...]] = ("w",)  # server -> client
@@ -132,7 +131,7 @@ class Algorithm(Named):
         for name, value in self.options().items():
             if isinstance(value, Schedule):
                 found = value(number)
-                now[name] = int(found) if kinds(type(self)).get(name, (float,))[0] is int else found  # type: ignore[arg-type]
+                now[name] = int(found) if kinds(type(self)).get(name, (float,))[0] is int else found
             elif isinstance(value, Algorithm) and (inner := value.at(number)) is not value:
                 now[name] = inner
         return dataclasses.replace(self, **now) if now else self

@@ -106,13 +106,17 @@ def arguments(function: Callable[..., Any]) -> tuple[tuple[str, ...], bool]:
     return tuple(known), any(p.kind is p.VAR_KEYWORD for p in known.values())
 
 
-class Named:
-    """Refuses arguments that its class does not have, with the nearest that it has; prints as one would type it."""
+class PrintsAsTyped:
+    """The base of dataclasses whose objects print as :func:`as_typed` writes them."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if "__repr__" not in vars(cls):
-            cls.__repr__ = as_typed  # type: ignore[method-assign,assignment]  # before dataclass puts one of its own there
+            cls.__repr__ = as_typed  # type: ignore[method-assign]  # before dataclass puts one of its own there
+
+
+class ChecksArguments(PrintsAsTyped):
+    """The base of dataclasses that refuse an argument which they do not have, and name the nearest that they have."""
 
     def __new__(cls, *values: Any, **named: Any) -> Self:
         known, takes_any = arguments(cls.__init__)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,7 +24,7 @@ class Vectors:
         for name, v in parts.items():
             setattr(self, name, v)
 
-    def __getattr__(self, name: str) -> Any:  # only called for what is missing
+    def __getattr__(self, name: str) -> Tensor:  # only called for what is missing
         if name.startswith("_"):
             raise AttributeError(name)
         raise AttributeError(f"no vector named {name!r} here; there are: {', '.join(self._names) or 'none'}")
@@ -58,7 +57,8 @@ EPS = 1e-12
 
 def norm(v: Tensor) -> Tensor:
     """Euclidean norm over the last axis, which is kept: ``[C, P] -> [C, 1]``."""
-    return torch.linalg.vector_norm(v, dim=-1, keepdim=True)
+    length: Tensor = torch.linalg.vector_norm(v, dim=-1, keepdim=True)
+    return length
 
 
 def unit(v: Tensor) -> Tensor:

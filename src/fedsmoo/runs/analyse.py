@@ -79,7 +79,7 @@ def made(measurement: str | Measurement, options: Mapping[str, Any]) -> Measurem
     for name in options:
         if name not in names:
             raise unknown(f"option of {cls.name}", name, names)
-    kind = kinds(cls)  # type: ignore[arg-type]  # a class can be hashed, whatever its objects do
+    kind = kinds(cls)
     values = {n: converted(n, v, *kind[n]) if n in kind else v for n, v in options.items()}
     return cls(**values) if isinstance(measurement, str) else dataclasses.replace(measurement, **values)
 

@@ -72,7 +72,7 @@ def make_algorithm(spec: str, options: dict[str, Any]) -> Algorithm:
     """Make a method with some of its hyper-parameters set; wrong names, types and ranges are refused."""
     cls = algorithm_class(spec)
     known = {f.name for f in dataclasses.fields(cls)}
-    kind = kinds(cls)  # type: ignore[arg-type]  # a class can be hashed, whatever its objects do
+    kind = kinds(cls)
     values = {}
     for name, value in options.items():
         if name not in known:

@@ -51,7 +51,7 @@ def definition(algorithm: Algorithm, name: str) -> Place | str:
 def declarations(algorithm: Algorithm) -> list[Note]:
     """Return what is wrong with the names of vectors, and with the hyper-parameters."""
     cls = users_class(algorithm)
-    found = [Note(declared_at(owner, name), text) for owner, name, text in untaken(type(algorithm))]  # type: ignore[arg-type]
+    found = [Note(declared_at(owner, name), text) for owner, name, text in untaken(type(algorithm))]
     try:
         if not found:
             refuse_wrong_options(algorithm)

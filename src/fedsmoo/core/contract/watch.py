@@ -53,7 +53,7 @@ class Watch(TorchDispatchMode):
     """Notes numbers that are looked at, random draws, and changes of the given tensors; keeps a log of operators."""
 
     def __init__(self, given: dict[str, Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.given = {v.untyped_storage().data_ptr(): name for name, v in given.items() if v.device.type != "meta"}
         self.notes: list[Note] = []
         self.log: list[Step] = []

@@ -9,16 +9,17 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import field
 from functools import cache
 from numbers import Real
-from typing import Any, get_args, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
 from fedsmoo.core.blame import declared_at
 from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.core.hyper.schedule import Schedule, is_schedule
 
+T = TypeVar("T")
 KINDS: dict[type, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
 
@@ -92,7 +93,12 @@ def refuse_outside(name: str, value: Any, meta: Mapping[str, Any]) -> None:
         raise FedsmooError(f"{name} is {value}, but must be {'finite' if value == math.inf else in_words(within)}")
 
 
-@cache
+def once_per_class(function: Callable[[Any], T]) -> Callable[[Any], T]:
+    """Keep what a function finds of a class. A type checker takes classes whose objects have no hash for such, too."""
+    return cache(function)
+
+
+@once_per_class
 def kinds(cls: Any) -> dict[str, tuple[type, bool]]:
     """Return the plain type of each field, and whether it may be none, from its hint or else its default."""
     try:
@@ -111,7 +117,7 @@ def kinds(cls: Any) -> dict[str, tuple[type, bool]]:
     return out
 
 
-@cache
+@once_per_class
 def untaken(cls: Any) -> tuple[tuple[type, str, str], ...]:
     """Return what a class writes for a hyper-parameter and Python does not take: who wrote it, its name, what to do.
 

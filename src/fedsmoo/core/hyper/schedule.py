@@ -82,7 +82,7 @@ class Schedule:
         if t <= 0 or t >= 1:
             return self.first if t <= 0 else self.last
         if self.shape == "exponential":
-            value = self.first * (self.last / self.first) ** t
+            value: float = self.first * (self.last / self.first) ** t
         else:
             part = t if self.shape == "linear" else (1 - math.cos(math.pi * t)) / 2
             value = self.first + (self.last - self.first) * part

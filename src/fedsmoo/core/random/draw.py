@@ -6,13 +6,20 @@ is in the batch nor on the device. ``fedsmoo.kernels.noise`` computes the same n
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedsmoo.core.random.noise import BLOCK, MASK, below_on_host, crc, normal, philox, uniform, words_on_host
 
-KINDS = {"normal": normal, "uniform": uniform, "below": uniform, "words": lambda words: words}
+KINDS: dict[str, Callable[[Tensor], Tensor]] = {
+    "normal": normal,
+    "uniform": uniform,
+    "below": uniform,
+    "words": lambda words: words,
+}
 
 
 @torch.library.custom_op("fedsmoo::noise", mutates_args=())
@@ -62,5 +69,5 @@ def draw(kind: str, key: Tensor, name: str, step: Tensor | None, like: Tensor) -
     keys = key.reshape(-1, 2).to(like.device)
     flat = like.reshape(-1) if key.dim() == 1 else like[..., 0, :] if like.dim() > 1 else like
     steps = torch.full_like(keys[:, 0], MASK) if step is None else step.reshape(-1).to(keys).expand(len(keys))
-    found = drawn(keys, steps, name, kind, flat)
+    found: Tensor = drawn(keys, steps, name, kind, flat)
     return found.view(like.shape) if key.dim() == 1 else found

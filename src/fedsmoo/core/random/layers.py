@@ -122,7 +122,7 @@ class ClientsNumbers:
         count, words = prod(shape), 2 if kind == "words" else 1
         dtype = {"words": torch.int64, "below": torch.bool}.get(kind, torch.float32)
         room = torch.empty(words * count, dtype=dtype, device=like.device)
-        found = drawn(n.keys, n.steps, NAME, kind, room, self.position, bound)
+        found: Tensor = drawn(n.keys, n.steps, NAME, kind, room, self.position, bound)
         found = joined(found.view(clients, count, 2)) if kind == "words" else found
         real = torch.full_like(n.steps, count)
         if axis is not None:

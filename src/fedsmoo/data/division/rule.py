@@ -11,13 +11,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedsmoo.core.errors import FedsmooError, as_typed
+from fedsmoo.core.errors import FedsmooError, PrintsAsTyped
 from fedsmoo.core.hyper.options import refuse_untaken
 from fedsmoo.data.dataset import Dataset
 
 
 @dataclass(frozen=True)
-class Partition(ABC):
+class Partition(PrintsAsTyped, ABC):
     """A rule that gives every client its samples."""
 
     label: ClassVar[str] = ""
@@ -25,11 +25,6 @@ class Partition(ABC):
     # the number in its name and ``partition_options``.
     in_settings: ClassVar[bool] = False
     changes_inputs: ClassVar[bool] = False  # whether clients see their samples changed: see ``with_inputs``
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        if "__repr__" not in vars(cls):
-            cls.__repr__ = as_typed  # type: ignore[method-assign,assignment]  # before dataclass puts one of its own there
 
     def __post_init__(self) -> None:
         refuse_untaken(type(self))

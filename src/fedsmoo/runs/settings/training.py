@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from fedsmoo.core.errors import FedsmooError, Named, brief
+from fedsmoo.core.errors import ChecksArguments, FedsmooError, brief
 from fedsmoo.metrics.quantity import quantity
 from fedsmoo.runs.settings.fields import OWN, around, checked, setting
 
@@ -16,7 +16,7 @@ SAMPLINGS = ("uniform", "bernoulli", "weighted", "round_robin", "power_of_choice
 
 
 @dataclass(frozen=True)
-class Training(Named):
+class Training(ChecksArguments):
     """The numbers of a run; what it trains, and on what, are objects beside it."""
 
     rounds: int = setting(100, "communication rounds", within="(0, inf)")

@@ -62,7 +62,7 @@ def with_numbers(method: Algorithm, values: Mapping[str, Any]) -> Algorithm:
     inner = getattr(method, "inner", None)
     if isinstance(inner, Algorithm):
         return dataclasses.replace(method, inner=with_numbers(inner, values))  # type: ignore[call-arg]
-    known = kinds(type(method))  # type: ignore[arg-type]  # a class can be hashed, whatever its objects do
+    known = kinds(type(method))
     for name in values:
         if name not in known:
             raise unknown(f"number of {method.label} that was changed", name, known)
@@ -87,5 +87,5 @@ def checked_change(method: Algorithm, name: str, value: Any) -> Any:
 def changeable(method: Algorithm) -> dict[str, type]:
     """Return the hyper-parameters of a method that may be other numbers in other rounds, and their types."""
     counted = {f.name for f in dataclasses.fields(method) if f.metadata.get("counts")}
-    known = kinds(type(method))  # type: ignore[arg-type]
+    known = kinds(type(method))
     return {name: kind for name, (kind, _) in known.items() if kind in (int, float) and name not in counted}
