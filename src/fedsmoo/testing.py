@@ -20,9 +20,9 @@ from torch import Tensor
 
 from fedsmoo.core import Algorithm, FedsmooError, Gradient, LocalRule, Round, Vectors
 from fedsmoo.core.blame import in_brief
-from fedsmoo.core.contract import findings
+from fedsmoo.core.contract import findings, inputs
 from fedsmoo.core.contract.form import CLIENTS
-from fedsmoo.core.contract.inputs import EVERYBODY, FIRST, KEYS, drawn, gradient, marked, sealed, told
+from fedsmoo.core.contract.inputs import EVERYBODY, FIRST, KEYS
 from fedsmoo.core.local import local_end, local_step
 
 STEPS, LR = 2, 0.1
@@ -112,11 +112,11 @@ class State:
         a = algorithm
 
         def some(names: Iterable[str], place: int) -> Vectors:
-            return drawn(a, names, place).map(lambda v: scale * v)
+            return inputs.random_vectors(a, names, place).map(lambda v: scale * v)
 
         srv = some((*a.down, *a.server), 12)
-        srv = Vectors(**{n: v if n == "w" else v.abs() for n, v in srv.items()}, **marked(a))
-        return cls(srv, some(a.up, 13), some(a.down, 11).replace(**marked(a)), some((*a.own, *a.local), 14))
+        srv = Vectors(**{n: v if n == "w" else v.abs() for n, v in srv.items()}, **inputs.make_masks(a))
+        return cls(srv, some(a.up, 13), some(a.down, 11).replace(**inputs.make_masks(a)), some((*a.own, *a.local), 14))
 
 
 def dependence(algorithm: Algorithm, s: State, place: str, name: str) -> tuple[bool, bool]:
@@ -157,7 +157,7 @@ class Between:
 
 def next_server(algorithm: Algorithm, srv: Vectors, mean: Vectors) -> Vectors:
     rnd = Round(1, LR, float(STEPS), 0.5, n=CLIENTS, key=torch.tensor(KEYS[0]))
-    return algorithm.aggregate(sealed(srv), sealed(mean), rnd)
+    return algorithm.aggregate(inputs.guarded(srv), inputs.guarded(mean), rnd)
 
 
 def reach(algorithm: Algorithm, srv: Vectors, s: State) -> Vectors:
@@ -177,7 +177,7 @@ def one_round(algorithm: Algorithm, down: Vectors, me: Vectors, late: tuple[str,
 
 def steps_of(algorithm: Algorithm, client: int | None) -> list[Gradient]:
     """Return the ``grad`` of every local step of one client, or of all."""
-    return [gradient(algorithm, told(algorithm, client), k, client) for k in range(STEPS)]
+    return [inputs.make_gradient(algorithm, inputs.make_round(algorithm, client), k, client) for k in range(STEPS)]
 
 
 def a_client(
@@ -214,8 +214,8 @@ def differs(a: Vectors, b: Vectors) -> bool:
 def unlike_numbers(algorithm: Algorithm) -> list[str]:
     """Check that with hyper-parameters as ``[C, 1]`` tensors, of several runs in a batch, each row is its own run."""
     each = [scaled(algorithm, by) for by in (1.0, 0.9, 0.8)]
-    me = drawn(algorithm, (*algorithm.own, *algorithm.local), 4, CLIENTS)
-    down = drawn(algorithm, algorithm.down, 1).replace(**marked(algorithm))
+    me = inputs.random_vectors(algorithm, (*algorithm.own, *algorithm.local), 4, CLIENTS)
+    down = inputs.random_vectors(algorithm, algorithm.down, 1).replace(**inputs.make_masks(algorithm))
     text = f"{algorithm.label}: with hyper-parameters of shape [C, 1], as when several runs share a batch,"
     try:
         together = a_client(stacked(each), down, me, steps_of(algorithm, EVERYBODY))
@@ -230,8 +230,8 @@ def unlike_numbers(algorithm: Algorithm) -> list[str]:
 
 def untraceable(algorithm: Algorithm) -> list[str]:
     """Check that a client's round, of one step, is one graph under ``torch.compile``, with the same numbers."""
-    me = drawn(algorithm, (*algorithm.own, *algorithm.local), 4, CLIENTS)
-    down = drawn(algorithm, algorithm.down, 1).replace(**marked(algorithm))
+    me = inputs.random_vectors(algorithm, (*algorithm.own, *algorithm.local), 4, CLIENTS)
+    down = inputs.random_vectors(algorithm, algorithm.down, 1).replace(**inputs.make_masks(algorithm))
     steps = steps_of(algorithm, EVERYBODY)[:1]  # each is traced anew, and takes as long
 
     def a_round(down: Vectors, me: Vectors) -> tuple[Vectors, Vectors]:

@@ -12,7 +12,7 @@ from fedsmoo.algorithms import FedAvg, FedDyn, FedProx, FedSWA
 from fedsmoo.core import Algorithm, Layout, LocalRule, Round, Vectors, local, norm, option, unit
 from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.core.gradient import StepGradient
-from fedsmoo.core.hyper.options import in_words, inside
+from fedsmoo.core.hyper.options import in_interval, interval_in_words
 from fedsmoo.core.local import clipped, local_step
 from fedsmoo.core.round import Missing
 from fedsmoo.core.user_code import short_name
@@ -132,7 +132,7 @@ def test_a_step_on_a_cpu_has_the_bits_of_whole_vectors_and_writes_into_none_of_t
     whole = w - 0.1 * (scaled + decay * w if decay else scaled)
     rule, algorithm, before = LocalRule(decay, clip), FedAvg(), (w.clone(), d.clone())
     grad = StepGradient(lambda v: (d, torch.zeros(())), Round(0, 0.1, 1, 1.0))
-    assert local.in_place(algorithm, rule, w, d, grad.rnd)
+    assert local.can_step_blockwise(algorithm, rule, w, d, grad.rnd)
     found, _ = local_step(algorithm, rule, w, grad, Vectors(w=w), Vectors())
     assert torch.equal(found, whole)
     assert torch.equal(w, before[0])
@@ -141,11 +141,11 @@ def test_a_step_on_a_cpu_has_the_bits_of_whole_vectors_and_writes_into_none_of_t
 
 def test_a_method_that_updates_otherwise_and_numbers_of_each_client_are_not_stepped_in_place() -> None:
     w, rnd = torch.zeros(3), Round(0, 0.1, 1, 1.0)
-    assert not local.in_place(FedSWA(), LocalRule(), w, w, rnd)
-    assert not local.in_place(FedAvg(), LocalRule(torch.zeros(1)), w, w, rnd)
-    assert not local.in_place(FedAvg(), LocalRule(), w, w, Round(0, torch.zeros(1), 1, 1.0))
-    assert not local.in_place(FedAvg(), LocalRule(), w, w.double(), rnd)
-    assert not local.in_place(FedAvg(), LocalRule(), w, w.clone().requires_grad_(), rnd)
+    assert not local.can_step_blockwise(FedSWA(), LocalRule(), w, w, rnd)
+    assert not local.can_step_blockwise(FedAvg(), LocalRule(torch.zeros(1)), w, w, rnd)
+    assert not local.can_step_blockwise(FedAvg(), LocalRule(), w, w, Round(0, torch.zeros(1), 1, 1.0))
+    assert not local.can_step_blockwise(FedAvg(), LocalRule(), w, w.double(), rnd)
+    assert not local.can_step_blockwise(FedAvg(), LocalRule(), w, w.clone().requires_grad_(), rnd)
 
 
 def test_both_scopes_of_the_clip() -> None:
@@ -180,8 +180,8 @@ def test_what_is_not_an_interval_is_refused_where_it_is_written(within: str) -> 
 
 
 def test_an_interval_may_be_written_without_a_space() -> None:
-    assert in_words("[0,1)") == "at least 0 and below 1"
-    assert [inside(x, "[0,1)") for x in (-1, 0, 0.5, 1)] == [False, True, True, False]
+    assert interval_in_words("[0,1)") == "at least 0 and below 1"
+    assert [in_interval(x, "[0,1)") for x in (-1, 0, 0.5, 1)] == [False, True, True, False]
 
 
 def test_a_layout_may_be_longer_than_its_parameters():
@@ -202,5 +202,5 @@ def test_a_layout_may_be_longer_than_its_parameters():
      ("[0, inf]", (0, math.inf), (-1, math.nan)), ("(2, 3)", (2.5,), (2, 3, math.nan))],
 )  # fmt: skip
 def test_the_ends_of_an_interval_belong_to_it_or_not(within, there, not_there):
-    assert all(inside(v, within) for v in there)
-    assert not any(inside(v, within) for v in not_there)
+    assert all(in_interval(v, within) for v in there)
+    assert not any(in_interval(v, within) for v in not_there)

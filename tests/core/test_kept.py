@@ -11,7 +11,7 @@ import torch
 from fedsmoo import FedAvg, Vectors
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.contract import refuse_unsound
-from fedsmoo.core.contract.kept import shown
+from fedsmoo.core.contract.kept import snapshot
 
 HISTORY: list[int] = []
 COUNT = 0
@@ -150,8 +150,8 @@ class Writing(FedAvg):
 
 def test_a_long_table_is_compared_by_its_begin_and_its_length() -> None:
     """The text of all of it was made dozens of times."""
-    assert len(shown(TABLE)) < 10_000
-    assert shown(dict.fromkeys(TABLE)) != shown(dict.fromkeys([*TABLE, -1]))
+    assert len(snapshot(TABLE)) < 10_000
+    assert snapshot(dict.fromkeys(TABLE)) != snapshot(dict.fromkeys([*TABLE, -1]))
     refuse_unsound(Reading())
     with pytest.raises(FedsmooError, match=r"in finish: keeps something in ROWS from one call for the next"):
         refuse_unsound(Writing())

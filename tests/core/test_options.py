@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedsmoo import Dirichlet, FedAvg, FedProx, FedsmooError, option
-from fedsmoo.core.hyper.options import untaken
+from fedsmoo.core.hyper.options import ignored_values
 from fedsmoo.core.user_code import with_options
 from fedsmoo.runs.build import algorithm_class
 
@@ -65,7 +65,7 @@ def test_what_is_not_taken_is_refused_with_its_line(cls: type, line: str, says: 
 
 def test_what_is_taken_is_not_refused() -> None:
     assert (Taken().mu, Plain().mu, Plain(mu=0.2).mu) == (0.5, 0.5, 0.2)
-    assert untaken(Taken) == untaken(Plain) == ()
+    assert ignored_values(Taken) == ignored_values(Plain) == ()
 
 
 def test_it_is_said_before_an_option_is_called_unknown(tmp_path: Path) -> None:

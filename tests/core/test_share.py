@@ -12,7 +12,7 @@ import torch
 from fedsmoo.algorithms import Krum, MultiKrum, TrimmedMean
 from fedsmoo.algorithms.compressed import RandomK, TopK
 from fedsmoo.core import Round, Vectors
-from fedsmoo.core.share import part_of
+from fedsmoo.core.share import count_of_share
 from fedsmoo.data.digits import stratified
 from fedsmoo.data.division.holdout import hold_out
 from fedsmoo.data.forms import read_data
@@ -23,10 +23,10 @@ from fedsmoo.paper.experiments import experiment
 @pytest.mark.parametrize("whole", [math.floor, math.ceil, round])
 def test_a_share_is_that_of_the_fraction_as_it_is_written(whole) -> None:
     counts, shares = [*range(1, 130), 1000, 62_006, 11_173_962], [f"{k / 200:g}" for k in range(201)]
-    found = [part_of(n, float(share), whole) for share in shares for n in counts]
+    found = [count_of_share(n, float(share), whole) for share in shares for n in counts]
     assert found == [whole(Fraction(share) * n) for share in shares for n in counts]
-    assert [part_of(k, 1 / k, whole) for k in range(1, 200)] == [1] * 199
-    assert [part_of(n, 1e-9, whole) for n in (1, 10**6)] == [int(whole is math.ceil)] * 2
+    assert [count_of_share(k, 1 / k, whole) for k in range(1, 200)] == [1] * 199
+    assert [count_of_share(n, 1e-9, whole) for n in (1, 10**6)] == [int(whole is math.ceil)] * 2
 
 
 def trimmed_by(rule: TrimmedMean, rows: torch.Tensor) -> torch.Tensor:

@@ -16,8 +16,8 @@ from fedsmoo.algorithms.rates import RATES
 from fedsmoo.algorithms.robust import Robust
 from fedsmoo.core import Algorithm, FedsmooError, Schedule
 from fedsmoo.core.errors import FedsmooWarning, unknown
-from fedsmoo.core.hyper.options import read_options, refuse_untaken
-from fedsmoo.core.share import part_of
+from fedsmoo.core.hyper.options import read_options, refuse_ignored_values
+from fedsmoo.core.share import count_of_share
 from fedsmoo.core.user_code import call, is_in_file, user_object
 
 # By setting: the names there are, and the one that leaves a method as it is. The first is put around the method first.
@@ -39,7 +39,7 @@ def choice_class(setting: str, spec: str) -> type[Around] | None:
         cls = user_object(spec, setting)
         if not (isinstance(cls, type) and issubclass(cls, Around)):
             raise FedsmooError(f"{setting} {spec!r} is not a class derived from fedsmoo.Around")
-        refuse_untaken(cls)
+        refuse_ignored_values(cls)
         return cls
     if spec != plain and spec not in known:
         raise unknown(setting, spec, [plain, *known])
@@ -178,7 +178,7 @@ def refuse_too_few(method: Algorithm, clients: int, cohort: int) -> None:
             raise FedsmooError(f"attackers is {attackers:g}, but there are {clients} clients: lower it")
         if isinstance(layer, Robust) and layer.share:
             share = largest(getattr(layer, layer.share))
-            if share > 0 and part_of(cohort, share) == 0:
+            if share > 0 and count_of_share(cohort, share) == 0:
                 what = f"{layer.label}: {layer.share} is {share:g}, but of {cohort} replies that is none"
                 warnings.warn(f"{what}: raise it, or the cohort", FedsmooWarning, stacklevel=2)
 

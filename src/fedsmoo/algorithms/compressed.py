@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from fedsmoo.algorithms.around import Around
 from fedsmoo.algorithms.feedback import Feedback
 from fedsmoo.core import Round, norm, option
-from fedsmoo.core.share import part_of
+from fedsmoo.core.share import count_of_share
 
 Message = dict[str, np.ndarray]
 
@@ -187,7 +187,7 @@ class Sign(Compressed):
 
 def count(ratio: float, numbers: int) -> int:
     """Return how many numbers a share of them is, at least one."""
-    return max(1, part_of(numbers, ratio, math.ceil))
+    return max(1, count_of_share(numbers, ratio, math.ceil))
 
 
 def only(v: Tensor, places: Tensor) -> Tensor:

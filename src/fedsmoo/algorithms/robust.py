@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedsmoo.algorithms.around import Around
 from fedsmoo.core import Round, Vectors, derived, norm, option
-from fedsmoo.core.share import part_of
+from fedsmoo.core.share import count_of_share
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class TrimmedMean(Robust):
 
     def combine(self, srv: Vectors, rows: Vectors, weights: Tensor, rnd: Round) -> Vectors:
         def inner(v: Tensor) -> Tensor:
-            cut = part_of(len(v), self.trim)
+            cut = count_of_share(len(v), self.trim)
             return v.sort(0).values[cut : len(v) - cut].mean(0)
 
         return rows.map(inner)
@@ -85,7 +85,7 @@ class Krum(Robust):
 
     def wrong(self, n: int) -> int:
         """Return how many of n replies may be wrong."""
-        return part_of(n, self.attackers)
+        return count_of_share(n, self.attackers)
 
     def combine(self, srv: Vectors, rows: Vectors, weights: Tensor, rnd: Round) -> Vectors:
         best = self.scores(rows).argmin()

@@ -12,7 +12,7 @@ import typer
 
 from fedsmoo.commands.console import console, hanging
 from fedsmoo.core.errors import unknown
-from fedsmoo.core.hyper.options import in_words
+from fedsmoo.core.hyper.options import interval_in_words
 from fedsmoo.core.hyper.schedule import FORMS
 
 KINDS = (
@@ -68,7 +68,7 @@ def fields_of(cls: type) -> list[tuple[str, str, str]]:
 def allowed(meta: Mapping[str, Any]) -> str:
     """Return what a field may be, where it says so."""
     if meta.get("within"):
-        return f" ({in_words(meta['within'])})"
+        return f" ({interval_in_words(meta['within'])})"
     return f" ({' | '.join(meta['choices'])})" if meta.get("choices") else ""
 
 

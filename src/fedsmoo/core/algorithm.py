@@ -32,7 +32,7 @@ from torch import Tensor
 
 from fedsmoo.core.errors import ChecksArguments, FedsmooError
 from fedsmoo.core.gradient import StepGradient
-from fedsmoo.core.hyper.options import KINDS, kinds, refuse_outside, refuse_untaken
+from fedsmoo.core.hyper.options import KINDS, kinds, refuse_ignored_values, refuse_outside
 from fedsmoo.core.hyper.schedule import Schedule
 from fedsmoo.core.round import Round
 from fedsmoo.core.vectors import Vectors
@@ -75,7 +75,7 @@ def refuse_other_kind(name: str, value: Any, kind: type, optional: bool = False)
 
 def refuse_wrong_options(algorithm: Algorithm) -> None:
     """Refuse hyper-parameters that are not of their fields' types, or outside of what these allow."""
-    refuse_untaken(type(algorithm))
+    refuse_ignored_values(type(algorithm))
     known = kinds(type(algorithm))
     for f in dataclasses.fields(algorithm):
         value = getattr(algorithm, f.name)

@@ -34,7 +34,7 @@ class Place(NamedTuple):
 
 
 @cache
-def ours(file: str) -> str | None:
+def path_in_package(file: str) -> str | None:
     """Return the path of a file inside this package, with slashes; ``None`` for any other."""
     return file[len(PACKAGE) :].replace(os.sep, "/") if file.startswith(PACKAGE) else None
 
@@ -43,30 +43,30 @@ def ours(file: str) -> str | None:
 def is_users(file: str, function: str = "") -> bool:
     """Return whether code is a user's: neither this package's nor a library's, nor made by ``dataclass``."""
     made = file.startswith("<frozen") or (file == "<string>" and function.startswith("__"))
-    return not made and ours(file) is None and not file.startswith(LIBRARIES)
+    return not made and path_in_package(file) is None and not file.startswith(LIBRARIES)
 
 
 def stack_of(error: BaseException) -> list[tuple[FrameType, int]]:
     """Return the frames and lines that an error came through, the deepest first, without those that watch."""
     stack = list(traceback.walk_tb(error.__traceback__))[::-1]
-    return [(f, line) for f, line in stack if not (ours(f.f_code.co_filename) or "").startswith(LOOKING)]
+    return [(f, line) for f, line in stack if not (path_in_package(f.f_code.co_filename) or "").startswith(LOOKING)]
 
 
-def calling() -> Iterator[tuple[FrameType, int]]:
+def calling_frames() -> Iterator[tuple[FrameType, int]]:
     """Return the frames and lines that led here, the deepest first, without those of the checks themselves."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and (ours(frame.f_code.co_filename) or "").startswith(LOOKING):
+    while frame is not None and (path_in_package(frame.f_code.co_filename) or "").startswith(LOOKING):
         frame = frame.f_back
     while frame is not None:
         yield frame, frame.f_lineno
         frame = frame.f_back
 
 
-def users_part(stack: Iterable[tuple[FrameType, int]]) -> Iterator[tuple[FrameType, int]]:
+def user_frames(stack: Iterable[tuple[FrameType, int]]) -> Iterator[tuple[FrameType, int]]:
     """Return the user's frames at the deep end of a stack, up to the first frame of ours outside of a method."""
     for frame, line in stack:
         file = frame.f_code.co_filename
-        inside = ours(file)
+        inside = path_in_package(file)
         if inside is not None and not inside.startswith(THROUGH):
             break
         if is_users(file, frame.f_code.co_name):
@@ -75,7 +75,7 @@ def users_part(stack: Iterable[tuple[FrameType, int]]) -> Iterator[tuple[FrameTy
 
 def place_of(stack: Iterable[tuple[FrameType, int]]) -> Place | None:
     """Return the user's line at the deep end of a stack, if it is a user's."""
-    for frame, line in users_part(stack):
+    for frame, line in user_frames(stack):
         return Place(frame.f_code.co_filename, line, frame.f_code.co_name)
     return None
 

@@ -100,7 +100,7 @@ def as_typed(thing: Any) -> str:
 
 
 @functools.lru_cache(maxsize=1024)
-def arguments(function: Callable[..., Any]) -> tuple[tuple[str, ...], bool]:
+def argument_names(function: Callable[..., Any]) -> tuple[tuple[str, ...], bool]:
     """Return the names of a function's arguments, and whether it takes any others by name."""
     known = inspect.signature(function).parameters
     return tuple(known), any(p.kind is p.VAR_KEYWORD for p in known.values())
@@ -119,7 +119,7 @@ class ChecksArguments(PrintsAsTyped):
     """The base of dataclasses that refuse an argument which they do not have, and name the nearest that they have."""
 
     def __new__(cls, *values: Any, **named: Any) -> Self:
-        known, takes_any = arguments(cls.__init__)
+        known, takes_any = argument_names(cls.__init__)
         for name in () if takes_any else named:
             if name not in known:
                 raise unknown(f"option of {cls.__name__}", name, [n for n in known if n != "self"])

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from fedsmoo.core.blame import Place, calling, place_of
+from fedsmoo.core.blame import Place, calling_frames, place_of
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.core.round import Missing, Round
 
@@ -114,7 +114,9 @@ class StepGradient:
         """Return what the model's last layer reads at ``v`` on the step's batch: ``[B, F]``, or ``[C, B, F]``."""
         model = self._more()
         if not model.pair:
-            raise FedsmooError(f"{place_of(calling())}: reads features, which a method must declare: features = True")
+            raise FedsmooError(
+                f"{place_of(calling_frames())}: reads features, which a method must declare: features = True"
+            )
         return model.features(self._rows(v))
 
     def _rows(self, v: Tensor) -> Tensor:
@@ -159,8 +161,8 @@ def refuse_without_rows(given: Sequence[Any], clients: int | None) -> None:
         if clients is None or not isinstance(v, Tensor) or v.dim() == 0 or len(v) == clients:
             continue
         raise FedsmooError(
-            f"{place_of(calling())}: a loss is given a tensor of shape {list(v.shape)} for {clients} clients at once, "
-            "but it must have a row for each: outputs [C, B, K], labels [C, K], numbers [C, 1]"
+            f"{place_of(calling_frames())}: a loss is given a tensor of shape {list(v.shape)} for {clients} clients at "
+            "once, but it must have a row for each: outputs [C, B, K], labels [C, K], numbers [C, 1]"
         )
 
 

@@ -32,10 +32,10 @@ def clipped(d: Tensor, limit: float | None) -> Tensor:
     """Scale ``d`` to a norm of at most ``limit`` over the last axis."""
     if limit is None:
         return d
-    return d * scale_of(d, limit)
+    return d * clip_factor(d, limit)
 
 
-def scale_of(d: Tensor, limit: float) -> Tensor:
+def clip_factor(d: Tensor, limit: float) -> Tensor:
     """Return the number that scales ``d`` to a norm of at most ``limit``: at most 1."""
     return (limit / norm(d)).clamp(max=1.0)  # limit / 0 is inf, which clamps to 1
 
@@ -46,25 +46,25 @@ def local_step(
     """Return the model and the client's vectors after one local step, of the round ``grad.rnd``."""
     d, me = algorithm.direction(w, grad, down, me)
     pull = algorithm.pull(w, down)
-    if pull is None and in_place(algorithm, rule, w, d, grad.rnd):
-        return stepped(w, d, rule, grad.rnd.lr), me
+    if pull is None and can_step_blockwise(algorithm, rule, w, d, grad.rnd):
+        return step_blockwise(w, d, rule, grad.rnd.lr), me
     if pull is None:
         d = clipped(d, rule.clip)
     elif rule.clip_scope == "released":
         d = clipped(d, rule.clip) + pull
     else:
         d = clipped(d + pull, rule.clip)
-    return algorithm.update(w, decayed(d, rule, w), me, grad.rnd)
+    return algorithm.update(w, with_weight_decay(d, rule, w), me, grad.rnd)
 
 
-def decayed(d: Tensor, rule: LocalRule, w: Tensor) -> Tensor:
+def with_weight_decay(d: Tensor, rule: LocalRule, w: Tensor) -> Tensor:
     """Return a direction with weight decay; compilers leave out one of 0 themselves."""
     is_none = isinstance(rule.weight_decay, float | int) and rule.weight_decay == 0 and d.device.type == "cpu"
     return d if is_none and not torch.compiler.is_compiling() else d + rule.weight_decay * w
 
 
-def in_place(algorithm: Algorithm, rule: LocalRule, w: Tensor, d: Tensor, rnd: Round) -> bool:
-    """Whether :func:`stepped` takes a step: on a CPU, by a method that updates as most do."""
+def can_step_blockwise(algorithm: Algorithm, rule: LocalRule, w: Tensor, d: Tensor, rnd: Round) -> bool:
+    """Whether :func:`step_blockwise` takes a step: on a CPU, by a method that updates as most do."""
     alike = type(w) is type(d) is Tensor and w.shape == d.shape and w.dtype == d.dtype
     if not alike or w.device.type != "cpu" or torch.compiler.is_compiling() or w.requires_grad or d.requires_grad:
         return False
@@ -72,7 +72,7 @@ def in_place(algorithm: Algorithm, rule: LocalRule, w: Tensor, d: Tensor, rnd: R
     return numbers and type(algorithm).update is Algorithm.update
 
 
-def stepped(w: Tensor, d: Tensor, rule: LocalRule, lr: float) -> Tensor:
+def step_blockwise(w: Tensor, d: Tensor, rule: LocalRule, lr: float) -> Tensor:
     """Return the models after a step: the operations of :func:`local_step`, to the bit, in as little memory as can be.
 
     One large model is stepped block by block, each of which stays in a core's cache from the first operation to the
@@ -81,7 +81,7 @@ def stepped(w: Tensor, d: Tensor, rule: LocalRule, lr: float) -> Tensor:
     if rule.clip is None and rule.weight_decay == 0:
         new = lr * d
         return torch.sub(w, new, out=new)
-    scale, new = None if rule.clip is None else scale_of(d, rule.clip), torch.empty_like(w)
+    scale, new = None if rule.clip is None else clip_factor(d, rule.clip), torch.empty_like(w)
     whole = w.dim() > 1 or len(w) < 4 * BLOCK
     one, other = (new, torch.empty_like(w)) if whole else w.new_empty(2, BLOCK).unbind()
     for old, part, out in ((w, d, new),) if whole else zip(*(v.split(BLOCK) for v in (w, d, new)), strict=True):

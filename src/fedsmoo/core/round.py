@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from torch import Tensor
 
-from fedsmoo.core.blame import calling, place_of
+from fedsmoo.core.blame import calling_frames, place_of
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.core.random.draw import draw
 
@@ -76,7 +76,7 @@ class Missing:
 
     def refuse(self, *_: Any, **__: Any) -> NoReturn:
         """Raise the reason, with the user's line."""
-        place = place_of(calling())
+        place = place_of(calling_frames())
         raise FedsmooError(f"{place}: {self.why}" if place else self.why)
 
     def __getattr__(self, name: str) -> NoReturn:

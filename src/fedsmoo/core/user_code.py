@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from fedsmoo.core.blame import Place, in_brief, is_users, ours, place_of, stack_of
+from fedsmoo.core.blame import Place, in_brief, is_users, path_in_package, place_of, stack_of
 from fedsmoo.core.errors import FedsmooError, unknown
 
 HOW = "path/to/file.py:Name"
@@ -121,7 +121,7 @@ def place_inside(error: BaseException) -> Place | None:
     """Return the deepest line of the user's that an error passed below :func:`call`, if it is in a user's file."""
     for frame, line in stack_of(error):
         file = frame.f_code.co_filename
-        if ours(file) == "core/user_code.py":
+        if path_in_package(file) == "core/user_code.py":
             return None
         if is_users(file, frame.f_code.co_name):
             return Place(file, line, frame.f_code.co_name)

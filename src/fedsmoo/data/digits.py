@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from fedsmoo.core.random.streams import stream
-from fedsmoo.core.share import part_of
+from fedsmoo.core.share import count_of_share
 from fedsmoo.data.dataset import Dataset
 
 TEST_SHARE = 0.2
@@ -66,6 +66,6 @@ def stratified(labels: np.ndarray, share: float, rng: np.random.Generator) -> tu
     test = []
     for k in np.unique(labels):
         mine = np.flatnonzero(labels == k)
-        test.append(rng.permutation(mine)[: part_of(mine.size, share, round)])
+        test.append(rng.permutation(mine)[: count_of_share(mine.size, share, round)])
     chosen = np.sort(np.concatenate(test))
     return np.setdiff1d(np.arange(labels.size), chosen), chosen

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedsmoo.core import Vectors, norm
-from fedsmoo.core.share import part_of
+from fedsmoo.core.share import count_of_share
 
 MEAN = "mean"
 KINDS = (MEAN, "median", "trimmed-mean", "bounded-mean")
@@ -52,7 +52,7 @@ def trimmed_mean(rows: Tensor, trim: float) -> Tensor:
     tensor([3.])
     """
     n = len(rows)
-    out = min(max(part_of(n, trim), 1 if n > 2 and trim > 0 else 0), (n - 1) // 2)
+    out = min(max(count_of_share(n, trim), 1 if n > 2 and trim > 0 else 0), (n - 1) // 2)
     return rows.sort(0).values[out : n - out].mean(0)
 
 

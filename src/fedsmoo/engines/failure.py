@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 
 from fedsmoo.core import Algorithm, FedsmooError
-from fedsmoo.core.blame import in_brief, ours, place_of, stack_of, users_part
+from fedsmoo.core.blame import in_brief, path_in_package, place_of, stack_of, user_frames
 
 # Where models are called.
 MODEL = ("engines/oracles/", "engines/task.py", "models/", "kernels/")
@@ -18,7 +18,7 @@ MISFITS = (RuntimeError, TypeError, ValueError, IndexError)  # what a model rais
 def of_the_method(error: BaseException) -> str | None:
     """Return where a user's own method raised an error, and which; ``None`` if it was not the method."""
     stack = stack_of(error)
-    for frame, _ in users_part(stack):
+    for frame, _ in user_frames(stack):
         first = frame.f_code.co_varnames[:1]  # usually called self
         if any(isinstance(frame.f_locals.get(name), Algorithm) for name in first):
             return f"{place_of(stack)}: {in_brief(error)}"
@@ -28,7 +28,7 @@ def of_the_method(error: BaseException) -> str | None:
 def of_the_model(error: BaseException) -> str | None:
     """Return what a model or a loss raised, with the line of a user's file; ``None`` if it was neither."""
     stack = stack_of(error)
-    if not any((ours(frame.f_code.co_filename) or "").startswith(MODEL) for frame, _ in stack):
+    if not any((path_in_package(frame.f_code.co_filename) or "").startswith(MODEL) for frame, _ in stack):
         return None
     place = place_of(stack)
     return f"{place}: {in_brief(error)}" if place else in_brief(error) if isinstance(error, MISFITS) else None

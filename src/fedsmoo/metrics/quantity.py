@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from fedsmoo.core.errors import FedsmooError
-from fedsmoo.core.share import part_of
+from fedsmoo.core.share import count_of_share
 
 TOP = re.compile(r"top-([1-9][0-9]{0,5})")
 
@@ -78,7 +78,7 @@ class Quantity:
         if not math.isfinite(100 * best):
             return best
         if self.percent:
-            return part_of(90, best) / 100 or 0.01
+            return count_of_share(90, best) / 100 or 0.01
         worse = best - 0.1 * abs(best) * self.key(1.0)
         if worse == 0:
             return 0.0

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import unknown
-from fedsmoo.core.share import part_of
+from fedsmoo.core.share import count_of_share
 from fedsmoo.runs.origin.identity import SAME_RUN
 from fedsmoo.sweeps.bases import description, read
 from fedsmoo.sweeps.grid import Sweep, expand
@@ -46,7 +46,7 @@ def experiment(
     if not 0 < scale <= 1:
         raise FedsmooError(f"--scale is {scale:g}, but must be above 0 and at most 1")
     if scale != 1:
-        changes["rounds"] = max(1, part_of(int(changes.get("rounds", table["rounds"])), scale, round))
+        changes["rounds"] = max(1, count_of_share(int(changes.get("rounds", table["rounds"])), scale, round))
     sweep = expand(table, f"the table {name}", changes)
     title = sweep.title if scale == 1 else f"{sweep.title} ({scale:g} of the paper's rounds)"
     return Sweep(title, sweep.cells, {**sweep.about, "name": name, "notes": departures(table, changes)})

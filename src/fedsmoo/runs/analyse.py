@@ -12,7 +12,7 @@ from typing import Any
 from fedsmoo.analysis.measurement import Measurement, Values, measurements
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import unknown
-from fedsmoo.core.hyper.options import converted, kinds
+from fedsmoo.core.hyper.options import convert, kinds
 from fedsmoo.runs.origin.provenance import device_name
 from fedsmoo.runs.results.finished import FinishedRun, open_finished
 from fedsmoo.runs.storage.fence import PART
@@ -80,7 +80,7 @@ def made(measurement: str | Measurement, options: Mapping[str, Any]) -> Measurem
         if name not in names:
             raise unknown(f"option of {cls.name}", name, names)
     kind = kinds(cls)
-    values = {n: converted(n, v, *kind[n]) if n in kind else v for n, v in options.items()}
+    values = {n: convert(n, v, *kind[n]) if n in kind else v for n, v in options.items()}
     return cls(**values) if isinstance(measurement, str) else dataclasses.replace(measurement, **values)
 
 

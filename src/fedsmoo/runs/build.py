@@ -20,7 +20,7 @@ from fedsmoo.core import Algorithm, FedsmooError, LocalRule
 from fedsmoo.core.blame import in_brief, place_of, stack_of
 from fedsmoo.core.contract import Scale, refuse_unsound
 from fedsmoo.core.errors import FedsmooWarning, brief, unknown, unknown_setting
-from fedsmoo.core.hyper.options import converted, hyper_parameter, kinds, read_options, refuse_untaken
+from fedsmoo.core.hyper.options import convert, kinds, read_hyper_parameter, read_options, refuse_ignored_values
 from fedsmoo.core.user_code import is_in_file, user_object
 from fedsmoo.data.batches.cohort import Sampling, make_sampling
 from fedsmoo.data.dataset import Dataset
@@ -61,7 +61,7 @@ def algorithm_class(spec: str) -> type[Algorithm]:
         cls = user_object(spec, "algorithm")
         if not (isinstance(cls, type) and issubclass(cls, Algorithm)):
             raise FedsmooError(f"algorithm {spec!r} is not a class derived from fedsmoo.Algorithm")
-        refuse_untaken(cls)
+        refuse_ignored_values(cls)
         return cls
     if spec.lower() not in ALGORITHMS:
         raise unknown("algorithm", spec, ALGORITHMS)
@@ -80,7 +80,7 @@ def make_algorithm(spec: str, options: dict[str, Any]) -> Algorithm:
         if name == "inner" and isinstance(value, str):
             values[name] = make_algorithm(value, {})
         else:
-            values[name] = hyper_parameter(name, value, *kind[name]) if name in kind else value
+            values[name] = read_hyper_parameter(name, value, *kind[name]) if name in kind else value
     try:
         return cls(**values)  # which checks types, choices and ranges
     except FedsmooError:
@@ -271,7 +271,7 @@ def with_options(
         kind, name = owner(key, known, named)
         ours = kind in classes
         of = kinds(classes[kind]).get(name) if ours else kind_of_default(known.get(kind, {}).get(name))
-        plain, read = (value, hyper_parameter) if ours else (untyped(value), converted)
+        plain, read = (value, read_hyper_parameter) if ours else (untyped(value), convert)
         mine = {name: plain if of is None else read(name, value, *of)}
         refuse_twice(kind, found.setdefault(f"{kind}_options", {}), mine)
         found[f"{kind}_options"] |= mine

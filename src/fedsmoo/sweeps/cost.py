@@ -14,7 +14,7 @@ import numpy as np
 
 from fedsmoo.algorithms.choices import refuse_too_few
 from fedsmoo.core import Algorithm, FedsmooError
-from fedsmoo.core.contract.inputs import FIRST, ask, given
+from fedsmoo.core.contract.inputs import FIRST, call_function, make_inputs
 from fedsmoo.core.errors import unknown
 from fedsmoo.core.user_code import is_in_file
 from fedsmoo.data.dataset import Dataset
@@ -56,8 +56,8 @@ class Cost:
 def gradients_of_a_step(algorithm: Algorithm) -> int:
     """Count how often a method asks for a gradient in one local step."""
     method = algorithm.at(0)
-    x = given(method, FIRST)
-    ask(method, "direction", x)
+    x = make_inputs(method, FIRST)
+    call_function(method, "direction", x)
     return len(x.grad.losses)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from fedsmoo.algorithms import ALGORITHMS
 from fedsmoo.core import Algorithm, FedsmooError
-from fedsmoo.core.contract.inputs import given
+from fedsmoo.core.contract.inputs import make_inputs
 from fedsmoo.runs.build import make_algorithm
 
 ROOT = Path(__file__).parents[3]
@@ -40,7 +40,7 @@ def test_index_lists_every_method_once() -> None:
 @pytest.mark.parametrize(("method", "numbers"), index_rows())
 def test_index_counts_what_a_method_declares(method: str, numbers: list[int]) -> None:
     algorithm = by_label(method)
-    x = given(algorithm, 0)
+    x = make_inputs(algorithm, 0)
     algorithm.direction(x.w, x.grad, x.down, x.me)
     long = [[n for n in names if n not in algorithm.scalars] for names in (algorithm.down, algorithm.up, algorithm.own)]
     assert numbers == [*map(len, long), len(x.grad.losses)]

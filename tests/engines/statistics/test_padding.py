@@ -258,13 +258,13 @@ SEVERAL = [samples for samples in CLIENTS if len(samples) > 1]
 @pytest.mark.parametrize("engine", ["vmap", "auto"])
 def test_such_a_loss_of_a_model_with_running_statistics(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It went unseen; and to look for it vectors as long as the model's were drawn, dozens of them."""
-    sizes, drawn = set[int](), inputs.drawn
+    sizes, drawn = set[int](), inputs.random_vectors
 
     def noted(*given: Any, **named: Any) -> Any:
         sizes.add(inputs.SCALE.get().size)
         return drawn(*given, **named)
 
-    monkeypatch.setattr(inputs, "drawn", noted)
+    monkeypatch.setattr(inputs, "random_vectors", noted)
     torch.manual_seed(1)
     net = nn.Sequential(nn.Linear(8, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 3)).double()
     settings, data = {**SETTINGS, "client_indices": SEVERAL, "cohort": len(SEVERAL)}, (X[:N], Y[:N], X[N:], Y[N:])

@@ -8,6 +8,7 @@ drawn at random, looked at or changed. What breaks a rule is said with the user'
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,11 +17,18 @@ from torch import Tensor
 from fedsmoo.core.algorithm import Algorithm
 from fedsmoo.core.blame import Place, in_brief, place_of, stack_of
 from fedsmoo.core.contract.declared import declarations, definition, inner_methods
-from fedsmoo.core.contract.form import CLIENTS, LIKE, SCALE, Scale, misshapen, placed, short
-from fedsmoo.core.contract.inputs import EVERYBODY, FIRST, Given, ask, given
-from fedsmoo.core.contract.kept import changed
-from fedsmoo.core.contract.kept import kept as kept_by
-from fedsmoo.core.contract.watch import Note, Seen, branches, drawing_line, first_difference, generators, watched
+from fedsmoo.core.contract.form import CLIENTS, LIKE, SCALE, Scale, dtype_name, to_scale, wrong_form
+from fedsmoo.core.contract.inputs import EVERYBODY, FIRST, Inputs, call_function, make_inputs
+from fedsmoo.core.contract.kept import changed_places, writable_state
+from fedsmoo.core.contract.watch import (
+    Note,
+    Observation,
+    drawing_line,
+    first_difference,
+    generator_states,
+    message_of_read,
+    observe,
+)
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.core.vectors import Vectors
 
@@ -67,139 +75,147 @@ def findings(algorithm: Algorithm, scale: Scale | None = None) -> list[str]:
         found = declarations(algorithm)
         if not found:
             combine, personal = ((name,) * bool(getattr(algorithm, has)) for name, has in BY_CHOICE.items())
-            found = [note for name in (*AT_THE_SERVER, *combine) for note in at_the_server(algorithm, name)]
-            found += [note for name in (*AT_A_CLIENT, *personal) for note in at_a_client(algorithm, name)]
+            found = [note for name in (*AT_THE_SERVER, *combine) for note in FunctionCheck(algorithm, name).at_server()]
+            found += [note for name in (*AT_A_CLIENT, *personal) for note in FunctionCheck(algorithm, name).at_client()]
         return list(dict.fromkeys(f"{place}: {text}" for place, text in found))
     finally:
         SCALE.reset(token)
 
 
-def call(algorithm: Algorithm, name: str, x: Given) -> Seen:
-    """Call a function of the method and watch what it does."""
-    return watched(lambda: ask(algorithm, name, x), x.named)
+@dataclass(frozen=True)
+class FunctionCheck:
+    """The checks of one function of a method; each returns what is wrong with it."""
 
+    algorithm: Algorithm
+    name: str
 
-def at_the_server(algorithm: Algorithm, name: str) -> list[Note]:
-    """Return what is wrong with a function that sees the vectors of one server."""
-    found, _ = by_itself(algorithm, name)
-    return found or wrong_dtype_or_device(algorithm, name, FIRST)
+    def at_server(self) -> list[Note]:
+        """Check a function that sees the vectors of one server."""
+        found, _ = self.alone()
+        return found or self.dtype_and_device(FIRST)
 
+    def at_client(self) -> list[Note]:
+        """Check a function of one client, or of several at once."""
+        found, alone = self.alone()
+        if found:
+            return found
+        asked = 0
+        rows = [alone, *(self.observe(make_inputs(self.algorithm, c)) for c in range(1, CLIENTS))]
+        for wide in (False, True):
+            x = make_inputs(self.algorithm, EVERYBODY, wide=wide)
+            seen = self.observe(x)
+            asked += len(x.grad.losses)
+            found += self.violations(seen)
+            found += [] if found else self.form(seen, CLIENTS)
+            for c, one in enumerate(rows):
+                found = found or self.violations(one) or self.row(seen, one, c)
+        if self.name == "direction" and not asked and not found:
+            text = "never asks for a gradient, grad(w), which gives a step's loss"
+            found.append(Note(definition(self.algorithm, self.name), text))
+        return found or self.dtype_and_device(EVERYBODY)
 
-def at_a_client(algorithm: Algorithm, name: str) -> list[Note]:
-    """Return what is wrong with a function of one client, or of several at once."""
-    found, alone = by_itself(algorithm, name)
-    if found:
+    def alone(self) -> tuple[list[Note], Observation]:
+        """Check two calls for one client, and return what was seen of the first, too."""
+        x, before, fields = make_inputs(self.algorithm, FIRST), generator_states(), dict(vars(self.algorithm))
+        copies = {n: v.clone() for n, v in x.named.items()}
+        first = self.observe(x)
+        found, after = self.violations(first), generator_states()
+        now = vars(self.algorithm)
+        drawn_from = [w for w in before if before[w] != after[w]]
+        texts = [
+            f"draws from {w} global generator, so that no two runs agree: draw by rnd.normal or rnd.uniform, which "
+            "follow the seed, or not at all"
+            for w in drawn_from
+        ]
+        texts += [
+            f"changes its input {n}: return a new vector instead" for n, v in x.named.items() if differ(v, copies[n])
+        ]
+        if now.keys() != fields.keys() or any(now[k] is not v for k, v in fields.items()):
+            texts.append("keeps something on the method itself: what lasts goes into own or server")
+        if texts and not found:
+            source = drawing_line(lambda: call_function(self.algorithm, self.name, x)) if drawn_from else None
+            found = [Note(source or self.returned_at(first), text) for text in texts]
+        found = found or self.form(first, None)
+        state = writable_state(self.algorithm)
+        found = found or self.repeatable(first, self.observe(make_inputs(self.algorithm, FIRST)))
+        for where in [] if found else changed_places(state, writable_state(self.algorithm)):
+            text = f"keeps something in {where} from one call for the next: what lasts goes into own, local or server"
+            found.append(Note(self.returned_at(first), f"{text}; to record values, use a callback"))
+        return found, first
+
+    def form(self, seen: Observation, clients: int | None) -> list[Note]:
+        """Check names, shapes and types of what was returned."""
+        return wrong_form(self.algorithm, self.name, seen.result, clients, lambda: self.returned_at(seen))
+
+    def repeatable(self, first: Observation, second: Observation) -> list[Note]:
+        """Check that the same call gives the same answer twice."""
+        if found := self.violations(second):
+            return found
+        a, b = tensors(first.result), tensors(second.result)
+        if len(a) == len(b) and not any(differ(x, y) for x, y in zip(a, b, strict=True)):
+            return []
+        calls = [s for s in first.profile.sources if s.place]
+        place = calls[0].place if calls else first_difference(first.log, second.log)
+        what = f" (it calls {calls[0].text})" if calls else ""
+        text = f"gives two answers to one question{what}: a method is a function of its inputs, without clock or chance"
+        return [Note(place or self.returned_at(first), text)]
+
+    def row(self, several: Observation, one: Observation, c: int) -> list[Note]:
+        """Check that client ``c`` of several at once is what it is alone."""
+        a, b, tolerance = tensors(several.result), tensors(one.result), SCALE.get().tolerance
+        pairs = [(x.expand(CLIENTS, *y.shape)[c], y) for x, y in zip(a, b, strict=False)]
+        if len(a) == len(b) and not any(differ(x, y, tolerance) for x, y in pairs):
+            return []
+        place = first_difference(several.log, one.log, c, tolerance) or self.returned_at(one)
+        text = (
+            "a client of several at once, [C, P], is not what it is alone, [P]: take norms, sums and means over the "
+            "last axis and keep it, as norm and unit do (dim=-1, keepdim=True)"
+        )
+        return [Note(place, text)]
+
+    def dtype_and_device(self, client: int | None) -> list[Note]:
+        """Check that results have the dtype and device of the inputs, with float32 and with another device."""
+        seen = self.observe(make_inputs(self.algorithm, client, torch.float32))
+        found = self.violations(seen)
+        for v in [] if found else values(seen.result):
+            if not isinstance(v, Tensor):
+                continue  # a single number
+            if v.dtype != torch.float32:
+                text = f"returns {dtype_name(v.dtype)} where its inputs are float32: {LIKE}"
+                found.append(Note(self.returned_at(seen), text))
+            elif v.untyped_storage().data_ptr() in seen.made:
+                place = seen.made[v.untyped_storage().data_ptr()]
+                text = f"returns a tensor that is on the CPU wherever its inputs are: {LIKE}"
+                found.append(Note(place or self.returned_at(seen), text))
         return found
-    asked = 0
-    rows = [alone, *(call(algorithm, name, given(algorithm, c)) for c in range(1, CLIENTS))]
-    for wide in (False, True):
-        x = given(algorithm, EVERYBODY, wide=wide)
-        seen = call(algorithm, name, x)
-        asked += len(x.grad.losses)
-        found += broken(algorithm, name, seen)
-        found += [] if found else misshapen(algorithm, name, seen.result, CLIENTS, returned(algorithm, name, seen))
-        for c, one in enumerate(rows):
-            found = found or broken(algorithm, name, one) or other_rows(algorithm, name, seen, one, c)
-    if name == "direction" and not asked and not found:
-        found.append(Note(definition(algorithm, name), "never asks for a gradient, grad(w), which gives a step's loss"))
-    return found or wrong_dtype_or_device(algorithm, name, EVERYBODY)
 
+    def observe(self, x: Inputs) -> Observation:
+        """Call the function and watch what it does."""
+        return observe(lambda: call_function(self.algorithm, self.name, x), x.named)
 
-def by_itself(algorithm: Algorithm, name: str) -> tuple[list[Note], Seen]:
-    """Return what is wrong with a function called twice for one client; and the first call."""
-    x, before, fields = given(algorithm, FIRST), generators(), dict(vars(algorithm))
-    copies = {n: v.clone() for n, v in x.named.items()}
-    first = call(algorithm, name, x)
-    found, after = broken(algorithm, name, first), generators()
-    whose = [w for w in before if before[w] != after[w]]
-    kept = vars(algorithm).keys() != fields.keys() or any(vars(algorithm)[k] is not v for k, v in fields.items())
-    texts = [
-        f"draws from {w} global generator, so that no two runs agree: draw by rnd.normal or rnd.uniform, which follow "
-        "the seed, or not at all"
-        for w in whose
-    ]
-    texts += [f"changes its input {n}: return a new vector instead" for n, v in x.named.items() if differ(v, copies[n])]
-    texts += ["keeps something on the method itself: what lasts goes into own or server"] * kept
-    if texts and not found:
-        source = drawing_line(lambda: ask(algorithm, name, x)) if whose else None
-        found = [Note(source or returned(algorithm, name, first)(), text) for text in texts]
-    found = found or misshapen(algorithm, name, first.result, None, returned(algorithm, name, first))
-    before_it = kept_by(algorithm)
-    found = found or two_answers(algorithm, name, first, call(algorithm, name, given(algorithm, FIRST)))
-    for where in [] if found else changed(before_it, kept_by(algorithm)):
-        text = f"keeps something in {where} from one call for the next: what lasts goes into own, local or server"
-        found.append(Note(returned(algorithm, name, first)(), f"{text}; to record values, use a callback"))
-    return found, first
+    def violations(self, seen: Observation) -> list[Note]:
+        """Return what was noted during a call, and what it raised."""
+        # A combine may look at values: it has one server.
+        notes = [n for n in seen.notes if self.name != "combine" or "the value of a vector" not in n.text]
+        found = [Note(place or definition(self.algorithm, self.name), text) for place, text in notes]
+        if seen.error is None:
+            return found
+        place: Place | str = place_of(stack_of(seen.error)) or definition(self.algorithm, self.name)
+        text = in_brief(seen.error)
+        if isinstance(seen.error, FedsmooError):  # which may name its line itself, such as that of a loss
+            said = re.fullmatch(r"(\S+:\d+ in \S+): (.*)", str(seen.error), re.DOTALL)
+            place, text = said.groups() if said else (place, str(seen.error))
+        if "Boolean value of Tensor" in text:
+            text = message_of_read("bool")
+        elif "converted to Scalar" in text or "converted to Python scalars" in text:
+            text = message_of_read("item")
+        elif "no vector named" in text:
+            text = f"reads what is not declared for it: {text.partition(': ')[2]}"
+        return found if place in [n.place for n in found] else [*found, Note(place, text)]
 
-
-def two_answers(algorithm: Algorithm, name: str, first: Seen, second: Seen) -> list[Note]:
-    """Return the line to blame if the same question got two answers."""
-    if found := broken(algorithm, name, second):
-        return found
-    a, b = tensors(first.result), tensors(second.result)
-    if len(a) == len(b) and not any(differ(x, y) for x, y in zip(a, b, strict=True)):
-        return []
-    calls = [s for s in first.profile.sources if s.place]
-    place = calls[0].place if calls else first_difference(first.log, second.log)
-    what = f" (it calls {calls[0].text})" if calls else ""
-    text = f"gives two answers to one question{what}: a method is a function of its inputs, without clock or chance"
-    return [Note(place or returned(algorithm, name, first)(), text)]
-
-
-def other_rows(algorithm: Algorithm, name: str, several: Seen, one: Seen, c: int) -> list[Note]:
-    """Return the line to blame if a client of several at once is not what it is alone."""
-    a, b = tensors(several.result), tensors(one.result)
-    pairs = [(x.expand(CLIENTS, *y.shape)[c], y) for x, y in zip(a, b, strict=False)]
-    if len(a) == len(b) and not any(differ(x, y, SCALE.get().tolerance) for x, y in pairs):
-        return []
-    place = first_difference(several.log, one.log, c, SCALE.get().tolerance) or returned(algorithm, name, one)()
-    text = (
-        "a client of several at once, [C, P], is not what it is alone, [P]: take norms, sums and means over the last "
-        "axis and keep it, as norm and unit do (dim=-1, keepdim=True)"
-    )
-    return [Note(place, text)]
-
-
-def wrong_dtype_or_device(algorithm: Algorithm, name: str, client: int | None) -> list[Note]:
-    """Check that results have the dtype and device of the inputs, with float32 and with another device."""
-    seen = call(algorithm, name, given(algorithm, client, torch.float32))
-    found = broken(algorithm, name, seen)
-    for v in [] if found else values(seen.result):
-        if not isinstance(v, Tensor):
-            continue  # a single number
-        if v.dtype != torch.float32:
-            text = f"returns {short(v.dtype)} where its inputs are float32: {LIKE}"
-            found.append(Note(returned(algorithm, name, seen)(), text))
-        elif v.untyped_storage().data_ptr() in seen.made:
-            place = seen.made[v.untyped_storage().data_ptr()]
-            text = f"returns a tensor that is on the CPU wherever its inputs are: {LIKE}"
-            found.append(Note(place or returned(algorithm, name, seen)(), text))
-    return found
-
-
-def broken(algorithm: Algorithm, name: str, seen: Seen) -> list[Note]:
-    """Return what was noted during a call, and what it raised."""
-    notes = [n for n in seen.notes if name != "combine" or "the value of a vector" not in n.text]  # it has one server
-    found = [Note(place or definition(algorithm, name), text) for place, text in notes]
-    if seen.error is None:
-        return found
-    place: Place | str = place_of(stack_of(seen.error)) or definition(algorithm, name)
-    text = in_brief(seen.error)
-    if isinstance(seen.error, FedsmooError):  # which may name its line itself, such as that of a loss
-        said = re.fullmatch(r"(\S+:\d+ in \S+): (.*)", str(seen.error), re.DOTALL)
-        place, text = said.groups() if said else (place, str(seen.error))
-    if "Boolean value of Tensor" in text:
-        text = branches("bool")
-    elif "converted to Scalar" in text or "converted to Python scalars" in text:
-        text = branches("item")
-    elif "no vector named" in text:
-        text = f"reads what is not declared for it: {text.partition(': ')[2]}"
-    return found if place in [n.place for n in found] else [*found, Note(place, text)]
-
-
-def returned(algorithm: Algorithm, name: str, seen: Seen) -> Any:
-    """Return how to find the line at which a function returned, if a user wrote it: most calls never need it."""
-    return lambda: seen.profile.returned.get(name) or definition(algorithm, name)
+    def returned_at(self, seen: Observation) -> Place | str:
+        """Return the line at which the function returned, if a user wrote it, or else where it is defined."""
+        return seen.profile.returned.get(self.name) or definition(self.algorithm, self.name)
 
 
 def values(result: Any) -> list[Any]:
@@ -210,7 +226,7 @@ def values(result: Any) -> list[Any]:
 
 def tensors(result: Any) -> list[Tensor]:
     """Return the same, numbers as tensors."""
-    return [v if isinstance(v, Tensor) else placed(torch.tensor([v]), None) for v in values(result)]
+    return [v if isinstance(v, Tensor) else to_scale(torch.tensor([v]), None) for v in values(result)]
 
 
 def differ(a: Tensor, b: Tensor, tolerance: float = 0.0) -> bool:

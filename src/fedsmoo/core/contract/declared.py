@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedsmoo.core.algorithm import Algorithm, refuse_wrong_options
-from fedsmoo.core.blame import Place, declared_at, in_brief, ours, place_of, stack_of
+from fedsmoo.core.blame import Place, declared_at, in_brief, path_in_package, place_of, stack_of
 from fedsmoo.core.contract.watch import Note
 from fedsmoo.core.errors import FedsmooError
-from fedsmoo.core.hyper.options import untaken
+from fedsmoo.core.hyper.options import ignored_values
 from fedsmoo.core.vectors import Vectors
 
 PLACES = ("down", "server", "own", "local", "up")
@@ -37,7 +37,7 @@ def definition(algorithm: Algorithm, name: str) -> Place | str:
     for cls in type(algorithm).__mro__:
         found = vars(cls).get(name)
         code = getattr(getattr(found, "fget", found), "__code__", None)
-        if code is not None and ours(code.co_filename) is None:
+        if code is not None and path_in_package(code.co_filename) is None:
             return Place(code.co_filename, code.co_firstlineno, name)
         if code is not None:
             break
@@ -51,7 +51,7 @@ def definition(algorithm: Algorithm, name: str) -> Place | str:
 def declarations(algorithm: Algorithm) -> list[Note]:
     """Return what is wrong with the names of vectors, and with the hyper-parameters."""
     cls = users_class(algorithm)
-    found = [Note(declared_at(owner, name), text) for owner, name, text in untaken(type(algorithm))]
+    found = [Note(declared_at(owner, name), text) for owner, name, text in ignored_values(type(algorithm))]
     try:
         if not found:
             refuse_wrong_options(algorithm)

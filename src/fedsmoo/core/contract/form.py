@@ -32,7 +32,7 @@ class Scale(NamedTuple):
 SCALE: ContextVar[Scale] = ContextVar("SCALE", default=Scale())  # noqa: B039 (never changed)
 
 
-def placed(v: Tensor, to: torch.dtype | None) -> Tensor:
+def to_scale(v: Tensor, to: torch.dtype | None) -> Tensor:
     """Return a tensor in the type, and on the device, of the scale in force."""
     scale = SCALE.get()
     return v.to(scale.device, to or scale.dtype)
@@ -41,7 +41,7 @@ def placed(v: Tensor, to: torch.dtype | None) -> Tensor:
 LIKE = "make tensors from an input, as torch.zeros_like(w) does"
 
 
-def misshapen(
+def wrong_form(
     a: Algorithm, name: str, result: Any, clients: int | None, where: Callable[[], Place | str]
 ) -> list[Note]:
     """Names, shapes and types in what a function returned that are not those declared; ``where`` it returned."""
@@ -57,29 +57,33 @@ def misshapen(
         return []
     parts = result if isinstance(result, tuple) else (result,)
     if len(parts) != len(form):
-        return [Note(where(), f"returns {kind(result)}, but must return {in_words(form)}")]
+        return [Note(where(), f"returns {type_in_words(result)}, but must return {form_in_words(form)}")]
     texts: list[str] = []
     for part, want in zip(parts, form, strict=True):
         if not isinstance(part, Tensor if want is Tensor else Vectors):
-            return [Note(where(), f"returns {kind(result)}, but must return {in_words(form)}")]
+            return [Note(where(), f"returns {type_in_words(result)}, but must return {form_in_words(form)}")]
         left = {"finish": a.local, "aggregate": tuple(a.masks)}.get(name, ())  # may be left in it, and is forgotten
         spare = left if want is not Tensor and "up" not in want else ()
-        texts += tensor_of(part, clients) if isinstance(part, Tensor) else vectors_of(a, part, want, spare, clients)
+        texts += (
+            wrong_tensor(part, clients) if isinstance(part, Tensor) else wrong_vectors(a, part, want, spare, clients)
+        )
     place = where() if texts else ""
     inherited = isinstance(place, Place) and place.function != name  # then the place is the class
     return [Note(place, f"{name} {text}" if inherited else text) for text in texts]
 
 
-def tensor_of(v: Tensor, clients: int | None) -> list[str]:
+def wrong_tensor(v: Tensor, clients: int | None) -> list[str]:
     """Return what is wrong with a model or a direction; of several clients it may be one for all."""
     size = SCALE.get().size
     allowed = [(size,)] if clients is None else [(size,), (clients, size)]
     if tuple(v.shape) in allowed:
         return wrong_type("a tensor", v)
-    return [f"returns a tensor of shape {shape(v)}, but must return one of shape {axes(clients, 'P')}"]
+    return [f"returns a tensor of shape {shape_in_letters(v)}, but must return one of shape {axes(clients, 'P')}"]
 
 
-def vectors_of(a: Algorithm, v: Vectors, want: dict[str, Any], spare: Iterable[str], clients: int | None) -> list[str]:
+def wrong_vectors(
+    a: Algorithm, v: Vectors, want: dict[str, Any], spare: Iterable[str], clients: int | None
+) -> list[str]:
     """Return what is wrong with named vectors."""
     names, places = [n for group in want.values() for n in group], " or ".join(want)
     texts = [f"does not return {n!r}, which {p} declares" for p, ns in want.items() for n in ns if n not in v.names()]
@@ -88,12 +92,12 @@ def vectors_of(a: Algorithm, v: Vectors, want: dict[str, Any], spare: Iterable[s
         last = a.length(n, SCALE.get().size)
         if not isinstance(part, Tensor):
             if not (n in a.scalars and isinstance(part, int | float)):
-                texts.append(f"returns {n} as {kind(part)}, but it must be a tensor")
+                texts.append(f"returns {n} as {type_in_words(part)}, but it must be a tensor")
         elif n in names and tuple(part.shape) != (last,) * (clients is None) + (clients, last) * (clients is not None):
             expand = ": write .expand_as(w)" if clients and tuple(part.shape) == (SCALE.get().size,) else ""
             hint = expand or (": a number goes into scalars" if part.shape[-1:] == (1,) else "")
             must = axes(clients, "P" if last == SCALE.get().size else str(last))
-            texts.append(f"returns {n} of shape {shape(part)}, but it must be of shape {must}{hint}")
+            texts.append(f"returns {n} of shape {shape_in_letters(part)}, but it must be of shape {must}{hint}")
         elif n in names:
             texts += wrong_type(n, part)
     return texts
@@ -101,18 +105,18 @@ def vectors_of(a: Algorithm, v: Vectors, want: dict[str, Any], spare: Iterable[s
 
 def wrong_type(what: str, v: Tensor) -> list[str]:
     want = SCALE.get().dtype
-    wrong = f"returns {what} in {short(v.dtype)} where its inputs are {short(want)}: {LIKE}"
+    wrong = f"returns {what} in {dtype_name(v.dtype)} where its inputs are {dtype_name(want)}: {LIKE}"
     return [] if v.dtype == want else [wrong]
 
 
-def kind(value: Any) -> str:
+def type_in_words(value: Any) -> str:
     """Return what something is, in a few words."""
     if isinstance(value, tuple):
-        return f"({', '.join(map(kind, value))})"
+        return f"({', '.join(map(type_in_words, value))})"
     return "nothing (None)" if value is None else f"a {type(value).__name__}"
 
 
-def in_words(form: list[Any]) -> str:
+def form_in_words(form: list[Any]) -> str:
     words = ", ".join("a tensor" if f is Tensor else f"Vectors of {' and '.join(f)}" for f in form)
     return words if len(form) == 1 else f"({words})"
 
@@ -121,14 +125,14 @@ def axes(clients: int | None, last: str) -> str:
     return f"[{last}]" if clients is None else f"[C, {last}]"
 
 
-def shape(v: Tensor) -> str:
+def shape_in_letters(v: Tensor) -> str:
     """Return a shape in the contract's letters.
 
-    >>> shape(torch.zeros(3, 7)), shape(torch.zeros(7)), shape(torch.zeros(2, 1))
-    ('[C, P]', '[P]', '[2, 1]')
+    >>> [shape_in_letters(torch.zeros(shape)) for shape in ((3, 7), (7,), (2, 1))]
+    ['[C, P]', '[P]', '[2, 1]']
     """
     return "[" + ", ".join({SCALE.get().size: "P", CLIENTS: "C"}.get(n, str(n)) for n in v.shape) + "]"
 
 
-def short(dtype: torch.dtype) -> str:
+def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")

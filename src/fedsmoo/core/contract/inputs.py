@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedsmoo.core.algorithm import Algorithm
-from fedsmoo.core.contract.form import CLIENTS, SCALE, Scale, placed
+from fedsmoo.core.contract.form import CLIENTS, SCALE, Scale, to_scale
 from fedsmoo.core.contract.tiny import TinyModel, generator_of
 from fedsmoo.core.gradient import StepGradient
 from fedsmoo.core.random.noise import key_of
@@ -44,7 +44,7 @@ class Guarded(Vectors):
 
 
 @dataclass(frozen=True)
-class Given:
+class Inputs:
     """What the functions of a method are called with, in the middle of a run: no vector is zero."""
 
     srv: Vectors
@@ -65,42 +65,42 @@ class Given:
         return {"w": self.w, "d": self.d} | facts | {f"{p}.{n}": v for p, vs in parts.items() for n, v in vs.items()}
 
 
-def given(algorithm: Algorithm, client: int | None, to: torch.dtype | None = None, wide: bool = False) -> Given:
+def make_inputs(algorithm: Algorithm, client: int | None, to: torch.dtype | None = None, wide: bool = False) -> Inputs:
     """Return the inputs of one client, or of all; ``wide``: each with its own copy of what was sent, as in a pack."""
 
     def rows(names: Iterable[str], place: int) -> Vectors:
-        found = drawn(algorithm, names, place, CLIENTS, to)
-        return sealed(found if client is EVERYBODY else found.map(itemgetter(client)))
+        found = random_vectors(algorithm, names, place, CLIENTS, to)
+        return guarded(found if client is EVERYBODY else found.map(itemgetter(client)))
 
     def once(names: Iterable[str], place: int) -> Vectors:
-        return sealed(drawn(algorithm, names, place, to=to))
+        return guarded(random_vectors(algorithm, names, place, to=to))
 
-    marks = marked(algorithm, to)
-    down = sealed(once(algorithm.down, 1).replace(**marks))
+    marks = make_masks(algorithm, to)
+    down = guarded(once(algorithm.down, 1).replace(**marks))
     if wide and client is EVERYBODY:
-        down = sealed(down.map(lambda v: v.expand(CLIENTS, -1).clone()))
+        down = guarded(down.map(lambda v: v.expand(CLIENTS, -1).clone()))
     srv = once((*algorithm.down, *algorithm.server), 2)
     # Whatever a method keeps on its server may be a square; the model may be anything.
-    srv = sealed(Vectors(**{n: v if n == "w" else v.abs() for n, v in srv.items()}, **marks))
+    srv = guarded(Vectors(**{n: v if n == "w" else v.abs() for n, v in srv.items()}, **marks))
     mine, w, d = rows((*algorithm.own, *algorithm.local), 4), rows(("w",), 5).w, rows(("w",), 6).w
-    rnd = told(algorithm, client, to)
-    grad, weights = gradient(algorithm, rnd, 1, client, to), placed(torch.tensor(WEIGHTS), to)[:, None]
-    replies = sealed(drawn(algorithm, algorithm.rows, 7, CLIENTS, to))
-    return Given(srv, once(algorithm.up, 3), down, mine, w, d, rnd, grad, replies, weights)
+    rnd = make_round(algorithm, client, to)
+    grad, weights = make_gradient(algorithm, rnd, 1, client, to), to_scale(torch.tensor(WEIGHTS), to)[:, None]
+    replies = guarded(random_vectors(algorithm, algorithm.rows, 7, CLIENTS, to))
+    return Inputs(srv, once(algorithm.up, 3), down, mine, w, d, rnd, grad, replies, weights)
 
 
-def told(algorithm: Algorithm, client: int | None, to: torch.dtype | None = None) -> Round:
+def make_round(algorithm: Algorithm, client: int | None, to: torch.dtype | None = None) -> Round:
     """Return what one client, or each of all, is told of a round."""
     facts: dict[str, Any] = {
-        n: placed(torch.tensor(v if client is EVERYBODY else v[client]), to) for n, v in WHO.items()
+        n: to_scale(torch.tensor(v if client is EVERYBODY else v[client]), to) for n, v in WHO.items()
     }
     facts |= {} if "loss" in algorithm.asks else {"loss": Missing(NOT_ASKED)}
-    steps = placed(torch.tensor(STEPS), to)[:, None] if client is EVERYBODY else STEPS[client]
+    steps = to_scale(torch.tensor(STEPS), to)[:, None] if client is EVERYBODY else STEPS[client]
     keys = torch.tensor(KEYS).to(SCALE.get().device)
     return Round(1, LR, steps, 0.5, **facts, key=keys if client is EVERYBODY else keys[client])
 
 
-def gradient(
+def make_gradient(
     algorithm: Algorithm, rnd: Round, step: int, client: int | None, to: torch.dtype | None = None
 ) -> StepGradient:
     """Return the ``grad`` of a local step of one client, or of all of them at once."""
@@ -108,24 +108,24 @@ def gradient(
     return StepGradient(quadratic(client, to), rnd.at_step(torch.full_like(rnd.client, step)), model, clients)
 
 
-def marked(algorithm: Algorithm, to: torch.dtype | None = None) -> dict[str, Tensor]:
+def make_masks(algorithm: Algorithm, to: torch.dtype | None = None) -> dict[str, Tensor]:
     """Return the method's masks: every other number, every third, and so on."""
     every = torch.arange(SCALE.get().size)
-    return {n: placed((every % (k + 2) == 0).double(), to) for k, n in enumerate(algorithm.masks)}
+    return {n: to_scale((every % (k + 2) == 0).double(), to) for k, n in enumerate(algorithm.masks)}
 
 
-def sealed(v: Vectors) -> Vectors:
+def guarded(v: Vectors) -> Vectors:
     return Guarded(**dict(v.items()))
 
 
-def drawn(
+def random_vectors(
     algorithm: Algorithm, names: Iterable[str], place: int, clients: int | None = None, to: torch.dtype | None = None
 ) -> Vectors:
     """Return named vectors, or numbers where the method declares such, of the scale in force."""
     lead, generator = () if clients is None else (clients,), generator_of(place)
     sizes = {n: (*lead, algorithm.length(n, SCALE.get().size)) for n in names}
     return Vectors(
-        **{n: placed(torch.randn(s, generator=generator, dtype=torch.float64), to) for n, s in sizes.items()}
+        **{n: to_scale(torch.randn(s, generator=generator, dtype=torch.float64), to) for n, s in sizes.items()}
     )
 
 
@@ -137,14 +137,14 @@ def quadratic(client: int | None, to: torch.dtype | None = None) -> Callable[...
     size = SCALE.get().size
     a = 1.0 + torch.arange(CLIENTS * size, dtype=torch.float64).reshape(CLIENTS, size).remainder(21) / 10
     b = torch.randn((CLIENTS, size), generator=generator_of(9), dtype=torch.float64)
-    a, b = (placed(v if client is EVERYBODY else v[client], to) for v in (a, b))
+    a, b = (to_scale(v if client is EVERYBODY else v[client], to) for v in (a, b))
     return lambda v, running=None: (a * (v - b), 0.5 * (a * (v - b) ** 2).sum(-1))
 
 
-def ask(algorithm: Algorithm, name: str, x: Given) -> Any:
+def call_function(algorithm: Algorithm, name: str, x: Inputs) -> Any:
     """Call a function of a method with what an engine would give it."""
     if name == "combine":
-        everybody = replace(told(algorithm, EVERYBODY, x.w.dtype), n=CLIENTS)
+        everybody = replace(make_round(algorithm, EVERYBODY, x.w.dtype), n=CLIENTS)
         return algorithm.combine(x.srv, x.rows, x.weights, everybody)
     arguments = {
         "init": (x.w,),
@@ -164,13 +164,13 @@ def ask(algorithm: Algorithm, name: str, x: Given) -> Any:
 
 def asks_more(algorithm: Algorithm, run: Scale) -> bool:
     """Return whether a local step asks for more than gradients of the run's loss: outputs, or a loss of its own."""
-    grad = asked(algorithm, run)
+    grad = try_local_step(algorithm, run)
     return grad is not None and grad.asked_more
 
 
 def couples(algorithm: Algorithm, run: Scale) -> bool:
     """Return whether a loss of a method's own looks at a whole batch, so that it would count padding."""
-    grad = asked(algorithm, run)
+    grad = try_local_step(algorithm, run)
     model = None if grad is None else grad.model
     try:
         return isinstance(model, TinyModel) and any(model.sees_others(*one) for one in model.asked)
@@ -178,13 +178,13 @@ def couples(algorithm: Algorithm, run: Scale) -> bool:
         return False
 
 
-def asked(algorithm: Algorithm, run: Scale) -> StepGradient | None:
+def try_local_step(algorithm: Algorithm, run: Scale) -> StepGradient | None:
     """Return the ``grad`` of which a local step was asked on small vectors, or on vectors as the run has them."""
     for scale in (Scale(), run):
         token = SCALE.set(scale)
         try:
-            x = given(algorithm.at(0), FIRST)
-            ask(algorithm.at(0), "direction", x)
+            x = make_inputs(algorithm.at(0), FIRST)
+            call_function(algorithm.at(0), "direction", x)
             return x.grad
         except Exception:  # what is wrong with it, the contract's checks say
             continue

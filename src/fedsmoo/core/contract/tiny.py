@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.func import grad_and_value, vmap
 
-from fedsmoo.core.contract.form import CLIENTS, SCALE, placed
+from fedsmoo.core.contract.form import CLIENTS, SCALE, to_scale
 from fedsmoo.core.gradient import Loss, Running, row_axes, sample_losses
 from fedsmoo.core.random.streams import torch_stream
 
@@ -38,7 +38,7 @@ class TinyModel:
         self.several, self.pair, self.used = client is None, pair, min(SCALE.get().size, 7)
         generator = generator_of(10)
         shape = (CLIENTS, SAMPLES, CLASSES + FEATURES, self.used)
-        x = placed(torch.randn(shape, generator=generator, dtype=torch.float64), to)
+        x = to_scale(torch.randn(shape, generator=generator, dtype=torch.float64), to)
         y = (torch.arange(CLIENTS * SAMPLES).view(CLIENTS, SAMPLES) ** 2 % CLASSES).to(x.device)
         self.x, self.y = (x, y) if client is None else (x[client], y[client])
         self.weight = torch.full_like(self.y, 1 / SAMPLES, dtype=x.dtype)

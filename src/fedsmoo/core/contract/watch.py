@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedsmoo.core.blame import Place, calling, is_users, place_of
+from fedsmoo.core.blame import Place, calling_frames, is_users, place_of
 
 # How Python reads numbers out of a tensor, in words.
 READS = {"__bool__": "bool", "__float__": "float", "__int__": "int", "__index__": "int", "__array__": "numpy"}
@@ -40,7 +40,7 @@ class Step(NamedTuple):
     out: list[Tensor]
 
 
-def branches(word: str) -> str:
+def message_of_read(word: str) -> str:
     """Return what is said of a number that is read out of a tensor."""
     does = "branches on the value of a vector" if word == "bool" else "reads the value of a vector"
     return (
@@ -67,7 +67,7 @@ class Watch(TorchDispatchMode):
         return False
 
     def note(self, text: str) -> None:
-        self.notes.append(Note(place_of(calling()), text))
+        self.notes.append(Note(place_of(calling_frames()), text))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -78,13 +78,13 @@ class Watch(TorchDispatchMode):
                 "rnd.normal or rnd.uniform, which follow the seed, or not at all"
             )
         if self._looks(func, name, args):
-            self.note(branches(READS.get(self.word, self.word or name)))
+            self.note(message_of_read(READS.get(self.word, self.word or name)))
         if func._schema.is_mutable:
             self._writes(func, name, args, kwargs)
         out = func(*args, **kwargs)
         made = out if isinstance(out, tuple | list) else (out,)
         copies = [v.detach().clone() for v in made if isinstance(v, Tensor) and v.numel() < LARGE]
-        self.log.append(Step(place_of(calling()), name, copies))
+        self.log.append(Step(place_of(calling_frames()), name, copies))
         return out
 
     def _looks(self, func: Any, name: str, args: Any) -> bool:
@@ -107,7 +107,7 @@ class Watch(TorchDispatchMode):
                     )
 
 
-class Words(TorchFunctionMode):
+class CallNames(TorchFunctionMode):
     """Tells a watch what the Python code calls: the operators below have other names, or there are none."""
 
     def __init__(self, watch: Watch) -> None:
@@ -120,10 +120,10 @@ class Words(TorchFunctionMode):
             import_compiler()
         try:
             if self.watch.word in COPIES:
-                self.watch.note(branches(READS.get(self.watch.word, self.watch.word)))
+                self.watch.note(message_of_read(READS.get(self.watch.word, self.watch.word)))
             out = func(*args, **(kwargs or {}))
             if self.watch.word in MAKERS and "device" not in (kwargs or {}):
-                self.watch.made[out.untyped_storage().data_ptr()] = place_of(calling())
+                self.watch.made[out.untyped_storage().data_ptr()] = place_of(calling_frames())
                 self.watch.alive.append(out)
             return out
         finally:
@@ -144,10 +144,10 @@ class Profile:
         elif event == "c_call":
             module = getattr(arg, "__module__", None) or type(getattr(arg, "__self__", None)).__module__
             if module in CLOCKS:
-                self.sources.append(Note(place_of(calling()), f"{module}.{arg.__name__}"))
+                self.sources.append(Note(place_of(calling_frames()), f"{module}.{arg.__name__}"))
 
 
-class Seen(NamedTuple):
+class Observation(NamedTuple):
     """One call: what came back or was raised, what was noted, and how."""
 
     result: Any
@@ -158,7 +158,7 @@ class Seen(NamedTuple):
     made: dict[int, Place | None]
 
 
-def generators() -> dict[str, Any]:
+def generator_states() -> dict[str, Any]:
     """Return the states of the global generators of random numbers."""
     state: Any = np.random.get_state(legacy=False)
     return {
@@ -189,12 +189,12 @@ def import_compiler() -> None:
         set_profiler(before)
 
 
-def watched(call: Callable[[], Any], given: dict[str, Tensor]) -> Seen:
+def observe(call: Callable[[], Any], given: dict[str, Tensor]) -> Observation:
     """Return the outcome of a call whose inputs are ``given``."""
     watch, profile, before = Watch(given), Profile(), sys.getprofile()
     result, error = None, None
     try:
-        with watch, Words(watch):
+        with watch, CallNames(watch):
             sys.setprofile(profile)
             try:
                 result = call()
@@ -202,18 +202,18 @@ def watched(call: Callable[[], Any], given: dict[str, Tensor]) -> Seen:
                 set_profiler(before)
     except Exception as e:  # the user's own code
         error = e
-    return Seen(result, error, watch.notes, watch.log, profile, watch.made)
+    return Observation(result, error, watch.notes, watch.log, profile, watch.made)
 
 
 def drawing_line(call: Callable[[], Any]) -> Place | None:
     """Return the user's line during which a global generator of random numbers moves on, found line by line."""
-    before, state, last, guilty = sys.gettrace(), generators(), None, None
+    before, state, last, guilty = sys.gettrace(), generator_states(), None, None
 
     def trace(frame: FrameType, event: str, arg: Any) -> Any:
         nonlocal last, guilty
         if not is_users(frame.f_code.co_filename, frame.f_code.co_name):
             return None
-        if guilty is None and generators() != state:
+        if guilty is None and generator_states() != state:
             guilty = last
         last = Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
         return trace

@@ -38,15 +38,15 @@ def option(
     does something is a number in a loop: runs that differ in it do not share a batch.
     """
     if within:
-        ends(within)
+        interval_ends(within)
     meta = {"help": help, "choices": choices, "within": within, "positional": positional, "counts": counts}
     return field(default=default, metadata=meta)
 
 
-def ends(within: str) -> list[str]:
+def interval_ends(within: str) -> list[str]:
     """Return the ends of an interval as they are written; refuse text that is no interval.
 
-    >>> ends("[0, inf)")
+    >>> interval_ends("[0, inf)")
     ['0', 'inf']
     """
     words = [word.strip() for word in within[1:-1].split(",")]
@@ -59,19 +59,19 @@ def ends(within: str) -> list[str]:
     return words
 
 
-def inside(value: Any, within: str) -> bool:
+def in_interval(value: Any, within: str) -> bool:
     """Return whether a number lies in an interval; nan lies in none."""
-    low, high = (float(end) for end in ends(within))
+    low, high = (float(end) for end in interval_ends(within))
     return low < value < high or (value == low and within[0] == "[") or (value == high and within[-1] == "]")
 
 
-def in_words(within: str) -> str:
+def interval_in_words(within: str) -> str:
     """Return an interval in words.
 
-    >>> in_words("[0, 1)"), in_words("(0, inf)")
+    >>> interval_in_words("[0, 1)"), interval_in_words("(0, inf)")
     ('at least 0 and below 1', 'above 0')
     """
-    low, high = ends(within)
+    low, high = interval_ends(within)
     below = "" if high == "inf" else f" and {'below' if within[-1] == ')' else 'at most'} {high}"
     return ("above " if within[0] == "(" else "at least ") + low + below
 
@@ -89,8 +89,10 @@ def refuse_outside(name: str, value: Any, meta: Mapping[str, Any]) -> None:
         return
     if not isinstance(value, Real) or isinstance(value, bool):
         raise FedsmooError(f"{name} is {value!r}, but must be a number")
-    if not inside(value, within):
-        raise FedsmooError(f"{name} is {value}, but must be {'finite' if value == math.inf else in_words(within)}")
+    if not in_interval(value, within):
+        raise FedsmooError(
+            f"{name} is {value}, but must be {'finite' if value == math.inf else interval_in_words(within)}"
+        )
 
 
 def once_per_class(function: Callable[[Any], T]) -> Callable[[Any], T]:
@@ -118,7 +120,7 @@ def kinds(cls: Any) -> dict[str, tuple[type, bool]]:
 
 
 @once_per_class
-def untaken(cls: Any) -> tuple[tuple[type, str, str], ...]:
+def ignored_values(cls: Any) -> tuple[tuple[type, str, str], ...]:
     """Return what a class writes for a hyper-parameter and Python does not take: who wrote it, its name, what to do.
 
     An option in a class without ``@dataclass`` is none; another default without a type hint, or in such a class, stays
@@ -141,16 +143,16 @@ def untaken(cls: Any) -> tuple[tuple[type, str, str], ...]:
     return tuple(found)
 
 
-def refuse_untaken(cls: Any) -> None:
+def refuse_ignored_values(cls: Any) -> None:
     """Refuse a class whose hyper-parameters are not what it writes, with their file and line."""
-    if found := untaken(cls):
+    if found := ignored_values(cls):
         raise FedsmooError("\n".join(f"{declared_at(owner, name)}: {text}" for owner, name, text in found))
 
 
 WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 
-def converted(name: str, value: Any, kind: type, optional: bool) -> Any:
+def convert(name: str, value: Any, kind: type, optional: bool) -> Any:
     """``value`` as a ``kind``; ``none`` where that is allowed."""
     if value is None or (isinstance(value, str) and value.lower() == "none"):
         if optional:
@@ -170,10 +172,10 @@ def converted(name: str, value: Any, kind: type, optional: bool) -> Any:
     raise FedsmooError(f"{name} is {value!r}, but must be {KINDS[kind]}")
 
 
-def hyper_parameter(name: str, value: Any, kind: type, optional: bool) -> Any:
+def read_hyper_parameter(name: str, value: Any, kind: type, optional: bool) -> Any:
     """Return a hyper-parameter of a kind: a number may be a schedule, which is a table or text in a config."""
     if kind not in (int, float) or not is_schedule(value):
-        return converted(name, value, kind, optional)
+        return convert(name, value, kind, optional)
     try:
         return Schedule.read(value)
     except FedsmooError as e:
@@ -186,4 +188,4 @@ def read_options(cls: Any, options: Mapping[str, Any], known: Collection[str] | 
     for name in options:
         if name not in known:
             raise unknown(f"hyper-parameter of {cls.__name__}", name, known)
-    return {n: hyper_parameter(n, v, *kind[n]) if n in kind else v for n, v in options.items()}
+    return {n: read_hyper_parameter(n, v, *kind[n]) if n in kind else v for n, v in options.items()}

@@ -68,7 +68,7 @@ class Numbers:
 
     def whole(self, like: Tensor) -> Tensor:
         """Return the next integers of 63 bits, shaped as ``like``: int64."""
-        return joined(self._words(2 * like.numel(), like).view(-1, 2)).view(like.shape)
+        return join_words(self._words(2 * like.numel(), like).view(-1, 2)).view(like.shape)
 
     def _words(self, count: int, like: Tensor) -> Tensor:
         if like.device.type == "cpu":
@@ -123,7 +123,7 @@ class ClientsNumbers:
         dtype = {"words": torch.int64, "below": torch.bool}.get(kind, torch.float32)
         room = torch.empty(words * count, dtype=dtype, device=like.device)
         found: Tensor = drawn(n.keys, n.steps, NAME, kind, room, self.position, bound)
-        found = joined(found.view(clients, count, 2)) if kind == "words" else found
+        found = join_words(found.view(clients, count, 2)) if kind == "words" else found
         real = torch.full_like(n.steps, count)
         if axis is not None:
             if shape[axis] % n.width:
@@ -164,6 +164,6 @@ class ClientsNumbers:
         return found
 
 
-def joined(pairs: Tensor) -> Tensor:
+def join_words(pairs: Tensor) -> Tensor:
     """Return integers of 63 bits from pairs of words, ``[..., 2]``."""
     return (pairs[..., 0] << 31) | (pairs[..., 1] >> 1)

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.core.random.streams import stream
-from fedsmoo.core.share import part_of
+from fedsmoo.core.share import count_of_share
 
 
 def held_by(indices: Sequence[np.ndarray], held: np.ndarray) -> list[np.ndarray]:
@@ -31,7 +31,7 @@ def hold_out(indices: Sequence[np.ndarray], share: float, seed: int) -> tuple[li
     undecided, held = -1, np.full(1 + max((int(i.max()) for i in indices if len(i)), default=-1), -1, np.int8)
     for client, samples in enumerate(indices):
         own = np.unique(samples)
-        wanted = min(part_of(len(own), share, round), len(own) - 1) - int((held[own] == 1).sum())
+        wanted = min(count_of_share(len(own), share, round), len(own) - 1) - int((held[own] == 1).sum())
         free = stream(seed, "holdout", client).permutation(own[held[own] == undecided])
         held[free] = 0
         held[free[: max(wanted, 0)]] = 1

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedsmoo.core.errors import FedsmooError, PrintsAsTyped
-from fedsmoo.core.hyper.options import refuse_untaken
+from fedsmoo.core.hyper.options import refuse_ignored_values
 from fedsmoo.data.dataset import Dataset
 
 
@@ -27,7 +27,7 @@ class Partition(PrintsAsTyped, ABC):
     changes_inputs: ClassVar[bool] = False  # whether clients see their samples changed: see ``with_inputs``
 
     def __post_init__(self) -> None:
-        refuse_untaken(type(self))
+        refuse_ignored_values(type(self))
         for f in fields(self):
             value, what = getattr(self, f.name), f"partition {self.label}: {f.name} is"
             if f.name in ("replacement", "refill", "balance") and not isinstance(value, bool | np.bool_):

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedsmoo.core.errors import FedsmooError, FedsmooWarning, brief
 from fedsmoo.core.random.streams import stream
-from fedsmoo.core.share import part_of
+from fedsmoo.core.share import count_of_share
 from fedsmoo.data.check import PARTS, check, from_arrays, refuse_untrained_classes, samples_of, tensor_of
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.forms.decoding import store
@@ -47,7 +47,9 @@ def cut(found: Federation, share: float) -> Federation:
     for number, part in enumerate(found.train):
         groups = list(by_client(part.clients()).values()) if part.clients else [np.arange(part.count)]
         drawn = [stream(0, "test part", number, i).permutation(group) for i, group in enumerate(groups)]
-        tested = np.sort(np.concatenate([g[: min(max(1, part_of(len(g), share, round)), len(g) - 1)] for g in drawn]))
+        tested = np.sort(
+            np.concatenate([g[: min(max(1, count_of_share(len(g), share, round)), len(g) - 1)] for g in drawn])
+        )
         kept.append(taken(part, np.setdiff1d(np.arange(part.count), tested)))
         held.append(taken(part, tested) if len(tested) else None)
     if found.natural:

@@ -13,7 +13,7 @@ from typing import Any
 
 from fedsmoo.algorithms import ALGORITHMS
 from fedsmoo.core import Algorithm, FedsmooError
-from fedsmoo.core.hyper.options import converted
+from fedsmoo.core.hyper.options import convert
 from fedsmoo.core.user_code import is_in_file
 from fedsmoo.runs.build import make_algorithm
 from fedsmoo.runs.config import Config
@@ -129,6 +129,6 @@ def as_noted(name: str, value: Any, known: Any) -> Any:
     """Return an option as its run noted it, if it is the same: files may say ``1`` or ``"1"`` of a number."""
     value = plain(value)
     with suppress(FedsmooError):
-        if type(known) in (bool, int, float, str) and converted(name, value, type(known), False) == known:
+        if type(known) in (bool, int, float, str) and convert(name, value, type(known), False) == known:
             return known
     return value

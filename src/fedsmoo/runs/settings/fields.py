@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
 
 from fedsmoo.core.errors import FedsmooError
-from fedsmoo.core.hyper.options import converted, refuse_outside
+from fedsmoo.core.hyper.options import convert, refuse_outside
 from fedsmoo.core.hyper.schedule import Schedule
 from fedsmoo.core.user_code import is_in_file
 
@@ -83,7 +83,7 @@ def checked(cls: type, name: str, value: Any) -> Any:
         if value is not None and not isinstance(value, dict):
             raise FedsmooError(f"{name} is {value!r}, but must be a table of options")
         return {n: str(v) if isinstance(v, Schedule) else copy.deepcopy(v) for n, v in (value or {}).items()}
-    value = converted(name, value, kind, optional)
+    value = convert(name, value, kind, optional)
     if value is not None and not (name in BROUGHT and is_in_file(value)):
         refuse_outside(name, value, cls.__dataclass_fields__[name].metadata)  # type: ignore[attr-defined]
     return value

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedsmoo.core import Algorithm, FedsmooError, Schedule
 from fedsmoo.core.errors import unknown
-from fedsmoo.core.hyper.options import hyper_parameter, kinds
+from fedsmoo.core.hyper.options import kinds, read_hyper_parameter
 from fedsmoo.core.server import ServerSettings, lr_of
 from fedsmoo.runs.settings.fields import checked
 from fedsmoo.runs.settings.training import Training
@@ -66,7 +66,7 @@ def with_numbers(method: Algorithm, values: Mapping[str, Any]) -> Algorithm:
     for name in values:
         if name not in known:
             raise unknown(f"number of {method.label} that was changed", name, known)
-    return dataclasses.replace(method, **{n: hyper_parameter(n, v, *known[n]) for n, v in values.items()})
+    return dataclasses.replace(method, **{n: read_hyper_parameter(n, v, *known[n]) for n, v in values.items()})
 
 
 def checked_change(method: Algorithm, name: str, value: Any) -> Any:
