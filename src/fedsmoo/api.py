@@ -15,7 +15,7 @@ from fedsmoo.core import Algorithm, FedsmooError
 from fedsmoo.core.errors import FedsmooWarning, as_path, brief, unknown
 from fedsmoo.data import sources
 from fedsmoo.data.batches.cohort import Sampling, has_rule, own_sampling
-from fedsmoo.data.check import checked
+from fedsmoo.data.check import check_indices
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.division.own import Rule, own_rule
 from fedsmoo.data.division.partition import PARTITIONS, Partition
@@ -290,7 +290,7 @@ def given_clients(
 ) -> list[np.ndarray] | None:
     """Return each client's samples as a caller gives them, or as their rule does; ``None`` where the config says it."""
     if client_indices is not None:
-        return checked(client_indices, len(data.x_train), "client_indices")
+        return check_indices(client_indices, len(data.x_train), "client_indices")
     if partition is None or isinstance(partition, str):
         return None
     rule = partition.split if isinstance(partition, Partition) else own_rule(partition)

@@ -15,7 +15,7 @@ import fedsmoo
 from fedsmoo import ClassWise, Config, FedsmooError, Noise, Quantity, Rotation, Shards, Sizes, simulate, stream
 from fedsmoo.cli import app
 from fedsmoo.data.dataset import Dataset
-from fedsmoo.data.division.inputs import turned
+from fedsmoo.data.division.inputs import rotate
 from fedsmoo.data.division.partition import PARTITIONS, from_rule, parse, to_rule
 from fedsmoo.data.division.splitfile import read_split
 from fedsmoo.data.sources import load
@@ -183,10 +183,10 @@ def test_other_angles_as_scipy_turns():
     for degrees in (45, 72, 120, 315):
         truth = ndimage.rotate(x.numpy(), degrees, axes=(2, 3), reshape=False, order=1)
         inner = (slice(None), slice(None), slice(3, -3), slice(3, -3))
-        assert np.allclose(turned(x, degrees).numpy()[inner], truth[inner], atol=1e-9)
+        assert np.allclose(rotate(x, degrees).numpy()[inner], truth[inner], atol=1e-9)
     as_bytes = (x * 255).round().to(torch.uint8).movedim(1, -1).contiguous()
-    exact = turned(as_bytes.movedim(-1, 1).double(), 45).round().movedim(1, -1)
-    assert torch.equal(turned(as_bytes, 45), exact.to(torch.uint8))
+    exact = rotate(as_bytes.movedim(-1, 1).double(), 45).round().movedim(1, -1)
+    assert torch.equal(rotate(as_bytes, 45), exact.to(torch.uint8))
 
 
 @pytest.mark.parametrize("partition", ["noise-0.5", "rotation-4"])

@@ -9,7 +9,7 @@ from fedsmoo.core.errors import FedsmooError
 from fedsmoo.data import synthetic
 from fedsmoo.data.catalog import SPECS
 from fedsmoo.data.check import from_arrays
-from fedsmoo.data.digits import read
+from fedsmoo.data.digits import read_images
 from fedsmoo.data.forms.published.federated import FEDERATED
 from fedsmoo.data.own import OWN
 from fedsmoo.data.sources import MADE, SOURCES, load
@@ -119,7 +119,7 @@ def test_every_source_has_one_line():
 
 
 def test_digits_are_those_that_scikit_learn_loads() -> None:
-    images, labels = read()
+    images, labels = read_images()
     known = load_digits()
     assert np.array_equal(images, known.images)
     assert np.array_equal(labels, known.target)

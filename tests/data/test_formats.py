@@ -16,7 +16,7 @@ from fedsmoo.data.catalog import SPECS, Remote
 from fedsmoo.data.files import cache
 from fedsmoo.data.files.safe_pickle import load_pickle
 from fedsmoo.data.files.tree import archive_tree
-from fedsmoo.data.forms.decoding.blocks import value_of
+from fedsmoo.data.forms.decoding.blocks import as_array
 from fedsmoo.data.sources import load
 
 from . import official
@@ -337,15 +337,15 @@ def test_images_that_bytes_cannot_hold_are_refused(tmp_path, kind):
     with pytest.raises(FedsmooError, match=r"train/a/1.tif has pixels of more than 8 bits .* scale them"):
         load("mine", put(tmp_path / "own", files))
     with pytest.raises(FedsmooError, match="an image has pixels of more than 8 bits"):
-        value_of(Image.fromarray(deep), False, "data")
+        as_array(Image.fromarray(deep), False, "data")
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA", "CMYK"])
 def test_images_of_other_modes_are_as_pillow_shows_them(mode):
     picture = Image.fromarray(official.pixels(1, 6, 5, 3)[0]).convert(mode)
     shown = np.asarray(picture.convert("L" if mode in ("1", "L", "LA") else "RGB")).reshape(6, 5, -1)
-    assert np.array_equal(value_of(picture, False, "data"), shown)
-    assert value_of(picture, True, "data").shape == (6, 5, 3)
+    assert np.array_equal(as_array(picture, False, "data"), shown)
+    assert as_array(picture, True, "data").shape == (6, 5, 3)
 
 
 def test_bad_npz(tmp_path):

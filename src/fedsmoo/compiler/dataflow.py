@@ -105,5 +105,5 @@ class Dataflow:
             if node in wanted and node.op == "get_attr":
                 values[node] = getattr(self.trace.module, str(node.target))
             elif node in wanted and node.op == "call_function":
-                values[node] = node.target(*value(node.args), **value(node.kwargs))  # type: ignore[operator]
+                values[node] = node.target(*value(node.args), **value(node.kwargs))
         return [values[n] for n in self.hoisted]

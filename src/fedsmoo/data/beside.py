@@ -51,7 +51,7 @@ def _check_weights(dataset: Dataset) -> None:
         raise FedsmooError(f"{where} have the mean {mean:g}, but must have 1: {how}")
 
 
-def mean_one(weights: Tensor) -> Tensor:
+def with_mean_one(weights: Tensor) -> Tensor:
     """Return weights of samples divided by their mean, so that how large they are in all changes nothing."""
     found = weights.double()
     sound = found.numel() > 0 and bool((torch.isfinite(found) & (found >= 0)).all()) and float(found.sum()) > 0

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from fedsmoo.core.errors import FedsmooError, brief, unknown
-from fedsmoo.data.beside import check_beside, mean_one
+from fedsmoo.data.beside import check_beside, with_mean_one
 from fedsmoo.data.dataset import Dataset
-from fedsmoo.data.targets import CLASSES, NUMBERS, TARGETS, check_targets, read_targets, width
+from fedsmoo.data.targets import CLASSES, NUMBERS, TARGETS, check_targets, count_outputs, read_targets
 
 PARTS = ("x_train", "y_train", "x_test", "y_test")
 ROWS = 4096  # looked at together: what is mapped into memory is never loaded whole
@@ -168,17 +168,17 @@ def from_arrays(
     if not len(x_other) and not len(y_other):  # of whichever shape and type
         x_other, y_other = x[:0], y[:0]
     y, y_other, kind = read_targets(y, y_other, name, target)
-    dataset = Dataset(name, x, y, x_other, y_other, width([y, y_other], kind, name), target=kind)
+    dataset = Dataset(name, x, y, x_other, y_other, count_outputs([y, y_other], kind, name), target=kind)
     names = None if inputs is None else tuple(inputs) if not isinstance(inputs, str) else (inputs,)
-    counts = None if weights is None else mean_one(tensor_of(weights, f"{name}: weights"))
+    counts = None if weights is None else with_mean_one(tensor_of(weights, f"{name}: weights"))
     if mean is None and std is None and dataset.is_image and len(x):
         mean, std = channel_statistics(x)
-    dataset = dataclasses.replace(dataset, inputs=names, weights=counts)
-    return check(dataclasses.replace(dataset, mean=scale_of(mean, "mean", name), std=scale_of(std, "std", name)))
+    means, stds = channel_values(mean, "mean", name), channel_values(std, "std", name)
+    return check(dataclasses.replace(dataset, inputs=names, weights=counts, mean=means, std=stds))
 
 
-def scale_of(given: Sequence[float] | None, what: str, name: str) -> tuple[float, ...] | None:
-    """Return what images are normalised by as a data set holds it; refuse what are no numbers."""
+def channel_values(given: Sequence[float] | None, what: str, name: str) -> tuple[float, ...] | None:
+    """Return the mean or std of images as a data set holds it, one number per channel; refuse anything else."""
     if given is None:
         return None
     try:
@@ -250,7 +250,7 @@ def channel_statistics(x: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]
     return tuple(mean), tuple(std)
 
 
-def checked(indices: Sequence[Any] | np.ndarray, samples: int, where: str) -> list[np.ndarray]:
+def check_indices(indices: Sequence[Any] | np.ndarray, samples: int, where: str) -> list[np.ndarray]:
     """Return lists of indices that clients can train on; refuse empty ones and indices outside the data."""
     if not len(indices):
         raise FedsmooError(f"{where}: no clients")

@@ -22,10 +22,10 @@ TEST_SHARE = 0.2
 
 def digits() -> Dataset:
     """Return the digits as float images ``[N, 1, 8, 8]`` in 0..1, with a fixed test part of a fifth of every class."""
-    images, labels = read()
+    images, labels = read_images()
     x = torch.from_numpy((images / 16.0).astype(np.float32)[:, None])
     y = torch.from_numpy(labels.astype(np.int64))
-    train, test = parts()
+    train, test = split_indices()
     return Dataset(
         name="digits",
         x_train=x[train],
@@ -38,7 +38,7 @@ def digits() -> Dataset:
 
 
 @cache
-def read() -> tuple[np.ndarray, np.ndarray]:
+def read_images() -> tuple[np.ndarray, np.ndarray]:
     """Return images ``[N, 8, 8]`` in 0..16 and labels, read once per process: a comparison asks for them in every run.
 
     Read from scikit-learn's file, because importing scikit-learn takes as long as importing PyTorch.
@@ -56,9 +56,9 @@ def read() -> tuple[np.ndarray, np.ndarray]:
 
 
 @cache
-def parts() -> tuple[np.ndarray, np.ndarray]:
+def split_indices() -> tuple[np.ndarray, np.ndarray]:
     """Return the samples to train on and those to test on, drawn once per process."""
-    return stratified(read()[1], TEST_SHARE, stream(0, "digits test part"))
+    return stratified(read_images()[1], TEST_SHARE, stream(0, "digits test part"))
 
 
 def stratified(labels: np.ndarray, share: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

@@ -33,14 +33,14 @@ def takes_seed(function: Callable[..., Any]) -> bool:
 
 def own_data(spec: str, seed: int, options: Mapping[str, Any]) -> Dataset:
     """Return what the function in a user's file makes, in any form of data, checked and named by the file."""
-    make = bound(spec, options)
+    make = bind_options(spec, options)
     found = call(make, f"{KIND} {spec!r}", **({"seed": seed} if takes_seed(make) else {}))
     data = read_data(found, spec, f"what {KIND} {spec!r} returned").renamed(spec)
     refuse_untrained_classes(data)
     return data
 
 
-def bound(spec: str, options: Mapping[str, Any]) -> Callable[..., Any]:
+def bind_options(spec: str, options: Mapping[str, Any]) -> Callable[..., Any]:
     """Return the function in a user's file with its options bound; refuse what cannot be called with a seed at most."""
     make, what = user_object(spec, KIND), f"{KIND} {spec!r}"
     if isinstance(make, type) or not callable(make):

@@ -39,7 +39,7 @@ from fedsmoo.data.forms.tables import TABLE_OPTIONS, table
 from fedsmoo.data.names import LEAF, SYNTHETIC, TABLE, TEXT, is_drawn
 from fedsmoo.data.own import KIND, OWN, OWN_NAME, is_own, own_data, takes_seed
 from fedsmoo.data.synthetic import synthetic
-from fedsmoo.data.targets import CLASSES, read_targets, width
+from fedsmoo.data.targets import CLASSES, count_outputs, read_targets
 from fedsmoo.data.text import text
 
 __all__ = ["MADE", "SOURCES", "depends_on_seed", "fetch_dataset", "load"]
@@ -105,7 +105,7 @@ SOURCES: dict[str, str] = {
 }
 
 
-def made(name: str) -> tuple[Source, re.Match[str]] | None:
+def find_source(name: str) -> tuple[Source, re.Match[str]] | None:
     """Return the source that makes the data set of a name; ``None`` if it is read from files of images."""
     found = ((source, source.names.fullmatch(name)) for source in MADE.values())
     return next(((source, match) for source, match in found if match), None)
@@ -127,7 +127,7 @@ def load(name: str, path: str | Path | None = None, seed: int = 0, options: Mapp
         raise FedsmooError(f"the name of a data set is {name!r}, but must be text, such as 'digits'")
     if name in FEDERATED:
         return check(federated(name, path, options or {}))
-    found = made(name)
+    found = find_source(name)
     if options and (found is None or (found[0] is not MADE[OWN] and not found[0].options)):
         raise FedsmooError(f"data set {name!r} has no options: leave out {', '.join(options)}")
     if found is None:
@@ -145,7 +145,7 @@ def form_options(name: str) -> Mapping[str, Any]:
     """Return the options, with their defaults, that data in files has by the form that its name says."""
     if name in FEDERATED:
         return FEDERATED[name].options
-    found = made(name)
+    found = find_source(name)
     return {} if found is None else found[0].options
 
 
@@ -203,7 +203,7 @@ def _open(name: str, spec: Spec | None, place: Path) -> Arrays | None:
         if place.suffix == ".npz":
             return read_npz(place)
         if spec is not None and any(place.name == r.file for r in spec.remotes):
-            return verified(_cached(name, file_tree(place), lambda _: _from_archive(spec, place)))
+            return mark_verified(_cached(name, file_tree(place), lambda _: _from_archive(spec, place)))
         return None
     if (place / f"{name}.npz").is_file():
         return read_npz(place / f"{name}.npz")
@@ -213,7 +213,7 @@ def _open(name: str, spec: Spec | None, place: Path) -> Arrays | None:
             if _is_official(spec, folder):
                 depth = 3 if spec.kind == "tiny" else 0
                 arrays = _cached(name, folder_tree(folder, depth), lambda tree: read_official(tree, spec))
-                return verified(arrays) if spec.files else arrays
+                return mark_verified(arrays) if spec.files else arrays
         archive = next((place / r.file for r in spec.remotes if (place / r.file).is_file()), None)
         if archive is not None and spec.kind != "idx":
             return _open(name, spec, archive)
@@ -224,7 +224,7 @@ def _open(name: str, spec: Spec | None, place: Path) -> Arrays | None:
     return None
 
 
-def verified(arrays: Arrays) -> Arrays:
+def mark_verified(arrays: Arrays) -> Arrays:
     """Return arrays from files that had the publisher's checksums."""
     return dataclasses.replace(arrays, verified=True)
 
@@ -268,7 +268,7 @@ def _to_dataset(name: str, arrays: Arrays) -> Dataset:
         parts["y_train"], parts["y_test"], f"data set {name}", target
     )
     names = arrays.class_names or (spec.class_names if spec else None)
-    most = width([parts["y_train"], parts["y_test"]], kind, name)
+    most = count_outputs([parts["y_train"], parts["y_test"]], kind, name)
     classes = spec.classes if spec else max(most, len(names or ())) if kind == CLASSES else most
     shape = tuple(parts["x_train"].shape[1:])
     if spec is not None and len(parts["x_train"]) and plain_shape(shape) != plain_shape(spec.shape):

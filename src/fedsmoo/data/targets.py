@@ -48,7 +48,7 @@ def read_targets(train: Tensor, test: Tensor, name: str, target: str | None = No
     kind = target or kind_of_targets(train, f"{name}: y_train")
     if target is None and kind == CLASSES and kind_of_targets(test, f"{name}: y_test") != kind:
         raise FedsmooError(f"{name}: y_train holds classes, but y_test numbers with fractions: both must be alike")
-    y_train, y_test = (as_kept(y, kind, f"{name}: y_{part}") for y, part in ((train, "train"), (test, "test")))
+    y_train, y_test = (to_stored_type(y, kind, f"{name}: y_{part}") for y, part in ((train, "train"), (test, "test")))
     return y_train, y_test.to(y_train.dtype), kind
 
 
@@ -68,7 +68,7 @@ def kind_of_targets(y: Tensor, what: str) -> str:
     raise FedsmooError(f"{what}: labels must be whole numbers, but are {kind}: {hint}")
 
 
-def as_kept(y: Tensor, kind: str, what: str) -> Tensor:
+def to_stored_type(y: Tensor, kind: str, what: str) -> Tensor:
     """Return targets of a kind in the type that a data set keeps."""
     if y.dim() == 2 and y.shape[1] == 1 and kind != LABELS:  # the column vectors of other simulators
         y = y[:, 0]
@@ -81,8 +81,8 @@ def as_kept(y: Tensor, kind: str, what: str) -> Tensor:
     return y.long()
 
 
-def width(ys: Sequence[Tensor], target: str, name: str) -> int:
-    """Return how many classes or labels there are, at least 1; 0 for numbers."""
+def count_outputs(ys: Sequence[Tensor], target: str, name: str) -> int:
+    """Return the number of classes or labels, at least 1; 0 for numbers."""
     if target == NUMBERS:
         return 0
     return max(1, ys[0].shape[-1] if target == LABELS and ys[0].dim() > 1 else count_classes(ys, name))

@@ -15,7 +15,7 @@ from fedsmoo.algorithms.statistics import NAME, recomputes
 from fedsmoo.core import Algorithm, FedsmooError, Vectors
 from fedsmoo.core.server import Replies, is_evaluated, of_nobody, round_of, server_step, weights_of
 from fedsmoo.data.batches.augment import drawing
-from fedsmoo.data.batches.cohort import Sampling, asks, cohort, is_fixed, make_sampling
+from fedsmoo.data.batches.cohort import Sampling, asks_for_losses, cohort, is_fixed, make_sampling
 from fedsmoo.data.batches.plan import Plan, make_plan, usual_steps
 from fedsmoo.data.batches.rules import Ask
 from fedsmoo.engines.client_state.memory import refuse_too_many_rows
@@ -166,7 +166,8 @@ class Simulation:
     def draw_next_round(self) -> None:
         """Prepare the round after the present one, while the device is busy with the present one."""
         number = len(self.history) + 1
-        if number < self.training.rounds and not asks(self.sampling):  # who is asked at the model of the present one
+        # A rule that asks for losses asks at the model of the present round, which is not there yet.
+        if number < self.training.rounds and not asks_for_losses(self.sampling):
             clients, plan = self.draw_round(number)
             self._drawn = {number: (clients, plan)}
             self.engine.table.prefetch(clients)

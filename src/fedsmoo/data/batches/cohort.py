@@ -41,7 +41,7 @@ SAMPLINGS: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Ruled:
+class RuleSampling:
     """A cohort rule, whose cohorts are checked: an object with ``draw(rng, number, m, n, ask)``."""
 
     rule: Any
@@ -49,14 +49,14 @@ class Ruled:
     began: Any = field(init=False, repr=False, compare=False)  # a copy of the rule before it drew anything
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "began", as_it_began(self.rule, self.rule))
+        object.__setattr__(self, "began", copy_or(self.rule, self.rule))
 
     def __call__(self, seed: int, round: int, clients: int, cohort: int, ask: Ask | None = None) -> list[int]:
         if ask is None and not getattr(self.rule, "alone", False):
             raise FedsmooError(f"{self.what} needs to know clients' samples or losses, which are not known here")
         found, again = (
             _ids(call(rule.draw, self.what, stream(seed, "cohort", round), round, clients, cohort, ask), self.what)
-            for rule in (self.rule, as_it_began(self.began, self.rule))
+            for rule in (self.rule, copy_or(self.began, self.rule))
         )
         if found != again:
             raise FedsmooError(
@@ -71,22 +71,22 @@ class Ruled:
         return refuse_no_cohort(found, self.what, round, clients)
 
 
-def as_it_began(rule: Any, otherwise: Any) -> Any:
-    """Return a copy of a rule, or what is given otherwise where it cannot be copied, as with an open file in it."""
+def copy_or(rule: Any, otherwise: Any) -> Any:
+    """Return a deep copy of a rule, or ``otherwise`` where it cannot be copied, as with an open file in it."""
     try:
         return copy.deepcopy(rule)
     except Exception:  # the user's own code
         return otherwise
 
 
-def asks(sampling: Any) -> bool:
+def asks_for_losses(sampling: Any) -> bool:
     """Return whether a way of drawing cohorts asks clients for their losses."""
-    return isinstance(sampling, Ruled) and bool(getattr(sampling.rule, "asks", False))
+    return isinstance(sampling, RuleSampling) and bool(getattr(sampling.rule, "asks", False))
 
 
 def is_fixed(sampling: Any) -> bool:
     """Return whether a way of drawing cohorts draws equally many clients in every round."""
-    return sampling is uniform or (isinstance(sampling, Ruled) and bool(getattr(sampling.rule, "fixed", False)))
+    return sampling is uniform or (isinstance(sampling, RuleSampling) and bool(getattr(sampling.rule, "fixed", False)))
 
 
 def has_rule(thing: Any) -> bool:
@@ -114,7 +114,7 @@ def own_sampling(function: Any, what: str = "sampling", options: Mapping[str, An
     """Return a user's way of drawing cohorts, whose cohorts are checked every time."""
     if has_rule(function):
         refuse_options(function, what, (), options or {})
-        return Ruled(call(function, what, **(options or {})) if isinstance(function, type) else function, what)
+        return RuleSampling(call(function, what, **(options or {})) if isinstance(function, type) else function, what)
     return partial(_checked, with_options(function, what, ARGUMENTS, options or {}), what)
 
 
@@ -162,6 +162,6 @@ def cohort(
     if not 1 <= size <= clients:
         raise FedsmooError(f"a cohort of {size} out of {clients} clients: choose a cohort from 1 to {clients}")
     draw = make_sampling(sampling) if isinstance(sampling, str) else sampling
-    if isinstance(draw, Ruled):
+    if isinstance(draw, RuleSampling):
         return draw(seed, number, clients, size, ask)
     return list(draw(seed, number, clients, size))

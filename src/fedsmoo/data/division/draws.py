@@ -63,7 +63,7 @@ def draw_samples(
     pool = class_after_class(rng, labels)
     fixed = np.zeros(prior.shape, np.int64) if counts is None else counts
     need, left = sizes - fixed.sum(1), stock - fixed.sum(0)
-    counts = fixed + (_ask(rng, need, prior, stock) if replacement else _deal(rng, need, prior, left))
+    counts = fixed + (_draw_counts(rng, need, prior, stock) if replacement else _deal_counts(rng, need, prior, left))
 
     # From here on class after class: who gets the next sample of class k, and which sample that is.
     owners = np.repeat(np.tile(np.arange(clients), classes), counts.T.ravel())
@@ -75,10 +75,10 @@ def draw_samples(
         samples = np.concatenate(decks)
     else:
         samples = pool[np.repeat(start, totals) + rng.integers(0, np.repeat(stock, totals))]
-    return cut(samples, owners, clients)
+    return lists_by_owner(samples, owners, clients)
 
 
-def _ask(rng: np.random.Generator, sizes: np.ndarray, prior: np.ndarray, stock: np.ndarray) -> np.ndarray:
+def _draw_counts(rng: np.random.Generator, sizes: np.ndarray, prior: np.ndarray, stock: np.ndarray) -> np.ndarray:
     """Return how many samples of each class the clients draw ``[m, K]``, among classes that have any."""
     weight = prior * (stock > 0)
     mass = weight.sum(1, keepdims=True)
@@ -92,11 +92,11 @@ def _ask(rng: np.random.Generator, sizes: np.ndarray, prior: np.ndarray, stock: 
     return counts
 
 
-def _deal(rng: np.random.Generator, sizes: np.ndarray, prior: np.ndarray, stock: np.ndarray) -> np.ndarray:
-    """Return what :func:`_ask` does, without replacement: every pass empties a class or serves all clients."""
+def _deal_counts(rng: np.random.Generator, sizes: np.ndarray, prior: np.ndarray, stock: np.ndarray) -> np.ndarray:
+    """Return what :func:`_draw_counts` does, without replacement: every pass empties a class or serves all clients."""
     counts, need, left = np.zeros(prior.shape, np.int64), sizes.copy(), stock.copy()
     while (waiting := np.flatnonzero(need)).size:
-        ask = _ask(rng, need[waiting], prior[waiting], left)
+        ask = _draw_counts(rng, need[waiting], prior[waiting], left)
         for k in np.flatnonzero(ask.sum(0) > left):
             ask[:, k] = rng.multivariate_hypergeometric(ask[:, k], left[k])
         counts[waiting] += ask
@@ -105,7 +105,7 @@ def _deal(rng: np.random.Generator, sizes: np.ndarray, prior: np.ndarray, stock:
     return counts
 
 
-def cut(samples: np.ndarray, owners: np.ndarray, clients: int) -> list[np.ndarray]:
+def lists_by_owner(samples: np.ndarray, owners: np.ndarray, clients: int) -> list[np.ndarray]:
     """Return one sorted list of samples per owner."""
     order = np.lexsort((samples, owners))
     ends = np.cumsum(np.bincount(owners, minlength=clients))

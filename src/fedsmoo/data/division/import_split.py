@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from fedsmoo.core.errors import FedsmooError
-from fedsmoo.data.check import checked
+from fedsmoo.data.check import check_indices
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.files.arrays import read_npy, read_npz
 from fedsmoo.data.files.plain import parse_json, read_plain
@@ -48,7 +48,7 @@ def import_split(path: str | Path, dataset: Dataset) -> list[np.ndarray]:
         whole = [_whole(i) for i in lists]
     except (ValueError, TypeError, OverflowError):  # what NumPy makes of lists in lists, and of arrays without an axis
         raise FedsmooError(f"split {place}: not a list with one list of indices per client") from None
-    return checked(whole, len(dataset.x_train), f"split {place}")
+    return check_indices(whole, len(dataset.x_train), f"split {place}")
 
 
 def _of_flgo(content: dict[str, Any], place: Path) -> list[Any]:

@@ -22,8 +22,8 @@ from torch import Tensor
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.core.random.streams import stream
 from fedsmoo.data.dataset import Dataset
-from fedsmoo.data.division.draws import client_sizes, cut
-from fedsmoo.data.division.rule import Partition, plain, positive
+from fedsmoo.data.division.draws import client_sizes, lists_by_owner
+from fedsmoo.data.division.rule import Partition, number_as_text, positive_option
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class InputSkew(Partition):
     def split(self, labels: np.ndarray, classes: int, clients: int, seed: int) -> list[np.ndarray]:
         sizes = client_sizes(len(labels), clients, replacement=False)
         samples = stream(seed, "partition").permutation(len(labels))
-        return cut(samples, np.repeat(np.arange(clients), sizes), clients)
+        return lists_by_owner(samples, np.repeat(np.arange(clients), sizes), clients)
 
     def with_inputs(self, data: Dataset, indices: Sequence[np.ndarray], seed: int) -> Dataset:
         self.refuse_unfit(data)
@@ -63,11 +63,11 @@ class Noise(InputSkew):
     """
 
     label: ClassVar[str] = "noise"
-    level: float = positive(0.1, "standard deviation at the last client; of images, 1 is the full brightness")
+    level: float = positive_option(0.1, "standard deviation at the last client; of images, 1 is the full brightness")
 
     @property
     def name(self) -> str:
-        return f"{self.label}-{plain(self.level)}"
+        return f"{self.label}-{number_as_text(self.level)}"
 
     def refuse_unfit(self, data: Dataset) -> None:
         if not data.is_image and not data.x_train.is_floating_point():
@@ -91,7 +91,7 @@ class Rotation(InputSkew):
     """
 
     label: ClassVar[str] = "rotation"
-    groups: int = positive(4, "how many angles there are: 4 are 0, 90, 180 and 270 degrees")
+    groups: int = positive_option(4, "how many angles there are: 4 are 0, 90, 180 and 270 degrees")
 
     @property
     def name(self) -> str:
@@ -101,22 +101,22 @@ class Rotation(InputSkew):
         what = f"partition {self.name}: the samples of {data.name!r}"
         if not data.is_image and (data.x_train.dim() != 4 or not data.x_train.is_floating_point() or data.inputs):
             raise FedsmooError(f"{what} are no images, which alone can be turned")
-        height, width = sides(data.x_train)
+        height, width = height_and_width(data.x_train)
         if height != width and self.groups > 2:
             raise FedsmooError(
                 f"{what} are {height}x{width}, but only square images turn by {360 / self.groups:g} degrees"
             )
 
     def seen(self, x: Tensor, client: int, clients: int, seed: int) -> Tensor:
-        return turned(x, client % self.groups * 360 / self.groups)
+        return rotate(x, client % self.groups * 360 / self.groups)
 
 
-def sides(x: Tensor) -> tuple[int, int]:
+def height_and_width(x: Tensor) -> tuple[int, int]:
     """Return height and width of images: bytes have their channels last, floats first."""
     return (x.shape[1], x.shape[2]) if x.dtype == torch.uint8 else (x.shape[2], x.shape[3])
 
 
-def turned(x: Tensor, degrees: float) -> Tensor:
+def rotate(x: Tensor, degrees: float) -> Tensor:
     """Return images turned against the clock."""
     last = x.dtype == torch.uint8
     if degrees % 90 == 0:

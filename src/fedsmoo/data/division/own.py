@@ -11,7 +11,7 @@ import numpy as np
 
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.core.user_code import call, user_object, with_options
-from fedsmoo.data.check import checked
+from fedsmoo.data.check import check_indices
 from fedsmoo.data.division.partition import Partition
 
 ARGUMENTS = ("labels", "classes", "clients", "seed")
@@ -53,10 +53,10 @@ def divide(rule: Rule, what: str, labels: np.ndarray, classes: int, clients: int
     found = call(rule, what, labels.copy(), classes, clients, seed)
     if not isinstance(found, list | tuple | np.ndarray):
         raise FedsmooError(f"{what} returned a {type(found).__name__}, but must return a list of each client's samples")
-    indices = checked(found, len(labels), what)
+    indices = check_indices(found, len(labels), what)
     if len(indices) != clients:
         raise FedsmooError(f"{what} returned {len(indices)} clients, but was asked for {clients}")
-    again = checked(call(rule, what, labels.copy(), classes, clients, seed), len(labels), what)
+    again = check_indices(call(rule, what, labels.copy(), classes, clients, seed), len(labels), what)
     if len(again) != clients or any(not np.array_equal(a, b) for a, b in zip(indices, again, strict=True)):
         raise FedsmooError(
             f"{what} divided the same samples in two ways: it must depend on its arguments alone, so that a run can "

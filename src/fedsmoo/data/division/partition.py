@@ -25,9 +25,9 @@ import numpy as np
 
 from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.core.random.streams import stream
-from fedsmoo.data.division.draws import checked_labels, client_sizes, cut, draw_samples
+from fedsmoo.data.division.draws import checked_labels, client_sizes, draw_samples, lists_by_owner
 from fedsmoo.data.division.inputs import Noise, Rotation
-from fedsmoo.data.division.rule import Partition, positive
+from fedsmoo.data.division.rule import Partition, positive_option
 from fedsmoo.data.division.shares import ClassWise, Quantity, Shards, Sizes, numbers_in
 from fedsmoo.data.division.transport import transport
 
@@ -52,7 +52,7 @@ class IID(Partition):
             samples = rng.integers(len(labels), size=int(sizes.sum()))
         else:
             samples = rng.permutation(len(labels))
-        return cut(samples, np.repeat(np.arange(clients), sizes), clients)
+        return lists_by_owner(samples, np.repeat(np.arange(clients), sizes), clients)
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Dirichlet(Partition):
 
     label: ClassVar[str] = "dirichlet"
     in_settings: ClassVar[bool] = True
-    u: float = positive(0.1, "concentration: 0.1 is very uneven, 100 almost iid")
+    u: float = positive_option(0.1, "concentration: 0.1 is very uneven, 100 almost iid")
     replacement: bool = field(default=True, metadata={"help": _REPLACEMENT})
     refill: bool = field(default=False, metadata={"help": _REFILL})
 
@@ -84,7 +84,7 @@ class Pathological(Partition):
 
     label: ClassVar[str] = "pathological"
     in_settings: ClassVar[bool] = True
-    c: int = positive(3, "number of classes that a client draws from")
+    c: int = positive_option(3, "number of classes that a client draws from")
     replacement: bool = field(default=True, metadata={"help": _REPLACEMENT})
     refill: bool = field(default=False, metadata={"help": _REFILL})
 

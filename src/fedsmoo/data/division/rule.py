@@ -72,7 +72,7 @@ class Partition(PrintsAsTyped, ABC):
         return data
 
 
-def positive(default: float, help: str) -> Any:
+def positive_option(default: float, help: str) -> Any:
     """Declare an option of a partition: a number above 0, and a whole one if its default is."""
     return field(default=default, metadata={"help": help, "positive": True})
 
@@ -81,10 +81,10 @@ def is_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def plain(number: float) -> str:
+def number_as_text(number: float) -> str:
     """Return a number as a partition's name says it: short, and exact.
 
-    >>> plain(0.5), plain(1.0), plain(0.123456789)
+    >>> number_as_text(0.5), number_as_text(1.0), number_as_text(0.123456789)
     ('0.5', '1', '0.123456789')
     """
     short = f"{number:g}"

@@ -15,8 +15,8 @@ import numpy as np
 
 from fedsmoo.core.errors import FedsmooError, brief
 from fedsmoo.core.random.streams import stream
-from fedsmoo.data.division.draws import checked_labels, class_after_class, client_sizes, cut
-from fedsmoo.data.division.rule import Partition, is_number, plain, positive
+from fedsmoo.data.division.draws import checked_labels, class_after_class, client_sizes, lists_by_owner
+from fedsmoo.data.division.rule import Partition, is_number, number_as_text, positive_option
 
 DRAWS = 5000  # of shares, until nobody has too few samples
 _ALPHA = "concentration: 0.1 is very uneven, 100 almost even"
@@ -33,13 +33,13 @@ class ClassWise(Partition):
     """
 
     label: ClassVar[str] = "classwise"
-    alpha: float = positive(0.5, _ALPHA)
-    least: int = positive(10, _LEAST)
+    alpha: float = positive_option(0.5, _ALPHA)
+    least: int = positive_option(10, _LEAST)
     balance: bool = field(default=True, metadata={"help": "who holds N/m samples gets none of further classes"})
 
     @property
     def name(self) -> str:
-        return f"{self.label}-{plain(self.alpha)}"
+        return f"{self.label}-{number_as_text(self.alpha)}"
 
     def split(self, labels: np.ndarray, classes: int, clients: int, seed: int) -> list[np.ndarray]:
         refuse_too_few(self.name, len(labels), clients, self.least)
@@ -48,7 +48,7 @@ class ClassWise(Partition):
         pool = class_after_class(rng, labels)
         full = len(labels) / clients if self.balance else np.inf
         counts = draw_shares(rng, stock, clients, self.alpha, self.least, full, self.name)
-        return cut(pool, np.repeat(np.tile(np.arange(clients), classes), counts.ravel()), clients)
+        return lists_by_owner(pool, np.repeat(np.tile(np.arange(clients), classes), counts.ravel()), clients)
 
 
 @dataclass(frozen=True)
@@ -56,19 +56,19 @@ class Quantity(Partition):
     """Clients hold unequal amounts, whose shares are drawn from a Dirichlet distribution; their classes are alike."""
 
     label: ClassVar[str] = "quantity"
-    alpha: float = positive(0.5, _ALPHA)
-    least: int = positive(10, _LEAST)
+    alpha: float = positive_option(0.5, _ALPHA)
+    least: int = positive_option(10, _LEAST)
 
     @property
     def name(self) -> str:
-        return f"{self.label}-{plain(self.alpha)}"
+        return f"{self.label}-{number_as_text(self.alpha)}"
 
     def split(self, labels: np.ndarray, classes: int, clients: int, seed: int) -> list[np.ndarray]:
         refuse_too_few(self.name, len(labels), clients, self.least)
         rng = stream(seed, "partition")
         samples = rng.permutation(len(labels))
         counts = draw_shares(rng, np.array([len(labels)]), clients, self.alpha, self.least, np.inf, self.name)
-        return cut(samples, np.repeat(np.arange(clients), counts[0]), clients)
+        return lists_by_owner(samples, np.repeat(np.arange(clients), counts[0]), clients)
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Shards(Partition):
     """Samples are sorted by label and cut into equal shards, of which every client gets k at random."""
 
     label: ClassVar[str] = "shards"
-    k: int = positive(2, "shards per client; their sizes differ by at most one sample")
+    k: int = positive_option(2, "shards per client; their sizes differ by at most one sample")
 
     @property
     def name(self) -> str:
@@ -88,7 +88,7 @@ class Shards(Partition):
         pool = class_after_class(rng, checked_labels(labels, classes))
         sizes = client_sizes(len(labels), clients * self.k, replacement=False)
         owners = rng.permutation(np.repeat(np.arange(clients), self.k))
-        return cut(pool, np.repeat(owners, sizes), clients)
+        return lists_by_owner(pool, np.repeat(owners, sizes), clients)
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Sizes(Partition):
         if asked > there:
             raise FedsmooError(f"partition sizes: {asked} samples asked for, but there are {there} to train on")
         samples = stream(seed, "partition").permutation(there)[:asked]
-        return cut(samples, np.repeat(np.arange(clients), self.sizes), clients)
+        return lists_by_owner(samples, np.repeat(np.arange(clients), self.sizes), clients)
 
 
 def checked_sizes(sizes: Any) -> tuple[int, ...]:

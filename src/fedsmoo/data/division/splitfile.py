@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from fedsmoo.core.errors import FedsmooError
-from fedsmoo.data.check import checked
+from fedsmoo.data.check import check_indices
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.division.import_split import import_split, read_lists
-from fedsmoo.data.files.durable import make_folder, remove_leftovers, rename_durably, temporary
+from fedsmoo.data.files.durable import make_folder, remove_leftovers, rename_durably, temporary_name
 
-__all__ = ["checked", "import_split", "load_split", "read_split", "refuse_contradiction", "save_split"]
+__all__ = ["check_indices", "import_split", "load_split", "read_split", "refuse_contradiction", "save_split"]
 
 FORMAT = "fedsmoo-split"
 VERSION = 1
@@ -39,7 +39,7 @@ def save_split(
         seed: the seed it was made with.
     """
     path = Path(path)
-    checked(indices, len(dataset.x_train), str(path))
+    check_indices(indices, len(dataset.x_train), str(path))
     content = {
         "format": FORMAT,
         "version": VERSION,
@@ -52,7 +52,7 @@ def save_split(
         "indices": [np.diff(np.asarray(i), prepend=0).tolist() for i in indices],
     }
     text = json.dumps({**content, "sha256": _hash(content)}, separators=(",", ":"))
-    part = temporary(path)
+    part = temporary_name(path)
     try:
         make_folder(path.parent)
         remove_leftovers(path)
@@ -73,7 +73,7 @@ def load_split(path: str | Path, dataset: Dataset) -> list[np.ndarray]:
             f"is not the {dataset.name!r} given here ({len(dataset.x_train)} samples); make a new split for this data"
         )
     indices = [np.cumsum(i, dtype=np.int64) for i in content["indices"]]
-    return checked(indices, len(dataset.x_train), f"split {path}")
+    return check_indices(indices, len(dataset.x_train), f"split {path}")
 
 
 def read_split(path: str | Path) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedsmoo.data.files.durable import make_folder, remove_leftovers, rename_durably, temporary
+from fedsmoo.data.files.durable import make_folder, remove_leftovers, rename_durably, temporary_name
 from fedsmoo.data.files.readers import PARTS, Arrays
 from fedsmoo.data.files.tree import Tree
 
@@ -58,7 +58,7 @@ def save(file: Path, key: str, arrays: Arrays) -> None:
     metadata = {"key": key, "sha256": json.dumps(_hashes(parts)), "class_names": json.dumps(arrays.class_names)}
     make_folder(file.parent)
     remove_leftovers(file)
-    part = temporary(file)
+    part = temporary_name(file)
     try:
         save_file(parts, part, metadata=metadata)
         rename_durably(part, file)

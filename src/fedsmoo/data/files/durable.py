@@ -46,7 +46,7 @@ def rename_durably(part: Path, path: Path) -> None:
     sync_folder(path.parent)
 
 
-def temporary(path: Path, kind: str = "") -> Path:
+def temporary_name(path: Path, kind: str = "") -> Path:
     """Return what this process calls a file while it writes it."""
     return path.with_name(f".{path.name}.{os.getpid()}{kind}.tmp")
 
@@ -56,7 +56,7 @@ def remove_leftovers(path: Path) -> None:
     ours = re.compile(rf"\.{re.escape(path.name)}\.(\d{{1,9}})(\.\w+)?\.tmp")
     with suppress(OSError):
         for beside in path.parent.iterdir():
-            if (name := ours.fullmatch(beside.name)) and not alive(int(name[1])):
+            if (name := ours.fullmatch(beside.name)) and not is_alive(int(name[1])):
                 remove_old(beside)
 
 
@@ -67,7 +67,7 @@ def remove_old(path: Path) -> None:
             path.unlink()
 
 
-def alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     """Return whether there is a process of that number on this machine."""
     try:
         os.kill(pid, 0)

@@ -29,8 +29,8 @@ class DiskError(FedsmooError):
     """The disk is full, or does not answer: no fault of the run, and no other run would fare better."""
 
 
-def unreadable(e: OSError) -> type[FedsmooError]:
-    """Return what to raise for a file that cannot be read: whether it is the disk that does not answer, or the file."""
+def read_error(e: OSError) -> type[FedsmooError]:
+    """Return the type of error for a file that cannot be read: ``DiskError`` if it is the disk that does not answer."""
     return DiskError if e.errno in NO_ANSWER else FedsmooError
 
 
@@ -48,7 +48,7 @@ def open_plain(path: Path, links: bool = True, limit: int | None = None) -> Iter
     except OSError as e:
         if e.errno not in NOT_A_FILE:
             linked = not links and path.is_symlink()
-            raise unreadable(e)(f"{path} cannot be read: {'it is a link' if linked else e.strerror}") from e
+            raise read_error(e)(f"{path} cannot be read: {'it is a link' if linked else e.strerror}") from e
         yield None
         return
     try:
@@ -72,7 +72,7 @@ def read_plain(path: Path, links: bool = True, limit: int | None = None) -> byte
         with open_plain(path, links, limit) as f:
             return None if f is None else f.read(-1 if limit is None else os.fstat(f.fileno()).st_size)
     except OSError as e:
-        raise unreadable(e)(f"{path} cannot be read: {e.strerror}") from e
+        raise read_error(e)(f"{path} cannot be read: {e.strerror}") from e
 
 
 def parse_json(content: bytes, path: Path, errors: str = "strict", limit: int = MAX_VALUES) -> Any:

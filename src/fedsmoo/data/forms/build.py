@@ -19,10 +19,10 @@ from fedsmoo.core.share import count_of_share
 from fedsmoo.data.check import PARTS, check, from_arrays, refuse_untrained_classes, samples_of, tensor_of
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.forms.decoding import store
-from fedsmoo.data.forms.decoding.blocks import Look
-from fedsmoo.data.forms.decoding.decode import block, decode, in_files, in_memory, looked_at, refuse_fickle
+from fedsmoo.data.forms.decoding.blocks import Alignment
+from fedsmoo.data.forms.decoding.decode import decode, decode_rows, in_files, in_memory, probe_indices, refuse_fickle
 from fedsmoo.data.forms.options import Options
-from fedsmoo.data.forms.parts import Federation, Known, Part, same, taken
+from fedsmoo.data.forms.parts import Federation, Known, Part, common_value, select
 from fedsmoo.data.targets import CLASSES
 
 EXACT = 2.0**53  # up to which floats have all whole numbers
@@ -33,14 +33,14 @@ def build(found: Federation, options: Options, name: str) -> Dataset:
     for part in found.parts:
         if part.count == 0:
             raise FedsmooError(f"{part.what}: it is empty; at least one sample is needed")
-    found = cut(found, options.test) if options.test is not None else found
+    found = split_off_test(found, options.test) if options.test is not None else found
     if any(p.lazy for p in found.parts):
-        return decoded(found, options).renamed(name)
-    return finished(found, joined(found), options, name)
+        return load_or_decode(found, options).renamed(name)
+    return make_dataset(found, join_in_memory(found), options, name)
 
 
-def cut(found: Federation, share: float) -> Federation:
-    """Take a share of every client's samples, or of all, for the test part: the same ones every time."""
+def split_off_test(found: Federation, share: float) -> Federation:
+    """Move a share of every client's samples, or of all, to a test part: the same ones every time."""
     if found.tests:
         raise FedsmooError(f"{found.train[0].what}: test is {share:g}, but there is a test part: leave one of them out")
     kept, held = [], []
@@ -50,8 +50,8 @@ def cut(found: Federation, share: float) -> Federation:
         tested = np.sort(
             np.concatenate([g[: min(max(1, count_of_share(len(g), share, round)), len(g) - 1)] for g in drawn])
         )
-        kept.append(taken(part, np.setdiff1d(np.arange(part.count), tested)))
-        held.append(taken(part, tested) if len(tested) else None)
+        kept.append(select(part, np.setdiff1d(np.arange(part.count), tested)))
+        held.append(select(part, tested) if len(tested) else None)
     if found.natural:
         return dataclasses.replace(found, train=tuple(kept), own_test=tuple(held))
     if held[0] is None:
@@ -72,12 +72,12 @@ def by_client(names: np.ndarray) -> dict[Any, np.ndarray]:
     return dict(zip(found.tolist(), np.split(order, np.cumsum(np.bincount(which))[:-1]), strict=True))
 
 
-def joined(found: Federation) -> dict[str, Any]:
+def join_in_memory(found: Federation) -> dict[str, Any]:
     """Return the arrays of parts that are in memory; a single part is not copied."""
     out: dict[str, Any] = {}
     for name, parts in (("train", found.train), ("test", found.tests)):
-        out[f"x_{name}"] = together([samples_of(p.x, f"{p.what}: x") for p in parts], parts)
-        out[f"y_{name}"] = together([labels_in(p) for p in parts], parts)
+        out[f"x_{name}"] = concatenate([samples_of(p.x, f"{p.what}: x") for p in parts], parts)
+        out[f"y_{name}"] = concatenate([labels_of(p) for p in parts], parts)
     if out["x_test"] is None:
         return {**out, "x_test": out["x_train"][:0], "y_test": out["y_train"][:0]}
     x, other = out["x_train"], out["x_test"]
@@ -87,7 +87,7 @@ def joined(found: Federation) -> dict[str, Any]:
     return out
 
 
-def labels_in(part: Part) -> Any:
+def labels_of(part: Part) -> Any:
     """Return labels as a tensor, or, where they are text, as an array."""
     if isinstance(part.y, Tensor):
         return part.y
@@ -96,7 +96,7 @@ def labels_in(part: Part) -> Any:
     return found.astype(str) if text and found.ndim == 1 else found
 
 
-def together(found: list[Any], parts: Sequence[Part]) -> Any:
+def concatenate(found: list[Any], parts: Sequence[Part]) -> Any:
     """Join arrays of several parts; refuse those that cannot stand in one."""
     if not found:
         return None
@@ -114,16 +114,16 @@ def together(found: list[Any], parts: Sequence[Part]) -> Any:
     return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
 
 
-def finished(found: Federation, arrays: dict[str, Any], options: Options, name: str) -> Dataset:
+def make_dataset(found: Federation, arrays: dict[str, Any], options: Options, name: str) -> Dataset:
     """Return the data set of decoded arrays, checked, with the names of its classes and its own clients."""
-    names = declared = same(found.parts, "class_names")
+    names = declared = common_value(found.parts, "class_names")
     texts = [isinstance(arrays[n], np.ndarray) and arrays[n].dtype.kind == "U" for n in ("y_train", "y_test")]
     if any(texts):
         known, numbers = np.unique(np.concatenate([arrays["y_train"], arrays["y_test"]]), return_inverse=True)
         names, cut_at = tuple(known.tolist()), len(arrays["y_train"])
         arrays = {**arrays, "y_train": numbers[:cut_at], "y_test": numbers[cut_at:]}
     x_train, y_train, x_test, y_test = (arrays[p] for p in PARTS)
-    told: dict[str, Any] = {"target": options.target, "inputs": same(found.parts, "inputs")}
+    told: dict[str, Any] = {"target": options.target, "inputs": common_value(found.parts, "inputs")}
     data = from_arrays(x_train, y_train, x_test, y_test, name, **told)
     changes = own_clients(found)
     if names is not None and data.target == CLASSES:
@@ -142,8 +142,8 @@ def own_clients(found: Federation) -> dict[str, Any]:
     """Return the clients that data has by itself, as indices: of training samples, and of test samples of their own."""
     if found.natural:
         tests = [0 if p is None else p.count for p in found.own_test]
-        lists = {"natural": ranges([p.count for p in found.train])}
-        return lists | ({"natural_test": ranges(tests)} if any(tests) else {})
+        lists = {"natural": consecutive_indices([p.count for p in found.train])}
+        return lists | ({"natural_test": consecutive_indices(tests)} if any(tests) else {})
     part = found.train[0]
     if part.clients is None:
         return {}
@@ -160,36 +160,36 @@ def own_clients(found: Federation) -> dict[str, Any]:
     return out
 
 
-def ranges(counts: Sequence[int]) -> tuple[Tensor, ...]:
+def consecutive_indices(counts: Sequence[int]) -> tuple[Tensor, ...]:
     """Return the indices of each client where samples lie client after client."""
     return torch.arange(sum(counts)).split(list(counts))
 
 
-def decoded(found: Federation, options: Options) -> Dataset:
+def load_or_decode(found: Federation, options: Options) -> Dataset:
     """Return the data set of parts that have to be decoded: from the cache, or decoded now and then kept there."""
     for part in found.parts:
         refuse_fickle(part, len(found.parts))
-    key = key_of(found, options)
+    key = cache_key(found, options)
     try:
-        data = store.in_cache(key, lambda folder: fresh(found, options, folder))
-        if key is not None and not agrees(found, data, options):  # what is decoded has changed, which no key shows
-            store.forget(key)
-            data = store.in_cache(key, lambda folder: fresh(found, options, folder))
+        data = store.load_or_build(key, lambda folder: decode_parts(found, options, folder))
+        if key is not None and not matches_source(found, data, options):  # files changed, which no key shows
+            store.remove_copy(key)
+            data = store.load_or_build(key, lambda folder: decode_parts(found, options, folder))
         return data
     except OSError as e:
         why = e.strerror or str(e)
         warnings.warn(f"what was decoded cannot be kept in {store.user_cache()}: {why}", FedsmooWarning, stacklevel=2)
-        return fresh(found, options, None)
+        return decode_parts(found, options, None)
 
 
-def fresh(found: Federation, options: Options, folder: Path | None) -> Dataset:
+def decode_parts(found: Federation, options: Options, folder: Path | None) -> Dataset:
     """Decode the parts, into files of a folder or into memory."""
     make = in_memory if folder is None else in_files(folder)
-    return finished(found, decode(found.train, found.tests, options.pad, make), options, "custom")
+    return make_dataset(found, decode(found.train, found.tests, options.pad, make), options, "custom")
 
 
-def key_of(found: Federation, options: Options) -> str | None:
-    """Return what the parts are, without decoding them; ``None`` if one of them does not say."""
+def cache_key(found: Federation, options: Options) -> str | None:
+    """Return a key that identifies the parts without decoding them; ``None`` if one of them has none."""
     known: Known = {}
     keys = [p.key(known) for p in found.parts]
     if None in keys:
@@ -198,15 +198,15 @@ def key_of(found: Federation, options: Options) -> str | None:
     return json.dumps([store.VERSION, keys, shape, {n: str(v) for n, v in options.given().items()}])
 
 
-def agrees(found: Federation, data: Dataset, options: Options) -> bool:
-    """Return whether samples of a copy are what is decoded now: files that a user's code reads may have changed."""
+def matches_source(found: Federation, data: Dataset, options: Options) -> bool:
+    """Return whether some samples, decoded now, are those of the copy: files that a user's code reads may change."""
     length = data.x_train.shape[-1] if data.x_train.dtype == torch.int64 else None
-    look = Look(options.pad, length, data.is_image and data.x_train.shape[-1] == 3)
+    look = Alignment(options.pad, length, data.is_image and data.x_train.shape[-1] == 3)
     for parts, x, y in ((found.train, data.x_train, data.y_train), (found.tests, data.x_test, data.y_test)):
         at = 0
         for part in parts:
-            for i in looked_at(part.count, len(found.parts)) if part.fickle else ():
-                now = [torch.from_numpy(v)[0] for v in block(part, i, i + 1, look)]
+            for i in probe_indices(part.count, len(found.parts)) if part.fickle else ():
+                now = [torch.from_numpy(v)[0] for v in decode_rows(part, i, i + 1, look)]
                 before = (x[at + i], y[at + i])
                 if any(not torch.equal(a.reshape(b.shape).to(b.dtype), b) for a, b in zip(now, before, strict=True)):
                     return False

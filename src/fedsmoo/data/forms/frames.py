@@ -43,8 +43,8 @@ def frame_part(frame: Any, options: Options, what: str) -> Part:
     found = [np.asarray(frame[n]) for n in chosen.x]
     kind = np.result_type(*(f.dtype for f in found))
     x = np.stack(found, 1).astype(kind if kind.kind == "f" else np.float64)
-    ys = [target(frame[n]) for n in chosen.y]
-    clients = None if chosen.client is None else (lambda: keys(frame[chosen.client]))
+    ys = [target_values(frame[n]) for n in chosen.y]
+    clients = None if chosen.client is None else (lambda: client_names(frame[chosen.client]))
     y = ys[0] if len(ys) == 1 else np.stack(ys, 1)
     return Part(len(frame), what, x, y, columns=chosen.named, clients=clients)
 
@@ -65,14 +65,14 @@ def kind_of_column(column: Any) -> str:
     return NUMBER if kind in "biuf" else OTHER
 
 
-def target(column: Any) -> np.ndarray:
+def target_values(column: Any) -> np.ndarray:
     """Return what is to be learnt; categories and text are classes by their names."""
     if kind_of_column(column) == TEXT:
         return np.array([str(v) for v in column])
     return np.asarray(column)
 
 
-def keys(column: Any) -> np.ndarray:
+def client_names(column: Any) -> np.ndarray:
     """Return who holds each sample: numbers as they are, anything else as text."""
     found = np.asarray(column)
     return found if found.dtype.kind in "iuf" else np.array([str(v) for v in column])

@@ -24,8 +24,8 @@ from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.files.cache import fingerprint
 from fedsmoo.data.files.plain import parse_json, read_plain
 from fedsmoo.data.files.tree import LARGEST, Tree, folder_tree
-from fedsmoo.data.forms.build import finished, joined
-from fedsmoo.data.forms.decoding.store import cached_whole
+from fedsmoo.data.forms.build import join_in_memory, make_dataset
+from fedsmoo.data.forms.decoding.store import load_or_build_in_memory
 from fedsmoo.data.forms.options import Options
 from fedsmoo.data.forms.parts import Federation, Part
 
@@ -69,7 +69,7 @@ def leaf(path: str, given: Mapping[str, Any]) -> Dataset:
     options = LeafOptions.of(given, what)
     tree = leaf_tree(Path(path).expanduser(), what)
     key = f"leaf {fingerprint(tree)} {json.dumps(asdict(options))}"
-    return cached_whole(key, lambda: build(tree, options, what)).renamed(f"leaf:{Path(path).name}")
+    return load_or_build_in_memory(key, lambda: build(tree, options, what)).renamed(f"leaf:{Path(path).name}")
 
 
 def leaf_tree(folder: Path, what: str) -> Tree:
@@ -96,16 +96,16 @@ def build(tree: Tree, options: LeafOptions, what: str) -> Dataset:
     if len(kinds) > 1:
         raise FedsmooError(f"{what}: samples are {' and '.join(sorted(kinds))}, but must be of one kind")
     kind = kinds.pop()
-    read = {NUMBERS: numbers, CHARACTERS: characters, TWEETS: tweets}[kind](train, options)
-    parts = [{u: part(u, some[u], read, what) for u in sorted(some) if some[u][1]} for some in (train, test)]
+    read = {NUMBERS: number_reader, CHARACTERS: character_reader, TWEETS: tweet_reader}[kind](train, options)
+    parts = [{u: make_part(u, some[u], read, what) for u in sorted(some) if some[u][1]} for some in (train, test)]
     names = names_of(kind, [p for some in parts for p in some.values()])
     mine, tested = ({u: replace(p, class_names=names) for u, p in some.items()} for some in parts)
     rest = [p for u, p in tested.items() if u not in mine]
-    found = Federation(tuple(mine.values()), tuple(tested.get(u) for u in mine), one(rest), natural=True)
-    return finished(found, joined(found), Options(), "leaf")
+    found = Federation(tuple(mine.values()), tuple(tested.get(u) for u in mine), single_test_part(rest), natural=True)
+    return make_dataset(found, join_in_memory(found), Options(), "leaf")
 
 
-def one(parts: list[Part]) -> Part | None:
+def single_test_part(parts: list[Part]) -> Part | None:
     """Return the test samples of users that do not train."""
     if not parts:
         return None
@@ -154,7 +154,7 @@ def kind_of(x: Any, y: Any, what: str) -> str:
     )
 
 
-def numbers(train: Users, options: LeafOptions) -> Any:
+def number_reader(train: Users, options: LeafOptions) -> Any:
     """Return what reads lists of numbers: images of 28x28, or features."""
 
     def read(xs: list[Any], ys: list[Any]) -> tuple[np.ndarray, np.ndarray]:
@@ -166,7 +166,7 @@ def numbers(train: Users, options: LeafOptions) -> Any:
     return read
 
 
-def characters(train: Users, options: LeafOptions) -> Any:
+def character_reader(train: Users, options: LeafOptions) -> Any:
     """Return what reads windows of characters and the one that follows, by LEAF's numbers of characters."""
     number = {c: k for k, c in enumerate(LETTERS)}
 
@@ -189,7 +189,7 @@ def words_in(text: str) -> list[str]:
     return WORD.findall(text.lower())
 
 
-def tweets(train: Users, options: LeafOptions) -> Any:
+def tweet_reader(train: Users, options: LeafOptions) -> Any:
     """Return what reads tweets: the usual words of the training part by number, the most frequent first."""
     count = Counter(w for xs, _ in train.values() for x in xs for w in words_in(x[TEXT_FIELD]))
     usual = sorted(count, key=lambda w: (-count[w], w))[: options.words]
@@ -205,7 +205,7 @@ def tweets(train: Users, options: LeafOptions) -> Any:
     return read
 
 
-def part(user: str, found: tuple[list[Any], list[Any]], read: Any, what: str) -> Part:
+def make_part(user: str, found: tuple[list[Any], list[Any]], read: Any, what: str) -> Part:
     """Return a user's samples as a part."""
     where = f"{what}: user {user!r}"
     try:

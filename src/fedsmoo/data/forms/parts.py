@@ -68,8 +68,8 @@ def rows_of(part: Part, lo: int, hi: int) -> tuple[list[Any], list[Any]]:
     return part.rows(lo, hi) if part.rows is not None else ([part.x[lo:hi]], [part.y[lo:hi]])
 
 
-def taken(part: Part, index: np.ndarray) -> Part:
-    """Return some samples of a part, by their numbers."""
+def select(part: Part, index: np.ndarray) -> Part:
+    """Return the samples of a part with these indices, as a part."""
     names = part.clients
     clients = None if names is None else lambda: names()[index]
     if not part.lazy:
@@ -82,18 +82,18 @@ def taken(part: Part, index: np.ndarray) -> Part:
         return xs, ys
 
     def key(known: Known) -> str | None:
-        return at(part.key(known), index)
+        return key_of_selection(part.key(known), index)
 
     return replace(part, count=len(index), rows=rows, key=key, clients=clients)
 
 
-def at(key: str | None, index: np.ndarray) -> str | None:
-    """Return the key of some samples of what has a key."""
+def key_of_selection(key: str | None, index: np.ndarray) -> str | None:
+    """Return the key of a selection, from the key of all and the indices selected."""
     return None if key is None else f"{key} at {hashlib.sha256(index.astype(np.int64).tobytes()).hexdigest()}"
 
 
-def same(parts: Sequence[Part], name: str) -> Any:
-    """Return what all parts say of themselves; refuse parts that say different things."""
+def common_value(parts: Sequence[Part], name: str) -> Any:
+    """Return the value of a field that must be the same in all parts; refuse parts that differ in it."""
     values = [getattr(p, name) for p in parts]
     for part, value in zip(parts, values, strict=True):
         if value != values[0]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -47,12 +48,12 @@ def read_data(value: Any, name: str = "custom", what: str = "data", **options: A
         if chosen.given():
             raise FedsmooError(f"{what} is a Dataset, which says all: leave out {', '.join(chosen.given())}")
         return check(value)
-    if is_four(value):
-        return four(value, chosen, name, what)
-    return build(taken_apart(value, chosen, what), chosen, name)
+    if is_four_arrays(value):
+        return from_four_arrays(value, chosen, name, what)
+    return build(split_into_parts(value, chosen, what), chosen, name)
 
 
-def four(value: Any, options: Options, name: str, what: str) -> Dataset:
+def from_four_arrays(value: Any, options: Options, name: str, what: str) -> Dataset:
     """Return four arrays as a data set."""
     unused = [n for n in options.given() if n != "target"]
     if unused:
@@ -65,13 +66,15 @@ def four(value: Any, options: Options, name: str, what: str) -> Dataset:
     return data
 
 
-def is_four(value: Any) -> bool:
+def is_four_arrays(value: Any) -> bool:
     """Return whether a value is meant as four arrays, ``x_train`` to ``y_test``, in this order or by name."""
     if isinstance(value, Mapping):
         return all(n in value for n in FOUR)
     if not isinstance(value, tuple | list) or len(value) != 4 or all(map(is_table, value)):
         return False
-    return all(is_array(v) or is_pandas(v) for v in value) or (isinstance(value, tuple) and not any(map(is_one, value)))
+    return all(is_array(v) or is_pandas(v) for v in value) or (
+        isinstance(value, tuple) and not any(map(is_labelled, value))
+    )
 
 
 def is_array(value: Any) -> bool:
@@ -84,7 +87,7 @@ def is_array(value: Any) -> bool:
     return isinstance(value, Tensor | np.ndarray | list | NUMBERS) or (inside and isinstance(value, str))
 
 
-def is_one(value: Any) -> bool:
+def is_labelled(value: Any) -> bool:
     """Return whether a value is samples with their labels in one of the forms, without a test part."""
     pair = isinstance(value, tuple) and len(value) == 2 and all(is_array(v) or is_pandas(v) for v in value)
     tables = pair and all(map(is_table, value))
@@ -109,7 +112,7 @@ def is_huggingface_table(value: Any) -> bool:
     return is_huggingface(value) and not isinstance(value, Mapping)
 
 
-def part(value: Any, options: Options, what: str) -> Part:
+def make_part(value: Any, options: Options, what: str) -> Part:
     """Return samples with their labels, in whichever form, as a part."""
     if is_huggingface_table(value):
         return huggingface_part(value, options, what)
@@ -117,7 +120,7 @@ def part(value: Any, options: Options, what: str) -> Part:
         return frame_part(value, options, what)
     if is_columns(value):
         return named_arrays({n: v for n, v in value.items() if is_column(v)}, options, what)
-    if isinstance(value, tuple) and is_one(value):
+    if isinstance(value, tuple) and is_labelled(value):
         x, y = value
         table = is_table(x)
         named = [n for n in ("x", "y", "client") if getattr(options, n) is not None and not (table and n == "x")]
@@ -160,32 +163,34 @@ def named_arrays(value: Mapping[Any, Any], options: Options, what: str) -> Part:
     return Part(lengths[chosen.y[0]], what, x, y, inputs=inputs, columns=chosen.named, clients=clients)
 
 
-def taken_apart(value: Any, options: Options, what: str) -> Federation:
-    """Return the parts of a value: one, a training and a test part, or those of each client."""
+def split_into_parts(value: Any, options: Options, what: str) -> Federation:
+    """Split a value into parts: a single one, a training and a test part, or the parts of each client."""
     if is_flower(value):
         return flower_parts(value, options, what)
-    if is_one(value):
-        return Federation((part(value, options, what),))
-    pair = halves(value, what)
+    if is_labelled(value):
+        return Federation((make_part(value, options, what),))
+    pair = train_and_test(value, what)
     if pair is not None:
-        return with_test(taken_apart(pair[0], options, f"{what}: train part"), pair[1], options, f"{what}: test part")
+        return with_test(
+            split_into_parts(pair[0], options, f"{what}: train part"), pair[1], options, f"{what}: test part"
+        )
     if isinstance(value, Mapping | list):
         entries = value.items() if isinstance(value, Mapping) else enumerate(value)
-        return each_client([(f"{what}: client {n}", v) for n, v in entries], options, what)
+        return from_clients([(f"{what}: client {n}", v) for n, v in entries], options, what)
     if isinstance(value, tuple):
         raise FedsmooError(f"{what} has {len(value)} parts, but must be {MUST}")
     raise FedsmooError(f"{what} is {brief(value)}, but must be {MUST}")
 
 
-def alike(first: Part, value: Any, options: Options, what: str) -> Federation:
-    """Take a value apart into samples of the same columns as another part, in its order, whatever that is here."""
-    found = taken_apart(value, options, what)
+def split_like(first: Part, value: Any, options: Options, what: str) -> Federation:
+    """Split a value into parts whose samples have the columns of another part, in that part's order."""
+    found = split_into_parts(value, options, what)
     if first.columns is None or all(p.columns in (None, first.columns) for p in found.parts):
         return found
-    return taken_apart(value, dataclasses.replace(options, x=first.columns), what)
+    return split_into_parts(value, dataclasses.replace(options, x=first.columns), what)
 
 
-def halves(value: Any, what: str) -> tuple[Any, Any] | None:
+def train_and_test(value: Any, what: str) -> tuple[Any, Any] | None:
     """Return the training and the test part of a pair or of a dict that names them; ``None`` for anything else."""
     if isinstance(value, tuple) and len(value) == 2:
         return value[0], value[1]
@@ -197,8 +202,6 @@ def halves(value: Any, what: str) -> tuple[Any, Any] | None:
     test = next((n for n in TESTS if n in value), None)
     unused = [str(n) for n in value if n not in (train, test)]
     if unused:
-        import warnings
-
         used = repr(train) if test is None else f"{train!r} and {test!r}"
         warnings.warn(f"{what}: {used} are used, {', '.join(unused)} not", FedsmooWarning, stacklevel=2)
     return value[train], None if test is None else value[test]
@@ -210,7 +213,7 @@ def with_test(found: Federation, test: Any, options: Options, what: str) -> Fede
         return found
     if found.tests:
         raise FedsmooError(f"{what}: clients have test parts of their own: leave one of them out")
-    other = alike(found.train[0], test, options, what)
+    other = split_like(found.train[0], test, options, what)
     if other.tests:
         raise FedsmooError(f"{what}: a test part has no test part of its own")
     if not other.natural:
@@ -223,21 +226,21 @@ def with_test(found: Federation, test: Any, options: Options, what: str) -> Fede
     return Federation(found.train, other.train, None, True)
 
 
-def each_client(entries: Sequence[tuple[str, Any]], options: Options, what: str) -> Federation:
-    """Return data of which each entry is a client's, with or without a test part of its own."""
+def from_clients(entries: Sequence[tuple[str, Any]], options: Options, what: str) -> Federation:
+    """Return the parts of a list of clients' data, each with or without a test part of its own."""
     if not entries:
         raise FedsmooError(f"{what} has 0 parts, but must be {MUST}")
     train: list[Part] = []
     tests: list[Part | None] = []
     for name, entry in entries:
-        if is_four(entry):
+        if is_four_arrays(entry):
             x, y, x_test, y_test = [entry[n] for n in FOUR] if isinstance(entry, Mapping) else entry
             entry = ((x, y), (x_test, y_test))
         if isinstance(entry, list) and len(entry) == 2 and all(is_array(v) for v in entry):
             entry = tuple(entry)
-        if isinstance(entry, list) or not (is_one(entry) or halves(entry, name) is not None):
+        if isinstance(entry, list) or not (is_labelled(entry) or train_and_test(entry, name) is not None):
             raise FedsmooError(f"{name} is {brief(entry)}, but must be data of one client: (x, y), or (train, test)")
-        one = alike(train[0], entry, options, name) if train else taken_apart(entry, options, name)
+        one = split_like(train[0], entry, options, name) if train else split_into_parts(entry, options, name)
         if one.natural or one.train[0].clients is not None:
             raise FedsmooError(f"{name} has clients of its own, but each entry of a list is one client")
         train.append(one.train[0])

@@ -16,7 +16,7 @@ from fedsmoo.core.user_code import call
 from fedsmoo.data.forms.columns import ARRAY, IMAGE, NUMBER, OTHER, TEXT, Chosen, choose
 from fedsmoo.data.forms.decoding.keys import state_key
 from fedsmoo.data.forms.options import Options
-from fedsmoo.data.forms.parts import Known, Part, at
+from fedsmoo.data.forms.parts import Known, Part, key_of_selection
 
 REMEDY = "turn it into numbers in the data set's own __getitem__"
 
@@ -48,17 +48,17 @@ def torch_part(value: Any, options: Options, what: str) -> Part:
         raise FedsmooError(f"{what}: a {type(value).__name__} without __len__: say how many items there are")
     if count == 0:
         return Part(0, what)
-    chosen = chosen_in(item(value, 0, what), options, what)
+    chosen = chosen_in(read_item(value, 0, what), options, what)
     names = None if chosen is None or chosen.features or len(chosen.x) == 1 else chosen.x
 
     def rows(lo: int, hi: int) -> tuple[list[Any], list[Any]]:
-        return columns([item(value, i, what) for i in range(lo, hi)], chosen, lo, what)
+        return item_columns([read_item(value, i, what) for i in range(lo, hi)], chosen, lo, what)
 
     clients = None
     if chosen is not None and chosen.client is not None:
-        clients = lambda: np.array([plain(item(value, i, what)[chosen.client]) for i in range(count)])  # noqa: E731
+        clients = lambda: np.array([plain(read_item(value, i, what)[chosen.client]) for i in range(count)])  # noqa: E731
     features = chosen is not None and chosen.features
-    key = lambda known: key_of(value, known)  # noqa: E731
+    key = lambda known: cache_key(value, known)  # noqa: E731
     return Part(
         count,
         what,
@@ -88,19 +88,19 @@ def tensors_in(value: Any) -> list[Tensor] | None:
     return None
 
 
-def key_of(value: Any, known: Known) -> str | None:
+def cache_key(value: Any, known: Known) -> str | None:
     """Return what a data set is: of a part or a chain what it is of, and which items."""
     if type(value) is Subset:
-        return at(key_of(value.dataset, known), np.asarray(value.indices))
+        return key_of_selection(cache_key(value.dataset, known), np.asarray(value.indices))
     if type(value) is ConcatDataset:
-        keys = [key_of(d, known) for d in value.datasets]
+        keys = [cache_key(d, known) for d in value.datasets]
         return None if None in keys else " then ".join(map(str, keys))
     if id(value) not in known:
         known[id(value)] = state_key(value)
     return known[id(value)]
 
 
-def item(value: Any, index: int, what: str) -> Any:
+def read_item(value: Any, index: int, what: str) -> Any:
     """Return an item as the user's code makes it; an error in it is one line with its file and line."""
     return call(value.__getitem__, f"{what}: item {index}", index)
 
@@ -141,7 +141,7 @@ def refuse_no_pair(found: Any, what: str, index: int) -> None:
         )
 
 
-def columns(items: list[Any], chosen: Chosen | None, lo: int, what: str) -> tuple[list[Any], list[Any]]:
+def item_columns(items: list[Any], chosen: Chosen | None, lo: int, what: str) -> tuple[list[Any], list[Any]]:
     """Return items as columns of samples and of labels."""
     if chosen is None:
         for i, one in enumerate(items):

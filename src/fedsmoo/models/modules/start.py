@@ -18,7 +18,7 @@ from safetensors.torch import load
 from torch import Tensor, nn
 
 from fedsmoo.core.errors import FedsmooError, first_line
-from fedsmoo.data.files.plain import open_plain, unreadable
+from fedsmoo.data.files.plain import open_plain, read_error
 
 NAMED = 3  # of several problems, so many are named
 ZIP = b"PK\x03\x04"  # how a file of torch.save begins
@@ -104,7 +104,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     except FedsmooError:
         raise
     except OSError as e:
-        raise unreadable(e)(f"start {path} cannot be read: {e.strerror}") from e
+        raise read_error(e)(f"start {path} cannot be read: {e.strerror}") from e
     except (SafetensorError, ValueError, KeyError) as e:
         raise FedsmooError(
             f"start {path} is neither a safetensors file nor a state dict as torch.save writes it ({first_line(e)})"

@@ -58,7 +58,7 @@ def content_hash(place: Path, hashed: dict[Path, Known] = HASHED) -> str | None:
 
 def file_hash(path: Path) -> str:
     with path.open("rb") as f:
-        return hashlib.file_digest(f, "sha256").hexdigest()  # type: ignore[arg-type]
+        return hashlib.file_digest(f, "sha256").hexdigest()
 
 
 def folder_hash(folder: Path, names: list[str]) -> str:

@@ -12,7 +12,7 @@ from fedsmoo.data.batches import cohort
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.division import own as division
 from fedsmoo.data.division.partition import PARTITIONS
-from fedsmoo.data.own import bound, is_own
+from fedsmoo.data.own import bind_options, is_own
 from fedsmoo.data.sources import form_options, load
 from fedsmoo.metrics.quantity import own_metrics
 from fedsmoo.models import Start, loss
@@ -45,7 +45,7 @@ def refuse_missing(config: Config) -> None:
     Nothing of it is called yet. Methods and models are looked at where they are made.
     """
     if is_own(config.dataset):
-        bound(config.dataset, config.dataset_options)
+        bind_options(config.dataset, config.dataset_options)
     elif config.dataset_options and not form_options(config.dataset):
         raise no_options("data set", config.dataset, config.dataset_options)
     if is_in_file(config.partition):

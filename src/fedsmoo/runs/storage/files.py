@@ -19,8 +19,8 @@ from fedsmoo.core import FedsmooError
 from fedsmoo.data.files.durable import make_folder as make_folder
 from fedsmoo.data.files.durable import remove_leftovers as remove_leftovers
 from fedsmoo.data.files.durable import remove_old as remove_old
-from fedsmoo.data.files.durable import sync_folder, temporary
-from fedsmoo.data.files.plain import MAX_BYTES, open_plain, parse_json, parse_table, read_plain, unreadable
+from fedsmoo.data.files.durable import sync_folder, temporary_name
+from fedsmoo.data.files.plain import MAX_BYTES, open_plain, parse_json, parse_table, read_error, read_plain
 from fedsmoo.data.files.plain import DiskError as DiskError
 from fedsmoo.runs.storage.fence import fence, part_of
 
@@ -65,8 +65,8 @@ def write_together(contents: Mapping[Path, bytes | str]) -> None:
     All are on the disk under another name before the first gets its place, and the old ones are kept until the last
     has. A process that is killed meanwhile leaves every file whole, the old or the new, and its own files beside them.
     """
-    parts = {path: temporary(path) for path in contents}
-    before = {path: temporary(path, ".old") for path in contents}
+    parts = {path: temporary_name(path) for path in contents}
+    before = {path: temporary_name(path, ".old") for path in contents}
     replaced: list[Path] = []
     try:
         for path, content in contents.items():
@@ -128,7 +128,7 @@ def digest_in(path: Path) -> str:
                 raise FedsmooError(f"{path} is missing")
             return hashlib.file_digest(f, "sha256").hexdigest()  # type: ignore[arg-type]
     except OSError as e:
-        raise unreadable(e)(f"{path} cannot be read: {reason(e)}") from e
+        raise read_error(e)(f"{path} cannot be read: {reason(e)}") from e
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -139,7 +139,7 @@ def in_widget(label: str, rounds: int, done: int, last: bool) -> Iterator[Moving
         return
     bar, text = IntProgress(value=done, max=rounds, description=label), HTML()
     box = HBox([bar, text])
-    show(box)  # type: ignore[no-untyped-call]
+    show(box)
 
     def update(at: int, said: str | None, words: list[str]) -> None:
         from html import escape

@@ -17,24 +17,24 @@ from fedsmoo.data.forms.columns import TOKENS
 from fedsmoo.data.targets import NO_LABEL
 
 
-class Unequal(Exception):
+class UnequalLengths(Exception):
     """Sequences of tokens differ in length: they have to be measured, and padded."""
 
 
-class Coloured(Exception):
+class MixedColours(Exception):
     """Grey images are followed by colour images: all have to be read as colour images."""
 
 
 @dataclass(frozen=True)
-class Look:
-    """What all samples are made alike by: the length of sequences, what fills them up, and whether grey is colour."""
+class Alignment:
+    """How samples are given one shape: the length of sequences, what pads them, whether grey images become colour."""
 
     pad: int = 0
     length: int | None = None
     colour: bool = False
 
 
-def value_of(value: Any, colour: bool, what: str) -> np.ndarray:
+def as_array(value: Any, colour: bool, what: str) -> np.ndarray:
     """Return one value as an array; a PIL image as uint8 ``[H, W, 1 or 3]``."""
     if isinstance(value, Tensor):
         tensor = value.detach().cpu()
@@ -56,13 +56,13 @@ def value_of(value: Any, colour: bool, what: str) -> np.ndarray:
     return found
 
 
-def column(values: Any, look: Look, fill: int, what: str) -> np.ndarray:
+def stack_column(values: Any, look: Alignment, fill: int, what: str) -> np.ndarray:
     """Return a column as one array ``[n, ...]``; sequences of unequal length are filled up to the longest of all."""
     if isinstance(values, np.ndarray) and values.dtype.kind in "biuf" and look.length is None:
         return values
     if isinstance(values, Tensor) and look.length is None:
-        return value_of(values, False, what)
-    each = [value_of(v, look.colour, what) for v in values]
+        return as_array(values, False, what)
+    each = [as_array(v, look.colour, what) for v in values]
     if look.length is not None and each[0].ndim == 1 and each[0].dtype.kind in "iu":
         out = np.full((len(each), look.length), fill, np.int64)
         for row, tokens in zip(out, each, strict=True):
@@ -70,10 +70,10 @@ def column(values: Any, look: Look, fill: int, what: str) -> np.ndarray:
                 raise FedsmooError(f"{what}: a sample has {len(tokens)} labels, but no sample is that long")
             row[: len(tokens)] = tokens
         return out
-    return np.stack(alike(each, what))
+    return np.stack(same_shapes(each, what))
 
 
-def alike(each: list[np.ndarray], what: str) -> list[np.ndarray]:
+def same_shapes(each: list[np.ndarray], what: str) -> list[np.ndarray]:
     """Return values of one shape; refuse others, or say what has to be done to make them so."""
     odd = next((v for v in each if v.shape != each[0].shape), None)
     if odd is not None:
@@ -82,18 +82,18 @@ def alike(each: list[np.ndarray], what: str) -> list[np.ndarray]:
 
 
 def refuse_other_shape(shape: Sequence[int], first: np.ndarray, what: str) -> None:
-    """Raise what a sample of another shape than the first one calls for."""
+    """Raise ``UnequalLengths`` or ``MixedColours`` where all can be given one shape, else a ``FedsmooError``."""
     if first.ndim == len(shape) == 1 and first.dtype.kind in "iu":
-        raise Unequal
+        raise UnequalLengths
     image = first.dtype == np.uint8 and first.ndim == len(shape) == 3
     if image and first.shape[:2] == tuple(shape[:2]) and {first.shape[2], shape[2]} == {1, 3}:
-        raise Coloured
+        raise MixedColours
     do = "resize them" if image else "make them alike"
     raise FedsmooError(f"{what}: samples have different shapes, {list(first.shape)} and {list(shape)}: {do} first")
 
 
-def samples(
-    columns: Sequence[Any], inputs: tuple[str, ...] | None, features: bool, look: Look, what: str
+def stack_samples(
+    columns: Sequence[Any], inputs: tuple[str, ...] | None, features: bool, look: Alignment, what: str
 ) -> np.ndarray:
     """Return a block of samples ``[n, ...]`` as a data set keeps them.
 
@@ -101,7 +101,7 @@ def samples(
     """
     names = inputs or ("",) * len(columns)
     fills = [0 if n in TOKENS[1:] else look.pad for n in names]
-    found = [column(c, look, fill, what) for c, fill in zip(columns, fills, strict=True)]
+    found = [stack_column(c, look, fill, what) for c, fill in zip(columns, fills, strict=True)]
     if features:
         kind = np.result_type(*(f.dtype for f in found))
         block = np.stack(found, 1).astype(kind if kind.kind == "f" else np.float64)
@@ -115,9 +115,9 @@ def samples(
     return samples_of(np.ascontiguousarray(block), what).numpy()
 
 
-def labels(columns: Sequence[Any], look: Look, what: str) -> np.ndarray:
+def stack_labels(columns: Sequence[Any], look: Alignment, what: str) -> np.ndarray:
     """Return a block of labels ``[n]`` or ``[n, ...]``: classes as int64, numbers as they are."""
-    found = [column(c, look, NO_LABEL, what) for c in columns]
+    found = [stack_column(c, look, NO_LABEL, what) for c in columns]
     if len(found) > 1 and any(f.ndim > 1 for f in found):
         raise FedsmooError(f"{what}: y names several columns, so each must hold one number per sample")
     block = found[0] if len(found) == 1 else np.stack(found, 1)

@@ -15,14 +15,14 @@ import numpy as np
 
 from fedsmoo.core.errors import FedsmooError, FedsmooWarning
 from fedsmoo.data.forms.decoding.blocks import (
-    Coloured,
-    Look,
-    Unequal,
-    labels,
+    Alignment,
+    MixedColours,
+    UnequalLengths,
+    as_array,
     longest,
     refuse_other_shape,
-    samples,
-    value_of,
+    stack_labels,
+    stack_samples,
 )
 from fedsmoo.data.forms.parts import Part, rows_of
 
@@ -47,7 +47,7 @@ def in_files(folder: Path) -> Make:
         if 0 in shape:
             np.save(path, np.empty(shape, dtype))
             return np.empty(shape, dtype)
-        found = np.lib.format.open_memmap(path, "w+", dtype, shape)  # type: ignore[no-untyped-call]
+        found = np.lib.format.open_memmap(path, "w+", dtype, shape)
         if hasattr(os, "posix_fallocate"):  # a full disk is an error now, not a crash when a page is written
             with path.open("rb+") as file:
                 os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
@@ -62,22 +62,22 @@ def decode(train: Sequence[Part], test: Sequence[Part], pad: int, make: Make) ->
     Sequences of unequal length are measured and padded to the longest, and grey images among colour images become
     colour images: then all is read a second time.
     """
-    parts, look = [*train, *test], Look(pad)
-    with bar(sum(p.count for p in parts), parts[0].what) as step:
+    parts, look = [*train, *test], Alignment(pad)
+    with progress_bar(sum(p.count for p in parts), parts[0].what) as step:
         while True:
             try:
-                first = block(parts[0], 0, min(BLOCK, parts[0].count), look)
+                first = decode_rows(parts[0], 0, min(BLOCK, parts[0].count), look)
                 out: dict[str, np.ndarray] = {}
                 for name, some in (("train", train), ("test", test)):
-                    out |= filled(name, some, first, look, make, step)
+                    out |= decode_part(name, some, first, look, make, step)
                 return out
-            except Unequal:
-                look = replace(look, length=measured(parts, pad))
-            except Coloured:
+            except UnequalLengths:
+                look = replace(look, length=longest_sequence(parts, pad))
+            except MixedColours:
                 look = replace(look, colour=True)
 
 
-def measured(parts: Sequence[Part], pad: int) -> int:
+def longest_sequence(parts: Sequence[Part], pad: int) -> int:
     """Return the length of the longest sequence, and say that others are filled up."""
     found = max(longest(rows_of(p, lo, min(lo + BLOCK, p.count))[0]) for p in parts for lo in range(0, p.count, BLOCK))
     warnings.warn(
@@ -89,12 +89,12 @@ def measured(parts: Sequence[Part], pad: int) -> int:
     return found
 
 
-def block(part: Part, lo: int, hi: int, look: Look) -> Pair:
+def decode_rows(part: Part, lo: int, hi: int, look: Alignment) -> Pair:
     """Return rows of a part as arrays."""
     xs, ys = rows_of(part, lo, hi)
     where = f"{part.what}, samples {lo} to {hi - 1}"
-    x = samples(xs, part.inputs, part.features, look, where)
-    y = labels(ys, look, f"{where}: labels")
+    x = stack_samples(xs, part.inputs, part.features, look, where)
+    y = stack_labels(ys, look, f"{where}: labels")
     if not len(x) == len(y) == hi - lo:
         raise FedsmooError(f"{where}: {len(x)} samples and {len(y)} labels came of {hi - lo} items")
     if x.dtype.kind == "f" and not np.isfinite(x).all():
@@ -103,8 +103,8 @@ def block(part: Part, lo: int, hi: int, look: Look) -> Pair:
     return x, y
 
 
-def filled(
-    name: str, parts: Sequence[Part], like: Pair, look: Look, make: Make, step: Callable[[int], None]
+def decode_part(
+    name: str, parts: Sequence[Part], like: Pair, look: Alignment, make: Make, step: Callable[[int], None]
 ) -> dict[str, np.ndarray]:
     """Return the arrays of a part of a data set, decoded block by block; each sample must be like the first one."""
     total = sum(p.count for p in parts)
@@ -113,7 +113,7 @@ def filled(
     for part in parts:
         for lo in range(0, part.count, BLOCK):
             hi = min(lo + BLOCK, part.count)
-            found = block(part, lo, hi, look)
+            found = decode_rows(part, lo, hi, look)
             for target, new, first in zip((x, y), found, like, strict=True):
                 if new.shape[1:] != first.shape[1:]:
                     refuse_other_shape(new.shape[1:], first[0], part.what)
@@ -131,28 +131,28 @@ def refuse_fickle(part: Part, parts: int) -> None:
     """Refuse items that differ between two reads: a data set is decoded once; augmentation is drawn by the steps."""
     if not part.fickle:
         return
-    for i in looked_at(part.count, parts):
+    for i in probe_indices(part.count, parts):
         once, again = (rows_of(part, i, i + 1) for _ in range(2))
-        if not all(equal(a, b) for a, b in zip((*once[0], *once[1]), (*again[0], *again[1]), strict=True)):
+        if not all(same_value(a, b) for a, b in zip((*once[0], *once[1]), (*again[0], *again[1]), strict=True)):
             raise FedsmooError(
                 f"{part.what}: item {i} is another one each time it is read: leave random transforms out of the data "
                 "set (it is decoded once) and set augment=True for flips and crops"
             )
 
 
-def looked_at(count: int, parts: int) -> list[int]:
-    """Return which samples of one of several parts are looked at: the first, the last, and some between them."""
+def probe_indices(count: int, parts: int) -> list[int]:
+    """Return the indices of the samples that are read twice: the first, the last, and some between them."""
     return sorted({int(i) for i in np.linspace(0, count - 1, min(count, max(2, 2 * LOOKED_AT // parts)))})
 
 
-def equal(a: list[Any], b: list[Any]) -> bool:
+def same_value(a: list[Any], b: list[Any]) -> bool:
     """Return whether two lists with one value each hold the same."""
-    one, two = (value_of(v[0], False, "") if not isinstance(v[0], str) else np.array(v[0]) for v in (a, b))
+    one, two = (as_array(v[0], False, "") if not isinstance(v[0], str) else np.array(v[0]) for v in (a, b))
     return bool(np.array_equal(one, two, equal_nan=one.dtype.kind == two.dtype.kind == "f"))
 
 
 @contextmanager
-def bar(total: int, what: str) -> Iterator[Callable[[int], None]]:
+def progress_bar(total: int, what: str) -> Iterator[Callable[[int], None]]:
     """Show how far decoding is on a terminal; elsewhere say in a line that it began, if it takes a while."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

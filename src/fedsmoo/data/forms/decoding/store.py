@@ -26,7 +26,7 @@ from fedsmoo.core.errors import FedsmooError
 from fedsmoo.data.check import PARTS
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.files.cache import user_cache
-from fedsmoo.data.files.durable import SILENCE, alive, make_folder, sync_folder
+from fedsmoo.data.files.durable import SILENCE, is_alive, make_folder, sync_folder
 from fedsmoo.data.files.plain import parse_table, read_plain
 from fedsmoo.data.fingerprint import Fingerprint
 
@@ -37,12 +37,12 @@ INDICES = ("natural", "natural_test")
 LEFT_OUT = (*PARTS, *INDICES, "weights")  # of the fields: no form has weights
 
 
-def place_of(key: str) -> Path:
+def folder_of(key: str) -> Path:
     """Return the folder of the decoded copy with a key."""
     return user_cache() / "decoded" / f"form-{hashlib.sha256(key.encode()).hexdigest()[:32]}"
 
 
-def mapped(path: Path) -> Tensor:
+def map_array(path: Path) -> Tensor:
     """Return the array in a file as a tensor that is mapped into memory: pages are read when they are used.
 
     Written to, it is a copy: the file stays as it is.
@@ -51,9 +51,9 @@ def mapped(path: Path) -> Tensor:
     return torch.from_numpy(found)
 
 
-def kept(key: str) -> Dataset | None:
+def load_copy(key: str) -> Dataset | None:
     """Return the copy that was kept under a key; ``None`` if there is none, or none that can be trusted."""
-    folder = place_of(key)
+    folder = folder_of(key)
     try:
         content = read_plain(folder / FACTS)
         if content is None:
@@ -61,8 +61,8 @@ def kept(key: str) -> Dataset | None:
         facts = parse_table(content, folder / FACTS)
         if facts["version"] != VERSION or facts["key"] != key or facts["files"] != stamps(folder, list(facts["files"])):
             return None
-        fields: dict[str, Any] = {n: mapped(folder / f"{n}.npy") for n in PARTS}
-        fields |= {n: split(folder, n) for n in INDICES if f"{n}.npy" in facts["files"]}
+        fields: dict[str, Any] = {n: map_array(folder / f"{n}.npy") for n in PARTS}
+        fields |= {n: read_index_lists(folder, n) for n in INDICES if f"{n}.npy" in facts["files"]}
         fields |= {n: tuple(v) if n in TUPLES and v is not None else v for n, v in facts["fields"].items()}
         data = Dataset(**fields)
         data.__dict__["fingerprint"] = Fingerprint.read(facts["fingerprint"], str(folder))
@@ -71,9 +71,9 @@ def kept(key: str) -> Dataset | None:
     return data
 
 
-def forget(key: str) -> None:
+def remove_copy(key: str) -> None:
     """Remove the copy with a key."""
-    shutil.rmtree(place_of(key), ignore_errors=True)
+    shutil.rmtree(folder_of(key), ignore_errors=True)
 
 
 def stamps(folder: Path, names: list[str]) -> dict[str, str]:
@@ -85,19 +85,19 @@ def stamps(folder: Path, names: list[str]) -> dict[str, str]:
 def stamp(path: Path, hashed: bool) -> str:
     if hashed:
         with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+            return hashlib.file_digest(file, "sha256").hexdigest()
     found = path.stat()
     return f"{found.st_size} {found.st_mtime_ns}"
 
 
-def split(folder: Path, name: str) -> tuple[Tensor, ...]:
-    """Return indices that were kept one after the other, with the number of each client's before them."""
+def read_index_lists(folder: Path, name: str) -> tuple[Tensor, ...]:
+    """Read the clients' index lists from one flat array: how many lists, the length of each, then all indices."""
     flat = np.load(folder / f"{name}.npy", allow_pickle=False)
     counts = flat[1 : 1 + int(flat[0])]
     return tuple(torch.from_numpy(i.copy()) for i in np.split(flat[1 + len(counts) :], np.cumsum(counts)[:-1]))
 
 
-def keep(key: str, folder: Path, data: Dataset) -> Dataset:
+def save_copy(key: str, folder: Path, data: Dataset) -> Dataset:
     """Complete a folder that holds the arrays of a data set, give it its name, and return what it holds, mapped.
 
     ``OSError`` if it cannot be written.
@@ -127,11 +127,11 @@ def keep(key: str, folder: Path, data: Dataset) -> Dataset:
         "fingerprint": dataclasses.asdict(data.fingerprint),
     }
     (folder / FACTS).write_text(json.dumps(facts), encoding="utf-8")
-    forget(key)  # what was kept there, but could not be trusted
+    remove_copy(key)  # what was kept there, but could not be trusted
     with suppress(OSError):  # another process was first
-        os.rename(folder, place_of(key))
+        os.rename(folder, folder_of(key))
         sync_folder(folder.parent)
-    return kept(key) or data
+    return load_copy(key) or data
 
 
 def plain_fields(data: Dataset) -> dict[str, Any]:
@@ -139,36 +139,36 @@ def plain_fields(data: Dataset) -> dict[str, Any]:
     return {f.name: getattr(data, f.name) for f in dataclasses.fields(data) if f.name not in LEFT_OUT}
 
 
-def in_cache(key: str | None, build: Callable[[Path], Dataset]) -> Dataset:
+def load_or_build(key: str | None, build: Callable[[Path], Dataset]) -> Dataset:
     """Return the data set with a key from the cache, or what ``build`` makes in a folder, which is then kept.
 
     Without a key it is kept by this process alone: files that are mapped may have lost their names.
     """
-    found = None if key is None else kept(key)
+    found = None if key is None else load_copy(key)
     if found is not None:
         return found
     folder = user_cache() / "decoded" / f".form.{os.getpid()}.{os.urandom(4).hex()}.tmp"
     make_folder(folder)
-    remove_abandoned(folder.parent)
+    remove_leftovers(folder.parent)
     try:
         data = build(folder)
-        return data if key is None else keep(key, folder, data)
+        return data if key is None else save_copy(key, folder, data)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def cached_whole(key: str, build: Callable[[], Dataset]) -> Dataset:
+def load_or_build_in_memory(key: str, build: Callable[[], Dataset]) -> Dataset:
     """Return the data set with a key from the cache, or what ``build`` makes in memory, which is kept if it can be."""
     try:
-        return in_cache(key, lambda folder: build())
+        return load_or_build(key, lambda folder: build())
     except OSError:  # a folder that cannot be written costs time, nothing else
         return build()
 
 
-def remove_abandoned(folder: Path) -> None:
-    """Remove what processes that are no more were decoding."""
+def remove_leftovers(folder: Path) -> None:
+    """Remove folders that processes which have ended were still decoding into."""
     with suppress(OSError):
         for beside in folder.glob(".form.*.tmp"):
             pid = beside.name.split(".")[2]
-            if pid.isdecimal() and not alive(int(pid)) and time.time() - beside.lstat().st_mtime > SILENCE:
+            if pid.isdecimal() and not is_alive(int(pid)) and time.time() - beside.lstat().st_mtime > SILENCE:
                 shutil.rmtree(beside, ignore_errors=True)

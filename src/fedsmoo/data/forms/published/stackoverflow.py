@@ -27,8 +27,8 @@ from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.files.cache import fingerprint
 from fedsmoo.data.files.plain import parse_json, read_plain
 from fedsmoo.data.files.tree import file_tree
-from fedsmoo.data.forms.build import finished, joined
-from fedsmoo.data.forms.decoding.store import cached_whole
+from fedsmoo.data.forms.build import join_in_memory, make_dataset
+from fedsmoo.data.forms.decoding.store import load_or_build_in_memory
 from fedsmoo.data.forms.options import Options
 from fedsmoo.data.forms.parts import Federation, Part
 
@@ -70,7 +70,7 @@ def stackoverflow_tags(path: str, given: Mapping[str, Any]) -> Dataset:
     beside = [file.with_name(f"stackoverflow.{kind}_count") for kind in ("word", "tag")]
     stamps = [fingerprint(file_tree(p)) for p in (file, *beside) if p.is_file()]
     key = f"stackoverflow-tags {stamps} {json.dumps(asdict(options))}"
-    return cached_whole(key, lambda: build(file, beside, options, what))
+    return load_or_build_in_memory(key, lambda: build(file, beside, options, what))
 
 
 def database(place: Path, what: str) -> Path:
@@ -103,10 +103,10 @@ def build(file: Path, beside: list[Path], options: TagOptions, what: str) -> Dat
     tags = most_frequent(beside[1], (t for post in mine for t in post[1]), options.tags)
     if not words or not tags:
         raise FedsmooError(f"{what}: {file} has no words or no tags")
-    parts = tuple(part(posts, words, tags, f"{what}: user {user!r}") for user, posts in train.items())
+    parts = tuple(make_part(posts, words, tags, f"{what}: user {user!r}") for user, posts in train.items())
     rest = [post for posts in test.values() for post in posts]
-    found = Federation(parts, (), part(rest, words, tags, f"{what}: test part") if rest else None, natural=True)
-    return finished(found, joined(found), Options(target="labels"), "stackoverflow-tags")
+    found = Federation(parts, (), make_part(rest, words, tags, f"{what}: test part") if rest else None, natural=True)
+    return make_dataset(found, join_in_memory(found), Options(target="labels"), "stackoverflow-tags")
 
 
 def posts_of(base: sqlite3.Connection, split: str, options: TagOptions, what: str) -> dict[str, list[Post]]:
@@ -186,7 +186,7 @@ def most_frequent(path: Path, seen: Iterable[str], count: int) -> dict[str, int]
     return {word: k for k, word in enumerate(usual)}
 
 
-def part(posts: list[Post], words: dict[str, int], tags: dict[str, int], what: str) -> Part:
+def make_part(posts: list[Post], words: dict[str, int], tags: dict[str, int], what: str) -> Part:
     """Return posts as samples: the share of each word among all of a post's, and its tags."""
     x, y = np.zeros((len(posts), len(words)), np.float32), np.zeros((len(posts), len(tags)), np.float32)
     for row, labels, (found, named) in zip(x, y, posts, strict=True):
