@@ -70,7 +70,10 @@ def held() -> Iterator[tuple[str, Make]]:
     """Yield claims that somebody holds, by name."""
     mine, elsewhere = {**lease.me(), "token": "t", "epoch": 3}, {"host": socket.gethostname() + "-other"}
     yield "a process that lives", written(json.dumps(mine), 1000)
-    yield "its parent", written(json.dumps({**mine, "pid": os.getppid(), "born": lease.born(os.getppid())}), 1000)
+    yield (
+        "its parent",
+        written(json.dumps({**mine, "pid": os.getppid(), "born": lease.process_start(os.getppid())}), 1000),
+    )
     for seconds in (0, 30, lease.SILENCE / 2, -lease.SKEW / 2):
         yield f"another machine, {seconds:.0f} s ago", written(json.dumps({**mine, **elsewhere}), seconds)
     yield "another machine of this name, just now", written(json.dumps({**mine, "boot": "its own"}), 1)
@@ -101,7 +104,7 @@ def try_held(name: str, make: Make, program: Program, root: Path) -> str:
 def drill(full: bool, seed: int) -> Iterator[Outcome]:
     """Try odd claims, those that nobody holds and those that somebody does."""
     os.fsync = os.fstat  # nothing here loses what was written
-    lease.booted = lambda: time.time() - 30
+    lease.boot_time = lambda: time.time() - 30
     lease.BEAT, lease.GRACE = 0.01, min(lease.GRACE, 0.5)  # how long a claim from the future is watched
     warm()
     claims = list(free())

@@ -36,8 +36,8 @@ from fedsmoo.pages.figures.partition import describe
 from fedsmoo.pages.gather import gather
 from fedsmoo.paper.reproduce import PaperTable, opened
 from fedsmoo.paper.selection import Selection
-from fedsmoo.runs.origin.method import travels
-from fedsmoo.runs.resume import settings_of
+from fedsmoo.runs.origin.method import vectors_that_travel
+from fedsmoo.runs.resume import read_settings
 from fedsmoo.runs.storage.checkpoint import newest
 from fedsmoo.runs.storage.reader import read_run
 from fedsmoo.runs.storage.verify import verify
@@ -104,12 +104,12 @@ def read_folder(folder: Path) -> None:
         lambda: list(strict.rows()),
         lambda: strict.identity,
         lambda: read_run(run).history,
-        lambda: ledger(travels(strict.config, strict.method) or (1, 1, 0), strict.history, 1, 1),
+        lambda: ledger(vectors_that_travel(strict.config, strict.method) or (1, 1, 0), strict.history, 1, 1),
         lambda: query(root),
         lambda: export([root], folder / "results", note=len),
         lambda: collect([root], note=len),
         lambda: verify(run),
-        lambda: settings_of(run),
+        lambda: read_settings(run),
     )
     for file in (folder / "results").glob("*.json"):
         file.unlink()
@@ -119,7 +119,7 @@ def read_manifest(folder: Path) -> None:
     """Read the checkpoints of a run."""
     run = folder / "runs" / "a"
     (run / "config.toml").unlink()
-    each(lambda: verify(run), lambda: newest(run / "checkpoint"), lambda: settings_of(run))
+    each(lambda: verify(run), lambda: newest(run / "checkpoint"), lambda: read_settings(run))
 
 
 def read_splits(folder: Path) -> None:

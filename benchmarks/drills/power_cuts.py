@@ -63,7 +63,7 @@ def cases(program: Program, cuts: int, seed: int, folder: Path) -> Iterator[str]
 
 def drill(full: bool, seed: int) -> Iterator[Outcome]:
     """Cut the power of each program."""
-    lease.booted = lambda: time.time() - AGO
+    lease.boot_time = lambda: time.time() - AGO
     warm()
     for program in PROGRAMS:
         with TemporaryDirectory() as folder:

@@ -26,12 +26,12 @@ from fedsmoo.metrics.metric import Own, words
 from fedsmoo.models import wrap
 from fedsmoo.models.loss import LOSSES, SampleLoss
 from fedsmoo.models.modules.copies import own_copy
-from fedsmoo.runs.build import algorithm_class, assemble, with_options
+from fedsmoo.runs.build import add_options, algorithm_class, assemble
 from fedsmoo.runs.config import DIVISION, FIELDS, Config, changed_settings
 from fedsmoo.runs.division import clients_of, cut_cohort, refuse_other_count, refuse_unused_options, resolve_division
 from fedsmoo.runs.origin.objects import PREFIX, name_objects, objects_in
 from fedsmoo.runs.origin.user_files import start_of
-from fedsmoo.runs.record import Callback, refuse_wrong_options
+from fedsmoo.runs.record import Callback, refuse_wrong_arguments
 from fedsmoo.runs.results.carry import carry_out
 from fedsmoo.runs.results.loaded import load_result
 from fedsmoo.runs.results.result import Result
@@ -182,7 +182,7 @@ def with_named_options(settings: dict[str, Any], data: Any, objects: Collection[
     plain = {n: v for n, v in settings.items() if n in FIELDS}
     more = {n: v for n, v in settings.items() if n not in FIELDS and n not in of_form}
     stand = [*objects, *([] if isinstance(data, str) else ["dataset"])]
-    found = with_options(plain, more, lambda value: value, stand)
+    found = add_options(plain, more, lambda value: value, stand)
     if reading := {n: settings[n] for n in of_form if n in settings}:
         found["dataset_options"] = {**(plain.get("dataset_options") or {}), **reading}
     for name, options in found.items():
@@ -200,7 +200,7 @@ def refuse_wrong_kinds(model: Any, algorithm: Any, loss: Any, sampling: Any, cal
     if not isinstance(model, str | nn.Module):
         hint = f"{model.__name__}(...)" if isinstance(model, type) else "nn.Linear(64, 10) or 'mlp'"
         raise FedsmooError(f"model is {brief(model)}, but must be an nn.Module or a model's name: write {hint}")
-    refuse_wrong_options(callback=callback)
+    refuse_wrong_arguments(callback=callback)
     if not callable(loss) and not isinstance(loss, str):
         raise FedsmooError(f"loss is {brief(loss)}, but must be a function of outputs and labels: one loss per sample")
     if not callable(sampling) and not isinstance(sampling, str) and not has_rule(sampling):

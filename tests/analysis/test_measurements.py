@@ -23,7 +23,7 @@ from fedsmoo.analysis.probes import Schedule
 from fedsmoo.core import Vectors, unit
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.core.untrusted import numbers
-from fedsmoo.runs.analyse import measured
+from fedsmoo.runs.analyse import measure_runs
 
 from .conftest import Small, small_task
 
@@ -171,4 +171,4 @@ def test_how_many_runs_a_measurement_goes_through() -> None:
     several = ((PlaneMeasurement, 1, "2 or 3"), (PlaneMeasurement, 4, "2 or 3"), (LineMeasurement, 3, "2"))
     for kind, given, words in several:
         with pytest.raises(FedsmooError, match=f"goes through {words} runs, but {given} are given"):
-            next(measured([Path(f"run{k}") for k in range(given)], kind()))
+            next(measure_runs([Path(f"run{k}") for k in range(given)], kind()))

@@ -17,7 +17,7 @@ from fedsmoo.data.sources import depends_on_seed, load
 from fedsmoo.deploy.settings import from_json, parse, to_json
 from fedsmoo.pages.measured import rebuilt
 from fedsmoo.runs.build import assemble
-from fedsmoo.runs.origin.contents import contents
+from fedsmoo.runs.origin.contents import hash_user_files
 from fedsmoo.runs.origin.identity import identity
 from fedsmoo.runs.resume import reopen
 from fedsmoo.runs.run import Run
@@ -282,7 +282,7 @@ def test_a_set_of_files_leaves_the_names_of_other_runs_alone(folder: Path) -> No
     """The identity of a run of our own things, from before there was a loss to choose."""
     assert identity(Config()) == identity(Config(loss="cross_entropy", loss_options={}, sampling_options={}))
     assert "loss" not in Config().to_dict()
-    assert set(contents(Config(**OWN))) == {f"{k}_content" for k in KINDS if k != "dataset"} | {"data_content"}
+    assert set(hash_user_files(Config(**OWN))) == {f"{k}_content" for k in KINDS if k != "dataset"} | {"data_content"}
     assert [is_own(n) for n in ("a.py:f", "text:a.py", "text:b.py:c", "cifar10", "my:images")] == [True, *[False] * 4]
 
 

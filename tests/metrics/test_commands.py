@@ -15,7 +15,7 @@ from fedsmoo.commands.runs import show_ledger
 from fedsmoo.metrics.quantity import quantity
 from fedsmoo.pages.gather import gather
 from fedsmoo.runs.record import Record
-from fedsmoo.runs.traffic import reached
+from fedsmoo.runs.traffic import first_reached
 from fedsmoo.sweeps.index import query
 from fedsmoo.sweeps.paired import common_target, compared
 from fedsmoo.sweeps.results import from_folder, from_json, to_json
@@ -41,8 +41,8 @@ def test_the_best_of_an_error_is_the_smallest() -> None:
     assert rows[1].behind.mean == pytest.approx(4.0 - 7 / 3)
     assert [(r.rounds, r.bytes, r.reached) for r in rows] == [(2, 40, 1), (None, None, 0)]
     assert common_target(runs) == pytest.approx(2.6)  # a tenth above 7/3, up to two digits
-    assert reached(runs["good"][0], 1.5) is not None
-    assert reached(runs["bad"][0], 1.5) is None
+    assert first_reached(runs["good"][0], 1.5) is not None
+    assert first_reached(runs["bad"][0], 1.5) is None
 
 
 def test_the_best_of_nothing_is_nothing() -> None:

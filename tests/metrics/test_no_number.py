@@ -23,11 +23,11 @@ from fedsmoo.pages.figures.rounds import scores
 from fedsmoo.pages.figures.sources import drawable, find
 from fedsmoo.pages.gather import gather
 from fedsmoo.paper.cells import best, last, last_ten
-from fedsmoo.runs.progress import tested as in_words
+from fedsmoo.runs.progress import test_in_words as in_words
 from fedsmoo.runs.record import Record, last_mean, last_personal, last_score, lead_of, scores_of
-from fedsmoo.runs.results.html import measured
+from fedsmoo.runs.results.html import score_rows
 from fedsmoo.runs.results.result import Result
-from fedsmoo.runs.results.summary import ending, summarise
+from fedsmoo.runs.results.summary import read_ending, summarise
 from fedsmoo.sweeps.comparison import Comparison
 from fedsmoo.sweeps.index import query
 from fedsmoo.sweeps.paired import cells, common_target, compared
@@ -80,7 +80,7 @@ def test_a_summary_says_so() -> None:
     assert (found["evaluations"], found["without_number"]) == (12, 3)
     assert json.loads(json.dumps(found["metrics"])) == {"mse": None}
     assert "without_number" not in summarise(history(GOOD), None)
-    end = ending(found)
+    end = read_ending(found)
     assert (end.lead.name, end.last, end.last_ten) == ("mse", None, None)
     assert at_the_end(found) == "no mean: no number in 3 of the last ten evaluations; the last none"
     assert score(found) == "no number in 3 of the last ten evaluations"
@@ -92,7 +92,7 @@ def test_a_result_says_so() -> None:
     result = Result(history(LOST), None, None)  # type: ignore[arg-type]
     assert math.isnan(result.score)
     assert result.metrics == {"mse": None}
-    assert measured(result)["test mean squared error"] == "no number (round 12)"
+    assert score_rows(result)["test mean squared error"] == "no number (round 12)"
 
 
 def test_a_result_file_keeps_them(tmp_path: Path) -> None:

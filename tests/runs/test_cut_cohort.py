@@ -89,7 +89,7 @@ def test_a_sweep_goes_on_with_runs_that_were_cut(tmp_path: Path) -> None:
 
 
 def test_only_code_of_the_users_knows_how_many_clients_its_data_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(division, "count_natural", lambda *_: 7)
+    monkeypatch.setattr(division, "count_natural_clients", lambda *_: 7)
     assert division.natural_clients(Config(dataset="synthetic")) == 7
     assert division.natural_clients(Config(dataset="synthetic", dataset_options={"a": 1})) is None
     assert division.natural_clients(Config(dataset="mine.py:data")) is None

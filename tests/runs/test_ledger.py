@@ -10,7 +10,7 @@ from fedsmoo.algorithms import ALGORITHMS, FedSMOO
 from fedsmoo.data.check import from_arrays
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.record import Record
-from fedsmoo.runs.traffic import human_bytes, ledger, paper_vectors, reached
+from fedsmoo.runs.traffic import first_reached, human_bytes, ledger, paper_vectors
 from fedsmoo.sweeps.paired import cells, common_target, compared, row, verdict
 
 # Vectors down and up, from the methods' papers: what a client must receive and send in every round.
@@ -97,9 +97,9 @@ HISTORY = [record(1, 0.1), record(2, None), record(3, 0.5, 2.0), record(4, 0.4)]
 
 
 def test_reached_counts_bytes_and_seconds_up_to_the_round() -> None:
-    hit = reached(HISTORY, 0.5)
+    hit = first_reached(HISTORY, 0.5)
     assert (hit.round, hit.bytes, hit.seconds) == (3, 90, 4.0)
-    assert reached(HISTORY, 0.6) is None
+    assert first_reached(HISTORY, 0.6) is None
 
 
 def test_a_row_over_seeds() -> None:

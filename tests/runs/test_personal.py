@@ -23,7 +23,7 @@ from fedsmoo.engines import personal
 from fedsmoo.paper.tables import measured, measures
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.record import GLOBAL, PERSONAL, served
+from fedsmoo.runs.record import GLOBAL, PERSONAL, personal_fields
 from fedsmoo.runs.results.result import Result
 from fedsmoo.runs.run import Run
 from fedsmoo.runs.simulation import Simulation
@@ -175,8 +175,8 @@ def test_no_mean_is_given_without_the_models_that_diverged(engine: str) -> None:
 
 def test_a_metric_without_a_value_of_some_samples_leaves_those_clients_out() -> None:
     nan, values = float("nan"), [(0.5, 0.25), (1.0, 0.75)]
-    found = served(np.array([*values, (nan, nan)]))
-    assert found == served(np.array(values))
+    found = personal_fields(np.array([*values, (nan, nan)]))
+    assert found == personal_fields(np.array(values))
     assert (found["personal_accuracy"], found["global_accuracy"]) == (0.75, 0.5)
     with pytest.warns(FedsmooWarning, match="the accuracy of some personal models is no number"):
-        assert "personal_accuracy" not in served(np.array([*values, (nan, 0.5)]))
+        assert "personal_accuracy" not in personal_fields(np.array([*values, (nan, 0.5)]))

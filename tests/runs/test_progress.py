@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedsmoo.runs.progress import Lines, duration, standing
+from fedsmoo.runs.progress import ProgressLines, duration, round_in_words
 from fedsmoo.runs.record import Record
 
 
@@ -23,7 +23,7 @@ def record(number: int, accuracy: float | None = None, loss: float | None = 1.5)
 )
 def test_at_most_a_line_in_ten_seconds_and_the_last(total: int, seconds: float, said: list[int]) -> None:
     now, out = 1000.0, list[str]()
-    lines = Lines(total, say=out.append, clock=lambda: now)
+    lines = ProgressLines(total, say=out.append, clock=lambda: now)
     for _ in range(total):
         now += seconds
         lines.moved(["accuracy 50.00%"])
@@ -35,7 +35,7 @@ def test_at_most_a_line_in_ten_seconds_and_the_last(total: int, seconds: float, 
 
 def test_rounds_found_done_count_but_say_nothing_of_the_pace() -> None:
     now, out = 0.0, list[str]()
-    lines = Lines(100, 40, out.append, last=False, clock=lambda: now)
+    lines = ProgressLines(100, 40, out.append, last=False, clock=lambda: now)
     lines.skip(10)
     now = 20.0
     lines.moved([])
@@ -45,8 +45,8 @@ def test_rounds_found_done_count_but_say_nothing_of_the_pace() -> None:
 
 
 def test_a_round_without_a_test_has_the_last_one_s() -> None:
-    assert standing(record(1, 0.5)) == ["accuracy 50.00%", "loss 1.5000"]
-    assert standing(record(2), "accuracy 50.00%") == ["accuracy 50.00%", "loss 1.5000"]
-    assert standing(record(1, None, None)) == []
+    assert round_in_words(record(1, 0.5)) == ["accuracy 50.00%", "loss 1.5000"]
+    assert round_in_words(record(2), "accuracy 50.00%") == ["accuracy 50.00%", "loss 1.5000"]
+    assert round_in_words(record(1, None, None)) == []
     words = {0.4: "0 s", 59.6: "1 min 0 s", 61: "1 min 1 s", 3600: "1 h 0 min", 86400: "24 h 0 min"}
     assert {s: duration(s) for s in words} == words

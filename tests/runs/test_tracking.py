@@ -20,7 +20,7 @@ from fedsmoo.core import FedsmooError
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.resume import reopen
 from fedsmoo.runs.run import Run
-from fedsmoo.runs.tracking import TRACKERS, numbers, trackers
+from fedsmoo.runs.tracking import TRACKERS, logged_numbers, trackers
 
 SMALL = Config(
     algorithm="fedavg", model="softmax", clients=6, cohort=2, rounds=4, local_steps=1, batch_size=8,
@@ -40,7 +40,7 @@ def tracked(name: str, folder: Path) -> list[dict[str, float]]:
         summary = run.go(lambda r: (seen.append(r), log.round(r))).summary
         log.summary(summary)
     assert [r.round for r in seen] == [1, 2, 3, 4]
-    return [numbers(r) for r in seen]
+    return [logged_numbers(r) for r in seen]
 
 
 def test_tensorboard_event_files_hold_every_round(tmp_path: Path) -> None:

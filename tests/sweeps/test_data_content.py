@@ -17,7 +17,7 @@ from fedsmoo.data.catalog import OFFICIAL
 from fedsmoo.data.sources import load
 from fedsmoo.pages.gather import gather
 from fedsmoo.runs.config import FIELDS, Config
-from fedsmoo.runs.origin.contents import contents
+from fedsmoo.runs.origin.contents import hash_user_files
 from fedsmoo.runs.origin.identity import identity
 from fedsmoo.runs.resume import reopen
 from fedsmoo.runs.run import Run
@@ -281,8 +281,8 @@ def test_runs_of_before_that_did_not_note_samples_apart_go_on(own: dict[str, Any
     for path in sweep(table, out=tmp_path / "runs").finished:
         edit(path / "started.json", lambda v: v["contents"].pop("samples_content"))
         config = read_run(path).config
-        assert read_run(path).identity == identity(config, contents(config))
-        before.append(path.rename(path.with_name(run_name(config, contents(config)))))
+        assert read_run(path).identity == identity(config, hash_user_files(config))
+        before.append(path.rename(path.with_name(run_name(config, hash_user_files(config)))))
     assert sweep(table, out=tmp_path / "runs").finished == before
     write(tmp_path, 7)
     assert not {*sweep(table, out=tmp_path / "runs").finished} & {*before}

@@ -20,7 +20,7 @@ from fedsmoo.core import FedsmooError
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.record import Record
 from fedsmoo.runs.run import Run
-from fedsmoo.runs.storage.lease import LEASE, Lease, acquire, dead, leased, me
+from fedsmoo.runs.storage.lease import LEASE, Lease, acquire, is_abandoned, leased, me
 from fedsmoo.runs.storage.names import FAILED, MODEL
 from fedsmoo.runs.storage.reader import read_run, state
 from fedsmoo.sweeps.bases import read_sweep
@@ -169,14 +169,14 @@ def test_the_lease_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     path = tmp_path / "run" / LEASE
     path.write_text(json.dumps({**me(), "pid": child.pid, "born": "1"}))
-    assert dead(path)
+    assert is_abandoned(path)
     path.write_text(json.dumps({**me(), "born": "1"}))
-    assert dead(path)  # the number was given out again
+    assert is_abandoned(path)  # the number was given out again
     for other in ({"host": "elsewhere"}, {"boot": "another"}, {"space": "pid:[1]"}, {"space": None}):
         path.write_text(json.dumps({**me(), "pid": child.pid, **other}))  # where that number means another process
-        assert not dead(path)
+        assert not is_abandoned(path)
         os.utime(path, (time.time() - 300, time.time() - 300))
-        assert dead(path)
+        assert is_abandoned(path)
     held = acquire(tmp_path / "run")
     assert held is not None
     held.release()

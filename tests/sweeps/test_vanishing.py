@@ -115,7 +115,7 @@ def test_checkpoints_that_give_way_to_newer_ones_while_they_are_read(tmp_path: P
         for number in (3, 4):
             store.save(number, Vectors(w=torch.zeros(3)), ClientTable(()), Mark(0, ""))
 
-    before(checkpoint, "unseal", go_on)
+    before(checkpoint, "read_manifest", go_on)
     found, problems = newest(store.folder)
     assert (found.round if found else None, problems) == (4, [])
 
@@ -156,7 +156,7 @@ def test_a_branch_that_git_packs_away_is_still_the_commit(tmp_path: Path, monkey
     loose.parent.mkdir(parents=True)
     (git / "HEAD").write_text("ref: refs/heads/main\n")
     loose.write_text("abc\n")
-    assert origin.head(package) == "abc"
+    assert origin.read_head(package) == "abc"
     read = Path.read_text
 
     def packed(path: Path, *words: Any, **more: Any) -> str:
@@ -166,5 +166,5 @@ def test_a_branch_that_git_packs_away_is_still_the_commit(tmp_path: Path, monkey
         return read(path, *words, **more)
 
     monkeypatch.setattr(Path, "read_text", packed)
-    assert origin.head(package) == "abc"
+    assert origin.read_head(package) == "abc"
     assert not loose.exists()

@@ -55,9 +55,9 @@ def counted(count: int, thing: str) -> str:
 
 def at_the_end(summary: dict[str, Any]) -> str:
     """Say the score at the end: ``"81.20% (mean of the last ten evaluations; the last 80.90%)"``."""
-    from fedsmoo.runs.results.summary import ending
+    from fedsmoo.runs.results.summary import read_ending
 
-    end, count = ending(summary), min(10, summary["evaluations"])
+    end, count = read_ending(summary), min(10, summary["evaluations"])
     last = "none" if end.last is None else end.lead.text(end.last)
     if end.lacking:
         return f"no mean: {end.lacking}; the last {last}"
@@ -71,9 +71,9 @@ def at_the_end(summary: dict[str, Any]) -> str:
 
 def score(summary: dict[str, Any]) -> str:
     """Return the mean of the last ten evaluations: ``"81.20%"``."""
-    from fedsmoo.runs.results.summary import ending
+    from fedsmoo.runs.results.summary import read_ending
 
-    end = ending(summary)
+    end = read_ending(summary)
     return end.lacking or ("not evaluated" if end.last_ten is None else end.lead.text(end.last_ten))
 
 

@@ -118,15 +118,15 @@ def show(
     from fedsmoo.data.sources import load
     from fedsmoo.pages.figures.partition import describe, draw
     from fedsmoo.pages.figures.rules import draw_views
-    from fedsmoo.runs.origin.trust import codes, only, refuse_strange
+    from fedsmoo.runs.origin.trust import code_files, judge_for, refuse_strange
 
     content = read_split(split)
-    code = codes([("dataset", content["dataset"])])
+    code = code_files([("dataset", content["dataset"])])
     refuse_strange(code, f"to show the split {split}", trust)
     if data is not None and files_of(content["dataset"]) is not None:  # a split keeps the name of the file alone
         loaded = load(f"{content['dataset'].partition(':')[0]}:{data}")
     else:
-        with judged(only(code)):
+        with judged(judge_for(code)):
             loaded = load(content["dataset"], data, content["seed"])
     indices = load_split(split, loaded)
     folder = out or split.parent
@@ -159,11 +159,11 @@ def rules(
 
 def with_sets(settings: dict[str, Any], sets: Sequence[str]) -> dict[str, Any]:
     """Return the settings of a division with the options of its partition and data set."""
-    from fedsmoo.runs.build import with_options
+    from fedsmoo.runs.build import add_options
 
     for word in sets:
         key, value = split_word(word)
-        made = with_options(settings, {} if key in FIELDS else {key: value}, plain)
+        made = add_options(settings, {} if key in FIELDS else {key: value}, plain)
         if made.keys() - settings.keys() - {"partition_options", "dataset_options"} or key in FIELDS:
             raise FedsmooError(f"--set {key}: of a division, --set takes options of its partition and data set alone")
         settings = made

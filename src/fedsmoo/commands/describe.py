@@ -139,7 +139,7 @@ def show(name: Annotated[str, typer.Argument(help="A method: a name, or path/to/
 
     from fedsmoo.paper.searched import recommended
     from fedsmoo.runs.build import algorithm_class, make_algorithm
-    from fedsmoo.runs.traffic import paper_vectors, travelling
+    from fedsmoo.runs.traffic import count_vectors, paper_vectors
 
     cls, algorithm = algorithm_class(name), make_algorithm(name, {})
     out = console()
@@ -156,7 +156,7 @@ def show(name: Annotated[str, typer.Argument(help="A method: a name, or path/to/
     for mask, patterns in algorithm.masks.items():
         stays = ": they stay at the clients, and do not travel" if mask in algorithm.stays else ""
         hanging(out, f"  mask    {mask:<14} ", f"the parameters {patterns}{stays}", "dim")
-    up, down, numbers = travelling(algorithm)
+    up, down, numbers = count_vectors(algorithm)
     travels = f"{up + down} vectors" + (f" and {numbers} single numbers" if numbers else "")
     out.print(f"  a client and round: {travels} travel (the paper counts {paper_vectors(algorithm)})\n")
     out.print("[bold]hyper-parameters[/bold]")

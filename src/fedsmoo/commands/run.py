@@ -149,13 +149,13 @@ def how_computed(summary: dict[str, Any]) -> str:
 
 def print_summary(config: Config, result: Result) -> None:
     """Print one screen: what ran, how well, what it cost, and the folder."""
-    from fedsmoo.runs.origin.contents import data_label, files_held
-    from fedsmoo.runs.results.summary import ending
+    from fedsmoo.runs.origin.contents import data_label, input_hashes
+    from fedsmoo.runs.results.summary import read_ending
     from fedsmoo.runs.traffic import human_bytes
 
     summary = result.summary or {}
     out, label, rounds = console(), result.simulation.setup.algorithm.label, counted(summary["rounds"], "round")
-    data = data_label(config.dataset, files_held(config, result.simulation.setup.task.data))
+    data = data_label(config.dataset, input_hashes(config, result.simulation.setup.task.data))
     out.print(f"[bold]{label}[/bold] on {data}, {len(result.simulation.indices)} clients, "
               f"{config.cohort} per round, {rounds}", soft_wrap=True)  # fmt: skip
     hanging(out, "  engine          ", how_computed(summary))
@@ -166,7 +166,7 @@ def print_summary(config: Config, result: Result) -> None:
     if config.target is not None:
         hit = summary["target_reached"]
         text = "never" if hit is None else f"round {hit['round']}, {human_bytes(hit['bytes'])}, {hit['seconds']:.1f} s"
-        out.print(f"  {f'to {ending(summary).lead.goal(config.target)}':<16}{text}")
+        out.print(f"  {f'to {read_ending(summary).lead.goal(config.target)}':<16}{text}")
     out.print(f"  folder          {result.folder}", soft_wrap=True)
     out.print(f"  next            fedsmoo report {result.folder}", soft_wrap=True)
 
@@ -174,9 +174,9 @@ def print_summary(config: Config, result: Result) -> None:
 def scored(summary: dict[str, Any]) -> list[str]:
     """Say how well a run ended, in lines: what leads, other metrics, by validation, for clients, and the loss."""
     from fedsmoo.metrics.quantity import quantity
-    from fedsmoo.runs.results.summary import ending
+    from fedsmoo.runs.results.summary import read_ending
 
-    end = ending(summary)
+    end = read_ending(summary)
     lines = [f"{end.lead.title:<15} {at_the_end(summary)}"]
     for name, value in list((summary.get("metrics") or {}).items())[1:]:
         other = quantity(name)

@@ -125,11 +125,11 @@ def show_ledger(
     per_round: Annotated[bool, typer.Option("--per-round", help="A line for each round.")] = False,
 ) -> None:
     from fedsmoo.pages.gather import shortest_names
-    from fedsmoo.runs.origin.method import travels
+    from fedsmoo.runs.origin.method import vectors_that_travel
     from fedsmoo.runs.record import lead_of
     from fedsmoo.runs.storage.reader import read_run
     from fedsmoo.runs.storage.walk import require_runs
-    from fedsmoo.runs.traffic import human_bytes, ledger, reached
+    from fedsmoo.runs.traffic import first_reached, human_bytes, ledger
 
     vectors = ["vectors up", "down", "paper's count"]
     header = [*vectors, "bytes up", "bytes down", "as the paper counts", "full model"]
@@ -146,13 +146,13 @@ def show_ledger(
     for run, name in zip(runs, shortest_names([run.path for run in runs]), strict=True):
         staying = run.facts.get("parameters_staying") or 0
         size, full = (max((run.facts.get(n) or 1) - staying, 0) for n in ("parameters", "parameters_full"))
-        method = travels(run.config, run.method)
+        method = vectors_that_travel(run.config, run.method)
         book = ledger(method or (1, 1, 0), run.history, size, full)
         counts = [str(n) for n in (book.vectors_up, book.vectors_down, book.vectors_paper)]
         sizes = [human_bytes(n) for n in (book.bytes_up, book.bytes_down, book.bytes_paper, book.bytes_full)]
         if method is None:  # a run of before that, by code of somebody's own, which is not run to find out
             counts, sizes[2:] = ["?"] * 3, ["?"] * 2
-        hit = None if target is None else reached(run.history, target)
+        hit = None if target is None else first_reached(run.history, target)
         reach = ["never", "", ""] if hit is None else [str(hit.round), human_bytes(hit.bytes), f"{hit.seconds:.1f}"]
         reach[:0] = [lead_of(run.history).title] if mixed else []
         rows.append([name, *([run.label or ""] if label else []), *counts, *sizes, *(reach if goal else [])])

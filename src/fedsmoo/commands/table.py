@@ -140,10 +140,10 @@ def update(documents: list[Path], results: Path | None, check: bool) -> None:
 
 def say_on_other_data(made: PaperTable) -> None:
     """Say how many runs a table leaves out because their data has other content than its name promises."""
-    from fedsmoo.runs.origin.contents import other_content
+    from fedsmoo.runs.origin.contents import other_content_label
 
     for (dataset, content), count in made.on_other_data.items():
-        label = other_content(dataset, content)
+        label = other_content_label(dataset, content)
         sys.stderr.write(f"fedsmoo: {counted(count, 'run')} on {label} not shown here: --data PATH shows them\n")
 
 

@@ -27,7 +27,7 @@ from fedsmoo.models import FlatModel, make_module, wrap
 from fedsmoo.models.loss import SampleLoss
 from fedsmoo.runs.build import make_setup
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.division import make_clients, seen_by_clients
+from fedsmoo.runs.division import make_clients, with_client_inputs
 from fedsmoo.runs.origin.user_files import start_of
 
 OWN_SCALE = (
@@ -52,7 +52,7 @@ def share_of(client: int, config: Config) -> Dataset:
     shares = make_clients(config, data)
     if not 0 <= client < len(shares):
         raise FedsmooError(f"there is no client {client}: the settings divide the data among {len(shares)} clients")
-    data = seen_by_clients(config, data, shares)
+    data = with_client_inputs(config, data, shares)
     index = torch.from_numpy(shares[client])
     weights = None if data.weights is None else data.weights[index]
     mine = replace(data, x_train=data.x_train[index], y_train=data.y_train[index], weights=weights)

@@ -18,7 +18,7 @@ from fedsmoo.deploy.combine import KINDS
 from fedsmoo.deploy.store import checked_name
 from fedsmoo.runs.config import FIELDS, Config
 from fedsmoo.runs.division import refuse_unused_options, resolve_division
-from fedsmoo.runs.settings.fields import AROUND, BROUGHT, checked, setting
+from fedsmoo.runs.settings.fields import AROUND, BROUGHT, checked_setting, setting
 
 LOST = ("refuse", "restart")
 BOUND = ("bind", "ignore")
@@ -67,7 +67,7 @@ class Federation:
 
     def __post_init__(self) -> None:
         for name, value in dataclasses.asdict(self).items():
-            object.__setattr__(self, name, checked(type(self), name, value))
+            object.__setattr__(self, name, checked_setting(type(self), name, value))
         checked_name(self.name)
         for name in ("round_timeout", "wait"):
             if not getattr(self, name) > 0:

@@ -17,11 +17,11 @@ from fedsmoo.pages.metrics import curves
 from fedsmoo.pages.standing import may_be_of_it, standing
 from fedsmoo.paper.cells import sessions
 from fedsmoo.runs.config import FIELDS
-from fedsmoo.runs.origin.contents import SAMPLES, data_label, samples_held
+from fedsmoo.runs.origin.contents import SAMPLES, data_label, seedless_fingerprint
 from fedsmoo.runs.storage.names import METRICS
 from fedsmoo.runs.storage.reader import StoredRun, read_run
-from fedsmoo.runs.storage.walk import listed, stamp
-from fedsmoo.runs.watch.changes import in_words
+from fedsmoo.runs.storage.walk import entries_of, stamp
+from fedsmoo.runs.watch.changes import changes_in_words
 
 SUMMARY_NUMBERS = ("parameters", "parameters_full", "seconds_train", "seconds_eval")
 LED = re.compile(r'\{"rounds":(\d+|\[[^\]]*\]),"lead":')  # curves of a run that the accuracy does not lead
@@ -77,8 +77,8 @@ def _cached(folder: Path, cache: dict[Path, Any] | None) -> dict[str, Any]:
 
 def fingerprint(folder: Path) -> str:
     """Return text that changes when one of a run's files does."""
-    beside = listed(folder / measured.FOLDER)
-    return f"{stamp(listed(folder))} {' '.join(beside)} {stamp(beside, beside)}"
+    beside = entries_of(folder / measured.FOLDER)
+    return f"{stamp(entries_of(folder))} {' '.join(beside)} {stamp(beside, beside)}"
 
 
 def shortest_names(folders: Sequence[Path]) -> list[str]:
@@ -178,11 +178,11 @@ def changed(found: Any) -> dict[str, str]:
     """
     each = found[:20] if isinstance(found, list) else []
     sound = [one for one in each if isinstance(one, list) and len(one) == 2 and isinstance(one[1], dict)]
-    return {"changes": text(words, 200)} if (words := in_words(sound)) else {}
+    return {"changes": text(words, 200)} if (words := changes_in_words(sound)) else {}
 
 
 def hashes(facts: dict[str, Any]) -> dict[str, str]:
     """Return hashes of a user's own files and data when the run began, as settings of it: edited, they are others."""
-    contents, samples = facts.get("contents"), samples_held(facts)
+    contents, samples = facts.get("contents"), seedless_fingerprint(facts)
     known = [(k, v) for k, v in contents.items() if k != SAMPLES] if isinstance(contents, dict) else []
     return {text(k, 80): text(v, 80)[:8] for k, v in known[:10]} | ({"samples": samples} if samples else {})

@@ -17,7 +17,7 @@ from fedsmoo.core.errors import FedsmooError, FedsmooWarning
 from fedsmoo.pages.gather import gather_texts
 from fedsmoo.pages.kept import with_results
 from fedsmoo.pages.metrics import compact
-from fedsmoo.runs.storage.fence import part_of
+from fedsmoo.runs.storage.fence import partial_name
 from fedsmoo.runs.storage.files import renamed_at_the_end
 from fedsmoo.version import __version__
 
@@ -39,7 +39,7 @@ def write_page(run_folders: Sequence[Path], out: Path, files: Sequence[Path] = (
         note = f"{name}: its metrics are not as it wrote them: the page has no curve of it"
         warnings.warn(note, FedsmooWarning, stacklevel=2)
     pieces = render({**(with_results(data, run_folders, files) if files else data), "live": False, "made": made()})
-    part = part_of(out)
+    part = partial_name(out)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with renamed_at_the_end(part, out), part.open("wb") as f:

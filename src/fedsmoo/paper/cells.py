@@ -9,7 +9,7 @@ from typing import Any
 
 from fedsmoo.metrics.average import deviation, mean
 from fedsmoo.runs.record import TEN, best_validated, last_mean, last_personal
-from fedsmoo.runs.traffic import Reached, reached
+from fedsmoo.runs.traffic import Reached, first_reached
 from fedsmoo.sweeps.grid import Sweep
 from fedsmoo.sweeps.paired import named
 from fedsmoo.sweeps.results import Measured
@@ -104,7 +104,7 @@ def spread(values: Sequence[float], digits: int = 2) -> str:
 
 def hits(runs: Sequence[Measured], target: float) -> list[Reached]:
     """Return when runs first reached a target accuracy, of those that did."""
-    return [hit for r in runs if (hit := reached(r.history, target)) is not None]
+    return [hit for r in runs if (hit := first_reached(r.history, target)) is not None]
 
 
 def spent_to(runs: Sequence[Measured], target: float, write: Callable[[list[Reached]], str]) -> str:
@@ -125,7 +125,7 @@ def rounds_to(runs: Sequence[Measured], target: float) -> str:
 def bytes_beside(runs: Sequence[Measured], others: Sequence[Measured], target: float) -> float | None:
     """Return the bytes to a target relative to those of other runs, over the seeds with which both got there."""
     one, other = (
-        {r.config.seed: hit.bytes for r in each if (hit := reached(r.history, target))} for each in (runs, others)
+        {r.config.seed: hit.bytes for r in each if (hit := first_reached(r.history, target))} for each in (runs, others)
     )
     common = sorted(one.keys() & other.keys())
     return sum(one[s] for s in common) / sum(other[s] for s in common) if common else None

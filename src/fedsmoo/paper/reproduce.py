@@ -17,11 +17,11 @@ from fedsmoo.paper.cells import Found, Grid
 from fedsmoo.paper.render import Table, render
 from fedsmoo.paper.selection import Selection, on_measured_data, on_other_data, split
 from fedsmoo.runs.config import FIELDS, Config
-from fedsmoo.runs.origin.contents import contents_here
+from fedsmoo.runs.origin.contents import hash_files_and_data
 from fedsmoo.runs.record import Record
 from fedsmoo.runs.results.curves import accuracy_curves, hanning
 from fedsmoo.runs.signals import stopped_by
-from fedsmoo.runs.storage.names import fitting
+from fedsmoo.runs.storage.names import fitting_name
 from fedsmoo.sweeps.bases import EXPERIMENTS
 from fedsmoo.sweeps.grid import Sweep, parse_seeds, with_contents
 from fedsmoo.sweeps.index import refresh
@@ -89,7 +89,7 @@ class PaperTable:
         for column in grid.columns:
             runs = {m: [r.history for r in grid[m, column]] for m in grid.methods if grid[m, column]}
             if runs:
-                path = folder / (fitting(re.sub(r"[^\w.]+", "-", column)) + ".png")
+                path = folder / (fitting_name(re.sub(r"[^\w.]+", "-", column)) + ".png")
                 accuracy_curves(runs, path, column + departure(self.sweep).replace(", ", "\n", 1), smooth=WINDOW)
                 out.append(path)
         return out
@@ -177,7 +177,7 @@ def opened(
     if not run:
         sweep = selection.over_measured_seeds(found, ordered)
     if run or "data" in settings:
-        sweep = with_contents(sweep, contents_here([c.config for c in sweep.cells]))
+        sweep = with_contents(sweep, hash_files_and_data([c.config for c in sweep.cells]))
     else:
         sweep = on_measured_data(sweep, found)
     return PaperTable(sweep, found, out, folder, selection.compact)

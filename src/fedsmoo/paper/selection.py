@@ -12,9 +12,9 @@ from typing import Any
 from fedsmoo.core import FedsmooError
 from fedsmoo.paper.cells import Found
 from fedsmoo.paper.experiments import experiment
-from fedsmoo.runs.origin.contents import contents, held_in
+from fedsmoo.runs.origin.contents import hash_user_files, recorded_hashes
 from fedsmoo.runs.origin.identity import identity
-from fedsmoo.runs.origin.method import kept
+from fedsmoo.runs.origin.method import recorded_method
 from fedsmoo.sweeps.grid import Sweep, parse_seeds, with_contents
 
 
@@ -73,11 +73,11 @@ def split(words: str | None) -> list[str]:
 def measured_seeds(sweep: Sweep, found: Found) -> tuple[int, ...]:
     """Return the seeds that some cell of a sweep of one seed was measured with."""
     (usual,) = {c.config.seed for c in sweep.cells}
-    plain = {identity(c.config, without_data(c.held or contents(c.config))) for c in sweep.cells}
+    plain = {identity(c.config, without_data(c.held or hash_user_files(c.config))) for c in sweep.cells}
     seeds = set[int]()
     for run in found.values():
-        held, changes = without_data(held_in(run.facts) or {}), run.facts.get("changes")
-        if identity(run.config.replace(seed=usual), held, kept(run.facts), changes) in plain:
+        held, changes = without_data(recorded_hashes(run.facts) or {}), run.facts.get("changes")
+        if identity(run.config.replace(seed=usual), held, recorded_method(run.facts), changes) in plain:
             seeds.add(run.config.seed)
     return tuple(sorted(seeds))
 
@@ -85,10 +85,10 @@ def measured_seeds(sweep: Sweep, found: Found) -> tuple[int, ...]:
 def on_other_data(sweep: Sweep, found: Found) -> Counter[tuple[str, str]]:
     """Count measured runs that differ from the sweep's in the content of their data alone, by data set and content."""
     cells = {c.identity for c in sweep.cells}
-    plain = {identity(c.config, without_data(c.held or contents(c.config))) for c in sweep.cells}
+    plain = {identity(c.config, without_data(c.held or hash_user_files(c.config))) for c in sweep.cells}
     others = Counter[tuple[str, str]]()
     for key, run in found.items():
-        held = held_in(run.facts) or {}
+        held = recorded_hashes(run.facts) or {}
         if key not in cells and "data_content" in held and identity(run.config, without_data(held)) in plain:
             others[run.config.dataset, held["data_content"]] += 1
     return others
@@ -105,4 +105,6 @@ def on_measured_data(sweep: Sweep, found: Found) -> Sweep:
     if not others or any(c.identity in found for c in sweep.cells):
         return sweep
     content = {name: {"data_content": value} for (name, value), _ in reversed(others.most_common())}
-    return with_contents(sweep, [{**contents(c.config), **content.get(c.config.dataset, {})} for c in sweep.cells])
+    return with_contents(
+        sweep, [{**hash_user_files(c.config), **content.get(c.config.dataset, {})} for c in sweep.cells]
+    )

@@ -31,7 +31,7 @@ from fedsmoo.paper.cells import (
 from fedsmoo.paper.experiments import paper_accuracy, published
 from fedsmoo.paper.render import Table
 from fedsmoo.paper.standing import summary
-from fedsmoo.runs.origin.method import kept, travels
+from fedsmoo.runs.origin.method import recorded_method, vectors_that_travel
 from fedsmoo.runs.traffic import human_bytes
 from fedsmoo.sweeps.paired import lead
 from fedsmoo.sweeps.results import Measured
@@ -143,7 +143,7 @@ def communication(grid: Grid, title: str) -> list[Table]:
     counted, full = {}, {}
     for m in real:
         run = grid[m, column][0]
-        up, down, _ = travels(run.config, kept(run.facts)) or (1, 1, 0)
+        up, down, _ = vectors_that_travel(run.config, recorded_method(run.facts)) or (1, 1, 0)
         counted[m] = real[m] * 2 * max(up, down) / (up + down)
         full[m] = real[m] * run.facts.get("parameters_full", 1) / (run.facts.get("parameters") or 1)
     rows = []

@@ -65,12 +65,12 @@ def analyse(
         FedsmooError: if there is no such measurement, option or run, a run cannot be opened or measured, or what was
             found cannot be written.
     """
-    one = made(measurement, options)
-    found = measured(require_runs(runs), one, device, precision, trust)
+    one = make_measurement(measurement, options)
+    found = measure_runs(require_runs(runs), one, device, precision, trust)
     return [Analysed(run, values, one.rows(run.name, values) if values else []) for run, values in found]
 
 
-def made(measurement: str | Measurement, options: Mapping[str, Any]) -> Measurement:
+def make_measurement(measurement: str | Measurement, options: Mapping[str, Any]) -> Measurement:
     """Return a measurement with some options, by its name or changed from another; raises for unknown names."""
     if not isinstance(measurement, Measurement) and measurement not in measurements():
         raise unknown("measurement", measurement, measurements())
@@ -84,7 +84,7 @@ def made(measurement: str | Measurement, options: Mapping[str, Any]) -> Measurem
     return cls(**values) if isinstance(measurement, str) else dataclasses.replace(measurement, **values)
 
 
-def measured(
+def measure_runs(
     folders: Sequence[Path],
     measurement: Measurement,
     device: str = "auto",
@@ -98,7 +98,7 @@ def measured(
             for one in (measurement, *(cls() for cls in measurement.also)):
                 values = one.measure(run)
                 if values:
-                    keep(run, one.name, values)
+                    write_measurement(run, one.name, values)
                 if one is measurement:
                     found = values
             yield run, found
@@ -109,11 +109,11 @@ def measured(
         raise FedsmooError(f"a {measurement.name} goes through {number} runs, but {len(folders)} are given")
     first, *others = [open_finished(folder, device, precision, trust) for folder in folders]
     values = measurement.measure(first, *others)
-    keep(first, measurement.name, values)
+    write_measurement(first, measurement.name, values)
     yield first, values
 
 
-def keep(run: FinishedRun, name: str, values: Values) -> Path:
+def write_measurement(run: FinishedRun, name: str, values: Values) -> Path:
     """Write a measurement beside its run, with what it was measured on."""
     facts: dict[str, Any] = {"device": device_name(run.task.device), "precision": run.task.precision}
     path = run.path / FOLDER / f"{name}.json"

@@ -44,12 +44,12 @@ from fedsmoo.runs.division import (
     make_clients,
     refuse_unused_options,
     resolve_division,
-    seen_by_clients,
+    with_client_inputs,
 )
 from fedsmoo.runs.origin.objects import refuse_objects
 from fedsmoo.runs.origin.user_files import kind_of_default, load_data, own_options, start_of
 from fedsmoo.runs.settings.fields import BROUGHT, refuse_twice
-from fedsmoo.runs.settings.toml import named_tables, read_toml, said_of
+from fedsmoo.runs.settings.toml import named_tables, naming_file, read_toml
 from fedsmoo.runs.simulation import Simulation
 
 NOT_HELD = "{} has personal models, which are evaluated on samples held out: set holdout, such as 0.2"
@@ -70,17 +70,10 @@ def algorithm_class(spec: str) -> type[Algorithm]:
 
 def make_algorithm(spec: str, options: dict[str, Any]) -> Algorithm:
     """Make a method with some of its hyper-parameters set; wrong names, types and ranges are refused."""
-    cls = algorithm_class(spec)
-    known = {f.name for f in dataclasses.fields(cls)}
-    kind = kinds(cls)
-    values = {}
-    for name, value in options.items():
-        if name not in known:
-            raise unknown(f"hyper-parameter of {cls.__name__}", name, known)
-        if name == "inner" and isinstance(value, str):
-            values[name] = make_algorithm(value, {})
-        else:
-            values[name] = read_hyper_parameter(name, value, *kind[name]) if name in kind else value
+    cls, values = algorithm_class(spec), dict(options)
+    if isinstance(inner := values.get("inner"), str):
+        values["inner"] = make_algorithm(inner, {})
+    values = read_options(cls, values)
     try:
         return cls(**values)  # which checks types, choices and ranges
     except FedsmooError:
@@ -138,7 +131,7 @@ def assemble(
     data = data or load_data(config)
     if indices is None:  # else a caller holds the samples, as they are to be seen
         indices = make_clients(config, data)
-        data = seen_by_clients(config, data, indices)
+        data = with_client_inputs(config, data, indices)
     setup = make_setup(config, data, algorithm, model, loss, metrics)
     parts = None
     if config.holdout:
@@ -229,13 +222,13 @@ def merge(
     if given.get("partition") is not None:  # the config's numbers belong to its own partition
         values = for_other_partition(values, str(given["partition"]))
     if isinstance(config, str | PathLike) and values.get("algorithm_options"):
-        with said_of(str(config)):  # where an option of the method that is wrong stands
+        with naming_file(str(config)):  # where an option of the method that is wrong stands
             make_algorithm(str({**given, **values}.get("algorithm", Config.algorithm)), values["algorithm_options"])
     # Run folders write every setting down: what a file leaves at its default is nobody's choice.
     chosen = {n for n, v in values.items() if v != FIELDS[n].default} | {*settings}
     values |= given
     own = {n: v for n, v in settings.items() if n not in FIELDS}
-    return Config(**with_options(values, own, untyped)), {*values, *settings}, chosen
+    return Config(**add_options(values, own, untyped)), {*values, *settings}, chosen
 
 
 def settings_of(config: Config | Mapping[str, Any] | str | PathLike[str] | None) -> dict[str, Any]:
@@ -251,7 +244,7 @@ def settings_of(config: Config | Mapping[str, Any] | str | PathLike[str] | None)
     raise FedsmooError(f"config is {brief(config)}, but must be a Config, a mapping, or the path of a TOML file")
 
 
-def with_options(
+def add_options(
     values: dict[str, Any], options: Mapping[str, Any], untyped: Callable[[Any], Any], objects: Collection[str] = ()
 ) -> dict[str, Any]:
     """Return settings with options added to those of the method, the model, the loss, ..., whichever has one so named.
@@ -268,7 +261,7 @@ def with_options(
         known["model"] = model_options(named["model"])
     found: dict[str, dict[str, Any]] = {}
     for key, value in options.items():
-        kind, name = owner(key, known, named)
+        kind, name = owner_of_option(key, known, named)
         ours = kind in classes
         of = kinds(classes[kind]).get(name) if ours else kind_of_default(known.get(kind, {}).get(name))
         plain, read = (value, read_hyper_parameter) if ours else (untyped(value), convert)
@@ -278,7 +271,7 @@ def with_options(
     return values | {n: {**(values.get(n) or {}), **own} for n, own in found.items()}
 
 
-def owner(key: str, known: Mapping[str, Mapping[str, Any]], named: Mapping[str, str]) -> tuple[str, str]:
+def owner_of_option(key: str, known: Mapping[str, Mapping[str, Any]], named: Mapping[str, str]) -> tuple[str, str]:
     """Return whose option a key is, such as ``"model"``, and its name there; refuse one that nobody or several have.
 
     A model from a file may take any (``**options``): what nobody else has is its.

@@ -121,7 +121,7 @@ class Config(Training):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as plain values; quiet ones at their defaults are left out."""
-        values = ((n, copied(getattr(self, n))) for n in FIELDS)
+        values = ((n, as_plain(getattr(self, n))) for n in FIELDS)
         return {n: v for n, v in values if not FIELDS[n].metadata["quiet"] or differs(n, v)}
 
     def options(self) -> dict[str, Any]:
@@ -130,15 +130,15 @@ class Config(Training):
         return {**self.algorithm_options, **rest}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Held:
-    """Anything, so that ``asdict`` copies it."""
+    """Holds any value, for ``asdict`` to turn dataclasses inside it, such as schedules, into tables."""
 
     value: Any
 
 
-def copied(value: Any) -> Any:
-    """Return a setting as ``dataclasses.asdict`` copies it, at once for most."""
+def as_plain(value: Any) -> Any:
+    """Return a copy of a setting as plain values, as ``dataclasses.asdict`` makes it; at once for most."""
     if value is None or type(value) in (str, int, float, bool):
         return value
     return {} if type(value) is dict and not value else dataclasses.asdict(Held(value))["value"]

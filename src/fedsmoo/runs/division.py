@@ -77,7 +77,7 @@ def resolve_division(config: Config, given: Iterable[str]) -> Config:
         if config.partition == "natural" and "clients" in names and config.clients == Config.clients:
             refuse_other_count(config, load_data(config))  # else make_clients sees it
         own = {"replacement": False} if asked["partition"] == "iid" and "replacement" not in names else {}
-        return with_changes(config, {"u": asked["u"], "c": asked["c"], **own, **said_by_rule(config, names)})
+        return with_changes(config, {"u": asked["u"], "c": asked["c"], **own, **settings_of_rule(config, names)})
     if "partition" in names and "-" in config.partition and not is_in_file(config.partition):
         names.add(dataclasses.fields(partitions.PARTITIONS[asked["partition"]])[0].name)
     names.update(config.partition_options)
@@ -86,7 +86,7 @@ def resolve_division(config: Config, given: Iterable[str]) -> Config:
     return with_changes(config, {"clients": content["clients"]})
 
 
-def said_by_rule(config: Config, given: Iterable[str]) -> dict[str, Any]:
+def settings_of_rule(config: Config, given: Iterable[str]) -> dict[str, Any]:
     """Return the settings of a rule whose options are no settings, in one way of writing: classwise-0.5.
 
     A rule that says how many clients there are (the sizes of all) is refused beside another number of them.
@@ -128,12 +128,12 @@ def natural_clients(config: Config) -> int | None:
         return None
     seed = config.seed if is_drawn(config.dataset) else 0
     with suppress(FedsmooError):  # which is said where the data is needed
-        return count_natural(config.dataset, config.data, seed)
+        return count_natural_clients(config.dataset, config.data, seed)
     return None
 
 
 @lru_cache(maxsize=64)
-def count_natural(dataset: str, data: str | None, seed: int) -> int | None:
+def count_natural_clients(dataset: str, data: str | None, seed: int) -> int | None:
     """Count a data set's own clients, once for all runs of a sweep."""
     natural = load_data(Config(dataset=dataset, data=data, seed=seed)).natural
     return None if natural is None else len(natural)
@@ -245,7 +245,7 @@ def rule_in_force(config: Config) -> tuple[partitions.Partition | None, int]:
     return make_partition(config), config.seed
 
 
-def seen_by_clients(config: Config, data: Dataset, indices: Sequence[np.ndarray]) -> Dataset:
+def with_client_inputs(config: Config, data: Dataset, indices: Sequence[np.ndarray]) -> Dataset:
     """Return the data as its clients see it: by some partitions with noise, or turned."""
     rule, seed = rule_in_force(config)
     return data if rule is None else rule.with_inputs(data, indices, seed)

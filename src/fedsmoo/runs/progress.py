@@ -12,17 +12,17 @@ from fedsmoo.runs.record import Record
 EVERY = 10.0  # seconds between two lines, at least
 
 
-def tested(record: Record) -> str | None:
+def test_in_words(record: Record) -> str | None:
     """Return in words how well the model of a round does on the test part; ``None`` if it was not evaluated."""
     if not record.evaluated:
         return None
     return f"{record.lead.label} {'no number' if record.score is None else record.lead.text(record.score)}"
 
 
-def standing(record: Record, before: str | None = None) -> list[str]:
-    """Return in words how well a round went, by the last test ``before`` it where it has none of its own."""
+def round_in_words(record: Record, before: str | None = None) -> list[str]:
+    """Return a round's score and loss in words; without an evaluation of its own, the score is that ``before`` it."""
     loss = None if record.train_loss is None else f"loss {record.train_loss:.4f}"
-    return [words for words in (tested(record) or before, loss) if words is not None]
+    return [words for words in (test_in_words(record) or before, loss) if words is not None]
 
 
 def duration(seconds: float) -> str:
@@ -38,7 +38,7 @@ def duration(seconds: float) -> str:
 
 
 @dataclass
-class Lines:
+class ProgressLines:
     """Say how far rounds are, a line at most every ten seconds, and one at the last round.
 
     ``round 20 of 100: accuracy 81.20%, loss 0.5127, 0.351 s a round, 28 s left``

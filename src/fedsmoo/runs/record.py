@@ -67,7 +67,7 @@ class Record:
     @property
     def lead(self) -> Quantity:
         """The metric that leads: the first of several, or the accuracy."""
-        return first_of(self.metrics, self.lower)
+        return lead_among(self.metrics, self.lower)
 
     @property
     def evaluated(self) -> bool:
@@ -98,7 +98,7 @@ RARE = (*HELD_OUT, "changes", "metrics", "lower", "validation_metrics")
 Callback = Callable[..., Any]  # of a record, or of a record and the run's state after it
 
 
-def refuse_wrong_options(save_every: Any = None, callback: Any = None) -> None:
+def refuse_wrong_arguments(save_every: Any = None, callback: Any = None) -> None:
     """Refuse rounds between checkpoints that are no count, and a callback that cannot be called."""
     if save_every is not None and (type(save_every) is not int or save_every < 0):
         raise FedsmooError(f"save_every is {save_every!r}, but must be a number of rounds; 0: only when stopped")
@@ -106,7 +106,7 @@ def refuse_wrong_options(save_every: Any = None, callback: Any = None) -> None:
         raise FedsmooError(f"callback is {callback!r}, but must be a function of a round's record")
 
 
-def measured(scores: Scores | None, train_loss: float | None, lower: Sequence[str] = ()) -> dict[str, Any]:
+def evaluation_fields(scores: Scores | None, train_loss: float | None, lower: Sequence[str] = ()) -> dict[str, Any]:
     """Return a record's fields from an evaluation on the test part; without a test part the training loss leads."""
     if scores is None:
         found = {} if train_loss is None else {TRAIN_LOSS.name: train_loss}
@@ -117,7 +117,7 @@ def measured(scores: Scores | None, train_loss: float | None, lower: Sequence[st
     return fields
 
 
-def validated(scores: Scores) -> dict[str, Any]:
+def validation_fields(scores: Scores) -> dict[str, Any]:
     """Return a record's fields from an evaluation on the samples held out."""
     fields: dict[str, Any] = {"validation_accuracy": scores.metrics.get(ACCURACY.name)}
     return fields if [*scores.metrics] == [ACCURACY.name] else {**fields, "validation_metrics": scores.metrics}
@@ -132,12 +132,12 @@ def frame_row(record: Record) -> dict[str, Any]:
     }
 
 
-def first_of(metrics: Mapping[str, Any], lower: Sequence[str]) -> Quantity:
+def lead_among(metrics: Mapping[str, Any], lower: Sequence[str]) -> Quantity:
     """Return the first of several metrics; without any, the accuracy."""
     return quantity(next(iter(metrics)), lower) if metrics else ACCURACY
 
 
-def served(values: np.ndarray, lead: Quantity = ACCURACY) -> dict[str, float]:
+def personal_fields(values: np.ndarray, lead: Quantity = ACCURACY) -> dict[str, float]:
     """Return a record's fields from each client's score with its personal model and the global one, ``[n, 2]``.
 
     Clients for whose samples a metric has no value (NaN) are left out. If it has one of the one model, but not of the
@@ -188,15 +188,15 @@ def last_mean(scores: Sequence[float]) -> float:
     return mean(ends) if ends and all(map(math.isfinite, ends)) else math.nan
 
 
-def without_number(scores: Sequence[float]) -> int:
+def count_without_number(scores: Sequence[float]) -> int:
     """Count which of the last ten values are no finite numbers, so that they have no mean."""
     return sum(not math.isfinite(v) for v in scores[-TEN:])
 
 
-def no_number(count: int, scores: int) -> str:
+def say_no_number(count: int, scores: int) -> str:
     """Say that so many of a run's last evaluations found no number.
 
-    >>> no_number(2, 30), no_number(3, 3)
+    >>> say_no_number(2, 30), say_no_number(3, 3)
     ('no number in 2 of the last ten evaluations', 'no number in 3 of the last 3 evaluations')
     """
     return f"no number in {count} of the last {'ten' if scores >= TEN else scores} evaluations"
@@ -225,5 +225,7 @@ def last_personal(history: Sequence[Record]) -> dict[str, float]:
 
 def best_validated(history: Sequence[Record]) -> Record | None:
     """Return the round whose model was best on the samples held out, the first of several; the test part has no say."""
-    keys = [(first_of(r.validation_metrics, r.lower).key(r.validation), r) for r in history if r.validation is not None]
+    keys = [
+        (lead_among(r.validation_metrics, r.lower).key(r.validation), r) for r in history if r.validation is not None
+    ]
     return max(keys, key=lambda both: both[0])[1] if keys else None

@@ -20,13 +20,13 @@ from fedsmoo.engines.task import IDLE, idle_precision
 from fedsmoo.engines.threads import fix_threads
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.origin.contents import edited, held_in, refuse_other_data, same_data
-from fedsmoo.runs.origin.identity import config_of, described, differences, identity
-from fedsmoo.runs.origin.method import of_own
+from fedsmoo.runs.origin.contents import edited_files, hash_files_but_data, recorded_hashes, refuse_other_data
+from fedsmoo.runs.origin.identity import config_of, differences, identity, identity_facts
+from fedsmoo.runs.origin.method import own_method_of_config
 from fedsmoo.runs.origin.objects import refuse_objects
 from fedsmoo.runs.origin.provenance import checkpoint_facts
 from fedsmoo.runs.origin.trust import permit
-from fedsmoo.runs.record import Callback, Record, refuse_wrong_options
+from fedsmoo.runs.record import Callback, Record, refuse_wrong_arguments
 from fedsmoo.runs.results.result import Result
 from fedsmoo.runs.run import Run, carry_out, serve_rank_0
 from fedsmoo.runs.settings.fields import BROUGHT
@@ -71,8 +71,8 @@ def resume(
     path = as_path(folder, "folder")
     use_same_threads(path)
     refuse_unknown_trackers(track)
-    refuse_wrong_options(save_every, callback)
-    config = settings_of(path)  # refuses a folder without a run before a lease is taken on it
+    refuse_wrong_arguments(save_every, callback)
+    config = read_settings(path)  # refuses a folder without a run before a lease is taken on it
     refuse_edited_code(path, config)
     with judged(permit(config, f"the run in {path}", trust)):
         if not is_writer():
@@ -81,7 +81,7 @@ def resume(
             return carry_out(reopen(path, device, lease=lease), track, save_every, callback, stop, begun)
 
 
-def settings_of(path: Path) -> Config:
+def read_settings(path: Path) -> Config:
     """Read the config of a run, from its newest manifest where it is lost; ``FedsmooError`` if there is no run."""
     try:
         return read_config(path)
@@ -112,7 +112,7 @@ def reopen(
         restore_metrics(path / METRICS, old.lines)
         folder = RunFolder.reopen(path, old.saved.metrics if old.saved else Mark(0, ""))
         forget_failure(path)
-        known = described(old.config, old.simulation.setup.algorithm, old.facts)
+        known = identity_facts(old.config, old.simulation.setup.algorithm, old.facts)
         about = {**old.facts, "started": note_resumed(path, old.simulation, facts, known)}
     run = Run(old.config, old.simulation, folder, Checkpoints(path / CHECKPOINT, about), mended + old.notes, lease)
     if old.saved is not None:
@@ -157,7 +157,7 @@ def load_stopped(path: Path, device: str | None = None, simulation: Simulation |
     if not metrics.startswith(lines):
         notes.append(f"{path / METRICS} was cut or changed: its rounds are taken from the checkpoint's copy")
     pins = saved.about if saved else read_json(path / STARTED)
-    held, old = held_in(pins), config_of(saved.about["config"]) if saved else config
+    held, old = recorded_hashes(pins), config_of(saved.about["config"]) if saved else config
     refuse_changed(path, old, config, held)
     simulation = simulation or assemble(with_pinned_engine(config, pins, device))
     if config.engine == "auto":
@@ -188,8 +188,8 @@ def restore(simulation: Simulation, saved: Checkpoint, history: Sequence[Record]
 
 def refuse_changed(path: Path, old: Config, new: Config, held: Mapping[str, str] | None) -> None:
     """Refuse to resume with other settings than a run was started with, or with files that were edited since."""
-    now = same_data(new, held)
-    methods = of_own(old), of_own(new)
+    now = hash_files_but_data(new, held)
+    methods = own_method_of_config(old), own_method_of_config(new)
     if identity(old, held, methods[0]) == identity(new, now, methods[1]):
         return
     changed = "; ".join(differences(old, new, held=now, now=now, methods=methods))
@@ -198,7 +198,7 @@ def refuse_changed(path: Path, old: Config, new: Config, held: Mapping[str, str]
             f"{path} was started with other settings ({changed}): put config.toml back, or start a new run; "
             "nothing was changed"
         )
-    raise files_changed(path, edited(new, held))
+    raise files_changed(path, edited_files(new, held))
 
 
 def refuse_edited_code(path: Path, config: Config) -> None:
@@ -206,7 +206,7 @@ def refuse_edited_code(path: Path, config: Config) -> None:
     about = newest_about(path)
     old, notes = (config, read_json(path / STARTED)) if about is None else (config_of(about["config"]), about)
     same = all(getattr(old, name) == getattr(config, name) for name in (*BROUGHT, "metrics", "split", "start", "data"))
-    if files := edited(config, held_in(notes)) if same else []:
+    if files := edited_files(config, recorded_hashes(notes)) if same else []:
         raise files_changed(path, files)
 
 

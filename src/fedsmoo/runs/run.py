@@ -18,11 +18,11 @@ from fedsmoo.engines.distributed.ranks import Ended
 from fedsmoo.runs.build import assemble, make_config
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.division import write_counts
-from fedsmoo.runs.origin.contents import files_held
-from fedsmoo.runs.origin.identity import described
-from fedsmoo.runs.origin.provenance import again, checkpoint_facts, provenance
+from fedsmoo.runs.origin.contents import input_hashes
+from fedsmoo.runs.origin.identity import identity_facts
+from fedsmoo.runs.origin.provenance import checkpoint_facts, command_to_repeat, provenance
 from fedsmoo.runs.origin.trust import code_in, remember
-from fedsmoo.runs.record import Callback, Record, refuse_wrong_options
+from fedsmoo.runs.record import Callback, Record, refuse_wrong_arguments
 from fedsmoo.runs.results.clients import client_scores
 from fedsmoo.runs.results.result import Result
 from fedsmoo.runs.signals import deferred_interrupt, interrupts_left_to_rank_0, not_ignored
@@ -35,7 +35,7 @@ from fedsmoo.runs.storage.lease import TAKEN, Lease, TakenOver, leased, unless_t
 from fedsmoo.runs.storage.names import CHECKPOINT
 from fedsmoo.runs.storage.pace import SHARE, Pace
 from fedsmoo.runs.tracking import refuse_unknown_trackers, trackers
-from fedsmoo.runs.watch.state import says_stop, watched
+from fedsmoo.runs.watch.state import says_stop, with_state
 
 Stop = Callable[[], bool]
 
@@ -73,12 +73,12 @@ def run(
         FedsmooError: if settings are wrong or contradict each other, the folder holds a run, or training diverges.
     """
     refuse_unknown_trackers(track)
-    refuse_wrong_options(save_every, callback)
+    refuse_wrong_arguments(save_every, callback)
     resolved, folder = make_config(config, settings), None if out is None else as_path(out, "out")
-    return start(resolved, folder, track=track, save_every=save_every, callback=callback, stop=stop, begun=begun)
+    return start_run(resolved, folder, track=track, save_every=save_every, callback=callback, stop=stop, begun=begun)
 
 
-def start(
+def start_run(
     config: Config,
     folder: Path | None,
     simulation: Simulation | None = None,
@@ -113,7 +113,7 @@ def carry_out(
         if stop is None:
             stop = interrupt = held.enter_context(deferred_interrupt(signals=not_ignored()))
         log = held.enter_context(trackers(track, config, path, label, done))
-        look = None if callback is None else watched(callback, run.simulation)
+        look = None if callback is None else with_state(callback, run.simulation)
 
         def watch(record: Record) -> Any:
             log.round(
@@ -184,8 +184,8 @@ class Run:
             text = config_text(config)
         started = provenance(simulation)
         started["started"] = started.pop("finished")
-        started |= {"again": again(config), **facts, **files_held(config, simulation.setup.task.data)}
-        started |= described(config, simulation.setup.algorithm, started)
+        started |= {"again": command_to_repeat(config), **facts, **input_hashes(config, simulation.setup.task.data)}
+        started |= identity_facts(config, simulation.setup.algorithm, started)
         with unless_taken(held), fenced_by(held):
             folder = RunFolder(path, text, started)
             write_counts(simulation.setup.task.data, simulation.indices, path)

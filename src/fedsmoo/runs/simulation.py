@@ -26,12 +26,12 @@ from fedsmoo.engines.failure import explained
 from fedsmoo.engines.personal import PersonalInputs
 from fedsmoo.engines.statistics.recompute import drawn_samples, recompute
 from fedsmoo.engines.task import refuse_no_features, refuse_reduced_loss
-from fedsmoo.runs.record import Callback, Record, measured, served, validated
+from fedsmoo.runs.record import Callback, Record, evaluation_fields, personal_fields, validation_fields
 from fedsmoo.runs.results.result import Result
 from fedsmoo.runs.settings.training import Training
 from fedsmoo.runs.traffic import round_bytes
 from fedsmoo.runs.watch.changes import Change, changes_in, lr_at, method_at
-from fedsmoo.runs.watch.state import says_stop, watched
+from fedsmoo.runs.watch.state import says_stop, with_state
 
 if TYPE_CHECKING:
     from fedsmoo.analysis.probes import Schedule
@@ -58,8 +58,7 @@ class Simulation:
             raise FedsmooError(
                 f"a cohort of {training.cohort} out of {len(indices)} clients: lower cohort or raise clients"
             )
-        empty = [i for i, samples in enumerate(indices) if len(samples) == 0]
-        if empty:
+        if empty := [i for i, samples in enumerate(indices) if len(samples) == 0]:
             raise FedsmooError(f"client {empty[0]} has no samples ({len(empty)} such clients): change the partition")
         self.setup, self.engine, self.training, self.indices = setup, engine, training, indices
         self.held = held  # of each client's samples those held out, where any are
@@ -67,8 +66,7 @@ class Simulation:
         self.sampling = sampling or make_sampling(training.sampling)
         refuse_too_many_rows(setup, training.cohort)
         task = setup.task
-        start = task.model.initial() if w is None else w
-        start = start.to(task.device, task.dtype)
+        start = (task.model.initial() if w is None else w).to(task.device, task.dtype)
         task.model.place(task.device, task.dtype)
         refuse_reduced_loss(task)
         refuse_no_features(task, setup.algorithm)
@@ -259,9 +257,10 @@ class Simulation:
 
     def _evaluated(self, train_loss: float | None) -> dict[str, Any]:
         """Return what an evaluation of the global model finds, as fields of a record."""
-        task, lower = self.setup.task, [m.name for m in self.setup.task.metrics if m.mine and not m.quantity.higher]
-        found = measured(self.engine.evaluate(self.server.w) if task.data.has_test else None, train_loss, lower)
-        return found if task.held is None else {**found, **validated(self.engine.evaluate(self.server.w, task.held))}
+        task, evaluate = self.setup.task, self.engine.evaluate
+        lower = [m.name for m in task.metrics if m.mine and not m.quantity.higher]
+        fields = evaluation_fields(evaluate(self.server.w) if task.data.has_test else None, train_loss, lower)
+        return fields if task.held is None else fields | validation_fields(evaluate(self.server.w, task.held))
 
     def _served(self, work: RoundInputs) -> dict[str, Any]:
         """Return how clients met so far are served, by personal models and the global one, where that can be known."""
@@ -276,7 +275,7 @@ class Simulation:
         statistics = self.server.statistics if NAME in self.server.names() else None
         with torch.no_grad():
             found = self.engine.personal(PersonalInputs(work.algorithm, self.server.w, down, parts, statistics, part))
-        return served(found.numpy(), self.setup.task.metrics[0].quantity)
+        return personal_fields(found.numpy(), self.setup.task.metrics[0].quantity)
 
     def _probe(self, work: RoundInputs) -> dict[str, float]:
         """Return the measurements that are due after a round."""
@@ -290,7 +289,7 @@ class Simulation:
 
     def run(self, callback: Callback | None = None, stop: Callable[[], bool] = lambda: False) -> Result:
         """Carry out all rounds that are left; a callback that returns ``False``, or ``stop``, ends it after a round."""
-        callback = None if callback is None else watched(callback, self)
+        callback = None if callback is None else with_state(callback, self)
         while len(self.history) < self.training.rounds:
             record = self.advance()
             if (callback is not None and says_stop(callback(record))) or stop():

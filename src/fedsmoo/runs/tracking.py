@@ -27,7 +27,7 @@ class Tracker(Protocol):
     def close(self) -> None: ...
 
 
-def numbers(record: Record) -> dict[str, float]:
+def logged_numbers(record: Record) -> dict[str, float]:
     """Return the plain numbers of a round's record, by name."""
     names = (
         "test_accuracy",
@@ -49,7 +49,7 @@ def numbers(record: Record) -> dict[str, float]:
     return {**found, **{n: v for n, v in more.items() if n != "accuracy"}, **record.probes}
 
 
-def totals(summary: dict[str, Any]) -> dict[str, float]:
+def summary_numbers(summary: dict[str, Any]) -> dict[str, float]:
     return {k: float(v) for k, v in summary.items() if isinstance(v, (int, float)) and not isinstance(v, bool)}
 
 
@@ -64,7 +64,7 @@ def flat_settings(config: Config) -> dict[str, Any]:
     return out
 
 
-def need(module: str, package: str) -> Any:
+def import_optional(module: str, package: str) -> Any:
     """Import an optional module; a ``FedsmooError`` says how to get it."""
     try:
         return importlib.import_module(module)
@@ -78,8 +78,8 @@ class TensorBoard:
     """Event files under ``RUN/tensorboard``; a resumed run hides the rounds that it does again."""
 
     def __init__(self, config: Config, folder: Path, label: str, done: int) -> None:
-        need("tensorboard", "tensorboard")
-        writer = need("torch.utils.tensorboard", "tensorboard").SummaryWriter
+        import_optional("tensorboard", "tensorboard")
+        writer = import_optional("torch.utils.tensorboard", "tensorboard").SummaryWriter
         self.writer = writer(str(folder / "tensorboard"), purge_step=done + 1 if done else None)
         self.writer.add_text("config", "\n".join(f"    {k} = {v}" for k, v in flat_settings(config).items()))
 
@@ -88,7 +88,7 @@ class TensorBoard:
             self.writer.add_scalar(name, value, step)
 
     def summary(self, summary: dict[str, Any]) -> None:
-        for name, value in totals(summary).items():
+        for name, value in summary_numbers(summary).items():
             self.writer.add_scalar(f"summary/{name}", value, summary["rounds"])
 
     def files(self, paths: Sequence[Path]) -> None:
@@ -103,7 +103,7 @@ class WandB:
     """A Weights & Biases run; ``WANDB_MODE=offline`` keeps it on this machine, under the run's folder."""
 
     def __init__(self, config: Config, folder: Path, label: str, done: int) -> None:
-        wandb = need("wandb", "wandb")
+        wandb = import_optional("wandb", "wandb")
         ident = folder / "wandb-id.txt"
         name = ident.read_text().strip() if ident.is_file() else uuid.uuid4().hex[:12]
         self.run = wandb.init(
@@ -120,7 +120,7 @@ class WandB:
     @staticmethod
     def ready() -> None:
         """Log in, which asks at a terminal and else refuses, unless everything stays on this machine."""
-        wandb = need("wandb", "wandb")
+        wandb = import_optional("wandb", "wandb")
         if os.environ.get("WANDB_MODE", "online") not in ("online", "shared"):
             return
         try:
@@ -135,10 +135,10 @@ class WandB:
         self.run.log(values, step=step)
 
     def summary(self, summary: dict[str, Any]) -> None:
-        self.run.summary.update(totals(summary))
+        self.run.summary.update(summary_numbers(summary))
 
     def files(self, paths: Sequence[Path]) -> None:
-        artifact = need("wandb", "wandb").Artifact(f"run-{self.run.id}", type="model")
+        artifact = import_optional("wandb", "wandb").Artifact(f"run-{self.run.id}", type="model")
         for path in paths:
             artifact.add_file(str(path))
         self.run.log_artifact(artifact)
@@ -151,7 +151,7 @@ class MLflow:
     """An MLflow run, at ``MLFLOW_TRACKING_URI`` or wherever MLflow keeps runs by default."""
 
     def __init__(self, config: Config, folder: Path, label: str, done: int) -> None:
-        self.mlflow = need("mlflow", "mlflow")
+        self.mlflow = import_optional("mlflow", "mlflow")
         ident = folder / "mlflow-id.txt"
         self.mlflow.set_experiment("fedsmoo")
         if ident.is_file():
@@ -165,7 +165,7 @@ class MLflow:
         self.mlflow.log_metrics(values, step=step)
 
     def summary(self, summary: dict[str, Any]) -> None:
-        self.mlflow.log_metrics({f"final_{k}": v for k, v in totals(summary).items()})
+        self.mlflow.log_metrics({f"final_{k}": v for k, v in summary_numbers(summary).items()})
 
     def files(self, paths: Sequence[Path]) -> None:
         for path in paths:
@@ -188,7 +188,7 @@ class AllTrackers:
 
     def round(self, record: Record, clients: Callable[[], dict[str, float]] = dict) -> None:
         """Log a round; ``clients`` measures how each client is served, and is called where that was asked for."""
-        values = numbers(record)
+        values = logged_numbers(record)
         if self.by_client and record.evaluated:
             values |= clients()
         for tracker in self.each:

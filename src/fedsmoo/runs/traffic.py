@@ -36,7 +36,7 @@ def round_bytes(
 Travels = tuple[int, int, int]  # vectors that a client sends and receives in a round, and single numbers in all
 
 
-def travelling(algorithm: Algorithm) -> Travels:
+def count_vectors(algorithm: Algorithm) -> Travels:
     """Return how many vectors a client sends and receives in a round, and how many single numbers in all."""
     others = other_sizes(algorithm)
     up, down = (sum(n not in others for n in names) for names in (algorithm.up, algorithm.down))
@@ -45,7 +45,7 @@ def travelling(algorithm: Algorithm) -> Travels:
 
 def paper_vectors(algorithm: Algorithm) -> int:
     """Return the vectors per client and round as the paper counts: the busier way, twice (FedCM counts as double)."""
-    return 2 * max(travelling(algorithm)[:2])
+    return 2 * max(count_vectors(algorithm)[:2])
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Reached:
     seconds: float
 
 
-def reached(history: Sequence[Record], target: float) -> Reached | None:
+def first_reached(history: Sequence[Record], target: float) -> Reached | None:
     """Return when a run first was as good as a target by its leading metric; ``None`` if it never was."""
     spent, seconds = 0, 0.0
     for r in history:
@@ -93,11 +93,11 @@ class Ledger:
 def ledger(method: Algorithm | Travels, history: Sequence[Record], size: int, full_size: int) -> Ledger:
     """Return the ledger of a run from its records; ``size`` numbers of the model travel, ``full_size`` are exported.
 
-    ``method`` is the run's method, or what :func:`travelling` says of it. Where all parameters stay with the clients,
+    ``method`` is the run's method, or what :func:`count_vectors` says of it. Where all parameters stay with clients,
     both sizes are 0, and so are all bytes.
     """
     up, down = sum(r.bytes_up for r in history), sum(r.bytes_down for r in history)
-    vectors_up, vectors_down, numbers = method if isinstance(method, tuple) else travelling(method)
+    vectors_up, vectors_down, numbers = method if isinstance(method, tuple) else count_vectors(method)
     vectors, paper = vectors_up + vectors_down, 2 * max(vectors_up, vectors_down)
     return Ledger(
         vectors_up=vectors_up,

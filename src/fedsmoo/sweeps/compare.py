@@ -17,9 +17,9 @@ from fedsmoo.core.errors import FedsmooWarning, UnknownSetting, unknown_setting
 from fedsmoo.engines.devices import make_device
 from fedsmoo.runs.build import assemble, make_algorithm, make_config, settings_of
 from fedsmoo.runs.config import FIELDS, Config
-from fedsmoo.runs.origin.contents import contents, contents_here, refuse_edited
+from fedsmoo.runs.origin.contents import hash_files_and_data, hash_user_files, refuse_edited
 from fedsmoo.runs.origin.identity import SAME_RUN, differences
-from fedsmoo.runs.origin.method import beside, of_own
+from fedsmoo.runs.origin.method import own_method_of_config, recorded_or_own_method
 from fedsmoo.runs.origin.trust import refuse_begun_elsewhere
 from fedsmoo.runs.record import Record
 from fedsmoo.runs.settings.fields import BROUGHT
@@ -153,7 +153,7 @@ def open_comparison(
         for label, each in configs.items()
         for s in numbers
     }
-    held = contents_here([cell.config for cell in cells.values()])
+    held = hash_files_and_data([cell.config for cell in cells.values()])
     cells = {p: dataclasses.replace(c, held=here) for (p, c), here in zip(cells.items(), held, strict=True)}
     refuse_something_else(out, cells)
     refuse_impossible([cell for folder, cell in cells.items() if state(folder) != "finished"])
@@ -228,8 +228,8 @@ def refuse_changed(out: Path, cells: Mapping[Path, Cell]) -> None:
     begun = [folder for folder in cells if (folder / CONFIG).is_file()]
     for folder in begun:
         cell, run = cells[folder], read_run(folder)
-        methods = beside(run.config, run.method, cell.config), of_own(cell.config)
-        changed = differences(run.config, cell.config, SAME_RUN, contents(cell.config), methods=methods)
+        methods = recorded_or_own_method(run.config, run.method, cell.config), own_method_of_config(cell.config)
+        changed = differences(run.config, cell.config, SAME_RUN, hash_user_files(cell.config), methods=methods)
         if changed:
             raise FedsmooError(
                 f"{folder} was begun with other settings ({'; '.join(changed)}): choose another folder, or give the "

@@ -13,7 +13,7 @@ from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import unknown
 from fedsmoo.metrics.quantity import ACCURACY, Quantity
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.origin.contents import data_label, unlike_data
+from fedsmoo.runs.origin.contents import data_label, say_data_differs
 from fedsmoo.runs.origin.objects import PREFIX
 from fedsmoo.runs.record import TEN, frame_row, scores_of
 from fedsmoo.runs.results.html import aligned
@@ -167,7 +167,7 @@ class Comparison:
         lines = [f"{self.heading}: {mean}"]
         if said := verdict(self.rows):
             lines.append(f"− best: {said}")
-        lines += [*lacking(self.histories), *unlike_data(self.runs)]
+        lines += [*lacking(self.histories), *say_data_differs(self.runs)]
         return [*lines, *([f"data: {self.data}"] if self.data != self.config.dataset else [])]
 
     @property

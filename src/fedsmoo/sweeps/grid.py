@@ -43,12 +43,12 @@ from fedsmoo.models import MODELS, refuse_options
 from fedsmoo.runs.build import algorithm_class, make_algorithm, schedules_as_text
 from fedsmoo.runs.config import FIELDS, Config
 from fedsmoo.runs.division import cut_cohort, make_partition, refuse_idle_everywhere, resolve_division
-from fedsmoo.runs.origin.contents import contents, other_content
+from fedsmoo.runs.origin.contents import hash_user_files, other_content_label
 from fedsmoo.runs.origin.identity import identity
-from fedsmoo.runs.origin.method import Method, of_own
-from fedsmoo.runs.settings.fields import BROUGHT, checked
-from fedsmoo.runs.settings.toml import named_tables, said_of
-from fedsmoo.runs.storage.names import fitting
+from fedsmoo.runs.origin.method import Method, own_method_of_config
+from fedsmoo.runs.settings.fields import BROUGHT, checked_setting
+from fedsmoo.runs.settings.toml import named_tables, naming_file
+from fedsmoo.runs.storage.names import fitting_name
 from fedsmoo.sweeps.methods import refuse_lost, refuse_unknown_hyper, refuse_unnamed
 
 WORDS = ("title", "kind", "base", "select", "methods", "columns", "hyper", "note")  # what is not a setting
@@ -65,12 +65,12 @@ class Cell:
 
     @property
     def identity(self) -> str:
-        return identity(self.config, self.held, of_own(self.config))
+        return identity(self.config, self.held, own_method_of_config(self.config))
 
     @property
     def name(self) -> str:
         """What the run's folder is called."""
-        return run_name(self.config, self.held, of_own(self.config))
+        return run_name(self.config, self.held, own_method_of_config(self.config))
 
     @property
     def label(self) -> str | None:
@@ -123,9 +123,9 @@ class Sweep:
 def with_contents(sweep: Sweep, held: Sequence[Mapping[str, str]]) -> Sweep:
     """Return the sweep with what each run's files hold; data that is not what its name says is named in the notes."""
     other = {
-        other_content(cell.config.dataset, here["data_content"])
+        other_content_label(cell.config.dataset, here["data_content"])
         for cell, here in zip(sweep.cells, held, strict=True)
-        if here.get("data_content") != contents(cell.config).get("data_content")
+        if here.get("data_content") != hash_user_files(cell.config).get("data_content")
     }
     note = f"Not the paper's data, so not comparable with its numbers: {', '.join(sorted(other))}."
     cells = [dataclasses.replace(cell, held=here) for cell, here in zip(sweep.cells, held, strict=True)]
@@ -209,14 +209,14 @@ def refuse_misshapen(table: dict[str, Any], where: str) -> None:
 def grid(settings: dict[str, Any], hyper: dict[str, Any], options: dict[str, Any], where: str) -> Iterator[Config]:
     """Yield a config for every combination of the lists among settings and hyper-parameters."""
     for plain in product(settings):
-        spec = checked(Config, "algorithm", plain.get("algorithm", Config.algorithm))
+        spec = checked_setting(Config, "algorithm", plain.get("algorithm", Config.algorithm))
         known = [f.name for f in dataclasses.fields(algorithm_class(spec))]
         for name in options:
             if name not in known:
                 raise FedsmooError(f"{where}: {unknown_setting(name, {spec: known}, FIELDS)}")
         mine = {k: v for k, v in hyper.items() if k in known}
         for values in product({**mine, **plain.pop("algorithm_options", {}), **options}):
-            with said_of(where):
+            with naming_file(where):
                 make_algorithm(spec, values)  # a wrong option is said now, not when its turn comes
             config = resolve_division(schedules_as_text(Config(**plain, algorithm_options=values)), plain)
             if config.model in MODELS:
@@ -288,4 +288,4 @@ def run_name(
     dataset = short_name(config.dataset) if is_own(config.dataset) else config.dataset
     stem = f"{method}-{dataset}-{division}-{people}-{config.model}-seed{config.seed}".lower()
     stem = "".join(ch if ch.isalnum() or ch in "-_." else "-" for ch in stem)
-    return f"{fitting(stem)}-{identity(config, held, own, changes)[:8]}"
+    return f"{fitting_name(stem)}-{identity(config, held, own, changes)[:8]}"

@@ -17,7 +17,7 @@ from fedsmoo.core.untrusted import text
 from fedsmoo.runs.config import FIELDS, Config, free_within
 from fedsmoo.runs.origin.contents import data_label
 from fedsmoo.runs.record import GLOBAL, PERSONAL
-from fedsmoo.runs.results.summary import ending
+from fedsmoo.runs.results.summary import read_ending
 from fedsmoo.runs.settings.fields import kind_of
 from fedsmoo.runs.storage.folder import unused_settings
 from fedsmoo.runs.storage.names import CONFIG
@@ -77,7 +77,7 @@ def describe(folder: Path) -> dict[str, Any]:
 
 def scores(summary: dict[str, Any]) -> dict[str, Any]:
     """Return what leads in a run, and how well it ended by that: of most runs its accuracies."""
-    end = ending(summary)
+    end = read_ending(summary)
     mean = {f"{who}_score": end.personal.get(who, (None,))[0] for who in ("personal", "global")}
     values = {"score": end.last, "score_last10": end.last_ten, "best_score": end.best, "validated_score": end.validated}
     return {"metric": end.lead.name if end.last is not None or end.lacking else None, **values, **mean}

@@ -21,8 +21,8 @@ from fedsmoo.runs.build import algorithm_class, settings_of
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin.objects import PREFIX, method_settings
 from fedsmoo.runs.settings.fields import refuse_twice
-from fedsmoo.runs.settings.toml import said_of
-from fedsmoo.runs.storage.names import fitting
+from fedsmoo.runs.settings.toml import naming_file
+from fedsmoo.runs.storage.names import fitting_name
 from fedsmoo.sweeps import METHODS
 
 Methods = str | Algorithm | Sequence[str | Algorithm] | Mapping[str, Mapping[str, Any]]
@@ -163,7 +163,7 @@ def stem(label: str) -> str:
     >>> stem("FedSMOO"), stem("Mine (new/m.py)"), stem("FedProx mu=0.1")
     ('fedsmoo', 'mine-new-m.py', 'fedprox-mu-0.1')
     """
-    return fitting(re.sub(r"[^\w.]+", "-", label.lower()).strip("-"))
+    return fitting_name(re.sub(r"[^\w.]+", "-", label.lower()).strip("-"))
 
 
 def refuse_lost(
@@ -181,7 +181,7 @@ def refuse_lost(
             "[methods] says which methods there are"
         )
     if isinstance(beside := settings.get("algorithm_options"), dict):
-        with said_of(where):
+        with naming_file(where):
             refuse_twice("algorithm", beside, options)
 
 

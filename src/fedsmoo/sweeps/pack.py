@@ -15,8 +15,8 @@ from fedsmoo.engines.steps.stack import stackable
 from fedsmoo.runs.build import assemble, make_method
 from fedsmoo.runs.config import FIELDS, Config, free_within
 from fedsmoo.runs.division import rule_in_force
-from fedsmoo.runs.origin.contents import contents
-from fedsmoo.runs.origin.method import of_own
+from fedsmoo.runs.origin.contents import hash_user_files
+from fedsmoo.runs.origin.method import own_method_of_config
 from fedsmoo.runs.record import Callback
 from fedsmoo.runs.results.result import Result
 from fedsmoo.runs.resume import with_pinned_engine
@@ -47,7 +47,10 @@ def packable(configs: Sequence[Config]) -> bool:
 
 def names_in_batch(configs: Sequence[Config], simulations: Sequence[Simulation]) -> list[str]:
     """Return the names of the runs in a batch, in its order."""
-    return [run_name(c, contents(c, s.setup.task.data), of_own(c)) for c, s in zip(configs, simulations, strict=True)]
+    return [
+        run_name(c, hash_user_files(c, s.setup.task.data), own_method_of_config(c))
+        for c, s in zip(configs, simulations, strict=True)
+    ]
 
 
 def with_one_engine(batch: Mapping[Path, Config]) -> list[Config]:

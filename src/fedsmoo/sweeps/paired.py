@@ -11,15 +11,15 @@ from fedsmoo.metrics.average import deviation, mean
 from fedsmoo.metrics.quantity import ACCURACY, Quantity
 from fedsmoo.runs.record import (
     Record,
+    count_without_number,
     last_mean,
     last_personal,
     last_score,
     lead_of,
-    no_number,
+    say_no_number,
     scores_of,
-    without_number,
 )
-from fedsmoo.runs.traffic import human_bytes, reached
+from fedsmoo.runs.traffic import first_reached, human_bytes
 
 Histories = dict[int, list[Record]]  # of one method, by seed
 ENOUGH = 3  # seeds below which a difference has no interval
@@ -144,7 +144,7 @@ def verdict(rows: Sequence[Row]) -> str:
 def row(method: str, runs: Histories, target: float, best: Histories | None = None) -> Row:
     """Make a row from the histories of one method, and those of the best one to compare with."""
     scores = {seed: last_ten(h) for seed, h in runs.items()}
-    hits = [hit for h in runs.values() if (hit := reached(h, target)) is not None]
+    hits = [hit for h in runs.values() if (hit := first_reached(h, target)) is not None]
     return Row(
         method,
         len(runs),
@@ -168,10 +168,10 @@ def lead_in(runs: dict[str, Histories]) -> Quantity:
 def lacking(runs: Mapping[str, Histories]) -> list[str]:
     """Say of which runs what leads has no value in some of the last evaluations, in a line if there are any."""
     found = [
-        f"{label}, seed {seed}: {no_number(count, len(scores))}"
+        f"{label}, seed {seed}: {say_no_number(count, len(scores))}"
         for label, mine in runs.items()
         for seed, history in mine.items()
-        if (count := without_number(scores := scores_of(history)))
+        if (count := count_without_number(scores := scores_of(history)))
     ]
     return [f"nan: the model diverged, or what it is compared by has no value ({'; '.join(found)})"] if found else []
 

@@ -16,9 +16,9 @@ from fedsmoo.core.untrusted import to_stderr as to_stderr
 from fedsmoo.engines.client_state.memory import release
 from fedsmoo.engines.threads import fix_threads
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.origin.contents import as_noted, contents_here, refuse_edited, same_data
+from fedsmoo.runs.origin.contents import hash_files_and_data, hash_files_but_data, refuse_edited, without_unrecorded
 from fedsmoo.runs.origin.identity import differences, identity
-from fedsmoo.runs.origin.method import beside, of_own
+from fedsmoo.runs.origin.method import own_method_of_config, recorded_or_own_method
 from fedsmoo.runs.record import Record
 from fedsmoo.runs.resume import reopen, use_same_threads
 from fedsmoo.runs.run import Run
@@ -71,8 +71,8 @@ class Outcome:
 
 def work(configs: Sequence[Config], root: Path, worker: Worker) -> Outcome:
     """Carry out every config in a folder below ``root``, named by its settings and by what its files hold now."""
-    held = contents_here(configs)
-    names = [root / run_name(c, h, of_own(c)) for c, h in zip(configs, held, strict=True)]
+    held = hash_files_and_data(configs)
+    names = [root / run_name(c, h, own_method_of_config(c)) for c, h in zip(configs, held, strict=True)]
     return work_at(dict(zip(names, configs, strict=True)), worker, dict(zip(names, held, strict=True)))
 
 
@@ -255,8 +255,8 @@ def other_run(path: Path, config: Config, held: Mapping[str, str] | None = None)
     """
     try:
         run = read_run(path)
-        now = same_data(config, run.held) if held is None else as_noted(held, run.held)
-        methods = beside(run.config, run.method, config), of_own(config)
+        now = hash_files_but_data(config, run.held) if held is None else without_unrecorded(held, run.held)
+        methods = recorded_or_own_method(run.config, run.method, config), own_method_of_config(config)
         if run.facts.get("changes"):
             return f"{path} holds a run whose numbers a callback changed on the way: choose another folder"
         if identity(run.config, run.held, methods[0]) == identity(config, now, methods[1]):

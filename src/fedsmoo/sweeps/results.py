@@ -15,15 +15,15 @@ from fedsmoo.core.errors import brief
 from fedsmoo.data.files.plain import MAX_BYTES, parse_json, read_plain
 from fedsmoo.metrics.quantity import Quantity
 from fedsmoo.runs.config import FIELDS, Config
-from fedsmoo.runs.origin.contents import held_in, refuse_damaged
+from fedsmoo.runs.origin.contents import recorded_hashes, refuse_damaged
 from fedsmoo.runs.origin.identity import config_of, identity
-from fedsmoo.runs.origin.method import is_stranger, kept
+from fedsmoo.runs.origin.method import Method, is_users_code, recorded_method
 from fedsmoo.runs.origin.provenance import now
 from fedsmoo.runs.record import HELD_OUT, Record, lead_of, scores_of
 from fedsmoo.runs.results.columns import is_metric, metric_columns, records_of
 from fedsmoo.runs.storage.fence import PART
 from fedsmoo.runs.storage.files import make_folder, read_json, remove_old, write_durably
-from fedsmoo.runs.storage.reader import NUMBERS, OPTIONAL, numeric, read_run, right_kind, state
+from fedsmoo.runs.storage.reader import NUMBERS, OPTIONAL, are_numbers, read_run, right_kind, state
 from fedsmoo.runs.storage.walk import run_folders
 from fedsmoo.sweeps.grid import run_name
 from fedsmoo.sweeps.queue import to_stderr
@@ -57,12 +57,16 @@ class Measured:
     @property
     def identity(self) -> str:
         """Which run it is; of a method whose code is not known here, by its options as they were written."""
-        return identity(self.config, held_in(self.facts), kept(self.facts), self.facts.get("changes"))
+        return identity(self.config, *self._origin)
 
     @property
     def name(self) -> str:
         """What its file is called."""
-        return run_name(self.config, held_in(self.facts), kept(self.facts), self.facts.get("changes"))
+        return run_name(self.config, *self._origin)
+
+    @property
+    def _origin(self) -> tuple[dict[str, str] | None, Method | None, list[Any] | None]:
+        return recorded_hashes(self.facts), recorded_method(self.facts), self.facts.get("changes")
 
     def agrees(self, other: Measured) -> bool:
         """Return whether two measurements have the same numbers in the columns of both; seconds always differ.
@@ -91,11 +95,6 @@ def rounded(value: Any, digits: int) -> Any:
     return float(f"{value:.{digits}g}") if isinstance(value, float) else value
 
 
-def constant(values: list[Any]) -> Any:
-    """Return one value where all are the same."""
-    return values[0] if len(set(values)) == 1 else values
-
-
 def from_folder(path: Path) -> Measured:
     """Return a run folder's result, rounded as in the file, so that both give the same tables."""
     run = read_run(path)
@@ -105,7 +104,7 @@ def from_folder(path: Path) -> Measured:
         curve[name] = [rounded(getattr(r, name), DIGITS.get(name, 17)) for r in run.history]
     curve |= {name: [rounded(v, 8) for v in values] for name, values in metric_columns(run.history).items()}
     facts = {**run.facts, "label": run.label, "lower": next((r.lower for r in run.history if r.lower), None)}
-    if not is_stranger(run.config.algorithm):
+    if not is_users_code(run.config.algorithm):
         facts.pop("method", None)  # the package knows its own
     told = {k: facts[k] for k in FACTS if facts.get(k) is not None}
     if hessian := run.files.table("analysis/hessian.json"):
@@ -117,7 +116,7 @@ def from_folder(path: Path) -> Measured:
 
 def to_json(result: Measured) -> str:
     """Write a result as the text of its file: one line a field, so that differences can be read."""
-    curve = {k: constant(v) if k.startswith("bytes") else v for k, v in result.curve.items()}
+    curve = {k: v[0] if k.startswith("bytes") and len(set(v)) == 1 else v for k, v in result.curve.items()}
     config = result.config.replace(data=None).to_dict()  # where the data lay concerns nobody else
     seconds = [s for s in result.curve["seconds_train"] if s is not None]
     lines = {
@@ -155,7 +154,8 @@ def from_table(value: dict[str, Any], path: Path) -> Measured:
     names = ("round", *COLUMNS, *(n for n in curve if n in LATER or is_metric(n)))
     if any(len(curve.get(n, ())) != rounds for n in names):
         raise FedsmooError(f"{path} is damaged: the columns of its curve differ in length; export the run again")
-    if not all(numeric(curve[n], {int} if n == "round" else NUMBERS if n in COLUMNS[-4:] else OPTIONAL) for n in names):
+    types: dict[str, set[type]] = {"round": {int}, **dict.fromkeys(COLUMNS[-4:], NUMBERS)}
+    if not all(are_numbers(curve[n], types.get(n, OPTIONAL)) for n in names):
         raise FedsmooError(f"{path} is damaged: its curve holds what is no number; export the run again")
     config, facts = config_of(value["config"]), {k: v for k in (*FACTS, "hessian") if (v := value.get(k)) is not None}
     if wrong := [k for k, v in facts.items() if not right_kind(k, v)]:

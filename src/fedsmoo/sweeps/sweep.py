@@ -17,9 +17,15 @@ from fedsmoo.engines.devices import make_device
 from fedsmoo.engines.distributed.launcher import require_single_process
 from fedsmoo.runs.build import make_algorithm
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.origin.contents import SAMPLES, as_noted, contents_here, edited, samples_noted
+from fedsmoo.runs.origin.contents import (
+    SAMPLES,
+    edited_files,
+    hash_files_and_data,
+    recorded_fingerprint,
+    without_unrecorded,
+)
 from fedsmoo.runs.origin.trust import refuse_begun_elsewhere
-from fedsmoo.runs.record import Record, refuse_wrong_options
+from fedsmoo.runs.record import Record, refuse_wrong_arguments
 from fedsmoo.runs.signals import stopped_by
 from fedsmoo.runs.storage.fence import fenced_by
 from fedsmoo.runs.storage.folder import refuse_run_folder, write_label
@@ -79,7 +85,7 @@ def sweep(
         FedsmooError: if the grid describes no run or an impossible one, or a file was edited meanwhile.
     """
     grid = open_sweep(file_or_table, settings, root := folder_of(file_or_table, out), trust)
-    refuse_wrong_options(save_every)
+    refuse_wrong_arguments(save_every)
     missing(grid, root)
     size, calls = pack_size(pack, grid.cells[0].config), (watch, begun, finished, failed, note)
     with stopped_by(stop) as asked:
@@ -125,7 +131,7 @@ def open_sweep(
         raise FedsmooError(f"a sweep is {brief(source)}, but must be a table of settings, or the path of a TOML file")
     if all(c.held is not None for c in grid.cells):
         return grid
-    grid = with_contents(grid, contents_here([c.config for c in grid.cells]))
+    grid = with_contents(grid, hash_files_and_data([c.config for c in grid.cells]))
     return grid if root is None else dataclasses.replace(grid, cells=[as_begun(c, root) for c in grid.cells])
 
 
@@ -134,12 +140,12 @@ def as_begun(cell: Cell, root: Path) -> Cell:
 
     If it holds the run on other samples, or there is none, that is the run itself.
     """
-    before = dataclasses.replace(cell, held=as_noted(cell.held or {}, None))
+    before = dataclasses.replace(cell, held=without_unrecorded(cell.held or {}, None))
     folder = root / before.name
     if before == cell or not (folder / CONFIG).is_file():
         return cell
     with suppress(FedsmooError):  # which is said when its turn comes
-        if samples_noted(read_run(folder).started) not in (None, (cell.held or {}).get(SAMPLES)):
+        if recorded_fingerprint(read_run(folder).started) not in (None, (cell.held or {}).get(SAMPLES)):
             return cell
     return before
 
@@ -189,7 +195,7 @@ def carry_through(
     def begun(config: Config, folder: Path, rounds: int) -> None:
         if labels is not None and read_label(folder) != labels.get(folder.name):
             write_label(folder, labels.get(folder.name))
-        if other := edited(config, read_run(folder).held, cells[folder].held or {}) if rounds == 0 else []:
+        if other := edited_files(config, read_run(folder).held, cells[folder].held or {}) if rounds == 0 else []:
             worker.note(
                 f"{folder.name}: {other[0]} was edited since this {worker.work} began, or it draws without a seed"
             )

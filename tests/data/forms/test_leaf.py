@@ -11,7 +11,7 @@ import torch
 
 from fedsmoo import Config, FedsmooError, simulate
 from fedsmoo.data.sources import load
-from fedsmoo.runs.origin.contents import contents
+from fedsmoo.runs.origin.contents import hash_user_files
 
 
 @pytest.fixture(autouse=True)
@@ -88,9 +88,9 @@ def test_femnist_is_kept_once_read_and_another_content_is_another_run(tmp_path, 
     monkeypatch.setenv("FEDSMOO_DATA", str(tmp_path / "cache"))
     config = Config(dataset=f"leaf:{folder}")
     assert config.partition == "natural"
-    held = contents(config)
+    held = hash_user_files(config)
     write(folder / "data", "test", digits(2, 3, 2))
-    assert contents(config)["data_content"] != held["data_content"]
+    assert hash_user_files(config)["data_content"] != held["data_content"]
     assert load(f"leaf:{folder}").fingerprint.test != first.fingerprint.test
     result = simulate("softmax", f"leaf:{folder}", "fedavg", cohort=2, rounds=1, local_steps=1)
     assert len(result.simulation.indices) == 3

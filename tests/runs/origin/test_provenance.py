@@ -18,7 +18,7 @@ from fedsmoo.commands.options import gather
 from fedsmoo.runs.config import FIELDS, Config
 from fedsmoo.runs.origin import provenance as origin
 from fedsmoo.runs.origin.identity import identity
-from fedsmoo.runs.origin.provenance import again, git_state
+from fedsmoo.runs.origin.provenance import command_to_repeat, git_state
 from fedsmoo.runs.origin.typed import command
 from fedsmoo.runs.resume import reopen
 from fedsmoo.runs.run import Run
@@ -87,7 +87,7 @@ def test_every_run_of_a_sweep_says_how_to_make_it_alone(tmp_path: Path, monkeypa
     ],
 )
 def test_the_command_for_one_run_means_its_config(config: Config) -> None:
-    words = shlex.split(again(config))
+    words = shlex.split(command_to_repeat(config))
     assert words[:2] == ["fedsmoo", "run"]
     pairs = list(zip(words[2::2], words[3::2], strict=True))
     flags = {k.removeprefix("--").replace("-", "_"): v for k, v in pairs if k != "--set"}
@@ -102,7 +102,7 @@ def test_values_are_written_as_flags_take_them() -> None:
 
 
 def test_options_that_no_flag_can_say_refer_to_the_config() -> None:
-    assert again(Config(model="m.py:net", model_options={"sizes": [1, 2]})).startswith("fedsmoo run CONFIG")
+    assert command_to_repeat(Config(model="m.py:net", model_options={"sizes": [1, 2]})).startswith("fedsmoo run CONFIG")
 
 
 def git(folder: Path, *words: str) -> str:
@@ -162,9 +162,9 @@ def test_without_git_the_commit_is_read_and_nothing_is_known_of_edits(
      ("abc123+clean", ("abc123", False)), ("fff", ("fff", True)), ("", ("fff000", True))],
 )  # fmt: skip
 def test_a_commit_that_is_given_wins(given: str, expected: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(origin, "checkout", lambda: ("fff000", True))
+    monkeypatch.setattr(origin, "commit_of_checkout", lambda: ("fff000", True))
     monkeypatch.setenv("FEDSMOO_COMMIT", given)
-    assert origin.code() == expected
+    assert origin.commit_of_code() == expected
 
 
 def test_a_run_from_an_edited_checkout_says_so_to_its_result_file(tmp_path: Path) -> None:

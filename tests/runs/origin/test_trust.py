@@ -16,7 +16,7 @@ import fedsmoo
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.user_code import judged, refuse_all, user_object
 from fedsmoo.runs.origin import trust
-from fedsmoo.runs.origin.method import Method, kept, settled
+from fedsmoo.runs.origin.method import Method, recorded_method, resolved_options
 from fedsmoo.runs.storage.reader import read_run
 from fedsmoo.sweeps.results import export, from_json
 
@@ -146,7 +146,7 @@ def test_an_edited_file_begins_other_runs_in_the_same_sweep(config: Path) -> Non
 
 def test_what_was_judged_is_what_is_run(config: Path) -> None:
     """The bytes that are run are those whose hash was asked about, whatever the file holds by then."""
-    judge = trust.only(trust.codes([("algorithm", "mine.py:Mine")]))
+    judge = trust.judge_for(trust.code_files([("algorithm", "mine.py:Mine")]))
     with judged(judge):
         assert user_object("mine.py:Mine", "algorithm").__name__ == "Mine"
         Path("mine.py").write_text("raise SystemExit\n")
@@ -171,18 +171,18 @@ def test_a_list_that_cannot_be_written_is_a_note(config: Path, monkeypatch: pyte
 def test_a_damaged_list_is_completed_not_lost(config: Path, content: bytes) -> None:
     config.parent.mkdir(parents=True)
     config.write_bytes(content)
-    known = trust.trusted()
+    known = trust.trusted_hashes()
     assert known == ({"0" * 64} if content.endswith(b"0" * 64) else set())
-    assert trust.remember(trust.codes([("model", "mine.py:Mine")])) == []
-    assert trust.trusted() == known | {sha256("mine.py")}
+    assert trust.remember(trust.code_files([("model", "mine.py:Mine")])) == []
+    assert trust.trusted_hashes() == known | {sha256("mine.py")}
     assert config.read_bytes().startswith(content)
 
 
 def test_a_list_that_others_may_write_counts_for_nothing(config: Path) -> None:
-    trust.remember(trust.codes([("model", "mine.py:Mine")]))
-    assert trust.trusted() == {sha256("mine.py")}
+    trust.remember(trust.code_files([("model", "mine.py:Mine")]))
+    assert trust.trusted_hashes() == {sha256("mine.py")}
     config.chmod(0o666)
-    assert trust.trusted() == set()
+    assert trust.trusted_hashes() == set()
 
 
 def test_processes_add_to_the_list_side_by_side(config: Path) -> None:
@@ -190,7 +190,7 @@ def test_processes_add_to_the_list_side_by_side(config: Path) -> None:
     codes = [trust.Code("model", Path("x.py"), f"{k:064d}") for k in range(40)]
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(lambda code: trust.remember([code]), codes)) == [[]] * 40
-    assert trust.trusted() == {code.sha256 for code in codes}
+    assert trust.trusted_hashes() == {code.sha256 for code in codes}
     assert len(config.read_text().splitlines()) == 40
 
 
@@ -202,8 +202,8 @@ def test_what_names_no_code_is_none(config: Path) -> None:
         ("model", "python:Net@12345678"),
         ("loss", "gone.py:f"),
     ]
-    assert trust.codes([*named, ("model", "pipe.py:f"), ("loss", "a\0b.py:f")]) == []
-    both = trust.codes([("algorithm", "mine.py:Mine"), ("model", "mine.py:net"), ("dataset", "mine.py:data")])
+    assert trust.code_files([*named, ("model", "pipe.py:f"), ("loss", "a\0b.py:f")]) == []
+    both = trust.code_files([("algorithm", "mine.py:Mine"), ("model", "mine.py:net"), ("dataset", "mine.py:data")])
     assert [(c.setting, c.path) for c in both] == [("algorithm", Path("mine.py"))]
 
 
@@ -228,12 +228,12 @@ def test_a_run_notes_its_options_and_identity_and_results_keep_them(config: Path
 def test_an_option_is_as_it_was_noted_however_it_is_written(written: Any) -> None:
     method = Method({"scale": 2.0}, {"scale": 0.5})
     config = fedsmoo.Config(algorithm="gone.py:Mine", algorithm_options={"scale": written})
-    assert settled(config, method) == ({"scale": 2.0}, {"scale": 0.5})
+    assert resolved_options(config, method) == ({"scale": 2.0}, {"scale": 0.5})
 
 
 @pytest.mark.parametrize("vectors", [[1, 2], "112", [1, -1, 0], [0, 0, 3], [True, 1, 0], [1.0, 1, 0], None])
 def test_counts_that_are_none_are_left_out(vectors: Any) -> None:
-    found = kept({"method": {"options": {}, "defaults": {}, "vectors": vectors}})
+    found = recorded_method({"method": {"options": {}, "defaults": {}, "vectors": vectors}})
     assert found == Method({}, {}, None)
-    assert kept({"method": {"options": [], "defaults": {}}}) is None
-    assert kept({"method": 3}) is kept({}) is None
+    assert recorded_method({"method": {"options": [], "defaults": {}}}) is None
+    assert recorded_method({"method": 3}) is recorded_method({}) is None

@@ -14,7 +14,7 @@ from torch import nn
 import fedsmoo
 from fedsmoo import FedsmooError
 from fedsmoo.cli import main
-from fedsmoo.runs.storage.checkpoint import unseal
+from fedsmoo.runs.storage.checkpoint import read_manifest
 from fedsmoo.runs.storage.files import seal
 
 from .small import QUICK, numbers, run, same
@@ -77,7 +77,7 @@ def test_a_folder_that_lacks_vectors_of_clients_is_refused(tmp_path: Path) -> No
     """As an earlier version wrote them: a client that took part would go on as one that never did."""
     run(3).save(tmp_path / "kept")
     manifest = tmp_path / "kept" / "checkpoint" / "000003.json"
-    content = unseal(manifest)
+    content = read_manifest(manifest)
     gone = content["rows"].pop(next(iter(content["rows"])))
     assert gone
     manifest.write_bytes(seal(content))

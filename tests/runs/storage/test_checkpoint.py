@@ -27,7 +27,15 @@ from fedsmoo.runs import build as resolve
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.resume import reopen
 from fedsmoo.runs.run import Run
-from fedsmoo.runs.storage.checkpoint import Checkpoints, Mark, manifests_in, newest, seal, unseal, write_tensors
+from fedsmoo.runs.storage.checkpoint import (
+    Checkpoints,
+    Mark,
+    manifests_in,
+    newest,
+    read_manifest,
+    seal,
+    write_tensors,
+)
 from fedsmoo.runs.storage.names import METRICS, MODEL
 from fedsmoo.runs.storage.pace import Pace
 from fedsmoo.runs.storage.reader import read_config, read_run
@@ -209,7 +217,7 @@ def test_metrics_that_nobody_has_are_refused_with_advice(tmp_path: Path) -> None
     """Checkpoints of before held no copy."""
     folder = stopped(tmp_path / "a")
     for path in manifests_in(folder / "checkpoint"):
-        manifest = unseal(path)
+        manifest = read_manifest(path)
         del manifest["files"][f"{path.stem}-metrics.jsonl"]
         path.write_bytes(seal(manifest))
     assert len(reopen(folder).simulation.history) == 6  # the file alone is enough
@@ -245,7 +253,7 @@ run.go(callback=limit, save_every=2)
 
 
 def shards(folder: Path, number: int) -> dict[str, str]:
-    return unseal(folder / "checkpoint" / f"{number:06d}.json")["rows"]
+    return read_manifest(folder / "checkpoint" / f"{number:06d}.json")["rows"]
 
 
 def test_only_changed_rows_are_written_and_thin_shards_are_gathered(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from fedsmoo.algorithms import ALGORITHMS
 from fedsmoo.core import Vectors
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.traffic import ledger, reached
+from fedsmoo.runs.traffic import first_reached, ledger
 
 SMALL = Config(
     model="softmax",
@@ -90,6 +90,6 @@ def test_full_bytes_scale_with_the_exported_model() -> None:
 def test_a_target_is_reached_at_its_first_evaluated_round() -> None:
     history = assemble(SMALL.replace(algorithm="fedavg")).run().history
     planted = [replace(r, test_accuracy=a, seconds_train=2.0) for r, a in zip(history, [0.1, 0.5, 0.4], strict=True)]
-    hit = reached(planted, 0.5)
+    hit = first_reached(planted, 0.5)
     assert (hit.round, hit.seconds, hit.bytes) == (2, 4.0, sum(r.bytes_up + r.bytes_down for r in history[:2]))
-    assert reached(planted, 0.51) is None
+    assert first_reached(planted, 0.51) is None

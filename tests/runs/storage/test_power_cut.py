@@ -13,7 +13,7 @@ from fedsmoo.core import FedsmooError
 from fedsmoo.runs.resume import reopen
 from fedsmoo.runs.run import Run
 from fedsmoo.runs.settings.toml import LostSettings
-from fedsmoo.runs.storage.checkpoint import manifests_in, newest, seal, unseal
+from fedsmoo.runs.storage.checkpoint import manifests_in, newest, read_manifest, seal
 from fedsmoo.runs.storage.files import DiskError, make_folder, sync_folder, write_durably
 from fedsmoo.runs.storage.names import CHECKPOINT, CONFIG, METRICS, MODEL, STARTED, SUMMARY
 from fedsmoo.runs.storage.reader import read_config, read_run
@@ -71,7 +71,7 @@ def test_a_lost_config_and_start_are_put_back_from_the_checkpoint(tmp_path: Path
 def test_a_checkpoint_of_before_puts_back_what_it_holds(tmp_path: Path) -> None:
     folder = stopped(tmp_path / "a")
     for path in manifests_in(folder / CHECKPOINT):
-        manifest = unseal(path)
+        manifest = read_manifest(path)
         del manifest["about"]["started"]
         path.write_bytes(seal(manifest))
     engine = json.loads((folder / STARTED).read_bytes())["engine"]
@@ -125,7 +125,7 @@ def test_a_folder_that_cannot_be_flushed_is_an_error(tmp_path: Path, monkeypatch
 def test_either_checkpoint_suffices_whatever_happens_to_the_other(tmp_path: Path, newest: bool) -> None:
     folder = stopped(tmp_path / "a", every=1)
     good, bad = manifests_in(folder / CHECKPOINT)[:: 1 if newest else -1]
-    mine, others = ({p.name, *unseal(p)["files"]} for p in (good, bad))
+    mine, others = ({p.name, *read_manifest(p)["files"]} for p in (good, bad))
     assert not mine & others, "they have no file in common"
     for name in others:
         (folder / CHECKPOINT / name).write_bytes(b"damaged")

@@ -19,8 +19,8 @@ from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.runs.record import Record
 from fedsmoo.runs.storage import lease
-from fedsmoo.runs.storage.checkpoint import Checkpoints, Mark, manifests_in, unseal
-from fedsmoo.runs.storage.fence import Fence, fenced_by, part_of
+from fedsmoo.runs.storage.checkpoint import Checkpoints, Mark, manifests_in, read_manifest
+from fedsmoo.runs.storage.fence import Fence, fenced_by, partial_name
 from fedsmoo.runs.storage.folder import RunFolder, write_label
 from fedsmoo.runs.storage.lease import LEASE, LOCK, Lease, TakenOver, acquire, leased, locked, me
 from fedsmoo.runs.storage.reader import read_label
@@ -65,7 +65,7 @@ def test_every_owner_counts_the_epoch_up_and_checkpoints_tell_it(tmp_path: Path)
     with leased(tmp_path) as held, fenced_by(held):
         assert held.epoch == 1
         save(Checkpoints(tmp_path / "checkpoint", {}), 1)
-    assert unseal(tmp_path / "checkpoint" / "000001.json")["epoch"] == 1
+    assert read_manifest(tmp_path / "checkpoint" / "000001.json")["epoch"] == 1
     (tmp_path / LOCK).unlink()
     with leased(tmp_path) as held:
         assert held.epoch == 2
@@ -116,7 +116,7 @@ def test_two_owners_never_write_under_the_same_name(tmp_path: Path) -> None:
     names = set[str]()
     for owner in (first, second):
         with fenced_by(owner):
-            names.add(part_of(tmp_path / "model").name)
+            names.add(partial_name(tmp_path / "model").name)
         owner.release()
     assert names == {"model.1.part", "model.2.part"}
 
@@ -168,7 +168,7 @@ def test_a_claim_that_names_no_process_blocks_for_a_moment_only(
     for seconds in (lease.GRACE + 1, -1e6):
         (tmp_path / LEASE).write_text(text, errors="surrogateescape")
         age(tmp_path / LEASE, seconds)
-        assert lease.dead(tmp_path / LEASE)
+        assert lease.is_abandoned(tmp_path / LEASE)
     age(tmp_path / LEASE, lease.GRACE + 1)
     with leased(tmp_path) as held:
         assert held.ours()
@@ -206,7 +206,7 @@ def test_a_claim_from_before_this_machine_was_started_is_dead_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claim, mine = tmp_path / LEASE, {**me(), "token": "t"}
-    monkeypatch.setattr(lease, "booted", lambda: time.time() - 20)
+    monkeypatch.setattr(lease, "boot_time", lambda: time.time() - 20)
     claims = {
         "after a power cut": ({"boot": "earlier"}, 30, True),
         "a machine of the same name, at work": ({"boot": "its own"}, 3, False),
@@ -217,16 +217,16 @@ def test_a_claim_from_before_this_machine_was_started_is_dead_at_once(
     for what, (other, seconds, dead) in claims.items():
         claim.write_text(json.dumps({**mine, **other}))
         age(claim, seconds)
-        assert lease.dead(claim) is dead, what
-    monkeypatch.setattr(lease, "booted", lambda: None)
+        assert lease.is_abandoned(claim) is dead, what
+    monkeypatch.setattr(lease, "boot_time", lambda: None)
     claim.write_text(json.dumps({**mine, "boot": "earlier"}))
     age(claim, 30)
-    assert not lease.dead(claim)
+    assert not lease.is_abandoned(claim)
 
 
 def test_when_this_machine_was_started_is_known() -> None:
     line = next(x for x in Path("/proc/stat").read_text().splitlines() if x.startswith("btime"))
-    assert abs(lease.booted() - int(line.split()[1])) < 2
+    assert abs(lease.boot_time() - int(line.split()[1])) < 2
 
 
 def test_a_stale_worker_leaves_the_label_alone(tmp_path: Path) -> None:

@@ -30,28 +30,28 @@ HASHES = ("data_content", SAMPLES, "split_content", "start_content", *(f"{settin
 HASHES += tuple(f"metric{k}_content" for k in range(100))  # of several, each in a file of its own
 
 
-def contents(config: Config, data: Dataset | None = None) -> dict[str, str]:
+def hash_user_files(config: Config, data: Dataset | None = None) -> dict[str, str]:
     """Hash each file of the user's own that a config names: data, split, code; absent ones are left out.
 
     What the package or a publisher defines (``digits``, ``cifar10``) is the same wherever it lies, and has none.
     Whether it is that is known only once it was read: ``data`` is then what was read, and other content under such a
     name has a hash like a file of the user's own. So has what a function of the user's returned, beside its code's.
     """
-    hashes = {name: content_hash(place) for name, place in places(config).items() if place is not None}
+    hashes = {name: content_hash(place) for name, place in user_file_paths(config).items() if place is not None}
     found = {name: value[:SHORT] for name, value in hashes.items() if value is not None}
-    return found | ({} if data is None else samples_of(config, data))
+    return found | ({} if data is None else hash_samples(config, data))
 
 
-def samples_of(config: Config, data: Dataset) -> dict[str, str]:
+def hash_samples(config: Config, data: Dataset) -> dict[str, str]:
     """Hash the samples that were read, where neither a name nor a file says which they are."""
     name = SAMPLES if is_own(config.dataset) else "data_content" if kind_of_data(config, data) == "other" else None
     return {} if name is None else {name: data.fingerprint.short}
 
 
-def places(config: Config) -> dict[str, Path | None]:
+def user_file_paths(config: Config) -> dict[str, Path | None]:
     """Return the paths of the user's own files, by the name of their hash; none of what we or a publisher define."""
     return {
-        "data_content": data_place(config.dataset, config.data),
+        "data_content": own_data_path(config.dataset, config.data),
         "split_content": None if config.split is None else Path(config.split),
         "start_content": None if config.start is None else Path(config.start),
         "algorithm_content": file_of(config.algorithm),
@@ -64,12 +64,12 @@ def places(config: Config) -> dict[str, Path | None]:
     }
 
 
-def edited(config: Config, held: Mapping[str, str] | None, now: Mapping[str, str] | None = None) -> list[str]:
+def edited_files(config: Config, held: Mapping[str, str] | None, now: Mapping[str, str] | None = None) -> list[str]:
     """Return the names of files that no longer hold what they ``held``; none if that was not recorded.
 
     ``now`` is what they hold. Without it the data of a known name, which would have to be read, is not looked at.
     """
-    now, where = same_data(config, held) if now is None else now, places(config)
+    now, where = hash_files_but_data(config, held) if now is None else now, user_file_paths(config)
     names = [] if held is None else [n for n in where if now.get(n) != held.get(n)]
     if not names and len({each[SAMPLES] for each in (held or {}, now) if SAMPLES in each}) > 1:
         return [f"what {config.dataset} reads"]
@@ -80,7 +80,7 @@ def refuse_edited(
     config: Config, held: Mapping[str, str] | None, since: str, now: Mapping[str, str] | None = None
 ) -> None:
     """Refuse files that no longer hold what they ``held``, where that is known; ``now`` is what they hold."""
-    files = edited(config, held, now)
+    files = edited_files(config, held, now)
     if files:
         raise FedsmooError(
             f"{', '.join(files)} was edited since {since}: choose another folder, or put back what it held to go on"
@@ -93,7 +93,7 @@ def kind_of_data(config: Config, data: Dataset) -> str:
     ``official``: what the publisher published; ``drawn`` from the seed; the user's ``own``, whose file counts; or
     ``other`` than the name says.
     """
-    if data_place(config.dataset, config.data) is not None:
+    if own_data_path(config.dataset, config.data) is not None:
         return "own"
     if is_drawn(config.dataset) and is_drawn(data.name):
         return "drawn"
@@ -109,42 +109,42 @@ def data_facts(config: Config, data: Dataset) -> dict[str, str]:
     return {"kind": kind, **by, "train": found.train, "test": found.test, "order": found.order}
 
 
-def samples_held(facts: Mapping[str, Any]) -> str | None:
-    """Return a part of the fingerprint of what a user's function made, where every seed should have the same of it.
+def seedless_fingerprint(facts: Mapping[str, Any]) -> str | None:
+    """Return the first digits of the recorded fingerprint of a user's function that takes no seed; else ``None``.
 
-    Its code is the same in runs between which somebody edited a file that it reads.
+    All seeds should have the same. The code does not show it when somebody edits a file that the function reads.
     """
     data = facts.get("data")
-    known = samples_noted(facts) if isinstance(data, dict) and data.get("seed") == ANY else None
+    known = recorded_fingerprint(facts) if isinstance(data, dict) and data.get("seed") == ANY else None
     return None if known is None else known[:8]
 
 
-def samples_noted(facts: Mapping[str, Any]) -> str | None:
-    """Return the fingerprint of the samples that a run noted, in a few digits; runs of long before have none."""
+def recorded_fingerprint(facts: Mapping[str, Any]) -> str | None:
+    """Return the short fingerprint of a run's samples from its records; ``None`` in records of older versions."""
     with suppress(FedsmooError):
         return Fingerprint.read(facts.get("data"), "").short
     return None
 
 
-def unlike_data(runs: Mapping[str, Mapping[int, Any]]) -> list[str]:
-    """Say in a line that runs of one table, by method and seed, were trained on different samples; in folders, only.
+def say_data_differs(runs: Mapping[str, Mapping[int, Any]]) -> list[str]:
+    """Return a line if runs of one table, by method and seed, were trained on different samples; else nothing.
 
-    Of data that depends on the seed, runs of one seed should have the same.
+    Only runs in folders record their samples. Of data that depends on the seed, runs of one seed should have the same.
     """
     first: dict[Any, dict[str, str]] = {}
     for method, mine in runs.items():
         for seed, run in mine.items():
             data = getattr(run, "started", {}).get("data")
-            if isinstance(data, dict) and data.get("kind") == "own" and (held := samples_noted(run.started)):
+            if isinstance(data, dict) and data.get("kind") == "own" and (held := recorded_fingerprint(run.started)):
                 first.setdefault(data.get("seed", seed), {}).setdefault(held, f"{method} of seed {seed}")
     unlike = next((list(names.values()) for names in first.values() if len(names) > 1), [])
     told = f"data: what it is read from changed between {' and '.join(unlike)}: they cannot be compared"
     return [told] if unlike else []
 
 
-def files_held(config: Config, data: Dataset) -> dict[str, dict[str, str]]:
-    """Return what a run records about its data and the user's files when it begins; edited, they make another run."""
-    held = contents(config, data)
+def input_hashes(config: Config, data: Dataset) -> dict[str, dict[str, str]]:
+    """Return what a run records of its inputs when it begins: its data, and hashes of the user's files."""
+    held = hash_user_files(config, data)
     return {"data": data_facts(config, data)} | ({"contents": held} if held else {})
 
 
@@ -161,17 +161,17 @@ def refuse_other_data(notes: Mapping[str, Any], data: Dataset, path: Path) -> No
         )
 
 
-def contents_here(configs: Sequence[Config]) -> list[dict[str, str]]:
-    """Return the contents of each config, with the data that lies here now; each data set is read once.
+def hash_files_and_data(configs: Sequence[Config]) -> list[dict[str, str]]:
+    """Hash the user's files of each config, and its data as it lies here now; each data set is read once.
 
-    Where there is none, or none that can be read, the name is taken at its word: the run itself will say what is wrong.
+    Data that is missing or cannot be read has no hash here: the run itself will say what is wrong.
     """
     read: dict[str, dict[str, str]] = {}
-    return [contents(config) | samples_here(config, read) for config in configs]
+    return [hash_user_files(config) | hash_readable_samples(config, read) for config in configs]
 
 
-def samples_here(config: Config, read: dict[str, dict[str, str]]) -> dict[str, str]:
-    """Hash the samples of a known name, or of a function of the user's; what was ``read`` already is not again."""
+def hash_readable_samples(config: Config, read: dict[str, dict[str, str]]) -> dict[str, str]:
+    """Hash the samples of a known name, or of a user's function; nothing if they cannot be read. ``read`` caches."""
     own = is_own(config.dataset)
     with suppress(FedsmooError), warnings.catch_warnings(action="ignore"):
         seed = config.seed if own and depends_on_seed(config.dataset) else 0
@@ -179,27 +179,27 @@ def samples_here(config: Config, read: dict[str, dict[str, str]]) -> dict[str, s
         key = json.dumps(name, sort_keys=True, default=str)
         if key not in read and (own or config.dataset in SPECS):
             read[key] = {}  # also if it cannot be read
-            read[key] = samples_of(config, load(*name))
+            read[key] = hash_samples(config, load(*name))
         return read.get(key, {})
     return {}
 
 
-def held_in(facts: Mapping[str, Any]) -> dict[str, str] | None:
+def recorded_hashes(facts: Mapping[str, Any]) -> dict[str, str] | None:
     """Return the hashes of a run's files from its records; ``None`` in records of older versions, which had none."""
     return facts.get("contents", {} if "data" in facts else None)
 
 
-def same_data(config: Config, held: Mapping[str, str] | None) -> dict[str, str]:
-    """Return the contents of a config now, but for the data, whose recorded hash is taken: it was not read yet."""
-    found = contents(config)
+def hash_files_but_data(config: Config, held: Mapping[str, str] | None) -> dict[str, str]:
+    """Hash the user's files of a config as they are now; for data that was not read yet, take the recorded hash."""
+    found = hash_user_files(config)
     name = SAMPLES if is_own(config.dataset) else "data_content"
-    if held and name in held and (name == SAMPLES or data_place(config.dataset, config.data) is None):
+    if held and name in held and (name == SAMPLES or own_data_path(config.dataset, config.data) is None):
         found[name] = held[name]
     return found
 
 
-def as_noted(held: Mapping[str, str], like: Mapping[str, str] | None) -> dict[str, str]:
-    """Return what files hold as far as an older note, ``like``, knows it: runs of before did not note samples."""
+def without_unrecorded(held: Mapping[str, str], like: Mapping[str, str] | None) -> dict[str, str]:
+    """Leave out the hash of samples where an older record, ``like``, has none: older versions did not take it."""
     return {k: v for k, v in held.items() if k != SAMPLES or (like is not None and k in like)}
 
 
@@ -209,11 +209,11 @@ def refuse_damaged(config: Config, facts: Mapping[str, Any], where: str) -> None
         return  # made before there were fingerprints
     found = Fingerprint.read(facts["data"], where)
     kind, known = facts["data"].get("kind"), OFFICIAL.get(config.dataset)
-    passes = (held_in(facts) or {}).get("data_content")
+    passes = (recorded_hashes(facts) or {}).get("data_content")
     wrong = {
         "official": passes is not None or ("by" not in facts["data"] and known != found.content),
         "other": passes != found.short or known == found.content,
-        "own": passes is None or (held_in(facts) or {}).get(SAMPLES, found.short) != found.short,
+        "own": passes is None or (recorded_hashes(facts) or {}).get(SAMPLES, found.short) != found.short,
         "drawn": passes is not None or not is_drawn(config.dataset),
     }
     if wrong.get(str(kind), True):
@@ -232,15 +232,15 @@ def data_label(dataset: str, facts: Mapping[str, Any]) -> str:
     data, held = facts.get("data"), facts.get("contents")
     if not isinstance(data, dict) or data.get("kind") != "other" or not isinstance(held, dict):
         return dataset
-    return other_content(dataset, str(held.get("data_content")))
+    return other_content_label(dataset, str(held.get("data_content")))
 
 
-def other_content(dataset: str, content: str) -> str:
+def other_content_label(dataset: str, content: str) -> str:
     """Return the name in tables of data that is not what its name says."""
     return f"{dataset} (other content {content[:8]})"
 
 
-def data_place(name: str, path: str | None) -> Path | None:
+def own_data_path(name: str, path: str | None) -> Path | None:
     """Return the path of a data set of the user's own: a text, code, an ``.npz``, or a folder of class folders."""
     if (place := files_of(name)) is not None:
         return place

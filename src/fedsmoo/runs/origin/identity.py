@@ -15,8 +15,8 @@ from fedsmoo.core.user_code import is_in_file
 from fedsmoo.data.division.partition import PARTITIONS, to_rule
 from fedsmoo.runs.config import FIELDS, Config, free_within
 from fedsmoo.runs.division import make_partition
-from fedsmoo.runs.origin.contents import HASHES, contents, held_in
-from fedsmoo.runs.origin.method import Method, kept, noted, settled
+from fedsmoo.runs.origin.contents import HASHES, hash_user_files, recorded_hashes
+from fedsmoo.runs.origin.method import Method, method_facts, recorded_method, resolved_options
 
 # Settings of the machine and of the report: they change where and how fast a run goes, not what it is. Of a user's own
 # data the content counts (see contents.py), of other data the name says all.
@@ -35,11 +35,11 @@ def canonical(config: Config, held: Mapping[str, str] | None = None, method: Met
     >>> canonical(Config(partition="dirichlet", u=0.6)) == canonical(Config(partition="dirichlet-0.6"))
     True
     """
-    return with_options(config, settled(config, method)[0], held)
+    return canonical_settings(config, resolved_options(config, method)[0], held)
 
 
-def with_options(config: Config, options: Mapping[str, Any], held: Mapping[str, str] | None) -> dict[str, Any]:
-    """Return the same for a method whose options are known already."""
+def canonical_settings(config: Config, options: Mapping[str, Any], held: Mapping[str, str] | None) -> dict[str, Any]:
+    """Return what :func:`canonical` does, for a method whose options are known already."""
     values = {k: v for k, v in config.to_dict().items() if k not in LEFT_OUT}
     values["local_epochs"] = config.epochs
     if ":" not in config.algorithm:
@@ -49,7 +49,7 @@ def with_options(config: Config, options: Mapping[str, Any], held: Mapping[str, 
     values["algorithm_options"] = options
     for name in CHOICES:
         spec, options = values.pop(name, CHOICES[name][1]), values.pop(f"{name}_options", {})
-        values |= chosen(name, spec, options)
+        values |= choice_settings(name, spec, options)
     if config.split is None and config.partition == "natural":
         values["partition"] = "natural"
         values.pop("clients")  # the data's to say, and not known before it is read
@@ -58,7 +58,7 @@ def with_options(config: Config, options: Mapping[str, Any], held: Mapping[str, 
         values["partition"] = to_rule(rule)
         if type(rule) in PARTITIONS.values() and not rule.in_settings:  # which its options are part of
             values.pop("partition_options", None)
-    hashes = contents(config) if held is None else {k: v for k, v in held.items() if k in HASHES}
+    hashes = hash_user_files(config) if held is None else {k: v for k, v in held.items() if k in HASHES}
     if "split_content" in hashes:  # wherever the file lies
         values.pop("split")
     if "start_content" in hashes:
@@ -66,7 +66,7 @@ def with_options(config: Config, options: Mapping[str, Any], held: Mapping[str, 
     return {**values, **hashes}
 
 
-def chosen(name: str, spec: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def choice_settings(name: str, spec: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is put around a method as settings, with the options that are not at their defaults.
 
     Of code of a user's own, which is not run here, they are those that were written.
@@ -95,8 +95,8 @@ def identity(
     Settings at their defaults are left out, so that a new setting does not rename the runs of before. ``changes`` are
     what callbacks changed on the way, as a summary holds them: a run in which some were made is another one.
     """
-    options, plain = settled(config, method)
-    values = with_options(config, options, held)
+    options, plain = resolved_options(config, method)
+    values = canonical_settings(config, options, held)
     given = {k: v for k, v in values.items() if v != DEFAULTS.get(k, NOTHING) and k != "algorithm_options"}
     given["algorithm_options"] = {k: v for k, v in values["algorithm_options"].items() if v != plain.get(k)}
     if changes:
@@ -108,10 +108,10 @@ def identity(
 DEFAULTS = {k: v for k, v in canonical(Config()).items() if k not in ("algorithm", "model", "dataset", "partition")}
 
 
-def described(config: Config, algorithm: Algorithm, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a run notes of itself when it begins, so that readers need not run code: its identity and method."""
-    method = noted(config, algorithm)
-    return {"identity": identity(config, held_in(facts), kept({"method": method})), "method": method}
+def identity_facts(config: Config, algorithm: Algorithm, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a run records of itself when it begins, so that readers need not run code: identity and method."""
+    method = method_facts(config, algorithm)
+    return {"identity": identity(config, recorded_hashes(facts), recorded_method({"method": method})), "method": method}
 
 
 def differences(
@@ -129,10 +129,12 @@ def differences(
     """
     pairs = ((old, held, methods[0]), (new, now, methods[1]))
     a, b = ({**{k: getattr(c, k) for k in also}, **canonical(c, h, m)} for c, h, m in pairs)
-    return [f"{k} was {said(a, k)}, is {said(b, k)}" for k in {**a, **b} if a.get(k) != b.get(k)]
+    return [
+        f"{k} was {setting_in_words(a, k)}, is {setting_in_words(b, k)}" for k in {**a, **b} if a.get(k) != b.get(k)
+    ]
 
 
-def said(values: Mapping[str, Any], key: str) -> str:
+def setting_in_words(values: Mapping[str, Any], key: str) -> str:
     """Say what a setting is; data of a known name without a hash of its content is the official one."""
     return "the official one" if key == "data_content" and key not in values else str(values.get(key))
 

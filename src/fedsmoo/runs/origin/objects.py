@@ -51,7 +51,7 @@ def name_objects(config: Config, objects: Mapping[str, Any], indices: Sequence[n
         elif isinstance(value, Dataset):
             changes[setting] = f"{PREFIX}{value.name}"  # its fingerprint is noted beside, and counts
         else:
-            changes[setting] = unlike_any(value)
+            changes[setting] = unique_name(value)
     return config.replace(**changes)
 
 
@@ -65,11 +65,11 @@ def method_settings(algorithm: Algorithm) -> dict[str, Any]:
     if isinstance(inside := changed.get("inner"), Algorithm) and not method_settings(inside)["algorithm_options"]:
         changed["inner"] = method_settings(inside)["algorithm"]  # by its name, as a setting gives it
     if name is None or not all(isinstance(v, bool | int | float | str | Schedule) for v in changed.values()):
-        return {"algorithm": unlike_any(algorithm), "algorithm_options": {}}
+        return {"algorithm": unique_name(algorithm), "algorithm_options": {}}
     return {"algorithm": name, "algorithm_options": changed}
 
 
-def unlike_any(value: Any) -> str:
+def unique_name(value: Any) -> str:
     """Return a name for an object that no other run has: what code does cannot be compared."""
     return f"{PREFIX}{name_of(value)}@{secrets.token_hex(4)}"
 

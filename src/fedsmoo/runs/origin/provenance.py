@@ -22,7 +22,7 @@ from fedsmoo.data.division.partition import to_rule
 from fedsmoo.engines.distributed.launcher import world
 from fedsmoo.runs.config import DIVISION, FIELDS, Config
 from fedsmoo.runs.division import make_partition
-from fedsmoo.runs.origin.contents import files_held
+from fedsmoo.runs.origin.contents import input_hashes
 from fedsmoo.runs.origin.typed import command
 from fedsmoo.runs.settings.fields import BROUGHT
 from fedsmoo.runs.simulation import Simulation
@@ -67,7 +67,7 @@ def checkpoint_facts(config: Config, simulation: Simulation) -> dict[str, Any]:
         "task": task_hash(simulation),
         "packed": simulation.runs_in_batch,
         **kept,
-    } | files_held(config, simulation.setup.task.data)
+    } | input_hashes(config, simulation.setup.task.data)
 
 
 def task_hash(simulation: Simulation) -> str:
@@ -83,10 +83,10 @@ def now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
-def again(config: Config) -> str:
+def command_to_repeat(config: Config) -> str:
     """Return the command that makes one run by itself, whatever sweep, comparison or program it was part of.
 
-    >>> again(Config(algorithm="fedavg", lr=0.05, clip=None))
+    >>> command_to_repeat(Config(algorithm="fedavg", lr=0.05, clip=None))
     'fedsmoo run --lr 0.05 --clip none --algorithm fedavg --partition dirichlet'
     """
     tables = [getattr(config, f"{kind}_options") for kind in BROUGHT]
@@ -96,7 +96,7 @@ def again(config: Config) -> str:
     own = [kind for kind in BROUGHT[1:] if is_in_file(getattr(config, kind)) and getattr(config, f"{kind}_options")]
     if not said or twice or own or options.keys() & FIELDS.keys():
         return "fedsmoo run CONFIG, with the config of this run as CONFIG"
-    unused = idle(config)
+    unused = settings_without_effect(config)
     kept = {"replacement"} if config.partition == "iid" else set()  # which without a word means another thing there
     flags = [
         (n, getattr(config, n))
@@ -108,7 +108,7 @@ def again(config: Config) -> str:
     return shlex.join(["fedsmoo", "run", *words])
 
 
-def idle(config: Config) -> set[str]:
+def settings_without_effect(config: Config) -> set[str]:
     """Return settings that have no effect with a config's division, and that the command line refuses there."""
     if config.split is not None:
         return set(DIVISION)
@@ -124,16 +124,16 @@ def flag_value(value: Any) -> str:
 
 def code_facts() -> dict[str, Any]:
     """Return what a result file says about the code that made it."""
-    return dict(zip(("commit", "dirty"), code(), strict=True))
+    return dict(zip(("commit", "dirty"), commit_of_code(), strict=True))
 
 
-def code() -> tuple[str | None, bool | None]:
+def commit_of_code() -> tuple[str | None, bool | None]:
     """Return the commit of this code, and whether files differ from it; ``None`` where that is not known.
 
     ``FEDSMOO_COMMIT`` wins, for machines to which the files came without their history: a commit, with ``+dirty`` or
     ``+clean`` (or ``-dirty``, ``-clean``) behind it where somebody knows.
     """
-    given, found = os.environ.get("FEDSMOO_COMMIT"), checkout()
+    given, found = os.environ.get("FEDSMOO_COMMIT"), commit_of_checkout()
     if not given:
         return found
     marked = MARKED.fullmatch(given)
@@ -144,7 +144,7 @@ def code() -> tuple[str | None, bool | None]:
 
 
 @cache  # the code that runs is that of the start, whatever is edited or committed meanwhile
-def checkout() -> tuple[str | None, bool | None]:
+def commit_of_checkout() -> tuple[str | None, bool | None]:
     """Return the commit of the package's checkout, and whether it was edited; ``None`` when it is installed."""
     return git_state(HERE)
 
@@ -163,7 +163,7 @@ def git_state(package: Path) -> tuple[str | None, bool | None]:
         new = git(package, "ls-files", "--others", "--exclude-standard", ".")
         return commit, bool(edited.strip() or new.strip())
     except (OSError, subprocess.SubprocessError):  # no git here, or none that may look
-        return head(package), None
+        return read_head(package), None
 
 
 def git(folder: Path, *words: str) -> str:
@@ -175,7 +175,7 @@ def git(folder: Path, *words: str) -> str:
     return told.stdout
 
 
-def head(package: Path) -> str | None:
+def read_head(package: Path) -> str | None:
     """Read the commit of the checkout ``REPOSITORY/src/PACKAGE`` from git's files, where git itself is missing."""
     place = package.parents[1] / ".git"
     with suppress(OSError):

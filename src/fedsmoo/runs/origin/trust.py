@@ -24,7 +24,7 @@ from fedsmoo.data.fingerprint import SHORT
 from fedsmoo.data.own import is_own
 from fedsmoo.metrics.quantity import own_metrics
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.origin.contents import held_in
+from fedsmoo.runs.origin.contents import recorded_hashes
 from fedsmoo.runs.origin.objects import PREFIX
 from fedsmoo.runs.settings.fields import BROUGHT
 from fedsmoo.runs.storage.files import make_folder, reason, write_durably
@@ -56,10 +56,10 @@ def list_file() -> Path:
 def code_in(config: Config) -> list[Code]:
     """Return the files of code that a config names, as they are now; those that are not there are left out."""
     metrics = (("metrics", spec) for spec in own_metrics(config.metrics))
-    return codes([*((name, getattr(config, name)) for name in BROUGHT), *metrics])
+    return code_files([*((name, getattr(config, name)) for name in BROUGHT), *metrics])
 
 
-def codes(named: Iterable[tuple[str, str]]) -> list[Code]:
+def code_files(named: Iterable[tuple[str, str]]) -> list[Code]:
     """Return the files of code among what settings name, each once."""
     found: dict[Path, Code] = {}
     for setting, spec in named:
@@ -72,7 +72,7 @@ def codes(named: Iterable[tuple[str, str]]) -> list[Code]:
     return list(found.values())
 
 
-def listed() -> bytes:
+def read_list() -> bytes:
     """Read the list; nothing, if it is no file that only its owner may write."""
     with suppress(OSError), list_file().open("rb") as f:
         found = os.fstat(f.fileno())
@@ -82,22 +82,22 @@ def listed() -> bytes:
     return b""
 
 
-def trusted() -> set[str]:
+def trusted_hashes() -> set[str]:
     """Return the SHA-256 of all files in the list; lines that are none are left out."""
-    matches = (ENTRY.fullmatch(line) for line in listed().split(b"\n"))
+    matches = (ENTRY.fullmatch(line) for line in read_list().split(b"\n"))
     return {match[1].decode() for match in matches if match}
 
 
 def remember(found: Iterable[Code]) -> list[str]:
     """Add files to the list, all or none, whatever other processes do; returns a line if it cannot be written."""
-    new = {code.sha256: code for code in found if code.sha256 not in trusted()}
+    new = {code.sha256: code for code in found if code.sha256 not in trusted_hashes()}
     if not new:
         return []
     path = Path(os.path.realpath(list_file()))  # it may be a link into somebody's collection of settings
     try:
         make_folder(path.parent)
         with locked(path.parent):
-            known, before = trusted(), listed()
+            known, before = trusted_hashes(), read_list()
             added = b"".join(line_of(code) for code in new.values() if code.sha256 not in known)
             if added:
                 write_durably(path, before + (b"" if before.endswith(b"\n") or not before else b"\n") + added)
@@ -125,12 +125,12 @@ def permit(config: Config, what: str, trust: bool = False) -> Judge:
     """
     found = code_in(config)
     refuse_strange(found, what, trust)
-    return only(found)
+    return judge_for(found)
 
 
 def refuse_strange(found: Iterable[Code], what: str, trust: bool = False) -> None:
     """Refuse code that is not in the list, unless the user trusts it: then it is added."""
-    known = trusted()
+    known = trusted_hashes()
     strange = [code for code in found if code.sha256 not in known]
     if strange and not trust:
         raise FedsmooError(
@@ -149,13 +149,13 @@ def refuse_begun_elsewhere(named: Iterable[tuple[str, Any]], root: Path, trust: 
         trust: as of :func:`permit`.
     """
     specs = [(setting, spec) for setting, spec in named if isinstance(spec, str)]
-    known = trusted()
-    strange = [code for code in codes(specs) if code.sha256 not in known]
+    known = trusted_hashes()
+    strange = [code for code in code_files(specs) if code.sha256 not in known]
     for folder in run_folders([root]) if strange else ():
         run = read_run(folder, strict=True)
         if run.state == "finished":
             continue
-        held, says = held_in(run.started), {s: run.settings.get(s) for s in (*BROUGHT, "metrics")}
+        held, says = recorded_hashes(run.started), {s: run.settings.get(s) for s in (*BROUGHT, "metrics")}
         if held is None:  # begun before files were noted: it may be the one that is there
             mine = [code for code in strange if (code.setting, says[code.setting]) in specs]
         else:
@@ -163,7 +163,7 @@ def refuse_begun_elsewhere(named: Iterable[tuple[str, Any]], root: Path, trust: 
         refuse_strange(mine, f"to go on with the run in {folder}", trust)
 
 
-def only(found: Iterable[Code]) -> Judge:
+def judge_for(found: Iterable[Code]) -> Judge:
     """Return a judge that lets pass these files, as long as they hold what they did."""
     allowed: Mapping[str, Code] = {code.sha256: code for code in found}
 

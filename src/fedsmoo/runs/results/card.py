@@ -14,12 +14,12 @@ from fedsmoo.runs.config import changed_settings, free_within
 from fedsmoo.runs.division import make_partition
 from fedsmoo.runs.origin.contents import data_label
 from fedsmoo.runs.results.finished import refuse_damaged_model
-from fedsmoo.runs.results.summary import ending
+from fedsmoo.runs.results.summary import read_ending
 from fedsmoo.runs.storage.files import make_folder, write_durably
 from fedsmoo.runs.storage.names import CONFIG, LABEL, METRICS, MODEL, STARTED, SUMMARY
 from fedsmoo.runs.storage.reader import StoredRun, read_run
 from fedsmoo.runs.traffic import human_bytes
-from fedsmoo.runs.watch.changes import in_words
+from fedsmoo.runs.watch.changes import changes_in_words
 
 CARD = "README.md"  # what hubs show of a model
 # Settings that the card says in words of its own; all others that are not at their defaults stand in a row.
@@ -64,7 +64,7 @@ def export_model(run: str | PathLike[str], to: str | PathLike[str]) -> Path:
 def model_card(run: StoredRun) -> str:
     """Return a model card: metadata that hubs read, how the model was trained, how good it is, how to load it."""
     c, method = run.config, text(run.label or run.config.algorithm)
-    table = "\n".join(f"| {name} | {value} |" for name, value in trained(run, method).items())
+    table = "\n".join(f"| {name} | {value} |" for name, value in training_rows(run, method).items())
     again = text(str(run.facts.get("again") or "fedsmoo run config.toml"), 1000)
     return f"""---
 {metadata(run, method)}
@@ -96,27 +96,27 @@ and the machine. To make it again:
 
 ## Limits
 
-{untrained(run, method)}\
+{note_of_staying(run, method)}\
 The score is of the data set's own test part, and of one seed. Nothing is said about data of another origin; what single
 clients see may be better or worse by far (`fedsmoo analyse fairness`). Training on clients alone gives no
 guarantee of privacy.
 """
 
 
-def trained(run: StoredRun, method: str) -> dict[str, str]:
+def training_rows(run: StoredRun, method: str) -> dict[str, str]:
     """Return how a model was trained and how good it is, by the names of a table's rows."""
-    c, summary, end = run.config, run.summary, ending(run.summary)
+    c, summary, end = run.config, run.summary, read_ending(run.summary)
     shown = "not evaluated" if end.last is None else end.lead.text(end.last)
     shown = f"{'none' if end.last is None else shown} ({end.lacking})" if end.lacking else shown
     named = c.split is None and c.partition != "natural"
     division = text(make_partition(c).name if named else c.partition if c.split is None else "a split file")
     apart = {n: v for n, v in changed_settings(c).items() if n not in (*SAID, *free_within("run"))}
-    changed = in_words(summary.get("changes") or [])
+    changed = changes_in_words(summary.get("changes") or [])
     return {
         "method": method,
         "data": f"{name_of_data(run)}, {division} over {c.clients} clients",
         "rounds": f"{summary['rounds']}, {c.cohort} clients each",
-        **({"not trained": names} if (names := staying(run)) else {}),
+        **({"not trained": names} if (names := names_of_staying(run)) else {}),
         "local training": f"{c.epochs or c.local_steps} {'epochs' if c.epochs else 'steps'}, batches of "
         f"{c.batch_size}, learning rate {c.lr}",
         **({"other settings": text(", ".join(f"{n} = {v}" for n, v in apart.items()), 1000)} if apart else {}),
@@ -128,16 +128,16 @@ def trained(run: StoredRun, method: str) -> dict[str, str]:
     }
 
 
-def staying(run: StoredRun) -> str:
+def names_of_staying(run: StoredRun) -> str:
     """Name the parameters that clients keep to themselves; runs of before only say how many numbers these are."""
     count, names = run.facts.get("parameters_staying") or 0, run.facts.get("staying") or []
     said = ", ".join(f"`{text(str(name)).replace('`', '')}`" for name in names)
     return said or (f"{count} of {run.facts.get('parameters')} numbers" if count else "")
 
 
-def untrained(run: StoredRun, method: str) -> str:
+def note_of_staying(run: StoredRun, method: str) -> str:
     """Return a paragraph on the parameters that no server has learnt, where the method leaves some with the clients."""
-    names = staying(run)
+    names = names_of_staying(run)
     if not names:
         return ""
     return f"""**Not trained: {names}.** {method} leaves these with each client, and they are never sent or averaged: in
@@ -154,7 +154,7 @@ def name_of_data(run: StoredRun) -> str:
 
 def metadata(run: StoredRun, method: str) -> str:
     """Return the card's metadata in YAML, of which JSON is a part: values of strangers stay values."""
-    c, end = run.config, ending(run.summary)
+    c, end = run.config, read_ending(run.summary)
     data = {"type": text(c.dataset), "name": name_of_data(run)}
     fields: dict[str, Any] = {
         "library_name": "fedsmoo",

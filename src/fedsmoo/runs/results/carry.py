@@ -18,12 +18,12 @@ from fedsmoo.runs.origin.objects import objects_in
 from fedsmoo.runs.origin.provenance import command
 from fedsmoo.runs.record import Callback, Record
 from fedsmoo.runs.results.result import Result
-from fedsmoo.runs.run import Run, start
+from fedsmoo.runs.run import Run, start_run
 from fedsmoo.runs.signals import Interrupt, deferred_interrupt, not_ignored
 from fedsmoo.runs.simulation import Simulation
 from fedsmoo.runs.storage.lease import leased
 from fedsmoo.runs.watch.display import display
-from fedsmoo.runs.watch.state import watched
+from fedsmoo.runs.watch.state import with_state
 
 ROUND_ENDS = "the round ends first; press Ctrl-C again to stop at once\n"
 
@@ -41,7 +41,7 @@ def carry_out(
     """
     caught, label, done = False, simulation.setup.algorithm.label, len(simulation.history)
     simulation.observer = None  # a callback of the rounds before looks on no more
-    look = None if callback is None else watched(callback, simulation)
+    look = None if callback is None else with_state(callback, simulation)
     with interruptible(out is not None) as asked, display(label, config.rounds, done, progress=progress) as bar:
 
         def shown(record: Record) -> Any:
@@ -49,7 +49,10 @@ def carry_out(
             return None if look is None else look(record)
 
         try:
-            result = simulation.run(shown, asked) if out is None else keep(simulation, config, out, shown, asked)
+            if out is None:
+                result = simulation.run(shown, asked)
+            else:
+                result = carry_out_in_folder(simulation, config, out, shown, asked)
         except KeyboardInterrupt:
             if not simulation.history:
                 raise
@@ -74,7 +77,7 @@ def interruptible(kept: bool) -> Iterator[Interrupt]:
         yield asked
 
 
-def keep(
+def carry_out_in_folder(
     simulation: Simulation,
     config: Config,
     folder: Path,
@@ -85,7 +88,7 @@ def keep(
 
     What only its program can make again is noted as the program's.
     """
-    return start(config, folder, simulation, facts_of(config), callback=callback, stop=stop, begun=write_rounds)
+    return start_run(config, folder, simulation, facts_of(config), callback=callback, stop=stop, begun=write_rounds)
 
 
 def facts_of(config: Config) -> dict[str, Any]:
@@ -101,7 +104,7 @@ def write_rounds(run: Run) -> None:
 
 def save(result: Result, folder: Path) -> Path:
     """Write a result as a new run folder, with the vectors of the server and of all clients; returns the folder."""
-    simulation, config = result.simulation, settings_of(result)
+    simulation, config = result.simulation, config_of_result(result)
     result.refuse_moved_on("save")
     with leased(folder) as lease:
         run = Run.begin(config, folder, simulation, lambda path: lease, **facts_of(config))
@@ -111,12 +114,12 @@ def save(result: Result, folder: Path) -> Path:
     return folder
 
 
-def go_on(
+def continue_result(
     result: Result, rounds: int | None, callback: Callback | None, out: Path | None, progress: bool | str | None
 ) -> Result:
     """Carry out more rounds of a result's simulation, or those that are left; returns the result of all rounds."""
     result.refuse_moved_on("continue_")
-    simulation, config = result.simulation, settings_of(result)
+    simulation, config = result.simulation, config_of_result(result)
     if world() > 1:
         raise FedsmooError("continue_: several ranks share this run, and the others have ended: resume its folder")
     if rounds is not None and (type(rounds) is not int or rounds < 1):
@@ -129,7 +132,7 @@ def go_on(
     return carry_out(simulation, config.replace(rounds=total), callback, out, progress)
 
 
-def settings_of(result: Result) -> Config:
+def config_of_result(result: Result) -> Config:
     """Return the config of a result; ``FedsmooError`` if it was made without one."""
     if result.config is None:
         raise FedsmooError("this result has no settings: it was not made by simulate, run, resume or load")

@@ -44,8 +44,8 @@ def evaluate_clients(result: Result, on: str) -> pd.DataFrame:
         own = {}
         if personal:
             w, statistics = personal_weights(result, client, shared)
-            own = scores(result, result.server.w if w is None else w, part, samples, statistics)
-        row = {"samples": len(samples), **scores(result, result.server.w, part, samples, shared)}
+            own = evaluate_samples(result, result.server.w if w is None else w, part, samples, statistics)
+        row = {"samples": len(samples), **evaluate_samples(result, result.server.w, part, samples, shared)}
         rows.append(row | {f"personal_{name}": value for name, value in own.items()})
     return pd.DataFrame(rows, index=pd.RangeIndex(len(rows), name="client"))
 
@@ -79,7 +79,7 @@ def parts_of(result: Result, on: str) -> tuple[str, list[np.ndarray]]:
     return "train", list(run.indices if run.held is None or on == "train" else run.held)
 
 
-def scores(
+def evaluate_samples(
     result: Result, w: Tensor, part: str, samples: np.ndarray, statistics: Tensor | None
 ) -> dict[str, float | None]:
     """Return metrics and loss of a model on some samples of a part; nothing is known of no samples."""

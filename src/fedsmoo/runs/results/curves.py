@@ -100,7 +100,7 @@ def plot(results: Any, metric: str | None = None, ax: Axes | None = None) -> Axe
         ax: axes to draw on (default: of a new figure).
     """
     runs = histories_of(results)
-    each = [measured_in(h) for seeds in runs.values() for h in seeds]
+    each = [measured_numbers(h) for seeds in runs.values() for h in seeds]
     if metric is not None and any(metric not in names for names in each):
         raise unknown("number of these rounds", metric, sorted(set[str]().union(*each)))
     if ax is None:
@@ -111,12 +111,12 @@ def plot(results: Any, metric: str | None = None, ax: Axes | None = None) -> Axe
     return ax
 
 
-def measured_in(history: Sequence[Record]) -> set[str]:
+def measured_numbers(history: Sequence[Record]) -> set[str]:
     """Return the names of the numbers that were measured in some round."""
     return {name for record in history for name, value in record.numbers().items() if value is not None}
 
 
-def told_apart(results: Sequence[Any]) -> list[str]:
+def distinct_labels(results: Sequence[Any]) -> list[str]:
     """Name results by their methods, and by the settings in which those of one method differ: these are no seeds."""
     free = free_within("line")
     settings = [{**c.to_dict(), **c.options()} if (c := getattr(r, "config", None)) else {} for r in results]
@@ -142,7 +142,7 @@ def histories_of(results: Any) -> dict[str, list[list[Record]]]:
             raise FedsmooError(
                 f"there is no curve in {brief(each)}: give a Result, several, or a mapping of labels to some"
             )
-    for each, name in zip(several, told_apart(several), strict=True):
+    for each, name in zip(several, distinct_labels(several), strict=True):
         out.setdefault(name, []).append(list(each.history))
     if not out or not all(h for seeds in out.values() for h in seeds):
         raise FedsmooError("there is no round to draw: run some first")

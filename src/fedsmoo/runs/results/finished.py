@@ -20,12 +20,12 @@ from fedsmoo.models.buffers import cast
 from fedsmoo.models.loss import make_loss
 from fedsmoo.runs.build import make_algorithm, make_method, named_model
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.division import make_clients, seen_by_clients
+from fedsmoo.runs.division import make_clients, with_client_inputs
 from fedsmoo.runs.origin.objects import refuse_objects
 from fedsmoo.runs.origin.trust import permit
 from fedsmoo.runs.origin.user_files import load_data
 from fedsmoo.runs.storage.checkpoint import newest
-from fedsmoo.runs.storage.files import digest_in, read_json
+from fedsmoo.runs.storage.files import read_json, sha256_of_plain
 from fedsmoo.runs.storage.names import CHECKPOINT, MODEL, SUMMARY
 from fedsmoo.runs.storage.reader import read_config, read_run
 from fedsmoo.runs.watch.changes import Change, changes_in, method_at
@@ -78,7 +78,7 @@ class FinishedRun:
 def refuse_damaged_model(path: Path) -> None:
     """Raise ``FedsmooError`` if a model is not the one that the run wrote; summaries of before hold no hash of it."""
     expected = read_json(path / SUMMARY).get("model_sha256")
-    if expected is not None and (path / MODEL).is_file() and digest_in(path / MODEL) != expected:
+    if expected is not None and (path / MODEL).is_file() and sha256_of_plain(path / MODEL) != expected:
         raise FedsmooError(f"{path / MODEL} is not as it was written (its SHA-256 differs)")
 
 
@@ -95,10 +95,10 @@ def open_finished(path: Path, device: str = "auto", precision: str | None = None
     refuse_objects(config, f"the run in {path}")
     judge = permit(config, f"to measure the run in {path}", trust)
     with judged(judge):
-        return opened(path, config, make_device(device), precision, judge)
+        return open_trusted(path, config, make_device(device), precision, judge)
 
 
-def opened(path: Path, config: Config, place: torch.device, precision: str | None, judge: Judge) -> FinishedRun:
+def open_trusted(path: Path, config: Config, place: torch.device, precision: str | None, judge: Judge) -> FinishedRun:
     """Open a run whose code is the user's own."""
     data = load_data(config)
     model = named_model(config.replace(start=None, start_skip=None), data)  # what it trained has all of the start
@@ -119,7 +119,7 @@ def opened(path: Path, config: Config, place: torch.device, precision: str | Non
     model.module.to(place)
     loss = make_loss(config.loss, config.loss_options, data.target)
     indices = make_clients(config, data)
-    data = seen_by_clients(config, data, indices)
+    data = with_client_inputs(config, data, indices)
     host = staged(config.samples_in, data, place)
     task = Task(model, data.to(place, host), place, dtype, loss, precision=precision or "fp32", staged=host)
     if config.holdout:

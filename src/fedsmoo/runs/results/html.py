@@ -47,7 +47,7 @@ def result_html(result: Result) -> str:
         left = "" if len(history) == config.rounds else f" of {config.rounds}{stopped}"
         facts = {"data": config.dataset, "model": config.model, "rounds": f"{len(history)}{left}"}
         facts["clients"] = f"{config.clients}, {config.cohort} in a round"
-    facts |= measured(result)
+    facts |= score_rows(result)
     facts["sent"] = human_bytes(sum(r.bytes_up + r.bytes_down for r in history))
     facts["seconds"] = f"{sum(r.seconds_train + r.seconds_eval for r in history):.1f}"
     if result.folder is not None:
@@ -55,7 +55,7 @@ def result_html(result: Result) -> str:
     return table([], list(facts.items()), result.label)
 
 
-def measured(result: Result) -> Mapping[str, str]:
+def score_rows(result: Result) -> Mapping[str, str]:
     """Return how well the model does at the end, as far as that was measured."""
     tested = [r for r in result.history if r.evaluated]
     losses = [r.train_loss for r in result.history if r.train_loss is not None]

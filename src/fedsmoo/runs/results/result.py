@@ -26,7 +26,7 @@ from fedsmoo.runs.record import (
     lead_of,
     scores_of,
 )
-from fedsmoo.runs.traffic import Reached, reached
+from fedsmoo.runs.traffic import Reached, first_reached
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -133,7 +133,7 @@ class Result:
     def target_reached(self) -> Reached | None:
         """Round, bytes and seconds when ``target`` was first reached; ``None`` if it never was, or none was set."""
         target = (self.config or self.simulation.training).target
-        return None if target is None else reached(self.history, target)
+        return None if target is None else first_reached(self.history, target)
 
     def personal_model(self, client: int) -> nn.Module:
         """Return a copy of the module with a client's personal weights, in eval mode; the global ones without such."""
@@ -205,9 +205,9 @@ class Result:
             callback, progress: as of :func:`fedsmoo.simulate`.
             out: also keep the whole run in this new folder.
         """
-        from fedsmoo.runs.results.carry import go_on
+        from fedsmoo.runs.results.carry import continue_result
 
-        return go_on(self, rounds, callback, None if out is None else as_path(out, "out"), progress)
+        return continue_result(self, rounds, callback, None if out is None else as_path(out, "out"), progress)
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Write the result as a new run folder, which :func:`fedsmoo.load` and every command reads; returns it.

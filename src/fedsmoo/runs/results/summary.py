@@ -12,15 +12,15 @@ from fedsmoo.runs.record import (
     Record,
     accuracies_of,
     best_validated,
-    first_of,
+    count_without_number,
     last_mean,
     last_personal,
+    lead_among,
     lead_of,
-    no_number,
+    say_no_number,
     scores_of,
-    without_number,
 )
-from fedsmoo.runs.traffic import reached
+from fedsmoo.runs.traffic import first_reached
 from fedsmoo.runs.watch.changes import changes_in
 
 # In a summary, of the best round by validation: which it is, how well it did there, and on the test part.
@@ -34,21 +34,21 @@ def summarise(history: list[Record], target: float | None) -> dict[str, Any]:
     tested = [r for r in history if r.evaluated]
     accuracies = accuracies_of(tested)
     scores = scores_of(tested)
-    lacking = {"without_number": count} if (count := without_number(scores)) else {}
-    hit = reached(history, target) if target is not None else None
+    lacking = {"without_number": count} if (count := count_without_number(scores)) else {}
+    hit = first_reached(history, target) if target is not None else None
     chosen = best_validated(history)
     validated = {} if chosen is None else {name: getattr(chosen, n) for name, n in VALIDATED.items()}
     changes = [list(change) for change in changes_in(history)]
     return {
         "rounds": len(history),
-        "test_accuracy": known(accuracies[-1]) if accuracies else None,
+        "test_accuracy": finite_or_none(accuracies[-1]) if accuracies else None,
         "evaluations": len(tested),
-        "test_accuracy_last10": known(last_mean(accuracies)),
+        "test_accuracy_last10": finite_or_none(last_mean(accuracies)),
         **lacking,  # of the last ten evaluations those in which what leads has no value
         "best_accuracy": ACCURACY.best(accuracies),  # a maximum over the test set
         **validated,
         **last_personal(history),
-        **led_otherwise(tested, chosen),
+        **metric_summary(tested, chosen),
         "test_loss": tested[-1].test_loss if tested else None,
         "bytes_up": sum(r.bytes_up for r in history),
         "bytes_down": sum(r.bytes_down for r in history),
@@ -60,27 +60,27 @@ def summarise(history: list[Record], target: float | None) -> dict[str, Any]:
     }
 
 
-def led_otherwise(tested: list[Record], chosen: Record | None) -> dict[str, Any]:
-    """Return what a summary has besides if more than the accuracy was measured; ``chosen``: the best by validation."""
+def metric_summary(tested: list[Record], chosen: Record | None) -> dict[str, Any]:
+    """Return the further fields of a summary where other metrics were measured; ``chosen``: the best by validation."""
     if not any(r.metrics for r in tested):
         return {}
     lead, scores = lead_of(tested), scores_of(tested)
     out = {
         "metric": lead.name,
         "lower_is_better": not lead.higher,
-        "score": known(scores[-1]),
-        "score_last10": known(last_mean(scores)),
+        "score": finite_or_none(scores[-1]),
+        "score_last10": finite_or_none(last_mean(scores)),
         "best_score": lead.best(scores),  # of all rounds, over the test set
         "metrics": tested[-1].metrics,
     }
     if chosen is None:
         return out
-    by = first_of(chosen.validation_metrics, chosen.lower)
+    by = lead_among(chosen.validation_metrics, chosen.lower)
     how = {"validation_metric": by.name, "validation_lower_is_better": not by.higher}
     return {**out, **how, "validation_score": chosen.validation, "validated_score": chosen.score}
 
 
-def known(value: float) -> float | None:
+def finite_or_none(value: float) -> float | None:
     """Return a number for JSON, which holds none that is not finite."""
     return value if math.isfinite(value) else None
 
@@ -104,14 +104,14 @@ class Ending:
         return self.validation[0] if self.validation else self.lead
 
 
-def ending(summary: Mapping[str, Any]) -> Ending:
+def read_ending(summary: Mapping[str, Any]) -> Ending:
     """Read a summary; those of before have accuracies only."""
     get = summary.get
     other = get("metric") is not None
-    lead = named(summary, "metric", "lower_is_better") if other else ACCURACY
+    lead = metric_named(summary, "metric", "lower_is_better") if other else ACCURACY
     names = ("score", "score_last10", "best_score", "validated_score") if other else ACCURACIES
     by = get("validation_score") if other else get("validation_accuracy")
-    held = named(summary, "validation_metric", "validation_lower_is_better") if other else ACCURACY
+    held = metric_named(summary, "validation_metric", "validation_lower_is_better") if other else ACCURACY
     people = {}
     for who in ("personal", "global"):
         mean = get(f"{who}_accuracy") if get(f"{who}_accuracy") is not None else get(f"{who}_score")
@@ -119,14 +119,14 @@ def ending(summary: Mapping[str, Any]) -> Ending:
             people[who] = (mean, summary[f"{who}_deviation"], summary[f"{who}_worst_tenth"])
     last, last_ten, best, validated = (get(n) for n in names)
     count = get("without_number") or 0
-    lacking = no_number(count, get("evaluations") or count) if count else ""
+    lacking = say_no_number(count, get("evaluations") or count) if count else ""
     return Ending(lead, last, last_ten, best, validated, None if by is None else (held, by), people, lacking)
 
 
 ACCURACIES = ("test_accuracy", "test_accuracy_last10", "best_accuracy", "validated_accuracy")
 
 
-def named(summary: Mapping[str, Any], name: str, lower: str) -> Quantity:
-    """Return the metric that a summary names; its own word counts for one that is not ours."""
+def metric_named(summary: Mapping[str, Any], name: str, lower: str) -> Quantity:
+    """Return the metric that a summary names; for a user's own, the summary says whether less is better."""
     found = str(summary.get(name) or ACCURACY.name)
     return quantity(found, [found] if summary.get(lower) else [])

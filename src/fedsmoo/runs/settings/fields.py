@@ -76,7 +76,7 @@ def kind_of(cls: type, name: str) -> tuple[type, bool]:
     return get_origin(hint) or hint, get_origin(hint) is dict
 
 
-def checked(cls: type, name: str, value: Any) -> Any:
+def checked_setting(cls: type, name: str, value: Any) -> Any:
     """Return a value in its field's own type, text (from a command line) converted; ``FedsmooError`` if it is wrong."""
     kind, optional = kind_of(cls, name)
     if kind is dict:

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.runs.config import FIELDS, Config
-from fedsmoo.runs.settings.fields import BROUGHT, checked, refuse_twice
+from fedsmoo.runs.settings.fields import BROUGHT, checked_setting, refuse_twice
 from fedsmoo.runs.settings.training import metrics_as_text
 
 # The first and the last line of the config that a run keeps: one without its end was cut.
@@ -31,20 +31,20 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise FedsmooError(f"cannot read the config file {path}: {e.strerror}{hint}") from e
     found = named_tables(parse_toml(content, str(path)), str(path))
     for name, value in found.items():
-        with said_of(str(path)):
-            checked(Config, name, metrics_as_text(value) if name == "metrics" else value)
+        with naming_file(str(path)):
+            checked_setting(Config, name, metrics_as_text(value) if name == "metrics" else value)
     return found
 
 
 def config_in(table: dict[str, Any], where: str) -> Config:
     """Make the config that a file's table holds; what is wrong in it is said with the name of the file."""
     settings = named_tables(table, where)
-    with said_of(where):
+    with naming_file(where):
         return Config(**settings)
 
 
 @contextmanager
-def said_of(where: str) -> Iterator[None]:
+def naming_file(where: str) -> Iterator[None]:
     """Say of errors in which file the wrong setting stands."""
     try:
         yield
@@ -73,7 +73,7 @@ def named_tables(table: dict[str, Any], where: str) -> dict[str, Any]:
             if not isinstance(beside, dict):
                 raise FedsmooError(f"{where}: {key}_options is {beside!r}, but must be a table of options")
             own = {k: v for k, v in options.items() if k != "name"}
-            with said_of(where):
+            with naming_file(where):
                 refuse_twice(key, beside, own)
             out[f"{key}_options"] = {**beside, **own}
             out.pop(key)

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedsmoo.core.errors import ChecksArguments, FedsmooError, brief
 from fedsmoo.metrics.quantity import quantity
-from fedsmoo.runs.settings.fields import OWN, around, checked, setting
+from fedsmoo.runs.settings.fields import OWN, around, checked_setting, setting
 
 WIRES = ("exact", "fp16", "int8")
 STATISTICS = ("averaged", "local", "recomputed")
@@ -67,7 +67,7 @@ class Training(ChecksArguments):
     def __post_init__(self) -> None:
         object.__setattr__(self, "metrics", metrics_as_text(self.metrics))
         for f in dataclasses.fields(self):
-            object.__setattr__(self, f.name, checked(type(self), f.name, getattr(self, f.name)))
+            object.__setattr__(self, f.name, checked_setting(type(self), f.name, getattr(self, f.name)))
         if self.local_epochs is not None and self.local_steps is not None:
             raise FedsmooError("both local_epochs and local_steps are given: choose one")
         if self.metrics is not None:  # else the data say what leads

@@ -25,20 +25,20 @@ from torch import Tensor
 
 from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.engines.client_state.table import ClientTable
-from fedsmoo.runs.storage.fence import fence, part_of
+from fedsmoo.runs.storage.fence import fence, partial_name
 from fedsmoo.runs.storage.files import (
     DiskError,
-    aligned,
-    digest_in,
+    copy_aligned,
+    copy_shared,
     make_folder,
     on_host,
+    read_sealed,
     reason,
     renamed_at_the_end,
     seal,
     sha256_of,
+    sha256_of_plain,
     sync_folder,
-    unsealed,
-    unshared,
     write_durably,
 )
 
@@ -81,7 +81,7 @@ class Checkpoint:
 
     def server(self) -> Vectors:
         with safe_open(self.folder / self.manifest["server"], "pt") as f:
-            return Vectors(**{n: aligned(f.get_tensor(n)) for n in f.keys()})  # noqa: SIM118 (not a dictionary)
+            return Vectors(**{n: copy_aligned(f.get_tensor(n)) for n in f.keys()})  # noqa: SIM118 (not a dictionary)
 
     def rows(self) -> Iterator[tuple[int, dict[str, Tensor]]]:
         """Yield every client's own vectors, shard by shard."""
@@ -92,7 +92,7 @@ class Checkpoint:
             with safe_open(self.folder / shard, "pt") as f:
                 names = sorted({k.partition(".")[2] for k in f.keys()})  # noqa: SIM118
                 for client in sorted(clients):
-                    yield client, {n: aligned(f.get_tensor(f"{client}.{n}")) for n in names}
+                    yield client, {n: copy_aligned(f.get_tensor(f"{client}.{n}")) for n in names}
 
 
 @dataclass(frozen=True)
@@ -142,13 +142,13 @@ class Checkpoints:
         try:
             with fence().held():
                 make_folder(self.folder)
-            files = {f"{stem}-server.safetensors": unshared({n: on_host(v) for n, v in server.items()})}
+            files = {f"{stem}-server.safetensors": copy_shared({n: on_host(v) for n, v in server.items()})}
             wanted, everyone = turn.pending | self._thin(turn), not turn.hashes  # a generation begins with every row
             found = table.items() if table.names and (everyone or wanted) else ()
             found = ((c, row) for c, row in found if everyone or c in wanted)
             shard = {f"{c}.{n}": on_host(v) for c, row in found for n, v in row.items()}
             if shard:
-                files[f"{stem}-rows.safetensors"] = unshared(shard)
+                files[f"{stem}-rows.safetensors"] = copy_shared(shard)
                 rows.update({int(key.partition(".")[0]): f"{stem}-rows.safetensors" for key in shard})
             fresh = {name: write_tensors(self.folder / name, tensors) for name, tensors in files.items()}
             if lines:
@@ -229,10 +229,10 @@ def manifests_in(folder: Path) -> list[Path]:
     return sorted(found, key=lambda p: int(p.stem), reverse=True)
 
 
-def undamaged(path: Path) -> dict[str, Any]:
+def read_or_empty(path: Path) -> dict[str, Any]:
     """Read a manifest; empty if it is damaged, but ``DiskError`` if the disk does not answer."""
     try:
-        return unseal(path)
+        return read_manifest(path)
     except DiskError:
         raise
     except FedsmooError:
@@ -241,13 +241,13 @@ def undamaged(path: Path) -> dict[str, Any]:
 
 def named_by(path: Path) -> set[str]:
     """Return the files that a checkpoint consists of; those of a damaged one are not known."""
-    manifest = undamaged(path)
+    manifest = read_or_empty(path)
     return {path.name, *manifest["files"]} if manifest else set()
 
 
 def epoch_of(path: Path) -> int:
     """Return which owner of the run wrote a manifest; 0 if it does not say."""
-    epoch = undamaged(path).get("epoch")
+    epoch = read_or_empty(path).get("epoch")
     return epoch if isinstance(epoch, int) else 0
 
 
@@ -267,9 +267,9 @@ def newest(folder: Path, accept: Callable[[Checkpoint], None] = lambda _: None) 
     problems, silent, there = list[str](), None, manifests_in(folder)
     for path in there:
         try:
-            manifest = unseal(path)
+            manifest = read_manifest(path)
             for name, expected in manifest["files"].items():
-                if digest_in(folder / name) != expected:
+                if sha256_of_plain(folder / name) != expected:
                     raise FedsmooError(f"{folder / name} is not as it was written (its SHA-256 differs)")
             saved = Checkpoint(folder, manifest)
             accept(saved)
@@ -282,9 +282,9 @@ def newest(folder: Path, accept: Callable[[Checkpoint], None] = lambda _: None) 
     return (None, problems) if manifests_in(folder)[:1] == there[:1] else newest(folder, accept)
 
 
-def unseal(path: Path) -> dict[str, Any]:
+def read_manifest(path: Path) -> dict[str, Any]:
     """Read a manifest; ``FedsmooError`` if it is damaged or of another format."""
-    return unsealed(path, FORMAT)
+    return read_sealed(path, FORMAT)
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], note: dict[str, str] | None = None) -> str:
@@ -292,7 +292,7 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], note: dict[str, str] |
 
     The file is flushed to the disk; its name is once its folder is, which is left to the caller.
     """
-    part = part_of(path)
+    part = partial_name(path)
     with renamed_at_the_end(part, path):
         save_file(tensors, part, metadata=note)
         return sha256_of(part, sync=True)

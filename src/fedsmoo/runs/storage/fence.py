@@ -43,7 +43,7 @@ def fenced_by(fence: Fence | None) -> Iterator[None]:
         _current.reset(token)
 
 
-def part_of(path: Path) -> Path:
+def partial_name(path: Path) -> Path:
     """Return what a file is called while it is being written: something else for every owner of its folder."""
     epoch = fence().epoch
     return path.with_name(path.name + ("" if epoch is None else f".{epoch}") + PART)

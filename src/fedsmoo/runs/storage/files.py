@@ -22,7 +22,7 @@ from fedsmoo.data.files.durable import remove_old as remove_old
 from fedsmoo.data.files.durable import sync_folder, temporary_name
 from fedsmoo.data.files.plain import MAX_BYTES, open_plain, parse_json, parse_table, read_error, read_plain
 from fedsmoo.data.files.plain import DiskError as DiskError
-from fedsmoo.runs.storage.fence import fence, part_of
+from fedsmoo.runs.storage.fence import fence, partial_name
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,7 +44,7 @@ def write_durably(path: Path, content: bytes | str, sync: bool = True) -> None:
         content: bytes, or text that is written as UTF-8.
         sync: flush the folder, too; without, the caller does so once it has written several files.
     """
-    part = part_of(path)
+    part = partial_name(path)
     with renamed_at_the_end(part, path):
         write_flushed(part, content)
     if sync:
@@ -120,7 +120,7 @@ def sha256_of(path: Path, sync: bool = False) -> str:
         return hashlib.file_digest(f, "sha256").hexdigest()  # type: ignore[arg-type]
 
 
-def digest_in(path: Path) -> str:
+def sha256_of_plain(path: Path) -> str:
     """Return the SHA-256 of a run's file; ``FedsmooError`` if it is missing, unreadable or no plain file."""
     try:
         with open_plain(path, links=False) as f:
@@ -143,7 +143,7 @@ def seal(value: dict[str, Any]) -> bytes:
     return f"{text}\n{hashlib.sha256(text.encode()).hexdigest()}\n".encode()
 
 
-def unsealed(path: Path, form: str) -> dict[str, Any]:
+def read_sealed(path: Path, form: str) -> dict[str, Any]:
     """Read a manifest of this format that :func:`seal` made; ``FedsmooError`` if it is damaged or another's."""
     content = read_plain(path, links=False, limit=MAX_BYTES)
     if content is None:
@@ -157,7 +157,7 @@ def unsealed(path: Path, form: str) -> dict[str, Any]:
     return value
 
 
-def aligned(v: Tensor) -> Tensor:
+def copy_aligned(v: Tensor) -> Tensor:
     """Copy a tensor out of a file: its alignment there would change the last bits of products."""
     return v.clone()
 
@@ -168,7 +168,7 @@ def on_host(v: Tensor) -> Tensor:
     return v if v.untyped_storage().nbytes() == v.nbytes else v.clone()
 
 
-def unshared(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def copy_shared(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Copy tensors that share memory with another: one that a method keeps under two names is written twice."""
     out: dict[str, Tensor] = {}
     seen: set[int] = set()

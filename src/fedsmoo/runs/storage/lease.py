@@ -109,11 +109,11 @@ def acquire(folder: Path) -> Lease | None:
 
 def _acquire(folder: Path) -> Lease | None:
     path = folder / LEASE
-    if not dead(path) or (from_the_future(path) and touched_meanwhile(path)):
+    if not is_abandoned(path) or (from_the_future(path) and touched_meanwhile(path)):
         return None
     try:
         with locked(folder, PATIENCE) as lock:
-            if not dead(path):
+            if not is_abandoned(path):
                 return None
             token, epoch = secrets.token_hex(8), count_up(folder, lock)
             remove_leftovers(folder)
@@ -176,10 +176,10 @@ def leased(folder: Path) -> Iterator[Lease]:
 
 
 def me() -> dict[str, Any]:
-    return {"pid": os.getpid(), **here(), "born": born(os.getpid())}
+    return {"pid": os.getpid(), **machine_id(), "born": process_start(os.getpid())}
 
 
-def here() -> dict[str, str | None]:
+def machine_id() -> dict[str, str | None]:
     """Return what names this machine and its process numbers: containers and clones may share a host's name."""
     boot = space = None
     with suppress(OSError):
@@ -202,7 +202,7 @@ def owner_of(path: Path) -> dict[str, Any]:
         raise NoOwner(str(e)) from e
 
 
-def born(pid: int) -> str | None:
+def process_start(pid: int) -> str | None:
     """Return when a process of this machine started, where the system says so: process numbers are used again."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
@@ -210,7 +210,7 @@ def born(pid: int) -> str | None:
         return None
 
 
-def dead(path: Path) -> bool:
+def is_abandoned(path: Path) -> bool:
     """Return whether there is no process that holds a lease, or none any more; ``OSError`` if that cannot be seen."""
     try:
         age = time.time() - path.lstat().st_mtime
@@ -227,9 +227,9 @@ def dead(path: Path) -> bool:
         return abs(age) > GRACE
     except OSError:
         return age > SILENCE
-    if any(owner.get(k) != v for k, v in here().items()):
+    if any(owner.get(k) != v for k, v in machine_id().items()):
         return not -SKEW <= age <= SILENCE or of_an_earlier_boot(owner, time.time() - age)
-    return not alive(pid, owner.get("born"))
+    return not is_alive(pid, owner.get("born"))
 
 
 def of_an_earlier_boot(owner: dict[str, Any], touched: float) -> bool:
@@ -237,12 +237,12 @@ def of_an_earlier_boot(owner: dict[str, Any], touched: float) -> bool:
 
     Another machine may have this one's name; but its lease, if its process lives, was touched since.
     """
-    mine, boot, start = here(), owner.get("boot"), booted()
+    mine, boot, start = machine_id(), owner.get("boot"), boot_time()
     same = owner.get("host") == mine["host"] and isinstance(boot, str) and boot != mine["boot"]
     return same and start is not None and touched < start
 
 
-def booted() -> float | None:
+def boot_time() -> float | None:
     """Return when this machine was started, in seconds since 1970, where the system says so."""
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else None
 
@@ -263,14 +263,14 @@ def touched_meanwhile(path: Path) -> bool:
     return False
 
 
-def alive(pid: int, birth: str | None) -> bool:
+def is_alive(pid: int, birth: str | None) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
         return True
-    return birth is None or born(pid) in (None, birth)
+    return birth is None or process_start(pid) in (None, birth)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from fedsmoo.core import FedsmooError
 from fedsmoo.data.files.plain import parse_table, read_plain
 from fedsmoo.runs.origin.identity import config_of
 from fedsmoo.runs.settings.toml import LostSettings
-from fedsmoo.runs.storage.checkpoint import manifests_in, unseal
+from fedsmoo.runs.storage.checkpoint import manifests_in, read_manifest
 from fedsmoo.runs.storage.files import DiskError, reason, write_durably
 from fedsmoo.runs.storage.folder import lossless_text, remove_files
 from fedsmoo.runs.storage.names import CHECKPOINT, CONFIG, METRICS, STARTED
@@ -64,7 +64,7 @@ def newest_about(path: Path) -> dict[str, Any] | None:
     """Return what the newest manifest that is whole says of its run; its other files are not looked at."""
     for manifest in manifests_in(path / CHECKPOINT):
         with suppress(FedsmooError):
-            about = unseal(manifest)["about"]
+            about = read_manifest(manifest)["about"]
             if isinstance(about.get("config"), dict):
                 return about
     return None

@@ -10,10 +10,10 @@ FILES = (CONFIG, METRICS, STARTED, SUMMARY, FAILED, LABEL)  # small ones, from w
 LONGEST = 220  # bytes of a name made of settings: file systems take 255, and endings such as .json.part follow
 
 
-def fitting(name: str) -> str:
+def fitting_name(name: str) -> str:
     """Return a name as it is; of one that is too long for a file system, the beginning and a hash of the whole.
 
-    >>> fitting("fedsmoo-digits"), fitting("9" * 300)[-12:], len(fitting("9" * 300))
+    >>> fitting_name("fedsmoo-digits"), fitting_name("9" * 300)[-12:], len(fitting_name("9" * 300))
     ('fedsmoo-digits', '999-28c33efd', 220)
     """
     content = name.encode()

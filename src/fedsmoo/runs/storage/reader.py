@@ -19,9 +19,9 @@ from fedsmoo.core.errors import brief
 from fedsmoo.core.untrusted import text
 from fedsmoo.data.files.plain import MAX_BYTES, parse_table, read_plain
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.origin.contents import held_in, refuse_damaged
+from fedsmoo.runs.origin.contents import recorded_hashes, refuse_damaged
 from fedsmoo.runs.origin.identity import identity
-from fedsmoo.runs.origin.method import Method, is_stranger, kept
+from fedsmoo.runs.origin.method import Method, is_users_code, recorded_method
 from fedsmoo.runs.record import GLOBAL, HELD_OUT, PERSONAL, SCORES, Record
 from fedsmoo.runs.settings.toml import LostSettings, config_in, parse_toml
 from fedsmoo.runs.storage.files import parse_line, parse_lines, refuse_changed
@@ -79,17 +79,17 @@ class StoredRun:
     @property
     def held(self) -> dict[str, str] | None:
         """Hashes of the user's own files when the run began; ``None`` where nobody noted them."""
-        return held_in(self.started)
+        return recorded_hashes(self.started)
 
     @property
     def method(self) -> Method | None:
         """What the run noted of its method when it began; ``None`` in runs of before."""
-        return kept(self.started)
+        return recorded_method(self.started)
 
     @property
     def identity(self) -> str | None:
         """Which run it is; ``None`` where only code of the user's own could say: nothing is imported to find out."""
-        if is_stranger(self.config.algorithm) and self.method is None:
+        if is_users_code(self.config.algorithm) and self.method is None:
             return None
         return identity(self.config, self.held, self.method, self.facts.get("changes"))
 
@@ -231,7 +231,7 @@ def parse_records(content: bytes, where: str) -> list[Record]:
             continue
         try:
             record = Record(**parse_line(line))
-            if not sound(record):
+            if not is_sound_record(record):
                 raise ValueError(record)
             records.append(record)
         except (ValueError, TypeError, RecursionError) as e:
@@ -241,7 +241,7 @@ def parse_records(content: bytes, where: str) -> list[Record]:
     return records
 
 
-def sound(record: Record) -> bool:
+def is_sound_record(record: Record) -> bool:
     """Return whether every field of a round has its type."""
     tables = (record.probes, record.metrics, record.validation_metrics)
     if {*map(type, (*tables, record.changes))} != {dict} or {type(record.cohort), type(record.lower)} != {list}:
@@ -251,10 +251,10 @@ def sound(record: Record) -> bool:
     always = (record.round, record.bytes_up, record.bytes_down, record.seconds_train, record.seconds_eval, record.lr)
     held = {type(record.round), *map(type, record.cohort)} == {int} and {*map(type, record.lower)} <= {str}
     held = held and {*map(type, record.changes.values())} <= CHANGED
-    return held and numeric((*optional, *(v for t in tables for v in t.values())), OPTIONAL) and numeric(always)
+    return held and are_numbers((*optional, *(v for t in tables for v in t.values())), OPTIONAL) and are_numbers(always)
 
 
-def numeric(values: Collection[Any], kinds: set[type] = NUMBERS) -> bool:
+def are_numbers(values: Collection[Any], kinds: set[type] = NUMBERS) -> bool:
     """Return whether values are of these types, and none is a whole number so large that nothing counts to it."""
     found = {*map(type, values)}
     return found <= kinds and (int not in found or all(abs(v) < LARGEST_COUNT for v in values if type(v) is int))

@@ -11,8 +11,8 @@ from typing import Any
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.data.files.plain import read_plain
-from fedsmoo.runs.storage.checkpoint import manifests_in, metrics_name, unseal
-from fedsmoo.runs.storage.files import digest_in, refuse_changed
+from fedsmoo.runs.storage.checkpoint import manifests_in, metrics_name, read_manifest
+from fedsmoo.runs.storage.files import refuse_changed, sha256_of_plain
 from fedsmoo.runs.storage.mend import is_lost
 from fedsmoo.runs.storage.names import CHECKPOINT, METRICS, MODEL, STARTED, SUMMARY
 from fedsmoo.runs.storage.reader import Files, parse_records, read_config
@@ -62,7 +62,7 @@ def verify(folder: Path) -> Verified:
         if len(found.checkpoints) < 2:  # one before these is not needed, and may have been half removed
             check_checkpoint(path, metrics, found)
     check_results(folder, metrics, found)
-    found.usable = usable(found, begun=bool(manifests))
+    found.usable = usability_in_words(found, begun=bool(manifests))
     return found
 
 
@@ -70,7 +70,7 @@ def check_checkpoint(path: Path, metrics: bytes, found: Verified) -> None:
     """Check a manifest, the files that it names, and that the metrics up to it are there."""
     before = len(found.damaged)
     with found.noting():
-        manifest = unseal(path)
+        manifest = read_manifest(path)
         for name, expected in manifest["files"].items():
             with found.noting():
                 refuse_other(path.parent / name, expected)
@@ -101,11 +101,11 @@ def check_results(folder: Path, metrics: bytes, found: Verified) -> None:
 
 def refuse_other(path: Path, expected: str | None) -> None:
     """Raise ``FedsmooError`` if a file is missing, or not what a SHA-256 says; runs of before may have kept none."""
-    if digest_in(path) != expected and expected is not None:
+    if sha256_of_plain(path) != expected and expected is not None:
         raise FedsmooError(f"{path} is not as it was written (its SHA-256 differs)")
 
 
-def usable(found: Verified, begun: bool) -> str:
+def usability_in_words(found: Verified, begun: bool) -> str:
     """Say what can be done with a run."""
     if found.finished:
         return "finished, and its results are whole"

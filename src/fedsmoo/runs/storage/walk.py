@@ -24,7 +24,7 @@ def run_folders(roots: Iterable[Path]) -> Iterator[Path]:
     """
     seen: set[str] = set()
     for root in roots:
-        for found in below(str(root)):
+        for found in runs_below(str(root)):
             if found.real not in seen:
                 seen.add(found.real)
                 yield Path(found.path)
@@ -53,16 +53,16 @@ def require_runs(folders: Folders) -> list[Path]:
 
 def stamped_folders(root: Path) -> Iterator[tuple[str, str]]:
     """Yield the run folders at or below a folder, relative to it, each with a stamp that changes when its files do."""
-    for found in below(str(root)):
+    for found in runs_below(str(root)):
         yield found.path[len(str(root)) :].lstrip(os.sep) or ".", stamp(found.entries)
 
 
 def stamp(entries: Entries, names: Iterable[str] = FILES) -> str:
     """Return the sizes and times of change of files in a folder."""
-    return ",".join(changed(entries[n]) if n in entries else "-" for n in names)
+    return ",".join(file_stamp(entries[n]) if n in entries else "-" for n in names)
 
 
-def changed(entry: os.DirEntry[str]) -> str:
+def file_stamp(entry: os.DirEntry[str]) -> str:
     """Return the time of change and the size of a file; nothing if it is gone by now."""
     try:
         found = entry.stat(follow_symlinks=False)
@@ -80,12 +80,12 @@ class Folder(NamedTuple):
     entries: Entries = {}
 
 
-def below(root: str) -> Iterator[Folder]:
+def runs_below(root: str) -> Iterator[Folder]:
     """Yield the run folders at or below one folder."""
     stack = [Folder(root, os.path.realpath(root), DEPTH)]
     while stack:
         path, real, left, _ = stack.pop()
-        entries = listed(path)
+        entries = entries_of(path)
         if is_run(entries):
             yield Folder(path, real, left, entries)
         elif left:
@@ -99,7 +99,7 @@ def is_run(entries: Entries) -> bool:
     return held and any(name in entries for name in (*FILES[1:], MODEL, CHECKPOINT))
 
 
-def listed(folder: str | Path) -> Entries:
+def entries_of(folder: str | Path) -> Entries:
     """Return what a folder holds, in order of name; nothing if it is none, or none any more."""
     try:
         return {e.name: e for e in sorted(os.scandir(folder), key=lambda e: e.name)}

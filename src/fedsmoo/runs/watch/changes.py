@@ -15,7 +15,7 @@ from fedsmoo.core import Algorithm, FedsmooError, Schedule
 from fedsmoo.core.errors import unknown
 from fedsmoo.core.hyper.options import kinds, read_hyper_parameter
 from fedsmoo.core.server import ServerSettings, lr_of
-from fedsmoo.runs.settings.fields import checked
+from fedsmoo.runs.settings.fields import checked_setting
 from fedsmoo.runs.settings.training import Training
 
 if TYPE_CHECKING:
@@ -29,10 +29,10 @@ def changes_in(history: Sequence[Record]) -> list[Change]:
     return [(record.round, record.changes) for record in history if record.changes]
 
 
-def in_words(changes: Sequence[Any]) -> str:
+def changes_in_words(changes: Sequence[Any]) -> str:
     """Return what was changed, and when, for a person.
 
-    >>> in_words([[3, {"lr": 0.01}], [5, {"r": 0.2}]])
+    >>> changes_in_words([[3, {"lr": 0.01}], [5, {"r": 0.2}]])
     'lr=0.01 after round 3, r=0.2 after round 5'
     """
     return ", ".join(f"{name}={value} after round {done}" for done, new in changes for name, value in new.items())
@@ -72,7 +72,7 @@ def with_numbers(method: Algorithm, values: Mapping[str, Any]) -> Algorithm:
 def checked_change(method: Algorithm, name: str, value: Any) -> Any:
     """Return a new value as a record holds it: a number, or a schedule as text; refuse what cannot be changed so."""
     if name == "lr":
-        return checked(Training, name, value)
+        return checked_setting(Training, name, value)
     while isinstance(inner := getattr(method, "inner", None), Algorithm):
         method = inner
     numbers = changeable(method)

@@ -11,7 +11,7 @@ from typing import Any
 from fedsmoo.core.errors import brief, unknown
 from fedsmoo.core.untrusted import lines
 from fedsmoo.runs.origin.typed import ipython
-from fedsmoo.runs.progress import Lines, standing, tested
+from fedsmoo.runs.progress import ProgressLines, round_in_words, test_in_words
 from fedsmoo.runs.record import Record
 
 LOG = logging.getLogger("fedsmoo")
@@ -29,8 +29,8 @@ class Moving:
 
     def move(self, record: Record, label: str | None = None) -> None:
         """Count a round."""
-        words = standing(record, self.tested)
-        self.tested = tested(record) or self.tested
+        words = round_in_words(record, self.tested)
+        self.tested = test_in_words(record) or self.tested
         self.done += 1
         self.update(self.done, label, words)
 
@@ -115,7 +115,7 @@ def in_lines(label: str, rounds: int, done: int, last: bool) -> Iterator[Moving]
     def say(line: str) -> None:
         sys.stderr.write(f"{lines(line)}\n")
 
-    shown = Lines(rounds, done, say, last)
+    shown = ProgressLines(rounds, done, say, last)
     yield Moving(done, lambda _, label, words: shown.moved([label, *words] if label else words), say, shown.skip)
 
 

@@ -105,7 +105,7 @@ def takes_state(callback: Any) -> bool:
     return len(required) == 2 or (len(places) > 1 and places[1].name == "state")
 
 
-def watched(callback: Callable[..., Any], simulation: Simulation) -> Callable[[Record], Any]:
+def with_state(callback: Callable[..., Any], simulation: Simulation) -> Callable[[Record], Any]:
     """Return a callback of one argument, the record; one that takes the state is called before the record is kept."""
     if not takes_state(callback):
         return callback
