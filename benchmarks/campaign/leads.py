@@ -9,7 +9,7 @@ from fedsmoo.paper.cells import best, last_ten
 from fedsmoo.paper.experiments import published
 from fedsmoo.paper.render import Table, render
 from fedsmoo.sweeps.bases import description
-from fedsmoo.sweeps.paired import paired
+from fedsmoo.sweeps.paired import paired_difference
 
 ONE, OTHER = "FedSMOO", "MoFedSAM"
 
@@ -23,7 +23,7 @@ def leads() -> str:
         printed = {m: block[m][block["columns"].index(task)] for m in (ONE, OTHER)}
         found, first = runs(column, SEEDS), runs(column)
         ends = {m: {run.config.seed: last_ten(run) for run in found[m]} for m in (ONE, OTHER)}
-        pair = paired(ends[ONE], ends[OTHER])
+        pair = paired_difference(ends[ONE], ends[OTHER])
         assert pair is not None
         ahead = f"{pair.mean:+.2f}" + ("" if pair.half is None else f" ± {pair.half:.2f}")
         order = sorted(first, key=lambda m: -last_ten(first[m][0]))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsmoo.runs.storage.files import write_durably
-from fedsmoo.sweeps.results import FORMAT, in_lines
+from fedsmoo.sweeps.results import FORMAT, json_in_lines
 
 RESULTS = Path(__file__).parents[2] / "results"
 NUMBER = re.compile(r"fedsmoo \d+")
@@ -43,7 +43,7 @@ def mended_text(old: str) -> str:
     if not isinstance(value, dict):
         return old  # a list of measurements, each with its own commit
     if value.get("format") == FORMAT:
-        new = in_lines(mended(value))
+        new = json_in_lines(mended(value))
         assert json.loads(new)["curve"] == value["curve"]
         return new
     if value.get("commit") or value.get("code", {}).get("commit"):  # beside what else is known of the code

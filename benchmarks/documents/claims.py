@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.documents import facts as f
 from fedsmoo.paper.cells import best, last_ten
 from fedsmoo.sweeps.bases import description
-from fedsmoo.sweeps.paired import paired
+from fedsmoo.sweeps.paired import paired_difference
 
 MILD, HARD, THREE = (f"10%-of-100 cifar10.{c}" for c in ("dirichlet-0.6", "dirichlet-0.1", "pathological-3"))
 SEEDS = (0, 1, 2)
@@ -20,7 +20,7 @@ def unequal() -> list[Any]:
     falls = {
         m: {s: f.ends(MILD, m, s) - f.ends(HARD, m, s) for s in SEEDS} for m in ("FedSMOO", "MoFedSAM")
     }  # fmt: skip
-    pair = paired(*falls.values())
+    pair = paired_difference(*falls.values())
     assert pair is not None
     assert not pair.clear
     assert min(f.ends(HARD, "FedSMOO", s) for s in SEEDS) == f.ends(HARD, "FedSMOO")

@@ -20,7 +20,7 @@ from fedsmoo.runs.build import make_algorithm
 from fedsmoo.runs.origin.identity import identity
 from fedsmoo.runs.traffic import Reached
 from fedsmoo.sweeps.cost import gradients_of_a_step
-from fedsmoo.sweeps.paired import Paired, paired
+from fedsmoo.sweeps.paired import PairedDifference, paired_difference
 from fedsmoo.sweeps.results import Measured, collect, from_json
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -82,7 +82,7 @@ def method_of(run: Measured) -> Algorithm:
     return make_algorithm(run.config.algorithm, run.config.algorithm_options)
 
 
-def ahead(column: str, one: str = "FedSMOO", other: str = "MoFedSAM") -> Paired:
+def ahead(column: str, one: str = "FedSMOO", other: str = "MoFedSAM") -> PairedDifference:
     """By how much one method's last ten are above another's, paired over the seeds that both have."""
     found = runs("accuracy", column, (0, 1, 2))
     return less(found[one], found[other])
@@ -90,10 +90,10 @@ def ahead(column: str, one: str = "FedSMOO", other: str = "MoFedSAM") -> Paired:
 
 def less(
     one: dict[int, Measured], other: dict[int, Measured], measure: Callable[[Measured], float] = last_ten
-) -> Paired:
+) -> PairedDifference:
     """One method's runs less another's in some measure, paired by seed."""
     a, b = ({seed: measure(run) for seed, run in found.items()} for found in (one, other))
-    pair = paired(a, b)
+    pair = paired_difference(a, b)
     assert pair is not None
     return pair
 

@@ -15,7 +15,7 @@ from fedsmoo.pages.gather import method_label
 from fedsmoo.paper.experiments import published
 from fedsmoo.paper.render import Table, render
 from fedsmoo.paper.reproduce import homes
-from fedsmoo.sweeps.paired import named
+from fedsmoo.sweeps.paired import seeds_in_words
 from fedsmoo.sweeps.results import SUPERSEDED, Measured, collect, from_json
 
 ROOT = Path(__file__).parents[2]
@@ -77,9 +77,9 @@ def flatness() -> str:
             f"{h['seconds_eigenvalues']:.1f}", f"{h['seconds_trace']:.1f}",
             f"{grid['seconds']:.1f}" if grid else "",
         ])  # fmt: skip
-    note = f"ResNet-18-GN on CIFAR-10, 10 of 100 clients, 800 rounds, {named(tuple(sorted(seeds)))}, trained at commit "
-    note += f"{', '.join(sorted(commits))}. Measured on {'; '.join(sorted(devices))}. Seconds of each measurement, "
-    note += "without compilation."
+    note = f"ResNet-18-GN on CIFAR-10, 10 of 100 clients, 800 rounds, {seeds_in_words(tuple(sorted(seeds)))}, "
+    note += f"trained at commit {', '.join(sorted(commits))}. Measured on {'; '.join(sorted(devices))}. "
+    note += "Seconds of each measurement, without compilation."
     if others:
         note += (
             f" {', '.join(others)}: the model of a second run of the same settings (results/{SUPERSEDED}); the first, "

@@ -21,7 +21,7 @@ from fedsmoo.metrics.average import mean
 from fedsmoo.paper.cells import last_ten, spread
 from fedsmoo.paper.render import Table, render
 from fedsmoo.runs.origin.provenance import code_facts
-from fedsmoo.sweeps.paired import paired
+from fedsmoo.sweeps.paired import paired_difference
 from fedsmoo.sweeps.results import collect
 from fedsmoo.version import __version__
 
@@ -111,7 +111,7 @@ def audited() -> str:
     rows, clear = [], 0
     for repository, pairs in kept["found"].items():
         for what, both in pairs.items():
-            pair = paired(both["released"], both["box"])
+            pair = paired_difference(both["released"], both["box"])
             assert pair is not None
             clear += pair.clear
             said = f"{pair.mean:+.2f} ± {pair.half:.2f}"
@@ -142,7 +142,7 @@ def main() -> None:
     parser.parse_args().out.write_text(json.dumps(kept, indent=1) + "\n")
     for pairs in found.values():
         for what, both in pairs.items():
-            print(what, paired(both["released"], both["box"]))
+            print(what, paired_difference(both["released"], both["box"]))
 
 
 if __name__ == "__main__":

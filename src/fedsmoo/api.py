@@ -22,7 +22,7 @@ from fedsmoo.data.division.partition import PARTITIONS, Partition
 from fedsmoo.data.forms import read_data
 from fedsmoo.data.forms.options import Options
 from fedsmoo.data.targets import classes_to_divide_by
-from fedsmoo.metrics.metric import Own, words
+from fedsmoo.metrics.metric import Own, as_list
 from fedsmoo.models import wrap
 from fedsmoo.models.loss import LOSSES, SampleLoss
 from fedsmoo.models.modules.copies import own_copy
@@ -153,8 +153,8 @@ def assemble_objects(
         plain |= {n: v for n, v in partition.to_settings().items() if v}
     elif partition is not None and not isinstance(partition, str):
         objects["partition"] = plain.pop("partition")
-    if not all(isinstance(one, str) for one in words(plain.get("metrics"))):
-        objects["metrics"] = words(plain.pop("metrics"))
+    if not all(isinstance(one, str) for one in as_list(plain.get("metrics"))):
+        objects["metrics"] = as_list(plain.pop("metrics"))
     config = Config().replace(**with_named_options(plain, data, objects))
     own = as_dataset(data, config)
     if not isinstance(data, str):

@@ -29,7 +29,7 @@ from fedsmoo.commands.figure import figure
 from fedsmoo.commands.report import report
 from fedsmoo.commands.run import resume, run
 from fedsmoo.commands.runs import runs, show_ledger
-from fedsmoo.commands.screen import between_words
+from fedsmoo.commands.screen import wrap_words
 from fedsmoo.commands.serve import serve
 from fedsmoo.commands.sweep import sweep
 from fedsmoo.commands.table import app as results_app
@@ -116,7 +116,7 @@ def main(arguments: list[str] | None = None) -> Any:
         with typed(words), warnings_in_a_line():
             tree()(arguments)
     except FedsmooError as e:
-        sys.stderr.write(f"{between_words(f'fedsmoo: {lines(e)}')}\n")
+        sys.stderr.write(f"{wrap_words(f'fedsmoo: {lines(e)}')}\n")
         end_rank(2)
         sys.exit(2)
     except BrokenPipeError:

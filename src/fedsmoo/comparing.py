@@ -20,8 +20,8 @@ from fedsmoo.runs.watch.display import Moving, display
 from fedsmoo.sweeps import METHODS
 from fedsmoo.sweeps.compare import MEASURES, compare_named, refuse_not_shared, seeds_of
 from fedsmoo.sweeps.comparison import Comparison
-from fedsmoo.sweeps.methods import Entry, Methods, labels, methods_of, stem, with_method_of
-from fedsmoo.sweeps.queue import Outcome, nothing
+from fedsmoo.sweeps.methods import Entry, Methods, folder_stem, labels, methods_of, with_method_of
+from fedsmoo.sweeps.queue import Outcome, ignore
 
 OUT = Path("runs/compare")
 ONE_CALL = ("client_indices", "callback", "out", "progress")  # what simulate takes, and no method has for itself
@@ -41,11 +41,11 @@ def compare(
     *,
     progress: bool | str | None = "auto",
     trust: bool = False,
-    watch: Callable[[Config, Record], Any] = nothing,
-    begun: Callable[[Config, Path, int], Any] = nothing,
-    finished: Callable[[Config, Path, dict[str, Any]], Any] = nothing,
-    failed: Callable[[Config, Path, str], Any] = nothing,
-    note: Callable[[str], Any] = nothing,
+    watch: Callable[[Config, Record], Any] = ignore,
+    begun: Callable[[Config, Path, int], Any] = ignore,
+    finished: Callable[[Config, Path, dict[str, Any]], Any] = ignore,
+    failed: Callable[[Config, Path, str], Any] = ignore,
+    note: Callable[[str], Any] = ignore,
     stop: Callable[[], bool] | None = None,
     **settings: Any,
 ) -> Comparison:
@@ -112,7 +112,7 @@ def compare_objects(
     refuse_impossible(tasks, common)
     with display("rounds", rounds * len(tasks), progress=progress) as bar:
         for k, (entry, label, seed) in enumerate(tasks):
-            folder = (out or Path()) / f"{stem(label)}-seed{seed}"
+            folder = (out or Path()) / f"{folder_stem(label)}-seed{seed}"
             where = None if out is None else folder
             try:
                 result = one_run(entry, seed, common, where, bar, label)
@@ -120,11 +120,11 @@ def compare_objects(
                 outcome.failed[folder] = str(e)
                 continue
             except KeyboardInterrupt:
-                outcome.left = [Path(f"{stem(name)}-seed{s}") for _, name, s in tasks[k:]]
+                outcome.left = [Path(f"{folder_stem(name)}-seed{s}") for _, name, s in tasks[k:]]
                 break
             common.setdefault("engine", result.simulation.engine.name)  # of all runs, so that seconds compare methods
             if result.interrupted:
-                outcome.left = [Path(f"{stem(name)}-seed{s}") for _, name, s in tasks[k:]]
+                outcome.left = [Path(f"{folder_stem(name)}-seed{s}") for _, name, s in tasks[k:]]
                 break
             outcome.finished.append(folder)
             runs.setdefault(label, {})[seed] = result

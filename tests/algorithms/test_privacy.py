@@ -19,7 +19,7 @@ from fedsmoo.algorithms.fednova import FedNova
 from fedsmoo.algorithms.privacy import Private
 from fedsmoo.algorithms.rates import Cosine, Linear
 from fedsmoo.algorithms.scaffold import SCAFFOLD
-from fedsmoo.analysis.functions.privacy import private_part, spent
+from fedsmoo.analysis.functions.privacy import epsilon_spent, private_part
 from fedsmoo.core import FedsmooError, Round, Vectors
 from fedsmoo.core.contract import findings
 from fedsmoo.testing import undescribed
@@ -188,8 +188,8 @@ def test_epsilon_is_the_librarys(tmp_path: Path):
 
 
 def test_rounds_without_noise_spend_everything():
-    assert spent(10, 5, [1.0, 0.0], 1e-5, True) == math.inf
-    assert spent(10, 10, [4.0] * 3, 1e-5, False) > spent(10, 5, [4.0] * 3, 1e-5, False) > 0
+    assert epsilon_spent(10, 5, [1.0, 0.0], 1e-5, True) == math.inf
+    assert epsilon_spent(10, 10, [4.0] * 3, 1e-5, False) > epsilon_spent(10, 5, [4.0] * 3, 1e-5, False) > 0
     assert private_part(FedAvg()) is None
 
 

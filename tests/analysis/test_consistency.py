@@ -10,7 +10,7 @@ import torch
 
 from fedsmoo import simulate
 from fedsmoo.analysis.functions import consistency
-from fedsmoo.analysis.functions.fairness import fairness, tenth
+from fedsmoo.analysis.functions.fairness import fairness, mean_of_lowest_tenth
 from fedsmoo.analysis.functions.objective import Objective
 from fedsmoo.core import unit
 from fedsmoo.runs.build import assemble
@@ -109,5 +109,5 @@ def test_fairness_by_counting(result: Result) -> None:
     assert found.own[0] == pytest.approx((own == labels).double().mean().item())
     assert found.worst_tenth == pytest.approx(np.sort(found.clients)[:2].mean())
     assert found.worst_tenth <= found.mean <= found.best_tenth
-    assert tenth(np.array([0.5, np.nan, 0.25])) == 0.25
-    assert tenth(np.arange(11.0)) == (0 + 1) / 2  # a tenth of eleven is two
+    assert mean_of_lowest_tenth(np.array([0.5, np.nan, 0.25])) == 0.25
+    assert mean_of_lowest_tenth(np.arange(11.0)) == (0 + 1) / 2  # a tenth of eleven is two

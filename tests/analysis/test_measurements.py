@@ -14,7 +14,7 @@ import torch
 from fedsmoo.algorithms import FedAvg, FedSMOO, FedSpeed
 from fedsmoo.analysis.consistency import ConsistencyMeasurement
 from fedsmoo.analysis.fairness import FairnessMeasurement, PartitionMeasurement
-from fedsmoo.analysis.functions.landscape import around, centred
+from fedsmoo.analysis.functions.landscape import axis_around, centred_axis
 from fedsmoo.analysis.functions.objective import Objective
 from fedsmoo.analysis.functions.sharpness import average_case
 from fedsmoo.analysis.hessian import HessianMeasurement
@@ -125,12 +125,12 @@ def test_a_line_has_two_ends_and_their_middle() -> None:
 
 
 def test_axes() -> None:
-    assert centred(5, 2.0).tolist() == [-2.0, -1.0, 0.0, 1.0, 2.0]
-    assert around([1.0, 3.0], 3) == pytest.approx([0.4, 2.0, 3.6])
-    assert around([1.0], 2) == pytest.approx([0.85, 1.15])
+    assert centred_axis(5, 2.0).tolist() == [-2.0, -1.0, 0.0, 1.0, 2.0]
+    assert axis_around([1.0, 3.0], 3) == pytest.approx([0.4, 2.0, 3.6])
+    assert axis_around([1.0], 2) == pytest.approx([0.85, 1.15])
     for points in (1, 2, 4):
         with pytest.raises(FedsmooError, match="odd number from 3"):
-            centred(points, 1.0)
+            centred_axis(points, 1.0)
 
 
 def test_samples_per_client_and_class() -> None:

@@ -11,7 +11,7 @@ from fedsmoo.pages.figures.sources import drawable, find
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.storage.reader import read_config, read_label
 from fedsmoo.sweeps import METHODS
-from fedsmoo.sweeps.index import differing
+from fedsmoo.sweeps.index import differing_settings
 
 from .conftest import TINY, Answer, Call
 
@@ -120,7 +120,7 @@ def test_settings_that_differ_by_hand() -> None:
         return {**plain, "data_used": config.dataset, "state": state, "options": options, "changes": None}
 
     rows = [row(lr=0.1, engine="serial"), row(lr=0.2, options=json.dumps({"r": 1}))]
-    assert differing(rows) == {"lr": [0.1, 0.2], "r": [None, 1]}
-    assert differing([*rows, row("unreadable", clients=3)]) == {"lr": [0.1, 0.2, 0.1], "r": [None, 1, None]}
-    assert differing([row(options="not JSON"), row(options="[1]")]) == {}
-    assert differing([]) == {}
+    assert differing_settings(rows) == {"lr": [0.1, 0.2], "r": [None, 1]}
+    assert differing_settings([*rows, row("unreadable", clients=3)]) == {"lr": [0.1, 0.2, 0.1], "r": [None, 1, None]}
+    assert differing_settings([row(options="not JSON"), row(options="[1]")]) == {}
+    assert differing_settings([]) == {}

@@ -7,9 +7,17 @@ import io
 import pytest
 from rich.console import Console
 
-from fedsmoo.commands.console import hanging, paragraph
+from fedsmoo.commands.console import print_hanging, print_paragraph
 from fedsmoo.commands.describe import list_things, show
-from fedsmoo.commands.screen import beside, between_words, folded, print_table, shortened, widths_of, with_short_names
+from fedsmoo.commands.screen import (
+    cut_middle,
+    fold_columns,
+    line_with_name,
+    print_table,
+    widths_of,
+    with_short_names,
+    wrap_words,
+)
 from fedsmoo.paper.render import Table
 
 
@@ -26,8 +34,8 @@ def test_words_hang_below_their_beginning_in_a_terminal_and_nowhere_else() -> No
     words = "one two three four five six seven"
     out, pipe = screen(40), screen(40, terminal=False)
     for each in (out, pipe):
-        hanging(each, "  [bold]name[/bold]  ", words)
-        paragraph(each, "a much longer sentence that is broken between its words")
+        print_hanging(each, "  [bold]name[/bold]  ", words)
+        print_paragraph(each, "a much longer sentence that is broken between its words")
     assert printed(out) == [
         "  name  one two three four five six",
         "        seven",
@@ -88,23 +96,23 @@ def test_a_table_that_fits_is_left_alone_and_so_is_one_that_is_piped() -> None:
     first, *rest = widths_of(WIDE)
     whole = first + sum(n + 2 for n in rest)
     for width in (whole, whole - 1):
-        (part, *more) = folded(WIDE, width)
+        (part, *more) = fold_columns(WIDE, width)
         assert (part.header == WIDE.header) == (not more) == (width == whole)
         assert (with_short_names(WIDE, width) is WIDE) == (width == whole)
     cut = with_short_names(WIDE, 80)
     assert sum(n + 2 for n in widths_of(cut)) - 2 == 80
     assert cut.rows[0][0].endswith("-seed0-a5cbcaca")
     assert cut.rows[1] == WIDE.rows[1]
-    assert [part.header[1:] for part in folded(WIDE, 90)] == [["algorithm", "local_epochs"], ["accuracy"]]
-    assert [part.header for part in folded(Table("", ["path"], []), 2)] == [["path"]]
-    assert shortened("short", 24) == "short"
+    assert [part.header[1:] for part in fold_columns(WIDE, 90)] == [["algorithm", "local_epochs"], ["accuracy"]]
+    assert [part.header for part in fold_columns(Table("", ["path"], []), 2)] == [["path"]]
+    assert cut_middle("short", 24) == "short"
 
 
 def test_lines_on_runs_are_cut_in_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     name = WIDE.rows[0][0]
-    assert beside("[1/2] ", name, " (mine)") == f"[1/2] {name} (mine)"
+    assert line_with_name("[1/2] ", name, " (mine)") == f"[1/2] {name} (mine)"
     monkeypatch.setattr("rich.console.Console", lambda stderr: screen(50))
-    cut = beside("[1/2] ", name, " (mine)")
+    cut = line_with_name("[1/2] ", name, " (mine)")
     assert len(cut) == 50
     assert cut.startswith("[1/2] sweep/fed")
     assert cut.endswith("-seed0-a5cbcaca (mine)")
@@ -112,8 +120,8 @@ def test_lines_on_runs_are_cut_in_a_terminal_alone(monkeypatch: pytest.MonkeyPat
 
 def test_an_error_is_one_line_where_nobody_looks_and_breaks_between_words_at_a_width() -> None:
     said = "fedsmoo: unknown algorithm 'fedsmo'\n  Known: multi-krum, fedlesam-d"
-    assert between_words(said) == said
-    assert between_words(said, 24).splitlines() == [
+    assert wrap_words(said) == said
+    assert wrap_words(said, 24).splitlines() == [
         "fedsmoo: unknown",
         "algorithm 'fedsmo'",
         "  Known: multi-krum,",

@@ -10,7 +10,7 @@ import torch
 
 from fedsmoo.core import Vectors
 from fedsmoo.deploy.client import Answer
-from fedsmoo.deploy.combine import capped, combine
+from fedsmoo.deploy.combine import cap_weights, combine
 from fedsmoo.deploy.judge import Proportion, Scale
 
 ROWS = torch.tensor([[1.0, -2.0, 0.5], [3.0, 5.0, 0.25], [2.0, 100.0, 0.0], [1e30, 1.0, -1e30], [4.0, 0.0, 1.0]])
@@ -67,7 +67,7 @@ def test_long_vectors_are_combined_in_parts(monkeypatch):
     ],
 )
 def test_no_client_counts_for_more_than_its_share(weights, most, want):
-    found = capped(weights, most)
+    found = cap_weights(weights, most)
     assert found == pytest.approx(want)
     assert sum(found) == pytest.approx(1)
 

@@ -10,14 +10,14 @@ import pytest
 
 import fedsmoo
 from fedsmoo import FedsmooError
-from fedsmoo.commands.run import scored
+from fedsmoo.commands.run import score_lines
 from fedsmoo.commands.runs import show_ledger
 from fedsmoo.metrics.quantity import quantity
 from fedsmoo.pages.gather import gather
 from fedsmoo.runs.record import Record
 from fedsmoo.runs.traffic import first_reached
 from fedsmoo.sweeps.index import query
-from fedsmoo.sweeps.paired import common_target, compared
+from fedsmoo.sweeps.paired import common_target, make_rows
 from fedsmoo.sweeps.results import from_folder, from_json, to_json
 
 from .own import OWN
@@ -35,7 +35,7 @@ def records(values: list[float], name: str = "mse", lower: tuple[str, ...] = ())
 
 def test_the_best_of_an_error_is_the_smallest() -> None:
     runs = {"good": {0: records([4.0, 2.0, 1.0])}, "bad": {0: records([5.0, 4.0, 3.0])}}
-    rows = compared(runs, 2.0)
+    rows = make_rows(runs, 2.0)
     assert [r.behind is None for r in rows] == [True, False]
     assert rows[1].behind is not None
     assert rows[1].behind.mean == pytest.approx(4.0 - 7 / 3)
@@ -59,9 +59,9 @@ def test_an_own_metric_says_itself_which_way_is_up() -> None:
     up, down = records([1.0, 2.0], "f"), records([1.0, 2.0], "f", ("f",))
     assert [r.reached(1.5) for r in up] == [False, True]
     assert [r.reached(1.5) for r in down] == [True, False]
-    assert compared({"a": {0: records([1.0], "f")}, "b": {0: records([2.0], "f")}}, 1.0)[1].behind is None
+    assert make_rows({"a": {0: records([1.0], "f")}, "b": {0: records([2.0], "f")}}, 1.0)[1].behind is None
     assert (
-        compared({"a": {0: records([1.0], "f", ("f",))}, "b": {0: records([2.0], "f", ("f",))}}, 1.0)[0].behind is None
+        make_rows({"a": {0: records([1.0], "f", ("f",))}, "b": {0: records([2.0], "f", ("f",))}}, 1.0)[0].behind is None
     )
 
 
@@ -122,12 +122,12 @@ def test_the_page_knows_what_leads(compare: Any, tmp_path: Path) -> None:
 
 def test_what_a_run_prints(compare: Any) -> None:
     run = next(iter(compare.runs.values()))[0]
-    lines = scored(run.summary)
+    lines = score_lines(run.summary)
     assert lines[0].startswith("test mean squared error ")
     assert any(line.startswith("test R²") for line in lines)
     assert any(line.startswith("by validation") for line in lines)
     assert not any("%" in line for line in lines)
-    plain = scored({"test_accuracy": 0.5, "test_accuracy_last10": 0.25, "evaluations": 12, "test_loss": 1.0})
+    plain = score_lines({"test_accuracy": 0.5, "test_accuracy_last10": 0.25, "evaluations": 12, "test_loss": 1.0})
     assert plain == [
         "test accuracy   25.00% (mean of the last ten evaluations; the last 50.00%)",
         "test loss       1.0000",

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from fedsmoo import Config
-from fedsmoo.commands.console import at_the_end, score
+from fedsmoo.commands.console import end_in_words, end_score
 from fedsmoo.commands.runs import cell
 from fedsmoo.metrics.metric import make_metrics
 from fedsmoo.metrics.quantity import quantity
@@ -30,7 +30,7 @@ from fedsmoo.runs.results.result import Result
 from fedsmoo.runs.results.summary import read_ending, summarise
 from fedsmoo.sweeps.comparison import Comparison
 from fedsmoo.sweeps.index import query
-from fedsmoo.sweeps.paired import cells, common_target, compared
+from fedsmoo.sweeps.paired import common_target, make_rows, row_cells
 from fedsmoo.sweeps.queue import Outcome
 from fedsmoo.sweeps.results import from_folder, from_json, to_json
 
@@ -82,10 +82,10 @@ def test_a_summary_says_so() -> None:
     assert "without_number" not in summarise(history(GOOD), None)
     end = read_ending(found)
     assert (end.lead.name, end.last, end.last_ten) == ("mse", None, None)
-    assert at_the_end(found) == "no mean: no number in 3 of the last ten evaluations; the last none"
-    assert score(found) == "no number in 3 of the last ten evaluations"
+    assert end_in_words(found) == "no mean: no number in 3 of the last ten evaluations; the last none"
+    assert end_score(found) == "no number in 3 of the last ten evaluations"
     back = summarise(history([*GOOD[:8], None, 1.0]), None)
-    assert at_the_end(back) == "no mean: no number in 1 of the last ten evaluations; the last 1.0000"
+    assert end_in_words(back) == "no mean: no number in 1 of the last ten evaluations; the last 1.0000"
 
 
 def test_a_result_says_so() -> None:
@@ -111,10 +111,10 @@ def test_a_method_that_diverged_is_last_and_said_to_have(tmp_path: Path) -> None
         "Good": {s: history([v + 1 + 0.1 * s for v in GOOD]) for s in range(3)},
         "Fair": {s: history([v + 2 + 0.1 * s for v in GOOD]) for s in range(3)},
     }
-    rows = compared(runs, 7.0)
+    rows = make_rows(runs, 7.0)
     assert [r.method for r in rows if r.behind is None] == ["Good"]
-    assert cells(rows[0])[:4] == ["Lost", "3", "nan", "+nan"]
-    assert cells(rows[1])[2] == "5.8500 ± 0.1000"
+    assert row_cells(rows[0])[:4] == ["Lost", "3", "nan", "+nan"]
+    assert row_cells(rows[1])[2] == "5.8500 ± 0.1000"
     assert common_target(runs) == pytest.approx(6.5)  # a tenth above 5.85, up to two digits
     held = {m: {s: SimpleNamespace(history=h) for s, h in mine.items()} for m, mine in runs.items()}
     said = Comparison(Config(), held, Outcome(), None)  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from setuptools import Distribution
 
 from fedsmoo.cli import main
 from fedsmoo.sweeps.bases import EXPERIMENTS
-from fedsmoo.sweeps.results import counts
+from fedsmoo.sweeps.results import is_current_result
 from fedsmoo.version import __version__
 
 from .small import fake_cifar
@@ -120,7 +120,7 @@ def test_a_wheel_carries_every_result_and_nothing_else(monkeypatch: pytest.Monke
     monkeypatch.chdir(root)
     carried = {str(p.relative_to("results")) for p in space["measured"]()}
     places = [Path("results"), *(p for p in Path("results").iterdir() if p.name in EXPERIMENTS)]
-    there = [p for place in places for p in place.glob("*.json") if counts(json.loads(p.read_bytes()))]
+    there = [p for place in places for p in place.glob("*.json") if is_current_result(json.loads(p.read_bytes()))]
     assert carried == {str(p.relative_to("results")) for p in there}
     assert {name.partition("/")[0] for name in carried if "/" in name} >= {"ablation", "sensitivity"}
     copied = dict[str, str]()

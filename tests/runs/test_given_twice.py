@@ -8,7 +8,7 @@ import pytest
 
 import fedsmoo
 from fedsmoo import FedAvg, FedProx, FedsmooError
-from fedsmoo.commands.options import gather
+from fedsmoo.commands.options import gather_config
 from fedsmoo.runs.build import make_config
 from fedsmoo.sweeps.methods import methods_of
 
@@ -30,11 +30,11 @@ from fedsmoo.sweeps.methods import methods_of
 )
 def test_by_its_name_and_by_its_owner(words: list[str], says: str) -> None:
     with pytest.raises(FedsmooError, match=says):
-        gather(None, words, {})
+        gather_config(None, words, {})
 
 
 def test_the_same_number_in_two_spellings_is_no_contradiction() -> None:
-    assert gather(None, ["r=0.2", "algorithm.r=0.20"], {}).algorithm_options == {"r": 0.2}
+    assert gather_config(None, ["r=0.2", "algorithm.r=0.20"], {}).algorithm_options == {"r": 0.2}
     assert make_config({"algorithm": {"name": "fedprox", "mu": 0.1}, "algorithm_options": {"mu": 0.1}})
 
 

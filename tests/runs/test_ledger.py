@@ -11,7 +11,7 @@ from fedsmoo.data.check import from_arrays
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.record import Record
 from fedsmoo.runs.traffic import first_reached, human_bytes, ledger, paper_vectors
-from fedsmoo.sweeps.paired import cells, common_target, compared, row, verdict
+from fedsmoo.sweeps.paired import common_target, make_row, make_rows, row_cells, verdict
 
 # Vectors down and up, from the methods' papers: what a client must receive and send in every round.
 TRAVELS = {
@@ -104,12 +104,12 @@ def test_reached_counts_bytes_and_seconds_up_to_the_round() -> None:
 
 def test_a_row_over_seeds() -> None:
     other = [record(1, 0.2), record(2, 0.3)]
-    made = row("FedAvg", {0: HISTORY, 1: other}, 0.5)
+    made = make_row("FedAvg", {0: HISTORY, 1: other}, 0.5)
     assert made.accuracy == pytest.approx((1 / 3 + 0.25) / 2)  # means of all evaluations, which are fewer than ten
     assert made.accuracy_std == pytest.approx((1 / 3 - 0.25) / 2**0.5)  # one degree of freedom
     assert (made.rounds, made.bytes, made.reached, made.seconds) == (3, 90, 1, 3.5)
-    assert cells(made) == ["FedAvg", "2", "29.17 ± 5.89", "", "3 (1/2)", "90 B", "3.5"]
-    assert cells(row("FedAvg", {0: other}, 0.5)) == ["FedAvg", "1", "25.00", "", "-", "-", "2.0"]
+    assert row_cells(made) == ["FedAvg", "2", "29.17 ± 5.89", "", "3 (1/2)", "90 B", "3.5"]
+    assert row_cells(make_row("FedAvg", {0: other}, 0.5)) == ["FedAvg", "1", "25.00", "", "-", "-", "2.0"]
     assert common_target({"a": {0: HISTORY}, "b": {0: other}}) == 0.3
 
 
@@ -122,24 +122,24 @@ def test_methods_are_compared_with_the_best_on_the_seeds_that_both_have() -> Non
     """Differences by hand: -4, -2, -3 have the mean -3 and the deviation 1; t of two degrees of freedom is 4.3027."""
     best = {0: ending(0.80), 1: ending(0.70), 2: ending(0.75), 7: ending(0.10)}
     other = {2: ending(0.72), 0: ending(0.76), 1: ending(0.68), 9: ending(0.99)}
-    rows = compared({"A": other, "B": best}, 0.5)
+    rows = make_rows({"A": other, "B": best}, 0.5)
     assert rows[1].behind is None
     assert rows[0].behind is not None
     assert rows[0].behind.seeds == (0, 1, 2)
     assert rows[0].behind.mean == pytest.approx(-0.03)
     assert rows[0].behind.half == pytest.approx(0.0430265 / 3**0.5 * 0.1 * 10, rel=1e-5)
-    assert cells(rows[0])[3] == "-3.00 ± 2.48"
+    assert row_cells(rows[0])[3] == "-3.00 ± 2.48"
     assert verdict(rows) == "against B on the same seeds, ± a 95% interval (paired, t)"
-    near = compared({"A": {**other, 0: ending(0.85)}, "B": best}, 0.5)
+    near = make_rows({"A": {**other, 0: ending(0.85)}, "B": best}, 0.5)
     assert verdict(near).endswith("; level with it: B") or verdict(near).endswith("; level with it: A")
-    alone = compared({"A": {0: ending(0.76)}, "B": {0: ending(0.80)}}, 0.5)
-    assert cells(alone[0])[3] == "-4.00"
+    alone = make_rows({"A": {0: ending(0.76)}, "B": {0: ending(0.80)}}, 0.5)
+    assert row_cells(alone[0])[3] == "-4.00"
     assert verdict(alone) == "against B on the same seeds; one seed carries no claim"
-    assert verdict(compared({"A": {0: ending(0.76)}, "B": {1: ending(0.80)}}, 0.5)) == ""
+    assert verdict(make_rows({"A": {0: ending(0.76)}, "B": {1: ending(0.80)}}, 0.5)) == ""
 
 
 def test_a_history_without_an_evaluation_is_refused_in_words() -> None:
-    for make in (lambda h: row("FedAvg", {0: h}, 0.5), lambda h: common_target({"a": {0: h}})):
+    for make in (lambda h: make_row("FedAvg", {0: h}, 0.5), lambda h: common_target({"a": {0: h}})):
         with pytest.raises(FedsmooError, match="none of the 1 rounds so far was evaluated"):
             make([record(1, None)])
 

@@ -30,7 +30,7 @@ from fedsmoo.runs.simulation import Simulation
 from fedsmoo.runs.storage.names import METRICS, SUMMARY
 from fedsmoo.runs.storage.reader import read_run
 from fedsmoo.sweeps.pack import Pack
-from fedsmoo.sweeps.paired import row
+from fedsmoo.sweeps.paired import make_row
 from fedsmoo.sweeps.results import from_folder
 
 TASK = Config(
@@ -150,7 +150,7 @@ def test_folders_tables_and_pages_say_it(tmp_path: Path) -> None:
     cells = dict(zip(measures([kept]), measured([kept], [kept], None, ""), strict=True))
     assert cells["personal"] == f"{100 * last.personal_accuracy:.2f}"
     assert cells["worst tenth"] == f"{100 * last.personal_worst_tenth:.2f}"
-    made = row("Ditto", {1: back.history}, 0.5)
+    made = make_row("Ditto", {1: back.history}, 0.5)
     assert (made.personal, made.worst_tenth) == (last.personal_accuracy, last.personal_worst_tenth)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from fedsmoo.runs.record import Record
 from fedsmoo.sweeps.comparison import Comparison
-from fedsmoo.sweeps.paired import cells, row
+from fedsmoo.sweeps.paired import make_row, row_cells
 
 
 def history(reached: int) -> list[Record]:
@@ -19,7 +19,7 @@ def history(reached: int) -> list[Record]:
 @pytest.mark.parametrize(("reached", "shown"), [((1, 2), "1.5"), ((2, 2), "2"), ((1, 2, 2), "1.7")])
 def test_a_mean_of_rounds_is_not_rounded_to_one(reached: tuple[int, ...], shown: str) -> None:
     runs = {seed: history(t) for seed, t in enumerate(reached)}
-    assert cells(row("fedavg", runs, 0.5))[4] == shown
+    assert row_cells(make_row("fedavg", runs, 0.5))[4] == shown
 
 
 def test_nobody_wins_whose_lead_may_be_chance() -> None:

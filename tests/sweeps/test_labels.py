@@ -14,7 +14,7 @@ from fedsmoo.runs.storage.names import LABEL
 from fedsmoo.runs.storage.reader import read_label
 from fedsmoo.sweeps.bases import read_sweep
 from fedsmoo.sweeps.grid import run_name
-from fedsmoo.sweeps.methods import stem
+from fedsmoo.sweeps.methods import folder_stem
 
 SWEEP = """
 model = "softmax"
@@ -105,6 +105,6 @@ def test_a_name_of_long_settings_fits_a_file_system(changes: dict[str, str], tmp
 
 def test_a_name_that_fits_is_as_it_was() -> None:
     assert f"-{'m' * 150}-seed0-" in run_name(Config(algorithm="fedavg", dataset="digits", model="m" * 150))
-    assert stem("a" * 220) == "a" * 220
-    assert stem("a" * 300) != stem("a" * 301)
-    assert len(stem("a" * 300)) == 220
+    assert folder_stem("a" * 220) == "a" * 220
+    assert folder_stem("a" * 300) != folder_stem("a" * 301)
+    assert len(folder_stem("a" * 300)) == 220

@@ -13,7 +13,7 @@ from fedsmoo.runs.config import Config
 from fedsmoo.runs.record import Record
 from fedsmoo.runs.storage.folder import config_text
 from fedsmoo.runs.storage.names import STARTED, SUMMARY
-from fedsmoo.sweeps.results import COLUMNS, Measured, collect, constant, export, from_folder, from_json, rounded
+from fedsmoo.sweeps.results import COLUMNS, Measured, collect, export, from_folder, from_json, round_digits, to_json
 
 SEVENTH = 1 / 7  # 0.14285714285714285
 
@@ -64,9 +64,11 @@ def test_a_file_holds_the_folders_numbers_rounded(tmp_path: Path) -> None:
 
 
 def test_numbers_are_rounded_and_equal_ones_said_once() -> None:
-    assert rounded(SEVENTH, 3) == 0.143
-    assert (rounded(7, 1), rounded(None, 3)) == (7, None)
-    assert (constant([2, 2]), constant([2, 3])) == (2, [2, 3])
+    assert round_digits(SEVENTH, 3) == 0.143
+    assert (round_digits(7, 1), round_digits(None, 3)) == (7, None)
+    curve = {"round": [1, 2], "seconds_train": [0.5, 0.5], "bytes_up": [2, 2], "bytes_down": [2, 3]}
+    written = json.loads(to_json(Measured(Config(), curve)))["curve"]
+    assert (written["bytes_up"], written["bytes_down"], written["seconds_train"]) == (2, [2, 3], [0.5, 0.5])
 
 
 def test_the_last_and_the_mean_of_the_last_ten() -> None:

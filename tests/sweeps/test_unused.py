@@ -8,7 +8,7 @@ import pytest
 
 from fedsmoo import FedsmooError
 from fedsmoo.runs.config import Config
-from fedsmoo.sweeps.bases import EXPERIMENTS, completed, description
+from fedsmoo.sweeps.bases import EXPERIMENTS, description, with_base
 from fedsmoo.sweeps.grid import expand
 
 
@@ -93,16 +93,16 @@ def test_drawing_without_replacement_is_of_some_partitions() -> None:
 )
 def test_what_each_column_of_a_base_says_otherwise(own: dict[str, Any], says: str) -> None:
     with pytest.raises(FedsmooError, match=says):
-        completed({"base": "accuracy", **own})
+        with_base({"base": "accuracy", **own})
 
 
 def test_what_a_base_leaves_open_is_taken() -> None:
-    found = completed({"base": "accuracy", "rounds": 7, "hyper": {"r": 0.3}, "dataset": "digits", "columns": {"a": {}}})
+    found = with_base({"base": "accuracy", "rounds": 7, "hyper": {"r": 0.3}, "dataset": "digits", "columns": {"a": {}}})
     assert (found["rounds"], found["hyper"]["r"], found["dataset"]) == (7, 0.3, "digits")
     column = "10%-of-100 cifar10.dirichlet-0.6"
-    assert completed({"base": "accuracy", "select": [column], "cohort": 10})["columns"].keys() == {column}
+    assert with_base({"base": "accuracy", "select": [column], "cohort": 10})["columns"].keys() == {column}
     with pytest.raises(FedsmooError, match="select names columns of a base, but there is no base"):
-        completed({"select": ["a"]})
+        with_base({"select": ["a"]})
 
 
 def test_the_tables_of_the_paper_say_nothing_in_vain() -> None:

@@ -15,7 +15,7 @@ import pytest
 import typer
 
 from fedsmoo.cli import app
-from fedsmoo.commands.options import gather
+from fedsmoo.commands.options import gather_config
 from fedsmoo.runs.build import make_config
 from fedsmoo.runs.config import FIELDS
 from fedsmoo.sweeps.grid import expand
@@ -71,7 +71,7 @@ def test_every_command_is_one_that_there_is(document: str) -> None:
                 own = [v for v in values.values() if isinstance(v, str) and (".py:" in v or v.startswith("$"))]
                 if command.name == "run" and not own and not values.get("config"):
                     given = {n: v for n, v in values.items() if n in FIELDS and v is not None}
-                    gather(None, values.get("sets") or (), given)
+                    gather_config(None, values.get("sets") or (), given)
             elif words[0] == "make":
                 assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.M), block.place
             elif words[:2] == ["pip", "install"]:

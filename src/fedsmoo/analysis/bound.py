@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass
 
-from fedsmoo.analysis.measurement import OnSamples, Subject, Values, positive
+from fedsmoo.analysis.measurement import OnSamples, Subject, Values, refuse_not_positive
 from fedsmoo.core.hyper.options import option
 
 
@@ -24,8 +24,8 @@ class BoundMeasurement(OnSamples):
     def measure(self, run: Subject, *others: Subject) -> Values:
         from fedsmoo.analysis.functions import bound
 
-        positive("the radius", self.radius)
-        positive("eps", self.eps)
+        refuse_not_positive("the radius", self.radius)
+        refuse_not_positive("eps", self.eps)
         loss, module = self.loss(run), run.task.model.export(run.w)
         layers = bound.weight_layers(module, next(loss.batches())[0])
         input_norm = max(x.flatten(1).norm(dim=1).max().item() for x, _ in loss.batches())

@@ -30,7 +30,7 @@ class ConsistencyMeasurement(Measurement):
     clients: int = option(20, "clients whose perturbations are taken", within="(0, inf)")
 
     def measure(self, run: Subject, *others: Subject) -> Values:
-        from fedsmoo.analysis.functions.consistency import agreement, client_losses, dual_gaps, perturbations
+        from fedsmoo.analysis.functions.consistency import agreed_perturbation, client_losses, dual_gaps, perturbations
 
         method = run.algorithm
         r = (RADIUS if method.radius is None else method.radius) if self.radius is None else self.radius
@@ -40,7 +40,7 @@ class ConsistencyMeasurement(Measurement):
         if not rows:
             return {}
         met = sorted(rows)[: self.clients]
-        s, duals = agreement(method, server, [rows[i] for i in met])
+        s, duals = agreed_perturbation(method, server, [rows[i] for i in met])
         out: Values = {f"dual_gap_{n}": v for n, v in dual_gaps(server, rows, len(run.indices)).items()}
         found = perturbations(client_losses(run.task, run.indices, met), server.w, r, s, duals)
         out |= {f"perturbation_distance_{n}": v for n, v in found.items()}

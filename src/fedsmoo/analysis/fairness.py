@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedsmoo.analysis.measurement import Measurement, Moment, Subject, Values, finite
+from fedsmoo.analysis.measurement import Measurement, Moment, Subject, Values, json_numbers
 from fedsmoo.core.untrusted import numbers, text
 
 
@@ -47,7 +47,7 @@ class FairnessMeasurement(Measurement):
         found, data = fairness(run.task, run.w, run.indices), run.task.data
         return {
             **{k: getattr(found, k) for k in ("mean", "deviation", "worst_tenth", "best_tenth")},
-            **{k: finite(getattr(found, k)) for k in ("classes", "clients", "own")},
+            **{k: json_numbers(getattr(found, k)) for k in ("classes", "clients", "own")},
             "class_names": list(data.class_names or [str(k) for k in range(data.classes)]),
         }
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fedsmoo.analysis.measurement import OnSamples, Subject, Values, finite
+from fedsmoo.analysis.measurement import OnSamples, Subject, Values, json_numbers
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.core.hyper.options import option
 from fedsmoo.core.untrusted import matrix, number, numbers, text
@@ -40,8 +40,8 @@ def surface_values(found: Surface) -> Values:
     return {
         "a": found.a.tolist(),
         "b": found.b.tolist(),
-        "loss": [finite(row) for row in found.loss],
-        "accuracy": [finite(row) for row in found.accuracy],
+        "loss": [json_numbers(row) for row in found.loss],
+        "accuracy": [json_numbers(row) for row in found.accuracy],
     }
 
 
@@ -72,11 +72,11 @@ class LandscapeMeasurement(AtPoints):
     span: float = option(1.0, "how far to go, in lengths of the filters")
 
     def measure(self, run: Subject, *others: Subject) -> Values:
-        from fedsmoo.analysis.functions.landscape import centred, random_plane, surface
+        from fedsmoo.analysis.functions.landscape import centred_axis, random_plane, surface
 
         loss, began = self.loss(run), time.perf_counter()
         across, along = random_plane(run.task.model, run.w, self.seed)
-        axis = centred(self.points, self.span)
+        axis = centred_axis(self.points, self.span)
         values = surface_values(surface(loss, run.w, across, along, axis, axis, self.models))
         if values["loss"][self.points // 2][self.points // 2] is None:
             raise FedsmooError(f"{run.path}: the loss at the model is not finite; has the run diverged?")
@@ -103,14 +103,14 @@ class PlaneMeasurement(AtPoints):
     together = (2, 3)
 
     def measure(self, run: Subject, *others: Subject) -> Values:
-        from fedsmoo.analysis.functions.landscape import around, plane_through, surface
+        from fedsmoo.analysis.functions.landscape import axis_around, plane_through, surface
 
         runs, loss = [run, *others], self.loss(run)
         refuse_other_shapes(runs)
         if self.points < 2:
             raise FedsmooError(f"a plane of {self.points} points per axis: take at least 2")
         plane = plane_through([r.w for r in runs], self.seed)
-        a, b = (around([p[k] for p in plane.places], self.points) for k in range(2))
+        a, b = (axis_around([p[k] for p in plane.places], self.points) for k in range(2))
         found = surface(loss, plane.origin, plane.across, plane.along, a, b, self.models)
         marks = [{"name": r.name, "a": p[0], "b": p[1]} for r, p in zip(runs, plane.places, strict=True)]
         return {**surface_values(found), "models": marks, **self.about(loss)}
@@ -135,13 +135,13 @@ class LineMeasurement(AtPoints):
     together = (2, 2)
 
     def measure(self, run: Subject, *others: Subject) -> Values:
-        from fedsmoo.analysis.functions.landscape import beyond, line
+        from fedsmoo.analysis.functions.landscape import axis_beyond, line
 
         (other,), loss = others, self.loss(run)
         refuse_other_shapes([run, other])
         if self.points < 2:
             raise FedsmooError(f"a line of {self.points} points: take at least 2")
-        t = beyond(self.points)
+        t = axis_beyond(self.points)
         losses, accuracies = line(loss, run.w, other.w, t, self.models)
         found = {"t": t.tolist(), "loss": losses.tolist(), "accuracy": accuracies.tolist()}
         return {**found, "models": [run.name, other.name], **self.about(loss)}

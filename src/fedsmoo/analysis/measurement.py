@@ -153,13 +153,13 @@ def measurements() -> dict[str, type[Measurement]]:
     return {cls.name: cls for cls in found if hasattr(cls, "name")}
 
 
-def positive(name: str, value: float) -> None:
+def refuse_not_positive(name: str, value: float) -> None:
     """Refuse a length that is none, nan and inf among them."""
     if not 0 < value < math.inf:
         raise FedsmooError(f"{name} is {value:g}, but must be above 0 and finite")
 
 
-def finite(values: Any) -> list[float | None]:
+def json_numbers(values: Any) -> list[float | None]:
     """Return numbers for JSON, which knows no nan."""
     import numpy as np
 

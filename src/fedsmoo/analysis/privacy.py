@@ -19,7 +19,7 @@ class PrivacyMeasurement(Measurement):
     delta: float = option(1e-5, "the chance at which epsilon does not hold; below 1 / clients", within="(0, 1)")
 
     def measure(self, run: Subject, *others: Subject) -> Values:
-        from fedsmoo.analysis.functions.privacy import private_part, spent
+        from fedsmoo.analysis.functions.privacy import epsilon_spent, private_part
 
         method, clients, cohort, rounds = run.method, len(run.indices), run.config.cohort, run.config.rounds
         private = private_part(method)
@@ -28,7 +28,7 @@ class PrivacyMeasurement(Measurement):
         noises = [private_part(method.at(number)).noise for number in range(rounds)]
         random_size = private.expected is not None
         marks = sorted({rounds * k // 10 for k in range(1, 11)} - {0})
-        each = {done: spent(clients, cohort, noises[:done], self.delta, random_size) for done in marks}
+        each = {done: epsilon_spent(clients, cohort, noises[:done], self.delta, random_size) for done in marks}
         return {
             "epsilon": each[rounds],
             "epsilons": {str(done): epsilon for done, epsilon in each.items()},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedsmoo.analysis.measurement import Moment, OnSamples, Subject, Values, positive
+from fedsmoo.analysis.measurement import Moment, OnSamples, Subject, Values, refuse_not_positive
 from fedsmoo.core.hyper.options import option
 
 
@@ -23,7 +23,7 @@ class SharpnessMeasurement(OnSamples):
     def measure(self, run: Subject, *others: Subject) -> Values:
         from fedsmoo.analysis.functions.sharpness import average_case, worst_case
 
-        positive("the radius", self.radius)
+        refuse_not_positive("the radius", self.radius)
         loss = self.loss(run)
         average, error = average_case(loss, run.w, self.radius, self.draws)
         worst = worst_case(loss, run.w, self.radius, self.steps).value

@@ -13,9 +13,9 @@ import click
 import typer
 from click.core import ParameterSource
 
-from fedsmoo.commands.console import console, counted, paragraph, progress
+from fedsmoo.commands.console import console, counted, print_paragraph, progress
 from fedsmoo.commands.interrupt import interruptible
-from fedsmoo.commands.options import Sets, plain, refuse_two_words, split_word, with_settings
+from fedsmoo.commands.options import Sets, parse_word, refuse_two_words, split_word, with_settings
 from fedsmoo.commands.run import Trust
 from fedsmoo.commands.screen import next_step
 from fedsmoo.core.errors import FedsmooError, unknown
@@ -46,7 +46,7 @@ Seeds = Annotated[
 Folder = Annotated[Path, typer.Option(help="Folder for the runs, the table and the picture.")]
 
 
-def told_apart(given: Sequence[str], algorithms: str) -> tuple[str, Path | None]:
+def methods_and_config(given: Sequence[str], algorithms: str) -> tuple[str, Path | None]:
     """Tell methods from a config file among the words of a command: the file ends in ``.toml``, or is there.
 
     Methods are named by these words or by ``--algorithms``, not by both.
@@ -87,7 +87,7 @@ def by_method(names: str, sets: Sequence[str]) -> tuple[list[Entry], list[str]]:
 
 
 @contextmanager
-def shown(cells: Mapping[Path, Cell]) -> Iterator[Worker]:
+def progress_worker(cells: Mapping[Path, Cell]) -> Iterator[Worker]:
     """Show the progress of a comparison: a bar, or a line for each method where standard error is no terminal.
 
     Yields a worker that tells what happens to the runs; Ctrl-C stops it.
@@ -148,22 +148,22 @@ def compare_methods(
     from fedsmoo.sweeps.methods import parse_methods, with_method_of
 
     require_single_process("fedsmoo compare")
-    algorithms, config = told_apart(given or [], algorithms)
+    algorithms, config = methods_and_config(given or [], algorithms)
     algorithms = str(with_method_of(config, algorithms))
     words = {**flags, **dict(word.partition("=")[::2] for word in sets or ())}
     refuse_others([entry.name for entry in parse_methods(algorithms)], config, words, out, trust)
     own, common = by_method(algorithms, sets or [])
     refuse_two_words(flags, common)
-    cells = open_comparison(own, seeds, config, out, {**flags, **dict(map(split_word, common))}, plain)
-    carry_through(cells, out)
+    cells = open_comparison(own, seeds, config, out, {**flags, **dict(map(split_word, common))}, parse_word)
+    carry_out_and_print(cells, out)
 
 
-def carry_through(cells: Mapping[Path, Cell], out: Path, pack: int | None = None) -> None:
+def carry_out_and_print(cells: Mapping[Path, Cell], out: Path, pack: int | None = None) -> None:
     """Carry out the runs of a comparison, and print it; ``pack`` as in :func:`fedsmoo.sweeps.compare.carry_out`."""
     from fedsmoo.sweeps.compare import carry_out
 
     try:
-        with shown(cells) as worker:
+        with progress_worker(cells) as worker:
             comparison = carry_out(cells, out, worker, pack)
     except KeyboardInterrupt:
         sys.stderr.write("stopped at once; go on from the last checkpoints with: the same command\n")
@@ -197,7 +197,7 @@ def print_comparison(comparison: Comparison) -> None:
         style = "bold" if row is None or row is best else None
         screen.print(line, style=style, markup=False, soft_wrap=True)
     for line in comparison.notes:
-        paragraph(screen, line)
+        print_paragraph(screen, line)
     screen.print(f"curves: {comparison.curves}", markup=False, soft_wrap=True)
     if comparison.out is not None and not comparison.outcome.failed:
         next_step("fedsmoo report", comparison.out)

@@ -53,7 +53,7 @@ def counted(count: int, thing: str) -> str:
     return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
 
 
-def at_the_end(summary: dict[str, Any]) -> str:
+def end_in_words(summary: dict[str, Any]) -> str:
     """Say the score at the end: ``"81.20% (mean of the last ten evaluations; the last 80.90%)"``."""
     from fedsmoo.runs.results.summary import read_ending
 
@@ -69,7 +69,7 @@ def at_the_end(summary: dict[str, Any]) -> str:
     return f"{end.lead.text(end.last_ten)} ({words}; the last {last})"
 
 
-def score(summary: dict[str, Any]) -> str:
+def end_score(summary: dict[str, Any]) -> str:
     """Return the mean of the last ten evaluations: ``"81.20%"``."""
     from fedsmoo.runs.results.summary import read_ending
 
@@ -77,7 +77,7 @@ def score(summary: dict[str, Any]) -> str:
     return end.lacking or ("not evaluated" if end.last_ten is None else end.lead.text(end.last_ten))
 
 
-def hanging(out: Console, lead: str, words: str, style: str = "") -> None:
+def print_hanging(out: Console, lead: str, words: str, style: str = "") -> None:
     """Print words behind a lead; in a terminal lines that they do not fit into go on below their beginning.
 
     Args:
@@ -95,7 +95,7 @@ def hanging(out: Console, lead: str, words: str, style: str = "") -> None:
         out.print((before if k == 0 else Text(" " * before.cell_len)) + line, soft_wrap=True)
 
 
-def paragraph(out: Console, words: str) -> None:
+def print_paragraph(out: Console, words: str) -> None:
     """Print a paragraph: between words a terminal's width breaks it, and nothing else does."""
     out.print(words, markup=False, soft_wrap=not out.is_terminal)
 

@@ -10,7 +10,7 @@ import typer
 
 from fedsmoo.commands.command import Command, TorchCommand
 from fedsmoo.commands.console import console
-from fedsmoo.commands.options import plain, split_word
+from fedsmoo.commands.options import parse_word, split_word
 from fedsmoo.commands.run import Trust
 from fedsmoo.commands.screen import next_step
 from fedsmoo.core.errors import FedsmooError
@@ -163,7 +163,7 @@ def with_sets(settings: dict[str, Any], sets: Sequence[str]) -> dict[str, Any]:
 
     for word in sets:
         key, value = split_word(word)
-        made = add_options(settings, {} if key in FIELDS else {key: value}, plain)
+        made = add_options(settings, {} if key in FIELDS else {key: value}, parse_word)
         if made.keys() - settings.keys() - {"partition_options", "dataset_options"} or key in FIELDS:
             raise FedsmooError(f"--set {key}: of a division, --set takes options of its partition and data set alone")
         settings = made

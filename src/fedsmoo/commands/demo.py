@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fedsmoo.commands.console import console
-from fedsmoo.commands.screen import as_a_part, next_step
+from fedsmoo.commands.screen import as_part_of_another, next_step
 from fedsmoo.core.errors import FedsmooError
 
 SPLIT = {"dataset": "digits", "partition": "dirichlet", "u": 0.1, "clients": 40}  # as in demo.toml
@@ -20,7 +20,7 @@ def demo(
     seeds: Annotated[str, typer.Option(help="Seeds, separated by commas.")] = "0,1,2",
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds of each run (default: 100).")] = None,
 ) -> None:
-    from fedsmoo.commands.compare import carry_through
+    from fedsmoo.commands.compare import carry_out_and_print
     from fedsmoo.engines.threads import fix_threads
     from fedsmoo.sweeps import METHODS
     from fedsmoo.sweeps.compare import open_comparison
@@ -30,11 +30,11 @@ def demo(
     flags = {} if rounds is None else {"rounds": rounds}
     with as_file(files("fedsmoo.commands") / "demo.toml") as settings:
         cells = open_comparison(parse_methods(METHODS), seeds, settings, out, flags)
-    with as_a_part():  # packs of seeds take half the time, to the same bits
-        carry_through(cells, out, pack=len({cell.config.seed for cell in cells.values()}))
+    with as_part_of_another():  # packs of seeds take half the time, to the same bits
+        carry_out_and_print(cells, out, pack=len({cell.config.seed for cell in cells.values()}))
         draw_split(out / "split.json")
     page = write_page(out)
-    for line in ("", *looking(out, page)):
+    for line in ("", *say_where_to_look(out, page)):
         console().print(line, soft_wrap=True, markup=False)
     next_step("fedsmoo run --algorithm fedsmoo --dataset digits")
 
@@ -60,7 +60,7 @@ def write_page(out: Path) -> Path | str:
         return str(e)
 
 
-def looking(out: Path, page: Path | str) -> list[str]:
+def say_where_to_look(out: Path, page: Path | str) -> list[str]:
     """Say what there is to look at."""
     lines = [
         f"look at {out / 'curves.png'}: test accuracy over rounds",

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedsmoo.commands.console import console, hanging
+from fedsmoo.commands.console import console, print_hanging
 from fedsmoo.core.errors import unknown
 from fedsmoo.core.hyper.options import interval_in_words
 from fedsmoo.core.hyper.schedule import FORMS
@@ -62,10 +62,13 @@ def first_line(thing: Any) -> str:
 
 def fields_of(cls: type) -> list[tuple[str, str, str]]:
     """Return name, default and meaning of a dataclass's fields."""
-    return [(f.name, str(f.default), f.metadata.get("help", "") + allowed(f.metadata)) for f in dataclasses.fields(cls)]
+    return [
+        (f.name, str(f.default), f.metadata.get("help", "") + allowed_values(f.metadata))
+        for f in dataclasses.fields(cls)
+    ]
 
 
-def allowed(meta: Mapping[str, Any]) -> str:
+def allowed_values(meta: Mapping[str, Any]) -> str:
     """Return what a field may be, where it says so."""
     if meta.get("within"):
         return f" ({interval_in_words(meta['within'])})"
@@ -122,16 +125,16 @@ def list_things(
     for each in [kind] if kind else KINDS:
         out.print(f"[bold]{each}[/bold]")
         for name, line, fields in entries(each):
-            hanging(out, f"  [bold]{escape(f'{name:<22}')}[/bold] ", line)
+            print_hanging(out, f"  [bold]{escape(f'{name:<22}')}[/bold] ", line)
             for field, default, meaning in fields if kind else ():
-                hanging(out, f"  {'':<22}   {escape(f'{field} = {default}')}  ", meaning, "dim")
+                print_hanging(out, f"  {'':<22}   {escape(f'{field} = {default}')}  ", meaning, "dim")
         if each in OWN:
-            hanging(out, f"  [bold]{'your own':<22}[/bold] ", OWN[each])
+            print_hanging(out, f"  [bold]{'your own':<22}[/bold] ", OWN[each])
         out.print()
     if kind is None:
-        hanging(out, "[bold]options[/bold]  ", f"fedsmoo list {' | '.join(KINDS)}")
+        print_hanging(out, "[bold]options[/bold]  ", f"fedsmoo list {' | '.join(KINDS)}")
     tried = f"fedsmoo run --algorithm fedsmoo {TRY[kind]}" if kind in TRY else "fedsmoo show fedsmoo"
-    hanging(out, "[bold]next[/bold]  ", tried)
+    print_hanging(out, "[bold]next[/bold]  ", tried)
 
 
 def show(name: Annotated[str, typer.Argument(help="A method: a name, or path/to/file.py:Class.")]) -> None:
@@ -148,24 +151,24 @@ def show(name: Annotated[str, typer.Argument(help="A method: a name, or path/to/
     for line in (inspect.getdoc(cls) or "").splitlines():
         role = re.match(r"(\w+ {2,}| *)", line)
         lead = role[0] if role else ""
-        hanging(out, lead, line.removeprefix(lead))
+        print_hanging(out, lead, line.removeprefix(lead))
     out.print()
     out.print("[bold]vectors[/bold]")
     for label, where in PLACES.items():
-        hanging(out, f"  {label:<7} {', '.join(getattr(algorithm, label)) or '-':<14} ", where, "dim")
+        print_hanging(out, f"  {label:<7} {', '.join(getattr(algorithm, label)) or '-':<14} ", where, "dim")
     for mask, patterns in algorithm.masks.items():
         stays = ": they stay at the clients, and do not travel" if mask in algorithm.stays else ""
-        hanging(out, f"  mask    {mask:<14} ", f"the parameters {patterns}{stays}", "dim")
+        print_hanging(out, f"  mask    {mask:<14} ", f"the parameters {patterns}{stays}", "dim")
     up, down, numbers = count_vectors(algorithm)
     travels = f"{up + down} vectors" + (f" and {numbers} single numbers" if numbers else "")
     out.print(f"  a client and round: {travels} travel (the paper counts {paper_vectors(algorithm)})\n")
     out.print("[bold]hyper-parameters[/bold]")
     for field, default, meaning in fields_of(cls):
-        hanging(out, f"  {field:<14} {escape(f'{default:<8}')} ", meaning, "dim")
-    hanging(out, "  ", f"a number may move with the round: {FORMS}", "dim")
+        print_hanging(out, f"  {field:<14} {escape(f'{default:<8}')} ", meaning, "dim")
+    print_hanging(out, "  ", f"a number may move with the round: {FORMS}", "dim")
     if found := recommended(name.lower()):
         out.print("\n[bold]recommended[/bold]")
         for line in found:
-            hanging(out, "  ", line)
+            print_hanging(out, "  ", line)
     out.print()
-    hanging(out, "[bold]next[/bold]  ", f"fedsmoo run --algorithm {name} --dataset digits")
+    print_hanging(out, "[bold]next[/bold]  ", f"fedsmoo run --algorithm {name} --dataset digits")

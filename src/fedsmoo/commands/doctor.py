@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from fedsmoo.commands.console import console, counted, hanging
+from fedsmoo.commands.console import console, counted, print_hanging
 
 
 def doctor(
@@ -28,7 +28,7 @@ def doctor(
     out = console()
     for f in findings:
         mark = "[green]ok[/green]  " if f.well else "[yellow]warn[/yellow]"
-        hanging(out, f"{mark} [bold]{f.about:<9}[/bold] ", f.says)
+        print_hanging(out, f"{mark} [bold]{f.about:<9}[/bold] ", f.says)
         if f.next:
             out.print(f"{'':<15}{f.next}", style="dim", markup=False, soft_wrap=True)
     wrong = sum(not f.well for f in findings)

@@ -43,18 +43,18 @@ def _parameter(spec: dataclasses.Field[Any]) -> inspect.Parameter:
     """Make a flag. Values are taken as text and checked by ``Config``, so that its one-line errors serve here too."""
     option = typer.Option(
         flag_of(spec.name),
-        help=described(spec),
+        help=setting_help(spec),
         show_default=False,
         metavar=METAVARS[kind_of(Config, spec.name)[0]],
         rich_help_panel=PANELS[spec.metadata["group"]],
-        autocompletion=suggests(spec.metadata["choices"]),
+        autocompletion=completer(spec.metadata["choices"]),
     )
     return inspect.Parameter(
         spec.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option]
     )
 
 
-def suggests(choices: Sequence[str]) -> Callable[[str], list[str]]:
+def completer(choices: Sequence[str]) -> Callable[[str], list[str]]:
     """Return what a shell asks for the words that a setting's value may be completed to."""
 
     def suggested(incomplete: str) -> list[str]:
@@ -63,7 +63,7 @@ def suggests(choices: Sequence[str]) -> Callable[[str], list[str]]:
     return suggested
 
 
-def described(spec: dataclasses.Field[Any]) -> str:
+def setting_help(spec: dataclasses.Field[Any]) -> str:
     """Return what ``--help`` says of a setting: its meaning, the words it may be, and its default."""
     meta, default = spec.metadata, spec.default
     off = f"or {off_of(flag_of(spec.name))}" if flag_of(spec.name) in SWITCHES else None
@@ -131,12 +131,12 @@ Sets = Annotated[
 ]
 
 
-def gather(file: Path | None, sets: Sequence[str] | None, flags: dict[str, Any]) -> Config:
+def gather_config(file: Path | None, sets: Sequence[str] | None, flags: dict[str, Any]) -> Config:
     """Return the config that a file, flags and ``--set`` describe, the later winning."""
     from fedsmoo.runs.build import make_config
 
     refuse_two_words(flags, sets or ())
-    return make_config(file, {**flags, **dict(map(split_word, sets or ()))}, plain)
+    return make_config(file, {**flags, **dict(map(split_word, sets or ()))}, parse_word)
 
 
 def split_word(word: str) -> tuple[str, str]:
@@ -160,10 +160,10 @@ def refuse_two_words(flags: Mapping[str, Any], sets: Sequence[str]) -> None:
         said[key], values[key] = f"--set {word}", value
 
 
-def plain(text: str) -> Any:
+def parse_word(text: str) -> Any:
     """Read a word as the number or truth value it spells, else as text: a user's own model declares no types.
 
-    >>> [plain(t) for t in ("3", "0.5", "true", "relu")]
+    >>> [parse_word(t) for t in ("3", "0.5", "true", "relu")]
     [3, 0.5, True, 'relu']
     """
     for kind in (int, float):

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 import fedsmoo
-from fedsmoo.commands.console import at_the_end, console, counted, hanging, progress
+from fedsmoo.commands.console import console, counted, end_in_words, print_hanging, progress
 from fedsmoo.commands.interrupt import interruptible
-from fedsmoo.commands.options import ConfigFile, Sets, gather, with_settings
+from fedsmoo.commands.options import ConfigFile, Sets, gather_config, with_settings
 from fedsmoo.core.untrusted import lines
 from fedsmoo.runs.config import Config
 
@@ -49,15 +49,15 @@ Trust = Annotated[
 
 def train(config: Config, out: Path | None = None, again: str | None = None, **options: Any) -> Result:
     """Carry out a run with a progress bar; ``again`` is the command that goes on with it, if it is stopped."""
-    return shown(partial(fedsmoo.run, config, out, **options), again)
+    return with_display(partial(fedsmoo.run, config, out, **options), again)
 
 
 def reopen(folder: Path, again: str | None = None, **options: Any) -> Result:
     """Go on with the run in a folder, with a progress bar; ``again`` as in :func:`train`."""
-    return shown(partial(fedsmoo.resume, folder, **options), again)
+    return with_display(partial(fedsmoo.resume, folder, **options), again)
 
 
-def shown(carry_out: Callable[..., Result], again: str | None = None) -> Result:
+def with_display(carry_out: Callable[..., Result], again: str | None = None) -> Result:
     """Call the library with what a person sees of a run: notes, a progress bar, and what Ctrl-C does.
 
     Raises:
@@ -128,7 +128,7 @@ def _run(
     *,
     flags: dict[str, Any],
 ) -> None:
-    settings = gather(config, sets, flags)
+    settings = gather_config(config, sets, flags)
     print_summary(settings, train(settings, out, track=track or (), save_every=save_every))
 
 
@@ -158,8 +158,8 @@ def print_summary(config: Config, result: Result) -> None:
     data = data_label(config.dataset, input_hashes(config, result.simulation.setup.task.data))
     out.print(f"[bold]{label}[/bold] on {data}, {len(result.simulation.indices)} clients, "
               f"{config.cohort} per round, {rounds}", soft_wrap=True)  # fmt: skip
-    hanging(out, "  engine          ", how_computed(summary))
-    for line in scored(summary):
+    print_hanging(out, "  engine          ", how_computed(summary))
+    for line in score_lines(summary):
         out.print(f"  {line}")
     out.print(f"  sent            {human_bytes(summary['bytes_up'])} up, {human_bytes(summary['bytes_down'])} down")
     out.print(f"  seconds         {summary['seconds_train']:.1f} training, {summary['seconds_eval']:.1f} evaluation")
@@ -171,13 +171,13 @@ def print_summary(config: Config, result: Result) -> None:
     out.print(f"  next            fedsmoo report {result.folder}", soft_wrap=True)
 
 
-def scored(summary: dict[str, Any]) -> list[str]:
+def score_lines(summary: dict[str, Any]) -> list[str]:
     """Say how well a run ended, in lines: what leads, other metrics, by validation, for clients, and the loss."""
     from fedsmoo.metrics.quantity import quantity
     from fedsmoo.runs.results.summary import read_ending
 
     end = read_ending(summary)
-    lines = [f"{end.lead.title:<15} {at_the_end(summary)}"]
+    lines = [f"{end.lead.title:<15} {end_in_words(summary)}"]
     for name, value in list((summary.get("metrics") or {}).items())[1:]:
         other = quantity(name)
         lines.append(f"{other.title:<15} {'undefined' if value is None else other.text(value)}")

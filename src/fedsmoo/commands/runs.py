@@ -67,18 +67,18 @@ def runs(
         return
     title = f"{counted(len(found), 'run')} in {root}"
     if show is None:
-        print_table(told_apart(title, found), whole="--json")
-        step_after(found, root)
+        print_table(runs_table(title, found), whole="--json")
+        suggest_next(found, root)
         return
     names = [n for n in columns() if n != "stamp"] if show.strip() == "all" else [n.strip() for n in show.split(",")]
     for name in names:
         if name not in columns():
             raise FedsmooError(f"--show {name!r} is not a column. Columns: {', '.join(columns())}")
     print_table(Table(title, names, [[cell(n, row[n], row) for n in names] for row in found]), whole="--json")
-    step_after(found, root)
+    suggest_next(found, root)
 
 
-def step_after(found: Sequence[Mapping[str, Any]], root: Path) -> None:
+def suggest_next(found: Sequence[Mapping[str, Any]], root: Path) -> None:
     """Say what to do with these runs: go on with one that is not finished, look at them, or make some."""
     unfinished = [row["path"] for row in found if row["state"] == "unfinished"]
     if unfinished:
@@ -89,11 +89,11 @@ def step_after(found: Sequence[Mapping[str, Any]], root: Path) -> None:
         next_step("fedsmoo run --algorithm fedsmoo --dataset digits")
 
 
-def told_apart(title: str, found: Sequence[Mapping[str, Any]]) -> Table:
+def runs_table(title: str, found: Sequence[Mapping[str, Any]]) -> Table:
     """Return a table of runs: the settings in which they differ, what became of them, and below what they share."""
-    from fedsmoo.sweeps.index import differing
+    from fedsmoo.sweeps.index import differing_settings
 
-    told = {n: v for n, v in differing(found).items() if n not in AT_THE_END}
+    told = {n: v for n, v in differing_settings(found).items() if n not in AT_THE_END}
     shared = [n for n in USUAL if n not in told]
     if len(found) < 2:  # one run differs from none
         told, shared = {n: [row[n] for row in found] for n in USUAL}, []

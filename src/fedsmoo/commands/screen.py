@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedsmoo.commands.console import console, paragraph
+from fedsmoo.commands.console import console, print_paragraph
 from fedsmoo.core import untrusted
 from fedsmoo.runs.origin.typed import command
 
@@ -26,7 +26,7 @@ _parts: list[bool] = []  # commands that are being carried out as parts of anoth
 
 
 @contextmanager
-def as_a_part() -> Iterator[None]:
+def as_part_of_another() -> Iterator[None]:
     """Carry out commands as parts of another, which alone says what to type next."""
     _parts.append(True)
     try:
@@ -43,21 +43,21 @@ def next_step(words: str, *places: Path | str) -> None:
     sys.stderr.write(f"next: {untrusted.text(said, len(said))}\n")
 
 
-def without(flag: str) -> str:
+def command_without(flag: str) -> str:
     """Return the command line as it was typed, but for a flag.
 
     >>> from fedsmoo.runs.origin.typed import typed
     >>> with typed(["sweep", "grid.toml", "--dry-run"]):
-    ...     without("--dry-run")
+    ...     command_without("--dry-run")
     'fedsmoo sweep grid.toml'
     """
     return " ".join(word for word in command().split() if word != flag)
 
 
-def between_words(said: str, width: int | None = None) -> str:
+def wrap_words(said: str, width: int | None = None) -> str:
     """Break the lines of an error between words where standard error is a terminal, or at a width.
 
-    >>> between_words("fedsmoo: unknown model", 16)
+    >>> wrap_words("fedsmoo: unknown model", 16)
     'fedsmoo: unknown\\nmodel'
     """
     if width is None:
@@ -68,23 +68,23 @@ def between_words(said: str, width: int | None = None) -> str:
     return "\n".join(wrapper.fill(line) for line in said.split("\n"))
 
 
-def shortened(path: str, room: int) -> str:
+def cut_middle(path: str, room: int) -> str:
     """Cut the middle out of a path.
 
-    >>> shortened("sweep/fedavg-digits-seed0-a5cbcaca", 24)
+    >>> cut_middle("sweep/fedavg-digits-seed0-a5cbcaca", 24)
     'sweep/f…s-seed0-a5cbcaca'
     """
     head = room // 3
     return path if len(path) <= room else f"{path[: head - 1]}…{path[-(room - head) :]}"
 
 
-def beside(before: str, name: str, after: str = "") -> str:
+def line_with_name(before: str, name: str, after: str = "") -> str:
     """Return a line on a run for standard error; in a terminal that is too narrow its name is cut."""
     from rich.console import Console
 
     out = Console(stderr=True)
     room = max(out.width - len(before) - len(after), LEAST) if out.is_terminal else len(name)
-    return f"{before}{shortened(name, room)}{after}"
+    return f"{before}{cut_middle(name, room)}{after}"
 
 
 def print_table(table: Table, whole: str = "") -> None:
@@ -104,10 +104,10 @@ def print_table(table: Table, whole: str = "") -> None:
     if whole and (cut := with_short_names(table, out.width)) is not table:
         table = cut
         notes.append(f"names are cut here: {whole} has them whole")
-    for part in folded(dataclasses.replace(table, notes=[]), out.width):
+    for part in fold_columns(dataclasses.replace(table, notes=[]), out.width):
         print(text(part), end="")
     for note in notes:
-        paragraph(out, untrusted.text(note, len(note)))
+        print_paragraph(out, untrusted.text(note, len(note)))
 
 
 def widths_of(table: Table) -> list[int]:
@@ -121,23 +121,23 @@ def with_short_names(table: Table, width: int) -> Table:
     room = max(width - sum(n + 2 for n in rest), LEAST)
     if first <= room:
         return table
-    return dataclasses.replace(table, rows=[[shortened(name, room), *cells] for name, *cells in table.rows])
+    return dataclasses.replace(table, rows=[[cut_middle(name, room), *cells] for name, *cells in table.rows])
 
 
-def folded(table: Table, width: int) -> Iterator[Table]:
+def fold_columns(table: Table, width: int) -> Iterator[Table]:
     """Yield a table in parts that are no wider than a terminal, where that can be: each has the first column."""
     first, *rest = widths_of(table)
     title, chosen, used = table.title, [0], first
     for k, n in enumerate(rest, 1):
         if used + n + 2 > width and len(chosen) > 1:
-            yield part_of(table, title, chosen)
+            yield select_columns(table, title, chosen)
             title, chosen, used = "", [0], first
         chosen.append(k)
         used += n + 2
-    yield part_of(table, title, chosen)
+    yield select_columns(table, title, chosen)
 
 
-def part_of(table: Table, title: str, chosen: list[int]) -> Table:
+def select_columns(table: Table, title: str, chosen: list[int]) -> Table:
     """Return some columns of a table."""
     rows = [[cells[k] for k in chosen] for cells in table.rows]
     return dataclasses.replace(table, title=title, header=[table.header[k] for k in chosen], rows=rows)

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import fedsmoo
-from fedsmoo.commands.console import console, counted, progress, score
+from fedsmoo.commands.console import console, counted, end_score, progress
 from fedsmoo.commands.interrupt import interruptible
 from fedsmoo.commands.options import with_settings
 from fedsmoo.commands.run import SaveEvery, Trust
-from fedsmoo.commands.screen import beside, next_step, without
+from fedsmoo.commands.screen import command_without, line_with_name, next_step
 from fedsmoo.engines.distributed.launcher import require_single_process
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ NoWait = Annotated[bool, typer.Option("--no-wait", help="Leave at once what anot
 
 
 @contextmanager
-def shown(cells: Mapping[Path, Cell]) -> Iterator[dict[str, Any]]:
+def progress_callbacks(cells: Mapping[Path, Cell]) -> Iterator[dict[str, Any]]:
     """Show the progress of runs, a line for each that finishes or fails; yields the callbacks, Ctrl-C's among them."""
     from fedsmoo.runs.storage.reader import state
 
@@ -65,8 +65,8 @@ def shown(cells: Mapping[Path, Cell]) -> Iterator[dict[str, Any]]:
             nonlocal done
             done += 1
             pace = summary["seconds_train"] / max(summary["rounds"], 1)
-            before = f"[{done:>{len(str(total))}}/{total}] {score(summary):>7}, {pace:.3f} s a round: "
-            bar.say(beside(before, folder.name, cells[folder].called))
+            before = f"[{done:>{len(str(total))}}/{total}] {end_score(summary):>7}, {pace:.3f} s a round: "
+            bar.say(line_with_name(before, folder.name, cells[folder].called))
 
         yield {
             "watch": watch,
@@ -95,19 +95,19 @@ def _sweep(
     flags: dict[str, Any],
 ) -> None:
     from fedsmoo.sweeps.cost import estimate
-    from fedsmoo.sweeps.sweep import folder_of, missing, open_sweep
+    from fedsmoo.sweeps.sweep import folder_of, open_sweep, unfinished
 
     require_single_process("fedsmoo sweep")
     root = folder_of(file, out)
     grid = open_sweep(file, flags, root, trust)
-    cells, left = grid.folders(root), missing(grid, root)
+    cells, left = grid.folders(root), unfinished(grid, root)
     sys.stderr.write(f"{grid.title}: {counted(len(cells), 'run')}, {len(cells) - len(left)} done\n")
     if dry_run:
         console().print(str(estimate(left)) if left else "nothing is missing", soft_wrap=True)
-        next_step(without("--dry-run") if left else "fedsmoo runs", *([] if left else [root]))
+        next_step(command_without("--dry-run") if left else "fedsmoo runs", *([] if left else [root]))
         return
     try:
-        with shown(cells) as callbacks:
+        with progress_callbacks(cells) as callbacks:
             outcome = fedsmoo.sweep(
                 grid, root, minutes=minutes, pack=pack, to=to, supersede=supersede, keep=keep, retry=retry,
                 wait=not no_wait, save_every=save_every, **callbacks,

@@ -12,8 +12,8 @@ import typer
 from fedsmoo.commands.command import ReadingCommand
 from fedsmoo.commands.console import counted
 from fedsmoo.commands.options import with_settings
-from fedsmoo.commands.screen import next_step, print_table, without
-from fedsmoo.commands.sweep import Minutes, PackSize, Supersede, shown
+from fedsmoo.commands.screen import command_without, next_step, print_table
+from fedsmoo.commands.sweep import Minutes, PackSize, Supersede, progress_callbacks
 from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.core.user_code import judged, refuse_all
 from fedsmoo.engines.distributed.launcher import require_single_process
@@ -99,7 +99,7 @@ def _table(
         click.get_current_context().with_resource(judged(refuse_all))
     made = opened(selection, out, results, not no_run, flags, to_stderr)
     if not no_run:
-        made = completed(made, dry_run, minutes, pack)
+        made = complete(made, dry_run, minutes, pack)
     if dry_run:
         return
     say_on_other_data(made)
@@ -108,13 +108,13 @@ def _table(
         sys.stderr.write(f"picture: {path}\n")
     if made.outcome.left:
         raise typer.Exit(0 if minutes is not None else 130)
-    step_after(no_run, form == "text" and not markdown)
+    suggest_next(no_run, form == "text" and not markdown)
 
 
-def step_after(no_run: bool, plain: bool) -> None:
+def suggest_next(no_run: bool, plain: bool) -> None:
     """Say what to do once a table is read: find out what the rest of it costs, or put it into a paper."""
     if no_run:
-        next_step(f"{without('--no-run')} --dry-run")
+        next_step(f"{command_without('--no-run')} --dry-run")
     elif plain:
         next_step(f"{command()} --format latex")
 
@@ -147,7 +147,7 @@ def say_on_other_data(made: PaperTable) -> None:
         sys.stderr.write(f"fedsmoo: {counted(count, 'run')} on {label} not shown here: --data PATH shows them\n")
 
 
-def completed(made: PaperTable, dry_run: bool, minutes: float | None, pack: int | None) -> PaperTable:
+def complete(made: PaperTable, dry_run: bool, minutes: float | None, pack: int | None) -> PaperTable:
     """Say what the missing runs of a table will cost, and carry them out unless that is all that was asked."""
     from fedsmoo.sweeps.cost import estimate
     from fedsmoo.sweeps.queue import Worker
@@ -157,13 +157,13 @@ def completed(made: PaperTable, dry_run: bool, minutes: float | None, pack: int 
     if not missing.cells:
         if dry_run:
             sys.stderr.write(f"{missing.title}: nothing is missing\n")
-            next_step(f"{without('--dry-run')} --no-run")
+            next_step(f"{command_without('--dry-run')} --no-run")
         return made
     sys.stderr.write(f"{missing.title}: {estimate([c.config for c in missing.cells])}\n")
     if dry_run:
-        next_step(without("--dry-run"))
+        next_step(command_without("--dry-run"))
         return made
-    with shown(missing.folders(made.out)) as callbacks:
+    with progress_callbacks(missing.folders(made.out)) as callbacks:
         made = made.completed(Worker(**callbacks, work="table"), minutes, pack)
     if made.outcome.left:
         sys.stderr.write("everything is saved; the same command goes on\n")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedsmoo.commands.console import console, counted, paragraph
+from fedsmoo.commands.console import console, counted, print_paragraph
 from fedsmoo.commands.screen import next_step
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.core.untrusted import lines, text
@@ -27,7 +27,7 @@ def verify(
     from fedsmoo.runs.storage import verify as library
 
     damaged, whole = False, []
-    for folder in [found for given in folders for found in within(given)]:
+    for folder in [found for given in folders for found in folders_to_verify(given)]:
         if store.is_state_folder(folder):
             damaged = not print_states(folder, store.verify(folder)) or damaged
             continue
@@ -41,14 +41,14 @@ def verify(
         whole += [folder] if found.finished else []
         said = f"{folder}: {counted(found.checked, 'file')} sound, {len(found.damaged)} damaged; {found.usable}"
         for line in lines("\n".join([said, *(text(line) for line in found.damaged)])).split("\n"):
-            paragraph(console(), line)
+            print_paragraph(console(), line)
     if damaged:
         raise typer.Exit(1)
     if whole:
         next_step("fedsmoo report", *folders)
 
 
-def within(folder: Path) -> list[Path]:
+def folders_to_verify(folder: Path) -> list[Path]:
     """Return the run folders in a folder that is none itself; where there are none, the folder."""
     from fedsmoo.deploy.store import is_state_folder
     from fedsmoo.runs.storage.walk import find_runs

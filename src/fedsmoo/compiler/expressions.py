@@ -78,7 +78,7 @@ def triton_expression(node: Node, term: Callable[[Any], str]) -> str:
     if target is aten.pow.Tensor_Scalar and args[1] == 2:
         return TRITON[aten.square.default].format(term(args[0]))
     if target in CLAMPS:
-        low, high = limits(node)
+        low, high = clamp_limits(node)
         text = term(args[0])
         text = text if low is None else TRITON[aten.maximum.default].format(text, term(low))
         return text if high is None else TRITON[aten.minimum.default].format(text, term(high))
@@ -92,7 +92,7 @@ def is_boolean(argument: Any) -> bool:
     return isinstance(argument, Node) and argument.meta["val"].dtype is torch.bool
 
 
-def limits(node: Node) -> tuple[Any, Any]:
+def clamp_limits(node: Node) -> tuple[Any, Any]:
     """Return the lower and the upper limit of a clamp, ``None`` where it has none."""
     low, high = (*node.args[1:], None, None)[:2]
     if node.target is aten.clamp_max.default:

@@ -31,7 +31,7 @@ class CompiledRoundEnd:
     """
 
     def __init__(self, algorithm: Algorithm, w: Tensor, down: Vectors, me: Vectors, rnd: Round) -> None:
-        told, named = in_tensors(rnd, w), self._named(w, down, me, rnd)
+        told, named = numbers_as_tensors(rnd, w), self._named(w, down, me, rnd)
         self.algorithm = algorithm
 
         def end(*tensors: Tensor) -> dict[str, Tensor]:
@@ -57,7 +57,7 @@ class CompiledRoundEnd:
         """Make the passes: sums that wait for nothing, then those that wait for these, ..., and what is written."""
         from fedsmoo.compiler.codegen import PassSpec, Store, VectorPass  # needs Triton
 
-        after = waits(trace)
+        after = passes_before(trace)
         needed = [n for n in trace.module.graph.nodes if reduction(n)]
         levels = [[n for n in needed if after[n] == k + 1] for k in range(max((after[n] for n in needed), default=0))]
         self.rows = {n: i + 1 for i, n in enumerate(n for level in levels for n in level)}  # the first is the drift's
@@ -105,7 +105,7 @@ class CompiledRoundEnd:
 
     def _named(self, w: Tensor, down: Vectors, me: Vectors, rnd: Round) -> dict[str, Tensor]:
         named = {"w": w} | {f"me_{n}": v for n, v in me.items()} | {f"down_{n}": v for n, v in down.items()}
-        named |= named_round(in_tensors(rnd, w))
+        named |= named_round(numbers_as_tensors(rnd, w))
         return {n: v.contiguous() for n, v in named.items()}  # passes go by rows of a fixed length
 
     def _load_of(self, node: Node) -> Any:
@@ -119,7 +119,7 @@ class CompiledRoundEnd:
         return Load.of(self.given.get(node, str(node.target)), shape(node), self.size)
 
 
-def waits(trace: Trace) -> dict[Node, int]:
+def passes_before(trace: Trace) -> dict[Node, int]:
     """Return how many passes over the vectors must end before a node is known: one for every norm on the way to it."""
     found: dict[Node, int] = {}
     for node in trace.module.graph.nodes:
@@ -140,7 +140,7 @@ def refuse_vectors(node: Node, size: int) -> None:
         refuse_vectors(before, size)
 
 
-def in_tensors(rnd: Round, like: Tensor) -> Round:
+def numbers_as_tensors(rnd: Round, like: Tensor) -> Round:
     """Return a round with its numbers as the tensors that kernels read."""
     plain = {n: getattr(rnd, n) for n in NUMBERS if not isinstance(getattr(rnd, n), Tensor)}
     new = {n: torch.full((), float(v), dtype=like.dtype, device=like.device) for n, v in plain.items()}

@@ -19,7 +19,7 @@ from torch.fx import Node
 
 from fedsmoo.compiler import NotCompiled
 from fedsmoo.compiler.dataflow import Dataflow
-from fedsmoo.compiler.expressions import CLAMPS, limits
+from fedsmoo.compiler.expressions import CLAMPS, clamp_limits
 from fedsmoo.compiler.trace import reduction
 
 
@@ -65,7 +65,7 @@ def schedule(flow: Dataflow, speculate: bool = True) -> list[Action]:
     """
     if not flow.gradients or "w" not in flow.results:
         raise NotCompiled("the step takes no gradient")
-    if any(n in flow.sums or flow.gradient_number(n) is not None for n in flow.below([point(flow, 0)])):
+    if any(n in flow.sums or flow.gradient_number(n) is not None for n in flow.below([gradient_point(flow, 0)])):
         raise NotCompiled("the first gradient waits for a norm")
     actions: list[Action] = []
     summed: set[Node] = set()
@@ -73,23 +73,24 @@ def schedule(flow: Dataflow, speculate: bool = True) -> list[Action]:
     for number in range(len(flow.gradients)):
         actions.append(TakeGradient(number))
         last = number + 1 == len(flow.gradients)
-        targets = [flow.results[n] for n in left] if last else [point(flow, number + 1)]
-        while waiting := pending(flow, targets, summed):
-            ready = tuple(n for n in waiting if not pending(flow, [summand(n)], summed))
-            factors = speculated(flow, left, waiting) if speculate and last and len(ready) == len(waiting) else ()
+        targets = [flow.results[n] for n in left] if last else [gradient_point(flow, number + 1)]
+        while waiting := pending_sums(flow, targets, summed):
+            ready = tuple(n for n in waiting if not pending_sums(flow, [summand(n)], summed))
+            may = speculate and last and len(ready) == len(waiting)
+            factors = speculative_factors(flow, left, waiting) if may else ()
             if factors:
                 return [*actions, LastPass(tuple(left), ready, factors)]
             actions.append(SumPass(ready))
             summed.update(ready)
         if last:
             return [*actions, LastPass(tuple(left), (), ())]
-        written = early(flow, left, number, summed)
-        actions.append(PointPass(point(flow, number + 1), written))
+        written = ready_early(flow, left, number, summed)
+        actions.append(PointPass(gradient_point(flow, number + 1), written))
         left = [n for n in left if n not in written]
     raise AssertionError
 
 
-def point(flow: Dataflow, number: int) -> Node:
+def gradient_point(flow: Dataflow, number: int) -> Node:
     """Return the point at which a step takes one of its gradients."""
     (at,) = flow.gradients[number].args
     return at  # type: ignore[return-value]
@@ -102,7 +103,7 @@ def summand(node: Node) -> Node:
     return found.of
 
 
-def pending(flow: Dataflow, targets: Iterable[Node], summed: set[Node]) -> list[Node]:
+def pending_sums(flow: Dataflow, targets: Iterable[Node], summed: set[Node]) -> list[Node]:
     """Return the sums that targets depend on, directly or through other sums, in the step's order."""
     found: set[Node] = set()
     todo = list(targets)
@@ -113,7 +114,7 @@ def pending(flow: Dataflow, targets: Iterable[Node], summed: set[Node]) -> list[
     return [n for n in flow.sums if n in found]
 
 
-def speculated(flow: Dataflow, left: list[str], waiting: list[Node]) -> tuple[Node, ...]:
+def speculative_factors(flow: Dataflow, left: list[str], waiting: list[Node]) -> tuple[Node, ...]:
     """Return the factors clamped at one through which alone the new weights depend on the waiting sums.
 
     None if speculation would lose results: only the weights may depend on the factors, since only the weights before
@@ -133,18 +134,18 @@ def speculated(flow: Dataflow, left: list[str], waiting: list[Node]) -> tuple[No
 
 def clamped_at_one(node: Node) -> bool:
     """Return whether a node is a clamp with the upper limit one, such as a clip's factor."""
-    return node.target in CLAMPS and limits(node) == (None, 1.0)
+    return node.target in CLAMPS and clamp_limits(node) == (None, 1.0)
 
 
-def early(flow: Dataflow, left: list[str], number: int, summed: set[Node]) -> tuple[str, ...]:
+def ready_early(flow: Dataflow, left: list[str], number: int, summed: set[Node]) -> tuple[str, ...]:
     """Return the results that are ready after gradient ``number`` and overwrite nothing that is needed later."""
 
     def ready(target: Node) -> bool:
         waits = any((g := flow.gradient_number(n)) is not None and g > number for n in flow.below([target]))
-        return not waits and not pending(flow, [target], summed)
+        return not waits and not pending_sums(flow, [target], summed)
 
     chosen = [r for r in left if r != "w" and ready(flow.results[r])]
-    later = [point(flow, n) for n in range(number + 2, len(flow.gradients))]
+    later = [gradient_point(flow, n) for n in range(number + 2, len(flow.gradients))]
     later += [summand(n) for n in flow.sums if n not in summed]
     while True:
         needed = flow.below([*later, *(flow.results[r] for r in left if r not in chosen)])

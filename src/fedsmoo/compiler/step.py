@@ -11,7 +11,7 @@ from torch.fx import Node
 
 from fedsmoo.compiler.codegen import Load, PassSpec, Store, VectorPass, fold
 from fedsmoo.compiler.dataflow import Dataflow
-from fedsmoo.compiler.schedule import Action, PointPass, SumPass, TakeGradient, point, schedule
+from fedsmoo.compiler.schedule import Action, PointPass, SumPass, TakeGradient, gradient_point, schedule
 from fedsmoo.compiler.trace import StepInputs, reduction, shape, trace_step
 from fedsmoo.core import Algorithm, LocalRule
 from fedsmoo.kernels.gradients import GradientBuffers
@@ -50,7 +50,7 @@ class StepBuffers(NamedTuple):
 Launcher = Callable[[StepBuffers], None]
 
 
-def moving(active: Tensor | None, step: Tensor) -> Tensors:
+def changing_numbers(active: Tensor | None, step: Tensor) -> Tensors:
     """Return the numbers that change from step to step, by their names in a trace."""
     return {"rnd_step": step} | ({} if active is None else {"active": active})
 
@@ -97,10 +97,10 @@ class CompiledStep:
         self.spare = w if spare is None or not actions[-1].sums else spare  # type: ignore[union-attr]
         self.tensors = self._buffers(inputs, total) | trace.held()
         self.alternating = [
-            StepBuffers(self.tensors | {"w": old, "w_new": new} | moving(active, step), batch)
+            StepBuffers(self.tensors | {"w": old, "w_new": new} | changing_numbers(active, step), batch)
             for old, new, (batch, active, step) in ((w, self.spare, feeds[0]), (self.spare, w, feeds[1]))
         ]
-        before = self._point(point(self.flow, 0))
+        before = self._point(gradient_point(self.flow, 0))
         self.first = self._pass(PassSpec(before)) if before else None
         # Vectors that no step reads are written by the last one only.
         unread = {name for name, node in self.flow.old.items() if not node.users}
@@ -149,7 +149,7 @@ class CompiledStep:
         if isinstance(action, PointPass):
             return [self._over(PassSpec((*stores, *self._point(action.point))))]
         new = {self.flow.old[n]: self.flow.results[n] for n in action.results}
-        first = self._point(point(self.flow, 0), following=True)
+        first = self._point(gradient_point(self.flow, 0), following=True)
         factors = frozenset(action.factors)
         launchers: list[Launcher] = [
             self._over(PassSpec((*stores, *first), self._sums(action.sums), factors, (), new, self.flow.step)),
@@ -163,7 +163,7 @@ class CompiledStep:
         return launchers
 
     def _take(self, number: int) -> Launcher:
-        into, at_weights = self.gradients[number], self.in_place and self._is_weights(point(self.flow, number))
+        into, at_weights = self.gradients[number], self.in_place and self._is_weights(gradient_point(self.flow, number))
         form = "w" if at_weights else "working"
         return lambda at: self.kernels.launch(at.tensors[form], at.tensors["fine"], at.batch, into)
 
@@ -172,7 +172,8 @@ class CompiledStep:
 
     def _copied(self) -> bool:
         """Return whether a gradient is taken where no weights lie."""
-        return not self.in_place or not all(self._is_weights(point(self.flow, i)) for i in range(len(self.gradients)))
+        points = [gradient_point(self.flow, i) for i in range(len(self.gradients))]
+        return not self.in_place or not all(map(self._is_weights, points))
 
     def _over(self, spec: PassSpec) -> Launcher:
         made = self._pass(spec)

@@ -41,14 +41,14 @@ def _whole(dataset: str, path: str | None, seed: int) -> Dataset:
     return load(dataset, path, seed)  # a federation takes no data from files of code: no options
 
 
-def whole(config: Config) -> Dataset:
+def load_whole(config: Config) -> Dataset:
     """Return the data set that the settings name."""
     return _whole(config.dataset, config.data, config.seed)
 
 
 def share_of(client: int, config: Config) -> Dataset:
     """Return a client's share of a public data set, by the partition in the settings: for trying things out."""
-    data = whole(config)
+    data = load_whole(config)
     shares = make_clients(config, data)
     if not 0 <= client < len(shares):
         raise FedsmooError(f"there is no client {client}: the settings divide the data among {len(shares)} clients")
@@ -74,7 +74,7 @@ class Recipe:
     """
 
     data: Callable[[int, Config], Dataset] = share_of
-    test: Callable[[Config], Dataset] = whole
+    test: Callable[[Config], Dataset] = load_whole
     model: Callable[[Config, Dataset], nn.Module] | None = None
     algorithm: Algorithm | None = None
     loss: SampleLoss | None = None
@@ -132,7 +132,7 @@ def answer(config: Config, setup: Setup, request: RoundRequest, root: Path) -> A
     setup = replace(setup, algorithm=setup.algorithm.at(request.number))
     algorithm, task, samples = setup.algorithm, setup.task, len(setup.task.data.x_train)
     store = ClientStore(root, request.session, request.client)
-    down = at_hand(setup, request.down.map(lambda v: v.to(task.device)))
+    down = with_what_stays(setup, request.down.map(lambda v: v.to(task.device)))
     if not algorithm.own or request.known == 0:
         own = algorithm.first_contact(down)
     else:
@@ -157,7 +157,7 @@ def answer(config: Config, setup: Setup, request: RoundRequest, root: Path) -> A
     return Answer(setup.masks.cut(up), loss.item(), drift, steps, samples, version)
 
 
-def at_hand(setup: Setup, down: Vectors) -> Vectors:
+def with_what_stays(setup: Setup, down: Vectors) -> Vectors:
     """Return what arrived with what never travels: masks, and the numbers that stay as they were before round 1."""
     masks, task = setup.masks, setup.task
     if masks.stays is not None:

@@ -20,10 +20,10 @@ KINDS = (MEAN, "median", "trimmed-mean", "bounded-mean")
 COLUMNS = 2**20  # coordinates at a time: the replies of a large model are not copied as a whole
 
 
-def capped(weights: list[float], most: float) -> list[float]:
+def cap_weights(weights: list[float], most: float) -> list[float]:
     """Return weights of which none is above ``most``, the others in their proportion; of one or two, as they are.
 
-    >>> capped([0.8, 0.15, 0.05], 0.5), capped([0.9, 0.1], 0.5)
+    >>> cap_weights([0.8, 0.15, 0.05], 0.5), cap_weights([0.9, 0.1], 0.5)
     ([0.5, 0.375, 0.125], [0.9, 0.1])
     """
     if len(weights) < 3 or max(weights) <= most:
@@ -65,7 +65,7 @@ def bounded_mean(rows: Sequence[Tensor], centre: Tensor, weights: Sequence[float
     return centre + sum((w * s * m for w, s, m in zip(weights, scales, moved, strict=True)), torch.zeros_like(centre))
 
 
-def by_column(rows: Sequence[Tensor], kind: str, trim: float) -> Tensor:
+def combine_columns(rows: Sequence[Tensor], kind: str, trim: float) -> Tensor:
     """Return the median or the trimmed mean of each coordinate."""
     parts = []
     for i in range(0, rows[0].numel(), COLUMNS):
@@ -83,5 +83,5 @@ def combine(kind: str, ups: Sequence[Vectors], down: Vectors, weights: Sequence[
             centre = getattr(down, name) if name in down.names() else torch.zeros_like(rows[0])
             out[name] = bounded_mean(rows, centre, weights)
         else:
-            out[name] = by_column(rows, kind, trim)
+            out[name] = combine_columns(rows, kind, trim)
     return Vectors(**out)

@@ -27,7 +27,7 @@ try:
 except ImportError as e:  # pragma: no cover
     raise FedsmooError(f"a federation needs Flower: pip install 'fedsmoo[flower]' ({e})") from e
 
-from fedsmoo.deploy.strategy import FlowerStrategy, arrays_of, first, log, raw_bytes
+from fedsmoo.deploy.strategy import FlowerStrategy, arrays_of, log, only_record, raw_bytes
 
 # -- the client
 
@@ -49,12 +49,12 @@ def client_app(recipe: Recipe | None = None, **parts: Any) -> ClientApp:
             facts: dict[str, Any] = {"client": client, "samples": len(data.x_train)}
             return RecordDict({"facts": ConfigRecord(facts)})
 
-        return Message(in_words(reply), reply_to=message)
+        return Message(reply_or_reason(reply), reply_to=message)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
         """Train this node's client for one round."""
-        return Message(in_words(lambda: train_reply(chosen, message.content, context)), reply_to=message)
+        return Message(reply_or_reason(lambda: train_reply(chosen, message.content, context)), reply_to=message)
 
     return app
 
@@ -67,7 +67,7 @@ def client_of(context: Context) -> int:
     return value
 
 
-def in_words(reply: Callable[[], RecordDict]) -> RecordDict:
+def reply_or_reason(reply: Callable[[], RecordDict]) -> RecordDict:
     """Return a reply, or a message with the reason why there is none."""
     try:
         return reply()
@@ -85,7 +85,7 @@ def train_reply(chosen: Recipe, content: RecordDict, context: Context) -> Record
     setup = chosen.setup(config, chosen.data(client, config))
     task, wire = setup.task, wire_of(setup.algorithm)
     down = from_arrays(
-        raw_bytes(first(content, "array_records")),
+        raw_bytes(only_record(content, "array_records")),
         tuple(setup.algorithm.down),
         task.model.layout.size - setup.masks.staying,
         task.dtype,

@@ -12,7 +12,7 @@ import torch
 
 from fedsmoo.core import Algorithm, Vectors, norm
 from fedsmoo.deploy.client import Answer
-from fedsmoo.deploy.wire import Refusal, expected, from_arrays, plain_of, shown
+from fedsmoo.deploy.wire import Refusal, brief_value, expected_arrays, from_arrays, plain_of
 from fedsmoo.runs.config import Config
 
 MAX_METRIC = 1e12  # of a loss or a drift: no float32 overflows by a sum of such
@@ -74,18 +74,18 @@ class Expectation:
     @property
     def most(self) -> int:
         """Bytes that a reply may have in all: its vectors, the headers of their files, and room for facts."""
-        arrays = expected(self.names, self.size, self.dtype, self.wire, self.plain).values()
+        arrays = expected_arrays(self.names, self.size, self.dtype, self.wire, self.plain).values()
         return ROOM + sum(HEADER + length * dtype.itemsize for dtype, length in arrays)
 
 
-def weight(value: Any) -> int:
+def message_bytes(value: Any) -> int:
     """Return about how many bytes of a message a value takes: text, numbers, lists of them, or a mapping to these.
 
-    >>> weight({"a": b"1234", "b": [1, 2, "xyz"], "c": 0.5})
+    >>> message_bytes({"a": b"1234", "b": [1, 2, "xyz"], "c": 0.5})
     34
     """
     if isinstance(value, Mapping):
-        return sum(len(str(name)) + weight(each) for name, each in value.items())
+        return sum(len(str(name)) + message_bytes(each) for name, each in value.items())
     if isinstance(value, list | tuple):
         return sum(len(each) if isinstance(each, str | bytes) else 8 for each in value)
     return len(value) if isinstance(value, str | bytes) else 8
@@ -99,39 +99,40 @@ def steps_of(config: Config, samples: int) -> int:
 
 def judge(reply: Reply, want: Expectation) -> Answer:
     """Return the answer in a reply; raises a :class:`Refusal` that says what is wrong with it."""
-    facts, size = reply.facts, sum(map(weight, (reply.facts, reply.numbers, reply.arrays)))
+    facts, size = reply.facts, sum(map(message_bytes, (reply.facts, reply.numbers, reply.arrays)))
     if size > want.most:
         raise Refusal("too large", f"{size:,} bytes, more than {want.most:,}")
     if facts.get("refused"):
         said = facts["refused"]
         detail = facts.get("detail", "")
-        raise Refusal(said if said in SAID else "client error", detail if isinstance(detail, str) else shown(detail))
+        detail = detail if isinstance(detail, str) else brief_value(detail)
+        raise Refusal(said if said in SAID else "client error", detail)
     for name in ("session", "number", "client", "version"):
         if name not in facts:
             raise Refusal("incomplete", f"no {name}")
     if facts["session"] != want.session:
-        raise Refusal("another federation", shown(facts["session"]))
+        raise Refusal("another federation", brief_value(facts["session"]))
     if facts["number"] != want.number or facts["version"] != want.number + 1:
-        raise Refusal("stale round", f"of round {shown(facts['number'])}, not {want.number}")
+        raise Refusal("stale round", f"of round {brief_value(facts['number'])}, not {want.number}")
     if facts["client"] != want.client:
-        raise Refusal("wrong client", f"says it is {shown(facts['client'])}, is {want.client}")
-    loss, drift = (metric(reply.numbers, n) for n in ("loss", "drift"))
-    samples, steps = (metric(reply.numbers, n) for n in ("samples", "steps"))
+        raise Refusal("wrong client", f"says it is {brief_value(facts['client'])}, is {want.client}")
+    loss, drift = (checked_number(reply.numbers, n) for n in ("loss", "drift"))
+    samples, steps = (checked_number(reply.numbers, n) for n in ("samples", "steps"))
     if samples != want.samples or steps != want.steps:
         raise Refusal("wrong counts", f"{samples:g} samples and {steps:g} steps, not {want.samples} and {want.steps}")
     up = from_arrays(reply.arrays, want.names, want.size, want.dtype, want.wire, want.plain)
     return Answer(up, loss, drift, want.steps, want.samples, want.number + 1)
 
 
-def metric(numbers: Mapping[str, Any], name: str) -> float:
+def checked_number(numbers: Mapping[str, Any], name: str) -> float:
     """Return a number of a reply; a ``Refusal`` if it is none, not finite, or beyond any that a client could mean."""
     value = numbers.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= MAX_METRIC:
-        raise Refusal("wrong metrics", f"{name} is {shown(value)}")
+        raise Refusal("wrong metrics", f"{name} is {brief_value(value)}")
     return float(value)
 
 
-def finite(value: float | None) -> float | None:
+def finite_or_none(value: float | None) -> float | None:
     """Return a number, or ``None`` for what is none: a model that diverged has no loss that JSON could hold."""
     return value if value is not None and math.isfinite(value) else None
 

@@ -23,8 +23,18 @@ from fedsmoo.core.random.streams import stream
 from fedsmoo.core.server import Replies, is_evaluated, lr_of, round_of, server_step, weights_of
 from fedsmoo.data.batches.cohort import cohort, make_sampling
 from fedsmoo.deploy.client import Answer
-from fedsmoo.deploy.combine import MEAN, capped, combine
-from fedsmoo.deploy.judge import ENOUGH, Expectation, Proportion, Reply, RoundReport, Scale, finite, judge, steps_of
+from fedsmoo.deploy.combine import MEAN, cap_weights, combine
+from fedsmoo.deploy.judge import (
+    ENOUGH,
+    Expectation,
+    Proportion,
+    Reply,
+    RoundReport,
+    Scale,
+    finite_or_none,
+    judge,
+    steps_of,
+)
 from fedsmoo.deploy.members import Members
 from fedsmoo.deploy.settings import Federation, server_folder
 from fedsmoo.deploy.store import ServerStore, on_host
@@ -177,7 +187,7 @@ class Coordinator:
             skipped = f"{len(good)} good replies, {need} needed"
         else:
             declared = weights_of(self.config, [a.samples for a in good.values()])
-            weights = capped(declared, self.federation.max_share) if self.config.weighted else declared
+            weights = cap_weights(declared, self.federation.max_share) if self.config.weighted else declared
             over = {c: d for c, d, w in zip(good, declared, weights, strict=True) if w < d}
             outcome = self._combined(good, weights)
             skipped = self._aggregate(good, outcome, weights)
@@ -245,8 +255,8 @@ class Coordinator:
         mean, drift = (outcome.loss, outcome.drift) if outcome else (None, None)
         report = RoundReport(
             self.number, asked, list(good), {c: str(r) for c, r in sorted(refused.items())}, lr,
-            finite(mean), finite(drift), found.get("accuracy"), finite(loss), skipped, now - self.began, over,
-            {} if [*found] == ["accuracy"] else found,
+            finite_or_none(mean), finite_or_none(drift), found.get("accuracy"), finite_or_none(loss), skipped,
+            now - self.began, over, {} if [*found] == ["accuracy"] else found,
         )  # fmt: skip
         self.began = now
         values = {n: v for n, v in asdict(report).items() if n != "metrics" or v}

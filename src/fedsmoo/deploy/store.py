@@ -66,8 +66,8 @@ class ClientStore:
         """Keep a version, durably."""
         try:
             make_folder(self.folder)
-            sweep(self.folder)
-            write_durably(self.path(version), sealed(me, ""))
+            remove_partial_files(self.folder)
+            write_durably(self.path(version), seal(me, ""))
         except OSError as e:
             raise FedsmooError(f"cannot keep this client's vectors in {self.folder}: {e.strerror}") from e
 
@@ -113,7 +113,7 @@ class ServerStore:
         """Keep the state after so many rounds and remove the oldest; all stay if this fails."""
         try:
             make_folder(self.folder)
-            write_durably(self.path(number), sealed(server, json.dumps(facts)))
+            write_durably(self.path(number), seal(server, json.dumps(facts)))
             for old in self.states()[self.keep :]:
                 old.unlink(missing_ok=True)
         except OSError as e:
@@ -122,7 +122,7 @@ class ServerStore:
     def load(self) -> tuple[Vectors, dict[str, Any]] | None:
         """Load the newest state that is whole; ``None`` if there is none at all."""
         self.skipped = []
-        sweep(self.folder)
+        remove_partial_files(self.folder)
         for path in self.states():
             try:
                 tensors, text = read_sealed(path)
@@ -187,7 +187,10 @@ def verify(folder: Path) -> list[State]:
     found = [verified(p) for p in folder.glob("*.safetensors") if STATES.fullmatch(p.name)]
     found.sort(key=lambda state: state.rounds, reverse=True)
     newest = next((s.rounds for s in found if s.damage is None and s.path.stem.startswith(STATE)), 0)
-    return [*found, *([State(folder / ROUNDS, newest, damage)] if (damage := cut(folder / ROUNDS, newest)) else [])]
+    return [
+        *found,
+        *([State(folder / ROUNDS, newest, damage)] if (damage := missing_reports(folder / ROUNDS, newest)) else []),
+    ]
 
 
 def verified(path: Path) -> State:
@@ -202,7 +205,7 @@ def verified(path: Path) -> State:
         return State(path, rounds, "its facts are not those of a server")
 
 
-def cut(path: Path, rounds: int) -> str | None:
+def missing_reports(path: Path, rounds: int) -> str | None:
     """Say what is missing in a file of reports of so many rounds; ``None`` if nothing is."""
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
     whole = sum(line.endswith(b"\n") for line in lines)
@@ -222,14 +225,14 @@ def digest_of(tensors: dict[str, Tensor], text: str) -> str:
     return digest.hexdigest()
 
 
-def sealed(vectors: Vectors, text: str) -> bytes:
+def seal(vectors: Vectors, text: str) -> bytes:
     """Return named vectors and a text as the content of a file with a checksum."""
     tensors = {n: on_host(v) for n, v in vectors.items()}
     return save(tensors, {"fedsmoo": text, DIGEST: digest_of(tensors, text)})
 
 
 def read_sealed(path: Path) -> tuple[dict[str, Tensor], str]:
-    """Read what :func:`sealed` made; ``Damaged`` if it is not the same. Files of before there were checksums pass."""
+    """Read what :func:`seal` made; ``Damaged`` if it is not the same. Files of before there were checksums pass."""
     try:
         with safe_open(path, "pt") as f:
             metadata = f.metadata() or {}
@@ -242,7 +245,7 @@ def read_sealed(path: Path) -> tuple[dict[str, Tensor], str]:
     return tensors, text
 
 
-def sweep(folder: Path) -> None:
+def remove_partial_files(folder: Path) -> None:
     """Remove what a process that was killed had half written."""
     for left in folder.glob(f"*{PART}"):
         with suppress(OSError):

@@ -20,7 +20,7 @@ from fedsmoo.deploy.members import fingerprint
 from fedsmoo.deploy.server import Coordinator
 from fedsmoo.deploy.settings import to_json
 from fedsmoo.deploy.waiting import Answers, Exchange
-from fedsmoo.deploy.wire import Refusal, plain_of, shown, to_arrays
+from fedsmoo.deploy.wire import Refusal, brief_value, plain_of, to_arrays
 
 HELLO = "query.hello"
 TOO_OLD = (3, 4)  # Flower's codes for a message, or a reply to it, that is past its time
@@ -32,7 +32,7 @@ def raw_bytes(record: ArrayRecord) -> dict[str, bytes]:
     return {str(n): a.data for n, a in record.items()}
 
 
-def first(record: RecordDict, kind: str) -> Any:
+def only_record(record: RecordDict, kind: str) -> Any:
     """Return the only record of a kind, an empty one if there is none; raises a ``Refusal`` if there are several."""
     found = list(getattr(record, kind).values())
     if len(found) > 1:
@@ -106,7 +106,7 @@ class FlowerStrategy(Strategy):
         try:
             if reply.has_error():
                 raise Refusal("error", f"code {reply.error.code}: {(reply.error.reason or '').strip()[:200]}")
-            facts = first(reply.content, "config_records")
+            facts = only_record(reply.content, "config_records")
             client = facts.get("client")
             if (
                 not isinstance(client, int)
@@ -114,7 +114,7 @@ class FlowerStrategy(Strategy):
                 or not 0 <= client < self.coordinator.config.clients
             ):
                 said = facts.get("detail", client)
-                raise Refusal("no such client", said if isinstance(said, str) else shown(said))
+                raise Refusal("no such client", said if isinstance(said, str) else brief_value(said))
             holder = next((n for n, c in self.clients.items() if c == client and n != node and n in self.keys), None)
             if holder is not None:
                 raise Refusal("client taken", f"client {client} is held by node {holder}")
@@ -224,8 +224,8 @@ class FlowerStrategy(Strategy):
             raise Refusal(reason, f"code {reply.error.code}: {(reply.error.reason or '').strip()[:200]}")
         try:
             content = reply.content
-            facts, numbers = first(content, "config_records"), first(content, "metric_records")
-            arrays = first(content, "array_records")
+            facts, numbers = only_record(content, "config_records"), only_record(content, "metric_records")
+            arrays = only_record(content, "array_records")
             raw = Reply(dict(facts), dict(numbers), raw_bytes(arrays) if arrays else {})
             return self.coordinator.judge(client, raw)
         except (Refusal, FedsmooError):

@@ -85,7 +85,7 @@ class Exchange:
             try:
                 replies = list(self.grid.pull_messages([i]))
             except Exception as e:  # what a stranger wrote may break Flower's reading of it in any way
-                if ours(e):
+                if is_connection_error(e):
                     raise
                 into.unreadable[question.node] = Refusal("unreadable bytes", text(f"{type(e).__name__}: {e}", 200))
                 del self.open[i]
@@ -95,7 +95,7 @@ class Exchange:
                 del self.open[i]
 
 
-def ours(e: Exception) -> bool:
+def is_connection_error(e: Exception) -> bool:
     """Whether something is wrong with the connection to Flower's server, not with a message that it cannot hand out."""
     if isinstance(e, httpx.HTTPStatusError):
         return e.response.status_code < httpx.codes.INTERNAL_SERVER_ERROR

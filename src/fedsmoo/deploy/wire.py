@@ -30,10 +30,10 @@ class Refusal(Exception):
         super().__init__(f"{self.reason}: {self.detail}" if detail else self.reason)
 
 
-def shown(value: object) -> str:
+def brief_value(value: object) -> str:
     """Return a value that somebody sent in a few characters, whatever it is.
 
-    >>> shown(7), shown("\\x1b[2J"), shown([0.0] * 10**6), shown("x" * 100)[-4:]
+    >>> brief_value(7), brief_value("\\x1b[2J"), brief_value([0.0] * 10**6), brief_value("x" * 100)[-4:]
     ('7', "'\\\\x1b[2J'", 'a list', "xxx'")
     """
     if isinstance(value, str | bytes):
@@ -71,7 +71,7 @@ def to_arrays(vectors: Vectors, wire: str, plain: Collection[str] = ()) -> dict[
     return out
 
 
-def expected(
+def expected_arrays(
     names: tuple[str, ...], size: int, dtype: torch.dtype, wire: str, plain: Mapping[str, int] = NOTHING
 ) -> dict[str, tuple[np.dtype, int]]:
     """Return the type and length of every array that should arrive; ``plain`` ones, of these lengths, as they are."""
@@ -93,9 +93,9 @@ def from_arrays(
     plain: Mapping[str, int] = NOTHING,
 ) -> Vectors:
     """Read vectors from ``.npy`` bytes by name; raises a :class:`Refusal` if they are not what is expected."""
-    want = expected(names, size, dtype, wire, plain)
+    want = expected_arrays(names, size, dtype, wire, plain)
     if set(raw) != set(want):
-        got = ", ".join(shown(n) for n in sorted(raw, key=str)[:6])
+        got = ", ".join(brief_value(n) for n in sorted(raw, key=str)[:6])
         raise Refusal("wrong names", f"{got or 'none'} instead of {', '.join(sorted(want))}")
     parts = {n: npy_array(n, raw[n], *want[n]) for n in want}
     out = {n: _decode(parts, n, dtype, "exact" if n in plain else wire) for n in names}

@@ -21,14 +21,14 @@ from fedsmoo.models.loss import matched
 Sums = Callable[[Tensor, Tensor], Tensor]  # outputs and targets of a batch -> sums, float64 [S]
 
 
-def counted(y: Tensor, *sums: Tensor) -> Tensor:
+def stack_sums(y: Tensor, *sums: Tensor) -> Tensor:
     """Return sums in one vector; of sequences with the number of labelled positions behind them."""
     if y.dim() > 1:
         sums = (*sums, (y != NO_LABEL).sum())
     return torch.stack([s.double() for s in sums])
 
 
-def without(label: int, out: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+def without_label(label: int, out: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Return outputs and classes with one label as none: samples as sequences of one position, or of one sequence."""
     return out.unsqueeze(1), y.masked_fill(y == label, NO_LABEL).unsqueeze(1)
 
@@ -39,30 +39,30 @@ def mean(sums: np.ndarray, samples: int) -> float:
     return float(sums[0] / count) if count else math.nan
 
 
-def right(out: Tensor, y: Tensor) -> Tensor:
+def count_right(out: Tensor, y: Tensor) -> Tensor:
     """Count the classes that were said right; positions without a label are never."""
-    return counted(y, (classes_said(out) == y).sum())
+    return stack_sums(y, (classes_said(out) == y).sum())
 
 
-def all_right(out: Tensor, y: Tensor) -> Tensor:
+def count_all_right(out: Tensor, y: Tensor) -> Tensor:
     """Count the samples whose labels were all said right; NaN says neither that there is one nor that there is none."""
     return (((out > 0) == (y > 0.5)) & ~out.isnan()).all(1).sum().double()[None]
 
 
-def among_top(k: int) -> Sums:
+def count_in_top(k: int) -> Sums:
     """Return a function that counts the classes among the k that were thought most likely."""
 
     def sums(out: Tensor, y: Tensor) -> Tensor:
         among = (out.topk(k, -1).indices == y.unsqueeze(-1)).any(-1)
-        return counted(y, (among & ~out.isnan().any(-1)).sum())  # what is NaN would be on top
+        return stack_sums(y, (among & ~out.isnan().any(-1)).sum())  # what is NaN would be on top
 
     return sums
 
 
-def entropy(out: Tensor, y: Tensor) -> Tensor:
+def sum_cross_entropy(out: Tensor, y: Tensor) -> Tensor:
     """Sum the cross-entropies of labelled positions."""
     each = F.cross_entropy(out.flatten(0, -2).double(), y.flatten(), ignore_index=NO_LABEL, reduction="sum")
-    return counted(y, each)
+    return stack_sums(y, each)
 
 
 def perplexity(sums: np.ndarray, samples: int) -> float:
@@ -106,12 +106,12 @@ def micro_f1(sums: np.ndarray, samples: int) -> float:
     return float(2 * hit / max(there + said, 1))
 
 
-def squared(out: Tensor, y: Tensor) -> Tensor:
+def sum_squared_errors(out: Tensor, y: Tensor) -> Tensor:
     """Sum the squared errors of samples, each the mean over its numbers."""
     return errors(out, y).square().mean(1).sum()[None]
 
 
-def absolute(out: Tensor, y: Tensor) -> Tensor:
+def sum_absolute_errors(out: Tensor, y: Tensor) -> Tensor:
     """Sum the absolute errors of samples, each the mean over its numbers."""
     return errors(out, y).abs().mean(1).sum()[None]
 

@@ -51,15 +51,15 @@ class Metric:
         sums, whole = self.sums, self.whole
         return dataclasses.replace(
             self,
-            sums=None if sums is None else lambda out, y: sums(*f.without(label, out, y)),
-            whole=None if whole is None else lambda out, y: whole(*f.without(label, out, y)),
+            sums=None if sums is None else lambda out, y: sums(*f.without_label(label, out, y)),
+            whole=None if whole is None else lambda out, y: whole(*f.without_label(label, out, y)),
             ignores=label,
         )
 
 
 # name -> for each kind of target what is computed: sums and their value, or one of all outputs.
 COMPUTED: dict[str, dict[str, dict[str, Any]]] = {
-    "accuracy": {CLASSES: {"sums": f.right}, LABELS: {"sums": f.all_right}},
+    "accuracy": {CLASSES: {"sums": f.count_right}, LABELS: {"sums": f.count_all_right}},
     "f1": {
         CLASSES: {"sums": f.confusion, "value": f.macro_f1},
         LABELS: {"sums": f.label_confusion, "value": f.label_macro_f1},
@@ -69,15 +69,15 @@ COMPUTED: dict[str, dict[str, dict[str, Any]]] = {
         LABELS: {"sums": f.label_confusion, "value": f.micro_f1},
     },
     "auc": {CLASSES: {"whole": f.auc}, LABELS: {"whole": f.label_auc}},
-    "perplexity": {CLASSES: {"sums": f.entropy, "value": f.perplexity}},
-    "mse": {NUMBERS: {"sums": f.squared}},
-    "mae": {NUMBERS: {"sums": f.absolute}},
+    "perplexity": {CLASSES: {"sums": f.sum_cross_entropy, "value": f.perplexity}},
+    "mse": {NUMBERS: {"sums": f.sum_squared_errors}},
+    "mae": {NUMBERS: {"sums": f.sum_absolute_errors}},
     "r2": {NUMBERS: {"whole": f.r2}},
     "loss": {CLASSES: {}, NUMBERS: {}, LABELS: {}},
 }
 
 
-def words(given: str | Own | Sequence[str | Own] | None) -> list[str | Own]:
+def as_list(given: str | Own | Sequence[str | Own] | None) -> list[str | Own]:
     """Return metrics as a list: names with commas between them, one function, or a sequence of both."""
     if given is None:
         return []
@@ -112,7 +112,7 @@ def make_metrics(
     Raises:
         FedsmooError: for names that nobody has, metrics of other targets, and the same twice.
     """
-    found = words(given) or [DEFAULT[target]]
+    found = as_list(given) or [DEFAULT[target]]
     made = tuple(make_metric(one, target, classes) for one in found)
     names = [m.name for m in made]
     for name in names:
@@ -132,7 +132,7 @@ def make_metric(given: str | Own, target: str, classes: int) -> Metric:
     if is_in_file(name):
         return own_metric(user_object(name, "metric"), name.rpartition(":")[2], lower=given.startswith("-"))
     if TOP.fullmatch(name):
-        return top(int(name.removeprefix("top-")), target, classes)
+        return top_k(int(name.removeprefix("top-")), target, classes)
     if name not in COMPUTED:
         raise unknown("metric", given, [*EXAMPLES, "path/to/file.py:function"])
     if given != name:
@@ -143,7 +143,7 @@ def make_metric(given: str | Own, target: str, classes: int) -> Metric:
     return Metric(QUANTITIES[name], **COMPUTED[name][target])
 
 
-def top(k: int, target: str, classes: int) -> Metric:
+def top_k(k: int, target: str, classes: int) -> Metric:
     """Return the metric ``top-k``."""
     if target != CLASSES:
         raise FedsmooError(f"metric 'top-{k}' is for classes, but the targets are {target}")
@@ -151,7 +151,7 @@ def top(k: int, target: str, classes: int) -> Metric:
         raise FedsmooError(
             f"metric 'top-{k}' of {classes} classes is always 1: choose a smaller number, or leave it out"
         )
-    return Metric(quantity(f"top-{k}"), f.among_top(k))
+    return Metric(quantity(f"top-{k}"), f.count_in_top(k))
 
 
 def own_metric(function: Own, name: str, lower: bool) -> Metric:
@@ -163,10 +163,12 @@ def own_metric(function: Own, name: str, lower: bool) -> Metric:
         raise FedsmooError(f"metrics: a function called {name!r} would be taken for the metric of that name: rename it")
     refuse_other_arguments(function, what, ARGUMENTS)
     less = lower or bool(getattr(function, "lower_is_better", False))
-    return Metric(quantity(name, (name,) if less else ()), whole=functools.partial(checked, function, what), mine=True)
+    return Metric(
+        quantity(name, (name,) if less else ()), whole=functools.partial(call_checked, function, what), mine=True
+    )
 
 
-def checked(function: Own, what: str, outputs: Tensor, targets: Tensor) -> float:
+def call_checked(function: Own, what: str, outputs: Tensor, targets: Tensor) -> float:
     """Call a user's metric; refuse what is no number."""
     found = call(function, what, outputs, targets)
     if hasattr(found, "item"):  # of a tensor or an array with one number

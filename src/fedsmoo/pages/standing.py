@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsmoo.paper.standing import standings, table_one
-from fedsmoo.sweeps.results import from_file, from_folder, readable
+from fedsmoo.sweeps.results import from_file, from_folder, read_all
 
 
 def may_be_of_it(run: dict[str, Any]) -> bool:
@@ -26,7 +26,7 @@ def standing(folders: tuple[tuple[Path, str], ...], files: tuple[Path, ...] = ()
     """
     places = [*((from_file, path) for path in files), *((from_folder, path) for path, _ in folders)]
     try:
-        found = {result.identity: result for _, result in readable(places, len)}
+        found = {result.identity: result for _, result in read_all(places, len)}
         grid = table_one(found)
     except Exception:  # whatever a config written by others asks for, the page is shown without it
         return None

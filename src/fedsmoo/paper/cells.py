@@ -11,7 +11,7 @@ from fedsmoo.metrics.average import deviation, mean
 from fedsmoo.runs.record import TEN, best_validated, last_mean, last_personal
 from fedsmoo.runs.traffic import Reached, first_reached
 from fedsmoo.sweeps.grid import Sweep
-from fedsmoo.sweeps.paired import named
+from fedsmoo.sweeps.paired import seeds_in_words
 from fedsmoo.sweeps.results import Measured
 
 Found = dict[str, Measured]
@@ -56,7 +56,7 @@ class Grid:
         """Name the seeds of most cells, then those of every row, or cells of a row, that have others."""
         has = {key: tuple(sorted({r.config.seed for r in runs})) for key, runs in self.runs.items() if runs}
         usual = Counter(has.values()).most_common(1)[0][0]
-        words = [named(usual)]
+        words = [seeds_in_words(usual)]
         for method in self.methods:
             mine = dict[tuple[int, ...], list[str]]()
             for column in self.columns:
@@ -65,7 +65,7 @@ class Grid:
             for seeds, columns in mine.items():
                 if seeds != usual:
                     where = "" if len(mine) == 1 else f" ({some(columns, len(self.columns))})"
-                    words.append(f"{method}{where} {named(seeds)}")
+                    words.append(f"{method}{where} {seeds_in_words(seeds)}")
         return "; ".join(words)
 
     def by_seed(self, key: tuple[str, str], measure: Callable[[Measured], float]) -> dict[int, float]:

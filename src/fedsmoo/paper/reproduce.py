@@ -25,9 +25,9 @@ from fedsmoo.runs.storage.names import fitting_name
 from fedsmoo.sweeps.bases import EXPERIMENTS
 from fedsmoo.sweeps.grid import Sweep, parse_seeds, with_contents
 from fedsmoo.sweeps.index import refresh
-from fedsmoo.sweeps.queue import Outcome, Worker, nothing
+from fedsmoo.sweeps.queue import Outcome, Worker, ignore
 from fedsmoo.sweeps.results import collect
-from fedsmoo.sweeps.sweep import carry_through, pack_size
+from fedsmoo.sweeps.sweep import pack_size, work_through
 from fedsmoo.version import __version__
 
 RESULTS = Path("results")  # unless another folder is named; nothing was measured where it is not there
@@ -68,7 +68,7 @@ class PaperTable:
         if not grid.cells:
             return self
         worker = dataclasses.replace(worker, pack=pack_size(pack, grid.cells[0].config))
-        outcome = carry_through(grid.folders(self.out), worker, minutes)
+        outcome = work_through(grid.folders(self.out), worker, minutes)
         if self.out.is_dir():
             refresh(self.out)
         return dataclasses.replace(self, found=measured(self.out, self.results, worker.note), outcome=outcome)
@@ -108,11 +108,11 @@ def table(
     run: bool = True,
     minutes: float | None = None,
     pack: int | None = None,
-    watch: Callable[[Config, Record], Any] = nothing,
-    begun: Callable[[Config, Path, int], Any] = nothing,
-    finished: Callable[[Config, Path, dict[str, Any]], Any] = nothing,
-    failed: Callable[[Config, Path, str], Any] = nothing,
-    note: Callable[[str], Any] = nothing,
+    watch: Callable[[Config, Record], Any] = ignore,
+    begun: Callable[[Config, Path, int], Any] = ignore,
+    finished: Callable[[Config, Path, dict[str, Any]], Any] = ignore,
+    failed: Callable[[Config, Path, str], Any] = ignore,
+    note: Callable[[str], Any] = ignore,
     stop: Callable[[], bool] | None = None,
     **settings: Any,
 ) -> PaperTable:
@@ -159,7 +159,7 @@ def opened(
     results: str | Path | None,
     run: bool,
     settings: Mapping[str, Any],
-    note: Callable[[str], Any] = nothing,
+    note: Callable[[str], Any] = ignore,
 ) -> PaperTable:
     """Find what was measured for a table.
 

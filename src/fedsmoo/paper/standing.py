@@ -9,7 +9,7 @@ from fedsmoo.metrics.average import mean
 from fedsmoo.paper.cells import Grid, best, last_ten
 from fedsmoo.paper.experiments import experiment, paper_accuracy
 from fedsmoo.paper.render import Table
-from fedsmoo.sweeps.paired import ranked
+from fedsmoo.sweeps.paired import rank_methods
 from fedsmoo.sweeps.results import Measured
 
 WHAT = "rank, and best on test less the paper's"
@@ -48,7 +48,7 @@ def standings(grid: Grid) -> dict[tuple[str, str], Standing]:
     """Return how each method stands in each column that it was measured in."""
     out = {}
     for column in grid.columns:
-        order = ranked({m: grid.by_seed((m, column), last_ten) for m in grid.methods})
+        order = rank_methods({m: grid.by_seed((m, column), last_ten) for m in grid.methods})
         for method in grid.methods:
             if runs := grid[method, column]:
                 printed, _ = paper_accuracy(column, method)

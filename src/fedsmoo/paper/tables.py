@@ -33,7 +33,7 @@ from fedsmoo.paper.render import Table
 from fedsmoo.paper.standing import summary
 from fedsmoo.runs.origin.method import recorded_method, vectors_that_travel
 from fedsmoo.runs.traffic import human_bytes
-from fedsmoo.sweeps.paired import lead
+from fedsmoo.sweeps.paired import lead_in_words
 from fedsmoo.sweeps.results import Measured
 
 __all__ = ["Found", "Grid"]
@@ -85,7 +85,7 @@ def accuracy(grid: Grid, title: str, compact: bool = False) -> list[Table]:
             paper, width = paper_accuracy(column, method)
             printed = "" if paper is None else f"{paper:.2f} ± {width:.2f}"
             rows.append([method, *measured(grid[method, column], shown, paper, printed)])
-        first = lead({m: grid.by_seed((m, column), last_ten) for m in grid.methods})
+        first = lead_in_words({m: grid.by_seed((m, column), last_ten) for m in grid.methods})
         words = [f"{mean_of_last(shown).capitalize()}, {first}"] if first else []
         out.append(Table(f"{title}: {column}", ["method", *measures(shown)], rows, words))
     if len(grid.columns) > 1 and len(grid.methods) > 1:

@@ -143,7 +143,7 @@ def personal_fields(values: np.ndarray, lead: Quantity = ACCURACY) -> dict[str, 
     Clients for whose samples a metric has no value (NaN) are left out. If it has one of the one model, but not of the
     other, that diverged: without it a mean would be too good, so there is none.
     """
-    from fedsmoo.analysis.functions.fairness import tenth  # late: few runs have personal models
+    from fedsmoo.analysis.functions.fairness import mean_of_lowest_tenth  # late: few runs have personal models
 
     out: dict[str, float] = {}
     known = values[np.isfinite(values).any(1)]
@@ -153,7 +153,7 @@ def personal_fields(values: np.ndarray, lead: Quantity = ACCURACY) -> dict[str, 
             told = f"the {what} of some {whose} models is no number, as they diverged: no mean over clients is given"
             warnings.warn(told, FedsmooWarning, stacklevel=2)
         elif len(each):
-            worst = tenth(each) if lead.higher else -tenth(-each)
+            worst = mean_of_lowest_tenth(each) if lead.higher else -mean_of_lowest_tenth(-each)
             mean = names[0] if lead == ACCURACY else names[0].replace("accuracy", "score")
             out |= dict(zip((mean, *names[1:]), (float(each.mean()), float(each.std()), worst), strict=True))
     return out

@@ -36,10 +36,10 @@ def description(name: str) -> dict[str, Any]:
     """Return an experiment's table, completed by its own base."""
     if name not in EXPERIMENTS:
         raise unknown("table", name, EXPERIMENTS)
-    return completed(read(name))
+    return with_base(read(name))
 
 
-def completed(own: dict[str, Any]) -> dict[str, Any]:
+def with_base(own: dict[str, Any]) -> dict[str, Any]:
     """Fill in what a table takes from the experiment that its ``base`` names: settings, methods, selected columns."""
     if "base" not in own:
         if "select" in own:
@@ -94,6 +94,6 @@ def read_sweep(
     """
     from fedsmoo.sweeps.grid import expand  # late: the names of experiments stand in --help
 
-    table = completed(load_table(path))
+    table = with_base(load_table(path))
     look(table)
     return expand(table, str(path), overrides)

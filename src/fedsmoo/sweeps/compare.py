@@ -30,9 +30,9 @@ from fedsmoo.runs.watch.display import Moving, display
 from fedsmoo.sweeps.comparison import Comparison
 from fedsmoo.sweeps.cost import refuse_impossible
 from fedsmoo.sweeps.grid import Cell, parse_seeds
-from fedsmoo.sweeps.methods import Entry, labels, stem
+from fedsmoo.sweeps.methods import Entry, folder_stem, labels
 from fedsmoo.sweeps.queue import Outcome, Worker
-from fedsmoo.sweeps.sweep import carry_through
+from fedsmoo.sweeps.sweep import work_through
 
 MEASURES = ("metrics", "target", "eval_every")  # what the rows of a table are compared by
 Seeds = str | int | Sequence[int] | None
@@ -61,11 +61,11 @@ def compare_named(
     with ExitStack() as held:
         bar = held.enter_context(display("rounds", total, done, progress=progress))
         stop = calls["stop"] or held.enter_context(deferred_interrupt(signals=not_ignored()))
-        worker = shown(Worker(**{**calls, "stop": stop}), bar)
+        worker = with_progress(Worker(**{**calls, "stop": stop}), bar)
         try:
             found = carry_out(cells, out, worker)
         except KeyboardInterrupt:
-            found = comparison_of(cells, out, left_of(cells))
+            found = comparison_of(cells, out, outcome_on_disk(cells))
     if isinstance(stop, Interrupt) and stop.signal == signal.SIGTERM:
         signal.raise_signal(signal.SIGTERM)  # to whoever handles it outside
     if isinstance(stop, Interrupt) and found.outcome.left:
@@ -74,7 +74,7 @@ def compare_named(
     return found
 
 
-def shown(worker: Worker, bar: Moving) -> Worker:
+def with_progress(worker: Worker, bar: Moving) -> Worker:
     """Return a worker that also shows how far its rounds are."""
     label = ""
 
@@ -91,7 +91,7 @@ def shown(worker: Worker, bar: Moving) -> Worker:
     return dataclasses.replace(worker, begun=begun, watch=watch)
 
 
-def left_of(cells: Mapping[Path, Cell]) -> Outcome:
+def outcome_on_disk(cells: Mapping[Path, Cell]) -> Outcome:
     """Return what became of runs that were stopped at once: which are finished, and which are left."""
     done = [folder for folder in cells if state(folder) == "finished"]
     return Outcome(finished=done, left=[folder for folder in cells if folder not in done])
@@ -107,7 +107,7 @@ def carry_out(cells: Mapping[Path, Cell], out: Path, worker: Worker, pack: int |
     pack = pack or (1 if make_device(first.device).type == "cpu" else len(seeds))
     worker = dataclasses.replace(worker, pack=pack, keep=True, retry=True, work="comparison")
     labels = {folder.name: cell.label for folder, cell in cells.items() if cell.label is not None}
-    comparison = comparison_of(cells, out, carry_through(cells, worker, labels=labels))
+    comparison = comparison_of(cells, out, work_through(cells, worker, labels=labels))
     if comparison.runs and not comparison.outcome.left:
         comparison.draw()
     return comparison
@@ -149,7 +149,7 @@ def open_comparison(
         configs[label] = each
     numbers = seeds_of(seeds, next(iter(configs.values())))
     cells = {
-        out / f"{stem(label)}-seed{s}": Cell(each.replace(seed=s), label, "")
+        out / f"{folder_stem(label)}-seed{s}": Cell(each.replace(seed=s), label, "")
         for label, each in configs.items()
         for s in numbers
     }

@@ -24,12 +24,12 @@ from fedsmoo.runs.storage.reader import StoredRun
 from fedsmoo.sweeps.paired import (
     Histories,
     Row,
-    cells,
     common_target,
-    compared,
-    lacking,
-    lead_in,
+    leading_metric,
+    make_rows,
+    missing_scores_note,
     personal_cells,
+    row_cells,
     verdict,
 )
 
@@ -62,12 +62,12 @@ class Comparison:
     @property
     def lead(self) -> Quantity:
         """The metric that leads."""
-        return lead_in(self.histories)
+        return leading_metric(self.histories)
 
     @cached_property
     def rows(self) -> list[Row]:
         """A row for each method; none if no run has finished."""
-        return compared(self.histories, self.target) if self.runs else []
+        return make_rows(self.histories, self.target) if self.runs else []
 
     @property
     def winner(self) -> Row | None:
@@ -146,7 +146,7 @@ class Comparison:
         """The table's cells, the header first."""
         goal = self.lead.goal(self.target)
         header = ["method", "n", self.heading, "− best", f"rounds to {goal}", f"sent to {goal}", "seconds"]
-        lines = [header, *map(cells, self.rows)]
+        lines = [header, *map(row_cells, self.rows)]
         if any(row.personal is not None for row in self.rows):
             served = [personal_cells(row) for row in self.rows]
             unit = " (%)" if self.lead.percent else ""
@@ -167,7 +167,7 @@ class Comparison:
         lines = [f"{self.heading}: {mean}"]
         if said := verdict(self.rows):
             lines.append(f"− best: {said}")
-        lines += [*lacking(self.histories), *say_data_differs(self.runs)]
+        lines += [*missing_scores_note(self.histories), *say_data_differs(self.runs)]
         return [*lines, *([f"data: {self.data}"] if self.data != self.config.dataset else [])]
 
     @property

@@ -120,7 +120,7 @@ def refuse_impossible(cells: Sequence[Cell]) -> None:
     for cell in cells:
         c = cell.config
         place = json.dumps([c.dataset, c.data, c.dataset_options], default=str)
-        groups.setdefault(place, {}).setdefault(json.dumps(kind_of(c), sort_keys=True, default=str), cell)
+        groups.setdefault(place, {}).setdefault(json.dumps(feasibility_key(c), sort_keys=True, default=str), cell)
     for group in groups.values():
         data = None
         with suppress(FedsmooError), warnings.catch_warnings(action="ignore"):
@@ -135,7 +135,7 @@ def refuse_impossible(cells: Sequence[Cell]) -> None:
                 raise FedsmooError(f"{cell.method}: {e}") from e
 
 
-def kind_of(config: Config) -> dict[str, Any]:
+def feasibility_key(config: Config) -> dict[str, Any]:
     """Return what decides whether a run is possible: its settings without the seed and fractions, such as rates."""
     options = {n: v for n, v in config.algorithm_options.items() if not isinstance(v, float)}
     plain = {n: v for n, v in config.to_dict().items() if n != "seed" and not isinstance(v, float)}

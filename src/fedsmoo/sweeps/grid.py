@@ -49,7 +49,7 @@ from fedsmoo.runs.origin.method import Method, own_method_of_config
 from fedsmoo.runs.settings.fields import BROUGHT, checked_setting
 from fedsmoo.runs.settings.toml import named_tables, naming_file
 from fedsmoo.runs.storage.names import fitting_name
-from fedsmoo.sweeps.methods import refuse_lost, refuse_unknown_hyper, refuse_unnamed
+from fedsmoo.sweeps.methods import refuse_contradictory_row, refuse_unknown_hyper, refuse_unlisted_method
 
 WORDS = ("title", "kind", "base", "select", "methods", "columns", "hyper", "note")  # what is not a setting
 
@@ -88,7 +88,7 @@ class Cell:
         return self.config.data if self.held is None and self.config.dataset in SPECS else None
 
 
-def each_once(cells: Sequence[Cell]) -> list[Cell]:
+def without_duplicates(cells: Sequence[Cell]) -> list[Cell]:
     """Return the cells without duplicates: the same run in the same place of the table."""
     return list({(c.method, c.column, c.identity, c.unread_data): c for c in cells}.values())
 
@@ -130,7 +130,7 @@ def with_contents(sweep: Sweep, held: Sequence[Mapping[str, str]]) -> Sweep:
     note = f"Not the paper's data, so not comparable with its numbers: {', '.join(sorted(other))}."
     cells = [dataclasses.replace(cell, held=here) for cell, here in zip(sweep.cells, held, strict=True)]
     notes = [*sweep.about.get("notes", []), *([note] if other else [])]
-    return dataclasses.replace(sweep, cells=each_once(cells), about={**sweep.about, "notes": notes})
+    return dataclasses.replace(sweep, cells=without_duplicates(cells), about={**sweep.about, "notes": notes})
 
 
 def expand(table: dict[str, Any], where: str, overrides: dict[str, Any] | None = None) -> Sweep:
@@ -151,11 +151,11 @@ def expand(table: dict[str, Any], where: str, overrides: dict[str, Any] | None =
             if name:
                 settings.setdefault("algorithm", name.lower())
             place = f"{where}, {name}" if name else where
-            merged = layered(base, plain, settings, task.get("last", {}), overrides)
-            refuse_lost(place, name, settings, options, merged)
+            merged = merge_layers(base, plain, settings, task.get("last", {}), overrides)
+            refuse_contradictory_row(place, name, settings, options, merged)
             cells += [Cell(config, name or label(config), column) for config in grid(merged, own, options, place)]
-    refuse_unnamed(table, base, where)
-    cells = each_once(cells)
+    refuse_unlisted_method(table, base, where)
+    cells = without_duplicates(cells)
     if not cells:
         raise FedsmooError(f"{where} describes no run")
     configs = [cell.config for cell in cells]
@@ -165,7 +165,7 @@ def expand(table: dict[str, Any], where: str, overrides: dict[str, Any] | None =
     return Sweep(title, cells, {k: table[k] for k in WORDS if k in table})
 
 
-def layered(*tables: Mapping[str, Any]) -> dict[str, Any]:
+def merge_layers(*tables: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings of which the later win, and options one by one, but for those of what a later name replaces."""
     out: dict[str, Any] = {}
     for table in tables:
@@ -179,17 +179,17 @@ def layered(*tables: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
-def named_in(*tables: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def named_by_tables(*tables: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield what the settings of sweeps name that a user may bring in a file, by setting, however deep it stands."""
     for table in tables:
         for key, value in table.items():
             if key in BROUGHT:
-                for each in choices(value):
+                for each in as_list(value):
                     yield key, each.get("name") if isinstance(each, dict) else each
             elif isinstance(value, dict):
                 if key == "methods":
                     yield from (("algorithm", str(name).lower()) for name in value)
-                yield from named_in(*(each for each in (value, *value.values()) if isinstance(each, dict)))
+                yield from named_by_tables(*(each for each in (value, *value.values()) if isinstance(each, dict)))
 
 
 def refuse_misshapen(table: dict[str, Any], where: str) -> None:
@@ -226,7 +226,7 @@ def grid(settings: dict[str, Any], hyper: dict[str, Any], options: dict[str, Any
 
 def product(values: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield a dictionary for each choice from the lists in one, the last list running fastest."""
-    axes = {name: choices(value) for name, value in values.items()}
+    axes = {name: as_list(value) for name, value in values.items()}
     for name, listed in axes.items():
         if not listed:
             raise FedsmooError(f"{name} is an empty list: give at least one value")
@@ -237,10 +237,10 @@ def product(values: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield dict(zip(axes, choice, strict=True))
 
 
-def choices(value: Any) -> list[Any]:
+def as_list(value: Any) -> list[Any]:
     """Return the values that a setting takes one after the other: those of a list, or of what Python has in its place.
 
-    >>> choices([0.1, 0.2]), choices(range(2)), choices("fedavg")
+    >>> as_list([0.1, 0.2]), as_list(range(2)), as_list("fedavg")
     ([0.1, 0.2], [0, 1], ['fedavg'])
     """
     if isinstance(value, np.ndarray | np.generic):

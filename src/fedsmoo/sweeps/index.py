@@ -64,7 +64,7 @@ def describe(folder: Path) -> dict[str, Any]:
         "done": run.done,
         **{n: None if n in unused else getattr(config, n) for n in PLAIN},
         **{n: summary.get(n) for n in NUMBERS},
-        **scores(summary),
+        **score_columns(summary),
         "options": json.dumps(config.options(), sort_keys=True, default=str),
         "error": run.failure.get("error"),
         "finished": summary.get("finished"),
@@ -75,7 +75,7 @@ def describe(folder: Path) -> dict[str, Any]:
     }
 
 
-def scores(summary: dict[str, Any]) -> dict[str, Any]:
+def score_columns(summary: dict[str, Any]) -> dict[str, Any]:
     """Return what leads in a run, and how well it ended by that: of most runs its accuracies."""
     end = read_ending(summary)
     mean = {f"{who}_score": end.personal.get(who, (None,))[0] for who in ("personal", "global")}
@@ -86,10 +86,10 @@ def scores(summary: dict[str, Any]) -> dict[str, Any]:
 def storable(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row that SQLite takes: whole numbers beyond its 64 bits as text, and text that is UTF-8."""
     fits = {n: str(v) if isinstance(v, int) and not -(2**63) <= v < 2**63 else v for n, v in row.items()}
-    return {n: utf8(v) if isinstance(v, str) else v for n, v in fits.items()}
+    return {n: as_utf8(v) if isinstance(v, str) else v for n, v in fits.items()}
 
 
-def utf8(name: str) -> str:
+def as_utf8(name: str) -> str:
     """Return text that may hold bytes of a file's name which are no UTF-8, with these written out."""
     return name.encode("utf-8", "backslashreplace").decode()
 
@@ -98,7 +98,7 @@ def version_of(db: sqlite3.Connection) -> int:
     return db.execute("PRAGMA user_version").fetchone()[0]
 
 
-def table() -> str:
+def table_sql() -> str:
     """Return the SQL that makes the index's only table."""
     described = ", ".join(f'"{n}" {t}' for n, t in columns().items())
     return f"CREATE TABLE runs ({described})"
@@ -106,7 +106,7 @@ def table() -> str:
 
 def is_as_made(db: sqlite3.Connection) -> bool:
     """Return whether an index is as this version makes it: no views, no triggers, nothing that a stranger put there."""
-    return db.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall() == [("runs", table())]
+    return db.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall() == [("runs", table_sql())]
 
 
 def is_plain(path: Path) -> bool:
@@ -130,7 +130,7 @@ def make(db: sqlite3.Connection) -> None:
         if db.execute("SELECT count(*) FROM sqlite_master WHERE type != 'table' AND sql IS NOT NULL").fetchone()[0]:
             raise sqlite3.DatabaseError("it holds more than a table")
         db.execute("DROP TABLE IF EXISTS runs")
-        db.execute(table())
+        db.execute(table_sql())
         db.execute(f"PRAGMA user_version = {version()}")
         if not is_as_made(db):
             raise sqlite3.DatabaseError("it holds other tables")
@@ -169,12 +169,12 @@ def connect(root: Path) -> sqlite3.Connection:
 
 def refresh(root: Path) -> int:
     """Bring the index up to date with the folders; returns how many were read."""
-    db, read = opened(root)
+    db, read = open_index(root)
     db.close()
     return read
 
 
-def opened(root: Path) -> tuple[sqlite3.Connection, int]:
+def open_index(root: Path) -> tuple[sqlite3.Connection, int]:
     """Open the index of a folder, up to date; returns how many folders were read for that, too."""
     root = root.resolve()
     if not root.is_dir():
@@ -185,8 +185,8 @@ def opened(root: Path) -> tuple[sqlite3.Connection, int]:
         there = set[str]()
         rows = []
         for path, now in stamped_folders(root):
-            there.add(utf8(path))
-            if known.get(utf8(path)) == now:
+            there.add(as_utf8(path))
+            if known.get(as_utf8(path)) == now:
                 continue
             try:
                 rows.append({"path": path, "stamp": now, **describe(root / path)})
@@ -219,7 +219,7 @@ def query(
     root: Path, where: str | None = None, order: str | None = None, limit: int | None = None
 ) -> list[dict[str, Any]]:
     """Return the runs that satisfy an SQL condition on the index's columns: ``algorithm = 'fedsmoo' AND lr < 0.1``."""
-    db, _ = opened(root)
+    db, _ = open_index(root)
     db.execute("PRAGMA query_only = 1")
     db.set_authorizer(only_reading)
     db.row_factory = sqlite3.Row
@@ -236,7 +236,7 @@ def query(
         db.close()
 
 
-def settings_of(row: Mapping[str, Any]) -> dict[str, Any]:
+def settings_of_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return what makes a run of the index what it is, by name: settings, seed, and options under their own names.
 
     What may differ between runs of one line of a table, such as the engine, is left out.
@@ -250,9 +250,9 @@ def settings_of(row: Mapping[str, Any]) -> dict[str, Any]:
     return plain | ({text(n, 80): v for n, v in list(options.items())[:50]} if isinstance(options, dict) else {})
 
 
-def differing(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+def differing_settings(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """Return the settings in which runs differ, each with a value for every run; ``None`` where a run has none."""
-    each = [settings_of(row) for row in rows]
+    each = [settings_of_row(row) for row in rows]
     read = [mine for mine, row in zip(each, rows, strict=True) if row["state"] != "unreadable"]
     names = dict.fromkeys(name for mine in read for name in mine)
     told = [n for n in names if len({repr(mine.get(n)) for mine in read}) > 1]

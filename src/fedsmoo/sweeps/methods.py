@@ -67,7 +67,7 @@ def parse_methods(text: str) -> list[Entry]:
             continue
         if not found:
             raise FedsmooError(f"{text!r} begins with an option: name its method first, such as 'fedprox:mu=0.1'")
-        key, value = option[1], unquoted(option[2].strip())
+        key, value = option[1], unquote(option[2].strip())
         if not value or key in found[-1][1]:
             what = "is given twice" if value else "has no value"
             raise FedsmooError(f"{text!r}: {key} of {found[-1][0]} {what}: write options as 'fedsmoo:r=0.03,beta=10'")
@@ -75,7 +75,7 @@ def parse_methods(text: str) -> list[Entry]:
     return [Entry(name, options, tuple(f"{n}={v}" for n, v in options.items())) for name, options in found]
 
 
-def unquoted(text: str) -> str:
+def unquote(text: str) -> str:
     """Return text without the quotes around it."""
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
 
@@ -146,27 +146,27 @@ def labels(entries: Sequence[Entry]) -> list[str]:
     for k, entry in enumerate(entries):
         if any(classes[j] is classes[k] and plain[j] == plain[k] for j in range(k)):
             raise FedsmooError(f"--algorithms names {entry.name!r} twice")
-    shared = [sum(stem(label) == stem(other) for other in plain) > 1 for label in plain]
+    shared = [sum(folder_stem(label) == folder_stem(other) for other in plain) > 1 for label in plain]
     files = [file_of(e.name) if e.method is None else None for e in entries]
     out = [f"{a} ({b})" if c and b else a for a, b, c in zip(plain, files, shared, strict=True)]
     for k, label in enumerate(out):
-        if stem(label) in map(stem, out[:k]):
+        if folder_stem(label) in map(folder_stem, out[:k]):
             raise FedsmooError(
                 f"--algorithms: {entries[k].name} and another would share a folder: give its class a new name"
             )
     return out
 
 
-def stem(label: str) -> str:
+def folder_stem(label: str) -> str:
     """Return a label as the name of a folder begins with it.
 
-    >>> stem("FedSMOO"), stem("Mine (new/m.py)"), stem("FedProx mu=0.1")
+    >>> folder_stem("FedSMOO"), folder_stem("Mine (new/m.py)"), folder_stem("FedProx mu=0.1")
     ('fedsmoo', 'mine-new-m.py', 'fedprox-mu-0.1')
     """
     return fitting_name(re.sub(r"[^\w.]+", "-", label.lower()).strip("-"))
 
 
-def refuse_lost(
+def refuse_contradictory_row(
     where: str, name: str, settings: Mapping[str, Any], options: Mapping[str, Any], merged: Mapping[str, Any]
 ) -> None:
     """Refuse a row whose method would be another one, and an option that its table gives twice.
@@ -185,7 +185,7 @@ def refuse_lost(
             refuse_twice("algorithm", beside, options)
 
 
-def refuse_unnamed(table: Mapping[str, Any], base: Mapping[str, Any], where: str) -> None:
+def refuse_unlisted_method(table: Mapping[str, Any], base: Mapping[str, Any], where: str) -> None:
     """Refuse an ``algorithm`` for all rows of a sweep whose table of methods does not have it: it would not be run."""
     rows = {str(row.get("algorithm", name)).lower() for name, row in (table.get("methods") or {}).items()}
     given = base.get("algorithm", [])

@@ -26,7 +26,7 @@ ENOUGH = 3  # seeds below which a difference has no interval
 
 
 @dataclass(frozen=True)
-class Paired:
+class PairedDifference:
     """The mean difference of two methods over the seeds that both have, and half the width of its 95% interval."""
 
     seeds: tuple[int, ...]
@@ -39,7 +39,7 @@ class Paired:
         return self.half is not None and abs(self.mean) > self.half
 
 
-def paired(a: Mapping[int, float], b: Mapping[int, float]) -> Paired | None:
+def paired_difference(a: Mapping[int, float], b: Mapping[int, float]) -> PairedDifference | None:
     """Subtract ``b`` from ``a`` by seed; seeds that only one has are left out. None: they have none in common.
 
     The interval is Student's: the mean of n differences is known up to t times their deviation over the root of n.
@@ -53,10 +53,10 @@ def paired(a: Mapping[int, float], b: Mapping[int, float]) -> Paired | None:
         from scipy.stats import t  # late: it takes a while to import
 
         half = float(t.ppf(0.975, len(gaps) - 1)) * deviation(gaps) / math.sqrt(len(gaps))
-    return Paired(seeds, mean(gaps), half)
+    return PairedDifference(seeds, mean(gaps), half)
 
 
-def ranked(values: Mapping[str, Mapping[int, float]], higher: bool = True) -> list[str]:
+def rank_methods(values: Mapping[str, Mapping[int, float]], higher: bool = True) -> list[str]:
     """Sort methods from the best down, by their means over the seeds that all have; none if they share no seed.
 
     What has no mean, as a run of it diverged, comes last.
@@ -71,17 +71,17 @@ def ranked(values: Mapping[str, Mapping[int, float]], higher: bool = True) -> li
     return sorted(there, key=lambda name: (math.isnan(means[name]), means[name]))
 
 
-def lead(values: Mapping[str, Mapping[int, float]]) -> str:
+def lead_in_words(values: Mapping[str, Mapping[int, float]]) -> str:
     """Say how far the best method is ahead of the next, and whether that is more than chance; empty without a next."""
-    order = ranked({name: v for name, v in values.items() if all(map(math.isfinite, v.values()))})
+    order = rank_methods({name: v for name, v in values.items() if all(map(math.isfinite, v.values()))})
     if len(order) < 2:
         return ""
     first, second = order[:2]
-    found = paired(values[first], values[second])
+    found = paired_difference(values[first], values[second])
     assert found is not None  # both have the seeds that all have
     if found.mean < 0:  # on the seeds that these two have, others besides, the second is ahead
-        first, second, found = second, first, Paired(found.seeds, -found.mean, found.half)
-    on = f"{named(found.seeds)}: {first} ends {found.mean:.2f} above {second}"
+        first, second, found = second, first, PairedDifference(found.seeds, -found.mean, found.half)
+    on = f"{seeds_in_words(found.seeds)}: {first} ends {found.mean:.2f} above {second}"
     if found.half is None:
         few = "one seed carries" if len(found.seeds) == 1 else "two seeds carry"
         return f"{on}; {few} no claim."
@@ -89,10 +89,10 @@ def lead(values: Mapping[str, Mapping[int, float]]) -> str:
     return f"{on} ({interval})." if found.clear else f"{on}, which is level ({interval})."
 
 
-def named(seeds: tuple[int, ...]) -> str:
+def seeds_in_words(seeds: tuple[int, ...]) -> str:
     """Name seeds in words.
 
-    >>> named((0,)), named((0, 2))
+    >>> seeds_in_words((0,)), seeds_in_words((0, 2))
     ('seed 0', 'seeds 0, 2')
     """
     return f"{'seeds' if len(seeds) > 1 else 'seed'} {', '.join(map(str, seeds))}"
@@ -106,7 +106,7 @@ class Row:
     seeds: int
     score: float  # of the metric that leads: mean of the last ten evaluations, then over seeds
     score_std: float | None  # over seeds; None with one seed
-    behind: Paired | None  # less the best method, on the seeds that both have; None: it is the best, or they share none
+    behind: PairedDifference | None  # less the best method, on shared seeds; None: it is the best, or shares none
     rounds: float | None
     bytes: float | None
     seconds: float  # of local training, per run
@@ -141,31 +141,31 @@ def verdict(rows: Sequence[Row]) -> str:
     return f"against {best[0]} on the same seeds, ± a 95% interval (paired, t){words}"
 
 
-def row(method: str, runs: Histories, target: float, best: Histories | None = None) -> Row:
+def make_row(method: str, runs: Histories, target: float, best: Histories | None = None) -> Row:
     """Make a row from the histories of one method, and those of the best one to compare with."""
-    scores = {seed: last_ten(h) for seed, h in runs.items()}
+    scores = {seed: mean_of_last_ten(h) for seed, h in runs.items()}
     hits = [hit for h in runs.values() if (hit := first_reached(h, target)) is not None]
     return Row(
         method,
         len(runs),
         mean(scores.values()),
         deviation(scores.values()) if len(runs) > 1 else None,
-        None if best is None else paired(scores, {seed: last_ten(h) for seed, h in best.items()}),
+        None if best is None else paired_difference(scores, {seed: mean_of_last_ten(h) for seed, h in best.items()}),
         mean(h.round for h in hits) if hits else None,
         mean(h.bytes for h in hits) if hits else None,
         mean(sum(r.seconds_train for r in h) for h in runs.values()),
         len(hits),
-        *served_by(runs),
-        lead_in({method: runs}),
+        *personal_scores(runs),
+        leading_metric({method: runs}),
     )
 
 
-def lead_in(runs: dict[str, Histories]) -> Quantity:
+def leading_metric(runs: dict[str, Histories]) -> Quantity:
     """Return the metric that leads in the runs of a comparison, which all have the same."""
     return next((lead_of(h) for mine in runs.values() for h in mine.values()), ACCURACY)
 
 
-def lacking(runs: Mapping[str, Histories]) -> list[str]:
+def missing_scores_note(runs: Mapping[str, Histories]) -> list[str]:
     """Say of which runs what leads has no value in some of the last evaluations, in a line if there are any."""
     found = [
         f"{label}, seed {seed}: {say_no_number(count, len(scores))}"
@@ -176,7 +176,7 @@ def lacking(runs: Mapping[str, Histories]) -> list[str]:
     return [f"nan: the model diverged, or what it is compared by has no value ({'; '.join(found)})"] if found else []
 
 
-def served_by(runs: Histories) -> tuple[float | None, float | None]:
+def personal_scores(runs: Histories) -> tuple[float | None, float | None]:
     """Return the mean over clients and the worst tenth of personal models at the end; ``None`` where a run has none."""
     found = [last_personal(h) for h in runs.values()]
     if not all("personal_worst_tenth" in f for f in found):
@@ -185,18 +185,20 @@ def served_by(runs: Histories) -> tuple[float | None, float | None]:
     return mean(m for m in means if m is not None), mean(f["personal_worst_tenth"] for f in found)
 
 
-def last_ten(history: Sequence[Record]) -> float:
+def mean_of_last_ten(history: Sequence[Record]) -> float:
     """Return the mean score of the last ten evaluations, or of all if they are fewer; NaN if one has no number."""
     last_score(history)  # which refuses a history that has none
     return last_mean(scores_of(history))
 
 
-def compared(runs: dict[str, Histories], target: float) -> list[Row]:
+def make_rows(runs: dict[str, Histories], target: float) -> list[Row]:
     """Make a row for each method; all but the best, by the seeds that all have, are compared with that one."""
-    ends = {label: {seed: last_ten(h) for seed, h in mine.items()} for label, mine in runs.items()}
-    order = ranked(ends, lead_in(runs).higher)
+    ends = {label: {seed: mean_of_last_ten(h) for seed, h in mine.items()} for label, mine in runs.items()}
+    order = rank_methods(ends, leading_metric(runs).higher)
     best = order[0] if order else None
-    return [row(label, mine, target, runs[best] if best not in (None, label) else None) for label, mine in runs.items()]
+    return [
+        make_row(label, mine, target, runs[best] if best not in (None, label) else None) for label, mine in runs.items()
+    ]
 
 
 def common_target(runs: dict[str, Histories]) -> float:
@@ -204,12 +206,12 @@ def common_target(runs: dict[str, Histories]) -> float:
 
     Of another metric it is a tenth worse than the best method's, in two digits.
     """
-    lead = lead_in(runs)
-    best = lead.best(mean(last_ten(h) for h in mine.values()) for mine in runs.values())
+    lead = leading_metric(runs)
+    best = lead.best(mean(mean_of_last_ten(h) for h in mine.values()) for mine in runs.values())
     return math.nan if best is None else lead.nearly(best)
 
 
-def cells(row: Row) -> list[str]:
+def row_cells(row: Row) -> list[str]:
     """Return the row as text: seeds, score, how far behind the best, rounds, bytes, seconds."""
 
     def optional(value: float | None, form: Any) -> str:

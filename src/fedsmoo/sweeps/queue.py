@@ -37,7 +37,7 @@ PAUSE = 0.5  # seconds between looks at what others do
 NO_LEASES: Mapping[Path, Lease] = {}  # the caller sees to it that nobody else works on the runs
 
 
-def nothing(*arguments: Any) -> None:
+def ignore(*arguments: Any) -> None:
     """Ignore an event."""
 
 
@@ -50,11 +50,11 @@ class Worker:
     retry: bool = False  # try failed runs again
     wait: bool = True  # wait for runs that others have leased, to take over if they die
     save_every: int | None = None  # rounds between checkpoints; 0: only when stopped
-    watch: Callable[[Config, Record], Any] = nothing  # after every round of every run
-    begun: Callable[[Config, Path, int], Any] = nothing  # when a run begins or goes on, with the rounds done already
-    finished: Callable[[Config, Path, dict[str, Any]], Any] = nothing  # when a run is done, with its summary
-    failed: Callable[[Config, Path, str], Any] = nothing  # when a run cannot go on, with the reason
-    note: Callable[[str], Any] = nothing  # with a line that a person should know
+    watch: Callable[[Config, Record], Any] = ignore  # after every round of every run
+    begun: Callable[[Config, Path, int], Any] = ignore  # when a run begins or goes on, with the rounds done already
+    finished: Callable[[Config, Path, dict[str, Any]], Any] = ignore  # when a run is done, with its summary
+    failed: Callable[[Config, Path, str], Any] = ignore  # when a run cannot go on, with the reason
+    note: Callable[[str], Any] = ignore  # with a line that a person should know
     stop: Callable[[], bool] = lambda: False  # asked after every round; if true, all is saved and the work ends
     work: str = "sweep"  # what it is called in errors
 
@@ -86,7 +86,7 @@ def work_at(places: Mapping[Path, Config], worker: Worker, held: Mapping[Path, M
         FedsmooError: if a file was edited since, when the turn of a run that needs it comes.
         DiskError: if a folder cannot be written.
     """
-    others = {p: why for p, c in places.items() if state(p) == "finished" and (why := other_run(p, c, held[p]))}
+    others = {p: why for p, c in places.items() if state(p) == "finished" and (why := why_another_run(p, c, held[p]))}
     for path, why in others.items():
         worker.failed(places[path], path, why)
     places = {p: config for p, config in places.items() if p not in others}
@@ -133,7 +133,7 @@ def lease_batch(
     places: Mapping[Path, Config],
     pack: int,
     is_open: Callable[[Path], bool] = lambda path: state(path) != "finished",
-    check: Callable[[Path], Any] = nothing,
+    check: Callable[[Path], Any] = ignore,
 ) -> dict[Path, Lease]:
     """Lease the first run that nobody else has, and others that may share its batch, ``pack`` in all.
 
@@ -211,14 +211,14 @@ def execute_one(path: Path, config: Config, worker: Worker, leases: Mapping[Path
     try:
         run = open_run(path, config, leases)
         announce(run, config, worker)
-        result = run.go(watching(worker, config), worker.stop, worker.save_every, worker.keep)
+        result = run.go(watch_rounds(worker, config), worker.stop, worker.save_every, worker.keep)
         if result.summary is not None:
             worker.finished(run.config, path, result.summary)
     finally:
         fix_threads(threads)
 
 
-def watching(worker: Worker, config: Config) -> Callable[[Record], None]:
+def watch_rounds(worker: Worker, config: Config) -> Callable[[Record], None]:
     """Return what is called with every round of a run; whatever the watcher returns, the run goes on."""
 
     def watch(record: Record) -> None:
@@ -237,7 +237,7 @@ def open_run(
     with fenced_by(leases.get(path)):
         mended = mend_or_forget(path)
     if mended is not None:
-        if why := other_run(path, config):
+        if why := why_another_run(path, config):
             raise FedsmooError(why)
         run = reopen(path, config.device, simulation, leases.get(path), **facts)
         run.notes[:0] = mended
@@ -248,7 +248,7 @@ def open_run(
     return run
 
 
-def other_run(path: Path, config: Config, held: Mapping[str, str] | None = None) -> str:
+def why_another_run(path: Path, config: Config, held: Mapping[str, str] | None = None) -> str:
     """Say why the run in a folder is another one than it should be, so that its numbers would pass for that one's.
 
     Empty if it is not. Without ``held``, its data is taken for the same: that is seen when it is reopened.
@@ -279,7 +279,7 @@ def execute_together(batch: dict[Path, Config], worker: Worker, leases: Mapping[
     for (path, config), simulation in zip(batch.items(), simulations, strict=True):
         runs.append(open_run(path, config, leases, simulation, **shared))
         announce(runs[-1], config, worker)
-    calls = [r.after_round(watching(worker, r.config), worker.stop, worker.save_every, len(runs)) for r in runs]
+    calls = [r.after_round(watch_rounds(worker, r.config), worker.stop, worker.save_every, len(runs)) for r in runs]
     pack.run(calls)
     for run in runs:
         summary = run.write_results(worker.keep, **shared)

@@ -91,7 +91,7 @@ class Measured:
     scores = property(lambda self: self.led[1], doc="Its values in the evaluated rounds.")
 
 
-def rounded(value: Any, digits: int) -> Any:
+def round_digits(value: Any, digits: int) -> Any:
     return float(f"{value:.{digits}g}") if isinstance(value, float) else value
 
 
@@ -101,8 +101,8 @@ def from_folder(path: Path) -> Measured:
     run.refuse_damaged()
     curve: dict[str, list[Any]] = {"round": [r.round for r in run.history]}
     for name in (*COLUMNS, *(n for n in LATER if any(getattr(r, n) is not None for r in run.history))):
-        curve[name] = [rounded(getattr(r, name), DIGITS.get(name, 17)) for r in run.history]
-    curve |= {name: [rounded(v, 8) for v in values] for name, values in metric_columns(run.history).items()}
+        curve[name] = [round_digits(getattr(r, name), DIGITS.get(name, 17)) for r in run.history]
+    curve |= {name: [round_digits(v, 8) for v in values] for name, values in metric_columns(run.history).items()}
     facts = {**run.facts, "label": run.label, "lower": next((r.lower for r in run.history if r.lower), None)}
     if not is_users_code(run.config.algorithm):
         facts.pop("method", None)  # the package knows its own
@@ -124,12 +124,12 @@ def to_json(result: Measured) -> str:
         "config": {k: v for k, v in config.items() if v is not None or FIELDS[k].default is not None},
         **{k: result.facts[k] for k in (*FACTS, "hessian") if k in result.facts},
         "rounds": len(result.curve["round"]),
-        "seconds_per_round": rounded(sum(seconds) / max(len(seconds), 1), 4),
+        "seconds_per_round": round_digits(sum(seconds) / max(len(seconds), 1), 4),
     }
-    return in_lines({**lines, "curve": curve})
+    return json_in_lines({**lines, "curve": curve})
 
 
-def in_lines(value: dict[str, Any]) -> str:
+def json_in_lines(value: dict[str, Any]) -> str:
     """Write a result as JSON with a line for each field, and for each column of its curve."""
     text = [f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in value.items() if k != "curve"]
     curve = value["curve"].items()
@@ -173,17 +173,17 @@ def export(folders: Sequence[Path], to: Path, supersede: str | None = None, note
     if supersede is not None and not supersede.strip():
         raise FedsmooError("supersede needs a reason, which is kept with the old result")
     found: dict[Path, Found] = {}
-    for folder, result in readable(((from_folder, folder) for folder in finished_runs(folders)), note):
+    for folder, result in read_all(((from_folder, folder) for folder in finished_runs(folders)), note):
         path, value = to / f"{result.name}.json", Found(str(folder), result)
-        found[path] = first_measured(found[path], value, note) if path in found else value
-    tables = {path: already_there(path) for path in found if path.is_file()}
+        found[path] = choose_measurement(found[path], value, note) if path in found else value
+    tables = {path: read_existing(path) for path in found if path.is_file()}
     old = {path: from_table(table, path) for path, table in tables.items()}
     other = [p for p, was in old.items() if not was.agrees(found[p].result)]
     if other and supersede is None:
         raise FedsmooError(
-            f"{', '.join(map(str, other))}: holds another measurement of the same run, {in_words(old[other[0]])} where "
-            f"{found[other[0]].where} has {in_words(found[other[0]].result)}; nothing was written. A reason to "
-            f"supersede it (--supersede REASON) replaces it and keeps it in {to / SUPERSEDED}"
+            f"{', '.join(map(str, other))}: holds another measurement of the same run, {score_in_words(old[other[0]])} "
+            f"where {found[other[0]].where} has {score_in_words(found[other[0]].result)}; nothing was written. A "
+            f"reason to supersede it (--supersede REASON) replaces it and keeps it in {to / SUPERSEDED}"
         )
     for left in [*to.glob(f"*.json{PART}"), *(to / SUPERSEDED).glob(f"*.json{PART}")]:
         remove_old(left)
@@ -201,7 +201,7 @@ def export(folders: Sequence[Path], to: Path, supersede: str | None = None, note
     return list(found)
 
 
-def already_there(path: Path) -> dict[str, Any]:
+def read_existing(path: Path) -> dict[str, Any]:
     """Read a result that another may supersede."""
     try:
         table = read_json(path)
@@ -221,7 +221,7 @@ def set_aside(table: dict[str, Any], path: Path, reason: str, by: Measured) -> P
     make_folder(folder)
     copies = (folder / (path.name if k == 1 else f"{path.stem}-{k}.json") for k in itertools.count(1))
     place = next(p for p in copies if not p.exists())
-    write_durably(place, in_lines({"format": value.pop("format"), SUPERSEDED: why, **value}))
+    write_durably(place, json_in_lines({"format": value.pop("format"), SUPERSEDED: why, **value}))
     return place
 
 
@@ -249,14 +249,14 @@ def collect(
     folders = [results] if isinstance(results, Path) else results
     files = [path for folder in folders if folder.is_dir() for path in sorted(folder.glob("*.json"))]
     places = [*((from_file, path) for path in files), *((from_folder, path) for path in finished_runs(runs))]
-    for place, result in readable(places, note, whole):
+    for place, result in read_all(places, note, whole):
         key, value = result.identity, Found(str(place), result)
-        out[key] = first_measured(out[key], value, note) if key in out else value
+        out[key] = choose_measurement(out[key], value, note) if key in out else value
     return {key: value.result for key, value in out.items()}
 
 
-def readable(places: Iterable[tuple[Read, Path]], note: Note, whole: bool = False) -> Iterator[tuple[Path, Measured]]:
-    """Yield what can be read, each by its own function; a note says of the others why not, or ``whole`` raises it."""
+def read_all(places: Iterable[tuple[Read, Path]], note: Note, whole: bool = False) -> Iterator[tuple[Path, Measured]]:
+    """Yield the results that can be read, each by its own function; notes say why others cannot, or ``whole`` raises."""
     for read, place in places:
         try:
             result = read(place)
@@ -271,28 +271,27 @@ def readable(places: Iterable[tuple[Read, Path]], note: Note, whole: bool = Fals
 def from_file(path: Path) -> Measured | None:
     """Return the result in a file; ``None`` if it holds something else, or one that was superseded."""
     value = parse_json(read_plain(path, limit=MAX_BYTES) or b"null", path)
-    return from_table(value, path) if counts(value) else None
+    return from_table(value, path) if is_current_result(value) else None
 
 
-def counts(content: Any) -> bool:
+def is_current_result(content: Any) -> bool:
     """Return whether a file's content is a result that was not superseded; other files may lie beside them."""
     return isinstance(content, dict) and content.get("format") == FORMAT and SUPERSEDED not in content
 
 
-def first_measured(a: Found, b: Found, note: Note) -> Found:
+def choose_measurement(a: Found, b: Found, note: Note) -> Found:
     """Choose which of two measurements of one run counts: the first; of equal ones, the one that was read last."""
     if a.result.curve == b.result.curve:
         return b
     first, second = sorted((a, b), key=lambda each: str(each.result.facts.get("finished", "")))
     if not a.result.agrees(b.result):
-        note(
-            f"{first.where} and {second.where} are the same run with different numbers ({in_words(first.result)}; "
-            f"{in_words(second.result)}): the first measured counts, {first.where}"
-        )
+        scores = "; ".join(score_in_words(each.result) for each in (first, second))
+        same = f"{first.where} and {second.where} are the same run with different numbers ({scores})"
+        note(f"{same}: the first measured counts, {first.where}")
     return first
 
 
-def in_words(result: Measured) -> str:
+def score_in_words(result: Measured) -> str:
     """Say a result in one number, so that two can be told apart."""
     scores, lead = result.scores, result.lead
     top = lead.best(scores)

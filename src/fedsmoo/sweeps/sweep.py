@@ -32,11 +32,11 @@ from fedsmoo.runs.storage.folder import refuse_run_folder, write_label
 from fedsmoo.runs.storage.lease import TakenOver, acquire
 from fedsmoo.runs.storage.names import CONFIG
 from fedsmoo.runs.storage.reader import read_label, read_run, state
-from fedsmoo.sweeps.bases import completed, read_sweep
+from fedsmoo.sweeps.bases import read_sweep, with_base
 from fedsmoo.sweeps.cost import refuse_impossible
-from fedsmoo.sweeps.grid import Cell, Sweep, expand, named_in, with_contents
+from fedsmoo.sweeps.grid import Cell, Sweep, expand, named_by_tables, with_contents
 from fedsmoo.sweeps.index import refresh
-from fedsmoo.sweeps.queue import Outcome, Worker, nothing, work_at
+from fedsmoo.sweeps.queue import Outcome, Worker, ignore, work_at
 from fedsmoo.sweeps.results import export
 
 PACK = 4  # runs in one batch on a GPU, unless somebody says otherwise
@@ -56,11 +56,11 @@ def sweep(
     wait: bool = True,
     save_every: int | None = None,
     trust: bool = False,
-    watch: Callable[[Config, Record], Any] = nothing,
-    begun: Callable[[Config, Path, int], Any] = nothing,
-    finished: Callable[[Config, Path, dict[str, Any]], Any] = nothing,
-    failed: Callable[[Config, Path, str], Any] = nothing,
-    note: Callable[[str], Any] = nothing,
+    watch: Callable[[Config, Record], Any] = ignore,
+    begun: Callable[[Config, Path, int], Any] = ignore,
+    finished: Callable[[Config, Path, dict[str, Any]], Any] = ignore,
+    failed: Callable[[Config, Path, str], Any] = ignore,
+    note: Callable[[str], Any] = ignore,
     stop: Callable[[], bool] | None = None,
     **settings: Any,
 ) -> Outcome:
@@ -86,11 +86,11 @@ def sweep(
     """
     grid = open_sweep(file_or_table, settings, root := folder_of(file_or_table, out), trust)
     refuse_wrong_arguments(save_every)
-    missing(grid, root)
+    unfinished(grid, root)
     size, calls = pack_size(pack, grid.cells[0].config), (watch, begun, finished, failed, note)
     with stopped_by(stop) as asked:
         worker = Worker(size, keep, retry, wait, save_every, *calls, asked)
-        outcome = carry_through(grid.folders(root), worker, minutes, to, supersede, grid.labels)
+        outcome = work_through(grid.folders(root), worker, minutes, to, supersede, grid.labels)
         renew_index(root, note)
     return outcome
 
@@ -115,14 +115,14 @@ def open_sweep(
 
     def look(table: dict[str, Any]) -> None:
         if root is not None:
-            refuse_begun_elsewhere(named_in(table, own), root, trust)
+            refuse_begun_elsewhere(named_by_tables(table, own), root, trust)
 
     if isinstance(source, Sweep):
         if settings:
             raise FedsmooError("settings belong to a file or a table: this sweep is expanded already")
         grid = source
     elif isinstance(source, Mapping):
-        table = completed(dict(source))
+        table = with_base(dict(source))
         look(table)
         grid = expand(table, "the table", own)
     elif isinstance(source, str | PathLike):
@@ -132,10 +132,10 @@ def open_sweep(
     if all(c.held is not None for c in grid.cells):
         return grid
     grid = with_contents(grid, hash_files_and_data([c.config for c in grid.cells]))
-    return grid if root is None else dataclasses.replace(grid, cells=[as_begun(c, root) for c in grid.cells])
+    return grid if root is None else dataclasses.replace(grid, cells=[as_in_older_folder(c, root) for c in grid.cells])
 
 
-def as_begun(cell: Cell, root: Path) -> Cell:
+def as_in_older_folder(cell: Cell, root: Path) -> Cell:
     """Return a run as a folder of before has it, whose name does not know the samples of a user's function.
 
     If it holds the run on other samples, or there is none, that is the run itself.
@@ -157,7 +157,7 @@ def folder_of(source: Source, out: str | Path | None) -> Path:
     return Path("runs") / (Path(source).stem if isinstance(source, str | PathLike) else "sweep")
 
 
-def missing(grid: Sweep, root: Path) -> list[Config]:
+def unfinished(grid: Sweep, root: Path) -> list[Config]:
     """Return the runs that have not finished; raises a ``FedsmooError`` if one of them is impossible."""
     cells = [cell for folder, cell in grid.folders(root).items() if state(folder) != "finished"]
     for cell in cells:  # said now, not when its turn comes
@@ -171,7 +171,7 @@ def pack_size(pack: int | None, config: Config) -> int:
     return pack if pack is not None else PACK if make_device(config.device).type == "cuda" else 1
 
 
-def carry_through(
+def work_through(
     cells: Mapping[Path, Cell],
     worker: Worker,
     minutes: float | None = None,
@@ -202,14 +202,14 @@ def carry_through(
         worker.begun(config, folder, rounds)
 
     def write_result(folder: Path) -> None:
-        if results is not None and not exported(folder, Path(results), supersede, worker.note):
+        if results is not None and not try_export(folder, Path(results), supersede, worker.note):
             unwritten.append(folder)
 
     def finished(config: Config, folder: Path, summary: dict[str, Any]) -> None:
         worker.finished(config, folder, summary)
         write_result(folder)
 
-    for folder in unexported(cells, results, supersede):
+    for folder in finished_without_result(cells, results, supersede):
         write_result(folder)
     timed = dataclasses.replace(
         worker, begun=begun, finished=finished, stop=lambda: worker.stop() or time.monotonic() > end
@@ -231,7 +231,7 @@ def relabel(folder: Path, label: str | None) -> None:
         lease.release()
 
 
-def exported(folder: Path, results: Path, supersede: str | None, note: Callable[[str], Any]) -> bool:
+def try_export(folder: Path, results: Path, supersede: str | None, note: Callable[[str], Any]) -> bool:
     """Write a run's result; if that cannot be, a note says why, and the run is kept."""
     try:
         export([folder], results, supersede, note)
@@ -241,7 +241,9 @@ def exported(folder: Path, results: Path, supersede: str | None, note: Callable[
     return True
 
 
-def unexported(cells: Mapping[Path, Cell], results: Path | str | None, supersede: str | None) -> list[Path]:
+def finished_without_result(
+    cells: Mapping[Path, Cell], results: Path | str | None, supersede: str | None
+) -> list[Path]:
     """Return the runs that had finished, perhaps in a process that ended before it wrote their result.
 
     Where another result may be superseded, that a file is there does not say that it is this run's.

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedsmoo.core import FedsmooError
-from fedsmoo.deploy.access.gate import allowed
+from fedsmoo.deploy.access.gate import is_allowed
 from fedsmoo.deploy.access.keys import make_keys
 from fedsmoo.deploy.app import write_app
 from fedsmoo.deploy.settings import parse
@@ -83,7 +83,7 @@ def test_keys_are_pairs_that_only_their_owner_reads(tmp_path):
      "/v1/fleet/%2e%2e/control/x", "/V1/fleet/x", "/v1/fleet/..;/control", "/v1/fleet/x\\..\\y", "/health"],
 )  # fmt: skip
 def test_the_gate_is_shut(path):
-    assert not allowed(path.encode())
+    assert not is_allowed(path.encode())
 
 
 def test_the_app_is_ready(tmp_path):

@@ -16,7 +16,7 @@ from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin import hashes
 from fedsmoo.runs.origin.identity import config_of, differences, identity
 from fedsmoo.sweeps.grid import expand, run_name
-from fedsmoo.sweeps.results import counts
+from fedsmoo.sweeps.results import is_current_result
 
 RESULTS = Path(__file__).parents[3] / "results"
 
@@ -70,7 +70,7 @@ def test_differences_are_in_words() -> None:
 
 
 def test_results_keep_their_names_wherever_the_data_lay() -> None:
-    files = [p for p in RESULTS.glob("*.json") if counts(json.loads(p.read_text()))]
+    files = [p for p in RESULTS.glob("*.json") if is_current_result(json.loads(p.read_text()))]
     assert len(files) >= 15
     for path in files:
         config = config_of(json.loads(path.read_text())["config"])

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from fedsmoo.cli import main
-from fedsmoo.commands.options import gather
+from fedsmoo.commands.options import gather_config
 from fedsmoo.runs.config import FIELDS, Config
 from fedsmoo.runs.origin import provenance as origin
 from fedsmoo.runs.origin.identity import identity
@@ -92,7 +92,7 @@ def test_the_command_for_one_run_means_its_config(config: Config) -> None:
     pairs = list(zip(words[2::2], words[3::2], strict=True))
     flags = {k.removeprefix("--").replace("-", "_"): v for k, v in pairs if k != "--set"}
     assert set(flags) <= set(FIELDS)
-    read = gather(None, [v for k, v in pairs if k == "--set"], flags)
+    read = gather_config(None, [v for k, v in pairs if k == "--set"], flags)
     assert identity(read) == identity(config)
     assert (read.engine, read.data) == (config.engine, config.data)
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedsmoo.analysis.functions.hessian import top_eigenvalues
-from fedsmoo.analysis.functions.objective import Objective, counted, refuse_no_classes
+from fedsmoo.analysis.functions.objective import Objective, labels_that_count, refuse_no_classes
 from fedsmoo.core import FedsmooError, unit
 
 
@@ -63,10 +63,10 @@ def weight_layers(module: nn.Module, x: Tensor, operator: bool = True) -> list[L
     finally:
         for hook in hooks:
             hook.remove()
-    return [measured(n, m, shapes[n], operator) for n, m in layers.items() if n in shapes]
+    return [measure_layer(n, m, shapes[n], operator) for n, m in layers.items() if n in shapes]
 
 
-def measured(name: str, layer: nn.Linear | nn.Conv2d, shape: tuple[int, ...], operator: bool) -> Layer:
+def measure_layer(name: str, layer: nn.Linear | nn.Conv2d, shape: tuple[int, ...], operator: bool) -> Layer:
     """Return one layer's norms. The Frobenius norm is that of the stored weights, as in the theorem."""
     weight = layer.weight.detach()
     matrix = weight.flatten(1)
@@ -112,7 +112,7 @@ def margins(outputs: Tensor, y: Tensor) -> Tensor:
 def margin_error(objective: Objective, w: Tensor, s: Tensor, eps: float) -> float:
     """``G~_eps``: the share of samples whose margin at the perturbed model w + s is at most eps, or is no number."""
     refuse_no_classes(objective.task, "the margin")
-    there = counted(objective.task, objective.y)
+    there = labels_that_count(objective.task, objective.y)
     beyond = margins(objective.outputs(w + s)[there], objective.y[there]) > eps
     return (~beyond).double().mean().item()
 

@@ -89,7 +89,7 @@ def perturbations(
     }
 
 
-def agreement(
+def agreed_perturbation(
     method: Algorithm, server: Vectors, rows: Sequence[Mapping[str, Tensor]]
 ) -> tuple[Tensor | None, Tensor | None]:
     """Return the perturbation that clients are to agree on and their duals of it ``[n, P]``, if the method has some."""

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsmoo.analysis.functions.objective import Objective, counted, objective, refuse_no_classes
+from fedsmoo.analysis.functions.objective import Objective, labels_that_count, objective, refuse_no_classes
 from fedsmoo.data.targets import NO_LABEL, classes_said
 from fedsmoo.engines.task import Task
 
@@ -34,17 +34,17 @@ class Fairness:
     @property
     def worst_tenth(self) -> float:
         """Mean accuracy of the worst tenth of the clients (at least one)."""
-        return tenth(self.clients)
+        return mean_of_lowest_tenth(self.clients)
 
     @property
     def best_tenth(self) -> float:
-        return -tenth(-self.clients)
+        return -mean_of_lowest_tenth(-self.clients)
 
 
-def tenth(values: np.ndarray) -> float:
+def mean_of_lowest_tenth(values: np.ndarray) -> float:
     """Return the mean of the lowest tenth, at least one value.
 
-    >>> tenth(np.array([0.9, 0.1, 0.5]))
+    >>> mean_of_lowest_tenth(np.array([0.9, 0.1, 0.5]))
     0.1
     """
     known = np.sort(values[~np.isnan(values)])
@@ -62,7 +62,7 @@ def class_accuracy(task: Task, w: Tensor) -> np.ndarray:
     """Return test accuracy per class; nan for a class without test samples."""
     refuse_no_classes(task, "fairness")
     test = objective(task, "test")
-    there = counted(task, test.y)
+    there = labels_that_count(task, test.y)
     right = (classes_said(test.outputs(w)) == test.y)[there].cpu().numpy()
     labels = test.y[there].cpu().numpy()
     total = np.bincount(labels, minlength=task.data.classes)
@@ -79,7 +79,7 @@ def fairness(task: Task, w: Tensor, indices: Sequence[np.ndarray]) -> Fairness:
     """
     classes, tests = class_accuracy(task, w), own_accuracy(task, w, indices)
     train = objective(task, "train")
-    each = hits(train, w)
+    each = count_right(train, w)
     labels = train.y.cpu().numpy()
     clients, own = [], []
     for held in indices:
@@ -87,7 +87,7 @@ def fairness(task: Task, w: Tensor, indices: Sequence[np.ndarray]) -> Fairness:
         counts = np.bincount(mine[mine != NO_LABEL], minlength=len(classes))
         known = ~np.isnan(classes) & (counts > 0)
         clients.append(np.average(classes[known], weights=counts[known]) if known.any() else np.nan)
-        own.append(share(each[held]))
+        own.append(share_right(each[held]))
     return Fairness(classes, np.array(clients) if tests is None else tests, np.array(own))
 
 
@@ -96,18 +96,18 @@ def own_accuracy(task: Task, w: Tensor, indices: Sequence[np.ndarray]) -> np.nda
     parts = task.data.own_tests(indices)
     if parts is None:
         return None
-    each = hits(objective(task, "test"), w)
-    return np.array([share(each[mine]) for mine in parts])
+    each = count_right(objective(task, "test"), w)
+    return np.array([share_right(each[mine]) for mine in parts])
 
 
-def hits(part: Objective, w: Tensor) -> np.ndarray:
+def count_right(part: Objective, w: Tensor) -> np.ndarray:
     """Count for each sample the labels that a model says right, and those that count at all: ``[N, 2]``."""
-    there = counted(part.task, part.y)
+    there = labels_that_count(part.task, part.y)
     right = (classes_said(part.outputs(w)) == part.y) & there
     return torch.stack([v.reshape(len(v), -1).sum(1) for v in (right, there)], 1).cpu().numpy()
 
 
-def share(counts: np.ndarray) -> float:
+def share_right(counts: np.ndarray) -> float:
     """Return the share that is right of some samples; nan if none of them counts."""
     right, there = counts.sum(0)
     return float(right / there) if there else np.nan

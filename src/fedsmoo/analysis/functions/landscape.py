@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fedsmoo.analysis.functions.objective import Objective
-from fedsmoo.analysis.measurement import positive
+from fedsmoo.analysis.measurement import refuse_not_positive
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.random.streams import stream
 from fedsmoo.models.base import FlatModel
@@ -131,21 +131,21 @@ def evaluate_points(
     return torch.cat(losses).cpu().numpy(), torch.cat(accuracies).cpu().numpy()
 
 
-def centred(points: int, span: float) -> np.ndarray:
+def centred_axis(points: int, span: float) -> np.ndarray:
     """Return an axis with the model itself among its points."""
     if points < 3 or points % 2 == 0:
         raise FedsmooError(f"a grid of {points} points has no middle for the model: take an odd number from 3")
-    positive("span", span)
+    refuse_not_positive("span", span)
     return np.linspace(-span, span, points)
 
 
-def around(places: list[float], points: int) -> np.ndarray:
+def axis_around(places: list[float], points: int) -> np.ndarray:
     """Return an axis that shows all models with a margin."""
     low, high = min(places), max(places)
     margin = 0.3 * max(high - low, 0.5)
     return np.linspace(low - margin, high + margin, points)
 
 
-def beyond(points: int) -> np.ndarray:
+def axis_beyond(points: int) -> np.ndarray:
     """Return an axis from before one model, at 0, to behind another, at 1; both and the middle are among its points."""
     return np.unique(np.round([*np.linspace(-0.25, 1.25, points), 0.0, 0.5, 1.0], 12))

@@ -60,14 +60,14 @@ class Objective:
         """Return the share of classes that outputs say right, of those that count; NaN for other targets."""
         if self.task.data.target != CLASSES:
             return torch.full((), torch.nan, dtype=torch.float64)
-        there = counted(self.task, self.y)
+        there = labels_that_count(self.task, self.y)
         return ((classes_said(out) == self.y) & there).double().sum() / there.sum()
 
     def _right(self, out: Tensor, labels: Tensor) -> Tensor:
         """Count what each of C models says right of a batch, ``[C]``; NaN where the targets are no classes."""
         if self.task.data.target != CLASSES:
             return torch.full((len(out),), torch.nan, dtype=torch.float64, device=out.device)
-        return ((classes_said(out) == labels) & counted(self.task, labels)).flatten(1).double().sum(1)
+        return ((classes_said(out) == labels) & labels_that_count(self.task, labels)).flatten(1).double().sum(1)
 
     def gradient(self, w: Tensor) -> Tensor:
         """``f'(w)``."""
@@ -132,12 +132,12 @@ class Objective:
                     each = self.task.loss(out.flatten(0, 1).to(self.task.dtype), labels.flatten(0, 1))
                     loss += each.view(count, -1).double().sum(1)
                     right += self._right(out, labels)
-            return loss / self.samples, right / counted(self.task, self.y).sum()
+            return loss / self.samples, right / labels_that_count(self.task, self.y).sum()
 
         return evaluate
 
 
-def counted(task: Task, y: Tensor) -> Tensor:
+def labels_that_count(task: Task, y: Tensor) -> Tensor:
     """Return which labels count in an accuracy, as in a run's own: not -100, nor the one that the loss ignores."""
     return (y != NO_LABEL) & (y != ignored_by(task.loss))
 

@@ -9,7 +9,7 @@ from typing import Any
 from fedsmoo.core import FedsmooError
 
 
-def spent(clients: int, cohort: int, noises: Sequence[float], delta: float, random_size: bool) -> float:
+def epsilon_spent(clients: int, cohort: int, noises: Sequence[float], delta: float, random_size: bool) -> float:
     """Return the epsilon that rounds spent together; in each the sum of bounded changes had so much noise per bound.
 
     With a cohort of random size, in which each of m clients is with chance n / m, neighbours are federations with and

@@ -26,7 +26,7 @@ import h11
 import httpx
 
 from fedsmoo.core.untrusted import text
-from fedsmoo.deploy.access.limits import Guest, Guests, Limits, place
+from fedsmoo.deploy.access.limits import Guest, Guests, Limits, address_group
 from fedsmoo.deploy.access.signature import signer
 from fedsmoo.deploy.access.talk import Refused, Talk
 
@@ -47,11 +47,11 @@ MOST = 1000  # kinds of refusals that are counted in a minute
 FIRST_OF_ALL = "this key has not been let in yet: try again"
 
 
-def allowed(path: bytes) -> bool:
+def is_allowed(path: bytes) -> bool:
     """Whether a request path goes to nodes' own interface, with nothing in it that a server might read differently.
 
-    >>> allowed(b"/v1/fleet/pull-messages"), allowed(b"/v1/control/start-run"), allowed(b"/v1/fleet/../control/x")
-    (True, False, False)
+    >>> [is_allowed(path) for path in (b"/v1/fleet/pull-messages", b"/v1/control/start-run", b"/v1/fleet/../control/x")]
+    [True, False, False]
     """
     return path.startswith(OPEN) and not any(odd in path for odd in (b"..", b"//", b"%", b"\\", b";"))
 
@@ -84,7 +84,7 @@ class Gate:
             except OSError:  # no descriptors are left, or the caller has gone already
                 await asyncio.sleep(0.05)
                 continue
-            self._keep(self._receive(connection, place(str(address[0]))))
+            self._keep(self._receive(connection, address_group(str(address[0]))))
 
     def _keep(self, coroutine: Any) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)
@@ -152,7 +152,7 @@ class Gate:
 
     def _examine(self, request: h11.Request) -> bytes:
         """Return the key that a request is signed with; raises ``Refused`` if it is none of a node's."""
-        if not allowed(bytes(request.target).partition(b"?")[0]):
+        if not is_allowed(bytes(request.target).partition(b"?")[0]):
             raise Refused(403, "only nodes may come through here")
         if request.method != b"POST":
             raise Refused(405, "nodes only post")

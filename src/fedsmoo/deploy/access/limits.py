@@ -77,10 +77,10 @@ class Guests:
                 del self.groups[guest.group]
 
 
-def place(address: str) -> str:
+def address_group(address: str) -> str:
     """Return what counts as one address: for IPv6 the network of a household, which has 2^64 of them.
 
-    >>> place("203.0.113.9"), place("2001:db8:1:2:3:4:5:6")
+    >>> address_group("203.0.113.9"), address_group("2001:db8:1:2:3:4:5:6")
     ('203.0.113.9', '2001:db8:1:2::')
     """
     try:
