@@ -16,26 +16,6 @@ if TYPE_CHECKING:
     from fedsmoo.analysis.functions.landscape import Surface
 
 
-def trusted_surface(values: Mapping[str, Any]) -> Values | None:
-    """Return what a page shows of a surface; nothing where its losses are no table."""
-    loss, models = matrix(values.get("loss")), values.get("models")
-    if loss is None:
-        return None
-    return {
-        "a": numbers(values.get("a"), 5)[: len(loss)],
-        "b": numbers(values.get("b"), 5)[: len(loss[0])],
-        "loss": loss,
-        "accuracy": matrix(values.get("accuracy")),
-        "part": text(values.get("part", ""), 40),
-        "samples": number(values.get("samples")),
-        "models": [
-            {"name": text(m.get("name", ""), 200), "a": number(m.get("a")), "b": number(m.get("b"))}
-            for m in (models if isinstance(models, list) else [])[:10]
-            if isinstance(m, dict)
-        ],
-    }
-
-
 def surface_values(found: Surface) -> Values:
     return {
         "a": found.a.tolist(),
@@ -62,7 +42,32 @@ class AtPoints(OnSamples):
 
 
 @dataclass(frozen=True)
-class LandscapeMeasurement(AtPoints):
+class OnGrid(AtPoints):
+    """A measurement whose result is a surface."""
+
+    @classmethod
+    def trusted(cls, values: Mapping[str, Any]) -> Values | None:
+        """Return what a page shows of a surface; nothing where its losses are no table."""
+        loss, models = matrix(values.get("loss")), values.get("models")
+        if loss is None:
+            return None
+        return {
+            "a": numbers(values.get("a"), 5)[: len(loss)],
+            "b": numbers(values.get("b"), 5)[: len(loss[0])],
+            "loss": loss,
+            "accuracy": matrix(values.get("accuracy")),
+            "part": text(values.get("part", ""), 40),
+            "samples": number(values.get("samples")),
+            "models": [
+                {"name": text(m.get("name", ""), 200), "a": number(m.get("a")), "b": number(m.get("b"))}
+                for m in (models if isinstance(models, list) else [])[:10]
+                if isinstance(m, dict)
+            ],
+        }
+
+
+@dataclass(frozen=True)
+class LandscapeMeasurement(OnGrid):
     """Loss and accuracy on a grid of filter-normalised directions; the same seed shows every run in the same ones."""
 
     name = "landscape"
@@ -88,13 +93,9 @@ class LandscapeMeasurement(AtPoints):
         highest = max(v for row in values["loss"] for v in row if v is not None)
         return [[name, f"{centre:.4f}", f"{highest:.4f}", self.measured_on(values), f"{values['seconds']:.1f}"]]
 
-    @classmethod
-    def trusted(cls, values: Mapping[str, Any]) -> Values | None:
-        return trusted_surface(values)
-
 
 @dataclass(frozen=True)
-class PlaneMeasurement(AtPoints):
+class PlaneMeasurement(OnGrid):
     """Loss and accuracy on the plane through the final models of two or three runs."""
 
     name = "plane"
@@ -119,10 +120,6 @@ class PlaneMeasurement(AtPoints):
         known = [v for row in values["loss"] for v in row if v is not None]
         names = " and ".join(m["name"] for m in values["models"])
         return [[names, f"{min(known):.4f}", f"{max(known):.4f}", self.measured_on(values)]] if known else []
-
-    @classmethod
-    def trusted(cls, values: Mapping[str, Any]) -> Values | None:
-        return trusted_surface(values)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -86,7 +86,8 @@ class Display:
     """What a person sees of a run, from its first round until ``open`` is closed."""
 
     def __init__(self) -> None:
-        self.open, self.run = ExitStack(), cast("Run | None", None)
+        self.open = ExitStack()
+        self.run: Run | None = None
 
     def begun(self, run: Run) -> None:
         """Say what is worth knowing before the first round, and show a progress bar from then on."""

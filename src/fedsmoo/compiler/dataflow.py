@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from operator import getitem
 from typing import Any
 
@@ -46,9 +46,8 @@ class Dataflow:
 
     def gradient_number(self, node: Node) -> int | None:
         """Return which of the step's gradients a node is, if it is one."""
-        if node.target is getitem and node.args[0] in self.gradients:
-            return self.gradients.index(node.args[0])  # type: ignore[arg-type]
-        return None
+        of = node.args[0] if node.target is getitem else None
+        return self.gradients.index(of) if isinstance(of, Node) and of in self.gradients else None
 
     def in_memory(self, node: Node) -> bool:
         """Return whether a node's value lies in memory and need not be computed in a pass."""
@@ -61,14 +60,7 @@ class Dataflow:
 
     def below(self, targets: Iterable[Node], stop: Collection[Node] = ()) -> set[Node]:
         """Collect what a pass computes and loads for some targets, down to what lies in memory; not past ``stop``."""
-        seen: set[Node] = set()
-        todo = list(targets)
-        while todo:
-            node = todo.pop()
-            if node not in seen:
-                seen.add(node)
-                todo += [] if self.in_memory(node) or node in stop else node.all_input_nodes
-        return seen
+        return reach(targets, lambda node: self.in_memory(node) or node in stop)
 
     def _hoisted(self) -> list[Node]:
         """Choose the constants to compute once: those behind a norm, and those that replace two vectors or more."""
@@ -78,24 +70,15 @@ class Dataflow:
         chosen = []
         for node in self.constant:
             if node in used and node.op == "call_function":
-                above = self._ancestors(node)
+                above = reach([node])
                 vectors = sum(n.op != "call_function" and self.vector(n) for n in above)
                 if any(reduction(n) for n in above) or (self.vector(node) and vectors > 1):
                     chosen.append(node)
         return chosen
 
-    def _ancestors(self, node: Node) -> set[Node]:
-        seen, todo = set(), [node]
-        while todo:
-            n = todo.pop()
-            if n not in seen:
-                seen.add(n)
-                todo += n.all_input_nodes
-        return seen
-
     def hoist(self, tensors: dict[Node, Tensor]) -> list[Tensor]:
         """Compute the hoisted constants from the inputs' values."""
-        wanted = set().union(*(self._ancestors(n) for n in self.hoisted))
+        wanted = reach(self.hoisted)
         values: dict[Node, Any] = dict(tensors)
 
         def value(argument: Any) -> Any:
@@ -107,3 +90,15 @@ class Dataflow:
             elif node in wanted and node.op == "call_function":
                 values[node] = node.target(*value(node.args), **value(node.kwargs))
         return [values[n] for n in self.hoisted]
+
+
+def reach(targets: Iterable[Node], ends: Callable[[Node], bool] = lambda node: False) -> set[Node]:
+    """Return the nodes that targets are computed from, themselves among them; nothing behind a node that ``ends``."""
+    seen: set[Node] = set()
+    todo = list(targets)
+    while todo:
+        node = todo.pop()
+        if node not in seen:
+            seen.add(node)
+            todo += [] if ends(node) else node.all_input_nodes
+    return seen

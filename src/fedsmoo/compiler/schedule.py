@@ -93,7 +93,8 @@ def schedule(flow: Dataflow, speculate: bool = True) -> list[Action]:
 def gradient_point(flow: Dataflow, number: int) -> Node:
     """Return the point at which a step takes one of its gradients."""
     (at,) = flow.gradients[number].args
-    return at  # type: ignore[return-value]
+    assert isinstance(at, Node)
+    return at
 
 
 def summand(node: Node) -> Node:

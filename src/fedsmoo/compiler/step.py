@@ -11,7 +11,7 @@ from torch.fx import Node
 
 from fedsmoo.compiler.codegen import Load, PassSpec, Store, VectorPass, fold
 from fedsmoo.compiler.dataflow import Dataflow
-from fedsmoo.compiler.schedule import Action, PointPass, SumPass, TakeGradient, gradient_point, schedule
+from fedsmoo.compiler.schedule import Action, LastPass, PointPass, SumPass, TakeGradient, gradient_point, schedule
 from fedsmoo.compiler.trace import StepInputs, reduction, shape, trace_step
 from fedsmoo.core import Algorithm, LocalRule
 from fedsmoo.kernels.gradients import GradientBuffers
@@ -94,7 +94,8 @@ class CompiledStep:
         # Gradients are kept in the type of products; those of norms and of the last layer as they are.
         self.gradients = [kernels.buffers(w) for _ in self.flow.gradients]
         self.in_place = kernels.dtype == w.dtype and kernels.begin >= self.size
-        self.spare = w if spare is None or not actions[-1].sums else spare  # type: ignore[union-attr]
+        last = actions[-1]
+        self.spare = spare if spare is not None and isinstance(last, LastPass) and last.sums else w
         self.tensors = self._buffers(inputs, total) | trace.held()
         self.alternating = [
             StepBuffers(self.tensors | {"w": old, "w_new": new} | changing_numbers(active, step), batch)

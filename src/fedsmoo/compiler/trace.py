@@ -176,12 +176,12 @@ class Sum(NamedTuple):
 
 def reduction(node: Node) -> Sum | None:
     """Return what a norm or a sum over the last axis reduces; nothing for other operations."""
-    args = (*node.args, *(None,) * 4)
-    if node.target is aten.linalg_vector_norm.default and args[1] in (2, None) and args[2] == [-1]:
-        return Sum(args[0], True)  # type: ignore[arg-type]
-    if node.target is aten.sum.dim_IntList and args[1] == [-1]:
-        return Sum(args[0], False)  # type: ignore[arg-type]
-    return None
+    of, first, second = (*node.args, None, None, None)[:3]
+    if not isinstance(of, Node):
+        return None
+    if node.target is aten.linalg_vector_norm.default and first in (2, None) and second == [-1]:
+        return Sum(of, True)
+    return Sum(of, False) if node.target is aten.sum.dim_IntList and first == [-1] else None
 
 
 def shape(node: Node) -> torch.Size:

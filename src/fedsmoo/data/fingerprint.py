@@ -63,12 +63,13 @@ class Fingerprint:
     @classmethod
     def read(cls, value: Any, where: str) -> Fingerprint:
         """Read a fingerprint that was written down; refuse anything else."""
-        names = ("train", "test", "order")
-        found = [value.get(n) if isinstance(value, dict) else None for n in names]
-        for name, text in zip(names, found, strict=True):
+        found: dict[str, str] = {}
+        for name in ("train", "test", "order"):
+            text = value.get(name) if isinstance(value, dict) else None
             if not isinstance(text, str) or not HEX.fullmatch(text):
                 raise FedsmooError(f"{where} is damaged: the fingerprint of its data has no {name} of 64 hex digits")
-        return cls(*found)  # type: ignore[arg-type]
+            found[name] = text
+        return cls(**found)
 
 
 def digests(x: Tensor, y: Tensor, notes: Sequence[str] = (), weights: Tensor | None = None) -> list[bytes]:

@@ -141,7 +141,7 @@ def answer(config: Config, setup: Setup, request: RoundRequest, root: Path) -> A
     draw = drawing(task.data.x_train.shape[1]) if task.augment else None
     indices = {request.client: np.arange(samples)}
     plan = make_plan(
-        config.seed, request.number, [request.client], indices, config.batch_size, config.epochs,  # type: ignore[arg-type]
+        config.seed, request.number, [request.client], indices, config.batch_size, config.epochs,
         config.local_steps, draw, config.batch_size,
     )  # fmt: skip
     steps = int(plan.steps[0])

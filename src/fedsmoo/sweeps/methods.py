@@ -60,7 +60,9 @@ def parse_methods(text: str) -> list[Entry]:
     for word in COMMAS.split(text):
         option = OPTION.fullmatch(word)
         if option is None:
-            name, rest = METHOD.fullmatch(word).groups()  # type: ignore[union-attr]  # it matches all text
+            match = METHOD.fullmatch(word)
+            assert match is not None  # it matches all text
+            name, rest = match.groups()
             found.append((name.strip(), {}))
             option = None if rest is None else OPTION.fullmatch(rest)
         if option is None:

@@ -256,7 +256,7 @@ def collect(
 
 
 def read_all(places: Iterable[tuple[Read, Path]], note: Note, whole: bool = False) -> Iterator[tuple[Path, Measured]]:
-    """Yield the results that can be read, each by its own function; notes say why others cannot, or ``whole`` raises."""
+    """Yield the results that can be read, each by its own function; notes say why not others, or ``whole`` raises."""
     for read, place in places:
         try:
             result = read(place)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,7 +73,7 @@ def make_plan(
     seed: int,
     number: int,
     clients: Sequence[int],
-    indices: Sequence[np.ndarray],
+    indices: Sequence[np.ndarray] | Mapping[int, np.ndarray],
     batch_size: int,
     epochs: int | None = None,
     steps: int | None = None,

@@ -59,9 +59,9 @@ def with_numbers(method: Algorithm, values: Mapping[str, Any]) -> Algorithm:
     """Return a method, inside what is put around it, with other hyper-parameters."""
     if not values:
         return method
-    inner = getattr(method, "inner", None)
-    if isinstance(inner, Algorithm):
-        return dataclasses.replace(method, inner=with_numbers(inner, values))  # type: ignore[call-arg]
+    if isinstance(inner := getattr(method, "inner", None), Algorithm):
+        changed: dict[str, Any] = {"inner": with_numbers(inner, values)}
+        return dataclasses.replace(method, **changed)
     known = kinds(type(method))
     for name in values:
         if name not in known:

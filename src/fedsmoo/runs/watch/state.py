@@ -73,8 +73,9 @@ class RoundState:
         if not isinstance(name, str) or not name or name in taken:
             why = "is there already" if name in taken else "is no name"
             raise FedsmooError(f"state.log: {brief(name)} {why}: choose another name for what is logged")
-        single = isinstance(value, np.generic) or (isinstance(value, Tensor) and value.numel() == 1)
-        number = value.item() if single else value  # type: ignore[attr-defined]
+        number: Any = value
+        if isinstance(number, np.generic) or (isinstance(number, Tensor) and number.numel() == 1):
+            number = number.item()
         if not isinstance(number, Real) or not math.isfinite(number):
             raise FedsmooError(f"state.log: {name} is {brief(value)}, but must be a finite number")
         self.record.probes[name] = float(number)
