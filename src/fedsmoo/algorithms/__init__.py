@@ -1,4 +1,8 @@
-"""The methods, one short file per family, each reading like the box in its paper."""
+"""The methods, one short file per family, each reading like the box in its paper.
+
+``fedavg`` is where to begin. ``around`` is the base of what wraps any method: local optimisers and learning rates,
+privacy, compression, attackers, robust servers, running statistics; ``choices`` puts them around one by name.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The contract: named vectors, what a method is, and one client's local steps. Imports nothing else of ours."""
+"""The contract between methods and engines; it imports no other room.
+
+``algorithm`` says what a method is and shows the round that every engine runs. Its functions are given ``vectors``, a
+``round`` and a ``gradient``. ``local`` has one local step, ``server`` the server's half of a round.
+"""
 
 from __future__ import annotations
 

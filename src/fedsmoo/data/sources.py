@@ -190,11 +190,9 @@ def _find(name: str, path: str | Path | None) -> Arrays:
 
 def _forms(name: str, spec: Spec | None) -> str:
     own = "an .npz, or folders train/CLASS and test/CLASS with images"
-    return own if spec is None else f"the official files of {name} ({', '.join(_markers(spec))}), {own}"
-
-
-def _markers(spec: Spec) -> list[str]:
-    return [*(r.file for r in spec.remotes), *spec.files]
+    if spec is None:
+        return own
+    return f"the official files of {name} ({', '.join([*(r.file for r in spec.remotes), *spec.files])}), {own}"
 
 
 def _open(name: str, spec: Spec | None, place: Path) -> Arrays | None:

@@ -1,1 +1,5 @@
-"""How good a model's outputs are: metrics by name, which of two values is better, and how values are written."""
+"""How good a model's outputs are.
+
+``metric.make_metrics`` returns metrics by name, ``functions`` has what they compute, and ``tally`` adds it up over
+batches. ``quantity`` says which of two values is better, and how values are written.
+"""

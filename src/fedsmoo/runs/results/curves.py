@@ -69,7 +69,8 @@ def draw_curves(
     percent = lead.percent if metric is None else metric.endswith("accuracy") or quantity(metric).percent
     scale = 100 if percent else 1
     for k, (method, histories) in enumerate(runs.items()):
-        points = [{r.round: v for r in h if (v := value_of(r, metric)) is not None} for h in histories]
+        values = [{r.round: r.score if metric is None else r.numbers().get(metric) for r in h} for h in histories]
+        points = [{n: v for n, v in each.items() if v is not None} for each in values]
         rounds = [number for number in points[0] if all(number in p for p in points)]  # in which all were measured
         window = window_of(rounds, smooth)
         curves = np.array([hanning(np.array([scale * p[n] for n in rounds], float), window) for p in points])
@@ -82,11 +83,6 @@ def draw_curves(
     axes.set_ylabel(words or lead.axis)
     axes.grid(alpha=0.25, linewidth=0.6)
     axes.legend(frameon=False, fontsize=9)
-
-
-def value_of(record: Record, metric: str | None) -> float | None:
-    """Return a number of a record by its name; without one, what leads."""
-    return record.score if metric is None else record.numbers().get(metric)
 
 
 def plot(results: Any, metric: str | None = None, ax: Axes | None = None) -> Axes:

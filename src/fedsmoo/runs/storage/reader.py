@@ -271,13 +271,9 @@ def state(folder: Path) -> State:
     return state_of(summary, failure, config)
 
 
-def is_kind(value: Any, kind: type | tuple[type, ...]) -> bool:
-    """Return whether a value of JSON has a type; true and false are no numbers."""
-    return isinstance(value, kind) and not isinstance(value, bool)
-
-
 def right_kind(name: str, value: Any) -> bool:
     """Return whether a fact has the type that it should have; unknown ones may have any."""
     if name not in KINDS or value is None:
         return True
-    return is_kind(value, KINDS[name]) and (name not in INNER or {*map(type, value.values())} <= INNER[name])
+    fits = isinstance(value, KINDS[name]) and not isinstance(value, bool)  # true and false are no numbers
+    return fits and (name not in INNER or {*map(type, value.values())} <= INNER[name])

@@ -123,7 +123,7 @@ def save_copy(key: str, folder: Path, data: Dataset) -> Dataset:
         "version": VERSION,
         "key": key,
         "files": stamps(folder, files),
-        "fields": plain_fields(data),
+        "fields": {f.name: getattr(data, f.name) for f in dataclasses.fields(data) if f.name not in LEFT_OUT},
         "fingerprint": dataclasses.asdict(data.fingerprint),
     }
     (folder / FACTS).write_text(json.dumps(facts), encoding="utf-8")
@@ -132,11 +132,6 @@ def save_copy(key: str, folder: Path, data: Dataset) -> Dataset:
         os.rename(folder, folder_of(key))
         sync_folder(folder.parent)
     return load_copy(key) or data
-
-
-def plain_fields(data: Dataset) -> dict[str, Any]:
-    """Return what a data set says beside its arrays."""
-    return {f.name: getattr(data, f.name) for f in dataclasses.fields(data) if f.name not in LEFT_OUT}
 
 
 def load_or_build(key: str | None, build: Callable[[Path], Dataset]) -> Dataset:
