@@ -13,7 +13,7 @@ from fedsmoo.commands.describe import PLACES, fields_of, first_line
 from fedsmoo.core import Algorithm
 from fedsmoo.paper.searched import recommended
 from fedsmoo.runs.build import make_algorithm
-from fedsmoo.runs.traffic import paper_vectors, travelling
+from fedsmoo.runs.traffic import count_vectors, paper_vectors
 from fedsmoo.sweeps.cost import gradients_of_a_step
 
 # What a method is about -> the names of those that are.
@@ -64,7 +64,7 @@ def index() -> str:
         rows = []
         for name in names:
             algorithm = make_algorithm(name, {})
-            up, down, _ = travelling(algorithm)
+            up, down, _ = count_vectors(algorithm)
             kept = sum(n not in algorithm.scalars for n in algorithm.own)
             numbers = [str(x) for x in (down, up, kept, gradients_of_a_step(algorithm))]
             rows.append([f"[{label(name)}]({name}.md)", cell(first_line(ALGORITHMS[name])), *numbers])
@@ -119,7 +119,7 @@ def vectors(algorithm: Algorithm) -> str:
         if getattr(algorithm, place)
     ]
     rows += [["mask", code(mask), f"the parameters {code(patterns)}"] for mask, patterns in algorithm.masks.items()]
-    up, down, numbers = travelling(algorithm)
+    up, down, numbers = count_vectors(algorithm)
     single = f" and {numbers} single numbers" if numbers else ""
     count = f"In a round {up + down} vectors{single} travel to and from a client (the FedSMOO paper's way to count: "
     return f"{table(['place', 'vectors', ''], rows)}\n{count}{paper_vectors(algorithm)}).\n"

@@ -14,7 +14,7 @@ from cells import cell, code, table
 
 import fedsmoo
 from fedsmoo.cli import app
-from fedsmoo.commands.describe import KINDS, OWN, allowed, entries
+from fedsmoo.commands.describe import KINDS, OWN, allowed_values, entries
 from fedsmoo.commands.options import flag_of
 from fedsmoo.runs.config import FIELDS, Config
 
@@ -54,7 +54,7 @@ def settings_page() -> str:
         rows = []
         for name, field in FIELDS.items():
             if field.metadata["group"] == group and not name.endswith("_options"):
-                meaning = cell(field.metadata["help"] + allowed(field.metadata))
+                meaning = cell(field.metadata["help"] + allowed_values(field.metadata))
                 rows.append([f"`{name}`", type_name(hints[name]), code(default_of(name)), meaning])
         parts.append(f"## {title}\n\n{about}\n\n{table(['setting', 'type', 'default', 'what it does'], rows)}")
     return "\n".join([*parts, names()])

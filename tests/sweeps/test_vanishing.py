@@ -102,7 +102,7 @@ def test_a_file_of_a_checkpoint_that_is_gone_is_a_line_and_the_one_before_is_use
     tmp_path: Path, before: Before
 ) -> None:
     store = saved_twice(tmp_path / "checkpoint")
-    before(checkpoint, "digest_in", lambda path: path.unlink())
+    before(checkpoint, "sha256_of_plain", lambda path: path.unlink())
     found, problems = newest(store.folder)
     assert (found.round if found else None, len(problems)) == (1, 1)
     assert "000002-server.safetensors is missing" in problems[0]

@@ -150,7 +150,7 @@ def show_ledger(
         book = ledger(method or (1, 1, 0), run.history, size, full)
         counts = [str(n) for n in (book.vectors_up, book.vectors_down, book.vectors_paper)]
         sizes = [human_bytes(n) for n in (book.bytes_up, book.bytes_down, book.bytes_paper, book.bytes_full)]
-        if method is None:  # a run of before that, by code of somebody's own, which is not run to find out
+        if method is None:  # an older run of somebody's own code, which is not run to find out
             counts, sizes[2:] = ["?"] * 3, ["?"] * 2
         hit = None if target is None else first_reached(run.history, target)
         reach = ["never", "", ""] if hit is None else [str(hit.round), human_bytes(hit.bytes), f"{hit.seconds:.1f}"]

@@ -27,7 +27,7 @@ _parts: list[bool] = []  # commands that are being carried out as parts of anoth
 
 @contextmanager
 def as_part_of_another() -> Iterator[None]:
-    """Carry out commands as parts of another, which alone says what to type next."""
+    """Within this, commands are parts of another one, which alone says what to type next."""
     _parts.append(True)
     try:
         yield
@@ -44,7 +44,7 @@ def next_step(words: str, *places: Path | str) -> None:
 
 
 def command_without(flag: str) -> str:
-    """Return the command line as it was typed, but for a flag.
+    """Return the command line as it was typed, without a flag.
 
     >>> from fedsmoo.runs.origin.typed import typed
     >>> with typed(["sweep", "grid.toml", "--dry-run"]):

@@ -123,7 +123,7 @@ class Algorithm(ChecksArguments):
         refuse_wrong_options(self)
 
     def at(self, number: int) -> Self:
-        """Return the method in a round, counted from 0: schedules, also of a method inside, have become numbers.
+        """Return the method as it is in a round, counted from 0: its schedules, and an inner method's, are numbers.
 
         Not to be overridden. A method without schedules is itself in every round.
         """

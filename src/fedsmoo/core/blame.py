@@ -47,7 +47,7 @@ def is_users(file: str, function: str = "") -> bool:
 
 
 def stack_of(error: BaseException) -> list[tuple[FrameType, int]]:
-    """Return the frames and lines that an error came through, the deepest first, without those that watch."""
+    """Return the frames and lines of an error's traceback, the deepest first, without those of the checks."""
     stack = list(traceback.walk_tb(error.__traceback__))[::-1]
     return [(f, line) for f, line in stack if not (path_in_package(f.f_code.co_filename) or "").startswith(LOOKING)]
 

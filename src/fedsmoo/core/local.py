@@ -64,7 +64,7 @@ def with_weight_decay(d: Tensor, rule: LocalRule, w: Tensor) -> Tensor:
 
 
 def can_step_blockwise(algorithm: Algorithm, rule: LocalRule, w: Tensor, d: Tensor, rnd: Round) -> bool:
-    """Whether :func:`step_blockwise` takes a step: on a CPU, by a method that updates as most do."""
+    """Return whether :func:`step_blockwise` can take the step: on a CPU, by a method that updates as most do."""
     alike = type(w) is type(d) is Tensor and w.shape == d.shape and w.dtype == d.dtype
     if not alike or w.device.type != "cpu" or torch.compiler.is_compiling() or w.requires_grad or d.requires_grad:
         return False

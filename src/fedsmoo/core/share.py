@@ -1,4 +1,4 @@
-"""How many a share of some things is."""
+"""A share of a number of things, as a whole number."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ _judges: ContextVar[tuple[Judge, ...]] = ContextVar("judges", default=())
 
 @contextmanager
 def judged(judge: Judge) -> Iterator[None]:
-    """Ask before any file is imported, with the SHA-256 of the very bytes that would be run."""
+    """Within this, ask ``judge`` before any file is imported, with the SHA-256 of the very bytes that would be run."""
     token = _judges.set((*_judges.get(), judge))
     try:
         yield

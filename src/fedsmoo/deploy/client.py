@@ -158,7 +158,7 @@ def answer(config: Config, setup: Setup, request: RoundRequest, root: Path) -> A
 
 
 def with_what_stays(setup: Setup, down: Vectors) -> Vectors:
-    """Return what arrived with what never travels: masks, and the numbers that stay as they were before round 1."""
+    """Return what arrived, with what never travels: masks, and the numbers that stay as they were before round 1."""
     masks, task = setup.masks, setup.task
     if masks.stays is not None:
         first = setup.algorithm.init(task.model.initial().to(task.device, task.dtype))

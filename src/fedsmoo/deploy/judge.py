@@ -219,7 +219,7 @@ class Proportion:
         return out
 
     def learn(self, sizes: Mapping[int, Mapping[str, float]]) -> Proportion:
-        """Return this with the sizes of a round's good replies: all of few, the median of many."""
+        """Return the rule with the sizes of a round's good replies remembered: all of few, the median of many."""
         recent = {n: list(v) for n, v in self.recent.items()}
         for n in next(iter(sizes.values()), {}):
             values = [s[n] for s in sizes.values()]

@@ -41,20 +41,20 @@ class Member:
         return self.streak >= 2**self.missed - 1
 
     def offended(self, number: int) -> Member:
-        """Return it after a bad reply in a round: the first is let pass, then 1, 3, 7... rounds go without it."""
+        """Return the member after a bad reply: the first counts for nothing, others keep it out 1, 3, 7... rounds."""
         offences = min(self.offences + 1, WORST + 1)
         return replace(self, offences=offences, until=number + 2 ** (offences - 1), streak=self.streak + 1)
 
     def silent(self) -> Member:
-        """Return it after a round that it did not answer in time."""
+        """Return the member after a round that it did not answer in time."""
         return replace(self, missed=min(self.missed + 1, WORST), streak=0)
 
     def late(self) -> Member:
-        """Return it after an answer to a round that is over."""
+        """Return the member after an answer to a round that is over."""
         return replace(self, streak=self.streak + 1)
 
     def good(self) -> Member:
-        """Return it after an answer that was used."""
+        """Return the member after an answer that was used."""
         return replace(self, streak=self.streak + 1, offences=max(self.offences - 1, 0))
 
 

@@ -97,7 +97,7 @@ class Coordinator:
             {int(c): v for c, v in known.items()} for known in (facts["known"], *facts.get("before", []))
         )
         self.counts = {int(c): v for c, v in facts["counts"].items()}
-        usual = {n: [v] * ENOUGH for n, v in facts.get("usual", {}).items()}  # of states of before
+        usual = {n: [v] * ENOUGH for n, v in facts.get("usual", {}).items()}  # of older states
         self.proportion = Proportion(self.federation.norm_bound, facts.get("recent", usual))
 
     def plain_config(self) -> dict[str, Any]:

@@ -103,7 +103,7 @@ class ServerStore:
         return self.folder / f"{STATE}-{number:08d}.safetensors"
 
     def states(self) -> list[Path]:
-        """Return the states on the disk, newest first; federations of before had one, under another name."""
+        """Return the states on the disk, newest first; older federations had one, under another name."""
         found = [p for p in self.folder.glob(f"{STATE}-*.safetensors") if p.stem.partition("-")[2].isdigit()]
         single = self.folder / f"{STATE}.safetensors"
         newest_first = sorted(found, key=lambda p: int(p.stem.partition("-")[2]), reverse=True)
@@ -206,7 +206,7 @@ def verified(path: Path) -> State:
 
 
 def missing_reports(path: Path, rounds: int) -> str | None:
-    """Say what is missing in a file of reports of so many rounds; ``None`` if nothing is."""
+    """Return in words what is missing in a file of reports of so many rounds; ``None`` if nothing is."""
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
     whole = sum(line.endswith(b"\n") for line in lines)
     return f"it reports {whole} rounds of {rounds}" if whole < rounds else None
@@ -232,7 +232,7 @@ def seal(vectors: Vectors, text: str) -> bytes:
 
 
 def read_sealed(path: Path) -> tuple[dict[str, Tensor], str]:
-    """Read what :func:`seal` made; ``Damaged`` if it is not the same. Files of before there were checksums pass."""
+    """Read what :func:`seal` made; ``Damaged`` if it is not the same. Files from before there were checksums pass."""
     try:
         with safe_open(path, "pt") as f:
             metadata = f.metadata() or {}

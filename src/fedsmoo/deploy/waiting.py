@@ -96,7 +96,7 @@ class Exchange:
 
 
 def is_connection_error(e: Exception) -> bool:
-    """Whether something is wrong with the connection to Flower's server, not with a message that it cannot hand out."""
+    """Return whether an error is of the connection to Flower's server, not of a message that it cannot hand out."""
     if isinstance(e, httpx.HTTPStatusError):
         return e.response.status_code < httpx.codes.INTERNAL_SERVER_ERROR
     return isinstance(e, httpx.HTTPError)

@@ -29,7 +29,7 @@ def stack_sums(y: Tensor, *sums: Tensor) -> Tensor:
 
 
 def without_label(label: int, out: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Return outputs and classes with one label as none: samples as sequences of one position, or of one sequence."""
+    """Return outputs and classes in which one label, now -100, does not count; both with an axis of positions."""
     return out.unsqueeze(1), y.masked_fill(y == label, NO_LABEL).unsqueeze(1)
 
 

@@ -45,7 +45,7 @@ class ProgressLines:
     """
 
     total: int
-    done: int = 0  # rounds of before
+    done: int = 0  # rounds done before this process began
     say: Callable[[str], Any] = print
     last: bool = True  # whether the last round has a line in any case
     clock: Callable[[], float] = time.monotonic

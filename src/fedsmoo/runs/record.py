@@ -85,7 +85,7 @@ class Record:
         return next(iter(self.validation_metrics.values()), self.validation_accuracy)
 
     def reached(self, target: float) -> bool:
-        """Whether this round was evaluated and is as good as that: as accurate, or, of an error, as low."""
+        """Whether this round was evaluated and is as good as a target: as accurate, or, of an error, as low."""
         return self.lead.reaches(self.score, target)
 
 

@@ -92,7 +92,7 @@ def with_progress(worker: Worker, bar: Moving) -> Worker:
 
 
 def outcome_on_disk(cells: Mapping[Path, Cell]) -> Outcome:
-    """Return what became of runs that were stopped at once: which are finished, and which are left."""
+    """Return which runs are finished, and which are left, from their folders: they were stopped at once."""
     done = [folder for folder in cells if state(folder) == "finished"]
     return Outcome(finished=done, left=[folder for folder in cells if folder not in done])
 

@@ -166,7 +166,7 @@ def expand(table: dict[str, Any], where: str, overrides: dict[str, Any] | None =
 
 
 def merge_layers(*tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings of which the later win, and options one by one, but for those of what a later name replaces."""
+    """Merge tables of settings, the later winning, options one by one; a new name drops the options of the old one."""
     out: dict[str, Any] = {}
     for table in tables:
         for kind in BROUGHT:
@@ -180,7 +180,7 @@ def merge_layers(*tables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def named_by_tables(*tables: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield what the settings of sweeps name that a user may bring in a file, by setting, however deep it stands."""
+    """Yield each setting that may name a user's file, and what it names, at whatever depth of the tables."""
     for table in tables:
         for key, value in table.items():
             if key in BROUGHT:

@@ -166,7 +166,7 @@ def leading_metric(runs: dict[str, Histories]) -> Quantity:
 
 
 def missing_scores_note(runs: Mapping[str, Histories]) -> list[str]:
-    """Say of which runs what leads has no value in some of the last evaluations, in a line if there are any."""
+    """Return a line that names the runs whose leading metric has no value in some of the last evaluations, if any."""
     found = [
         f"{label}, seed {seed}: {say_no_number(count, len(scores))}"
         for label, mine in runs.items()

@@ -249,9 +249,9 @@ def open_run(
 
 
 def why_another_run(path: Path, config: Config, held: Mapping[str, str] | None = None) -> str:
-    """Say why the run in a folder is another one than it should be, so that its numbers would pass for that one's.
+    """Return why the run in a folder is not that of the config, for which it would pass; empty if it is.
 
-    Empty if it is not. Without ``held``, its data is taken for the same: that is seen when it is reopened.
+    Without ``held``, its data is taken for the same: that is seen when it is reopened.
     """
     try:
         run = read_run(path)

@@ -136,9 +136,9 @@ def open_sweep(
 
 
 def as_in_older_folder(cell: Cell, root: Path) -> Cell:
-    """Return a run as a folder of before has it, whose name does not know the samples of a user's function.
+    """Return a run as an older version named its folder: without the hash of the samples of a user's function.
 
-    If it holds the run on other samples, or there is none, that is the run itself.
+    If there is no such folder, or it holds the run on other samples, the run is returned as it is.
     """
     before = dataclasses.replace(cell, held=without_unrecorded(cell.held or {}, None))
     folder = root / before.name

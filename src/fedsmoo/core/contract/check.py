@@ -225,7 +225,7 @@ def values(result: Any) -> list[Any]:
 
 
 def tensors(result: Any) -> list[Tensor]:
-    """Return the same, numbers as tensors."""
+    """Return what :func:`values` does, with numbers as tensors."""
     return [v if isinstance(v, Tensor) else to_scale(torch.tensor([v]), None) for v in values(result)]
 
 

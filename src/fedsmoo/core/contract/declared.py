@@ -106,7 +106,7 @@ def wrong_lengths(sizes: Any) -> list[str]:
 
 
 def clashes(names: dict[str, tuple[str, ...]]) -> list[tuple[str, str]]:
-    """Names that contradict each other, with the place to mend."""
+    """Return which names contradict each other, with the place to mend."""
     down, server, own, local, up, scalars, rows, stays, masks, sizes = (set(names[p]) for p in NAMES)
     out = [] if "w" in down else [("down", "down must hold the model, 'w'")]
     every = down | server | own | local | up

@@ -44,7 +44,7 @@ LIKE = "make tensors from an input, as torch.zeros_like(w) does"
 def wrong_form(
     a: Algorithm, name: str, result: Any, clients: int | None, where: Callable[[], Place | str]
 ) -> list[Note]:
-    """Names, shapes and types in what a function returned that are not those declared; ``where`` it returned."""
+    """Return which names, shapes and types of a result are not those declared; ``where`` finds the line to blame."""
     server, mine = {"down": a.down, "server": a.server}, {"own": a.own, "local": a.local}
     forms: dict[str, list[Any]] = {
         "init": [server], "aggregate": [server], "sent": [{"down": a.down}], "first_contact": [{"own": a.own}],

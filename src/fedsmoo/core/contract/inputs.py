@@ -179,7 +179,7 @@ def couples(algorithm: Algorithm, run: Scale) -> bool:
 
 
 def try_local_step(algorithm: Algorithm, run: Scale) -> StepGradient | None:
-    """Return the ``grad`` of which a local step was asked on small vectors, or on vectors as the run has them."""
+    """Take one local step, on small vectors or else on the run's, and return its ``grad``; ``None`` if both fail."""
     for scale in (Scale(), run):
         token = SCALE.set(scale)
         try:

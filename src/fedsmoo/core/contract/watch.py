@@ -41,7 +41,7 @@ class Step(NamedTuple):
 
 
 def message_of_read(word: str) -> str:
-    """Return what is said of a number that is read out of a tensor."""
+    """Return the message for a method that reads a number out of a tensor; ``word`` says how."""
     does = "branches on the value of a vector" if word == "bool" else "reads the value of a vector"
     return (
         f"{does} ({word} of a tensor): each client of a batch has its own; use torch.where, clamp, norm and other "
@@ -108,7 +108,7 @@ class Watch(TorchDispatchMode):
 
 
 class CallNames(TorchFunctionMode):
-    """Tells a watch what the Python code calls: the operators below have other names, or there are none."""
+    """Tells a watch which Python function is called: operators have other names, or there is none for it."""
 
     def __init__(self, watch: Watch) -> None:
         super().__init__()
@@ -148,7 +148,7 @@ class Profile:
 
 
 class Observation(NamedTuple):
-    """One call: what came back or was raised, what was noted, and how."""
+    """What was seen of one call: its result or error, the rules it broke, and the operators it ran."""
 
     result: Any
     error: Exception | None

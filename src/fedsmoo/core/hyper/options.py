@@ -96,7 +96,7 @@ def refuse_outside(name: str, value: Any, meta: Mapping[str, Any]) -> None:
 
 
 def once_per_class(function: Callable[[Any], T]) -> Callable[[Any], T]:
-    """Keep what a function finds of a class. A type checker takes classes whose objects have no hash for such, too."""
+    """Cache a function of a class; type checkers think that ``cache`` refuses classes whose objects have no hash."""
     return cache(function)
 
 
@@ -121,10 +121,10 @@ def kinds(cls: Any) -> dict[str, tuple[type, bool]]:
 
 @once_per_class
 def ignored_values(cls: Any) -> tuple[tuple[type, str, str], ...]:
-    """Return what a class writes for a hyper-parameter and Python does not take: who wrote it, its name, what to do.
+    """Return values that a class gives hyper-parameters and ``dataclass`` ignores: the class, the name, what to do.
 
-    An option in a class without ``@dataclass`` is none; another default without a type hint, or in such a class, stays
-    what the class above says.
+    An ``option`` in a class without ``@dataclass`` is no field; and a new default without a type hint, or in such a
+    class, leaves that of the parent class in force.
     """
     found = [
         (owner, name, f"{name} is not taken: write @dataclass(frozen=True) above the class")
@@ -144,7 +144,7 @@ def ignored_values(cls: Any) -> tuple[tuple[type, str, str], ...]:
 
 
 def refuse_ignored_values(cls: Any) -> None:
-    """Refuse a class whose hyper-parameters are not what it writes, with their file and line."""
+    """Refuse a class some of whose hyper-parameters ``dataclass`` ignores, with their file and line."""
     if found := ignored_values(cls):
         raise FedsmooError("\n".join(f"{declared_at(owner, name)}: {text}" for owner, name, text in found))
 
@@ -153,7 +153,7 @@ WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no":
 
 
 def convert(name: str, value: Any, kind: type, optional: bool) -> Any:
-    """``value`` as a ``kind``; ``none`` where that is allowed."""
+    """Return ``value`` as a ``kind``, or ``None`` for ``none`` where that is allowed; refuse anything else."""
     if value is None or (isinstance(value, str) and value.lower() == "none"):
         if optional:
             return None

@@ -25,5 +25,5 @@ def stream(seed: int, purpose: str, *where: int) -> np.random.Generator:
 
 
 def torch_stream(seed: int, purpose: str, *where: int) -> torch.Generator:
-    """Return the same for code that needs PyTorch's generator, such as the initialisation of a model."""
+    """Return the stream as a generator of PyTorch's, for code that needs one, such as the initialisation of a model."""
     return torch.Generator().manual_seed(int(stream(seed, purpose, *where).integers(2**63 - 1)))

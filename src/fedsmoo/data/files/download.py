@@ -39,7 +39,7 @@ def fetch_dataset(name: str, to: str | Path | None = None, progress: bool = True
 def fetch_spec(
     spec: Spec, to: Path, progress: bool = True, retries: int = 5, timeout: tuple[float, float] = (15.0, 60.0)
 ) -> Path:
-    """Return the same for any description of a data set; ``timeout`` is for connecting and between two answers."""
+    """Download any data set that is described; ``timeout`` is for connecting and between two answers."""
     folder = to / spec.name
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -47,12 +47,12 @@ def rename_durably(part: Path, path: Path) -> None:
 
 
 def temporary_name(path: Path, kind: str = "") -> Path:
-    """Return what this process calls a file while it writes it."""
+    """Return the name that this process gives a file while it writes it."""
     return path.with_name(f".{path.name}.{os.getpid()}{kind}.tmp")
 
 
 def remove_leftovers(path: Path) -> None:
-    """Remove what processes that are no more left beside a file, which they had not written to its end."""
+    """Remove the unfinished copies of a file that processes which have ended left beside it."""
     ours = re.compile(rf"\.{re.escape(path.name)}\.(\d{{1,9}})(\.\w+)?\.tmp")
     with suppress(OSError):
         for beside in path.parent.iterdir():

@@ -120,7 +120,7 @@ def digest(data: bytes, like: str) -> str:
 
 
 def file_digest(path: Path, like: str) -> str:
-    """Return the same for a file, without reading it into memory at once."""
+    """Return what :func:`digest` does for a file, without reading it into memory at once."""
     kind = like.partition(":")[0]
     with path.open("rb") as file:
         return f"{kind}:{hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()}"

@@ -92,7 +92,7 @@ def identity(
 ) -> str:
     """Return a short hash of a run: sixteen hexadecimal digits. ``held`` and ``method`` as in :func:`canonical`.
 
-    Settings at their defaults are left out, so that a new setting does not rename the runs of before. ``changes`` are
+    Settings at their defaults are left out, so that a new setting does not rename earlier runs. ``changes`` are
     what callbacks changed on the way, as a summary holds them: a run in which some were made is another one.
     """
     options, plain = resolved_options(config, method)

@@ -129,7 +129,7 @@ def training_rows(run: StoredRun, method: str) -> dict[str, str]:
 
 
 def names_of_staying(run: StoredRun) -> str:
-    """Name the parameters that clients keep to themselves; runs of before only say how many numbers these are."""
+    """Name the parameters that clients keep to themselves; older runs only record how many numbers these are."""
     count, names = run.facts.get("parameters_staying") or 0, run.facts.get("staying") or []
     said = ", ".join(f"`{text(str(name)).replace('`', '')}`" for name in names)
     return said or (f"{count} of {run.facts.get('parameters')} numbers" if count else "")

@@ -76,7 +76,7 @@ class FinishedRun:
 
 
 def refuse_damaged_model(path: Path) -> None:
-    """Raise ``FedsmooError`` if a model is not the one that the run wrote; summaries of before hold no hash of it."""
+    """Raise ``FedsmooError`` if a model is not the one that the run wrote; older summaries hold no hash of it."""
     expected = read_json(path / SUMMARY).get("model_sha256")
     if expected is not None and (path / MODEL).is_file() and sha256_of_plain(path / MODEL) != expected:
         raise FedsmooError(f"{path / MODEL} is not as it was written (its SHA-256 differs)")

@@ -105,7 +105,7 @@ class Ending:
 
 
 def read_ending(summary: Mapping[str, Any]) -> Ending:
-    """Read a summary; those of before have accuracies only."""
+    """Return how well a run ended, from its summary; older ones have accuracies only."""
     get = summary.get
     other = get("metric") is not None
     lead = metric_named(summary, "metric", "lower_is_better") if other else ACCURACY

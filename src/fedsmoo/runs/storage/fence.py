@@ -44,6 +44,6 @@ def fenced_by(fence: Fence | None) -> Iterator[None]:
 
 
 def partial_name(path: Path) -> Path:
-    """Return what a file is called while it is being written: something else for every owner of its folder."""
+    """Return the name of a file while it is being written, which differs for every owner of its folder."""
     epoch = fence().epoch
     return path.with_name(path.name + ("" if epoch is None else f".{epoch}") + PART)

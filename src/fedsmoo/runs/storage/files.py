@@ -194,7 +194,7 @@ def is_sound(manifest: dict[str, Any]) -> bool:
 
 
 def refuse_changed(path: Path, content: bytes, expected: Any) -> None:
-    """Raise ``FedsmooError`` if what was read from a file is not what a SHA-256 says; runs of before may have none."""
+    """Raise ``FedsmooError`` if what was read from a file is not what a SHA-256 says; older runs may have none."""
     if expected is not None and hashlib.sha256(content).hexdigest() != expected:
         raise FedsmooError(f"{path} is not as it was written (its SHA-256 differs)")
 

@@ -155,7 +155,7 @@ def count_up(folder: Path, lock: int | None) -> int:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what owners of before had not written to its end."""
+    """Remove files that earlier owners had not finished writing."""
     for part in [*folder.glob("*" + PART), *folder.glob("*/*" + PART)]:
         with suppress(OSError):
             part.unlink()
@@ -223,7 +223,7 @@ def is_abandoned(path: Path) -> bool:
             raise NoOwner(f"{path} names the process {pid!r}")
     except FileNotFoundError:
         return True
-    except NoOwner:  # fedsmoo of before wrote it in two steps: it may be in between
+    except NoOwner:  # older versions wrote it in two steps: it may be in between
         return abs(age) > GRACE
     except OSError:
         return age > SILENCE

@@ -71,7 +71,7 @@ def newest_about(path: Path) -> dict[str, Any] | None:
 
 
 def started_in(about: dict[str, Any]) -> dict[str, Any]:
-    """Return the notes of a run's beginning in a manifest; one of before held only those that decide about bits."""
+    """Return the notes of a run's beginning in a manifest; older ones hold only those that decide the last bits."""
     return about.get("started") or {k: v for k, v in about.items() if k not in BESIDE}
 
 

@@ -83,7 +83,7 @@ class StoredRun:
 
     @property
     def method(self) -> Method | None:
-        """What the run noted of its method when it began; ``None`` in runs of before."""
+        """What the run recorded of its method when it began; ``None`` in older runs."""
         return recorded_method(self.started)
 
     @property
@@ -123,7 +123,7 @@ class StoredRun:
                 yield row
 
     def sound_metrics(self) -> bytes:
-        """Read the metrics; ``FedsmooError`` if a finished run wrote others, which those of before do not say."""
+        """Read the metrics; ``FedsmooError`` if a finished run wrote others, which older runs do not record."""
         content = self.files.content(METRICS) or b""
         refuse_changed(self.path / METRICS, content, self.summary.get("metrics_sha256"))
         return content

@@ -100,7 +100,7 @@ def check_results(folder: Path, metrics: bytes, found: Verified) -> None:
 
 
 def refuse_other(path: Path, expected: str | None) -> None:
-    """Raise ``FedsmooError`` if a file is missing, or not what a SHA-256 says; runs of before may have kept none."""
+    """Raise ``FedsmooError`` if a file is missing, or not what a SHA-256 says; older runs may have kept none."""
     if sha256_of_plain(path) != expected and expected is not None:
         raise FedsmooError(f"{path} is not as it was written (its SHA-256 differs)")
 

@@ -63,7 +63,7 @@ def stamp(entries: Entries, names: Iterable[str] = FILES) -> str:
 
 
 def file_stamp(entry: os.DirEntry[str]) -> str:
-    """Return the time of change and the size of a file; nothing if it is gone by now."""
+    """Return the time of change and the size of a file as text; ``-`` if it is gone by now."""
     try:
         found = entry.stat(follow_symlinks=False)
     except OSError:
