@@ -132,11 +132,6 @@ def checked_number(numbers: Mapping[str, Any], name: str) -> float:
     return float(value)
 
 
-def finite_or_none(value: float | None) -> float | None:
-    """Return a number, or ``None`` for what is none: a model that diverged has no loss that JSON could hold."""
-    return value if value is not None and math.isfinite(value) else None
-
-
 @dataclass(frozen=True)
 class Scale:
     """How long vectors are that the server itself knows: its model, and what local steps make of one as long."""

@@ -31,19 +31,19 @@ from fedsmoo.deploy.judge import (
     Reply,
     RoundReport,
     Scale,
-    finite_or_none,
     judge,
     steps_of,
 )
 from fedsmoo.deploy.members import Members
 from fedsmoo.deploy.settings import Federation, server_folder
-from fedsmoo.deploy.store import ServerStore, on_host
+from fedsmoo.deploy.store import ServerStore
 from fedsmoo.deploy.wire import Refusal, plain_of, wire_of
 from fedsmoo.engines.contract import RoundOutcome, Setup, Sums
 from fedsmoo.engines.failure import explained
+from fedsmoo.metrics.average import finite_or_none
 from fedsmoo.metrics.tally import Scores
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.storage.files import write_durably
+from fedsmoo.runs.storage.files import copy_shared, on_host, write_durably
 
 MODEL = "model.safetensors"
 
@@ -289,5 +289,5 @@ class Coordinator:
         model = self.setup.task.model
         unknown = () if self.whole or model.statistics is None else model.statistics.names
         state = {n: on_host(v) for n, v in model.state_dict(self.server.w).items() if n not in unknown}
-        write_durably(self.folder / MODEL, save(state))
+        write_durably(self.folder / MODEL, save(copy_shared(state)))
         return self.folder / MODEL

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.runs.storage.fence import PART
-from fedsmoo.runs.storage.files import make_folder, sync_folder, write_durably
+from fedsmoo.runs.storage.files import copy_shared, make_folder, on_host, sync_folder, write_durably
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 STATE, DIGEST = "server", "sha256"
@@ -212,10 +212,6 @@ def missing_reports(path: Path, rounds: int) -> str | None:
     return f"it reports {whole} rounds of {rounds}" if whole < rounds else None
 
 
-def on_host(v: Tensor) -> Tensor:
-    return v.detach().cpu().contiguous().clone()
-
-
 def digest_of(tensors: dict[str, Tensor], text: str) -> str:
     """Return the SHA-256 of named tensors and a text."""
     shapes = [(n, str(v.dtype), list(v.shape)) for n, v in sorted(tensors.items())]
@@ -227,7 +223,7 @@ def digest_of(tensors: dict[str, Tensor], text: str) -> str:
 
 def seal(vectors: Vectors, text: str) -> bytes:
     """Return named vectors and a text as the content of a file with a checksum."""
-    tensors = {n: on_host(v) for n, v in vectors.items()}
+    tensors = copy_shared({n: on_host(v) for n, v in vectors.items()})
     return save(tensors, {"fedsmoo": text, DIGEST: digest_of(tensors, text)})
 
 
@@ -239,8 +235,8 @@ def read_sealed(path: Path) -> tuple[dict[str, Tensor], str]:
             tensors = {n: f.get_tensor(n) for n in f.keys()}  # noqa: SIM118 (not a dictionary)
     except SafetensorError as e:
         raise Damaged(f"it cannot be read ({e})") from e
-    text, of_before = metadata.get("fedsmoo", ""), path.stem == STATE or not metadata
-    if (DIGEST in metadata or not of_before) and metadata.get(DIGEST) != digest_of(tensors, text):
+    text, is_older = metadata.get("fedsmoo", ""), path.stem == STATE or not metadata
+    if (DIGEST in metadata or not is_older) and metadata.get(DIGEST) != digest_of(tensors, text):
         raise Damaged("its checksum is another one")
     return tensors, text
 

@@ -108,11 +108,7 @@ class FlowerStrategy(Strategy):
                 raise Refusal("error", f"code {reply.error.code}: {(reply.error.reason or '').strip()[:200]}")
             facts = only_record(reply.content, "config_records")
             client = facts.get("client")
-            if (
-                not isinstance(client, int)
-                or isinstance(client, bool)
-                or not 0 <= client < self.coordinator.config.clients
-            ):
+            if type(client) is not int or not 0 <= client < self.coordinator.config.clients:
                 said = facts.get("detail", client)
                 raise Refusal("no such client", said if isinstance(said, str) else brief_value(said))
             holder = next((n for n, c in self.clients.items() if c == client and n != node and n in self.keys), None)

@@ -37,3 +37,8 @@ def deviation(values: Iterable[float]) -> float:
         return statistics.stdev(each)
     except OverflowError:
         return math.inf
+
+
+def finite_or_none(value: float | None) -> float | None:
+    """Return a number that JSON can hold; ``None`` for one that is not finite, as of a model that diverged."""
+    return value if value is not None and math.isfinite(value) else None

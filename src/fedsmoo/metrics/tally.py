@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedsmoo.core.errors import FedsmooError
+from fedsmoo.metrics.average import finite_or_none
 from fedsmoo.metrics.metric import Metric
 
 MOST_KEPT = 2**28  # numbers that are kept for metrics of all outputs: 1 GiB
@@ -55,7 +55,7 @@ class Tally(NamedTuple):
             elif m.whole is not None and self.outputs is not None:
                 given = self.outputs, targets  # a user's function may write to what it is given
                 value = m.whole(*(t.clone() for t in given)) if m.mine else m.whole(*given)
-            found[m.name] = value if math.isfinite(value) else None
+            found[m.name] = finite_or_none(value)
         return Scores(loss, found)
 
 

@@ -10,6 +10,7 @@ import dataclasses
 import inspect
 import math
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import field
 from functools import cache
 from numbers import Real
@@ -158,17 +159,17 @@ def convert(name: str, value: Any, kind: type, optional: bool) -> Any:
         if optional:
             return None
         raise FedsmooError(f"{name} is none, but must be a {kind.__name__}")
-    if isinstance(value, str) and kind is bool and value.lower() in WORDS:
+    if kind is str and isinstance(value, str):
+        return str(value)
+    if kind is bool and isinstance(value, bool):
+        return value
+    if kind is bool and isinstance(value, str) and value.lower() in WORDS:
         return WORDS[value.lower()]
-    if isinstance(value, bool) is (kind is bool):
-        try:
+    if kind in (int, float) and not isinstance(value, bool):
+        with suppress(TypeError, ValueError, OverflowError):
             number = kind(value)
-        except (TypeError, ValueError, OverflowError):
-            number = None
-        if number is not None and (isinstance(value, str) or kind is str or number == value) and number == number:
-            if kind is str and not isinstance(value, str):
-                raise FedsmooError(f"{name} is {value!r}, but must be text")
-            return number
+            if number == number and (isinstance(value, str) or number == value):  # no NaN, and 3.5 is no 3
+                return number
     raise FedsmooError(f"{name} is {value!r}, but must be {KINDS[kind]}")
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from fedsmoo.metrics.average import finite_or_none
 from fedsmoo.metrics.quantity import ACCURACY, Quantity, quantity
 from fedsmoo.runs.record import (
     Record,
@@ -78,11 +78,6 @@ def metric_summary(tested: list[Record], chosen: Record | None) -> dict[str, Any
     by = lead_among(chosen.validation_metrics, chosen.lower)
     how = {"validation_metric": by.name, "validation_lower_is_better": not by.higher}
     return {**out, **how, "validation_score": chosen.validation, "validated_score": chosen.score}
-
-
-def finite_or_none(value: float) -> float | None:
-    """Return a number for JSON, which holds none that is not finite."""
-    return value if math.isfinite(value) else None
 
 
 @dataclass(frozen=True)
