@@ -94,7 +94,7 @@ class RunSettings(Protocol):
     def cohort(self) -> int: ...
 
 
-def of_the_run(setting: str, options: Mapping[str, Any], run: RunSettings) -> dict[str, Any]:
+def with_options_of_run(setting: str, options: Mapping[str, Any], run: RunSettings) -> dict[str, Any]:
     """Return the options of a choice with those that the run's other settings decide, which may not be given apart."""
     decided: dict[str, tuple[Any, str]] = {}
     if setting == "local_optimizer" and run.local_optimizer == "adamw":
@@ -121,12 +121,12 @@ def decay_of_steps(method: Algorithm, run: RunSettings) -> float:
     return 0.0 if any(isinstance(m, AdamW) for m in layers(method)) else run.weight_decay
 
 
-def surrounded(method: Algorithm, run: RunSettings) -> Algorithm:
+def put_choices_around(method: Algorithm, run: RunSettings) -> Algorithm:
     """Return a method inside what a run's settings put around it; refuse settings that undo each other."""
     method = with_decay(method, run.weight_decay)
     refuse_together(run, method)
     for name in CHOICES:
-        options = of_the_run(name, getattr(run, f"{name}_options"), run)
+        options = with_options_of_run(name, getattr(run, f"{name}_options"), run)
         method = put_around(method, name, getattr(run, name), options)
     return method
 

@@ -184,7 +184,7 @@ def refuse_other_shapes(algorithm: Algorithm, sent: Vectors, size: int, does: st
             raise FedsmooError(f"{algorithm.label}.{does} {found} as {name}, but declares {want}")
 
 
-def of_nobody(algorithm: Algorithm, down: Vectors, rnd: Round) -> Vectors:
+def mean_of_no_replies(algorithm: Algorithm, down: Vectors, rnd: Round) -> Vectors:
     """Return the mean of what was sent where nobody was drawn, for a method that ``expects`` somebody: no change.
 
     Its public numbers are those of any client that makes ``rnd.steps`` steps.

@@ -36,9 +36,14 @@ INSTEAD = {
 
 # What a federation would do otherwise than it says.
 SIMULATED = {
+    **dict.fromkeys(
+        ("probe", "target", "exact", "chunk", "table", "samples_in"),
+        "a federation does not look at it, leave it out",
+    ),
     "privacy": "its noise follows from the seed, which clients know and could take away again",
     "compression": "a federation sends vectors whole, or rounded with wire",
     "attack": "a federation has attackers of its own",
+    "holdout": "the clients of a federation hold out samples themselves",
 }
 
 
@@ -107,6 +112,24 @@ def parse(values: Mapping[str, Any]) -> tuple[Config, Federation]:
     >>> config.algorithm_options, federation.min_replies
     ({'beta': 5.0}, 2)
     """
+    settings, extra = split_settings(values)
+    config = Config(**settings)
+    refuse_code(config, BROUGHT[:-1])  # cohorts are drawn on the server, whose own file it is
+    for name, why in SIMULATED.items():
+        if getattr(config, name) != FIELDS[name].default:
+            raise FedsmooError(f"{name} is for simulated runs: {why}")
+    if config.sampling in ("weighted", "power_of_choice"):
+        raise FedsmooError(f"sampling {config.sampling!r} is for simulated runs: a server knows no client beforehand")
+    if config.split is None:
+        config = resolve_division(config, settings)
+        refuse_unused_options(config, settings)
+        if config.partition == "natural" and "clients" not in settings:  # the server counts on it, and has no data
+            raise FedsmooError(f"{config.dataset!r} has clients of its own: say how many there are, with clients")
+    return config, Federation(**extra)
+
+
+def split_settings(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the settings of a run and those of a federation, by name; refuse unknown ones, and one given twice."""
     own = {f.name for f in dataclasses.fields(Federation)}
     settings: dict[str, Any] = {}
     extra: dict[str, Any] = {}
@@ -126,24 +149,7 @@ def parse(values: Mapping[str, Any]) -> tuple[Config, Federation]:
             settings[name] = value
         else:
             raise unknown("setting in the app's config", key, [n.replace("_", "-") for n in [*FIELDS, *own]])
-    config = Config(**settings)
-    refuse_code(config, BROUGHT[:-1])  # cohorts are drawn on the server, whose own file it is
-    for name in ("probe", "target", "exact", "chunk", "table", "samples_in"):
-        if getattr(config, name) != FIELDS[name].default:
-            raise FedsmooError(f"{name} is for simulated runs: a federation does not look at it, leave it out")
-    for name, why in SIMULATED.items():
-        if getattr(config, name) != FIELDS[name].default:
-            raise FedsmooError(f"{name} is for simulated runs: {why}")
-    if config.sampling in ("weighted", "power_of_choice"):
-        raise FedsmooError(f"sampling {config.sampling!r} is for simulated runs: a server knows no client beforehand")
-    if config.holdout:
-        raise FedsmooError("holdout is for simulated runs: the clients of a federation hold out samples themselves")
-    if config.split is None:
-        config = resolve_division(config, settings)
-        refuse_unused_options(config, settings)
-        if config.partition == "natural" and "clients" not in settings:  # the server counts on it, and has no data
-            raise FedsmooError(f"{config.dataset!r} has clients of its own: say how many there are, with clients")
-    return config, Federation(**extra)
+    return settings, extra
 
 
 def to_json(config: Config) -> str:

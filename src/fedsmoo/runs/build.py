@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from fedsmoo.algorithms import ALGORITHMS, Relaxed
-from fedsmoo.algorithms.choices import CHOICES, choice_class, decay_of_steps, refuse_too_few, surrounded
+from fedsmoo.algorithms.choices import CHOICES, choice_class, decay_of_steps, put_choices_around, refuse_too_few
 from fedsmoo.algorithms.quantised import Quantised
 from fedsmoo.algorithms.statistics import with_statistics
 from fedsmoo.core import Algorithm, FedsmooError, LocalRule
@@ -87,7 +87,7 @@ def make_algorithm(spec: str, options: dict[str, Any]) -> Algorithm:
 
 def make_method(config: Config, algorithm: Algorithm | None = None) -> Algorithm:
     """Return the method of a run, named or given, inside what other settings put around it."""
-    method = surrounded(algorithm or make_algorithm(config.algorithm, config.algorithm_options), config)
+    method = put_choices_around(algorithm or make_algorithm(config.algorithm, config.algorithm_options), config)
     if config.relaxed:
         method = Relaxed(method, config.relaxed)
     return Quantised(method, config.wire) if config.wire != "exact" else method

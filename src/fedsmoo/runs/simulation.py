@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedsmoo.algorithms.statistics import NAME, recomputes
 from fedsmoo.core import Algorithm, FedsmooError, Vectors
-from fedsmoo.core.server import Replies, is_evaluated, of_nobody, round_of, server_step, weights_of
+from fedsmoo.core.server import Replies, is_evaluated, mean_of_no_replies, round_of, server_step, weights_of
 from fedsmoo.data.batches.augment import drawing
 from fedsmoo.data.batches.cohort import Sampling, asks_for_losses, cohort, is_fixed, make_sampling
 from fedsmoo.data.batches.plan import Plan, make_plan, usual_steps
@@ -239,7 +239,7 @@ class Simulation:
         rnd, replies = round_of(t, work.number, work.plan.steps, work.weights, work.share, work.lr), None
         if outcome is None:
             rnd = dataclasses.replace(rnd, steps=usual_steps(self.indices, t.batch_size, t.epochs, t.local_steps))
-            mean, loss = of_nobody(work.algorithm, work.down, rnd), 0.0
+            mean, loss = mean_of_no_replies(work.algorithm, work.down, rnd), 0.0
         else:
             mean, loss = outcome.mean, outcome.loss
         if outcome is not None and outcome.rows is not None:
