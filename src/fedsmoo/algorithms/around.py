@@ -12,7 +12,7 @@ from fedsmoo.core import Algorithm, Gradient, Round, Vectors, derived, option
 
 @dataclass(frozen=True)
 class Around(Algorithm):
-    """The inner method itself; what wraps it overrides what it changes."""
+    """Base of what is put around any method: it does what the inner method does, and a subclass overrides the rest."""
 
     inner: Algorithm = option(FedAvg(), "the method inside", positional=True)
 

@@ -56,7 +56,7 @@ def resume(
     begun: Callable[[Run], Any] | None = None,
     trust: bool = False,
 ) -> Result:
-    """Go on with the run in a folder, from its newest sound checkpoint, to the numbers it would have had.
+    """Continue the run in a folder from its newest sound checkpoint, to the numbers it would have had without the stop.
 
     Args:
         folder: of a run that was stopped or killed.

@@ -13,7 +13,7 @@ import torch
 
 
 def stream(seed: int, purpose: str, *where: int) -> np.random.Generator:
-    """Return the generator of one named stream.
+    """Return the NumPy generator of one named stream of random numbers: the same seed and names give the same draws.
 
     Zeros at the end of ``where`` name nothing: ``("x", 3)`` and ``("x", 3, 0)`` are one stream. What is drawn for a
     round and what for each of its clients therefore needs two purposes.
