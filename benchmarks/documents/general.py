@@ -94,7 +94,7 @@ def profile() -> str:
 def convolutions() -> str:
     """Ways to convolve with a client axis, layer by layer (``benchmarks/kernels/convolutions.py``)."""
     found = read("convolutions.json")
-    rows, ways = [], [*WAYS, *(w for w in GROUP_WAYS if any(w in r for r in found["rows"]))]
+    rows, ways = [], [*WAYS, *(w for w in ("turned", *GROUP_WAYS) if any(w in r for r in found["rows"]))]
     for r in found["rows"]:
         cells = [f"{r[w]:.0f}" if w in r else "" for w in ways]
         rows.append([f"{r['layer']}, {r['kind']}", *cells, f"{r['tflops']:.0f}"])
@@ -104,7 +104,9 @@ def convolutions() -> str:
         "`streams` call cuDNN once a client, `patches` copies patches and multiplies matrices, `products` and `boxes` "
         "are ours; the last column is of the fastest."
     )
-    if len(ways) > len(WAYS):
+    if "turned" in ways:
+        note += " `turned` are boxes whose products are transposed."
+    if set(ways) & set(GROUP_WAYS):
         note += " Of layers with groups, `few` and `folded` are ours: kernels of their own, and groups as clients."
     if found.get("unawaited"):
         note += f" Kernels by boxes {WRONG} then."

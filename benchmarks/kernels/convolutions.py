@@ -6,9 +6,10 @@ The layers are those of ResNet-18 with a 3x3 stem on 32x32 images, and of a CNN 
 samples, bfloat16. Each way is captured as a CUDA graph and replayed, so that the host does not count: ``grouped`` is
 what ``torch.func.vmap`` makes of a convolution, ``loop`` calls cuDNN once a client (channels last), ``streams`` does so
 on four streams, ``patches`` copies patches and multiplies matrices, ``products`` and ``boxes`` are the Triton kernels
-of ``fedsmoo.kernels.conv``, each with its best tile of a few. Of layers with groups, as MobileNet and ResNeXt have,
-``few`` are the kernels for groups of few channels, and ``folded`` puts groups in the place of clients, copies of images
-included (``fedsmoo.operators.groups``). Results are checked before they are timed.
+of ``fedsmoo.kernels.conv``, each with its best tile of a few; ``turned`` are boxes whose products are transposed. Of
+layers with groups, as MobileNet and ResNeXt have, ``few`` are the kernels for groups of few channels, and ``folded``
+puts groups in the place of clients, copies of images included (``fedsmoo.operators.groups``). Results are checked
+before they are timed.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import multiprocessing
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -97,13 +99,8 @@ class Layer:
         self.dy = new(CLIENTS, BATCH, *out, outside)
         self.conv = Convolution(self.g)
         self.nchw = [v.permute(0, 1, 4, 2, 3) for v in (self.x, self.dy)]  # channels last in memory
-        self.oihw = (
-            self.w.permute(0, 4, 3, 1, 2)
-            .contiguous()
-            .flatten(0, 1)
-            .contiguous(memory_format=torch.channels_last)
-            .unflatten(0, (CLIENTS, outside))
-        )
+        rows = self.w.permute(0, 4, 3, 1, 2).contiguous().flatten(0, 1).contiguous(memory_format=torch.channels_last)
+        self.oihw = rows.unflatten(0, (CLIENTS, outside))
 
     def backward(self, dy: Tensor, x: Tensor, w: Tensor, groups: int, mask: list[bool]) -> Tensor:
         g = self.g
@@ -169,11 +166,11 @@ class Layer:
             return self.conv.data(self.dy, self.w, self.size, tile)
         return self.conv.weight(self.x, self.dy, tile)
 
-    def by_boxes(self, kind: str, tile: Tile) -> Tensor:
+    def by_boxes(self, kind: str, tile: Tile, turned: bool) -> Tensor:
         size = self.size if kind == "data" else (self.dy.shape[2], self.dy.shape[3])
         pixels = tile.inner if kind == "weight" else tile.rows
         box = boxes.Box(*boxes.box_of(pixels, size), tile.cols, tile.rows if kind == "weight" else tile.inner,
-                        tile.warps, tile.stages)  # fmt: skip
+                        tile.warps, tile.stages, turned)  # fmt: skip
         if kind == "forward":
             return boxes.forward_by_boxes(self.g, self.x, self.w, box)
         if kind == "data":
@@ -192,13 +189,13 @@ class Layer:
         for tile in tiles(kind, pixels, cols):
             yield "products", tile
             if self.g.stride == (1, 1) and self.x.shape[-1] % 8 == 0:
-                yield "boxes", tile
+                yield from (("boxes", tile), ("turned", tile))
 
     def way(self, name: str, kind: str, tile: Tile | None) -> Way:
         if tile is None:
             return lambda: self.by_groups(name, kind)
-        function = self.by_products if name == "products" else self.by_boxes
-        return lambda: function(kind, tile)
+        by_boxes = partial(self.by_boxes, turned=name == "turned")
+        return partial(self.by_products if name == "products" else by_boxes, kind, tile)
 
 
 def compile_layer(job: tuple[str, str]) -> None:

@@ -32,6 +32,7 @@ from fedsmoo.core import LocalRule, Round, Vectors
 from fedsmoo.engines.oracles.opaque import OpaqueOracle
 from fedsmoo.kernels import cast, norm, place, pool, recurrence
 from fedsmoo.kernels.conv import choose, grouped
+from fedsmoo.kernels.conv.boxes import Box
 from fedsmoo.kernels.conv.geometry import Geometry
 from fedsmoo.kernels.gradients import GradientBuffers
 from fedsmoo.kernels.noise import by_kernel
@@ -118,9 +119,10 @@ CONVOLUTIONS = (
 )  # fmt: skip
 
 
-def convolutions(clients: int, samples: int, precision: str) -> list[Launch]:
+def convolutions(clients: int, samples: int, precision: str, turned: bool = False) -> list[Launch]:
     """The launches of convolutions of any shape, forward and backward, as on a device that brings boxes."""
     choose.interpreted = lambda: True  # asks no device what it has
+    choose.Box = partial(Box, turned=turned)  # type: ignore[misc]
     dtype, how = resnet18.PRECISIONS[precision]
     with noting() as noted:
         for inside, outside, side, kernel, stride in CONVOLUTIONS:
@@ -227,7 +229,8 @@ def products(clients: int, batch: int, once: bool) -> list[dict[str, Any]]:
     """
     ways = [("bf16", "boxes"), ("bf16", "turned"), ("bf16", "loads"), ("tf32", "loads"), ("fp32", "loads")]
     noted = [(p, n) for p, way in ways[: 4 if once else 5] for n in launches(clients, batch, p, way)]
-    noted += [(p, n) for made in (convolutions, recurrences) for p in ("bf16", "tf32") for n in made(2, batch, p)]
+    others = convolutions, partial(convolutions, turned=True), recurrences
+    noted += [(p, n) for made in others for p in ("bf16", "tf32") for n in made(2, batch, p)]
     rows, seen = [], set()
     for precision, launch in noted:
         kernel, meta = launch[0], launch[3]
@@ -238,19 +241,9 @@ def products(clients: int, batch: int, once: bool) -> list[dict[str, Any]]:
         if key not in seen:
             seen.add(key)
             program = lowered(*source(launch), TARGET)
-            rows.append(
-                way
-                | {
-                    "tile": tile,
-                    "products": "dot " in program,
-                    "from_registers": from_registers(program),
-                    "in_flight": in_flight(program),
-                }
-            )
-            print(
-                f"{rows[-1]['in_flight']} in flight of {rows[-1]['from_registers']}  {' '.join(map(str, key))}",
-                flush=True,
-            )
+            held = {"from_registers": from_registers(program), "in_flight": in_flight(program)}
+            rows.append(way | {"tile": tile, "products": "dot " in program} | held)
+            print(f"{held['in_flight']} in flight of {held['from_registers']}  {' '.join(map(str, key))}", flush=True)
     return rows
 
 

@@ -50,18 +50,22 @@ def test_the_three_products(shape, draw):
         torch.testing.assert_close(got.double(), want, rtol=0, atol=2e-6 * max(1.0, float(want.abs().max())))
 
 
-@pytest.mark.parametrize("name", ["3x3", "dilated", "a kernel larger than the image", "wide"])
-def test_boxes_of_pixels(name, draw):
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("name", ["3x3", "dilated", "a kernel larger than the image", "wide", "small maps"])
+def test_boxes_of_pixels(name, turned, draw):
+    """Turned, weight gradients read rows of pixels where boxes are such: of outputs of 8x8, 2x2 and 4x4."""
     from fedsmoo.kernels.conv import boxes
     from fedsmoo.kernels.conv.geometry import Geometry
 
     odd = (2, 3, (5, 7), 8, 24, (3, 3), (1, 1), (0, 2), (1, 1))
-    clients, batch, size, inside, outside, kernel, stride, padding, dilation = {**SHAPES, "wide": odd}[name]
+    small = (2, 3, (4, 4), 8, 24, (3, 3), (1, 1), (1, 1), (1, 1))  # two samples in a box
+    shapes = {**SHAPES, "wide": odd, "small maps": small}
+    clients, batch, size, inside, outside, kernel, stride, padding, dilation = shapes[name]
     inside, outside = -(-inside // 8) * 8, -(-outside // 8) * 8
     g = Geometry(kernel, stride, padding, dilation)
     x, w = draw(clients, batch, *size, inside), draw(clients, *kernel, inside, outside)
     dy = draw(clients, batch, *g.outputs(size), outside)
-    out, back = (boxes.Box(*boxes.box_of(32, s), 16, 16) for s in (g.outputs(size), size))
+    out, back = (boxes.Box(*boxes.box_of(32, s), 16, 16, turned=turned) for s in (g.outputs(size), size))
     found = (
         boxes.forward_by_boxes(g, x, w, out),
         boxes.data_by_boxes(g, dy, w, size, back),

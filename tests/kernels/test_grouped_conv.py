@@ -116,6 +116,17 @@ def test_a_sum_over_pixels_has_more_parts_where_programs_are_few(device):
     assert grouped.parts_of(g, many, many, 64) == 1
 
 
+def test_pixels_beyond_the_last_are_counted_too(device):
+    """Each of 32 parts may end in a tile of pixels that there are not: of one channel and one tap, of 4,096."""
+    from fedsmoo.kernels.conv import conv, grouped
+    from fedsmoo.kernels.conv.tiles import parts_for
+
+    parts, tile = parts_for(1, 1, conv.PIXELS, each=5), grouped.weight_tile(conv.PIXELS, 1, 1)["BP"]
+    assert (parts, tile) == (32, 4096)
+    blocks = (conv.PIXELS // tile + parts) // parts  # of each part
+    assert parts * blocks * tile <= 2**31
+
+
 def test_a_graph_of_a_network_with_groups(device, monkeypatch):
     """All that a step calls, by kernels: weights cast, convolutions of three kinds, the flat gradient placed."""
     from fedsmoo.operators.trace import called, traced

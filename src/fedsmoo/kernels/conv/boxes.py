@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from fedsmoo.kernels.awaited import awaited_dot
+from fedsmoo.kernels.awaited import box_dot
 from fedsmoo.kernels.conv.geometry import Geometry, Pair
 from fedsmoo.kernels.conv.products import SIZES, behind, finished
 from fedsmoo.kernels.runtime import launch
@@ -24,7 +24,11 @@ from fedsmoo.kernels.runtime import launch
 
 @dataclass(frozen=True)
 class Box:
-    """A tile: samples, rows and columns of its pixels, its channels, the step of its reduction, warps and stages."""
+    """A tile: samples, rows and columns of its pixels, its channels, the step of its reduction, warps and stages.
+
+    ``turned``: the product's transpose is computed, so that both operands stay in shared memory: of bfloat16, and of
+    float32 in the data gradient. It was not timed yet, and is chosen by nobody.
+    """
 
     samples: int
     height: int
@@ -33,6 +37,7 @@ class Box:
     inner: int
     warps: int = 8
     stages: int = 3
+    turned: bool = False
 
     @property
     def pixels(self) -> int:
@@ -41,6 +46,10 @@ class Box:
     def count(self, batch: int, size: Pair) -> int:
         """How many boxes cover the images of a batch."""
         return triton.cdiv(batch, self.samples) * triton.cdiv(size[0], self.height) * triton.cdiv(size[1], self.width)
+
+    def is_row(self, size: Pair) -> bool:
+        """Whether the pixels of each box of images of a size follow each other in memory."""
+        return size[1] == self.width and size[0] % self.height == 0 and (self.samples == 1 or size[0] == self.height)
 
 
 def box_of(pixels: int, size: Pair) -> tuple[int, int, int]:
@@ -65,7 +74,7 @@ def pixels_kernel(
     FROM_H: tl.constexpr, FROM_W: tl.constexpr,  # where the first tap's box lies
     RB: tl.constexpr, RH: tl.constexpr, RW: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     BACK: tl.constexpr,  # the data gradient: taps from last to first, weights transposed
-    BIAS: tl.constexpr, RELU: tl.constexpr, PRECISION: tl.constexpr,
+    BIAS: tl.constexpr, RELU: tl.constexpr, TURNED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Rows are pixels, columns channels; the reduction runs over taps and channels."""
     client = tl.program_id(1)
@@ -77,7 +86,7 @@ def pixels_kernel(
     b = tile // (down * right) * RB
     h = tile % (down * right) // right * RH
     v = tile % right * RW
-    acc = tl.zeros((RB * RH * RW, BN), tl.float32)
+    acc = tl.zeros((BN, RB * RH * RW) if TURNED else (RB * RH * RW, BN), tl.float32)
     blocks = tl.cdiv(REDUCED, BK)
     for step in range(KH * KW * blocks):
         tap = step // blocks
@@ -88,19 +97,21 @@ def pixels_kernel(
             m = tl.trans(tl.reshape(w.load([client, KH * KW - 1 - tap, col, k]), (BN, BK)))
         else:
             m = tl.reshape(w.load([client, tap, k, col]), (BK, BN))
-        acc = awaited_dot(a, m, acc, step, PRECISION)
+        acc = box_dot(a, m, acc, step, TURNED, PRECISION)
+    if TURNED:
+        acc = tl.trans(acc)
     acc = finished(acc, bias + client.to(tl.int64) * bias_row, col + tl.arange(0, BN), CHANNELS, BIAS, RELU)
     y.store([client, b, h, v, col], tl.reshape(acc.to(y.dtype), (1, RB, RH, RW, BN)))
 
 
 @triton.jit(do_not_specialize=SIZES)
 def weight_boxes_kernel(
-    x, dy,  # boxes of images [C, B, H, W, CIN] and [C, B, HO, WO, COUT]
+    x, dy,  # boxes of images [C, B, H, W, CIN] and [C, B, HO, WO, COUT], or if TURNED [C, B * HO * WO, COUT]
     dw, dw_row, dw_part,  # [parts, C, KH * KW * CIN, COUT]; strides of a client and of a part
     parts, B, HO, WO, CIN, COUT,
     KH: tl.constexpr, KW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr,
     RB: tl.constexpr, RH: tl.constexpr, RW: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    PRECISION: tl.constexpr,
+    TURNED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Rows are input channels of one tap, columns output channels; the reduction runs over boxes of pixels."""
     client = tl.program_id(1)
@@ -114,17 +125,19 @@ def weight_boxes_kernel(
     down = tl.cdiv(HO, RH)
     right = tl.cdiv(WO, RW)
     blocks = tl.cdiv(tl.cdiv(B, RB) * down * right, parts)
-    acc = tl.zeros((BM, BN), tl.float32)
+    acc = tl.zeros((BN, BM) if TURNED else (BM, BN), tl.float32)
     for block in range(blocks):
         p = part * blocks + block
         b = p // (down * right) * RB  # beyond the last sample: zeros
         h = p % (down * right) // right * RH
         v = p % right * RW
         a = x.load([client, b, h + tap // KW * DH - PH, v + tap % KW * DW - PW, channel])
-        m = dy.load([client, b, h, v, col])
+        m = dy.load([client, (b * HO + h) * WO, col]) if TURNED else dy.load([client, b, h, v, col])
         a = tl.reshape(a, (RB * RH * RW, BM))
         m = tl.reshape(m, (RB * RH * RW, BN))
-        acc = awaited_dot(tl.trans(a), m, acc, block, PRECISION)
+        acc = box_dot(tl.trans(a), m, acc, block, TURNED, PRECISION)
+    if TURNED:
+        acc = tl.trans(acc)
     rows = tap * CIN + channel + tl.arange(0, BM)
     cols = col + tl.arange(0, BN)
     out = dw + client.to(tl.int64) * dw_row + part.to(tl.int64) * dw_part + rows[:, None] * COUT + cols[None, :]
@@ -167,8 +180,8 @@ def by_boxes(
         x=x, w=w, **behind(bias, y), RELU=relu, y=images(y, box, box.cols),
         B=batch, HO=high, WO=wide, REDUCED=reduced, CHANNELS=channels,
         KH=g.kernel[0], KW=g.kernel[1], DH=g.dilation[0], DW=g.dilation[1], FROM_H=start[0], FROM_W=start[1],
-        RB=box.samples, RH=box.height, RW=box.width, BN=box.cols, BK=box.inner, BACK=back, PRECISION=precision,
-        num_warps=box.warps, num_stages=box.stages,
+        RB=box.samples, RH=box.height, RW=box.width, BN=box.cols, BK=box.inner, BACK=back, TURNED=box.turned,
+        PRECISION=precision, num_warps=box.warps, num_stages=box.stages,
     )  # fmt: skip
 
 
@@ -181,14 +194,17 @@ def weight_by_boxes(
     """
     (clients, batch), (high, wide, outside), inside = x.shape[:2], dy.shape[2:], x.shape[-1]
     programs = g.taps * triton.cdiv(inside, box.inner) * triton.cdiv(outside, box.cols)
-    cut = parts(programs, box.count(batch, (high, wide)))
+    cut, turned = parts(programs, box.count(batch, (high, wide))), box.turned and box.is_row((high, wide))
     dw = x.new_empty(cut, clients, *g.kernel, inside, outside, dtype=torch.float32 if cut > 1 else x.dtype)
+    # A reshaped box would come to the left of a turned product, too, in registers; a row of pixels does not.
+    row = TensorDescriptor.from_tensor(dy.flatten(1, 3), [1, box.pixels, box.cols]) if turned else None
     launch(
         weight_boxes_kernel, (programs * cut, clients),
-        x=images(x, box, box.inner), dy=images(dy, box, box.cols), dw=dw, dw_row=dw.stride(1), dw_part=dw.stride(0),
+        x=images(x, box, box.inner), dy=row or images(dy, box, box.cols),
+        dw=dw, dw_row=dw.stride(1), dw_part=dw.stride(0),
         parts=cut, B=batch, HO=high, WO=wide, CIN=inside, COUT=outside, KH=g.kernel[0], KW=g.kernel[1],
         PH=g.padding[0], PW=g.padding[1], DH=g.dilation[0], DW=g.dilation[1],
-        RB=box.samples, RH=box.height, RW=box.width, BM=box.inner, BN=box.cols, PRECISION=precision,
-        num_warps=box.warps, num_stages=box.stages,
+        RB=box.samples, RH=box.height, RW=box.width, BM=box.inner, BN=box.cols, TURNED=turned,
+        PRECISION=precision, num_warps=box.warps, num_stages=box.stages,
     )  # fmt: skip
     return dw

@@ -15,7 +15,7 @@ from fedsmoo.kernels.conv.tiles import Tile, parts_for, pixel_tile, weight_tile
 from fedsmoo.kernels.runtime import launch
 
 REACH = 2**31  # numbers of a client's images whose places 32 bits count
-PIXELS = 2**31 - 2**16  # less what the last tiles have of pixels that there are not
+PIXELS = 2**31 - 2**18  # less what the last tiles of all parts have of pixels that there are not
 
 
 def are_far(*images: Tensor) -> bool:

@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from fedsmoo.kernels.awaited import awaited_dot
+from fedsmoo.kernels.awaited import box_dot
 from fedsmoo.kernels.resnet18.shapes import Conv
 from fedsmoo.kernels.runtime import interpreted
 
@@ -55,21 +55,6 @@ def weight_boxes(w: Tensor, offset: int, conv: Conv, rows: int, cols: int) -> Te
 def pixel_rows(dy: Tensor, pixels: int, channels: int) -> TensorDescriptor:
     """Describe boxes of so many pixels in a row, and so many channels, of images ``[C, B, H, H, channels]``."""
     return TensorDescriptor.from_tensor(dy.flatten(1, 3), [1, pixels, channels])
-
-
-@triton.jit
-def box_dot(a, b, acc, step, TURNED: tl.constexpr, PRECISION: tl.constexpr):
-    """Return ``acc + a @ b``, or if ``TURNED`` ``acc + b' @ a'``, in a step of a loop.
-
-    The left operand of a product comes to the tensor cores in registers if it is a reshaped box of an image, and then
-    has to be waited for. Turned, it is ``b``, which only loses a leading one and stays in shared memory, as ``a`` does
-    on the right: nothing is loaded into registers, and the product goes on beside the next step's loads.
-    """
-    if TURNED:
-        acc = tl.dot(tl.trans(b), tl.trans(a), acc, input_precision=PRECISION)
-    else:
-        acc = awaited_dot(a, b, acc, step, PRECISION)
-    return acc
 
 
 @triton.jit
