@@ -60,7 +60,7 @@ def test_modules_and_functions_are_short(path: Path) -> None:
 
 
 def test_no_room_is_crowded() -> None:
-    for folder in {p.parent for p in python(PACKAGE)}:
+    for folder in {p.parent for p in (*python(PACKAGE), *python(ROOT / "benchmarks"))}:
         beside = [p for p in folder.glob("*.py") if p.name != "__init__.py"]
         if folder.name not in A_FILE_PER_ENTRY:
             assert len(beside) <= MODULES, f"{folder} has {len(beside)} modules beside each other"

@@ -1,1 +1,1 @@
-"""Parts of the scripts that hold the package to itself: hashes.py, crossings.py and startup.py."""
+"""What holds the package to itself: bits, rooms, the tests, and how quick commands are."""
