@@ -5,18 +5,15 @@ PYTHONPATH=src python -m benchmarks.cpu.engines --out engines.json
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
 import statistics
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from benchmarks.cpu.report import measure
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import first_line
 from fedsmoo.data.check import from_arrays
@@ -24,9 +21,7 @@ from fedsmoo.data.dataset import Dataset
 from fedsmoo.models import FlatModel, build, wrap
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.origin.provenance import code_facts
 from fedsmoo.runs.simulation import Simulation
-from fedsmoo.version import __version__
 
 CLIENTS, HELD, CLASSES = 20, 100, 10
 
@@ -146,32 +141,17 @@ def seconds(
     return {"seconds": found, "faster_than_serial": {e: found["serial"] / s for e, s in found.items()}, **failed}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--turns", type=int, default=7)
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
+def rows(turns: int) -> Iterator[dict[str, Any]]:
     models: dict[str, tuple[tuple[int, ...], Callable[[Dataset], FlatModel]]] = {
         name: (shape, lambda d, make=make: wrap(make(), d)) for name, (shape, make) in OWN.items()
     }
     models |= {name: (shape, lambda d, name=name: named(name, d)) for name, shape in NAMED.items()}
-    results = []
-    torch.set_num_threads(1)
     for name, (shape, make) in models.items():
         for cohort, batch in ((10, 10), (10, 50), (2, 10)):
             row = {"model": name, "cohort": cohort, "batch_size": batch}
-            results.append(row | seconds(make, drawn(shape), cohort, batch, args.turns))
-            print(json.dumps(results[-1]), flush=True)
-    report = {
-        "task": f"FedAvg, {CLIENTS} clients of {HELD} random samples, 3 local steps: processor seconds of a round",
-        "results": results,
-        "hardware": f"{platform.machine()}, 1 thread",
-        "versions": {"fedsmoo": __version__, "torch": torch.__version__},
-        **code_facts(),
-    }
-    if args.out:
-        args.out.write_text(json.dumps(report, indent=1) + "\n")
+            yield row | seconds(make, drawn(shape), cohort, batch, turns)
 
 
 if __name__ == "__main__":
-    main()
+    task = f"FedAvg, {CLIENTS} clients of {HELD} random samples, 3 local steps: processor seconds of a round"
+    measure(rows, task, 7, __doc__)

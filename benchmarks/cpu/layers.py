@@ -5,20 +5,18 @@ PYTHONPATH=src python -m benchmarks.cpu.layers --out layers.json
 
 from __future__ import annotations
 
-import argparse
 import copy
-import json
-import platform
 import statistics
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.cpu.engines import CLASSES, Mean
+from benchmarks.cpu.report import measure
 from fedsmoo.core import Round
 from fedsmoo.data.check import from_arrays
 from fedsmoo.engines.batched import make_oracle
@@ -27,8 +25,6 @@ from fedsmoo.engines.oracles.oracle import Oracle
 from fedsmoo.engines.task import Batch, Task
 from fedsmoo.models import FlatModel, make_module
 from fedsmoo.runs.build import make_algorithm
-from fedsmoo.runs.origin.provenance import code_facts
-from fedsmoo.version import __version__
 
 STEPS, WIDTH = 20, 16
 
@@ -103,28 +99,13 @@ def measured(make: Callable[[], nn.Module], clients: int, samples: int, turns: i
     return {"batched_ms": batched, "loop_ms": loop, "faster": loop / batched, **gap}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--turns", type=int, default=21)
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    results = []
+def rows(turns: int) -> Iterator[dict[str, Any]]:
     for name, make in MODELS.items():
         for clients, samples in ((10, 10), (10, 50), (50, 10)):
             row = {"model": name, "clients": clients, "samples": samples}
-            results.append(row | measured(make, clients, samples, args.turns))
-            print(json.dumps(results[-1]), flush=True)
-    report = {
-        "task": f"a gradient of all clients, sequences of {STEPS} x {WIDTH} numbers: processor milliseconds",
-        "results": results,
-        "hardware": f"{platform.machine()}, 1 thread",
-        "versions": {"fedsmoo": __version__, "torch": torch.__version__},
-        **code_facts(),
-    }
-    if args.out:
-        args.out.write_text(json.dumps(report, indent=1) + "\n")
+            yield row | measured(make, clients, samples, turns)
 
 
 if __name__ == "__main__":
-    main()
+    task = f"a gradient of all clients, sequences of {STEPS} x {WIDTH} numbers: processor milliseconds"
+    measure(rows, task, 21, __doc__)

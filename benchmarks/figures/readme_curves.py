@@ -5,21 +5,13 @@ PYTHONPATH=src python -m benchmarks.figures.readme_curves docs/figures/readme_ot
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
-
-import matplotlib as mpl
-import numpy as np
 from matplotlib.figure import Figure
 
 from benchmarks.documents import facts
-from fedsmoo.pages.figures.base import STYLE, Look, finish
-from fedsmoo.pages.figures.draw import rendered
-from fedsmoo.pages.figures.rounds import every_so_often, style
-from fedsmoo.runs.results.curves import hanning
+from benchmarks.figures.curves import plot, write
+from fedsmoo.pages.figures.base import Look, finish
 from fedsmoo.sweeps.results import Measured
 
-WINDOW = 20  # rounds of the Hanning window, as in the other pictures
 COLUMN, ROUNDS = "10%-of-100 cifar10.dirichlet-0.1", 1000
 PRINTED = {"FedSpeed": 82.26, "FedGamma": 80.72, "MoFedSAM": 81.58}  # revision f1d0607 of FL-Simulator
 
@@ -50,9 +42,7 @@ def draw() -> Figure:
     for axes, (method, found) in zip(places, panels().items(), strict=True):
         axes.axhline(PRINTED[method], color="0.35", linestyle=":", linewidth=1, label=f"printed: {PRINTED[method]}")
         for k, (label, run) in enumerate(found.items()):
-            look, rounds, scores = style(k), run.curve["round"], 100 * np.array(run.scores)
-            axes.plot(rounds, hanning(scores, WINDOW), label=label, markevery=every_so_often(k, len(rounds)), **look)
-            axes.plot(rounds, scores, color=look["color"], alpha=0.22, linewidth=0.4, zorder=1)
+            plot(axes, run, label, k)
         axes.set(title=method, xlabel="communication rounds")
         axes.legend(frameon=False, handlelength=3.2, loc="upper center", bbox_to_anchor=(0.5, -0.24))
         finish(axes)
@@ -60,13 +50,5 @@ def draw() -> Figure:
     return figure
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("out", type=Path)
-    out = parser.parse_args().out
-    with mpl.rc_context(STYLE):
-        out.write_bytes(rendered(draw(), out.suffix))
-
-
 if __name__ == "__main__":
-    main()
+    write(draw, __doc__)

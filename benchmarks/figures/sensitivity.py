@@ -5,23 +5,14 @@ PYTHONPATH=src python -m benchmarks.figures.sensitivity docs/figures/sensitivity
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
-from typing import Any
-
-import matplotlib as mpl
-import numpy as np
 from matplotlib.figure import Figure
 
 from benchmarks.documents.facts import runs
-from fedsmoo.pages.figures.base import STYLE, Look, finish
-from fedsmoo.pages.figures.draw import rendered
-from fedsmoo.pages.figures.rounds import every_so_often, style
-from fedsmoo.runs.results.curves import hanning
+from benchmarks.figures.curves import plot, write
+from fedsmoo.pages.figures.base import Look, finish
 from fedsmoo.sweeps.bases import description
 from fedsmoo.sweeps.results import Measured
 
-WINDOW = 20  # rounds of the Hanning window, as in the other pictures
 OURS, OTHERS = 7, (0, 1, 2)  # styles: FedSMOO's own for the paper's settings
 TITLES = {"local epochs": "local epochs", "beta": "beta", "r": "radius r", "lr decay": "decay of the learning rate"}
 
@@ -47,11 +38,7 @@ def draw() -> Figure:
         free = iter(OTHERS)
         for value, run in found.items():
             k = OURS if run.identity == usual else next(free)
-            look: dict[str, Any] = style(k)
-            rounds, scores = run.curve["round"], 100 * np.array(run.scores)
-            label = f"{value}, the paper's" if k == OURS else value
-            axes.plot(rounds, hanning(scores, WINDOW), label=label, markevery=every_so_often(k, len(rounds)), **look)
-            axes.plot(rounds, scores, color=look["color"], alpha=0.22, linewidth=0.4, zorder=1)
+            plot(axes, run, f"{value}, the paper's" if k == OURS else value, k)
         axes.set(title=TITLES[setting])
         axes.legend(frameon=False, handlelength=3.2, loc="lower right")
         finish(axes)
@@ -62,13 +49,5 @@ def draw() -> Figure:
     return figure
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("out", type=Path)
-    out = parser.parse_args().out
-    with mpl.rc_context(STYLE):
-        out.write_bytes(rendered(draw(), out.suffix))
-
-
 if __name__ == "__main__":
-    main()
+    write(draw, __doc__)

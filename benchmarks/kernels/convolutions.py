@@ -29,6 +29,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from benchmarks.kernels.timing import replay_time
 from fedsmoo.kernels.conv import boxes
 from fedsmoo.kernels.conv.conv import Convolution
 from fedsmoo.kernels.conv.geometry import Geometry
@@ -218,15 +219,7 @@ def time_of(way: Way, replays: int = 5, calls: int = 10) -> float:
         for _ in range(calls):
             way()
     graph.replay()
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    best = float("inf")
-    for _ in range(replays):
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        best = min(best, begin.elapsed_time(end) * 1000 / calls)
-    return best
+    return min(replay_time(graph) for _ in range(replays)) * 1000 / calls
 
 
 def truth_of(layer: Layer, kind: str) -> Tensor:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
-import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -21,6 +20,7 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.kernels.candidates import options_of
+from benchmarks.kernels.timing import captured, milliseconds
 from fedsmoo.kernels import available, from_torchvision, live_layout
 from fedsmoo.kernels.resnet18.shapes import shown_images, stored_images
 from fedsmoo.kernels.resnet18.tiles import TABLES, Tile
@@ -99,34 +99,6 @@ def accuracy(precision: str, clients: int = 3) -> dict[str, Any]:
         "worst_relative_error": each[worst],
         "bits_repeat": bool(torch.equal(grad, again)),
     }
-
-
-def captured(call: Callable[[], object]) -> torch.cuda.CUDAGraph:
-    """The call as a CUDA graph, after a warm-up on a side stream."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        call()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        call()
-    return graph
-
-
-def milliseconds(graph: torch.cuda.CUDAGraph, budget_ms: float = 200.0) -> float:
-    """Median time of a replay, by device events."""
-    for _ in range(3):
-        graph.replay()
-    times: list[float] = []
-    while len(times) < 7 or (sum(times) < budget_ms and len(times) < 200):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end))
-    return statistics.median(times)
 
 
 def timed(

@@ -67,7 +67,8 @@ def differences(
 
 def replayed(looks: int, clients: int = 10, **way: Any) -> Counter[str]:
     """Count the differences of a captured gradient of so many clients, taken in a way (see ResNet18Gradient)."""
-    from benchmarks.kernels.gradient import CLASSES, captured, inputs
+    from benchmarks.kernels.gradient import CLASSES, inputs
+    from benchmarks.kernels.timing import captured
 
     made = ResNet18Gradient(clients, 50, CLASSES, **way)
     made.compile_ahead(16, logits=False)

@@ -17,8 +17,9 @@ import numpy as np
 import torch
 
 from benchmarks.gpu.round import noise
-from benchmarks.kernels.gradient import CLASSES, captured, inputs, milliseconds, reference
+from benchmarks.kernels.gradient import CLASSES, inputs, reference
 from benchmarks.kernels.replays import differences
+from benchmarks.kernels.timing import captured, milliseconds
 from fedsmoo.kernels.resnet18 import gradient as resnet18
 from fedsmoo.kernels.resnet18.tiles import BOXES, TURNED
 from fedsmoo.runs.build import assemble

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from benchmarks.kernels.candidates import variants
+from benchmarks.kernels.timing import replay_time
 from fedsmoo.kernels.resnet18.gradient import ResNet18Gradient
 from fedsmoo.kernels.resnet18.shapes import CONVS
 from fedsmoo.kernels.resnet18.tiles import BOXES, TABLES, Tile
@@ -91,14 +92,7 @@ def microseconds(variant: Variant) -> float:
     with torch.cuda.graph(graph):
         for _ in range(TIMES):
             kernel[grid](*args, **meta)
-    times = []
-    for _ in range(9):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end) * 1000 / TIMES)
+    times = [replay_time(graph) * 1000 / TIMES for _ in range(9)]
     return statistics.median(times[2:])
 
 

@@ -1,0 +1,37 @@
+"""What the measurements of many models in one thread print and keep."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedsmoo.runs.origin.provenance import code_facts
+from fedsmoo.version import __version__
+
+
+def measure(rows: Callable[[int], Iterator[dict[str, Any]]], task: str, turns: int, about: str) -> None:
+    """Print each row of so many turns as it is measured, and keep all, with what they were measured on."""
+    parser = argparse.ArgumentParser(description=about.partition("\n")[0])
+    parser.add_argument("--turns", type=int, default=turns)
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    results = []
+    for row in rows(args.turns):
+        results.append(row)
+        print(json.dumps(row), flush=True)
+    report = {
+        "task": task,
+        "results": results,
+        "hardware": f"{platform.machine()}, 1 thread",
+        "versions": {"fedsmoo": __version__, "torch": torch.__version__},
+        **code_facts(),
+    }
+    if args.out:
+        args.out.write_text(json.dumps(report, indent=1) + "\n")
