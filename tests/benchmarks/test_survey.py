@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
-NAMED = re.compile(r"\bbenchmarks/[\w/]+\.py|\bpython3? -m benchmarks[.\w]+|(?:from|import) benchmarks\.[.\w]+")
+NAMED = re.compile(r"\bbenchmarks/[\w/]+\.py|(?:python3? -m|from|import) benchmarks(?:\.[a-z_]+)+")
 
 
 def test_the_table_has_every_module_of_every_room_and_a_command_for_each_script() -> None:
