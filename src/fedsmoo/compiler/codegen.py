@@ -24,6 +24,7 @@ from fedsmoo.compiler.expressions import triton_expression
 from fedsmoo.kernels.runtime import launch
 
 BLOCK, WARPS = 2048, 4
+MOST = 65535  # programs per client that one launch has room for: 134 million numbers
 FEW = 64  # programs per client of a pass that is rarely needed
 
 
@@ -88,11 +89,14 @@ class VectorPass:
 
     Raises:
         NotCompiled: for an operation that has no Triton expression.
+        ValueError: for more numbers than a launch has room for.
     """
 
     def __init__(
         self, spec: PassSpec, load_of: Callable[[Node], Load | None], clients: int, size: int, dtype: torch.dtype
     ) -> None:
+        if self.blocks(size) > MOST:
+            raise ValueError(f"a pass has room for {MOST * BLOCK:,} parameters, and the model has {size:,}")
         self.spec, self.load_of = spec, load_of
         self.clients, self.size = clients, size
         self.dtype = {torch.float32: "tl.float32", torch.float64: "tl.float64"}[dtype]
