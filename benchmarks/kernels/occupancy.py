@@ -31,7 +31,7 @@ from fedsmoo.compiler.trace import StepInputs
 from fedsmoo.core import LocalRule, Round, Vectors
 from fedsmoo.engines.oracles.opaque import OpaqueOracle
 from fedsmoo.kernels import cast, norm, place, pool, recurrence
-from fedsmoo.kernels.conv import choose, grouped
+from fedsmoo.kernels.conv import choose, conv, grouped
 from fedsmoo.kernels.conv.boxes import Box
 from fedsmoo.kernels.conv.geometry import Geometry
 from fedsmoo.kernels.gradients import GradientBuffers
@@ -102,7 +102,7 @@ def recurrences(clients: int, samples: int, precision: str, steps: int = 3, hidd
     """The launches of some steps of recurrences, forward and backward."""
     dtype, how = resnet18.PRECISIONS[precision]
     with noting() as noted:
-        for kind in ("lstm", "gru", "tanh"):
+        for kind in recurrence.GATES:
             new = partial(torch.zeros, clients, dtype=dtype)
             wide = recurrence.GATES[kind] * hidden
             gx, dh = (new(steps, samples, n).transpose(0, 1) for n in (wide, hidden))
@@ -150,6 +150,12 @@ def groups(clients: int, samples: int, precision: str) -> list[Launch]:
             grouped.data(g, y, w, count, (side, side))
             grouped.weight_parts(g, x, y, count, grouped.parts_of(g, x, y, count))
     return noted
+
+
+def far(clients: int, samples: int, precision: str) -> list[Launch]:
+    """Convolutions as of images with more numbers than 32 bits count; from now on all are taken for such."""
+    conv.REACH = 0
+    return convolutions(clients, samples, precision) + groups(clients, samples, precision)
 
 
 def general(clients: int, samples: int, precision: str) -> list[Launch]:
@@ -269,11 +275,11 @@ def kernels(options: argparse.Namespace) -> list[dict[str, Any]]:
     noted = launches(options.clients, options.batch, options.precision)
     for method in options.methods.split(","):
         noted += passes(method, options.clients, options.precision)
-    for made in (recurrences, convolutions, groups, general):
+    for made in (recurrences, convolutions, groups, general, far):
         noted += made(options.clients, options.batch, options.precision)
     for launch in noted + noise(options.clients):
         generated = launch[0].src if launch[0].__name__ == "vector_pass" else launch[3].get("KIND", "")
-        kernel = launch[0].module, launch[0].__name__, generated
+        kernel = launch[0].module, launch[0].__name__, generated, launch[3].get("FAR")
         key = (*kernel, "" if options.once else str(sorted(launch[3].items(), key=str)))
         if key in seen or not launch[0].__name__.startswith(tuple(options.only.split(","))):
             continue

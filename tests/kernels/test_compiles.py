@@ -32,6 +32,8 @@ def test_kernels_compile_without_a_gpu(precision, only, tmp_path, device):
     names = {r["kernel"] for r in rows}
     assert {"stem_forward_kernel", "pool_backward_kernel", "conv_forward_kernel", "conv_backward_kernel"} <= names
     assert {"grouped_kernel", "grouped_data_kernel", "grouped_weight_kernel"} <= names
+    both = [r["kernel"] for r in rows]  # places in 32 bits, and in 64
+    assert both.count("grouped_kernel") == both.count("grouped_data_kernel") == both.count("grouped_weight_kernel") == 2
     shared = {"noise_kernel", "norm_kernel", "norm_backward_kernel", "place_kernel", "cast_kernel", "backward_kernel"}
     shared |= {"maxima_kernel", "windows_backward_kernel"}
     assert only or {"vector_pass", "fold_kernel", *shared} <= names
