@@ -10,6 +10,9 @@ import tempfile
 
 import pytest
 
+# As `make test` sets it, for a plain `pytest`, too: runs in several processes are compared to the bit.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # A file goes to one process as a whole (see the Makefile). The longest come first; short ones fill up the end.
 LONGEST = (
     "test_page.py",

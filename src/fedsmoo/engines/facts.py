@@ -12,7 +12,7 @@ from torch import Tensor
 from fedsmoo.core import Algorithm
 from fedsmoo.core.round import NOT_ASKED, Missing
 from fedsmoo.data.batches.plan import Plan
-from fedsmoo.engines.oracles.oracle import products
+from fedsmoo.engines.oracles.products import products
 from fedsmoo.engines.task import Task
 from fedsmoo.kernels import available
 

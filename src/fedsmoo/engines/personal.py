@@ -15,7 +15,7 @@ from fedsmoo.core import Algorithm, Vectors
 from fedsmoo.data.targets import CLASSES, NO_LABEL, classes_said
 from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.oracles.layers import forward_of_many
-from fedsmoo.engines.oracles.oracle import products
+from fedsmoo.engines.oracles.products import products
 from fedsmoo.engines.task import Samples, Task
 from fedsmoo.metrics.tally import Scores
 

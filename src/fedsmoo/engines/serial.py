@@ -20,6 +20,7 @@ from fedsmoo.engines.contract import Engine, Meanwhile, RoundInputs, RoundOutcom
 from fedsmoo.engines.late_draws import generator_state, refuse_late_draws
 from fedsmoo.engines.oracles.on_batch import OnBatch, carried
 from fedsmoo.engines.oracles.oracle import Oracle, single_oracle
+from fedsmoo.engines.oracles.products import LIBRARY
 from fedsmoo.engines.personal import PersonalInputs, one_by_one
 from fedsmoo.engines.task import Batch, Samples, Task
 from fedsmoo.metrics.tally import Scores
@@ -40,9 +41,11 @@ class Serial(Engine):
         self.setup, self.chosen = setup, why
         self.table = table or ClientTable(setup.algorithm.own)
         self.oracle = single_oracle(setup.task)
+        self.onednn = False  # whether that makes products in float32
 
     def evaluate(self, w: Tensor, on: Samples | None = None) -> Scores:
-        return self.oracle.evaluate(w, on)
+        with LIBRARY.taken(self.onednn):
+            return self.oracle.evaluate(w, on)
 
     def personal(self, inputs: PersonalInputs) -> Tensor:
         return one_by_one(self.setup.task, self.evaluate, self.table, inputs)
@@ -50,9 +53,10 @@ class Serial(Engine):
     def run_round(self, inputs: RoundInputs, meanwhile: Meanwhile | None = None) -> RoundOutcome:
         sums = self.sums(inputs)
         keep_pages(self.setup.task.device)
-        for c in range(len(inputs.clients)):
-            own = self.own(inputs, c)
-            self.add(inputs, c, train_client_of(self.setup, inputs, c, own, self.oracle), sums)
+        with LIBRARY.taken(self.onednn):
+            for c in range(len(inputs.clients)):
+                own = self.own(inputs, c)
+                self.add(inputs, c, train_client_of(self.setup, inputs, c, own, self.oracle), sums)
         return sums.outcome()
 
     def sums(self, inputs: RoundInputs) -> Sums:

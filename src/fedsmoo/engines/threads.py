@@ -21,6 +21,7 @@ from fedsmoo.engines.client_state.memory import clients_that_fit, keep_pages
 from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.contract import Meanwhile, RoundInputs, RoundOutcome, Setup
 from fedsmoo.engines.oracles.oracle import Oracle, single_oracle
+from fedsmoo.engines.oracles.products import LIBRARY, gains_by_onednn
 from fedsmoo.engines.serial import Reply, Serial, reply, train_client_of
 from fedsmoo.engines.task import Batch, Task
 from fedsmoo.models.draws import as_it_was, outside_kernels
@@ -69,6 +70,7 @@ class Threads(Serial):
         if setup.task.device.type != "cpu":
             raise FedsmooError(f"engine=threads is for a CPU, not for {setup.task.device}: use engine=auto")
         super().__init__(setup, table, why)
+        self.onednn = gains_by_onednn(setup.task, batch_size)
         self.machine_s = torch.get_num_threads()
         self.threads = threads or min(self.machine_s, clients_that_fit(setup, batch_size))
         self.pool = ThreadPoolExecutor(self.threads)
@@ -76,13 +78,17 @@ class Threads(Serial):
         self.idle: SimpleQueue[tuple[Setup, Oracle]] = SimpleQueue()  # a model for each thread, which a pass changes
         self.made = 0
 
+    @property
+    def why(self) -> str:
+        return f"{self.chosen}; products in float32 by oneDNN" if self.onednn else self.chosen
+
     def run_round(self, inputs: RoundInputs, meanwhile: Meanwhile | None = None) -> RoundOutcome:
         sums, running, model = self.sums(inputs), deque[Future[tuple[Vectors, Reply]]](), self.setup.task.model
         keep_pages(self.setup.task.device)
         while self.made < min(self.threads, len(inputs.clients)):
             task, self.made = twin(self.setup.task), self.made + 1
             self.idle.put((replace(self.setup, task=task), self.oracle_of(task)))
-        with outside_kernels(model.module) if model.random else nullcontext(), as_it_was():
+        with LIBRARY.taken(self.onednn), outside_kernels(model.module) if model.random else nullcontext(), as_it_was():
             try:
                 for c in range(len(inputs.clients) + self.threads):
                     if c < len(inputs.clients):

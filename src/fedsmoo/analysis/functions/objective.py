@@ -17,7 +17,7 @@ from fedsmoo.core.errors import unknown
 from fedsmoo.core.random.streams import stream
 from fedsmoo.data.targets import CLASSES, NO_LABEL, classes_said
 from fedsmoo.engines.oracles.fused import FusedOracle, fused_reason
-from fedsmoo.engines.oracles.oracle import products as products_in
+from fedsmoo.engines.oracles.products import products as products_in
 from fedsmoo.engines.task import Task
 from fedsmoo.models.loss import ignored_by
 

@@ -22,7 +22,7 @@ from fedsmoo.core import FedsmooError
 from fedsmoo.core.random.noise import Noise
 from fedsmoo.engines.contract import Setup
 from fedsmoo.engines.distributed.launcher import launched
-from fedsmoo.engines.oracles.oracle import products
+from fedsmoo.engines.oracles.products import products
 
 # Models that live at once besides the declared vectors: the weights and their successor, two gradients, the direction.
 WORKING_COPIES = 5

@@ -9,7 +9,8 @@ from typing import Any
 from torch import Tensor
 
 from fedsmoo.core.gradient import Loss, Running
-from fedsmoo.engines.oracles.oracle import Oracle, products
+from fedsmoo.engines.oracles.oracle import Oracle
+from fedsmoo.engines.oracles.products import products
 from fedsmoo.engines.task import Batch
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from torch.func import grad, grad_and_value, vmap
 from fedsmoo.core import FedsmooError, Round
 from fedsmoo.core.gradient import Loss, row_axes, sample_losses
 from fedsmoo.engines.oracles.layers import forward_of_many, over_clients
+from fedsmoo.engines.oracles.products import products
 from fedsmoo.engines.statistics.passes import (
     Maybe,
     begin,
@@ -138,28 +139,6 @@ class Oracle:
         """Return loss and metrics of one model on the test part, or on other samples."""
         with products(self.task):
             return self.task.evaluate(w, on=on)
-
-
-@contextmanager
-def products(task: Task) -> Iterator[None]:
-    """Make matrix products in the task's precision, on its GPU, inside this context."""
-    if task.device.type != "cuda":
-        yield
-        return
-    matmul = torch.backends.cuda.matmul
-    before = matmul.allow_tf32
-    with ExitStack() as stack:
-        stack.enter_context(torch.cuda.device(task.device))  # kernels and graphs are launched on the current one
-        # Without `deterministic`, cuDNN may take gradients that add by atomics: other bits every time.
-        exact = {"deterministic": True, "allow_tf32": task.precision != "fp32"}
-        stack.enter_context(torch.backends.cudnn.flags(enabled=True, **exact))
-        if task.precision == "bf16":
-            stack.enter_context(torch.autocast("cuda", torch.bfloat16))
-        matmul.allow_tf32 = task.precision != "fp32"
-        try:
-            yield
-        finally:
-            matmul.allow_tf32 = before
 
 
 def single_oracle(task: Task) -> Oracle:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.random.noise import Noise, key_of
 from fedsmoo.core.random.streams import stream
-from fedsmoo.engines.oracles.oracle import products
+from fedsmoo.engines.oracles.products import products
 from fedsmoo.engines.task import Task
 
 SAMPLES = 1024  # so many, in batches of the run's size

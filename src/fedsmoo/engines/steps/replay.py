@@ -14,7 +14,8 @@ from fedsmoo.compiler.round_end import CompiledRoundEnd
 from fedsmoo.core import Vectors
 from fedsmoo.engines.client_state.memory import ran_out, release
 from fedsmoo.engines.contract import Meanwhile
-from fedsmoo.engines.oracles.oracle import Oracle, products
+from fedsmoo.engines.oracles.oracle import Oracle
+from fedsmoo.engines.oracles.products import products
 from fedsmoo.engines.steps.capture import warn_slower
 from fedsmoo.engines.steps.eager import EagerStepper
 from fedsmoo.engines.steps.group import ClientGroup

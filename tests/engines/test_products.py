@@ -1,0 +1,185 @@
+"""Which library makes float32 products on a CPU, and that no thread changes it below another."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedsmoo import simulate
+from fedsmoo.data.check import from_arrays
+from fedsmoo.engines.oracles import products
+from fedsmoo.engines.oracles.products import Library, attends_over, gains_by_onednn, is_exact, largest_matrix, processor
+from fedsmoo.engines.task import Task
+from fedsmoo.models.base import FlatModel
+
+ZEN5 = "processor : 0\nvendor_id : AuthenticAMD\ncpu family : 26\nflags : fpu avx512f avx512_bf16\n\nprocessor : 1\n"
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """Let the machine tell another processor than it has."""
+
+    def tell(text: str) -> None:
+        (tmp_path / "cpuinfo").write_text(text)
+        monkeypatch.setattr(products, "CPUINFO", tmp_path / "cpuinfo")
+        monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+
+    products.onednn_is_wider.cache_clear()
+    yield tell
+    products.onednn_is_wider.cache_clear()
+
+
+def switched_on() -> bool:
+    return torch.backends.mkldnn.matmul.fp32_precision == "bf16"
+
+
+def test_the_processor_is_read_from_what_linux_tells(told) -> None:
+    told(ZEN5)
+    assert processor() == ("AuthenticAMD", 26, frozenset({"fpu", "avx512f", "avx512_bf16"}))
+    told("no such lines\n")
+    assert processor() == ("", 0, frozenset())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ZEN5.replace("AuthenticAMD", "GenuineIntel"),  # where MKL is as fast
+        ZEN5.replace("26", "25"),  # which multiplies 256 bits at once
+        ZEN5.replace("avx512_bf16", "avx512_bf16 amx_bf16"),  # which would round to bf16
+        "",
+    ],
+)
+def test_other_processors_keep_pytorchs_choice(told, text: str) -> None:
+    told(text)
+    assert not products.onednn_is_wider()
+    assert not switched_on()
+
+
+def test_a_library_that_rounds_to_bf16_is_not_taken(told, monkeypatch: pytest.MonkeyPatch) -> None:
+    told(ZEN5)
+    plain = torch.addmm
+
+    def rounded(bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return plain(bias, a.bfloat16().float(), b.bfloat16().float())
+
+    assert is_exact(8, 16, 8)
+    monkeypatch.setattr(torch, "addmm", rounded)
+    assert not is_exact(8, 16, 8)
+    assert not products.onednn_is_wider()
+
+
+def task_of(module: nn.Module, x: torch.Tensor) -> Task:
+    """A module and inputs, with labels of two classes."""
+    x_train, y = x.numpy(), np.arange(len(x)) % 2
+    return Task(FlatModel(module), from_arrays(x_train, y, x_train, y), torch.device("cpu"))
+
+
+def test_the_rule_counts_what_inputs_are_multiplied_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "onednn_is_wider", lambda: True)
+    task = task_of(nn.Sequential(nn.Flatten(), nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 2)), torch.randn(12, 64))
+    assert largest_matrix(task.model.module) == 64 * 512
+    assert gains_by_onednn(task, 8)  # 8 * 32,768 multiplications
+    assert not gains_by_onednn(task, 7)
+    monkeypatch.setattr(products, "onednn_is_wider", lambda: False)
+    assert not gains_by_onednn(task, 8)
+
+
+def test_tables_that_are_looked_up_are_no_products() -> None:
+    table = nn.Embedding(1000, 8)
+    assert largest_matrix(nn.Sequential(table, nn.Linear(8, 4))) == 32
+    assert largest_matrix(table) == 0
+
+
+class Attends(nn.Module):
+    """Attention over positions, and large enough for oneDNN."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(64, 2, 512, dropout=0.0, batch_first=True)
+        self.head = nn.Linear(64, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.layer(x).mean(1))
+
+
+def test_long_attention_keeps_pytorchs_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "onednn_is_wider", lambda: True)
+    monkeypatch.setattr(products, "LONGEST", 5)
+
+    for positions, gains in ((5, True), (6, False)):
+        task = task_of(Attends(), torch.randn(12, positions, 64))
+        assert attends_over(task) == positions
+        assert gains_by_onednn(task, 64) is gains
+
+
+def test_one_setting_at_a_time_and_back_as_it_was() -> None:
+    library, seen = Library(), []
+    assert not switched_on()
+    inside, leave = threading.Event(), threading.Event()
+
+    def wants_it() -> None:
+        with library.taken(True):
+            inside.set()
+            leave.wait()
+            seen.append(("first", switched_on()))
+
+    def wants_it_too() -> None:
+        with library.taken(True):  # at the same time
+            seen.append(("second", switched_on()))
+        leave.set()
+
+    def wants_the_other() -> None:
+        with library.taken(False), library.taken(True):  # the inner one changes nothing
+            seen.append(("other", switched_on()))
+
+    first = threading.Thread(target=wants_it)
+    first.start()
+    inside.wait()
+    other = threading.Thread(target=wants_the_other)
+    other.start()
+    second = threading.Thread(target=wants_it_too)
+    second.start()
+    for thread in (first, second, other):
+        thread.join()
+    assert sorted(seen) == [("first", True), ("other", False), ("second", True)]
+    assert not switched_on()
+    assert torch.backends.cuda.flash_sdp_enabled()
+    assert library.users == 0
+
+
+def test_an_error_inside_leaves_the_setting_as_it_was() -> None:
+    library = Library()
+
+    def fails() -> None:
+        with library.taken(True):
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fails()
+    assert not switched_on()
+    with library.taken(False):  # nobody waits for what has failed
+        pass
+
+
+def test_rounds_in_float32_are_those_of_float64() -> None:
+    """On every machine; on one whose oneDNN is wider by that, which must round no factor."""
+    torch.manual_seed(0)
+    module, rng = Attends(), np.random.default_rng(0)
+    x, y = rng.standard_normal((64, 7, 64)), np.arange(64) % 2
+
+    def trained(engine: str, dtype: str) -> torch.Tensor:
+        result = simulate(
+            module, (x, y, x[:8], y[:8]), "fedavg", engine=engine, dtype=dtype, clients=4, cohort=4, rounds=2,
+            local_steps=2, batch_size=16, partition="iid", device="cpu", lr=0.05, progress=False,
+        )  # fmt: skip
+        assert not switched_on()
+        return result.server.w.double()
+
+    truth, start = trained("serial", "float64"), FlatModel(module).initial()
+    moved = (truth - start).norm()
+    assert (trained("threads", "float32") - truth).norm() < 1e-4 * moved  # bf16 is off by 3e-3
