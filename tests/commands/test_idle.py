@@ -14,6 +14,7 @@ import fedsmoo
 from fedsmoo.core import FedsmooError
 from fedsmoo.data.sources import load
 from fedsmoo.deploy.settings import parse
+from fedsmoo.engines.oracles import products
 from fedsmoo.paper.tables import Grid
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.record import Record
@@ -32,7 +33,6 @@ IDLE = [
     ([*RUN, "--set", "lr=0.2", "--set", "lr=0.1"], "lr is given twice, as --set lr=0.2 and as --set lr=0.1"),
     ([*RUN, "--set", "algorithm=scaffold"], "algorithm is given twice, as --algorithm fedavg and as --set algorithm"),
     ([*RUN, "--probe", "sharpness:2,sharpness:3"], "probe 'sharpness:2,sharpness:3' names sharpness twice"),
-    ([*RUN, "--device", "cpu", "--precision", "bf16"], "precision is bf16, but a CPU computes in float32"),
     ([*RUN, "--dataset", "text:a.txt", "--data", "b"], "says itself where the text is; leave out b"),
     ([*COMPARE, "--set", "seed=3"], "--set 'seed=3': a comparison takes its seeds from --seeds"),
     ([*COMPARE, "--set", "algorithm=fedsam"], "a comparison takes its algorithms from --algorithms"),
@@ -51,6 +51,14 @@ IDLE = [
 def test_what_would_change_nothing_is_refused(arguments: list[str], message: str, call: Call) -> None:
     Path("a.txt").write_text("words " * 100)
     one_line(call(*arguments), message)
+    assert not Path("made").exists()
+
+
+def test_bf16_is_refused_where_a_cpu_has_none(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "cpu_has_bf16", lambda: False)
+    one_line(
+        call(*RUN, "--device", "cpu", "--precision", "bf16"), "precision is bf16, but this CPU computes in float32"
+    )
     assert not Path("made").exists()
 
 

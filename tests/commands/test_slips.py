@@ -213,5 +213,7 @@ def test_a_run_called_bf16_that_a_cpu_began_goes_on_and_says_what_it_is(call: Ca
     Path("here/config.toml").write_text(text.replace('precision = "tf32"', 'precision = "bf16"'))
     answer = call("resume", "here")
     assert answer.code == 0, answer.err
-    assert "fedsmoo: precision is bf16, but a CPU computes in float32: the run keeps its name\n" in answer.err
+    assert (
+        "fedsmoo: precision is bf16, but the run is computed in float32 on this CPU: it keeps its name\n" in answer.err
+    )
     assert 'precision = "bf16"' in Path("here/config.toml").read_text()

@@ -17,8 +17,8 @@ from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.contract import Engine, Meanwhile, RoundInputs, RoundOutcome, Setup, Sums, one_run_at_a_time
 from fedsmoo.engines.oracles.drawing import unlike_alone
 from fedsmoo.engines.oracles.fused import FusedOracle, fused_reason
+from fedsmoo.engines.oracles.library import LIBRARY, Way
 from fedsmoo.engines.oracles.oracle import Oracle, hand_oracle, vmap_oracle
-from fedsmoo.engines.oracles.products import LIBRARY
 from fedsmoo.engines.oracles.recorded import RecordedOracle
 from fedsmoo.engines.oracles.sealed import sealed
 from fedsmoo.engines.oracles.traced import TracedOracle, can_trace
@@ -143,7 +143,7 @@ class Batched(Engine):
         return SharedRounds(members)
 
     def evaluate(self, w: Tensor, on: Samples | None = None) -> Scores:
-        with self._own_statistics(), LIBRARY.taken(onednn=False):
+        with self._own_statistics(), LIBRARY.taken(Way()):
             return self.oracle.evaluate(w, on)
 
     def _own_statistics(self) -> AbstractContextManager[None]:
@@ -153,14 +153,14 @@ class Batched(Engine):
     def personal(self, inputs: PersonalInputs) -> Tensor:
         if self.oracle.task.model.random_in_evaluation:  # every evaluation draws the same numbers
             return one_by_one(self.setup.task, self.evaluate, self.table, inputs)
-        with self._own_statistics(), LIBRARY.taken(onednn=False):
+        with self._own_statistics(), LIBRARY.taken(Way()):
             return several_at_once(self.oracle.task, self.table, inputs, self.clients_at_once)
 
     def run_round(self, inputs: RoundInputs, meanwhile: Meanwhile | None = None) -> RoundOutcome:
         chunk = min(self.clients_at_once, len(inputs.clients))
         keep_pages(self.setup.task.device)
         try:
-            with LIBRARY.taken(onednn=False):
+            with LIBRARY.taken(Way()):
                 sums, done = self._train(inputs, chunk, meanwhile)
         except Exception as e:
             if not ran_out(e):
@@ -235,7 +235,7 @@ class SharedRounds:
             RunSlice(e.setup, e.table, i, slice(0, len(i.clients)))
             for e, i in zip(members, inputs.values(), strict=True)
         ]
-        with LIBRARY.taken(onednn=False):
+        with LIBRARY.taken(Way()):
             results = train(everyone, first.stepper, meanwhile)
         for run, result in zip(everyone, results, strict=True):
             keep(run.table, run.clients, result.me)

@@ -18,9 +18,9 @@ from fedsmoo.engines.client_state.memory import keep_pages, place_of_rows
 from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.contract import Engine, Meanwhile, RoundInputs, RoundOutcome, Setup, Sums
 from fedsmoo.engines.late_draws import generator_state, refuse_late_draws
+from fedsmoo.engines.oracles.library import LIBRARY, Way
 from fedsmoo.engines.oracles.on_batch import OnBatch, carried
 from fedsmoo.engines.oracles.oracle import Oracle, single_oracle
-from fedsmoo.engines.oracles.products import LIBRARY
 from fedsmoo.engines.personal import PersonalInputs, one_by_one
 from fedsmoo.engines.task import Batch, Samples, Task
 from fedsmoo.metrics.tally import Scores
@@ -41,10 +41,10 @@ class Serial(Engine):
         self.setup, self.chosen = setup, why
         self.table = table or ClientTable(setup.algorithm.own)
         self.oracle = single_oracle(setup.task)
-        self.onednn = False  # whether that makes products in float32
+        self.way = Way()
 
     def evaluate(self, w: Tensor, on: Samples | None = None) -> Scores:
-        with LIBRARY.taken(self.onednn):
+        with LIBRARY.taken(self.way):
             return self.oracle.evaluate(w, on)
 
     def personal(self, inputs: PersonalInputs) -> Tensor:
@@ -53,7 +53,7 @@ class Serial(Engine):
     def run_round(self, inputs: RoundInputs, meanwhile: Meanwhile | None = None) -> RoundOutcome:
         sums = self.sums(inputs)
         keep_pages(self.setup.task.device)
-        with LIBRARY.taken(self.onednn):
+        with LIBRARY.taken(self.way):
             for c in range(len(inputs.clients)):
                 own = self.own(inputs, c)
                 self.add(inputs, c, train_client_of(self.setup, inputs, c, own, self.oracle), sums)

@@ -16,6 +16,7 @@ from fedsmoo.core.user_code import call
 from fedsmoo.data.batches.augment import prepare
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.targets import CLASSES
+from fedsmoo.engines.oracles.products import IDLE, idle_precision
 from fedsmoo.engines.statistics.padding import in_full_precision, judge_padding
 from fedsmoo.metrics.metric import Metric, make_metrics
 from fedsmoo.metrics.quantity import TRAIN_LOSS, Quantity
@@ -38,14 +39,6 @@ from fedsmoo.models.loss import (
 from fedsmoo.models.modules.copies import copied
 
 Draws = dict[str, Tensor]
-
-
-IDLE = "precision is bf16, but a CPU computes in float32"
-
-
-def idle_precision(precision: str, device: torch.device) -> bool:
-    """Return whether a device ignores a precision: a CPU computes in float32 where bf16 is asked for."""
-    return precision == "bf16" and device.type == "cpu"
 
 
 @dataclass(frozen=True)
@@ -89,7 +82,7 @@ class Task:
     dtype: torch.dtype = torch.float32
     loss: SampleLoss = cross_entropy
     augment: bool = False
-    precision: str = "fp32"  # of the products on a GPU: fp32, tf32 or bf16
+    precision: str = "fp32"  # of the products: bf16, or on a GPU tf32 or fp32
     held: Samples | None = None  # training samples that nobody trains on, for validation
     metrics: tuple[Metric, ...] = ()  # what is evaluated, the first of which leads; none: what goes with the targets
     staged: bool = False  # whether samples lie in the host's memory, from where batches are copied to the device
@@ -100,6 +93,8 @@ class Task:
     def __post_init__(self) -> None:
         if idle_precision(self.precision, self.device):
             raise FedsmooError(f"{IDLE}: set precision to fp32, or use a GPU")
+        if self.precision == "bf16" and self.dtype == torch.float64:
+            raise FedsmooError("precision is bf16, but dtype is float64, whose products are not rounded: choose one")
         known = self.data.mean is not None and self.data.std is not None
         values = (self.data.mean, self.data.std) if known else (None, None)
         scale = tuple(None if v is None else torch.tensor(v, dtype=self.dtype, device=self.device) for v in values)
@@ -182,6 +177,11 @@ class Task:
     def lead(self) -> Quantity:
         """What models are compared by: the first metric or, without a test part, the training loss."""
         return self.metrics[0].quantity if self.data.has_test else TRAIN_LOSS
+
+    @property
+    def products(self) -> str:
+        """The precision that products are made in: a CPU has no tf32."""
+        return self.precision if self.device.type == "cuda" or self.precision == "bf16" else "fp32"
 
     @property
     def test(self) -> Samples:

@@ -20,8 +20,8 @@ from fedsmoo.core.random.noise import Noise
 from fedsmoo.engines.client_state.memory import clients_that_fit, keep_pages
 from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.contract import Meanwhile, RoundInputs, RoundOutcome, Setup
+from fedsmoo.engines.oracles.library import LIBRARY, best_way
 from fedsmoo.engines.oracles.oracle import Oracle, single_oracle
-from fedsmoo.engines.oracles.products import LIBRARY, gains_by_onednn
 from fedsmoo.engines.serial import Reply, Serial, reply, train_client_of
 from fedsmoo.engines.task import Batch, Task
 from fedsmoo.models.draws import as_it_was, outside_kernels
@@ -70,7 +70,7 @@ class Threads(Serial):
         if setup.task.device.type != "cpu":
             raise FedsmooError(f"engine=threads is for a CPU, not for {setup.task.device}: use engine=auto")
         super().__init__(setup, table, why)
-        self.onednn = gains_by_onednn(setup.task, batch_size)
+        self.way = best_way(setup.task, batch_size)
         self.machine_s = torch.get_num_threads()
         self.threads = threads or min(self.machine_s, clients_that_fit(setup, batch_size))
         self.pool = ThreadPoolExecutor(self.threads)
@@ -80,7 +80,7 @@ class Threads(Serial):
 
     @property
     def why(self) -> str:
-        return f"{self.chosen}; products in float32 by oneDNN" if self.onednn else self.chosen
+        return f"{self.chosen}; products in float32 by oneDNN" if self.way.onednn else self.chosen
 
     def run_round(self, inputs: RoundInputs, meanwhile: Meanwhile | None = None) -> RoundOutcome:
         sums, running, model = self.sums(inputs), deque[Future[tuple[Vectors, Reply]]](), self.setup.task.model
@@ -88,7 +88,7 @@ class Threads(Serial):
         while self.made < min(self.threads, len(inputs.clients)):
             task, self.made = twin(self.setup.task), self.made + 1
             self.idle.put((replace(self.setup, task=task), self.oracle_of(task)))
-        with LIBRARY.taken(self.onednn), outside_kernels(model.module) if model.random else nullcontext(), as_it_was():
+        with LIBRARY.taken(self.way), outside_kernels(model.module) if model.random else nullcontext(), as_it_was():
             try:
                 for c in range(len(inputs.clients) + self.threads):
                     if c < len(inputs.clients):
@@ -134,6 +134,7 @@ def takes_channels_last(task: Task) -> bool:
     batch = task.batch(torch.arange(2, device=task.device), weight)
     if batch.x.dim() != 4:
         return False
+    task = replace(task, precision="fp32")  # whose gradients can be compared
     batch, w = replace(batch, noise=Noise((0, 0)) if task.model.random else None), task.model.initial().to(weight)
     task.model.train()
     try:

@@ -20,7 +20,7 @@ from fedsmoo.models.modules.call import call_holding, call_with, has_two_names, 
 from fedsmoo.models.modules.copies import copied, refuse_lost
 from fedsmoo.models.modules.inputs import arguments, asks_whether_traced, refuse_unknown_inputs, unseen
 from fedsmoo.models.modules.lazy import refuse_unready
-from fedsmoo.models.modules.outputs import picked
+from fedsmoo.models.modules.outputs import picked, unrounded
 
 # parameters {name: [C, *shape]}, inputs [C, B, ...] -> outputs [C, B, ...]: C models at once, each on its own batch
 BatchedForward = Callable[[Mapping[str, Tensor], Tensor], Tensor]
@@ -202,7 +202,7 @@ class FlatModel:
                 out = call_with(self.module, self._places, whole, *arguments(x, self.inputs))
         if kept:
             buffers.hand_back(kept, parameters, before, whole)
-        return picked(out, self.output, self.module)
+        return unrounded(picked(out, self.output, self.module))
 
     def in_place(self, parameters: Mapping[str, Tensor]) -> AbstractContextManager[None]:
         """Let the module itself hold these tensors for its backward pass, too, if that makes passes again."""
@@ -215,7 +215,7 @@ class FlatModel:
         """Return C models' outputs on a batch each, ``[C, B, ...]``, by the module's own hand-batched forward."""
         args, named = arguments(x.clone() if self.writes_inputs else x, self.inputs, axis=2)
         out = self.module.batched(self._with_frozen(parameters, batched=True), *args, **named)  # type: ignore[operator]
-        return picked(out, self.output, self.module)
+        return unrounded(picked(out, self.output, self.module))
 
     def with_features(
         self, parameters: Mapping[str, Tensor], x: Tensor, noise: AnyNoise | None = None
@@ -236,7 +236,7 @@ class FlatModel:
                 f"the model {type(self.module).__name__} does not call the layer whose input would be its features: "
                 "name another one in the module, feature_layer = 'NAME'"
             )
-        return out, heard[-1].flatten(1)
+        return out, unrounded(heard[-1]).flatten(1)
 
     def feature_layer(self) -> nn.Module:
         """Return the layer that reads the model's features: the module's ``feature_layer``, or its last ``nn.Linear``.

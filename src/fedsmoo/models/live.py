@@ -15,6 +15,7 @@ from torch.func import functional_call
 from fedsmoo.kernels.resnet18.shapes import IMAGE_CHANNELS, IMAGE_SIDE, from_torchvision, live_layout, to_torchvision
 from fedsmoo.models.base import FlatModel, norms_of
 from fedsmoo.models.draws import AnyNoise
+from fedsmoo.models.modules.outputs import unrounded
 from fedsmoo.models.resnet import ResNet18GN
 from fedsmoo.models.resnet_batched import forward as batched_forward
 
@@ -43,7 +44,7 @@ class LiveResNet(FlatModel):
         return self.flatten({n: p.detach() for n, p in self.module.named_parameters()})
 
     def forward(self, parameters: Mapping[str, Tensor], x: Tensor, noise: AnyNoise | None = None) -> Tensor:
-        return functional_call(self.module, to_torchvision(self.layout.join(parameters)), (x,))
+        return unrounded(functional_call(self.module, to_torchvision(self.layout.join(parameters)), (x,)))
 
     def state_dict(self, w: Tensor) -> dict[str, Tensor]:
         with torch.no_grad():

@@ -46,7 +46,8 @@ class Grid:
         devices = sorted({str(each.get("device", "?")) for each in made_by})
         torches = sorted({str((each.get("versions") or {}).get("torch", "?")) for each in made_by})
         commits = sorted({revision(each) for each in made_by if each.get("commit")})
-        precisions = sorted({r.config.precision for r in runs if r.facts.get("device_type") != "cpu"})
+        coarse = [r for r in runs if r.facts.get("device_type") != "cpu" or r.facts.get("products") == "bf16"]
+        precisions = sorted({r.config.precision for r in coarse})
         made = f"Measured on {', '.join(devices)} with torch {', '.join(torches)}"
         made += f", products in {', '.join(precisions)}" if precisions else ""
         made += f", commit {', '.join(commits)}" if commits else ""

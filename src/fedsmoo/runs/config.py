@@ -95,7 +95,11 @@ class Config(Training):
     )
     device: str = setting("auto", "cpu, cuda, cuda:1, or auto", group="machine", free=("run", "line"))
     precision: str = setting(
-        "tf32", "matrix products on a GPU", ("fp32", "tf32", "bf16"), group="machine", free=("run",)
+        "tf32",
+        "matrix products on a GPU; bf16 on some CPUs, too",
+        ("fp32", "tf32", "bf16"),
+        group="machine",
+        free=("run",),
     )
     dtype: str = setting("float32", "numbers of the vectors", ("float32", "float64"), group="machine")
 

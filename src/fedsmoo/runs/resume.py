@@ -16,7 +16,7 @@ from fedsmoo.data.files.plain import read_plain
 from fedsmoo.engines.choose import ENGINES
 from fedsmoo.engines.devices import make_device
 from fedsmoo.engines.distributed.launcher import is_writer
-from fedsmoo.engines.task import IDLE, idle_precision
+from fedsmoo.engines.oracles.products import idle_precision
 from fedsmoo.engines.threads import fix_threads
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
@@ -162,8 +162,8 @@ def load_stopped(path: Path, device: str | None = None, simulation: Simulation |
     simulation = simulation or assemble(with_pinned_engine(config, pins, device))
     if config.engine == "auto":
         simulation.engine.pin(why="as the run began")
-    if idle_precision(config.precision, simulation.setup.task.device):
-        notes.append(f"{IDLE}: the run keeps its name")
+    if config.precision == "bf16" and simulation.setup.task.precision != "bf16":
+        notes.append("precision is bf16, but the run is computed in float32 on this CPU: it keeps its name")
     notes += pin_clients_at_once(simulation, pins.get("chunk"))
     facts = checkpoint_facts(config, simulation)
     refuse_other_data(pins, simulation.setup.task.data, path)
@@ -224,8 +224,10 @@ def with_pinned_engine(config: Config, pins: dict[str, Any], device: str | None)
     if config.engine == "auto" and pins.get("engine") in ENGINES:
         config = config.replace(engine=pins["engine"])
     config = config if device is None else config.replace(device=device)
-    idle = idle_precision(config.precision, make_device(config.device))  # of runs begun before that was refused
-    return config.replace(precision="fp32") if idle else config
+    place = make_device(config.device)
+    # Runs of before took the word, and no CPU computed in it; where one does, the run's folder says so.
+    before = config.precision == "bf16" and place.type == "cpu" and pins.get("products") != "bf16"
+    return config.replace(precision="fp32") if before or idle_precision(config.precision, place) else config
 
 
 def pin_clients_at_once(simulation: Simulation, before: int | None) -> list[str]:

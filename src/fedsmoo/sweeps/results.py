@@ -39,7 +39,7 @@ COLUMNS = (
 )  # fmt: skip
 LATER = ("drift_after", *HELD_OUT)  # columns that older files, and runs without a holdout, do not have
 FACTS = (
-    "engine", "engine_why", "chunk", "ranks", "device", "device_type", "threads", "packed", "parameters",
+    "engine", "engine_why", "chunk", "ranks", "device", "device_type", "products", "threads", "packed", "parameters",
     "parameters_full", "versions", "commit", "command", "finished", "contents", "label", "dirty", "again",
     "cpu", "cores", "pack", "data", "sessions", "method", "changes", "lower",
 )  # fmt: skip

@@ -1,39 +1,61 @@
-"""Matrix products: in which precision they are made, and on a CPU by which library."""
+"""Matrix products in the precision of a run."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cache
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch import Tensor
+from torch.nn import functional as F
 
-from fedsmoo.engines.task import Task
+from fedsmoo.operators.layers import Instead
 
-CPUINFO = Path("/proc/cpuinfo")
-ZEN5 = 26  # the family of AMD's first processors that multiply 512 bits at once
-# Multiplications of the largest product of a client: below, oneDNN spends more on each call than it saves.
-WORTH = 1 << 18
-# Positions: PyTorch's fused attention calls products of small blocks, which are slow by oneDNN, and attention in whole
-# matrices takes memory by the square of these.
-LONGEST = 1024
-ONEDNN: Any = torch.backends.mkldnn
-ATTENTION = torch.backends.cuda  # which rules that of a CPU, too
-FUSED = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
-# A number that bf16 rounds to 1, and float32 does not.
-FINE = 1 + 2**-10
+if TYPE_CHECKING:
+    from fedsmoo.engines.task import Task
+
+IDLE = "precision is bf16, but this CPU computes in float32"
+
+
+def idle_precision(precision: str, device: torch.device) -> bool:
+    """Return whether a device does not have a precision: bf16 on a CPU without instructions for it."""
+    return precision == "bf16" and device.type == "cpu" and not cpu_has_bf16()
+
+
+@cache
+def cpu_has_bf16() -> bool:
+    """Whether this CPU multiplies numbers in bf16 itself: by AVX-512, or by Intel's AMX."""
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+
+
+def in_float32(norm: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return a normalisation that takes its inputs in float32, as on a GPU."""
+
+    def run(x: Tensor, *given: Any, **named: Any) -> Tensor:
+        return norm(x.float(), *given, **named)
+
+    return run
+
+
+NORMS = (F.layer_norm, F.group_norm, F.batch_norm, F.instance_norm, F.rms_norm)
+WHOLE = {norm: in_float32(norm) for norm in NORMS}
+
+
+@contextmanager
+def rounded_on_a_cpu() -> Iterator[None]:
+    """Make products in bf16 on a CPU, whose autocast leaves out norms; ``vmap`` has no rule for mixed types."""
+    with torch.autocast("cpu", torch.bfloat16), Instead(WHOLE):
+        yield
 
 
 @contextmanager
 def products(task: Task) -> Iterator[None]:
-    """Make matrix products in the task's precision, on its GPU, inside this context."""
+    """Make matrix products in the task's precision, on its device, inside this context."""
     if task.device.type != "cuda":
-        yield
+        with rounded_on_a_cpu() if task.precision == "bf16" else nullcontext():
+            yield
         return
     matmul = torch.backends.cuda.matmul
     before = matmul.allow_tf32
@@ -49,135 +71,3 @@ def products(task: Task) -> Iterator[None]:
             yield
         finally:
             matmul.allow_tf32 = before
-
-
-def gains_by_onednn(task: Task, batch_size: int) -> bool:
-    """Whether the products of one client in float32 on this CPU are faster by oneDNN, by a rule of sizes.
-
-    Those of many clients in one call are not: their matrices are too small, one by one.
-    """
-    if task.device.type != "cpu" or task.dtype != torch.float32 or task.precision != "fp32":
-        return False
-    worth = batch_size * largest_matrix(task.model.module) >= WORTH
-    return worth and onednn_is_wider() and attends_over(task) <= LONGEST
-
-
-def largest_matrix(module: nn.Module) -> int:
-    """Return how many numbers the largest matrix of a module has that inputs are multiplied by.
-
-    >>> largest_matrix(nn.Sequential(nn.Embedding(1000, 8), nn.Linear(8, 4)))
-    32
-    """
-    looked_up = {id(part.weight) for part in module.modules() if isinstance(part, nn.Embedding | nn.EmbeddingBag)}
-    matrices = (p.numel() for p in module.parameters() if p.dim() == 2 and id(p) not in looked_up)
-    return max(matrices, default=0)
-
-
-class Attention(TorchDispatchMode):
-    """Notes over how many positions PyTorch's fused attention looks while this lasts."""
-
-    positions = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is FUSED:
-            self.positions = max(self.positions, args[1].shape[-2])
-        return func(*args, **(kwargs or {}))
-
-
-def attends_over(task: Task) -> int:
-    """Return over how many positions a model attends by a fused kernel; 0 if it does not, or fails."""
-    w = task.model.initial().to(task.device, task.dtype).requires_grad_()  # or layers would take kernels of evaluation
-    task.model.eval()
-    with Attention() as seen, suppress(Exception):  # the user's own code: the first round says what is wrong
-        task.model.forward(task.model.layout.split(w), task.inputs(task.data.x_train[:1]))
-    return seen.positions
-
-
-@cache
-def onednn_is_wider() -> bool:
-    """Whether oneDNN multiplies float32 matrices by wider vectors than MKL, which PyTorch takes by default.
-
-    On AMD's processors MKL works with vectors of 256 bits, oneDNN with 512. PyTorch gives float32 products to oneDNN
-    where they may be rounded to bf16; without Intel's AMX no product is, which is tried here as well.
-    """
-    if torch.backends.cpu.get_cpu_capability() != "AVX512" or not ONEDNN.is_available():
-        return False
-    vendor, family, flags = processor()
-    if vendor != "AuthenticAMD" or family < ZEN5 or any(f.startswith("amx") for f in flags):
-        return False
-    before = switch_on()
-    try:
-        return all(is_exact(*shape) for shape in ((64, 64, 64), (512, 256, 512), (50, 1600, 512)))
-    finally:
-        switch_back(before)
-
-
-def is_exact(m: int, k: int, n: int) -> bool:
-    """Whether products of numbers that bf16 cannot hold are those of float32."""
-    a, b = torch.full((m, k), FINE), torch.full((k, n), FINE)
-    found = [a @ b, torch.bmm(a[None], b[None])[0], torch.addmm(torch.zeros(n), a, b)]
-    return all(float((v / (k * FINE**2) - 1).abs().max()) < 1e-5 for v in found)
-
-
-def processor() -> tuple[str, int, frozenset[str]]:
-    """Return vendor, family and features of the CPU, as Linux tells them; empty elsewhere."""
-    try:
-        lines = CPUINFO.read_text().split("\n\n", 1)[0].splitlines()
-    except OSError:
-        return "", 0, frozenset()
-    told = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
-    family = told.get("cpu family", "")
-    return told.get("vendor_id", ""), int(family) if family.isdigit() else 0, frozenset(told.get("flags", "").split())
-
-
-def switch_on() -> tuple[str, bool]:
-    """Give float32 products to oneDNN, and attention to whole products; return how both were."""
-    before = ONEDNN.matmul.fp32_precision, ATTENTION.flash_sdp_enabled()
-    ONEDNN.matmul.fp32_precision = "bf16"
-    ATTENTION.enable_flash_sdp(False)
-    return before
-
-
-def switch_back(before: tuple[str, bool]) -> None:
-    """Undo :func:`switch_on`."""
-    ONEDNN.matmul.fp32_precision = before[0]
-    ATTENTION.enable_flash_sdp(before[1])
-
-
-class Library:
-    """The library of float32 products on a CPU, which is one for the whole process.
-
-    Rounds that want the same one train at the same time; those that want the other wait until these have ended, so that
-    no run's bits depend on what another thread does.
-    """
-
-    def __init__(self) -> None:
-        self.changed, self.mine = threading.Condition(), threading.local()
-        self.onednn, self.users = False, 0
-        self.before: tuple[str, bool] | None = None
-
-    @contextmanager
-    def taken(self, onednn: bool) -> Iterator[None]:
-        """Have products by oneDNN, or as PyTorch is set, inside this context; inside another one, by that one's."""
-        if getattr(self.mine, "inside", False):
-            yield
-            return
-        with self.changed:
-            self.changed.wait_for(lambda: self.users == 0 or self.onednn == onednn)
-            if self.users == 0 and onednn:
-                self.before = switch_on()
-            self.onednn, self.users = onednn, self.users + 1
-        self.mine.inside = True
-        try:
-            yield
-        finally:
-            self.mine.inside = False
-            with self.changed:
-                self.users -= 1
-                if self.users == 0 and self.before is not None:
-                    switch_back(self.before)
-                    self.before = None
-                self.changed.notify_all()
-
-
-LIBRARY = Library()

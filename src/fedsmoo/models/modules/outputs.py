@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from fedsmoo.core.errors import FedsmooError, unknown
@@ -47,6 +48,15 @@ def picked(out: Any, output: str | None, module: nn.Module) -> Tensor:
             f"them called {LOGITS}: say which one holds the outputs, output={first!r}"
         )
     return tensors[first]
+
+
+def unrounded(out: Tensor) -> Tensor:
+    """Return outputs or features for a loss to read: in float32 where a CPU made them in bf16.
+
+    A GPU's autocast computes losses in float32 by itself; a CPU's leaves softmax in bf16.
+    """
+    rounded = out.dtype == torch.bfloat16 and out.device.type == "cpu" and torch.is_autocast_enabled("cpu")
+    return out.float() if rounded else out
 
 
 def _named(out: Any, output: str, module: nn.Module) -> Tensor:

@@ -42,6 +42,7 @@ def provenance(simulation: Simulation) -> dict[str, Any]:
         "ranks": world(),
         "device": device_name(task.device),
         "device_type": task.device.type,
+        "products": task.products,
         "cpu": cpu_name(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
@@ -61,7 +62,7 @@ def provenance(simulation: Simulation) -> dict[str, Any]:
 def checkpoint_facts(config: Config, simulation: Simulation) -> dict[str, Any]:
     """Return what a checkpoint says of its run: settings, task, and what decides the last bit of its numbers."""
     facts = provenance(simulation)
-    kept = {k: facts[k] for k in ("engine", "chunk", "ranks", "device", "threads", "versions")}
+    kept = {k: facts[k] for k in ("engine", "chunk", "ranks", "device", "products", "threads", "versions")}
     return {
         "config": config.to_dict(),
         "task": task_hash(simulation),

@@ -1,7 +1,8 @@
-"""Which library makes float32 products on a CPU, and that no thread changes it below another."""
+"""By which library a CPU makes products, and that no thread changes it below another."""
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from pathlib import Path
 
@@ -12,11 +13,12 @@ from torch import nn
 
 from fedsmoo import simulate
 from fedsmoo.data.check import from_arrays
-from fedsmoo.engines.oracles import products
-from fedsmoo.engines.oracles.products import Library, attends_over, gains_by_onednn, is_exact, largest_matrix, processor
+from fedsmoo.engines.oracles import library, products
+from fedsmoo.engines.oracles.library import Library, Way, attends_over, best_way, is_exact, largest_matrix, processor
 from fedsmoo.engines.task import Task
 from fedsmoo.models.base import FlatModel
 
+BOTH = Way(onednn=True, whole=True)
 ZEN5 = "processor : 0\nvendor_id : AuthenticAMD\ncpu family : 26\nflags : fpu avx512f avx512_bf16\n\nprocessor : 1\n"
 
 
@@ -26,12 +28,12 @@ def told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
 
     def tell(text: str) -> None:
         (tmp_path / "cpuinfo").write_text(text)
-        monkeypatch.setattr(products, "CPUINFO", tmp_path / "cpuinfo")
+        monkeypatch.setattr(library, "CPUINFO", tmp_path / "cpuinfo")
         monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
 
-    products.onednn_is_wider.cache_clear()
+    library.onednn_is_wider.cache_clear()
     yield tell
-    products.onednn_is_wider.cache_clear()
+    library.onednn_is_wider.cache_clear()
 
 
 def switched_on() -> bool:
@@ -56,7 +58,7 @@ def test_the_processor_is_read_from_what_linux_tells(told) -> None:
 )
 def test_other_processors_keep_pytorchs_choice(told, text: str) -> None:
     told(text)
-    assert not products.onednn_is_wider()
+    assert not library.onednn_is_wider()
     assert not switched_on()
 
 
@@ -70,7 +72,7 @@ def test_a_library_that_rounds_to_bf16_is_not_taken(told, monkeypatch: pytest.Mo
     assert is_exact(8, 16, 8)
     monkeypatch.setattr(torch, "addmm", rounded)
     assert not is_exact(8, 16, 8)
-    assert not products.onednn_is_wider()
+    assert not library.onednn_is_wider()
 
 
 def task_of(module: nn.Module, x: torch.Tensor) -> Task:
@@ -80,13 +82,14 @@ def task_of(module: nn.Module, x: torch.Tensor) -> Task:
 
 
 def test_the_rule_counts_what_inputs_are_multiplied_by(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "onednn_is_wider", lambda: True)
+    monkeypatch.setattr(library, "onednn_is_wider", lambda: True)
     task = task_of(nn.Sequential(nn.Flatten(), nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 2)), torch.randn(12, 64))
     assert largest_matrix(task.model.module) == 64 * 512
-    assert gains_by_onednn(task, 8)  # 8 * 32,768 multiplications
-    assert not gains_by_onednn(task, 7)
-    monkeypatch.setattr(products, "onednn_is_wider", lambda: False)
-    assert not gains_by_onednn(task, 8)
+    assert best_way(task, 8) == Way(onednn=True)  # 8 * 32,768 multiplications
+    assert best_way(task, 7) == Way()
+    assert best_way(dataclasses.replace(task, dtype=torch.float64), 8) == Way()
+    monkeypatch.setattr(library, "onednn_is_wider", lambda: False)
+    assert best_way(task, 8) == Way()
 
 
 def test_tables_that_are_looked_up_are_no_products() -> None:
@@ -96,11 +99,11 @@ def test_tables_that_are_looked_up_are_no_products() -> None:
 
 
 class Attends(nn.Module):
-    """Attention over positions, and large enough for oneDNN."""
+    """Attention over positions, large enough for oneDNN, and smooth: no rounding decides on a gradient."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.layer = nn.TransformerEncoderLayer(64, 2, 512, dropout=0.0, batch_first=True)
+        self.layer = nn.TransformerEncoderLayer(64, 2, 512, dropout=0.0, activation="gelu", batch_first=True)
         self.head = nn.Linear(64, 2)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -108,33 +111,35 @@ class Attends(nn.Module):
 
 
 def test_long_attention_keeps_pytorchs_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "onednn_is_wider", lambda: True)
-    monkeypatch.setattr(products, "LONGEST", 5)
+    monkeypatch.setattr(library, "onednn_is_wider", lambda: True)
+    monkeypatch.setattr(library, "LONGEST", 5)
 
-    for positions, gains in ((5, True), (6, False)):
+    monkeypatch.setattr(products, "cpu_has_bf16", lambda: True)
+    for positions, way, rounded in ((5, Way(True, True), Way(False, True)), (6, Way(), Way())):
         task = task_of(Attends(), torch.randn(12, positions, 64))
         assert attends_over(task) == positions
-        assert gains_by_onednn(task, 64) is gains
+        assert best_way(task, 64) == way
+        assert best_way(dataclasses.replace(task, precision="bf16"), 1) == rounded
 
 
 def test_one_setting_at_a_time_and_back_as_it_was() -> None:
-    library, seen = Library(), []
+    one, seen = Library(), []
     assert not switched_on()
     inside, leave = threading.Event(), threading.Event()
 
     def wants_it() -> None:
-        with library.taken(True):
+        with one.taken(BOTH):
             inside.set()
             leave.wait()
             seen.append(("first", switched_on()))
 
     def wants_it_too() -> None:
-        with library.taken(True):  # at the same time
+        with one.taken(BOTH):  # at the same time
             seen.append(("second", switched_on()))
         leave.set()
 
     def wants_the_other() -> None:
-        with library.taken(False), library.taken(True):  # the inner one changes nothing
+        with one.taken(Way()), one.taken(BOTH):  # the inner one changes nothing
             seen.append(("other", switched_on()))
 
     first = threading.Thread(target=wants_it)
@@ -149,20 +154,20 @@ def test_one_setting_at_a_time_and_back_as_it_was() -> None:
     assert sorted(seen) == [("first", True), ("other", False), ("second", True)]
     assert not switched_on()
     assert torch.backends.cuda.flash_sdp_enabled()
-    assert library.users == 0
+    assert one.users == 0
 
 
 def test_an_error_inside_leaves_the_setting_as_it_was() -> None:
-    library = Library()
+    one = Library()
 
     def fails() -> None:
-        with library.taken(True):
+        with one.taken(BOTH):
             raise KeyError
 
     with pytest.raises(KeyError):
         fails()
     assert not switched_on()
-    with library.taken(False):  # nobody waits for what has failed
+    with one.taken(Way()):  # nobody waits for what has failed
         pass
 
 
@@ -175,11 +180,11 @@ def test_rounds_in_float32_are_those_of_float64() -> None:
     def trained(engine: str, dtype: str) -> torch.Tensor:
         result = simulate(
             module, (x, y, x[:8], y[:8]), "fedavg", engine=engine, dtype=dtype, clients=4, cohort=4, rounds=2,
-            local_steps=2, batch_size=16, partition="iid", device="cpu", lr=0.05, progress=False,
+            local_steps=2, batch_size=16, partition="iid", device="cpu", lr=0.5, progress=False,
         )  # fmt: skip
         assert not switched_on()
         return result.server.w.double()
 
     truth, start = trained("serial", "float64"), FlatModel(module).initial()
     moved = (truth - start).norm()
-    assert (trained("threads", "float32") - truth).norm() < 1e-4 * moved  # bf16 is off by 3e-3
+    assert (trained("threads", "float32") - truth).norm() < 3e-5 * moved  # bf16 is off by 4e-3
