@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks.cpu.plain import plain_round
-from benchmarks.cpu.zoo import ZOO, Tried
 from torch import Tensor, nn
 
 from benchmarks.cpu.plain import plain_round
