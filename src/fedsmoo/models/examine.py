@@ -34,6 +34,7 @@ from fedsmoo.models.hidden import (
     refuse_unnamed,
     refuse_written,
     states,
+    unmoved,
 )
 from fedsmoo.models.modules.outputs import parts_of
 
@@ -181,7 +182,7 @@ def make(seen: Pass, at: Looked, training: bool) -> None:
     model.train(training)
     with drawing(model.module, Noise(key_of(0, "examine"))) as draws, torch.enable_grad(), model.in_place(parts):
         try:
-            with seen.watching(model.module):
+            with seen.watching(model.module), unmoved(model.module):
                 out = model.forward(whole, x)
             model.writes_inputs |= bool(x._version) or not torch.equal(x, at.x)
             refuse_written(model.module, model.layout.split(at.w), parts)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +39,24 @@ def emptied(module: nn.Module, names: Collection[str] | None = None) -> Iterator
     finally:
         for n, p in own.items():
             p.data.copy_(kept[n])
+
+
+@contextmanager
+def unmoved(module: nn.Module) -> Iterator[None]:
+    """Refuse a pass that moves or casts modules, as ``other.to(x)`` does: under vmap PyTorch may end the process."""
+    plain = nn.Module._apply
+
+    def refuse(other: nn.Module, *_: Any, **__: Any) -> NoReturn:
+        raise FedsmooError(
+            f"the model {type(module).__name__} moves or casts {type(other).__name__} in forward (.to, .float, ...), "
+            "which PyTorch cannot do for several clients at once: do it before the run, or cast what goes in and out"
+        )
+
+    nn.Module._apply = refuse  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        nn.Module._apply = plain  # type: ignore[method-assign]
 
 
 def refuse_unnamed(module: nn.Module, name: str) -> None:
