@@ -84,8 +84,16 @@ SMALL = "--model mlp --clients 10 --cohort 4 --rounds 3 --local-steps 4 --batch-
 
 
 def run(what: str, settings: str, start: tuple[str, ...] = FEDSMOO) -> Configuration:
-    """Make a small ``fedsmoo run`` with some settings; of one that is given twice the last counts."""
-    return Configuration(what, ((*start, "run", *f"{SMALL} {settings} --out out".split()),))
+    """Make a small ``fedsmoo run`` with some settings."""
+    return Configuration(what, ((*start, "run", *small(settings), "--out", "out"),))
+
+
+def small(settings: str) -> list[str]:
+    """Return the settings of a small run, and these, which win: a command refuses one that is given twice."""
+    words = settings.split()
+    usual = SMALL.split()
+    pairs = zip(usual[::2], usual[1::2], strict=True)
+    return [word for pair in pairs if pair[0] not in words for word in pair] + words
 
 
 CONFIGURATIONS = {
@@ -135,7 +143,7 @@ CONFIGURATIONS = {
     "resumed": Configuration(
         "stopped and resumed",
         (
-            (STOP, *FEDSMOO, "run", *f"{SMALL} --algorithm fedgamma --engine serial --rounds 200 --out out".split()),
+            (STOP, *FEDSMOO, "run", *small("--algorithm fedgamma --engine serial --rounds 200"), "--out", "out"),
             (*FEDSMOO, "resume", "out"),
         ),
     ),

@@ -101,7 +101,7 @@ def test_a_description_with_links_that_lead_nowhere_is_refused(
     fails(script, packed(tmp_path, *contents, right.replace("Words.", "[a](docs/a.md)")), "links to docs/a.md")
     shown = script["for_an_index"](readme)
     script["check"](*packed(tmp_path, *contents, right.replace("Words.", shown)))
-    assert "*Training ResNet-18 with FedSMOO, 10 of 100 clients in a round, on one H200.*" in shown
+    assert "*ResNet-18 trained by FedSMOO, 10 of 100 clients in a round, on one H200.*" in shown
     assert len(re.findall(r"^## ", readme, re.M)) == len(re.findall(r"^## ", shown, re.M)) + 1  # where to go
     text = "See [a](b.md) and [c](https://d.e).\n\n## Where to go\n\n| [f](g.md) |\n\nH.\n"
     assert script["for_an_index"](text) == "See a and [c](https://d.e).\n\nH.\n"
