@@ -41,6 +41,7 @@ EVERYBODY = {
 }  # fmt: skip
 OURS = {
     "fedsmoo, engine=auto": Way("ours.py", "two threads", ("auto",)),
+    "fedsmoo, products in bf16": Way("ours.py", "two threads", ("auto", "bf16")),
     "plain PyTorch loop": Way("ours.py", "client after client", ("plain",)),
 }
 OWN = {

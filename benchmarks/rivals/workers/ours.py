@@ -17,14 +17,14 @@ from fedsmoo.runs.config import Config
 from fedsmoo.runs.simulation import Simulation
 
 
-def simulation(work: Workload, engine: str) -> Simulation:
+def simulation(work: Workload, engine: str, precision: str = "fp32") -> Simulation:
     """Return our run; its last round, after which it would be evaluated, is never made: no way's time holds a test."""
     s = work.settings
     config = Config(
         algorithm=s["algorithm"], engine=engine, device=s["device"], clients=len(work.clients), cohort=s["cohort"],
         rounds=work.rounds + 1, local_epochs=s["local_epochs"], batch_size=s["batch_size"], lr=s["lr"], lr_decay=1.0,
         weight_decay=s["weight_decay"], clip=s["clip"], seed=s["seed"], eval_every=10**6,
-        precision="fp32" if s["device"] == "cpu" else s["precision"], augment=s.get("augment", False),
+        precision=precision if s["device"] == "cpu" else s["precision"], augment=s.get("augment", False),
     )  # fmt: skip
     image = work.x_train.dtype == torch.uint8
     size = {n: tuple(s[n]) if image else None for n in ("mean", "std")}
@@ -43,8 +43,8 @@ def model_of(work: Workload, data: Dataset) -> object:
     return wrap(work.module().cpu(), data)
 
 
-def engine(name: str) -> None:
-    run = simulation(workload(), name)
+def engine(name: str, precision: str = "fp32") -> None:
+    run = simulation(workload(), name, precision)
     model, clock, scored = run.setup.task.model, Clock(), workload().scored
     for t in range(workload().rounds):
         run.advance()
@@ -123,4 +123,4 @@ STEPS: dict[str, Callable[[Workload, nn.Module], Step]] = {"plain": plain, "comp
 
 if __name__ == "__main__":
     use_threads()
-    loop(sys.argv[1]) if sys.argv[1] in STEPS else engine(sys.argv[1])
+    loop(sys.argv[1]) if sys.argv[1] in STEPS else engine(*sys.argv[1:])
