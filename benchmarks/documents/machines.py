@@ -138,4 +138,27 @@ def models_table(report: dict[str, Any]) -> str:
     return table(header, rows) + f"\n\n{note}"
 
 
-BLOCKS = (ranks, model, federation, rivals, own_benchmarks, rivals_gpu, memory, robust, models)
+def products() -> str:
+    """Products of a CPU by each library and in bf16, and rounds of ``engine=threads`` with each."""
+    report = read("products.json")
+    ways = list(report["products"][0]["gigaflops"])
+
+    def cells(values: dict[str, float], unit: float, digits: int) -> list[str]:
+        return [f"{unit * values[way]:.{digits}f}" for way in ways]
+
+    rows = [
+        ["linear layer, {} x {} to {}: GFLOP/s of a core".format(*p["shape"]), *cells(p["gigaflops"], 1, 0)]
+        for p in report["products"]
+    ]
+    rows += [
+        [f"{r['model']}, batches of {r['batch']}: ms a round", *cells(r["seconds"], 1e3, 0)] for r in report["rounds"]
+    ]
+    header = ["", *({"MKL": "float32, MKL", "oneDNN": "float32, oneDNN"}.get(way, way) for way in ways)]
+    note = (
+        f"10 of 20 clients, 5 steps; the fastest of {report['turns']} rounds, all ways in turn; {report['hardware']}, torch "
+        f"{report['versions']['torch']}, commit {report['commit'][:10]} (`benchmarks/cpu/products.py`)."
+    )
+    return table(header, rows) + f"\n\n{note}"
+
+
+BLOCKS = (products, ranks, model, federation, rivals, own_benchmarks, rivals_gpu, memory, robust, models)
