@@ -1,6 +1,7 @@
 """Products of a CPU by MKL, by oneDNN and in bf16, and rounds of `engine=threads` with each, in one run.
 
-PYTHONPATH=src python -m benchmarks.cpu.products --out results/products.json    # then: python -m benchmarks.documents.tables
+PYTHONPATH=src python -m benchmarks.cpu.products --out results/products.json
+python -m benchmarks.documents.tables
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import torch
 from benchmarks.cpu.models import SETTINGS, simulation
 from benchmarks.cpu.zoo import ZOO
 from fedsmoo.engines import threads
-from fedsmoo.engines.oracles.library import LIBRARY, Way, onednn_is_wider
+from fedsmoo.engines.oracles.library import LIBRARY, Way, best_way, onednn_is_wider
 from fedsmoo.engines.oracles.products import cpu_has_bf16
 from fedsmoo.runs.origin.provenance import code_facts, cpu_name
 from fedsmoo.version import __version__
@@ -59,8 +60,12 @@ def rounds(turns: int) -> Iterator[dict[str, Any]]:
             runs = {}
             for way in ways():
                 settings = {"batch_size": size, "precision": "bf16" if way == "bf16" else "fp32"}
-                plain = mock.patch.object(threads, "best_way", lambda *_: Way()) if way == "MKL" else mock.MagicMock()
-                with mock.patch.dict(SETTINGS, settings), plain:
+                by_rule = Way() if way == "MKL" else mock.DEFAULT
+                with (
+                    mock.patch.dict(SETTINGS, settings),
+                    mock.patch.object(threads, "best_way", wraps=best_way) as rule,
+                ):
+                    rule.return_value = by_rule
                     runs[way] = simulation(row, "threads", 10**6, "cpu")
             times: dict[str, list[float]] = {way: [] for way in runs}
             for _ in range(turns + 1):
