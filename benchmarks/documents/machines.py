@@ -155,8 +155,8 @@ def products() -> str:
     ]
     header = ["", *({"MKL": "float32, MKL", "oneDNN": "float32, oneDNN"}.get(way, way) for way in ways)]
     note = (
-        f"10 of 20 clients, 5 steps; the fastest of {report['turns']} rounds, all ways in turn; {report['hardware']}, torch "
-        f"{report['versions']['torch']}, commit {report['commit'][:10]} (`benchmarks/cpu/products.py`)."
+        f"10 of 20 clients, 5 steps; the fastest of {report['turns']} rounds, all ways in turn; {report['hardware']}, "
+        f"torch {report['versions']['torch']}, commit {report['commit'][:10]} (`benchmarks/cpu/products.py`)."
     )
     return table(header, rows) + f"\n\n{note}"
 
