@@ -6,10 +6,11 @@ a closure, in a pass that is made again in the backward pass) would find the one
 
 from __future__ import annotations
 
+import threading
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -43,10 +44,17 @@ def emptied(module: nn.Module, names: Collection[str] | None = None) -> Iterator
 
 @contextmanager
 def unmoved(module: nn.Module) -> Iterator[None]:
-    """Refuse a pass that moves or casts modules, as ``other.to(x)`` does: under vmap PyTorch may end the process."""
-    plain = nn.Module._apply
+    """Refuse a pass that moves or casts modules, as ``other.to(x)`` does: under vmap PyTorch may end the process.
 
-    def refuse(other: nn.Module, *_: Any, **__: Any) -> NoReturn:
+    A part of the module itself may be told to be where it is: nothing changes.
+    """
+    plain, here, parts = nn.Module._apply, threading.get_ident(), {id(part) for part in module.modules()}
+
+    def refuse(other: nn.Module, move: Callable[[Tensor], Tensor], *given: Any, **named: Any) -> nn.Module:
+        if threading.get_ident() != here:  # another thread's module
+            return plain(other, move, *given, **named)
+        if id(other) in parts and all(move(t) is t for t in (*other.parameters(), *other.buffers())):
+            return other
         raise FedsmooError(
             f"the model {type(module).__name__} moves or casts {type(other).__name__} in forward (.to, .float, ...), "
             "which PyTorch cannot do for several clients at once: do it before the run, or cast what goes in and out"
