@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -118,6 +118,18 @@ def processor() -> tuple[str, int, frozenset[str]]:
     return told.get("vendor_id", ""), int(family) if family.isdigit() else 0, frozenset(told.get("flags", "").split())
 
 
+def switch(way: Way) -> ExitStack:
+    """Set PyTorch to a way; what is returned sets it back."""
+    undo = ExitStack()
+    if way.onednn:
+        undo.callback(setattr, ONEDNN.matmul, "fp32_precision", ONEDNN.matmul.fp32_precision)
+        ONEDNN.matmul.fp32_precision = "bf16"  # products may be rounded, but are not: see onednn_is_wider
+    if way.whole:
+        undo.callback(ATTENTION.enable_flash_sdp, ATTENTION.flash_sdp_enabled())
+        ATTENTION.enable_flash_sdp(False)
+    return undo
+
+
 class Library:
     """The way of the whole process.
 
@@ -127,7 +139,7 @@ class Library:
 
     def __init__(self) -> None:
         self.changed, self.mine = threading.Condition(), threading.local()
-        self.way, self.users = Way(), 0
+        self.way, self.users, self.undo = Way(), 0, ExitStack()
 
     @contextmanager
     def taken(self, way: Way) -> Iterator[None]:
@@ -138,11 +150,7 @@ class Library:
         with self.changed:
             self.changed.wait_for(lambda: self.users == 0 or self.way == way)
             if self.users == 0:
-                self.way, self.before = way, (ONEDNN.matmul.fp32_precision, ATTENTION.flash_sdp_enabled())
-                if way.onednn:
-                    ONEDNN.matmul.fp32_precision = "bf16"  # may be, but is not: see onednn_is_wider
-                if way.whole:
-                    ATTENTION.enable_flash_sdp(False)
+                self.way, self.undo = way, switch(way)
             self.users += 1
         self.mine.inside = True
         try:
@@ -151,9 +159,8 @@ class Library:
             self.mine.inside = False
             with self.changed:
                 self.users -= 1
-                if self.users == 0 and way != Way():
-                    ONEDNN.matmul.fp32_precision = self.before[0]
-                    ATTENTION.enable_flash_sdp(self.before[1])
+                if self.users == 0:
+                    self.undo.close()
                 self.changed.notify_all()
 
 
