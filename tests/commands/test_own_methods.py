@@ -14,7 +14,7 @@ import torch
 from fedsmoo import Config, FedsmooError, simulate
 from fedsmoo.core import contract
 from fedsmoo.core.contract import check, declared, findings
-from fedsmoo.deploy.client import Recipe, load_whole
+from fedsmoo.deploy.client import Recipe, whole
 from fedsmoo.engines import serial
 from fedsmoo.engines.steps import eager as steps
 from fedsmoo.runs.build import make_algorithm
@@ -146,7 +146,7 @@ def test_comparisons_sweeps_and_federations_refuse_before_anything_runs(call: Ca
     assert says in call("sweep", "grid.toml", "--out", "out").err
     assert not Path("out").exists()
     with pytest.raises(FedsmooError, match=says):
-        Recipe(algorithm=make_algorithm(spec, {})).setup(Config(model="softmax"), load_whole(Config()))
+        Recipe(algorithm=make_algorithm(spec, {})).setup(Config(model="softmax"), whole(Config()))
 
 
 def test_a_wrong_option_of_a_method_in_a_toml_file_is_said_with_the_file(call: Call) -> None:
@@ -172,14 +172,14 @@ def test_a_profiler_goes_on_after_the_check(folder: Path) -> None:
     sys.setprofile(lambda frame, event, arg: heard.append(frame.f_code.co_name))
     try:
         contract.refuse_unsound(method)
-        load_whole(Config())
+        whole(Config())
     finally:
         sys.setprofile(before)
-    assert "load_whole" in heard
+    assert "whole" in heard
     with cProfile.Profile() as profile:
         contract.refuse_unsound(make_algorithm(spec, {}))
-        load_whole(Config())
-    assert {"refuse_unsound", "load_whole"} <= {name for _, _, name in pstats.Stats(profile).stats}
+        whole(Config())
+    assert {"refuse_unsound", "whole"} <= {name for _, _, name in pstats.Stats(profile).stats}
 
 
 def test_the_check_runs_once_for_a_method_and_again_on_resume(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

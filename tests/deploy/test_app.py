@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import tomllib
 from pathlib import Path
 
 import pytest
 
 from fedsmoo.core import FedsmooError
-from fedsmoo.deploy.app import FLOWER, write_app
+from fedsmoo.deploy.app import CLIENT, FLOWER, SERVER, write_app
 
 config_of = pytest.importorskip("flwr.common.config")
 formats = pytest.importorskip("flwr.supercore.fab_format_version")
@@ -57,3 +59,13 @@ def test_an_app_for_ones_own_machines_downloads_nothing(tmp_path: Path) -> None:
     with pytest.raises(FedsmooError):
         write_app(tmp_path / "other", "clinic", 3, "a/b")
     assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("text", [CLIENT, SERVER], ids=["client", "server"])
+def test_what_an_app_imports_is_there(text: str) -> None:
+    """Apps that people have made go on with these names, whatever becomes of others."""
+    found = [node for node in ast.parse(text).body if isinstance(node, ast.ImportFrom)]
+    assert len(found) == 4
+    for node in found:
+        module = importlib.import_module(node.module or "")
+        assert [name.name for name in node.names if not hasattr(module, name.name)] == []

@@ -41,14 +41,14 @@ def _whole(dataset: str, path: str | None, seed: int) -> Dataset:
     return load(dataset, path, seed)  # a federation takes no data from files of code: no options
 
 
-def load_whole(config: Config) -> Dataset:
-    """Return the data set that the settings name."""
+def whole(config: Config) -> Dataset:
+    """Return the data set that the settings name; apps that people have made import it by this name."""
     return _whole(config.dataset, config.data, config.seed)
 
 
 def share_of(client: int, config: Config) -> Dataset:
     """Return a client's share of a public data set, by the partition in the settings: for trying things out."""
-    data = load_whole(config)
+    data = whole(config)
     shares = make_clients(config, data)
     if not 0 <= client < len(shares):
         raise FedsmooError(f"there is no client {client}: the settings divide the data among {len(shares)} clients")
@@ -74,7 +74,7 @@ class Recipe:
     """
 
     data: Callable[[int, Config], Dataset] = share_of
-    test: Callable[[Config], Dataset] = load_whole
+    test: Callable[[Config], Dataset] = whole
     model: Callable[[Config, Dataset], nn.Module] | None = None
     algorithm: Algorithm | None = None
     loss: SampleLoss | None = None
