@@ -7,7 +7,6 @@ python -m benchmarks.documents.tables
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import time
@@ -20,12 +19,11 @@ from unittest import mock
 import torch
 
 from benchmarks.cpu.models import SETTINGS, simulation
+from benchmarks.cpu.report import keep
 from benchmarks.cpu.zoo import ZOO
 from fedsmoo.engines import threads
 from fedsmoo.engines.oracles.library import LIBRARY, Way, best_way, onednn_is_wider
 from fedsmoo.engines.oracles.products import cpu_has_bf16
-from fedsmoo.runs.origin.provenance import code_facts, cpu_name
-from fedsmoo.version import __version__
 
 # Rows, inputs and outputs of a linear layer: of the ViT, of the CNN, of the network that pfl-research trains.
 SHAPES = ((640, 192, 768), (50, 1600, 384), (10, 12544, 128))
@@ -84,19 +82,8 @@ def main() -> None:
     torch.set_num_threads(1)
     products = [{"shape": shape, "gigaflops": {way: gigaflops(way, *shape) for way in ways()}} for shape in SHAPES]
     torch.set_num_threads(number)
-    report = {
-        "products": products,
-        "rounds": list(rounds(args.turns)),
-        "turns": args.turns,
-        "load": load,
-        "hardware": f"{cpu_name()}, {number} threads",
-        "machine": platform.machine(),
-        "versions": {"fedsmoo": __version__, "torch": torch.__version__},
-        **code_facts(),
-    }
-    print(json.dumps(report, indent=1))
-    if args.out:
-        args.out.write_text(json.dumps(report, indent=1) + "\n")
+    found = {"products": products, "rounds": list(rounds(args.turns)), "turns": args.turns, "load": load}
+    keep(found | {"machine": platform.machine()}, args.out)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the measurements of many models in one thread print and keep."""
+"""What measurements on a CPU print and keep."""
 
 from __future__ import annotations
 
@@ -11,8 +11,20 @@ from typing import Any
 
 import torch
 
-from fedsmoo.runs.origin.provenance import code_facts
+from fedsmoo.runs.origin.provenance import code_facts, cpu_name
 from fedsmoo.version import __version__
+
+
+def keep(found: dict[str, Any], out: Path | None) -> None:
+    """Print what was found, with the machine and the code it was found on, and write it into a file if there is one."""
+    report = found | {
+        "hardware": f"{cpu_name() or platform.machine()}, {torch.get_num_threads()} threads",
+        "versions": {"fedsmoo": __version__, "torch": torch.__version__},
+        **code_facts(),
+    }
+    print(json.dumps(report, indent=1))
+    if out:
+        out.write_text(json.dumps(report, indent=1) + "\n")
 
 
 def measure(rows: Callable[[int], Iterator[dict[str, Any]]], task: str, turns: int, about: str) -> None:

@@ -6,8 +6,6 @@ PYTHONPATH=src python -m benchmarks.cpu.round --out cpu.json
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import statistics
 import time
 from pathlib import Path
@@ -17,12 +15,11 @@ import numpy as np
 import torch
 
 from benchmarks.cpu.plain import plain_round
+from benchmarks.cpu.report import keep
 from fedsmoo.data.digits import digits
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.origin.provenance import code_facts
 from fedsmoo.runs.simulation import Simulation
-from fedsmoo.version import __version__
 
 
 def simulation(model: str, engine: str, rounds: int, data: Any) -> Simulation:
@@ -67,16 +64,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(2)
     results = [compare(m, args.rounds) for m in args.models.split(",")]
-    report = {
-        "task": "FedAvg on digits, 100 clients, 10 per round, 5 epochs, batch 10",
-        "results": results,
-        "hardware": f"{platform.machine()}, 2 threads",
-        "versions": {"fedsmoo": __version__, "torch": torch.__version__},
-        **code_facts(),
-    }
-    print(json.dumps(report, indent=1))
-    if args.out:
-        args.out.write_text(json.dumps(report, indent=1) + "\n")
+    keep({"task": "FedAvg on digits, 100 clients, 10 per round, 5 epochs, batch 10", "results": results}, args.out)
 
 
 if __name__ == "__main__":

@@ -22,9 +22,10 @@ from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.contract import Engine, RoundInputs, Setup
 from fedsmoo.engines.facts import Facts, keys_of
 from fedsmoo.engines.failure import of_the_method, of_the_model
+from fedsmoo.engines.looking.fitting import outputs_of
 from fedsmoo.engines.oracles.drawing import unlike_alone
 from fedsmoo.engines.serial import Serial
-from fedsmoo.engines.task import Task, outputs_of
+from fedsmoo.engines.task import Task
 from fedsmoo.engines.threads import Threads
 from fedsmoo.models.base import FlatModel
 

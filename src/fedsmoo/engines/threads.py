@@ -22,8 +22,10 @@ from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.contract import Meanwhile, RoundInputs, RoundOutcome, Setup
 from fedsmoo.engines.oracles.library import LIBRARY, best_way
 from fedsmoo.engines.oracles.oracle import Oracle, single_oracle
+from fedsmoo.engines.oracles.products import products
 from fedsmoo.engines.serial import Reply, Serial, reply, train_client_of
-from fedsmoo.engines.task import Batch, Task
+from fedsmoo.engines.task import Batch, Samples, Task
+from fedsmoo.metrics.tally import Scores
 from fedsmoo.models.draws import as_it_was, outside_kernels
 from fedsmoo.models.modules.copies import copied
 
@@ -74,7 +76,8 @@ class Threads(Serial):
         self.machine_s = torch.get_num_threads()
         self.threads = threads or min(self.machine_s, clients_that_fit(setup, batch_size))
         self.pool = ThreadPoolExecutor(self.threads)
-        self.oracle_of = last_oracle if takes_channels_last(setup.task) else single_oracle
+        self.oracle_of = LastOracle if takes_channels_last(setup.task) else single_oracle
+        self.oracle = self.oracle_of(setup.task)  # which evaluates
         self.idle: SimpleQueue[tuple[Setup, Oracle]] = SimpleQueue()  # a model for each thread, which a pass changes
         self.made = 0
 
@@ -124,7 +127,7 @@ def twin(task: Task) -> Task:
 
 
 def takes_channels_last(task: Task) -> bool:
-    """Whether a model has convolutions over images, and the same gradient where channels are last in memory.
+    """Whether a model has convolutions over images, and the same gradient and outputs where channels are last.
 
     Code that looks at memory, such as ``x.view(len(x), -1)``, fails there.
     """
@@ -136,29 +139,41 @@ def takes_channels_last(task: Task) -> bool:
         return False
     task = replace(task, precision="fp32")  # whose gradients can be compared
     batch, w = replace(batch, noise=Noise((0, 0)) if task.model.random else None), task.model.initial().to(weight)
-    task.model.train()
+
+    def answers(order: torch.memory_format) -> Tensor:
+        return task.model.forward(task.model.layout.split(w), batch.x.contiguous(memory_format=order)).detach()
+
     try:
-        plain, other = (oracle(task)(w, batch)[0] for oracle in (single_oracle, last_oracle))
+        task.model.train()
+        gradients = [oracle(task)(w, batch)[0] for oracle in (single_oracle, LastOracle)]
+        task.model.eval()
+        outputs = [answers(order) for order in (torch.contiguous_format, LAST)]
     except Exception:  # the user's own code: the first round says what is wrong, if anything is
         return False
-    return torch.allclose(plain, other, rtol=1e-2, atol=1e-3 * float(plain.abs().max()))
+    return all(torch.allclose(a, b, rtol=1e-2, atol=1e-3 * float(a.abs().max())) for a, b in (gradients, outputs))
 
 
-def last_oracle(task: Task) -> Oracle:
-    """Return the oracle of one client whose images have their channels last in memory."""
-    inner = single_oracle(task)
-    lay_out_gradients()
+class LastOracle(Oracle):
+    """The oracle of one client whose images have their channels last in memory."""
 
-    def laid(batch: Batch) -> Batch:
-        return replace(batch, x=batch.x.contiguous(memory_format=LAST))
+    def __init__(self, task: Task) -> None:
+        inner = single_oracle(task)
+        lay_out_gradients()
 
-    def own(w: Tensor, batch: Batch, loss: Loss, given: Any, pair: bool) -> tuple[Tensor, Tensor]:
-        return inner.own(w, laid(batch), loss, given, pair)
+        def laid(batch: Batch) -> Batch:
+            return replace(batch, x=batch.x.contiguous(memory_format=LAST))
 
-    def look(w: Tensor, batch: Batch, pair: bool) -> Any:
-        return inner.look(w, laid(batch), pair)
+        def own(w: Tensor, batch: Batch, loss: Loss, given: Any, pair: bool) -> tuple[Tensor, Tensor]:
+            return inner.own(w, laid(batch), loss, given, pair)
 
-    return Oracle(task, lambda w, batch: inner.function(w, laid(batch)), own, look)
+        def look(w: Tensor, batch: Batch, pair: bool) -> Any:
+            return inner.look(w, laid(batch), pair)
+
+        super().__init__(task, lambda w, batch: inner.function(w, laid(batch)), own, look)
+
+    def evaluate(self, w: Tensor, on: Samples | None = None) -> Scores:
+        with products(self.task):
+            return self.task.evaluate(w, on, LAST)
 
 
 @cache

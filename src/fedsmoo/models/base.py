@@ -53,6 +53,7 @@ class FlatModel:
         # Whether it draws random numbers (dropout): in local steps, and in evaluation, too. None: models.examine says.
         self.random: bool | None = None
         self.random_in_evaluation = self.examined = False
+        self.mixes_in_evaluation = False  # whether an answer there depends on the other samples of a batch
         # Whether its passes are made again in a backward pass (activation checkpointing), and write to their inputs.
         self.recomputes = self.writes_inputs = False
         self._training: bool | None = None

@@ -123,7 +123,8 @@ def examine(model: FlatModel, x: Tensor, loss: Callable[[Tensor], Tensor], other
         model.keep_statistics(passes[True][-1].wrote)
         told += foreign_parameters(passes[True][-1].foreign)
         look_behind(at, passes[True][-1])
-        told += [] if any(p.draws for p in passes[False]) else neighbours(model, at.w, x, passes[False][-1].out)
+        near = [] if any(p.draws for p in passes[False]) else neighbours(model, at.w, x, passes[False][-1].out)
+        model.mixes_in_evaluation, told = bool(near), told + near
     except FedsmooError:
         raise
     except Exception as e:  # the user's own code

@@ -30,8 +30,9 @@ from fedsmoo.engines.contract import Setup
 from fedsmoo.engines.devices import make_device, staged
 from fedsmoo.engines.distributed.engine import engine_for
 from fedsmoo.engines.distributed.ranks import own_device
+from fedsmoo.engines.looking.fitting import refuse_few_outputs, refuse_other_targets, squashed
 from fedsmoo.engines.statistics.recompute import refuse_lone_samples
-from fedsmoo.engines.task import Task, refuse_few_outputs, refuse_other_targets, squashed
+from fedsmoo.engines.task import Task
 from fedsmoo.engines.threads import fix_threads
 from fedsmoo.metrics.metric import Own, metrics_for
 from fedsmoo.models import MODELS, FlatModel, make_model, model_options

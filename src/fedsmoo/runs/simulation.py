@@ -23,9 +23,9 @@ from fedsmoo.engines.contract import Engine, RoundInputs, RoundOutcome, Setup
 from fedsmoo.engines.devices import synchronize
 from fedsmoo.engines.facts import Facts
 from fedsmoo.engines.failure import explained
+from fedsmoo.engines.looking.fitting import refuse_no_features, refuse_reduced_loss
 from fedsmoo.engines.personal import PersonalInputs
 from fedsmoo.engines.statistics.recompute import drawn_samples, recompute
-from fedsmoo.engines.task import refuse_no_features, refuse_reduced_loss
 from fedsmoo.runs.record import Callback, Record, evaluation_fields, personal_fields, validation_fields
 from fedsmoo.runs.results.result import Result
 from fedsmoo.runs.settings.training import Training

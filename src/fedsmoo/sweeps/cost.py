@@ -21,7 +21,7 @@ from fedsmoo.data.dataset import Dataset
 from fedsmoo.engines.choose import one_step_inputs
 from fedsmoo.engines.contract import Engine, Setup
 from fedsmoo.engines.devices import make_device
-from fedsmoo.engines.task import refuse_no_features
+from fedsmoo.engines.looking.fitting import refuse_no_features
 from fedsmoo.models import MODELS, refuse_options
 from fedsmoo.runs.analyse import refuse_unknown_probes
 from fedsmoo.runs.build import assemble, make_algorithm, make_method, make_setup

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from fedsmoo.engines.looking.observed import Observed
 from fedsmoo.engines.task import Task
 
 CPUINFO = Path("/proc/cpuinfo")
@@ -64,24 +64,19 @@ def largest_matrix(module: nn.Module) -> int:
     return max(matrices, default=0)
 
 
-class Attention(TorchDispatchMode):
-    """Notes over how many positions PyTorch's fused attention looks while this lasts."""
-
-    positions = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is FUSED:
-            self.positions = max(self.positions, args[1].shape[-2])
-        return func(*args, **(kwargs or {}))
-
-
 def attends_over(task: Task) -> int:
     """Return over how many positions a model attends by a fused kernel; 0 if it does not, or fails."""
+    positions = [0]
+
+    def note(operator: Any, given: Any, _: Any) -> None:
+        if operator is FUSED:
+            positions.append(given[1].shape[-2])
+
     w = task.model.initial().to(task.device, task.dtype).requires_grad_()  # or layers would take kernels of evaluation
     task.model.eval()
-    with Attention() as seen, suppress(Exception):  # the user's own code: the first round says what is wrong
+    with Observed(note), suppress(Exception):  # the user's own code: the first round says what is wrong
         task.model.forward(task.model.layout.split(w), task.inputs(task.data.x_train[:1]))
-    return seen.positions
+    return max(positions)
 
 
 @cache

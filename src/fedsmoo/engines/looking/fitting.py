@@ -1,0 +1,109 @@
+"""Whether a model, a loss, a method and the data fit each other: looked at before a run begins."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from fedsmoo.core import Algorithm, FedsmooError
+from fedsmoo.core.user_code import call
+from fedsmoo.data.targets import CLASSES
+from fedsmoo.models.loss import cross_entropy, ignored_by, is_cross_entropy, refuse_remembering
+
+if TYPE_CHECKING:
+    from fedsmoo.engines.task import Task
+
+
+def outputs_of(task: Task, x: Tensor) -> Any:
+    """Return what a model makes of stored samples before training; ``None`` if it fails, which the first round says."""
+    task.model.eval()
+    try:
+        with torch.no_grad():
+            w = task.model.initial().to(task.device, task.dtype)
+            return task.model.forward(task.model.layout.split(w), task.inputs(x))
+    except Exception:
+        return None
+
+
+def refuse_reduced_loss(task: Task) -> None:
+    """Refuse a user's loss that fails, or gives no number for each sample: a mean would count padding as samples."""
+    if task.loss is cross_entropy:
+        return
+    y = task.targets(task.data.y_train[:2])
+    out = outputs_of(task, task.data.x_train[:2])
+    if out is None:
+        return
+    shapes = f"outputs {list(out.shape)} and labels {list(y.shape)}"
+    with torch.no_grad():
+        found = call(task.loss, f"the loss cannot be computed from {shapes}", out, y)
+    if not isinstance(found, Tensor) or found.shape != y.shape[:1]:
+        shape = f"the shape {list(found.shape)}" if isinstance(found, Tensor) else f"the type {type(found).__name__}"
+        raise FedsmooError(
+            f"the loss of {len(y)} samples has {shape}, but must be a tensor of one loss per sample, [{len(y)}]: with "
+            'PyTorch\'s losses write reduction="none", as in partial(F.cross_entropy, reduction="none")'
+        )
+    refuse_remembering(task.loss, out, y)
+
+
+def refuse_no_features(task: Task, algorithm: Algorithm) -> None:
+    """Refuse a model without features, ``[B, F]``, where the method reads them."""
+    if not algorithm.features:
+        return
+    w = task.model.initial().to(task.device, task.dtype)
+    task.model.eval()
+    with torch.no_grad():
+        _, found = task.model.with_features(task.model.layout.split(w), task.inputs(task.data.x_train[:2]))
+    if len(found) != 2:
+        raise FedsmooError(
+            f"the features of 2 samples have the shape {list(found.shape)}, but must have a row for each: name another "
+            "layer, which reads such, in the module: feature_layer = 'NAME'"
+        )
+
+
+def refuse_other_targets(task: Task, algorithm: Algorithm) -> None:
+    """Refuse a method whose own loss is of one class a sample, on data with other targets."""
+    data = task.data
+    if algorithm.of_classes and (data.target != CLASSES or data.y_train.dim() > 1):
+        what = "a class for every position" if data.target == CLASSES else data.target
+        raise FedsmooError(
+            f"{algorithm.label} trains on one class a sample, but the targets of {data.name!r} are {what}: choose "
+            "another method or attack"
+        )
+
+
+def refuse_few_outputs(task: Task) -> None:
+    """Refuse a user's model with fewer outputs than there are classes, where the loss needs one for each."""
+    if not is_cross_entropy(task.loss):
+        return
+    out = outputs_of(task, task.data.x_train[:1])
+    ignored = ignored_by(task.loss)
+    largest = max(int(y.masked_fill(y == ignored, 0).max()) for y in (task.data.y_train, task.data.y_test) if len(y))
+    if isinstance(out, Tensor) and out.dim() > 1 and out.shape[-1] <= largest:
+        raise FedsmooError(
+            f"the model has {out.shape[-1]} outputs, but the labels of {task.data.name!r} go up to {largest}: it needs "
+            f"{largest + 1} outputs, one for each class from 0"
+        )
+
+
+def squashed(task: Task) -> str | None:
+    """Return a warning where a model's outputs are probabilities and cross-entropy applies a softmax of its own.
+
+    Such a model trains, but badly: its outputs, between 0 and 1, can never be far apart. Logarithms of probabilities
+    (``LogSoftmax``) are as good as logits, for log-softmax leaves them as they are.
+    """
+    out = outputs_of(task, task.data.x_train[:8]) if is_cross_entropy(task.loss) else None
+    if not isinstance(out, Tensor) or out.dim() < 2 or out.shape[-1] < 2 or bool((out < 0).any() | (out > 1).any()):
+        return None
+    last = [m for m in task.model.module.modules() if not list(m.children())][-1]
+    if torch.allclose(out.sum(-1), torch.ones_like(out[..., 0]), atol=1e-4):
+        name = "a softmax"
+    elif isinstance(last, nn.Sigmoid):
+        name = "a sigmoid"
+    else:
+        return None
+    return (
+        f"the model ends in {name}, but cross_entropy applies a softmax itself, so it will train badly: return the "
+        "outputs before it, or bring a loss of probabilities"
+    )
