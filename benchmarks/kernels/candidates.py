@@ -44,8 +44,11 @@ SHARED = 220 * 1024  # bytes that a program may use
 ROWS = {64: (64, 128, 256), 128: (32, 64, 128), 256: (32, 64, 128), 512: (16, 32, 64)}
 
 
-def variants(key: str) -> list[Tile]:
-    """Ways to compute one entry of the table: as it is, and tiles that the tensor memory unit brings."""
+def variants(key: str, turned: bool = False) -> list[Tile]:
+    """Ways to compute one entry of the table: as it is, and tiles that the tensor memory unit brings.
+
+    ``turned``: the latter with their products turned, and other tiles by pointers.
+    """
     kind, width = key.split(":")[0], int(key.split(":")[1])
     if kind == "stem-weight":
         found = [Tile(64, 224, k, w, n) for k, w, n in product((64, 128, 256), (4, 8), (2, 3, 5))]
@@ -57,7 +60,9 @@ def variants(key: str) -> list[Tile]:
         found = options_of(key)
     never = kind in ("stem", "weight/2", "backward/2")
     boxed = [] if never else [replace(t, boxes=True) for t in found if fits(kind, t)]
-    loaded = options_of(key) if "/" in kind else []
+    if turned and not kind.startswith("stem"):
+        boxed = [replace(t, turned=True) for t in boxed]
+    loaded = options_of(key) if "/" in kind or turned else []
     return list(dict.fromkeys([TABLES["bf16"][key], *([BOXES[key]] if key in BOXES else []), *loaded, *boxed]))
 
 

@@ -1,6 +1,7 @@
 """Time of single kernels of ResNet-18-GN's gradient by tile, loaded by pointers or by boxes, on one GPU.
 
 PYTHONPATH=src python3 -m benchmarks.kernels.tiles --out tiles.json
+PYTHONPATH=src python3 -m benchmarks.kernels.tiles --clients 80 --keys forward:256,weight:64 --out tiles_80.json
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from fedsmoo.kernels.resnet18.shapes import CONVS
 from fedsmoo.kernels.resnet18.tiles import BOXES, TABLES, Tile
 from fedsmoo.kernels.runtime import Launch, noting
 
-CLIENTS, BATCH, TIMES = 10, 50, 20
+BATCH, TIMES = 50, 20
 # Of each entry of the table, the convolution that is timed.
 LAYER = {64: "layer1.1.conv2", 128: "layer2.1.conv2", 256: "layer3.1.conv2", 512: "layer4.1.conv2"}
 STRIDED = {128: "layer2.0.conv1", 256: "layer3.0.conv1", 512: "layer4.0.conv1"}  # by channels of the output
@@ -33,14 +34,14 @@ KERNEL = {
     "weight": "conv_weight_kernel", "stem": "stem_forward_kernel", "stem-weight": "stem_weight",
 }  # fmt: skip
 
-Variant = tuple[str, Tile]
+Variant = tuple[str, Tile, int]  # an entry of the table, its tile, and how many clients
 
 
 def the_launch(variant: Variant, device: str = "cuda") -> tuple[Launch, ResNet18Gradient]:
     """The launch that a variant is about, of a gradient with its tile, and what holds its buffers."""
-    key, tile = variant
-    gradient = ResNet18Gradient(CLIENTS, BATCH, 10, device, "bf16", {key: tile}, overlap=False, boxes=tile.boxes)
-    w = torch.zeros(CLIENTS, gradient.layout.size, device=device)
+    key, tile, clients = variant
+    gradient = ResNet18Gradient(clients, BATCH, 10, device, "bf16", {key: tile}, overlap=False, boxes=tile.boxes)
+    w = torch.zeros(clients, gradient.layout.size, device=device)
     _, images, labels, weight = fake(gradient, device)
     out = gradient.output(torch.empty_like(w, dtype=gradient.dtype))
     with noting() as noted:
@@ -60,7 +61,7 @@ def the_launch(variant: Variant, device: str = "cuda") -> tuple[Launch, ResNet18
 
 
 def fake(gradient: ResNet18Gradient, device: str) -> tuple[torch.Tensor, ...]:
-    shape = (CLIENTS, BATCH)
+    shape = (gradient.clients, BATCH)
     images = torch.zeros(*shape, 32, 40, 4, dtype=gradient.dtype, device=device)
     labels, weight = torch.zeros(shape, dtype=torch.int64, device=device), torch.zeros(shape, device=device)
     return weight, images, labels, weight
@@ -100,12 +101,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--keys", default="", help="entries of the table, separated by commas; all without it")
+    parser.add_argument("--clients", type=int, default=10)
+    parser.add_argument("--turned", action="store_true", help="boxes with their products turned")
     parser.add_argument("--processes", type=int, default=14)
     parser.add_argument("--only", choices=("compile", "time"), help="one of the two; both without it")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long to time, after compiling")
     args = parser.parse_args()
     keys = args.keys.split(",") if args.keys else list(TABLES["bf16"])
-    chosen = [(key, tile) for key in keys for tile in variants(key)]
+    chosen = [(key, tile, args.clients) for key in keys for tile in variants(key, args.turned)]
     begun, rows = time.perf_counter(), []
     if args.only != "time":
         spawn = multiprocessing.get_context("spawn")
@@ -116,14 +119,15 @@ def main() -> None:
     for variant in chosen if args.only != "compile" else []:
         if time.perf_counter() - begun > args.seconds:
             break
-        key, tile = variant
+        key, tile, _ = variant
         try:
             took = round(microseconds(variant), 2)
         except Exception as error:
             print("  no:", variant, str(error).splitlines()[:1], flush=True)
             continue
         now = BOXES.get(key, TABLES["bf16"][key])
-        row: dict[str, Any] = {"key": key, "tile": asdict(tile), "us": took, "table": tile == now}
+        row: dict[str, Any] = {"key": key, "clients": args.clients, "tile": asdict(tile), "us": took}
+        row["table"] = tile == now
         rows.append(row)
         print(f"{took:7.2f} {key:14s} {tile} {'*' if row['table'] else ''}", flush=True)
         args.out.write_text(json.dumps(rows, indent=1))
