@@ -8,11 +8,18 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional as F
 
 from fedsmoo.operators.groups import choose
-from fedsmoo.operators.groups.grouped import grouped, grouped_data, grouped_weight, grouped_weight_parts
+from fedsmoo.operators.groups.grouped import (
+    by_channel,
+    grouped,
+    grouped_data,
+    grouped_weight,
+    grouped_weight_parts,
+)
 from fedsmoo.operators.rules import client_rules
 from fedsmoo.operators.trace import called, graph_of, traced
 
@@ -88,11 +95,21 @@ def test_under_vmap_no_convolution_has_the_groups_of_all_clients(name: str) -> N
             torch.testing.assert_close(got[c], want, rtol=0, atol=1e-12)
 
 
-def test_which_groups_are_few_channels() -> None:
-    """Each channel alone, four and four, one and many; not eight and eight, unless there are too many of them."""
-    shapes = [(96, 96, 96), (128, 128, 32), (4, 128, 4), (128, 128, 16), (4, 128, 2)]
-    assert [choose.has_few(10, *shape) for shape in shapes] == [True, True, True, False, False]
-    assert [choose.has_few(clients, 128, 128, 16) for clients in (4095, 4096)] == [False, True]
+def test_which_groups_are_few_channels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU each channel alone, four and four, one and many; not eight and eight, unless there are too many of them.
+
+    On a GPU up to sixteen and sixteen, too, and of all these only each channel alone is for kernels of our own.
+    """
+    shapes = [(96, 96, 96), (128, 128, 32), (4, 128, 4), (128, 128, 16), (4, 128, 2), (128, 128, 8), (128, 128, 4)]
+    x = torch.empty(10, 0)
+    assert [choose.has_few(x, *shape) for shape in shapes] == [True, True, True, False, False, False, False]
+    assert [choose.has_few(torch.empty(n, 0), 128, 128, 16) for n in (4095, 4096)] == [False, True]
+    with FakeTensorMode():
+        x = torch.empty(10, 0, device="cuda")
+        assert [choose.has_few(x, *shape) for shape in shapes] == [True, True, True, True, True, True, False]
+    monkeypatch.setattr("fedsmoo.operators.groups.grouped.by_kernels", lambda x: True)
+    assert by_channel(x, 1)
+    assert not by_channel(x, 2)
 
 
 @pytest.mark.parametrize("relu", [False, True])

@@ -1,9 +1,9 @@
 """Convolutions whose groups have few channels, of each channel alone say, with a client axis, as operators of PyTorch.
 
 As in :mod:`fedsmoo.operators.convolution`, images are ``[C, B, H, W, channels]``; weights are
-``[C, kh, kw, inputs / groups, outputs]``. On a GPU the kernels of ``fedsmoo.kernels.conv.grouped`` compute bfloat16 and
-float32. Elsewhere, and in float64, PyTorch computes one convolution with the groups of all clients, which a CPU does
-well.
+``[C, kh, kw, inputs / groups, outputs]``. Where each input channel is a group of its own, the kernels of
+``fedsmoo.kernels.conv.grouped`` compute bfloat16 and float32 on a GPU. Everything else is one convolution of PyTorch
+with the groups of all clients, which the libraries do well (``results/gpu/convolutions.json``).
 """
 
 from __future__ import annotations
@@ -15,6 +15,11 @@ from fedsmoo.operators.convolution import Sizes, by_client, by_kernels, geometry
 from fedsmoo.operators.fold import folds_clients
 
 aten = torch.ops.aten
+
+
+def by_channel(x: Tensor, inputs: int) -> bool:
+    """Return whether the kernels of this package convolve: groups of so many inputs, where and in what ``x`` lies."""
+    return inputs == 1 and by_kernels(x)
 
 
 def beside(x: Tensor) -> Tensor:
@@ -38,7 +43,7 @@ def grouped(
     relu: bool = False,
 ) -> Tensor:  # fmt: skip
     """Return the outputs ``[C, B, Ho, Wo, O]``; a bias ``[C, O]`` is added and a ReLU applied where asked for."""
-    if by_kernels(x):
+    if by_channel(x, w.shape[-2]):
         from fedsmoo.kernels.conv import grouped as kernels  # late: it imports Triton
 
         g = geometry(w.shape[1:3], stride, padding, dilation)
@@ -64,7 +69,7 @@ def grouped_data(
     dy: Tensor, w: Tensor, size: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, groups: int
 ) -> Tensor:
     """Return the gradient by the inputs ``[C, B, H, W, I]``, ``size = [H, W]``, from that by the outputs."""
-    if by_kernels(dy):
+    if by_channel(dy, w.shape[-2]):
         from fedsmoo.kernels.conv import grouped as kernels
 
         g = geometry(w.shape[1:3], stride, padding, dilation)
@@ -85,7 +90,7 @@ def grouped_weight(
     x: Tensor, dy: Tensor, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, groups: int
 ) -> Tensor:
     """Return the gradient by the weights ``[C, kh, kw, I / groups, O]``."""
-    if by_kernels(x):
+    if by_channel(x, x.shape[-1] // groups):
         parts = parts_of(x, dy, kernel, groups)
         found = grouped_weight_parts(x, dy, kernel, stride, padding, dilation, groups, parts)
         return (found[0] if parts == 1 else found.sum(0)).unflatten(1, kernel).to(x.dtype)
@@ -103,7 +108,7 @@ def _(x: Tensor, dy: Tensor, kernel: Sizes, stride: Sizes, padding: Sizes, dilat
 
 def parts_of(x: Tensor, dy: Tensor, kernel: Sizes, groups: int) -> int:
     """Return in how many parts a weight gradient is summed."""
-    if not by_kernels(x):
+    if not by_channel(x, x.shape[-1] // groups):
         return 1
     from fedsmoo.kernels.conv import grouped as kernels
 
@@ -118,7 +123,7 @@ def grouped_weight_parts(
 
     Several are in float32 at least; one alone has the type of products, as PyTorch's own.
     """
-    if by_kernels(x):
+    if by_channel(x, x.shape[-1] // groups):
         from fedsmoo.kernels.conv import grouped as kernels
 
         g = geometry(kernel, stride, padding, dilation)
