@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 
-from fedsmoo.kernels.resnet18.tiles import BOXES, TABLES, Tile
+from fedsmoo.kernels.resnet18.tiles import BOXES, MANY, TABLES, Tile
 
 # Rows, columns, inner step, warps and stages worth trying beside the table's own entry.
 CANDIDATES = {
@@ -63,7 +63,8 @@ def variants(key: str, turned: bool = False) -> list[Tile]:
     if turned and not kind.startswith("stem"):
         boxed = [replace(t, turned=True) for t in boxed]
     loaded = options_of(key) if "/" in kind or turned else []
-    return list(dict.fromkeys([TABLES["bf16"][key], *([BOXES[key]] if key in BOXES else []), *loaded, *boxed]))
+    chosen = [table[key] for table in (TABLES["bf16"], BOXES, MANY) if key in table]
+    return list(dict.fromkeys([*chosen, *loaded, *boxed]))
 
 
 def fits(kind: str, t: Tile) -> bool:

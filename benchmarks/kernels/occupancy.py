@@ -14,6 +14,7 @@ import json
 import re
 import subprocess
 import tempfile
+from dataclasses import replace
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -38,7 +39,7 @@ from fedsmoo.kernels.gradients import GradientBuffers
 from fedsmoo.kernels.noise import by_kernel
 from fedsmoo.kernels.resnet18 import gradient as resnet18
 from fedsmoo.kernels.resnet18.shapes import STORED
-from fedsmoo.kernels.resnet18.tiles import TURNED
+from fedsmoo.kernels.resnet18.tiles import BOXES, MANY_CLIENTS
 from fedsmoo.kernels.runtime import Launch, noting
 from fedsmoo.runs.build import make_algorithm
 
@@ -53,11 +54,14 @@ ALIGNED = [["tt.divisibility", 16]]
 
 
 def launches(clients: int, batch: int, precision: str, way: str = "boxes") -> list[Launch]:
-    """All launches of one gradient, in order; of bf16 by ``boxes``, by boxes that are ``turned``, or by ``loads``."""
+    """All launches of one gradient, in order; of bf16 by ``boxes``, by boxes ``waited`` for, or by ``loads``."""
     resnet18.require = lambda device: None  # nothing will run: the CPU will do
-    boxes, tiles = precision == "bf16" and way != "loads", TURNED if way == "turned" else None
+    boxes, tiles = precision == "bf16" and way != "loads", {}
+    if way == "waited":
+        tiles = {key: replace(tile, turned=False) for key, tile in BOXES.items()}
     with noting() as noted:
         gradient = resnet18.ResNet18Gradient(clients, batch, 10, "cpu", precision, tiles, boxes=boxes)
+        gradient.early = way == "boxes"
         images = torch.zeros(clients, batch, *STORED, dtype=gradient.dtype)
         labels = torch.zeros(clients, batch, dtype=torch.int64)
         gradient(torch.zeros(clients, gradient.layout.size), images, labels, torch.zeros(clients, batch))
@@ -233,8 +237,9 @@ def products(clients: int, batch: int, once: bool) -> list[dict[str, Any]]:
 
     ``once``: kernels by pointers at their first shape only, none of fp32; boxes are what comes through registers.
     """
-    ways = [("bf16", "boxes"), ("bf16", "turned"), ("bf16", "loads"), ("tf32", "loads"), ("fp32", "loads")]
+    ways = [("bf16", "boxes"), ("bf16", "waited"), ("bf16", "loads"), ("tf32", "loads"), ("fp32", "loads")]
     noted = [(p, n) for p, way in ways[: 4 if once else 5] for n in launches(clients, batch, p, way)]
+    noted += [("bf16", n) for n in launches(max(clients, MANY_CLIENTS), batch, "bf16")]
     others = convolutions, partial(convolutions, turned=True), recurrences
     noted += [(p, n) for made in others for p in ("bf16", "tf32") for n in made(2, batch, p)]
     rows, seen = [], set()

@@ -10,6 +10,7 @@ import argparse
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from fedsmoo.kernels.gradients import GradientBuffers
 from fedsmoo.kernels.resnet18.gradient import ResNet18Gradient
-from fedsmoo.kernels.resnet18.tiles import BF16, BOXES, TURNED
+from fedsmoo.kernels.resnet18.tiles import BF16, BOXES
 
 QUEUED = 4  # replays between two looks: a full queue, as in a round
 KINDS = ("forward", "backward", "weight")
@@ -84,7 +85,7 @@ def main() -> None:
     options = parser.parse_args()
     ways: dict[str, dict[str, Any]] = {
         "loads": {"boxes": False}, "boxes": {"boxes": True}, "boxes, one stream": {"boxes": True, "overlap": False},
-        "boxes, turned": {"boxes": True, "tiles": TURNED},
+        "boxes, waited for": {"boxes": True, "tiles": {key: replace(t, turned=False) for key, t in BOXES.items()}},
     }  # fmt: skip
     for kind in KINDS:
         others = {key: BF16[key] for key in BOXES if not key.startswith(kind)}

@@ -1,6 +1,6 @@
 """A local step of ResNet-18-GN, kernel by kernel as it ran, and rounds and gradients in two ways, taken in turns.
 
-PYTHONPATH=src python3 -m benchmarks.kernels.steps --ways loads,boxes,turned,again --methods fedavg,fedsmoo --out s.json
+PYTHONPATH=src python3 -m benchmarks.kernels.steps --ways loads,boxes,waited,late,again --out steps.json
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from benchmarks.gpu.round import noise
 from benchmarks.kernels.gradient import CLASSES, inputs, reference
 from benchmarks.kernels.replays import differences
 from benchmarks.kernels.timing import captured, milliseconds
+from fedsmoo.kernels.early import early_serves
 from fedsmoo.kernels.resnet18 import gradient as resnet18
-from fedsmoo.kernels.resnet18.tiles import BOXES, TURNED
+from fedsmoo.kernels.resnet18.tiles import Tile, tiles_for
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
 from fedsmoo.sweeps.pack import Pack
@@ -33,10 +35,16 @@ def choose(way: str) -> None:
     """Let gradients that are made from now on be taken in a way.
 
     ``loads``: by pointers; ``boxes``: where that is faster, the tensor memory unit brings tiles; ``again``: so, too;
-    ``turned``: boxes whose products are turned.
+    ``waited``: boxes whose products are not turned, and waited for; ``late``: no kernel is placed early.
     """
-    resnet18.BOXES = TURNED if way == "turned" else BOXES
+    resnet18.tiles_for = waited if way == "waited" else tiles_for
     resnet18.boxes_serve = (lambda device, dtype: False) if way == "loads" else SERVED
+    resnet18.early_serves = (lambda device: False) if way == "late" else early_serves
+
+
+def waited(precision: str, clients: int, boxes: bool) -> dict[str, Tile]:
+    """The table of tiles, with no product turned."""
+    return {key: replace(t, turned=False) for key, t in tiles_for(precision, clients, boxes).items()}
 
 
 def gradient_facts(way: str, clients: int = 10) -> dict[str, Any]:

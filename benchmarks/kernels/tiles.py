@@ -22,7 +22,7 @@ from benchmarks.kernels.candidates import variants
 from benchmarks.kernels.timing import replay_time
 from fedsmoo.kernels.resnet18.gradient import ResNet18Gradient
 from fedsmoo.kernels.resnet18.shapes import CONVS
-from fedsmoo.kernels.resnet18.tiles import BOXES, TABLES, Tile
+from fedsmoo.kernels.resnet18.tiles import TABLES, Tile, tiles_for
 from fedsmoo.kernels.runtime import Launch, noting
 
 BATCH, TIMES = 50, 20
@@ -125,7 +125,7 @@ def main() -> None:
         except Exception as error:
             print("  no:", variant, str(error).splitlines()[:1], flush=True)
             continue
-        now = BOXES.get(key, TABLES["bf16"][key])
+        now = tiles_for("bf16", args.clients, True)[key]
         row: dict[str, Any] = {"key": key, "clients": args.clients, "tile": asdict(tile), "us": took}
         row["table"] = tile == now
         rows.append(row)

@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from fedsmoo.core.errors import FedsmooError
+from fedsmoo.kernels.early import after_the_last, launched
 from fedsmoo.kernels.resnet18.boxes import backward_products, forward_products, image_boxes, row_pairs, weight_boxes
 from fedsmoo.kernels.resnet18.norm import NormLayer, epilogue_backward, epilogue_forward
 from fedsmoo.kernels.resnet18.shapes import Conv
@@ -59,8 +60,9 @@ def conv_forward_kernel(
     HI: tl.constexpr, HO: tl.constexpr, GW: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     RELU: tl.constexpr, RESIDUAL: tl.constexpr, SAVE: tl.constexpr,
-    BOXES: tl.constexpr, TURNED: tl.constexpr, PRECISION: tl.constexpr,
+    BOXES: tl.constexpr, TURNED: tl.constexpr, PRECISION: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
+    after_the_last(EARLY)
     client = tl.program_id(1).to(tl.int64)
     tile = tl.program_id(0) // (COUT // BN)
     cols = (tl.program_id(0) % (COUT // BN)) * BN + tl.arange(0, BN)
@@ -87,6 +89,7 @@ def conv_forward(
     conv: Conv, x: Tensor, w: Tensor, w_off: int, p: Tensor, p_off: int, out: Tensor, tile: Tile, *,
     groups: int = 2, residual: Tensor | None = None, relu: bool = True,
     xhat: Tensor | None = None, rstd: Tensor | None = None, precision: str = "ieee", eps: float = 1e-5,
+    early: bool = False,
 ) -> None:  # fmt: skip
     """Write ``out = relu(groupnorm(conv(x)) + residual)``, ``[C, B, Ho, Ho, Cout]``, for all clients.
 
@@ -95,6 +98,7 @@ def conv_forward(
         w: working copy of the flat parameters ``[C, >= P]``; the kernel begins at ``w_off``.
         p: float32 flat parameters ``[C, P]``; gamma then beta begin at ``p_off``.
         xhat, rstd: where to keep the normalised output and ``[C, B, groups]``, for backward (None: nowhere).
+        early: place the kernel before the one in front of it has ended.
     """
     clients, batch = x.shape[:2]
     described = image_boxes if conv.stride == 1 else row_pairs
@@ -113,7 +117,7 @@ def conv_forward(
         BM=tile.rows, BN=tile.cols, BK=tile.inner,
         RELU=relu, RESIDUAL=residual is not None, SAVE=xhat is not None,
         BOXES=tile.boxes, TURNED=tile.turned, PRECISION=precision,
-        num_warps=tile.warps, num_stages=tile.stages,
+        num_warps=tile.warps, num_stages=tile.stages, **launched(early),
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedsmoo.core.errors import FedsmooError, unknown
+from fedsmoo.kernels.early import early_serves
 from fedsmoo.kernels.gradients import GradientBuffers
 from fedsmoo.kernels.resnet18.boxes import boxes_serve
 from fedsmoo.kernels.resnet18.buffers import BlockBuffers, Buffers, Unit, norm_rows
@@ -25,7 +26,7 @@ from fedsmoo.kernels.resnet18.norm import NormLayer, norm_backward, sum_parts
 from fedsmoo.kernels.resnet18.pool import pool_backward
 from fedsmoo.kernels.resnet18.shapes import STEM, STORED, WIDTHS, fine_offset, live_layout
 from fedsmoo.kernels.resnet18.stem import stem_forward, stem_weight
-from fedsmoo.kernels.resnet18.tiles import BOXES, TABLES, Tile
+from fedsmoo.kernels.resnet18.tiles import Tile, tiles_for
 from fedsmoo.kernels.runtime import PRECISIONS, compiling, interpreted, require
 from fedsmoo.kernels.streams import SideStream
 
@@ -80,13 +81,14 @@ class ResNet18Gradient:
         self.dtype, self.dot = PRECISIONS[precision]
         self.layout = live_layout(classes)
         boxes = boxes_serve(self.device, self.dtype) if boxes is None else boxes
-        table = {**TABLES[precision], **(BOXES if boxes else {}), **(tiles or {})}
+        table = tiles_for(precision, clients, boxes) | dict(tiles or {})
         self.buffers = Buffers(clients, batch, self.layout, table, self.device, self.dtype)
         # The chain of layers is what a step waits for; weight gradients have time until it ends, and what else runs on
         # the device (another group's update moves bytes only) fills the rest.
         self.chain = SideStream(self.device, overlap, -2)
         self.side = SideStream(self.device, overlap, -1)
         self.aside = SideStream(self.device, overlap, -2)  # short kernels that the chain would wait for
+        self.early = early_serves(self.device)
         self.fine = fine_offset(self.layout)
         self.losses = torch.empty(clients, batch, device=self.device)
         self.dlogits = torch.empty(clients, batch, padded_classes(classes), device=self.device)
@@ -220,7 +222,7 @@ class ResNet18Gradient:
         conv_forward(
             unit.conv, x, w.working, unit.w_off, w.fine, unit.p_off, unit.out, self.buffers.tile("forward", unit.conv),
             residual=residual, relu=relu, xhat=unit.xhat if save else None, rstd=unit.rstd if save else None,
-            precision=self.dot, eps=self.eps,
+            precision=self.dot, eps=self.eps, early=self.early,
         )  # fmt: skip
 
     def _layer(self, unit: Unit, w: Weights, relu: bool = True) -> NormLayer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.kernels.resnet18.shapes import Conv
@@ -67,27 +67,37 @@ BF16: dict[str, Tile] = {
     "stem-weight:64": Tile(64, 64, 64, 4, 3),
 }
 
-# Tiles that the tensor memory unit brings, where there is one and products are bf16; without an entry, loads of threads
-# are as fast. The stem's weight gradient has all taps at once.
+# Where there is a tensor memory unit and products are bf16, for few clients: what it brings (``boxes``), or loads of
+# threads, whichever is faster (benchmarks/kernels/tiles.py). The stem's weight gradient has all taps at once.
 BOXES: dict[str, Tile] = {
-    "forward:128": Tile(64, 128, 128, 4, 3, boxes=True),
-    "forward:256": Tile(64, 128, 128, 4, 3, boxes=True),
-    "forward:512": Tile(16, 256, 128, 4, 3, boxes=True),
-    "forward/2:256": Tile(64, 128, 128, 4, 3, boxes=True),
-    "forward/2:512": Tile(16, 256, 128, 4, 3, boxes=True),
-    "backward:64": Tile(128, 64, 64, 4, 4, boxes=True),
-    "backward:128": Tile(64, 128, 128, 4, 3, boxes=True),
-    "backward:256": Tile(64, 128, 128, 4, 3, boxes=True),
-    "backward:512": Tile(16, 256, 128, 4, 3, boxes=True),
-    "weight:64": Tile(64, 64, 64, 4, 3, boxes=True),
-    "weight:128": Tile(64, 64, 64, 4, 4, boxes=True),
-    "weight:256": Tile(128, 128, 64, 8, 3, boxes=True),
-    "weight:512": Tile(64, 64, 64, 4, 2, boxes=True),
+    "forward:128": Tile(64, 128, 64, 4, 3),
+    "forward:256": Tile(64, 128, 128, 4, 3, boxes=True, turned=True),
+    "forward:512": Tile(16, 256, 64, 4, 4, boxes=True, turned=True),
+    "forward/2:256": Tile(64, 128, 128, 4, 3, boxes=True, turned=True),
+    "forward/2:512": Tile(16, 256, 64, 4, 4, boxes=True, turned=True),
+    "backward:64": Tile(128, 64, 64, 4, 4, boxes=True, turned=True),
+    "backward:128": Tile(64, 128, 64, 4, 4, boxes=True, turned=True),
+    "backward:256": Tile(64, 128, 128, 4, 3, boxes=True, turned=True),
+    "backward:512": Tile(16, 256, 128, 4, 3, boxes=True, turned=True),
+    "weight:64": Tile(64, 64, 64, 4, 3, boxes=True, turned=True),
+    "weight:128": Tile(64, 128, 64, 4, 4, boxes=True, turned=True),
+    "weight:256": Tile(128, 128, 64, 4, 2, boxes=True, turned=True),
+    "weight:512": Tile(64, 64, 64, 4, 2, boxes=True, turned=True),
     "stem-weight:64": Tile(64, 224, 128, 4, 2, boxes=True),
 }
 
-# The same with products turned: not timed yet, and chosen by nobody (``ResNet18Gradient(tiles=TURNED)``).
-TURNED: dict[str, Tile] = {k: t if k.startswith("stem") else replace(t, turned=True) for k, t in BOXES.items()}
+# The same for many clients, whose programs fill the device several times: larger tiles, of which more than one fits a
+# multiprocessor.
+MANY_CLIENTS = 16
+MANY: dict[str, Tile] = BOXES | {
+    "forward:256": Tile(64, 128, 64, 4, 4, boxes=True, turned=True),
+    "forward:512": Tile(64, 256, 64, 8, 4),
+    "backward:256": Tile(64, 128, 64, 4, 4, boxes=True, turned=True),
+    "backward:512": Tile(64, 256, 64, 8, 4),
+    "weight:64": Tile(64, 64, 64, 4, 2, boxes=True, turned=True),
+    "weight:128": Tile(128, 128, 64, 4, 2, boxes=True, turned=True),
+    "weight:512": Tile(128, 128, 64, 4, 2, boxes=True, turned=True),
+}
 
 # Twice the bytes per number: half the reduction step keeps the same shared memory.
 TF32: dict[str, Tile] = {
@@ -122,6 +132,12 @@ FP32: dict[str, Tile] = {
 }
 
 TABLES: dict[str, Mapping[str, Tile]] = {"bf16": BF16, "tf32": TF32, "fp32": FP32}
+
+
+def tiles_for(precision: str, clients: int, boxes: bool) -> dict[str, Tile]:
+    """Return the table of tiles: by sizes alone, so that a run repeats its bits."""
+    boxed = MANY if clients >= MANY_CLIENTS else BOXES
+    return {**TABLES[precision], **(boxed if boxes else {})}
 
 
 def key_of(kind: str, conv: Conv) -> str:
