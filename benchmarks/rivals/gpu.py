@@ -258,7 +258,7 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=300, help="seconds for everything")
     args = parser.parse_args()
     args.code = args.code.resolve()
-    only = [part for part in args.only.split(",") if part]
+    only = [part.strip() for part in args.only.split(",") if part.strip()]
     chosen = [w for w in ways() if not only or any(part in f"{w.task}:{w.name}" for part in only)]
     facts = {"code": code_facts(), "hardware": device_name(torch.device(args.device)), "tiny": args.tiny}
     facts |= {"versions": {"torch": torch.__version__}, "settings": TASKS}

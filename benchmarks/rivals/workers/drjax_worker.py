@@ -50,9 +50,9 @@ def program(turn: bool) -> Callable[..., jax_nets.Params]:
     @jax.jit
     @drjax.program(placements={"clients": groups})
     def one_round(p: jax_nets.Params, index: Any, weight: Any, keys: Any, x: Any, y: Any) -> jax_nets.Params:
-        sent = drjax.broadcast((p, x, y))
+        sent = drjax.broadcast(p)  # the samples are there already: to broadcast them, too, would copy them
         mine = jax.tree.map(lambda v: v[None], (index, weight, keys)) if turn else (index, weight, keys)
-        return drjax.reduce_mean(drjax.map_fn(lambda s, i, w, k: train(s[0], i, w, k, s[1], s[2]), (sent, *mine)))
+        return drjax.reduce_mean(drjax.map_fn(lambda *given: train(*given, x, y), (sent, *mine)))
 
     return one_round
 

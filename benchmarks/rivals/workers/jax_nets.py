@@ -132,7 +132,7 @@ def optimiser() -> optax.GradientTransformation:
 
 def module(p: Params) -> nn.Module:
     """Return the trained weights as a network of PyTorch, to be scored like all others."""
-    torch.set_num_threads(os.cpu_count() or 1)  # nothing is timed any more
+    torch.set_num_threads(min(8, os.cpu_count() or 1))  # nothing is timed any more
     model = workload().module()
     model.load_state_dict({n: torch.from_numpy(np.array(v)) for n, v in p.items()})
     return model
