@@ -137,7 +137,7 @@ class Running:
             "RIVALS_SETTINGS": json.dumps(settings), "PFL_PYTORCH_DEVICE": args.device, "OMP_NUM_THREADS": "1",
             "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "TORCHINDUCTOR_CACHE_DIR": folder / "inductor",
             "TRITON_CACHE_DIR": folder / "triton", "TORCHINDUCTOR_COMPILE_THREADS": "4",
-            # JAX: a GPU or an error, memory as it is needed beside others, and errors whose last line says what it is.
+            # JAX: which processor, memory as it is needed beside others, and errors whose last line says what it is.
             "JAX_PLATFORMS": "cpu" if args.device == "cpu" else "cuda,cpu", "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
             "JAX_TRACEBACK_FILTERING": "off", "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {way.flags}".strip(),
         }  # fmt: skip

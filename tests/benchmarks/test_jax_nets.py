@@ -102,3 +102,10 @@ def test_products_in_bf16_have_weights_and_gradients_of_float32(work: Exact) -> 
     products = [line for line in text.splitlines() if "= conv_general_dilated" in line or "= dot_general" in line]
     assert products
     assert all(":bf16[" in line for line in products)
+
+
+def test_a_gpu_that_is_not_there_is_missed(work: Exact, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda,cpu")
+    monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
+    with pytest.raises(SystemExit, match="JAX finds no GPU"):
+        jax_nets.begin()

@@ -24,7 +24,9 @@ GROUPS, EPSILON = 2, 1e-5  # of every GroupNorm
 
 
 def begin() -> None:
-    """Say how products of float32 are made: on a GPU in TF32, which JAX takes by itself, too."""
+    """Hold JAX to a GPU where one is asked for, and products of float32 to TF32, which it takes there by itself."""
+    if os.environ.get("JAX_PLATFORMS", "").startswith("cuda") and jax.default_backend() != "gpu":
+        raise SystemExit("JAX finds no GPU")  # it would go on without one
     if workload().settings["precision"] == "tf32":
         jax.config.update("jax_default_matmul_precision", "tensorfloat32")
 
