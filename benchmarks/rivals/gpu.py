@@ -1,12 +1,14 @@
-r"""One round on one GPU by our engine, plain loops, pfl-research and BlazeFL, and each rival's own CIFAR-10 benchmark.
+r"""One round on one GPU by our engine, plain loops and simulators of others, and the benchmarks that these ship.
 
 PYTHONPATH=src:wheels python3 -m benchmarks.rivals.gpu --code code --out rivals.json
+PYTHONPATH=src:wheels python3 -m benchmarks.rivals.gpu --only fedjax,FedJAX,DrJAX --merge rivals.json --out rivals.json
 PYTHONPATH=src python3 -m benchmarks.rivals.gpu --device cpu --tiny --only "plain loop" --out rivals.json   # a trial
 
 Every way is a process of its own. All start side by side and warm up, which is mostly compiling; then they are timed
 one at a time, the others waiting. --code is a folder with checkouts `pfl-research` and `blazefl`; ways whose package or
 code is not there say so. Images are drawn, not CIFAR-10: a pattern for each class in noise, so that accuracy shows
-whether all do the same work. The plan of all ways takes two to three minutes.
+whether all do the same work. With --merge an earlier file stays as it is, but for rows that are measured anew and say
+of which commit they are. The plan of all ways takes four to five minutes.
 """
 
 from __future__ import annotations
@@ -38,9 +40,11 @@ RESULTS = ROOT / "results" / "gpu"
 TINY = {
     "paper": {"samples": 200, "clients": 4, "cohort": 2, "local_epochs": 1, "batch_size": 10, "rounds": 1},
     "pfl": {"samples": 2500, "rounds": 1}, "blazefl": {"samples": 2000, "cohort": 2, "clients": 20, "rounds": 1},
+    "fedjax": {"samples": 400, "clients": 10, "cohort": 2, "rounds": 1},
 }  # fmt: skip
 COMPILED = "loop, torch.compile(mode='reduce-overhead')"
 CAPTURED = "loop, torch.compile, the whole step captured as a CUDA graph"
+BY_VMAP, IN_TURN = "DrJAX, clients by vmap", "DrJAX, clients in turn"
 
 
 @dataclass(frozen=True)
@@ -52,13 +56,15 @@ class Way:
     script: str
     arguments: tuple[str, ...] = ()
     precision: str = "tf32"
-    package: str | None = None
+    package: str | None = None  # what must be there to be imported; several with spaces
     code: str | None = None  # a folder below --code, given to the script as its first argument
     settings: dict[str, Any] = field(default_factory=dict)
+    flags: str = ""  # for XLA
 
     def missing(self, code: Path) -> str | None:
-        if self.package is not None and importlib.util.find_spec(self.package) is None:
-            return f"{self.package} is not installed"
+        for name in (self.package or "").split():
+            if importlib.util.find_spec(name) is None:
+                return f"{name} is not installed"
         if self.code is not None and not (code / self.code).is_dir():
             return f"there is no {self.code} in {code}"
         return None
@@ -89,6 +95,32 @@ def ways() -> list[Way]:
         Way("blazefl", "BlazeFL, as it ships, ten processes", "blazefl_own.py", ("MULTI_PROCESS",), "tf32",
             "torchvision", "blazefl", {"parallel": 10, "rounds": 1}),
     ]  # fmt: skip
+    return [*found, *ways_of_jax()]
+
+
+def ways_of_jax() -> list[Way]:
+    """Those of FedJAX and DrJAX, and of others on FedJAX's benchmark; what is likely to be slow is timed last."""
+    found = list[Way]()
+    # PyTorch only reads the data and scores the model, on the CPU: the GPU is JAX's.
+    alone, more = {"device": "cpu"}, {"device": "cpu", "rounds": 3, "scored": 2}
+    for p in ("tf32", "bf16"):
+        found += [
+            Way("fedjax", "fedsmoo", "ours.py", ("auto",), p),
+            Way("fedjax", "plain loop", "ours.py", ("plain",), p),
+            Way("fedjax", "FedJAX", "fedjax_worker.py", (), p, "fedjax jax", settings=alone),
+            Way("fedjax", IN_TURN, "drjax_worker.py", ("turn",), p, "drjax jax", settings=alone),
+            Way("fedjax", BY_VMAP, "drjax_worker.py", (), p, "drjax jax", settings=alone),
+            Way("paper", IN_TURN, "drjax_worker.py", ("turn",), p, "drjax jax", settings=more),
+            Way("paper", "FedJAX", "fedjax_worker.py", (), p, "fedjax jax", settings=more),
+        ]
+    # By itself XLA gives channels last to convolutions of bf16 alone.
+    last = "--xla_gpu_force_conv_nhwc=true"
+    found += [
+        Way("paper", f"{IN_TURN}, channels last", "drjax_worker.py", ("turn",), "tf32", "drjax jax", None, more, last),
+        Way("paper", "FedJAX, channels last", "fedjax_worker.py", (), "tf32", "fedjax jax", None, more, last),
+        *(Way("paper", BY_VMAP, "drjax_worker.py", (), p, "drjax jax", settings=more | {"rounds": 1})
+          for p in ("tf32", "bf16")),
+    ]  # fmt: skip
     return found
 
 
@@ -105,6 +137,9 @@ class Running:
             "RIVALS_SETTINGS": json.dumps(settings), "PFL_PYTORCH_DEVICE": args.device, "OMP_NUM_THREADS": "1",
             "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "TORCHINDUCTOR_CACHE_DIR": folder / "inductor",
             "TRITON_CACHE_DIR": folder / "triton", "TORCHINDUCTOR_COMPILE_THREADS": "4",
+            # JAX: which processor, memory as it is needed beside others, and errors whose last line says what it is.
+            "JAX_PLATFORMS": "cpu" if args.device == "cpu" else "cuda,cpu", "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+            "JAX_TRACEBACK_FILTERING": "off", "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {way.flags}".strip(),
         }  # fmt: skip
         given = [str(code / way.code)] if way.code else []
         with (folder / "log.txt").open("w") as log:
@@ -160,7 +195,11 @@ def measure(chosen: list[Way], args: argparse.Namespace, folder: Path) -> list[d
         if r not in late:
             (r.folder / "go").touch()
             wait(lambda r=r: r.ended, began + args.limit)  # type: ignore[misc]
-        rows[chosen.index(r.way)] = r.result()
+        found = rows[chosen.index(r.way)] = r.result()
+        if args.logs and "not_run" in found:
+            args.logs.mkdir(parents=True, exist_ok=True)
+            name = f"{r.way.task}-{r.way.name}-{r.way.precision}".replace(", ", "-").replace(" ", "-")
+            (args.logs / f"{name}.txt").write_bytes((r.folder / "log.txt").read_bytes())
     return [row(way, rows[i], TASKS[way.task]["warm_up"]) for i, way in enumerate(chosen)]
 
 
@@ -181,14 +220,29 @@ def rounds() -> dict[str, Any]:
     return {p: next(r for r in rows if r["algorithm"] == "fedavg") for p, rows in found.items()}
 
 
-def merged(rows: list[dict[str, Any]], before: Path) -> list[dict[str, Any]]:
-    """Return the rows with those of an earlier run that were not run this time."""
-    kept = json.loads(before.read_text())["rows"] if before.is_file() else []
-    keys = [tuple(r[n] for n in ("task", "way", "precision")) for r in rows if "not_run" not in r]
-    old = [r for r in kept if tuple(r[n] for n in ("task", "way", "precision")) not in keys]
-    done = [tuple(r[n] for n in ("task", "way", "precision")) for r in old]
-    new = [r for r in rows if tuple(r[n] for n in ("task", "way", "precision")) not in done]
-    return [*old, *new]
+def key(row: dict[str, Any]) -> tuple[str, ...]:
+    return row["task"], row["way"], row["precision"]
+
+
+def unlike(report: dict[str, Any], before: dict[str, Any], tasks: set[str]) -> str | None:
+    """Why rows of a report do not belong beside those of an earlier one."""
+    for name in ("hardware", "tiny"):
+        if report[name] != before[name]:
+            return f"{name} is {report[name]} here, {before[name]} there"
+    other = [t for t in sorted(tasks) if report["settings"][t] != before["settings"].get(t, report["settings"][t])]
+    return f"{other[0]} has other settings there" if other else None
+
+
+def merged(report: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
+    """Return an earlier report with the rows of this one, each with the commit it was measured at.
+
+    The earlier rows stay as they are, but for those that were measured again.
+    """
+    again = {key(r) for r in report["rows"] if "not_run" not in r}
+    old = [r for r in before["rows"] if key(r) not in again]
+    kept = {key(r) for r in old}
+    new = [r | {"code": report["code"]} for r in report["rows"] if key(r) not in kept]
+    return before | {"settings": report["settings"] | before["settings"], "rows": [*old, *new]}
 
 
 def main() -> None:
@@ -196,22 +250,26 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--code", type=Path, default=Path("code"), help="a folder of checkouts of rivals")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--only", default="", help="some ways, by parts of their names, or workloads, with commas")
+    parser.add_argument("--only", default="", help="some ways, by parts of WORKLOAD:NAME, with commas")
     parser.add_argument("--merge", type=Path, help="an earlier --out, whose rows stay where this run has none")
+    parser.add_argument("--logs", type=Path, help="a folder for what ways said that could not be run")
     parser.add_argument("--tiny", action="store_true", help="sizes for a trial on a CPU")
-    parser.add_argument("--patience", type=float, default=100, help="seconds for all to become warm")
-    parser.add_argument("--limit", type=float, default=145, help="seconds for everything")
+    parser.add_argument("--patience", type=float, default=150, help="seconds for all to become warm")
+    parser.add_argument("--limit", type=float, default=300, help="seconds for everything")
     args = parser.parse_args()
     args.code = args.code.resolve()
-    only = [part for part in args.only.split(",") if part]
-    chosen = [w for w in ways() if not only or any(part in (w.task, w.name) or part in w.name for part in only)]
-    with tempfile.TemporaryDirectory(prefix="rivals-", ignore_cleanup_errors=True) as folder:
-        rows = measure(chosen, args, Path(folder))
-        for r in rows:
-            print(json.dumps(r), flush=True)
-    rows = merged(rows, args.merge) if args.merge else rows
+    only = [part.strip() for part in args.only.split(",") if part.strip()]
+    chosen = [w for w in ways() if not only or any(part in f"{w.task}:{w.name}" for part in only)]
     facts = {"code": code_facts(), "hardware": device_name(torch.device(args.device)), "tiny": args.tiny}
-    facts |= {"versions": {"torch": torch.__version__}, "settings": TASKS, "rows": rows}
+    facts |= {"versions": {"torch": torch.__version__}, "settings": TASKS}
+    before = json.loads(args.merge.read_text()) if args.merge and args.merge.is_file() else None
+    if before and (why := unlike(facts, before, {w.task for w in chosen})):
+        parser.error(f"--merge {args.merge}: {why}")
+    with tempfile.TemporaryDirectory(prefix="rivals-", ignore_cleanup_errors=True) as folder:
+        facts["rows"] = measure(chosen, args, Path(folder))
+        for r in facts["rows"]:
+            print(json.dumps(r), flush=True)
+    facts = merged(facts, before) if before else facts
     args.out.write_text(json.dumps(facts, indent=1) + "\n")
     print(on_gpu(facts, json.loads((RESULTS / "authors.json").read_text()), rounds()))
 
