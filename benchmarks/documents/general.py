@@ -44,13 +44,24 @@ def modules() -> str:
     note = (
         f"FedAvg, 10 clients, {found['steps']} steps of 50 samples, {found['precision']}, on {found['hardware']}, "
         f"commit {found['code']['commit'][:10]}{other_commits(found)}. The loop trains one client after the other in "
-        "the same precision. The first round is from start to end, from an empty cache and in a later process, which "
-        f"finds compiled code on disk, with {found['cores']} cores of the host; an empty cell was not measured."
-        f"{unawaited(found['rows'])}"
+        "the same precision. The first round includes looking at the module, tracing and compiling, from an empty "
+        "cache and in a later process, which finds compiled code on disk; an empty cell was not measured. "
+        f"{first_rounds(found['rows'])}{unawaited(found['rows'])}"
     )
     header = ["module", "parameters", "plain loop, s", "a round, s", "faster"]
     header += ["first round, s", "in a later process, s"]
     return rows_of(header, rows) + f"\n\n{note}"
+
+
+def first_rounds(rows: list[dict[str, Any]]) -> str:
+    """Return at which commits, and with how many cores of the host, first rounds were measured, as a sentence."""
+    by = dict[str, list[str]]()
+    for r in rows:
+        commit = r.get("first_commit", r.get("commit", ""))[:10]
+        how = f"{commit and f'at {commit} '}with {r['first_cores']} cores of the host"
+        by.setdefault(how, []).append(short_name(r))
+    words = "; ".join(f"of {' and '.join(names)} {how}" for how, names in by.items())
+    return f"First rounds: {words}."
 
 
 def unawaited(rows: list[dict[str, Any]]) -> str:
@@ -91,6 +102,16 @@ def profile() -> str:
     return "\n\n".join([*parts, note])
 
 
+def other_layers(found: dict[str, Any]) -> str:
+    """Return which layers were measured at a commit of their own, in words."""
+    by = dict[str, dict[str, None]]()
+    for r in found["rows"]:
+        if "commit" in r:
+            by.setdefault(r["commit"][:10], {})[r["layer"]] = None
+    words = "; ".join(f"{commit} for {', '.join(layers)}" for commit, layers in by.items())
+    return f" ({words})" if words else ""
+
+
 def convolutions() -> str:
     """Ways to convolve with a client axis, layer by layer (``benchmarks/kernels/convolutions.py``)."""
     found = read("convolutions.json")
@@ -100,14 +121,15 @@ def convolutions() -> str:
         rows.append([f"{r['layer']}, {r['kind']}", *cells, f"{r['tflops']:.0f}"])
     note = (
         f"Microseconds, {found['clients']} clients of {found['batch']} samples, bf16, NVIDIA H200, commit "
-        f"{found['code']['commit'][:10]}. `grouped` is what `vmap` makes of a convolution by itself, `loop` and "
-        "`streams` call cuDNN once a client, `patches` copies patches and multiplies matrices, `products` and `boxes` "
-        "are ours; the last column is of the fastest."
+        f"{found['code']['commit'][:10]}{other_layers(found)}. `grouped` is what `vmap` makes of a convolution by "
+        "itself, `loop` and `streams` call cuDNN once a client, `patches` copies patches and multiplies matrices, "
+        "`products` and `boxes` are ours; the last column is of the fastest."
     )
     if "turned" in ways:
         note += " `turned` are boxes whose products are transposed."
     if set(ways) & set(GROUP_WAYS):
-        note += " Of layers with groups, `few` and `folded` are ours: kernels of their own, and groups as clients."
-    if found.get("unawaited"):
-        note += f" Kernels by boxes {WRONG} then."
+        note += (
+            " Of layers with groups, `few` and `folded` are ours: kernels of their own, and groups as clients, copies "
+            "of images included; the three first find their images in the order they need."
+        )
     return rows_of(["layer, product", *ways, "TFLOP/s"], rows) + f"\n\n{note}"
