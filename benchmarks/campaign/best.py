@@ -1,5 +1,5 @@
 """FedSMOO with what the search found, in the columns of the paper's table 1: ``benchmarks/documents/tables.py`` writes
-it into docs/results.md, and its runs are those of experiments/campaign/14e and 14f.
+it into docs/results.md, and its runs are those of experiments/campaign/14e, 14f, 14h and 14i.
 """
 
 from __future__ import annotations
