@@ -167,6 +167,10 @@ class Engine(ABC):
         """On ranks other than 0, after the last round: answer rank 0 until it ends the job. Else do nothing."""
         return
 
+    def ahead(self, clients: list[int], plan: Plan) -> None:
+        """Get ready for the round that comes next, of these clients, while the device is busy with the present one."""
+        self.table.prefetch(clients)
+
     @abstractmethod
     def run_round(self, inputs: RoundInputs, meanwhile: Meanwhile | None = None) -> RoundOutcome:
         """Run one round of local training; ``meanwhile`` is called where the host would otherwise wait."""

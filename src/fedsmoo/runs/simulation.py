@@ -168,7 +168,7 @@ class Simulation:
         if number < self.training.rounds and not asks_for_losses(self.sampling):
             clients, plan = self.draw_round(number)
             self._drawn = {number: (clients, plan)}
-            self.engine.table.prefetch(clients)
+            self.engine.ahead(clients, plan)
             self.facts.ahead(clients, plan, self.method_at(number))
 
     def plan(self, number: int, clients: list[int]) -> Plan:
