@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import pytest
@@ -11,9 +12,13 @@ from torch import Tensor
 
 from fedsmoo.algorithms import SCAFFOLD, FedAvg
 from fedsmoo.engines import batched
+from fedsmoo.engines.batched import Batched
 from fedsmoo.engines.steps import stepper
+from fedsmoo.engines.steps.replay import ReplayStepper
+from fedsmoo.engines.steps.rows import copy_rows
 from fedsmoo.sweeps.pack import Pack
 
+from .opaque import Rounded
 from .small import simulation, trace
 
 EQUAL = {"cohort": 4, "sampling": "uniform", "local_epochs": None, "local_steps": 2}
@@ -127,3 +132,49 @@ def test_runs_that_share_a_batch_have_no_plans_of_their_own(made):
     for _ in range(2):
         pack.advance([0, 1])
     assert made == ["late", "late"]
+
+
+def on_buffers(groups):
+    stepper = partial(ReplayStepper, compile=False, groups=groups, passes=False)
+    return lambda setup: Batched(setup, oracle=Rounded(setup.task), stepper=stepper)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("settings", [EQUAL, EQUAL | {"local_steps": None, "local_epochs": 1}])
+def test_the_next_plan_lies_in_the_buffers_behind_the_steps(groups, settings):
+    """Whole, or each group's part; clients that end early are not running then."""
+    run = simulation(on_buffers(groups), "mlp", SCAFFOLD(), **settings)
+    run.advance()
+    (recording,) = run.engine.stepper.recordings.values()
+    assert len(recording.groups) == groups
+    _, plan = run._drawn[1]
+    for group in recording.groups:
+        index, count = (torch.from_numpy(v)[:, group.part] for v in (plan.index, plan.count))
+        steps, clients = count.shape
+        assert torch.equal(group.index[:steps, :clients], index)
+        assert torch.equal(group.weight[:steps, :clients].count_nonzero(-1), count)
+        if settings["local_epochs"]:
+            assert torch.equal(group.running[:steps, :clients, 0], count > 0)
+            assert not group.running[steps:].any()
+
+
+def test_a_plan_that_is_held_is_not_that_of_another_round():
+    """Rounds that are carried out again, with the plan of the one after them in the buffers, train as before."""
+    run = simulation(on_buffers(1), "mlp", FedAvg(), **EQUAL)
+    first, second = run.prepare(), None
+    found = []
+    for _ in range(2):
+        found.append(run.engine.run_round(first, run.draw_next_round).mean.w)
+        second = run._drawn[1]
+    assert second is not None
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("clients", [1, 3])
+def test_rows_that_are_one_row_are_copied_to_each(clients):
+    row, one = torch.randn(7), torch.tensor(3.0)
+    for rows in (row.expand(clients, 7), one.expand(clients, 7), torch.randn(clients, 7)):
+        into = torch.full((clients + 1, 7), torch.nan)
+        copy_rows(into[:clients], rows)
+        assert torch.equal(into[:clients], rows)
+        assert into[clients:].isnan().all()

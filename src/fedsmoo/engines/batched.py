@@ -151,6 +151,7 @@ class Batched(Engine):
         super().ahead(clients, plan)
         if self.alone and len(clients) <= self.clients_at_once:
             self.ready = plan, DevicePlan(plan, self.setup.task)
+            self.stepper.ahead(self.ready[1])
 
     def plan_of(self, inputs: RoundInputs) -> DevicePlan | None:
         """Return the plan of all clients of a round on the device, if it was made ahead."""

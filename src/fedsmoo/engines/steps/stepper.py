@@ -79,6 +79,10 @@ class Stepper(Protocol):
         """
         ...
 
+    def ahead(self, plan: DevicePlan) -> None:
+        """Be told, by ``meanwhile``, the plan of the next round, which may be copied to where steps read it."""
+        ...
+
     def end(self, given: Assignment, w: Tensor, me: Vectors) -> Ended:
         """End the round at the clients' last models ``w``."""
         ...
