@@ -24,6 +24,7 @@ from fedsmoo.compiler.expressions import triton_expression
 from fedsmoo.kernels.runtime import launch
 
 BLOCK, WARPS = 2048, 4
+PARTS = 1024  # partial sums that are added up at a time
 MOST = 65535  # programs per client that one launch has room for: 134 million numbers
 FEW = 64  # programs per client of a pass that is rarely needed
 
@@ -72,6 +73,8 @@ class PassSpec:
         unless: factors; clients for which all of them are one are skipped.
         becomes: the new value of an input in the next step, for ``Store.following``.
         counter: the input that counts steps: in the next one it is one more.
+        ends: rows of sums that it adds up first, from the partial sums of the pass before; it then ends the step, as
+            :func:`fold` does with ``close``. Every program of a client adds up the same numbers in the same order.
     """
 
     stores: Sequence[Store]
@@ -80,6 +83,7 @@ class PassSpec:
     unless: Sequence[Node] = ()
     becomes: Mapping[Node, Node] | None = None
     counter: Node | None = None
+    ends: range = range(0)
 
 
 class VectorPass:
@@ -104,6 +108,7 @@ class VectorPass:
         self.lines: list[str] = []
         self.known: dict[tuple[Node, bool], str] = {}
         self.loaded: dict[Load, str] = {}
+        self.summed: dict[int, str] = {}  # rows of sums that this pass adds up itself
         self.fresh = count()
         self.kernel = _jit(self._source())
 
@@ -114,10 +119,13 @@ class VectorPass:
 
     def __call__(self, tensors: Mapping[str, Tensor]) -> None:
         programs = min(FEW, self.blocks(self.size)) if self.spec.unless else self.blocks(self.size)
-        launch(self.kernel, (self.clients, programs), *(tensors[n] for n in self.names), num_warps=WARPS)
+        given = {"blocks": self.blocks(self.size), "clients": self.clients, **tensors}
+        launch(self.kernel, (self.clients, programs), *(given[n] for n in self.names), num_warps=WARPS)
 
     def _source(self) -> str:
         r = self.spec
+        if r.ends:
+            self._end(r.ends)
         guard = " or ".join(f"not ({self._value(f, False)} >= 1.0)" for f in r.unless)
         before, self.lines = self.lines, []
         for node, following in [*((s.node, s.following) for s in r.stores), *((node, False) for node, _ in r.sums)]:
@@ -138,6 +146,18 @@ class VectorPass:
             body = [*place, *self.lines]
         lines = [f"    {line}" for line in (*head, *before, *body)]
         return "\n".join([f"def vector_pass({', '.join(self.names)}):", *lines, ""])
+
+    def _end(self, rows: range) -> None:
+        """Add up the partial sums of the pass before; the first program of a client writes them, and its loss."""
+        partials, blocks, clients, sums = (self._name(n) for n in ("partials", "blocks", "clients", "sums"))
+        stores = []
+        for i, row in enumerate(rows):
+            at = f"{partials} + ({i} * {clients} + client) * {blocks}"
+            self.summed[row] = self._fresh(f"added({at}, {blocks}, {PARTS})")
+            stores.append(f"    tl.store({sums} + {row} * {clients} + client, {self.summed[row]})")
+        total, loss = (f"{self._name(n)} + client" for n in ("total", "loss"))
+        close = f"    tl.store({total}, tl.load({total}) + tl.load({loss}))"
+        self.lines += ["if block == 0:", *stores, close]
 
     def _name(self, name: str) -> str:
         if name not in self.names:
@@ -180,7 +200,7 @@ class VectorPass:
             return self.loaded[load]
         name = self._name(load.name)
         if load.row is not None:
-            text = f"tl.load({name} + {load.row * self.clients} + client)"
+            text = self.summed.get(load.row) or f"tl.load({name} + {load.row * self.clients} + client)"
             text = f"tl.sqrt({text})" if load.root else text
         elif not load.vector:
             text = f"tl.load({name})" if load.shared else f"tl.load({name} + client)"
@@ -211,7 +231,7 @@ def _jit(source: str) -> Any:
     if source not in _kernels:
         name = f"<vector pass {next(_sources)}>"
         linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
-        scope: dict[str, Any] = {"tl": tl, "__name__": __name__}
+        scope: dict[str, Any] = {"tl": tl, "added": added, "__name__": __name__}
         exec(compile(source, name, "exec"), scope)
         _kernels[source] = triton.jit(scope["vector_pass"])
     return _kernels[source]
@@ -221,18 +241,23 @@ _kernels: dict[str, Any] = {}
 
 
 @triton.jit
+def added(here, blocks, BLOCK: tl.constexpr):
+    acc = tl.zeros((BLOCK,), here.dtype.element_ty)
+    for begin in range(0, blocks, BLOCK):
+        at = begin + tl.arange(0, BLOCK)
+        acc += tl.load(here + at, mask=at < blocks, other=0.0)
+    return tl.sum(acc)
+
+
+@triton.jit
 def fold_kernel(
     partials, sums, total, loss, blocks, clients, first,
     COUNT: tl.constexpr, CLOSE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     client = tl.program_id(0)
     for r in tl.static_range(COUNT):
-        here = partials + (r * clients + client) * blocks
-        acc = tl.zeros((BLOCK,), partials.dtype.element_ty)
-        for begin in range(0, blocks, BLOCK):
-            at = begin + tl.arange(0, BLOCK)
-            acc += tl.load(here + at, mask=at < blocks, other=0.0)
-        tl.store(sums + (first + r) * clients + client, tl.sum(acc))
+        acc = added(partials + (r * clients + client) * blocks, blocks, BLOCK)
+        tl.store(sums + (first + r) * clients + client, acc)
     if CLOSE:
         tl.store(total + client, tl.load(total + client) + tl.load(loss + client))
 
@@ -244,5 +269,5 @@ def fold(tensors: Mapping[str, Tensor], clients: int, blocks: int, first: int, r
     """
     launch(
         fold_kernel, (clients,), *(tensors[n] for n in ("partials", "sums", "total", "loss")),
-        blocks, clients, first, COUNT=rows, CLOSE=close, BLOCK=1024, num_warps=4,
+        blocks, clients, first, COUNT=rows, CLOSE=close, BLOCK=PARTS, num_warps=WARPS,
     )  # fmt: skip

@@ -152,16 +152,15 @@ class CompiledStep:
         new = {self.flow.old[n]: self.flow.results[n] for n in action.results}
         first = self._point(gradient_point(self.flow, 0), following=True)
         factors = frozenset(action.factors)
-        launchers: list[Launcher] = [
-            self._over(PassSpec((*stores, *first), self._sums(action.sums), factors, (), new, self.flow.step)),
-            self._fold(action.sums, close=True),
-        ]
-        if factors:
-            again = [s for s in stores if s.name == "w_new"]
-            new = {n: v for n, v in new.items() if self.flow.given[n] == "w"}
-            redone = PassSpec((*again, *first), (), frozenset(), action.factors, new, self.flow.step)
-            launchers.append(self._over(redone))
-        return launchers
+        last = PassSpec((*stores, *first), self._sums(action.sums), factors, (), new, self.flow.step)
+        if not factors:
+            return [self._over(last), self._fold(action.sums, close=True)]
+        again = [s for s in stores if s.name == "w_new"]
+        new = {n: v for n, v in new.items() if self.flow.given[n] == "w"}
+        begin = self.rows[action.sums[0]]
+        ends = range(begin, begin + len(action.sums))  # the factors wait for these
+        redone = PassSpec((*again, *first), (), frozenset(), action.factors, new, self.flow.step, ends)
+        return [self._over(last), self._over(redone)]
 
     def _take(self, number: int) -> Launcher:
         into, at_weights = self.gradients[number], self.in_place and self._is_weights(gradient_point(self.flow, number))

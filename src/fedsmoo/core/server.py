@@ -107,14 +107,15 @@ def server_step(
     mean: Vectors,
     rnd: Round,
     size: int,
-    loss: float,
+    loss: float | Tensor,
     replies: Replies | None = None,
     masks: Masks = NONE,
 ) -> Vectors | None:
     """Return the server's new vectors from the mean of what was sent; ``None`` if they, or the loss, are not finite.
 
     Of a method with rows, ``combine`` first makes one vector of each row's ``replies``. What stays by a method's
-    ``masks`` did not come: it is, in what came and in what is sent next, as the server has it.
+    ``masks`` did not come: it is, in what came and in what is sent next, as the server has it. A ``loss`` on the device
+    is looked at there, so that the host waits once, after all is queued.
 
     Raises:
         FedsmooError: if what was sent, or combined, does not have the declared shape.
@@ -128,12 +129,14 @@ def server_step(
     new = algorithm.aggregate(srv, masks.restored(mean, sent), rnd)
     if srv is not server:
         new = masks.restored(new.pick(server.names()), server)
+    if isinstance(loss, Tensor):
+        return new if all_finite(new, loss) else None
     return new if math.isfinite(loss) and all_finite(new) else None
 
 
-def all_finite(vectors: Vectors) -> bool:
+def all_finite(vectors: Vectors, *numbers: Tensor) -> bool:
     """Whether every number is finite: they are if their sum is, which takes one pass; but a sum may overflow."""
-    rows = [v for _, v in vectors.items()]
+    rows = [*(v for _, v in vectors.items()), *numbers]
     if bool(torch.stack([torch.isfinite(v.sum()) for v in rows]).all()):
         return True
     return bool(torch.stack([torch.isfinite(v).all() for v in rows]).all())

@@ -202,8 +202,8 @@ class Coordinator:
         ups = [a.up.pick(names).map(lambda v: v.to(device)) for a in good.values()]
         down = self.sent() if self.wire == "exact" else Vectors()  # else what was sent are changes already
         mean = self.setup.masks.grown(combine(kind, ups, down, weights, self.federation.trim), Vectors())
-        loss, drift = (statistics.median(getattr(a, n) for a in good.values()) for n in ("loss", "drift"))
-        return replace(outcome, mean=mean, loss=loss, drift=drift)
+        measured = [statistics.median(getattr(a, n) for a in good.values()) for n in ("loss", "drift")]
+        return replace(outcome, mean=mean, measured=torch.tensor(measured, dtype=torch.float64))
 
     def _mean(self, good: Mapping[int, Answer], weights: list[float]) -> RoundOutcome:
         """Return the mean in the order of the clients, as the serial engine adds."""

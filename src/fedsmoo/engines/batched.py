@@ -12,6 +12,7 @@ from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.core.contract.form import Scale
 from fedsmoo.core.contract.inputs import asks_more, couples
 from fedsmoo.core.errors import first_line
+from fedsmoo.data.batches.plan import Plan
 from fedsmoo.engines.client_state.memory import clients_that_fit, keep_pages, place_of_rows, ran_out, release
 from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.contract import Engine, Meanwhile, RoundInputs, RoundOutcome, Setup, Sums, one_run_at_a_time
@@ -25,7 +26,7 @@ from fedsmoo.engines.oracles.traced import TracedOracle, can_trace
 from fedsmoo.engines.personal import PersonalInputs, one_by_one, several_at_once
 from fedsmoo.engines.steps.eager import EagerStepper
 from fedsmoo.engines.steps.replay import ReplayStepper
-from fedsmoo.engines.steps.stepper import Stepper
+from fedsmoo.engines.steps.stepper import DevicePlan, Stepper
 from fedsmoo.engines.task import Samples
 from fedsmoo.engines.train import RunSlice, train
 from fedsmoo.metrics.tally import Scores
@@ -118,6 +119,8 @@ class Batched(Engine):
         self.name, self.oracle = make_oracle(setup, oracle) if isinstance(oracle, str) else ("batched", oracle)
         self.chunk, self.capacity = chunk, chunk or clients_that_fit(setup, batch_size)
         self.stepper = stepper(self.oracle)
+        self.alone = True  # whether a batch holds this run's clients only
+        self.ready: tuple[Plan, DevicePlan] | None = None
         if oracle == "auto" and self.name != "fused" and kernels_reason(setup) == OWN_LOSS:
             self.chosen = f"{why}; PyTorch's operations, not the hand-written kernels: {OWN_LOSS}"
 
@@ -136,11 +139,24 @@ class Batched(Engine):
     def share(self, others: Sequence[Engine]) -> SharedRounds:
         members = [self]
         for other in others:
+            self.alone = False
             if not isinstance(other, Batched):
                 raise one_run_at_a_time(other)
             other.oracle, other.stepper, other.name = self.oracle, self.stepper, self.name  # one set of buffers
+            other.alone = False
             members.append(other)
         return SharedRounds(members)
+
+    def ahead(self, clients: list[int], plan: Plan) -> None:
+        super().ahead(clients, plan)
+        if self.alone and len(clients) <= self.clients_at_once:
+            self.ready = plan, DevicePlan(plan, self.setup.task)
+            self.stepper.ahead(self.ready[1])
+
+    def plan_of(self, inputs: RoundInputs) -> DevicePlan | None:
+        """Return the plan of all clients of a round on the device, if it was made ahead."""
+        ready, self.ready = self.ready, None
+        return ready[1] if ready is not None and ready[0] is inputs.plan else None
 
     def evaluate(self, w: Tensor, on: Samples | None = None) -> Scores:
         with self._own_statistics(), LIBRARY.taken(Way()):
@@ -181,7 +197,8 @@ class Batched(Engine):
         sums, whole = Sums(n, place=place_of_rows(self.setup, n)), chunk >= n
         for start in range(0, len(inputs.clients), chunk):
             run = RunSlice(self.setup, self.table, inputs, slice(start, start + chunk))
-            (result,) = train([run], self.stepper, meanwhile if whole else None)
+            plan = self.plan_of(inputs) if whole else None
+            (result,) = train([run], self.stepper, meanwhile if whole else None, plan)
             sums.add(result.up, result.loss, result.drift, result.moved, result.rows)
             # Captured steps answer with views of buffers that the next chunk overwrites.
             done.append((run.clients, result.me if whole else result.me.map(torch.clone)))
@@ -236,7 +253,8 @@ class SharedRounds:
             for e, i in zip(members, inputs.values(), strict=True)
         ]
         with LIBRARY.taken(Way()):
-            results = train(everyone, first.stepper, meanwhile)
+            plan = members[0].plan_of(*inputs.values()) if first.alone else None
+            results = train(everyone, first.stepper, meanwhile, plan)
         for run, result in zip(everyone, results, strict=True):
             keep(run.table, run.clients, result.me)
         outcomes = []

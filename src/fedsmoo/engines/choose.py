@@ -20,6 +20,7 @@ from fedsmoo.engines.batched import Batched, mind_padding
 from fedsmoo.engines.client_state.memory import ran_out
 from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.contract import Engine, RoundInputs, Setup
+from fedsmoo.engines.devices import synchronize
 from fedsmoo.engines.facts import Facts, keys_of
 from fedsmoo.engines.failure import of_the_method, of_the_model
 from fedsmoo.engines.looking.fitting import outputs_of
@@ -190,6 +191,7 @@ def first_error(engine: Engine, setup: Setup, clients: int, batch_size: int) -> 
     try:
         with torch.random.fork_rng(devices=[]):
             engine.run_round(one_step_inputs(setup, clients, batch_size))
+            synchronize(setup.task.device)  # errors of a GPU are raised where it is waited for
     except FedsmooError:
         raise
     except Exception as e:  # vmap cannot take every module

@@ -77,12 +77,27 @@ class RoundOutcome:
     """The weighted mean of what the cohort sent, every reply of declared rows, and measurements of the training."""
 
     mean: Vectors  # of what is sent, but for rows
-    loss: float  # mean minibatch loss over clients and their steps
-    drift: float  # mean ||w_i - w||^2
+    measured: Tensor  # float64 [2], still on the device: loss and drift
     clients: int = 0  # how many there were
     moved: Tensor | None = None  # sum of w_i - w over the clients of this process
     all_reduce: Callable[[Tensor], Tensor] = no_reduce  # sums a tensor over all processes
     rows: Vectors | None = None  # [n, P], in the order of the cohort: what the method's server sees client by client
+
+    @cached_property
+    def _read(self) -> list[float]:
+        """Wait for the device: whoever has more work for it had better queue that first."""
+        found: list[float] = self.measured.tolist()
+        return found
+
+    @property
+    def loss(self) -> float:
+        """The mean minibatch loss over clients and their steps."""
+        return self._read[0]
+
+    @property
+    def drift(self) -> float:
+        """The mean ||w_i - w||^2."""
+        return self._read[1]
 
     def drift_from(self, before: Tensor, after: Tensor) -> float | None:
         """Return mean ||w_i - w'||^2 with w' the model ``after`` the server's step, w the one ``before``.
@@ -152,6 +167,10 @@ class Engine(ABC):
         """On ranks other than 0, after the last round: answer rank 0 until it ends the job. Else do nothing."""
         return
 
+    def ahead(self, clients: list[int], plan: Plan) -> None:
+        """Get ready for the round that comes next, of these clients, while the device is busy with the present one."""
+        self.table.prefetch(clients)
+
     @abstractmethod
     def run_round(self, inputs: RoundInputs, meanwhile: Meanwhile | None = None) -> RoundOutcome:
         """Run one round of local training; ``meanwhile`` is called where the host would otherwise wait."""
@@ -208,9 +227,8 @@ class Sums:
     def outcome(self) -> RoundOutcome:
         """Return the round's outcome."""
         assert self.up is not None
-        both = torch.stack([torch.as_tensor(self.loss), torch.as_tensor(self.drift)]).tolist()  # one transfer
-        n = self.clients
-        return RoundOutcome(self.up, both[0] / n, both[1] / n, n, self.moved, rows=self.rows)
+        both = torch.stack([torch.as_tensor(self.loss), torch.as_tensor(self.drift)]).double()
+        return RoundOutcome(self.up, both / self.clients, self.clients, self.moved, rows=self.rows)
 
 
 def plus(a: Tensor, b: Tensor, into: bool) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from fedsmoo.core.errors import FedsmooError, first_line
 from fedsmoo.data.dataset import Dataset
@@ -30,6 +31,11 @@ def staged(where: str, data: Dataset, device: torch.device) -> bool:
     if where != "auto":
         return where == "host"
     return device.type == "cuda" and data.nbytes > total_bytes(device) // 2
+
+
+def upload(t: Tensor, device: torch.device) -> Tensor:
+    """Return a tensor of the host on a device; a GPU copies it in its turn, and nobody waits for that."""
+    return t.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else t.to(device)
 
 
 def synchronize(device: torch.device) -> None:

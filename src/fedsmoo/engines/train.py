@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from fedsmoo.core import Round, Vectors
-from fedsmoo.data.batches.plan import Plan, merge
+from fedsmoo.data.batches.plan import merge
 from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.contract import Meanwhile, RoundInputs, Setup
+from fedsmoo.engines.devices import upload
 from fedsmoo.engines.steps.moving import moving_numbers
 from fedsmoo.engines.steps.stack import stack_algorithms, stack_rules
 from fedsmoo.engines.steps.stepper import Assignment, DevicePlan, Stepper
@@ -52,22 +53,24 @@ class SliceResult(NamedTuple):
     rows: Vectors
 
 
-def train(runs: Sequence[RunSlice], stepper: Stepper, meanwhile: Meanwhile | None = None) -> list[SliceResult]:
-    """Train the clients of all slices in one batch."""
+def train(
+    runs: Sequence[RunSlice], stepper: Stepper, meanwhile: Meanwhile | None = None, plan: DevicePlan | None = None
+) -> list[SliceResult]:
+    """Train the clients of all slices in one batch; their ``plan`` may lie ready on the device."""
     task, counts = runs[0].setup.task, [len(r.clients) for r in runs]
-    plan = merge([r.inputs.plan.select(r.part) for r in runs])
-    given = assignment(runs, counts, plan)
+    plan = plan or DevicePlan(merge([r.inputs.plan.select(r.part) for r in runs]), task)
+    given = assignment(runs, counts, plan.steps)
     own = concatenate([r.own() for r in runs])
     clients, size, zero = sum(counts), task.model.layout.size, torch.zeros((), dtype=task.dtype, device=task.device)
     me = own.replace(**{n: zero.expand(clients, given.algorithm.length(n, size)) for n in given.algorithm.local})
     w = given.algorithm.start(given.down, me).expand(clients, size)
-    w, me, total = stepper.steps(given, w, me, DevicePlan(plan, task), meanwhile)
+    w, me, total = stepper.steps(given, w, me, plan, meanwhile)
     me, up, drift = stepper.end(given, w, me)
     loss = total / given.rnd.steps[:, 0]
     out, start = [], 0
     for run, n in zip(runs, counts, strict=True):
         rows = slice(start, start + n)
-        weights = torch.tensor(run.inputs.weights[run.part], dtype=w.dtype, device=w.device)
+        weights = upload(torch.tensor(run.inputs.weights[run.part], dtype=w.dtype), w.device)
         mine, a = me.map(itemgetter(rows)), run.setup.algorithm
         sent = up.pick(a.summed).map(itemgetter(rows)).map(partial(torch.matmul, weights))
         moved, each = w[rows].sum(0) - n * run.inputs.down.w, up.pick(a.rows).map(itemgetter(rows))
@@ -76,9 +79,9 @@ def train(runs: Sequence[RunSlice], stepper: Stepper, meanwhile: Meanwhile | Non
     return out
 
 
-def assignment(runs: Sequence[RunSlice], counts: Sequence[int], plan: Plan) -> Assignment:
+def assignment(runs: Sequence[RunSlice], counts: Sequence[int], steps: Tensor) -> Assignment:
     """Return what the clients train with: of several runs, numbers and sent vectors are repeated for each client."""
-    rnd = round_of(runs, counts, plan)
+    rnd = round_of(runs, counts, steps)
     moving = frozenset[str]().union(*(moving_numbers(r.inputs.algorithm, r.setup.algorithm) for r in runs))
     if len(runs) == 1:
         setup, inputs = runs[0].setup, runs[0].inputs
@@ -91,10 +94,9 @@ def assignment(runs: Sequence[RunSlice], counts: Sequence[int], plan: Plan) -> A
     return Assignment(algorithm, rule, concatenate(rows), rnd, tuple(id(r.setup) for r in runs), moving=moving)
 
 
-def round_of(runs: Sequence[RunSlice], counts: Sequence[int], plan: Plan) -> Round:
+def round_of(runs: Sequence[RunSlice], counts: Sequence[int], steps: Tensor) -> Round:
     """Return what the clients are told of their round; of several runs, a number for each client."""
     first, like = runs[0].inputs, runs[0].inputs.down.w
-    steps = torch.from_numpy(plan.steps).to(like.device, like.dtype)[:, None]
     each = [r.inputs.facts_of(r.part) for r in runs]
     if len(runs) == 1:
         return Round(first.number, first.lr, steps, first.share, **each[0])

@@ -168,7 +168,7 @@ class Simulation:
         if number < self.training.rounds and not asks_for_losses(self.sampling):
             clients, plan = self.draw_round(number)
             self._drawn = {number: (clients, plan)}
-            self.engine.table.prefetch(clients)
+            self.engine.ahead(clients, plan)
             self.facts.ahead(clients, plan, self.method_at(number))
 
     def plan(self, number: int, clients: list[int]) -> Plan:
@@ -237,11 +237,12 @@ class Simulation:
         """
         t = self.training
         rnd, replies = round_of(t, work.number, work.plan.steps, work.weights, work.share, work.lr), None
+        loss: float | Tensor = 0.0
         if outcome is None:
             rnd = dataclasses.replace(rnd, steps=usual_steps(self.indices, t.batch_size, t.epochs, t.local_steps))
-            mean, loss = mean_of_no_replies(work.algorithm, work.down, rnd), 0.0
+            mean = mean_of_no_replies(work.algorithm, work.down, rnd)
         else:
-            mean, loss = outcome.mean, outcome.loss
+            mean, loss = outcome.mean, outcome.measured[0]
         if outcome is not None and outcome.rows is not None:
             samples = [len(self.indices[i]) for i in work.clients]
             replies = Replies(outcome.rows, work.clients, samples, work.plan.steps, work.weights)

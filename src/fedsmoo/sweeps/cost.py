@@ -20,7 +20,7 @@ from fedsmoo.core.user_code import is_in_file
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.engines.choose import one_step_inputs
 from fedsmoo.engines.contract import Engine, Setup
-from fedsmoo.engines.devices import make_device
+from fedsmoo.engines.devices import make_device, synchronize
 from fedsmoo.engines.looking.fitting import refuse_no_features
 from fedsmoo.models import MODELS, refuse_options
 from fedsmoo.runs.analyse import refuse_unknown_probes
@@ -70,7 +70,8 @@ def seconds_of_a_step(engine: Engine, setup: Setup, cohort: int, batch_size: int
 
     def seconds(clients: int, samples: int) -> float:
         work, began = one_step_inputs(setup, clients, samples), time.perf_counter()
-        engine.run_round(work)  # ends with a transfer to the host, so the clock reads true on a GPU too
+        engine.run_round(work)
+        synchronize(setup.task.device)
         return time.perf_counter() - began
 
     samples, spent = 1, 0.0

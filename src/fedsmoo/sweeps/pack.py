@@ -10,6 +10,7 @@ from fedsmoo.core import FedsmooError
 from fedsmoo.data.sources import depends_on_seed
 from fedsmoo.engines.client_state.memory import bytes_per_client
 from fedsmoo.engines.client_state.tiers import first_that_fits, row_bytes
+from fedsmoo.engines.devices import synchronize
 from fedsmoo.engines.failure import explained
 from fedsmoo.engines.steps.stack import stackable
 from fedsmoo.runs.build import assemble, make_method
@@ -137,6 +138,8 @@ class Pack:
         with explained(self.name, first=not any(s.history for s in runs)):
             works = [s.prepare() for s in runs]
             outcomes = self.batch.run_round(dict(zip(going, works, strict=True)), meanwhile)
+            if len(runs) > 1:  # the first would be charged for what the device does for all
+                synchronize(runs[0].setup.task.device)
             share = (time.perf_counter() - began) / len(runs)
             done = zip(runs, works, outcomes, strict=True)
             return [s.complete(w, o, time.perf_counter() - share) for s, w, o in done]

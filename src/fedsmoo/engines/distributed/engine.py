@@ -148,7 +148,8 @@ class Distributed(Engine):
         part = self._train(inputs, mine) if mine else self._nothing(inputs)
         mean, loss, drift = self._unpack(self.ranks.all_reduce(part.sums))
         n, rows = len(inputs.clients), self._gathered(part.rows, owner) if self.rows else None
-        return RoundOutcome(mean, loss.item() / n, drift.item() / n, n, part.moved, self.ranks.all_reduce, rows)
+        measured = torch.stack([loss, drift]).double() / n
+        return RoundOutcome(mean, measured, n, part.moved, self.ranks.all_reduce, rows)
 
     def _gathered(self, mine: Tensor, owner: list[int]) -> Vectors:
         """Gather the rows of all ranks, and put them in the order of the cohort."""

@@ -36,6 +36,9 @@ class EagerStepper:
             meanwhile()
         return w, me, total
 
+    def ahead(self, plan: DevicePlan) -> None:
+        return
+
     def end(self, given: Assignment, w: Tensor, me: Vectors) -> Ended:
         me, up = local_end(given.algorithm, w, given.down, me, given.rnd)
         return me, up, (w - given.down.w).square().sum(-1)

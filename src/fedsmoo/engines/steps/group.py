@@ -69,6 +69,7 @@ class ClientGroup:
         self.index, self.weight = over_steps(plan.index), over_steps(plan.weight)
         self.draws = None if plan.draws is None else {n: over_steps(d) for n, d in plan.draws.items()}
         self.running = torch.zeros(steps + 1, clients, 1, dtype=torch.bool, device=w.device) if masked else None
+        self.held: DevicePlan | None = None  # whose part lies in these buffers
         self.places = torch.arange(steps + 1, dtype=w.dtype, device=w.device)
         self.total = w.new_zeros(clients)
         self.k = torch.zeros(1, dtype=torch.int64, device=w.device)
@@ -87,8 +88,10 @@ class ClientGroup:
         self.capture = self.compiles = False
         self.segments: dict[tuple[int, bool], Callable[[], None]] = {}  # by steps, and whether they end a round
 
-    def fill(self, given: Assignment, plan: DevicePlan) -> None:
-        """Copy this group's part of a round's plan; rows beyond its clients never become active."""
+    def hold(self, plan: DevicePlan) -> None:
+        """Copy this group's part of a plan, if it is not here yet; rows beyond its clients never become active."""
+        if self.held is plan:
+            return
         steps, clients = plan.index[:, self.part].shape[:2]
         pairs = [(self.index, plan.index), (self.weight, plan.weight)]
         pairs += [] if self.draws is None or plan.draws is None else [(self.draws[n], d) for n, d in plan.draws.items()]
@@ -97,6 +100,11 @@ class ClientGroup:
         if self.running is not None:
             self.running.zero_()
             self.running[:steps, :clients] = True if plan.running is None else plan.running[:, self.part]
+        self.held = plan
+
+    def fill(self, given: Assignment, plan: DevicePlan) -> None:
+        """Copy this group's part of a round's plan and numbers."""
+        self.hold(plan)
         if self.ring is not None:
             self.ring.begin(plan.numbers[:, self.part])
         fill_round(self.given.rnd, given.rnd, self.part, self.read)

@@ -58,6 +58,7 @@ class ReplayStepper:
         self.eager = EagerStepper(oracle)
         self.recordings: dict[tuple[Any, ...], Recording] = {}
         self.endings: dict[tuple[Any, ...], CompiledRoundEnd | None] = {}
+        self.coming: DevicePlan | None = None
 
     def steps(
         self, given: Assignment, w: Tensor, me: Vectors, plan: DevicePlan, meanwhile: Meanwhile | None = None
@@ -66,6 +67,9 @@ class ReplayStepper:
         unlimited = nullcontext() if self.capture and w.device.type == "cuda" else without_limit()
         with products(self.oracle.task), unlimited:
             return self._steps(given, w, me, plan, meanwhile)
+
+    def ahead(self, plan: DevicePlan) -> None:
+        self.coming = plan
 
     def end(self, given: Assignment, w: Tensor, me: Vectors) -> Ended:
         key = (given.runs, *w.shape, given.moving)
@@ -110,7 +114,11 @@ class ReplayStepper:
             recording = self._record(key, given, me, plan, room)
         if recording is None:
             return self.eager.steps(given, w, me, plan, meanwhile)
-        return recording.run(given, w, me, plan, meanwhile)
+        stepped = recording.run(given, w, me, plan, meanwhile)
+        if self.coming is not None:  # queued behind the steps, so that the next round need not begin with it
+            recording.hold(self.coming)
+            self.coming = None
+        return stepped
 
     def _record(
         self, key: tuple[Any, ...], given: Assignment, me: Vectors, plan: DevicePlan, room: int
@@ -164,7 +172,7 @@ class Recording:
         room: int,
         masked: bool,
     ) -> None:
-        self.steps, self.masked = len(plan.index), masked
+        self.steps, self.masked, self.shape = len(plan.index), masked, plan.shape
         if masked:  # unequal clients: room for longer rounds
             self.steps += 1 + self.steps // 4
         self.rows = Rows.make(given, me, room)
@@ -214,6 +222,14 @@ class Recording:
         self.rows.fill(given, w, me)
         for group in self.groups:
             group.fill(given, plan)
+
+    def hold(self, plan: DevicePlan) -> None:
+        """Copy the plan of the next round, if these buffers have room for it."""
+        steps, clients = plan.index.shape[:2]
+        room = steps <= self.steps and clients <= len(self.rows.w)
+        if room and plan.shape == self.shape and (self.masked or plan.running is None):
+            for group in self.groups:
+                group.hold(plan)
 
     def run(
         self, given: Assignment, w: Tensor, me: Vectors, plan: DevicePlan, meanwhile: Meanwhile | None = None

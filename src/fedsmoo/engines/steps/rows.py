@@ -48,8 +48,16 @@ class Rows:
     def fill(self, given: Assignment, w: Tensor, me: Vectors) -> None:
         """Copy a round's inputs into the first rows."""
         clients = len(w)
-        self.w[:clients].copy_(w)
+        copy_rows(self.w[:clients], w)
         for name, v in me.items():
-            getattr(self.me, name)[:clients].copy_(v)
+            copy_rows(getattr(self.me, name)[:clients], v)
         for name, v in given.down.items():
             getattr(self.down, name)[: len(v)].copy_(v)
+
+
+def copy_rows(into: Tensor, rows: Tensor) -> None:
+    """Copy rows. One that is the same for all is copied to each: GPUs copy a spread one number by number, slower."""
+    if len(rows) > 1 and rows.stride(0) == 0:
+        torch._foreach_copy_(list(into.unbind()), [rows[0]] * len(into))
+    else:
+        into.copy_(rows)

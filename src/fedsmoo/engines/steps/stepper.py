@@ -11,6 +11,7 @@ from torch import Tensor
 from fedsmoo.core import Algorithm, LocalRule, Round, Vectors
 from fedsmoo.data.batches.plan import Plan
 from fedsmoo.engines.contract import Meanwhile
+from fedsmoo.engines.devices import upload
 from fedsmoo.engines.oracles.oracle import Oracle
 from fedsmoo.engines.steps.staging import Ring
 from fedsmoo.engines.task import Batch, Task
@@ -34,15 +35,16 @@ class DevicePlan:
 
     def __init__(self, plan: Plan, task: Task) -> None:
         self.numbers = torch.from_numpy(plan.index)  # on the host
-        self.index = self.numbers.to(task.device)
+        self.index = upload(self.numbers, task.device)
+        self.steps = upload(torch.from_numpy(plan.steps).to(task.dtype)[:, None], task.device)  # of each client: [C, 1]
         self.ring: Ring | None = None
         self.draws = None
         if plan.draws is not None:
-            self.draws = {n: torch.from_numpy(d).to(task.device) for n, d in plan.draws.items()}
+            self.draws = {n: upload(torch.from_numpy(d), task.device) for n, d in plan.draws.items()}
         count = torch.from_numpy(plan.count)[..., None]
         weight = (torch.arange(plan.index.shape[2]) < count).to(task.dtype) / count.clamp(min=1).to(task.dtype)
-        self.weight = weight.to(task.device)  # made on the host: the device is waiting
-        self.running = None if (plan.count > 0).all() else (count > 0).to(task.device)  # [K, C, 1]
+        self.weight = upload(weight, task.device)  # made on the host: the device is waiting
+        self.running = None if (plan.count > 0).all() else upload(count > 0, task.device)  # [K, C, 1]
 
     @property
     def shape(self) -> tuple[Any, ...]:
@@ -75,6 +77,10 @@ class Stepper(Protocol):
 
         The results may be views of buffers, good until the next call.
         """
+        ...
+
+    def ahead(self, plan: DevicePlan) -> None:
+        """Be told, by ``meanwhile``, the plan of the next round, which may be copied to where steps read it."""
         ...
 
     def end(self, given: Assignment, w: Tensor, me: Vectors) -> Ended:
