@@ -75,6 +75,51 @@ def epilogue_forward(
 
 
 @triton.jit
+def norm_inputs(
+    client, tile, rows, cols, act, xhat, rstd, p, p_row, p_off, B,  # as in epilogue_backward
+    CH: tl.constexpr, HW: tl.constexpr, GW: tl.constexpr, NG: tl.constexpr, BM: tl.constexpr, RELU: tl.constexpr,
+):  # fmt: skip
+    """Load what a tile's way back through ReLU and GroupNorm reads: all of it at once, to be waited for together."""
+    at = client * B * HW * CH + rows[:, None] * CH + cols[None, :]
+    mask = (rows < B * HW)[:, None] & (cols < CH)[None, :]
+    normed = tl.load(xhat + at, mask=mask, other=0.0)
+    above = normed
+    if RELU:
+        above = tl.load(act + at, mask=mask, other=0.0)
+    gamma = tl.load(p + client * p_row + p_off + cols)
+    samples = tile * (BM // HW) + tl.arange(0, BM // HW)
+    groups = tl.min(cols) // GW + tl.arange(0, NG)
+    at_group = client * B * (CH // GW) + samples[:, None] * (CH // GW) + groups[None, :]
+    r = tl.load(rstd + at_group, mask=(samples < B)[:, None] & (groups < CH // GW)[None, :], other=0.0)
+    return above, normed, gamma, r
+
+
+@triton.jit
+def norm_gradient(
+    d, inputs,  # [BM, NG * GW]: gradient of a tile of outputs, in registers; what norm_inputs loaded for it
+    client, tile, rows, cols, dz, dy, part, part_row, part_off, B,  # as in epilogue_backward
+    CH: tl.constexpr, HW: tl.constexpr, GW: tl.constexpr, NG: tl.constexpr, BM: tl.constexpr,
+    RELU: tl.constexpr, KEEP: tl.constexpr,
+):  # fmt: skip
+    """Do what :func:`epilogue_backward` does, with inputs that were loaded before."""
+    above, normed, gamma, r = inputs
+    at = client * B * HW * CH + rows[:, None] * CH + cols[None, :]
+    mask = (rows < B * HW)[:, None] & (cols < CH)[None, :]
+    if RELU:
+        d = tl.where(above > 0, d, 0.0)
+    if KEEP:
+        tl.store(dz + at, d, mask=mask)
+    normed = normed.to(tl.float32)
+    share = part + client * part_row + part_off + tile * 2 * CH + cols
+    tl.store(share, tl.sum(d * normed, axis=0))
+    tl.store(share + CH, tl.sum(d, axis=0))
+    g = d * gamma[None, :]
+    mean = spread(group_mean(g, HW, GW, NG, BM), HW, GW, NG, BM)
+    along = spread(group_mean(g * normed, HW, GW, NG, BM), HW, GW, NG, BM)
+    tl.store(dy + at, (g - mean - normed * along) * spread(r, HW, GW, NG, BM), mask=mask)
+
+
+@triton.jit
 def epilogue_backward(
     d,  # [BM, NG * GW]: gradient of a tile of outputs, in registers
     client, tile,  # which client; which of its tiles of BM rows
@@ -94,25 +139,14 @@ def epilogue_backward(
     Stores the gradient behind the ReLU in ``dz`` (if ``KEEP``: a shortcut needs it), that of the convolution's
     output in ``dy``, and this tile's share of the gradients of gamma and beta in ``part``.
     """
-    live = rows < B * HW
-    at = client * B * HW * CH + rows[:, None] * CH + cols[None, :]
-    mask = live[:, None] & (cols < CH)[None, :]
-    if RELU:
-        d = tl.where(tl.load(act + at, mask=mask, other=0.0) > 0, d, 0.0)
-    if KEEP:
-        tl.store(dz + at, d, mask=mask)
-    normed = tl.load(xhat + at, mask=mask, other=0.0).to(tl.float32)
-    share = part + client * part_row + part_off + tile * 2 * CH + cols
-    tl.store(share, tl.sum(d * normed, axis=0))
-    tl.store(share + CH, tl.sum(d, axis=0))
-    g = d * tl.load(p + client * p_row + p_off + cols)[None, :]
-    mean = spread(group_mean(g, HW, GW, NG, BM), HW, GW, NG, BM)
-    along = spread(group_mean(g * normed, HW, GW, NG, BM), HW, GW, NG, BM)
-    samples = tile * (BM // HW) + tl.arange(0, BM // HW)
-    groups = tl.min(cols) // GW + tl.arange(0, NG)
-    at_group = client * B * (CH // GW) + samples[:, None] * (CH // GW) + groups[None, :]
-    r = tl.load(rstd + at_group, mask=(samples < B)[:, None] & (groups < CH // GW)[None, :], other=0.0)
-    tl.store(dy + at, (g - mean - normed * along) * spread(r, HW, GW, NG, BM), mask=mask)
+    inputs = norm_inputs(
+        client, tile, rows, cols, act=act, xhat=xhat, rstd=rstd, p=p, p_row=p_row, p_off=p_off, B=B,
+        CH=CH, HW=HW, GW=GW, NG=NG, BM=BM, RELU=RELU,
+    )  # fmt: skip
+    norm_gradient(
+        d, inputs, client, tile, rows, cols, dz=dz, dy=dy, part=part, part_row=part_row, part_off=part_off, B=B,
+        CH=CH, HW=HW, GW=GW, NG=NG, BM=BM, RELU=RELU, KEEP=KEEP,
+    )  # fmt: skip
 
 
 @triton.jit
