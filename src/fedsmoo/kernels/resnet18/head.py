@@ -100,7 +100,7 @@ def head_kernel(
             back = tl.dot(d, b, input_precision="tf32x3")
             if NORM:
                 epilogue_backward(
-                    back, client, tl.program_id(0), rows, k, act=act, xhat=xhat, rstd=rstd,
+                    back, client, tl.program_id(0), rows, k, first // BACK, act=act, xhat=xhat, rstd=rstd,
                     p=norm, p_row=norm_row, p_off=norm_off, dz=dz, dy=dy, part=part, part_row=part_row,
                     part_off=part_off, B=B, CH=CH, HW=1, GW=BACK, NG=1, BM=BM, RELU=True, KEEP=True,
                 )  # fmt: skip
