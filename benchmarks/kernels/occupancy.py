@@ -53,7 +53,10 @@ ALIGNED = [["tt.divisibility", 16]]
 
 
 def launches(clients: int, batch: int, precision: str, way: str = "boxes") -> list[Launch]:
-    """All launches of one gradient, in order; of bf16 by ``boxes``, by boxes that are ``turned``, or by ``loads``."""
+    """All launches of one gradient, in order, and the last one of logits, which gradients of so few classes have not.
+
+    Those of bf16 are by ``boxes``, by boxes that are ``turned``, or by ``loads``.
+    """
     resnet18.require = lambda device: None  # nothing will run: the CPU will do
     boxes, tiles = precision == "bf16" and way != "loads", TURNED if way == "turned" else None
     with noting() as noted:
@@ -61,7 +64,9 @@ def launches(clients: int, batch: int, precision: str, way: str = "boxes") -> li
         images = torch.zeros(clients, batch, *STORED, dtype=gradient.dtype)
         labels = torch.zeros(clients, batch, dtype=torch.int64)
         gradient(torch.zeros(clients, gradient.layout.size), images, labels, torch.zeros(clients, batch))
-    return noted
+    with noting() as evaluated:
+        gradient.logits(torch.zeros(clients, gradient.layout.size), images)
+    return noted + evaluated[-1:]
 
 
 class Idle(OpaqueOracle):
