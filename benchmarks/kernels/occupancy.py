@@ -54,7 +54,10 @@ ALIGNED = [["tt.divisibility", 16]]
 
 
 def launches(clients: int, batch: int, precision: str, way: str = "boxes") -> list[Launch]:
-    """All launches of one gradient, in order; of bf16 by ``boxes``, by boxes ``waited`` for, or by ``loads``."""
+    """All launches of one gradient, in order, and the last one of logits, which gradients of so few classes have not.
+
+    Those of bf16 are by ``boxes``, by boxes that are ``waited`` for, or by ``loads``.
+    """
     resnet18.require = lambda device: None  # nothing will run: the CPU will do
     boxes, tiles = precision == "bf16" and way != "loads", {}
     if way == "waited":
@@ -65,7 +68,9 @@ def launches(clients: int, batch: int, precision: str, way: str = "boxes") -> li
         images = torch.zeros(clients, batch, *STORED, dtype=gradient.dtype)
         labels = torch.zeros(clients, batch, dtype=torch.int64)
         gradient(torch.zeros(clients, gradient.layout.size), images, labels, torch.zeros(clients, batch))
-    return noted
+    with noting() as evaluated:
+        gradient.logits(torch.zeros(clients, gradient.layout.size), images)
+    return noted + evaluated[-1:]
 
 
 class Idle(OpaqueOracle):

@@ -22,9 +22,12 @@ def stem_truth(x, kernel, gamma, beta):
     return y, pooled.permute(0, 2, 3, 1)
 
 
-@pytest.mark.parametrize(("side", "width", "boxes"), [(8, 32, False), (16, 64, False), (8, 256, False), (16, 32, True)])
-def test_stem_forward_and_backward(side, width, boxes, draw, device):
-    """``width``: reduction indices of a program of the weight gradient, from one row of taps to all of them."""
+@pytest.mark.parametrize(
+    ("side", "width", "boxes", "step"), [(8, 32, False, None), (16, 64, False, 4), (8, 256, False, 1), (16, 32, True, 16)]
+)
+def test_stem_forward_and_backward(side, width, boxes, step, draw, device):
+    """``width``: reduction indices of a program of the weight gradient, from one row of taps to all of them; ``step``:
+    pooled pixels at once on the way back."""
     from fedsmoo.kernels.resnet18.conv_weight import sum_splits
     from fedsmoo.kernels.resnet18.norm import NormLayer, sum_parts
     from fedsmoo.kernels.resnet18.pool import pool_backward
@@ -41,7 +44,7 @@ def test_stem_forward_and_backward(side, width, boxes, draw, device):
     parts = draw(2, C, n)
     x[..., :4, :] = x[..., -4:, :] = 0
     stem_forward(conv, x, flat, 0, flat, n, xhat, rstd, pooled, taken, Tile(side**2 // 4, CH, 32, 4, 2, boxes))
-    pool_backward(d, taken, NormLayer(None, xhat, rstd, flat, n, None, dy, part, begin), warps=4)
+    pool_backward(d, taken, NormLayer(None, xhat, rstd, flat, n, None, dy, part, begin), warps=4, step=step)
     stem_weight(conv, x, dy, parts, 0, Tile(CH, width, 16, 4, 2, boxes))
     sum_splits(parts, grad, 0)
     table = [[begin + half * CH, B, 2 * CH, n + half * CH] for half in range(2)]
@@ -97,17 +100,21 @@ def test_head(classes, draw, device):
         assert (dlogits[c, :, classes:] == 0).all()
 
 
-def test_head_passes_the_norm_before_it(draw, device):
+@pytest.mark.parametrize(
+    ("classes", "channels", "groups", "warps"), [(3, 64, 2, 4), (10, 64, 1, 8), (17, 128, 2, 8), (32, 128, 4, 16)]
+)
+def test_head_passes_the_norm_before_it(classes, channels, groups, warps, draw, device):
     """The features' gradient through ReLU and GroupNorm at once is what the two kernels give one after the other."""
     from fedsmoo.kernels.resnet18.head import ROWS, head_gradient, padded_classes, passes_norm
     from fedsmoo.kernels.resnet18.norm import NormLayer, norm_backward
 
-    batch, channels, classes = 21, 64, 10
-    p, norm = draw(C, (channels + 1) * classes), draw(C, 3 + 2 * channels)
-    xhat, rstd, labels = draw(C, batch, 1, 1, channels), draw(C, batch, 1).abs(), torch.arange(C * batch, device=device)
-    labels = labels.reshape(C, batch) % classes
+    batch = 21
+    p, norm = draw(C, 7 + (channels + 1) * classes), draw(C, 3 + 2 * channels)
+    xhat, rstd = draw(C, batch, 1, 1, channels), draw(C, batch, groups).abs()
+    labels = torch.arange(C * batch, device=device).reshape(C, batch) % classes
     x, weight, (loss, other) = xhat.relu(), draw(C, batch).abs(), (draw(C, batch) for _ in range(2))
-    dlogits, dx = draw(C, batch, padded_classes(classes)), draw(*x.shape)
+    dlogits, dlogits_too = (draw(C, batch, padded_classes(classes)) for _ in range(2))
+    dx = draw(*x.shape)
 
     def layer():
         parts = draw(C, 5 + 2 * 2 * channels)
@@ -115,12 +122,13 @@ def test_head_passes_the_norm_before_it(draw, device):
 
     apart, fused = layer(), layer()
     assert passes_norm(classes, fused)
-    assert not passes_norm(1000, fused)
+    assert not passes_norm(40, fused)
     features = x.view(C, batch, channels)
-    head_gradient(features, p, 0, classes, labels, weight, other, dlogits, dx=dx)
+    head_gradient(features, p, 7, classes, labels, weight, other, dlogits, dx=dx)
     norm_backward(dx, apart, ROWS)
-    head_gradient(features, p, 0, classes, labels, weight, loss, dlogits, before=fused)
-    assert torch.equal(loss, other)
+    head_gradient(features, p, 7, classes, labels, weight, loss, dlogits_too, before=fused, warps=warps)
+    close(loss, other)
+    close(dlogits_too, dlogits)
     close(fused.dz, apart.dz)
     close(fused.dy, apart.dy)
     close(fused.part[:, 5:], apart.part[:, 5:])

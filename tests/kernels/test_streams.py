@@ -51,7 +51,7 @@ def test_without_a_stream_of_its_own_all_is_in_order(waits, device, apart):
 WRITES = {
     "stem_forward_kernel": lambda m: {"xhat", "rstd", "pooled", "taken"},
     "conv_forward_kernel": lambda m: {"out", *(("xhat", "rstd") if m["SAVE"] else ())},
-    "head_kernel": lambda m: {"loss", "dlogits", *(("dz", "dy", "part") if m["NORM"] else ("dx",))},
+    "head_norm_kernel": lambda m: {"loss", "dlogits", "dz", "dy", "part"},
     "head_weight_kernel": lambda m: {"total_loss", "grad"},
     "conv_backward_kernel": lambda m: {"out", *(("part",) if m["NORM"] else ()), *(("dz",) if m["KEEP"] else ())},
     "norm_backward_kernel": lambda m: {"dy", "part", *(("dz",) if m["KEEP"] else ())},
@@ -72,7 +72,6 @@ UNREAD = {
         *(() if m["NORM"] else LAYER),
     },
     "norm_backward_kernel": lambda m: {*(() if m["RELU"] else ("act",)), "dz"},
-    "head_kernel": lambda m: {"logits", *(("dx",) if m["NORM"] else (*LAYER[:5], "norm", "dy"))},
     "pool_backward_kernel": lambda m: {"dz"},
 }  # fmt: skip
 

@@ -65,12 +65,13 @@ def conv_forward_kernel(
     after_the_last(EARLY)
     client = tl.program_id(1).to(tl.int64)
     tile = tl.program_id(0) // (COUT // BN)
-    cols = (tl.program_id(0) % (COUT // BN)) * BN + tl.arange(0, BN)
+    block = tl.program_id(0) % (COUT // BN)
+    cols = block * BN + tl.arange(0, BN)
     rows = tile * BM + tl.arange(0, BM)
     acc = tl.zeros((BN, BM) if TURNED else (BM, BN), tl.float32)
     if BOXES:
         acc = forward_products(
-            acc, x, w, tl.program_id(1), tile * (BM // (HO * HO)), (tl.program_id(0) % (COUT // BN)) * BN,
+            acc, x, w, tl.program_id(1), tile * (BM // (HO * HO)), block * BN,
             B, CIN=CIN, TAPS=TAPS, STRIDE=STRIDE, PAD=PAD, BM=BM, BN=BN, BK=BK, TURNED=TURNED, PRECISION=PRECISION,
         )  # fmt: skip
     else:
@@ -79,7 +80,7 @@ def conv_forward_kernel(
             CIN=CIN, COUT=COUT, TAPS=TAPS, STRIDE=STRIDE, PAD=PAD, HI=HI, HO=HO, BK=BK, PRECISION=PRECISION,
         )  # fmt: skip
     epilogue_forward(
-        acc, client, tile, rows, cols,
+        acc, client, tile, rows, cols, block * (BN // GW),
         residual=residual, p=p, p_row=p_row, p_off=p_off, out=out, xhat=xhat, rstd=rstd, B=B, eps=eps,
         CH=COUT, HW=HO * HO, GW=GW, NG=BN // GW, BM=BM, OUT=True, RELU=RELU, RESIDUAL=RESIDUAL, SAVE=SAVE,
     )  # fmt: skip
@@ -215,7 +216,8 @@ def conv_backward_kernel(
     per_class = tl.cdiv(B * HQ * HQ, BM)
     tile = tl.program_id(0) // (CIN // BN)
     parity, tile = tile // per_class, tile % per_class
-    cols = (tl.program_id(0) % (CIN // BN)) * BN + tl.arange(0, BN)
+    block = tl.program_id(0) % (CIN // BN)
+    cols = block * BN + tl.arange(0, BN)
     rows = tile * BM + tl.arange(0, BM)
     live = rows < B * HQ * HQ
     sample = rows // (HQ * HQ)
@@ -224,7 +226,7 @@ def conv_backward_kernel(
     acc = tl.zeros((BN, BM) if TURNED else (BM, BN), tl.float32)
     if BOXES:
         acc = backward_products(
-            acc, dy, w, tl.program_id(1), tile * (BM // (HO * HO)), (tl.program_id(0) % (CIN // BN)) * BN,
+            acc, dy, w, tl.program_id(1), tile * (BM // (HO * HO)), block * BN,
             CIN=CIN, COUT=COUT, TAPS=TAPS, PAD=PAD, BM=BM, BN=BN, BK=BK, TURNED=TURNED, PRECISION=PRECISION,
         )  # fmt: skip
     else:
@@ -238,9 +240,9 @@ def conv_backward_kernel(
         acc += tl.load(add + where, mask=live[:, None], other=0.0)
     if NORM:
         epilogue_backward(
-            acc, client, tile, rows, cols, act=act, xhat=xhat, rstd=rstd, p=p, p_row=p_row, p_off=p_off, dz=dz, dy=out,
-            part=part, part_row=part_row, part_off=part_off, B=B, CH=CIN, HW=HI * HI, GW=GW, NG=BN // GW, BM=BM,
-            RELU=True, KEEP=KEEP,
+            acc, client, tile, rows, cols, block * (BN // GW), act=act, xhat=xhat, rstd=rstd, p=p, p_row=p_row,
+            p_off=p_off, dz=dz, dy=out, part=part, part_row=part_row, part_off=part_off, B=B,
+            CH=CIN, HW=HI * HI, GW=GW, NG=BN // GW, BM=BM, RELU=True, KEEP=KEEP,
         )  # fmt: skip
     else:
         tl.store(out + where, acc, mask=live[:, None])

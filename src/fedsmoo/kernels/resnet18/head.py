@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from fedsmoo.core.errors import FedsmooError
-from fedsmoo.kernels.resnet18.norm import NormLayer, epilogue_backward
+from fedsmoo.kernels.resnet18.norm import NormLayer, norm_gradient, norm_inputs
 from fedsmoo.kernels.resnet18.shapes import MOST_CLASSES
 from fedsmoo.kernels.runtime import launch
 
@@ -57,6 +57,21 @@ def logits_tile(
 
 
 @triton.jit
+def logits_inputs(
+    x, w, rows, live, cols, classes,  # as in logits_tile
+    CH: tl.constexpr, PARTS: tl.constexpr,
+):  # fmt: skip
+    """Load all that logits need, in as many parts of the channels as there are warps: features, weights and bias."""
+    k = tl.arange(0, PARTS)[:, None] * (CH // PARTS) + tl.arange(0, CH // PARTS)[None, :]
+    real = cols < classes
+    bias = tl.load(w + CH * classes + cols, mask=real, other=0.0)
+    b = tl.load(w + k[:, :, None] * classes + cols[None, None, :], mask=real[None, None, :], other=0.0)
+    # Last, as the compiler waits for it at once, to bring it to shared memory.
+    a = tl.load(x + rows[None, :, None] * CH + k[:, None, :], mask=live[None, :, None], other=0.0)
+    return a, b, bias
+
+
+@triton.jit
 def cross_entropy(logits, label, share, cols, classes):
     """Return the weighted losses of a tile's samples and the gradient by its logits."""
     hit = cols[None, :] == label[:, None]
@@ -76,11 +91,9 @@ def head_kernel(
     labels, weight,  # [C, B] int64 and float32; read if GRAD
     logits,  # [C, B, classes]; written unless GRAD
     loss, dlogits,  # [C, B], [C, B, BN]; written if GRAD
-    dx,  # [C, B, CH]; written if GRAD, unless NORM
-    act, xhat, rstd, norm, norm_row, norm_off, dz, dy, part, part_row, part_off,  # as in epilogue_backward; if NORM
+    dx,  # [C, B, CH]; written if GRAD
     B, classes,
-    CH: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, BACK: tl.constexpr,
-    GRAD: tl.constexpr, NORM: tl.constexpr,
+    CH: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, BACK: tl.constexpr, GRAD: tl.constexpr,
 ):  # fmt: skip
     client = tl.program_id(1).to(tl.int64)
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
@@ -98,31 +111,55 @@ def head_kernel(
             k = first + tl.arange(0, BACK)
             b = tl.load(w + k[None, :] * classes + cols[:, None], mask=(cols < classes)[:, None], other=0.0)
             back = tl.dot(d, b, input_precision="tf32x3")
-            if NORM:
-                epilogue_backward(
-                    back, client, tl.program_id(0), rows, k, act=act, xhat=xhat, rstd=rstd,
-                    p=norm, p_row=norm_row, p_off=norm_off, dz=dz, dy=dy, part=part, part_row=part_row,
-                    part_off=part_off, B=B, CH=CH, HW=1, GW=BACK, NG=1, BM=BM, RELU=True, KEEP=True,
-                )  # fmt: skip
-            else:
-                tl.store(dx + client * B * CH + rows[:, None] * CH + k[None, :], back, mask=live[:, None])
+            tl.store(dx + client * B * CH + rows[:, None] * CH + k[None, :], back, mask=live[:, None])
     else:
         real = live[:, None] & (cols < classes)[None, :]
         tl.store(logits + client * B * classes + rows[:, None] * classes + cols[None, :], acc, mask=real)
 
 
-def _step(columns: int, channels: int) -> int:
-    """Return the channels at a time on the way back: few long steps, but what registers hold."""
-    return min(channels, max(16, min(256, 8192 // columns)))
+@triton.jit
+def head_norm_kernel(
+    x, p, p_row, p_off, labels, weight, loss, dlogits,  # as in head_kernel
+    act, xhat, rstd, norm, norm_row, norm_off, dz, dy, part, part_row, part_off,  # as in epilogue_backward
+    B, classes,
+    CH: tl.constexpr, GW: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr, PARTS: tl.constexpr,
+):  # fmt: skip
+    """Go to the loss and back to one GroupNorm group before the features; every group's program has all logits.
+
+    There are few programs, which wait for memory most of the time: nothing is loaded after the first product.
+    """
+    client = tl.program_id(1).to(tl.int64)
+    tile, group = tl.program_id(0) // (CH // GW), tl.program_id(0) % (CH // GW)
+    rows = tile * BM + tl.arange(0, BM)
+    live = rows < B
+    cols = tl.arange(0, BN)
+    k = group * GW + tl.arange(0, GW)
+    w = p + client * p_row + p_off
+    label = tl.load(labels + client * B + rows, mask=live, other=0)
+    share = tl.load(weight + client * B + rows, mask=live, other=0.0)
+    a, b, bias = logits_inputs(x + client * B * CH, w, rows, live, cols, classes, CH=CH, PARTS=PARTS)
+    w_back = tl.load(w + k[None, :] * classes + cols[:, None], mask=(cols < classes)[:, None], other=0.0)
+    inputs = norm_inputs(
+        client, tile, rows, k, group, act=act, xhat=xhat, rstd=rstd, p=norm, p_row=norm_row, p_off=norm_off, B=B,
+        CH=CH, HW=1, GW=GW, NG=1, BM=BM, RELU=True,
+    )  # fmt: skip
+    logits = tl.sum(tl.dot(a.to(tl.float32), b, input_precision="tf32x3"), axis=0) + bias[None, :]
+    each, d = cross_entropy(logits, label, share, cols, classes)
+    if group == 0:
+        tl.store(loss + client * B + rows, each, mask=live)
+        tl.store(dlogits + client * B * BN + rows[:, None] * BN + cols[None, :], d, mask=live[:, None])
+    back = tl.dot(d, w_back, input_precision="tf32x3")
+    norm_gradient(
+        back, inputs, client, tile, rows, k, dz=dz, dy=dy, part=part, part_row=part_row, part_off=part_off, B=B,
+        CH=CH, HW=1, GW=GW, NG=1, BM=BM, RELU=True, KEEP=True,
+    )  # fmt: skip
 
 
 def _launch(x: Tensor, p: Tensor, p_off: int, classes: int, **rest: Any) -> None:
     """Launch the kernel; pointers that it does not read have to be some all the same."""
     clients, batch, columns = x.shape[0], x.shape[1], padded_classes(classes)
-    back = _step(columns, x.shape[-1])
     unread: dict[str, Any] = dict.fromkeys(("labels", "weight", "logits", "loss", "dlogits", "dx"), p)
-    unread |= dict.fromkeys(("act", "xhat", "rstd", "norm", "dz", "dy", "part"), p)
-    unread |= dict.fromkeys(("norm_row", "norm_off", "part_row", "part_off"), 0)
+    back = min(x.shape[-1], max(16, min(256, 8192 // columns)))  # few long steps, but what registers hold
     launch(
         head_kernel, (-(-batch // ROWS), clients),
         x=x, p=p, p_row=p.stride(0), p_off=p_off, B=batch, classes=classes, **(unread | rest),
@@ -133,31 +170,35 @@ def _launch(x: Tensor, p: Tensor, p_off: int, classes: int, **rest: Any) -> None
 
 def head_logits(x: Tensor, p: Tensor, p_off: int, logits: Tensor) -> None:
     """Compute ``logits [C, B, classes]`` of features ``x [C, B, Ch]``; weights, then the bias, begin at ``p_off``."""
-    _launch(x, p, p_off, logits.shape[-1], logits=logits, GRAD=False, NORM=False)
+    _launch(x, p, p_off, logits.shape[-1], logits=logits, GRAD=False)
 
 
 def passes_norm(classes: int, layer: NormLayer) -> bool:
-    """Return whether :func:`head_gradient` can pass the layer before it: where a step is one of its groups."""
-    return _step(padded_classes(classes), layer.xhat.shape[-1]) == layer.group_width
+    """Return whether :func:`head_gradient` can pass the layer before it: where registers hold all weights at once."""
+    return padded_classes(classes) <= 32 and layer.group_width <= 256
 
 
 def head_gradient(
     x: Tensor, p: Tensor, p_off: int, classes: int, labels: Tensor, weight: Tensor, loss: Tensor, dlogits: Tensor, *,
-    dx: Tensor | None = None, before: NormLayer | None = None,
+    dx: Tensor | None = None, before: NormLayer | None = None, warps: int = 8,
 ) -> None:  # fmt: skip
     """Compute weighted losses ``[C, B]``, the logits' gradients ``[C, B, padded classes]`` and the features' ``dx``.
 
     With ``before``, the features' gradient goes on through the ReLU and GroupNorm that made them, ``ROWS`` samples a
-    tile.
+    tile; ``warps`` of a program share the logits' sums by channels.
     """
     given: dict[str, Any] = {"labels": labels, "weight": weight, "loss": loss, "dlogits": dlogits}
     if before is None:
-        _launch(x, p, p_off, classes, **given, dx=dx, GRAD=True, NORM=False)
+        _launch(x, p, p_off, classes, **given, dx=dx, GRAD=True)
         return
+    clients, batch, channels = x.shape
     layer = before.arguments(unread=p)
     layer |= {"norm": layer.pop("p"), "norm_row": layer.pop("p_row"), "norm_off": layer.pop("p_off")}
-    del layer["GW"]
-    _launch(x, p, p_off, classes, **given, **layer, GRAD=True, NORM=True)
+    launch(
+        head_norm_kernel, (-(-batch // ROWS) * (channels // before.group_width), clients),
+        x=x, p=p, p_row=p.stride(0), p_off=p_off, **given, **layer, B=batch, classes=classes,
+        CH=channels, BN=dlogits.shape[-1], BM=ROWS, PARTS=min(warps, channels // 16), num_warps=warps,
+    )  # fmt: skip
 
 
 @triton.jit

@@ -37,7 +37,7 @@ def spread(s, HW: tl.constexpr, GW: tl.constexpr, NG: tl.constexpr, BM: tl.const
 def epilogue_forward(
     acc,  # [BM, NG * GW]: a tile of convolution outputs, in registers
     client, tile,  # which client; which of its tiles of BM rows
-    rows, cols,  # [BM], [NG * GW]: the tile's pixels (of all samples) and channels
+    rows, cols, group,  # [BM], [NG * GW]: the tile's pixels (of all samples) and channels; the first of its groups
     residual,  # [C, B, HW, CH]; read if RESIDUAL
     p, p_row, p_off,  # [C, p_row] float32: gamma, then beta, CH numbers each, from p_off on; read if OUT
     out,  # [C, B, HW, CH]; written if OUT
@@ -52,33 +52,81 @@ def epilogue_forward(
     OUT: tl.constexpr, RELU: tl.constexpr, RESIDUAL: tl.constexpr, SAVE: tl.constexpr,
 ):  # fmt: skip
     """Normalise a tile of convolution outputs, add the shortcut, apply the ReLU; keep what backward needs."""
+    live = (rows < B * HW)[:, None]
+    at = client * B * HW * CH + rows[:, None] * CH + cols[None, :]
+    if OUT:  # loaded before the first sum, so that nothing waits for it
+        scale = tl.load(p + client * p_row + p_off + cols)
+        shift = tl.load(p + client * p_row + p_off + CH + cols)
+        if RESIDUAL:
+            short = tl.load(residual + at, mask=live, other=0.0)
     acc -= spread(group_mean(acc, HW, GW, NG, BM), HW, GW, NG, BM)
     r = 1.0 / tl.sqrt(group_mean(acc * acc, HW, GW, NG, BM) + eps)
     normed = acc * spread(r, HW, GW, NG, BM)
-    live = (rows < B * HW)[:, None]
-    at = client * B * HW * CH + rows[:, None] * CH + cols[None, :]
     if SAVE:
         samples = tile * (BM // HW) + tl.arange(0, BM // HW)
-        groups = tl.min(cols) // GW + tl.arange(0, NG)
+        groups = group + tl.arange(0, NG)
         at_group = client * B * (CH // GW) + samples[:, None] * (CH // GW) + groups[None, :]
         tl.store(rstd + at_group, r, mask=(samples < B)[:, None] & (groups < CH // GW)[None, :])
         tl.store(xhat + at, normed, mask=live)
     if OUT:
-        scale = tl.load(p + client * p_row + p_off + cols)
-        shift = tl.load(p + client * p_row + p_off + CH + cols)
         z = normed * scale[None, :] + shift[None, :]
         if RESIDUAL:
-            z += tl.load(residual + at, mask=live, other=0.0)
+            z += short
         if RELU:
             z = tl.maximum(z, 0.0, propagate_nan=tl.PropagateNan.ALL)
         tl.store(out + at, z, mask=live)
 
 
 @triton.jit
+def norm_inputs(
+    client, tile, rows, cols, group, act, xhat, rstd, p, p_row, p_off, B,  # as in epilogue_backward
+    CH: tl.constexpr, HW: tl.constexpr, GW: tl.constexpr, NG: tl.constexpr, BM: tl.constexpr, RELU: tl.constexpr,
+):  # fmt: skip
+    """Load what a tile's way back through ReLU and GroupNorm reads: all of it at once, to be waited for together."""
+    at = client * B * HW * CH + rows[:, None] * CH + cols[None, :]
+    mask = (rows < B * HW)[:, None] & (cols < CH)[None, :]
+    normed = tl.load(xhat + at, mask=mask, other=0.0)
+    above = normed
+    if RELU:
+        above = tl.load(act + at, mask=mask, other=0.0)
+    gamma = tl.load(p + client * p_row + p_off + cols)
+    samples = tile * (BM // HW) + tl.arange(0, BM // HW)
+    groups = group + tl.arange(0, NG)
+    at_group = client * B * (CH // GW) + samples[:, None] * (CH // GW) + groups[None, :]
+    r = tl.load(rstd + at_group, mask=(samples < B)[:, None] & (groups < CH // GW)[None, :], other=0.0)
+    return above, normed, gamma, r
+
+
+@triton.jit
+def norm_gradient(
+    d, inputs,  # [BM, NG * GW]: gradient of a tile of outputs, in registers; what norm_inputs loaded for it
+    client, tile, rows, cols, dz, dy, part, part_row, part_off, B,  # as in epilogue_backward
+    CH: tl.constexpr, HW: tl.constexpr, GW: tl.constexpr, NG: tl.constexpr, BM: tl.constexpr,
+    RELU: tl.constexpr, KEEP: tl.constexpr,
+):  # fmt: skip
+    """Do what :func:`epilogue_backward` does, with inputs that were loaded before."""
+    above, normed, gamma, r = inputs
+    at = client * B * HW * CH + rows[:, None] * CH + cols[None, :]
+    mask = (rows < B * HW)[:, None] & (cols < CH)[None, :]
+    if RELU:
+        d = tl.where(above > 0, d, 0.0)
+    if KEEP:
+        tl.store(dz + at, d, mask=mask)
+    normed = normed.to(tl.float32)
+    share = part + client * part_row + part_off + tile * 2 * CH + cols
+    tl.store(share, tl.sum(d * normed, axis=0))
+    tl.store(share + CH, tl.sum(d, axis=0))
+    g = d * gamma[None, :]
+    mean = spread(group_mean(g, HW, GW, NG, BM), HW, GW, NG, BM)
+    along = spread(group_mean(g * normed, HW, GW, NG, BM), HW, GW, NG, BM)
+    tl.store(dy + at, (g - mean - normed * along) * spread(r, HW, GW, NG, BM), mask=mask)
+
+
+@triton.jit
 def epilogue_backward(
     d,  # [BM, NG * GW]: gradient of a tile of outputs, in registers
     client, tile,  # which client; which of its tiles of BM rows
-    rows, cols,  # [BM], [NG * GW]: the tile's pixels (of all samples) and channels
+    rows, cols, group,  # [BM], [NG * GW]: the tile's pixels (of all samples) and channels; the first of its groups
     act,  # [C, B, HW, CH]: output of the ReLU; read if RELU
     xhat, rstd,  # [C, B, HW, CH]; [C, B, CH / GW] float32
     p, p_row, p_off,  # [C, p_row] float32: gamma, CH numbers from p_off on
@@ -94,25 +142,14 @@ def epilogue_backward(
     Stores the gradient behind the ReLU in ``dz`` (if ``KEEP``: a shortcut needs it), that of the convolution's
     output in ``dy``, and this tile's share of the gradients of gamma and beta in ``part``.
     """
-    live = rows < B * HW
-    at = client * B * HW * CH + rows[:, None] * CH + cols[None, :]
-    mask = live[:, None] & (cols < CH)[None, :]
-    if RELU:
-        d = tl.where(tl.load(act + at, mask=mask, other=0.0) > 0, d, 0.0)
-    if KEEP:
-        tl.store(dz + at, d, mask=mask)
-    normed = tl.load(xhat + at, mask=mask, other=0.0).to(tl.float32)
-    share = part + client * part_row + part_off + tile * 2 * CH + cols
-    tl.store(share, tl.sum(d * normed, axis=0))
-    tl.store(share + CH, tl.sum(d, axis=0))
-    g = d * tl.load(p + client * p_row + p_off + cols)[None, :]
-    mean = spread(group_mean(g, HW, GW, NG, BM), HW, GW, NG, BM)
-    along = spread(group_mean(g * normed, HW, GW, NG, BM), HW, GW, NG, BM)
-    samples = tile * (BM // HW) + tl.arange(0, BM // HW)
-    groups = tl.min(cols) // GW + tl.arange(0, NG)
-    at_group = client * B * (CH // GW) + samples[:, None] * (CH // GW) + groups[None, :]
-    r = tl.load(rstd + at_group, mask=(samples < B)[:, None] & (groups < CH // GW)[None, :], other=0.0)
-    tl.store(dy + at, (g - mean - normed * along) * spread(r, HW, GW, NG, BM), mask=mask)
+    inputs = norm_inputs(
+        client, tile, rows, cols, group, act=act, xhat=xhat, rstd=rstd, p=p, p_row=p_row, p_off=p_off, B=B,
+        CH=CH, HW=HW, GW=GW, NG=NG, BM=BM, RELU=RELU,
+    )  # fmt: skip
+    norm_gradient(
+        d, inputs, client, tile, rows, cols, dz=dz, dy=dy, part=part, part_row=part_row, part_off=part_off, B=B,
+        CH=CH, HW=HW, GW=GW, NG=NG, BM=BM, RELU=RELU, KEEP=KEEP,
+    )  # fmt: skip
 
 
 @triton.jit
@@ -124,13 +161,14 @@ def norm_backward_kernel(
 ):  # fmt: skip
     client = tl.program_id(1).to(tl.int64)
     tile = tl.program_id(0) // (CH // GW)
-    cols = (tl.program_id(0) % (CH // GW)) * GW + tl.arange(0, GW)
+    group = tl.program_id(0) % (CH // GW)
+    cols = group * GW + tl.arange(0, GW)
     rows = tile * BM + tl.arange(0, BM)
     at = client * B * HW * CH + rows[:, None] * CH + cols[None, :]
     value = tl.load(d + at, mask=(rows < B * HW)[:, None], other=0.0).to(tl.float32)
     epilogue_backward(
-        value, client, tile, rows, cols, act=act, xhat=xhat, rstd=rstd, p=p, p_row=p_row, p_off=p_off, dz=dz, dy=dy,
-        part=part, part_row=part_row, part_off=part_off, B=B,
+        value, client, tile, rows, cols, group, act=act, xhat=xhat, rstd=rstd, p=p, p_row=p_row, p_off=p_off,
+        dz=dz, dy=dy, part=part, part_row=part_row, part_off=part_off, B=B,
         CH=CH, HW=HW, GW=GW, NG=1, BM=BM, RELU=RELU, KEEP=KEEP,
     )  # fmt: skip
 

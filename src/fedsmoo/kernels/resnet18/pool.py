@@ -48,12 +48,12 @@ def won(d, taken, at, inside, cols, CH: tl.constexpr):
 
 
 @triton.jit
-def unpool(d, taken, pixel, right, below, cols, CH: tl.constexpr, HO: tl.constexpr):
-    """Return the gradient behind the pooling by the parity of row and column, ``[HO * HO, channels]`` each.
+def unpool(d, taken, pixel, cols, CH: tl.constexpr, HO: tl.constexpr):
+    """Return the gradient behind the pooling by the parity of row and column, ``[pixels, channels]`` each.
 
-    A pixel of even row and column lies in one window only, the others in two or four, each of which is loaded once;
-    ``right`` and ``below`` say which windows have neighbours.
+    A pixel of even row and column lies in one window only, the others in two or four.
     """
+    right, below = pixel % HO + 1 < HO, pixel // HO + 1 < HO  # which windows have neighbours
     here, tap = won(d, taken, pixel, pixel >= 0, cols, CH)
     next_, tap_next = won(d, taken, pixel + 1, right, cols, CH)
     under, tap_under = won(d, taken, pixel + HO, below, cols, CH)
@@ -67,51 +67,78 @@ def unpool(d, taken, pixel, right, below, cols, CH: tl.constexpr, HO: tl.constex
 
 
 @triton.jit
+def neighbours(xhat, at, CH: tl.constexpr, HO: tl.constexpr):
+    """Load four neighbours of a map of ``2 * HO`` pixels a side, of which those of even row and column are ``at``."""
+    x00, x01 = tl.load(xhat + at), tl.load(xhat + at + CH)
+    x10, x11 = tl.load(xhat + at + 2 * HO * CH), tl.load(xhat + at + 2 * HO * CH + CH)
+    return x00.to(tl.float32), x01.to(tl.float32), x10.to(tl.float32), x11.to(tl.float32)
+
+
+@triton.jit
+def places(first, cols, CH: tl.constexpr, HO: tl.constexpr, STEP: tl.constexpr):
+    """Return ``STEP`` pooled pixels, and where they begin in a map of ``2 * HO`` pixels a side."""
+    pixel = first + tl.arange(0, STEP)
+    return pixel, (pixel // HO * (4 * HO) + pixel % HO * 2)[:, None] * CH + cols[None, :]
+
+
+@triton.jit
 def pool_backward_kernel(
     d, taken,  # [C, B, HO, HO, CH]: gradient of the pooled map; the taps that won, uint8
     xhat, rstd, p, p_row, p_off, dy, part, part_row, part_off,  # as in epilogue_backward; a tile is a sample
     B,
     CH: tl.constexpr, HO: tl.constexpr, GW: tl.constexpr,
+    STEP: tl.constexpr,  # pooled pixels at once
 ):  # fmt: skip
     """Take the gradient of one sample's group back through pooling, ReLU and GroupNorm.
 
     The map has ``2 * HO`` pixels a side. As ``sum(g) = sum_channels gamma * sum_pixels(d)``, the sums of GroupNorm's
-    backward come from those of beta and gamma.
+    backward come from those of beta and gamma. What is read for the sums is near when it is read again for ``dy``, so
+    registers need not hold it, and more programs run at once; gradients are kept where all pixels are one step.
     """
     client = tl.program_id(1).to(tl.int64)
-    sample = tl.program_id(0) // (CH // GW)
-    group = tl.program_id(0) % (CH // GW)
+    tile, group = tl.program_id(0) // (CH // GW), tl.program_id(0) % (CH // GW)
+    sample = client * B + tile
     cols = group * GW + tl.arange(0, GW)
-    pixel = tl.arange(0, HO * HO)
-    row, col = pixel // HO, pixel % HO
-    d += (client * B + sample) * HO * HO * CH
-    taken += (client * B + sample) * HO * HO * CH
-    d00, d01, d10, d11 = unpool(d, taken, pixel, col + 1 < HO, row + 1 < HO, cols, CH, HO)
-    first = (row * (4 * HO) + col * 2) * CH  # of four neighbours, the one of even row and column
-    at = (client * B + sample) * (4 * HO * HO * CH) + first[:, None] + cols[None, :]
-    x00 = tl.load(xhat + at).to(tl.float32)
-    x01 = tl.load(xhat + at + CH).to(tl.float32)
-    x10 = tl.load(xhat + at + 2 * HO * CH).to(tl.float32)
-    x11 = tl.load(xhat + at + 2 * HO * CH + CH).to(tl.float32)
-    dgamma = tl.sum(d00 * x00 + d01 * x01 + d10 * x10 + d11 * x11, axis=0)
-    dbeta = tl.sum(d00 + d01 + d10 + d11, axis=0)
-    share = part + client * part_row + part_off + sample * 2 * CH + cols
+    gamma = tl.load(p + client * p_row + p_off + cols)
+    r = tl.load(rstd + sample * (CH // GW) + group)
+    d += sample * HO * HO * CH
+    taken += sample * HO * HO * CH
+    xhat += sample * 4 * HO * HO * CH
+    dy += sample * 4 * HO * HO * CH
+    dgamma = tl.zeros((STEP, GW), tl.float32)
+    dbeta = tl.zeros((STEP, GW), tl.float32)
+    for first in tl.static_range(0, HO * HO, STEP):
+        pixel, at = places(first, cols, CH, HO, STEP)
+        x = neighbours(xhat, at, CH, HO)
+        g = unpool(d, taken, pixel, cols, CH, HO)
+        dgamma += g[0] * x[0] + g[1] * x[1] + g[2] * x[2] + g[3] * x[3]
+        dbeta += g[0] + g[1] + g[2] + g[3]
+    dgamma, dbeta = tl.sum(dgamma, axis=0), tl.sum(dbeta, axis=0)
+    share = part + client * part_row + part_off + tile * 2 * CH + cols
     tl.store(share, dgamma)
     tl.store(share + CH, dbeta)
 
-    gamma = tl.load(p + client * p_row + p_off + cols)
-    mean = tl.sum(dbeta * gamma, axis=0) / (4 * HO * HO * GW)
-    along = tl.sum(dgamma * gamma, axis=0) / (4 * HO * HO * GW)
-    r = tl.load(rstd + (client * B + sample) * (CH // GW) + group)
-    gamma = gamma[None, :]
-    tl.store(dy + at, (d00 * gamma - mean - x00 * along) * r)
-    tl.store(dy + at + CH, (d01 * gamma - mean - x01 * along) * r)
-    tl.store(dy + at + 2 * HO * CH, (d10 * gamma - mean - x10 * along) * r)
-    tl.store(dy + at + 2 * HO * CH + CH, (d11 * gamma - mean - x11 * along) * r)
+    mean = tl.sum(dbeta * gamma, axis=0) / (4 * HO * HO * GW) * r
+    along = tl.sum(dgamma * gamma, axis=0) / (4 * HO * HO * GW) * r
+    scale = (gamma * r)[None, :]
+    for first in tl.static_range(0, HO * HO, STEP):
+        pixel, at = places(first, cols, CH, HO, STEP)
+        x = neighbours(xhat, at, CH, HO)
+        if STEP < HO * HO:
+            g = unpool(d, taken, pixel, cols, CH, HO)
+        tl.store(dy + at, g[0] * scale - (x[0] * along + mean))
+        tl.store(dy + at + CH, g[1] * scale - (x[1] * along + mean))
+        tl.store(dy + at + 2 * HO * CH, g[2] * scale - (x[2] * along + mean))
+        tl.store(dy + at + 2 * HO * CH + CH, g[3] * scale - (x[3] * along + mean))
 
 
-def pool_backward(d: Tensor, taken: Tensor, layer: NormLayer, warps: int = 16) -> None:
-    """Take the pooled map's gradient ``d`` back through pooling, ReLU and GroupNorm to the stem's convolution."""
+def pool_backward(d: Tensor, taken: Tensor, layer: NormLayer, warps: int = 8, step: int | None = None) -> None:
+    """Take the pooled map's gradient ``d`` back through pooling, ReLU and GroupNorm to the stem's convolution.
+
+    Args:
+        warps: of a program, which has one sample's group.
+        step: pooled pixels that it has in registers at once, a power of two; default: all.
+    """
     clients, batch, side, _, channels = layer.xhat.shape
     if side != 2 * d.shape[2]:
         raise FedsmooError(f"pooling maps of {side} pixels a side to {d.shape[2]}: the kernel halves even sides")
@@ -121,5 +148,5 @@ def pool_backward(d: Tensor, taken: Tensor, layer: NormLayer, warps: int = 16) -
         d=d, taken=taken, xhat=layer.xhat, rstd=layer.rstd, dy=layer.dy, B=batch,
         p=layer.p, p_row=layer.p.stride(0), p_off=layer.p_off,
         part=layer.part, part_row=layer.part.stride(0), part_off=layer.part_off,
-        CH=channels, HO=d.shape[2], GW=width, num_warps=warps,
+        CH=channels, HO=d.shape[2], GW=width, STEP=step or d.shape[2] ** 2, num_warps=warps,
     )  # fmt: skip

@@ -89,7 +89,8 @@ def stem_forward_kernel(
 ):  # fmt: skip
     client = tl.program_id(1).to(tl.int64)
     tile = tl.program_id(0) // (COUT // BN)
-    cols = (tl.program_id(0) % (COUT // BN)) * BN + tl.arange(0, BN)
+    block = tl.program_id(0) % (COUT // BN)
+    cols = block * BN + tl.arange(0, BN)
     rows = tile * BM + tl.arange(0, BM)
     x += client * B * HI * (HI + 2 * PAD + 2) * CS
     acc = stem_products(
@@ -97,7 +98,7 @@ def stem_forward_kernel(
         HI=HI, HO=HO, BM=BM, BN=BN, BK=BK, PRECISION=PRECISION,
     )  # fmt: skip
     epilogue_forward(
-        acc, client, tile, rows, cols,
+        acc, client, tile, rows, cols, block * (BN // GW),
         residual=xhat, p=p, p_row=0, p_off=0, out=xhat, xhat=xhat, rstd=rstd, B=B, eps=eps,
         CH=COUT, HW=HO * HO, GW=GW, NG=BN // GW, BM=BM, OUT=False, RELU=False, RESIDUAL=False, SAVE=True,
     )  # fmt: skip
