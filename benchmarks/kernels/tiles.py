@@ -1,6 +1,7 @@
 """Time of single kernels of ResNet-18-GN's gradient by tile, loaded by pointers or by boxes, on one GPU.
 
 PYTHONPATH=src python3 -m benchmarks.kernels.tiles --out tiles.json
+PYTHONPATH=src python3 -m benchmarks.kernels.tiles --out changes.json --keys pool-backward,head,stem-pool   # in no table
 """
 
 from __future__ import annotations
@@ -31,22 +32,28 @@ STRIDED = {128: "layer2.0.conv1", 256: "layer3.0.conv1", 512: "layer4.0.conv1"} 
 KERNEL = {
     "forward": "conv_forward_kernel", "backward": "conv_backward_kernel",
     "weight": "conv_weight_kernel", "stem": "stem_forward_kernel", "stem-weight": "stem_weight",
+    "pool-backward": "pool_backward_kernel", "head": "head_norm_kernel", "stem-pool": "stem_forward_kernel",
 }  # fmt: skip
 
-Variant = tuple[str, Tile]
+Variant = tuple[str, Tile | dict[str, int]]  # an entry of the table and its tile, or a launch and changes of it
 
 
 def the_launch(variant: Variant, device: str = "cuda") -> tuple[Launch, ResNet18Gradient]:
     """The launch that a variant is about, of a gradient with its tile, and what holds its buffers."""
     key, tile = variant
-    gradient = ResNet18Gradient(CLIENTS, BATCH, 10, device, "bf16", {key: tile}, overlap=False, boxes=tile.boxes)
+    told: dict[str, Any] = {"tiles": {key: tile}, "boxes": tile.boxes} if isinstance(tile, Tile) else {}
+    gradient = ResNet18Gradient(CLIENTS, BATCH, 10, device, "bf16", overlap=False, **told)
     w = torch.zeros(CLIENTS, gradient.layout.size, device=device)
     _, images, labels, weight = fake(gradient, device)
     out = gradient.output(torch.empty_like(w, dtype=gradient.dtype))
     with noting() as noted:
         gradient(gradient.weights(w), images, labels, weight, out)
-    kind, width = key.split(":")[0], int(key.split(":")[1])
+    kind = key.split(":")[0]
     found = [launch for launch in noted if launch[0].__name__.startswith(KERNEL[kind.removesuffix("/2")])]
+    if not isinstance(tile, Tile):
+        kernel, grid, args, meta = found[0]
+        return (kernel, grid, args, meta | tile), gradient
+    width = int(key.split(":")[1])
     if not kind.startswith("stem"):
         strided = STRIDED.get(2 * width if kind == "backward/2" else width, "")
         conv = CONVS[strided if "/" in kind else LAYER[width]]
@@ -99,7 +106,7 @@ def microseconds(variant: Variant) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--keys", default="", help="entries of the table, separated by commas; all without it")
+    parser.add_argument("--keys", default="", help="entries of the table or of CHANGES, separated by commas; the table's without it")
     parser.add_argument("--processes", type=int, default=14)
     parser.add_argument("--only", choices=("compile", "time"), help="one of the two; both without it")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long to time, after compiling")
@@ -122,8 +129,9 @@ def main() -> None:
         except Exception as error:
             print("  no:", variant, str(error).splitlines()[:1], flush=True)
             continue
-        now = BOXES.get(key, TABLES["bf16"][key])
-        row: dict[str, Any] = {"key": key, "tile": asdict(tile), "us": took, "table": tile == now}
+        now = BOXES.get(key, TABLES["bf16"].get(key, {}))
+        how = asdict(tile) if isinstance(tile, Tile) else tile
+        row: dict[str, Any] = {"key": key, "tile": how, "us": took, "table": tile == now}
         rows.append(row)
         print(f"{took:7.2f} {key:14s} {tile} {'*' if row['table'] else ''}", flush=True)
         args.out.write_text(json.dumps(rows, indent=1))
