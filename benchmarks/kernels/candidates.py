@@ -1,4 +1,4 @@
-"""Tile sizes of the kernels of ResNet-18-GN that ``gradient.py --tune`` tries."""
+"""Tile sizes of the kernels of ResNet-18-GN that ``gradient.py --tune`` tries, and what ``tiles.py`` does."""
 
 from __future__ import annotations
 
@@ -40,15 +40,27 @@ def options_of(key: str) -> list[Tile]:
     return [Tile(*map(int, option.split())) for option in CANDIDATES[key].split("|")]
 
 
+# Arguments of launches that no table has, and other values for them; none: as it is.
+CHANGES: dict[str, tuple[dict[str, int], ...]] = {
+    "pool-backward": (
+        {}, {"num_warps": 16}, {"num_warps": 4}, {"maxnreg": 64}, {"STEP": 32}, {"num_warps": 4, "STEP": 32},
+        {"num_warps": 4, "STEP": 32, "maxnreg": 128}, {"num_warps": 4, "STEP": 16},
+        {"num_warps": 4, "STEP": 16, "maxnreg": 64}, {"num_warps": 2, "STEP": 8},
+    ),
+    "head": ({}, {"num_warps": 4, "PARTS": 4}, {"num_warps": 16, "PARTS": 16}, {"maxnreg": 128}),
+    "stem-pool": ({}, {"UNROLL": 1}, {"UNROLL": 2}),
+}  # fmt: skip
 SHARED = 220 * 1024  # bytes that a program may use
 ROWS = {64: (64, 128, 256), 128: (32, 64, 128), 256: (32, 64, 128), 512: (16, 32, 64)}
 
 
-def variants(key: str, turned: bool = False) -> list[Tile]:
+def variants(key: str, turned: bool = False) -> list[Tile | dict[str, int]]:
     """Ways to compute one entry of the table: as it is, and tiles that the tensor memory unit brings.
 
-    ``turned``: the latter with their products turned, and other tiles by pointers.
+    Of what is in no table: changes of its launch. ``turned``: products of boxes turned, and other tiles by pointers.
     """
+    if key in CHANGES:
+        return [*CHANGES[key]]
     kind, width = key.split(":")[0], int(key.split(":")[1])
     if kind == "stem-weight":
         found = [Tile(64, 224, k, w, n) for k, w, n in product((64, 128, 256), (4, 8), (2, 3, 5))]

@@ -2,6 +2,7 @@
 
 PYTHONPATH=src python3 -m benchmarks.kernels.tiles --out tiles.json
 PYTHONPATH=src python3 -m benchmarks.kernels.tiles --clients 80 --keys forward:256,weight:64 --out tiles_80.json
+PYTHONPATH=src python3 -m benchmarks.kernels.tiles --keys pool-backward,head,stem-pool --out changes.json  # in no table
 """
 
 from __future__ import annotations
@@ -32,22 +33,29 @@ STRIDED = {128: "layer2.0.conv1", 256: "layer3.0.conv1", 512: "layer4.0.conv1"} 
 KERNEL = {
     "forward": "conv_forward_kernel", "backward": "conv_backward_kernel",
     "weight": "conv_weight_kernel", "stem": "stem_forward_kernel", "stem-weight": "stem_weight",
+    "pool-backward": "pool_backward_kernel", "head": "head_norm_kernel", "stem-pool": "stem_forward_kernel",
 }  # fmt: skip
 
-Variant = tuple[str, Tile, int]  # an entry of the table, its tile, and how many clients
+# An entry of the table and its tile, or a launch and changes of it; and how many clients.
+Variant = tuple[str, Tile | dict[str, int], int]
 
 
 def the_launch(variant: Variant, device: str = "cuda") -> tuple[Launch, ResNet18Gradient]:
     """The launch that a variant is about, of a gradient with its tile, and what holds its buffers."""
     key, tile, clients = variant
-    gradient = ResNet18Gradient(clients, BATCH, 10, device, "bf16", {key: tile}, overlap=False, boxes=tile.boxes)
+    told: dict[str, Any] = {"tiles": {key: tile}, "boxes": tile.boxes} if isinstance(tile, Tile) else {}
+    gradient = ResNet18Gradient(clients, BATCH, 10, device, "bf16", overlap=False, **told)
     w = torch.zeros(clients, gradient.layout.size, device=device)
     _, images, labels, weight = fake(gradient, device)
     out = gradient.output(torch.empty_like(w, dtype=gradient.dtype))
     with noting() as noted:
         gradient(gradient.weights(w), images, labels, weight, out)
-    kind, width = key.split(":")[0], int(key.split(":")[1])
+    kind = key.split(":")[0]
     found = [launch for launch in noted if launch[0].__name__.startswith(KERNEL[kind.removesuffix("/2")])]
+    if not isinstance(tile, Tile):
+        kernel, grid, args, meta = found[0]
+        return (kernel, grid, args, meta | tile), gradient
+    width = int(key.split(":")[1])
     if not kind.startswith("stem"):
         strided = STRIDED.get(2 * width if kind == "backward/2" else width, "")
         conv = CONVS[strided if "/" in kind else LAYER[width]]
@@ -100,7 +108,7 @@ def microseconds(variant: Variant) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--keys", default="", help="entries of the table, separated by commas; all without it")
+    parser.add_argument("--keys", default="", help="entries of the table, or of CHANGES; all of the table without it")
     parser.add_argument("--clients", type=int, default=10)
     parser.add_argument("--turned", action="store_true", help="boxes with their products turned")
     parser.add_argument("--processes", type=int, default=14)
@@ -125,9 +133,9 @@ def main() -> None:
         except Exception as error:
             print("  no:", variant, str(error).splitlines()[:1], flush=True)
             continue
-        now = tiles_for("bf16", args.clients, True)[key]
-        row: dict[str, Any] = {"key": key, "clients": args.clients, "tile": asdict(tile), "us": took}
-        row["table"] = tile == now
+        how = asdict(tile) if isinstance(tile, Tile) else tile
+        row: dict[str, Any] = {"key": key, "clients": args.clients, "tile": how, "us": took}
+        row["table"] = tile == tiles_for("bf16", args.clients, True).get(key, {})
         rows.append(row)
         print(f"{took:7.2f} {key:14s} {tile} {'*' if row['table'] else ''}", flush=True)
         args.out.write_text(json.dumps(rows, indent=1))

@@ -20,20 +20,29 @@ def pool_tile(
     out, taken,  # of this client: [B, HO, HO, CH]; the same in uint8: the tap that won, or NONE
     rows, live, cols,  # pooled pixels of all samples, and which of them there are; channels
     CH: tl.constexpr, HI: tl.constexpr, HO: tl.constexpr, NONE: tl.constexpr,
+    UNROLL: tl.constexpr,  # rows of taps whose loads may be in flight together
 ):  # fmt: skip
     """Write ``maxpool(relu(gamma * xhat + beta))``, 3x3 of stride 2, and the taps that won."""
     scale = tl.load(p + cols)[None, :]
     shift = tl.load(p + CH + cols)[None, :]
     best = tl.zeros((rows.shape[0], cols.shape[0]), tl.float32)
     which = tl.full((rows.shape[0], cols.shape[0]), NONE, tl.int32)
-    for tap in range(9):
-        h = (rows % (HO * HO)) // HO * 2 - 1 + tap // 3
-        v = rows % HO * 2 - 1 + tap % 3
-        seen = live & (h >= 0) & (h < HI) & (v >= 0) & (v < HI)
-        at = ((rows // (HO * HO) * HI + h) * HI + v)[:, None] * CH + cols[None, :]
-        z = tl.load(xhat + at, mask=seen[:, None], other=0.0).to(tl.float32) * scale + shift
-        which = tl.where(seen[:, None] & (z > best), tap, which)
-        best = tl.where(seen[:, None], tl.maximum(best, z, propagate_nan=tl.PropagateNan.ALL), best)
+    row = (rows % (HO * HO)) // HO * 2 - 1
+    col = rows % HO * 2 - 1
+    at = ((rows // (HO * HO) * HI + row) * HI + col)[:, None] * CH + cols[None, :]
+    for down in tl.range(3, loop_unroll_factor=UNROLL):
+        loaded, seen = (), ()
+        for across in tl.static_range(3):  # three loads that are waited for together
+            h, v = row + down, col + across
+            here = (live & (h >= 0) & (h < HI) & (v >= 0) & (v < HI))[:, None]
+            one = (here,)
+            seen = seen + one  # type: ignore[assignment]
+            one = (tl.load(xhat + at + (down * HI + across) * CH, mask=here, other=0.0),)
+            loaded = loaded + one  # type: ignore[assignment]
+        for across in tl.static_range(3):
+            z = loaded[across].to(tl.float32) * scale + shift
+            which = tl.where(seen[across] & (z > best), 3 * down + across, which)
+            best = tl.where(seen[across], tl.maximum(best, z, propagate_nan=tl.PropagateNan.ALL), best)
     at = rows[:, None] * CH + cols[None, :]
     tl.store(out + at, best, mask=live[:, None])
     tl.store(taken + at, which.to(tl.uint8), mask=live[:, None])

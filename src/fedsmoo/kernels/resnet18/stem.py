@@ -85,7 +85,8 @@ def stem_forward_kernel(
     CIN: tl.constexpr, CS: tl.constexpr, COUT: tl.constexpr,
     TAPS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
     HI: tl.constexpr, HO: tl.constexpr, GW: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, NONE: tl.constexpr, PRECISION: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, NONE: tl.constexpr, UNROLL: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     client = tl.program_id(1).to(tl.int64)
     tile = tl.program_id(0) // (COUT // BN)
@@ -109,7 +110,7 @@ def stem_forward_kernel(
     taken += client * B * (HO * HO // 4) * COUT
     pool_tile(
         xhat, p + client * p_row + p_off, pooled, taken, rows, rows < B * (HO * HO // 4), cols,
-        CH=COUT, HI=HO, HO=HO // 2, NONE=NONE,
+        CH=COUT, HI=HO, HO=HO // 2, NONE=NONE, UNROLL=UNROLL,
     )  # fmt: skip
 
 
@@ -126,10 +127,12 @@ def readable(conv: Conv, x: Tensor) -> None:
 def stem_forward(
     conv: Conv, x: Tensor, w: Tensor, w_off: int, p: Tensor, p_off: int, xhat: Tensor, rstd: Tensor,
     pooled: Tensor, taken: Tensor, tile: Tile, *, precision: str = "ieee", eps: float = 1e-5,
+    unroll: int | None = None,
 ) -> None:  # fmt: skip
     """Write ``pooled = maxpool(relu(groupnorm(conv(x))))`` of images ``x [C, B, H, H + 8, 4]``, 3x3 of stride 2.
 
     What backward needs is kept: the normalised convolution ``xhat``, ``rstd`` and the windows' winning taps ``taken``.
+    ``unroll`` rows of a window's taps are loaded at once (default: what registers hold, all of them in bfloat16).
     """
     clients, batch = x.shape[:2]
     readable(conv, x)
@@ -142,6 +145,7 @@ def stem_forward(
         CIN=conv.inside, CS=4, COUT=conv.outside, TAPS=conv.taps, STRIDE=conv.stride, PAD=conv.pad,
         HI=conv.side_in, HO=conv.side_out, GW=width,
         BM=tile.rows, BN=tile.cols, BK=tile.inner, NONE=NOT_TAKEN, PRECISION=precision,
+        UNROLL=unroll or (3 if xhat.element_size() == 2 else 1),
         num_warps=tile.warps, num_stages=tile.stages, maxnreg=REGISTERS,
     )  # fmt: skip
 
