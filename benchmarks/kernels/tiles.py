@@ -1,7 +1,7 @@
 """Time of single kernels of ResNet-18-GN's gradient by tile, loaded by pointers or by boxes, on one GPU.
 
 PYTHONPATH=src python3 -m benchmarks.kernels.tiles --out tiles.json
-PYTHONPATH=src python3 -m benchmarks.kernels.tiles --out changes.json --keys pool-backward,head,stem-pool   # in no table
+PYTHONPATH=src python3 -m benchmarks.kernels.tiles --out changes.json --keys pool-backward,head,stem-pool
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def microseconds(variant: Variant) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--keys", default="", help="entries of the table or of CHANGES, separated by commas; the table's without it")
+    parser.add_argument("--keys", default="", help="entries of the table (all without it) or of CHANGES, by commas")
     parser.add_argument("--processes", type=int, default=14)
     parser.add_argument("--only", choices=("compile", "time"), help="one of the two; both without it")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long to time, after compiling")

@@ -23,7 +23,8 @@ def stem_truth(x, kernel, gamma, beta):
 
 
 @pytest.mark.parametrize(
-    ("side", "width", "boxes", "step"), [(8, 32, False, None), (16, 64, False, 4), (8, 256, False, 1), (16, 32, True, 16)]
+    ("side", "width", "boxes", "step"),
+    [(8, 32, False, None), (16, 64, False, 4), (8, 256, False, 1), (16, 32, True, 16)],
 )
 def test_stem_forward_and_backward(side, width, boxes, step, draw, device):
     """``width``: reduction indices of a program of the weight gradient, from one row of taps to all of them; ``step``:

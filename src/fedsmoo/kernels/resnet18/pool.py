@@ -14,6 +14,13 @@ NOT_TAKEN = 9  # the pooling window's largest number was not positive: no gradie
 
 
 @triton.jit
+def window_tap(xhat, at, inside, v, HI: tl.constexpr):
+    """Load what is at one tap of windows, in columns ``v``, and say for which there is something."""
+    seen = (inside & (v >= 0) & (v < HI))[:, None]
+    return tl.load(xhat + at, mask=seen, other=0.0), seen
+
+
+@triton.jit
 def pool_tile(
     xhat,  # of one client: [B, HI, HI, CH], the normalised map
     p,  # gamma, then beta, CH numbers each, of this client
@@ -31,17 +38,19 @@ def pool_tile(
     col = rows % HO * 2 - 1
     at = ((rows // (HO * HO) * HI + row) * HI + col)[:, None] * CH + cols[None, :]
     for down in tl.range(3, loop_unroll_factor=UNROLL):
-        loaded, seen = (), ()
-        for across in tl.static_range(3):  # three loads that are waited for together
-            h, v = row + down, col + across
-            here = (live & (h >= 0) & (h < HI) & (v >= 0) & (v < HI))[:, None]
-            seen = seen + (here,)  # type: ignore[assignment]
-            x = tl.load(xhat + at + (down * HI + across) * CH, mask=here, other=0.0)
-            loaded = loaded + (x,)  # type: ignore[assignment]
+        h = row + down
+        inside = live & (h >= 0) & (h < HI)
+        start = at + down * (HI * CH)
+        taps = (  # three loads that are waited for together
+            window_tap(xhat, start, inside, col, HI),
+            window_tap(xhat, start + CH, inside, col + 1, HI),
+            window_tap(xhat, start + 2 * CH, inside, col + 2, HI),
+        )
         for across in tl.static_range(3):
-            z = loaded[across].to(tl.float32) * scale + shift
-            which = tl.where(seen[across] & (z > best), 3 * down + across, which)
-            best = tl.where(seen[across], tl.maximum(best, z, propagate_nan=tl.PropagateNan.ALL), best)
+            x, seen = taps[across]
+            z = x.to(tl.float32) * scale + shift
+            which = tl.where(seen & (z > best), 3 * down + across, which)
+            best = tl.where(seen, tl.maximum(best, z, propagate_nan=tl.PropagateNan.ALL), best)
     at = rows[:, None] * CH + cols[None, :]
     tl.store(out + at, best, mask=live[:, None])
     tl.store(taken + at, which.to(tl.uint8), mask=live[:, None])
