@@ -53,20 +53,16 @@ ALIGNED = [["tt.divisibility", 16]]
 
 
 def launches(clients: int, batch: int, precision: str, way: str = "boxes") -> list[Launch]:
-    """All launches of one gradient, in order, and the last one of logits, which gradients of so few classes have not.
-
-    Those of bf16 are by ``boxes``, by boxes that are ``turned``, or by ``loads``.
-    """
+    """All launches of one gradient, and of logits; bf16's by ``boxes``, boxes that are ``turned``, or ``loads``."""
     resnet18.require = lambda device: None  # nothing will run: the CPU will do
     boxes, tiles = precision == "bf16" and way != "loads", TURNED if way == "turned" else None
     with noting() as noted:
         gradient = resnet18.ResNet18Gradient(clients, batch, 10, "cpu", precision, tiles, boxes=boxes)
         images = torch.zeros(clients, batch, *STORED, dtype=gradient.dtype)
-        labels = torch.zeros(clients, batch, dtype=torch.int64)
-        gradient(torch.zeros(clients, gradient.layout.size), images, labels, torch.zeros(clients, batch))
-    with noting() as evaluated:
-        gradient.logits(torch.zeros(clients, gradient.layout.size), images)
-    return noted + evaluated[-1:]
+        w, zeros = torch.zeros(clients, gradient.layout.size), torch.zeros(clients, batch)
+        gradient(w, images, zeros.long(), zeros)
+        resnet18.head_logits(gradient.features_grad.flatten(2), w, 0, torch.zeros(clients, batch, 10))
+    return noted
 
 
 class Idle(OpaqueOracle):
