@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
 
@@ -33,6 +34,11 @@ CANDIDATES = {
     "stem:64": "256 64 32 8 2 | 256 64 32 8 3 | 256 64 32 8 4 | 256 32 32 4 3 | 256 64 64 8 2",
     "stem-weight:64": "64 32 64 4 4 | 64 64 64 4 3 | 64 64 128 4 3 | 64 128 64 4 3 | 64 128 64 8 3 | 64 256 64 8 3",
 }
+
+
+def waited(table: Mapping[str, Tile]) -> dict[str, Tile]:
+    """A table of tiles with no product turned: those of boxes are waited for."""
+    return {key: replace(tile, turned=False) for key, tile in table.items()}
 
 
 def options_of(key: str) -> list[Tile]:

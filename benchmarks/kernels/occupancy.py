@@ -2,8 +2,7 @@
 noise, of recurrences, and of what modules of any kind share, without a GPU: registers, bytes spilled, shared memory,
 programs that fit a multiprocessor, waves of programs on an H100 or H200, and products that a loop leaves in flight.
 
-PYTHONPATH=src python3 -m benchmarks.kernels.occupancy                                # all kernels, 10 clients, bf16
-PYTHONPATH=src python3 -m benchmarks.kernels.occupancy --only stem,pool --out occupancy.json
+PYTHONPATH=src python3 -m benchmarks.kernels.occupancy --only stem,pool --out o.json  # 10 clients, bf16; all without it
 PYTHONPATH=src python3 -m benchmarks.kernels.occupancy --products                     # products in flight: seconds
 """
 
@@ -14,7 +13,6 @@ import json
 import re
 import subprocess
 import tempfile
-from dataclasses import replace
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -26,6 +24,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from benchmarks.kernels.candidates import waited
 from benchmarks.kernels.flight import from_registers, in_flight, lowered
 from fedsmoo.compiler.step import CompiledStep
 from fedsmoo.compiler.trace import StepInputs
@@ -54,23 +53,17 @@ ALIGNED = [["tt.divisibility", 16]]
 
 
 def launches(clients: int, batch: int, precision: str, way: str = "boxes") -> list[Launch]:
-    """All launches of one gradient, in order, and the last one of logits, which gradients of so few classes have not.
-
-    Those of bf16 are by ``boxes``, by boxes that are ``waited`` for, or by ``loads``.
-    """
+    """All launches of one gradient, and of logits; of bf16 by ``boxes``, boxes ``waited`` for, or ``loads``."""
     resnet18.require = lambda device: None  # nothing will run: the CPU will do
-    boxes, tiles = precision == "bf16" and way != "loads", {}
-    if way == "waited":
-        tiles = {key: replace(tile, turned=False) for key, tile in BOXES.items()}
+    boxes, tiles = precision == "bf16" and way != "loads", waited(BOXES) if way == "waited" else None
     with noting() as noted:
         gradient = resnet18.ResNet18Gradient(clients, batch, 10, "cpu", precision, tiles, boxes=boxes)
         gradient.early = way == "boxes"
         images = torch.zeros(clients, batch, *STORED, dtype=gradient.dtype)
-        labels = torch.zeros(clients, batch, dtype=torch.int64)
-        gradient(torch.zeros(clients, gradient.layout.size), images, labels, torch.zeros(clients, batch))
-    with noting() as evaluated:
-        gradient.logits(torch.zeros(clients, gradient.layout.size), images)
-    return noted + evaluated[-1:]
+        w, zeros = torch.zeros(clients, gradient.layout.size), torch.zeros(clients, batch)
+        gradient(w, images, zeros.long(), zeros)
+        resnet18.head_logits(gradient.features_grad.flatten(2), w, 0, torch.zeros(clients, batch, 10))
+    return noted
 
 
 class Idle(OpaqueOracle):
@@ -242,23 +235,22 @@ def products(clients: int, batch: int, once: bool) -> list[dict[str, Any]]:
 
     ``once``: kernels by pointers at their first shape only, none of fp32; boxes are what comes through registers.
     """
-    ways = [("bf16", "boxes"), ("bf16", "waited"), ("bf16", "loads"), ("tf32", "loads"), ("fp32", "loads")]
+    ways = [*(("bf16", way) for way in ("boxes", "waited", "loads")), ("tf32", "loads"), ("fp32", "loads")]
     noted = [(p, n) for p, way in ways[: 4 if once else 5] for n in launches(clients, batch, p, way)]
     noted += [("bf16", n) for n in launches(max(clients, MANY_CLIENTS), batch, "bf16")]
     others = convolutions, partial(convolutions, turned=True), recurrences
     noted += [(p, n) for made in others for p in ("bf16", "tf32") for n in made(2, batch, p)]
-    rows, seen = [], set()
+    rows, seen = [], set[tuple[Any, ...]]()
     for precision, launch in noted:
-        kernel, meta = launch[0], launch[3]
-        boxes = any(isinstance(value, TensorDescriptor) for value in meta.values())
-        tile = {k: v for k, v in meta.items() if k in TILE}
+        kernel, boxes = launch[0], any(isinstance(value, TensorDescriptor) for value in launch[3].values())
+        tile = {k: v for k, v in launch[3].items() if k in TILE}
         way = {"kernel": f"{kernel.module}.{kernel.__name__}", "precision": precision, "boxes": boxes}
         key = (*way.values(), "" if once and not boxes else str(tile))
         if key not in seen:
             seen.add(key)
             program = lowered(*source(launch), TARGET)
             held = {"from_registers": from_registers(program), "in_flight": in_flight(program)}
-            rows.append(way | {"tile": tile, "products": "dot " in program} | held)
+            rows.append({**way, **held, "tile": tile, "products": "dot " in program})
             print(f"{held['in_flight']} in flight of {held['from_registers']}  {' '.join(map(str, key))}", flush=True)
     return rows
 
@@ -294,8 +286,7 @@ def kernels(options: argparse.Namespace) -> list[dict[str, Any]]:
         if key in seen or not launch[0].__name__.startswith(tuple(options.only.split(","))):
             continue
         seen.add(key)
-        row = describe(launch)
-        rows.append(row)
+        rows.append(row := describe(launch))
         shape = " ".join(f"{k}={v}" for k, v in row["shape"].items())
         print(
             f"{row['kernel']:22s} {row['warps']:2d} warps {row['registers']:3d} registers {row['spilled']:3d} B spilled"

@@ -10,13 +10,13 @@ import argparse
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from benchmarks.kernels.candidates import waited
 from fedsmoo.kernels.gradients import GradientBuffers
 from fedsmoo.kernels.resnet18.gradient import ResNet18Gradient
 from fedsmoo.kernels.resnet18.tiles import BF16, BOXES
@@ -85,7 +85,7 @@ def main() -> None:
     options = parser.parse_args()
     ways: dict[str, dict[str, Any]] = {
         "loads": {"boxes": False}, "boxes": {"boxes": True}, "boxes, one stream": {"boxes": True, "overlap": False},
-        "boxes, waited for": {"boxes": True, "tiles": {key: replace(t, turned=False) for key, t in BOXES.items()}},
+        "boxes, waited for": {"boxes": True, "tiles": waited(BOXES)},
     }  # fmt: skip
     for kind in KINDS:
         others = {key: BF16[key] for key in BOXES if not key.startswith(kind)}

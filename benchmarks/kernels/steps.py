@@ -10,7 +10,6 @@ import json
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,13 @@ import numpy as np
 import torch
 
 from benchmarks.gpu.round import noise
+from benchmarks.kernels.candidates import waited
 from benchmarks.kernels.gradient import CLASSES, inputs, reference
 from benchmarks.kernels.replays import differences
 from benchmarks.kernels.timing import captured, milliseconds
 from fedsmoo.kernels.early import early_serves
 from fedsmoo.kernels.resnet18 import gradient as resnet18
-from fedsmoo.kernels.resnet18.tiles import Tile, tiles_for
+from fedsmoo.kernels.resnet18.tiles import tiles_for
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
 from fedsmoo.sweeps.pack import Pack
@@ -37,14 +37,9 @@ def choose(way: str) -> None:
     ``loads``: by pointers; ``boxes``: where that is faster, the tensor memory unit brings tiles; ``again``: so, too;
     ``waited``: boxes whose products are not turned, and waited for; ``late``: no kernel is placed early.
     """
-    resnet18.tiles_for = waited if way == "waited" else tiles_for
+    resnet18.tiles_for = (lambda *sizes: waited(tiles_for(*sizes))) if way == "waited" else tiles_for
     resnet18.boxes_serve = (lambda device, dtype: False) if way == "loads" else SERVED
     resnet18.early_serves = (lambda device: False) if way == "late" else early_serves
-
-
-def waited(precision: str, clients: int, boxes: bool) -> dict[str, Tile]:
-    """The table of tiles, with no product turned."""
-    return {key: replace(t, turned=False) for key, t in tiles_for(precision, clients, boxes).items()}
 
 
 def gradient_facts(way: str, clients: int = 10) -> dict[str, Any]:

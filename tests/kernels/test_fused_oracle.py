@@ -38,8 +38,8 @@ def test_a_part_of_samples_has_an_evaluation_of_its_own(monkeypatch):
     from fedsmoo.engines.oracles import fused
     from fedsmoo.engines.task import Samples
 
-    class Here(torch.Tensor):  # on the device of the task, as far as it says
-        device = torch.device("cuda")
+    class Here(torch.Tensor):  # on the device of the task, as far as it says: tensors say which one it is
+        device = torch.device("cuda:0")
 
     def evaluation(on):
         tally = SimpleNamespace(scores=lambda y: int(on.x.sum() + on.y.sum()))
@@ -47,7 +47,7 @@ def test_a_part_of_samples_has_an_evaluation_of_its_own(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
     oracle = object.__new__(fused.FusedOracle)
-    oracle.task, oracle.evaluations = SimpleNamespace(device=Here.device, metrics=()), {}
+    oracle.task, oracle.evaluations = SimpleNamespace(device=torch.device("cuda"), metrics=()), {}
     oracle.capture = evaluation
     x, y, other = torch.arange(6).view(6, 1).as_subclass(Here), torch.arange(6), torch.arange(6) + 10
     parts = [Samples(x, y), Samples(x[:3], y[:3]), Samples(x, other), Samples(x[::2], y[::2]), Samples(x[1:], y[1:])]

@@ -85,7 +85,7 @@ class FusedOracle(OpaqueOracle):
     def evaluate(self, w: Tensor, on: Samples | None = None) -> Scores:
         on = on or self.task.test
         kept = any(m.whole is not None for m in self.task.metrics)
-        if self.task.device.type != "cuda" or kept or on.x.device != self.task.device:
+        if self.task.device.type != "cuda" or kept or on.x.device.type != "cuda":  # "cuda" is not equal to "cuda:0"
             return self.tally(w, on).scores(on.y)  # outputs that are kept go to the host, or samples come from there
         with torch.cuda.device(self.task.device):
             key = memory_of(on)
