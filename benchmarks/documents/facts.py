@@ -177,14 +177,19 @@ def method_us(method: str) -> float:
     return groups(method)["the method"][0]
 
 
-def gradient_ms(precision: str) -> float:
-    """One gradient of ten clients."""
-    rows = read("gpu/kernels_precisions.json")["scaling"]
-    return next(t["gradient_ms"] for t in rows if (t["precision"], t["clients"], t["overlap"]) == (precision, 10, True))
+def gradients_of_ten() -> tuple[float, float, float]:
+    """Milliseconds of a gradient: products waited for, turned, and by loads alone."""
+    made = {e["version"]: e for e in read("gpu/history.json")}
+    waited, turned = made["products of boxes are waited for"], made["the same products turned, which need no wait"]
+    return waited["gradient_ms"], turned["gradient_ms"], float(waited["note"].split(" ms")[0].split()[-1])
 
 
-def datasheet_us() -> float:
-    return tables.gigaflops() / 0.99
+def groups_beside_the_library() -> tuple[float, ...]:
+    """Times of our ways for groups over the library's: least and most, of each channel alone, of few, and folded."""
+    rows = [r for r in read("gpu/convolutions.json")["rows"] if "few" in r]
+    alone = [r["few"] / r["grouped"] for r in rows if r["layer"].startswith("depthwise")]
+    few, folded = ([r[w] / r["grouped"] for r in rows if "groups of" in r["layer"]] for w in ("few", "folded"))
+    return tuple(bound(found) for found in (alone, few, folded) for bound in (min, max))
 
 
 def above_the_plain_step() -> list[int]:
