@@ -165,7 +165,11 @@ def scaling() -> str:
     header = ["method", "clients a round", "seeds in the batch", "round, s", "ms a client", "peak GB"]
     others = [r for r in read("cohorts.json") if r["commit"] != smoo["commit"]]
     but = "".join(f" ({r['settings']['cohort']} clients: {r['commit'][:10]})" for r in others)
-    return table(header, rows) + f"\n\n{made(smoo)}{but}."
+    new = "" if read("seeds.json")[0]["settings"]["everybody_met"] else (
+        "In these rounds the four seeds of FedSMOO meet new clients, whose rows are allocated then; the single run has "
+        "met all of them. "
+    )  # fmt: skip
+    return table(header, rows) + f"\n\n{new}{made(smoo)}{but}."
 
 
 def tiers() -> str:

@@ -26,6 +26,7 @@ def test_an_oracle_that_nobody_holds_is_freed_at_once(device):
         kernel = oracle.kernel(1, 1)
         if device == "cuda":
             oracle.evaluate(torch.zeros(oracle.task.model.layout.size, device=where))  # keeps a captured graph
+            assert oracle.evaluations
         seen = weakref.ref(kernel.buffers)
         del oracle, kernel
         assert seen() is None
