@@ -41,6 +41,14 @@ def waited(table: Mapping[str, Tile]) -> dict[str, Tile]:
     return {key: replace(tile, turned=False) for key, tile in table.items()}
 
 
+def two_warps() -> dict[str, Tile]:
+    """Tiles of tf32 with two warps, of every product but the stem's, which loads four numbers at a time as it is."""
+    return {
+        key: next(t for t in tf32_tiles(key) if t.warps == 2)
+        for key in TABLES["tf32"] if not key.startswith("stem:")
+    }  # fmt: skip
+
+
 def options_of(key: str) -> list[Tile]:
     """The candidates of one entry of the table."""
     return [Tile(*map(int, option.split())) for option in CANDIDATES[key].split("|")]
@@ -58,6 +66,39 @@ CHANGES: dict[str, tuple[dict[str, int], ...]] = {
 }  # fmt: skip
 SHARED = 220 * 1024  # bytes that a program may use
 ROWS = {64: (64, 128, 256), 128: (32, 64, 128), 256: (32, 64, 128), 512: (16, 32, 64)}
+
+
+# Of tf32: rows, columns, and steps with stages, by channels.
+TF32_ROWS = {64: (64, 128), 128: (16, 32, 64), 256: (16, 32, 64), 512: (16, 32, 64)}
+TF32_COLS = {64: (64,), 128: (64, 128), 256: (128,), 512: (256,)}
+TF32_STEPS = ((32, 3), (32, 4), (64, 2))
+
+
+def tf32_tiles(key: str) -> list[Tile]:
+    """Tiles of tf32: of four and eight warps, and of two, which load four float32 numbers at a time.
+
+    Hopper's products of tf32 read both operands by the axis that is reduced. Numbers that lie by the other axis
+    (weights on the way forward, both images of a weight gradient) are copied into that order one at a time. Two warps,
+    and fewer than 64 rows, use the tensor cores as Ampere does, which takes any order. A weight gradient's left operand
+    then has to be loaded ``across``.
+    """
+    kind, width = key.partition(":")[0], int(key.partition(":")[2])
+    if kind == "stem":  # a program holds a sample of 256 pixels
+        found = [Tile(256, c, k, w, n) for c, k, w, n in product((32, 64), (16, 32), (4, 8), (2, 3))]
+    elif kind == "stem-weight":
+        found = [Tile(64, c, k, w, n) for c, k, w, n in product((32, 64), (32, 64), (2, 4), (2, 3))]
+    elif kind.startswith("weight"):
+        sides = product((32, 64), TF32_COLS[min(width, 128)], ((32, 2), (32, 3), (64, 2)), (2, 4))
+        found = [Tile(r, c, k, w, n) for r, c, (k, n), w in sides]
+        found += [Tile(128, 128, 32, 8, n) for n in (2, 3) if width > 128]
+    else:
+        cols = (64,) if kind == "backward/2" else TF32_COLS[width]
+        sides = product(TF32_ROWS[width], cols, TF32_STEPS, (2, 4, 8))
+        found = [Tile(r, c, k, w, n) for r, c, (k, n), w in sides if w < 8 or r * c >= 8192]
+    found = [t for t in found if fits(kind, t, 4)]
+    if "weight" in kind:
+        found = [replace(t, across=t.warps == 2 or (kind != "stem-weight" and t.rows < 64)) for t in found]
+    return list(dict.fromkeys([TABLES["tf32"][key], *found]))
 
 
 def variants(key: str, turned: bool = False) -> list[Tile | dict[str, int]]:
@@ -85,12 +126,12 @@ def variants(key: str, turned: bool = False) -> list[Tile | dict[str, int]]:
     return list(dict.fromkeys([*chosen, *loaded, *boxed]))
 
 
-def fits(kind: str, t: Tile) -> bool:
-    """Whether a program's registers and shared memory hold a tile."""
+def fits(kind: str, t: Tile, size: int = 2) -> bool:
+    """Whether a program's registers and shared memory hold a tile of numbers of so many bytes."""
     if kind == "stem-weight":
-        return t.inner * (64 + t.cols) * 2 * t.stages < SHARED
-    outputs, inputs = t.rows * t.cols, (t.rows + t.cols) * t.inner * 2 * t.stages
-    return outputs <= t.warps * 4096 and inputs < SHARED and (t.warps == 4 or outputs >= 4096)
+        return t.inner * (64 + t.cols) * size * t.stages < SHARED
+    outputs, inputs = t.rows * t.cols, (t.rows + t.cols) * t.inner * size * t.stages
+    return outputs <= t.warps * 4096 and inputs < SHARED and (t.warps <= 4 or outputs >= 4096)
 
 
 def pixel_tiles(width: int) -> list[Tile]:

@@ -1,9 +1,10 @@
 """Ways to convolve with a client axis, layer by layer, on one GPU: which is fastest where.
 
 PYTHONPATH=src python3 -m benchmarks.kernels.convolutions --out convolutions.json
+PYTHONPATH=src python3 -m benchmarks.kernels.convolutions --precision tf32 --out convolutions_tf32.json
 
 The layers are those of ResNet-18 with a 3x3 stem on 32x32 images, and of a CNN with 5x5 kernels; 10 clients of 50
-samples, bfloat16. Each way is captured as a CUDA graph and replayed, so that the host does not count: ``grouped`` is
+samples. Each way is captured as a CUDA graph and replayed, so that the host does not count: ``grouped`` is
 what ``torch.func.vmap`` makes of a convolution, ``loop`` calls cuDNN once a client (channels last), ``streams`` does so
 on four streams, ``patches`` copies patches and multiplies matrices, ``products`` and ``boxes`` are the Triton kernels
 of ``fedsmoo.kernels.conv``, each with its best tile of a few; ``turned`` are boxes whose products are transposed. Of
@@ -20,6 +21,7 @@ import multiprocessing
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import astuple
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -34,7 +36,7 @@ from fedsmoo.kernels.conv import boxes
 from fedsmoo.kernels.conv.conv import Convolution
 from fedsmoo.kernels.conv.geometry import Geometry
 from fedsmoo.kernels.conv.tiles import Tile, parts_for
-from fedsmoo.kernels.runtime import compiling
+from fedsmoo.kernels.runtime import PRECISIONS, compiling
 from fedsmoo.operators.groups import choose
 from fedsmoo.operators.groups.grouped import grouped, grouped_data, grouped_weight
 from fedsmoo.runs.origin.provenance import code_facts
@@ -71,20 +73,26 @@ KINDS = ("forward", "data", "weight")
 Way = Callable[[], Any]
 
 
-def tiles(kind: str, rows: int, cols: int) -> list[Tile]:
-    """The tiles that are tried: rows, columns, step, warps, stages."""
+def tiles(kind: str, rows: int, cols: int, precision: str) -> list[Tile]:
+    """The tiles that are tried: rows, columns, step, warps, stages; of tf32 also such as load four numbers at once."""
     sides = [(64, 64), (64, 128), (64, 256), (128, 64), (128, 128), (128, 256), (256, 64), (256, 128)]
     fit = [(r, c) for r, c in sides if r <= max(64, rows) and c <= max(64, cols)]
     inner = (64, 128) if kind == "weight" else (64,)
-    return [Tile(r, c, k, 8 if r * c > 8192 else 4, s) for (r, c), k, s in product(fit, inner, (3, 4))]
+    if precision == "bf16":
+        return [Tile(r, c, k, 8 if r * c > 8192 else 4, s) for (r, c), k, s in product(fit, inner, (3, 4))]
+    large = [Tile(r, c, 32, 8 if r * c > 8192 else 4, s) for (r, c), s in product(fit, (2, 3))]
+    sides = [(r, c) for r, c in ((32, 32), (32, 64), (64, 32), (64, 64), (32, 128)) if c <= max(32, cols)]
+    small = [Tile(r, c, k, 2, s, kind == "weight") for (r, c), (k, s) in product(sides, ((32, 3), (32, 4), (64, 2)))]
+    return large + small
 
 
 class Layer:
     """Inputs, weights and gradients of one layer, in both orders of axes."""
 
-    def __init__(self, name: str, device: str = "cuda") -> None:
+    def __init__(self, name: str, precision: str = "bf16", device: str = "cuda") -> None:
         side, inside, outside, kernel, stride, _ = LAYERS[name]
         pad = 0 if name == "cnn 2" else kernel // 2
+        self.precision, (dtype, how) = precision, PRECISIONS[precision]
         self.g = Geometry((kernel, kernel), (stride, stride), (pad, pad))
         self.size, out = (side, side), self.g.outputs((side, side))
         self.groups = GROUPS.get(name, 1)
@@ -92,13 +100,13 @@ class Layer:
         draw = torch.Generator(device).manual_seed(0)
 
         def new(*shape: int) -> Tensor:
-            return torch.randn(shape, generator=draw, device=device).bfloat16()
+            return torch.randn(shape, generator=draw, device=device).to(dtype)
 
         wide = -(-inside // 8) * 8 if inside > 3 else inside
         self.x = new(CLIENTS, BATCH, side, side, wide)
         self.w = new(CLIENTS, kernel, kernel, wide // self.groups, outside)
         self.dy = new(CLIENTS, BATCH, *out, outside)
-        self.conv = Convolution(self.g)
+        self.conv = Convolution(self.g, how)
         self.nchw = [v.permute(0, 1, 4, 2, 3) for v in (self.x, self.dy)]  # channels last in memory
         rows = self.w.permute(0, 4, 3, 1, 2).contiguous().flatten(0, 1).contiguous(memory_format=torch.channels_last)
         self.oihw = rows.unflatten(0, (CLIENTS, outside))
@@ -173,11 +181,11 @@ class Layer:
         box = boxes.Box(*boxes.box_of(pixels, size), tile.cols, tile.rows if kind == "weight" else tile.inner,
                         tile.warps, tile.stages, turned)  # fmt: skip
         if kind == "forward":
-            return boxes.forward_by_boxes(self.g, self.x, self.w, box)
+            return boxes.forward_by_boxes(self.g, self.x, self.w, box, self.conv.precision)
         if kind == "data":
-            return boxes.data_by_boxes(self.g, self.dy, self.w, self.size, box)
-        cut = boxes.weight_by_boxes(self.g, self.x, self.dy, box, lambda n, steps: parts_for(CLIENTS, n, steps))
-        return cut.sum(0)
+            return boxes.data_by_boxes(self.g, self.dy, self.w, self.size, box, self.conv.precision)
+        parts = partial(parts_for, CLIENTS)
+        return boxes.weight_by_boxes(self.g, self.x, self.dy, box, parts, self.conv.precision).sum(0)
 
     def candidates(self, kind: str) -> Iterator[tuple[str, Tile | None]]:
         if self.groups > 1:
@@ -187,9 +195,9 @@ class Layer:
             pixels, cols = BATCH * self.size[0] * self.size[1], self.x.shape[-1]
         if kind == "weight":
             pixels = self.x.shape[-1]
-        for tile in tiles(kind, pixels, cols):
+        for tile in tiles(kind, pixels, cols, self.precision):
             yield "products", tile
-            if self.g.stride == (1, 1) and self.x.shape[-1] % 8 == 0:
+            if tile.warps > 2 and self.g.stride == (1, 1) and self.x.shape[-1] % 8 == 0:
                 yield from (("boxes", tile), ("turned", tile))
 
     def way(self, name: str, kind: str, tile: Tile | None) -> Way:
@@ -199,9 +207,10 @@ class Layer:
         return partial(self.by_products if name == "products" else by_boxes, kind, tile)
 
 
-def compile_layer(job: tuple[str, str]) -> None:
+def compile_layer(job: tuple[str, str, str]) -> None:
     """Compile the candidates of a product into Triton's cache on disk; runs in a process of its own."""
-    layer, kind = Layer(job[0]), job[1]
+    name, kind, precision = job
+    layer = Layer(name, precision)
     for way, tile in layer.candidates(kind):
         try:
             with compiling(1):
@@ -228,9 +237,9 @@ def truth_of(layer: Layer, kind: str) -> Tensor:
     return torch.stack(each).permute((0, 3, 4, 2, 1) if kind == "weight" else (0, 1, 3, 4, 2))
 
 
-def measure(name: str, kind: str) -> dict[str, Any]:
+def measure(name: str, kind: str, precision: str) -> dict[str, Any]:
     """Return the times of all ways of a product of a layer."""
-    layer, row = Layer(name), {}
+    layer, row = Layer(name, precision), {}
     side = [torch.cuda.Stream() for _ in range(4)]
     fold = [v.transpose(0, 1).flatten(1, 2).contiguous() for v in layer.nchw]
     flat = layer.oihw.flatten(0, 1).contiguous()
@@ -260,7 +269,7 @@ def measure(name: str, kind: str) -> dict[str, Any]:
         if micros < row.get(way, float("inf")):
             row[way] = micros
             if tile is not None:
-                row[f"{way}_tile"] = [tile.rows, tile.cols, tile.inner, tile.warps, tile.stages]
+                row[f"{way}_tile"] = [int(side) for side in astuple(tile)]
     best = min(v for v in row.values() if isinstance(v, float))
     return {"layer": name, "kind": kind, **row, "tflops": layer.flops / best / 1e6}
 
@@ -269,21 +278,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", default="", help="layers, separated by commas")
+    parser.add_argument("--precision", default="bf16", choices=("bf16", "tf32"))
     args = parser.parse_args()
     names = args.only.split(",") if args.only else list(LAYERS)
-    jobs = [(n, k) for n, k in product(names, KINDS) if not (LAYERS[n][1] == 3 and k == "data")]
+    jobs = [(n, k, args.precision) for n, k in product(names, KINDS) if not (LAYERS[n][1] == 3 and k == "data")]
     begun = time.perf_counter()
     with ProcessPoolExecutor(min(15, len(jobs)), mp_context=multiprocessing.get_context("spawn")) as pool:
         list(pool.map(compile_layer, jobs))
     print(f"compiled in {time.perf_counter() - begun:.0f} s", flush=True)
-    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.benchmark = torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = True
+    facts = {"code": code_facts(), "clients": CLIENTS, "batch": BATCH, "precision": args.precision}
     rows = []
-    for name, kind in jobs:
-        rows.append(measure(name, kind))
+    for job in jobs:
+        rows.append(measure(*job))
         print(json.dumps(rows[-1]), flush=True)
-        args.out.write_text(
-            json.dumps({"code": code_facts(), "clients": CLIENTS, "batch": BATCH, "rows": rows}, indent=1)
-        )
+        args.out.write_text(json.dumps({**facts, "rows": rows}, indent=1))
 
 
 if __name__ == "__main__":

@@ -1,18 +1,17 @@
 """What Triton's compiler makes of every kernel of one gradient of ResNet-18-GN, of the passes of a method's step, of
 noise, of recurrences, and of what modules of any kind share, without a GPU: registers, bytes spilled, shared memory,
-programs that fit a multiprocessor, waves of programs on an H100 or H200, and products that a loop leaves in flight.
+programs that fit a multiprocessor, waves of programs on an H100 or H200, products that a loop leaves in flight, and
+instructions that copy a single number to shared memory.
 
-PYTHONPATH=src python3 -m benchmarks.kernels.occupancy --only stem,pool --out o.json  # 10 clients, bf16; all without it
+PYTHONPATH=src python3 -m benchmarks.kernels.occupancy --only stem,pool --out o.json  # 10 clients, bf16
 PYTHONPATH=src python3 -m benchmarks.kernels.occupancy --products                     # products in flight: seconds
+PYTHONPATH=src python3 -m benchmarks.kernels.occupancy --precision tf32 --two-warps --only conv,stem_w  # narrow copies
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import re
-import subprocess
-import tempfile
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -24,23 +23,11 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from benchmarks.kernels.candidates import waited
+from benchmarks.kernels.assembly import narrow_copies, usage
 from benchmarks.kernels.flight import from_registers, in_flight, lowered
-from fedsmoo.compiler.step import CompiledStep
-from fedsmoo.compiler.trace import StepInputs
-from fedsmoo.core import LocalRule, Round, Vectors
-from fedsmoo.engines.oracles.opaque import OpaqueOracle
-from fedsmoo.kernels import cast, norm, place, pool, recurrence
-from fedsmoo.kernels.conv import choose, conv, grouped
-from fedsmoo.kernels.conv.boxes import Box
-from fedsmoo.kernels.conv.geometry import Geometry
-from fedsmoo.kernels.gradients import GradientBuffers
-from fedsmoo.kernels.noise import by_kernel
-from fedsmoo.kernels.resnet18 import gradient as resnet18
-from fedsmoo.kernels.resnet18.shapes import STORED
-from fedsmoo.kernels.resnet18.tiles import BOXES, MANY_CLIENTS
-from fedsmoo.kernels.runtime import Launch, noting
-from fedsmoo.runs.build import make_algorithm
+from benchmarks.kernels.launches import convolutions, far, general, groups, launches, noise, passes, recurrences
+from fedsmoo.kernels.resnet18.tiles import MANY_CLIENTS
+from fedsmoo.kernels.runtime import Launch
 
 TARGET = GPUTarget("cuda", 90, 32)
 MULTIPROCESSORS, REGISTERS, SHARED, WARPS = 132, 65536, 227 * 1024, 64  # of an H100 or H200
@@ -48,134 +35,10 @@ TYPES = {
     torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.uint8: "*u8", torch.int64: "*i64", torch.int32: "*i32",
     torch.bool: "*i1",
 }  # fmt: skip
-TILE = ("TAPS", "STRIDE", "BM", "BN", "BK", "RB", "RH", "RW", "BACK", "TURNED", "KIND", "num_warps", "num_stages")
+TILE = {
+    "TAPS", "STRIDE", "BM", "BN", "BK", "RB", "RH", "RW", "BACK", "TURNED", "ACROSS", "KIND", "num_warps", "num_stages",
+}  # fmt: skip
 ALIGNED = [["tt.divisibility", 16]]
-
-
-def launches(clients: int, batch: int, precision: str, way: str = "boxes") -> list[Launch]:
-    """All launches of one gradient, and of logits; of bf16 by ``boxes``, boxes ``waited`` for, or ``loads``."""
-    resnet18.require = lambda device: None  # nothing will run: the CPU will do
-    boxes, tiles = precision == "bf16" and way != "loads", waited(BOXES) if way == "waited" else None
-    with noting() as noted:
-        gradient = resnet18.ResNet18Gradient(clients, batch, 10, "cpu", precision, tiles, boxes=boxes)
-        gradient.early = way == "boxes"
-        images = torch.zeros(clients, batch, *STORED, dtype=gradient.dtype)
-        w, zeros = torch.zeros(clients, gradient.layout.size), torch.zeros(clients, batch)
-        gradient(w, images, zeros.long(), zeros)
-        resnet18.head_logits(gradient.features_grad.flatten(2), w, 0, torch.zeros(clients, batch, 10))
-    return noted
-
-
-class Idle(OpaqueOracle):
-    """Passes around no gradient."""
-
-    def launch(self, working: torch.Tensor, fine: torch.Tensor, batch: Any, into: GradientBuffers) -> None:
-        pass
-
-
-def passes(method: str, clients: int, precision: str) -> list[Launch]:
-    """All launches of one local step of a method besides its gradients, of clients some of which have ended."""
-    layout, algorithm = resnet18.live_layout(), make_algorithm(method, {})
-    oracle = Idle(None, resnet18.PRECISIONS[precision][0], resnet18.fine_offset(layout))  # type: ignore[arg-type]
-    with torch.device("meta"):
-        rows = torch.empty(clients, layout.size)
-        me = Vectors(**{n: torch.empty_like(rows) for n in (*algorithm.own, *algorithm.local)})
-        down, lr = Vectors(**{n: torch.empty(layout.size) for n in algorithm.down}), torch.empty(())
-        active, rule = torch.empty(clients, 1, dtype=torch.bool), LocalRule(1e-3, 10.0)
-        step, rnd = torch.empty(1), Round(0, lr, torch.empty(clients, 1), 1.0)
-        inputs, feeds = StepInputs(rows, me, down, rnd.at_step(step), active), [(None, active, step)] * 2
-        made = CompiledStep(oracle, algorithm, rule, inputs, torch.empty_like(rows), feeds, torch.empty(clients))
-    with noting() as noted:
-        made.step(odd=False, last=True)
-    return noted
-
-
-def noise(clients: int) -> list[Launch]:
-    """The launches that draw normals and uniforms for every client."""
-    keys, like = torch.zeros(clients, 2, dtype=torch.int64), torch.zeros(resnet18.live_layout().size)
-    with noting() as noted:
-        for kind in ("normal", "uniform"):
-            by_kernel(keys, keys[:, 0], "noise", kind, like)
-        by_kernel(keys, keys[:, 0], "noise", "below", like.bool(), None, 0.9)
-    return noted
-
-
-def recurrences(clients: int, samples: int, precision: str, steps: int = 3, hidden: int = 256) -> list[Launch]:
-    """The launches of some steps of recurrences, forward and backward."""
-    dtype, how = resnet18.PRECISIONS[precision]
-    with noting() as noted:
-        for kind in recurrence.GATES:
-            new = partial(torch.zeros, clients, dtype=dtype)
-            wide = recurrence.GATES[kind] * hidden
-            gx, dh = (new(steps, samples, n).transpose(0, 1) for n in (wide, hidden))
-            w, b, state = new(wide, hidden), new(wide), new(samples, hidden)
-            found = recurrence.forward(kind, gx, w, b, state, state, how)
-            recurrence.backward(kind, True, dh, *found, w, state, state, state, how)
-    return noted
-
-
-CONVOLUTIONS = (
-    # channels, outputs, side, kernel, stride: every tile by boxes, then those without (three channels, twenty, strides)
-    (64, 64, 32, 3, 1), (128, 64, 16, 3, 1), (128, 128, 16, 3, 1), (512, 512, 4, 3, 1), (64, 64, 8, 1, 1),
-    (3, 64, 32, 3, 1), (20, 50, 12, 5, 1), (64, 128, 32, 3, 2),
-)  # fmt: skip
-
-
-def convolutions(clients: int, samples: int, precision: str, turned: bool = False) -> list[Launch]:
-    """The launches of convolutions of any shape, forward and backward, as on a device that brings boxes."""
-    choose.interpreted = lambda: True  # asks no device what it has
-    choose.Box = partial(Box, turned=turned)  # type: ignore[misc]
-    dtype, how = resnet18.PRECISIONS[precision]
-    with noting() as noted:
-        for inside, outside, side, kernel, stride in CONVOLUTIONS:
-            g = Geometry((kernel, kernel), (stride, stride), (kernel // 2, kernel // 2))
-            x = torch.zeros(clients, samples, side, side, inside, dtype=dtype)
-            w = torch.zeros(clients, kernel, kernel, inside, outside, dtype=dtype)
-            y = choose.forward(g, x, w, how)
-            choose.data(g, y, w, (side, side), how)
-            choose.weight_parts(g, x, y, how, choose.parts_of(g, x, y, how))
-    return noted
-
-
-# channels, outputs, groups, side, kernel, stride: of each channel alone, of few, odd sizes
-GROUPED = (128, 128, 128, 32, 3, 1), (96, 96, 96, 16, 7, 1), (128, 128, 32, 16, 3, 1), (35, 21, 7, 9, 5, 2)
-
-
-def groups(clients: int, samples: int, precision: str) -> list[Launch]:
-    """The launches of convolutions whose groups have few channels, forward and backward."""
-    with noting() as noted:
-        for inside, outside, count, side, kernel, stride in GROUPED:
-            g = Geometry((kernel, kernel), (stride, stride), (kernel // 2, kernel // 2))
-            x = torch.zeros(clients, samples, side, side, inside, dtype=resnet18.PRECISIONS[precision][0])
-            w = x.new_zeros(clients, kernel, kernel, inside // count, outside)
-            y = grouped.forward(g, x, w, count, torch.zeros(clients, outside), True)
-            grouped.data(g, y, w, count, (side, side))
-            grouped.weight_parts(g, x, y, count, grouped.parts_of(g, x, y, count))
-    return noted
-
-
-def far(clients: int, samples: int, precision: str) -> list[Launch]:
-    """Convolutions as of images with more numbers than 32 bits count; from now on all are taken for such."""
-    conv.REACH = 0
-    return convolutions(clients, samples, precision) + groups(clients, samples, precision)
-
-
-def general(clients: int, samples: int, precision: str) -> list[Launch]:
-    """The launches of a GroupNorm, a pool and of gradients that are brought to their places."""
-    x = torch.zeros(clients, samples, 256, 64, dtype=resnet18.PRECISIONS[precision][0])
-    gamma = torch.zeros(clients, 64)
-    with noting() as noted:
-        y, mean, rstd = norm.forward(x, gamma, gamma, 2, 1e-5, x, True)
-        norm.backward(x, x, gamma, mean, rstd, 2, y, x, True)
-        norm.backward(x, x, gamma, mean, rstd, 2, None, None, False, gamma)
-        images, windows = x.unflatten(2, (16, 16)), Geometry((2, 2), (2, 2))
-        maxima, which = pool.forward(windows, images, (8, 8), True)
-        pool.backward(windows, maxima, which, (16, 16))
-        for shape in ((clients, 4, 4096), (4, clients, 9, 64, 64)):
-            place.place([torch.zeros(shape)], torch.zeros(clients, prod(shape[2:])))
-        weights = [cast.Weight(0, 0, 9, 64, 64, 576), cast.Weight(36864, 36864, 0, 1, 64, 1)]
-        cast.cast(torch.zeros(clients, 40000), weights, x.new_zeros(clients, 40000))
-    return noted
 
 
 def source(launch: Launch) -> tuple[ASTSource, dict[str, Any]]:
@@ -205,16 +68,6 @@ def compiled(launch: Launch) -> Any:
     return triton.compile(made, target=TARGET, options=options)
 
 
-def usage(cubin: bytes) -> tuple[int, int]:
-    """Registers a thread and bytes spilled, as the assembler says."""
-    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        said = subprocess.run([tool, "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
-    return int(re.search(r"REG:(\d+)", said)[1]), int(re.search(r"STACK:(\d+)", said)[1])
-
-
 def describe(launch: Launch) -> dict[str, Any]:
     kernel, grid, _, meta = launch
     built = compiled(launch)
@@ -226,7 +79,7 @@ def describe(launch: Launch) -> dict[str, Any]:
         "kernel": kernel.__name__, "shape": shape,
         "warps": warps, "registers": registers, "spilled": spilled, "shared": shared, "programs": prod(grid),
         "programs_at_once": fit, "waves": round(prod(grid) / (MULTIPROCESSORS * max(fit, 1)), 2),
-        "in_flight": in_flight(built.asm["ttgir"]),
+        "in_flight": in_flight(built.asm["ttgir"]), "narrow_copies": narrow_copies(built.asm["ptx"]),
     }  # fmt: skip
 
 
@@ -260,6 +113,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=10)
     parser.add_argument("--batch", type=int, default=50)
     parser.add_argument("--precision", default="bf16")
+    parser.add_argument("--two-warps", action="store_true", help="of ResNet-18-GN, with tiles of two warps; for tf32")
     parser.add_argument("--methods", default="fedavg,fedsmoo", help="whose passes; several, separated by commas")
     parser.add_argument("--only", default="", help="beginnings of kernels' names, separated by commas")
     parser.add_argument("--once", action="store_true", help="every kernel at its first shape only")
@@ -274,7 +128,7 @@ def main() -> None:
 def kernels(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Describe every kernel that was asked for, and print it."""
     rows, seen = [], set()
-    noted = launches(options.clients, options.batch, options.precision)
+    noted = launches(options.clients, options.batch, options.precision, "two warps" if options.two_warps else "boxes")
     for method in options.methods.split(","):
         noted += passes(method, options.clients, options.precision)
     for made in (recurrences, convolutions, groups, general, far):
@@ -291,7 +145,8 @@ def kernels(options: argparse.Namespace) -> list[dict[str, Any]]:
         print(
             f"{row['kernel']:22s} {row['warps']:2d} warps {row['registers']:3d} registers {row['spilled']:3d} B spilled"
             f" {row['shared'] / 1024:5.1f} KiB  {row['programs']:4d} programs, {row['programs_at_once']} at once, "
-            f"{row['waves']:.2f} waves, {row['in_flight']} in flight  {shape}", flush=True,
+            f"{row['waves']:.2f} waves, {row['in_flight']} in flight, {row['narrow_copies']} narrow copies  {shape}",
+            flush=True,
         )  # fmt: skip
     return rows
 

@@ -3,6 +3,7 @@
 PYTHONPATH=src python3 -m benchmarks.kernels.tiles --out tiles.json
 PYTHONPATH=src python3 -m benchmarks.kernels.tiles --clients 80 --keys forward:256,weight:64 --out tiles_80.json
 PYTHONPATH=src python3 -m benchmarks.kernels.tiles --keys pool-backward,head,stem-pool --out changes.json  # in no table
+PYTHONPATH=src python3 -m benchmarks.kernels.tiles --precision tf32 --out tiles_tf32.json
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.kernels.candidates import variants
+from benchmarks.kernels.candidates import CHANGES, tf32_tiles, variants
 from benchmarks.kernels.timing import replay_time
 from fedsmoo.kernels.resnet18.gradient import ResNet18Gradient
 from fedsmoo.kernels.resnet18.shapes import CONVS
@@ -36,15 +37,15 @@ KERNEL = {
     "pool-backward": "pool_backward_kernel", "head": "head_norm_kernel", "stem-pool": "stem_forward_kernel",
 }  # fmt: skip
 
-# An entry of the table and its tile, or a launch and changes of it; and how many clients.
-Variant = tuple[str, Tile | dict[str, int], int]
+# An entry of the table and its tile, or a launch and changes of it; how many clients, and the precision.
+Variant = tuple[str, Tile | dict[str, int], int, str]
 
 
 def the_launch(variant: Variant, device: str = "cuda") -> tuple[Launch, ResNet18Gradient]:
     """The launch that a variant is about, of a gradient with its tile, and what holds its buffers."""
-    key, tile, clients = variant
+    key, tile, clients, precision = variant
     told: dict[str, Any] = {"tiles": {key: tile}, "boxes": tile.boxes} if isinstance(tile, Tile) else {}
-    gradient = ResNet18Gradient(clients, BATCH, 10, device, "bf16", overlap=False, **told)
+    gradient = ResNet18Gradient(clients, BATCH, 10, device, precision, overlap=False, **told)
     w = torch.zeros(clients, gradient.layout.size, device=device)
     _, images, labels, weight = fake(gradient, device)
     out = gradient.output(torch.empty_like(w, dtype=gradient.dtype))
@@ -93,7 +94,7 @@ def microseconds(variant: Variant) -> float:
                 t.normal_()
     for value in meta.values():
         base = getattr(value, "base", value)
-        if isinstance(base, torch.Tensor) and base.dtype == torch.bfloat16 and base.abs().max() == 0:
+        if isinstance(base, torch.Tensor) and base.dtype == gradient.dtype and base.abs().max() == 0:
             base.normal_(std=0.05)
     kernel[grid](*args, **meta)
     torch.cuda.synchronize()
@@ -110,13 +111,16 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--keys", default="", help="entries of the table, or of CHANGES; all of the table without it")
     parser.add_argument("--clients", type=int, default=10)
+    parser.add_argument("--precision", default="bf16", choices=("bf16", "tf32"))
     parser.add_argument("--turned", action="store_true", help="boxes with their products turned")
     parser.add_argument("--processes", type=int, default=14)
     parser.add_argument("--only", choices=("compile", "time"), help="one of the two; both without it")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long to time, after compiling")
     args = parser.parse_args()
-    keys = args.keys.split(",") if args.keys else list(TABLES["bf16"])
-    chosen = [(key, tile, args.clients) for key in keys for tile in variants(key, args.turned)]
+    bf16 = args.precision == "bf16"
+    keys = args.keys.split(",") if args.keys else list(TABLES[args.precision])
+    tried = {k: variants(k, args.turned) if bf16 or k in CHANGES else tf32_tiles(k) for k in keys}
+    chosen = [(key, tile, args.clients, args.precision) for key in keys for tile in tried[key]]
     begun, rows = time.perf_counter(), []
     if args.only != "time":
         spawn = multiprocessing.get_context("spawn")
@@ -127,18 +131,32 @@ def main() -> None:
     for variant in chosen if args.only != "compile" else []:
         if time.perf_counter() - begun > args.seconds:
             break
-        key, tile, _ = variant
+        key, tile, *_ = variant
         try:
             took = round(microseconds(variant), 2)
         except Exception as error:
             print("  no:", variant, str(error).splitlines()[:1], flush=True)
             continue
         how = asdict(tile) if isinstance(tile, Tile) else tile
-        row: dict[str, Any] = {"key": key, "clients": args.clients, "tile": how, "us": took}
-        row["table"] = tile == tiles_for("bf16", args.clients, True).get(key, {})
+        row: dict[str, Any] = {
+            "key": key,
+            "clients": args.clients,
+            "precision": args.precision,
+            "tile": how,
+            "us": took,
+        }
+        row["table"] = tile == tiles_for(args.precision, args.clients, bf16).get(key, {})
         rows.append(row)
         print(f"{took:7.2f} {key:14s} {tile} {'*' if row['table'] else ''}", flush=True)
         args.out.write_text(json.dumps(rows, indent=1))
+    for key in dict.fromkeys(row["key"] for row in rows):
+        best, was = fastest([row for row in rows if row["key"] == key])
+        print(f"{key:14s} {was or 0:7.2f} us -> {best['us']:7.2f} us  {best['tile']}", flush=True)
+
+
+def fastest(rows: list[dict[str, Any]]) -> tuple[dict[str, Any], float | None]:
+    """Return the fastest of some tiles, and the time of the table's own where it was timed."""
+    return min(rows, key=lambda row: row["us"]), next((row["us"] for row in rows if row["table"]), None)
 
 
 if __name__ == "__main__":

@@ -45,6 +45,18 @@ def test_kernels_compile_without_a_gpu(precision, only, tmp_path, device):
         assert all(r["programs_at_once"] >= 2 for r in rows if r["programs"] > 132)
 
 
+def test_two_warps_copy_float32_four_numbers_at_a_time(tmp_path, device):
+    """Hopper's products of tf32 want what they read in one order, into which numbers are copied one at a time."""
+    options = ("--precision", "tf32", "--only", "conv_forward,conv_weight,stem_weight")
+    narrow = {r["kernel"]: r["narrow_copies"] for r in occupancy(tmp_path, *options)}
+    rows = occupancy(tmp_path, *options, "--two-warps")
+    resnet18 = {"conv_forward_kernel", "conv_weight_kernel", "stem_weight_kernel"}
+    assert all(narrow[kernel] for kernel in resnet18)
+    rows = [r for r in rows if r["kernel"] in resnet18]
+    assert {r["kernel"]: (r["warps"], r["narrow_copies"]) for r in rows} == dict.fromkeys(resnet18, (2, 0))
+    assert not [r for r in rows if r["spilled"] > 16]
+
+
 def kernels_with_products():
     """Names of the kernels that multiply matrices, themselves or in functions that they call."""
     calls, kernels = {}, set()

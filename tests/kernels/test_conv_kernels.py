@@ -19,6 +19,7 @@ SHAPES = {
 }
 
 POINTERS, BOXES, TURNED = {}, {"boxes": True}, {"boxes": True, "turned": True}  # ways of a tile
+ACROSS = {"across": True}
 CASES = [(shape, way) for shape in SHAPES for way in (POINTERS, BOXES, TURNED)]
 OF_STRIDE_1 = [case for case in CASES if not case[1] or SHAPES[case[0]][3] == 1]  # by boxes
 
@@ -158,7 +159,7 @@ def test_gradient_through_the_layer_before(shape, alone, way, draw, device):
     close(grad[:, 5 + ch :], d_beta)
 
 
-@pytest.mark.parametrize(("shape", "way"), OF_STRIDE_1)
+@pytest.mark.parametrize(("shape", "way"), [*OF_STRIDE_1, *((shape, ACROSS) for shape in SHAPES)])
 @pytest.mark.parametrize("splits", [1, 3])
 def test_weight_gradient(shape, way, splits, draw):
     from fedsmoo.kernels.resnet18.conv_weight import conv_weight, sum_splits

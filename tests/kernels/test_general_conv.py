@@ -38,6 +38,7 @@ def reference(x, w, dy, s, p, d):
 def test_the_three_products(shape, draw):
     from fedsmoo.kernels.conv.conv import Convolution
     from fedsmoo.kernels.conv.geometry import Geometry
+    from fedsmoo.kernels.conv.tiles import Tile
 
     clients, batch, size, inside, outside, kernel, stride, padding, dilation = shape
     geometry = Geometry(kernel, stride, padding, dilation)
@@ -45,7 +46,9 @@ def test_the_three_products(shape, draw):
     x, w = draw(clients, batch, *size, inside), draw(clients, *kernel, inside, outside)
     dy = draw(clients, batch, *geometry.outputs(size), outside)
     found = conv.forward(x, w), conv.data(dy, w, size), conv.weight(x, dy, parts=2)
-    for got, want in zip(found, reference(x, w, dy, stride, padding, dilation), strict=True):
+    wanted = reference(x, w, dy, stride, padding, dilation)
+    across = conv.weight(x, dy, Tile(16, 16, 32, across=True), 2)
+    for got, want in zip((*found, across), (*wanted, wanted[-1]), strict=True):
         assert got.shape == want.shape
         torch.testing.assert_close(got.double(), want, rtol=0, atol=2e-6 * max(1.0, float(want.abs().max())))
 

@@ -23,12 +23,18 @@ def stem_truth(x, kernel, gamma, beta):
 
 
 @pytest.mark.parametrize(
-    ("side", "width", "boxes", "step"),
-    [(8, 32, False, None), (16, 64, False, 4), (8, 256, False, 1), (16, 32, True, 16)],
+    ("side", "width", "way", "step"),
+    [
+        (8, 32, {}, None),
+        (16, 64, {}, 4),
+        (8, 256, {}, 1),
+        (16, 32, {"boxes": True}, 16),
+        (8, 64, {"across": True}, 2),
+    ],
 )
-def test_stem_forward_and_backward(side, width, boxes, step, draw, device):
-    """``width``: reduction indices of a program of the weight gradient, from one row of taps to all of them; ``step``:
-    pooled pixels at once on the way back."""
+def test_stem_forward_and_backward(side, width, way, step, draw, device):
+    """``width``: reduction indices of a program of the weight gradient, from one row of taps to all of them; ``way`` of
+    its tile; ``step``: pooled pixels at once on the way back."""
     from fedsmoo.kernels.resnet18.conv_weight import sum_splits
     from fedsmoo.kernels.resnet18.norm import NormLayer, sum_parts
     from fedsmoo.kernels.resnet18.pool import pool_backward
@@ -44,9 +50,9 @@ def test_stem_forward_and_backward(side, width, boxes, step, draw, device):
     rstd, part, grad = draw(C, B, GROUPS), draw(C, begin + B * 2 * CH), draw(C, n + 2 * CH)
     parts = draw(2, C, n)
     x[..., :4, :] = x[..., -4:, :] = 0
-    stem_forward(conv, x, flat, 0, flat, n, xhat, rstd, pooled, taken, Tile(side**2 // 4, CH, 32, 4, 2, boxes))
+    stem_forward(conv, x, flat, 0, flat, n, xhat, rstd, pooled, taken, Tile(side**2 // 4, CH, 32, 4, 2))
     pool_backward(d, taken, NormLayer(None, xhat, rstd, flat, n, None, dy, part, begin), warps=4, step=step)
-    stem_weight(conv, x, dy, parts, 0, Tile(CH, width, 16, 4, 2, boxes))
+    stem_weight(conv, x, dy, parts, 0, Tile(CH, width, 16, 4, 2, **way))
     sum_splits(parts, grad, 0)
     table = [[begin + half * CH, B, 2 * CH, n + half * CH] for half in range(2)]
     sum_parts(part, torch.tensor(table, dtype=torch.int32, device=device), grad, columns=CH)

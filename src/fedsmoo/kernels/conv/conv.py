@@ -109,7 +109,7 @@ class Convolution:
             x=x, x_row=x.stride(0), dy=dy, dy_row=dy.stride(0), dw=dw, dw_row=dw.stride(1), dw_part=dw.stride(0),
             parts=parts, B=batch, H=height, W=width, HO=high, WO=wide, CIN=inside, COUT=outside,
             **self.geometry.constants(), BM=tile.rows, BN=tile.cols, BK=tile.inner,
-            EVEN=inside % tile.rows == 0 and outside % tile.cols == 0,
+            EVEN=inside % tile.rows == 0 and outside % tile.cols == 0, ACROSS=tile.across,
             PRECISION=self.precision, FAR=are_far(x, dy), num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
         return dw

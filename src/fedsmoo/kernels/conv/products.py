@@ -168,6 +168,15 @@ def data_kernel(
     tl.store(out, acc, mask=live[:, None] & (cols < CIN)[None, :])
 
 
+@triton.jit
+def across_tap(x, sample, h, v, live, channel, H, W, CIN, EVEN: tl.constexpr):
+    """Return what :func:`of_tap` does the other way round, ``[channels, pixels]``."""
+    seen = live & (h >= 0) & (h < H) & (v >= 0) & (v < W)
+    pixel = (sample * H + h) * W + v
+    mask = seen[None, :] if EVEN else seen[None, :] & (channel < CIN)[:, None]
+    return tl.load(x + pixel[None, :] * CIN + channel[:, None], mask=mask, other=0.0)
+
+
 @triton.jit(do_not_specialize=SIZES)
 def weight_kernel(
     x, x_row,  # [C, B, H, W, CIN]; stride of a client
@@ -178,7 +187,7 @@ def weight_kernel(
     PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     EVEN: tl.constexpr,  # whether BM divides CIN and BN divides COUT
-    PRECISION: tl.constexpr, FAR: tl.constexpr,
+    ACROSS: tl.constexpr, PRECISION: tl.constexpr, FAR: tl.constexpr,
 ):  # fmt: skip
     """Rows are taps and input channels, columns output channels; the reduction runs over output pixels, in parts."""
     client = tl.program_id(1).to(tl.int64)
@@ -202,10 +211,14 @@ def weight_kernel(
         sample = reaching(p // (HO * WO), FAR)
         top = p % (HO * WO) // WO * SH - PH
         left = p % WO * SW - PW
-        a = of_tap(x, sample, top + tap // KW * DH, left + tap % KW * DW, live, channels, H, W, CIN, EVEN)
+        h, v = top + tap // KW * DH, left + tap % KW * DW
+        if ACROSS:
+            a = across_tap(x, sample, h, v, live, channels, H, W, CIN, EVEN)
+        else:
+            a = tl.trans(of_tap(x, sample, h, v, live, channels, H, W, CIN, EVEN))
         mask = live[:, None] if EVEN else live[:, None] & (cols < COUT)[None, :]
         b = tl.load(dy + reaching(p, FAR)[:, None] * COUT + cols[None, :], mask=mask, other=0.0)
-        acc = tl.dot(tl.trans(a), b, acc, input_precision=PRECISION)
+        acc = tl.dot(a, b, acc, input_precision=PRECISION)
     out = dw + client * dw_row + part.to(tl.int64) * dw_part + rows[:, None] * COUT + cols[None, :]
     tl.store(out, acc, mask=(channels < CIN)[:, None] & (cols < COUT)[None, :])
 

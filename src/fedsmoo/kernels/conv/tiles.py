@@ -12,13 +12,18 @@ FILLED = 0.7  # share of a box's pixels that are some, from which boxes are fast
 
 @dataclass(frozen=True)
 class Tile:
-    """Rows and columns of a program's output tile, the step of its reduction, its warps and its pipeline's depth."""
+    """Rows and columns of a program's output tile, the step of its reduction, its warps and its pipeline's depth.
+
+    ``across``: a weight gradient loads its left operand as the product reads it, ``[channels, pixels]``. With two warps
+    or fewer than 64 rows, float32 numbers then come four at a time, not one.
+    """
 
     rows: int
     cols: int
     inner: int
     warps: int = 4
     stages: int = 3
+    across: bool = False
 
 
 def power(n: int, least: int = 16, most: int = 128) -> int:

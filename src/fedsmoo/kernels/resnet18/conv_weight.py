@@ -24,7 +24,7 @@ def pointer_products(
     first, blocks, shift_h, shift_v,  # the first of so many steps of BK pixels; the tap's shift
     channels, cols,  # [BM], [BN]: the tile's input and output channels
     CIN: tl.constexpr, COUT: tl.constexpr, STRIDE: tl.constexpr, HI: tl.constexpr, HO: tl.constexpr,
-    BK: tl.constexpr, PRECISION: tl.constexpr,
+    BK: tl.constexpr, ACROSS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Return ``acc`` plus products over some steps of pixels."""
     for block in range(blocks):
@@ -34,9 +34,12 @@ def pointer_products(
         v = rows % HO * STRIDE + shift_v
         seen = live & (h >= 0) & (h < HI) & (v >= 0) & (v < HI)
         pixel = (rows // (HO * HO) * HI + h) * HI + v
-        a = tl.load(x + pixel[:, None] * CIN + channels[None, :], mask=seen[:, None], other=0.0)
+        if ACROSS:
+            a = tl.load(x + pixel[None, :] * CIN + channels[:, None], mask=seen[None, :], other=0.0)
+        else:
+            a = tl.trans(tl.load(x + pixel[:, None] * CIN + channels[None, :], mask=seen[:, None], other=0.0))
         b = tl.load(dy + rows[:, None] * COUT + cols[None, :], mask=live[:, None], other=0.0)
-        acc = tl.dot(tl.trans(a), b, acc, input_precision=PRECISION)
+        acc = tl.dot(a, b, acc, input_precision=PRECISION)
     return acc
 
 
@@ -48,7 +51,7 @@ def conv_weight_kernel(
     B, splits,
     CIN: tl.constexpr, COUT: tl.constexpr, TAPS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
     HI: tl.constexpr, HO: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    BOXES: tl.constexpr, TURNED: tl.constexpr, PRECISION: tl.constexpr,
+    BOXES: tl.constexpr, TURNED: tl.constexpr, ACROSS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     client = tl.program_id(1).to(tl.int64)
     split = tl.program_id(0) % splits
@@ -71,7 +74,7 @@ def conv_weight_kernel(
         acc = pointer_products(
             acc, x + client * B * HI * HI * CIN, dy + client * B * HO * HO * COUT, B * HO * HO, split * blocks, blocks,
             shift_h, shift_v, channels, cols,
-            CIN=CIN, COUT=COUT, STRIDE=STRIDE, HI=HI, HO=HO, BK=BK, PRECISION=PRECISION,
+            CIN=CIN, COUT=COUT, STRIDE=STRIDE, HI=HI, HO=HO, BK=BK, ACROSS=ACROSS, PRECISION=PRECISION,
         )  # fmt: skip
     out += client * out_row + split.to(tl.int64) * out_split + out_off
     tl.store(out + (strip * BM + tl.arange(0, BM))[:, None] * COUT + cols[None, :], acc)
@@ -98,7 +101,8 @@ def conv_weight(
         B=batch, splits=out.shape[0],
         CIN=conv.inside, COUT=conv.outside, TAPS=conv.taps, STRIDE=conv.stride, PAD=conv.pad,
         HI=conv.side_in, HO=conv.side_out, BM=tile.rows, BN=tile.cols, BK=tile.inner,
-        BOXES=tile.boxes, TURNED=tile.turned, PRECISION=precision, num_warps=tile.warps, num_stages=tile.stages,
+        BOXES=tile.boxes, TURNED=tile.turned, ACROSS=tile.across, PRECISION=precision,
+        num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
 
 

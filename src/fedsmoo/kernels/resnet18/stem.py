@@ -158,7 +158,8 @@ def stem_weight_kernel(
     B, splits,
     CIN: tl.constexpr, CS: tl.constexpr, COUT: tl.constexpr,
     TAPS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
-    HI: tl.constexpr, HO: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
+    HI: tl.constexpr, HO: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, ACROSS: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     client = tl.program_id(1).to(tl.int64)
     split = tl.program_id(0) % splits
@@ -171,9 +172,12 @@ def stem_weight_kernel(
     acc = tl.zeros((COUT, BN), tl.float32)
     for block in range(blocks):
         rows = (split * blocks + block) * BK + tl.arange(0, BK)
-        a = tl.load(dy + rows[:, None] * COUT + cols[None, :], mask=(rows < total)[:, None], other=0.0)
+        if ACROSS:
+            a = tl.load(dy + rows[None, :] * COUT + cols[:, None], mask=(rows < total)[None, :], other=0.0)
+        else:
+            a = tl.trans(tl.load(dy + rows[:, None] * COUT + cols[None, :], mask=(rows < total)[:, None], other=0.0))
         b = patch(x, rows, rows < total, k, CS=CS, TAPS=TAPS, STRIDE=STRIDE, PAD=PAD, HI=HI, HO=HO)
-        acc = tl.dot(tl.trans(a), b, acc, input_precision=PRECISION)
+        acc = tl.dot(a, b, acc, input_precision=PRECISION)
     out += client * out_row + split.to(tl.int64) * out_split + out_off
     at, real = weights_of(k, CIN, CS, TAPS)
     tl.store(out + at[:, None] * COUT + cols[None, :], tl.trans(acc), mask=real[:, None])
@@ -252,5 +256,5 @@ def stem_weight(
     else:
         launch(
             stem_weight_kernel, (stem_weight_tiles(conv, tile) * out.shape[0], clients),
-            x=x, dy=dy, STRIDE=conv.stride, HI=conv.side_in, BN=tile.cols, **rest,
+            x=x, dy=dy, STRIDE=conv.stride, HI=conv.side_in, BN=tile.cols, ACROSS=tile.across, **rest,
         )  # fmt: skip

@@ -16,7 +16,9 @@ class Tile:
     """Rows and columns of a program's output tile, the step of its reduction, its warps and its pipeline's depth.
 
     ``boxes``: the tensor memory unit brings what it reads; otherwise every thread loads its numbers. ``turned``: of
-    boxes, the product's transpose is computed, so that both operands stay in shared memory.
+    boxes, the product's transpose is computed, so that both operands stay in shared memory. ``across``: without boxes,
+    a weight gradient loads its left operand as the product reads it, ``[channels, pixels]``. With two warps or fewer
+    than 64 rows, float32 numbers then come four at a time, not one.
     """
 
     rows: int
@@ -26,6 +28,7 @@ class Tile:
     stages: int
     boxes: bool = False
     turned: bool = False
+    across: bool = False
 
     def fits(self, what: str, cols: int, inner: int, rows: int | None = None, group: int = 1, pixels: int = 1) -> None:
         """Refuse a tile that does not divide ``cols``, ``inner`` and ``rows`` or cuts groups or samples (FedsmooError).
