@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
+import torch
+from patience import PATIENCE
+from torch import Tensor
 
 from fedsmoo.algorithms import FedAvg
 from fedsmoo.core import FedsmooError, stream
-from fedsmoo.core.random.streams import torch_stream
+from fedsmoo.core.random.streams import generator_apart, torch_stream
 from fedsmoo.data.batches.augment import draws
 from fedsmoo.data.batches.cohort import cohort
 from fedsmoo.data.batches.plan import client_batches, make_plan, merge
@@ -159,3 +165,31 @@ def test_augmentation_of_a_client_does_not_depend_on_others_or_their_sizes() -> 
     assert alone.index.shape[2] == 3
     for name in ("flip", "dy", "dx"):
         np.testing.assert_array_equal(wide.draws[name][: len(alone.index), 0, :3], alone.draws[name][:, 0])
+
+
+def test_the_global_generator_is_one_threads_at_a_time():
+    """What another thread seeds meanwhile decides nothing here, and nothing is left of it."""
+    inside, other_has_it, drawn = (threading.Event() for _ in range(3))
+
+    def mine() -> Tensor:
+        with generator_apart(1):
+            inside.set()
+            other_has_it.wait(0.5)  # which it must not: it waits for this thread
+            return torch.rand(3)
+
+    def others() -> Tensor:
+        with generator_apart(2):
+            other_has_it.set()
+            drawn.wait(PATIENCE)
+            return torch.rand(3)
+
+    before = torch.get_rng_state()
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(mine)
+        assert inside.wait(PATIENCE)
+        second = pool.submit(others)
+        found = first.result(PATIENCE)
+        drawn.set()
+        assert torch.equal(second.result(PATIENCE), torch.rand(3, generator=torch.Generator().manual_seed(2)))
+    assert torch.equal(found, torch.rand(3, generator=torch.Generator().manual_seed(1)))
+    assert torch.equal(torch.get_rng_state(), before)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from patience import PATIENCE
 from torch import nn
 
 from fedsmoo import simulate
@@ -130,7 +131,7 @@ def test_one_setting_at_a_time_and_back_as_it_was() -> None:
     def wants_it() -> None:
         with one.taken(BOTH):
             inside.set()
-            leave.wait()
+            seen.append(("left", leave.wait(PATIENCE)))
             seen.append(("first", switched_on()))
 
     def wants_it_too() -> None:
@@ -142,16 +143,16 @@ def test_one_setting_at_a_time_and_back_as_it_was() -> None:
         with one.taken(Way()), one.taken(BOTH):  # the inner one changes nothing
             seen.append(("other", switched_on()))
 
-    first = threading.Thread(target=wants_it)
+    # A thread that waits for ever must not keep the process of the tests from ending.
+    first, second, other = (threading.Thread(target=f, daemon=True) for f in (wants_it, wants_it_too, wants_the_other))
     first.start()
-    inside.wait()
-    other = threading.Thread(target=wants_the_other)
+    assert inside.wait(PATIENCE)
     other.start()
-    second = threading.Thread(target=wants_it_too)
     second.start()
     for thread in (first, second, other):
-        thread.join()
-    assert sorted(seen) == [("first", True), ("other", False), ("second", True)]
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+    assert sorted(seen) == [("first", True), ("left", True), ("other", False), ("second", True)]
     assert not switched_on()
     assert torch.backends.cuda.flash_sdp_enabled()
     assert one.users == 0

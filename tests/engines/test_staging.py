@@ -12,6 +12,7 @@ from torch import nn
 
 from fedsmoo import simulate
 from fedsmoo.algorithms import ALGORITHMS
+from fedsmoo.analysis.functions.consistency import client_losses
 from fedsmoo.core import FedsmooError
 from fedsmoo.data.dataset import Dataset, refuse_too_large
 from fedsmoo.engines import devices
@@ -83,6 +84,23 @@ def test_a_run_with_samples_on_the_host_has_the_bits_of_one_on_the_device(engine
     assert [r.test_accuracy for r in one.history] == [r.test_accuracy for r in other.history]
     assert other.simulation.setup.task.staged
     assert not one.simulation.setup.task.staged
+
+
+def test_what_looks_at_clients_picks_their_samples_where_these_lie(monkeypatch):
+    """Numbers of samples that lie on a GPU cannot pick samples of the host."""
+    result, picked, plain = run_of("host", engine="serial"), [], Task.pick
+    run = result.simulation
+
+    def pick(task, index, test=False):
+        picked.append((len(index), test))
+        return plain(task, index, test)
+
+    monkeypatch.setattr(Task, "pick", pick)
+    result.evaluate_clients("train")
+    result.evaluate_clients("held")
+    client_losses(run.setup.task, run.indices, [0, 2])
+    sizes = [len(i) for i in run.indices]
+    assert picked == [(n, False) for n in (*sizes, *(len(i) for i in run.held), sizes[0], sizes[2])]
 
 
 def test_auto_goes_by_the_size_of_the_device(monkeypatch):

@@ -7,12 +7,12 @@ from textwrap import shorten
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import unknown
+from fedsmoo.core.random.streams import generator_apart
 from fedsmoo.data.batches.augment import drawing
 from fedsmoo.data.batches.plan import make_plan
 from fedsmoo.data.dataset import Dataset
@@ -189,7 +189,7 @@ def first_error(engine: Engine, setup: Setup, clients: int, batch_size: int) -> 
     that ran out are raised: none of them says that another engine would do better.
     """
     try:
-        with torch.random.fork_rng(devices=[]):
+        with generator_apart():
             engine.run_round(one_step_inputs(setup, clients, batch_size))
             synchronize(setup.task.device)  # errors of a GPU are raised where it is waited for
     except FedsmooError:

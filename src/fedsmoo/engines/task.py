@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -188,12 +189,17 @@ class Task:
         """The test part."""
         return Samples(self.data.x_test, self.data.y_test)
 
+    @cached_property
+    def portion(self) -> int:
+        """How many samples are evaluated at once: the model is looked at for that once, at its first weights."""
+        return evaluated_at_once(self, self.model.initial().to(self.device, self.dtype))
+
     def evaluate(self, w: Tensor, on: Samples | None = None, order: torch.memory_format = FIRST) -> Scores:
         """Return loss and metrics of one model on the test part, or on other samples.
 
         ``order`` is that of the inputs in memory: images may have their channels last there.
         """
-        parameters, on, size = self.model.layout.split(w), on or self.test, evaluated_at_once(self, w)
+        parameters, on, size = self.model.layout.split(w), on or self.test, self.portion
         self.model.eval()
         with torch.no_grad():
             outputs = self.tally(lambda x: self.model.forward(parameters, x.to(memory_format=order)), size, on)

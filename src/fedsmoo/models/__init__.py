@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping
 from numbers import Integral
 from typing import Any
 
-import torch
 from torch import nn
 
 from fedsmoo.core.errors import FedsmooError, first_line, unknown
-from fedsmoo.core.random.streams import stream
+from fedsmoo.core.random.streams import generator_apart, stream
 from fedsmoo.core.user_code import is_in_file
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.targets import CLASSES
@@ -100,8 +99,7 @@ def refuse_options(name: str, options: Mapping[str, Any]) -> None:
 
 def make_module(factory: Callable[[], nn.Module], seed: int) -> nn.Module:
     """Return a module initialised from its own stream; the global generator is left as it was."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(stream(seed, "model").integers(2**63 - 1)))
+    with generator_apart(int(stream(seed, "model").integers(2**63 - 1))):
         return factory()
 
 

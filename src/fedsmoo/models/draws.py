@@ -10,18 +10,18 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.random.layers import ClientsNoise, ClientsNumbers, Numbers
 from fedsmoo.core.random.noise import Noise
+from fedsmoo.models.modules.process import EAGER, NO_FLASH, NO_OTHERS, Setting
 
 AnyNoise = Noise | ClientsNoise  # of one client, or of C at once
 Given = dict[str, Any]  # an operator's arguments by name
@@ -89,7 +89,7 @@ class Draws(TorchDispatchMode):
 @contextmanager
 def drawing(module: nn.Module, noise: AnyNoise, ahead: int = 0) -> Iterator[Draws]:
     """:class:`Draws`, without the kernels that draw inside."""
-    with outside_kernels(module), Draws(noise, ahead) as draws:
+    with as_it_was(), outside_kernels(module), Draws(noise, ahead) as draws:
         yield draws
 
 
@@ -98,21 +98,18 @@ def outside_kernels(module: nn.Module) -> Iterator[None]:
     """Leave out kernels that draw inside: fused attention, and cuDNN's recurrent layers; in all threads."""
     cudnn = torch.backends.cudnn
     with ExitStack() as stack:
-        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        stack.enter_context(NO_FLASH.taken())
+        stack.enter_context(NO_OTHERS.taken())
         if cudnn.is_available() and any(isinstance(m, nn.RNNBase) and m.dropout > 0 for m in module.modules()):
             stack.enter_context(cudnn.flags(enabled=False, allow_tf32=cudnn.allow_tf32))
         if "torch._dynamo" in sys.modules:  # a compiled module would draw in code of its own
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
+            stack.enter_context(EAGER.taken())
         yield
 
 
 @contextmanager
-def as_it_was() -> Iterator[None]:
-    """Leave PyTorch's notes of dispatch modes as they were found, whatever threads did inside this context.
-
-    It notes for the whole process, not for each thread, whether a mode is in force: of two threads that enter and leave
-    theirs by turns, the last one would leave behind that a mode still is.
-    """
+def notes_kept() -> Iterator[None]:
+    """Leave PyTorch's notes of dispatch modes as they were found, by :func:`as_it_was`."""
     notes = {n: v for n, v in vars(_python_dispatch).items() if n.startswith("_is_in_") and isinstance(v, bool)}
     try:
         yield
@@ -121,6 +118,18 @@ def as_it_was() -> Iterator[None]:
         tell = getattr(_python_dispatch, "set_is_in_mode_without_ignore_compile_internals", None)
         if tell is not None:  # the same note, for compiled code
             tell(notes["_is_in_any_mode_without_ignore_compile_internals"])
+
+
+NOTES = Setting(notes_kept)
+
+
+def as_it_was() -> AbstractContextManager[None]:
+    """Leave PyTorch's notes of dispatch modes as they were found, whatever threads did inside this context.
+
+    It notes for the whole process, not for each thread, whether a mode is in force: of two threads that enter and leave
+    theirs by turns, the last one would leave behind that a mode still is.
+    """
+    return NOTES.taken()
 
 
 def bound(func: Any, args: Any, kwargs: Any) -> Given:

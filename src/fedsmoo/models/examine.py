@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import FedsmooWarning, first_line
 from fedsmoo.core.random.noise import Noise, key_of
+from fedsmoo.core.random.streams import GENERATOR, generator_apart
 from fedsmoo.models.base import FlatModel
 from fedsmoo.models.buffers import refuse_changing, written
 from fedsmoo.models.draws import Undrawn, drawing
@@ -169,8 +170,9 @@ def look_behind(at: Looked, seen: Pass) -> None:
 def steady_pass(made: list[Pass], at: Looked, training: bool) -> Pass:
     """Repeat a pass until no generator moves, and keep all in ``made``; refuse a model that has no such pass."""
     for _ in range(TRIES):
-        made.append(Pass(at.model.module))
-        make(made[-1], at, training)
+        with GENERATOR:
+            made.append(Pass(at.model.module))
+            make(made[-1], at, training)
         if not made[-1].moved:
             return made[-1]
     raise FedsmooError(f"{made[-1].moved}, which does not follow the run's seed: {INSTEAD}")
@@ -205,7 +207,7 @@ def refuse_unseen(at: Looked, why: Exception) -> None:
     """Refuse a model that can be run, but not be looked at: nobody would know what it draws."""
     model = at.model
     try:
-        with torch.enable_grad(), torch.random.fork_rng(devices=[]):
+        with torch.enable_grad(), generator_apart():
             parts = at.parts()
             torch.autograd.grad(at.loss(model.forward(parts, at.x)).sum(), list(parts.values()), materialize_grads=True)
     except Exception:  # it does not fit: the first round says so

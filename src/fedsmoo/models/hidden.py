@@ -19,6 +19,7 @@ from fedsmoo.core.errors import FedsmooError
 from fedsmoo.models.base import FlatModel
 
 REENTRANT = "CheckpointFunctionBackward"
+MOVING = threading.RLock()  # of two threads that each put back what they had found, one would leave its own behind
 LONG, DEEP = 1000, 4  # parts of a list or dict, and lists inside of lists: of more only the length is compared
 
 
@@ -46,9 +47,9 @@ def emptied(module: nn.Module, names: Collection[str] | None = None) -> Iterator
 def unmoved(module: nn.Module) -> Iterator[None]:
     """Refuse a pass that moves or casts modules, as ``other.to(x)`` does: under vmap PyTorch may end the process.
 
-    A part of the module itself may be told to be where it is: nothing changes.
+    A part of the module itself may be told to be where it is: nothing changes. One thread at a time does so.
     """
-    plain, here, parts = nn.Module._apply, threading.get_ident(), {id(part) for part in module.modules()}
+    here, parts = threading.get_ident(), {id(part) for part in module.modules()}
 
     def refuse(other: nn.Module, move: Callable[[Tensor], Tensor], *given: Any, **named: Any) -> nn.Module:
         if threading.get_ident() != here:  # another thread's module
@@ -60,11 +61,13 @@ def unmoved(module: nn.Module) -> Iterator[None]:
             "which PyTorch cannot do for several clients at once: do it before the run, or cast what goes in and out"
         )
 
-    nn.Module._apply = refuse  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        nn.Module._apply = plain  # type: ignore[method-assign]
+    with MOVING:
+        plain = nn.Module._apply
+        nn.Module._apply = refuse  # type: ignore[assignment]
+        try:
+            yield
+        finally:
+            nn.Module._apply = plain  # type: ignore[method-assign]
 
 
 def refuse_unnamed(module: nn.Module, name: str) -> None:

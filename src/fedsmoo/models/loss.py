@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedsmoo.core.errors import FedsmooError, brief, unknown
+from fedsmoo.core.random.streams import generator_apart
 from fedsmoo.core.user_code import is_in_file, options_of, user_object, with_options
 from fedsmoo.data.targets import CLASSES, LABELS, NO_LABEL, NUMBERS
 
@@ -167,7 +168,7 @@ def refuse_trained(loss: SampleLoss) -> None:
 
 def refuse_remembering(loss: SampleLoss, out: Tensor, y: Tensor) -> None:
     """Refuse a loss that answers one question in two ways: it draws random numbers, or keeps something."""
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+    with torch.no_grad(), generator_apart():
         first, _, again = (loss(o, t) for o, t in ((out, y), (out.flip(0), y.flip(0)), (out, y)))
     if not torch.allclose(first, again, equal_nan=True):
         raise FedsmooError(

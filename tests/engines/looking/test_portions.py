@@ -108,6 +108,22 @@ def test_a_model_that_takes_no_small_batch_is_evaluated_as_before(monkeypatch):
     assert evaluated_at_once(task, weights(task)) == 1000
 
 
+def test_a_model_is_looked_at_once_however_often_it_is_evaluated():
+    """Two more passes for every client's few samples would take longer than the evaluation of a small model."""
+    seen = list[int]()
+
+    class Seen(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            seen.append(len(x))
+            return x
+
+    task = make_task(nn.Sequential(Seen(), *cnn()))
+    first = task.evaluate(weights(task))
+    seen.clear()
+    assert task.evaluate(weights(task)) == first
+    assert seen == [21]
+
+
 def test_an_oracle_with_channels_last_hands_them_to_the_model_so():
     seen = list[Any]()
 

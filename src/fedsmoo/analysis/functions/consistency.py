@@ -99,5 +99,5 @@ def agreed_perturbation(
 
 def client_losses(task: Task, indices: Sequence[np.ndarray], clients: Sequence[int]) -> list[Objective]:
     """Return each client's loss on its own samples."""
-    held = [torch.from_numpy(indices[i]).to(task.device) for i in clients]
-    return [Objective(task, task.data.x_train[i], task.data.y_train[i], "train") for i in held]
+    held = [task.pick(torch.from_numpy(indices[i])) for i in clients]
+    return [Objective(task, x, y.to(task.device), "train") for x, y in held]

@@ -6,10 +6,15 @@ resume, and whoever else is in the cohort.
 
 from __future__ import annotations
 
+import threading
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
+
+GENERATOR = threading.RLock()  # PyTorch's global generator: one thread at a time seeds it, sets it back, or watches it
 
 
 def stream(seed: int, purpose: str, *where: int) -> np.random.Generator:
@@ -27,3 +32,15 @@ def stream(seed: int, purpose: str, *where: int) -> np.random.Generator:
 def torch_stream(seed: int, purpose: str, *where: int) -> torch.Generator:
     """Return the stream as a generator of PyTorch's, for code that needs one, such as the initialisation of a model."""
     return torch.Generator().manual_seed(int(stream(seed, purpose, *where).integers(2**63 - 1)))
+
+
+@contextmanager
+def generator_apart(seed: int | None = None) -> Iterator[None]:
+    """Have PyTorch's global generator for this thread alone, seeded if so asked, and leave it as it was.
+
+    It is that of the whole process: what another thread seeds, or sets back, would decide what is drawn here.
+    """
+    with GENERATOR, torch.random.fork_rng(devices=[]):
+        if seed is not None:
+            torch.manual_seed(seed)
+        yield

@@ -20,6 +20,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.random.noise import Noise
+from fedsmoo.core.random.streams import generator_apart
 from fedsmoo.engines.contract import Setup
 from fedsmoo.engines.distributed.launcher import launched
 from fedsmoo.engines.oracles.products import products
@@ -162,7 +163,7 @@ def activation_bytes(setup: Setup, batch_size: int) -> int:
     index = torch.arange(min(batch_size, len(task.data.x_train)), device=task.data.x_train.device)
     task.model.train()
     try:
-        with torch.random.fork_rng(devices=[]), products(task), saved_tensors_hooks(count, lambda t: t):
+        with generator_apart(), products(task), saved_tensors_hooks(count, lambda t: t):
             batch = task.batch(index, torch.ones(len(index), dtype=task.dtype, device=task.device))
             noise = Noise((0, 0)) if task.model.random else None
             out = task.model.forward(task.model.layout.split(w), batch.x, noise)

@@ -14,6 +14,7 @@ from torch import nn
 
 from fedsmoo.engines.looking.observed import Observed
 from fedsmoo.engines.task import Task
+from fedsmoo.models.modules.process import NO_FLASH
 
 CPUINFO = Path("/proc/cpuinfo")
 ZEN5 = 26  # the family of AMD's first processors that multiply 512 bits at once
@@ -23,7 +24,6 @@ LONGEST = 1024  # positions: attention in whole matrices takes memory by the squ
 # A number that bf16 rounds to 1, and float32 does not.
 FINE = 1 + 2**-10
 ONEDNN: Any = torch.backends.mkldnn
-ATTENTION = torch.backends.cuda  # which rules that of a CPU, too
 FUSED = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 
 
@@ -120,8 +120,7 @@ def switch(way: Way) -> ExitStack:
         undo.callback(setattr, ONEDNN.matmul, "fp32_precision", ONEDNN.matmul.fp32_precision)
         ONEDNN.matmul.fp32_precision = "bf16"  # products may be rounded, but are not: see onednn_is_wider
     if way.whole:
-        undo.callback(ATTENTION.enable_flash_sdp, ATTENTION.flash_sdp_enabled())
-        ATTENTION.enable_flash_sdp(False)
+        undo.enter_context(NO_FLASH.taken())
     return undo
 
 

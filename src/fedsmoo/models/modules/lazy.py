@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.modules.lazy import LazyModuleMixin
 
 from fedsmoo.core.errors import FedsmooError, first_line
-from fedsmoo.core.random.streams import stream
+from fedsmoo.core.random.streams import generator_apart, stream
 from fedsmoo.data.batches.augment import prepare
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.models.modules.inputs import arguments, refuse_unknown_inputs
@@ -36,8 +36,7 @@ def show(module: nn.Module, data: Dataset, seed: int) -> None:
     args, named = arguments(x, data.inputs)
     training = module.training
     try:
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            torch.manual_seed(int(stream(seed, "lazy").integers(2**63 - 1)))
+        with generator_apart(int(stream(seed, "lazy").integers(2**63 - 1))), torch.no_grad():
             module.eval()(*args, **named)
     except FedsmooError:
         raise

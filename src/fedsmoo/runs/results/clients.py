@@ -11,7 +11,6 @@ from torch import Tensor
 from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.core.errors import unknown
 from fedsmoo.engines.personal import statistics_of
-from fedsmoo.engines.task import Samples
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,8 +87,6 @@ def evaluate_samples(
         return dict.fromkeys((*(m.name for m in task.metrics), "loss"), float("nan"))
     if statistics is not None:
         task.model.hold(statistics)
-    index = torch.from_numpy(np.asarray(samples)).to(task.device)
     with torch.no_grad():
-        x, y = (getattr(task.data, f"{axis}_{part}")[index] for axis in "xy")
-        found = engine.evaluate(w, Samples(x, y))
+        found = engine.evaluate(w, task.pick(torch.from_numpy(np.asarray(samples)), test=part == "test"))
     return {**found.metrics, "loss": found.loss}
