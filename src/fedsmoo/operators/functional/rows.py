@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedsmoo.core import FedsmooError
 from fedsmoo.operators.functional.norm import GroupNorms
-from fedsmoo.operators.functional.shapes import check
+from fedsmoo.operators.functional.shapes import check, fit
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -41,6 +42,10 @@ def group_norm(
     It has no second derivatives.
     """
     check("group_norm", x, "C B CH ...", weight=(weight, "C CH"), bias=(bias, "C CH"))
+    sizes = x.shape[0], x.shape[2]
+    fit("group_norm", weight=(weight, sizes), bias=(bias, sizes))
+    if num_groups < 1 or x.shape[2] % num_groups:
+        raise FedsmooError(f"group_norm: {x.shape[2]} channels are not {num_groups} groups of as many each")
     gamma = x.new_ones(x.shape[0], x.shape[2]) if weight is None else weight
     beta = x.new_zeros(x.shape[0], x.shape[2]) if bias is None else bias
     pixels = x.unsqueeze(-1).flatten(3).transpose(2, 3).contiguous()
