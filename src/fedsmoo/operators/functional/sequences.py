@@ -53,8 +53,8 @@ def recurrent(
     check(kind, x, "C B T I", w_ih=(w_ih, "C G I"), w_hh=(w_hh, "C G H"), b_ih=(b_ih, "C G"), b_hh=(b_hh, "C G"))
     check(kind, x, "C B T I", h=(state[0], "C B H"), c=(state[1], "C B H"))
     (clients, batch, _, inside), hidden = x.shape, w_hh.shape[2]
-    gates, states = (clients, GATES.get(kind, 1) * hidden), (clients, batch, hidden)
-    fit(kind, w_ih=(w_ih, (*gates, inside)), w_hh=(w_hh, (*gates, hidden)), b_ih=(b_ih, gates), b_hh=(b_hh, gates))
+    wide, states = (clients, GATES.get(kind, 1) * hidden), (clients, batch, hidden)
+    fit(kind, w_ih=(w_ih, (*wide, inside)), w_hh=(w_hh, (*wide, hidden)), b_ih=(b_ih, wide), b_hh=(b_hh, wide))
     fit(kind, h=(state[0], states), c=(state[1], states))
     apart = kind == "gru"  # whose third gate multiplies a sum that has the bias in it
     bias = b_ih if b_hh is None or apart else b_hh if b_ih is None else b_ih + b_hh
