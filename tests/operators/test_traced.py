@@ -227,6 +227,27 @@ def test_a_flat_gradient_is_written_in_place(name, sums):
     torch.testing.assert_close(got[1], losses, rtol=0, atol=0)
 
 
+class Masking(nn.Module):
+    """Two masks that begin alike and are written into."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(48, 6), nn.Linear(6, 5)
+
+    def forward(self, x):
+        x = self.body(x.flatten(1))
+        first, second = torch.zeros_like(x), torch.zeros_like(x)
+        first[:, 0], second[:, 1:3] = 1.0, 2.0
+        return self.head(x * first + x.tanh() * second)
+
+
+def test_tensors_that_begin_alike_and_are_written_into():
+    torch.manual_seed(0)
+    many, _, _, given = gradients(Masking().double(), 4)
+    for got, want in zip(traced(many, *given)(*given), many(*given), strict=True):
+        torch.testing.assert_close(got, want, rtol=0, atol=1e-13)
+
+
 def placed(graph):
     """The fake tensors of the gradients that a graph brings to their places."""
     (call,) = (n for n in graph.graph.nodes if n.target is torch.ops.fedsmoo.place.default)
