@@ -229,6 +229,13 @@ def test_wrong_shapes_are_said(name: str) -> None:
         call()
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU ends the process")
+@pytest.mark.parametrize("index", [-1, 5, 7])
+def test_an_index_of_no_row_is_none_of_another_client_s(index: int) -> None:
+    with pytest.raises(IndexError):
+        many.embedding(torch.tensor([[0], [index], [0]]), torch.ones(3, 5, 2))
+
+
 def test_the_page_shows_steps_of_every_client_and_names_every_function() -> None:
     """What docs/operators.md shows is run, and its first client trained by PyTorch alone."""
     text = PAGE.read_text(encoding="utf-8")

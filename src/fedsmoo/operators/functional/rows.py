@@ -28,7 +28,8 @@ def embedding(
     check("embedding", index, "C ...", weight=(weight, "C rows D"))
     clients, rows = weight.shape[:2]
     offsets = torch.arange(clients, device=index.device).view(-1, *[1] * (index.dim() - 1)) * rows
-    found = F.embedding(index + offsets, weight.flatten(0, 1), scale_grad_by_freq=scale_grad_by_freq)
+    at = torch.where((index >= 0) & (index < rows), index + offsets, clients * rows)  # no row of another client
+    found = F.embedding(at, weight.flatten(0, 1), scale_grad_by_freq=scale_grad_by_freq)
     if padding_idx is None:
         return found
     return torch.where((index == padding_idx % rows).unsqueeze(-1), found.detach(), found)
