@@ -213,6 +213,8 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "axes": (lambda: many.conv2d(torch.ones(2, 3, 4, 4), torch.ones(2, 3, 4, 1, 1)), r"inputs must be \[C B I H W\]"),
     "groups": (lambda: many.conv2d(torch.ones(1, 1, 4, 2, 2), torch.ones(1, 4, 4, 1, 1), groups=2), "4 channels in 2"),
     "turned": (lambda: many.conv_transpose2d(torch.ones(1, 1, 4, 2, 2), torch.ones(1, 3, 4, 1, 1)), "do not fit"),
+    "no outputs": (lambda: many.conv_transpose2d(*[torch.ones(1, 1, 1, 2, 2)] * 2, None, 1, 2), "outputs of -1x-1"),
+    "more": (lambda: many.conv_transpose2d(*[torch.ones(1, 1, 1, 2, 2)] * 2, None, 2, 0, 2), "smaller than the stride"),
     "padding": (lambda: many.conv1d(torch.ones(1, 1, 4, 2), torch.ones(1, 4, 4, 1), None, 2, "same"), "padding='same'"),
     "one weight": (lambda: many.group_norm(torch.ones(2, 3, 4), 2, torch.ones(2, 1)), r"weight must be \[2, 4\]"),
     "uneven groups": (lambda: many.group_norm(torch.ones(2, 3, 8), 3), "8 channels are not 3 groups"),

@@ -5,9 +5,10 @@ from collections import Counter
 import pytest
 import torch
 from torch import nn
-from torch.func import functional_call, grad_and_value, vmap
+from torch.func import functional_call, grad, grad_and_value, vmap
 from torch.nn import functional as F
 
+from fedsmoo.operators.functional import conv_transpose2d
 from fedsmoo.operators.graph.views import value
 from fedsmoo.operators.norm import norm
 from fedsmoo.operators.rules import client_rules
@@ -225,6 +226,28 @@ def test_a_flat_gradient_is_written_in_place(name, sums):
     got = graph(*given)
     torch.testing.assert_close(got[0], torch.cat([p.flatten(1) for p in parts], 1), rtol=0, atol=1e-14)
     torch.testing.assert_close(got[1], losses, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 6])
+@pytest.mark.parametrize("way", ["vmap", "functional"])
+def test_a_transposed_convolution_whose_outputs_are_padded_by_a_stride(way, groups):
+    """As a larger dilation allows: convolved again, they would be more than there were inputs."""
+    torch.manual_seed(0)
+    x = torch.randn(CLIENTS, BATCH, 6, 1, 3, dtype=torch.float64)
+    w = torch.randn(CLIENTS, 6, 8 // groups if groups < 6 else 1, 3, 2, dtype=torch.float64)
+    how = (1, 2), (0, 1), (1, 2), groups, (2, 3)  # stride, padding, padding of outputs, groups, dilation
+
+    def loss(x, w):
+        return F.conv_transpose2d(x, w, None, *how).sin().sum()
+
+    if way == "vmap":
+        with client_rules():
+            got = vmap(grad(loss, (0, 1)))(x, w)
+    else:
+        got = grad(lambda x, w: conv_transpose2d(x, w, None, *how).sin().sum(), (0, 1))(x, w)
+    for c in range(CLIENTS):
+        for a, b in zip(got, grad(loss, (0, 1))(x[c], w[c]), strict=True):
+            torch.testing.assert_close(a[c], b, rtol=0, atol=1e-12)
 
 
 class Masking(nn.Module):
