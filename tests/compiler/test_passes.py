@@ -17,6 +17,7 @@ from algorithms.variants import SAME_STEPS, STRONG
 from engines.opaque import RoundedToFloat
 from engines.small import largest_gap, simulation, trace
 from engines.told import KINDS
+from torch.utils._python_dispatch import _disable_current_modes
 
 from fedsmoo.algorithms import FedAvg, FedBN, FedDyn, FedLESAMS, FedSMOO, Relaxed
 from fedsmoo.compiler.round_end import CompiledRoundEnd
@@ -482,3 +483,23 @@ def test_a_method_that_holds_a_vector_and_ends_by_an_index(device):
     steps = compared(user_object(f"{file}:HeadCut", "algorithm")(perturbation="released"), **EQUAL)
     assert [r.cut for r in steps.recordings.values()] == [True]
     assert not any(steps.endings.values())
+
+
+@dataclass(frozen=True)
+class Scaled(FedAvg):
+    """Steps that are scaled by a vector of the method's own, which is one number seen everywhere, or a column."""
+
+    kind: str = "column"
+
+    def direction(self, w, grad, down, me):
+        with _disable_current_modes():  # as if they were there before the step
+            pairs = torch.linspace(0.5, 1.5, 2 * w.shape[-1], dtype=torch.float64).view(-1, 2)
+            held = {"column": pairs[:, 0], "everywhere": pairs[3, 0].expand(len(pairs)), "row": pairs.mean(1)}
+        return held[self.kind] * grad(w), me
+
+
+@pytest.mark.parametrize("kind", ["column", "everywhere", "row"])
+def test_vectors_of_a_method_whose_numbers_lie_apart(kind, device):
+    """A pass goes by rows: the step is cut only where numbers follow each other."""
+    steps = compared(Scaled(kind=kind), **EQUAL)
+    assert [r.cut for r in steps.recordings.values()] == [kind == "row"]

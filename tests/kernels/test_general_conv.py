@@ -97,6 +97,24 @@ def test_a_bias_and_a_relu_behind_a_convolution(way, relu, draw):
         torch.testing.assert_close(found[c].double(), want, rtol=0, atol=2e-5)
 
 
+@pytest.mark.parametrize("precision", ["ieee", "tf32x3"])
+def test_a_batch_of_no_samples(precision, device):
+    """No outputs, and gradients of zero by weights, as PyTorch has it."""
+    from fedsmoo.kernels.conv import choose, grouped
+    from fedsmoo.kernels.conv.geometry import Geometry
+
+    g = Geometry((3, 3), (1, 1), (1, 1))
+    x, w, each = (
+        torch.zeros(shape, device=device) for shape in ((2, 0, 8, 8, 16), (2, 3, 3, 16, 16), (2, 3, 3, 1, 16))
+    )
+    for found in (choose.forward(g, x, w, precision), choose.data(g, x, w, (8, 8), precision)):
+        assert found.shape == x.shape
+    for found in (grouped.forward(g, x, each, 16), grouped.data(g, x, each, 16, (8, 8))):
+        assert found.shape == x.shape
+    assert torch.equal(choose.weight(g, x, x, precision), w)
+    assert torch.equal(grouped.weight_parts(g, x, x, 16, grouped.parts_of(g, x, x, 16)).sum(0), each)
+
+
 def test_products_of_pixels_are_one_row(draw):
     """A kernel of one pixel: forward, data and weight gradients of all images' pixels beside each other."""
     from fedsmoo.kernels.conv import choose

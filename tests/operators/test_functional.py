@@ -202,12 +202,24 @@ def test_layers_under_torch_compile() -> None:
         torch.testing.assert_close(got, known, rtol=0, atol=1e-12)
 
 
+def an_lstm(gates: int = 8, samples: int = 4) -> tuple[Any, ...]:
+    """Return inputs of an LSTM of two clients, and its states and weights."""
+    x, h = torch.ones(2, 4, 5, 3), torch.ones(2, samples, 2)
+    return x, (h, h), torch.ones(2, gates, 3), torch.ones(2, gates, 2)
+
+
 WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "clients": (lambda: many.linear(torch.ones(2, 3, 4), torch.ones(3, 5, 4)), "inputs are of 2 clients, weight of 3"),
     "axes": (lambda: many.conv2d(torch.ones(2, 3, 4, 4), torch.ones(2, 3, 4, 1, 1)), r"inputs must be \[C B I H W\]"),
     "groups": (lambda: many.conv2d(torch.ones(1, 1, 4, 2, 2), torch.ones(1, 4, 4, 1, 1), groups=2), "4 channels in 2"),
     "turned": (lambda: many.conv_transpose2d(torch.ones(1, 1, 4, 2, 2), torch.ones(1, 3, 4, 1, 1)), "do not fit"),
+    "no outputs": (lambda: many.conv_transpose2d(*[torch.ones(1, 1, 1, 2, 2)] * 2, None, 1, 2), "outputs of -1x-1"),
+    "more": (lambda: many.conv_transpose2d(*[torch.ones(1, 1, 1, 2, 2)] * 2, None, 2, 0, 2), "smaller than the stride"),
     "padding": (lambda: many.conv1d(torch.ones(1, 1, 4, 2), torch.ones(1, 4, 4, 1), None, 2, "same"), "padding='same'"),
+    "one weight": (lambda: many.group_norm(torch.ones(2, 3, 4), 2, torch.ones(2, 1)), r"weight must be \[2, 4\]"),
+    "uneven groups": (lambda: many.group_norm(torch.ones(2, 3, 8), 3), "8 channels are not 3 groups"),
+    "gates": (lambda: many.lstm(*an_lstm(gates=7)), r"w_ih must be \[2, 8, 3\] for these inputs, not \[2, 7, 3\]"),
+    "state": (lambda: many.lstm(*an_lstm(samples=3)), r"lstm: h must be \[2, 4, 2\]"),
     "function": (lambda: many.rnn_cell(*[torch.ones(1, 1, 1)] * 4, nonlinearity="gelu"), "'tanh' or 'relu'"),
 }  # fmt: skip
 
@@ -217,6 +229,13 @@ def test_wrong_shapes_are_said(name: str) -> None:
     call, words = WRONG[name]
     with pytest.raises(FedsmooError, match=words):
         call()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU ends the process")
+@pytest.mark.parametrize("index", [-1, 5, 7])
+def test_an_index_of_no_row_is_none_of_another_client_s(index: int) -> None:
+    with pytest.raises(IndexError):
+        many.embedding(torch.tensor([[0], [index], [0]]), torch.ones(3, 5, 2))
 
 
 def test_the_page_shows_steps_of_every_client_and_names_every_function() -> None:

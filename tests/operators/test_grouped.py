@@ -27,6 +27,7 @@ from fedsmoo.operators.trace import called, graph_of, traced
 SHAPES: dict[str, tuple] = {
     "of each channel": (2, 3, (6, 6), 5, 5, 5, [3, 3], [1, 1], [1, 1], [1, 1]),
     "one client, one sample, one pixel": (1, 1, (1, 1), 3, 3, 3, [1, 1], [1, 1], [0, 0], [1, 1]),
+    "one sample, one pixel, a kernel that is larger": (2, 1, (1, 1), 4, 6, 2, [3, 3], [1, 1], [1, 1], [1, 1]),
     "strides that do not divide": (3, 2, (7, 5), 7, 7, 7, [3, 3], [2, 3], [1, 0], [1, 1]),
     "dilated, with much padding": (2, 1, (5, 7), 4, 4, 4, [3, 2], [2, 1], [4, 3], [2, 3]),
     "two outputs of each channel": (2, 2, (5, 7), 3, 6, 3, [3, 3], [1, 2], [1, 1], [1, 1]),

@@ -5,9 +5,11 @@ from collections import Counter
 import pytest
 import torch
 from torch import nn
-from torch.func import functional_call, grad_and_value, vmap
+from torch.func import functional_call, grad, grad_and_value, vmap
 from torch.nn import functional as F
 
+from fedsmoo.operators.functional import conv_transpose2d
+from fedsmoo.operators.graph.views import value
 from fedsmoo.operators.norm import norm
 from fedsmoo.operators.rules import client_rules
 from fedsmoo.operators.trace import called, traced
@@ -224,6 +226,98 @@ def test_a_flat_gradient_is_written_in_place(name, sums):
     got = graph(*given)
     torch.testing.assert_close(got[0], torch.cat([p.flatten(1) for p in parts], 1), rtol=0, atol=1e-14)
     torch.testing.assert_close(got[1], losses, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 6])
+@pytest.mark.parametrize("way", ["vmap", "functional"])
+def test_a_transposed_convolution_whose_outputs_are_padded_by_a_stride(way, groups):
+    """As a larger dilation allows: convolved again, they would be more than there were inputs."""
+    torch.manual_seed(0)
+    x = torch.randn(CLIENTS, BATCH, 6, 1, 3, dtype=torch.float64)
+    w = torch.randn(CLIENTS, 6, 8 // groups if groups < 6 else 1, 3, 2, dtype=torch.float64)
+    how = (1, 2), (0, 1), (1, 2), groups, (2, 3)  # stride, padding, padding of outputs, groups, dilation
+
+    def loss(x, w):
+        return F.conv_transpose2d(x, w, None, *how).sin().sum()
+
+    if way == "vmap":
+        with client_rules():
+            got = vmap(grad(loss, (0, 1)))(x, w)
+    else:
+        got = grad(lambda x, w: conv_transpose2d(x, w, None, *how).sin().sum(), (0, 1))(x, w)
+    for c in range(CLIENTS):
+        for a, b in zip(got, grad(loss, (0, 1))(x[c], w[c]), strict=True):
+            torch.testing.assert_close(a[c], b, rtol=0, atol=1e-12)
+
+
+class Masking(nn.Module):
+    """Two masks that begin alike and are written into."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(48, 6), nn.Linear(6, 5)
+
+    def forward(self, x):
+        x = self.body(x.flatten(1))
+        first, second = torch.zeros_like(x), torch.zeros_like(x)
+        first[:, 0], second[:, 1:3] = 1.0, 2.0
+        return self.head(x * first + x.tanh() * second)
+
+
+def test_tensors_that_begin_alike_and_are_written_into():
+    torch.manual_seed(0)
+    many, _, _, given = gradients(Masking().double(), 4)
+    for got, want in zip(traced(many, *given)(*given), many(*given), strict=True):
+        torch.testing.assert_close(got, want, rtol=0, atol=1e-13)
+
+
+def placed(graph):
+    """The fake tensors of the gradients that a graph brings to their places."""
+    (call,) = (n for n in graph.graph.nodes if n.target is torch.ops.fedsmoo.place.default)
+    return [value(v) for v in call.args[0]]
+
+
+def test_a_gradient_whose_clients_lie_last_in_memory_is_placed():
+    def flat(w, x):
+        last = torch.einsum("cp,c->pc", w, x).clone(memory_format=torch.contiguous_format)
+        alike = x.sum().expand(4).expand(CLIENTS, 4)
+        return torch.cat([last.t(), alike, w], 1), w.sum(1)
+
+    given = torch.randn(CLIENTS, 5, dtype=torch.float64), torch.randn(CLIENTS, dtype=torch.float64)
+    graph = traced(flat, *given)
+    assert all(v.is_contiguous() for v in placed(graph))
+    assert torch.equal(graph(*given)[0], flat(*given)[0])
+
+
+class Casting(nn.Module):
+    """A layer and a convolution whose products are of another type than all else."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.kind, self.conv, self.head = kind, nn.Conv2d(3, 8, 3), nn.Linear(8, 5)
+
+    def forward(self, x):
+        x = F.conv2d(x.to(self.kind), *(p.to(self.kind) for p in self.conv.parameters())).to(x.dtype)
+        x = x.mean((2, 3)).tanh()
+        return F.linear(x.to(self.kind), *(p.to(self.kind) for p in self.head.parameters())).to(x.dtype)
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.float16, torch.bfloat16], ids=str)
+def test_gradients_are_placed_in_types_that_kernels_read(kind):
+    """Numbers of two bytes are bfloat16 to the kernel, all others float32."""
+    torch.manual_seed(0)
+    many, _, _, (x, y, *parts) = gradients(Casting(kind), 4)
+    given = x.float(), y, *parts
+
+    def flat(*given):
+        losses, *found = many(*given)
+        return torch.cat([p.reshape(CLIENTS, -1) for p in found], -1), losses
+
+    graph, want = traced(flat, *given), flat(*given)[0]
+    assert {v.dtype for v in placed(graph)} == {torch.bfloat16 if kind == torch.bfloat16 else torch.float32}
+    got = graph(*given)[0]
+    assert got.dtype == torch.float32
+    torch.testing.assert_close(got, want, rtol=0, atol=1e-6 if kind == torch.float64 else 1e-2)
 
 
 def test_afterwards_the_rules_are_pytorch_s_own_again():

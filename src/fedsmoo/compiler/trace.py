@@ -88,6 +88,8 @@ def refuse_unsupported(nodes: Iterable[Node], w: Tensor) -> None:
             raise NotCompiled(f"{node} is {tuple(value.shape)} of {value.dtype}")
         if node.op == "get_attr" and value is not None and value.device != w.device:
             raise NotCompiled(f"{node} is on {value.device}")
+        if node.op in ("get_attr", "placeholder") and isinstance(value, Tensor) and not value.is_contiguous():
+            raise NotCompiled(f"the numbers of {node} lie apart")  # passes go by rows, one after the other
         if value is None or getattr(getattr(node.target, "_schema", None), "is_mutable", False):
             raise NotCompiled(f"{node} changes something in place")
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):

@@ -142,13 +142,18 @@ def of_view(node: Node) -> Node:
     return node.all_input_nodes[0] if node.target in (aten.view.default, aten._unsafe_view.default) else node
 
 
+def is_kept(computed: torch.dtype, wanted: torch.dtype) -> bool:
+    """Whether :func:`place` makes numbers of one type from those that were computed in another: kernels read two."""
+    return computed == wanted or (computed, wanted) == (torch.bfloat16, torch.float32)
+
+
 def as_computed(node: Node) -> Node:
     """Return the node of a gradient ``[C, N]`` in the type that it was computed in, in the same order in memory."""
-    node = base(node)
+    wanted, node = value(node).dtype, base(node)
     while node.target is aten._to_copy.default and "memory_format" not in node.kwargs:
         (of,) = node.all_input_nodes
         u, v = value(of), value(node)
-        if not dense(u) or u.stride() != v.stride() or u.device != v.device or not u.is_floating_point():
+        if not dense(u) or u.stride() != v.stride() or u.device != v.device or not is_kept(u.dtype, wanted):
             break
         node = base(of)
     return node
@@ -162,7 +167,7 @@ def is_same(node: Node) -> bool:
 def source_of(graph: Graph, node: Node) -> Node:
     """Insert what :func:`place` takes for a gradient ``[C, N]`` of the graph."""
     made, given = as_taps(node), as_computed(node)
-    if made is not None:
+    if made is not None and is_kept(value(made).dtype, value(node).dtype):
         found = in_parts(graph, made)
         numbers, outside = value(node).shape[1], value(made).shape[-1]
         if numbers == value(made).shape[1:].numel():
@@ -176,6 +181,9 @@ def source_of(graph: Graph, node: Node) -> Node:
         (of,) = given.all_input_nodes
         if value(of).dim() == 3 and value(of).shape[::2] == (clients, numbers) and value(of).shape[1] <= PARTS:
             return of
+    if not value(node).is_contiguous():  # clients do not come first in memory
+        given = graph.call_function(aten.clone.default, (node,), {"memory_format": torch.contiguous_format})
+        given.meta["val"] = value(node).contiguous()
     return in_memory_order(graph, given, (clients, 1, numbers))
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from fedsmoo.operators.convolution import conv
 from fedsmoo.operators.embedding import embedding, embedding_backward
@@ -44,6 +45,15 @@ def taps(w: Tensor) -> Tensor:
     return w.permute(0, 3, 4, 2, 1).contiguous()
 
 
+def with_rest(x: Tensor, more: Sequence[int], stride: Sequence[int]) -> Tensor:
+    """Return inputs ``[C, B, I, H, W]`` of a transposed convolution as large as its outputs would be convolved to.
+
+    Zeros stand behind them where the outputs are padded by a stride or more, which a larger dilation allows.
+    """
+    high, wide = (more[i] // stride[i] for i in (0, 1))
+    return F.pad(x, (0, wide, 0, high)) if high or wide else x
+
+
 def is_ours(w: Tensor) -> bool:
     """Whether a convolution of weights ``[C, O, I / groups, kh, kw]`` has an operator: two-dimensional."""
     return w.dim() == 5
@@ -66,7 +76,7 @@ def convolution(
     elif transposed:  # a data gradient
         s, p, d, o = (two(v) for v in (stride, padding, dilation, more))
         size = [(x.shape[3 + i] - 1) * s[i] - 2 * p[i] + d[i] * (w.shape[3 + i] - 1) + o[i] + 1 for i in (0, 1)]
-        y = first(data_gradient(last(x), taps(w), size, s, p, d, groups))
+        y = first(data_gradient(last(with_rest(x, o, s)), taps(w), size, s, p, d, groups))
     else:
         y = first(convolved(last(x), taps(w), two(stride), two(padding), two(dilation), groups))
     if b is not None:
@@ -88,9 +98,10 @@ def convolution_backward(
     dy, x, w = (front(v, axis, n) for v, axis in zip((dy, x, w), axes, strict=False))
     if is_ours(w):
         how, size, kernel = (two(stride), two(padding), two(dilation)), list(x.shape[-2:]), list(w.shape[-2:])
-        dys, xs, ws = last(dy), last(x), taps(w)
+        dys, xs, ws = last(dy), last(with_rest(x, two(more), how[0]) if transposed else x), taps(w)
         if mask[0] and transposed:
             dx = first(conv(dys, ws, *how) if groups == 1 else convolved(dys, ws, *how, groups))
+            dx = dx if list(dx.shape[-2:]) == size else dx[..., : size[0], : size[1]]
         elif mask[0]:
             dx = first(data_gradient(dys, ws, size, *how, groups))
         if mask[1]:

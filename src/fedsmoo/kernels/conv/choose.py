@@ -39,7 +39,9 @@ def shapes_serve(g: Geometry, precision: str, *tensors: Tensor) -> bool:
 
 
 def box_for(tile: Tile, pixels: int, batch: int, size: Pair, inner: int) -> Box | None:
-    """Return the box of so many pixels; ``None`` where too few of them would be some."""
+    """Return the box of so many pixels; ``None`` where too few of them would be some, or there are none."""
+    if not batch:
+        return None
     box = Box(*box_of(pixels, size), tile.cols, inner, tile.warps, tile.stages)
     filled = batch * size[0] * size[1] / (box.count(batch, size) * box.pixels)
     return box if filled >= FILLED else None

@@ -164,13 +164,13 @@ def grouped_weight_kernel(
 def tile(pixels: int, channels: int) -> dict[str, int]:
     """Return pixels and channels of a program's tile, and its warps: by a rule that was not timed."""
     cols = min(64, triton.next_power_of_2(channels))
-    return {"BP": min(triton.next_power_of_2(pixels), 2048 // cols), "BC": cols, "num_warps": 4}
+    return {"BP": min(triton.next_power_of_2(max(1, pixels)), 2048 // cols), "BC": cols, "num_warps": 4}
 
 
 def weight_tile(pixels: int, channels: int, taps: int) -> dict[str, int]:
     """Return taps of a row, pixels and channels of a weight gradient's tile, and its warps: not timed either."""
     cols, width = min(64, triton.next_power_of_2(channels)), triton.next_power_of_2(taps)
-    rows = min(triton.next_power_of_2(pixels), max(1, 4096 // (cols * width)))
+    rows = min(triton.next_power_of_2(max(1, pixels)), max(1, 4096 // (cols * width)))
     return {"BK": width, "BP": rows, "BC": cols, "num_warps": 4}
 
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from fedsmoo.core import FedsmooError
 from fedsmoo.operators.functional.convolution import Convolution, DataGradient
 from fedsmoo.operators.functional.shapes import check
-from fedsmoo.operators.rules import first, last, taps
+from fedsmoo.operators.rules import first, last, taps, with_rest
 
 Sizes = int | tuple[int, ...] | list[int]
 
@@ -94,6 +94,12 @@ def conv_transpose2d(
     s, p, more, d = (pair(v) for v in (stride, padding, output_padding, dilation))
     reach = [d[i] * (weight.shape[3 + i] - 1) + more[i] + 1 for i in (0, 1)]
     size = [(x.shape[3 + i] - 1) * s[i] - 2 * p[i] + reach[i] for i in (0, 1)]
+    if min(size) < 1 or any(more[i] >= max(s[i], d[i]) for i in (0, 1)):
+        raise FedsmooError(
+            f"conv_transpose2d: outputs of {size[0]}x{size[1]} with output_padding={output_padding}: there must be "
+            "some, and their padding must be smaller than the stride or the dilation"
+        )
+    x = with_rest(x, more, s)
     return with_bias(first(DataGradient.apply(last(x), taps(weight), size, s, p, d, groups)), bias)
 
 

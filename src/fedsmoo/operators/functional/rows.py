@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedsmoo.core import FedsmooError
 from fedsmoo.operators.functional.norm import GroupNorms
-from fedsmoo.operators.functional.shapes import check
+from fedsmoo.operators.functional.shapes import check, fit
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -27,7 +28,8 @@ def embedding(
     check("embedding", index, "C ...", weight=(weight, "C rows D"))
     clients, rows = weight.shape[:2]
     offsets = torch.arange(clients, device=index.device).view(-1, *[1] * (index.dim() - 1)) * rows
-    found = F.embedding(index + offsets, weight.flatten(0, 1), scale_grad_by_freq=scale_grad_by_freq)
+    at = torch.where((index >= 0) & (index < rows), index + offsets, clients * rows)  # no row of another client
+    found = F.embedding(at, weight.flatten(0, 1), scale_grad_by_freq=scale_grad_by_freq)
     if padding_idx is None:
         return found
     return torch.where((index == padding_idx % rows).unsqueeze(-1), found.detach(), found)
@@ -41,6 +43,10 @@ def group_norm(
     It has no second derivatives.
     """
     check("group_norm", x, "C B CH ...", weight=(weight, "C CH"), bias=(bias, "C CH"))
+    sizes = x.shape[0], x.shape[2]
+    fit("group_norm", weight=(weight, sizes), bias=(bias, sizes))
+    if num_groups < 1 or x.shape[2] % num_groups:
+        raise FedsmooError(f"group_norm: {x.shape[2]} channels are not {num_groups} groups of as many each")
     gamma = x.new_ones(x.shape[0], x.shape[2]) if weight is None else weight
     beta = x.new_zeros(x.shape[0], x.shape[2]) if bias is None else bias
     pixels = x.unsqueeze(-1).flatten(3).transpose(2, 3).contiguous()

@@ -9,10 +9,11 @@ from torch.nn import functional as F
 from fedsmoo.core import FedsmooError
 from fedsmoo.operators.attention import fold_attention
 from fedsmoo.operators.functional.rows import linear
-from fedsmoo.operators.functional.shapes import check
+from fedsmoo.operators.functional.shapes import check, fit
 from fedsmoo.operators.recurrence import Recurrences
 
 Pair = tuple[Tensor, Tensor]
+GATES = {"lstm": 4, "gru": 3}  # of other layers one
 fold_attention()  # for vmap over the functions here
 
 
@@ -51,10 +52,14 @@ def recurrent(
     """Return h of every step ``[C, B, T, H]``, and the last c, of one layer in one direction."""
     check(kind, x, "C B T I", w_ih=(w_ih, "C G I"), w_hh=(w_hh, "C G H"), b_ih=(b_ih, "C G"), b_hh=(b_hh, "C G"))
     check(kind, x, "C B T I", h=(state[0], "C B H"), c=(state[1], "C B H"))
-    inside = kind == "gru"  # whose third gate multiplies a sum that has the bias in it
-    bias = b_ih if b_hh is None or inside else b_hh if b_ih is None else b_ih + b_hh
+    (clients, batch, _, inside), hidden = x.shape, w_hh.shape[2]
+    wide, states = (clients, GATES.get(kind, 1) * hidden), (clients, batch, hidden)
+    fit(kind, w_ih=(w_ih, (*wide, inside)), w_hh=(w_hh, (*wide, hidden)), b_ih=(b_ih, wide), b_hh=(b_hh, wide))
+    fit(kind, h=(state[0], states), c=(state[1], states))
+    apart = kind == "gru"  # whose third gate multiplies a sum that has the bias in it
+    bias = b_ih if b_hh is None or apart else b_hh if b_ih is None else b_ih + b_hh
     gates = linear(x, w_ih, bias).permute(2, 0, 1, 3)
-    b = b_hh if inside and b_hh is not None else gates.new_empty(len(x), 0)
+    b = b_hh if apart and b_hh is not None else gates.new_empty(len(x), 0)
     c0 = state[1].clone(memory_format=torch.contiguous_format)  # torch.compile wants h and c to be two tensors
     h, c, _, _ = Recurrences.apply(kind, gates.contiguous(), w_hh.contiguous(), b, state[0].contiguous(), c0)
     return h.permute(1, 2, 0, 3), c

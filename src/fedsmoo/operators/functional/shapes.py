@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from fedsmoo.core import FedsmooError
@@ -17,3 +19,10 @@ def check(name: str, x: Tensor, axes: str, **weights: tuple[Tensor | None, str])
             raise FedsmooError(f"{name}: {called} must be [{wanted}], not of shape {list(v.shape)}")
         if len(v) != len(x):
             raise FedsmooError(f"{name}: inputs are of {len(x)} clients, {called} of {len(v)}: axis 0 is the clients'")
+
+
+def fit(name: str, **given: tuple[Tensor | None, Sequence[int]]) -> None:
+    """Refuse tensors that do not have the sizes that inputs ask for: kernels would read what lies behind them."""
+    for called, (v, sizes) in given.items():
+        if v is not None and v.shape != tuple(sizes):
+            raise FedsmooError(f"{name}: {called} must be {list(sizes)} for these inputs, not {list(v.shape)}")

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 from fedsmoo.operators.graph.equal import merge_equal, writes
-from fedsmoo.operators.graph.views import value
+from fedsmoo.operators.graph.views import is_view, value
 
 aten = torch.ops.aten
 # Columns, and how much each of them adds up: with fewer of much, a product takes two to ten times as long as the
@@ -146,16 +146,6 @@ def stride_views(graph: Graph) -> None:
                 made[key].meta["val"] = v
         node.replace_all_uses_with(made[key])
     graph.eliminate_dead_code()
-
-
-def is_view(node: Node) -> bool:
-    """Whether a node shows the memory of its first argument."""
-    if node.target is operator.getitem:
-        return is_view(node.args[0])  # type: ignore[arg-type]
-    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
-        return False
-    shows = any(r.alias_info is not None and not r.alias_info.is_write for r in node.target._schema.returns)
-    return shows or node.target is aten._unsafe_view.default
 
 
 def is_written(node: Node) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from math import prod
 from typing import Any
 
@@ -21,6 +22,16 @@ def value(node: Node) -> Tensor:
     """Return the fake tensor of a node."""
     found: Tensor = node.meta["val"]
     return found
+
+
+def is_view(node: Node) -> bool:
+    """Whether a node shows the memory of its first argument."""
+    if node.target is operator.getitem:
+        return is_view(node.args[0])  # type: ignore[arg-type]
+    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    shows = any(r.alias_info is not None and not r.alias_info.is_write for r in node.target._schema.returns)
+    return shows or node.target is aten._unsafe_view.default
 
 
 def order(v: Tensor) -> list[int]:

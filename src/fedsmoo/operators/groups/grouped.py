@@ -24,7 +24,10 @@ def by_channel(x: Tensor, inputs: int) -> bool:
 
 def beside(x: Tensor) -> Tensor:
     """``[C, B, H, W, I] -> [B, C * I, H, W]``: the channels of all clients beside each other."""
-    return x.permute(1, 0, 4, 2, 3).flatten(1, 2)
+    y = x.permute(1, 0, 4, 2, 3).flatten(1, 2)
+    if y.shape[2:].numel() > 1:
+        return y
+    return y.clone(memory_format=torch.contiguous_format)  # a CPU takes strides of one pixel for an order of memory
 
 
 def apart(y: Tensor, clients: int) -> Tensor:
