@@ -53,6 +53,17 @@ def test_weights_that_clients_share_are_read_once():
     torch.testing.assert_close(graph(index), w[index], rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("kind", [torch.int64, torch.int32])
+@pytest.mark.parametrize("wrong", [-1, -7, 7])
+def test_an_index_that_is_no_row_is_an_error(wrong, kind):
+    w, index = torch.randn(CLIENTS, 7, WIDTH, dtype=torch.float64), torch.zeros(CLIENTS, 4, dtype=kind)
+    graph = traced(vmap(lambda i, v: F.embedding(i, v)), index, w)
+    assert torch.equal(graph(index, w), w[:, :1].expand(-1, 4, -1))
+    index[1, 2] = wrong
+    with pytest.raises(IndexError, match="out of"):
+        graph(index, w)
+
+
 def test_what_the_operator_says_of_itself_is_true():
     given = torch.randn(2, 6, 3), torch.randint(4, (2, 6)), 4, False
     torch.library.opcheck(embedding_weight._opoverload, given, test_utils=("test_schema", "test_faketensor"))

@@ -38,6 +38,7 @@ def embedding(info: Any, axes: Any, w: Tensor, index: Tensor, *how: Any) -> tupl
     if axes[0] is None:
         return aten.embedding(w, index, *how), 0
     clients = torch.arange(n, device=index.device).view(n, *[1] * (index.dim() - 1))
+    index = index & torch.iinfo(index.dtype).max  # -1, which would be the last row, is beyond all rows: an error
     return aten.index(w.movedim(axes[0], 0), [clients, index]), 0
 
 
