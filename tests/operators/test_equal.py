@@ -28,6 +28,13 @@ def test_arguments_of_another_type_differ():
     assert merged(lambda x: [(x * 1).sum() + (x * 1.0).sum() + (x * True).sum()])["mul"] == 3
 
 
+def test_the_signs_of_zeros_differ():
+    def function(x):
+        return [torch.full_like(x, 0.0).reciprocal() - torch.full_like(x, -0.0).reciprocal()]  # infinite, not 0
+
+    assert merged(function)["full_like"] == 2
+
+
 def test_what_is_read_after_a_write_is_read_again():
     def function(x):
         a = x.exp()

@@ -17,13 +17,15 @@ UNSAID = {aten.empty.memory_format, aten.empty_like.default, aten.new_empty.defa
 
 
 def frozen(given: Any) -> Any:
-    """Return arguments as something that can be compared: numbers of different types differ."""
+    """Return arguments as something that can be compared: numbers of different types differ, and so do 0.0 and -0.0."""
     if isinstance(given, list | tuple):
         return tuple(frozen(v) for v in given)
     if isinstance(given, dict):
         return tuple((name, frozen(v)) for name, v in sorted(given.items()))
     if isinstance(given, slice):
         return slice, frozen((given.start, given.stop, given.step))
+    if isinstance(given, float):
+        return float, given.hex()
     return given if isinstance(given, Node) else (type(given), given)
 
 
