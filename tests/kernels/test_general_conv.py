@@ -203,7 +203,9 @@ def test_boxes_serve_from_compute_capability_9_on(monkeypatch):
     from fedsmoo.kernels.conv.geometry import Geometry
 
     x = torch.zeros(1, 2, 8, 8, 16)
+    many = torch.empty(1, 2**21, 32, 32, 16, device="meta")  # 2^31 pixels, which 32 bits do not count
     monkeypatch.setattr(choose, "interpreted", lambda: False)
     for capability, serves in (((8, 9), False), ((9, 0), True), ((10, 3), True)):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, found=capability: found)
+        assert not choose.shapes_serve(Geometry((3, 3), (1, 1), (1, 1), (1, 1)), "tf32", many)
         assert choose.shapes_serve(Geometry((3, 3), (1, 1), (1, 1), (1, 1)), "tf32", x) is serves

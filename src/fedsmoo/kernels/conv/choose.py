@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fedsmoo.kernels.conv.boxes import Box, box_of, data_by_boxes, forward_by_boxes, weight_by_boxes
-from fedsmoo.kernels.conv.conv import Convolution
+from fedsmoo.kernels.conv.conv import PIXELS, Convolution
 from fedsmoo.kernels.conv.geometry import Geometry, Pair
 from fedsmoo.kernels.conv.tiles import FILLED, Tile, box_tile, parts_for, weight_tile
 from fedsmoo.kernels.runtime import interpreted
@@ -30,12 +30,15 @@ def boxes_serve(g: Geometry, precision: str, *tensors: Tensor) -> bool:
 
 
 def shapes_serve(g: Geometry, precision: str, *tensors: Tensor) -> bool:
-    """Whether boxes can serve: stride 1, a device with a tensor memory unit, channels in pieces of 16 bytes."""
+    """Whether boxes can serve: stride 1, a device with a tensor memory unit, channels in pieces of 16 bytes.
+
+    Images of more pixels than 32 bits count are left to :class:`Convolution`, which refuses them.
+    """
     if g.stride != (1, 1) or precision == "tf32x3":
         return False
     if not interpreted() and torch.cuda.get_device_capability(tensors[0].device)[0] < 9:
         return False
-    return all(t.shape[-1] * t.itemsize % 16 == 0 for t in tensors)
+    return all(t.shape[-1] * t.itemsize % 16 == 0 and t.shape[1:4].numel() <= PIXELS for t in tensors)
 
 
 def box_for(tile: Tile, pixels: int, batch: int, size: Pair, inner: int) -> Box | None:
