@@ -30,7 +30,15 @@ FILES = {
     "def number(): return 3\n"
     "def normed(): return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64, track_running_stats=False))\n"
     "def other(): return nn.Sequential(nn.Flatten(), nn.Linear(63, 10))\n"
-    "def needs(width): return nn.Linear(width, 10)\n",
+    "def needs(width): return nn.Linear(width, 10)\n"
+    "def any_more(outputs, wide: bool = False, deep=2, **more):\n"
+    "    return nn.Sequential(nn.Flatten(), nn.Linear(64, outputs))\n"
+    "def leaves(): raise SystemExit(3)\n"
+    "def nan():\n"
+    "    layer = nn.Linear(64, 10)\n"
+    "    nn.init.constant_(layer.weight, float('nan'))\n"
+    "    return nn.Sequential(nn.Flatten(), layer)\n",
+    "script.py": "import sys\nsys.exit('usage: script.py')\n",
 }
 
 REFUSED = [
@@ -84,6 +92,12 @@ REFUSED = [
     (["--model", "things.py:number"], "made a int, not an nn.Module"),
     (["--model", "things.py:normed"], "set track_running_stats=True, or use nn.GroupNorm"),
     (["--model", "things.py:needs"], "missing 1 required positional argument: 'width'"),
+    (["--model", "things.py:any_more", "--set", "wide=maybe"], "wide is 'maybe', but must be true or false"),
+    (["--model", "things.py:any_more", "--set", "deep=1.5"], "deep is '1.5', but must be a whole number"),
+    (["--model", "things.py:leaves"], "things.py:9 in leaves: SystemExit: 3"),
+    (["--model", "things.py:nan"], "holds NaN or infinite values in 1.weight before training"),
+    (["--model", "script.py:net"], "script.py cannot be imported: SystemExit: usage: script.py (line 2)"),
+    (["--clients", "99999999999999"], "memory ran out: "),
     (["--model", "things.py:other"], "cannot train this model on these data"),
     (["--model", "things.py:other", "--engine", "auto", "--cohort", "3"], "no engine can run this model"),
     (["--dataset", "cifar10", "--data", "nowhere"], "nowhere"),
