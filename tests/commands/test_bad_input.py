@@ -18,6 +18,7 @@ from .conftest import TINY, Answer, Call, tiny
 
 FILES = {
     "misspelt.toml": "roudns = 3\n",
+    "grid.toml": "rounds = 3\n[methods.FedAvg]\n",
     "broken.toml": "rounds = = 3\n",
     "wrong_type.toml": 'rounds = "many"\n',
     "endless.toml": "rounds = inf\n",
@@ -80,6 +81,7 @@ REFUSED = [
     (["--local-epochs", "2"], "both local_epochs and local_steps"),
     (["missing.toml"], "cannot read the config file missing.toml"),
     (["misspelt.toml"], "misspelt.toml: unknown setting 'roudns': did you mean 'rounds'"),
+    (["grid.toml"], "grid.toml: 'methods' is of a grid of runs, not of one: 'fedsmoo sweep FILE' trains it"),
     (["broken.toml"], "the config file broken.toml is not valid TOML"),
     (["wrong_type.toml"], "wrong_type.toml: rounds is 'many', but must be a whole number"),
     (["endless.toml"], "endless.toml: rounds is inf, but must be a whole number"),
