@@ -203,6 +203,9 @@ def refuse_wrong_kinds(model: Any, algorithm: Any, loss: Any, sampling: Any, cal
     refuse_wrong_arguments(callback=callback)
     if not callable(loss) and not isinstance(loss, str):
         raise FedsmooError(f"loss is {brief(loss)}, but must be a function of outputs and labels: one loss per sample")
+    if isinstance(loss, type):
+        hint = f"{loss.__name__}(reduction='none')" if issubclass(loss, nn.Module) else f"{loss.__name__}()"
+        raise FedsmooError(f"loss is the class {loss.__name__}, but must be a function or an object: write {hint}")
     if not callable(sampling) and not isinstance(sampling, str) and not has_rule(sampling):
         raise FedsmooError(f"sampling is {brief(sampling)}, but must be a name such as 'uniform', or a function")
 

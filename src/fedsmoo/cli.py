@@ -127,6 +127,12 @@ def main(arguments: list[str] | None = None) -> Any:
         sys.stderr.write(f"fedsmoo: {text(e.filename, 100)}: no file can have so long a name; give a shorter one\n")
         end_rank(2)
         sys.exit(2)
+    except MemoryError as e:
+        sys.stderr.write(
+            f"fedsmoo: memory ran out: {lines(e) or 'there is no more'}; ask for less, such as fewer clients\n"
+        )
+        end_rank(2)
+        sys.exit(2)
     except KeyboardInterrupt:  # between commands' own answers to it: nothing has begun
         sys.exit(130)
     except SystemExit as e:

@@ -125,6 +125,8 @@ def test_consistency_takes_the_run_s_own_radius_and_says_where_there_is_nothing(
     assert (found["radius"], found["clients_met"], found["clients_taken"]) == (0.02, len(rows), len(rows))
     said = run("analyse", "consistency", str(folders[0]), "--device", "cpu")
     assert said == "fedavg: nothing to measure: the clients of fedavg keep no vectors\n"
+    said = run("analyse", "privacy", str(tmp_path / "small"), "--device", "cpu")
+    assert said == "small: nothing to measure: the run is not private (--privacy client is)\n"
     assert not (folders[0] / "analysis" / "consistency.json").exists()
 
 

@@ -17,6 +17,8 @@ from fedsmoo.data.check import from_arrays
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.sources import load
 
+NO_FLOATS = "dtype, but got Long and Float; samples are whole numbers: convert them if the model multiplies them"
+ALL_AT_ONCE = {"model": "softmax", "engine": "auto", "cohort": 3}
 FEW: dict[str, Any] = {"cohort": 2, "rounds": 1, "local_steps": 1, "batch_size": 8, "engine": "serial"}
 X = np.random.default_rng(0).standard_normal((40, 6)).astype(np.float32)
 Y = np.arange(40) % 3
@@ -93,6 +95,15 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"callback": 3}, "callback is 3, but must be a function"),
     ({"loss": None}, "loss is None, but must be a function"),
     ({"loss": "hinge"}, "unknown loss 'hinge'"),
+    (
+        {"loss": nn.CrossEntropyLoss},
+        "loss is the class CrossEntropyLoss, but must be a function or an object: write Cross",
+    ),
+    (
+        {"loss": nn.CrossEntropyLoss(), **ALL_AT_ONCE},
+        "but must be one per sample, [8]: of PyTorch's losses write reduction='none'",
+    ),
+    ({"data": arrays(x_train=X[:30].astype(int), x_test=X[30:].astype(int)), **ALL_AT_ONCE}, NO_FLOATS),
     ({"loss": "mse"}, "loss is 'mse', but the targets are classes: use cross_entropy"),
     ({"partition": 3}, "partition is 3, but must be a rule or its name"),
     ({"partition": Dirichlet}, "write Dirichlet()"),

@@ -18,6 +18,7 @@ from .conftest import TINY, Answer, Call, tiny
 
 FILES = {
     "misspelt.toml": "roudns = 3\n",
+    "grid.toml": "rounds = 3\n[methods.FedAvg]\n",
     "broken.toml": "rounds = = 3\n",
     "wrong_type.toml": 'rounds = "many"\n',
     "endless.toml": "rounds = inf\n",
@@ -30,7 +31,15 @@ FILES = {
     "def number(): return 3\n"
     "def normed(): return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64, track_running_stats=False))\n"
     "def other(): return nn.Sequential(nn.Flatten(), nn.Linear(63, 10))\n"
-    "def needs(width): return nn.Linear(width, 10)\n",
+    "def needs(width): return nn.Linear(width, 10)\n"
+    "def any_more(outputs, wide: bool = False, deep=2, **more):\n"
+    "    return nn.Sequential(nn.Flatten(), nn.Linear(64, outputs))\n"
+    "def leaves(): raise SystemExit(3)\n"
+    "def nan():\n"
+    "    layer = nn.Linear(64, 10)\n"
+    "    nn.init.constant_(layer.weight, float('nan'))\n"
+    "    return nn.Sequential(nn.Flatten(), layer)\n",
+    "script.py": "import sys\nsys.exit('usage: script.py')\n",
 }
 
 REFUSED = [
@@ -72,6 +81,7 @@ REFUSED = [
     (["--local-epochs", "2"], "both local_epochs and local_steps"),
     (["missing.toml"], "cannot read the config file missing.toml"),
     (["misspelt.toml"], "misspelt.toml: unknown setting 'roudns': did you mean 'rounds'"),
+    (["grid.toml"], "grid.toml: 'methods' is of a grid of runs, not of one: 'fedsmoo sweep FILE' trains it"),
     (["broken.toml"], "the config file broken.toml is not valid TOML"),
     (["wrong_type.toml"], "wrong_type.toml: rounds is 'many', but must be a whole number"),
     (["endless.toml"], "endless.toml: rounds is inf, but must be a whole number"),
@@ -84,6 +94,12 @@ REFUSED = [
     (["--model", "things.py:number"], "made a int, not an nn.Module"),
     (["--model", "things.py:normed"], "set track_running_stats=True, or use nn.GroupNorm"),
     (["--model", "things.py:needs"], "missing 1 required positional argument: 'width'"),
+    (["--model", "things.py:any_more", "--set", "wide=maybe"], "wide is 'maybe', but must be true or false"),
+    (["--model", "things.py:any_more", "--set", "deep=1.5"], "deep is '1.5', but must be a whole number"),
+    (["--model", "things.py:leaves"], "things.py:9 in leaves: SystemExit: 3"),
+    (["--model", "things.py:nan"], "holds NaN or infinite values in 1.weight before training"),
+    (["--model", "script.py:net"], "script.py cannot be imported: SystemExit: usage: script.py (line 2)"),
+    (["--clients", "99999999999999"], "memory ran out: "),
     (["--model", "things.py:other"], "cannot train this model on these data"),
     (["--model", "things.py:other", "--engine", "auto", "--cohort", "3"], "no engine can run this model"),
     (["--dataset", "cifar10", "--data", "nowhere"], "nowhere"),

@@ -18,6 +18,7 @@ PACKAGE = Path(__file__).parents[2] / "src" / "fedsmoo"
 SWEEP = 'model = "softmax"\nclients = 4\ncohort = 2\nrounds = 1\nlocal_steps = 1\nlr = [0.1, 0.2]\n'
 ENDS = {  # by what was typed; of the folder "runs/a" and the split "s.json"
     "run --out runs/a": "fedsmoo report runs/a",
+    "run --out 'runs/b c'": "fedsmoo report 'runs/b c'",
     "runs runs": "fedsmoo report runs",
     "runs empty": "fedsmoo run --algorithm fedsmoo --dataset digits",
     "ledger runs/a": "fedsmoo figure accuracy --axis bytes runs/a",

@@ -51,6 +51,12 @@ SLIPS = [
     (["table", "--update", "marked"], "results: there is no folder results"),
     (["table", "--update", "--results", "empty"], "update: which files?"),
     (["table", "accuracy", "--no-run", "--results", "nowhere"], "results: there is no folder nowhere"),
+    (
+        ["report", "here", "--out", "."],
+        "cannot write the page .: it is a folder; name a file in it, such as report.html",
+    ),
+    (["report", "here", "--out", "empty"], "it is a folder; name a file in it, such as empty/report.html"),
+    (["export", ".", "--to", "new"], ". is not a run folder: it has no config.toml"),
     (["figure", "accuracy"], "figure accuracy: say of which runs: fedsmoo figure accuracy RUN"),
     ([*NATURAL, "--partition", "natural", "--clients", "7"], "clients is 7, but 'synthetic(0.5,0.5)' has 30 natural"),
 ]

@@ -24,6 +24,7 @@ class ConsistencyMeasurement(Measurement):
     name = "consistency"
     help = "Dual gaps of all clients, and perturbations of the first clients met, from the newest checkpoint."
     columns = ("value",)
+    nothing = "the clients of {algorithm} keep no vectors"
     all_clients = True
 
     radius: float | None = option(None, "length of the perturbation (default: the run's own)")

@@ -94,6 +94,7 @@ class Measurement:
     columns: ClassVar[tuple[str, ...]] = ()
     together: ClassVar[tuple[int, int] | None] = None
     also: ClassVar[tuple[type[Measurement], ...]] = ()  # measured and kept with it
+    nothing: ClassVar[str] = ""  # why there may be nothing to measure
     all_clients: ClassVar[bool] = False  # its probe reads the vectors of all clients in one process
 
     def measure(self, run: Subject, *others: Subject) -> Values:

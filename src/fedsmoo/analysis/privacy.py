@@ -15,6 +15,7 @@ class PrivacyMeasurement(Measurement):
     name = "privacy"
     help = "Differential privacy spent: epsilon at a delta."
     columns = ("epsilon", "delta", "noise", "rounds", "clients")
+    nothing = "the run is not private (--privacy client is)"
 
     delta: float = option(1e-5, "the chance at which epsilon does not hold; below 1 / clients", within="(0, 1)")
 

@@ -35,8 +35,8 @@ def command(cls: type[Measurement]) -> Callable[..., None]:
     ) -> None:
         found = fedsmoo.analyse(cls(**options), runs, device=device, precision=precision, trust=trust)
         for each in (each for each in found if not each.values):
-            said = f"{each.run.name}: nothing to measure: the clients of {each.run.config.algorithm} keep no vectors"
-            console().print(said, soft_wrap=True, markup=False)
+            why = f": {cls.nothing.format(algorithm=each.run.config.algorithm)}" if cls.nothing else ""
+            console().print(f"{each.run.name}: nothing to measure{why}", soft_wrap=True, markup=False)
         rows = [row for each in found for row in each.rows]
         if rows:
             console().print(table("", ["run", *cls.columns], rows))

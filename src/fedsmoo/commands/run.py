@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -70,13 +71,13 @@ def with_display(carry_out: Callable[..., Result], again: str | None = None) -> 
     except KeyboardInterrupt:
         if display.run is None:  # nothing was written
             raise
-        again = again or f"fedsmoo resume {display.run.folder.path}"
+        again = again or f"fedsmoo resume {quote(str(display.run.folder.path))}"
         sys.stderr.write(f"stopped at once; go on from the last checkpoint with: {again}\n")
         raise typer.Exit(130) from None
     if result.folder is None:  # a rank other than 0, which prints nothing
         raise typer.Exit
     if result.summary is None:
-        rounds, again = result.simulation.training.rounds, again or f"fedsmoo resume {result.folder}"
+        rounds, again = result.simulation.training.rounds, again or f"fedsmoo resume {quote(str(result.folder))}"
         sys.stderr.write(f"saved after round {len(result.history)} of {rounds}; go on with: {again}\n")
         raise typer.Exit(130)
     return result
@@ -169,7 +170,7 @@ def print_summary(config: Config, result: Result) -> None:
         text = "never" if hit is None else f"round {hit['round']}, {human_bytes(hit['bytes'])}, {hit['seconds']:.1f} s"
         out.print(f"  {f'to {read_ending(summary).lead.goal(config.target)}':<16}{text}")
     out.print(f"  folder          {result.folder}", soft_wrap=True)
-    out.print(f"  next            fedsmoo report {result.folder}", soft_wrap=True)
+    out.print(f"  next            fedsmoo report {quote(str(result.folder))}", soft_wrap=True)
 
 
 def score_lines(summary: dict[str, Any]) -> list[str]:

@@ -140,9 +140,12 @@ def sample_losses(loss: Loss, out: Any, y: Tensor, given: Sequence[Any]) -> Tens
     each = loss(out, y, *given)
     if not isinstance(each, Tensor) or each.shape != y.shape[:1]:
         found = f"the shape {list(each.shape)}" if isinstance(each, Tensor) else f"the type {type(each).__name__}"
+        hint = "take sums over a sample's own numbers only, and hand over tensors of clients, grad(v, loss, tensor)"
+        if isinstance(each, Tensor) and each.dim() == 0:
+            hint = "of PyTorch's losses write reduction='none'; elsewhere leave out the mean or sum over samples"
         raise FedsmooError(
             f"{place_of_loss(loss)}: the loss of {len(y)} samples has {found}, but must be one per sample, [{len(y)}]: "
-            "take sums over a sample's own numbers only, and hand over tensors of clients, grad(v, loss, tensor)"
+            f"{hint}"
         )
     return each
 

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from fedsmoo.core.blame import Place, in_brief, is_users, path_in_package, place_of, stack_of
-from fedsmoo.core.errors import FedsmooError, unknown
+from fedsmoo.core.errors import FedsmooError, argument_names, unknown
 
 HOW = "path/to/file.py:Name"
 
@@ -97,7 +97,7 @@ def import_file(path: Path, kind: str) -> ModuleType:
     try:
         # Not by the loader: the compiled copy that it keeps is taken for a file edited within the same second.
         exec(compile(source, str(path), "exec"), module.__dict__)
-    except Exception as e:
+    except (Exception, SystemExit) as e:  # a script that reads the command line, or ends the program
         del sys.modules[name]
         place = place_of(stack_of(e))
         line = f" (line {place.line})" if place is not None else ""
@@ -112,7 +112,7 @@ def call(function: Callable[..., Any], what: str, *args: Any, **options: Any) ->
         return function(*args, **options)
     except FedsmooError:
         raise
-    except Exception as e:
+    except (Exception, SystemExit) as e:
         place = place_inside(e)
         raise FedsmooError(f"{what}: {place}: {in_brief(e)}" if place else f"{what}: {in_brief(e)}") from e
 
@@ -131,13 +131,12 @@ def place_inside(error: BaseException) -> Place | None:
 def options_of(function: Callable[..., Any], given: Sequence[str] = ()) -> dict[str, Any] | None:
     """Return the options of a function or class and their defaults: its parameters but those that are always given.
 
-    ``None`` where it takes any (``**options``) or does not say, as functions written in C.
+    Those that it names, where it takes any others (``**options``), too; ``None`` where it does not say, as functions
+    written in C.
     """
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
-        return None
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return None
     first = 0 if isinstance(function, type) else len(given)
     placed = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
@@ -169,12 +168,13 @@ def refuse_options(thing: Callable[..., Any], what: str, given: Sequence[str], o
     known = options_of(thing, given)
     if known is None:
         return
+    takes_any = argument_names(thing)[1]
     for name in options:
-        if not known:
+        if not known and not takes_any:
             raise FedsmooError(f"{what} has no options: leave out {', '.join(options)}")
-        if name not in known:
+        if name not in known and not takes_any:
             raise unknown(f"option of {what}", name, known)
-        if isinstance(known[name], bool) and isinstance(options[name], str):  # "no" would be true
+        if isinstance(known.get(name), bool) and isinstance(options[name], str):  # "no" would be true
             raise FedsmooError(f"{name} of {what} is {options[name]!r}, but must be true or false, without quotes")
 
 

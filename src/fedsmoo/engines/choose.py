@@ -178,7 +178,11 @@ def checked_by_trial(choice: Choice, setup: Setup, clients: int, batch_size: int
     alone = first_error(Serial(setup), setup, clients, batch_size)
     if alone is not None:
         reasons = f"{choice.engine}: {failed}; serial: {alone}"
-        raise FedsmooError(f"no engine can run this model with this method. {reasons}")
+        x = setup.task.inputs(setup.task.data.x_train[:1])
+        whole = (
+            "" if x.is_floating_point() else "; samples are whole numbers: convert them if the model multiplies them"
+        )
+        raise FedsmooError(f"no engine can run this model with this method. {reasons}{whole}")
     return Choice("serial", f"{choice.engine} cannot run it: {shorten(failed, 120, placeholder=' ...')}")
 
 

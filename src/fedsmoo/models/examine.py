@@ -113,6 +113,7 @@ def examine(model: FlatModel, x: Tensor, loss: Callable[[Tensor], Tensor], other
     passes: dict[bool, list[Pass]] = {True: [], False: []}  # by whether in train mode
     at, model.random = Looked(model, first_weights(model, x), x, loss), False
     told: list[str] = []
+    refuse_unfinite(at)
     try:
         for training, made in passes.items():
             first = steady_pass(made, at, training)
@@ -201,6 +202,16 @@ def make(seen: Pass, at: Looked, training: bool) -> None:
             raise FedsmooError(f"{seen.running[-1]} draws random numbers {e}") from e
         finally:
             seen.draws = draws.count
+
+
+def refuse_unfinite(at: Looked) -> None:
+    """Refuse a model whose weights are no numbers before the first step."""
+    wrong = [n for n, value in at.model.layout.split(at.w).items() if not bool(torch.isfinite(value).all())]
+    if wrong:
+        raise FedsmooError(
+            f"the model {type(at.model.module).__name__} holds NaN or infinite values in {wrong[0]} before training: "
+            "initialise it anew"
+        )
 
 
 def refuse_unseen(at: Looked, why: Exception) -> None:

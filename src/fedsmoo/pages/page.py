@@ -34,6 +34,9 @@ def write_page(run_folders: Sequence[Path], out: Path, files: Sequence[Path] = (
     """
     if not run_folders and not files:
         raise FedsmooError("no run folder to report: give folders that fedsmoo run or compare made")
+    if out.is_dir():
+        inside = out / "report.html"
+        raise FedsmooError(f"cannot write the page {out}: it is a folder; name a file in it, such as {inside}")
     data = gather_texts(run_folders)
     for name in (run["name"] for run in data["runs"] if run.get("altered")):
         note = f"{name}: its metrics are not as it wrote them: the page has no curve of it"

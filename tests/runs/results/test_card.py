@@ -58,6 +58,8 @@ def test_what_cannot_be_exported_is_refused(run: Path, tmp_path: Path) -> None:
     (tmp_path / "copy" / "summary.json").unlink()
     with pytest.raises(FedsmooError, match="has no finished model"):
         export_model(tmp_path / "copy", tmp_path / "new")
+    with pytest.raises(FedsmooError, match="is not a run folder"):
+        export_model(tmp_path, tmp_path / "new")
     export_model(run, tmp_path / "other")
     data = bytearray((tmp_path / "other" / "model.safetensors").read_bytes())
     data[-1] ^= 1

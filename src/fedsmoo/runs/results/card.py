@@ -17,7 +17,7 @@ from fedsmoo.runs.results.finished import refuse_damaged_model
 from fedsmoo.runs.results.summary import read_ending
 from fedsmoo.runs.storage.files import make_folder, write_durably
 from fedsmoo.runs.storage.names import CONFIG, LABEL, METRICS, MODEL, STARTED, SUMMARY
-from fedsmoo.runs.storage.reader import StoredRun, read_run
+from fedsmoo.runs.storage.reader import StoredRun, read_config, read_run
 from fedsmoo.runs.traffic import human_bytes
 from fedsmoo.runs.watch.changes import changes_in_words
 
@@ -46,6 +46,7 @@ def export_model(run: str | PathLike[str], to: str | PathLike[str]) -> Path:
     source, target = as_path(run, "run"), as_path(to, "to")
     found = read_run(source, strict=True)
     if not found.summary or not (source / MODEL).is_file():
+        read_config(source)  # a folder that is no run says so
         raise FedsmooError(f"{source} has no finished model: go on with 'fedsmoo resume {source}'")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise FedsmooError(f"{target} is there already and not an empty folder: choose another, nothing was written")

@@ -81,5 +81,7 @@ def named_tables(table: dict[str, Any], where: str) -> dict[str, Any]:
                 out[key] = options["name"]
     for key in out:
         if key not in FIELDS:
+            if key in ("methods", "columns", "hyper"):
+                raise FedsmooError(f"{where}: {key!r} is of a grid of runs, not of one: 'fedsmoo sweep FILE' trains it")
             raise FedsmooError(f"{where}: {unknown('setting', key, FIELDS)}")
     return out
