@@ -4,8 +4,9 @@ from itertools import zip_longest
 
 import torch
 
+from benchmarks.kernels import tiles as benchmark
 from benchmarks.kernels.candidates import tf32_tiles
-from benchmarks.kernels.tiles import fastest
+from benchmarks.kernels.tiles import fastest, the_launch
 from fedsmoo.kernels.resnet18 import gradient as resnet18
 from fedsmoo.kernels.resnet18.shapes import STORED
 from fedsmoo.kernels.resnet18.tiles import TABLES
@@ -24,6 +25,17 @@ def test_every_tile_of_tf32_divides_what_it_has_to(monkeypatch):
             w, weight = torch.zeros(1, gradient.layout.size), torch.zeros(1, 2)
             gradient(w, torch.zeros(1, 2, *STORED), weight.long(), weight)
         assert len(noted) > 60
+
+
+def test_the_launch_that_is_timed_has_the_tile(monkeypatch):
+    monkeypatch.setattr(resnet18, "require", lambda device: None)
+    monkeypatch.setattr(benchmark, "BATCH", 2)
+    for key in TABLES["tf32"]:
+        tile = tf32_tiles(key)[-1]
+        (_, _, _, how), _ = the_launch((key, tile, 2, "tf32"), "cpu")
+        assert (how["BN"], how["BK"], how["num_warps"]) == (tile.cols, tile.inner, tile.warps)
+        assert how["PRECISION"] == "tf32"
+        assert how.get("ACROSS", tile.across) == tile.across
 
 
 def test_the_fastest_tile_stands_beside_the_tables_own():
