@@ -23,6 +23,7 @@ from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.contract import Engine, Meanwhile, RoundInputs, RoundOutcome, Setup, Sums
 from fedsmoo.engines.distributed.launcher import launched
 from fedsmoo.engines.distributed.ranks import Ended, Ranks, abandon_job, join
+from fedsmoo.engines.distributed.same import facts_of, refuse_others
 from fedsmoo.engines.personal import PersonalInputs
 from fedsmoo.engines.task import Samples
 from fedsmoo.metrics.tally import Scores
@@ -89,8 +90,9 @@ class Distributed(Engine):
     """
 
     def __init__(self, setup: Setup, inner: Engine, ranks: Ranks, same_bits: bool = False) -> None:
-        self.inner, self.ranks, self.same_bits = inner, ranks, same_bits
+        self.setup, self.inner, self.ranks, self.same_bits = setup, inner, ranks, same_bits
         self.name = inner.name
+        self.compared = False  # whether the ranks have been found to have the same
         size, a = setup.task.model.layout.size, setup.algorithm
         self.sizes, self.rows = ({n: a.length(n, size) for n in names} for names in (a.summed, a.rows))
         like = torch.zeros(size, dtype=setup.task.dtype, device=setup.task.device)
@@ -128,7 +130,9 @@ class Distributed(Engine):
             raise
 
     def run_round(self, inputs: RoundInputs, meanwhile: Meanwhile | None = None) -> RoundOutcome:
-        self.sharded.agree("round")
+        self.sharded.agree("round", inputs.number if self.compared else None)
+        if not self.compared:
+            self._compare(inputs)
         if meanwhile is not None:
             meanwhile()
         owner = owners(inputs.clients, self.ranks.world, stateful=bool(self.table.names))
@@ -137,6 +141,15 @@ class Distributed(Engine):
         except BaseException:
             abandon_job()  # the others wait in the middle of a round, not for an end
             raise
+
+    def _compare(self, inputs: RoundInputs) -> None:
+        """Refuse to go on where a rank has other data, settings or vectors: nothing later would show that."""
+        try:
+            refuse_others(self.ranks.gather_objects(facts_of(self.setup, inputs)))
+        except BaseException:
+            abandon_job()
+            raise
+        self.compared = True
 
     def serve(self) -> None:
         with suppress(Ended):
@@ -218,17 +231,19 @@ class ShardedTable(ClientTable):
         super().__init__(inner.names)
         self.inner, self.ranks, self.like = inner, ranks, like  # like: vectors of the shape and dtype of a row's
 
-    def agree(self, what: str, client: int | None = None) -> None:
+    def agree(self, what: str, number: int | None = None) -> None:
         """On rank 0, announce what comes next; on others, answer rank 0's questions until it announces that.
+
+        ``number`` is of a client, or of a round.
 
         Raises:
             Ended: if rank 0 ended the job instead.
             FedsmooError: if rank 0 is somewhere else.
         """
         if self.ranks.rank == 0:
-            self.ranks.broadcast_object((what, client))
+            self.ranks.broadcast_object((what, number))
             return
-        while (said := self.ranks.broadcast_object(None)) != (what, client):
+        while (said := self.ranks.broadcast_object(None)) != (what, number):
             match said:
                 case ("clients", _):
                     self.ranks.union({i for i, _ in self.inner.items()})
@@ -239,7 +254,8 @@ class ShardedTable(ClientTable):
                 case ("end", _):
                     raise Ended
                 case _:
-                    raise FedsmooError(f"rank {self.ranks.rank} waits for {what!r}, but rank 0 is at {said[0]!r}")
+                    there, here = (" ".join(str(v) for v in step if v is not None) for step in (said, (what, number)))
+                    raise FedsmooError(f"rank {self.ranks.rank} waits for {here!r}, but rank 0 is at {there!r}")
 
     def read(self, clients: Sequence[int], first: Vectors) -> Vectors:
         return self.inner.read(clients, first)
