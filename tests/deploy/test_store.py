@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -21,8 +22,11 @@ from fedsmoo.cli import main
 from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.deploy.access.keys import make_keys
 from fedsmoo.deploy.app import write_app
-from fedsmoo.deploy.flower import client_app
-from fedsmoo.deploy.store import ClientStore, Missing, ServerStore
+from fedsmoo.deploy.client import Recipe
+from fedsmoo.deploy.flower import carry_out, client_app, serve
+from fedsmoo.deploy.server import MODEL, Coordinator
+from fedsmoo.deploy.settings import Federation, parse
+from fedsmoo.deploy.store import ROUNDS, ClientStore, Missing, ServerStore, alone
 
 from .fake import FakeGrid
 from .replay import replayed, reports
@@ -224,3 +228,75 @@ def test_verify_looks_at_reports_and_at_a_client_s_vectors(tmp_path, capsys):
     client.path(7).write_bytes(client.path(7).read_bytes()[:-1])
     assert verify_command(capsys, client.folder)[0] == 1
     assert verify_command(capsys, tmp_path / "mine")[0] == 1  # no run, and no states: one line
+
+
+def test_two_servers_do_not_share_a_folder(tmp_path):
+    """Both would carry out the rounds, and the second would remove what the first has done since."""
+    said = {"name": "one", "server-folder": str(tmp_path / "server"), "dataset": "digits", "model": "softmax"}
+    context = SimpleNamespace(run_config=said)
+    with alone(tmp_path / "server"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("fedsmoo.deploy.flower.alone", lambda folder: alone(folder, 0))
+            with pytest.raises(FedsmooError, match=r"another server is at work in .*server: stop it first"):
+                serve(Recipe(), SimpleNamespace(), context)
+        assert [p.name for p in (tmp_path / "server").iterdir()] == [".lock"]
+    with alone(tmp_path / "server", 0):  # whoever ended is no obstacle
+        pass
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FedsmooError, match="cannot write into"), alone(tmp_path / "file" / "server", 0):
+        pass
+
+
+def test_a_server_that_was_killed_before_it_wrote_the_model_does_so_when_started_again(tmp_path, monkeypatch):
+    """Else a model of fewer rounds, of an earlier run of the server, is taken for the trained one."""
+    config = CONFIG.replace(rounds=1)
+    federation = Federation(name="test", server_folder=str(tmp_path / "a" / "server"))
+    model = tmp_path / "a" / "server" / MODEL
+    _, grid = federate(config, tmp_path / "a")
+    after_one = model.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(Coordinator, "export", lambda self: None)
+        federate(config.replace(rounds=2), tmp_path / "a", grid=grid)
+    assert model.read_bytes() == after_one
+    federate(config.replace(rounds=2), tmp_path / "b")
+    carry_out(Recipe(), grid, config.replace(rounds=2), federation)
+    assert model.read_bytes() == (tmp_path / "b" / "server" / MODEL).read_bytes() != after_one
+
+
+def test_a_model_that_cannot_be_written_is_said_in_a_line(tmp_path):
+    federate(CONFIG.replace(rounds=1), tmp_path)
+    (tmp_path / "server" / MODEL).unlink()
+    (tmp_path / "server" / MODEL).mkdir()
+    federation = Federation(name="test", server_folder=str(tmp_path / "server"))
+    with pytest.raises(FedsmooError, match=r"cannot write .*model\.safetensors: .*; start the run again"):
+        carry_out(Recipe(), SimpleNamespace(), CONFIG.replace(rounds=1), federation)
+
+
+def test_reports_of_a_federation_whose_states_are_gone_are_not_taken_for_a_new_ones(tmp_path):
+    _, grid = federate(CONFIG, tmp_path)
+    for path in ServerStore(tmp_path / "server").states():
+        path.unlink()
+    with pytest.raises(FedsmooError, match=r"rounds\.jsonl reports rounds of which no state is there: move it away"):
+        federate(CONFIG, tmp_path, grid=grid)
+    (tmp_path / "server" / ROUNDS).unlink()
+    federate(CONFIG, tmp_path, grid=grid)
+    assert [r["round"] for r in reports(tmp_path / "server")] == [1, 2]
+
+
+def test_a_name_that_fits_no_session_is_refused_at_once(tmp_path):
+    """Every client would refuse every round of it."""
+    federate(CONFIG.replace(rounds=1), tmp_path)
+    name = "a" * 87
+    assert ClientStore(tmp_path, f"{name}-{'0' * 12}", 0).folder.parent.name.startswith(name)
+    assert Federation(name=name).name == name
+    for make in (lambda: Federation(name="a" * 88), lambda: write_app(tmp_path / "app", "a" * 88)):
+        with pytest.raises(FedsmooError, match="cannot name a federation: use up to 87 letters"):
+            make()
+
+
+def test_more_replies_than_a_round_asks_for_are_refused():
+    """Every round would be skipped."""
+    assert parse({"cohort": 3, "clients": 5, "min-replies": 3})[1].min_replies == 3
+    for said in ({"cohort": 3, "clients": 5}, {"cohort": 9, "clients": 3}):
+        with pytest.raises(FedsmooError, match="min-replies is 4, but a round asks 3 clients"):
+            parse({**said, "min-replies": 4})

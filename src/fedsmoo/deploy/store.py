@@ -12,8 +12,8 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,11 @@ from torch import Tensor
 from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.runs.storage.fence import PART
 from fedsmoo.runs.storage.files import copy_shared, make_folder, on_host, sync_folder, write_durably
+from fedsmoo.runs.storage.lease import locked
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+LONGEST, SESSION = 87, 100  # characters of a name, and of one with what makes a session of it
+PATIENCE = 60.0  # seconds for which a server that was cut off from its network may not have noticed that
 STATE, DIGEST = "server", "sha256"
 ROUNDS = "rounds.jsonl"
 STATES = re.compile(rf"(?:{STATE}(?:-\d+)?|\d+)\.safetensors")  # a server's, or versions of a client's vectors
@@ -41,18 +44,36 @@ class Damaged(Exception):
     """A file that is not what was written."""
 
 
-def checked_name(name: str) -> str:
+def checked_name(name: str, longest: int = LONGEST) -> str:
     """Return a name if it is safe as the name of a folder; ``FedsmooError`` if not."""
-    if not NAME.fullmatch(name):
-        raise FedsmooError(f"{name!r} cannot name a federation: use letters, digits, '-', '_' and '.'")
+    if not NAME.fullmatch(name) or len(name) > longest:
+        raise FedsmooError(f"{name!r} cannot name a federation: use up to {longest} letters, digits, '-', '_' and '.'")
     return name
+
+
+@contextmanager
+def alone(folder: Path, patience: float = PATIENCE) -> Iterator[None]:
+    """Keep other servers out of a server's folder, until this process ends at the latest.
+
+    Raises:
+        FedsmooError: if one is at work there: two would write their rounds over each other's.
+    """
+    with ExitStack() as held:
+        try:
+            make_folder(folder)
+            held.enter_context(locked(folder, patience))
+        except BlockingIOError as e:
+            raise FedsmooError(f"another server is at work in {folder}: stop it first, or choose another name") from e
+        except OSError as e:
+            raise FedsmooError(f"cannot write into {folder}: {e.strerror}") from e
+        yield
 
 
 class ClientStore:
     """The own vectors of one client of one federation, in ``root/session/client``."""
 
     def __init__(self, root: Path, session: str, client: int) -> None:
-        self.folder = root / checked_name(session) / str(int(client))
+        self.folder = root / checked_name(session, SESSION) / str(int(client))
 
     def path(self, version: int) -> Path:
         return self.folder / f"{version:08d}.safetensors"
@@ -131,6 +152,8 @@ class ServerStore:
                 self.skipped.append(f"{path} is damaged: {e}")
         if self.skipped:
             raise FedsmooError(f"{self.skipped[0]}; no other state is whole: move them away to start anew")
+        if missing_reports(self.folder / ROUNDS, 1) is None:
+            raise FedsmooError(f"{self.folder / ROUNDS} reports rounds of which no state is there: move it away, too")
         return None
 
     def begin(self, number: int) -> None:
