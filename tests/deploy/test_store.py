@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import resource
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -281,6 +285,51 @@ def test_reports_of_a_federation_whose_states_are_gone_are_not_taken_for_a_new_o
     (tmp_path / "server" / ROUNDS).unlink()
     federate(CONFIG, tmp_path, grid=grid)
     assert [r["round"] for r in reports(tmp_path / "server")] == [1, 2]
+
+
+@contextmanager
+def no_more_open_files() -> Iterator[None]:
+    """This process has as many files open as it may."""
+    before, held = resource.getrlimit(resource.RLIMIT_NOFILE), []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 8, before[1]))
+    try:
+        with suppress(OSError):
+            while True:
+                held.append(os.open(os.devnull, os.O_RDONLY))
+        yield
+    finally:
+        for file in held:
+            os.close(file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_what_cannot_be_read_now_is_not_lost(tmp_path, monkeypatch):
+    """Else the server begins anew, or goes back a round and removes its newest state; and a client starts anew."""
+    server, client = ServerStore(tmp_path), ClientStore(tmp_path, "session", 0)
+    for number in (1, 2):
+        server.save(number, STATE, {"number": number})
+    client.save(2, STATE)
+    with no_more_open_files():
+        with pytest.raises(FedsmooError, match=r"cannot read .*: Too many open files; nothing was changed"):
+            server.load()
+        with pytest.raises(FedsmooError, match=r"cannot read .*2\.safetensors: Too many open files") as found:
+            client.load(2, {"w": 6, "h": 6})
+    assert not isinstance(found.value, Missing)
+
+    def denied(path: Path, *args: str) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    with monkeypatch.context() as patch:  # the superuser may read everything
+        patch.setattr(Path, "open", denied)
+        with pytest.raises(FedsmooError, match=r"cannot read .*2\.safetensors: Permission denied; nothing was changed"):
+            server.load()
+    assert [p.stem[-1] for p in server.states()] == ["2", "1"]
+    loaded = server.load()
+    assert loaded is not None
+    assert loaded[1] == {"number": 2}
+    assert torch.equal(client.load(2, {"w": 6, "h": 6}).w, STATE.w)
+    with pytest.raises(Missing, match=r"not in .* \(there: 2\)"):
+        client.load(3, {"w": 6, "h": 6})
 
 
 def test_a_name_that_fits_no_session_is_refused_at_once(tmp_path):

@@ -98,9 +98,11 @@ class ClientStore:
             me = read_sealed(self.path(version))[0]
         except Damaged as e:
             raise Missing(f"version {version} of this client's vectors in {self.folder} is damaged: {e}") from e
-        except OSError as e:
+        except FileNotFoundError as e:
             have = ", ".join(map(str, self.versions())) or "none"
             raise Missing(f"version {version} of this client's vectors is not in {self.folder} (there: {have})") from e
+        except OSError as e:  # it is there, and may be readable in the next round: nothing is lost
+            raise FedsmooError(f"cannot read {self.path(version)}: {e.strerror or e}") from e
         if {n: tuple(v.shape) for n, v in me.items()} != {n: (k,) for n, k in lengths.items()}:
             raise Missing(f"{self.path(version)} holds other vectors than this method keeps: it is another run's")
         return Vectors(**{n: me[n] for n in lengths})
@@ -124,11 +126,16 @@ class ServerStore:
         return self.folder / f"{STATE}-{number:08d}.safetensors"
 
     def states(self) -> list[Path]:
-        """Return the states on the disk, newest first; older federations had one, under another name."""
-        found = [p for p in self.folder.glob(f"{STATE}-*.safetensors") if p.stem.partition("-")[2].isdigit()]
-        single = self.folder / f"{STATE}.safetensors"
-        newest_first = sorted(found, key=lambda p: int(p.stem.partition("-")[2]), reverse=True)
-        return [*newest_first, *([single] if single.exists() else [])]
+        """Return the states on the disk, newest first; older federations had one, under another name.
+
+        Raises:
+            OSError: if the folder is there, but cannot be listed now (a glob would find nothing in it).
+        """
+        try:
+            names = [n for n in os.listdir(self.folder) if n.startswith(STATE) and STATES.fullmatch(n)]
+        except FileNotFoundError:
+            return []
+        return sorted(map(self.folder.joinpath, names), key=lambda p: int(p.stem.partition("-")[2] or -1), reverse=True)
 
     def save(self, number: int, server: Vectors, facts: dict[str, Any]) -> None:
         """Keep the state after so many rounds and remove the oldest; all stay if this fails."""
@@ -143,12 +150,18 @@ class ServerStore:
     def load(self) -> tuple[Vectors, dict[str, Any]] | None:
         """Load the newest state that is whole; ``None`` if there is none at all."""
         self.skipped = []
+        try:
+            states = self.states()
+        except OSError as e:
+            raise FedsmooError(f"cannot read {self.folder}: {e.strerror}; nothing was changed") from e
         remove_partial_files(self.folder)
-        for path in self.states():
+        for path in states:
             try:
                 tensors, text = read_sealed(path)
                 return Vectors(**tensors), json.loads(text)
-            except (OSError, Damaged, ValueError) as e:
+            except OSError as e:  # no damage: the state before would take its place, and it would be removed
+                raise FedsmooError(f"cannot read {path}: {e.strerror or e}; nothing was changed") from e
+            except (Damaged, ValueError) as e:
                 self.skipped.append(f"{path} is damaged: {e}")
         if self.skipped:
             raise FedsmooError(f"{self.skipped[0]}; no other state is whole: move them away to start anew")
@@ -252,6 +265,7 @@ def seal(vectors: Vectors, text: str) -> bytes:
 
 def read_sealed(path: Path) -> tuple[dict[str, Tensor], str]:
     """Read what :func:`seal` made; ``Damaged`` if it is not the same. Files from before there were checksums pass."""
+    path.open("rb").close()  # safetensors calls a file missing where this process has too many open
     try:
         with safe_open(path, "pt") as f:
             metadata = f.metadata() or {}
