@@ -287,6 +287,16 @@ def test_reports_of_a_federation_whose_states_are_gone_are_not_taken_for_a_new_o
     assert [r["round"] for r in reports(tmp_path / "server")] == [1, 2]
 
 
+def test_a_server_that_was_killed_in_a_first_round_without_clients_begins_it_again(tmp_path):
+    federation = Federation(name="test", server_folder=str(tmp_path / "server"))
+    setup = Recipe().setup(CONFIG, Recipe().test(CONFIG))
+    first = Coordinator(CONFIG, federation, setup)
+    first.store.record('{"round": 1}')  # the state was not saved any more
+    again = Coordinator(CONFIG, federation, setup)
+    assert (again.number, again.session) == (0, first.session)
+    assert reports(tmp_path / "server") == []
+
+
 @contextmanager
 def no_more_open_files() -> Iterator[None]:
     """This process has as many files open as it may."""

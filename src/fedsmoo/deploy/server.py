@@ -74,6 +74,8 @@ class Coordinator:
         """Load the newest whole state that is on the disk, if there is any."""
         found = self.store.load()
         if found is None:
+            self.store.refuse_reports()
+            self.save()
             return
         server, facts = found
         self.session, self.members = facts["session"], Members.from_plain(facts.get("members", {}))

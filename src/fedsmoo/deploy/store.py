@@ -165,9 +165,12 @@ class ServerStore:
                 self.skipped.append(f"{path} is damaged: {e}")
         if self.skipped:
             raise FedsmooError(f"{self.skipped[0]}; no other state is whole: move them away to start anew")
+        return None
+
+    def refuse_reports(self) -> None:
+        """Refuse reports where there is no state: a state is there before the first round begins."""
         if missing_reports(self.folder / ROUNDS, 1) is None:
             raise FedsmooError(f"{self.folder / ROUNDS} reports rounds of which no state is there: move it away, too")
-        return None
 
     def begin(self, number: int) -> None:
         """Make the folder's files those of a server that has done so many rounds: later ones were not finished."""
