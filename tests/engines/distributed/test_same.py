@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from threading import BrokenBarrierError
 
 import pytest
 import torch
@@ -82,6 +83,36 @@ def test_a_rank_that_has_something_else_is_refused_by_both(what, monkeypatch):
             FedsmooError, match=f"rank 1 has another {named}.* than rank 0. Every machine needs the same"
         ):
             raise end if isinstance(end, FedsmooError) else AssertionError("it trained")
+
+
+def test_a_cohort_that_is_another_later_is_no_round(monkeypatch):
+    """As where losses choose it, on machines of two kinds: both would train, and the sums be of neither cohort."""
+    monkeypatch.setattr(distributed, "abandon_job", lambda: None)
+    meeting = Meeting()
+    runs = [assemble(CONFIG.replace(cohort=2, rounds=9)) for _ in range(2)]
+    draw = runs[1].draw_round
+    other = next(number for number in range(3, 99) if draw(number)[0] != draw(2)[0])
+    runs[1].draw_round = lambda number: draw(other if number == 2 else number)
+
+    def rank(number: int) -> str:
+        run = runs[number]
+        run.engine = Distributed(run.setup, run.engine, Thread(number, meeting))
+        try:
+            run.run()
+        except FedsmooError as e:
+            meeting.barrier.abort()  # as its connections break when it ends
+            return str(e)
+        except BrokenBarrierError:
+            return "another rank was lost"
+        return "it trained"
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(rank, range(2))
+    cohorts = [run.draw_round(2)[0] for run in runs]
+    words = [f"round 3 of clients {', '.join(map(str, cohort))}" for cohort in cohorts]
+    assert second == f"rank 1 waits for {words[1]!r}, but rank 0 is at {words[0]!r}"
+    assert first == "another rank was lost"
+    assert [len(run.history) for run in runs] == [2, 2]
 
 
 def test_ranks_that_have_the_same_train(monkeypatch):

@@ -6,11 +6,28 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-from fedsmoo.core import Vectors
+from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.distributed.engine import ShardedTable
 
 from .meeting import Meeting, Thread
+
+
+def test_ranks_that_are_at_different_rounds_say_so() -> None:
+    meeting = Meeting()
+
+    def rank(number: int) -> str:
+        table = ShardedTable(ClientTable(()), Thread(number, meeting), Vectors())
+        try:
+            table.agree(f"round 3 of clients 1, {4 + number}")
+        except FedsmooError as e:
+            return str(e)
+        return ""
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(rank, range(2))
+    assert first == ""  # it is in the round, and finds the connection broken
+    assert second == "rank 1 waits for 'round 3 of clients 1, 5', but rank 0 is at 'round 3 of clients 1, 4'"
 
 
 def test_rank_0_asks_for_rows_and_changes_while_the_others_wait_for_a_round() -> None:

@@ -130,8 +130,10 @@ class Distributed(Engine):
             raise
 
     def run_round(self, inputs: RoundInputs, meanwhile: Meanwhile | None = None) -> RoundOutcome:
-        self.sharded.agree("round", inputs.number if self.compared else None)
-        if not self.compared:
+        if self.compared:  # cohorts that follow from losses may differ later, on machines of several kinds
+            self.sharded.agree(f"round {inputs.number + 1} of clients {', '.join(map(str, inputs.clients))}")
+        else:
+            self.sharded.agree("round")
             self._compare(inputs)
         if meanwhile is not None:
             meanwhile()
@@ -231,19 +233,17 @@ class ShardedTable(ClientTable):
         super().__init__(inner.names)
         self.inner, self.ranks, self.like = inner, ranks, like  # like: vectors of the shape and dtype of a row's
 
-    def agree(self, what: str, number: int | None = None) -> None:
+    def agree(self, what: str, client: int | None = None) -> None:
         """On rank 0, announce what comes next; on others, answer rank 0's questions until it announces that.
-
-        ``number`` is of a client, or of a round.
 
         Raises:
             Ended: if rank 0 ended the job instead.
             FedsmooError: if rank 0 is somewhere else.
         """
         if self.ranks.rank == 0:
-            self.ranks.broadcast_object((what, number))
+            self.ranks.broadcast_object((what, client))
             return
-        while (said := self.ranks.broadcast_object(None)) != (what, number):
+        while (said := self.ranks.broadcast_object(None)) != (what, client):
             match said:
                 case ("clients", _):
                     self.ranks.union({i for i, _ in self.inner.items()})
@@ -254,8 +254,7 @@ class ShardedTable(ClientTable):
                 case ("end", _):
                     raise Ended
                 case _:
-                    there, here = (" ".join(str(v) for v in step if v is not None) for step in (said, (what, number)))
-                    raise FedsmooError(f"rank {self.ranks.rank} waits for {here!r}, but rank 0 is at {there!r}")
+                    raise FedsmooError(f"rank {self.ranks.rank} waits for {what!r}, but rank 0 is at {said[0]!r}")
 
     def read(self, clients: Sequence[int], first: Vectors) -> Vectors:
         return self.inner.read(clients, first)
