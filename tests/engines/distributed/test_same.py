@@ -70,6 +70,7 @@ OTHERS: dict[str, tuple[Callable[[], Simulation], str]] = {
     "a checkpoint": (a_round_ahead, r"round \(2, not 1\), .*model"),
     "vectors": (of_another_model, "model"),
     "an option": (lambda: assemble(CONFIG.replace(algorithm_options={"r": 0.3})), "method"),
+    "a schedule": (lambda: assemble(CONFIG.replace(algorithm_options={"beta": "steps:10:2:0.5"})), "method"),
     "a setting": (lambda: assemble(CONFIG.replace(lr=0.06)), "settings"),
     "batches": (lambda: assemble(CONFIG.replace(batch_size=90)), "batches"),
 }
@@ -109,7 +110,7 @@ def test_a_cohort_that_is_another_later_is_no_round(monkeypatch):
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(rank, range(2))
     cohorts = [run.draw_round(2)[0] for run in runs]
-    words = [f"round 3 of clients {', '.join(map(str, cohort))}" for cohort in cohorts]
+    words = [f"round 3 at lr 0.0498002 of clients {', '.join(map(str, cohort))}" for cohort in cohorts]
     assert second == f"rank 1 waits for {words[1]!r}, but rank 0 is at {words[0]!r}"
     assert first == "another rank was lost"
     assert [len(run.history) for run in runs] == [2, 2]

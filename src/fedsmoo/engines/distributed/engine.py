@@ -131,7 +131,8 @@ class Distributed(Engine):
 
     def run_round(self, inputs: RoundInputs, meanwhile: Meanwhile | None = None) -> RoundOutcome:
         if self.compared:  # cohorts that follow from losses may differ later, on machines of several kinds
-            self.sharded.agree(f"round {inputs.number + 1} of clients {', '.join(map(str, inputs.clients))}")
+            clients = ", ".join(map(str, inputs.clients))
+            self.sharded.agree(f"round {inputs.number + 1} at lr {inputs.lr:g} of clients {clients}")
         else:
             self.sharded.agree("round")
             self._compare(inputs)

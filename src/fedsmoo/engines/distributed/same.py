@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedsmoo.core import Algorithm, FedsmooError
+from fedsmoo.core import Algorithm, FedsmooError, Schedule
 from fedsmoo.engines.contract import RoundInputs, Setup
 
 Facts = dict[str, Any]
@@ -31,9 +31,11 @@ def facts_of(setup: Setup, inputs: RoundInputs) -> Facts:
 
 
 def method(algorithm: Algorithm) -> str:
-    """Return a method with those of its options that are plain values, and the same of what it is around."""
+    """Return a method with those options that are plain values or schedules, and the same of what it is around."""
     told = {n: method(v) if isinstance(v, Algorithm) else v for n, v in algorithm.options().items()}
-    return f"{algorithm.label} { ({n: v for n, v in told.items() if isinstance(v, bool | int | float | str)}) }"
+    return (
+        f"{algorithm.label} { ({n: v for n, v in told.items() if isinstance(v, bool | int | float | str | Schedule)}) }"
+    )
 
 
 def digest(*tensors: Tensor) -> str:
