@@ -297,6 +297,15 @@ def test_a_server_that_was_killed_in_a_first_round_without_clients_begins_it_aga
     assert reports(tmp_path / "server") == []
 
 
+def test_a_round_that_was_cut_off_is_reported_once_even_if_another_report_is_missing(tmp_path):
+    _, grid = federate(CONFIG, tmp_path)
+    path = tmp_path / "server" / ROUNDS
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text(lines[1] + lines[1].replace('"round": 2', '"round": 3'))  # somebody's edit; then a crash in round 3
+    federate(CONFIG.replace(rounds=3), tmp_path, grid=grid)
+    assert [r["round"] for r in reports(tmp_path / "server")] == [2, 3]
+
+
 @contextmanager
 def no_more_open_files() -> Iterator[None]:
     """This process has as many files open as it may."""

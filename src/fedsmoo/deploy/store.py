@@ -181,8 +181,9 @@ class ServerStore:
                     path.unlink(missing_ok=True)
             path = self.folder / ROUNDS
             lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-            if len(lines) > number or (lines and not lines[-1].endswith(b"\n")):
-                write_durably(path, b"".join(line for line in lines[:number] if line.endswith(b"\n")))
+            kept = [line for line in lines if line.endswith(b"\n") and reported_round(line) <= number]
+            if len(kept) < len(lines):
+                write_durably(path, b"".join(kept))
         except OSError as e:
             raise FedsmooError(f"cannot write into {self.folder}: {e.strerror}") from e
 
@@ -242,6 +243,14 @@ def verified(path: Path) -> State:
         return State(path, rounds, str(e))
     except (ValueError, KeyError, TypeError):
         return State(path, rounds, "its facts are not those of a server")
+
+
+def reported_round(line: bytes) -> int:
+    """Return which round a line reports; 0 if it does not say so, which no line of ours does."""
+    try:
+        return int(json.loads(line)["round"])
+    except (ValueError, KeyError, TypeError):
+        return 0
 
 
 def missing_reports(path: Path, rounds: int) -> str | None:
