@@ -94,6 +94,10 @@ def sizes(*lengths: float, name: str = "w") -> dict[int, dict[str, float]]:
         ([2499.0], "dc", []),
         ([100.0, 100.0, 20_000.0], "dc", [2]),
         ([9e9, 9e9, 9e9], "dc", []),  # nobody but the clients knows how long it should be
+        ([0.0, 0.0, 1e30], "dc", [2]),  # no measure: the server's own counts
+        ([0.0, 0.0, 2499.0], "dc", []),
+        ([0.0, 0.0, 0.0], "dc", []),
+        ([0.0, 0.0, 150_001.0], "k", [2]),
         ([149_999.0], "k", []),
         ([150_001.0], "k", [0]),
         ([math.inf, 1.0], "w", [0]),

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import resource
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -21,8 +26,11 @@ from fedsmoo.cli import main
 from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.deploy.access.keys import make_keys
 from fedsmoo.deploy.app import write_app
-from fedsmoo.deploy.flower import client_app
-from fedsmoo.deploy.store import ClientStore, Missing, ServerStore
+from fedsmoo.deploy.client import Recipe
+from fedsmoo.deploy.flower import carry_out, client_app, serve
+from fedsmoo.deploy.server import MODEL, Coordinator
+from fedsmoo.deploy.settings import Federation, parse
+from fedsmoo.deploy.store import ROUNDS, ClientStore, Missing, ServerStore, alone
 
 from .fake import FakeGrid
 from .replay import replayed, reports
@@ -224,3 +232,139 @@ def test_verify_looks_at_reports_and_at_a_client_s_vectors(tmp_path, capsys):
     client.path(7).write_bytes(client.path(7).read_bytes()[:-1])
     assert verify_command(capsys, client.folder)[0] == 1
     assert verify_command(capsys, tmp_path / "mine")[0] == 1  # no run, and no states: one line
+
+
+def test_two_servers_do_not_share_a_folder(tmp_path):
+    """Both would carry out the rounds, and the second would remove what the first has done since."""
+    said = {"name": "one", "server-folder": str(tmp_path / "server"), "dataset": "digits", "model": "softmax"}
+    context = SimpleNamespace(run_config=said)
+    with alone(tmp_path / "server"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("fedsmoo.deploy.flower.alone", lambda folder: alone(folder, 0))
+            with pytest.raises(FedsmooError, match=r"another server is at work in .*server: stop it first"):
+                serve(Recipe(), SimpleNamespace(), context)
+        assert [p.name for p in (tmp_path / "server").iterdir()] == [".lock"]
+    with alone(tmp_path / "server", 0):  # whoever ended is no obstacle
+        pass
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FedsmooError, match="cannot write into"), alone(tmp_path / "file" / "server", 0):
+        pass
+
+
+def test_a_server_that_was_killed_before_it_wrote_the_model_does_so_when_started_again(tmp_path, monkeypatch):
+    """Else a model of fewer rounds, of an earlier run of the server, is taken for the trained one."""
+    config = CONFIG.replace(rounds=1)
+    federation = Federation(name="test", server_folder=str(tmp_path / "a" / "server"))
+    model = tmp_path / "a" / "server" / MODEL
+    _, grid = federate(config, tmp_path / "a")
+    after_one = model.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(Coordinator, "export", lambda self: None)
+        federate(config.replace(rounds=2), tmp_path / "a", grid=grid)
+    assert model.read_bytes() == after_one
+    federate(config.replace(rounds=2), tmp_path / "b")
+    carry_out(Recipe(), grid, config.replace(rounds=2), federation)
+    assert model.read_bytes() == (tmp_path / "b" / "server" / MODEL).read_bytes() != after_one
+
+
+def test_a_model_that_cannot_be_written_is_said_in_a_line(tmp_path):
+    federate(CONFIG.replace(rounds=1), tmp_path)
+    (tmp_path / "server" / MODEL).unlink()
+    (tmp_path / "server" / MODEL).mkdir()
+    federation = Federation(name="test", server_folder=str(tmp_path / "server"))
+    with pytest.raises(FedsmooError, match=r"cannot write .*model\.safetensors: .*; start the run again"):
+        carry_out(Recipe(), SimpleNamespace(), CONFIG.replace(rounds=1), federation)
+
+
+def test_reports_of_a_federation_whose_states_are_gone_are_not_taken_for_a_new_ones(tmp_path):
+    _, grid = federate(CONFIG, tmp_path)
+    for path in ServerStore(tmp_path / "server").states():
+        path.unlink()
+    with pytest.raises(FedsmooError, match=r"rounds\.jsonl reports rounds of which no state is there: move it away"):
+        federate(CONFIG, tmp_path, grid=grid)
+    (tmp_path / "server" / ROUNDS).unlink()
+    federate(CONFIG, tmp_path, grid=grid)
+    assert [r["round"] for r in reports(tmp_path / "server")] == [1, 2]
+
+
+def test_a_server_that_was_killed_in_a_first_round_without_clients_begins_it_again(tmp_path):
+    federation = Federation(name="test", server_folder=str(tmp_path / "server"))
+    setup = Recipe().setup(CONFIG, Recipe().test(CONFIG))
+    first = Coordinator(CONFIG, federation, setup)
+    first.store.record('{"round": 1}')  # the state was not saved any more
+    again = Coordinator(CONFIG, federation, setup)
+    assert (again.number, again.session) == (0, first.session)
+    assert reports(tmp_path / "server") == []
+
+
+def test_a_round_that_was_cut_off_is_reported_once_even_if_another_report_is_missing(tmp_path):
+    _, grid = federate(CONFIG, tmp_path)
+    path = tmp_path / "server" / ROUNDS
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text(lines[1] + lines[1].replace('"round": 2', '"round": 3'))  # somebody's edit; then a crash in round 3
+    federate(CONFIG.replace(rounds=3), tmp_path, grid=grid)
+    assert [r["round"] for r in reports(tmp_path / "server")] == [2, 3]
+
+
+@contextmanager
+def no_more_open_files() -> Iterator[None]:
+    """This process has as many files open as it may."""
+    before, held = resource.getrlimit(resource.RLIMIT_NOFILE), []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 8, before[1]))
+    try:
+        with suppress(OSError):
+            while True:
+                held.append(os.open(os.devnull, os.O_RDONLY))
+        yield
+    finally:
+        for file in held:
+            os.close(file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_what_cannot_be_read_now_is_not_lost(tmp_path, monkeypatch):
+    """Else the server begins anew, or goes back a round and removes its newest state; and a client starts anew."""
+    server, client = ServerStore(tmp_path), ClientStore(tmp_path, "session", 0)
+    for number in (1, 2):
+        server.save(number, STATE, {"number": number})
+    client.save(2, STATE)
+    with no_more_open_files():
+        with pytest.raises(FedsmooError, match=r"cannot read .*: Too many open files; nothing was changed"):
+            server.load()
+        with pytest.raises(FedsmooError, match=r"cannot read .*2\.safetensors: Too many open files") as found:
+            client.load(2, {"w": 6, "h": 6})
+    assert not isinstance(found.value, Missing)
+
+    def denied(path: Path, *args: str) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    with monkeypatch.context() as patch:  # the superuser may read everything
+        patch.setattr(Path, "open", denied)
+        with pytest.raises(FedsmooError, match=r"cannot read .*2\.safetensors: Permission denied; nothing was changed"):
+            server.load()
+    assert [p.stem[-1] for p in server.states()] == ["2", "1"]
+    loaded = server.load()
+    assert loaded is not None
+    assert loaded[1] == {"number": 2}
+    assert torch.equal(client.load(2, {"w": 6, "h": 6}).w, STATE.w)
+    with pytest.raises(Missing, match=r"not in .* \(there: 2\)"):
+        client.load(3, {"w": 6, "h": 6})
+
+
+def test_a_name_that_fits_no_session_is_refused_at_once(tmp_path):
+    """Every client would refuse every round of it."""
+    federate(CONFIG.replace(rounds=1), tmp_path)
+    name = "a" * 87
+    assert ClientStore(tmp_path, f"{name}-{'0' * 12}", 0).folder.parent.name.startswith(name)
+    assert Federation(name=name).name == name
+    for make in (lambda: Federation(name="a" * 88), lambda: write_app(tmp_path / "app", "a" * 88)):
+        with pytest.raises(FedsmooError, match="cannot name a federation: use up to 87 letters"):
+            make()
+
+
+def test_more_replies_than_a_round_asks_for_are_refused():
+    """Every round would be skipped."""
+    assert parse({"cohort": 3, "clients": 5, "min-replies": 3})[1].min_replies == 3
+    for said in ({"cohort": 3, "clients": 5}, {"cohort": 9, "clients": 3}):
+        with pytest.raises(FedsmooError, match="min-replies is 4, but a round asks 3 clients"):
+            parse({**said, "min-replies": 4})

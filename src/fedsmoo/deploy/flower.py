@@ -16,9 +16,10 @@ from fedsmoo.core import FedsmooError
 from fedsmoo.core.untrusted import text
 from fedsmoo.deploy.client import Recipe, RoundRequest, answer, own_scale
 from fedsmoo.deploy.server import Coordinator
-from fedsmoo.deploy.settings import from_json, parse, state_folder
-from fedsmoo.deploy.store import Missing
+from fedsmoo.deploy.settings import Federation, from_json, parse, server_folder, state_folder
+from fedsmoo.deploy.store import Missing, alone
 from fedsmoo.deploy.wire import Refusal, from_arrays, plain_of, wire_of
+from fedsmoo.runs.config import Config
 
 try:
     from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -124,11 +125,18 @@ def server_app(recipe: Recipe | None = None, **parts: Any) -> ServerApp:
 def serve(chosen: Recipe, grid: Grid, context: Context) -> None:
     """Carry out all rounds that are left of the federation that a run's settings describe."""
     config, federation = parse(context.run_config)
+    with alone(server_folder(federation)):
+        carry_out(chosen, grid, config, federation)
+
+
+def carry_out(chosen: Recipe, grid: Grid, config: Config, federation: Federation) -> None:
+    """Go on from the last finished round; the model is written again if a stop came before it, or while it was."""
     coordinator = Coordinator(config, federation, chosen.setup(config, chosen.test(config)))
     for line in coordinator.store.skipped:
         log(WARNING, "fedsmoo: %s; the state before it is used", line)
     if coordinator.finished:
-        log(INFO, "fedsmoo: all %d rounds are done; the model is in %s", config.rounds, coordinator.folder)
+        coordinator.export()
+        log(INFO, "fedsmoo: all %d rounds are done; the model is in %s", coordinator.number, coordinator.folder)
         return
     FlowerStrategy(coordinator).start(
         grid=grid,

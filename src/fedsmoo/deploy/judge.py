@@ -196,6 +196,8 @@ class Proportion:
         values = [s[name] for s in sizes.values()] if len(sizes) >= ENOUGH else self.recent.get(name, [])
         usual = statistics.median(values) if len(values) >= ENOUGH else None
         limit = self.bound * (own if usual is None else usual)
+        if usual == 0 and name not in scale.down:  # no measure of whoever sends something else
+            limit = self.bound * own
         if name in scale.down:
             limit = min(max(limit, own / self.bound), own * self.bound)
         if scale.most and name == "w":

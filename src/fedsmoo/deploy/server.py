@@ -11,7 +11,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from operator import mul
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -75,6 +74,8 @@ class Coordinator:
         """Load the newest whole state that is on the disk, if there is any."""
         found = self.store.load()
         if found is None:
+            self.store.refuse_reports()
+            self.save()
             return
         server, facts = found
         self.session, self.members = facts["session"], Members.from_plain(facts.get("members", {}))
@@ -263,7 +264,7 @@ class Coordinator:
         self.store.record(json.dumps(values, allow_nan=False))
         self.save()
         if self.finished:
-            self._export()
+            self.export()
         return report
 
     @property
@@ -283,11 +284,13 @@ class Coordinator:
         self._hold()
         return self.setup.task.evaluate(self.server.w)
 
-    def _export(self) -> Path:
+    def export(self) -> None:
         """Write the trained model under its module's own names, without what the server does not know of it."""
         self._hold()
         model = self.setup.task.model
         unknown = () if self.whole or model.statistics is None else model.statistics.names
         state = {n: on_host(v) for n, v in model.state_dict(self.server.w).items() if n not in unknown}
-        write_durably(self.folder / MODEL, save(copy_shared(state)))
-        return self.folder / MODEL
+        try:
+            write_durably(self.folder / MODEL, save(copy_shared(state)))
+        except OSError as e:
+            raise FedsmooError(f"cannot write {self.folder / MODEL}: {e.strerror}; start the run again") from e

@@ -54,7 +54,7 @@ class Federation:
     name: str = setting("federation", "names the federation; a server started again under it goes on")
     server_folder: str = setting("", "where the server keeps its state (default: a folder in FLWR_HOME)")
     state_folder: str = setting("", "where clients keep their vectors; a node's own setting goes first")
-    min_replies: int = setting(0, "good replies below which a round is skipped (0: half of the cohort)")
+    min_replies: int = setting(0, "good replies below which a round is skipped (0: half of those asked)")
     norm_bound: float = setting(100.0, "a reply this many times larger than is usual is left out (0: never)")
     max_update: float = setting(
         0.0, "norm of a model's change above which a reply is left out (0: by norm-bound alone)"
@@ -125,7 +125,12 @@ def parse(values: Mapping[str, Any]) -> tuple[Config, Federation]:
         refuse_unused_options(config, settings)
         if config.partition == "natural" and "clients" not in settings:  # the server counts on it, and has no data
             raise FedsmooError(f"{config.dataset!r} has clients of its own: say how many there are, with clients")
-    return config, Federation(**extra)
+    federation, asked = Federation(**extra), min(config.cohort, config.clients)
+    if federation.min_replies > asked:
+        raise FedsmooError(
+            f"min-replies is {federation.min_replies}, but a round asks {asked} clients: none would count"
+        )
+    return config, federation
 
 
 def split_settings(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -12,8 +12,8 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,11 @@ from torch import Tensor
 from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.runs.storage.fence import PART
 from fedsmoo.runs.storage.files import copy_shared, make_folder, on_host, sync_folder, write_durably
+from fedsmoo.runs.storage.lease import locked
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+LONGEST, SESSION = 87, 100  # characters of a name, and of one with what makes a session of it
+PATIENCE = 60.0  # seconds for which a server that was cut off from its network may not have noticed that
 STATE, DIGEST = "server", "sha256"
 ROUNDS = "rounds.jsonl"
 STATES = re.compile(rf"(?:{STATE}(?:-\d+)?|\d+)\.safetensors")  # a server's, or versions of a client's vectors
@@ -41,18 +44,36 @@ class Damaged(Exception):
     """A file that is not what was written."""
 
 
-def checked_name(name: str) -> str:
+def checked_name(name: str, longest: int = LONGEST) -> str:
     """Return a name if it is safe as the name of a folder; ``FedsmooError`` if not."""
-    if not NAME.fullmatch(name):
-        raise FedsmooError(f"{name!r} cannot name a federation: use letters, digits, '-', '_' and '.'")
+    if not NAME.fullmatch(name) or len(name) > longest:
+        raise FedsmooError(f"{name!r} cannot name a federation: use up to {longest} letters, digits, '-', '_' and '.'")
     return name
+
+
+@contextmanager
+def alone(folder: Path, patience: float = PATIENCE) -> Iterator[None]:
+    """Keep other servers out of a server's folder, until this process ends at the latest.
+
+    Raises:
+        FedsmooError: if one is at work there: two would write their rounds over each other's.
+    """
+    with ExitStack() as held:
+        try:
+            make_folder(folder)
+            held.enter_context(locked(folder, patience))
+        except BlockingIOError as e:
+            raise FedsmooError(f"another server is at work in {folder}: stop it first, or choose another name") from e
+        except OSError as e:
+            raise FedsmooError(f"cannot write into {folder}: {e.strerror}") from e
+        yield
 
 
 class ClientStore:
     """The own vectors of one client of one federation, in ``root/session/client``."""
 
     def __init__(self, root: Path, session: str, client: int) -> None:
-        self.folder = root / checked_name(session) / str(int(client))
+        self.folder = root / checked_name(session, SESSION) / str(int(client))
 
     def path(self, version: int) -> Path:
         return self.folder / f"{version:08d}.safetensors"
@@ -77,9 +98,11 @@ class ClientStore:
             me = read_sealed(self.path(version))[0]
         except Damaged as e:
             raise Missing(f"version {version} of this client's vectors in {self.folder} is damaged: {e}") from e
-        except OSError as e:
+        except FileNotFoundError as e:
             have = ", ".join(map(str, self.versions())) or "none"
             raise Missing(f"version {version} of this client's vectors is not in {self.folder} (there: {have})") from e
+        except OSError as e:  # it is there, and may be readable in the next round: nothing is lost
+            raise FedsmooError(f"cannot read {self.path(version)}: {e.strerror or e}") from e
         if {n: tuple(v.shape) for n, v in me.items()} != {n: (k,) for n, k in lengths.items()}:
             raise Missing(f"{self.path(version)} holds other vectors than this method keeps: it is another run's")
         return Vectors(**{n: me[n] for n in lengths})
@@ -103,11 +126,16 @@ class ServerStore:
         return self.folder / f"{STATE}-{number:08d}.safetensors"
 
     def states(self) -> list[Path]:
-        """Return the states on the disk, newest first; older federations had one, under another name."""
-        found = [p for p in self.folder.glob(f"{STATE}-*.safetensors") if p.stem.partition("-")[2].isdigit()]
-        single = self.folder / f"{STATE}.safetensors"
-        newest_first = sorted(found, key=lambda p: int(p.stem.partition("-")[2]), reverse=True)
-        return [*newest_first, *([single] if single.exists() else [])]
+        """Return the states on the disk, newest first; older federations had one, under another name.
+
+        Raises:
+            OSError: if the folder is there, but cannot be listed now (a glob would find nothing in it).
+        """
+        try:
+            names = [n for n in os.listdir(self.folder) if n.startswith(STATE) and STATES.fullmatch(n)]
+        except FileNotFoundError:
+            return []
+        return sorted(map(self.folder.joinpath, names), key=lambda p: int(p.stem.partition("-")[2] or -1), reverse=True)
 
     def save(self, number: int, server: Vectors, facts: dict[str, Any]) -> None:
         """Keep the state after so many rounds and remove the oldest; all stay if this fails."""
@@ -122,16 +150,27 @@ class ServerStore:
     def load(self) -> tuple[Vectors, dict[str, Any]] | None:
         """Load the newest state that is whole; ``None`` if there is none at all."""
         self.skipped = []
+        try:
+            states = self.states()
+        except OSError as e:
+            raise FedsmooError(f"cannot read {self.folder}: {e.strerror}; nothing was changed") from e
         remove_partial_files(self.folder)
-        for path in self.states():
+        for path in states:
             try:
                 tensors, text = read_sealed(path)
                 return Vectors(**tensors), json.loads(text)
-            except (OSError, Damaged, ValueError) as e:
+            except OSError as e:  # no damage: the state before would take its place, and it would be removed
+                raise FedsmooError(f"cannot read {path}: {e.strerror or e}; nothing was changed") from e
+            except (Damaged, ValueError) as e:
                 self.skipped.append(f"{path} is damaged: {e}")
         if self.skipped:
             raise FedsmooError(f"{self.skipped[0]}; no other state is whole: move them away to start anew")
         return None
+
+    def refuse_reports(self) -> None:
+        """Refuse reports where there is no state: a state is there before the first round begins."""
+        if missing_reports(self.folder / ROUNDS, 1) is None:
+            raise FedsmooError(f"{self.folder / ROUNDS} reports rounds of which no state is there: move it away, too")
 
     def begin(self, number: int) -> None:
         """Make the folder's files those of a server that has done so many rounds: later ones were not finished."""
@@ -142,8 +181,9 @@ class ServerStore:
                     path.unlink(missing_ok=True)
             path = self.folder / ROUNDS
             lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-            if len(lines) > number or (lines and not lines[-1].endswith(b"\n")):
-                write_durably(path, b"".join(line for line in lines[:number] if line.endswith(b"\n")))
+            kept = [line for line in lines if line.endswith(b"\n") and reported_round(line) <= number]
+            if len(kept) < len(lines):
+                write_durably(path, b"".join(kept))
         except OSError as e:
             raise FedsmooError(f"cannot write into {self.folder}: {e.strerror}") from e
 
@@ -205,6 +245,14 @@ def verified(path: Path) -> State:
         return State(path, rounds, "its facts are not those of a server")
 
 
+def reported_round(line: bytes) -> int:
+    """Return which round a line reports; 0 if it does not say so, which no line of ours does."""
+    try:
+        return int(json.loads(line)["round"])
+    except (ValueError, KeyError, TypeError):
+        return 0
+
+
 def missing_reports(path: Path, rounds: int) -> str | None:
     """Return in words what is missing in a file of reports of so many rounds; ``None`` if nothing is."""
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
@@ -229,6 +277,7 @@ def seal(vectors: Vectors, text: str) -> bytes:
 
 def read_sealed(path: Path) -> tuple[dict[str, Tensor], str]:
     """Read what :func:`seal` made; ``Damaged`` if it is not the same. Files from before there were checksums pass."""
+    path.open("rb").close()  # safetensors calls a file missing where this process has too many open
     try:
         with safe_open(path, "pt") as f:
             metadata = f.metadata() or {}

@@ -2,52 +2,32 @@
 
 from __future__ import annotations
 
-import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import torch
-from patience import PATIENCE
 
-from fedsmoo.core import Vectors
+from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.distributed.engine import ShardedTable
 
-
-class Meeting:
-    """Where two ranks exchange what they bring to a collective call.
-
-    Both fail where they make different ones: processes would wait for each other for ever.
-    """
-
-    def __init__(self) -> None:
-        self.barrier, self.brought = threading.Barrier(2, timeout=PATIENCE), [("", None), ("", None)]
-
-    def exchange(self, rank: int, call: str, value: Any) -> list[Any]:
-        self.brought[rank] = call, value
-        self.barrier.wait()
-        there = list(self.brought)
-        self.barrier.wait()
-        assert {name for name, _ in there} == {call}, f"rank {rank} is at {call!r}, but they are at {there}"
-        return [value for _, value in there]
+from .meeting import Meeting, Thread
 
 
-class Thread:
-    """A rank of the job."""
+def test_ranks_that_are_at_different_rounds_say_so() -> None:
+    meeting = Meeting()
 
-    world = 2
+    def rank(number: int) -> str:
+        table = ShardedTable(ClientTable(()), Thread(number, meeting), Vectors())
+        try:
+            table.agree(f"round 3 of clients 1, {4 + number}")
+        except FedsmooError as e:
+            return str(e)
+        return ""
 
-    def __init__(self, rank: int, meeting: Meeting) -> None:
-        self.rank, self.meeting = rank, meeting
-
-    def broadcast_object(self, value: Any) -> Any:
-        return self.meeting.exchange(self.rank, "same", value)[0]
-
-    def union(self, values: set[int]) -> set[int]:
-        return set.union(*self.meeting.exchange(self.rank, "union", values))
-
-    def broadcast(self, v: torch.Tensor, source: int) -> torch.Tensor:
-        return self.meeting.exchange(self.rank, f"share of {source}", v)[source]
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(rank, range(2))
+    assert first == ""  # it is in the round, and finds the connection broken
+    assert second == "rank 1 waits for 'round 3 of clients 1, 5', but rank 0 is at 'round 3 of clients 1, 4'"
 
 
 def test_rank_0_asks_for_rows_and_changes_while_the_others_wait_for_a_round() -> None:

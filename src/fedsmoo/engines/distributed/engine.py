@@ -23,6 +23,7 @@ from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.contract import Engine, Meanwhile, RoundInputs, RoundOutcome, Setup, Sums
 from fedsmoo.engines.distributed.launcher import launched
 from fedsmoo.engines.distributed.ranks import Ended, Ranks, abandon_job, join
+from fedsmoo.engines.distributed.same import facts_of, refuse_others
 from fedsmoo.engines.personal import PersonalInputs
 from fedsmoo.engines.task import Samples
 from fedsmoo.metrics.tally import Scores
@@ -89,8 +90,9 @@ class Distributed(Engine):
     """
 
     def __init__(self, setup: Setup, inner: Engine, ranks: Ranks, same_bits: bool = False) -> None:
-        self.inner, self.ranks, self.same_bits = inner, ranks, same_bits
+        self.setup, self.inner, self.ranks, self.same_bits = setup, inner, ranks, same_bits
         self.name = inner.name
+        self.compared = False  # whether the ranks have been found to have the same
         size, a = setup.task.model.layout.size, setup.algorithm
         self.sizes, self.rows = ({n: a.length(n, size) for n in names} for names in (a.summed, a.rows))
         like = torch.zeros(size, dtype=setup.task.dtype, device=setup.task.device)
@@ -128,7 +130,12 @@ class Distributed(Engine):
             raise
 
     def run_round(self, inputs: RoundInputs, meanwhile: Meanwhile | None = None) -> RoundOutcome:
-        self.sharded.agree("round")
+        if self.compared:  # cohorts that follow from losses may differ later, on machines of several kinds
+            clients = ", ".join(map(str, inputs.clients))
+            self.sharded.agree(f"round {inputs.number + 1} at lr {inputs.lr:g} of clients {clients}")
+        else:
+            self.sharded.agree("round")
+            self._compare(inputs)
         if meanwhile is not None:
             meanwhile()
         owner = owners(inputs.clients, self.ranks.world, stateful=bool(self.table.names))
@@ -137,6 +144,15 @@ class Distributed(Engine):
         except BaseException:
             abandon_job()  # the others wait in the middle of a round, not for an end
             raise
+
+    def _compare(self, inputs: RoundInputs) -> None:
+        """Refuse to go on where a rank has other data, settings or vectors: nothing later would show that."""
+        try:
+            refuse_others(self.ranks.gather_objects(facts_of(self.setup, inputs)))
+        except BaseException:
+            abandon_job()
+            raise
+        self.compared = True
 
     def serve(self) -> None:
         with suppress(Ended):

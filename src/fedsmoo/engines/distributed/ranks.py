@@ -87,10 +87,14 @@ class Ranks:
 
     def union(self, values: set[int]) -> set[int]:
         """Return the union of all ranks' sets."""
+        return set().union(*map(set, self.gather_objects(sorted(values))))
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        """Return every rank's value, in their order."""
         parts: list[Any] = [None] * self.world
         with peer_errors(self):
-            dist.all_gather_object(parts, sorted(values))
-        return set().union(*map(set, parts))
+            dist.all_gather_object(parts, value)
+        return parts
 
     def _through(self, v: Tensor, call: Callable[[Tensor], Any]) -> Tensor:
         """Make a collective call on a copy of ``v``, in the host's memory for gloo."""
