@@ -209,7 +209,10 @@ def tensor_of(values: Any, what: str) -> Tensor:
         if isinstance(values, Tensor):
             tensor = values.detach()
         else:
-            tensor = torch.from_numpy(np.require(np.asarray(values), requirements=["C", "W"]))
+            found = np.asarray(values)
+            refuse_no_numbers(found, what)
+            found = found.astype(found.dtype.newbyteorder("="), copy=False)  # files may have the other order of bytes
+            tensor = torch.from_numpy(np.require(found, requirements=["C", "W"]))
     except (TypeError, ValueError) as error:
         why = str(error).partition(" The only supported")[0]
         raise FedsmooError(f"{what}: cannot be read as an array of numbers ({why})") from None
@@ -218,6 +221,22 @@ def tensor_of(values: Any, what: str) -> Tensor:
     if tensor.is_complex():
         raise FedsmooError(f"{what}: complex numbers are not supported")
     return tensor
+
+
+def refuse_no_numbers(found: np.ndarray, what: str) -> None:
+    """Refuse text, and arrays of objects, in words that say what to do about them."""
+    kind = found.dtype.kind
+    if kind in "US" or (kind == "O" and found.size and all(isinstance(v, str | bytes) for v in found.flat)):
+        raise FedsmooError(
+            f"{what}: text, but must be numbers: number classes by np.unique(names, return_inverse=True)[1], over both "
+            "parts together; tokenise texts"
+        )
+    if kind == "O":
+        odd = next((v for v in found.flat if not isinstance(v, bool | int | float | np.number)), None)
+        raise FedsmooError(
+            f"{what}: cannot be read as an array of numbers: it is one of objects, such as {brief(odd)}; make rows "
+            "equally long, fill what is missing, and use np.array(values.tolist())"
+        )
 
 
 def as_images(x: Tensor, what: str) -> Tensor:

@@ -405,6 +405,19 @@ def test_huggingface_keeps_names_takes_any_format_and_pads_labels():
         read_data(noisy)
 
 
+def test_several_labels_beside_sequences_of_tokens_are_not_labels_of_positions():
+    tagged = table(input_ids=[[5, 6, 7, 8], [9, 2], [3]], labels=[[0, 1], [1, 1], [0, 0]])
+    for options, kind in (({"target": "labels"}, "labels"), ({"target": "numbers"}, "numbers")):
+        with pytest.warns(FedsmooWarning, match="padded to 4"):
+            data = read_data(tagged, **options)
+        assert (data.target, data.y_train.tolist()) == (kind, [[0, 1], [1, 1], [0, 0]])
+
+
+def test_arrays_may_have_the_other_order_of_bytes():
+    swapped = read_data((X.astype(">f4"), Y.astype(">i2")))
+    assert swapped.fingerprint == read_data((X.astype("f4"), Y)).fingerprint
+
+
 def test_flowers_federated_data_set_and_the_way_back(tmp_path, monkeypatch):
     from flwr_datasets.partitioner import IidPartitioner, NaturalIdPartitioner
 
@@ -465,6 +478,15 @@ class Words(Pairs):
 class Late(Named):
     def __getitem__(self, i):
         return super().__getitem__(i) if i < 20 else {"label": 0}
+
+
+class Mixed(Pairs):
+    """Lists of whole numbers, then of others; grey arrays, then coloured ones."""
+
+    def __getitem__(self, i):
+        if self.x.dtype == np.uint8:
+            return np.zeros((4, 4, 1 if i < 3 else 3), np.uint8), 0
+        return ([1, 2, 3] if i < 3 else [1.5, 2.7]), 0
 
 
 def table(**columns: Any) -> Any:
@@ -565,6 +587,64 @@ WRONG: dict[str, tuple[Callable[[Path], Any], dict[str, Any], str]] = {
     ),
     "other inputs": (lambda _: [(X, Y), (X.astype(int), Y)], {}, "client 1: torch.int64, but data: client 0 has torch"),
     "tests of others": (lambda _: ([(X, Y)], [(X, Y), (X, Y)]), {}, "test parts of 2 clients, but there are 1 clients"),
+    "fewer clients than samples": (
+        lambda _: {"x": X, "y": Y, "client": Y[:-1]},
+        {},
+        "data: 'client' has 59 rows, but 'y' has 60",
+    ),
+    "a sample without a client": (
+        lambda _: table(a=[1.0, 2.0, 3.0], y=[0, 1, 0], client=["a", None, "b"]),
+        {},
+        "1 of 3 samples have no client, the first is sample 1: name one",
+    ),
+    "a client that is no number": (
+        lambda _: {"x": X, "y": Y, "client": np.where(Y == 1, np.nan, Y)},
+        {},
+        "samples have no client, the first is sample ",
+    ),
+    "two clients for a sample": (
+        lambda _: {"x": X, "y": Y, "client": np.zeros((60, 2))},
+        {},
+        "has the shape [60, 2], but each of the 60 samples needs one client",
+    ),
+    "a mask as a subset": (
+        lambda _: Subset(TensorDataset(torch.from_numpy(X), torch.from_numpy(Y)), (Y == 1).tolist()),
+        {},
+        "must number items: of a mask use np.flatnonzero(mask)",
+    ),
+    "a subset of other items": (
+        lambda _: Subset(Pairs(X, Y), [0, 60]),
+        {},
+        "data: a Subset has the item 60, but its data set has items 0 to 59",
+    ),
+    "labels of words, not of tokens": (
+        lambda _: table(input_ids=[[1, 2, 3], [4, 5]], labels=[[0, 1], [1, 1]]),
+        {},
+        "a sample of 3 tokens has 2 labels: give each token one (-100 where there is none)",
+    ),
+    "a mask of another length": (
+        lambda _: table(input_ids=[[1, 2, 3], [4, 5]], attention_mask=[[1, 1, 1], [1]], y=[0, 1]),
+        {},
+        "inputs 'input_ids' and 'attention_mask' of a sample differ in length",
+    ),
+    "tokens and floats": (lambda _: Mixed(X[:6], Y), {}, "is among lists of whole numbers: make them alike"),
+    "grey and coloured arrays": (
+        lambda _: Mixed(X[:6].astype(np.uint8), Y),
+        {},
+        "some images are grey, others coloured: give all of them 3 channels",
+    ),
+    "text labels of items": (
+        lambda _: table(x=[[1.0], [2.0]], y=["a", "b"]),
+        {},
+        "labels are text, 'a': number the classes in the data set itself",
+    ),
+    "text labels in four arrays": (
+        lambda _: (X, np.array(list("ab") * 30), X, np.array(list("ba") * 30)),
+        {},
+        "y_train: text, but must be numbers: number classes by np.unique(names, return_inverse=True)[1]",
+    ),
+    "objects": (lambda _: (X, np.array([0, None] * 30)), {}, "it is one of objects, such as None"),
+    "one number": (lambda _: (X, 3), {}, "but both must have a row for each sample"),
     "no data yet": (lambda _: unassigned(), {}, "the partitioner has no data yet: set partitioner.dataset first"),
     "no LEAF": (
         lambda folder: f"leaf:{folder}",

@@ -127,6 +127,8 @@ def make_part(value: Any, options: Options, what: str) -> Part:
         if named:
             raise FedsmooError(f"{what}: {named[0]} names a column, but two arrays have none: leave it out")
         x = x if options.x is None else of_columns(x, options.x, what)
+        if not np.ndim(x) or not np.ndim(y):
+            raise FedsmooError(f"{what}: (x, y) is {brief(value)}, but both must have a row for each sample")
         if len(x) != len(y):
             raise FedsmooError(f"{what}: {len(x)} samples but {len(y)} labels; each sample needs one")
         return Part(len(x), what, x, y, columns=tuple(x.columns) if table else None)
@@ -150,7 +152,8 @@ def named_arrays(value: Mapping[Any, Any], options: Options, what: str) -> Part:
     wanted = (*chosen.x, *chosen.y)
     if stray := [n for n in FOUR if n in value and n not in wanted]:
         raise FedsmooError(f"{what}: {stray[0]!r} would be left out: name the four arrays {', '.join(FOUR)}")
-    odd = next((n for n in wanted if lengths[n] != lengths[chosen.y[0]]), None)
+    rows = (*wanted, *(() if chosen.client is None else (chosen.client,)))
+    odd = next((n for n in rows if lengths[n] != lengths[chosen.y[0]]), None)
     if odd is not None:
         raise FedsmooError(f"{what}: {odd!r} has {lengths[odd]} rows, but {chosen.y[0]!r} has {lengths[chosen.y[0]]}")
     xs, ys = ([np.asarray(value[n]) for n in names] for names in (chosen.x, chosen.y))
