@@ -671,6 +671,12 @@ WRONG: dict[str, tuple[Callable[[Path], Any], dict[str, Any], str]] = {
     ),
     "no table": (lambda folder: f"table:{folder / 'a.csv'}", {"y": "a"}, "a.csv: no such file"),
     "no csv": (lambda folder: f"table:{folder / 'a.txt'}", {"y": "a"}, "must be a .csv or .parquet file, or a folder"),
+    "a field without a name": (
+        csv_of("a,b,y\n1,2,0,5\n3,4,1,7\n"),
+        {"y": "y"},
+        "a.csv: rows have more fields than the first line has names: name every column",
+    ),
+    "a csv of names alone": (csv_of("a,b,y\n"), {"y": "y"}, "a.csv: it is empty; at least one sample is needed"),
     "a broken csv": (csv_of('a,b\n"1,2\n'), {"y": "a"}, "a.csv cannot be read: "),
 }
 

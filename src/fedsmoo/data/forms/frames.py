@@ -29,6 +29,8 @@ def frame_part(frame: Any, options: Options, what: str) -> Part:
     """Return a DataFrame as a part: one column is learnt from the others."""
     if type(frame).__name__ == "Series":
         raise FedsmooError(f"{what}: a Series is one column: give a DataFrame with the column to be learnt, y='NAME'")
+    if not len(frame):
+        return Part(0, what)
     names = list(frame.columns)
     twice = next((n for n in names if names.count(n) > 1), None)
     if twice is not None:
