@@ -34,23 +34,7 @@ def check(dataset: Dataset) -> Dataset:
     _check_alike(dataset)
     _check_scale(dataset)
     check_beside(dataset)
-    _check_clients(dataset)
     return dataset
-
-
-def _check_clients(dataset: Dataset) -> None:
-    """Natural clients have training samples; their own test samples, if any, are of the test part."""
-    for i, samples in enumerate(dataset.natural or ()):
-        if samples.numel() == 0 or samples.min() < 0 or samples.max() >= len(dataset.x_train):
-            raise FedsmooError(f"data set {dataset.name}: natural client {i} is empty or points outside the data")
-    tests, count = dataset.natural_test, len(dataset.x_test)
-    if tests is None:
-        return
-    if dataset.natural is None or len(tests) != len(dataset.natural):
-        raise FedsmooError(f"data set {dataset.name}: natural_test is of {len(tests)} clients, but natural of others")
-    for i, samples in enumerate(tests):
-        if samples.numel() and (samples.min() < 0 or samples.max() >= count):
-            raise FedsmooError(f"data set {dataset.name}: client {i} points outside the test part")
 
 
 def _check_alike(dataset: Dataset) -> None:
@@ -123,6 +107,8 @@ def _check_scale(dataset: Dataset) -> None:
         )
     if not all(np.isfinite([*dataset.mean, *dataset.std])) or min(dataset.std) <= 0:
         raise FedsmooError(f"data set {dataset.name}: mean {dataset.mean} or std {dataset.std} cannot normalise")
+    if max(dataset.mean) > 1:
+        raise FedsmooError(f"data set {dataset.name}: mean {dataset.mean} is not of values in 0..1: divide it by 255")
 
 
 def from_arrays(
@@ -228,8 +214,8 @@ def refuse_no_numbers(found: np.ndarray, what: str) -> None:
     kind = found.dtype.kind
     if kind in "US" or (kind == "O" and found.size and all(isinstance(v, str | bytes) for v in found.flat)):
         raise FedsmooError(
-            f"{what}: text, but must be numbers: number classes by np.unique(names, return_inverse=True)[1], over both "
-            "parts together; tokenise texts"
+            f"{what}: cannot be read as an array of numbers, it holds text: number classes by np.unique(names, "
+            "return_inverse=True)[1], over both parts together; tokenise texts"
         )
     if kind == "O":
         odd = next((v for v in found.flat if not isinstance(v, bool | int | float | np.number)), None)

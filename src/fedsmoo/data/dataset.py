@@ -111,7 +111,7 @@ class Dataset:
             return None
         if not all(np.isin(held, mine.numpy()).all() for held, mine in zip(indices, self.natural, strict=True)):
             return None
-        return [i.numpy() for i in self.natural_test]
+        return [i.long().numpy() for i in self.natural_test]  # torch.tensor([]) is of floats
 
     @cached_property
     def fingerprint(self) -> Fingerprint:

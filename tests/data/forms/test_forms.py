@@ -641,7 +641,7 @@ WRONG: dict[str, tuple[Callable[[Path], Any], dict[str, Any], str]] = {
     "text labels in four arrays": (
         lambda _: (X, np.array(list("ab") * 30), X, np.array(list("ba") * 30)),
         {},
-        "y_train: text, but must be numbers: number classes by np.unique(names, return_inverse=True)[1]",
+        "y_train: cannot be read as an array of numbers, it holds text: number classes by np.unique(",
     ),
     "objects": (lambda _: (X, np.array([0, None] * 30)), {}, "it is one of objects, such as None"),
     "one number": (lambda _: (X, 3), {}, "but both must have a row for each sample"),
