@@ -413,6 +413,21 @@ def test_several_labels_beside_sequences_of_tokens_are_not_labels_of_positions()
         assert (data.target, data.y_train.tolist()) == (kind, [[0, 1], [1, 1], [0, 0]])
 
 
+def test_columns_of_targets_are_known_by_their_names_and_another_order_of_rows_is_said():
+    x, y = pd.DataFrame({"a": [1.0, 2.0, 3.0]}), pd.DataFrame({"p": [0.0, 1.0, 1.0], "q": [1.0, 0.0, 1.0]})
+    data = read_data({"x_train": x, "y_train": y, "x_test": x, "y_test": y[["q", "p"]]}, target="labels")
+    assert torch.equal(data.y_test, data.y_train)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        read_data((x, pd.Series([0, 1, 1])))
+        read_data((x, pd.Series([0, 1, 1], index=[7, 8, 9])))  # rows of other names
+    for value in ((x, pd.Series([0, 1, 1], index=[2, 1, 0])), (x, y.p > 0, x, (y.p > 0)[::-1])):
+        with pytest.warns(
+            FedsmooWarning, match=r"the same names \(index\) in another order, and go together by their place"
+        ):
+            read_data(value)
+
+
 def test_arrays_may_have_the_other_order_of_bytes():
     swapped = read_data((X.astype(">f4"), Y.astype(">i2")))
     assert swapped.fingerprint == read_data((X.astype("f4"), Y)).fingerprint

@@ -16,7 +16,7 @@ from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.forms.build import build
 from fedsmoo.data.forms.columns import NUMBER, SAMPLES, TARGETS, TEXT, choose
 from fedsmoo.data.forms.flower import flower_parts, is_flower
-from fedsmoo.data.forms.frames import frame_part, is_pandas, is_table, of_columns
+from fedsmoo.data.forms.frames import frame_part, is_pandas, is_table, of_columns, warn_other_order
 from fedsmoo.data.forms.huggingface import huggingface_part, is_huggingface
 from fedsmoo.data.forms.options import Options
 from fedsmoo.data.forms.parts import Federation, Part
@@ -61,6 +61,10 @@ def from_four_arrays(value: Any, options: Options, name: str, what: str) -> Data
     x_train, y_train, x_test, y_test = (value[n] for n in FOUR) if isinstance(value, Mapping) else value
     if is_table(x_train) and is_table(x_test):
         x_test = of_columns(x_test, x_train.columns, f"{what}: x_test")
+    if is_table(y_train) and is_table(y_test):
+        y_test = of_columns(y_test, y_train.columns, f"{what}: y_test")
+    for part, x, y in (("train", x_train, y_train), ("test", x_test, y_test)):
+        warn_other_order(x, y, f"{what}: {part} part")
     data = from_arrays(x_train, y_train, x_test, y_test, name, target=options.target)
     refuse_untrained_classes(data)
     return data
@@ -131,6 +135,7 @@ def make_part(value: Any, options: Options, what: str) -> Part:
             raise FedsmooError(f"{what}: (x, y) is {brief(value)}, but both must have a row for each sample")
         if len(x) != len(y):
             raise FedsmooError(f"{what}: {len(x)} samples but {len(y)} labels; each sample needs one")
+        warn_other_order(x, y, what)
         return Part(len(x), what, x, y, columns=tuple(x.columns) if table else None)
     if is_torch(value):
         return torch_part(value, options, what)
