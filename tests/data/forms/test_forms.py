@@ -533,6 +533,7 @@ def unassigned() -> Any:
     return IidPartitioner(3)
 
 
+TWO = pd.DataFrame({"p": [0.0, 1.0, 1.0], "q": [1.0, 0.0, 1.0]})
 LEAF = '{"users": ["u"], "num_samples": [%s], "user_data": {"u": {"x": %s, "y": %s}}}'
 # What is given, options, and what is said.
 WRONG: dict[str, tuple[Callable[[Path], Any], dict[str, Any], str]] = {
@@ -599,6 +600,11 @@ WRONG: dict[str, tuple[Callable[[Path], Any], dict[str, Any], str]] = {
         lambda _: [(X, Y), (X[:, :3], Y)],
         {},
         "client 1: values have the shape [3], those of data: client",
+    ),
+    "other targets": (
+        lambda _: ((X[:3], TWO), (X[:3], TWO[["q", "p"]])),
+        {"target": "labels"},
+        "data: test part: y has the columns ['q', 'p'], but those of data: train part are ['p', 'q']",
     ),
     "other inputs": (lambda _: [(X, Y), (X.astype(int), Y)], {}, "client 1: torch.int64, but data: client 0 has torch"),
     "tests of others": (lambda _: ([(X, Y)], [(X, Y), (X, Y)]), {}, "test parts of 2 clients, but there are 1 clients"),

@@ -146,6 +146,7 @@ def concatenate(found: list[Any], parts: Sequence[Part]) -> Any:
 
 def make_dataset(found: Federation, arrays: dict[str, Any], options: Options, name: str) -> Dataset:
     """Return the data set of decoded arrays, checked, with the names of its classes and its own clients."""
+    refuse_other_targets(found.parts)
     names = declared = common_value(found.parts, "class_names")
     texts = [isinstance(arrays[n], np.ndarray) and arrays[n].dtype.kind == "U" for n in ("y_train", "y_test")]
     if any(texts):
@@ -166,6 +167,15 @@ def make_dataset(found: Federation, arrays: dict[str, Any], options: Options, na
     if declared is None:  # else a rare class may well be in the test part alone
         refuse_untrained_classes(data)
     return check(data)
+
+
+def refuse_other_targets(parts: Sequence[Part]) -> None:
+    """Refuse tables of targets whose columns have another order, or other names, than those of the first such table."""
+    named = [part for part in parts if part.targets is not None]
+    for part in named:
+        if part.targets != named[0].targets:
+            first, other = (brief(list(p.targets or ())) for p in (named[0], part))
+            raise FedsmooError(f"{part.what}: y has the columns {other}, but those of {named[0].what} are {first}")
 
 
 def own_clients(found: Federation) -> dict[str, Any]:

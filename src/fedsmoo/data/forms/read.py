@@ -136,7 +136,8 @@ def make_part(value: Any, options: Options, what: str) -> Part:
         if len(x) != len(y):
             raise FedsmooError(f"{what}: {len(x)} samples but {len(y)} labels; each sample needs one")
         warn_other_order(x, y, what)
-        return Part(len(x), what, x, y, columns=tuple(x.columns) if table else None)
+        targets = tuple(y.columns) if is_table(y) and len(y.columns) > 1 else None
+        return Part(len(x), what, x, y, columns=tuple(x.columns) if table else None, targets=targets)
     if is_torch(value):
         return torch_part(value, options, what)
     raise FedsmooError(f"{what} is {brief(value)}, but must be {MUST}")
