@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
@@ -428,6 +429,20 @@ def test_columns_of_targets_are_known_by_their_names_and_another_order_of_rows_i
             read_data(value)
 
 
+@pytest.mark.parametrize("declared", [True, False])
+def test_bytes_in_columns_of_huggingface_are_images(declared):
+    """Its package has them as int64, which are tokens."""
+    from datasets import Array3D, Features, Value
+
+    images = np.random.default_rng(2).integers(0, 256, (6, 4, 5, 3), dtype=np.uint8)
+    features = Features({"x": Array3D((4, 5, 3), "uint8"), "label": Value("int64")}) if declared else None
+    columns = {"x": images if declared else list(images), "label": Y[:6]}
+    found = read_data(type(table(a=[1])).from_dict(columns, features=features))
+    assert found.fingerprint == read_data((images, Y[:6])).fingerprint
+    tokens = table(x=[np.array([1, 2], np.uint8)] * 6, label=Y[:6])
+    assert read_data(tokens).x_train.dtype == torch.int64
+
+
 def test_arrays_may_have_the_other_order_of_bytes():
     swapped = read_data((X.astype(">f4"), Y.astype(">i2")))
     assert swapped.fingerprint == read_data((X.astype("f4"), Y)).fingerprint
@@ -548,6 +563,11 @@ WRONG: dict[str, tuple[Callable[[Path], Any], dict[str, Any], str]] = {
     "an error inside": (lambda _: Broken(X, Y), {}, "in __getitem__: KeyError"),
     "sizes": (lambda _: Sizes(X, Y), {}, "samples have different shapes, [6, 6, 3] and [6, 7, 3]: resize them first"),
     "words": (lambda _: Words(X, Y), {}, "a value is text, 'a text', but must be numbers or an image"),
+    "floats as an image": (
+        lambda _: Pairs([Image.fromarray(np.zeros((4, 4), np.float32))] * 3, Y),
+        {},
+        "data: item 0: an image has pixels of more than 8 bits (mode 'F')",
+    ),
     "a field goes": (lambda _: Late(X, Y), {}, "item 20 has no 'features', which item 0 has"),
     "no names": (lambda _: Pairs(X, Y), {"y": "label"}, "y names a field, but its items have no names: leave it out"),
     "empty": (lambda _: Pairs(X[:0], Y[:0]), {}, "data: it is empty; at least one sample is needed"),

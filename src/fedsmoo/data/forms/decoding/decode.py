@@ -142,7 +142,8 @@ def refuse_fickle(part: Part, parts: int) -> None:
         return
     for i in probe_indices(part.count, parts):
         once, again = (rows_of(part, i, i + 1) for _ in range(2))
-        if not all(same_value(a, b) for a, b in zip((*once[0], *once[1]), (*again[0], *again[1]), strict=True)):
+        pairs = zip((*once[0], *once[1]), (*again[0], *again[1]), strict=True)
+        if not all(same_value(a, b, f"{part.what}: item {i}") for a, b in pairs):
             raise FedsmooError(
                 f"{part.what}: item {i} is another one each time it is read: leave random transforms out of the data "
                 "set (it is decoded once) and set augment=True for flips and crops"
@@ -154,9 +155,9 @@ def probe_indices(count: int, parts: int) -> list[int]:
     return sorted({int(i) for i in np.linspace(0, count - 1, min(count, max(2, 2 * LOOKED_AT // parts)))})
 
 
-def same_value(a: list[Any], b: list[Any]) -> bool:
+def same_value(a: list[Any], b: list[Any], what: str) -> bool:
     """Return whether two lists with one value each hold the same."""
-    one, two = (as_array(v[0], False, "") if not isinstance(v[0], str) else np.array(v[0]) for v in (a, b))
+    one, two = (as_array(v[0], False, what) if not isinstance(v[0], str) else np.array(v[0]) for v in (a, b))
     return bool(np.array_equal(one, two, equal_nan=one.dtype.kind == two.dtype.kind == "f"))
 
 
