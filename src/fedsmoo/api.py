@@ -15,20 +15,25 @@ from fedsmoo.core import Algorithm, FedsmooError
 from fedsmoo.core.errors import FedsmooWarning, as_path, brief, unknown
 from fedsmoo.data import sources
 from fedsmoo.data.batches.cohort import Sampling, has_rule, own_sampling
-from fedsmoo.data.check import check_indices
 from fedsmoo.data.dataset import Dataset
-from fedsmoo.data.division.own import Rule, own_rule
+from fedsmoo.data.division.own import Rule
 from fedsmoo.data.division.partition import PARTITIONS, Partition
 from fedsmoo.data.forms import read_data
 from fedsmoo.data.forms.options import Options
-from fedsmoo.data.targets import classes_to_divide_by
 from fedsmoo.metrics.metric import Own, as_list
 from fedsmoo.models import wrap
 from fedsmoo.models.loss import LOSSES, SampleLoss
 from fedsmoo.models.modules.copies import own_copy
 from fedsmoo.runs.build import add_options, algorithm_class, assemble
 from fedsmoo.runs.config import DIVISION, FIELDS, Config, changed_settings
-from fedsmoo.runs.division import clients_of, cut_cohort, refuse_other_count, refuse_unused_options, resolve_division
+from fedsmoo.runs.division import (
+    clients_of,
+    cut_cohort,
+    given_clients,
+    refuse_other_count,
+    refuse_unused_options,
+    resolve_division,
+)
 from fedsmoo.runs.origin.objects import PREFIX, name_objects, objects_in
 from fedsmoo.runs.origin.user_files import start_of
 from fedsmoo.runs.record import Callback, refuse_wrong_arguments
@@ -283,18 +288,3 @@ def refuse_two_divisions(settings: Mapping[str, Any], client_indices: Any) -> No
         same = name == "clients" and client_indices is not None and settings.get(name) == len(client_indices)
         if settings.get(name) is not None and not same:
             raise FedsmooError(f"both {what} and {name}={settings[name]!r} say who holds which samples: choose one")
-
-
-def given_clients(
-    config: Config,
-    data: Dataset,
-    partition: str | Partition | Rule | None,
-    client_indices: Sequence[Sequence[int] | np.ndarray] | None,
-) -> list[np.ndarray] | None:
-    """Return each client's samples as a caller gives them, or as their rule does; ``None`` where the config says it."""
-    if client_indices is not None:
-        return check_indices(client_indices, len(data.x_train), "client_indices")
-    if partition is None or isinstance(partition, str):
-        return None
-    rule = partition.split if isinstance(partition, Partition) else own_rule(partition)
-    return rule(*classes_to_divide_by(data), config.clients, config.seed)

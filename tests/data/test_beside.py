@@ -98,3 +98,34 @@ def test_weights_of_a_dataset_of_one_s_own_have_the_mean_one() -> None:
         FedsmooError, match="weights have the mean 2, but must have 1: divide by it, or use from_arrays"
     ):
         check(replace(data(), weights=torch.full((24,), 2.0)))
+
+
+@pytest.mark.parametrize("name", ["natural", "natural_test"])
+@pytest.mark.parametrize("wrong", ["mask", "bytes", "floats", "list", "array", "matrix"])
+def test_clients_are_numbers_of_samples(name: str, wrong: str) -> None:
+    """A mask was read as samples 0 and 1 over and over."""
+    plain, mine = data(), (torch.arange(3), torch.arange(3, 6))
+    forms: dict[str, Any] = {
+        "mask": torch.arange(24) < 6,
+        "bytes": torch.arange(6).byte(),
+        "floats": torch.arange(6.0),
+        "list": [0, 1],
+        "array": np.arange(6),
+        "matrix": torch.zeros(2, 3, dtype=torch.int64),
+    }
+    sound = replace(plain, natural=mine, natural_test=mine)
+    assert check(sound) is sound
+    with pytest.raises(
+        FedsmooError, match=rf"{name}\[1\] is .*, but must be the numbers of client 1's samples, an int64"
+    ):
+        check(replace(sound, **{name: (mine[0], forms[wrong])}))
+
+
+def test_the_mean_of_images_is_of_values_up_to_one() -> None:
+    """Values of 0 to 255, as some libraries have them, made every pixel nearly the same number."""
+    images = RNG.integers(0, 256, (6, 4, 4, 3)).astype(np.uint8)
+    assert from_arrays(images, Y[:6], mean=[1.0] * 3, std=[1.0] * 3).mean == (1.0, 1.0, 1.0)
+    with pytest.raises(
+        FedsmooError, match=r"mean \(127\.0, 127\.0, 127\.0\) is not of values in 0\.\.1: divide it by 255"
+    ):
+        from_arrays(images, Y[:6], mean=[127.0] * 3, std=[60.0] * 3)

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 
+from fedsmoo import simulate
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.data.batches.cohort import cohort
-from fedsmoo.data.check import check, kind_of
-from fedsmoo.data.dataset import Dataset
+from fedsmoo.data.check import check, from_arrays, kind_of
+from fedsmoo.data.dataset import Dataset, refuse_beyond_type
 from fedsmoo.data.division.draws import client_sizes
 from fedsmoo.data.division.import_split import import_split
 from fedsmoo.data.division.partition import IID, Dirichlet, Pathological
@@ -113,3 +114,19 @@ def test_sizes_of_synthetic_clients():
     assert (sizes.min() >= 50, sizes.max()) == (True, 5050)
     assert np.median(sizes) == pytest.approx(50 + np.exp(4), rel=0.1)
     assert np.mean(sizes == 5050) == pytest.approx(0.012, abs=0.005)
+
+
+@pytest.mark.parametrize("part", ["x_train", "y_train", "x_test", "y_test"])
+def test_values_beyond_the_type_of_a_run_are_named_before_it_begins(part):
+    """They become infinite, and the first round said that the learning rate was too large."""
+    arrays = {name: np.linspace(0.5, 1.2, 6) for name in ("x_train", "y_train", "x_test", "y_test")}
+    data = from_arrays(**{name: a[:, None] if name[0] == "x" else a for name, a in arrays.items()})
+    refuse_beyond_type(data, torch.float32)
+    arrays[part][4] = -1e39
+    data = from_arrays(**{name: a[:, None] if name[0] == "x" else a for name, a in arrays.items()})
+    refuse_beyond_type(data, torch.float64)
+    says = rf"{part} holds values beyond 3.4e\+38, which are infinite in float32, the first at sample 4: scale them, or"
+    with pytest.raises(FedsmooError, match=says):
+        refuse_beyond_type(data, torch.float32)
+    with pytest.raises(FedsmooError, match=says):
+        simulate("mlp", data, algorithm="fedavg", rounds=1, clients=2, cohort=2, partition="iid")

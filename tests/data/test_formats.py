@@ -110,6 +110,15 @@ def test_class_folders_of_any_name(tmp_path, channels, test_folder):
     assert not data.augment
 
 
+def test_hidden_files_and_folders_are_no_images_and_no_classes(tmp_path):
+    """Notebooks and file managers leave them: a folder of theirs was a class, with a second copy of its images."""
+    picture = official.image(official.pixels(1, 4, 4, 3)[0])
+    files = {f"{part}/{name}/1.png": picture for part in ("train", "test") for name in "ab"}
+    files |= {"train/.ipynb_checkpoints/1.png": picture, "train/a/._1.png": b"no image", "test/.b/1.png": picture}
+    data = load("own", put(tmp_path / "own", files))
+    assert (data.class_names, data.y_train.tolist(), data.y_test.tolist()) == (("a", "b"), [0, 1], [0, 1])
+
+
 def test_npz_of_images_and_of_floats(tmp_path):
     x, y = official.pixels(8, 5, 5, 3), np.arange(8) % 3
     np.savez(tmp_path / "i.npz", x_train=x, y_train=y, x_test=x[:2], y_test=y[:2], classes=["a", "b", "c"])
@@ -120,6 +129,14 @@ def test_npz_of_images_and_of_floats(tmp_path):
     floats = load("mine", tmp_path / "f.npz")
     assert floats.mean is None
     assert floats.x_train.dtype == torch.float64
+
+
+def test_npz_of_yes_and_no_is_of_numbers(tmp_path):
+    x = np.arange(12).reshape(4, 3) % 2 == 0
+    np.savez(tmp_path / "b.npz", x_train=x, y_train=[0, 1, 0, 1], x_test=x[:2], y_test=[0, 1])
+    data = load("mine", tmp_path / "b.npz")
+    assert torch.equal(data.x_train, torch.from_numpy(x).float())
+    assert data.x_test.dtype == torch.float32
 
 
 def test_npz_of_a_known_set_in_the_cache_folder(home):

@@ -1,18 +1,19 @@
-"""What a data set may have beside samples and labels: names of several inputs, and a weight for each sample."""
+"""What a data set may have beside samples and labels: names of several inputs, weights of samples, its own clients."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from fedsmoo.core.errors import FedsmooError
+from fedsmoo.core.errors import FedsmooError, brief
 from fedsmoo.data.dataset import Dataset
 
 
 def check_beside(dataset: Dataset) -> None:
-    """Refuse names of inputs that are none or do not fit the samples, and weights that are no weights."""
+    """Refuse names of inputs that are none or do not fit the samples, and weights or clients that are none."""
     _check_inputs(dataset)
     _check_weights(dataset)
+    _check_clients(dataset)
 
 
 def _check_inputs(dataset: Dataset) -> None:
@@ -49,6 +50,29 @@ def _check_weights(dataset: Dataset) -> None:
     if abs(mean - 1) > 1e-4:
         how = "divide by it, or use from_arrays" if mean else "some samples must count"
         raise FedsmooError(f"{where} have the mean {mean:g}, but must have 1: {how}")
+
+
+def _check_clients(dataset: Dataset) -> None:
+    """Natural clients have training samples; their own test samples, if any, are of the test part."""
+    mine, tests, count = dataset.natural, dataset.natural_test, len(dataset.x_test)
+    for name, lists in (("natural", mine), ("natural_test", tests)):
+        for i, samples in enumerate(lists or ()):
+            whole = isinstance(samples, Tensor) and samples.dtype in (torch.int64, torch.int32, torch.int16)
+            if not isinstance(samples, Tensor) or samples.dim() != 1 or not (whole or not samples.numel()):
+                raise FedsmooError(
+                    f"data set {dataset.name}: {name}[{i}] is {brief(samples)}, but must be the numbers of client "
+                    f"{i}'s samples, an int64 tensor [n]: of a mask use mask.nonzero()[:, 0]"
+                )
+    for i, samples in enumerate(mine or ()):
+        if samples.numel() == 0 or samples.min() < 0 or samples.max() >= len(dataset.x_train):
+            raise FedsmooError(f"data set {dataset.name}: natural client {i} is empty or points outside the data")
+    if tests is None:
+        return
+    if mine is None or len(tests) != len(mine):
+        raise FedsmooError(f"data set {dataset.name}: natural_test is of {len(tests)} clients, but natural of others")
+    for i, samples in enumerate(tests):
+        if samples.numel() and (samples.min() < 0 or samples.max() >= count):
+            raise FedsmooError(f"data set {dataset.name}: client {i} points outside the test part")
 
 
 def with_mean_one(weights: Tensor) -> Tensor:

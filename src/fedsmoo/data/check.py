@@ -34,23 +34,7 @@ def check(dataset: Dataset) -> Dataset:
     _check_alike(dataset)
     _check_scale(dataset)
     check_beside(dataset)
-    _check_clients(dataset)
     return dataset
-
-
-def _check_clients(dataset: Dataset) -> None:
-    """Natural clients have training samples; their own test samples, if any, are of the test part."""
-    for i, samples in enumerate(dataset.natural or ()):
-        if samples.numel() == 0 or samples.min() < 0 or samples.max() >= len(dataset.x_train):
-            raise FedsmooError(f"data set {dataset.name}: natural client {i} is empty or points outside the data")
-    tests, count = dataset.natural_test, len(dataset.x_test)
-    if tests is None:
-        return
-    if dataset.natural is None or len(tests) != len(dataset.natural):
-        raise FedsmooError(f"data set {dataset.name}: natural_test is of {len(tests)} clients, but natural of others")
-    for i, samples in enumerate(tests):
-        if samples.numel() and (samples.min() < 0 or samples.max() >= count):
-            raise FedsmooError(f"data set {dataset.name}: client {i} points outside the test part")
 
 
 def _check_alike(dataset: Dataset) -> None:
@@ -123,6 +107,8 @@ def _check_scale(dataset: Dataset) -> None:
         )
     if not all(np.isfinite([*dataset.mean, *dataset.std])) or min(dataset.std) <= 0:
         raise FedsmooError(f"data set {dataset.name}: mean {dataset.mean} or std {dataset.std} cannot normalise")
+    if max(dataset.mean) > 1:
+        raise FedsmooError(f"data set {dataset.name}: mean {dataset.mean} is not of values in 0..1: divide it by 255")
 
 
 def from_arrays(
@@ -209,7 +195,10 @@ def tensor_of(values: Any, what: str) -> Tensor:
         if isinstance(values, Tensor):
             tensor = values.detach()
         else:
-            tensor = torch.from_numpy(np.require(np.asarray(values), requirements=["C", "W"]))
+            found = np.asarray(values)
+            refuse_no_numbers(found, what)
+            found = found.astype(found.dtype.newbyteorder("="), copy=False)  # files may have the other order of bytes
+            tensor = torch.from_numpy(np.require(found, requirements=["C", "W"]))
     except (TypeError, ValueError) as error:
         why = str(error).partition(" The only supported")[0]
         raise FedsmooError(f"{what}: cannot be read as an array of numbers ({why})") from None
@@ -218,6 +207,22 @@ def tensor_of(values: Any, what: str) -> Tensor:
     if tensor.is_complex():
         raise FedsmooError(f"{what}: complex numbers are not supported")
     return tensor
+
+
+def refuse_no_numbers(found: np.ndarray, what: str) -> None:
+    """Refuse text, and arrays of objects, in words that say what to do about them."""
+    kind = found.dtype.kind
+    if kind in "US" or (kind == "O" and found.size and all(isinstance(v, str | bytes) for v in found.flat)):
+        raise FedsmooError(
+            f"{what}: cannot be read as an array of numbers, it holds text: number classes by np.unique(names, "
+            "return_inverse=True)[1], over both parts together; tokenise texts"
+        )
+    if kind == "O":
+        odd = next((v for v in found.flat if not isinstance(v, bool | int | float | np.number)), None)
+        raise FedsmooError(
+            f"{what}: cannot be read as an array of numbers: it is one of objects, such as {brief(odd)}; make rows "
+            "equally long, fill what is missing, and use np.array(values.tolist())"
+        )
 
 
 def as_images(x: Tensor, what: str) -> Tensor:

@@ -111,7 +111,7 @@ class Dataset:
             return None
         if not all(np.isin(held, mine.numpy()).all() for held, mine in zip(indices, self.natural, strict=True)):
             return None
-        return [i.numpy() for i in self.natural_test]
+        return [i.long().numpy() for i in self.natural_test]  # torch.tensor([]) is of floats
 
     @cached_property
     def fingerprint(self) -> Fingerprint:
@@ -144,3 +144,20 @@ def refuse_too_large(name: str, needed: int, free: int) -> None:
             f"data set {name}: {needed / 2**30:.1f} GiB of samples, but the GPU has {free / 2**30:.1f} GiB free: set "
             "samples_in to host, from where batches are copied as they are needed, or end what else uses the GPU"
         )
+
+
+def refuse_beyond_type(data: Dataset, dtype: torch.dtype) -> None:
+    """Refuse samples and numbers that become infinite in the type in which a model computes."""
+    most = torch.finfo(dtype).max
+    for name in PARTS:
+        part = getattr(data, name)
+        if not part.is_floating_point() or torch.finfo(part.dtype).max <= most or not part.numel():
+            continue
+        flat = part.reshape(len(part), -1)
+        large = torch.cat([(some.abs() > most).any(1) for some in flat.split(4096)])
+        if bool(large.any()):
+            kind = str(dtype).removeprefix("torch.")
+            raise FedsmooError(
+                f"data set {data.name}: {name} holds values beyond {most:.2g}, which are infinite in {kind}, the first "
+                f"at sample {int(large.nonzero()[0])}: scale them, or set dtype to float64"
+            )

@@ -216,7 +216,7 @@ def _open(name: str, spec: Spec | None, place: Path) -> Arrays | None:
         if archive is not None and spec.kind != "idx":
             return _open(name, spec, archive)
     if (place / "train").is_dir():
-        tree = folder_tree(place)
+        tree = folder_tree(place).visible()
         if is_class_folders(tree):
             return _cached(name, tree, read_class_folders)
     return None
@@ -259,6 +259,8 @@ def _to_dataset(name: str, arrays: Arrays) -> Dataset:
     of = {p: f"data set {name}: {p}" for p in PARTS}
     parts = {p: tensor_of(getattr(arrays, p), of[p]) for p in PARTS}
     for p in ("x_train", "x_test"):
+        if parts[p].dtype == torch.bool:
+            parts[p] = parts[p].float()
         if parts[p].dtype == torch.uint8 and len(parts[p]):
             parts[p] = as_images(parts[p], of[p])
     target = arrays.target if spec is None else CLASSES

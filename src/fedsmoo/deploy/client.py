@@ -19,6 +19,7 @@ from fedsmoo.data.check import channel_statistics
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.sources import load
 from fedsmoo.deploy.store import ClientStore
+from fedsmoo.engines.client_state.memory import refuse_too_large_plan
 from fedsmoo.engines.contract import Setup
 from fedsmoo.engines.facts import Facts, keys_of
 from fedsmoo.engines.failure import explained
@@ -140,6 +141,7 @@ def answer(config: Config, setup: Setup, request: RoundRequest, root: Path) -> A
         own = store.load(request.known, lengths).map(lambda v: v.to(task.device))
     draw = drawing(task.data.x_train.shape[1]) if task.augment else None
     indices = {request.client: np.arange(samples)}
+    refuse_too_large_plan([samples], 1, config.batch_size, config.epochs, config.local_steps, task.augment)
     plan = make_plan(
         config.seed, request.number, [request.client], indices, config.batch_size, config.epochs,
         config.local_steps, draw, config.batch_size,

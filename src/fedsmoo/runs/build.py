@@ -23,8 +23,9 @@ from fedsmoo.core.errors import FedsmooWarning, brief, unknown, unknown_setting
 from fedsmoo.core.hyper.options import convert, kinds, read_hyper_parameter, read_options, refuse_ignored_values
 from fedsmoo.core.user_code import is_in_file, user_object
 from fedsmoo.data.batches.cohort import Sampling, make_sampling
-from fedsmoo.data.dataset import Dataset
+from fedsmoo.data.dataset import Dataset, refuse_beyond_type
 from fedsmoo.data.division.holdout import held_by, hold_out
+from fedsmoo.engines.client_state.memory import refuse_too_large_plan
 from fedsmoo.engines.client_state.tiers import make_table
 from fedsmoo.engines.contract import Setup
 from fedsmoo.engines.devices import make_device, staged
@@ -146,6 +147,8 @@ def assemble(
             warnings.warn(note, FedsmooWarning, stacklevel=2)
     refuse_lone_samples(setup.task, indices, config.batch_size, config.epochs, config.local_steps)
     cohort = min(config.cohort, len(indices))
+    sizes = [len(samples) for samples in indices]
+    refuse_too_large_plan(sizes, cohort, config.batch_size, config.epochs, config.local_steps, setup.task.augment)
     refuse_too_few(setup.algorithm, len(indices), cohort)
     table = make_table(config.table, setup, len(indices), cohort, config.rounds)
     engine = engine_for(config.engine, setup, config.chunk, cohort, config.batch_size, config.exact, table)
@@ -165,8 +168,9 @@ def make_setup(
     device = own_device(make_device(config.device))
     fix_threads()
     algorithm = make_method(config, algorithm)
-    model = model or named_model(config, data)
     dtype = getattr(torch, config.dtype)
+    refuse_beyond_type(data, dtype)
+    model = model or named_model(config, data)
     cast(model.module, dtype)
     refuse_unsound(algorithm, Scale(model.layout.size, dtype, device))
     augment = data.augment if config.augment is None else config.augment

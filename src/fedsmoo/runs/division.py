@@ -16,13 +16,15 @@ import numpy as np
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import FedsmooWarning, unknown
 from fedsmoo.core.user_code import is_in_file
+from fedsmoo.data.check import check_indices
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.division import partition as partitions
-from fedsmoo.data.division.own import OwnPartition
+from fedsmoo.data.division.own import OwnPartition, Rule, own_rule
 from fedsmoo.data.division.splitfile import load_split, read_split, refuse_contradiction
 from fedsmoo.data.names import is_drawn
 from fedsmoo.data.own import is_own
 from fedsmoo.data.targets import CLASSES, classes_to_divide_by, names_to_divide_by
+from fedsmoo.engines.client_state.memory import refuse_too_many_clients
 from fedsmoo.runs.config import DIVISION, FIELDS, Config, default_partition
 from fedsmoo.runs.origin.user_files import load_data, refuse_missing
 from fedsmoo.runs.settings.fields import refuse_beyond
@@ -231,7 +233,30 @@ def make_clients(config: Config, data: Dataset) -> list[np.ndarray]:
             refuse_other_count(config, data)
         return [i.numpy() for i in data.natural]
     rule = make_partition(config)
-    return rule.split(*classes_to_divide_by(data), config.clients, config.seed)
+    return divide(rule.split, config, data)
+
+
+def divide(rule: Rule, config: Config, data: Dataset) -> list[np.ndarray]:
+    """Return each client's samples by a rule."""
+    labels, classes = classes_to_divide_by(data)
+    refuse_too_many_clients(config.clients, classes)
+    found: list[np.ndarray] = rule(labels, classes, config.clients, config.seed)
+    return found
+
+
+def given_clients(
+    config: Config,
+    data: Dataset,
+    partition: str | partitions.Partition | Rule | None,
+    client_indices: Sequence[Sequence[int] | np.ndarray] | None,
+) -> list[np.ndarray] | None:
+    """Return each client's samples as a caller gives them, or as their rule does; ``None`` where the config says it."""
+    if client_indices is not None:
+        return check_indices(client_indices, len(data.x_train), "client_indices")
+    if partition is None or isinstance(partition, str):
+        return None
+    rule = partition.split if isinstance(partition, partitions.Partition) else own_rule(partition)
+    return divide(rule, config, data)
 
 
 def rule_in_force(config: Config) -> tuple[partitions.Partition | None, int]:

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
@@ -405,6 +406,48 @@ def test_huggingface_keeps_names_takes_any_format_and_pads_labels():
         read_data(noisy)
 
 
+def test_several_labels_beside_sequences_of_tokens_are_not_labels_of_positions():
+    tagged = table(input_ids=[[5, 6, 7, 8], [9, 2], [3]], labels=[[0, 1], [1, 1], [0, 0]])
+    for options, kind in (({"target": "labels"}, "labels"), ({"target": "numbers"}, "numbers")):
+        with pytest.warns(FedsmooWarning, match="padded to 4"):
+            data = read_data(tagged, **options)
+        assert (data.target, data.y_train.tolist()) == (kind, [[0, 1], [1, 1], [0, 0]])
+
+
+def test_columns_of_targets_are_known_by_their_names_and_another_order_of_rows_is_said():
+    x, y = pd.DataFrame({"a": [1.0, 2.0, 3.0]}), pd.DataFrame({"p": [0.0, 1.0, 1.0], "q": [1.0, 0.0, 1.0]})
+    data = read_data({"x_train": x, "y_train": y, "x_test": x, "y_test": y[["q", "p"]]}, target="labels")
+    assert torch.equal(data.y_test, data.y_train)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        read_data((x, pd.Series([0, 1, 1])))
+        read_data((x, pd.Series([0, 1, 1], index=[7, 8, 9])))  # rows of other names
+    for value in ((x, pd.Series([0, 1, 1], index=[2, 1, 0])), (x, y.p > 0, x, (y.p > 0)[::-1])):
+        with pytest.warns(
+            FedsmooWarning, match=r"the same names \(index\) in another order, and go together by their place"
+        ):
+            read_data(value)
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_bytes_in_columns_of_huggingface_are_images(declared):
+    """Its package has them as int64, which are tokens."""
+    from datasets import Array3D, Features, Value
+
+    images = np.random.default_rng(2).integers(0, 256, (6, 4, 5, 3), dtype=np.uint8)
+    features = Features({"x": Array3D((4, 5, 3), "uint8"), "label": Value("int64")}) if declared else None
+    columns = {"x": images if declared else list(images), "label": Y[:6]}
+    found = read_data(type(table(a=[1])).from_dict(columns, features=features))
+    assert found.fingerprint == read_data((images, Y[:6])).fingerprint
+    tokens = table(x=[np.array([1, 2], np.uint8)] * 6, label=Y[:6])
+    assert read_data(tokens).x_train.dtype == torch.int64
+
+
+def test_arrays_may_have_the_other_order_of_bytes():
+    swapped = read_data((X.astype(">f4"), Y.astype(">i2")))
+    assert swapped.fingerprint == read_data((X.astype("f4"), Y)).fingerprint
+
+
 def test_flowers_federated_data_set_and_the_way_back(tmp_path, monkeypatch):
     from flwr_datasets.partitioner import IidPartitioner, NaturalIdPartitioner
 
@@ -467,6 +510,15 @@ class Late(Named):
         return super().__getitem__(i) if i < 20 else {"label": 0}
 
 
+class Mixed(Pairs):
+    """Lists of whole numbers, then of others; grey arrays, then coloured ones."""
+
+    def __getitem__(self, i):
+        if self.x.dtype == np.uint8:
+            return np.zeros((4, 4, 1 if i < 3 else 3), np.uint8), 0
+        return ([1, 2, 3] if i < 3 else [1.5, 2.7]), 0
+
+
 def table(**columns: Any) -> Any:
     from datasets import Dataset as Table
 
@@ -496,6 +548,7 @@ def unassigned() -> Any:
     return IidPartitioner(3)
 
 
+TWO = pd.DataFrame({"p": [0.0, 1.0, 1.0], "q": [1.0, 0.0, 1.0]})
 LEAF = '{"users": ["u"], "num_samples": [%s], "user_data": {"u": {"x": %s, "y": %s}}}'
 # What is given, options, and what is said.
 WRONG: dict[str, tuple[Callable[[Path], Any], dict[str, Any], str]] = {
@@ -510,6 +563,11 @@ WRONG: dict[str, tuple[Callable[[Path], Any], dict[str, Any], str]] = {
     "an error inside": (lambda _: Broken(X, Y), {}, "in __getitem__: KeyError"),
     "sizes": (lambda _: Sizes(X, Y), {}, "samples have different shapes, [6, 6, 3] and [6, 7, 3]: resize them first"),
     "words": (lambda _: Words(X, Y), {}, "a value is text, 'a text', but must be numbers or an image"),
+    "floats as an image": (
+        lambda _: Pairs([Image.fromarray(np.zeros((4, 4), np.float32))] * 3, Y),
+        {},
+        "data: item 0: an image has pixels of more than 8 bits (mode 'F')",
+    ),
     "a field goes": (lambda _: Late(X, Y), {}, "item 20 has no 'features', which item 0 has"),
     "no names": (lambda _: Pairs(X, Y), {"y": "label"}, "y names a field, but its items have no names: leave it out"),
     "empty": (lambda _: Pairs(X[:0], Y[:0]), {}, "data: it is empty; at least one sample is needed"),
@@ -563,8 +621,71 @@ WRONG: dict[str, tuple[Callable[[Path], Any], dict[str, Any], str]] = {
         {},
         "client 1: values have the shape [3], those of data: client",
     ),
+    "other targets": (
+        lambda _: ((X[:3], TWO), (X[:3], TWO[["q", "p"]])),
+        {"target": "labels"},
+        "data: test part: y has the columns ['q', 'p'], but those of data: train part are ['p', 'q']",
+    ),
     "other inputs": (lambda _: [(X, Y), (X.astype(int), Y)], {}, "client 1: torch.int64, but data: client 0 has torch"),
     "tests of others": (lambda _: ([(X, Y)], [(X, Y), (X, Y)]), {}, "test parts of 2 clients, but there are 1 clients"),
+    "fewer clients than samples": (
+        lambda _: {"x": X, "y": Y, "client": Y[:-1]},
+        {},
+        "data: 'client' has 59 rows, but 'y' has 60",
+    ),
+    "a sample without a client": (
+        lambda _: table(a=[1.0, 2.0, 3.0], y=[0, 1, 0], client=["a", None, "b"]),
+        {},
+        "1 of 3 samples have no client, the first is sample 1: name one",
+    ),
+    "a client that is no number": (
+        lambda _: {"x": X, "y": Y, "client": np.where(Y == 1, np.nan, Y)},
+        {},
+        "samples have no client, the first is sample ",
+    ),
+    "two clients for a sample": (
+        lambda _: {"x": X, "y": Y, "client": np.zeros((60, 2))},
+        {},
+        "has the shape [60, 2], but each of the 60 samples needs one client",
+    ),
+    "a mask as a subset": (
+        lambda _: Subset(TensorDataset(torch.from_numpy(X), torch.from_numpy(Y)), (Y == 1).tolist()),
+        {},
+        "must number items: of a mask use np.flatnonzero(mask)",
+    ),
+    "a subset of other items": (
+        lambda _: Subset(Pairs(X, Y), [0, 60]),
+        {},
+        "data: a Subset has the item 60, but its data set has items 0 to 59",
+    ),
+    "labels of words, not of tokens": (
+        lambda _: table(input_ids=[[1, 2, 3], [4, 5]], labels=[[0, 1], [1, 1]]),
+        {},
+        "a sample of 3 tokens has 2 labels: give each token one (-100 where there is none)",
+    ),
+    "a mask of another length": (
+        lambda _: table(input_ids=[[1, 2, 3], [4, 5]], attention_mask=[[1, 1, 1], [1]], y=[0, 1]),
+        {},
+        "inputs 'input_ids' and 'attention_mask' of a sample differ in length",
+    ),
+    "tokens and floats": (lambda _: Mixed(X[:6], Y), {}, "is among lists of whole numbers: make them alike"),
+    "grey and coloured arrays": (
+        lambda _: Mixed(X[:6].astype(np.uint8), Y),
+        {},
+        "some images are grey, others coloured: give all of them 3 channels",
+    ),
+    "text labels of items": (
+        lambda _: table(x=[[1.0], [2.0]], y=["a", "b"]),
+        {},
+        "labels are text, 'a': number the classes in the data set itself",
+    ),
+    "text labels in four arrays": (
+        lambda _: (X, np.array(list("ab") * 30), X, np.array(list("ba") * 30)),
+        {},
+        "y_train: cannot be read as an array of numbers, it holds text: number classes by np.unique(",
+    ),
+    "objects": (lambda _: (X, np.array([0, None] * 30)), {}, "it is one of objects, such as None"),
+    "one number": (lambda _: (X, 3), {}, "but both must have a row for each sample"),
     "no data yet": (lambda _: unassigned(), {}, "the partitioner has no data yet: set partitioner.dataset first"),
     "no LEAF": (
         lambda folder: f"leaf:{folder}",
@@ -591,6 +712,12 @@ WRONG: dict[str, tuple[Callable[[Path], Any], dict[str, Any], str]] = {
     ),
     "no table": (lambda folder: f"table:{folder / 'a.csv'}", {"y": "a"}, "a.csv: no such file"),
     "no csv": (lambda folder: f"table:{folder / 'a.txt'}", {"y": "a"}, "must be a .csv or .parquet file, or a folder"),
+    "a field without a name": (
+        csv_of("a,b,y\n1,2,0,5\n3,4,1,7\n"),
+        {"y": "y"},
+        "a.csv: rows have more fields than the first line has names: name every column",
+    ),
+    "a csv of names alone": (csv_of("a,b,y\n"), {"y": "y"}, "a.csv: it is empty; at least one sample is needed"),
     "a broken csv": (csv_of('a,b\n"1,2\n'), {"y": "a"}, "a.csv cannot be read: "),
 }
 

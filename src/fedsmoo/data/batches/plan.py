@@ -69,6 +69,23 @@ def usual_steps(indices: Sequence[np.ndarray], batch_size: int, epochs: int | No
     return float(np.mean([(epochs or 0) * math.ceil(len(samples) / batch_size) for samples in indices]))
 
 
+def plan_bytes(
+    sizes: Sequence[int], cohort: int, batch_size: int, epochs: int | None, steps: int | None, augment: bool
+) -> int:
+    """Return the bytes, about, that the plan of the largest cohort takes while it is made.
+
+    ``sizes`` are the samples of each client. Rows are padded to the client with the most steps.
+
+    >>> plan_bytes([100, 50], cohort=2, batch_size=10, epochs=5, steps=None, augment=False)
+    29250
+    """
+    own = sorted(steps if steps is not None else (epochs or 0) * -(-n // batch_size) for n in sizes)[-cohort:]
+    width, longest = min(batch_size, max(sizes)), own[-1]
+    padded = longest * cohort * (width * (8 + 3 * augment) + 8)
+    batches = sum(own) * (width * 8 + 150)  # each an array of its own, which Python has a head for
+    return padded + batches + augment * longest * batch_size * 24  # drawn of a client as for full batches, then cut
+
+
 def make_plan(
     seed: int,
     number: int,

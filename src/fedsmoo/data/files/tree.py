@@ -52,6 +52,11 @@ class Tree:
         sizes = {n[len(start) :]: s for n, s in self.sizes.items() if n.startswith(start)}
         return Tree(f"{self.where}/{prefix}", sizes, lambda name: self._read(start + name))
 
+    def visible(self) -> Tree:
+        """Return the files that are not hidden, as those of ``.ipynb_checkpoints`` are: other programs leave them."""
+        names = [n for n in self.sizes if not any(word.startswith(".") for word in n.split("/"))]
+        return Tree(self.where, {n: self.sizes[n] for n in names}, self._read, {n: self.times[n] for n in names})
+
     def __contains__(self, name: str) -> bool:
         return name in self.sizes
 

@@ -45,7 +45,7 @@ def split_off_test(found: Federation, share: float) -> Federation:
         raise FedsmooError(f"{found.train[0].what}: test is {share:g}, but there is a test part: leave one of them out")
     kept, held = [], []
     for number, part in enumerate(found.train):
-        groups = list(by_client(part.clients()).values()) if part.clients else [np.arange(part.count)]
+        groups = list(by_client(holders(part)).values()) if part.clients else [np.arange(part.count)]
         drawn = [stream(0, "test part", number, i).permutation(group) for i, group in enumerate(groups)]
         tested = np.sort(
             np.concatenate([g[: min(max(1, count_of_share(len(g), share, round)), len(g) - 1)] for g in drawn])
@@ -57,6 +57,36 @@ def split_off_test(found: Federation, share: float) -> Federation:
     if held[0] is None:
         raise FedsmooError(f"{found.train[0].what}: too few samples to test on some of them")
     return dataclasses.replace(found, train=tuple(kept), test=held[0])
+
+
+def holders(part: Part) -> np.ndarray:
+    """Return who holds each sample of a part; refuse samples that nobody holds, and more or fewer names than samples.
+
+    Names of several types, such as texts and numbers, are texts.
+    """
+    assert part.clients is not None
+    try:
+        found = np.asarray(part.clients())
+        found = np.array(found.tolist()) if found.dtype == object and not has_gaps(found) else found
+    except ValueError:  # lists of different lengths
+        found = np.empty((part.count, 0))
+    if found.shape != (part.count,):
+        raise FedsmooError(
+            f"{part.what}: who holds the samples has the shape {list(found.shape)}, but each of the {part.count} "
+            "samples needs one client"
+        )
+    gaps = np.array([v is None or v != v for v in found])
+    if gaps.any():
+        raise FedsmooError(
+            f"{part.what}: {int(gaps.sum())} of {part.count} samples have no client, the first is sample "
+            f"{int(gaps.argmax())}: name one, or leave them out"
+        )
+    return found
+
+
+def has_gaps(names: np.ndarray) -> bool:
+    """Return whether some of the names are missing."""
+    return any(v is None or (isinstance(v, float) and v != v) for v in names.flat)
 
 
 def by_client(names: np.ndarray) -> dict[Any, np.ndarray]:
@@ -116,6 +146,7 @@ def concatenate(found: list[Any], parts: Sequence[Part]) -> Any:
 
 def make_dataset(found: Federation, arrays: dict[str, Any], options: Options, name: str) -> Dataset:
     """Return the data set of decoded arrays, checked, with the names of its classes and its own clients."""
+    refuse_other_targets(found.parts)
     names = declared = common_value(found.parts, "class_names")
     texts = [isinstance(arrays[n], np.ndarray) and arrays[n].dtype.kind == "U" for n in ("y_train", "y_test")]
     if any(texts):
@@ -138,6 +169,15 @@ def make_dataset(found: Federation, arrays: dict[str, Any], options: Options, na
     return check(data)
 
 
+def refuse_other_targets(parts: Sequence[Part]) -> None:
+    """Refuse tables of targets whose columns have another order, or other names, than those of the first such table."""
+    named = [part for part in parts if part.targets is not None]
+    for part in named:
+        if part.targets != named[0].targets:
+            first, other = (brief(list(p.targets or ())) for p in (named[0], part))
+            raise FedsmooError(f"{part.what}: y has the columns {other}, but those of {named[0].what} are {first}")
+
+
 def own_clients(found: Federation) -> dict[str, Any]:
     """Return the clients that data has by itself, as indices: of training samples, and of test samples of their own."""
     if found.natural:
@@ -147,8 +187,8 @@ def own_clients(found: Federation) -> dict[str, Any]:
     part = found.train[0]
     if part.clients is None:
         return {}
-    mine = by_client(part.clients())
-    tested = {} if found.test is None or found.test.clients is None else by_client(found.test.clients())
+    mine = by_client(holders(part))
+    tested = {} if found.test is None or found.test.clients is None else by_client(holders(found.test))
     out = {"natural": tuple(torch.from_numpy(i) for i in mine.values())}
     if tested and not tested.keys() & mine.keys():
         names = f"{brief(next(iter(tested)))} and {brief(next(iter(mine)))}"
@@ -185,7 +225,8 @@ def load_or_decode(found: Federation, options: Options) -> Dataset:
 def decode_parts(found: Federation, options: Options, folder: Path | None) -> Dataset:
     """Decode the parts, into files of a folder or into memory."""
     make = in_memory if folder is None else in_files(folder)
-    return make_dataset(found, decode(found.train, found.tests, options.pad, make), options, "custom")
+    look = Alignment(options.pad, positions=options.target in (None, CLASSES))
+    return make_dataset(found, decode(found.train, found.tests, look, make), options, "custom")
 
 
 def cache_key(found: Federation, options: Options) -> str | None:
@@ -201,7 +242,8 @@ def cache_key(found: Federation, options: Options) -> str | None:
 def matches_source(found: Federation, data: Dataset, options: Options) -> bool:
     """Return whether some samples, decoded now, are those of the copy: files that a user's code reads may change."""
     length = data.x_train.shape[-1] if data.x_train.dtype == torch.int64 else None
-    look = Alignment(options.pad, length, data.is_image and data.x_train.shape[-1] == 3)
+    colour = data.is_image and data.x_train.shape[-1] == 3
+    look = Alignment(options.pad, length, colour, options.target in (None, CLASSES))
     for parts, x, y in ((found.train, data.x_train, data.y_train), (found.tests, data.x_test, data.y_test)):
         at = 0
         for part in parts:

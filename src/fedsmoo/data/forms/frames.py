@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from fedsmoo.core.errors import FedsmooError, unknown
+from fedsmoo.core.errors import FedsmooError, FedsmooWarning, unknown
 from fedsmoo.data.forms.columns import NUMBER, OTHER, TEXT, choose
 from fedsmoo.data.forms.options import Options
 from fedsmoo.data.forms.parts import Part
@@ -29,6 +30,8 @@ def frame_part(frame: Any, options: Options, what: str) -> Part:
     """Return a DataFrame as a part: one column is learnt from the others."""
     if type(frame).__name__ == "Series":
         raise FedsmooError(f"{what}: a Series is one column: give a DataFrame with the column to be learnt, y='NAME'")
+    if not len(frame):
+        return Part(0, what)
     names = list(frame.columns)
     twice = next((n for n in names if names.count(n) > 1), None)
     if twice is not None:
@@ -55,6 +58,18 @@ def of_columns(frame: Any, names: Sequence[Any], what: str) -> Any:
         if name not in frame.columns:
             raise unknown(f"column of {what}", name, map(str, frame.columns))
     return frame[list(names)]
+
+
+def warn_other_order(x: Any, y: Any, what: str) -> None:
+    """Say that rows of samples and of labels have the same names in another order: they go together by their place."""
+    if not is_pandas(x) or not is_pandas(y) or len(x) != len(y) or x.index.equals(y.index):
+        return
+    if x.index.is_unique and y.index.isin(x.index).all() and y.index.is_unique:
+        say = (
+            f"{what}: the rows of x and y have the same names (index) in another order, and go together by their place"
+        )
+        do = "if they belong together by name, give y.loc[x.index]; if by place, reset_index(drop=True) of both"
+        warnings.warn(f"{say}: {do}", FedsmooWarning, stacklevel=2)
 
 
 def kind_of_column(column: Any) -> str:

@@ -40,9 +40,12 @@ def huggingface_part(value: Any, options: Options, what: str) -> Part:
     images = any(kinds[n] == IMAGE for n in chosen.x)
     source = value if transformed else value.with_format(None if images else "numpy", columns=wanted)
 
+    pixels = set() if transformed else {n for n in chosen.x if type_inside(value.features[n]) == "uint8"}
+
     def rows(lo: int, hi: int) -> tuple[list[Any], list[Any]]:
         found = call(source.__getitem__, f"{what}: rows {lo} to {hi - 1}", slice(lo, hi))
-        return [unpacked(found[n]) for n in chosen.x], [unpacked(found[n]) for n in chosen.y]
+        xs = [as_bytes(found[n]) if n in pixels else unpacked(found[n]) for n in chosen.x]
+        return xs, [unpacked(found[n]) for n in chosen.y]
 
     clients = None
     if chosen.client is not None:
@@ -84,6 +87,23 @@ def kind_of_feature(feature: Any) -> str:
     ):
         return OTHER
     return KINDS.get(name, OTHER)
+
+
+def type_inside(feature: Any) -> str | None:
+    """Return the type of the numbers in a column of arrays or of lists in lists, as it is declared."""
+    while not isinstance(getattr(feature, "dtype", None), str) or hasattr(feature, "feature"):
+        feature = feature[0] if isinstance(feature, list) else getattr(feature, "feature", None)
+        if feature is None:
+            return None
+    return str(feature.dtype)
+
+
+def as_bytes(values: Any) -> Any:
+    """Return images of bytes as bytes: the package has them as int64, which are tokens; lists of bytes stay as is."""
+    found = unpacked(values)
+    if isinstance(found, np.ndarray):
+        return found.astype(np.uint8) if found.ndim > 2 else found
+    return [v.astype(np.uint8) if isinstance(v, np.ndarray) and v.ndim > 1 else v for v in found]
 
 
 def unpacked(values: Any) -> Any:

@@ -35,6 +35,7 @@ class Part:
     inputs: tuple[str, ...] | None = None  # names of several inputs
     features: bool = False  # the columns of samples hold one number each
     columns: tuple[Any, ...] | None = None  # that samples were made of, in this order; the same ones in every part
+    targets: tuple[Any, ...] | None = None  # columns of several targets, in their order, where a table has names
     class_names: tuple[str, ...] | None = None
     clients: Callable[[], np.ndarray] | None = None  # who holds each sample
     fickle: bool = False  # code of the user's makes the items: two reads of one may differ

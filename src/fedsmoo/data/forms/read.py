@@ -16,7 +16,7 @@ from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.forms.build import build
 from fedsmoo.data.forms.columns import NUMBER, SAMPLES, TARGETS, TEXT, choose
 from fedsmoo.data.forms.flower import flower_parts, is_flower
-from fedsmoo.data.forms.frames import frame_part, is_pandas, is_table, of_columns
+from fedsmoo.data.forms.frames import frame_part, is_pandas, is_table, of_columns, warn_other_order
 from fedsmoo.data.forms.huggingface import huggingface_part, is_huggingface
 from fedsmoo.data.forms.options import Options
 from fedsmoo.data.forms.parts import Federation, Part
@@ -61,6 +61,10 @@ def from_four_arrays(value: Any, options: Options, name: str, what: str) -> Data
     x_train, y_train, x_test, y_test = (value[n] for n in FOUR) if isinstance(value, Mapping) else value
     if is_table(x_train) and is_table(x_test):
         x_test = of_columns(x_test, x_train.columns, f"{what}: x_test")
+    if is_table(y_train) and is_table(y_test):
+        y_test = of_columns(y_test, y_train.columns, f"{what}: y_test")
+    for part, x, y in (("train", x_train, y_train), ("test", x_test, y_test)):
+        warn_other_order(x, y, f"{what}: {part} part")
     data = from_arrays(x_train, y_train, x_test, y_test, name, target=options.target)
     refuse_untrained_classes(data)
     return data
@@ -127,9 +131,13 @@ def make_part(value: Any, options: Options, what: str) -> Part:
         if named:
             raise FedsmooError(f"{what}: {named[0]} names a column, but two arrays have none: leave it out")
         x = x if options.x is None else of_columns(x, options.x, what)
+        if not np.ndim(x) or not np.ndim(y):
+            raise FedsmooError(f"{what}: (x, y) is {brief(value)}, but both must have a row for each sample")
         if len(x) != len(y):
             raise FedsmooError(f"{what}: {len(x)} samples but {len(y)} labels; each sample needs one")
-        return Part(len(x), what, x, y, columns=tuple(x.columns) if table else None)
+        warn_other_order(x, y, what)
+        targets = tuple(y.columns) if is_table(y) and len(y.columns) > 1 else None
+        return Part(len(x), what, x, y, columns=tuple(x.columns) if table else None, targets=targets)
     if is_torch(value):
         return torch_part(value, options, what)
     raise FedsmooError(f"{what} is {brief(value)}, but must be {MUST}")
@@ -150,7 +158,8 @@ def named_arrays(value: Mapping[Any, Any], options: Options, what: str) -> Part:
     wanted = (*chosen.x, *chosen.y)
     if stray := [n for n in FOUR if n in value and n not in wanted]:
         raise FedsmooError(f"{what}: {stray[0]!r} would be left out: name the four arrays {', '.join(FOUR)}")
-    odd = next((n for n in wanted if lengths[n] != lengths[chosen.y[0]]), None)
+    rows = (*wanted, *(() if chosen.client is None else (chosen.client,)))
+    odd = next((n for n in rows if lengths[n] != lengths[chosen.y[0]]), None)
     if odd is not None:
         raise FedsmooError(f"{what}: {odd!r} has {lengths[odd]} rows, but {chosen.y[0]!r} has {lengths[chosen.y[0]]}")
     xs, ys = ([np.asarray(value[n]) for n in names] for names in (chosen.x, chosen.y))

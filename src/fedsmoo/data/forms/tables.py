@@ -57,9 +57,14 @@ def frame(path: Path, what: str) -> Any:
     import pandas as pd
 
     try:
-        found = pd.read_csv(path) if path.suffix.lower() == ".csv" else pd.read_parquet(path)
+        found = read_csv(path) if path.suffix.lower() == ".csv" else pd.read_parquet(path)
     except ImportError:
         raise FedsmooError(f"{what}: reading .parquet needs pyarrow: pip install pyarrow, or save it as .csv") from None
+    except pd.errors.ParserWarning:
+        raise FedsmooError(
+            f"{what}: rows have more fields than the first line has names: name every column, or take the last comma "
+            "off the rows"
+        ) from None
     except Exception as e:  # parsers raise many kinds for damaged files
         raise FedsmooError(f"{what} cannot be read: {first_line(e)}") from None
     if len(found) > 1 and UNNAMED in found and found[UNNAMED].tolist() == list(range(len(found))):
@@ -70,3 +75,16 @@ def frame(path: Path, what: str) -> Any:
             stacklevel=2,
         )
     return found
+
+
+def read_csv(path: Path) -> Any:
+    """Read a file whose columns all have names: pandas takes a first one without for names of rows, and moves the rest.
+
+    Raises:
+        pandas.errors.ParserWarning: if rows have more fields than the first line.
+    """
+    import pandas as pd
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pd.errors.ParserWarning)
+        return pd.read_csv(path, index_col=False)

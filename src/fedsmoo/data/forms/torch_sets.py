@@ -38,6 +38,7 @@ def torch_part(value: Any, options: Options, what: str) -> Part:
             f"{what}: an iterable data set has no numbered items: give one with __len__ and __getitem__, or collect "
             "its items into a TensorDataset first"
         )
+    refuse_odd_indices(value, what)
     tensors = tensors_in(value)
     if tensors is not None:
         if len(tensors) != 2:
@@ -70,6 +71,24 @@ def torch_part(value: Any, options: Options, what: str) -> Part:
         clients=clients,
         fickle=True,
     )
+
+
+def refuse_odd_indices(value: Any, what: str) -> None:
+    """Refuse a ``Subset`` by a mask, which PyTorch reads as items 0 and 1, or by numbers that are no items."""
+    if type(value) is ConcatDataset:
+        for inner in value.datasets:
+            refuse_odd_indices(inner, what)
+    if type(value) is not Subset:
+        return
+    refuse_odd_indices(value.dataset, what)
+    found = np.asarray(value.indices)
+    if found.size and (found.ndim != 1 or found.dtype.kind not in "iu"):
+        hint = "of a mask use np.flatnonzero(mask)" if found.dtype.kind == "b" else "give whole numbers"
+        raise FedsmooError(f"{what}: the indices of a Subset are {brief(value.indices)}, but must number items: {hint}")
+    count = call(len, f"{what}: its length", value.dataset)
+    odd = found[(found < -count) | (found >= count)].tolist()
+    if odd:
+        raise FedsmooError(f"{what}: a Subset has the item {odd[0]}, but its data set has items 0 to {count - 1}")
 
 
 def tensors_in(value: Any) -> list[Tensor] | None:

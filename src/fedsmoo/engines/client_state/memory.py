@@ -10,6 +10,7 @@ import ctypes
 import gc
 import os
 import sys
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.random.noise import Noise
 from fedsmoo.core.random.streams import generator_apart
+from fedsmoo.data.batches.plan import plan_bytes
 from fedsmoo.engines.contract import Setup
 from fedsmoo.engines.distributed.launcher import launched
 from fedsmoo.engines.oracles.products import products
@@ -141,6 +143,40 @@ def refuse_too_many_rows(setup: Setup, clients: int) -> None:
             f"the server of {a.label} sees every reply: those of {clients} clients are {need / 1e9:.1f} GB, but "
             f"{'half' if part == 2 else 'a quarter'} of the memory of {place} is {room / 1e9:.1f} GB: use a smaller "
             "cohort or model, or a method whose server needs the mean alone"
+        )
+
+
+def refuse_too_large_plan(
+    sizes: Sequence[int], cohort: int, batch_size: int, epochs: int | None, steps: int | None, augment: bool
+) -> None:
+    """Refuse rounds whose batches, as lists of samples, would take more than half of the machine's memory.
+
+    Raises:
+        FedsmooError: which names the setting to lower.
+    """
+
+    def need(width: int) -> int:
+        return plan_bytes(sizes, cohort, width, epochs, steps, augment)
+
+    room, found = total_bytes(torch.device("cpu")) // 2, need(batch_size)
+    if found <= room:
+        return
+    lower = f"local_epochs (now {epochs})" if steps is None else f"local_steps (now {steps})"
+    if augment and need(min(batch_size, max(sizes))) <= room:
+        lower = f"batch_size (now {batch_size})"
+    raise FedsmooError(
+        f"the batches of a round would take {found / 1e9:.3g} GB before a step is made, but half of the memory is "
+        f"{room / 1e9:.3g} GB: lower {lower}" + (" or the cohort" if cohort > 1 else "")
+    )
+
+
+def refuse_too_many_clients(clients: int, classes: int) -> None:
+    """Refuse to divide samples among so many clients that their lists, and shares of classes, would fill the memory."""
+    need, room = clients * (240 + 48 * classes), total_bytes(torch.device("cpu")) // 2
+    if need > room:
+        raise FedsmooError(
+            f"clients is {clients}: to divide samples of {classes} classes among them takes {need / 1e9:.3g} GB, but "
+            f"half of the memory is {room / 1e9:.3g} GB: lower clients"
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,11 +27,15 @@ class MixedColours(Exception):
 
 @dataclass(frozen=True)
 class Alignment:
-    """How samples are given one shape: the length of sequences, what pads them, whether grey images become colour."""
+    """How samples are given one shape: the length of sequences, what pads them, whether grey images become colour.
+
+    Whole numbers as labels are filled up with them only where they are classes, one for each position.
+    """
 
     pad: int = 0
     length: int | None = None
     colour: bool = False
+    positions: bool = True
 
 
 def as_array(value: Any, colour: bool, what: str) -> np.ndarray:
@@ -66,8 +70,8 @@ def stack_column(values: Any, look: Alignment, fill: int, what: str) -> np.ndarr
     if look.length is not None and each[0].ndim == 1 and each[0].dtype.kind in "iu":
         out = np.full((len(each), look.length), fill, np.int64)
         for row, tokens in zip(out, each, strict=True):
-            if len(tokens) > look.length:
-                raise FedsmooError(f"{what}: a sample has {len(tokens)} labels, but no sample is that long")
+            if tokens.ndim != 1 or (tokens.size and tokens.dtype.kind not in "iu"):
+                raise FedsmooError(f"{what}: {brief(tokens)} is among lists of whole numbers: make them alike")
             row[: len(tokens)] = tokens
         return out
     return np.stack(same_shapes(each, what))
@@ -101,6 +105,12 @@ def stack_samples(
     """
     names = inputs or ("",) * len(columns)
     fills = [0 if n in TOKENS[1:] else look.pad for n in names]
+    if look.length is not None and inputs is not None:
+        odd = next((n for n, c in zip(inputs, columns, strict=True) if lengths(c) != lengths(columns[0])), None)
+        if odd is not None:
+            raise FedsmooError(
+                f"{what}: inputs {inputs[0]!r} and {odd!r} of a sample differ in length: make them alike"
+            )
     found = [stack_column(c, look, fill, what) for c, fill in zip(columns, fills, strict=True)]
     if features:
         kind = np.result_type(*(f.dtype for f in found))
@@ -115,13 +125,44 @@ def stack_samples(
     return samples_of(np.ascontiguousarray(block), what).numpy()
 
 
-def stack_labels(columns: Sequence[Any], look: Alignment, what: str) -> np.ndarray:
-    """Return a block of labels ``[n]`` or ``[n, ...]``: classes as int64, numbers as they are."""
+def stack_labels(columns: Sequence[Any], look: Alignment, what: str, tokens: list[int] | None = None) -> np.ndarray:
+    """Return a block of labels ``[n]`` or ``[n, ...]``: classes as int64, numbers as they are.
+
+    ``tokens`` are the lengths of samples that are filled up: their labels are, too, where each position has one.
+    """
+    for column in columns:
+        if isinstance(column[0], str):
+            raise FedsmooError(
+                f"{what} are text, {brief(str(column[0]))}: number the classes in the data set itself, as "
+                "HuggingFace's data.class_encode_column(NAME) does"
+            )
+        if tokens is not None and look.positions and any(lengths(column)):
+            refuse_misaligned(lengths(column), tokens, what)
+    look = look if look.positions else replace(look, length=None)
     found = [stack_column(c, look, NO_LABEL, what) for c in columns]
     if len(found) > 1 and any(f.ndim > 1 for f in found):
         raise FedsmooError(f"{what}: y names several columns, so each must hold one number per sample")
     block = found[0] if len(found) == 1 else np.stack(found, 1)
     return np.ascontiguousarray(block if block.dtype.kind == "f" else block.astype(np.int64))
+
+
+def lengths(column: Any) -> list[int]:
+    """Return how long the sequences in a column are; of values that are none, 0.
+
+    >>> lengths([[5, 6, 7], [8], 9])
+    [3, 1, 0]
+    """
+    return [len(v) if np.ndim(v) == 1 else 0 for v in column]
+
+
+def refuse_misaligned(labels: list[int], tokens: list[int], what: str) -> None:
+    """Refuse lists of labels that are not one for each token of their sample: filled up, they would be of others."""
+    odd = next((k for k, both in enumerate(zip(labels, tokens, strict=True)) if both[0] != both[1]), None)
+    if odd is not None:
+        raise FedsmooError(
+            f"{what}: a sample of {tokens[odd]} tokens has {labels[odd]} labels: give each token one ({NO_LABEL} where "
+            'there is none), or, if they are several labels of a sample, say target="labels"'
+        )
 
 
 def longest(columns: Sequence[Any]) -> int:

@@ -19,6 +19,7 @@ from fedsmoo.data.forms.decoding.blocks import (
     MixedColours,
     UnequalLengths,
     as_array,
+    lengths,
     longest,
     refuse_other_shape,
     stack_labels,
@@ -56,13 +57,13 @@ def in_files(folder: Path) -> Make:
     return make
 
 
-def decode(train: Sequence[Part], test: Sequence[Part], pad: int, make: Make) -> dict[str, np.ndarray]:
+def decode(train: Sequence[Part], test: Sequence[Part], look: Alignment, make: Make) -> dict[str, np.ndarray]:
     """Return ``x_train``, ``y_train``, ``x_test`` and ``y_test``, filled from parts of one kind; no test part: empty.
 
     Sequences of unequal length are measured and padded to the longest, and grey images among colour images become
     colour images: then all is read a second time.
     """
-    parts, look = [*train, *test], Alignment(pad)
+    parts = [*train, *test]
     with progress_bar(sum(p.count for p in parts), parts[0].what) as step:
         while True:
             try:
@@ -72,8 +73,16 @@ def decode(train: Sequence[Part], test: Sequence[Part], pad: int, make: Make) ->
                     out |= decode_part(name, some, first, look, make, step)
                 return out
             except UnequalLengths:
-                look = replace(look, length=longest_sequence(parts, pad))
+                if look.length is not None:
+                    raise FedsmooError(
+                        f"{parts[0].what}: some samples are tokens, others not: make them alike"
+                    ) from None
+                look = replace(look, length=longest_sequence(parts, look.pad))
             except MixedColours:
+                if look.colour:  # arrays, whose colours are as they are
+                    raise FedsmooError(
+                        f"{parts[0].what}: some images are grey, others coloured: give all of them 3 channels"
+                    ) from None
                 look = replace(look, colour=True)
 
 
@@ -94,7 +103,7 @@ def decode_rows(part: Part, lo: int, hi: int, look: Alignment) -> Pair:
     xs, ys = rows_of(part, lo, hi)
     where = f"{part.what}, samples {lo} to {hi - 1}"
     x = stack_samples(xs, part.inputs, part.features, look, where)
-    y = stack_labels(ys, look, f"{where}: labels")
+    y = stack_labels(ys, look, f"{where}: labels", None if look.length is None else lengths(xs[0]))
     if not len(x) == len(y) == hi - lo:
         raise FedsmooError(f"{where}: {len(x)} samples and {len(y)} labels came of {hi - lo} items")
     if x.dtype.kind == "f" and not np.isfinite(x).all():
@@ -133,7 +142,8 @@ def refuse_fickle(part: Part, parts: int) -> None:
         return
     for i in probe_indices(part.count, parts):
         once, again = (rows_of(part, i, i + 1) for _ in range(2))
-        if not all(same_value(a, b) for a, b in zip((*once[0], *once[1]), (*again[0], *again[1]), strict=True)):
+        pairs = zip((*once[0], *once[1]), (*again[0], *again[1]), strict=True)
+        if not all(same_value(a, b, f"{part.what}: item {i}") for a, b in pairs):
             raise FedsmooError(
                 f"{part.what}: item {i} is another one each time it is read: leave random transforms out of the data "
                 "set (it is decoded once) and set augment=True for flips and crops"
@@ -145,9 +155,9 @@ def probe_indices(count: int, parts: int) -> list[int]:
     return sorted({int(i) for i in np.linspace(0, count - 1, min(count, max(2, 2 * LOOKED_AT // parts)))})
 
 
-def same_value(a: list[Any], b: list[Any]) -> bool:
+def same_value(a: list[Any], b: list[Any], what: str) -> bool:
     """Return whether two lists with one value each hold the same."""
-    one, two = (as_array(v[0], False, "") if not isinstance(v[0], str) else np.array(v[0]) for v in (a, b))
+    one, two = (as_array(v[0], False, what) if not isinstance(v[0], str) else np.array(v[0]) for v in (a, b))
     return bool(np.array_equal(one, two, equal_nan=one.dtype.kind == two.dtype.kind == "f"))
 
 

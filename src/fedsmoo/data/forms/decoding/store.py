@@ -30,7 +30,8 @@ from fedsmoo.data.files.durable import SILENCE, is_alive, make_folder, sync_fold
 from fedsmoo.data.files.plain import parse_table, read_plain
 from fedsmoo.data.fingerprint import Fingerprint
 
-VERSION, FACTS = 2, "facts.json"  # version 1 had pixels of 16 bits cut off at 255
+# Version 1 had pixels of 16 bits cut off at 255, version 2 labels filled up that were not one for each token.
+VERSION, FACTS = 3, "facts.json"
 HASHED = 2**30  # bytes up to which a copy is hashed when it is opened
 TUPLES = ("mean", "std", "class_names", "inputs")
 INDICES = ("natural", "natural_test")
