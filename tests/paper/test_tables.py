@@ -16,7 +16,7 @@ from fedsmoo.paper.cells import Grid
 from fedsmoo.paper.document import update, updated
 from fedsmoo.paper.experiments import experiment, published
 from fedsmoo.paper.render import FORMATS, Table, render
-from fedsmoo.paper.reproduce import build
+from fedsmoo.paper.reproduce import build, table
 from fedsmoo.paper.selection import Selection
 from fedsmoo.paper.tables import curves, evaluation_seconds
 from fedsmoo.runs.origin.identity import identity
@@ -353,6 +353,14 @@ def test_documents_are_rewritten_between_their_markers(results: Path, tmp_path: 
 def test_a_wrong_wish_is_one_line(wish: dict, words: str) -> None:
     with pytest.raises(FedsmooError, match=words):
         Selection(**wish).sweep()
+
+
+def test_runs_with_other_settings_are_no_seeds_of_a_cell(results: Path) -> None:
+    """A list would be an axis without a column: its runs would be averaged as seeds are."""
+    for given in ({"lr": [0.1, 0.2]}, {"algorithm_options": {"r": [0.1, 0.2]}}):
+        with pytest.raises(FedsmooError, match="several values are given"):
+            table("accuracy", (PATHOLOGICAL,), ("FedSMOO",), results=results, run=False, **given)
+    assert len(table("accuracy", (PATHOLOGICAL,), results=results, run=False, seed=[0, 1]).sweep.cells) == 16
 
 
 def test_runs_that_another_metric_leads_are_in_no_table_of_accuracies(tmp_path: Path) -> None:
