@@ -282,6 +282,20 @@ def test_curves_say_what_an_evaluation_had() -> None:
     assert smooth.rows[1][:8] == plain.rows[1][:8]
 
 
+def test_curves_that_were_evaluated_now_and_then_are_smoothed_over_as_many_rounds() -> None:
+    """A window of 20 rounds has two points of a curve with one in ten: too few to smooth a step away."""
+    sweep = Selection("curves", columns=(PATHOLOGICAL,), methods=("FedAvg",)).sweep({"eval_every": 10})
+    result = fake_result(sweep.cells[0].config, 80.0)
+    tested = [(0.2 if k < 400 else 0.8) if k % 10 == 0 else None for k in range(1, 801)]
+    lost = [None if v is None else 1.0 for v in tested]
+    found = {
+        sweep.cells[0].identity: replace(result, curve=result.curve | {"test_accuracy": tested, "test_loss": lost})
+    }
+    (made,) = build(sweep, found)
+    assert made.header[1:] == [f"evaluation {t}" for t in range(10, 81, 10)]
+    assert made.rows == [["FedAvg", *["20.00"] * 3, *["80.00"] * 5]]
+
+
 def test_a_smaller_version_is_marked_and_has_its_own_runs(results: Path) -> None:
     sweep = Selection("accuracy", columns=(PATHOLOGICAL,), scale=0.1).sweep()
     assert {c.rounds for c in sweep.configs} == {80}
