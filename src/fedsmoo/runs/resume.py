@@ -9,7 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from fedsmoo.core.errors import FedsmooError, as_path
+from fedsmoo.core.errors import FedsmooError, as_path, as_word
 from fedsmoo.core.untrusted import text
 from fedsmoo.core.user_code import judged
 from fedsmoo.data.files.plain import read_plain
@@ -142,14 +142,15 @@ def load_stopped(path: Path, device: str | None = None, simulation: Simulation |
     refuse_objects(config, f"the run in {path}")
     if (path / SUMMARY).is_file():
         raise FedsmooError(
-            f"the run in {path} has finished: there is nothing to resume; 'fedsmoo report {path}' shows it"
+            f"the run in {path} has finished: there is nothing to resume; 'fedsmoo report {as_word(path)}' shows it"
         )
     metrics = read_plain(path / METRICS) or b""
     saved, notes = newest(path / CHECKPOINT, lambda s: refuse_incomplete(s, metrics, path))
     if saved is None and notes:
         raise FedsmooError(
             f"no checkpoint of {path} can be used; nothing was changed. {'; '.join(notes)}. Put the damaged files back "
-            f"if there is a copy of them; else 'fedsmoo run {path / CONFIG} --out NEW' starts the same run again"
+            f"if there is a copy of them; else 'fedsmoo run {as_word(path / CONFIG)} --out NEW' starts the same run "
+            "again"
         )
     lines = metrics_until(saved, metrics) if saved else b""
     if saved is None and metrics:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedsmoo.core import FedsmooError
-from fedsmoo.core.errors import brief
+from fedsmoo.core.errors import as_word, brief
 from fedsmoo.core.untrusted import text
 from fedsmoo.data.files.plain import MAX_BYTES, parse_table, read_plain
 from fedsmoo.runs.config import Config
@@ -205,7 +205,7 @@ class Files:
                     refuse_deep_keys(content, str(folder / CONFIG))
                     return parse_toml(content, str(folder / CONFIG), "replace" if self.strict else "strict")
                 except LostSettings as e:
-                    mended = f"if there is a checkpoint, 'fedsmoo resume {folder}' puts it back"
+                    mended = f"if there is a checkpoint, 'fedsmoo resume {as_word(folder)}' puts it back"
                     raise LostSettings(f"{e}, as after a power cut: {mended}") from e
             inside = folder.is_file() and (folder.parent / CONFIG).is_file()
             hint = f"; did you mean {folder.parent}?" if inside else ""
