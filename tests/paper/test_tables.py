@@ -355,6 +355,12 @@ def test_documents_are_rewritten_between_their_markers(results: Path, tmp_path: 
     assert updated(once, collect((), results)) == once
 
 
+@pytest.mark.parametrize("marker", ["accuracy --scale a", "accuracy --scale", "accuracy --columns 'cifar10"])
+def test_a_wrong_marker_is_one_line(marker: str, results: Path) -> None:
+    with pytest.raises(FedsmooError, match="a table's marker says"):
+        updated(f"<!-- table: {marker} -->\n<!-- /table -->\n", collect((), results))
+
+
 @pytest.mark.parametrize(
     ("wish", "words"),
     [

@@ -243,11 +243,11 @@ def collect(
 ) -> dict[str, Measured]:
     """Collect everything measured, by identity; of several measurements of one run the first counts, with a note.
 
-    ``results`` are folders of result files. What cannot be read is left out, with a note; with ``whole``, an error.
+    ``results`` are result files or folders of them. What cannot be read is left out, with a note; ``whole``: an error.
     """
     out: dict[str, Found] = {}
     folders = [results] if isinstance(results, Path) else results
-    files = [path for folder in folders if folder.is_dir() for path in sorted(folder.glob("*.json"))]
+    files = [path for each in folders for path in (sorted(each.glob("*.json")) if each.is_dir() else [each])]
     places = [*((from_file, path) for path in files), *((from_folder, path) for path in finished_runs(runs))]
     for place, result in read_all(places, note, whole):
         key, value = result.identity, Found(str(place), result)
