@@ -22,6 +22,7 @@ from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin.contents import edited_files, hash_files_but_data, recorded_hashes, refuse_other_data
 from fedsmoo.runs.origin.identity import config_of, differences, identity, identity_facts
+from fedsmoo.runs.origin.imports import edited_imports
 from fedsmoo.runs.origin.method import own_method_of_config
 from fedsmoo.runs.origin.objects import refuse_objects
 from fedsmoo.runs.origin.provenance import checkpoint_facts
@@ -168,6 +169,8 @@ def load_stopped(path: Path, device: str | None = None, simulation: Simulation |
     notes += pin_clients_at_once(simulation, pins.get("chunk"))
     facts = checkpoint_facts(config, simulation)
     refuse_other_data(pins, simulation.setup.task.data, path)
+    if edited := edited_imports(config, pins):
+        raise files_changed(path, edited)
     if saved is not None:
         if saved.about["task"] != facts["task"]:
             raise FedsmooError(f"the data or its division among clients is not what {path} was started with")
