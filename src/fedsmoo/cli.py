@@ -18,7 +18,7 @@ import typer
 from fedsmoo.commands import analyse as analyse_commands
 from fedsmoo.commands import data as data_commands
 from fedsmoo.commands import deploy as deploy_commands
-from fedsmoo.commands.command import ReadingCommand, TorchCommand
+from fedsmoo.commands.command import Group, ReadingCommand, TorchCommand
 from fedsmoo.commands.compare import compare
 from fedsmoo.commands.console import warnings_in_a_line
 from fedsmoo.commands.demo import demo
@@ -43,6 +43,7 @@ from fedsmoo.version import __version__
 
 app = typer.Typer(
     name="fedsmoo",
+    cls=Group,
     help="Federated optimisation: FedSMOO, its baselines and rivals, on heterogeneous clients.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

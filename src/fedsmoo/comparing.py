@@ -35,7 +35,7 @@ DEFAULTS = {
 
 def compare(
     algorithms: Methods = METHODS,
-    seeds: str | int | Sequence[int] | None = None,
+    seeds: str | Sequence[int] | None = None,
     config: Config | Mapping[str, Any] | str | PathLike[str] | None = None,
     out: str | PathLike[str] | None = OUT,
     *,
@@ -57,7 +57,8 @@ def compare(
         algorithms: methods, separated by commas, each with options after a colon (``"fedavg,fedprox:mu=0.1"``), as a
             sequence of such names or of methods (``[FedAvg(), FedProx(mu=0.1)]``), or as a mapping to settings and
             hyper-parameters of one method each: ``{"fedavg": {}, "fedsmoo": {"r": 0.05}}``.
-        seeds: seeds of the runs, as numbers or separated by commas (default: the config's, or 0).
+        seeds: seeds of the runs, as numbers or separated by commas, such as ``range(3)`` or ``"0,1,2"`` (default: the
+            config's, or 0).
         config: settings of all methods: a ``Config``, a mapping, or the path of a TOML file.
         out: folder of the runs and of the picture ``curves.png``. ``None``: keep them in memory, which is the default
             where something has no name: a method of this program, ``model=net``, ``data=(x, y, x_test, y_test)``, ...
@@ -75,7 +76,10 @@ def compare(
     own = any(is_object(n, v) for n, v in settings.items()) or any(entry.method is not None for entry in entries)
     if out is None or own:
         folder = None if out is None or out is OUT else as_path(out, "out")
-        return compare_objects(entries, seeds, {**settings_of(config), **settings}, folder, progress)
+        given = settings_of(config)
+        own_seed = given.pop("seed", None)
+        seeds = [own_seed] if seeds is None and own_seed is not None else seeds
+        return compare_objects(entries, seeds, {**given, **settings}, folder, progress)
     calls = {"watch": watch, "begun": begun, "finished": finished, "failed": failed, "note": note, "stop": stop}
     entries = methods_of(with_method_of(config, algorithms))
     return compare_named(entries, seeds, config, as_path(out, "out"), trust, progress, calls, settings)

@@ -28,6 +28,11 @@ SLIPS: dict[str, tuple[Callable[[], Any], str]] = {
     "a comparison's folder": (lambda: fedsmoo.compare("fedavg", out=3), "out is 3, but must be a path"),
     "methods": (lambda: fedsmoo.compare(3), "algorithms is 3, but must name methods, such as 'fedavg,fedsmoo'"),
     "seeds": (lambda: fedsmoo.compare("fedavg", seeds="x"), "seeds 'x' must be whole numbers separated by commas"),
+    "a seed or a count": (
+        lambda: fedsmoo.compare("fedavg", seeds=3),
+        "seeds is 3: write [3] for this seed, or range(3) for so many",
+    ),
+    "of a table, too": (lambda: fedsmoo.paper.table("accuracy", seeds=3), "seeds is 3: write [3] for this seed"),
     "a hyper-parameter": (lambda: fedsmoo.FedSMOO(q=1), "unknown option of FedSMOO 'q'; known: beta, correct,"),
     "a setting": (lambda: Config(roundz=1), "unknown option of Config 'roundz': did you mean 'rounds'?"),
     "a table's option": (

@@ -83,6 +83,34 @@ def test_a_slip_is_one_line(arguments: list[str], message: str, call: Call) -> N
     assert Path("marked").read_text() == MARKED
 
 
+def test_a_folder_with_blanks_is_one_word_of_the_command_to_go_on(call: Call) -> None:
+    folder = Path("my runs") / "a"
+    small = ["--rounds", "1", "--clients", "4", "--cohort", "2", "--local-steps", "1", "--model", "softmax"]
+    call("run", *small, "--out", str(folder))
+    for words, said in (
+        (["run", *small, "--out", str(folder)], "'fedsmoo resume \"my runs/a\"'"),
+        (["resume", str(folder)], "'fedsmoo report \"my runs/a\"'"),
+    ):
+        assert said in " ".join(call(*words).err.split())
+    (folder / "summary.json").unlink()
+    assert "'fedsmoo resume \"my runs/a\"' goes on" in " ".join(call("verify", str(folder)).out.split())
+
+
+@pytest.mark.parametrize(("words", "said"), [(["rum"], "'run', 'resume'"), (["results", "exprt"], "'export'")])
+def test_an_unknown_command_is_answered_once(words: list[str], said: str, call: Call) -> None:
+    answer = " ".join(call(*words).err.replace("│", " ").split())
+    assert f"No such command {words[-1]!r}. Did you mean {said}?" in answer
+    assert answer.count("Did you mean") == 1
+
+
+@pytest.mark.parametrize("command", ["run", "sweep"])
+def test_a_byte_order_mark_is_no_setting(command: str, call: Call) -> None:
+    text = "rounds = 1\nclients = 4\ncohort = 2\nlocal_steps = 1\nmodel = 'softmax'\n"
+    Path("marked.toml").write_bytes(b"\xef\xbb\xbf" + text.encode())
+    call(command, "marked.toml", "--out", "out")
+    assert len(list(Path("out").rglob("summary.json"))) == 1
+
+
 def test_a_marked_table_is_updated_without_a_result(call: Call) -> None:
     """The folder must be there, not results in it; the default one may be missing where nothing is updated."""
     Path("empty").mkdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from pathlib import Path
@@ -14,6 +15,7 @@ from fedsmoo.core.errors import FedsmooError
 from fedsmoo.pages.figures.base import Look
 from fedsmoo.pages.figures.ranks import luminance, ranks
 from fedsmoo.pages.figures.sources import drawable, find
+from fedsmoo.pages.standing import standing
 from fedsmoo.paper.cells import Grid
 from fedsmoo.paper.experiments import experiment
 from fedsmoo.paper.reproduce import build, table
@@ -84,6 +86,25 @@ def test_the_figure_shows_the_same(results: Path, grid: Grid) -> None:
     assert drawn[1, methods.index("FedSMOO")] == pytest.approx(79.5 - 80.82)
     assert cells["FedAvg", MILD].get_color() == "white"  # the far end of the scale is dark
     assert cells["FedAvg", HARD].get_color() == "black"
+
+
+def test_of_two_measurements_a_page_a_figure_and_a_table_show_the_first(tmp_path: Path) -> None:
+    """The second one, which ends higher, lies in a file whose name comes first."""
+    write_results(tmp_path, {"FedAvg": 70.0}, HARD)
+    (first,) = tmp_path.glob("*.json")
+    value = json.loads(first.read_text()) | {"finished": "2026-01-01T00:00:00Z"}
+    first.write_text(json.dumps(value))
+    higher = value["curve"] | {"test_accuracy": [0.01 + v for v in value["curve"]["test_accuracy"]]}
+    second = first.with_name(f"a-{first.name}")
+    second.write_text(json.dumps(value | {"finished": "2026-02-01T00:00:00Z", "curve": higher}))
+    (row,) = (r for r in table("accuracy", HARD, "FedAvg", results=tmp_path, run=False).tables[0].rows)
+    assert row[-1] == "-6.00"
+    for files in ((first, second), (second, first)):
+        page = standing((), files)
+        assert page is not None
+        assert [cell[3] for cell in page["cells"]] == [pytest.approx(-6.0)]
+    figure = ranks(drawable(find([tmp_path])), Look("page"))
+    assert [t.get_text() for t in figure.axes[0].texts] == ["1 (-6.0)"]
 
 
 def test_what_is_only_shown_has_every_seed_that_was_measured(results: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from fedsmoo.paper.cells import Grid
 from fedsmoo.paper.document import update, updated
 from fedsmoo.paper.experiments import experiment, published
 from fedsmoo.paper.render import FORMATS, Table, render
-from fedsmoo.paper.reproduce import build
+from fedsmoo.paper.reproduce import build, table
 from fedsmoo.paper.selection import Selection
 from fedsmoo.paper.tables import curves, evaluation_seconds
 from fedsmoo.runs.origin.identity import identity
@@ -282,6 +282,20 @@ def test_curves_say_what_an_evaluation_had() -> None:
     assert smooth.rows[1][:8] == plain.rows[1][:8]
 
 
+def test_curves_that_were_evaluated_now_and_then_are_smoothed_over_as_many_rounds() -> None:
+    """A window of 20 rounds has two points of a curve with one in ten: too few to smooth a step away."""
+    sweep = Selection("curves", columns=(PATHOLOGICAL,), methods=("FedAvg",)).sweep({"eval_every": 10})
+    result = fake_result(sweep.cells[0].config, 80.0)
+    tested = [(0.2 if k < 400 else 0.8) if k % 10 == 0 else None for k in range(1, 801)]
+    lost = [None if v is None else 1.0 for v in tested]
+    found = {
+        sweep.cells[0].identity: replace(result, curve=result.curve | {"test_accuracy": tested, "test_loss": lost})
+    }
+    (made,) = build(sweep, found)
+    assert made.header[1:] == [f"evaluation {t}" for t in range(10, 81, 10)]
+    assert made.rows == [["FedAvg", *["20.00"] * 3, *["80.00"] * 5]]
+
+
 def test_a_smaller_version_is_marked_and_has_its_own_runs(results: Path) -> None:
     sweep = Selection("accuracy", columns=(PATHOLOGICAL,), scale=0.1).sweep()
     assert {c.rounds for c in sweep.configs} == {80}
@@ -341,6 +355,12 @@ def test_documents_are_rewritten_between_their_markers(results: Path, tmp_path: 
     assert updated(once, collect((), results)) == once
 
 
+@pytest.mark.parametrize("marker", ["accuracy --scale a", "accuracy --scale", "accuracy --columns 'cifar10"])
+def test_a_wrong_marker_is_one_line(marker: str, results: Path) -> None:
+    with pytest.raises(FedsmooError, match="a table's marker says"):
+        updated(f"<!-- table: {marker} -->\n<!-- /table -->\n", collect((), results))
+
+
 @pytest.mark.parametrize(
     ("wish", "words"),
     [
@@ -353,6 +373,14 @@ def test_documents_are_rewritten_between_their_markers(results: Path, tmp_path: 
 def test_a_wrong_wish_is_one_line(wish: dict, words: str) -> None:
     with pytest.raises(FedsmooError, match=words):
         Selection(**wish).sweep()
+
+
+def test_runs_with_other_settings_are_no_seeds_of_a_cell(results: Path) -> None:
+    """A list would be an axis without a column: its runs would be averaged as seeds are."""
+    for given in ({"lr": [0.1, 0.2]}, {"algorithm_options": {"r": [0.1, 0.2]}}):
+        with pytest.raises(FedsmooError, match="several values are given"):
+            table("accuracy", (PATHOLOGICAL,), ("FedSMOO",), results=results, run=False, **given)
+    assert len(table("accuracy", (PATHOLOGICAL,), results=results, run=False, seed=[0, 1]).sweep.cells) == 16
 
 
 def test_runs_that_another_metric_leads_are_in_no_table_of_accuracies(tmp_path: Path) -> None:

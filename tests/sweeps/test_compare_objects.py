@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import fedsmoo
-from fedsmoo import FedAvg, FedProx, FedsmooError, Vectors, comparing
+from fedsmoo import Config, FedAvg, FedProx, FedsmooError, Vectors, comparing
 from fedsmoo.core.algorithm import Gradient
 from fedsmoo.runs.storage.reader import read_run
 
@@ -67,6 +67,12 @@ def test_objects_may_be_kept_in_a_folder(tmp_path: Path) -> None:
     fedsmoo.compare([FedAvg(), Halved()], out=tmp_path / "c", model="softmax", **QUICK)
     assert sorted(p.name for p in (tmp_path / "c").iterdir()) == ["fedavg-seed0", "halved-seed0"]
     assert read_run(tmp_path / "c" / "halved-seed0").config.algorithm.startswith("python:Halved@")
+
+
+def test_without_seeds_the_config_s_is_taken_in_memory_too() -> None:
+    for seeds, taken in ((None, [5]), ([1], [1])):
+        found = fedsmoo.compare("fedavg", seeds, Config(seed=5, model="softmax"), out=None, **QUICK)
+        assert [*found.runs["FedAvg"]] == taken
 
 
 def test_runs_in_folders_give_results_tables_and_curves(tmp_path: Path) -> None:

@@ -95,6 +95,11 @@ def test_a_broken_folder_is_listed_with_its_reason(runs: Path) -> None:
     assert "not valid TOML" in row["error"]
 
 
+def test_a_summary_without_a_number_that_comes_with_others_does_not_block_the_index(runs: Path) -> None:
+    fake(runs / "d", Config(), test_accuracy=0.6, personal_accuracy=0.7)
+    assert [r["personal_accuracy"] for r in query(runs, "path = 'd'")] == [0.7]
+
+
 def test_a_number_beyond_64_bits_does_not_block_the_index(runs: Path) -> None:
     fake(runs / "d", Config(seed=2**64, algorithm_options={"r": 0.3}), test_accuracy=0.6)
     assert [r["path"] for r in query(runs, "seed > 9e18")] == ["d"]

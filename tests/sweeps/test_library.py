@@ -130,7 +130,7 @@ def test_a_comparison_that_is_stopped_goes_on(printed: Callable[..., tuple[str, 
     assert (found.text, found.rows) == ("", [])
     assert found.outcome.left == [Path("both/fedavg-seed0"), Path("both/fedsam-seed0")]
     assert not found.curves.exists()
-    found = fedsmoo.compare("fedavg,fedsam", 0, out="both", watch=watch, **TINY)
+    found = fedsmoo.compare("fedavg,fedsam", [0], out="both", watch=watch, **TINY)
     assert seen == [1, 2, 3, 1, 2, 3]
     assert [row.method for row in found.rows] == ["FedAvg", "FedSAM"]
     assert found.curves.exists()

@@ -11,9 +11,10 @@ from fedsmoo.core import FedsmooError
 from fedsmoo.paper.tables import last, last_ten
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.record import Record
+from fedsmoo.runs.results.columns import round_digits
 from fedsmoo.runs.storage.folder import config_text
 from fedsmoo.runs.storage.names import STARTED, SUMMARY
-from fedsmoo.sweeps.results import COLUMNS, Measured, collect, export, from_folder, from_json, round_digits, to_json
+from fedsmoo.sweeps.results import COLUMNS, Measured, collect, export, from_folder, from_json, to_json
 
 SEVENTH = 1 / 7  # 0.14285714285714285
 
@@ -100,6 +101,36 @@ def test_two_measurements_agree_where_all_but_their_seconds_do(column: str) -> N
     assert one.agrees(Measured(Config(), dict(curve)))
     assert one.agrees(other) == column.startswith("seconds")
     assert one.agrees(Measured(Config(), curve | {"drift_after": [1.0, 2.0]}))  # which only one of them has
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"round": [1, 2, 2]}, "its rounds are not 1, 2, 3"),
+        ({"round": [2, 3, 4]}, "its rounds are not 1, 2, 3"),
+        ({"rounds": 4}, "is cut: it has 3 of 4 rounds"),
+        ({"a_setting_of_later": 2}, "has a setting 'a_setting_of_later', which this version does not know"),
+    ],
+)
+def test_a_file_that_would_be_taken_for_another_run_is_refused(tmp_path: Path, change: dict, words: str) -> None:
+    """In a table a setting that is left out would make it a seed of the run without, and a round its last."""
+    (path,) = export([folder(tmp_path / "a")], tmp_path / "results")
+    value = json.loads(path.read_text())
+    value["curve" if "round" in change else "config"].update(change)
+    path.write_text(json.dumps(value))
+    with pytest.raises(FedsmooError, match=words):
+        from_json(path)
+    notes: list[str] = []
+    assert collect((), tmp_path / "results", notes.append) == {}
+    assert words in notes[0]
+
+
+def test_a_finished_run_whose_last_rounds_are_lost_has_no_result(tmp_path: Path) -> None:
+    """Older runs have no checksum of their metrics."""
+    metrics = folder(tmp_path / "a") / "metrics.jsonl"
+    metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:-1]))
+    with pytest.raises(FedsmooError, match="is cut: it has 2 of 3 rounds"):
+        from_folder(tmp_path / "a")
 
 
 def test_a_file_with_a_column_cut_short_is_damaged(tmp_path: Path) -> None:

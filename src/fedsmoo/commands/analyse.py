@@ -15,12 +15,14 @@ import typer
 
 import fedsmoo
 from fedsmoo.analysis.measurement import Measurement, OnSamples, measurements
-from fedsmoo.commands.command import TorchCommand
+from fedsmoo.commands.command import Group, TorchCommand
 from fedsmoo.commands.console import console, table
 from fedsmoo.commands.run import Trust
 from fedsmoo.commands.screen import next_step
 
-app = typer.Typer(help="Measure finished runs: flatness, landscapes, consistency, fairness.", no_args_is_help=True)
+app = typer.Typer(
+    cls=Group, help="Measure finished runs: flatness, landscapes, consistency, fairness.", no_args_is_help=True
+)
 
 Runs = Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some.", show_default=False)]
 Device = Annotated[str, typer.Option(help="cpu, cuda or auto.")]

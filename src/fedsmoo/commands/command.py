@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import click
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 from typer.utils import get_params_from_function
 
 from fedsmoo.commands.interrupt import nothing_to_save
@@ -65,6 +65,21 @@ class Command(TyperCommand):
         super().format_help(ctx, formatter)
         for switch, words in zip(self.switches, beside, strict=True):
             switch.secondary_opts = words
+
+
+class Group(TyperGroup):
+    """Commands of which an unknown one is answered with the nearest, once: both Typer and Click suggest some."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that is called."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as e:
+            if "Did you mean" in e.message and hasattr(e, "possibilities"):
+                e.possibilities = None
+            raise
 
 
 class TorchCommand(Command):

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedsmoo.commands.command import Command, TorchCommand
+from fedsmoo.commands.command import Command, Group, TorchCommand
 from fedsmoo.commands.console import console
 from fedsmoo.commands.options import parse_word, split_word
 from fedsmoo.commands.run import Trust
@@ -18,7 +18,7 @@ from fedsmoo.core.untrusted import text
 from fedsmoo.data.catalog import SPECS
 from fedsmoo.runs.config import FIELDS, Config
 
-app = typer.Typer(help="Get data sets, split them over clients, look at splits.", no_args_is_help=True)
+app = typer.Typer(cls=Group, help="Get data sets, split them over clients, look at splits.", no_args_is_help=True)
 Where = Annotated[str | None, typer.Option("--data", help="Folder or .npz of the data set (default: the cache).")]
 Set = Annotated[str, typer.Argument(help="A data set: a name, or text:, leaf: or table:PATH.")]
 

@@ -7,10 +7,12 @@ from typing import Annotated
 
 import typer
 
-from fedsmoo.commands.command import Command
+from fedsmoo.commands.command import Command, Group
 from fedsmoo.commands.console import console
 
-app = typer.Typer(help="A federation of real clients, by Flower: an app, keys, and a gate.", no_args_is_help=True)
+app = typer.Typer(
+    cls=Group, help="A federation of real clients, by Flower: an app, keys, and a gate.", no_args_is_help=True
+)
 
 Dir = Annotated[Path, typer.Argument(metavar="DIR", help="A folder.", show_default=False)]
 

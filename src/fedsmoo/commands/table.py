@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 import typer
 
-from fedsmoo.commands.command import ReadingCommand
+from fedsmoo.commands.command import Group, ReadingCommand
 from fedsmoo.commands.console import counted
 from fedsmoo.commands.options import with_settings
 from fedsmoo.commands.screen import command_without, next_step, print_table
@@ -172,7 +172,7 @@ def complete(made: PaperTable, dry_run: bool, minutes: float | None, pack: int |
 
 table = with_settings(_table, leave_out=("seed", "algorithm"))
 
-app = typer.Typer(help="Measured results: small files behind the tables.", no_args_is_help=True)
+app = typer.Typer(cls=Group, help="Measured results: small files behind the tables.", no_args_is_help=True)
 
 
 @app.callback()

@@ -8,6 +8,7 @@ import functools
 import inspect
 import os
 import reprlib
+import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -136,6 +137,16 @@ def as_path(value: Any, what: str) -> Path:
     if not isinstance(value, str | os.PathLike) or not str(value).strip():
         raise FedsmooError(f"{what} is {brief(value)}, but must be a path, such as 'runs/a'")
     return Path(value)
+
+
+def as_word(path: Path) -> str:
+    """Return a path as a word of a command that an error puts into single quotes.
+
+    >>> as_word(Path("runs/a")), as_word(Path("my runs/a"))
+    ('runs/a', '"my runs/a"')
+    """
+    plain, quoted = str(path), shlex.quote(str(path))
+    return quoted if quoted == plain or set(plain) & set("\"'$`\\!") else f'"{plain}"'
 
 
 def brief(value: Any) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsmoo.paper.standing import standings, table_one
-from fedsmoo.sweeps.results import from_file, from_folder, read_all
+from fedsmoo.sweeps.results import collect
 
 
 def may_be_of_it(run: dict[str, Any]) -> bool:
@@ -24,10 +24,8 @@ def standing(folders: tuple[tuple[Path, str], ...], files: tuple[Path, ...] = ()
 
     That is its methods, its columns and a list for each cell: column, method, seeds, distance, and its text.
     """
-    places = [*((from_file, path) for path in files), *((from_folder, path) for path, _ in folders)]
     try:
-        found = {result.identity: result for _, result in read_all(places, len)}
-        grid = table_one(found)
+        grid = table_one(collect([path for path, _ in folders], files, len))
     except Exception:  # whatever a config written by others asks for, the page is shown without it
         return None
     if grid is None:

@@ -8,9 +8,10 @@ from typing import Any
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import unknown
 from fedsmoo.core.share import count_of_share
+from fedsmoo.runs.config import FIELDS
 from fedsmoo.runs.origin.identity import SAME_RUN
 from fedsmoo.sweeps.bases import description, read
-from fedsmoo.sweeps.grid import Sweep, expand
+from fedsmoo.sweeps.grid import Cell, Sweep, expand
 
 
 def published() -> dict[str, Any]:
@@ -48,8 +49,23 @@ def experiment(
     if scale != 1:
         changes["rounds"] = max(1, count_of_share(int(changes.get("rounds", table["rounds"])), scale, round))
     sweep = expand(table, f"the table {name}", changes)
+    refuse_several(name, sweep)
     title = sweep.title if scale == 1 else f"{sweep.title} ({scale:g} of the paper's rounds)"
     return Sweep(title, sweep.cells, {**sweep.about, "name": name, "notes": departures(table, changes)})
+
+
+def refuse_several(name: str, sweep: Sweep) -> None:
+    """Refuse lists of values: a cell of a table is one run over its seeds, and would be a mean over runs of all."""
+    first: dict[tuple[str, str, int], Cell] = {}
+    for cell in sweep.cells:
+        other = first.setdefault((cell.method, cell.column, cell.config.seed), cell)
+        if other is not cell:
+            pairs = [(n, getattr(other.config, n), getattr(cell.config, n)) for n in FIELDS]
+            values = "; ".join(f"{n} {a} and {b}" for n, a, b in pairs if a != b)
+            raise FedsmooError(
+                f"the table {name} has one run for each method, column and seed, but several values are given "
+                f"({values}): make a table of each"
+            )
 
 
 def departures(table: dict[str, Any], changes: dict[str, Any]) -> list[str]:

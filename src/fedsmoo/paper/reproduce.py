@@ -23,7 +23,7 @@ from fedsmoo.runs.results.curves import accuracy_curves, hanning
 from fedsmoo.runs.signals import stopped_by
 from fedsmoo.runs.storage.names import fitting_name
 from fedsmoo.sweeps.bases import EXPERIMENTS
-from fedsmoo.sweeps.grid import Sweep, parse_seeds, with_contents
+from fedsmoo.sweeps.grid import Sweep, listed_seeds, with_contents
 from fedsmoo.sweeps.index import refresh
 from fedsmoo.sweeps.queue import Outcome, Worker, ignore
 from fedsmoo.sweeps.results import collect
@@ -224,7 +224,7 @@ def words(given: Words) -> tuple[str, ...]:
 
 def seed_numbers(given: str | Sequence[int]) -> tuple[int, ...]:
     """Return seeds that are given as a sequence or separated by commas."""
-    return tuple(parse_seeds(given) if isinstance(given, str) else given)
+    return () if isinstance(given, Sequence) and not given else tuple(listed_seeds(given))
 
 
 def build(sweep: Sweep, found: Found, compact: bool = False) -> list[Table]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,14 @@ class Selection:
     @classmethod
     def parse(cls, text: str) -> Selection:
         """Read the words of a marker in a document: ``accuracy --columns cifar10.dirichlet-0.1 --compact``."""
-        words = shlex.split(text)
+        try:
+            return cls.of_words(shlex.split(text), text)
+        except ValueError as e:  # a quote that is not closed, or a scale that is no number
+            raise FedsmooError(f"a table's marker says {text!r}: {e}") from e
+
+    @classmethod
+    def of_words(cls, words: Sequence[str], text: str) -> Selection:
+        """Read the words of a marker, which says ``text``."""
         values: dict[str, Any] = {}
         rest = iter(words[1:])
         for word in rest:

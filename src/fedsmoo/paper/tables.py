@@ -32,6 +32,7 @@ from fedsmoo.paper.experiments import paper_accuracy, published
 from fedsmoo.paper.render import Table
 from fedsmoo.paper.standing import summary
 from fedsmoo.runs.origin.method import recorded_method, vectors_that_travel
+from fedsmoo.runs.results.curves import window_of
 from fedsmoo.runs.traffic import human_bytes
 from fedsmoo.sweeps.paired import lead_in_words
 from fedsmoo.sweeps.results import Measured
@@ -287,7 +288,10 @@ def curves(grid: Grid, title: str, smooth: Smooth, window: int) -> list[Table]:
         at = sorted({max(1, steps * k // 8) for k in range(1, 9)}) if steps else []
         rows = []
         for m in grid.methods:
-            smoothed = [smooth(r.lead.factor * np.array(r.scores), window) for r in grid[m, column]]
+            # The window is in rounds; where only every tenth was evaluated, a tenth as many points lie in it.
+            windows = [window_of([x.round for x in r.history if x.evaluated], window) for r in grid[m, column]]
+            values = [r.lead.factor * np.array(r.scores) for r in grid[m, column]]
+            smoothed = [smooth(v, points) for v, points in zip(values, windows, strict=True)]
             cells = [grid.spread([float(s[min(t, len(s)) - 1]) for s in smoothed]) for t in at]
             rows.append([m, *cells])
         if at:

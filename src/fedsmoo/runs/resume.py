@@ -9,7 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from fedsmoo.core.errors import FedsmooError, as_path
+from fedsmoo.core.errors import FedsmooError, as_path, as_word
 from fedsmoo.core.untrusted import text
 from fedsmoo.core.user_code import judged
 from fedsmoo.data.files.plain import read_plain
@@ -22,6 +22,7 @@ from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin.contents import edited_files, hash_files_but_data, recorded_hashes, refuse_other_data
 from fedsmoo.runs.origin.identity import config_of, differences, identity, identity_facts
+from fedsmoo.runs.origin.imports import edited_imports
 from fedsmoo.runs.origin.method import own_method_of_config
 from fedsmoo.runs.origin.objects import refuse_objects
 from fedsmoo.runs.origin.provenance import checkpoint_facts
@@ -142,14 +143,15 @@ def load_stopped(path: Path, device: str | None = None, simulation: Simulation |
     refuse_objects(config, f"the run in {path}")
     if (path / SUMMARY).is_file():
         raise FedsmooError(
-            f"the run in {path} has finished: there is nothing to resume; 'fedsmoo report {path}' shows it"
+            f"the run in {path} has finished: there is nothing to resume; 'fedsmoo report {as_word(path)}' shows it"
         )
     metrics = read_plain(path / METRICS) or b""
     saved, notes = newest(path / CHECKPOINT, lambda s: refuse_incomplete(s, metrics, path))
     if saved is None and notes:
         raise FedsmooError(
             f"no checkpoint of {path} can be used; nothing was changed. {'; '.join(notes)}. Put the damaged files back "
-            f"if there is a copy of them; else 'fedsmoo run {path / CONFIG} --out NEW' starts the same run again"
+            f"if there is a copy of them; else 'fedsmoo run {as_word(path / CONFIG)} --out NEW' starts the same run "
+            "again"
         )
     lines = metrics_until(saved, metrics) if saved else b""
     if saved is None and metrics:
@@ -167,6 +169,8 @@ def load_stopped(path: Path, device: str | None = None, simulation: Simulation |
     notes += pin_clients_at_once(simulation, pins.get("chunk"))
     facts = checkpoint_facts(config, simulation)
     refuse_other_data(pins, simulation.setup.task.data, path)
+    if edited := edited_imports(config, pins):
+        raise files_changed(path, edited)
     if saved is not None:
         if saved.about["task"] != facts["task"]:
             raise FedsmooError(f"the data or its division among clients is not what {path} was started with")

@@ -20,6 +20,7 @@ from fedsmoo.runs.config import Config
 from fedsmoo.runs.division import write_counts
 from fedsmoo.runs.origin.contents import input_hashes
 from fedsmoo.runs.origin.identity import identity_facts
+from fedsmoo.runs.origin.imports import imported_facts
 from fedsmoo.runs.origin.provenance import checkpoint_facts, command_to_repeat, provenance
 from fedsmoo.runs.origin.trust import code_in, remember
 from fedsmoo.runs.record import Callback, Record, refuse_wrong_arguments
@@ -185,7 +186,7 @@ class Run:
         started = provenance(simulation)
         started["started"] = started.pop("finished")
         started |= {"again": command_to_repeat(config), **facts, **input_hashes(config, simulation.setup.task.data)}
-        started |= identity_facts(config, simulation.setup.algorithm, started)
+        started |= imported_facts(config) | identity_facts(config, simulation.setup.algorithm, started)
         with unless_taken(held), fenced_by(held):
             folder = RunFolder(path, text, started)
             write_counts(simulation.setup.task.data, simulation.indices, path)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedsmoo.core import FedsmooError
-from fedsmoo.core.errors import brief, first_line, unknown
+from fedsmoo.core.errors import as_word, brief, first_line, unknown
 from fedsmoo.engines.distributed.launcher import world
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.record import HELD_OUT, Record
@@ -233,7 +233,7 @@ def open_tracker(name: str, config: Config, folder: Path, label: str, done: int)
     except Exception as e:
         raise FedsmooError(
             f"--track {name} cannot be opened: {type(e).__name__}: {first_line(e).rstrip('.')}. The run can go on "
-            f"without it, or once it can be: fedsmoo resume {folder}"
+            f"without it, or once it can be: fedsmoo resume {as_word(folder)}"
         ) from e
 
 

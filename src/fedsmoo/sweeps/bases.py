@@ -78,7 +78,7 @@ def refuse_overruled(own: dict[str, Any], columns: dict[str, dict[str, Any]]) ->
 def load_table(path: Path) -> dict[str, Any]:
     """Read a sweep file; raises a ``FedsmooError`` if it cannot be read or is not TOML."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as e:
         raise FedsmooError(f"cannot read the sweep file {path}: {e.strerror}") from e
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:

@@ -29,13 +29,13 @@ from fedsmoo.runs.storage.reader import read_config, read_run, state
 from fedsmoo.runs.watch.display import Moving, display
 from fedsmoo.sweeps.comparison import Comparison
 from fedsmoo.sweeps.cost import refuse_impossible
-from fedsmoo.sweeps.grid import Cell, parse_seeds
+from fedsmoo.sweeps.grid import Cell, listed_seeds
 from fedsmoo.sweeps.methods import Entry, folder_stem, labels
 from fedsmoo.sweeps.queue import Outcome, Worker
 from fedsmoo.sweeps.sweep import work_through
 
 MEASURES = ("metrics", "target", "eval_every")  # what the rows of a table are compared by
-Seeds = str | int | Sequence[int] | None
+Seeds = str | Sequence[int] | None
 Source = Config | Mapping[str, Any] | str | PathLike[str] | None
 
 
@@ -174,11 +174,7 @@ def refuse_others(
 
 def seeds_of(seeds: Seeds, config: Config) -> list[int]:
     """Return the seeds of a comparison; without any, its config's."""
-    if seeds is None:
-        return [config.seed]
-    if not isinstance(seeds, str):
-        seeds = ",".join(map(str, [seeds] if isinstance(seeds, int) else seeds))
-    return parse_seeds(seeds)
+    return [config.seed] if seeds is None else listed_seeds(seeds)
 
 
 def refuse_not_shared(settings: Mapping[str, Any], own: Sequence[Entry]) -> None:

@@ -71,9 +71,11 @@ class Comparison:
 
     @property
     def winner(self) -> Row | None:
-        """The best row, if its lead over all others is more than chance."""
+        """The best row, if its lead over all others is more than chance; none where some share no seed with it."""
         best = [row for row in self.rows if row.behind is None]
-        return best[0] if best and all(row.behind.clear for row in self.rows if row.behind is not None) else None
+        others = [row.behind for row in self.rows if row.behind is not None]
+        ahead = all(each.clear and (each.mean < 0) == self.lead.higher for each in others)
+        return best[0] if len(best) == 1 and ahead else None
 
     @property
     def frame(self) -> pd.DataFrame:

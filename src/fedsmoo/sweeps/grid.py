@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -257,6 +257,13 @@ def parse_seeds(text: str) -> list[int]:
     if len(set(seeds)) != len(seeds):
         raise FedsmooError(f"seeds {text!r} names a seed twice")
     return seeds
+
+
+def listed_seeds(seeds: Any) -> list[int]:
+    """Return seeds that are given as numbers or separated by commas; one number may be a seed or a count: refused."""
+    if not isinstance(seeds, Iterable):
+        raise FedsmooError(f"seeds is {seeds}: write [{seeds}] for this seed, or range({seeds}) for so many")
+    return parse_seeds(seeds if isinstance(seeds, str) else ",".join(map(str, seeds)))
 
 
 def label(config: Config) -> str:

@@ -20,7 +20,7 @@ from fedsmoo.runs.origin.identity import config_of, identity
 from fedsmoo.runs.origin.method import Method, is_users_code, recorded_method
 from fedsmoo.runs.origin.provenance import now
 from fedsmoo.runs.record import HELD_OUT, Record, lead_of, scores_of
-from fedsmoo.runs.results.columns import is_metric, metric_columns, records_of
+from fedsmoo.runs.results.columns import is_metric, metric_columns, records_of, refuse_cut, round_digits
 from fedsmoo.runs.storage.fence import PART
 from fedsmoo.runs.storage.files import make_folder, read_json, remove_old, write_durably
 from fedsmoo.runs.storage.reader import NUMBERS, OPTIONAL, are_numbers, read_run, right_kind, state
@@ -91,15 +91,12 @@ class Measured:
     scores = property(lambda self: self.led[1], doc="Its values in the evaluated rounds.")
 
 
-def round_digits(value: Any, digits: int) -> Any:
-    return float(f"{value:.{digits}g}") if isinstance(value, float) else value
-
-
 def from_folder(path: Path) -> Measured:
     """Return a run folder's result, rounded as in the file, so that both give the same tables."""
     run = read_run(path)
     run.refuse_damaged()
     curve: dict[str, list[Any]] = {"round": [r.round for r in run.history]}
+    refuse_cut(curve["round"], run.config.rounds, path)
     for name in (*COLUMNS, *(n for n in LATER if any(getattr(r, n) is not None for r in run.history))):
         curve[name] = [round_digits(getattr(r, name), DIGITS.get(name, 17)) for r in run.history]
     curve |= {name: [round_digits(v, 8) for v in values] for name, values in metric_columns(run.history).items()}
@@ -157,7 +154,10 @@ def from_table(value: dict[str, Any], path: Path) -> Measured:
     types: dict[str, set[type]] = {"round": {int}, **dict.fromkeys(COLUMNS[-4:], NUMBERS)}
     if not all(are_numbers(curve[n], types.get(n, OPTIONAL)) for n in names):
         raise FedsmooError(f"{path} is damaged: its curve holds what is no number; export the run again")
+    if unknown := [n for n in value["config"] if n not in FIELDS]:
+        raise FedsmooError(f"{path} has a setting {brief(unknown[0])}, which this version does not know")
     config, facts = config_of(value["config"]), {k: v for k in (*FACTS, "hessian") if (v := value.get(k)) is not None}
+    refuse_cut(curve["round"], config.rounds, path)
     if wrong := [k for k, v in facts.items() if not right_kind(k, v)]:
         raise FedsmooError(f"{path} is damaged: {wrong[0]} is {brief(facts[wrong[0]])}; export the run again")
     refuse_damaged(config, facts, str(path))
@@ -243,11 +243,11 @@ def collect(
 ) -> dict[str, Measured]:
     """Collect everything measured, by identity; of several measurements of one run the first counts, with a note.
 
-    ``results`` are folders of result files. What cannot be read is left out, with a note; with ``whole``, an error.
+    ``results`` are result files or folders of them. What cannot be read is left out, with a note; ``whole``: an error.
     """
     out: dict[str, Found] = {}
     folders = [results] if isinstance(results, Path) else results
-    files = [path for folder in folders if folder.is_dir() for path in sorted(folder.glob("*.json"))]
+    files = [path for each in folders for path in (sorted(each.glob("*.json")) if each.is_dir() else [each])]
     places = [*((from_file, path) for path in files), *((from_folder, path) for path in finished_runs(runs))]
     for place, result in read_all(places, note, whole):
         key, value = result.identity, Found(str(place), result)

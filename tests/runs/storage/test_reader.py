@@ -91,6 +91,25 @@ def test_a_torn_last_line_is_left_out_and_no_other(tmp_path: Path) -> None:
         _ = read_run(broken).history
 
 
+@pytest.mark.parametrize(("rounds", "wrong"), [((1, 2, 2, 3), 3), ((1, 3), 2), ((0, 1), 1), ((2, 3), 1)])
+def test_rounds_that_are_missing_or_there_twice_are_no_history(
+    tmp_path: Path, rounds: tuple[int, ...], wrong: int
+) -> None:
+    """Their bytes would be missing, or counted twice, in everything that a table says of the run."""
+    lines = [json.dumps({"round": n, "test_accuracy": 0.25, **ROUND}) for n in rounds]
+    folder = made(tmp_path / "a", metrics="\n".join(lines) + "\n")
+    with pytest.raises(FedsmooError, match=f"line {wrong}: not a round's record"):
+        _ = read_run(folder).history
+
+
+def test_a_count_that_nothing_counts_to_is_damage(tmp_path: Path) -> None:
+    line = json.dumps({"round": 1, "test_accuracy": 0.25, **ROUND})
+    for name in ("parameters_full", "evaluations", "without_number", "bytes_up"):
+        folder = made(tmp_path / name, metrics=f"{line}\n", summary=json.dumps({name: 10**400}))
+        with pytest.raises(FedsmooError, match=f"is damaged: {name} is 1000000"):
+            read_run(folder)
+
+
 OF_ANOTHER_TYPE: dict[str, Any] = {
     "round": 1.5,
     "test_accuracy": True,

@@ -14,7 +14,7 @@ from fedsmoo.core.errors import FedsmooError
 from fedsmoo.pages.figures.base import Look
 from fedsmoo.paper.cells import Grid
 from fedsmoo.paper.standing import standings, table_one
-from fedsmoo.sweeps.results import Measured, from_file
+from fedsmoo.sweeps.results import collect
 
 SHADES = colormaps["RdBu"]
 DARK = 0.18  # luminance below which white letters have more contrast than black ones
@@ -23,11 +23,7 @@ DARK = 0.18  # luminance below which white letters have more contrast than black
 def of_the_table(runs: list[dict[str, Any]]) -> Grid:
     """Return table 1 with what these runs measured of it, over all of their seeds."""
     files = [Path(run["file"]) for run in runs if "file" in run]
-    found: dict[str, Measured] = {}
-    for result in map(from_file, sorted(files)):
-        if result is not None:  # a superseded one counts in no table
-            found.setdefault(result.identity, result)
-    grid = table_one(found)
+    grid = table_one(collect((), sorted(files), whole=True))  # a superseded one counts in no table
     if grid is None:
         raise FedsmooError(
             "none of these runs is of table 1: give its result files, which 'fedsmoo results export' writes"

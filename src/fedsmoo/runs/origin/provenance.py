@@ -23,6 +23,7 @@ from fedsmoo.engines.distributed.launcher import world
 from fedsmoo.runs.config import DIVISION, FIELDS, Config
 from fedsmoo.runs.division import make_partition
 from fedsmoo.runs.origin.contents import input_hashes
+from fedsmoo.runs.origin.imports import imported_facts
 from fedsmoo.runs.origin.typed import command
 from fedsmoo.runs.settings.fields import BROUGHT
 from fedsmoo.runs.simulation import Simulation
@@ -63,12 +64,16 @@ def checkpoint_facts(config: Config, simulation: Simulation) -> dict[str, Any]:
     """Return what a checkpoint says of its run: settings, task, and what decides the last bit of its numbers."""
     facts = provenance(simulation)
     kept = {k: facts[k] for k in ("engine", "chunk", "ranks", "device", "products", "threads", "versions")}
-    return {
-        "config": config.to_dict(),
-        "task": task_hash(simulation),
-        "packed": simulation.runs_in_batch,
-        **kept,
-    } | input_hashes(config, simulation.setup.task.data)
+    return (
+        {
+            "config": config.to_dict(),
+            "task": task_hash(simulation),
+            "packed": simulation.runs_in_batch,
+            **kept,
+        }
+        | input_hashes(config, simulation.setup.task.data)
+        | imported_facts(config)
+    )
 
 
 def task_hash(simulation: Simulation) -> str:

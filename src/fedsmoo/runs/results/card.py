@@ -8,7 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from fedsmoo.core.errors import FedsmooError, as_path
+from fedsmoo.core.errors import FedsmooError, as_path, as_word
 from fedsmoo.core.untrusted import text
 from fedsmoo.runs.config import changed_settings, free_within
 from fedsmoo.runs.division import make_partition
@@ -47,7 +47,7 @@ def export_model(run: str | PathLike[str], to: str | PathLike[str]) -> Path:
     found = read_run(source, strict=True)
     if not found.summary or not (source / MODEL).is_file():
         read_config(source)  # a folder that is no run says so
-        raise FedsmooError(f"{source} has no finished model: go on with 'fedsmoo resume {source}'")
+        raise FedsmooError(f"{source} has no finished model: go on with 'fedsmoo resume {as_word(source)}'")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise FedsmooError(f"{target} is there already and not an empty folder: choose another, nothing was written")
     refuse_damaged_model(source)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from fedsmoo.core import FedsmooError
 from fedsmoo.runs.record import Record
 
 TABLES = ("metrics", "validation_metrics")  # of a record
@@ -42,3 +44,16 @@ def records_of(curve: Mapping[str, Sequence[Any]], lower: list[str]) -> list[Rec
         }
         records.append(Record(**values, lr=0.0, cohort=[], **there, lower=lower if there else []))
     return records
+
+
+def round_digits(value: Any, digits: int) -> Any:
+    """Return a number with so many digits; anything else as it is."""
+    return float(f"{value:.{digits}g}") if isinstance(value, float) else value
+
+
+def refuse_cut(rounds: Sequence[int], wanted: int, path: Path) -> None:
+    """Refuse a finished run without all of its rounds: an earlier one would pass for its last, and others twice."""
+    if list(rounds) != list(range(1, len(rounds) + 1)):
+        raise FedsmooError(f"{path} is damaged: its rounds are not 1, 2, 3, ...; export the run again")
+    if len(rounds) < wanted:
+        raise FedsmooError(f"{path} is cut: it has {len(rounds)} of {wanted} rounds; carry the run out again")

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from fedsmoo.core import Algorithm, FedsmooError, Vectors
+from fedsmoo.core.errors import as_word
 from fedsmoo.core.user_code import Judge, judged
 from fedsmoo.data.division.holdout import hold_out
 from fedsmoo.engines.devices import make_device, staged
@@ -110,7 +111,7 @@ def open_trusted(path: Path, config: Config, place: torch.device, precision: str
         w = model.flatten(state).to(place, dtype)
         model.keep(state)
     except FileNotFoundError as e:
-        hint = f"the run has not finished, go on with 'fedsmoo resume {path}'"
+        hint = f"the run has not finished, go on with 'fedsmoo resume {as_word(path)}'"
         raise FedsmooError(f"{path} has no {MODEL}: {hint}") from e
     except OSError as e:
         raise FedsmooError(f"{path / MODEL} cannot be read: {e}") from e

@@ -110,8 +110,9 @@ def read_ending(summary: Mapping[str, Any]) -> Ending:
     people = {}
     for who in ("personal", "global"):
         mean = get(f"{who}_accuracy") if get(f"{who}_accuracy") is not None else get(f"{who}_score")
-        if mean is not None:
-            people[who] = (mean, summary[f"{who}_deviation"], summary[f"{who}_worst_tenth"])
+        spread, worst = get(f"{who}_deviation"), get(f"{who}_worst_tenth")
+        if mean is not None and spread is not None and worst is not None:  # one comes with the others
+            people[who] = (mean, spread, worst)
     last, last_ten, best, validated = (get(n) for n in names)
     count = get("without_number") or 0
     lacking = say_no_number(count, get("evaluations") or count) if count else ""

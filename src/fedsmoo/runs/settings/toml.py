@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -53,7 +54,11 @@ def naming_file(where: str) -> Iterator[None]:
 
 
 def parse_toml(content: bytes, where: str, errors: str = "strict") -> dict[str, Any]:
-    """Return the table in a TOML file's bytes; ``FedsmooError`` if it is damaged. ``errors`` as in ``bytes.decode``."""
+    """Return the table in a TOML file's bytes; ``FedsmooError`` if it is damaged. ``errors`` as in ``bytes.decode``.
+
+    A byte-order mark, which some editors put first, is none of its text.
+    """
+    content = content.removeprefix(codecs.BOM_UTF8)
     if not content.strip(b"\0 \r\n\t") or (content.startswith(FIRST.encode()) and LAST.encode() not in content):
         raise LostSettings(f"the config file {where} is {'cut' if content.strip() else 'empty'}")
     try:

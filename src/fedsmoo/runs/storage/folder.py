@@ -14,6 +14,7 @@ import numpy as np
 from safetensors import SafetensorError
 
 from fedsmoo.core import FedsmooError
+from fedsmoo.core.errors import as_word
 from fedsmoo.runs.config import DIVISION, FIELDS, Config
 from fedsmoo.runs.origin.provenance import provenance
 from fedsmoo.runs.record import Record
@@ -119,7 +120,7 @@ class RunFolder:
             raise self._full("model", e) from e
 
     def _full(self, what: str, e: Exception) -> DiskError:
-        advice = f"Make room, then go on with: fedsmoo resume {self.path}"
+        advice = f"Make room, then go on with: fedsmoo resume {as_word(self.path)}"
         return DiskError(f"cannot write the {what} into {self.path}: {reason(e)}. {advice}")
 
 
@@ -185,8 +186,8 @@ def refuse_used(path: Path) -> None:
     """Raise ``FedsmooError`` if a folder is a run or holds some, which would not be found any more; a lease is none."""
     if (path / CONFIG).exists() or (path / METRICS).exists():
         raise FedsmooError(
-            f"the folder {path} already holds a run: choose another folder, or go on with 'fedsmoo resume {path}'; "
-            "nothing was overwritten"
+            f"the folder {path} already holds a run: choose another folder, or go on with "
+            f"'fedsmoo resume {as_word(path)}'; nothing was overwritten"
         )
     if inner := next(run_folders([path]), None):
         raise FedsmooError(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedsmoo.core import FedsmooError
-from fedsmoo.core.errors import brief
+from fedsmoo.core.errors import as_word, brief
 from fedsmoo.core.untrusted import text
 from fedsmoo.data.files.plain import MAX_BYTES, parse_table, read_plain
 from fedsmoo.runs.config import Config
@@ -35,7 +35,7 @@ NUMBERS: set[type] = {int, float}
 CHANGED, OPTIONAL = {*NUMBERS, str}, {*NUMBERS, type(None)}  # what was changed: a number, or a schedule as text
 # The types of facts that programs use further on; any of them may be missing or null.
 KINDS: dict[str, type | tuple[type, ...]] = {
-    **dict.fromkeys(("rounds", "threads", "chunk", "ranks", "packed", "cores"), int),
+    **dict.fromkeys(("rounds", "threads", "chunk", "ranks", "packed", "cores", "evaluations", "without_number"), int),
     **dict.fromkeys(("parameters", "parameters_full", "parameters_staying"), int),
     **dict.fromkeys(("test_accuracy", "test_accuracy_last10", "best_accuracy", "validated_accuracy"), (int, float)),
     **dict.fromkeys(("test_loss", "bytes_up", "bytes_down", "seconds_train", "seconds_eval"), (int, float)),
@@ -205,7 +205,7 @@ class Files:
                     refuse_deep_keys(content, str(folder / CONFIG))
                     return parse_toml(content, str(folder / CONFIG), "replace" if self.strict else "strict")
                 except LostSettings as e:
-                    mended = f"if there is a checkpoint, 'fedsmoo resume {folder}' puts it back"
+                    mended = f"if there is a checkpoint, 'fedsmoo resume {as_word(folder)}' puts it back"
                     raise LostSettings(f"{e}, as after a power cut: {mended}") from e
             inside = folder.is_file() and (folder.parent / CONFIG).is_file()
             hint = f"; did you mean {folder.parent}?" if inside else ""
@@ -224,14 +224,17 @@ def read_label(path: Path) -> str | None:
 
 
 def parse_records(content: bytes, where: str) -> list[Record]:
-    """Return the rounds in the bytes of a metrics file, without a torn last line; ``FedsmooError`` names another."""
+    """Return the rounds in the bytes of a metrics file, without a torn last line; ``FedsmooError`` names another.
+
+    They are 1, 2, 3, ...: a line that is missing or there twice would be so many bytes and seconds less or more.
+    """
     records: list[Record] = []
     for i, line in enumerate(io.BytesIO(content)):
         if line == b"\n":
             continue
         try:
             record = Record(**parse_line(line))
-            if not is_sound_record(record):
+            if not is_sound_record(record) or record.round != len(records) + 1:
                 raise ValueError(record)
             records.append(record)
         except (ValueError, TypeError, RecursionError) as e:
@@ -276,4 +279,5 @@ def right_kind(name: str, value: Any) -> bool:
     if name not in KINDS or value is None:
         return True
     fits = isinstance(value, KINDS[name]) and not isinstance(value, bool)  # true and false are no numbers
+    fits = fits and (type(value) is not int or abs(value) < LARGEST_COUNT)
     return fits and (name not in INNER or {*map(type, value.values())} <= INNER[name])

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsmoo.core import FedsmooError
+from fedsmoo.core.errors import as_word
 from fedsmoo.data.files.plain import read_plain
 from fedsmoo.runs.storage.checkpoint import manifests_in, metrics_name, read_manifest
 from fedsmoo.runs.storage.files import refuse_changed, sha256_of_plain
@@ -114,7 +115,7 @@ def usability_in_words(found: Verified, begun: bool) -> str:
             f"; the checkpoint of round {found.checkpoints[0]} is whole" if found.checkpoints else ""
         )
     if found.checkpoints:
-        return f"'fedsmoo resume {found.folder}' goes on after round {found.checkpoints[0]}"
+        return f"'fedsmoo resume {as_word(found.folder)}' goes on after round {found.checkpoints[0]}"
     if begun or found.damaged:
         return "no checkpoint can be used: start the run again"
-    return f"'fedsmoo resume {found.folder}' starts at the first round: there is no checkpoint yet"
+    return f"'fedsmoo resume {as_word(found.folder)}' starts at the first round: there is no checkpoint yet"
