@@ -11,6 +11,7 @@ from fedsmoo.core import Algorithm, FedsmooError
 from fedsmoo.core.user_code import call
 from fedsmoo.data.targets import CLASSES
 from fedsmoo.models.loss import cross_entropy, ignored_by, is_cross_entropy, refuse_remembering
+from fedsmoo.models.modules.outputs import LOGITS, parts_of
 
 if TYPE_CHECKING:
     from fedsmoo.engines.task import Task
@@ -83,8 +84,47 @@ def refuse_few_outputs(task: Task) -> None:
     if isinstance(out, Tensor) and out.dim() > 1 and out.shape[-1] <= largest:
         raise FedsmooError(
             f"the model has {out.shape[-1]} outputs, but the labels of {task.data.name!r} go up to {largest}: it needs "
-            f"{largest + 1} outputs, one for each class from 0"
+            f"{largest + 1} outputs, one for each class from 0{hint_of_others(task)}"
         )
+
+
+def others_returned(task: Task) -> dict[str, Tensor]:
+    """Return the tensors that a model returns in a tuple or a list behind the first, which is taken, by position."""
+    seen: list[Any] = []
+    if task.model.output is not None:
+        return {}
+    hook = task.model.module.register_forward_hook(lambda _module, _inputs, out: seen.append(out))
+    try:
+        outputs_of(task, task.data.x_train[:1])
+    finally:
+        hook.remove()
+    if not seen or not isinstance(seen[-1], tuple | list) or LOGITS in parts_of(seen[-1]):
+        return {}
+    return {n: part for n, part in list(parts_of(seen[-1]).items())[1:] if isinstance(part, Tensor)}
+
+
+def hint_of_others(task: Task) -> str:
+    """Return which setting takes another tensor of those that a model returns, as the end of a message."""
+    others = others_returned(task)
+    fit = [n for n, v in others.items() if v.dim() > 1 and v.shape[-1] == task.data.classes] or list(others)
+    return (
+        f"; it returns several tensors, of which the first is taken: name another one, output={fit[0]!r}" if fit else ""
+    )
+
+
+def mistaken(task: Task) -> str | None:
+    """Return a warning where a model's first tensor has more outputs than there are classes, and another as many."""
+    classes = task.data.classes
+    out = outputs_of(task, task.data.x_train[:1]) if is_cross_entropy(task.loss) else None
+    if not isinstance(out, Tensor) or out.dim() < 2 or out.shape[-1] <= classes:
+        return None
+    fit = [n for n, v in others_returned(task).items() if v.dim() == out.dim() and v.shape[-1] == classes]
+    if not fit:
+        return None
+    return (
+        f"the model returns several tensors, the first of which has {out.shape[-1]} outputs for {classes} classes and "
+        f"is what trains; if the other one of {classes} is meant, say output={fit[0]!r}"
+    )
 
 
 def squashed(task: Task) -> str | None:
