@@ -242,6 +242,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         "MOON trains on one class a sample, but the targets of 'custom' are labels",
     ),
     ({"data": NUMBERS, "algorithm": "fedlc"}, "FedLC trains on one class a sample"),
+    ({"data": NUMBERS, "algorithm": "fedgmt"}, "FedGMT trains on one class a sample"),
+    ({"data": LABELS, "algorithm": "fedgmt"}, "FedGMT trains on one class a sample"),
     (
         {"data": NUMBERS, "attack": "label-flip"},
         "trains on one class a sample, but the targets of 'custom' are numbers",

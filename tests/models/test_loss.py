@@ -182,3 +182,25 @@ def test_flipped_labels_know_the_plain_loss_only() -> None:
     options = {"loss": "cross_entropy", "loss_options": {"label_smoothing": 0.1}, "attack": "label-flip"}
     with pytest.raises(FedsmooError, match=r"label-flip knows plain .*: leave out options of the loss \(label_smoo"):
         simulate("softmax", "digits", "fedavg", **options, **SETTINGS)
+
+
+SMOOTH: list[dict[str, Any]] = [
+    {"label_smoothing": 0.1},
+    {"loss": nn.CrossEntropyLoss(reduction="none", label_smoothing=0.1)},
+]
+
+
+@pytest.mark.parametrize("given", SMOOTH, ids=["named", "object"])
+@pytest.mark.parametrize("method", ["fedgmt", "fedlc", "fedntd", "moon"])
+def test_methods_with_a_loss_of_their_own_say_that_the_run_s_is_not_trained_on(
+    method: str, given: dict[str, Any]
+) -> None:
+    with pytest.warns(FedsmooWarning, match=r"trains on cross-entropy with more of its own: the run's loss .* only"):
+        simulate("softmax", "digits", method, **SETTINGS, **given)
+
+
+def test_flipped_labels_refuse_a_loss_that_is_an_object() -> None:
+    with pytest.raises(
+        FedsmooError, match=r"label-flip knows plain cross-entropy only: leave out the loss and its opt"
+    ):
+        simulate("softmax", "digits", "fedavg", attack="label-flip", **SETTINGS, **SMOOTH[1])

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from fedsmoo.algorithms.around import Around
-from fedsmoo.algorithms.attacks import ATTACKS, Attacked
+from fedsmoo.algorithms.attacks import ATTACKS, Attacked, LabelFlip
 from fedsmoo.algorithms.compressed import COMPRESSIONS
 from fedsmoo.algorithms.optimisers import OPTIMISERS, AdamW
 from fedsmoo.algorithms.privacy import PRIVACIES, Private
@@ -169,6 +169,20 @@ def refuse_together(run: RunSettings, method: Algorithm) -> None:
         warnings.warn(f"{chance}, and weighted lets them weigh more: {end}", FedsmooWarning, stacklevel=2)
     if run.compression != "off" and run.wire != "exact":
         raise FedsmooError(f"compression={run.compression} and wire={run.wire} both say what travels: choose one")
+
+
+def refuse_other_loss(method: Algorithm) -> None:
+    """Refuse flipped labels in a run whose loss is not plain cross-entropy; say it of methods with a loss of their own.
+
+    Their clients' gradients are of cross-entropy, with what the method adds to it, whatever the run's loss is.
+    """
+    for layer in layers(method):
+        if isinstance(layer, LabelFlip):
+            raise FedsmooError("attack=label-flip knows plain cross-entropy only: leave out the loss and its options")
+        if any(c.__module__.startswith("fedsmoo.") and vars(c).get("of_classes") is True for c in type(layer).__mro__):
+            what = f"{layer.label} trains on cross-entropy with more of its own"
+            note = f"{what}: the run's loss and its options count in evaluations only"
+            warnings.warn(note, FedsmooWarning, stacklevel=2)
 
 
 def refuse_too_few(method: Algorithm, clients: int, cohort: int) -> None:

@@ -13,7 +13,14 @@ import numpy as np
 import torch
 
 from fedsmoo.algorithms import ALGORITHMS, Relaxed
-from fedsmoo.algorithms.choices import CHOICES, choice_class, decay_of_steps, put_choices_around, refuse_too_few
+from fedsmoo.algorithms.choices import (
+    CHOICES,
+    choice_class,
+    decay_of_steps,
+    put_choices_around,
+    refuse_other_loss,
+    refuse_too_few,
+)
 from fedsmoo.algorithms.quantised import Quantised
 from fedsmoo.algorithms.statistics import with_statistics
 from fedsmoo.core import Algorithm, FedsmooError, LocalRule
@@ -37,7 +44,7 @@ from fedsmoo.engines.threads import fix_threads
 from fedsmoo.metrics.metric import Own, metrics_for
 from fedsmoo.models import MODELS, FlatModel, make_model, model_options
 from fedsmoo.models.buffers import cast
-from fedsmoo.models.loss import SampleLoss, make_loss
+from fedsmoo.models.loss import SampleLoss, cross_entropy, make_loss
 from fedsmoo.runs.config import FIELDS, Config, changed_settings
 from fedsmoo.runs.division import (
     cut_cohort,
@@ -148,6 +155,8 @@ def assemble(
     refuse_lone_samples(setup.task, indices, config.batch_size, config.epochs, config.local_steps)
     cohort = min(config.cohort, len(indices))
     refuse_too_few(setup.algorithm, len(indices), cohort)
+    if setup.task.loss is not cross_entropy:
+        refuse_other_loss(setup.algorithm)
     table = make_table(config.table, setup, len(indices), cohort, config.rounds)
     engine = engine_for(config.engine, setup, config.chunk, cohort, config.batch_size, config.exact, table)
     sampling = sampling or make_sampling(config.sampling, config.sampling_options)
