@@ -20,6 +20,7 @@ from fedsmoo.algorithms.choices import (
     put_choices_around,
     refuse_other_loss,
     refuse_too_few,
+    say_what_is_divided,
 )
 from fedsmoo.algorithms.quantised import Quantised
 from fedsmoo.algorithms.statistics import with_statistics
@@ -155,6 +156,7 @@ def assemble(
     refuse_lone_samples(setup.task, indices, config.batch_size, config.epochs, config.local_steps)
     cohort = min(config.cohort, len(indices))
     refuse_too_few(setup.algorithm, len(indices), cohort)
+    say_what_is_divided(setup.algorithm)
     if setup.task.loss is not cross_entropy:
         refuse_other_loss(setup.algorithm)
     table = make_table(config.table, setup, len(indices), cohort, config.rounds)
