@@ -177,6 +177,14 @@ def refuse_together(run: RunSettings, method: Algorithm) -> None:
         raise FedsmooError(f"compression={run.compression} and wire={run.wire} both say what travels: choose one")
 
 
+def look_at_method(method: Algorithm, clients: int, cohort: int, plain_loss: bool) -> None:
+    """Refuse or warn of what a method cannot be with a run's clients, its loss, or what else is put around it."""
+    refuse_too_few(method, clients, cohort)
+    say_what_is_divided(method)
+    if not plain_loss:
+        refuse_other_loss(method)
+
+
 def refuse_other_loss(method: Algorithm) -> None:
     """Refuse flipped labels in a run whose loss is not plain cross-entropy; say it of methods with a loss of their own.
 

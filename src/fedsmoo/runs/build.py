@@ -13,15 +13,7 @@ import numpy as np
 import torch
 
 from fedsmoo.algorithms import ALGORITHMS, Relaxed
-from fedsmoo.algorithms.choices import (
-    CHOICES,
-    choice_class,
-    decay_of_steps,
-    put_choices_around,
-    refuse_other_loss,
-    refuse_too_few,
-    say_what_is_divided,
-)
+from fedsmoo.algorithms.choices import CHOICES, choice_class, decay_of_steps, look_at_method, put_choices_around
 from fedsmoo.algorithms.quantised import Quantised
 from fedsmoo.algorithms.statistics import with_statistics
 from fedsmoo.core import Algorithm, FedsmooError, LocalRule
@@ -155,10 +147,7 @@ def assemble(
                 warnings.warn(note, FedsmooWarning, stacklevel=2)
     refuse_lone_samples(setup.task, indices, config.batch_size, config.epochs, config.local_steps)
     cohort = min(config.cohort, len(indices))
-    refuse_too_few(setup.algorithm, len(indices), cohort)
-    say_what_is_divided(setup.algorithm)
-    if setup.task.loss is not cross_entropy:
-        refuse_other_loss(setup.algorithm)
+    look_at_method(setup.algorithm, len(indices), cohort, setup.task.loss is cross_entropy)
     table = make_table(config.table, setup, len(indices), cohort, config.rounds)
     engine = engine_for(config.engine, setup, config.chunk, cohort, config.batch_size, config.exact, table)
     sampling = sampling or make_sampling(config.sampling, config.sampling_options)
