@@ -154,15 +154,18 @@ def test_bad_labels_are_counted_from_the_other_end(samples: int) -> None:
         torch.testing.assert_close(given, out.gather(1, labels[:, None])[:, 0] + 1, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("schedule", ["constant", "cosine"])
-def test_clients_that_all_flip_train_as_on_data_with_flipped_labels(schedule: str) -> None:
-    """Also inside of what tells the method another round, as a schedule of the learning rate does."""
+@pytest.mark.parametrize(
+    ("schedule", "method"), [("constant", "fedavg"), ("cosine", "fedavg"), ("constant", "fedlc"), ("cosine", "fedlc")]
+)
+def test_clients_that_all_flip_train_as_on_data_with_flipped_labels(schedule: str, method: str) -> None:
+    """Also inside of what tells the method another round, as a schedule of the learning rate does; and FedLC's counts
+    of samples are of the labels that are trained on."""
     rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(80, 6)), rng.integers(4, size=80)
+    x, y = rng.normal(size=(80, 6)), rng.integers(4, size=(2, 80)).min(0)  # more of the first classes
     settings = {"clients": 4, "cohort": 4, "rounds": 2, "local_steps": 3, "batch_size": 5, "dtype": "float64"}
     settings |= {"engine": "serial", "partition": "iid", "local_schedule": schedule}
     given = {"attack": "label-flip", "attack_options": {"attackers": 4}}
-    flipped = fedsmoo.simulate("softmax", (x, y, x, y), "fedavg", **given, **settings)
-    plain = fedsmoo.simulate("softmax", (x, 3 - y, x, y), "fedavg", **settings)
+    flipped = fedsmoo.simulate("softmax", (x, y, x, y), method, **given, **settings)
+    plain = fedsmoo.simulate("softmax", (x, 3 - y, x, y), method, **settings)
     torch.testing.assert_close(flipped.server.w, plain.server.w, rtol=0, atol=1e-12)
     assert [r.train_loss for r in flipped.history] == pytest.approx([r.train_loss for r in plain.history], abs=1e-12)

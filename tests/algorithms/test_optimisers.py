@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 
 import pytest
 import torch
 from torch.nn import functional as F
 
+import fedsmoo
 from fedsmoo import SCAFFOLD, FedAvg, FedCM, FedsmooError, Vectors
 from fedsmoo.algorithms.optimisers import Adam, AdamW, Momentum, Nesterov
 from fedsmoo.algorithms.rates import Cosine, Linear, LocalRate
+from fedsmoo.core.errors import FedsmooWarning
 from fedsmoo.runs.build import assemble, make_config
 from fedsmoo.runs.origin.identity import identity
 from fedsmoo.sweeps.pack import Pack, assemble_pack, packable
@@ -199,3 +202,22 @@ def test_wrappers_by_hand():
         assert made(FedAvg()).inner == FedAvg()
     assert Cosine(Momentum(FedAvg())).label == "FedAvg+momentum+cosine"
     assert Momentum(SCAFFOLD(), state="stays").own == ("c", "opt_m")
+
+
+@pytest.mark.parametrize("method", ["scaffold", "fedcm", "mofedsam", "fedgamma", "feddc", "fedmoswa", "fedwmsam"])
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+def test_methods_that_take_a_way_for_gradients_say_that_an_optimiser_s_is_none(method, optimizer):
+    small = {"clients": 3, "cohort": 2, "rounds": 1, "local_steps": 1, "device": "cpu"}
+    with pytest.warns(FedsmooWarning, match=f"for a mean gradient, which steps of {optimizer} do not make it: it will"):
+        fedsmoo.simulate("softmax", "digits", method, local_optimizer=optimizer, **small)
+
+
+def test_other_methods_do_not_and_no_momentum_is_none():
+    small = {"clients": 3, "cohort": 2, "rounds": 1, "local_steps": 1, "device": "cpu"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FedsmooWarning)
+        for method in ("fedavg", "feddyn", "fedsmoo"):
+            fedsmoo.simulate("softmax", "digits", method, local_optimizer="adam", **small)
+        fedsmoo.simulate("softmax", "digits", "scaffold", local_optimizer="momentum", momentum=0.0, **small)
+    with pytest.warns(FedsmooWarning, match="FedCM takes .* steps of nesterov"):
+        fedsmoo.simulate("softmax", "digits", Nesterov(FedCM()), **small)

@@ -187,8 +187,14 @@ def test_epsilon_is_the_librarys(tmp_path: Path):
         assert found.values["epsilon"] == pytest.approx(accountant.get_epsilon(1e-3), rel=1e-9)
 
 
-def test_rounds_without_noise_spend_everything():
-    assert epsilon_spent(10, 5, [1.0, 0.0], 1e-5, True) == math.inf
+def test_rounds_without_noise_spend_everything(tmp_path: Path):
+    for cohort, random_size in ((5, True), (5, False), (10, False)):
+        assert epsilon_spent(10, cohort, [1.0, 0.0], 1e-5, random_size) == math.inf
+    noise = {"noise": "steps:1:2:0"}
+    settings = {**SMALL, "privacy": "client", "algorithm": "fedavg", "model": "softmax", "privacy_options": noise}
+    fedsmoo.run(settings, tmp_path / "run")
+    with pytest.raises(FedsmooError, match="there is no noise in round 3: its epsilon is infinite"):
+        fedsmoo.analyse("privacy", tmp_path / "run")
     assert epsilon_spent(10, 10, [4.0] * 3, 1e-5, False) > epsilon_spent(10, 5, [4.0] * 3, 1e-5, False) > 0
     assert private_part(FedAvg()) is None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -23,8 +24,16 @@ def dense_map(layer: nn.Module, shape: tuple[int, ...]) -> torch.Tensor:
     return (layer(basis) - zero).flatten(1).T.detach()
 
 
-@pytest.mark.parametrize("options", [{"padding": 1}, {"stride": 2, "padding": 1}, {"stride": 2, "dilation": 2}])
-def test_convolution_norm_is_the_largest_singular_value(options: dict[str, int]) -> None:
+OPTIONS: list[dict[str, Any]] = [
+    {"padding": 1},
+    {"stride": 2, "padding": 1},
+    {"stride": 2, "dilation": 2},
+    {"padding": 2, "padding_mode": "circular"},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_convolution_norm_is_the_largest_singular_value(options: dict[str, Any]) -> None:
     layer = nn.Conv2d(2, 3, 3, dtype=torch.float64, **options)
     with torch.no_grad():
         layer.weight.copy_(torch.from_numpy(stream(0, "test kernel").standard_normal((3, 2, 3, 3))))
@@ -76,3 +85,20 @@ def test_bound_term_is_the_formula() -> None:
 def test_a_model_without_weight_layers_is_refused() -> None:
     with pytest.raises(FedsmooError, match="linear and convolutional"):
         bound.weight_layers(nn.GroupNorm(1, 1), torch.zeros(1, 1, 2, 2))
+
+
+def test_a_model_with_other_weights_is_refused_and_one_with_norms_is_not() -> None:
+    """Without the recurrent layer's weights the capacity would be that of the read-out alone."""
+
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn, self.fc = nn.LSTM(3, 4, batch_first=True), nn.Linear(4, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.fc(self.rnn(x)[0])
+
+    with pytest.raises(FedsmooError, match=r"without rnn\.weight_ih_l0, which is of neither, it would be of another"):
+        bound.weight_layers(Recurrent(), torch.zeros(1, 5, 3))
+    normed = nn.Sequential(nn.LayerNorm((5, 3)), nn.Linear(3, 2))
+    assert [layer.name for layer in bound.weight_layers(normed, torch.zeros(1, 5, 3))] == ["1"]

@@ -99,6 +99,23 @@ def test_density_has_mass_one_and_the_spectrum_s_mean(small: Small) -> None:
     assert (found.weights * found.nodes).sum() == pytest.approx(true.mean(), abs=0.1 * spread)
 
 
+@pytest.mark.parametrize("units", [1.0, 1e-2, 1e-6])
+def test_density_of_flat_losses_is_no_single_point(units: float) -> None:
+    """Few eigenvalues far above the many near zero, as in trained networks, in float32 and whatever their size."""
+    eigenvalues = torch.linspace(0, 0.01, 20000)
+    eigenvalues[:10] = torch.linspace(1, 5, 10)
+    found = hessian.density(lambda v: v * units * eigenvalues, torch.zeros(20000), vectors=2)
+    assert len(found.nodes) == 60
+    assert found.nodes.max() == pytest.approx(5 * units, rel=1e-3)
+
+
+def test_lanczos_stops_where_the_space_is_exhausted() -> None:
+    eigenvalues = torch.tensor([3.0, 3.0, 1.0, 1.0, 0.0, 0.0]) * 1e-3
+    diagonal, beside = hessian.lanczos(lambda v: v * eigenvalues, torch.ones(6), 6)
+    assert (len(diagonal), len(beside)) == (3, 2)
+    assert [len(v) for v in hessian.lanczos(lambda v: 0 * v, torch.ones(6), 6)] == [1, 0]
+
+
 def test_impossible_questions_are_refused() -> None:
     like = torch.zeros(3)
     with pytest.raises(FedsmooError, match="choose from 1 to 2"):

@@ -218,6 +218,27 @@ def test_runs_are_divided_by_default_whatever_the_targets() -> None:
 
 
 NUMBERS, LABELS = parts(Y), parts(SEVERAL, target="labels")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("loss", ["mse", "bce"])
+def test_several_labels_are_said_above_what_their_loss_makes_of_outputs(engine: str, loss: str) -> None:
+    """Outputs that are trained on 0 and 1 themselves say a label above a half, logits above 0."""
+    names = "f1,f1-micro,accuracy,auc"
+    held: dict[str, Any] = {"holdout": 0.3, "loss": loss, "lr": 0.5, "local_steps": 20}
+    run = simulate("softmax", LABELS, "fedavg", engine=engine, metrics=names, **{**SETTINGS, **held})
+    with torch.no_grad():
+        out = run.model(torch.from_numpy(X[60:]).float()).numpy()
+    said, there = out > (0.5 if loss == "mse" else 0), SEVERAL[60:]
+    want = {
+        "f1": sk.f1_score(there, said, average="macro", zero_division=0),
+        "f1-micro": sk.f1_score(there, said, average="micro"),
+        "accuracy": sk.accuracy_score(there, said),
+        "auc": sk.roc_auc_score(there, out),
+    }
+    assert run.metrics == pytest.approx(want, abs=1e-9)
+
+
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"metrics": "acuracy"}, "unknown metric 'acuracy': did you mean 'accuracy'"),
     ({"metrics": "mse"}, "metric 'mse' is not for classes, which the targets are: use accuracy, f1"),
@@ -242,6 +263,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         "MOON trains on one class a sample, but the targets of 'custom' are labels",
     ),
     ({"data": NUMBERS, "algorithm": "fedlc"}, "FedLC trains on one class a sample"),
+    ({"data": NUMBERS, "algorithm": "fedgmt"}, "FedGMT trains on one class a sample"),
+    ({"data": LABELS, "algorithm": "fedgmt"}, "FedGMT trains on one class a sample"),
     (
         {"data": NUMBERS, "attack": "label-flip"},
         "trains on one class a sample, but the targets of 'custom' are numbers",

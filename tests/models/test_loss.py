@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from fedsmoo import FedsmooError, simulate
 from fedsmoo.core.errors import FedsmooWarning
 from fedsmoo.data.check import from_arrays
+from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.targets import NO_LABEL
 from fedsmoo.models.loss import LOSSES, cross_entropy, make_loss
 
@@ -42,6 +43,38 @@ def ending(*last: nn.Module) -> nn.Module:
 def test_probabilities_under_cross_entropy_are_warned_of(model: nn.Module, what: str) -> None:
     with pytest.warns(FedsmooWarning, match=f"the model ends in {what}, but cross_entropy applies a softmax itself"):
         simulate(model, "digits", "fedavg", **SETTINGS)
+
+
+def test_so_are_those_under_pytorch_s_cross_entropy() -> None:
+    with pytest.warns(FedsmooWarning, match="the model ends in a softmax, but cross_entropy applies a softmax itself"):
+        simulate(Functional(), "digits", "fedavg", loss=nn.CrossEntropyLoss(reduction="none"), **SETTINGS)
+
+
+def several_labels() -> Dataset:
+    x, y = torch.randn(40, 6), (torch.rand(40, 4) < 0.4).float()
+    return from_arrays(x[:30], y[:30], x[30:], y[30:], target="labels")
+
+
+def own_bce(out: Tensor, y: Tensor) -> Tensor:
+    return F.binary_cross_entropy(out, y, reduction="none").mean(1)
+
+
+class Probable(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).sigmoid()
+
+
+@pytest.mark.parametrize("model", [nn.Sequential(nn.Linear(6, 4), nn.Sigmoid()), Probable(6, 4)])
+def test_probabilities_of_several_labels_are_warned_of_but_under_mse(model: nn.Module) -> None:
+    """A logit above 0 says a label: of probabilities all would be said."""
+    with pytest.warns(FedsmooWarning, match="the model ends in a sigmoid, but bce applies a sigmoid itself"):
+        simulate(model, several_labels(), "fedavg", **SETTINGS)
+    with pytest.warns(FedsmooWarning, match="ends in a sigmoid, but labels are said where an output is above 0, so"):
+        simulate(model, several_labels(), "fedavg", loss=own_bce, **SETTINGS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FedsmooWarning)
+        simulate(model, several_labels(), "fedavg", loss="mse", **SETTINGS)
+        simulate(nn.Linear(6, 4), several_labels(), "fedavg", **SETTINGS)
 
 
 class Stretched(Functional):
@@ -182,3 +215,25 @@ def test_flipped_labels_know_the_plain_loss_only() -> None:
     options = {"loss": "cross_entropy", "loss_options": {"label_smoothing": 0.1}, "attack": "label-flip"}
     with pytest.raises(FedsmooError, match=r"label-flip knows plain .*: leave out options of the loss \(label_smoo"):
         simulate("softmax", "digits", "fedavg", **options, **SETTINGS)
+
+
+SMOOTH: list[dict[str, Any]] = [
+    {"label_smoothing": 0.1},
+    {"loss": nn.CrossEntropyLoss(reduction="none", label_smoothing=0.1)},
+]
+
+
+@pytest.mark.parametrize("given", SMOOTH, ids=["named", "object"])
+@pytest.mark.parametrize("method", ["fedgmt", "fedlc", "fedntd", "moon"])
+def test_methods_with_a_loss_of_their_own_say_that_the_run_s_is_not_trained_on(
+    method: str, given: dict[str, Any]
+) -> None:
+    with pytest.warns(FedsmooWarning, match=r"trains on cross-entropy with more of its own: the run's loss .* only"):
+        simulate("softmax", "digits", method, **SETTINGS, **given)
+
+
+def test_flipped_labels_refuse_a_loss_that_is_an_object() -> None:
+    with pytest.raises(
+        FedsmooError, match=r"label-flip knows plain cross-entropy only: leave out the loss and its opt"
+    ):
+        simulate("softmax", "digits", "fedavg", attack="label-flip", **SETTINGS, **SMOOTH[1])

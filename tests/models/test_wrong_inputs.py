@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsmoo import FedsmooError, simulate
+from fedsmoo.core.errors import FedsmooWarning
 from fedsmoo.data.check import from_arrays
 
 FEW: dict[str, Any] = {"clients": 3, "cohort": 2, "rounds": 1, "local_steps": 1, "batch_size": 4, "partition": "iid"}
@@ -90,6 +92,11 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "output of ours": ({"model": "mlp", "output": "a"}, "the model mlp returns one tensor: leave output out"),
     "output is no text": ({"model": Net(lambda o: [o]), "output": ["a"]}, "output is ['a'], but must be"),
     "few outputs": ({"model": Net(outputs=2)}, "the model has 2 outputs, but the labels of 'custom' go up to 2"),
+    "few outputs in a tuple": (
+        {"model": Net(lambda o: (o[:, :2], o[:, 0], o))},
+        "3 outputs, one for each class from 0; it returns several tensors, of which the first is taken: name another "
+        "one, output='2'",
+    ),
     "inputs by other names": ({"model": Two(), "data": pairs("first", "third")}, "takes no input named 'third'"),
     "inputs of one": ({"model": Net(), "data": pairs("x", "y")}, "takes no input named 'y', as the data has it"),
     "too few inputs": (
@@ -149,3 +156,15 @@ def test_a_wrong_input_is_one_line(case: str, tmp_path: Path, monkeypatch: pytes
         simulate(**settings)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_features_before_the_outputs_in_a_tuple_are_warned_of() -> None:
+    """They train, as outputs of classes that nobody has; with ``output`` said, or the outputs first, all is well."""
+    line = r"first of which has 6 outputs for 3 classes and is what trains; .* output='1'"
+    with pytest.warns(FedsmooWarning, match=line):
+        simulate(Net(lambda o: (o.repeat(1, 2), o)), arrays(), "fedavg", **FEW)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FedsmooWarning)
+        simulate(Net(lambda o: (o.repeat(1, 2), o)), arrays(), "fedavg", output="1", **FEW)
+        simulate(Net(lambda o: (o, o.repeat(1, 2))), arrays(), "fedavg", **FEW)
+        simulate(Net(lambda o: (o.repeat(1, 2), o[:, :2])), arrays(), "fedavg", **FEW)

@@ -4,6 +4,7 @@ noise and flipped labels (Blanchard et al., NeurIPS 2017; Fang et al., USENIX Se
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -130,12 +131,16 @@ class LabelFlip(Attacked):
     """Attackers that train on wrong labels, as others train on right ones.
 
     client   an attacker has class K - 1 - y for class y                        K classes, cross-entropy
+
+    So it counts its samples of each class, too (FedLC). The loss that q-FedAvg asks for is of the right labels.
     """
 
     of_classes = True
 
     def direction(self, w: Tensor, grad: Gradient, down: Vectors, me: Vectors) -> tuple[Tensor, Vectors]:
         bad = (grad.rnd.client < self.attackers).to(grad.rnd.client.dtype)
+        if isinstance(labels := grad.rnd.labels, Tensor):
+            grad = grad.told(dataclasses.replace(grad.rnd, labels=torch.where(bad > 0, labels.flip(-1), labels)))
         return self.inner.direction(w, Mirrored(grad, bad), down, me)
 
 

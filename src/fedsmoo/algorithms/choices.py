@@ -8,12 +8,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from fedsmoo.algorithms.around import Around
-from fedsmoo.algorithms.attacks import ATTACKS, Attacked
+from fedsmoo.algorithms.attacks import ATTACKS, Attacked, LabelFlip
 from fedsmoo.algorithms.compressed import COMPRESSIONS
-from fedsmoo.algorithms.optimisers import OPTIMISERS, AdamW
+from fedsmoo.algorithms.fedcm import FedCM
+from fedsmoo.algorithms.feddc import FedDC
+from fedsmoo.algorithms.fedswa import FedMoSWA
+from fedsmoo.algorithms.fedwmsam import FedWMSAM
+from fedsmoo.algorithms.optimisers import OPTIMISERS, AdamW, Momentum, Optimiser
 from fedsmoo.algorithms.privacy import PRIVACIES, Private
 from fedsmoo.algorithms.rates import RATES
 from fedsmoo.algorithms.robust import Robust
+from fedsmoo.algorithms.scaffold import SCAFFOLD
 from fedsmoo.core import Algorithm, FedsmooError, Schedule
 from fedsmoo.core.errors import FedsmooWarning, unknown
 from fedsmoo.core.hyper.options import read_options, refuse_ignored_values
@@ -29,6 +34,7 @@ CHOICES: dict[str, tuple[Mapping[str, type[Around]], str]] = {
     "attack": (ATTACKS, "off"),
 }
 
+DIVIDES = (SCAFFOLD, FedCM, FedDC, FedMoSWA, FedWMSAM)  # by the learning rate and the number of steps
 BY_SIZE = ("weighted", "power_of_choice")  # ways of drawing cohorts in proportion to samples
 
 
@@ -169,6 +175,47 @@ def refuse_together(run: RunSettings, method: Algorithm) -> None:
         warnings.warn(f"{chance}, and weighted lets them weigh more: {end}", FedsmooWarning, stacklevel=2)
     if run.compression != "off" and run.wire != "exact":
         raise FedsmooError(f"compression={run.compression} and wire={run.wire} both say what travels: choose one")
+
+
+def look_at_method(method: Algorithm, clients: int, cohort: int, plain_loss: bool) -> None:
+    """Refuse or warn of what a method cannot be with a run's clients, its loss, or what else is put around it."""
+    refuse_too_few(method, clients, cohort)
+    say_what_is_divided(method)
+    if not plain_loss:
+        refuse_other_loss(method)
+
+
+def refuse_other_loss(method: Algorithm) -> None:
+    """Refuse flipped labels in a run whose loss is not plain cross-entropy; say it of methods with a loss of their own.
+
+    Their clients' gradients are of cross-entropy, with what the method adds to it, whatever the run's loss is.
+    """
+    for layer in layers(method):
+        if isinstance(layer, LabelFlip):
+            raise FedsmooError("attack=label-flip knows plain cross-entropy only: leave out the loss and its options")
+        if any(c.__module__.startswith("fedsmoo.") and vars(c).get("of_classes") is True for c in type(layer).__mro__):
+            what = f"{layer.label} trains on cross-entropy with more of its own"
+            note = f"{what}: the run's loss and its options count in evaluations only"
+            warnings.warn(note, FedsmooWarning, stacklevel=2)
+
+
+def say_what_is_divided(method: Algorithm) -> None:
+    """Warn where a method takes a client's whole way for so many gradients, and an optimiser makes it longer.
+
+    Momentum makes it up to 1 / (1 - momentum) times as long, and in the next round that once more: what the method adds
+    to gradients grows without bound. Adam's steps have no size of gradients at all.
+    """
+    divides = next((m for m in layers(method) if isinstance(m, DIVIDES)), None)
+    steps = next((m for m in layers(method) if isinstance(m, Optimiser)), None)
+    if divides is None or steps is None or (isinstance(steps, Momentum) and largest(steps.momentum) == 0):
+        return
+    name = type(steps).__name__.lower()
+    warnings.warn(
+        f"{type(divides).__name__} takes (w - w_i) / (K lr) for a mean gradient, which steps of {name} do not make it: "
+        "it will train badly, or not at all: leave out the optimiser, or take another method",
+        FedsmooWarning,
+        stacklevel=2,
+    )
 
 
 def refuse_too_few(method: Algorithm, clients: int, cohort: int) -> None:

@@ -29,6 +29,7 @@ class FedGMT(FedDyn):
     gamma: float = option(1.0, "weight of the averaged model's outputs", within="[0, inf)")
     tau: float = option(3.0, "temperature of the outputs", within="(0, inf)")
     alpha: float = option(0.95, "how slowly the average moves", within="[0, 1)")
+    of_classes = True
     down = ("w", "e")
 
     def init(self, w: Tensor) -> Vectors:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedsmoo.analysis.measurement import Measurement, Subject, Values
+from fedsmoo.core import FedsmooError
 from fedsmoo.core.hyper.options import option
 
 
@@ -27,6 +28,9 @@ class PrivacyMeasurement(Measurement):
         if private is None:
             return {}
         noises = [private_part(method.at(number)).noise for number in range(rounds)]
+        if 0 in noises:
+            where = f"round {noises.index(0) + 1}: its epsilon is infinite"
+            raise FedsmooError(f"{run.path}: changes are bounded, but there is no noise in {where}")
         random_size = private.expected is not None
         marks = sorted({rounds * k // 10 for k in range(1, 11)} - {0})
         each = {done: epsilon_spent(clients, cohort, noises[:done], self.delta, random_size) for done in marks}

@@ -15,7 +15,7 @@ from fedsmoo.core import FedsmooError
 from fedsmoo.core.gradient import Running
 from fedsmoo.data.batches.augment import prepare
 from fedsmoo.data.dataset import Dataset
-from fedsmoo.data.targets import CLASSES
+from fedsmoo.data.targets import CLASSES, LABELS
 from fedsmoo.engines.looking.fitting import refuse_reduced_loss
 from fedsmoo.engines.looking.portions import evaluated_at_once
 from fedsmoo.engines.oracles.products import IDLE, idle_precision
@@ -34,6 +34,7 @@ from fedsmoo.models.loss import (
     SampleLoss,
     cross_entropy,
     ignored_by,
+    label_bound,
     refuse_trained,
 )
 from fedsmoo.models.modules.copies import copied
@@ -103,6 +104,8 @@ class Task:
         found = self.metrics or make_metrics(None, self.data.target)
         if self.data.target == CLASSES:
             found = tuple(m.ignoring(ignored_by(self.loss)) for m in found)
+        elif self.data.target == LABELS:
+            found = tuple(m.saying_above(label_bound(self.loss)) for m in found)
         object.__setattr__(self, "metrics", found)
         refuse_trained(self.loss)
         if isinstance(self.loss, nn.Module):  # which may hold tensors, such as weights of classes

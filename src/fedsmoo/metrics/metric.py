@@ -39,6 +39,7 @@ class Metric:
     whole: Callable[[Tensor, Tensor], float] | None = None
     mine: bool = False  # a function of the user's
     ignores: int = NO_LABEL  # the label that does not count, besides -100
+    above: float = 0.0  # the output above which one of several labels is said
 
     @property
     def name(self) -> str:
@@ -55,6 +56,16 @@ class Metric:
             whole=None if whole is None else lambda out, y: whole(*f.without_label(label, out, y)),
             ignores=label,
         )
+
+    def saying_above(self, bound: float) -> Metric:
+        """Return the metric of several labels, each of which is said where its output is above another bound.
+
+        The area under a curve goes by the order of outputs alone, and users' functions see them as they are.
+        """
+        if self.sums is None or bound == self.above:
+            return self
+        sums, by = self.sums, bound - self.above
+        return dataclasses.replace(self, sums=lambda out, y: sums(out - by, y), above=bound)
 
 
 # name -> for each kind of target what is computed: sums and their value, or one of all outputs.

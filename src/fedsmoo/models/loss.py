@@ -146,6 +146,29 @@ def ignored_by(loss: SampleLoss) -> int:
     return said if isinstance(said, int) and not isinstance(said, bool) else NO_LABEL
 
 
+def function_of(loss: SampleLoss) -> Any:
+    """Return the function inside of what is put around one: ``functools.partial``, copies of what it is given."""
+    while isinstance(loss, partial | OnCopies):
+        loss = loss.func
+    return loss
+
+
+def has_softmax(loss: SampleLoss) -> bool:
+    """Return whether a loss applies a softmax to the outputs: ours, or PyTorch's."""
+    inside = function_of(loss)
+    return is_cross_entropy(inside) or isinstance(inside, nn.CrossEntropyLoss) or inside is F.cross_entropy
+
+
+def label_bound(loss: SampleLoss) -> float:
+    """Return above which output one of several labels is said: 0 of logits, half where a loss compares outputs with 0
+    and 1 themselves.
+
+    >>> label_bound(bce), label_bound(mse)
+    (0.0, 0.5)
+    """
+    return 0.5 if function_of(loss) in (mse, mae, huber) else 0.0
+
+
 class OnCopies:
     """A user's loss that writes to what it is given, which others still read: it is given copies."""
 

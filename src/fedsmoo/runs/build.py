@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from fedsmoo.algorithms import ALGORITHMS, Relaxed
-from fedsmoo.algorithms.choices import CHOICES, choice_class, decay_of_steps, put_choices_around, refuse_too_few
+from fedsmoo.algorithms.choices import CHOICES, choice_class, decay_of_steps, look_at_method, put_choices_around
 from fedsmoo.algorithms.quantised import Quantised
 from fedsmoo.algorithms.statistics import with_statistics
 from fedsmoo.core import Algorithm, FedsmooError, LocalRule
@@ -31,14 +31,14 @@ from fedsmoo.engines.contract import Setup
 from fedsmoo.engines.devices import make_device, staged
 from fedsmoo.engines.distributed.engine import engine_for
 from fedsmoo.engines.distributed.ranks import own_device
-from fedsmoo.engines.looking.fitting import refuse_few_outputs, refuse_other_targets, squashed
+from fedsmoo.engines.looking.fitting import mistaken, refuse_few_outputs, refuse_other_targets, squashed
 from fedsmoo.engines.statistics.recompute import refuse_lone_samples
 from fedsmoo.engines.task import Task
 from fedsmoo.engines.threads import fix_threads
 from fedsmoo.metrics.metric import Own, metrics_for
 from fedsmoo.models import MODELS, FlatModel, make_model, model_options
 from fedsmoo.models.buffers import cast
-from fedsmoo.models.loss import SampleLoss, make_loss
+from fedsmoo.models.loss import SampleLoss, cross_entropy, make_loss
 from fedsmoo.runs.config import FIELDS, Config, changed_settings
 from fedsmoo.runs.division import (
     cut_cohort,
@@ -143,13 +143,14 @@ def assemble(
         warnings.warn(NOT_HELD.format(setup.algorithm.label), FedsmooWarning, stacklevel=2)
     if model is not None or is_in_file(config.model):
         refuse_few_outputs(setup.task)
-        if note := squashed(setup.task):
-            warnings.warn(note, FedsmooWarning, stacklevel=2)
+        for note in (squashed(setup.task), mistaken(setup.task)):
+            if note is not None:
+                warnings.warn(note, FedsmooWarning, stacklevel=2)
     refuse_lone_samples(setup.task, indices, config.batch_size, config.epochs, config.local_steps)
     cohort = min(config.cohort, len(indices))
     sizes = [len(samples) for samples in indices]
     refuse_too_large_plan(sizes, cohort, config.batch_size, config.epochs, config.local_steps, setup.task.augment)
-    refuse_too_few(setup.algorithm, len(indices), cohort)
+    look_at_method(setup.algorithm, len(indices), cohort, setup.task.loss is cross_entropy)
     table = make_table(config.table, setup, len(indices), cohort, config.rounds)
     engine = engine_for(config.engine, setup, config.chunk, cohort, config.batch_size, config.exact, table)
     sampling = sampling or make_sampling(config.sampling, config.sampling_options)

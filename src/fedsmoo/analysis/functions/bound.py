@@ -15,11 +15,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from fedsmoo.analysis.functions.hessian import top_eigenvalues
 from fedsmoo.analysis.functions.objective import Objective, labels_that_count, refuse_no_classes
@@ -56,6 +54,13 @@ def weight_layers(module: nn.Module, x: Tensor, operator: bool = True) -> list[L
     layers = {n: m for n, m in module.named_modules() if isinstance(m, nn.Linear | nn.Conv2d)}
     if not layers:
         raise FedsmooError("the bound knows linear and convolutional layers only; this model has none")
+    known = {id(p) for m in (*layers.values(), *norms_of(module)) for p in m.parameters()}
+    others = [n for n, p in module.named_parameters() if p.dim() > 1 and id(p) not in known]
+    if others:
+        raise FedsmooError(
+            f"the bound knows linear and convolutional layers only: without {others[0]}, which is of neither, it would "
+            "be of another model"
+        )
     hooks = [m.register_forward_hook(keep(n)) for n, m in layers.items()]
     try:
         with torch.no_grad():
@@ -64,6 +69,11 @@ def weight_layers(module: nn.Module, x: Tensor, operator: bool = True) -> list[L
         for hook in hooks:
             hook.remove()
     return [measure_layer(n, m, shapes[n], operator) for n, m in layers.items() if n in shapes]
+
+
+def norms_of(module: nn.Module) -> list[nn.Module]:
+    """Return the layers of a network whose weights are scales, whatever shape they have."""
+    return [m for m in module.modules() if isinstance(m, nn.LayerNorm | nn.RMSNorm)]
 
 
 def measure_layer(name: str, layer: nn.Linear | nn.Conv2d, shape: tuple[int, ...], operator: bool) -> Layer:
@@ -81,12 +91,11 @@ def measure_layer(name: str, layer: nn.Linear | nn.Conv2d, shape: tuple[int, ...
 def convolution_norm(layer: nn.Conv2d, shape: tuple[int, ...]) -> float:
     """Return the largest singular value of a convolution on inputs of a shape: Lanczos on ``A' A``."""
     weight = layer.weight.detach()
-    options: dict[str, Any] = {"stride": layer.stride, "padding": layer.padding, "dilation": layer.dilation}
 
     def products(v: Tensor) -> Tensor:
         x = v.view(1, *shape).requires_grad_()
         with torch.enable_grad():
-            out = F.conv2d(x, weight, groups=layer.groups, **options)
+            out = layer._conv_forward(x, weight, None)  # with its stride, groups, and way of padding
             (back,) = torch.autograd.grad(out, x, out.detach())
         return back.flatten()
 

@@ -134,15 +134,17 @@ def lanczos(products: Products, start: Tensor, steps: int) -> tuple[np.ndarray, 
     """
     q = start / start.norm()
     basis, diagonal, beside = [q], [], []
-    for j in range(min(steps, start.numel())):
+    largest = 0.0  # product so far: rounding is of its size, whatever units the operator has
+    steps = min(steps, start.numel())
+    for j in range(steps):
         v = products(basis[j])
+        largest = max(largest, v.norm().item())
         diagonal.append(torch.dot(v, basis[j]).item())
         known = torch.stack(basis)
         for _ in range(2):
             v = v - (known @ v) @ known
         length = v.norm().item()
-        scale = max(1.0, max(abs(d) for d in diagonal))
-        if length <= 1e4 * torch.finfo(v.dtype).eps * scale or j + 1 == steps:
+        if length <= 10 * torch.finfo(v.dtype).eps * largest or j + 1 == steps:
             break
         beside.append(length)
         basis.append(v / length)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -26,6 +27,8 @@ def epsilon_spent(clients: int, cohort: int, noises: Sequence[float], delta: flo
         from dp_accounting.rdp import RdpAccountant
     except ImportError as e:
         raise FedsmooError("privacy is accounted for by dp-accounting: pip install 'fedsmoo[privacy]'") from e
+    if min(noises, default=1.0) == 0:
+        return math.inf  # which the library says in some of these cases, and divides by 0 in others
     logging.set_verbosity(logging.ERROR)  # it warns of each order that it leaves out, which only makes epsilon larger
     relations = NeighboringRelation.REPLACE_ONE, NeighboringRelation.ADD_OR_REMOVE_ONE
     accountant = RdpAccountant(neighboring_relation=relations[random_size])

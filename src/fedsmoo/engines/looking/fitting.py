@@ -9,11 +9,23 @@ from torch import Tensor, nn
 
 from fedsmoo.core import Algorithm, FedsmooError
 from fedsmoo.core.user_code import call
-from fedsmoo.data.targets import CLASSES
-from fedsmoo.models.loss import cross_entropy, ignored_by, is_cross_entropy, refuse_remembering
+from fedsmoo.data.targets import CLASSES, LABELS
+from fedsmoo.models.loss import (
+    bce,
+    cross_entropy,
+    function_of,
+    has_softmax,
+    ignored_by,
+    is_cross_entropy,
+    label_bound,
+    refuse_remembering,
+)
+from fedsmoo.models.modules.outputs import LOGITS, parts_of
 
 if TYPE_CHECKING:
     from fedsmoo.engines.task import Task
+
+MANY = 16  # outputs between 0 and 1, and no other, that no logits happen to be
 
 
 def outputs_of(task: Task, x: Tensor) -> Any:
@@ -83,27 +95,77 @@ def refuse_few_outputs(task: Task) -> None:
     if isinstance(out, Tensor) and out.dim() > 1 and out.shape[-1] <= largest:
         raise FedsmooError(
             f"the model has {out.shape[-1]} outputs, but the labels of {task.data.name!r} go up to {largest}: it needs "
-            f"{largest + 1} outputs, one for each class from 0"
+            f"{largest + 1} outputs, one for each class from 0{hint_of_others(task)}"
         )
 
 
+def others_returned(task: Task) -> dict[str, Tensor]:
+    """Return the tensors that a model returns in a tuple or a list behind the first, which is taken, by position."""
+    seen: list[Any] = []
+    if task.model.output is not None:
+        return {}
+    hook = task.model.module.register_forward_hook(lambda _module, _inputs, out: seen.append(out))
+    try:
+        outputs_of(task, task.data.x_train[:1])
+    finally:
+        hook.remove()
+    if not seen or not isinstance(seen[-1], tuple | list) or LOGITS in parts_of(seen[-1]):
+        return {}
+    return {n: part for n, part in list(parts_of(seen[-1]).items())[1:] if isinstance(part, Tensor)}
+
+
+def hint_of_others(task: Task) -> str:
+    """Return which setting takes another tensor of those that a model returns, as the end of a message."""
+    others = others_returned(task)
+    fit = [n for n, v in others.items() if v.dim() > 1 and v.shape[-1] == task.data.classes] or list(others)
+    return (
+        f"; it returns several tensors, of which the first is taken: name another one, output={fit[0]!r}" if fit else ""
+    )
+
+
+def mistaken(task: Task) -> str | None:
+    """Return a warning where a model's first tensor has more outputs than there are classes, and another as many."""
+    classes = task.data.classes
+    out = outputs_of(task, task.data.x_train[:1]) if is_cross_entropy(task.loss) else None
+    if not isinstance(out, Tensor) or out.dim() < 2 or out.shape[-1] <= classes:
+        return None
+    fit = [n for n, v in others_returned(task).items() if v.dim() == out.dim() and v.shape[-1] == classes]
+    if not fit:
+        return None
+    return (
+        f"the model returns several tensors, the first of which has {out.shape[-1]} outputs for {classes} classes and "
+        f"is what trains; if the other one of {classes} is meant, say output={fit[0]!r}"
+    )
+
+
 def squashed(task: Task) -> str | None:
-    """Return a warning where a model's outputs are probabilities and cross-entropy applies a softmax of its own.
+    """Return a warning where a model's outputs are probabilities and the loss applies a softmax or sigmoid of its own.
 
     Such a model trains, but badly: its outputs, between 0 and 1, can never be far apart. Logarithms of probabilities
-    (``LogSoftmax``) are as good as logits, for log-softmax leaves them as they are.
+    (``LogSoftmax``) are as good as logits, for log-softmax leaves them as they are. Of several labels all would be said
+    besides, for a logit above 0 says one; so they would under a loss that we do not know.
     """
-    out = outputs_of(task, task.data.x_train[:8]) if is_cross_entropy(task.loss) else None
-    if not isinstance(out, Tensor) or out.dim() < 2 or out.shape[-1] < 2 or bool((out < 0).any() | (out > 1).any()):
+    several = task.data.target == LABELS and label_bound(task.loss) == 0
+    if not several and not has_softmax(task.loss):
+        return None
+    out = outputs_of(task, task.data.x_train[:8])
+    if not isinstance(out, Tensor) or out.dim() < 2 or bool((out < 0).any() | (out > 1).any()):
         return None
     last = [m for m in task.model.module.modules() if not list(m.children())][-1]
-    if torch.allclose(out.sum(-1), torch.ones_like(out[..., 0]), atol=1e-4):
+    between = several and out.numel() >= MANY and bool((out > 0).all() & (out < 1).all())
+    if out.shape[-1] > 1 and torch.allclose(out.sum(-1), torch.ones_like(out[..., 0]), atol=1e-4):
         name = "a softmax"
-    elif isinstance(last, nn.Sigmoid):
+    elif between or (isinstance(last, nn.Sigmoid) and (several or out.shape[-1] > 1)):
         name = "a sigmoid"
     else:
         return None
+    if several and function_of(task.loss) is not bce:
+        return (
+            f"the model ends in {name}, but labels are said where an output is above 0, so metrics count all as said: "
+            "return the outputs before it, and bring a loss of these"
+        )
+    own = "bce applies a sigmoid" if several else "cross_entropy applies a softmax"
     return (
-        f"the model ends in {name}, but cross_entropy applies a softmax itself, so it will train badly: return the "
-        "outputs before it, or bring a loss of probabilities"
+        f"the model ends in {name}, but {own} itself, so it will train badly: return the outputs before it, or bring a "
+        "loss of probabilities"
     )
