@@ -99,7 +99,7 @@ REFUSED = [
     (["--model", "things.py:leaves"], "things.py:9 in leaves: SystemExit: 3"),
     (["--model", "things.py:nan"], "holds NaN or infinite values in 1.weight before training"),
     (["--model", "script.py:net"], "script.py cannot be imported: SystemExit: usage: script.py (line 2)"),
-    (["--clients", "99999999999999"], "memory ran out: "),
+    (["--clients", "99999999999999"], "but half of the memory is "),
     (["--model", "things.py:other"], "cannot train this model on these data"),
     (["--model", "things.py:other", "--engine", "auto", "--cohort", "3"], "no engine can run this model"),
     (["--dataset", "cifar10", "--data", "nowhere"], "nowhere"),

@@ -61,6 +61,18 @@ def test_ctrl_c_before_a_command_begins_shows_no_traceback(monkeypatch: pytest.M
     assert ended.value.code == 130
 
 
+def test_memory_that_runs_out_is_a_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def tree() -> None:
+        raise MemoryError("Unable to allocate 7 TiB")
+
+    monkeypatch.setattr(cli, "tree", tree)
+    with pytest.raises(SystemExit) as ended:
+        cli.main([])
+    said = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert said == "fedsmoo: memory ran out: Unable to allocate 7 TiB; ask for less, such as fewer clients\n"
+
+
 def test_ctrl_c_is_a_keyboard_interrupt_again_once_all_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     from fedsmoo.__main__ import main
 
