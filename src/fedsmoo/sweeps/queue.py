@@ -18,6 +18,7 @@ from fedsmoo.engines.threads import fix_threads
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin.contents import hash_files_and_data, hash_files_but_data, refuse_edited, without_unrecorded
 from fedsmoo.runs.origin.identity import differences, identity
+from fedsmoo.runs.origin.imports import edited_imports
 from fedsmoo.runs.origin.method import own_method_of_config, recorded_or_own_method
 from fedsmoo.runs.record import Record
 from fedsmoo.runs.resume import reopen, use_same_threads
@@ -260,7 +261,8 @@ def why_another_run(path: Path, config: Config, held: Mapping[str, str] | None =
         if run.facts.get("changes"):
             return f"{path} holds a run whose numbers a callback changed on the way: choose another folder"
         if identity(run.config, run.held, methods[0]) == identity(config, now, methods[1]):
-            return ""
+            edited = ", ".join(edited_imports(config, run.facts))
+            return edited and f"{path} holds a run by another {edited}, edited since: choose another folder"
     except FedsmooError as e:
         return str(e)
     changed = "; ".join(differences(run.config, config, held=run.held, now=now, methods=methods))

@@ -61,6 +61,16 @@ def test_an_edited_module_is_not_resumed(begun: Path) -> None:
     assert len(fedsmoo.resume(begun / "run").history) == 4
 
 
+def test_a_finished_run_by_another_module_is_not_taken_for_done(begun: Path) -> None:
+    settings = {**SMALL, "rounds": 1, "lr": [0.1], "algorithm": f"{begun / 'mine.py'}:Mine"}
+    (helper,) = begun.glob("fedsmoo_helper_*.py")
+    for _ in range(2):
+        assert len(fedsmoo.sweep(settings, begun / "runs").finished) == 1
+    helper.write_text("A = 3.0\n")
+    (why,) = fedsmoo.sweep(settings, begun / "runs").failed.values()
+    assert f"holds a run by another {helper.name}, edited since" in why
+
+
 def test_what_is_imported_is_found_in_packages_and_functions(begun: Path) -> None:
     config = Config(algorithm=f"{begun / 'mine.py'}:Mine")
     (package,) = begun.glob("fedsmoo_package_*")
