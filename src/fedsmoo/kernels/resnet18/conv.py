@@ -214,8 +214,8 @@ def conv_backward_kernel(
     HQ: tl.constexpr = HI // STRIDE  # with stride 2, pixels of a parity meet the same taps: rows of their own
     client = tl.program_id(1).to(tl.int64)
     per_class = tl.cdiv(B * HQ * HQ, BM)
-    tile, block = tl.program_id(0) // (CIN // BN), tl.program_id(0) % (CIN // BN)
-    parity, tile = tile // per_class, tile % per_class
+    tile = tl.program_id(0) // (CIN // BN)
+    parity, tile, block = tile // per_class, tile % per_class, tl.program_id(0) % (CIN // BN)
     cols = block * BN + tl.arange(0, BN)
     rows = tile * BM + tl.arange(0, BM)
     live = rows < B * HQ * HQ
