@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import pytest
 import torch
@@ -55,6 +56,19 @@ class Limits(FedAvg):
         return super().finish(w.clamp(-0.1, 0.1), down, me, rnd)
 
 
+@dataclass(frozen=True)
+class OfZero(FedAvg):
+    """The sign of a zero, which decides on which side its reciprocal is."""
+
+    local: ClassVar[tuple[str, ...]] = ("m",)
+
+    def direction(self, w, grad, down, me):
+        return grad(w) * (1 - (1 / -me.m).clamp(-0.5, 0.5)), me
+
+    def finish(self, w, down, me, rnd):
+        return super().finish(w * (1 - (1 / -me.m).clamp(-0.1, 0.1)), down, me, rnd)
+
+
 FIXED = {"sampling": "uniform", "local_epochs": None, "rounds": 2}
 COHORTS = [  # and how many groups step beside each other
     (FIXED | {"cohort": 2, "local_steps": 3}, 1),
@@ -79,6 +93,10 @@ def test_passes_are_the_method(seed, device, monkeypatch):
 
 def test_limits_are_not_rounded_to_float32(device):
     compared(Limits(), Exact, {"clip": 0.1}, COHORTS[0][0], 1)
+
+
+def test_zeros_have_their_signs(device):
+    compared(OfZero(), Exact, {"clip": 1.0}, COHORTS[0][0], 1)
 
 
 def compared(method, oracle, rule, settings, groups):
