@@ -106,6 +106,23 @@ class Drawn(FedAvg):
         d = d * (1 + 0.1 * soft(numbers[-1]))
         return d, me.replace(**{n: v.expand_as(w) for n, v in new.items()})
 
+    def pull(self, w, down):
+        draw = random.Random(-2 - 3 * self.seed)
+        if draw.random() < 0.5:
+            return None
+        vectors, numbers = [w, down.w, down.s], [self.r, down.t]
+        grow(draw, vectors, numbers, draw.randint(0, 4))
+        return 0.1 * soft(vectors[-1]) + 0.05 * (w - down.w)
+
+    def update(self, w, d, me, rnd):
+        draw = random.Random(-3 - 3 * self.seed)
+        vectors, numbers = [w, d, d, me.a, me.b, me.c], [self.r, rnd.lr, me.v, rnd.step, rnd.steps, rnd.share]
+        if draw.random() < 0.5:
+            return super().update(w, d, me, rnd)
+        grow(draw, vectors, numbers, draw.randint(0, 5))
+        new = {n: draw.choice(vectors).expand_as(w) for n in "abc" if draw.random() < 0.4}
+        return w - rnd.lr * (d + 0.1 * soft(vectors[-1])) * (1 + 0.1 * soft(numbers[-1])), me.replace(**new)
+
     def finish(self, w, down, me, rnd):
         draw = random.Random(-1 - self.seed)
         vectors, numbers = [w, down.w, down.s, me.a, me.b, me.c], self.numbers(down, me, rnd)
