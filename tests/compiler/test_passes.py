@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import warnings
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,7 +23,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from fedsmoo.algorithms import FedAvg, FedBN, FedDyn, FedLESAMS, FedSMOO, Relaxed
 from fedsmoo.compiler.round_end import CompiledRoundEnd
 from fedsmoo.compiler.schedule import LastPass, PointPass, SumPass, TakeGradient, schedule
-from fedsmoo.core import Algorithm, LocalRule, Round, Schedule, Vectors, norm
+from fedsmoo.core import Algorithm, LocalRule, Round, Schedule, Vectors, norm, option
 from fedsmoo.core.contract.check import AT_A_CLIENT
 from fedsmoo.core.user_code import user_object
 from fedsmoo.engines.batched import Batched
@@ -134,6 +135,8 @@ class Beyond(FedAvg):
             return g, me
         if self.kind == "unused":  # but its loss is the step's
             return grad(w + 0.1 * down.w), me
+        if self.kind == "loss":
+            return g * (1 + grad.losses[0].unsqueeze(-1)), me
         if self.kind == "or":
             return torch.where((g > 0) + (w > 0), g, 2 * g), me
         return g * norm(norm(g)), me
@@ -166,7 +169,7 @@ METHODS: dict[str, Algorithm] = {
     **{kind: Trade(kind=kind) for kind in ("swap", "shift", "weights", "sent", "three gradients", "truths", "point")},
 }
 TOLERANCE = 1e-7  # a last bit in float64 may decide how a weight is rounded to float32
-BEYOND = ["summed up", "rows", "rounded", "random", "norm of a norm", "in place", "unused", "or"]
+BEYOND = ["summed up", "rows", "rounded", "random", "norm of a norm", "in place", "unused", "loss", "or"]
 EQUAL = {"cohort": 2, "sampling": "uniform", "local_epochs": None, "local_steps": 3, "rounds": 2}
 
 
@@ -410,6 +413,31 @@ def test_a_finish_that_looks_at_numbers(device):
         steps = compared(Looking(), **EQUAL)
     assert [r.cut for r in steps.recordings.values()] == [True]
     assert list(steps.endings.values()) == [None]
+
+
+@dataclass(frozen=True)
+class Seeing(FedAvg):
+    """A number that moves, looked at: where one client steps alone, its memory holds one number that can be."""
+
+    r: float = option(0.1, "a number")
+
+    def direction(self, w, grad, down, me):
+        return grad(w) * float(self.r), me
+
+    def finish(self, w, down, me, rnd):
+        return super().finish(w * math.exp(-self.r), down, me, rnd)
+
+
+def test_a_number_that_moves_is_not_built_in_where_one_client_shows_it(device):
+    settings = EQUAL | {"cohort": 1, "rounds": 3}
+    method = Seeing(r=Schedule(0.5, 0.1, 3))
+    eager = run(method, False, **settings)
+    passed = run(method, True, **settings)
+    with pytest.warns(RuntimeWarning, match="looks at a number"):
+        found = trace(passed)
+    assert largest_gap(trace(eager), found) < TOLERANCE
+    assert [r.cut for r in passed.engine.stepper.recordings.values()] == [False]
+    assert list(passed.engine.stepper.endings.values()) == [None]
 
 
 @pytest.mark.parametrize("kind", ["swap", "three gradients"])

@@ -277,6 +277,19 @@ def placed(graph):
     return [value(v) for v in call.args[0]]
 
 
+def test_a_sum_of_as_many_numbers_as_clients_is_placed_turned():
+    """Its shape says nothing then; it is added up before it is placed."""
+
+    def gradients(w, x):
+        turned = x.sum(1).permute(1, 0)
+        return torch.cat([turned, x.sum(1), w], 1), w.sum(1)
+
+    given = torch.randn(3, 7, dtype=torch.float64), torch.randn(3, 5, 3, dtype=torch.float64)
+    graph = traced(gradients, *given)
+    assert "fedsmoo.place.default" in called(graph)
+    torch.testing.assert_close(graph(*given), gradients(*given))
+
+
 def test_a_gradient_whose_clients_lie_last_in_memory_is_placed():
     def flat(w, x):
         last = torch.einsum("cp,c->pc", w, x).clone(memory_format=torch.contiguous_format)

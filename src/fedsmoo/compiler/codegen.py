@@ -192,7 +192,9 @@ class VectorPass:
         if isinstance(argument, bool | int):
             return repr(argument)
         if isinstance(argument, float):
-            return repr(argument) if math.isfinite(argument) else f'float("{argument}")'
+            text = repr(argument) if math.isfinite(argument) else f'float("{argument}")'
+            # Triton's functions take a Python number in float32.
+            return f"tl.full((), {text}, tl.float64)" if self.dtype == "tl.float64" else text
         raise NotCompiled(f"an argument {argument!r}")
 
     def _load(self, load: Load) -> str:

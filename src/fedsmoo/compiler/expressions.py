@@ -21,7 +21,7 @@ def _nan_kept(function: str) -> str:
 TRITON: dict[Any, str] = {
     aten.mul.Tensor: "({} * {})",
     aten.div.Tensor: "({} / {})",
-    aten.neg.default: "(-{})",
+    aten.neg.default: "({} * -1.0)",  # Triton's minus subtracts from zero, which loses the sign of one
     aten.reciprocal.default: "(1.0 / {})",
     aten.square.default: "({0} * {0})",
     aten.sqrt.default: "tl.sqrt({})",

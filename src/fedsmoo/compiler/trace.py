@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import getitem
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedsmoo.compiler import NotCompiled
 from fedsmoo.core import Algorithm, LocalRule, Round, Vectors
@@ -32,6 +34,18 @@ def _(v: Tensor) -> tuple[Tensor, Tensor]:
 def takes_gradient(node: Node) -> bool:
     """Return whether a node stands for a gradient (and losses) at a point."""
     return node.op == "call_function" and node.target is torch.ops.fedsmoo.traced_gradient.default
+
+
+class NumbersUnseen(TorchDispatchMode):
+    """Refuses that a traced function looks at a number in memory, as ``float(self.r)`` does of one client's.
+
+    What it sees is the number of this round, and the trace would have it built in.
+    """
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is aten._local_scalar_dense.default:
+            raise RuntimeError("it looks at a number, which other rounds may have otherwise")
+        return func(*args, **(kwargs or {}))
 
 
 @dataclass(frozen=True)
@@ -59,7 +73,8 @@ def record(function: Callable[..., dict[str, Tensor]], named: dict[str, Tensor])
     names: list[str] = []
 
     def flat(*tensors: Tensor) -> list[Tensor]:
-        found = function(*tensors)
+        with NumbersUnseen():
+            found = function(*tensors)
         names[:] = found
         return list(found.values())
 
@@ -94,6 +109,8 @@ def refuse_unsupported(nodes: Iterable[Node], w: Tensor) -> None:
             raise NotCompiled(f"{node} changes something in place")
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
             raise NotCompiled(f"{node} draws numbers")
+        if node.target is getitem and node.args[1] != 0:
+            raise NotCompiled(f"{node} is the loss of a gradient")  # which kernels write where passes do not read
         found = reduction(node)
         if found is not None and shape(found.of)[-1] != size:
             raise NotCompiled(f"{node} adds up numbers")

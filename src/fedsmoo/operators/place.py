@@ -177,7 +177,8 @@ def source_of(graph: Graph, node: Node) -> Node:
         sizes = [*value(found).shape[:2], shape[3] * shape[4], shape[2], outside]
         return graph.call_function(aten.view.default, (rows, sizes))
     clients, numbers = value(node).shape
-    if given.target is aten.sum.dim_IntList and given.args[1:] in (([1],), ([1], True)) and not given.kwargs:
+    summed = given.target is aten.sum.dim_IntList and given.args[1:] in (([1],), ([1], True)) and not given.kwargs
+    if summed and value(node).is_contiguous() and value(given).is_contiguous():  # else as many numbers as clients turn
         (of,) = given.all_input_nodes
         if value(of).dim() == 3 and value(of).shape[::2] == (clients, numbers) and value(of).shape[1] <= PARTS:
             return of
