@@ -20,7 +20,7 @@ from fedsmoo.commands import data as data_commands
 from fedsmoo.commands import deploy as deploy_commands
 from fedsmoo.commands.command import Group, ReadingCommand, TorchCommand
 from fedsmoo.commands.compare import compare
-from fedsmoo.commands.console import warnings_in_a_line
+from fedsmoo.commands.console import warnings_in_a_line, write_any_letter
 from fedsmoo.commands.demo import demo
 from fedsmoo.commands.describe import list_things, show
 from fedsmoo.commands.doctor import doctor
@@ -113,6 +113,7 @@ def main(arguments: list[str] | None = None) -> Any:
         words = sys.argv[1:] if arguments is None else arguments
         if "_FEDSMOO_COMPLETE" in os.environ:  # a shell reads a line for each suggestion: none may be broken
             os.environ["COLUMNS"] = "10000"
+        write_any_letter()
         refuse_empty(words)
         with typed(words), warnings_in_a_line():
             tree()(arguments)
