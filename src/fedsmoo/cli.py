@@ -67,6 +67,10 @@ COMMANDS: dict[str, tuple[Callable[..., Any], str]] = {
     "list": (list_things, "What there is: algorithms, models, datasets, partitions, engines."),
     "show": (show, "A method's box, its vectors and where each lives."),
 }
+OF_THE_SYSTEM = {  # errors that any command may meet, and what to do
+    errno.ENAMETOOLONG: "no file can have so long a name; give a shorter one",
+    errno.ENOSPC: "no space is left on the device: what was to be written is not there whole",
+}
 READING = ("verify", "runs", "ledger", "report", "serve", "figure", "export", "doctor", "list")
 for _name, (_function, _help) in COMMANDS.items():
     app.command(_name, help=_help, cls=ReadingCommand if _name in READING else TorchCommand)(_function)
@@ -124,9 +128,10 @@ def main(arguments: list[str] | None = None) -> Any:
     except BrokenPipeError:
         sys.exit(1)
     except OSError as e:
-        if e.errno != errno.ENAMETOOLONG:
+        if e.errno not in OF_THE_SYSTEM:
             raise
-        sys.stderr.write(f"fedsmoo: {text(e.filename, 100)}: no file can have so long a name; give a shorter one\n")
+        where = "" if e.filename is None else f"{text(e.filename, 100)}: "
+        sys.stderr.write(f"fedsmoo: {where}{OF_THE_SYSTEM[e.errno]}\n")
         end_rank(2)
         sys.exit(2)
     except MemoryError as e:

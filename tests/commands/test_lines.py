@@ -80,3 +80,16 @@ def test_what_the_encoding_of_standard_output_lacks_is_replaced(
     assert b" +- " in said["ascii"]
     assert "caf\u00e9".encode("latin-1") in said["latin-1"]
     assert " \u00b1 ".encode("latin-1") in said["latin-1"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+def test_output_that_finds_no_space_is_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open("/dev/full", "wb", buffering=0) as full, monkeypatch.context() as on:
+        on.setattr(sys, "stdout", io.TextIOWrapper(full, "utf-8", write_through=True))
+        with pytest.raises(SystemExit) as stopped:
+            main(["--version"])
+    assert stopped.value.code == 2
+    said = "fedsmoo: no space is left on the device: what was to be written is not there whole\n"
+    assert capsys.readouterr().err == said
