@@ -109,10 +109,7 @@ def _table(
     show_tables(made, "markdown" if markdown else form)
     for path in made.draw(figure) if figure is not None else ():
         sys.stderr.write(f"picture: {path}\n")
-    if made.outcome.left:
-        raise typer.Exit(0 if minutes is not None else 130)
-    if made.outcome.failed:
-        raise typer.Exit(1)
+    end_if_incomplete(made, minutes)
     suggest_next(no_run, form == "text" and not markdown)
 
 
@@ -140,6 +137,14 @@ def refuse_idle(name: str | None, files: Sequence[Path] | None, form: str, markd
 def given(context: click.Context, name: str) -> bool:
     """Return whether a flag or argument was typed."""
     return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def end_if_incomplete(made: PaperTable, minutes: float | None) -> None:
+    """End the program where runs of a table are left or failed: what its minutes left is no failure."""
+    if made.outcome.left:
+        raise typer.Exit(0 if minutes is not None else 130)
+    if made.outcome.failed:
+        raise typer.Exit(1)
 
 
 def suggest_next(no_run: bool, plain: bool) -> None:
