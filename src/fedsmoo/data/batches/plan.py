@@ -77,7 +77,7 @@ def plan_bytes(
     ``sizes`` are the samples of each client. Rows are padded to the client with the most steps.
 
     >>> plan_bytes([100, 50], cohort=2, batch_size=10, epochs=5, steps=None, augment=False)
-    29250
+    26050
     """
     own = sorted(steps if steps is not None else (epochs or 0) * -(-n // batch_size) for n in sizes)[-cohort:]
     width, longest = min(batch_size, max(sizes)), own[-1]
