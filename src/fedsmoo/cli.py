@@ -20,7 +20,7 @@ from fedsmoo.commands import data as data_commands
 from fedsmoo.commands import deploy as deploy_commands
 from fedsmoo.commands.command import Group, ReadingCommand, TorchCommand
 from fedsmoo.commands.compare import compare
-from fedsmoo.commands.console import warnings_in_a_line
+from fedsmoo.commands.console import warnings_in_a_line, write_any_letter
 from fedsmoo.commands.demo import demo
 from fedsmoo.commands.describe import list_things, show
 from fedsmoo.commands.doctor import doctor
@@ -66,6 +66,10 @@ COMMANDS: dict[str, tuple[Callable[..., Any], str]] = {
     "doctor": (doctor, "What this machine has for runs, what is slow and why, what to type."),
     "list": (list_things, "What there is: algorithms, models, datasets, partitions, engines."),
     "show": (show, "A method's box, its vectors and where each lives."),
+}
+OF_THE_SYSTEM = {  # errors that any command may meet, and what to do
+    errno.ENAMETOOLONG: "no file can have so long a name; give a shorter one",
+    errno.ENOSPC: "no space is left on the device: what was to be written is not there whole",
 }
 READING = ("verify", "runs", "ledger", "report", "serve", "figure", "export", "doctor", "list")
 for _name, (_function, _help) in COMMANDS.items():
@@ -113,6 +117,7 @@ def main(arguments: list[str] | None = None) -> Any:
         words = sys.argv[1:] if arguments is None else arguments
         if "_FEDSMOO_COMPLETE" in os.environ:  # a shell reads a line for each suggestion: none may be broken
             os.environ["COLUMNS"] = "10000"
+        write_any_letter()
         refuse_empty(words)
         with typed(words), warnings_in_a_line():
             tree()(arguments)
@@ -123,9 +128,10 @@ def main(arguments: list[str] | None = None) -> Any:
     except BrokenPipeError:
         sys.exit(1)
     except OSError as e:
-        if e.errno != errno.ENAMETOOLONG:
+        if e.errno not in OF_THE_SYSTEM:
             raise
-        sys.stderr.write(f"fedsmoo: {text(e.filename, 100)}: no file can have so long a name; give a shorter one\n")
+        where = "" if e.filename is None else f"{text(e.filename, 100)}: "
+        sys.stderr.write(f"fedsmoo: {where}{OF_THE_SYSTEM[e.errno]}\n")
         end_rank(2)
         sys.exit(2)
     except MemoryError as e:

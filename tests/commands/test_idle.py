@@ -44,6 +44,15 @@ IDLE = [
     (["figure", "accuracy", "here", "--focus", "a"], "figure accuracy: --focus is of other figures (landscape)"),
     (["figure", "heatmap", "here", "--smooth", "5"], "figure heatmap: --smooth is of other figures (accuracy, loss"),
     (["figure", "sensitivity", "here", "--axis", "bytes"], "figure sensitivity: --axis is of other figures"),
+    (["runs", "here", "--json", "--show", "lr"], "--json has every column, so that --show changes nothing"),
+    (["table", "accuracy", "--check"], "--check is of files with tables in them: give --update and the files"),
+    (["table", "accuracy", "a.txt"], "a.txt: files are for --update"),
+    (["table", "accuracy", "--markdown", "--format", "latex"], "--markdown and --format latex say two things"),
+    (["table", "accuracy", "--no-run", "--dry-run"], "--no-run carries nothing out, so that --dry-run changes nothing"),
+    (["table", "accuracy", "--no-run", "--pack", "2"], "--no-run carries nothing out, so that --pack changes nothing"),
+    (["table", "rounds", "--no-run", "--compact"], "--compact is of the table accuracy, not of rounds"),
+    (["table", "--update", "a.txt", "--methods", "fedsmoo"], "--methods changes nothing of --update"),
+    (["table", "--update", "a.txt", "--lr", "0.1"], "--lr changes nothing of --update"),
 ]
 
 

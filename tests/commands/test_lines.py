@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
+from fedsmoo.cli import main
 from fedsmoo.runs import progress
 
 from .conftest import TINY, Answer, Call, tiny
@@ -56,3 +59,37 @@ def test_a_sweep_and_a_comparison_say_so_too(call: Call, monkeypatch: pytest.Mon
     assert heads(call("compare", "--algorithms", "fedavg,fedsam", *TINY)) == [
         "round 1 of 4: FedAvg", "round 2 of 4: FedAvg", "round 3 of 4: FedSAM", "round 4 of 4: FedSAM"
     ]  # fmt: skip
+
+
+def test_what_the_encoding_of_standard_output_lacks_is_replaced(
+    call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert call("run", "--algorithm", "fedavg", *tiny("--rounds", "1"), "--out", "runs/caf\u00e9").code == 0
+    said = {}
+    for encoding in ("ascii", "latin-1"):
+        out = io.TextIOWrapper(io.BytesIO(), encoding)
+        with monkeypatch.context() as on:
+            on.setattr(sys, "stdout", out)
+            for words in (["runs", "runs"], ["table", "accuracy", "--no-run", "--methods", "fedsmoo"]):
+                with pytest.raises(SystemExit) as stopped:
+                    main(words)
+                assert stopped.value.code == 0
+        out.flush()
+        said[encoding] = out.buffer.getvalue()  # type: ignore[attr-defined]
+    assert b"caf\\xe9" in said["ascii"]
+    assert b" +- " in said["ascii"]
+    assert "caf\u00e9".encode("latin-1") in said["latin-1"]
+    assert " \u00b1 ".encode("latin-1") in said["latin-1"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+def test_output_that_finds_no_space_is_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open("/dev/full", "wb", buffering=0) as full, monkeypatch.context() as on:
+        on.setattr(sys, "stdout", io.TextIOWrapper(full, "utf-8", write_through=True))
+        with pytest.raises(SystemExit) as stopped:
+            main(["--version"])
+    assert stopped.value.code == 2
+    said = "fedsmoo: no space is left on the device: what was to be written is not there whole\n"
+    assert capsys.readouterr().err == said

@@ -239,6 +239,19 @@ def test_the_command_takes_all_json_files_and_says_what_it_left_out(tmp_path: Pa
     assert [r["seed"] for r in drawable(find([tmp_path]), ["seed!=1"])["runs"]] == ["0", "0"]
 
 
+def test_the_command_names_the_runs_that_have_nothing_to_draw(tmp_path: Path) -> None:
+    """A seed that diverged in its first round would be left out of the mean without a word."""
+    for seed in range(3):
+        run_folder(tmp_path / "runs", f"fedavg-{seed}", "fedavg", seed, finished=seed != 2)
+    (tmp_path / "runs" / "fedavg-2" / "metrics.jsonl").write_text("")
+    for name in ("accuracy", "train-loss", "rounds"):
+        made = CliRunner().invoke(app, ["figure", name, str(tmp_path / "runs"), "--out", str(tmp_path / "a.png")])
+        assert made.exit_code == 0
+        assert "left out, it has measured nothing that is drawn: fedavg-2" in made.output
+    made = CliRunner().invoke(app, ["figure", "heatmap", str(tmp_path / "runs"), "--out", str(tmp_path / "a.png")])
+    assert "left out" not in made.output
+
+
 def test_a_legend_below_stays_inside(tmp_path: Path) -> None:
     for u in (0.1, 0.6):
         for k in range(7):

@@ -437,6 +437,21 @@ def test_a_run_that_is_not_finished_says_how_far_of_how_much(tab: Any, bare_file
     seen.leave()
 
 
+def test_a_run_that_is_not_finished_is_not_the_cheapest(tab: Any, tmp_path: Path) -> None:
+    short = run_folder(tmp_path, "fedavg-0", "fedavg", finished=False)
+    lines = (short / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (short / "metrics.jsonl").write_text("".join(lines[:3]))
+    run_folder(tmp_path, "fedsam-0", "fedsam")
+    dear = run_folder(tmp_path, "fedsmoo-0", "fedsmoo")
+    rows = [json.loads(line) for line in (dear / "metrics.jsonl").read_text().splitlines()]
+    dearer = [{**r, "bytes_up": 2 * r["bytes_up"], "seconds_train": 2 * r["seconds_train"]} for r in rows]
+    (dear / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in dearer))
+    seen = Visit(tab, write_page(find_runs([tmp_path]), tmp_path / "report.html"))
+    best = {row[0]: ["(best)" in cell for cell in row[-2:]] for row in seen.cells("summary-table")}
+    assert best == {"FedAvg (unfinished)": [False] * 2, "FedSAM": [True] * 2, "FedSMOO": [False] * 2}
+    seen.leave()
+
+
 def test_tables_sort_by_mouse_and_keyboard_and_stay_so(visit: Visit) -> None:
     visit.tab.locator("#merge").uncheck()
     names = lambda: [row[0] for row in visit.cells("summary-table")]  # noqa: E731

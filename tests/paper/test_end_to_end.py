@@ -38,6 +38,18 @@ def run(*arguments: str) -> int:
     return int(ended.value.code or 0)
 
 
+def test_a_table_with_a_run_that_failed_is_printed_and_no_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDSMOO_DATA", str(fake_cifar(tmp_path / "data")))
+    table = ["table", "accuracy", "--scale", "0.01", *SMALL, "--methods", "FedAvg"]
+    assert run(*table, "--lr", "1e12", "--clip", "none") == 1
+    said = capsys.readouterr()
+    assert "failed: fedavg-" in said.err
+    assert "FedAvg" in said.out
+
+
 def test_a_small_version_runs_what_is_missing_and_prints_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

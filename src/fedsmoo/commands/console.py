@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -15,6 +17,25 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from fedsmoo.runs.watch.display import Moving
+
+
+# What tables and help are written with, for a screen or file without it.
+PLAIN = {"\u2212": "-", "\u2013": "-", "\u00b1": "+-", "\u2026": "...", "\u00d7": "x", "\u2192": "->"}
+
+
+def in_plain_letters(error: UnicodeError) -> tuple[str | bytes, int]:
+    """Replace what an encoding lacks: signs by ASCII, other characters by their codes."""
+    if isinstance(error, UnicodeEncodeError) and (sign := PLAIN.get(error.object[error.start])):
+        return sign, error.start + 1
+    return codecs.backslashreplace_errors(error)
+
+
+def write_any_letter() -> None:
+    """Let standard output take every character: one that its encoding lacks is replaced, and ends no command."""
+    out = sys.stdout
+    if isinstance(out, io.TextIOWrapper) and "utf" not in out.encoding.lower():
+        codecs.register_error("fedsmoo", in_plain_letters)
+        out.reconfigure(errors="fedsmoo")
 
 
 def console() -> Console:

@@ -41,6 +41,7 @@ def figure(
     where: Where = None,
 ) -> None:
     from fedsmoo.pages.figures.draw import Look, write_figure
+    from fedsmoo.pages.figures.rounds import unmeasured
     from fedsmoo.pages.figures.sources import drawable, find
 
     paths = [*(runs or []), *(more or [])]
@@ -58,6 +59,8 @@ def figure(
         sys.stderr.write(f"left out, not finished: {', '.join(unfinished)}\n")
     path = write_figure(name, data, out or Path(f"{name}.pdf"), Look(width, smooth, over, focus, axis, apart))
     console().print(text(path), soft_wrap=True, markup=False)
+    if missing := unmeasured(name, data["runs"]):
+        sys.stderr.write(f"left out, it has measured nothing that is drawn: {', '.join(missing)}\n")
     next_step("fedsmoo report", *paths)
 
 

@@ -61,6 +61,8 @@ def runs(
 ) -> None:
     from fedsmoo.sweeps.index import columns, query
 
+    if as_json and show is not None:
+        raise FedsmooError("--json has every column, so that --show changes nothing: choose one")
     found = query(root, where, order, limit)
     if as_json:
         print(json.dumps(found, indent=1))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 import typer
+from click.core import ParameterSource
 
 from fedsmoo.commands.command import Group, ReadingCommand
 from fedsmoo.commands.console import counted
@@ -82,6 +84,7 @@ def _table(
     *,
     flags: dict[str, Any],
 ) -> None:
+    refuse_idle(name, files, form, markdown)
     if update_files:
         with judged(refuse_all):
             update([*([Path(name)] if name else []), *(files or [])], results, check)
@@ -106,9 +109,42 @@ def _table(
     show_tables(made, "markdown" if markdown else form)
     for path in made.draw(figure) if figure is not None else ():
         sys.stderr.write(f"picture: {path}\n")
+    end_if_incomplete(made, minutes)
+    suggest_next(no_run, form == "text" and not markdown)
+
+
+def refuse_idle(name: str | None, files: Sequence[Path] | None, form: str, markdown: bool) -> None:
+    """Refuse flags and files that would change nothing beside the others."""
+    context = click.get_current_context()
+    typed = {p.name: p.opts[0] for p in context.command.params if given(context, str(p.name))}
+    if "update_files" in typed:
+        for flag in (typed[n] for n in typed if n not in ("name", "files", "results", "update_files", "check")):
+            raise FedsmooError(f"{flag} changes nothing of --update: what a table shows, the markers in the file say")
+        return
+    if "check" in typed:
+        raise FedsmooError("--check is of files with tables in them: give --update and the files, too")
+    if files:
+        raise FedsmooError(f"{files[0]}: files are for --update; a table is named by one word")
+    if markdown and "form" in typed and form != "markdown":
+        raise FedsmooError(f"--markdown and --format {form} say two things: choose one")
+    for other in ("dry_run", "minutes", "pack"):
+        if "no_run" in typed and other in typed:
+            raise FedsmooError(f"--no-run carries nothing out, so that {typed[other]} changes nothing: choose one")
+    if "compact" in typed and name != "accuracy":
+        raise FedsmooError(f"--compact is of the table accuracy, not of {name}: leave it out")
+
+
+def given(context: click.Context, name: str) -> bool:
+    """Return whether a flag or argument was typed."""
+    return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def end_if_incomplete(made: PaperTable, minutes: float | None) -> None:
+    """End the program where runs of a table are left or failed: what its minutes left is no failure."""
     if made.outcome.left:
         raise typer.Exit(0 if minutes is not None else 130)
-    suggest_next(no_run, form == "text" and not markdown)
+    if made.outcome.failed:
+        raise typer.Exit(1)
 
 
 def suggest_next(no_run: bool, plain: bool) -> None:

@@ -39,6 +39,12 @@ def test_a_window_is_in_rounds() -> None:
     assert np.allclose(axes.get_lines()[0].get_ydata(), [0.0, 1.0, 2.0, 1.0, 0.0])
 
 
+def test_a_seed_without_any_number_leaves_no_line_to_smooth() -> None:
+    axes = Figure().add_subplot()
+    draw_curves(axes, {"a": [history([1.0, 2.0]), history([None, None])], "b": [history([3.0, 3.0])]}, smooth=9)
+    assert [line.get_ydata().tolist() for line in axes.get_lines()] == [[], [3.0, 3.0]]
+
+
 def test_results_of_other_settings_are_no_seeds() -> None:
     def result(label: str, **settings: object) -> SimpleNamespace:
         return SimpleNamespace(label=label, history=history([1.0]), config=Config(**settings))

@@ -47,6 +47,35 @@ def test_a_saved_result_comes_back_to_the_last_bit(tmp_path: Path) -> None:
     assert back.config == result.config
 
 
+AROUND: list[dict[str, Any]] = [
+    {"compression": "topk"},
+    {"privacy": "client", "weighted": False},
+    {"attack": "sign-flip"},
+    {"relaxed": 0.1},
+    {"wire": "int8"},
+    {"local_optimizer": "momentum"},
+    {"local_schedule": "cosine"},
+    {"algorithm": "median"},
+]
+
+
+@pytest.mark.parametrize("around", AROUND, ids=lambda each: next(iter(each)))
+def test_what_is_put_around_a_method_is_in_the_name_of_a_loaded_result(around: dict[str, Any], tmp_path: Path) -> None:
+    result = run(1, **{"algorithm": "fedavg", **around}, out=tmp_path / "kept")
+    back = fedsmoo.load(tmp_path / "kept")
+    assert back.label == result.label != "FedAvg"
+    assert repr(back) == repr(result)
+
+
+def test_a_loaded_result_knows_who_was_in_a_cohort_where_clients_keep_nothing(tmp_path: Path) -> None:
+    result = run(2, algorithm="fedavg", out=tmp_path / "kept")
+    back = fedsmoo.load(tmp_path / "kept")
+    met = {client for record in result.history for client in record.cohort}
+    expected = [{} if client in met else None for client in range(5)]
+    assert [back.client_state(client) for client in range(5)] == expected
+    assert [result.client_state(client) for client in range(5)] == expected
+
+
 def test_a_loaded_result_goes_on_to_the_bits_of_one_long_run(tmp_path: Path) -> None:
     run(2).save(tmp_path / "kept")
     same(fedsmoo.load(tmp_path / "kept").continue_(2), run(4))

@@ -90,6 +90,32 @@ def test_what_is_logged_lies_in_the_record_and_in_the_folder(tmp_path: Path) -> 
     assert "changes" not in lines[0]
 
 
+CHANGED: dict[str, Any] = {
+    "changes": lambda record: record.changes.update(lr=0.01),  # on the disk, but not in force until it is resumed
+    "cohort": lambda record: record.cohort.sort(reverse=True),
+    "probes": lambda record: record.probes.update(mine=1.0),
+    "metrics": lambda record: record.metrics.update(accuracy=1.0),
+}
+
+
+@pytest.mark.parametrize("with_the_state", [False, True])
+@pytest.mark.parametrize("name", CHANGED)
+def test_a_record_that_a_callback_changes_by_hand_is_refused(name: str, with_the_state: bool, tmp_path: Path) -> None:
+    def looking(record: Record, state: RoundState) -> None:
+        state.log("norm", 1.0)
+        state.set(lr=0.05)
+        CHANGED[name](record)
+
+    callback = looking if with_the_state else CHANGED[name]
+    with pytest.raises(FedsmooError, match=f"changed {name} in the record of round 1.*state.log.*state.set"):
+        fedsmoo.simulate("softmax", "digits", "fedavg", rounds=3, callback=callback, **QUICK)
+    config = Config(algorithm="fedavg", model="softmax", rounds=3, **QUICK)
+    with pytest.raises(FedsmooError, match=f"changed {name} in the record of round 1"):
+        fedsmoo.run(config, tmp_path / "run", callback=callback)
+    plain = fedsmoo.run(config, tmp_path / "plain")
+    assert torch.equal(fedsmoo.resume(tmp_path / "run").server.w, plain.server.w)
+
+
 @pytest.mark.parametrize("engine", ["serial", "batched", "vmap"])
 def test_a_changed_number_is_the_schedule_with_a_step_there(engine: str) -> None:
     settings = {**QUICK, "rounds": 4, "engine": engine}

@@ -40,6 +40,19 @@ def by_task(runs: Sequence[dict[str, Any]], key: str) -> dict[str, Lines]:
     return {task: grouped(found) for task, found in out.items()}
 
 
+# What figures draw over rounds.
+QUANTITIES = {"accuracy": "acc", "loss": "loss", "train-loss": "train", "drift": "drift", "rounds": "acc"}
+
+
+def unmeasured(figure: str, runs: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the names of the runs that a figure over rounds leaves out: they have measured nothing for it.
+
+    A seed without a round, as of a run that diverged at once, is not in the mean of the others.
+    """
+    key = QUANTITIES.get(figure)
+    return [] if key is None else [run["name"] for run in runs if not np.isfinite(column(run, key)).any()]
+
+
 def titles(tasks: Sequence[str]) -> list[str]:
     """Return the words in which tasks differ; none for a task alone.
 

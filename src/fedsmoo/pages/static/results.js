@@ -19,11 +19,12 @@ function drawSummary() {
     const cell = (values, digits) => { const v = values.filter((x) => x !== null && x !== undefined); return !v.length ? { text: "–", value: null } : v.some(Number.isNaN) ? { text: "no number", value: null } : { text: spread(v, digits), value: mean(v) }; };
     const open = runs.filter((r) => r.state !== "finished"), failed = open.some((r) => r.state === "failed");
     const sent = runs.map((r) => axesOf(r).bytes.at(-1) ?? 0), time = runs.map((r) => axesOf(r).seconds.at(-1) ?? 0);
+    const outside = open.length > 0; // a run is no cheaper for its rounds that are not done
     const rounds = [...new Set(runs.map(farSoFar))], devices = new Set(runs.map((r) => r.summary.device));
     const took = devices.size > 1 ? { text: `${show(mean(time), 1)} (${devices.size} devices)`, value: null } : { text: show(mean(time), 1), value: mean(time) };
     return { cells: [name + (open.length ? ` (${open.length === runs.length ? "" : `${open.length} `}${failed ? "failed or " : ""}unfinished)` : ""), { text: String(runs.length), value: runs.length }, { text: rounds.join(", "), value: Math.max(...runs.map(length)) },
       cell(ends.map((e) => e.ten), digits()), ...(chosen ? [cell(ends.map((e) => e.validated), digits())] : []), ...(personal ? ["own", "deviation", "worst"].map((n) => cell(ends.map((e) => e[n]), digits())) : []), cell(ends.map((e) => e.last), digits()), cell(ends.map((e) => e.best), digits()), cell(ends.map((e) => e.loss), 4),
-      { text: bytes(mean(sent)), value: mean(sent) }, took] };
+      { text: bytes(mean(sent)), value: mean(sent), outside }, { ...took, outside }] };
   });
   table(byId("summary-table"), choice.task ?? "No runs", [{ title: choice.merge ? "method" : "run" }, { title: "seeds" }, { title: "rounds" }, { title: lastTitle(inTask()), best: better() },
     ...(chosen ? [{ title: `by validation${unit()}`, best: better() }] : []), ...(personal ? [{ title: `personal${unit()}`, best: better() }, { title: "over clients ±" }, { title: `worst tenth${unit()}`, best: better() }] : []), { title: `last round${unit()}` }, { title: `best${lead().title.startsWith("test") ? " on test" : ""}${unit()}` }, { title: "test loss", best: "low" }, { title: "sent", best: "low" }, { title: "seconds", best: "low" }], rows);

@@ -52,7 +52,8 @@ function hint(region) {
   region.parentElement?.classList.toggle("more", hidden > 1 && region.scrollLeft < hidden - 1);
 }
 
-// A column: {title, words?, best?: "high" | "low"}; a cell: text, or {text, value}. Rows may carry {reference: true}.
+// A column: {title, words?, best?: "high" | "low"}; a cell: text, or {text, value, outside?: true, it cannot be best}.
+// Rows may carry {reference: true}.
 function table(place, caption, columns, rows) {
   place.replaceChildren();
   if (!rows.length) {
@@ -61,7 +62,7 @@ function table(place, caption, columns, rows) {
   }
   const cells = rows.map((r) => r.cells.map((c) => (c !== null && typeof c === "object" ? c : { text: c ?? "–", value: null })));
   const best = columns.map((c, k) => {
-    const ours = cells.filter((_, i) => !rows[i].reference);
+    const ours = cells.filter((r, i) => !rows[i].reference && !r[k].outside);
     const values = ours.map((r) => r[k].value).filter((v) => v !== null && v !== undefined);
     const told = new Set(values).size > 1 || (values.length > 0 && values.length < ours.length);
     return c.best && told ? (c.best === "high" ? Math.max(...values) : Math.min(...values)) : null;
@@ -80,7 +81,7 @@ function table(place, caption, columns, rows) {
     return element("th", { scope: "col", ...(c.words ? { class: "words" } : {}), ...sorted }, button);
   }));
   const body = ordered(cells, sort).map((i) => element("tr", rows[i].reference ? { class: "reference" } : {}, ...cells[i].map((cell, k) => {
-    const wins = best[k] !== null && cell.value === best[k] && !rows[i].reference;
+    const wins = best[k] !== null && cell.value === best[k] && !rows[i].reference && !cell.outside;
     const content = wins ? element("strong", {}, cell.text, element("span", { class: "spoken" }, " (best)")) : cell.text;
     if (k === 0) return element("th", { scope: "row" }, content);
     return element("td", columns[k].words ? { class: "words" } : {}, content);

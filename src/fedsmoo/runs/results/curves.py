@@ -30,7 +30,7 @@ def hanning(values: np.ndarray, window: int) -> np.ndarray:
     >>> hanning(np.ones(5), 3)
     array([1., 1., 1., 1., 1.])
     """
-    if window < 3:
+    if window < 3 or not len(values):
         return values
     reach = window // 2
     kernel = 0.5 + 0.5 * np.cos(2 * np.pi * np.arange(-reach, reach + 1) / (window + 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
@@ -11,9 +12,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from fedsmoo.algorithms import ALGORITHMS
+from fedsmoo.algorithms.choices import CHOICES
 from fedsmoo.core import FedsmooError, Vectors
-from fedsmoo.core.user_code import judged
-from fedsmoo.runs.build import assemble
+from fedsmoo.core.user_code import is_in_file, judged
+from fedsmoo.runs.build import assemble, make_method
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin.contents import refuse_other_data
 from fedsmoo.runs.origin.objects import PREFIX, objects_in
@@ -44,8 +46,12 @@ class LoadedResult(Result):
 
     @property
     def label(self) -> str:
-        """The method's name: what a sweep calls it, or its class."""
-        name = self._run.config.algorithm
+        """The method's name: what a sweep calls it, or its class and what is put around it, where no file has code."""
+        config = self._run.config
+        name = config.algorithm
+        if not self._run.label and not objects_in(config) and not any(map(is_in_file, named_classes(config))):
+            with suppress(FedsmooError):  # of options that an earlier version knew
+                return make_method(config).label
         known = ALGORITHMS.get(name.lower())
         own = known.__name__ if known else name.removeprefix(PREFIX).partition("@")[0].rpartition(":")[2]
         return self._run.label or own
@@ -88,6 +94,11 @@ class LoadedResult(Result):
         if self._saved is None:
             raise FedsmooError(f"{what}: {self._run.path} has no checkpoint, and so no vectors but the model's")
         super().refuse_moved_on(what)
+
+
+def named_classes(config: Config) -> list[str]:
+    """Return the names of the method and of what is put around it; such a name may be that of a file."""
+    return [config.algorithm, *(getattr(config, setting) for setting in CHOICES)]
 
 
 def refuse_other_model(simulation: Simulation, kept: Mapping[str, Tensor], path: Path) -> None:

@@ -144,11 +144,14 @@ class Result:
         return run.setup.task.model.export(self.server.w if w is None else w, statistics)
 
     def client_state(self, client: int) -> dict[str, Tensor] | None:
-        """Return a client's own vectors, flat, or ``None`` if it was never in a cohort."""
+        """Return a client's own vectors, flat, or ``None`` if it was never in a cohort; empty where it keeps none."""
         if client not in range(len(self.simulation.indices)):
             raise FedsmooError(f"there is no client {client!r}: they are 0 to {len(self.simulation.indices) - 1}")
         self.refuse_moved_on("client_state")
-        return dict(self.simulation.engine.table.items()).get(client)
+        row = dict(self.simulation.engine.table.items()).get(client)
+        if row is None and any(client in record.cohort for record in self.history):
+            return {}  # of a method whose clients keep nothing, a checkpoint has no rows
+        return row
 
     def client(self, client: int) -> dict[str, Any] | None:
         """Return a client's own vectors by parameter name, or ``None`` if it was never in a cohort.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import copy
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +30,7 @@ class RoundState:
     def __init__(self, simulation: Simulation, record: Record) -> None:
         self.simulation, self.record = simulation, record
         self.stopped = False
+        self._added: dict[str, dict[str, Any]] = {"probes": {}, "changes": {}}  # by log and set
 
     def __repr__(self) -> str:
         return f"<RoundState: after round {self.round} of {self.rounds}>"
@@ -78,7 +81,7 @@ class RoundState:
             number = number.item()
         if not isinstance(number, Real) or not math.isfinite(number):
             raise FedsmooError(f"state.log: {name} is {brief(value)}, but must be a finite number")
-        self.record.probes[name] = float(number)
+        self.record.probes[name] = self._added["probes"][name] = float(number)
 
     def set(self, **numbers: Any) -> None:
         """Change numbers from the next round on: ``lr``, or hyper-parameters of the method, which may be schedules.
@@ -90,6 +93,7 @@ class RoundState:
             raise FedsmooError("state.set: several ranks share this run, and only one was told: use a schedule instead")
         checked = {n: checked_change(self.simulation.setup.algorithm, n, v) for n, v in numbers.items()}
         self.record.changes.update(checked)
+        self._added["changes"].update(checked)
         self.simulation.note_changes()
 
 
@@ -109,17 +113,39 @@ def takes_state(callback: Any) -> bool:
 def with_state(callback: Callable[..., Any], simulation: Simulation) -> Callable[[Record], Any]:
     """Return a callback of one argument, the record; one that takes the state is called before the record is kept."""
     if not takes_state(callback):
-        return callback
+
+        def looked(record: Record) -> Any:
+            with kept_as_it_is(record, {}):
+                return callback(record)
+
+        return looked
     answer: Any = None
 
     def look(record: Record) -> None:
         nonlocal answer
         state = RoundState(simulation, record)
-        answer = callback(record, state)
+        with kept_as_it_is(record, state._added):
+            answer = callback(record, state)
         answer = False if state.stopped else answer
 
     simulation.observer = look
     return lambda record: answer
+
+
+@contextmanager
+def kept_as_it_is(record: Record, added: Mapping[str, Mapping[str, Any]]) -> Iterator[None]:
+    """Refuse that a callback changes what a record holds: it says what a run did, and what the next round does.
+
+    ``added`` is what the state adds meanwhile, by the record's fields.
+    """
+    before: dict[str, Any] = {n: copy(v) for n, v in vars(record).items() if isinstance(v, dict | list)}
+    yield
+    for name, value in before.items():
+        if getattr(record, name) != (value | added[name] if name in added else value):
+            raise FedsmooError(
+                f"the callback changed {name} in the record of round {record.round}, which says what the run did: a "
+                "callback of (record, state) adds a number by state.log, and changes one of the run by state.set"
+            )
 
 
 def says_stop(answer: Any) -> bool:
