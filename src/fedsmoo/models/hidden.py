@@ -16,7 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from fedsmoo.core.errors import FedsmooError
+from fedsmoo.core.random.noise import Noise, key_of
 from fedsmoo.models.base import FlatModel
+from fedsmoo.models.buffers import all_like, cast
+from fedsmoo.models.draws import drawing
+from fedsmoo.models.modules.call import call_holding
+from fedsmoo.models.modules.copies import copied
+from fedsmoo.models.modules.inputs import arguments
+from fedsmoo.models.modules.outputs import picked, unrounded
 
 REENTRANT = "CheckpointFunctionBackward"
 MOVING = threading.RLock()  # of two threads that each put back what they had found, one would leave its own behind
@@ -87,6 +94,82 @@ def refuse_written(module: nn.Module, before: Mapping[str, Tensor], after: Mappi
                 "nn.Embedding does, which a method would know nothing of: compute from it what the pass needs, such as "
                 "weight * (max_norm / norm).clamp(max=1)"
             )
+
+
+@contextmanager
+def unreplaced(model: FlatModel, given: Mapping[str, Tensor]) -> Iterator[None]:
+    """Refuse a pass that puts another tensor in the place of a parameter that it was given."""
+    own = type(model).forward is not FlatModel.forward  # which makes a vector what the module is given
+
+    def refuse(*_: Any) -> None:
+        for name, p in model.module.named_parameters():
+            if not own and name in given and p is not given[name]:
+                raise FedsmooError(
+                    f"the model {type(model.module).__name__} puts another tensor in the place of its parameter {name!r} in "
+                    "forward, which no run would train: compute from the parameter what the pass needs"
+                )
+
+    hook = model.module.register_forward_hook(refuse)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+@contextmanager
+def stood_in(model: FlatModel, module: nn.Module) -> Iterator[None]:
+    """Let another copy of the module, which has seen less, stand in for it, inside this context."""
+    own, model.module, model._training = model.module, module, None
+    try:
+        yield
+    finally:
+        model.module, model._training = own, None
+
+
+def spare_copy(module: nn.Module) -> nn.Module | None:
+    """Return a copy of a module that no pass has gone through; ``None`` of one that cannot be copied."""
+    try:
+        spare: nn.Module = copied(module)
+    except FedsmooError:  # whoever needs one says so
+        return None
+    return spare
+
+
+def frozen_copies(model: FlatModel, like: Tensor) -> dict[str, Tensor]:
+    """Return copies of the frozen parameters, as a pass with parameters like these reads them."""
+    kept = {n: t.clone() for n, t in model.constants.items() if n not in model.buffers}
+    return all_like(kept, like.device, like.dtype)
+
+
+def refuse_other_as_given(model: FlatModel, spare: nn.Module, w: Tensor, x: Tensor, training: bool) -> None:
+    """Refuse a module that answers otherwise with its own parameters than with others in their places."""
+    parts = {n: p.detach().requires_grad_(training) for n, p in model.layout.split(w).items()}
+    args, named = arguments(x.clone(), model.inputs)
+    held = {**parts, **frozen_copies(model, w)}
+    cast(spare, w.dtype)
+    spare.to(w.device)
+    with torch.no_grad():
+        for name, p in spare.named_parameters():
+            p.copy_(held[name])  # a start may come from a file
+
+    def answer(function: Callable[[], Any]) -> Any:
+        model.train(training)
+        with drawing(spare, Noise(key_of(0, "as given"))), torch.set_grad_enabled(training):
+            return function()
+
+    with stood_in(model, spare):
+        there = answer(lambda: model.forward({**parts, **model.buffer_copies(w)}, x.clone()))
+        try:
+            out = answer(lambda: call_holding(spare, model.buffer_copies(w), args, named))
+        except Exception:  # what it can do only inside a run is not its own answer
+            return
+    own = unrounded(picked(out, model.output, spare))
+    scale = float(own.abs().nan_to_num(0.0, 0.0).max()) if own.numel() else 0.0
+    if own.shape != there.shape or not torch.allclose(own, there, rtol=1e-2, atol=1e-3 * scale, equal_nan=True):
+        raise FedsmooError(
+            f"the model {type(model.module).__name__} answers otherwise with its own parameters than with others in "
+            "their places, as code does that asks for nn.Parameter or requires_grad: ask for something else"
+        )
 
 
 def foreign(module: nn.Module, value: Tensor, parts: Collection[Tensor]) -> list[list[int]]:
