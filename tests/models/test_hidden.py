@@ -188,6 +188,21 @@ def test_parameters_of_others_are_said() -> None:
         trained(net)
 
 
+def test_a_module_that_trains_nothing_of_its_own_is_refused() -> None:
+    """Its copy computed with the layers of the module that it was copied from."""
+
+    class Closed(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.whole = lambda x: self.above(torch.tanh(self.below(x)))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.whole(x)
+
+    with pytest.raises(FedsmooError, match=r"^the model Closed computes with parameters that are none of its own"):
+        trained(Closed())
+
+
 def test_parameters_that_share_memory_are_refused() -> None:
     net = Net()
     net.extra = nn.Linear(8, 8).double()

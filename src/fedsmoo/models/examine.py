@@ -24,7 +24,6 @@ from fedsmoo.models.base import FlatModel
 from fedsmoo.models.buffers import refuse_changing, written
 from fedsmoo.models.draws import Undrawn, drawing
 from fedsmoo.models.hidden import (
-    changing_states,
     emptied,
     first_weights,
     foreign,
@@ -35,7 +34,6 @@ from fedsmoo.models.hidden import (
     refuse_unnamed,
     refuse_written,
     spare_copy,
-    states,
     stood_in,
     unmoved,
     unreplaced,
@@ -43,6 +41,7 @@ from fedsmoo.models.hidden import (
 from fedsmoo.models.modules.generators import generators
 from fedsmoo.models.modules.modes import changed_by_modes
 from fedsmoo.models.modules.outputs import parts_of
+from fedsmoo.models.modules.states import changing_states, states
 
 SEEN = 8  # samples that go through
 TRIES = 3  # another thread may draw meanwhile, but not every time
@@ -132,8 +131,9 @@ def examine(model: FlatModel, x: Tensor, loss: Callable[[Tensor], Tensor], other
             refuse_kept(at, spare, training, first)
         refuse_changing(passes[False][-1].wrote)
         model.keep_statistics(passes[True][-1].wrote)
-        told += foreign_parameters(passes[True][-1].foreign)
-        look_behind(at, passes[True][-1])
+        last = passes[True][-1]
+        told += foreign_parameters(model.module, last.foreign, last.events[-1][1])
+        look_behind(at, last)
         near = [] if any(p.draws for p in passes[False]) else neighbours(model, at.w, x, passes[False][-1].out)
         model.mixes_in_evaluation, told = bool(near), told + near
     except FedsmooError:

@@ -27,7 +27,6 @@ from fedsmoo.models.modules.outputs import picked, unrounded
 
 REENTRANT = "CheckpointFunctionBackward"
 MOVING = threading.RLock()  # of two threads that each put back what they had found, one would leave its own behind
-LONG, DEEP = 1000, 4  # parts of a list or dict, and lists inside of lists: of more only the length is compared
 
 
 def first_weights(model: FlatModel, x: Tensor) -> Tensor:
@@ -105,8 +104,8 @@ def unreplaced(model: FlatModel, given: Mapping[str, Tensor]) -> Iterator[None]:
         for name, p in model.module.named_parameters():
             if not own and name in given and p is not given[name]:
                 raise FedsmooError(
-                    f"the model {type(model.module).__name__} puts another tensor in the place of its parameter {name!r} in "
-                    "forward, which no run would train: compute from the parameter what the pass needs"
+                    f"the model {type(model.module).__name__} puts another tensor in the place of its parameter "
+                    f"{name!r} in forward, which no run would train: compute from the parameter what the pass needs"
                 )
 
     hook = model.module.register_forward_hook(refuse)
@@ -197,51 +196,22 @@ def foreign(module: nn.Module, value: Tensor, parts: Collection[Tensor]) -> list
     return found
 
 
-def foreign_parameters(shapes: list[list[int]]) -> list[str]:
-    """Return what is told of parameters that a module reads and that are not its own."""
+def foreign_parameters(module: nn.Module, shapes: list[list[int]], gradients: Collection[Tensor]) -> list[str]:
+    """Return what is told of parameters that a module reads and that are not its own.
+
+    Raises:
+        FedsmooError: if none of its own has a gradient.
+    """
     if not shapes:
         return []
+    if not any(bool(g.any()) for g in gradients):
+        raise FedsmooError(
+            f"the model {type(module).__name__} computes with parameters that are none of its own, so that nothing "
+            "would train: read layers as self.NAME, not from a closure (a lambda keeps the module it was made in)"
+        )
     return [
         f"reads parameters {', '.join(map(str, shapes))} that are none of its own, and are not trained: register "
         "layers in nn.ModuleList, and read others as self.NAME, not from a closure"
-    ]
-
-
-def states(module: nn.Module) -> dict[str, Any]:
-    """Return what parts of a module keep beside parameters and buffers, by name: numbers, words, sums of tensors."""
-
-    def plain(v: Any, depth: int = 0) -> Any:
-        if isinstance(v, Tensor):
-            return total(v)
-        if isinstance(v, dict | list | tuple | deque) and (len(v) > LONG or depth > DEEP):
-            return len(v)
-        if isinstance(v, dict):
-            return {str(n): plain(part, depth + 1) for n, part in v.items()}
-        if isinstance(v, list | tuple | deque):
-            return [plain(part, depth + 1) for part in v]
-        return v if isinstance(v, int | float | str) else None
-
-    parts = [(where, n, v) for where, part in module.named_modules() for n, v in vars(part).items()]
-    return {f"{where}.{n}".lstrip("."): plain(v) for where, n, v in parts if n != "training" and not n.startswith("_")}
-
-
-def total(t: Tensor) -> tuple[list[int], str] | None:
-    """Return the shape of a tensor and the sum of its numbers; ``None`` for one without, such as on the device meta."""
-    try:
-        kind = torch.complex128 if t.is_complex() else torch.float64
-        return list(t.shape), str(t.detach().sum(dtype=kind).item())
-    except Exception:  # a tensor of some other kind: nested, quantised, a subclass
-        return None
-
-
-def changing_states(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
-    """Return what is told of what a module keeps from one pass to the next, found by two over the same samples."""
-    name = next((n for n, v in second.items() if repr(first.get(n)) != repr(v)), None)
-    if name is None:
-        return []
-    return [
-        f"keeps {name!r} from one pass to the next, which is no part of a run: on another engine and after a resume it "
-        "is another one, and clients share it; make it a buffer, or leave it out"
     ]
 
 
