@@ -270,6 +270,44 @@ def test_sparse_gradients_are_refused() -> None:
         trained(Words(sparse=True), x=WORDS)
 
 
+# -- what a look at a model must not stumble over
+
+
+class Force(Net):
+    """Computes with a gradient, as models of physics do."""
+
+    def middle(self, x: Tensor) -> Tensor:
+        return torch.func.vmap(torch.func.grad(lambda v: torch.tanh(self.below(v)).square().sum()))(x)
+
+
+@pytest.mark.parametrize("engine", ["serial", "threads", "vmap"])
+def test_gradients_in_forward_train_as_in_a_plain_loop(engine: str) -> None:
+    """They were refused: what goes into a layer there has no numbers to copy."""
+    assert gap(trained(Force(), engine), by_a_plain_loop(Force)) < 1e-14
+
+
+class Edges(Net):
+    """Mixes the inputs by a sparse matrix."""
+
+    def __init__(self, as_buffer: bool) -> None:
+        super().__init__()
+        edges = torch.eye(8, dtype=torch.float64).flip(0).to_sparse()
+        if as_buffer:
+            self.register_buffer("edges", edges)
+        else:
+            self.edges = edges
+
+    def middle(self, x: Tensor) -> Tensor:
+        return self.below(torch.sparse.mm(self.edges, x.T).T)
+
+
+def test_sparse_buffers_are_refused_and_sparse_attributes_are_not() -> None:
+    with pytest.raises(FedsmooError, match=r"^the buffer 'edges' of Edges is sparse.*plain attribute"):
+        trained(Edges(as_buffer=True))
+    for engine in ("serial", "auto"):
+        assert gap(trained(Edges(as_buffer=False), engine), by_a_plain_loop(lambda: Edges(as_buffer=False))) < 1e-14
+
+
 # -- what a pass writes to
 
 

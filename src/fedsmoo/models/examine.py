@@ -67,6 +67,8 @@ class Pass:
 
     def note(self, values: Any) -> None:
         """Keep a copy of some tensors, and see whether a generator has moved."""
+        if torch._C._functorch.peek_interpreter_stack() is not None:  # in the model's own torch.func.grad, say
+            return
         self.events.append((self.running[-1], [t.detach().clone() for t in tensors(values)]))
         found = [] if self.moved else [n for n, state in self._states.items() if state() != self._before[n]]
         self.moved = self.moved or "".join(f"{self.running[-1]} draws from {n}" for n in found[:1])

@@ -157,12 +157,12 @@ def refuse_other_as_given(model: FlatModel, spare: nn.Module, w: Tensor, x: Tens
             return function()
 
     with stood_in(model, spare):
-        there = answer(lambda: model.forward({**parts, **model.buffer_copies(w)}, x.clone()))
+        there = answer(lambda: model.forward({**parts, **model.buffer_copies(w)}, x.clone())).detach()
         try:
             out = answer(lambda: call_holding(spare, model.buffer_copies(w), args, named))
         except Exception:  # what it can do only inside a run is not its own answer
             return
-    own = unrounded(picked(out, model.output, spare))
+    own = unrounded(picked(out, model.output, spare)).detach()
     scale = float(own.abs().nan_to_num(0.0, 0.0).max()) if own.numel() else 0.0
     if own.shape != there.shape or not torch.allclose(own, there, rtol=1e-2, atol=1e-3 * scale, equal_nan=True):
         raise FedsmooError(
