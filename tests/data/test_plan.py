@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsmoo import FedsmooError
+from fedsmoo import FedsmooError, simulate
 from fedsmoo.data.batches.augment import drawing
-from fedsmoo.data.batches.plan import make_plan, plan_bytes
+from fedsmoo.data.batches.plan import make_plan, merge, plan_bytes
 from fedsmoo.data.division.holdout import hold_out
 from fedsmoo.data.division.partition import Dirichlet
 from fedsmoo.engines.client_state import memory
@@ -72,3 +73,34 @@ def test_draws_for_batches_larger_than_any_client_has_samples_are_counted() -> N
     memory.refuse_too_large_plan([50], 1, 10**12, 1, None, augment=False)  # one batch of all samples
     with pytest.raises(FedsmooError, match=r"half of the memory is .* GB: lower batch_size \(now 1000000000000\)$"):
         memory.refuse_too_large_plan([50], 1, 10**12, 1, None, augment=True)
+
+
+CLIENTS = [np.arange(0, 9), np.arange(9, 15), np.arange(15, 20)]
+
+
+def test_padding_is_of_the_client_s_own_samples() -> None:
+    short, long = (make_plan(0, 0, [1, 2], CLIENTS, size, epochs) for size, epochs in ((2, 1), (4, 3)))
+    for plan in (short, long, merge([short, long])):
+        for c in range(plan.index.shape[1]):
+            assert set(plan.index[:, c].flatten()) <= set(CLIENTS[1 + c % 2])
+
+
+def test_what_overflows_on_a_sample_of_others_does_not_reach_a_client() -> None:
+    """Shorter batches were filled with sample 0 of the data, whose gradient times 0 was NaN for everybody."""
+
+    class Squares(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (torch.tanh(super().forward(x)) * x[:, :3].square()).clamp(-5, 5)
+
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((26, 4)), rng.integers(3, size=26)
+    x[0] = 1e200
+    torch.manual_seed(0)
+    net, found = Squares(4, 3), []
+    for engine in ("serial", "vmap"):
+        result = simulate(
+            net, (x[:20], y[:20], x[20:], y[20:]), "fedavg", client_indices=CLIENTS, cohort=2, rounds=2, local_epochs=1,
+            sampling=lambda *_: [1, 2], batch_size=4, engine=engine, dtype="float64", device="cpu", progress=False,
+        )  # fmt: skip
+        found.append(result.server.w)
+    torch.testing.assert_close(*found, rtol=1e-12, atol=1e-14)

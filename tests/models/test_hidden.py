@@ -188,6 +188,21 @@ def test_parameters_of_others_are_said() -> None:
         trained(net)
 
 
+def test_a_module_that_trains_nothing_of_its_own_is_refused() -> None:
+    """Its copy computed with the layers of the module that it was copied from."""
+
+    class Closed(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.whole = lambda x: self.above(torch.tanh(self.below(x)))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.whole(x)
+
+    with pytest.raises(FedsmooError, match=r"^the model Closed computes with parameters that are none of its own"):
+        trained(Closed())
+
+
 def test_parameters_that_share_memory_are_refused() -> None:
     net = Net()
     net.extra = nn.Linear(8, 8).double()
@@ -255,6 +270,44 @@ def test_sparse_gradients_are_refused() -> None:
         trained(Words(sparse=True), x=WORDS)
 
 
+# -- what a look at a model must not stumble over
+
+
+class Force(Net):
+    """Computes with a gradient, as models of physics do."""
+
+    def middle(self, x: Tensor) -> Tensor:
+        return torch.func.vmap(torch.func.grad(lambda v: torch.tanh(self.below(v)).square().sum()))(x)
+
+
+@pytest.mark.parametrize("engine", ["serial", "threads", "vmap"])
+def test_gradients_in_forward_train_as_in_a_plain_loop(engine: str) -> None:
+    """They were refused: what goes into a layer there has no numbers to copy."""
+    assert gap(trained(Force(), engine), by_a_plain_loop(Force)) < 1e-14
+
+
+class Edges(Net):
+    """Mixes the inputs by a sparse matrix."""
+
+    def __init__(self, as_buffer: bool) -> None:
+        super().__init__()
+        edges = torch.eye(8, dtype=torch.float64).flip(0).to_sparse()
+        if as_buffer:
+            self.register_buffer("edges", edges)
+        else:
+            self.edges = edges
+
+    def middle(self, x: Tensor) -> Tensor:
+        return self.below(torch.sparse.mm(self.edges, x.T).T)
+
+
+def test_sparse_buffers_are_refused_and_sparse_attributes_are_not() -> None:
+    with pytest.raises(FedsmooError, match=r"^the buffer 'edges' of Edges is sparse.*plain attribute"):
+        trained(Edges(as_buffer=True))
+    for engine in ("serial", "auto"):
+        assert gap(trained(Edges(as_buffer=False), engine), by_a_plain_loop(lambda: Edges(as_buffer=False))) < 1e-14
+
+
 # -- what a pass writes to
 
 
@@ -300,7 +353,145 @@ def test_inputs_that_are_written_to_are_copies(engine: str, method: str, radius:
     assert result.history[-1].test_loss == pytest.approx(expected, rel=1e-12)
 
 
+class Following(Net):
+    """A frozen layer that follows a trained one, as momentum encoders do; the server's was everybody's."""
+
+    def __init__(self, by_data: bool) -> None:
+        super().__init__()
+        self.slow, self.by_data = nn.Linear(8, 8).double().requires_grad_(False), by_data
+
+    def middle(self, x: Tensor) -> Tensor:
+        if self.training and self.by_data:
+            self.slow.weight.data = 0.9 * self.slow.weight.data + 0.1 * self.below.weight.data
+        elif self.training:
+            with torch.no_grad():
+                self.slow.weight.mul_(0.9).add_(self.below.weight, alpha=0.1)
+        return self.below(x) + self.slow(x)
+
+
+class Replaced(Net):
+    def middle(self, x: Tensor) -> Tensor:
+        self.below.weight = nn.Parameter(F.normalize(self.below.weight.detach()))
+        return self.below(x)
+
+
+def test_passes_that_change_frozen_parameters_or_replace_some_are_refused() -> None:
+    for by_data in (False, True):
+        with pytest.raises(FedsmooError, match=r"^the model Following changes its parameter 'slow.weight' in forward"):
+            trained(Following(by_data))
+    with pytest.raises(
+        FedsmooError, match=r"^the model Replaced puts another tensor in the place of its .*below.weight"
+    ):
+        trained(Replaced())
+
+
+# -- what a module does when its mode is set
+
+
+class Merged(nn.Linear):
+    """LoRA as loralib writes it: its product is part of the frozen weight in eval mode."""
+
+    def __init__(self) -> None:
+        super().__init__(8, 8, dtype=torch.float64)
+        self.weight.requires_grad_(False)
+        self.down, self.up = (nn.Parameter(0.3 * torch.randn(n, dtype=torch.float64)) for n in ((2, 8), (8, 2)))
+        self.merged = False
+
+    def train(self, mode: bool = True) -> Merged:
+        if self.merged is mode:
+            self.weight.data += (-1 if mode else 1) * self.up @ self.down
+        self.merged = not mode
+        return super().train(mode)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) if self.merged else super().forward(x) + x @ self.down.T @ self.up.T
+
+
+class FrozenInTraining(Net):
+    def train(self, mode: bool = True) -> FrozenInTraining:
+        self.below.requires_grad_(not mode)
+        return super().train(mode)
+
+
+def test_parameters_that_a_mode_changes_or_freezes_are_refused() -> None:
+    """Evaluations had the frozen weight without the product; what train() froze was trained."""
+    net = nn.Sequential(Merged(), nn.Linear(8, 3, dtype=torch.float64))
+    for mode in (True, False):
+        with pytest.raises(
+            FedsmooError, match=r"^the model Sequential changes its parameter '0.weight' in train\(\) or"
+        ):
+            trained(net.train(mode))
+    with pytest.raises(
+        FedsmooError, match=r"^the model FrozenInTraining freezes its parameter 'below.weight' in train"
+    ):
+        trained(FrozenInTraining())
+    result, truth = trained(FrozenInTraining().train()), TASK.by_a_plain_loop(lambda: FrozenInTraining().train())
+    assert gap(result, truth) < 1e-14
+
+
+class OwnEval(Net):
+    """Its ``eval`` does something else than ``train(False)``, and returns nothing, as users write it."""
+
+    share = 1.0
+
+    def train(self, mode: bool = True) -> OwnEval:
+        self.share = 1.0 if mode else self.share
+        return super().train(mode)
+
+    def eval(self) -> None:  # type: ignore[override]
+        self.share = 0.5
+        super().eval()
+
+    def middle(self, x: Tensor) -> Tensor:
+        return self.share * self.below(x)
+
+
+def test_a_module_s_own_eval_is_called() -> None:
+    result, truth = trained(OwnEval()), by_a_plain_loop(OwnEval)
+    truth.eval()
+    expected = truth(X[N:])
+    assert result.history[-1].test_loss == pytest.approx(F.cross_entropy(expected, Y[N:]).item(), rel=1e-12)
+    torch.testing.assert_close(result.model(X[N:]), expected, rtol=1e-12, atol=0.0)
+
+
 # -- what is kept from one pass to the next
+
+
+class Cached(Net):
+    """Keeps something of the first weights that it meets; ``in_evaluation``: until it trains again."""
+
+    def __init__(self, in_evaluation: bool) -> None:
+        super().__init__()
+        self.in_evaluation, self.kept = in_evaluation, {}
+
+    def middle(self, x: Tensor) -> Tensor:
+        if self.in_evaluation and self.training:
+            self.kept.clear()
+        self.kept.setdefault("weight", self.below.weight.detach())
+        return self.below(x) @ self.kept["weight"]
+
+
+def test_what_a_model_keeps_of_the_first_weights_is_found() -> None:
+    """Clients trained with a weight of before the run; with threads, evaluations were of an earlier round's."""
+    for in_evaluation in (False, True):
+        with pytest.raises(FedsmooError, match=r"gives other outputs for the same inputs.*keeps something"):
+            trained(Cached(in_evaluation))
+
+
+class Asking(Net):
+    def __init__(self, ask: Callable[[Any], bool]) -> None:
+        super().__init__()
+        self.ask = ask
+
+    def middle(self, x: Tensor) -> Tensor:
+        return self.below(x) * (2 if self.ask(self.below.weight) else 1)
+
+
+def test_models_that_ask_for_parameters_are_refused() -> None:
+    """They took the other branch in a run, where a client's vector is in the place of its parameters."""
+    for ask in (lambda w: isinstance(w, nn.Parameter), lambda w: type(w) is Tensor, lambda w: w.requires_grad):
+        with pytest.raises(FedsmooError, match=r"^the model Asking answers otherwise with its own parameters"):
+            trained(Asking(ask))
 
 
 def test_what_a_model_remembers_of_other_samples_is_found() -> None:

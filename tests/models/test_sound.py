@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from fedsmoo import simulate
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import FedsmooWarning
-from fedsmoo.models.hidden import states
 from fedsmoo.models.modules.copies import refuse_lost
+from fedsmoo.models.modules.states import states
 from fedsmoo.runs.results.result import Result
 
 TASK = SmallTask(6, 4, 7)

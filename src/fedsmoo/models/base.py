@@ -162,7 +162,7 @@ class FlatModel:
     def train(self, on: bool = True) -> None:
         """Put the module in train mode, or in eval mode; for the sake of speed, only where it is not."""
         if self._training is not on:
-            self.module.train(on)
+            (self.module.train if on else self.module.eval)()  # a user's own may do more than the other
             self._training = on
 
     def eval(self) -> None:
@@ -278,15 +278,14 @@ class FlatModel:
 
     def export(self, w: Tensor, statistics: Tensor | None = None) -> nn.Module:
         """Return a copy of the module with the parameters ``w``, in eval mode; with other statistics than it holds."""
-        module = copied(self.module).eval()
+        module: nn.Module = copied(self.module)
         with torch.no_grad():
+            module.eval()
             state, kept = self.state_dict(w), self._frozen
             if statistics is not None and self.statistics is not None:
                 kept = {**kept, **self.statistics.split(statistics)}
-            for name, p in module.named_parameters():
-                p.copy_(state[name])
-            for name, b in module.named_buffers():
-                b.copy_(kept[name])
+            for name, t in (*module.named_parameters(), *module.named_buffers()):
+                t.copy_({**state, **kept}[name])
         return module
 
 

@@ -7,14 +7,12 @@ same noise (:mod:`fedsmoo.models.draws`). What differs then, or moves a global g
 from __future__ import annotations
 
 import dataclasses
-import random
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -26,18 +24,24 @@ from fedsmoo.models.base import FlatModel
 from fedsmoo.models.buffers import refuse_changing, written
 from fedsmoo.models.draws import Undrawn, drawing
 from fedsmoo.models.hidden import (
-    changing_states,
     emptied,
     first_weights,
     foreign,
     foreign_parameters,
+    frozen_copies,
     neighbours,
+    refuse_other_as_given,
     refuse_unnamed,
     refuse_written,
-    states,
+    spare_copy,
+    stood_in,
     unmoved,
+    unreplaced,
 )
+from fedsmoo.models.modules.generators import generators
+from fedsmoo.models.modules.modes import changed_by_modes
 from fedsmoo.models.modules.outputs import parts_of
+from fedsmoo.models.modules.states import changing_states, states
 
 SEEN = 8  # samples that go through
 TRIES = 3  # another thread may draw meanwhile, but not every time
@@ -63,6 +67,8 @@ class Pass:
 
     def note(self, values: Any) -> None:
         """Keep a copy of some tensors, and see whether a generator has moved."""
+        if torch._C._functorch.peek_interpreter_stack() is not None:  # in the model's own torch.func.grad, say
+            return
         self.events.append((self.running[-1], [t.detach().clone() for t in tensors(values)]))
         found = [] if self.moved else [n for n, state in self._states.items() if state() != self._before[n]]
         self.moved = self.moved or "".join(f"{self.running[-1]} draws from {n}" for n in found[:1])
@@ -114,6 +120,9 @@ def examine(model: FlatModel, x: Tensor, loss: Callable[[Tensor], Tensor], other
     at, model.random = Looked(model, first_weights(model, x), x, loss), False
     told: list[str] = []
     refuse_unfinite(at)
+    if wrong := changed_by_modes(model.module, model.layout.shapes):
+        raise FedsmooError(f"the model {type(model.module).__name__} {wrong}")
+    spare = spare_copy(model.module)
     try:
         for training, made in passes.items():
             first = steady_pass(made, at, training)
@@ -121,10 +130,12 @@ def examine(model: FlatModel, x: Tensor, loss: Callable[[Tensor], Tensor], other
             forget(at if other is None else at._replace(x=other))
             refuse_difference(first, steady_pass(made, at, training))
             told += changing_states(kept, states(model.module)) if training else []
+            refuse_kept(at, spare, training, first)
         refuse_changing(passes[False][-1].wrote)
         model.keep_statistics(passes[True][-1].wrote)
-        told += foreign_parameters(passes[True][-1].foreign)
-        look_behind(at, passes[True][-1])
+        last = passes[True][-1]
+        told += foreign_parameters(model.module, last.foreign, last.events[-1][1])
+        look_behind(at, last)
         near = [] if any(p.draws for p in passes[False]) else neighbours(model, at.w, x, passes[False][-1].out)
         model.mixes_in_evaluation, told = bool(near), told + near
     except FedsmooError:
@@ -144,9 +155,24 @@ def examine(model: FlatModel, x: Tensor, loss: Callable[[Tensor], Tensor], other
         warnings.warn(f"the model {type(model.module).__name__} {text}", FedsmooWarning, stacklevel=2)
 
 
-def forget(at: Looked) -> None:
-    """Make a pass in train mode that nobody looks at, and that the next ones must not depend on."""
-    at.model.train()
+def refuse_kept(at: Looked, spare: nn.Module | None, training: bool, seen: Pass) -> None:
+    """Refuse a model that keeps something of the first weights it meets, and one that must have its own parameters.
+
+    Passes of a module on the same weights cannot tell; ``spare``, a copy of it, meets others first.
+    """
+    if spare is None or type(at.model).forward is not FlatModel.forward:
+        return
+    model = at.model
+    with stood_in(model, spare):
+        for mode in (True,) if training else (True, False):
+            forget(at._replace(w=0.9 * at.w), mode)
+        refuse_difference(seen, steady_pass([], at, training))
+    refuse_other_as_given(model, spare, at.w, at.x, training)
+
+
+def forget(at: Looked, training: bool = True) -> None:
+    """Make a pass, by default in train mode, that nobody looks at, and that the next ones must not depend on."""
+    at.model.train(training)
     with drawing(at.model.module, Noise(key_of(0, "forget"))), torch.no_grad():
         at.model.forward({**at.parts(), **at.model.buffer_copies(at.w)}, at.x.clone())
 
@@ -182,14 +208,15 @@ def steady_pass(made: list[Pass], at: Looked, training: bool) -> Pass:
 def make(seen: Pass, at: Looked, training: bool) -> None:
     """Make one pass through a model that ``seen`` watches; in train mode with its gradient."""
     model, parts, x = at.model, at.parts(), at.x.clone()
-    kept, whole = model.buffer_copies(at.w), {**parts, **model.buffer_copies(at.w)}
+    fixed, frozen = frozen_copies(model, at.w), frozen_copies(model, at.w)
+    kept, whole = model.buffer_copies(at.w), {**parts, **frozen, **model.buffer_copies(at.w)}
     model.train(training)
     with drawing(model.module, Noise(key_of(0, "examine"))) as draws, torch.enable_grad(), model.in_place(parts):
         try:
-            with seen.watching(model.module), unmoved(model.module):
+            with seen.watching(model.module), unmoved(model.module), unreplaced(model, {**parts, **frozen}):
                 out = model.forward(whole, x)
             model.writes_inputs |= bool(x._version) or not torch.equal(x, at.x)
-            refuse_written(model.module, model.layout.split(at.w), parts)
+            refuse_written(model.module, {**model.layout.split(at.w), **fixed}, {**parts, **frozen})
             seen.wrote = written(model.module, kept, whole)
             seen.draws, seen.out = draws.count, out.detach().clone()
             value = at.loss(out)
@@ -236,32 +263,6 @@ def tensors(out: Any) -> list[Tensor]:
     if isinstance(out, dict | list | tuple) or dataclasses.is_dataclass(out):
         return [t for part in parts_of(out).values() for t in tensors(part)]
     return []
-
-
-def generators(module: nn.Module) -> dict[str, Callable[[], Any]]:
-    """Return functions that read the states of the generators a model may draw from: global ones, and its own."""
-    states: dict[str, Callable[[], Any]] = {
-        "Python's random": random.getstate,
-        "numpy.random": lambda: array_state(np.random.get_state(legacy=True)),
-        "PyTorch's own generator": lambda: torch.get_rng_state().numpy().tobytes(),
-    }
-    if torch.cuda.is_initialized():
-        states["PyTorch's own generator of a GPU"] = lambda: torch.cuda.get_rng_state().numpy().tobytes()
-    for place, part in module.named_modules():
-        for name, v in vars(part).items():
-            own = f"its own generator {f'{place}.{name}'.lstrip('.')}"
-            if isinstance(v, np.random.Generator):
-                states[own] = lambda v=v: str(v.bit_generator.state)  # type: ignore[misc]
-            elif isinstance(v, np.random.RandomState):
-                states[own] = lambda v=v: array_state(v.get_state(legacy=True))  # type: ignore[misc]
-            elif isinstance(v, random.Random):
-                states[own] = v.getstate
-    return states
-
-
-def array_state(state: Any) -> tuple[Any, ...]:
-    """NumPy's old state as something that compares."""
-    return (state[0], state[1].tobytes(), *state[2:])
 
 
 def refuse_difference(first: Pass, second: Pass) -> None:

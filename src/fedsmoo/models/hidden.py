@@ -16,11 +16,17 @@ import torch
 from torch import Tensor, nn
 
 from fedsmoo.core.errors import FedsmooError
+from fedsmoo.core.random.noise import Noise, key_of
 from fedsmoo.models.base import FlatModel
+from fedsmoo.models.buffers import all_like, cast
+from fedsmoo.models.draws import drawing
+from fedsmoo.models.modules.call import call_holding
+from fedsmoo.models.modules.copies import copied
+from fedsmoo.models.modules.inputs import arguments
+from fedsmoo.models.modules.outputs import picked, unrounded
 
 REENTRANT = "CheckpointFunctionBackward"
 MOVING = threading.RLock()  # of two threads that each put back what they had found, one would leave its own behind
-LONG, DEEP = 1000, 4  # parts of a list or dict, and lists inside of lists: of more only the length is compared
 
 
 def first_weights(model: FlatModel, x: Tensor) -> Tensor:
@@ -89,6 +95,82 @@ def refuse_written(module: nn.Module, before: Mapping[str, Tensor], after: Mappi
             )
 
 
+@contextmanager
+def unreplaced(model: FlatModel, given: Mapping[str, Tensor]) -> Iterator[None]:
+    """Refuse a pass that puts another tensor in the place of a parameter that it was given."""
+    own = type(model).forward is not FlatModel.forward  # which makes a vector what the module is given
+
+    def refuse(*_: Any) -> None:
+        for name, p in model.module.named_parameters():
+            if not own and name in given and p is not given[name]:
+                raise FedsmooError(
+                    f"the model {type(model.module).__name__} puts another tensor in the place of its parameter "
+                    f"{name!r} in forward, which no run would train: compute from the parameter what the pass needs"
+                )
+
+    hook = model.module.register_forward_hook(refuse)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+@contextmanager
+def stood_in(model: FlatModel, module: nn.Module) -> Iterator[None]:
+    """Let another copy of the module, which has seen less, stand in for it, inside this context."""
+    own, model.module, model._training = model.module, module, None
+    try:
+        yield
+    finally:
+        model.module, model._training = own, None
+
+
+def spare_copy(module: nn.Module) -> nn.Module | None:
+    """Return a copy of a module that no pass has gone through; ``None`` of one that cannot be copied."""
+    try:
+        spare: nn.Module = copied(module)
+    except FedsmooError:  # whoever needs one says so
+        return None
+    return spare
+
+
+def frozen_copies(model: FlatModel, like: Tensor) -> dict[str, Tensor]:
+    """Return copies of the frozen parameters, as a pass with parameters like these reads them."""
+    kept = {n: t.clone() for n, t in model.constants.items() if n not in model.buffers}
+    return all_like(kept, like.device, like.dtype)
+
+
+def refuse_other_as_given(model: FlatModel, spare: nn.Module, w: Tensor, x: Tensor, training: bool) -> None:
+    """Refuse a module that answers otherwise with its own parameters than with others in their places."""
+    parts = {n: p.detach().requires_grad_(training) for n, p in model.layout.split(w).items()}
+    args, named = arguments(x.clone(), model.inputs)
+    held = {**parts, **frozen_copies(model, w)}
+    cast(spare, w.dtype)
+    spare.to(w.device)
+    with torch.no_grad():
+        for name, p in spare.named_parameters():
+            p.copy_(held[name])  # a start may come from a file
+
+    def answer(function: Callable[[], Any]) -> Any:
+        model.train(training)
+        with drawing(spare, Noise(key_of(0, "as given"))), torch.set_grad_enabled(training):
+            return function()
+
+    with stood_in(model, spare):
+        there = answer(lambda: model.forward({**parts, **model.buffer_copies(w)}, x.clone())).detach()
+        try:
+            out = answer(lambda: call_holding(spare, model.buffer_copies(w), args, named))
+        except Exception:  # what it can do only inside a run is not its own answer
+            return
+    own = unrounded(picked(out, model.output, spare)).detach()
+    scale = float(own.abs().nan_to_num(0.0, 0.0).max()) if own.numel() else 0.0
+    if own.shape != there.shape or not torch.allclose(own, there, rtol=1e-2, atol=1e-3 * scale, equal_nan=True):
+        raise FedsmooError(
+            f"the model {type(model.module).__name__} answers otherwise with its own parameters than with others in "
+            "their places, as code does that asks for nn.Parameter or requires_grad: ask for something else"
+        )
+
+
 def foreign(module: nn.Module, value: Tensor, parts: Collection[Tensor]) -> list[list[int]]:
     """Return the shapes of parameters that a loss hangs on and that are not the module's own.
 
@@ -114,51 +196,22 @@ def foreign(module: nn.Module, value: Tensor, parts: Collection[Tensor]) -> list
     return found
 
 
-def foreign_parameters(shapes: list[list[int]]) -> list[str]:
-    """Return what is told of parameters that a module reads and that are not its own."""
+def foreign_parameters(module: nn.Module, shapes: list[list[int]], gradients: Collection[Tensor]) -> list[str]:
+    """Return what is told of parameters that a module reads and that are not its own.
+
+    Raises:
+        FedsmooError: if none of its own has a gradient.
+    """
     if not shapes:
         return []
+    if not any(bool(g.any()) for g in gradients):
+        raise FedsmooError(
+            f"the model {type(module).__name__} computes with parameters that are none of its own, so that nothing "
+            "would train: read layers as self.NAME, not from a closure (a lambda keeps the module it was made in)"
+        )
     return [
         f"reads parameters {', '.join(map(str, shapes))} that are none of its own, and are not trained: register "
         "layers in nn.ModuleList, and read others as self.NAME, not from a closure"
-    ]
-
-
-def states(module: nn.Module) -> dict[str, Any]:
-    """Return what parts of a module keep beside parameters and buffers, by name: numbers, words, sums of tensors."""
-
-    def plain(v: Any, depth: int = 0) -> Any:
-        if isinstance(v, Tensor):
-            return total(v)
-        if isinstance(v, dict | list | tuple | deque) and (len(v) > LONG or depth > DEEP):
-            return len(v)
-        if isinstance(v, dict):
-            return {str(n): plain(part, depth + 1) for n, part in v.items()}
-        if isinstance(v, list | tuple | deque):
-            return [plain(part, depth + 1) for part in v]
-        return v if isinstance(v, int | float | str) else None
-
-    parts = [(where, n, v) for where, part in module.named_modules() for n, v in vars(part).items()]
-    return {f"{where}.{n}".lstrip("."): plain(v) for where, n, v in parts if n != "training" and not n.startswith("_")}
-
-
-def total(t: Tensor) -> tuple[list[int], str] | None:
-    """Return the shape of a tensor and the sum of its numbers; ``None`` for one without, such as on the device meta."""
-    try:
-        kind = torch.complex128 if t.is_complex() else torch.float64
-        return list(t.shape), str(t.detach().sum(dtype=kind).item())
-    except Exception:  # a tensor of some other kind: nested, quantised, a subclass
-        return None
-
-
-def changing_states(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
-    """Return what is told of what a module keeps from one pass to the next, found by two over the same samples."""
-    name = next((n for n, v in second.items() if repr(first.get(n)) != repr(v)), None)
-    if name is None:
-        return []
-    return [
-        f"keeps {name!r} from one pass to the next, which is no part of a run: on another engine and after a resume it "
-        "is another one, and clients share it; make it a buffer, or leave it out"
     ]
 
 

@@ -18,9 +18,10 @@ Draws = dict[str, np.ndarray]
 class Plan:
     """The batches of C clients for one round.
 
-    ``index[k, c, :count[k, c]]`` are the samples of client c's k-th local step; the rest of the row is padding. A
-    count of 0 means that the client has finished. ``draws`` are augmentation draws of the same shape, or ``None``;
-    ``keys`` name each client's noise in this round.
+    ``index[k, c, :count[k, c]]`` are the samples of client c's k-th local step; the rest of the row is padding: a
+    sample of the client's own, since 0 times what overflows on somebody else's would be no 0. A count of 0 means that
+    the client has finished. ``draws`` are augmentation draws of the same shape, or ``None``; ``keys`` name each
+    client's noise in this round.
     """
 
     index: np.ndarray  # int64 [K, C, B]
@@ -108,6 +109,7 @@ def make_plan(
     index = np.zeros((k, len(batches), width), np.int64)
     count = np.zeros((k, len(batches)), np.int64)
     for c, bs in enumerate(batches):
+        index[:, c] = bs[0][0] if bs else 0
         for j, b in enumerate(bs):
             index[j, c, : len(b)] = b
             count[j, c] = len(b)
@@ -129,14 +131,14 @@ def merge(plans: Sequence[Plan]) -> Plan:
         return plans[0]
     steps, width = max(p.index.shape[0] for p in plans), max(p.index.shape[2] for p in plans)
 
-    def padded(a: np.ndarray) -> np.ndarray:
+    def padded(a: np.ndarray, own: bool = False) -> np.ndarray:
         pads = [(0, steps - a.shape[0]), (0, 0), (0, width - a.shape[2] if a.ndim == 3 else 0)]
-        return np.pad(a, pads[: a.ndim])
+        return np.pad(a, pads[: a.ndim], mode="edge" if own and a.size else "constant")
 
     draws = None
     if plans[0].draws is not None:
         draws = {n: np.concatenate([padded(p.draws[n]) for p in plans if p.draws], axis=1) for n in plans[0].draws}
-    index = np.concatenate([padded(p.index) for p in plans], axis=1)
+    index = np.concatenate([padded(p.index, own=True) for p in plans], axis=1)
     keys = [p.keys for p in plans if p.keys is not None]
     count = np.concatenate([padded(p.count) for p in plans], axis=1)
     return Plan(index, count, draws, np.concatenate(keys) if len(keys) == len(plans) else None)

@@ -38,7 +38,7 @@ def refuse_lost(module: nn.Module) -> None:
 
     Raises:
         FedsmooError: if one is complex, has a hook on its gradient, a sparse one, or lies in the memory of another one;
-            or if a part was scripted, so that nothing can take the place of its tensors.
+            if a buffer is sparse; or if a part was scripted, so that nothing can take the place of its tensors.
     """
     for where, part in module.named_modules():
         if isinstance(part, torch.jit.ScriptModule):
@@ -50,6 +50,12 @@ def refuse_lost(module: nn.Module) -> None:
             raise FedsmooError(
                 f"{type(part).__name__} at {where or 'the top'!r} has sparse gradients, which no vector holds: set "
                 "sparse=False, which gives the same numbers"
+            )
+    for name, b in module.named_buffers():
+        if b.layout is not torch.strided or b.is_nested:
+            raise FedsmooError(
+                f"the buffer {name!r} of {type(module).__name__} is {'nested' if b.is_nested else 'sparse'}, which no "
+                "run carries on: make it a plain attribute, self.NAME = tensor, or a dense buffer"
             )
     named = {n: p for n, p in module.named_parameters() if not is_lazy(p)}
     for name, p in named.items():
