@@ -86,6 +86,16 @@ class PassSpec:
     ends: range = range(0)
 
 
+def number(value: Any, dtype: str) -> str:
+    """Return a number as text in a pass that computes in a type: Triton's functions take Python's in float32."""
+    if isinstance(value, bool | int):
+        return repr(value)
+    if isinstance(value, float):
+        text = repr(value) if math.isfinite(value) else f'float("{value}")'
+        return f"tl.full((), {text}, tl.float64)" if dtype == "tl.float64" else text
+    raise NotCompiled(f"an argument {value!r}")
+
+
 class VectorPass:
     """One kernel that does what ``spec`` says for ``clients`` vectors of ``size`` numbers.
 
@@ -189,13 +199,7 @@ class VectorPass:
     def _term(self, argument: Any, following: bool) -> str:
         if isinstance(argument, Node):
             return self._value(argument, following)
-        if isinstance(argument, bool | int):
-            return repr(argument)
-        if isinstance(argument, float):
-            text = repr(argument) if math.isfinite(argument) else f'float("{argument}")'
-            # Triton's functions take a Python number in float32.
-            return f"tl.full((), {text}, tl.float64)" if self.dtype == "tl.float64" else text
-        raise NotCompiled(f"an argument {argument!r}")
+        return number(argument, self.dtype)
 
     def _load(self, load: Load) -> str:
         if load in self.loaded:
