@@ -30,6 +30,14 @@ SMALL = [
     "--columns",
     "10%-of-100 cifar10.dirichlet-0.1",
 ]
+TABLE = ["table", "accuracy", "--scale", "0.01", *SMALL]
+
+
+@pytest.fixture
+def fake_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty folder to work in, beside a data set that has the form of CIFAR-10."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDSMOO_DATA", str(fake_cifar(tmp_path / "data")))
 
 
 def run(*arguments: str) -> int:
@@ -38,24 +46,18 @@ def run(*arguments: str) -> int:
     return int(ended.value.code or 0)
 
 
-def test_a_table_with_a_run_that_failed_is_printed_and_no_success(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FEDSMOO_DATA", str(fake_cifar(tmp_path / "data")))
-    table = ["table", "accuracy", "--scale", "0.01", *SMALL, "--methods", "FedAvg"]
+@pytest.mark.usefixtures("fake_data")
+def test_a_table_with_a_run_that_failed_is_printed_and_no_success(capsys: pytest.CaptureFixture[str]) -> None:
+    table = [*TABLE, "--methods", "FedAvg"]
     assert run(*table, "--lr", "1e12", "--clip", "none") == 1
     said = capsys.readouterr()
     assert "failed: fedavg-" in said.err
     assert "FedAvg" in said.out
 
 
-def test_a_small_version_runs_what_is_missing_and_prints_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FEDSMOO_DATA", str(fake_cifar(tmp_path / "data")))
-    table = ["table", "accuracy", "--scale", "0.01", *SMALL, "--methods", "FedAvg,FedSMOO"]
+@pytest.mark.usefixtures("fake_data")
+def test_a_small_version_runs_what_is_missing_and_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
+    table = [*TABLE, "--methods", "FedAvg,FedSMOO"]
     assert run(*table) == 0
     first = capsys.readouterr()
     assert "2 runs, 16 rounds: about" in first.err
@@ -83,9 +85,8 @@ def test_a_small_version_runs_what_is_missing_and_prints_it(
     assert "finished" in capsys.readouterr().out
 
 
-def test_curves_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FEDSMOO_DATA", str(fake_cifar(tmp_path / "data")))
+@pytest.mark.usefixtures("fake_data")
+def test_curves_are_drawn(tmp_path: Path) -> None:
     assert run("table", "curves", "--scale", "0.01", *SMALL, "--methods", "FedAvg", "--figure", "pictures") == 0
     picture = tmp_path / "pictures" / "10-of-100-cifar10.dirichlet-0.1.png"
     assert picture.read_bytes().startswith(b"\x89PNG")

@@ -284,8 +284,9 @@ class FlatModel:
             state, kept = self.state_dict(w), self._frozen
             if statistics is not None and self.statistics is not None:
                 kept = {**kept, **self.statistics.split(statistics)}
+            values = {**state, **kept}
             for name, t in (*module.named_parameters(), *module.named_buffers()):
-                t.copy_({**state, **kept}[name])
+                t.copy_(values[name])
         return module
 
 
