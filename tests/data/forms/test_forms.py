@@ -717,6 +717,16 @@ WRONG: dict[str, tuple[Callable[[Path], Any], dict[str, Any], str]] = {
         {"y": "y"},
         "a.csv: rows have more fields than the first line has names: name every column",
     ),
+    "clients of one number": (
+        csv_of("a,client,y\n1,01,0\n3,1,1\n4,2,0\n"),
+        {},
+        "column 'client' of a.csv: clients 01 and 1 are the same number: write each client in one way",
+    ),
+    "clients of one float": (  # a missing one turns the column into floats, which hold whole numbers up to 2^53
+        csv_of("a,who,y\n1,9007199254740993,0\n3,9007199254740992,1\n4,,0\n"),
+        {"client": "who"},
+        "clients 9007199254740992 and 9007199254740993 are the same number",
+    ),
     "a csv of names alone": (csv_of("a,b,y\n"), {"y": "y"}, "a.csv: it is empty; at least one sample is needed"),
     "a broken csv": (csv_of('a,b\n"1,2\n'), {"y": "a"}, "a.csv cannot be read: "),
 }

@@ -10,6 +10,7 @@ from typing import Any
 from fedsmoo.core.errors import FedsmooError, FedsmooWarning, first_line, unknown
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.files.tree import LARGEST
+from fedsmoo.data.forms.columns import CLIENTS
 from fedsmoo.data.forms.read import read_data
 
 SUFFIXES = (".csv", ".parquet")
@@ -27,12 +28,14 @@ def table(path: str, options: Mapping[str, Any]) -> Dataset:
         if name not in TABLE_OPTIONS:
             raise unknown(f"option of {what}", name, TABLE_OPTIONS)
     named = {n: str(v) if n in ("x", "y", "client") and v is not None else v for n, v in options.items()}
-    value: Any = frame(place, what)
+    client = named.get("client")
+    who = (client,) if isinstance(client, str) else CLIENTS
+    value: Any = frame(place, what, who)
     if place.is_dir():
         train, test = (in_folder(place, part, what) for part in ("train", "test"))
         if train is None:
             raise FedsmooError(f"{what}: no train.csv or train.parquet there")
-        value = frame(train, what) if test is None else (frame(train, what), frame(test, what))
+        value = frame(train, what, who) if test is None else (frame(train, what, who), frame(test, what, who))
     return read_data(value, f"table:{place.name}", what, **named)
 
 
@@ -44,8 +47,8 @@ def in_folder(folder: Path, part: str, what: str) -> Path | None:
     return found[0] if found else None
 
 
-def frame(path: Path, what: str) -> Any:
-    """Read a file; ``None`` for a folder. Whatever is wrong with it is one line."""
+def frame(path: Path, what: str, who: tuple[str, ...] = ()) -> Any:
+    """Read a file; ``None`` for a folder. Whatever is wrong with it is one line; ``who`` may name the client."""
     if path.is_dir():
         return None
     if path.suffix.lower() not in SUFFIXES:
@@ -57,7 +60,9 @@ def frame(path: Path, what: str) -> Any:
     import pandas as pd
 
     try:
-        found = read_csv(path) if path.suffix.lower() == ".csv" else pd.read_parquet(path)
+        found = read_csv(path, who, what) if path.suffix.lower() == ".csv" else pd.read_parquet(path)
+    except FedsmooError:
+        raise
     except ImportError:
         raise FedsmooError(f"{what}: reading .parquet needs pyarrow: pip install pyarrow, or save it as .csv") from None
     except pd.errors.ParserWarning:
@@ -77,14 +82,30 @@ def frame(path: Path, what: str) -> Any:
     return found
 
 
-def read_csv(path: Path) -> Any:
+def read_csv(path: Path, who: tuple[str, ...], what: str) -> Any:
     """Read a file whose columns all have names: pandas takes a first one without for names of rows, and moves the rest.
 
     Raises:
         pandas.errors.ParserWarning: if rows have more fields than the first line.
+        FedsmooError: if clients of different names are read as one number.
     """
     import pandas as pd
 
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)
-        return pd.read_csv(path, index_col=False)
+        found = pd.read_csv(path, index_col=False)
+    for name in who:
+        if name in found and pd.api.types.is_numeric_dtype(found[name]):
+            text = pd.read_csv(path, index_col=False, usecols=[name], dtype=str)[name].str.strip()
+            refuse_merged(text, found[name], f"{what}: column {name!r} of {path.name}")
+    return found
+
+
+def refuse_merged(text: Any, numbers: Any, where: str) -> None:
+    """Refuse names of clients that are one number: ``1`` and ``01``, or whole numbers too large for a float."""
+    names = text.groupby(numbers).agg(lambda same: sorted(set(same)))
+    for same in names[names.map(len) > 1]:
+        raise FedsmooError(
+            f"{where}: clients {same[0]} and {same[1]} are the same number: write each client in one way, or put a "
+            "letter before"
+        )
