@@ -88,6 +88,15 @@ def ahead(column: str, one: str = "FedSMOO", other: str = "MoFedSAM") -> PairedD
     return less(found[one], found[other])
 
 
+def chance(pair: PairedDifference) -> float:
+    """How often a difference of nothing would look at least as large (Student's t, both sides)."""
+    from scipy.stats import t  # late: it takes a while to import
+
+    assert pair.half is not None
+    free = len(pair.seeds) - 1
+    return float(2 * t.sf(abs(pair.mean) / pair.half * t.ppf(0.975, free), free))
+
+
 def less(
     one: dict[int, Measured], other: dict[int, Measured], measure: Callable[[Measured], float] = last_ten
 ) -> PairedDifference:

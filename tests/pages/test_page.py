@@ -273,6 +273,25 @@ def test_target_slider_finds_the_first_round(visit: Visit) -> None:
     assert next(r for r in visit.cells("target-table") if r[0] == "FedAvg (lr=0.5)")[1].startswith("never")
 
 
+def test_a_method_that_not_all_seeds_bring_to_the_target_is_not_the_first_there(tab: Any, tmp_path: Path) -> None:
+    """One seed of FedAvg gets there in round 1, the other never; both of FedSAM in round 3, of FedSMOO in 4."""
+    for method, starts in (("fedavg", (1, 9)), ("fedsam", (3, 3)), ("fedsmoo", (4, 4))):
+        for seed, start in enumerate(starts):
+            metrics = run_folder(tmp_path, f"{method}-{seed}", method, seed, rounds=5) / "metrics.jsonl"
+            rows = [json.loads(line) for line in metrics.read_text().splitlines()]
+            rows = [{**r, "test_accuracy": 0.8 if r["round"] >= start else 0.1} for r in rows]
+            metrics.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    seen = Visit(tab, write_page(find_runs([tmp_path]), tmp_path / "report.html"))
+    seen.see("target")
+    seen.tab.locator("#goal").evaluate("e => { e.value = 70; e.dispatchEvent(new Event('input')) }")
+    assert {row[0]: [cell.replace("\n", " ") for cell in row[1:]] for row in seen.cells("target-table")} == {
+        "FedAvg": ["1 (1 of 2 seeds)", "3.0 MB", "0.1"],
+        "FedSAM": ["3 (best)", "9.0 MB (best)", "0.2 (best)"],
+        "FedSMOO": ["4", "12.0 MB", "0.2"],
+    }
+    seen.leave()
+
+
 def test_a_hostile_name_is_shown_as_text(visit: Visit) -> None:
     visit.tab.locator("#merge").uncheck()
     visit.see("curves")

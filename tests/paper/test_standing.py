@@ -56,6 +56,12 @@ def test_ranks_are_of_the_seeds_that_all_have_and_distances_of_all(grid: Grid) -
     assert found["FedAvg", MILD].gap == pytest.approx(70 - 79.52)
 
 
+def test_methods_that_end_alike_share_their_rank(tmp_path: Path) -> None:
+    write_results(tmp_path, {"FedAvg": 79.0, "FedDyn": 79.0, "FedSMOO": 78.0}, HARD)
+    found = standings(Grid(experiment("accuracy", [HARD], list(PRINTED)), collect([], tmp_path)))
+    assert {m: found[m, HARD].rank for m in PRINTED} == {"FedAvg": 1, "FedDyn": 1, "FedSMOO": 3}
+
+
 def test_the_summary_has_a_row_for_each_column_and_follows_the_tables(grid: Grid, results: Path) -> None:
     made = summary(grid, "T")
     assert made.header == ["column", "n", "FedAvg", "FedDyn", "FedSMOO"]

@@ -89,6 +89,27 @@ def test_the_paper_s_count() -> None:
     assert {n: paper_vectors(ALGORITHMS[n]()) / base for n in PAPER} == PAPER
 
 
+@pytest.mark.parametrize(
+    ("method", "settings", "up", "down"),
+    [
+        ("fedavg", {}, 4 * SIZE, 4 * SIZE),
+        ("fedcm", {}, 4 * SIZE, 2 * 4 * SIZE),
+        ("fedavg", {"compression": "topk", "ratio": 0.1}, 65 * 8, 4 * SIZE),  # 65 numbers and their places
+        ("fedcm", {"compression": "topk", "ratio": 0.1}, 65 * 8, 2 * 4 * SIZE),
+        ("fednova", {}, 4 * SIZE + 4, 4 * SIZE),
+    ],
+)
+def test_the_paper_counts_the_busier_way_twice_also_of_compressed_messages(
+    method: str, settings: dict, up: int, down: int
+) -> None:
+    run = simulate("softmax", "digits", method, clients=5, cohort=3, rounds=2, local_steps=1, **settings)
+    book = ledger(run.simulation.setup.algorithm, run.history, SIZE, SIZE)
+    assert (book.bytes_up, book.bytes_down) == (6 * up, 6 * down)
+    assert book.bytes_paper == 6 * 2 * max(up, down)
+    hit = first_reached(run.history, 0.0)
+    assert (hit.bytes, hit.bytes_paper) == (3 * (up + down), 3 * 2 * max(up, down))
+
+
 def record(number: int, accuracy: float | None, seconds: float = 1.0) -> Record:
     return Record(number, accuracy, 0.5, 0.5, 0.1, 0.1, [0], 10, 20, seconds, 0.1)
 

@@ -23,6 +23,8 @@ SETTINGS = {
     "local_steps": 2, "batch_size": 16, "device": "cpu", "seed": 2, "eval_every": 3, "partition": "iid",
 }  # fmt: skip
 
+STATISTICS = 2 * 6 + 1  # of NORMED: means, variances, and a count
+
 
 @pytest.mark.parametrize("engine", ["serial", "vmap"])
 @pytest.mark.parametrize("policy", ["averaged", "local", "recomputed"])
@@ -75,6 +77,18 @@ def test_losses_that_clients_are_asked_for_do_not_depend_on_evaluations(asks: di
     cut = assemble(make_config(settings, {"eval_every": 4, "rounds": 2})).run()
     longer = dataclasses.replace(cut, config=make_config(settings, {"rounds": 2})).continue_(2, progress=False)
     assert torch.equal(longer.server.w, always.server.w)
+
+
+@pytest.mark.parametrize(("policy", "sent"), [("averaged", 1), ("local", 0)])
+def test_clients_that_are_asked_for_their_loss_are_sent_the_statistics_it_is_computed_with(
+    policy: str, sent: int
+) -> None:
+    """Five candidates of which three take part: five were sent the model, and the server's statistics if it has any."""
+    chosen = {"sampling": "power_of_choice", "candidates": 5, "statistics": policy}
+    run = assemble(make_config(SETTINGS, chosen))
+    record, parameters = run.advance(), run.setup.task.model.layout.count
+    assert record.bytes_down == 5 * 4 * (parameters + sent * STATISTICS)
+    assert record.bytes_up == 3 * 4 * (parameters + sent * STATISTICS) + 5 * 4
 
 
 @pytest.mark.parametrize("policy", ["local", "recomputed"])

@@ -9,7 +9,7 @@ from fedsmoo.metrics.average import mean
 from fedsmoo.paper.cells import Grid, best, last_ten
 from fedsmoo.paper.experiments import experiment, paper_accuracy
 from fedsmoo.paper.render import Table
-from fedsmoo.sweeps.paired import rank_methods
+from fedsmoo.sweeps.paired import ranks
 from fedsmoo.sweeps.results import Measured
 
 WHAT = "rank, and best on test less the paper's"
@@ -48,13 +48,12 @@ def standings(grid: Grid) -> dict[tuple[str, str], Standing]:
     """Return how each method stands in each column that it was measured in."""
     out = {}
     for column in grid.columns:
-        order = rank_methods({m: grid.by_seed((m, column), last_ten) for m in grid.methods})
+        rank = ranks({m: grid.by_seed((m, column), last_ten) for m in grid.methods})
         for method in grid.methods:
             if runs := grid[method, column]:
                 printed, _ = paper_accuracy(column, method)
                 gap = None if printed is None else mean(map(best, runs)) - printed
-                rank = order.index(method) + 1 if method in order else None
-                out[method, column] = Standing(len(runs), rank, gap)
+                out[method, column] = Standing(len(runs), rank.get(method), gap)
     return out
 
 

@@ -31,7 +31,6 @@ from fedsmoo.paper.cells import (
 from fedsmoo.paper.experiments import paper_accuracy, published
 from fedsmoo.paper.render import Table
 from fedsmoo.paper.standing import summary
-from fedsmoo.runs.origin.method import recorded_method, vectors_that_travel
 from fedsmoo.runs.results.curves import window_of
 from fedsmoo.runs.traffic import human_bytes
 from fedsmoo.sweeps.paired import lead_in_words
@@ -141,16 +140,15 @@ def communication(grid: Grid, title: str) -> list[Table]:
     column, printed, (_, target) = grid.columns[0], published()["communication"], goal()
     spent = {m: hits(grid[m, column], target) for m in grid.methods}
     real = {m: mean(h.bytes for h in found) for m, found in spent.items() if found}
-    counted, full = {}, {}
+    more = {m: mean(h.bytes_paper for h in found) / real[m] for m, found in spent.items() if found}
+    full = {}
     for m in real:
-        run = grid[m, column][0]
-        up, down, _ = vectors_that_travel(run.config, recorded_method(run.facts)) or (1, 1, 0)
-        counted[m] = real[m] * 2 * max(up, down) / (up + down)
-        full[m] = real[m] * run.facts.get("parameters_full", 1) / (run.facts.get("parameters") or 1)
+        facts = grid[m, column][0].facts
+        full[m] = real[m] * facts.get("parameters_full", 1) / (facts.get("parameters") or 1)
     rows = []
     for m in grid.methods:
         ratio = bytes_beside(grid[m, column], grid["FedAvg", column], target)
-        relative = ["" if ratio is None else f"{ratio * v[m] / real[m]:.2f}" for v in (real, counted)]
+        relative = [""] * 2 if ratio is None else [f"{r:.2f}" for r in (ratio, ratio * more[m] / more["FedAvg"])]
         sizes = [human_bytes(v[m]) if m in v else "" for v in (real, full)]
         many = [seeds_of(grid[m, column]), rounds_to(grid[m, column], target)]
         rows.append([m, *many, *sizes, *relative, number_text(printed.get(m), ".2f")])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from fedsmoo.algorithms.statistics import NAME as STATISTICS
 from fedsmoo.core import Algorithm
 from fedsmoo.core.layout import other_sizes
 
@@ -20,17 +21,18 @@ def round_bytes(
 ) -> tuple[int, int]:
     """Return the bytes up and down in a round, in which each client sends and receives what the method declares.
 
-    Clients that were ``asked`` for their loss before it were sent the model and sent a number; those that then take
-    part have the model already.
+    Clients that were ``asked`` for their loss before it were sent the model, with the running statistics that the
+    server has of it, and sent a number; those that then take part have the model already.
     """
     width = torch.finfo(dtype).bits // 8
-    others = len(set(asked) - set(clients)) * algorithm.bytes_of("w", size, width)
+    model = [n for n in algorithm.down if n in ("w", STATISTICS)]
 
-    def total(names: Sequence[str], bytes_of: Callable[[str, int, int], int]) -> int:
-        return len(clients) * sum(bytes_of(n, algorithm.length(n, size), width) for n in names)
+    def total(count: int, names: Sequence[str], bytes_of: Callable[[str, int, int], int]) -> int:
+        return count * sum(bytes_of(n, algorithm.length(n, size), width) for n in names)
 
-    up, down = total(algorithm.up, algorithm.bytes_up), total(algorithm.down, algorithm.bytes_of)
-    return up + len(asked) * width, down + others
+    many, others = len(clients), len(set(asked) - set(clients))
+    up, down = total(many, algorithm.up, algorithm.bytes_up), total(many, algorithm.down, algorithm.bytes_of)
+    return up + len(asked) * width, down + total(others, model, algorithm.bytes_of)
 
 
 Travels = tuple[int, int, int]  # vectors that a client sends and receives in a round, and single numbers in all
@@ -53,18 +55,28 @@ class Reached:
     """The first evaluated round as good as a target, and what had been spent by then."""
 
     round: int
-    bytes: int
+    bytes_up: int
+    bytes_down: int
     seconds: float
+
+    @property
+    def bytes(self) -> int:
+        return self.bytes_up + self.bytes_down
+
+    @property
+    def bytes_paper(self) -> int:
+        """As the paper counts: those of the busier way, twice."""
+        return 2 * max(self.bytes_up, self.bytes_down)
 
 
 def first_reached(history: Sequence[Record], target: float) -> Reached | None:
     """Return when a run first was as good as a target by its leading metric; ``None`` if it never was."""
-    spent, seconds = 0, 0.0
+    up, down, seconds = 0, 0, 0.0
     for r in history:
-        spent += r.bytes_up + r.bytes_down
+        up, down = up + r.bytes_up, down + r.bytes_down
         seconds += r.seconds_train
         if r.reached(target):
-            return Reached(r.round, spent, seconds)
+            return Reached(r.round, up, down, seconds)
     return None
 
 
@@ -105,7 +117,7 @@ def ledger(method: Algorithm | Travels, history: Sequence[Record], size: int, fu
         vectors_paper=paper,
         bytes_up=up,
         bytes_down=down,
-        bytes_paper=(up + down) * paper // max(vectors, 1),
+        bytes_paper=2 * max(up, down),  # not by the vectors: what clients send may be compressed
         bytes_full=(up + down) * (vectors * full_size + numbers) // max(vectors * size + numbers, 1),
         rounds=len(history),
         messages=sum(len(r.cohort) for r in history),

@@ -62,13 +62,27 @@ def rank_methods(values: Mapping[str, Mapping[int, float]], higher: bool = True)
     What has no mean, as a run of it diverged, comes last.
     ``higher``: whether more is better.
     """
+    keys = _keys(values, higher)
+    return sorted(keys, key=keys.__getitem__)
+
+
+def ranks(values: Mapping[str, Mapping[int, float]], higher: bool = True) -> dict[str, int]:
+    """Return each method's rank in that order: 1 is best, and equal ones share the better rank.
+
+    >>> ranks({"a": {0: 0.5}, "b": {0: 0.7}, "c": {0: 0.7}, "d": {0: math.nan}})
+    {'a': 3, 'b': 1, 'c': 1, 'd': 4}
+    """
+    keys = _keys(values, higher)
+    return {name: 1 + sum(other < mine for other in keys.values()) for name, mine in keys.items()}
+
+
+def _keys(values: Mapping[str, Mapping[int, float]], higher: bool) -> dict[str, tuple[bool, float]]:
+    """Return what sorts methods from the best down; nothing if they share no seed."""
     there = {name: v for name, v in values.items() if v}
-    common = set.intersection(*(set(v) for v in there.values())) if there else set()
-    if not common:
-        return []
+    common = sorted(set.intersection(*(set(v) for v in there.values()))) if there else []
     sign = -1 if higher else 1
-    means = {name: sign * mean(v[s] for s in sorted(common)) for name, v in there.items()}
-    return sorted(there, key=lambda name: (math.isnan(means[name]), means[name]))
+    means = {name: sign * mean(v[s] for s in common) for name, v in there.items()} if common else {}
+    return {name: (True, 0.0) if math.isnan(m) else (False, m) for name, m in means.items()}
 
 
 def lead_in_words(values: Mapping[str, Mapping[int, float]]) -> str:

@@ -55,8 +55,9 @@ function drawTarget() {
   if (bare("target", untested())) return;
   const rows = [...groups(shown())].map(([name, runs]) => {
     const hits = runs.map((r) => reached(r, choice.goal)).filter(Boolean);
-    const part = hits.length && hits.length < runs.length ? ` (${hits.length} of ${runs.length} seeds)` : "";
-    const cell = (key, format) => (hits.length ? { text: format(mean(hits.map((h) => h[key]))) + (key === "round" ? part : ""), value: mean(hits.map((h) => h[key])) } : { text: "never", value: null });
+    const outside = hits.length < runs.length; // a mean over those that got there is of the lucky ones
+    const part = outside ? ` (${hits.length} of ${runs.length} seeds)` : "";
+    const cell = (key, format) => (hits.length ? { text: format(mean(hits.map((h) => h[key]))) + (key === "round" ? part : ""), value: mean(hits.map((h) => h[key])), outside } : { text: "never", value: null });
     return { cells: [name, cell("round", (v) => show(v, Number.isInteger(v) ? 0 : 1)), cell("bytes", bytes), cell("seconds", (v) => show(v, 1))] };
   });
   table(byId("target-table"), `First round with a ${lead().title} of at ${lead().higher ? "least" : "most"} ${lead().percent ? `${choice.goal} %` : short(choice.goal, 3)}, and what had been spent by then`,
