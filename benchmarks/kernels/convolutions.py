@@ -3,14 +3,14 @@
 PYTHONPATH=src python3 -m benchmarks.kernels.convolutions --out convolutions.json
 PYTHONPATH=src python3 -m benchmarks.kernels.convolutions --precision tf32 --out convolutions_tf32.json
 
-The layers are those of ResNet-18 with a 3x3 stem on 32x32 images, and of a CNN with 5x5 kernels; 10 clients of 50
-samples. Each way is captured as a CUDA graph and replayed, so that the host does not count: ``grouped`` is
-what ``torch.func.vmap`` makes of a convolution, ``loop`` calls cuDNN once a client (channels last), ``streams`` does so
-on four streams, ``patches`` copies patches and multiplies matrices, ``products`` and ``boxes`` are the Triton kernels
-of ``fedsmoo.kernels.conv``, each with its best tile of a few; ``turned`` are boxes whose products are transposed. Of
-layers with groups, as MobileNet and ResNeXt have, ``few`` are the kernels for groups of few channels, and ``folded``
-puts groups in the place of clients, copies of images included (``fedsmoo.operators.groups``). Results are checked
-before they are timed.
+The layers are those of ResNet-18 with a 3x3 stem on 32x32 images, of a CNN with 5x5 kernels, and the second one of
+FedJAX's EMNIST example; 10 clients of 50 samples. Each way is captured as a CUDA graph and replayed, so that the host
+does not count: ``grouped`` is what ``torch.func.vmap`` makes of a convolution, ``loop`` calls cuDNN once a client
+(channels last), ``streams`` does so on four streams, ``patches`` copies patches and multiplies matrices, ``products``
+and ``boxes`` are the Triton kernels of ``fedsmoo.kernels.conv``, each with its best tile of a few; ``turned`` are
+boxes whose products are transposed. Of layers with groups, as MobileNet and ResNeXt have, ``few`` are the kernels for
+groups of few channels, and ``folded`` puts groups in the place of clients, copies of images included
+(``fedsmoo.operators.groups``). Results are checked before they are timed.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ LAYERS = {
     "512": (4, 512, 512, 3, 1, 3),
     "cnn 1": (32, 3, 64, 5, 1, 0),
     "cnn 2": (14, 64, 64, 5, 1, 0),
+    "emnist 2": (26, 32, 64, 3, 1, 0),
     "depthwise 96": (32, 96, 96, 3, 1, 0),
     "depthwise 144 by 2": (32, 144, 144, 3, 2, 0),
     "depthwise 96 of 7x7": (16, 96, 96, 7, 1, 0),
@@ -91,7 +92,7 @@ class Layer:
 
     def __init__(self, name: str, precision: str = "bf16", device: str = "cuda") -> None:
         side, inside, outside, kernel, stride, _ = LAYERS[name]
-        pad = 0 if name == "cnn 2" else kernel // 2
+        pad = 0 if name in ("cnn 2", "emnist 2") else kernel // 2
         self.precision, (dtype, how) = precision, PRECISIONS[precision]
         self.g = Geometry((kernel, kernel), (stride, stride), (pad, pad))
         self.size, out = (side, side), self.g.outputs((side, side))
@@ -279,13 +280,17 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", default="", help="layers, separated by commas")
     parser.add_argument("--precision", default="bf16", choices=("bf16", "tf32"))
+    parser.add_argument("--stage", choices=("compile", "time"), help="one of the two; both without it")
     args = parser.parse_args()
     names = args.only.split(",") if args.only else list(LAYERS)
     jobs = [(n, k, args.precision) for n, k in product(names, KINDS) if not (LAYERS[n][1] == 3 and k == "data")]
     begun = time.perf_counter()
-    with ProcessPoolExecutor(min(15, len(jobs)), mp_context=multiprocessing.get_context("spawn")) as pool:
-        list(pool.map(compile_layer, jobs))
-    print(f"compiled in {time.perf_counter() - begun:.0f} s", flush=True)
+    if args.stage != "time":
+        with ProcessPoolExecutor(min(15, len(jobs)), mp_context=multiprocessing.get_context("spawn")) as pool:
+            list(pool.map(compile_layer, jobs))
+        print(f"compiled in {time.perf_counter() - begun:.0f} s", flush=True)
+    if args.stage == "compile":
+        return
     torch.backends.cudnn.benchmark = torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = True
     facts = {"code": code_facts(), "clients": CLIENTS, "batch": BATCH, "precision": args.precision}
     rows = []
