@@ -102,9 +102,32 @@ MANY: dict[str, Tile] = BOXES | {
     "weight:512": Tile(128, 128, 64, 4, 2, boxes=True, turned=True),
 }
 
-# Twice the bytes per number: half the reduction step keeps the same shared memory.
+# Hopper's tensor cores read tf32 only by the axis that is reduced. What lies by the other (weights on the way forward,
+# both images of a weight gradient) is copied four bytes at a time, unless few warps or rows multiply as Ampere does.
 TF32: dict[str, Tile] = {
-    key: Tile(t.rows, t.cols, min(t.inner, 32), t.warps, min(t.stages, 3)) for key, t in BF16.items()
+    "forward:64": Tile(64, 64, 32, 2, 3),
+    "forward:128": Tile(16, 128, 32, 2, 4),
+    "forward:256": Tile(16, 128, 32, 4, 4),
+    "forward:512": Tile(32, 256, 32, 4, 4),
+    "forward/2:128": Tile(16, 128, 32, 2, 4),
+    "forward/2:256": Tile(16, 128, 32, 2, 4),
+    "forward/2:512": Tile(32, 256, 32, 4, 3),
+    "backward:64": Tile(128, 64, 32, 4, 4),
+    "backward:128": Tile(64, 64, 32, 4, 4),
+    "backward:256": Tile(16, 128, 32, 2, 4),
+    "backward:512": Tile(16, 256, 32, 4, 3),
+    "backward/2:64": Tile(64, 64, 32, 4, 3),
+    "backward/2:128": Tile(64, 64, 32, 4, 3),
+    "backward/2:256": Tile(64, 64, 32, 4, 3),
+    "weight:64": Tile(64, 64, 32, 2, 3, across=True),
+    "weight:128": Tile(64, 128, 32, 2, 3, across=True),
+    "weight:256": Tile(64, 64, 32, 2, 2, across=True),
+    "weight:512": Tile(64, 64, 32, 2, 2, across=True),
+    "weight/2:128": Tile(32, 128, 32, 2, 3, across=True),
+    "weight/2:256": Tile(64, 64, 32, 2, 2, across=True),
+    "weight/2:512": Tile(64, 128, 32, 2, 2, across=True),
+    "stem:64": Tile(256, 64, 32, 8, 2),
+    "stem-weight:64": Tile(64, 64, 32, 2, 3, across=True),
 }
 
 # Three products of split operands live in registers: small tiles, short steps.

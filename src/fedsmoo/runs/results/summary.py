@@ -55,7 +55,7 @@ def summarise(history: list[Record], target: float | None) -> dict[str, Any]:
         "seconds_train": sum(r.seconds_train for r in history),
         "seconds_eval": sum(r.seconds_eval for r in history),
         "target": target,
-        "target_reached": None if hit is None else asdict(hit),
+        "target_reached": None if hit is None else asdict(hit) | {"bytes": hit.bytes},
         **({"changes": changes} if changes else {}),
     }
 
