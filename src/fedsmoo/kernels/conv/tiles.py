@@ -46,6 +46,8 @@ def pixel_tile(
     if exact:
         return Tile(power(pixels, most=64), power(channels, most=64), power(reduced, most=16), 4, 2)
     cols, inner = power(channels), power(reduced, most=step_of(kind))
+    if kind == torch.float32 and (not back or cols <= 32):  # with two warps weights come four numbers at a time
+        return Tile(power(pixels, most=64), power(channels, most=64), inner, 2, 3)
     if cols <= 64 and not back:
         return Tile(power(pixels, most=64), cols, inner, 4, 4)
     programs = clients * -(-pixels // 128) * -(-channels // cols)
@@ -53,7 +55,7 @@ def pixel_tile(
     return Tile(rows, cols, inner, 8 if rows * cols > 8192 else 4, 3)
 
 
-def box_tile(pixels: int, channels: int, reduced: int, kind: torch.dtype, taps: int) -> Tile:
+def box_tile(pixels: int, channels: int, reduced: int, kind: torch.dtype, taps: int, back: bool = False) -> Tile:
     """Return the tile of such a product, by boxes: 16,384 outputs, wide where channels are many and pixels few.
 
     Where the reduction is at most two steps, tiles are small: several at once read and write beside each other.
@@ -61,7 +63,7 @@ def box_tile(pixels: int, channels: int, reduced: int, kind: torch.dtype, taps: 
     inner = power(reduced, most=step_of(kind))
     if channels <= 64 and taps * reduced <= 2 * inner:
         return Tile(128, power(channels, most=64), inner, 4, 3)
-    if channels <= 64:
+    if channels <= 64 or (kind == torch.float32 and not back):
         return Tile(256, power(channels, most=64), inner, 8, 3)
     if channels >= 256 and pixels < 1024:
         return Tile(64, 256, inner, 8, 3)
@@ -73,6 +75,10 @@ def weight_tile(rows: int, channels: int, kind: torch.dtype, exact: bool, boxes:
     if exact:
         return Tile(power(rows, most=64), power(channels, most=32), 16, 4, 2)
     cols, pixels = power(channels), step_of(kind)
+    if kind == torch.float32:
+        if boxes:
+            return Tile(256, min(cols, 64), pixels, 8, 3)
+        return Tile(power(rows, least=32, most=64), min(cols, 64), pixels, 2, 3, across=True)
     if boxes and cols <= 64 and 64 < rows <= 128:  # all rows in one tile: the other images are read once
         return Tile(128, cols, pixels, 4, 3)
     if boxes and cols <= 64:
