@@ -41,14 +41,6 @@ def waited(table: Mapping[str, Tile]) -> dict[str, Tile]:
     return {key: replace(tile, turned=False) for key, tile in table.items()}
 
 
-def two_warps() -> dict[str, Tile]:
-    """Tiles of tf32 with two warps, of every product but the stem's, which loads four numbers at a time as it is."""
-    return {
-        key: next(t for t in tf32_tiles(key) if t.warps == 2)
-        for key in TABLES["tf32"] if not key.startswith("stem:")
-    }  # fmt: skip
-
-
 def options_of(key: str) -> list[Tile]:
     """The candidates of one entry of the table."""
     return [Tile(*map(int, option.split())) for option in CANDIDATES[key].split("|")]

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.kernels.candidates import two_warps, waited
+from benchmarks.kernels.candidates import waited
 from fedsmoo.compiler.step import CompiledStep
 from fedsmoo.compiler.trace import StepInputs
 from fedsmoo.core import LocalRule, Round, Vectors
@@ -27,13 +27,9 @@ from fedsmoo.runs.build import make_algorithm
 
 
 def launches(clients: int, batch: int, precision: str, way: str = "boxes") -> list[Launch]:
-    """All launches of one gradient, and of logits; of bf16 by ``boxes``, boxes ``waited`` for, or ``loads``.
-
-    ``two warps``: with tiles of two warps, of tf32.
-    """
+    """All launches of one gradient, and of logits; of bf16 by ``boxes``, boxes ``waited`` for, or ``loads``."""
     resnet18.require = lambda device: None  # nothing will run: the CPU will do
     boxes, tiles = precision == "bf16" and way != "loads", waited(BOXES) if way == "waited" else None
-    tiles = two_warps() if way == "two warps" else tiles
     with noting() as noted:
         gradient = resnet18.ResNet18Gradient(clients, batch, 10, "cpu", precision, tiles, boxes=boxes)
         gradient.early = way == "boxes"
@@ -94,8 +90,8 @@ def recurrences(clients: int, samples: int, precision: str, steps: int = 3, hidd
 
 CONVOLUTIONS = (
     # channels, outputs, side, kernel, stride: every tile by boxes, then those without (three channels, twenty, strides)
-    (64, 64, 32, 3, 1), (128, 64, 16, 3, 1), (128, 128, 16, 3, 1), (512, 512, 4, 3, 1), (64, 64, 8, 1, 1),
-    (3, 64, 32, 3, 1), (20, 50, 12, 5, 1), (64, 128, 32, 3, 2),
+    (64, 64, 32, 3, 1), (128, 64, 16, 3, 1), (128, 128, 16, 3, 1), (256, 256, 8, 3, 1), (512, 512, 4, 3, 1),
+    (64, 64, 8, 1, 1), (3, 64, 32, 3, 1), (20, 50, 12, 5, 1), (64, 128, 32, 3, 2),
 )  # fmt: skip
 
 

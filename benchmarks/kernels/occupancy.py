@@ -5,7 +5,7 @@ instructions that copy a single number to shared memory.
 
 PYTHONPATH=src python3 -m benchmarks.kernels.occupancy --only stem,pool --out o.json  # 10 clients, bf16
 PYTHONPATH=src python3 -m benchmarks.kernels.occupancy --products                     # products in flight: seconds
-PYTHONPATH=src python3 -m benchmarks.kernels.occupancy --precision tf32 --two-warps --only conv,stem_w  # narrow copies
+PYTHONPATH=src python3 -m benchmarks.kernels.occupancy --precision tf32 --only conv,stem_w  # narrow copies
 """
 
 from __future__ import annotations
@@ -113,7 +113,6 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=10)
     parser.add_argument("--batch", type=int, default=50)
     parser.add_argument("--precision", default="bf16")
-    parser.add_argument("--two-warps", action="store_true", help="of ResNet-18-GN, with tiles of two warps; for tf32")
     parser.add_argument("--methods", default="fedavg,fedsmoo", help="whose passes; several, separated by commas")
     parser.add_argument("--only", default="", help="beginnings of kernels' names, separated by commas")
     parser.add_argument("--once", action="store_true", help="every kernel at its first shape only")
@@ -128,7 +127,7 @@ def main() -> None:
 def kernels(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Describe every kernel that was asked for, and print it."""
     rows, seen = [], set()
-    noted = launches(options.clients, options.batch, options.precision, "two warps" if options.two_warps else "boxes")
+    noted = launches(options.clients, options.batch, options.precision)
     for method in options.methods.split(","):
         noted += passes(method, options.clients, options.precision)
     for made in (recurrences, convolutions, groups, general, far):

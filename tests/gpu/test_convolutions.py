@@ -66,8 +66,12 @@ GROUPED = [
 @pytest.mark.parametrize("precision", NEAR)
 @pytest.mark.parametrize("layer", GROUPED, ids=lambda v: "-".join(map(str, v)))
 def test_products_of_a_layer_with_groups(layer: tuple[int, ...], precision: str) -> None:
-    """Right, and a second time the same bits: sums have a fixed order."""
+    """Right, and a second time the same bits: sums have a fixed order.
+
+    Groups of few channels are left to PyTorch's library, which adds 12,800 products of float32 in a long row.
+    """
     side, inside, outside, groups, kernel, stride, dilation = layer
+    near = {**NEAR, "fp32": 1e-5}[precision]
     around = dilation * (kernel - 1) // 2
     how = [stride, stride], [around, around], [dilation, dilation]
     kind = torch.bfloat16 if precision == "bf16" else torch.float32
@@ -95,7 +99,7 @@ def test_products_of_a_layer_with_groups(layer: tuple[int, ...], precision: str)
         dx, dw = torch.autograd.grad(out, (images, weights), dy[c].double().permute(0, 3, 1, 2))
         truths = out.detach().permute(0, 2, 3, 1), dx.permute(0, 2, 3, 1), dw.permute(2, 3, 1, 0)
         for got, want in zip(found, truths, strict=True):
-            assert float((got[c].double() - want).norm() / want.norm()) < NEAR[precision]
+            assert float((got[c].double() - want).norm() / want.norm()) < near
 
 
 def test_patches_of_images() -> None:

@@ -45,16 +45,19 @@ def test_kernels_compile_without_a_gpu(precision, only, tmp_path, device):
         assert all(r["programs_at_once"] >= 2 for r in rows if r["programs"] > 132)
 
 
-def test_two_warps_copy_float32_four_numbers_at_a_time(tmp_path, device):
-    """Hopper's products of tf32 want what they read in one order, into which numbers are copied one at a time."""
-    options = ("--precision", "tf32", "--only", "conv_forward,conv_weight,stem_weight")
-    narrow = {r["kernel"]: r["narrow_copies"] for r in occupancy(tmp_path, *options)}
-    rows = occupancy(tmp_path, *options, "--two-warps")
-    resnet18 = {"conv_forward_kernel", "conv_weight_kernel", "stem_weight_kernel"}
-    assert all(narrow[kernel] for kernel in resnet18)
-    rows = [r for r in rows if r["kernel"] in resnet18]
-    assert {r["kernel"]: (r["warps"], r["narrow_copies"]) for r in rows} == dict.fromkeys(resnet18, (2, 0))
+def test_tf32_is_copied_four_numbers_at_a_time(tmp_path, device):
+    """Hopper's own products of tf32 want what they read in one order, into which numbers are copied one at a time."""
+    rows = occupancy(tmp_path, "--precision", "tf32", "--only", "conv_forward,conv_weight,stem_weight")
+    narrow = {r["kernel"]: r["narrow_copies"] for r in rows}
+    assert narrow == dict.fromkeys(("conv_forward_kernel", "conv_weight_kernel", "stem_weight_kernel"), 0)
     assert not [r for r in rows if r["spilled"] > 16]
+
+
+def test_a_copy_of_a_single_number_is_counted(device):
+    from benchmarks.kernels.assembly import narrow_copies
+
+    copy = "cp.async.{}.shared.global [ %r1 + 0 ], [ %rd1 + 0 ], 0x{}, %r2;"
+    assert narrow_copies("\n".join(copy.format(*how) for how in (("ca", 4), ("cg", 10), ("ca", 4)))) == 2
 
 
 def kernels_with_products():

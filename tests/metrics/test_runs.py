@@ -164,7 +164,8 @@ def test_a_kept_run_is_resumed_and_read_with_its_metrics(tmp_path: Path, monkeyp
     assert (summary["metric"], summary["lower_is_better"], summary["score"]) == ("far", True, last[-1])
     assert summary["best_score"] == min(last)
     assert summary["score_last10"] == pytest.approx(np.mean(last))
-    assert summary["target_reached"]["round"] == 1
+    first, reached = whole.history[0], summary["target_reached"]
+    assert (reached["round"], reached["bytes"]) == (1, first.bytes_up + first.bytes_down)
     assert summary["test_accuracy"] is None
     best = min(whole.history, key=lambda r: r.validation_metrics["far"])
     assert (summary["validated_round"], summary["validated_score"]) == (best.round, best.metrics["far"])
