@@ -186,6 +186,21 @@ def method_us(method: str) -> float:
     return groups(method)["the method"][0]
 
 
+TF32_ROUNDS = "round_tf32-94494db9.json", "round_tf32.json"  # before tiles of two warps, and now
+
+
+def tf32_round(method: str, file: str) -> float:
+    """Seconds of a method's round in tf32."""
+    return next(r["seconds_per_round"] for r in read(f"gpu/{file}") if r["algorithm"] == method)
+
+
+def tf32_gradient() -> tuple[float, float]:
+    """Milliseconds of a gradient of ten clients in tf32, and that over the time in bf16."""
+    timed = read("gpu/kernels_precisions.json")["scaling"]
+    ten = {t["precision"]: t["gradient_ms"] for t in timed if t["clients"] == 10 and t["overlap"]}
+    return ten["tf32"], ten["tf32"] / ten["bf16"]
+
+
 def gradients_of_ten() -> tuple[float, float, float]:
     """Milliseconds of a gradient: products waited for, turned, and by loads alone."""
     made = {e["version"]: e for e in read("gpu/history.json")}

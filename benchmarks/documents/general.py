@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu import limits
+from benchmarks.kernels.tiles import fastest
 
 GPU = Path(__file__).parents[2] / "results" / "gpu"
 NAMES = {
@@ -18,6 +19,7 @@ NAMES = {
     "bert": "BERT-tiny, 128 tokens, dropout",
 }
 WRONG = "[did not wait](gpu.md#a-wait-that-was-missing) for their products"  # rows that are marked `unawaited`
+BUSY = "The last of our tests may still have run on the same GPU, so single times may be too long."
 WAYS = ("grouped", "loop", "streams", "patches", "products", "boxes")
 GROUP_WAYS = ("few", "folded")  # of layers with groups
 
@@ -112,18 +114,42 @@ def other_layers(found: dict[str, Any]) -> str:
     return f" ({words})" if words else ""
 
 
-def convolutions() -> str:
+def tiles_tf32() -> str:
+    """Kernels of ResNet-18-GN in tf32 with the tiles that were the table's, and the fastest of those tried."""
+    found, rows = read("tiles_tf32.json"), []
+    for key in dict.fromkeys(r["key"] for r in found["rows"]):
+        best, was = fastest([r for r in found["rows"] if r["key"] == key])
+        kind, channels = key.split(":")
+        what = kind.replace("/2", ", stride 2").replace("stem-weight", "stem, weight").replace("backward", "data")
+        tile = best["tile"]
+        shape = f"{tile['rows']} x {tile['cols']} by {tile['inner']}"
+        cells = [f"{was:.1f}", f"{best['us']:.1f}", f"{was / best['us']:.1f}x", shape, str(tile["warps"])]
+        rows.append([f"{what}, {channels} channels", *cells])
+    header = ["product", "before, us", "fastest, us", "faster", "its tile", "warps"]
+    note = (
+        f"One kernel after the other, {found['clients']} clients of {found['batch']} samples, NVIDIA H200, commit "
+        f"{found['code']['commit'][:10]}; {len(found['rows'])} variants were timed. {BUSY}"
+    )
+    return rows_of(header, rows) + f"\n\n{note}"
+
+
+def convolutions_tf32() -> str:
+    """Ways to convolve in tf32."""
+    return f"{convolutions('convolutions_tf32.json')} {BUSY}"
+
+
+def convolutions(file: str = "convolutions.json") -> str:
     """Ways to convolve with a client axis, layer by layer (``benchmarks/kernels/convolutions.py``)."""
-    found = read("convolutions.json")
+    found = read(file)
     rows, ways = [], [*WAYS, *(w for w in ("turned", *GROUP_WAYS) if any(w in r for r in found["rows"]))]
     for r in found["rows"]:
         cells = [f"{r[w]:.0f}" if w in r else "" for w in ways]
         rows.append([f"{r['layer']}, {r['kind']}", *cells, f"{r['tflops']:.0f}"])
     note = (
-        f"Microseconds, {found['clients']} clients of {found['batch']} samples, bf16, NVIDIA H200, commit "
-        f"{found['code']['commit'][:10]}{other_layers(found)}. `grouped` is what `vmap` makes of a convolution by "
-        "itself, `loop` and `streams` call cuDNN once a client, `patches` copies patches and multiplies matrices, "
-        "`products` and `boxes` are ours; the last column is of the fastest."
+        f"Microseconds, {found['clients']} clients of {found['batch']} samples, {found.get('precision', 'bf16')}, "
+        f"NVIDIA H200, commit {found['code']['commit'][:10]}{other_layers(found)}. `grouped` is what `vmap` makes of a "
+        "convolution by itself, `loop` and `streams` call cuDNN once a client, `patches` copies patches and multiplies "
+        "matrices, `products` and `boxes` are ours; the last column is of the fastest."
     )
     if "turned" in ways:
         note += " `turned` are boxes whose products are transposed."

@@ -267,6 +267,7 @@ BLOCKS = {
         leads,
         *machines.BLOCKS, *columns.BLOCKS,
         campaign, outside, audited, general.modules, general.profile, general.convolutions,
+        general.tiles_tf32, general.convolutions_tf32,
         glance.speed, glance.accuracy,
     )
 }  # fmt: skip

@@ -24,6 +24,7 @@ WIDTH, HEIGHT = 660, 420
 LEFT, RIGHT, TOP, BOTTOM = 52, 22, 104, 58
 SHORTEST, LONGEST, HIGHEST = 0.7, 30_000.0, 88.0  # seconds, seconds, per cent
 TICKS = {1: "1 s", 10: "10 s", 60: "1 min", 600: "10 min", 3600: "1 h", 4 * 3600: "4 h"}
+NEAR = 90  # between the ends of two lines, below which their words would meet
 WINDOW = 10  # rounds that a point of a curve is the mean of
 
 
@@ -107,7 +108,14 @@ def axes() -> list[str]:
     return out
 
 
-def curve(line: Line) -> list[str]:
+def anchors(drawn: list[Line]) -> list[str]:
+    """How the words at the ends of lines lie there: away from a neighbour's, where that is near."""
+    ends = [across(line.seconds[-1]) for line in drawn]
+    near = [[other - x for other in ends if 0 < abs(other - x) < NEAR] for x in ends]
+    return ["middle" if not gaps else "end" if gaps[0] > 0 else "start" for gaps in near]
+
+
+def curve(line: Line, anchor: str) -> list[str]:
     """A line, a dot where its 800 rounds end, and how long they took."""
     points = [f"{across(s):.1f} {up(a):.1f}" for s, a in zip(line.seconds, line.accuracies, strict=True)]
     x, y = points[-1].split()
@@ -115,7 +123,7 @@ def curve(line: Line) -> list[str]:
     return [
         f'<path class="fs-line" stroke="var(--fs-{line.colour})"{dash} d="M{"L".join(points)}"/>',
         f'<circle cx="{x}" cy="{y}" r="4.5" fill="var(--fs-{line.colour})"/>',
-        f'<text class="fs-end" x="{x}" y="{float(y) - 12:.1f}" text-anchor="middle" fill="var(--fs-{line.colour})">'
+        f'<text class="fs-end" x="{x}" y="{float(y) - 12:.1f}" text-anchor="{anchor}" fill="var(--fs-{line.colour})">'
         f"{duration(line.seconds[-1])}</text>",
     ]
 
@@ -143,7 +151,7 @@ def figure() -> str:
         f'<text class="fs-tick" x="{LEFT}" y="45">{more}</text>',
         *legend(drawn),
         *axes(),
-        *(part for line in drawn for part in curve(line)),
+        *(part for line, anchor in zip(drawn, anchors(drawn), strict=True) for part in curve(line, anchor)),
         "</svg>",
     ]
     return "\n".join(parts) + "\n"

@@ -3,6 +3,8 @@ r"""Seconds of a round of modules that nobody prepared for us, against a plain l
 PYTHONPATH=src python3 -m benchmarks.gpu.modules --out modules.json                       # all below, on a GPU in bf16
 PYTHONPATH=src python3 -m benchmarks.gpu.modules --only cnn,vit --device cpu --steps 4 --out modules_cpu.json
 PYTHONPATH=src python3 -m benchmarks.gpu.modules --module mine.py:factory --inputs 3x32x32 --classes 10 --out mine.json
+PYTHONPATH=src python3 -m benchmarks.gpu.modules --module benchmarks/rivals/nets.py:emnist --inputs 1x28x28 \
+    --classes 62 --batch 20 --steps 10 --rounds 7 --precision tf32 --out emnist.json  # the round of FedJAX's example
 
 FedAvg, 10 clients in a round, 50 local steps of 50 samples each. The loop trains one client after the other as anybody
 would: ``forward`` in autocast, ``backward``, a norm clipped to 10, ``torch.optim.SGD``. Both compute in one precision.
@@ -147,7 +149,7 @@ def loop(module: nn.Module, data: Dataset, args: argparse.Namespace) -> Callable
             worker.load_state_dict(start)
             optimiser = torch.optim.SGD(worker.parameters(), 0.1, weight_decay=1e-3)
             for k in range(args.steps):
-                at = c * per + (torch.arange(BATCH, device=device) + k * BATCH) % per
+                at = c * per + (torch.arange(args.batch, device=device) + k * args.batch) % per
                 with torch.autocast(device.type, torch.bfloat16, enabled=args.precision == "bf16"):
                     out = outputs(worker(x[at]))
                 value = F.cross_entropy(out.flatten(0, -2).float(), y[at].flatten())
@@ -164,7 +166,7 @@ def loop(module: nn.Module, data: Dataset, args: argparse.Namespace) -> Callable
 def ours(module: nn.Module, data: Dataset, args: argparse.Namespace) -> tuple[Callable[[], None], Any]:
     """Return a round by the engine that ``auto`` takes."""
     settings = {
-        "cohort": CLIENTS, "rounds": 1000, "local_steps": args.steps, "batch_size": BATCH, "eval_every": 10**6,
+        "cohort": CLIENTS, "rounds": 1000, "local_steps": args.steps, "batch_size": args.batch, "eval_every": 10**6,
         "device": args.device, "precision": args.precision, "partition": "iid", "clients": CLIENTS,
         "engine": args.engine,
     }  # fmt: skip
@@ -208,7 +210,7 @@ def measure(name: str, make: Callable[[], nn.Module], data: Dataset, args: argpa
         row["peak_memory_gb"] = torch.cuda.max_memory_allocated() / 1e9
         if args.profile and "ours" in row:
             row["kernels"], row["busy"] = kernels(run)
-            row["limits"] = limits(module, data.x_train[:BATCH], data.y_train[:BATCH], CLIENTS, args.steps)
+            row["limits"] = limits(module, data.x_train[: args.batch], data.y_train[: args.batch], CLIENTS, args.steps)
         torch.cuda.reset_peak_memory_stats()
     return row
 
@@ -241,6 +243,7 @@ def main() -> None:
     parser.add_argument("--precision", default="")
     parser.add_argument("--engine", default="auto")
     parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--batch", type=int, default=BATCH)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--profile", action="store_true")
     args = parser.parse_args()

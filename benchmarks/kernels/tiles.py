@@ -26,6 +26,7 @@ from fedsmoo.kernels.resnet18.gradient import ResNet18Gradient
 from fedsmoo.kernels.resnet18.shapes import CONVS
 from fedsmoo.kernels.resnet18.tiles import TABLES, Tile, tiles_for
 from fedsmoo.kernels.runtime import Launch, noting
+from fedsmoo.runs.origin.provenance import code_facts
 
 BATCH, TIMES = 50, 20
 # Of each entry of the table, the convolution that is timed.
@@ -138,17 +139,12 @@ def main() -> None:
             print("  no:", variant, str(error).splitlines()[:1], flush=True)
             continue
         how = asdict(tile) if isinstance(tile, Tile) else tile
-        row: dict[str, Any] = {
-            "key": key,
-            "clients": args.clients,
-            "precision": args.precision,
-            "tile": how,
-            "us": took,
-        }
-        row["table"] = tile == tiles_for(args.precision, args.clients, bf16).get(key, {})
+        is_tables = tile == tiles_for(args.precision, args.clients, bf16).get(key, {})
+        row: dict[str, Any] = {"key": key, "tile": how, "us": took, "table": is_tables}
         rows.append(row)
         print(f"{took:7.2f} {key:14s} {tile} {'*' if row['table'] else ''}", flush=True)
-        args.out.write_text(json.dumps(rows, indent=1))
+        facts = {"code": code_facts(), "clients": args.clients, "batch": BATCH, "precision": args.precision}
+        args.out.write_text(json.dumps({**facts, "rows": rows}, indent=1))
     for key in dict.fromkeys(row["key"] for row in rows):
         best, was = fastest([row for row in rows if row["key"] == key])
         print(f"{key:14s} {was or 0:7.2f} us -> {best['us']:7.2f} us  {best['tile']}", flush=True)

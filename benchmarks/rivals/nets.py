@@ -43,6 +43,11 @@ class Dropped(nn.Sequential):
                 nn.init.xavier_uniform_(layer.weight)
 
 
+def emnist() -> nn.Module:
+    """That of FedJAX's example, for ``benchmarks/gpu/modules.py``."""
+    return Dropped(1, 28, 62)
+
+
 class Tutorial(nn.Module):
     """The small CNN of PyTorch's CIFAR-10 tutorial, which BlazeFL's benchmark trains."""
 
