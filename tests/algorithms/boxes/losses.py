@@ -84,6 +84,7 @@ def fedntd(loss_grad: LossGrad, w0: Model, rounds: list[Round], m: int, h: Hyper
 def fedlc(loss_grad: LossGrad, w0: Model, rounds: list[Round], m: int, h: Hyper) -> Iterator[dict[str, Any]]:
     """Zhang et al., ICML 2022: -log of exp(f_y - tau n_y^(-1/4)) / sum_c exp(f_c - tau n_c^(-1/4)).
 
+    The sum is over all classes, as others implement it; the paper's leaves y out, which has no lower bound.
     ``h["labels"][i][c]`` is how many samples of class c client i holds; a class without any counts as 1e-8 of one.
     """
 
