@@ -97,6 +97,51 @@ def test_a_bias_and_a_relu_behind_a_convolution(way, relu, draw):
         torch.testing.assert_close(found[c].double(), want, rtol=0, atol=2e-5)
 
 
+@pytest.mark.parametrize(("inside", "outside", "side"), [(16, 32, 5), (32, 16, 8), (256, 16, 8), (20, 12, 5)])
+def test_layers_in_tf32_by_the_tiles_of_the_rules(inside, outside, side, draw):
+    """Interpreted, tf32 is not rounded."""
+    from fedsmoo.kernels.conv import choose
+    from fedsmoo.kernels.conv.geometry import Geometry
+
+    g, size = Geometry((3, 3), (1, 1), (1, 1)), (side, side)
+    x, w, dy = draw(2, 3, *size, inside), draw(2, 3, 3, inside, outside), draw(2, 3, *size, outside)
+    found = choose.forward(g, x, w, "tf32"), choose.data(g, dy, w, size, "tf32"), choose.weight(g, x, dy, "tf32")
+    near = {"cpu": 1e-6, "cuda": 2e-3}[x.device.type]
+    for got, want in zip(found, reference(x, w, dy, 1, 1, 1), strict=True):
+        assert float((got.double() - want).norm() / want.norm()) < near
+
+
+@pytest.mark.parametrize(
+    ("kind", "inside", "outside", "side", "found"),
+    [
+        ("float32", 64, 64, 32, {"pixels_kernel": [8, 8], "weight_kernel": [2]}),
+        ("float32", 64, 128, 10, {"forward_kernel": [2], "data_kernel": [4], "weight_kernel": [2]}),
+        ("float32", 32, 64, 26, {"forward_kernel": [2], "data_kernel": [2], "weight_kernel": [2]}),
+        ("float32", 256, 256, 8, {"pixels_kernel": [8, 8], "weight_boxes_kernel": [8]}),
+        ("float32", 24, 40, 9, {"forward_kernel": [4], "data_kernel": [4], "weight_kernel": [4]}),
+        ("bfloat16", 64, 64, 32, {"pixels_kernel": [8, 8], "weight_boxes_kernel": [4]}),
+    ],
+)
+def test_two_warps_multiply_float32_where_they_were_faster(kind, inside, outside, side, found, device, monkeypatch):
+    """Where channels come in pieces of 16: without boxes, and weight gradients of fewer than 256 channels."""
+    from fedsmoo.kernels.conv import choose
+    from fedsmoo.kernels.conv.geometry import Geometry
+    from fedsmoo.kernels.runtime import noting
+
+    monkeypatch.setattr(choose, "interpreted", lambda: True)  # as on a device that brings boxes
+    g, new = Geometry((3, 3), (1, 1), (1, 1)), partial(torch.zeros, dtype=getattr(torch, kind))
+    x, w, dy = new(2, 50, side, side, inside), new(2, 3, 3, inside, outside), new(2, 50, side, side, outside)
+    with noting() as noted:
+        choose.forward(g, x, w, "tf32")
+        choose.data(g, dy, w, (side, side), "tf32")
+        choose.weight_parts(g, x, dy, "tf32", choose.parts_of(g, x, dy, "tf32"))
+    warps = dict[str, list[int]]()
+    for kernel, _, _, meta in noted:
+        warps.setdefault(kernel.__name__, []).append(meta["num_warps"])
+        assert meta.get("ACROSS", False) == (kernel.__name__ == "weight_kernel" and meta["num_warps"] == 2)
+    assert warps == found
+
+
 @pytest.mark.parametrize("precision", ["ieee", "tf32x3"])
 def test_a_batch_of_no_samples(precision, device):
     """No outputs, and gradients of zero by weights, as PyTorch has it."""

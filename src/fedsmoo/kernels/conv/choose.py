@@ -8,7 +8,7 @@ from torch import Tensor
 from fedsmoo.kernels.conv.boxes import Box, box_of, data_by_boxes, forward_by_boxes, weight_by_boxes
 from fedsmoo.kernels.conv.conv import PIXELS, Convolution
 from fedsmoo.kernels.conv.geometry import Geometry, Pair
-from fedsmoo.kernels.conv.tiles import FILLED, Tile, box_tile, parts_for, weight_tile
+from fedsmoo.kernels.conv.tiles import FILLED, Tile, box_tile, parts_for, takes_two_warps, weight_tile
 from fedsmoo.kernels.runtime import interpreted
 
 POINTS = Geometry((1, 1))  # a product of pixels
@@ -85,7 +85,7 @@ def weight_box(g: Geometry, x: Tensor, dy: Tensor) -> Box | None:
     Boxes of several samples took 1.4 times as long as gathered tiles (maps of 4x4, 512 channels). Of float32, boxes are
     faster from 256 inputs on only: below, gathered tiles of two warps take as little as a quarter of the time.
     """
-    if x.dtype == torch.float32 and x.shape[-1] < 256:
+    if takes_two_warps(x.dtype, x.shape[-1], dy.shape[-1]) and x.shape[-1] < 256:
         return None
     tile = weight_tile(x.shape[-1], dy.shape[-1], x.dtype, False, boxes=True)
     if dy.shape[2] * dy.shape[3] < tile.inner:

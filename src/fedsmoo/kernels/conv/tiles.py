@@ -31,6 +31,14 @@ def power(n: int, least: int = 16, most: int = 128) -> int:
     return max(least, min(most, 1 << (n - 1).bit_length()))
 
 
+def takes_two_warps(kind: torch.dtype, *channels: int) -> bool:
+    """Whether float32 numbers should be multiplied by two warps, as Ampere does: others copy them one at a time.
+
+    Where channels are no multiples of 16, kernels do not know that they lie in pieces, and copy them so in any case.
+    """
+    return kind == torch.float32 and all(c % 16 == 0 for c in channels)
+
+
 def step_of(kind: torch.dtype) -> int:
     """Return how many numbers of a type a step of a reduction has: 128 bytes."""
     return 128 // kind.itemsize
@@ -46,7 +54,7 @@ def pixel_tile(
     if exact:
         return Tile(power(pixels, most=64), power(channels, most=64), power(reduced, most=16), 4, 2)
     cols, inner = power(channels), power(reduced, most=step_of(kind))
-    if kind == torch.float32 and (not back or cols <= 32):  # with two warps weights come four numbers at a time
+    if takes_two_warps(kind, channels, reduced) and (not back or cols <= 32):
         return Tile(power(pixels, most=64), power(channels, most=64), inner, 2, 3)
     if cols <= 64 and not back:
         return Tile(power(pixels, most=64), cols, inner, 4, 4)
@@ -75,7 +83,7 @@ def weight_tile(rows: int, channels: int, kind: torch.dtype, exact: bool, boxes:
     if exact:
         return Tile(power(rows, most=64), power(channels, most=32), 16, 4, 2)
     cols, pixels = power(channels), step_of(kind)
-    if kind == torch.float32:
+    if takes_two_warps(kind, rows, channels):
         if boxes:
             return Tile(256, min(cols, 64), pixels, 8, 3)
         return Tile(power(rows, least=32, most=64), min(cols, 64), pixels, 2, 3, across=True)
