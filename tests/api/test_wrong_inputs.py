@@ -233,3 +233,15 @@ def test_columns_of_labels_in_an_npz_are_labels(tmp_path: Path) -> None:
     run = simulate("softmax", column, "fedavg", clients=4, **FEW)
     right = (run.model(column.x_test).argmax(1).numpy() == Y[30:]).mean()
     assert run.accuracy == pytest.approx(right)
+
+
+@pytest.mark.parametrize(("least", "told"), [(0, False), (1, True)])
+def test_classes_numbered_from_1_get_a_line(least: int, told: bool, recwarn: pytest.WarningsRecorder) -> None:
+    simulate(
+        nn.Linear(6, 4), (X[:30], Y[:30] + least, X[30:], Y[30:] + least), "fedavg", partition="iid", clients=3, **FEW
+    )
+    line = (
+        "data set custom: labels are 1 to 3, none is 0, and a model needs 4 outputs; if classes are numbered from 1, "
+        "take 1 off every label"
+    )
+    assert (line in [str(w.message) for w in recwarn]) == told

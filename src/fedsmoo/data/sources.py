@@ -24,7 +24,7 @@ from fedsmoo.data.check import (
     as_images,
     channel_statistics,
     check,
-    refuse_untrained_classes,
+    check_own_classes,
     tensor_of,
 )
 from fedsmoo.data.dataset import Dataset
@@ -133,7 +133,7 @@ def load(name: str, path: str | Path | None = None, seed: int = 0, options: Mapp
     if found is None:
         data = check(_to_dataset(name, _find(name, path)))
         if name not in SPECS:
-            refuse_untrained_classes(data)
+            check_own_classes(data)
         return data
     source, match = found
     if path is not None:
