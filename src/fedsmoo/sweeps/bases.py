@@ -94,6 +94,9 @@ def read_sweep(
     """
     from fedsmoo.sweeps.grid import expand  # late: the names of experiments stand in --help
 
-    table = with_base(load_table(path))
+    found = load_table(path)
+    if not found:
+        raise FedsmooError(f"the sweep file {path} is empty: say what to run, such as seed = [0, 1, 2]")
+    table = with_base(found)
     look(table)
     return expand(table, str(path), overrides)

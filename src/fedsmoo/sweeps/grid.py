@@ -204,6 +204,9 @@ def refuse_misshapen(table: dict[str, Any], where: str) -> None:
     for name, value in parts.items():
         if not isinstance(value, dict):
             raise FedsmooError(f"{where}: {name} is {value!r}, but must be a table of settings")
+    for word, such in (("methods", "FedAvg"), ("columns", "first")):
+        if word in table and not table[word]:
+            raise FedsmooError(f"{where}: {word} is empty: give it tables, such as [{word}.{such}], or leave it out")
 
 
 def grid(settings: dict[str, Any], hyper: dict[str, Any], options: dict[str, Any], where: str) -> Iterator[Config]:
