@@ -104,6 +104,12 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         "but must be one per sample, [8]: of PyTorch's losses write reduction='none'",
     ),
     ({"data": arrays(x_train=X[:30].astype(int), x_test=X[30:].astype(int)), **ALL_AT_ONCE}, NO_FLOATS),
+    (
+        {"data": arrays(x_train=X[:30].astype(int), x_test=X[30:].astype(int))},
+        "got Long and Float; if samples are whole numbers that the model multiplies, make floats of them",
+    ),
+    ({"model": nn.Linear(6, 3, device="meta")}, "'weight' of Linear is on the device 'meta' and has no values: make"),
+    ({"model": nn.Linear(6, 1)}, "the model has 1 output, but the labels of 'custom' go up to 2"),
     ({"loss": "mse"}, "loss is 'mse', but the targets are classes: use cross_entropy"),
     ({"partition": 3}, "partition is 3, but must be a rule or its name"),
     ({"partition": Dirichlet}, "write Dirichlet()"),

@@ -37,7 +37,7 @@ def refuse_lost(module: nn.Module) -> None:
     """Refuse a module whose parameters would be others in a run: clients have vectors in place of them.
 
     Raises:
-        FedsmooError: if one is complex, has a hook on its gradient, a sparse one, or lies in the memory of another one;
+        FedsmooError: if one has no values, is complex, has a hook on its gradient, a sparse one, or lies in the memory of another one;
             if a buffer is sparse; or if a part was scripted, so that nothing can take the place of its tensors.
     """
     for where, part in module.named_modules():
@@ -60,6 +60,8 @@ def refuse_lost(module: nn.Module) -> None:
     named = {n: p for n, p in module.named_parameters() if not is_lazy(p)}
     for name, p in named.items():
         what = f"the parameter {name!r} of {type(module).__name__}"
+        if p.is_meta:
+            raise FedsmooError(f"{what} is on the device 'meta' and has no values: make the model on the CPU")
         if p.requires_grad and p.is_complex():
             raise FedsmooError(
                 f"{what} is complex, but vectors hold real numbers: keep its parts, [..., 2], and write "
