@@ -35,6 +35,11 @@ def read(name: str) -> dict[str, Any]:
 def description(name: str) -> dict[str, Any]:
     """Return an experiment's table, completed by its own base."""
     if name not in EXPERIMENTS:
+        if Path(name).exists():
+            raise FedsmooError(
+                f"{name} is a path, but tables are the paper's: {', '.join(EXPERIMENTS)}; of runs of yours 'fedsmoo "
+                "compare' makes a table, 'fedsmoo report' a page"
+            )
         raise unknown("table", name, EXPERIMENTS)
     return with_base(read(name))
 

@@ -37,8 +37,9 @@ def refuse_lost(module: nn.Module) -> None:
     """Refuse a module whose parameters would be others in a run: clients have vectors in place of them.
 
     Raises:
-        FedsmooError: if one has no values, is complex, has a hook on its gradient, a sparse one, or lies in the memory of another one;
-            if a buffer is sparse; or if a part was scripted, so that nothing can take the place of its tensors.
+        FedsmooError: if one has no values, is complex, has a hook on its gradient, a sparse one, or lies in the memory
+            of another one; if a buffer is sparse; or if a part was scripted, so that nothing can take the place of
+            its tensors.
     """
     for where, part in module.named_modules():
         if isinstance(part, torch.jit.ScriptModule):
