@@ -115,7 +115,7 @@ def test_the_tables_of_the_paper_say_nothing_in_vain() -> None:
     [
         ("", "the sweep file .*grid.toml is empty: say what to run"),
         ("# nothing yet\n", "is empty"),
-        ("[methods]\n", "methods is empty: give it tables, such as .methods.FedAvg., or leave it out"),
+        ("[methods]\n", "methods is empty: give it tables, such as .methods.NAME., or leave it out"),
         ("rounds = 1\n[columns]\n", "columns is empty"),
     ],
 )

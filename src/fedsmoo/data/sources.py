@@ -35,7 +35,7 @@ from fedsmoo.data.files.readers import PARTS, Arrays, is_class_folders, read_cla
 from fedsmoo.data.files.tree import Tree, archive_tree, file_digest, file_tree, folder_tree
 from fedsmoo.data.forms.leaf import LeafOptions, leaf
 from fedsmoo.data.forms.published.federated import FEDERATED, federated
-from fedsmoo.data.forms.tables import SUFFIXES, TABLE_OPTIONS, table
+from fedsmoo.data.forms.tables import TABLE_OPTIONS, hint_of_table, table
 from fedsmoo.data.names import LEAF, SYNTHETIC, TABLE, TEXT, is_drawn
 from fedsmoo.data.own import KIND, OWN, OWN_NAME, is_own, own_data, takes_seed
 from fedsmoo.data.synthetic import synthetic
@@ -172,8 +172,7 @@ def _find(name: str, path: str | Path | None) -> Arrays:
             raise FedsmooError(f"data set {name}: {place} does not exist")
         arrays = _open(name, spec, place)
         if arrays is None:
-            hint = f"; a table is named by --dataset 'table:{path}'" if place.suffix.lower() in SUFFIXES else ""
-            raise FedsmooError(f"data set {name}: {place} holds none of {_forms(name, spec)}{hint}")
+            raise FedsmooError(f"data set {name}: {place} holds none of {_forms(name, spec)}{hint_of_table(place)}")
         return arrays
     home = user_cache()
     for place in (home / name, home / f"{name}.npz", home):

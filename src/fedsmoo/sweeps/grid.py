@@ -196,6 +196,8 @@ def refuse_misshapen(table: dict[str, Any], where: str) -> None:
     """Refuse a sweep in which another value stands where a table of settings should be."""
     parts: dict[str, Any] = {n: table.get(n, {}) for n in ("methods", "columns", "hyper", "algorithm_options")}
     for word in ("methods", "columns"):
+        if word in table and table[word] == {}:
+            raise FedsmooError(f"{where}: {word} is empty: give it tables, such as [{word}.NAME], or leave it out")
         entries = parts[word] if isinstance(parts[word], dict) else {}
         parts |= {f"{word}.{name}": entry for name, entry in entries.items()}
         for name, entry in entries.items():
@@ -204,9 +206,6 @@ def refuse_misshapen(table: dict[str, Any], where: str) -> None:
     for name, value in parts.items():
         if not isinstance(value, dict):
             raise FedsmooError(f"{where}: {name} is {value!r}, but must be a table of settings")
-    for word, such in (("methods", "FedAvg"), ("columns", "first")):
-        if word in table and not table[word]:
-            raise FedsmooError(f"{where}: {word} is empty: give it tables, such as [{word}.{such}], or leave it out")
 
 
 def grid(settings: dict[str, Any], hyper: dict[str, Any], options: dict[str, Any], where: str) -> Iterator[Config]:

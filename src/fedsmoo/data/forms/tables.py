@@ -39,6 +39,11 @@ def table(path: str, options: Mapping[str, Any]) -> Dataset:
     return read_data(value, f"table:{place.name}", what, **named)
 
 
+def hint_of_table(path: Path) -> str:
+    """Return how a table is named, to be added to an error about a file that was taken for something else."""
+    return f"; a table is named by --dataset 'table:{path}'" if path.suffix.lower() in SUFFIXES else ""
+
+
 def in_folder(folder: Path, part: str, what: str) -> Path | None:
     """Return the file of a part in a folder."""
     found = [folder / f"{part}{suffix}" for suffix in SUFFIXES if (folder / f"{part}{suffix}").is_file()]
