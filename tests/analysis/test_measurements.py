@@ -19,6 +19,8 @@ from fedsmoo.analysis.functions.objective import Objective
 from fedsmoo.analysis.functions.sharpness import average_case
 from fedsmoo.analysis.hessian import HessianMeasurement
 from fedsmoo.analysis.landscape import LandscapeMeasurement, LineMeasurement, PlaneMeasurement
+from fedsmoo.analysis.measurement import Measurement
+from fedsmoo.analysis.privacy import PrivacyMeasurement
 from fedsmoo.analysis.probes import Schedule
 from fedsmoo.core import Vectors, unit
 from fedsmoo.core.errors import FedsmooError
@@ -172,3 +174,19 @@ def test_how_many_runs_a_measurement_goes_through() -> None:
     for kind, given, words in several:
         with pytest.raises(FedsmooError, match=f"goes through {words} runs, but {given} are given"):
             next(measure_runs([Path(f"run{k}") for k in range(given)], kind()))
+
+
+@pytest.mark.parametrize(
+    ("kind", "option", "value", "allowed"),
+    [
+        (PrivacyMeasurement, "delta", 2.0, "above 0 and below 1"),  # at which every epsilon is 0
+        (PrivacyMeasurement, "delta", 0.0, "above 0 and below 1"),
+        (PrivacyMeasurement, "delta", math.nan, "above 0 and below 1"),
+        (HessianMeasurement, "tol", -1.0, "above 0"),
+        (HessianMeasurement, "density", -1, "at least 0"),
+        (ConsistencyMeasurement, "clients", 0, "above 0"),
+    ],
+)
+def test_options_outside_their_interval_are_refused(kind: type[Measurement], option: str, value: Any, allowed: str):
+    with pytest.raises(FedsmooError, match=f"^{option} is {value}, but must be {allowed}$"):
+        kind(**{option: value})

@@ -104,6 +104,12 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         "but must be one per sample, [8]: of PyTorch's losses write reduction='none'",
     ),
     ({"data": arrays(x_train=X[:30].astype(int), x_test=X[30:].astype(int)), **ALL_AT_ONCE}, NO_FLOATS),
+    (
+        {"data": arrays(x_train=X[:30].astype(int), x_test=X[30:].astype(int))},
+        "got Long and Float; if samples are whole numbers that the model multiplies, make floats of them",
+    ),
+    ({"model": nn.Linear(6, 3, device="meta")}, "'weight' of Linear is on the device 'meta' and has no values: make"),
+    ({"model": nn.Linear(6, 1)}, "the model has 1 output, but the labels of 'custom' go up to 2"),
     ({"loss": "mse"}, "loss is 'mse', but the targets are classes: use cross_entropy"),
     ({"partition": 3}, "partition is 3, but must be a rule or its name"),
     ({"partition": Dirichlet}, "write Dirichlet()"),
@@ -233,3 +239,15 @@ def test_columns_of_labels_in_an_npz_are_labels(tmp_path: Path) -> None:
     run = simulate("softmax", column, "fedavg", clients=4, **FEW)
     right = (run.model(column.x_test).argmax(1).numpy() == Y[30:]).mean()
     assert run.accuracy == pytest.approx(right)
+
+
+@pytest.mark.parametrize(("least", "told"), [(0, False), (1, True)])
+def test_classes_numbered_from_1_get_a_line(least: int, told: bool, recwarn: pytest.WarningsRecorder) -> None:
+    simulate(
+        nn.Linear(6, 4), (X[:30], Y[:30] + least, X[30:], Y[30:] + least), "fedavg", partition="iid", clients=3, **FEW
+    )
+    line = (
+        "data set custom: labels are 1 to 3, none is 0, and a model needs 4 outputs; if classes are numbered from 1, "
+        "take 1 off every label"
+    )
+    assert (line in [str(w.message) for w in recwarn]) == told

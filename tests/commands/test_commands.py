@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -81,6 +82,7 @@ def test_a_run_leaves_a_complete_folder(call: Call) -> None:
     assert summary["engine"] == "serial"
     assert f"{100 * summary['test_accuracy']:.2f}%" in answer.out
     assert "SCAFFOLD on digits, 4 clients, 2 per round, 2 rounds" in answer.out
+    assert re.search(r"^  to 1% +round 1, 20.8 kB, \d+\.\d s$", answer.out, re.M)  # what a round sent, both ways
     assert "here" in answer.out
     assert len(answer.out.splitlines()) < 25  # one screen
 

@@ -7,6 +7,7 @@ import re
 import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedsmoo.cli import tree
@@ -29,6 +30,10 @@ ENDS = {  # by what was typed; of the folder "runs/a" and the split "s.json"
     "analyse fairness runs/a": "fedsmoo report runs/a",
     "data split digits --clients 4 --out s.json": "fedsmoo data show s.json",
     "data show s.json": "fedsmoo run --split s.json",
+    "data split mine --data m.npz --clients 4 --out m.json": "fedsmoo data show m.json --data m.npz",
+    "data show m.json --data m.npz": "fedsmoo run --split m.json --dataset mine --data m.npz",
+    "data split text:a.txt --out t.json": "fedsmoo data show t.json",
+    "data show t.json --data a.txt": "fedsmoo run --split t.json --dataset text:a.txt",
     "sweep grid.toml --dry-run": "fedsmoo sweep grid.toml",
     "sweep grid.toml": "fedsmoo runs runs/grid",
     "table accuracy --no-run --columns cifar10": "fedsmoo table accuracy --columns cifar10 --dry-run",
@@ -40,6 +45,9 @@ ENDS = {  # by what was typed; of the folder "runs/a" and the split "s.json"
 def test_commands_end_with_the_next_one(call: Call) -> None:
     Path("grid.toml").write_text(SWEEP)
     Path("empty").mkdir()
+    Path("a.txt").write_text("to be or not to be, that is the question. " * 40)
+    x, y = np.zeros((12, 3), np.float32), np.arange(12) % 2
+    np.savez("m.npz", x_train=x, y_train=y, x_test=x, y_test=y)
     for words, expected in ENDS.items():
         answer = call(*shlex.split(words), *(TINY if words.startswith("run ") else []))
         assert answer.code == 0, answer

@@ -57,6 +57,10 @@ SLIPS = [
     ),
     (["report", "here", "--out", "empty"], "it is a folder; name a file in it, such as empty/report.html"),
     (["export", ".", "--to", "new"], ". is not a run folder: it has no config.toml"),
+    (["run", "code.py"], "code.py is Python, no config file: name what is in it, such as code.py:Name"),
+    (["compare", "fedavg", "code.py"], "code.py is Python, no config file: name what is in it, such as code.py:Name"),
+    (["table", "here"], "here is a path, but tables are the paper's: accuracy, rounds, "),
+    (["run", "--dataset", "mine", "--data", "a.csv"], "; a table is named by --dataset 'table:a.csv'"),
     (["figure", "accuracy"], "figure accuracy: say of which runs: fedsmoo figure accuracy RUN"),
     ([*NATURAL, "--partition", "natural", "--clients", "7"], "clients is 7, but 'synthetic(0.5,0.5)' has 30 natural"),
 ]
@@ -67,6 +71,8 @@ def here(call: Call) -> None:
     """A finished run, a file, and results that are not whole."""
     assert call("run", "--algorithm", "fedavg", *TINY, "--out", "here").code == 0
     Path("file").write_text("precious")
+    Path("code.py").write_text("from torch import nn\n")
+    Path("a.csv").write_text("a,y\n1,0\n")
     Path("opened").write_text("<!-- table: accuracy -->\n")
     Path("marked").write_text(MARKED)
     Path("empty").mkdir()

@@ -319,7 +319,10 @@ def test_links_in_archives_are_not_followed(tmp_path):
     [
         ({}, "holds none of"),
         ({"train/a/1.png": official.image(official.pixels(1, 4, 4, 3)[0])}, "the test part is needed"),
-        ({"train/a/1.png": b"", "test/a/1.png": b""}, "train/a/1.png is not a readable image"),
+        (
+            {"train/a/1.png": b"", "test/a/1.png": b""},
+            "train/a/1.png is not a readable image: Pillow knows no such format$",
+        ),
         ({"train/a/1.png": b"junk", "test/a/1.png": b"junk"}, "not a readable image"),
         (
             {

@@ -102,6 +102,9 @@ def test_every_panel_is_drawn_and_nothing_leaves_the_page(visit: Visit) -> None:
         assert visit.cells(place), place
     assert visit.tab.locator("#command-list pre").count() == 5
     assert visit.plot("surface")[0]["type"] == "surface"
+    heat = visit.tab.evaluate("(({zmin, zmax}) => [zmin, zmax])(document.getElementById('plot-heat').data[0])")
+    counts = json.loads(visit.tab.evaluate("document.getElementById('data').textContent"))["partitions"][0]["counts"]
+    assert heat == [0, max(map(max, counts))]  # so that a cell of few samples is not white, as one of none is
     assert len(visit.tab.locator("main section h2").all()) == len(sections) + 1  # none is of the paper's table
     assert not visit.tab.locator("#standing, #contents a[href='#standing']").first.is_visible()
 

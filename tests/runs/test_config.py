@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedsmoo.algorithms.choices import CHOICES
-from fedsmoo.core import FedsmooError
+from fedsmoo.core import FedsmooError, Schedule
 from fedsmoo.runs.build import make_algorithm
 from fedsmoo.runs.config import FIELDS, Config, differs, free_within
 from fedsmoo.runs.settings.fields import AROUND
@@ -25,6 +25,8 @@ REFUSED = [
     ({"lr": "fast"}, "lr is 'fast', but must be a number"),
     ({"lr": float("nan")}, "lr is nan, but must be a number"),
     ({"lr": -0.1}, "lr is -0.1, but must be above 0"),
+    ({"lr": "cosine:0.1:0:50"}, "lr is 'cosine:0.1:0:50', but must be a number: lr_decay multiplies it after"),
+    ({"lr": Schedule(0.1, 0.01, 50)}, "state.set(lr=...)"),
     ({"lr": [0.1]}, "lr is [0.1], but must be a number"),
     ({"weight_decay": -1}, "weight_decay is -1.0, but must be at least 0"),
     ({"weighted": "maybe"}, "weighted is 'maybe', but must be true or false"),

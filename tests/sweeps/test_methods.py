@@ -56,6 +56,15 @@ def test_labels_repeat_what_stands_beside_a_name() -> None:
         labels(parse_methods("fedprox:mu=1,fedprox:mu=1"))
 
 
+def test_methods_that_are_not_settings_are_told_to_be_a_list() -> None:
+    with pytest.raises(
+        FedsmooError, match=r"must be a mapping, or \{\}: methods themselves are a list, \['fedavg', ...\]"
+    ):
+        methods_of({"ours": "fedavg"})
+    with pytest.raises(FedsmooError, match=r"methods themselves are a list, \[FedProx\(mu=0.1\), ...\]"):
+        methods_of({"ours": FedProx(mu=0.1)})
+
+
 def test_an_option_reaches_its_method_and_no_other(tmp_path: Path) -> None:
     """The runs are those that the methods make alone, and two rows of one method have folders of their own."""
     found = fedsmoo.compare(["fedavg", "fedprox:mu=10", FedProx(mu=1.0)], out=tmp_path / "c", **QUICK)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fedsmoo import FedsmooError
 from fedsmoo.runs.config import Config
-from fedsmoo.sweeps.bases import EXPERIMENTS, description, with_base
+from fedsmoo.sweeps.bases import EXPERIMENTS, description, read_sweep, with_base
 from fedsmoo.sweeps.grid import expand
 
 
@@ -107,3 +108,18 @@ def test_what_a_base_leaves_open_is_taken() -> None:
 
 def test_the_tables_of_the_paper_say_nothing_in_vain() -> None:
     assert all(expand(description(name), name).cells for name in EXPERIMENTS)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "the sweep file .*grid.toml is empty: say what to run"),
+        ("# nothing yet\n", "is empty"),
+        ("[methods]\n", "methods is empty: give it tables, such as .methods.NAME., or leave it out"),
+        ("rounds = 1\n[columns]\n", "columns is empty"),
+    ],
+)
+def test_a_grid_that_says_nothing_trains_nothing(text: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "grid.toml").write_text(text)
+    with pytest.raises(FedsmooError, match=says):
+        read_sweep(tmp_path / "grid.toml")

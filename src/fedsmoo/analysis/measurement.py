@@ -7,6 +7,7 @@ A measurement is a class in a file of this room; nothing else has to know it. Co
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import math
 import pkgutil
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from fedsmoo.core.errors import FedsmooError
-from fedsmoo.core.hyper.options import option
+from fedsmoo.core.hyper.options import option, refuse_outside
 from fedsmoo.core.untrusted import number, text
 
 if TYPE_CHECKING:
@@ -96,6 +97,11 @@ class Measurement:
     also: ClassVar[tuple[type[Measurement], ...]] = ()  # measured and kept with it
     nothing: ClassVar[str] = ""  # why there may be nothing to measure
     all_clients: ClassVar[bool] = False  # its probe reads the vectors of all clients in one process
+
+    def __post_init__(self) -> None:
+        for f in dataclasses.fields(self):
+            if (value := getattr(self, f.name)) is not None:
+                refuse_outside(f.name, value, f.metadata)
 
     def measure(self, run: Subject, *others: Subject) -> Values:
         """Measure one run, or several together; empty where there is nothing to measure."""

@@ -80,7 +80,7 @@ def split(
     remember(code_in(config))
     save_split(out, indices, loaded, rule, seed)
     console().print(f"{out}: {len(indices)} clients of {dataset}, {config.partition}, seed {seed}", soft_wrap=True)
-    next_step("fedsmoo data show", out)
+    next_step("fedsmoo data show", out, *([] if data is None else ["--data", data]))
 
 
 @app.command(
@@ -100,7 +100,7 @@ def import_(
     indices = import_split(source, loaded)
     save_split(out, indices, loaded, {"name": "imported"}, 0)
     console().print(f"{out}: {len(indices)} clients of {dataset}", soft_wrap=True)
-    next_step("fedsmoo data show", out)
+    next_step("fedsmoo data show", out, *([] if data is None else ["--data", data]))
 
 
 @app.command("show", cls=TorchCommand, help="A split in numbers and pictures: who holds which class, and class totals.")
@@ -123,11 +123,13 @@ def show(
     content = read_split(split)
     code = code_files([("dataset", content["dataset"])])
     refuse_strange(code, f"to show the split {split}", trust)
-    if data is not None and files_of(content["dataset"]) is not None:  # a split keeps the name of the file alone
-        loaded = load(f"{content['dataset'].partition(':')[0]}:{data}")
+    dataset = content["dataset"]
+    if data is not None and files_of(dataset) is not None:  # a split keeps the name of the file alone
+        dataset, data = f"{dataset.partition(':')[0]}:{data}", None
+        loaded = load(dataset)
     else:
         with judged(judge_for(code)):
-            loaded = load(content["dataset"], data, content["seed"])
+            loaded = load(dataset, data, content["seed"])
     indices = load_split(split, loaded)
     folder = out or split.parent
     screen = console()
@@ -139,7 +141,8 @@ def show(
         pictures += draw_views(from_rule(content["rule"]), loaded, seen, len(indices), content["seed"])
     for path in pictures:
         screen.print(text(f"picture: {path}"), soft_wrap=True, markup=False)
-    next_step("fedsmoo run --split", split)
+    own = [] if dataset == Config.dataset else ["--dataset", dataset]
+    next_step("fedsmoo run --split", split, *own, *([] if data is None else ["--data", data]))
 
 
 @app.command("rules", cls=TorchCommand, help="Draw who would hold what of a data set by every partition there is.")

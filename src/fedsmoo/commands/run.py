@@ -166,8 +166,8 @@ def print_summary(config: Config, result: Result) -> None:
     out.print(f"  sent            {human_bytes(summary['bytes_up'])} up, {human_bytes(summary['bytes_down'])} down")
     out.print(f"  seconds         {summary['seconds_train']:.1f} training, {summary['seconds_eval']:.1f} evaluation")
     if config.target is not None:
-        hit = summary["target_reached"]
-        text = "never" if hit is None else f"round {hit['round']}, {human_bytes(hit['bytes'])}, {hit['seconds']:.1f} s"
+        hit = result.target_reached
+        text = "never" if hit is None else f"round {hit.round}, {human_bytes(hit.bytes)}, {hit.seconds:.1f} s"
         out.print(f"  {f'to {read_ending(summary).lead.goal(config.target)}':<16}{text}")
     out.print(f"  folder          {result.folder}", soft_wrap=True)
     out.print(f"  next            fedsmoo report {quote(str(result.folder))}", soft_wrap=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsmoo.core.errors import FedsmooError, brief, unknown
+from fedsmoo.core.errors import FedsmooError, FedsmooWarning, brief, unknown
 from fedsmoo.data.beside import check_beside, with_mean_one
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.targets import CLASSES, NUMBERS, TARGETS, check_targets, count_outputs, read_targets
@@ -58,8 +59,11 @@ def _check_alike(dataset: Dataset) -> None:
         )
 
 
-def refuse_untrained_classes(data: Dataset) -> None:
-    """Refuse data of one's own whose test part has classes that nobody trains on, as class folders are refused."""
+def check_own_classes(data: Dataset) -> None:
+    """Refuse data of one's own whose test part has classes that nobody trains on, as class folders are refused.
+
+    Classes that are numbered from 1 get a line: a model has one output more than there are classes.
+    """
     if data.target != CLASSES or data.y_train.dim() != 1 or data.y_test.dim() != 1:
         return
     strange = sorted(set(data.y_test.tolist()) - set(data.y_train.tolist()))
@@ -68,6 +72,10 @@ def refuse_untrained_classes(data: Dataset) -> None:
             f"data set {data.name}: the test part has samples of class {strange[0]}, but the training part has none; "
             "add some, or leave those samples out"
         )
+    least, most = int(data.y_train.min()), int(data.y_train.max())
+    if least == 1 and data.class_names is None:
+        say = f"data set {data.name}: labels are 1 to {most}, none is 0, and a model needs {most + 1} outputs"
+        warnings.warn(f"{say}; if classes are numbered from 1, take 1 off every label", FedsmooWarning, stacklevel=2)
 
 
 def kind_of(x: Tensor) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.core.user_code import call, refuse_options, user_object
-from fedsmoo.data.check import refuse_untrained_classes
+from fedsmoo.data.check import check_own_classes
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.forms import read_data
 
@@ -36,7 +36,7 @@ def own_data(spec: str, seed: int, options: Mapping[str, Any]) -> Dataset:
     make = bind_options(spec, options)
     found = call(make, f"{KIND} {spec!r}", **({"seed": seed} if takes_seed(make) else {}))
     data = read_data(found, spec, f"what {KIND} {spec!r} returned").renamed(spec)
-    refuse_untrained_classes(data)
+    check_own_classes(data)
     return data
 
 

@@ -24,7 +24,7 @@ from fedsmoo.data.check import (
     as_images,
     channel_statistics,
     check,
-    refuse_untrained_classes,
+    check_own_classes,
     tensor_of,
 )
 from fedsmoo.data.dataset import Dataset
@@ -35,7 +35,7 @@ from fedsmoo.data.files.readers import PARTS, Arrays, is_class_folders, read_cla
 from fedsmoo.data.files.tree import Tree, archive_tree, file_digest, file_tree, folder_tree
 from fedsmoo.data.forms.leaf import LeafOptions, leaf
 from fedsmoo.data.forms.published.federated import FEDERATED, federated
-from fedsmoo.data.forms.tables import TABLE_OPTIONS, table
+from fedsmoo.data.forms.tables import TABLE_OPTIONS, hint_of_table, table
 from fedsmoo.data.names import LEAF, SYNTHETIC, TABLE, TEXT, is_drawn
 from fedsmoo.data.own import KIND, OWN, OWN_NAME, is_own, own_data, takes_seed
 from fedsmoo.data.synthetic import synthetic
@@ -133,7 +133,7 @@ def load(name: str, path: str | Path | None = None, seed: int = 0, options: Mapp
     if found is None:
         data = check(_to_dataset(name, _find(name, path)))
         if name not in SPECS:
-            refuse_untrained_classes(data)
+            check_own_classes(data)
         return data
     source, match = found
     if path is not None:
@@ -172,7 +172,7 @@ def _find(name: str, path: str | Path | None) -> Arrays:
             raise FedsmooError(f"data set {name}: {place} does not exist")
         arrays = _open(name, spec, place)
         if arrays is None:
-            raise FedsmooError(f"data set {name}: {place} holds none of {_forms(name, spec)}")
+            raise FedsmooError(f"data set {name}: {place} holds none of {_forms(name, spec)}{hint_of_table(place)}")
         return arrays
     home = user_cache()
     for place in (home / name, home / f"{name}.npz", home):

@@ -12,6 +12,7 @@ from fedsmoo.core.blame import in_brief, path_in_package, place_of, stack_of, us
 
 # Where models are called.
 MODEL = ("engines/oracles/", "engines/task.py", "models/", "kernels/")
+WHOLE = "; if samples are whole numbers that the model multiplies, make floats of them"
 MISFITS = (RuntimeError, TypeError, ValueError, IndexError)  # what a model raises that does not fit its data
 
 
@@ -50,7 +51,8 @@ def explained(engine: str, first: bool = False) -> Iterator[None]:
             raise FedsmooError(method) from e
         model = of_the_model(e)
         if model and first:
-            raise FedsmooError(f"the {engine} engine cannot train this model on these data. {model}") from e
+            whole = WHOLE if "Long" in model and "Float" in model else ""
+            raise FedsmooError(f"the {engine} engine cannot train this model on these data. {model}{whole}") from e
         if model and place_of(stack_of(e)):
             raise FedsmooError(model) from e
         raise

@@ -35,6 +35,11 @@ def read(name: str) -> dict[str, Any]:
 def description(name: str) -> dict[str, Any]:
     """Return an experiment's table, completed by its own base."""
     if name not in EXPERIMENTS:
+        if Path(name).exists():
+            raise FedsmooError(
+                f"{name} is a path, but tables are the paper's: {', '.join(EXPERIMENTS)}; of runs of yours 'fedsmoo "
+                "compare' makes a table, 'fedsmoo report' a page"
+            )
         raise unknown("table", name, EXPERIMENTS)
     return with_base(read(name))
 
@@ -94,6 +99,9 @@ def read_sweep(
     """
     from fedsmoo.sweeps.grid import expand  # late: the names of experiments stand in --help
 
-    table = with_base(load_table(path))
+    found = load_table(path)
+    if not found:
+        raise FedsmooError(f"the sweep file {path} is empty: say what to run, such as seed = [0, 1, 2]")
+    table = with_base(found)
     look(table)
     return expand(table, str(path), overrides)

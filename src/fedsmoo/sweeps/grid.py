@@ -196,6 +196,8 @@ def refuse_misshapen(table: dict[str, Any], where: str) -> None:
     """Refuse a sweep in which another value stands where a table of settings should be."""
     parts: dict[str, Any] = {n: table.get(n, {}) for n in ("methods", "columns", "hyper", "algorithm_options")}
     for word in ("methods", "columns"):
+        if word in table and table[word] == {}:
+            raise FedsmooError(f"{where}: {word} is empty: give it tables, such as [{word}.NAME], or leave it out")
         entries = parts[word] if isinstance(parts[word], dict) else {}
         parts |= {f"{word}.{name}": entry for name, entry in entries.items()}
         for name, entry in entries.items():

@@ -94,7 +94,8 @@ def methods_of(algorithms: Methods) -> list[Entry]:
     for each in algorithms:
         mine = algorithms[each] if isinstance(algorithms, Mapping) else {}  # type: ignore[index]
         if not isinstance(mine, Mapping):
-            raise FedsmooError(f"the settings of {each} are {brief(mine)}, but must be a mapping, or {{}}")
+            also = f": methods themselves are a list, [{brief(mine)}, ...]" if isinstance(mine, Algorithm | str) else ""
+            raise FedsmooError(f"the settings of {each} are {brief(mine)}, but must be a mapping, or {{}}{also}")
         entries += [entry_of(each, mine)] if isinstance(each, Algorithm) else named_entries(each, mine)
     if not entries:
         raise FedsmooError("there is no method to compare: name some, such as 'fedavg,fedsmoo'")

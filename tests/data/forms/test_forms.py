@@ -534,9 +534,9 @@ def leaf_of(content: str) -> Callable[[Path], str]:
     return make
 
 
-def csv_of(content: str) -> Callable[[Path], str]:
+def csv_of(content: str | bytes) -> Callable[[Path], str]:
     def make(folder: Path) -> str:
-        (folder / "a.csv").write_text(content)
+        (folder / "a.csv").write_bytes(content if isinstance(content, bytes) else content.encode())
         return f"table:{folder / 'a.csv'}"
 
     return make
@@ -610,8 +610,17 @@ WRONG: dict[str, tuple[Callable[[Path], Any], dict[str, Any], str]] = {
     "missing": (
         lambda _: FRAME.assign(a=FRAME.a.where(FRAME.index > 0)),
         {"y": "kind"},
-        "column 'a' has 1 missing values: fill them",
+        "column 'a' has 1 missing value, the first of sample 0: fill them",
     ),
+    "a word among numbers": (
+        csv_of("a,b,y\n1,2,0\n3,n/k,1\n4,5,0\n"),
+        {"y": "y"},
+        "column 'b' holds text: 1 of 3 values are no numbers, the first is 'n/k' of sample 1: repair them; or name",
+    ),
+    "two columns of a csv": (csv_of("a,y,a\n1,0,2\n"), {"y": "y"}, "a.csv: two columns are called 'a': rename one"),
+    "another sign": (csv_of("a;b;y\n1,5;2;0\n"), {"y": "y"}, "a.csv: between columns is ';', not a comma: save it"),
+    "a tab": (csv_of("a\tb\ty\n1\t2\t0\n"), {"y": "y"}, "a.csv: between columns is a tab, not a comma"),
+    "another encoding": (csv_of("ä,y\n1,0\n".encode("latin-1")), {"y": "y"}, "a.csv is no text in UTF-8: save it in"),
     "a series": (lambda _: FRAME.a, {}, "a Series is one column: give a DataFrame with the column to be learnt"),
     "twice": (lambda _: pd.concat([FRAME, FRAME.a], axis=1), {"y": "kind"}, "two columns are called 'a': rename one"),
     "both": (lambda _: FRAME, {"x": "a,kind", "y": "kind"}, "column 'kind' is both in x and what is learnt"),

@@ -89,6 +89,17 @@ def test_a_card_leaves_no_setting_unsaid(tmp_path: Path) -> None:
     assert started["command"] in text
 
 
+def test_a_card_whose_run_no_flags_can_say_has_a_command_too(run: Path, tmp_path: Path) -> None:
+    old = Path(shutil.copytree(run, tmp_path / "old"))
+    started = json.loads((old / "started.json").read_text())
+    started["again"] = "fedsmoo run CONFIG, with the config of this run as CONFIG"  # as earlier versions wrote it
+    (old / "started.json").write_text(json.dumps(started))
+    card = export_model(old, tmp_path / "model")
+    assert re.search(r"^fedsmoo run config.toml$", card.read_text(), re.M)
+    fedsmoo.run(card.parent / "config.toml", tmp_path / "again")
+    assert (tmp_path / "again" / "model.safetensors").read_bytes() == (run / "model.safetensors").read_bytes()
+
+
 @pytest.mark.parametrize(
     ("algorithm", "model", "names"),
     [

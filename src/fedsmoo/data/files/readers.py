@@ -195,7 +195,7 @@ def _size(image: np.ndarray) -> str:
 
 def _decode_one(tree: Tree, name: str, channels: int | None) -> np.ndarray:
     try:
-        from PIL import Image
+        from PIL import Image, UnidentifiedImageError
     except ImportError:
         raise FedsmooError("reading image files needs Pillow: pip install pillow") from None
     data = tree.read(name)
@@ -204,6 +204,8 @@ def _decode_one(tree: Tree, name: str, channels: int | None) -> np.ndarray:
             return pixels_of(image, None if channels is None else "L" if channels == 1 else "RGB")
     except TooDeep as error:
         raise FedsmooError(f"{tree.where}: {name} {error}") from None
+    except UnidentifiedImageError:  # whose text is the address of the bytes
+        raise FedsmooError(f"{tree.where}: {name} is not a readable image: Pillow knows no such format") from None
     except Exception as error:  # Pillow raises many kinds for damaged files
         raise FedsmooError(f"{tree.where}: {name} is not a readable image ({type(error).__name__}: {error})") from None
 

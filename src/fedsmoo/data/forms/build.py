@@ -16,7 +16,7 @@ from torch import Tensor
 from fedsmoo.core.errors import FedsmooError, FedsmooWarning, brief
 from fedsmoo.core.random.streams import stream
 from fedsmoo.core.share import count_of_share
-from fedsmoo.data.check import PARTS, check, from_arrays, refuse_untrained_classes, samples_of, tensor_of
+from fedsmoo.data.check import PARTS, check, check_own_classes, from_arrays, samples_of, tensor_of
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.forms.decoding import store
 from fedsmoo.data.forms.decoding.blocks import Alignment
@@ -165,7 +165,7 @@ def make_dataset(found: Federation, arrays: dict[str, Any], options: Options, na
         changes |= {"class_names": names, "classes": len(names)}
     data = dataclasses.replace(data, **changes)
     if declared is None:  # else a rare class may well be in the test part alone
-        refuse_untrained_classes(data)
+        check_own_classes(data)
     return check(data)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,10 +35,10 @@ class Chosen:
         return self.x if self.features or len(self.x) > 1 else None
 
 
-def choose(kinds: Kinds, options: Options, what: str, remedy: str) -> Chosen:
+def choose(kinds: Kinds, options: Options, what: str, remedy: Callable[[Any], str]) -> Chosen:
     """Return which columns are what; refuse where that is not clear.
 
-    ``remedy`` says what to do about a column of text, for this form of data.
+    ``remedy`` says what to do about a column of text, by its name, for this form of data.
     """
     known = [str(n) for n in kinds]
     for name in (*(options.x or ()), *(options.y or ()), *(() if options.client is None else (options.client,))):
@@ -57,7 +57,7 @@ def choose(kinds: Kinds, options: Options, what: str, remedy: str) -> Chosen:
         if kinds[name] in (TEXT, OTHER):
             holds = "text" if kinds[name] == TEXT else "neither numbers nor images"
             others = "" if options.x else "; or name the columns to learn from, x=[...]"
-            raise FedsmooError(f"{what}: column {str(name)!r} holds {holds}: {remedy.format(name)}{others}")
+            raise FedsmooError(f"{what}: column {str(name)!r} holds {holds}: {remedy(name)}{others}")
     numbers = [kinds[n] in (NUMBER, CLASS) for n in x]
     if any(numbers) and not all(numbers):
         raise FedsmooError(f"{what}: x mixes columns of one number with columns of arrays or images: {', '.join(x)}")

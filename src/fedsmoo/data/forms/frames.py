@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsmoo.core.errors import FedsmooError, FedsmooWarning, unknown
+from fedsmoo.core.errors import FedsmooError, FedsmooWarning, brief, unknown
 from fedsmoo.data.forms.columns import NUMBER, OTHER, TEXT, choose
 from fedsmoo.data.forms.options import Options
 from fedsmoo.data.forms.parts import Part
@@ -36,13 +36,12 @@ def frame_part(frame: Any, options: Options, what: str) -> Part:
     twice = next((n for n in names if names.count(n) > 1), None)
     if twice is not None:
         raise FedsmooError(f"{what}: two columns are called {str(twice)!r}: rename one")
-    chosen = choose({n: kind_of_column(frame[n]) for n in names}, options, what, REMEDY)
+    chosen = choose({n: kind_of_column(frame[n]) for n in names}, options, what, lambda n: remedy(frame[n], n))
     for name in (*chosen.x, *chosen.y, *(() if chosen.client is None else (chosen.client,))):
-        missing = int(frame[name].isna().sum())
-        if missing:
-            raise FedsmooError(
-                f"{what}: column {str(name)!r} has {missing} missing values: fill them (fillna) or drop rows (dropna)"
-            )
+        missing = np.flatnonzero(frame[name].isna())
+        if len(missing):
+            count = f"{len(missing)} missing value{'s' if len(missing) > 1 else ''}, the first of sample {missing[0]}"
+            raise FedsmooError(f"{what}: column {str(name)!r} has {count}: fill them (fillna) or drop rows (dropna)")
     found = [np.asarray(frame[n]) for n in chosen.x]
     kind = np.result_type(*(f.dtype for f in found))
     x = np.stack(found, 1).astype(kind if kind.kind == "f" else np.float64)
@@ -70,6 +69,26 @@ def warn_other_order(x: Any, y: Any, what: str) -> None:
         )
         do = "if they belong together by name, give y.loc[x.index]; if by place, reset_index(drop=True) of both"
         warnings.warn(f"{say}: {do}", FedsmooWarning, stacklevel=2)
+
+
+def remedy(column: Any, name: Any) -> str:
+    """Return what to do about a column that holds text: of categories, or of numbers and a few words beside them."""
+    words = [i for i, value in enumerate(column) if not is_number(value)]
+    if not 0 < len(words) < len(column) / 2:
+        return REMEDY.format(name)
+    first = brief(column.iloc[words[0]])
+    return (
+        f"{len(words)} of {len(column)} values are no numbers, the first is {first} of sample {words[0]}: repair them"
+    )
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value is a number, or text that spells one."""
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def kind_of_column(column: Any) -> str:

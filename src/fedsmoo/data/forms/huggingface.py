@@ -35,7 +35,7 @@ def huggingface_part(value: Any, options: Options, what: str) -> Part:
     transformed = value.format["type"] == "custom"
     first = call(value.__getitem__, f"{what}: its transform", slice(0, 1)) if transformed else {}
     kinds = {n: kind_of(v[0]) for n, v in first.items()} if transformed else kinds_of(value)
-    chosen = choose(kinds, options, what, REMEDY)
+    chosen = choose(kinds, options, what, REMEDY.format)
     wanted = [*chosen.x, *chosen.y]
     images = any(kinds[n] == IMAGE for n in chosen.x)
     source = value if transformed else value.with_format(None if images else "numpy", columns=wanted)

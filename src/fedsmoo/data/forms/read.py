@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from fedsmoo.core.errors import FedsmooError, FedsmooWarning, brief
-from fedsmoo.data.check import check, from_arrays, refuse_untrained_classes
+from fedsmoo.data.check import check, check_own_classes, from_arrays
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.forms.build import build
 from fedsmoo.data.forms.columns import NUMBER, SAMPLES, TARGETS, TEXT, choose
@@ -66,7 +66,7 @@ def from_four_arrays(value: Any, options: Options, name: str, what: str) -> Data
     for part, x, y in (("train", x_train, y_train), ("test", x_test, y_test)):
         warn_other_order(x, y, f"{what}: {part} part")
     data = from_arrays(x_train, y_train, x_test, y_test, name, target=options.target)
-    refuse_untrained_classes(data)
+    check_own_classes(data)
     return data
 
 

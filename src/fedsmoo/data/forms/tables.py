@@ -39,6 +39,11 @@ def table(path: str, options: Mapping[str, Any]) -> Dataset:
     return read_data(value, f"table:{place.name}", what, **named)
 
 
+def hint_of_table(path: Path) -> str:
+    """Return how a table is named, to be added to an error about a file that was taken for something else."""
+    return f"; a table is named by --dataset 'table:{path}'" if path.suffix.lower() in SUFFIXES else ""
+
+
 def in_folder(folder: Path, part: str, what: str) -> Path | None:
     """Return the file of a part in a folder."""
     found = [folder / f"{part}{suffix}" for suffix in SUFFIXES if (folder / f"{part}{suffix}").is_file()]
@@ -70,6 +75,8 @@ def frame(path: Path, what: str, who: tuple[str, ...] = ()) -> Any:
             f"{what}: rows have more fields than the first line has names: name every column, or take the last comma "
             "off the rows"
         ) from None
+    except UnicodeDecodeError:
+        raise FedsmooError(f"{what} is no text in UTF-8: save it in that encoding, to_csv(encoding='utf-8')") from None
     except Exception as e:  # parsers raise many kinds for damaged files
         raise FedsmooError(f"{what} cannot be read: {first_line(e)}") from None
     if len(found) > 1 and UNNAMED in found and found[UNNAMED].tolist() == list(range(len(found))):
@@ -87,10 +94,12 @@ def read_csv(path: Path, who: tuple[str, ...], what: str) -> Any:
 
     Raises:
         pandas.errors.ParserWarning: if rows have more fields than the first line.
-        FedsmooError: if clients of different names are read as one number.
+        FedsmooError: if clients of different names are read as one number, two columns have one name, or another sign
+            than a comma is between columns.
     """
     import pandas as pd
 
+    refuse_first_line(pd.read_csv(path, header=None, nrows=1, dtype=str).iloc[0].tolist(), what)
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)
         found = pd.read_csv(path, index_col=False)
@@ -99,6 +108,17 @@ def read_csv(path: Path, who: tuple[str, ...], what: str) -> Any:
             text = pd.read_csv(path, index_col=False, usecols=[name], dtype=str)[name].str.strip()
             refuse_merged(text, found[name], f"{what}: column {name!r} of {path.name}")
     return found
+
+
+def refuse_first_line(names: list[Any], what: str) -> None:
+    """Refuse names of columns that pandas would take for one name, or give others; those that are missing are none."""
+    if len(names) == 1:
+        for sign, called in (("\t", "a tab"), (";", "';'"), ("|", "'|'")):
+            if sign in str(names[0]):
+                raise FedsmooError(f"{what}: between columns is {called}, not a comma: save it by to_csv(sep=',')")
+    twice = next((n for n in names if isinstance(n, str) and names.count(n) > 1), None)
+    if twice is not None:
+        raise FedsmooError(f"{what}: two columns are called {twice!r}: rename one")
 
 
 def refuse_merged(text: Any, numbers: Any, where: str) -> None:

@@ -142,7 +142,7 @@ def kind_of(value: Any) -> str:
 def chosen_in(first: Any, options: Options, what: str) -> Chosen | None:
     """Return which fields of items are what, by the first one; ``None`` where items are pairs ``(x, y)``."""
     if isinstance(first, Mapping):
-        return choose({n: kind_of(v) for n, v in first.items()}, options, what, REMEDY)
+        return choose({n: kind_of(v) for n, v in first.items()}, options, what, REMEDY.format)
     named = [n for n in ("x", "y", "client") if getattr(options, n) is not None]
     if named:
         raise FedsmooError(f"{what}: {named[0]} names a field, but its items have no names: leave it out")

@@ -93,8 +93,9 @@ def refuse_few_outputs(task: Task) -> None:
     ignored = ignored_by(task.loss)
     largest = max(int(y.masked_fill(y == ignored, 0).max()) for y in (task.data.y_train, task.data.y_test) if len(y))
     if isinstance(out, Tensor) and out.dim() > 1 and out.shape[-1] <= largest:
+        has = f"{out.shape[-1]} output{'' if out.shape[-1] == 1 else 's'}"
         raise FedsmooError(
-            f"the model has {out.shape[-1]} outputs, but the labels of {task.data.name!r} go up to {largest}: it needs "
+            f"the model has {has}, but the labels of {task.data.name!r} go up to {largest}: it needs "
             f"{largest + 1} outputs, one for each class from 0{hint_of_others(task)}"
         )
 

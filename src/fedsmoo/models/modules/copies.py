@@ -37,8 +37,9 @@ def refuse_lost(module: nn.Module) -> None:
     """Refuse a module whose parameters would be others in a run: clients have vectors in place of them.
 
     Raises:
-        FedsmooError: if one is complex, has a hook on its gradient, a sparse one, or lies in the memory of another one;
-            if a buffer is sparse; or if a part was scripted, so that nothing can take the place of its tensors.
+        FedsmooError: if one does not fit (see :func:`refuse_unfit`), has a sparse gradient, or lies in the memory of
+            another one; if a buffer is sparse; or if a part was scripted, so that nothing can take the place of its
+            tensors.
     """
     for where, part in module.named_modules():
         if isinstance(part, torch.jit.ScriptModule):
@@ -59,17 +60,7 @@ def refuse_lost(module: nn.Module) -> None:
             )
     named = {n: p for n, p in module.named_parameters() if not is_lazy(p)}
     for name, p in named.items():
-        what = f"the parameter {name!r} of {type(module).__name__}"
-        if p.requires_grad and p.is_complex():
-            raise FedsmooError(
-                f"{what} is complex, but vectors hold real numbers: keep its parts, [..., 2], and write "
-                "torch.view_as_complex in forward"
-            )
-        if p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None):
-            raise FedsmooError(
-                f"{what} has a hook on its gradient, which would never be called: change the weight in forward "
-                "instead, as torch.nn.utils.prune does with a mask"
-            )
+        refuse_unfit(p, f"the parameter {name!r} of {type(module).__name__}")
     met: dict[int, list[tuple[str, Tensor]]] = {}  # by their memory
     for name, t in {n: t for n, t in {**named, **aliases(module)}.items() if has_memory(t)}.items():
         others = met.setdefault(t.untyped_storage().data_ptr(), [])
@@ -82,6 +73,22 @@ def refuse_lost(module: nn.Module) -> None:
                 f"{hint}"
             )
         others.append((name, t))
+
+
+def refuse_unfit(p: nn.Parameter, what: str) -> None:
+    """Refuse a parameter without values, one of complex numbers, or one with a hook on its gradient."""
+    if p.is_meta:
+        raise FedsmooError(f"{what} is on the device 'meta' and has no values: make the model on the CPU")
+    if p.requires_grad and p.is_complex():
+        raise FedsmooError(
+            f"{what} is complex, but vectors hold real numbers: keep its parts, [..., 2], and write "
+            "torch.view_as_complex in forward"
+        )
+    if p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None):
+        raise FedsmooError(
+            f"{what} has a hook on its gradient, which would never be called: change the weight in forward "
+            "instead, as torch.nn.utils.prune does with a mask"
+        )
 
 
 def is_trained(t: Tensor) -> bool:

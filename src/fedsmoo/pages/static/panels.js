@@ -81,8 +81,9 @@ function drawPartition() {
   const classes = split.counts[0].map((_, k) => className(split, k)), t = theme();
   const byClass = classes.map((_, k) => split.counts.map((c) => c[k]));
   const totals = byClass.map((row) => row.reduce((a, b) => a + b, 0));
+  const most = byClass.flat().reduce((a, v) => Math.max(a, v), 1);
   const ramp = dark.matches && !paper.matches ? [[0, t.paper], [1, "#58a6ff"]] : [[0, "#ffffff"], [1, "#08306b"]];
-  draw("plot-heat", [{ type: "heatmap", z: byClass, y: classes.map(plain), colorscale: ramp, xgap: split.counts.length <= 120 ? 1 : 0, ygap: 1,
+  draw("plot-heat", [{ type: "heatmap", z: byClass, y: classes.map(plain), zmin: 0, zmax: most, colorscale: ramp, xgap: split.counts.length <= 120 ? 1 : 0, ygap: 1,
     colorbar: { title: { text: "samples" }, thickness: 12 }, hovertemplate: "client %{x}<br>class %{y}<br>%{z} samples<extra></extra>" }],
     { xaxis: { title: { text: "client" } }, yaxis: { title: { text: "class" }, type: "category", autorange: "reversed" } },
     `Heat map: samples of ${classes.length} classes held by ${split.counts.length} clients. The counts are in the table below.`);

@@ -101,7 +101,7 @@ def command_to_repeat(config: Config) -> str:
     twice = len(options) < sum(len(table) for table in tables)
     own = [kind for kind in BROUGHT[1:] if is_in_file(getattr(config, kind)) and getattr(config, f"{kind}_options")]
     if not said or twice or own or options.keys() & FIELDS.keys():
-        return "fedsmoo run CONFIG, with the config of this run as CONFIG"
+        return "fedsmoo run config.toml  # the one in the folder of this run"
     unused = settings_without_effect(config)
     kept = {"replacement"} if config.partition == "iid" else set()  # which without a word means another thing there
     flags = [

@@ -67,6 +67,8 @@ def model_card(run: StoredRun) -> str:
     c, method = run.config, text(run.label or run.config.algorithm)
     table = "\n".join(f"| {name} | {value} |" for name, value in training_rows(run, method).items())
     again = text(str(run.facts.get("again") or "fedsmoo run config.toml"), 1000)
+    if again.startswith("fedsmoo run CONFIG"):  # as runs of before said where no flags can say it
+        again = "fedsmoo run config.toml"
     return f"""---
 {metadata(run, method)}
 ---

@@ -177,7 +177,8 @@ class Result:
                 test, train.
 
         Returns:
-            One row a client: how many samples, metrics and loss; and those of its personal model.
+            One row a client: how many samples, metrics and loss; and those of its personal model. A client that never
+            took part has the one that it would begin with; the means in ``personal`` leave it out.
         """
         from fedsmoo.runs.results.clients import evaluate_clients
 

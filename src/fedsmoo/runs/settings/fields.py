@@ -10,7 +10,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.core.hyper.options import convert, refuse_outside
-from fedsmoo.core.hyper.schedule import Schedule
+from fedsmoo.core.hyper.schedule import Schedule, is_schedule
 from fedsmoo.core.user_code import is_in_file
 
 OWN = "path/to/file.py"
@@ -83,6 +83,11 @@ def checked_setting(cls: type, name: str, value: Any) -> Any:
         if value is not None and not isinstance(value, dict):
             raise FedsmooError(f"{name} is {value!r}, but must be a table of options")
         return {n: str(v) if isinstance(v, Schedule) else copy.deepcopy(v) for n, v in (value or {}).items()}
+    if name == "lr" and is_schedule(value):
+        raise FedsmooError(
+            f"lr is {value!r}, but must be a number: lr_decay multiplies it after every round, and a callback sets it "
+            "by state.set(lr=...)"
+        )
     value = convert(name, value, kind, optional)
     if value is not None and not (name in BROUGHT and is_in_file(value)):
         refuse_outside(name, value, cls.__dataclass_fields__[name].metadata)  # type: ignore[attr-defined]

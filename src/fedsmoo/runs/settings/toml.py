@@ -24,6 +24,8 @@ class LostSettings(FedsmooError):
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the settings in a TOML file; ``[algorithm]``, ``[model]``, ``[loss]`` may be tables with a ``name``."""
+    if path.suffix == ".py":
+        raise FedsmooError(f"{path} is Python, no config file: name what is in it, such as {path}:Name")
     try:
         content = path.read_bytes()
     except OSError as e:
