@@ -262,10 +262,12 @@ class FlatModel:
         if self._heard is not None:
             self._heard.append(inputs[0])
 
-    def state_dict(self, w: Tensor) -> dict[str, Tensor]:
+    def state_dict(self, w: Tensor, statistics: Tensor | None = None) -> dict[str, Tensor]:
         """Return the parameters, trained or frozen, and the buffers under the module's own names, ready for
-        ``load_state_dict``."""
+        ``load_state_dict``; with other statistics than it holds."""
         parts = self._with_frozen(self.layout.split(w))
+        if statistics is not None and self.statistics is not None:
+            parts |= self.statistics.split(statistics)
         # A tied parameter has several names in a state dict; the vector holds it under the first.
         first = {id(p): n for n, p in self.module.named_parameters()}
         every = {n: first[id(p)] for n, p in self.module.named_parameters(remove_duplicate=False)}

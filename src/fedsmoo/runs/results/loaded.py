@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedsmoo.algorithms import ALGORITHMS
 from fedsmoo.algorithms.choices import CHOICES
+from fedsmoo.algorithms.statistics import NAME
 from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.core.user_code import is_in_file, judged
 from fedsmoo.runs.build import assemble, make_method
@@ -70,7 +71,11 @@ class LoadedResult(Result):
         task = self.simulation.setup.task
         if self._saved is not None:
             return self.simulation.server
-        return Vectors(w=task.model.flatten(self.state_dict).to(task.device, task.dtype))
+        model, state = task.model, self.state_dict
+        found = {"w": model.flatten(state)}
+        if model.statistics is not None:  # those that a state dict leaves out are as they were at the start
+            found[NAME] = model.statistics.join({**model.statistics.split(model.statistics.first), **state}, task.dtype)
+        return Vectors(**{n: v.to(task.device, task.dtype) for n, v in found.items()})
 
     @cached_property
     def simulation(self) -> Simulation:  # type: ignore[override]
@@ -103,7 +108,7 @@ def named_classes(config: Config) -> list[str]:
 
 def refuse_other_model(simulation: Simulation, kept: Mapping[str, Tensor], path: Path) -> None:
     """Refuse a model whose parameters are not called, or not laid out, as those of the run are."""
-    mine = simulation.setup.task.model.state_dict(simulation.server.w)
+    mine = simulation.setup.task.model.state_dict(simulation.refresh())
     if mine.keys() != kept.keys() or not all(torch.equal(mine[n].cpu(), v) for n, v in kept.items()):
         raise FedsmooError(f"the model is not the one of the run in {path}: its parameters differ")
 
