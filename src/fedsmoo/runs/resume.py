@@ -145,6 +145,26 @@ def load_stopped(path: Path, device: str | None = None, simulation: Simulation |
         raise FedsmooError(
             f"the run in {path} has finished: there is nothing to resume; 'fedsmoo report {as_word(path)}' shows it"
         )
+    saved, lines, notes = newest_with_metrics(path)
+    pins = saved.about if saved else read_json(path / STARTED)
+    old = config_of(saved.about["config"]) if saved else config
+    refuse_changed(path, old, config, recorded_hashes(pins))
+    simulation = simulation or assemble(with_pinned_engine(config, pins, device))
+    notes += pin_engine(simulation, config, pins)
+    facts = checkpoint_facts(config, simulation)
+    refuse_other_data(pins, simulation.setup.task.data, path)
+    if edited := edited_imports(config, pins):
+        raise files_changed(path, edited)
+    if saved is not None:
+        if saved.about["task"] != facts["task"]:
+            raise FedsmooError(f"the data or its division among clients is not what {path} was started with")
+        history = parse_records(lines, str(path / METRICS))
+        restore(simulation, saved, history, path)
+    return StoppedRun(config, simulation, saved, lines, facts, notes + machine_differences(pins, facts))
+
+
+def newest_with_metrics(path: Path) -> tuple[Checkpoint | None, bytes, list[str]]:
+    """Return a run's newest sound checkpoint, if there is one, the metrics that belong to it, and notes for people."""
     metrics = read_plain(path / METRICS) or b""
     saved, notes = newest(path / CHECKPOINT, lambda s: refuse_incomplete(s, metrics, path))
     if saved is None and notes:
@@ -158,25 +178,17 @@ def load_stopped(path: Path, device: str | None = None, simulation: Simulation |
         notes.append("no checkpoint was written yet: the run starts again at its first round")
     if not metrics.startswith(lines):
         notes.append(f"{path / METRICS} was cut or changed: its rounds are taken from the checkpoint's copy")
-    pins = saved.about if saved else read_json(path / STARTED)
-    held, old = recorded_hashes(pins), config_of(saved.about["config"]) if saved else config
-    refuse_changed(path, old, config, held)
-    simulation = simulation or assemble(with_pinned_engine(config, pins, device))
+    return saved, lines, notes
+
+
+def pin_engine(simulation: Simulation, config: Config, pins: Mapping[str, Any]) -> list[str]:
+    """Compute as when the run began, as its notes (``pins``) say; return what is otherwise."""
     if config.engine == "auto":
         simulation.engine.pin(why="as the run began")
+    notes = []
     if config.precision == "bf16" and simulation.setup.task.precision != "bf16":
         notes.append("precision is bf16, but the run is computed in float32 on this CPU: it keeps its name")
-    notes += pin_clients_at_once(simulation, pins.get("chunk"))
-    facts = checkpoint_facts(config, simulation)
-    refuse_other_data(pins, simulation.setup.task.data, path)
-    if edited := edited_imports(config, pins):
-        raise files_changed(path, edited)
-    if saved is not None:
-        if saved.about["task"] != facts["task"]:
-            raise FedsmooError(f"the data or its division among clients is not what {path} was started with")
-        history = parse_records(lines, str(path / METRICS))
-        restore(simulation, saved, history, path)
-    return StoppedRun(config, simulation, saved, lines, facts, notes + machine_differences(pins, facts))
+    return notes + pin_clients_at_once(simulation, pins.get("chunk"))
 
 
 def restore(simulation: Simulation, saved: Checkpoint, history: Sequence[Record], path: Path) -> None:
