@@ -263,8 +263,7 @@ class FlatModel:
             self._heard.append(inputs[0])
 
     def state_dict(self, w: Tensor, statistics: Tensor | None = None) -> dict[str, Tensor]:
-        """Return the parameters, trained or frozen, and the buffers under the module's own names, ready for
-        ``load_state_dict``; with other statistics than it holds."""
+        """Return all parameters and buffers, as ``load_state_dict`` takes them; with other statistics than it holds."""
         parts = self._with_frozen(self.layout.split(w))
         if statistics is not None and self.statistics is not None:
             parts |= self.statistics.split(statistics)
@@ -283,10 +282,9 @@ class FlatModel:
         module: nn.Module = copied(self.module)
         with torch.no_grad():
             module.eval()
-            state, kept = self.state_dict(w), self._frozen
+            values = {**self.state_dict(w), **self._frozen}
             if statistics is not None and self.statistics is not None:
-                kept = {**kept, **self.statistics.split(statistics)}
-            values = {**state, **kept}
+                values |= self.statistics.split(statistics)
             for name, t in (*module.named_parameters(), *module.named_buffers()):
                 t.copy_(values[name])
         return module

@@ -244,8 +244,7 @@ def drift_at_the_end(run: Measured, column: str) -> float | None:
 
 def of_hessian(run: Measured, name: str) -> float | None:
     """Return what was measured of a run's Hessian; none where nothing was."""
-    found: float | None = run.facts.get("hessian", {}).get(name)
-    return found
+    return run.facts.get("hessian", {}).get(name)
 
 
 # Of each row its name, what the paper's is called in published.toml, digits, and ours of a run.

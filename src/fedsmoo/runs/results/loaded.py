@@ -20,12 +20,13 @@ from fedsmoo.runs.build import assemble, make_method
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin.contents import refuse_other_data
 from fedsmoo.runs.origin.objects import PREFIX, objects_in
+from fedsmoo.runs.origin.pins import pin_clients_at_once, with_pinned_engine
 from fedsmoo.runs.origin.provenance import task_hash
 from fedsmoo.runs.origin.trust import permit
 from fedsmoo.runs.record import Record
 from fedsmoo.runs.results.finished import refuse_damaged_model
 from fedsmoo.runs.results.result import Result
-from fedsmoo.runs.resume import pin_clients_at_once, restore, with_pinned_engine
+from fedsmoo.runs.resume import restore
 from fedsmoo.runs.simulation import Simulation
 from fedsmoo.runs.storage.checkpoint import Checkpoint, newest
 from fedsmoo.runs.storage.names import CHECKPOINT, MODEL

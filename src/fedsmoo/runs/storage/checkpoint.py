@@ -139,26 +139,29 @@ class Checkpoints:
         """Write a checkpoint after ``number`` rounds; ``DiskError`` if that fails, and the one before is untouched."""
         self._take_changes(table)
         stem, turn, rows = f"{number:06d}", self.next, dict(self.next.rows)
-        of_server, of_rows = f"{stem}-server.safetensors", f"{stem}-rows.safetensors"
         try:
             with fence().held():
                 make_folder(self.folder)
-            files = {of_server: copy_shared({n: on_host(v) for n, v in server.items()})}
-            if shard := self._lacking(turn, table):
-                files[of_rows] = copy_shared(shard)
-                rows.update({int(key.partition(".")[0]): of_rows for key in shard})
+            files = {f"{stem}-server.safetensors": copy_shared({n: on_host(v) for n, v in server.items()})}
+            wanted, everyone = turn.pending | self._thin(turn), not turn.hashes  # a generation begins with every row
+            found = table.items() if table.names and (everyone or wanted) else ()
+            found = ((c, row) for c, row in found if everyone or c in wanted)
+            shard = {f"{c}.{n}": on_host(v) for c, row in found for n, v in row.items()}
+            if shard:
+                files[f"{stem}-rows.safetensors"] = copy_shared(shard)
+                rows.update({int(key.partition(".")[0]): f"{stem}-rows.safetensors" for key in shard})
             fresh = {name: write_tensors(self.folder / name, tensors) for name, tensors in files.items()}
             if lines:
                 write_durably(self.folder / metrics_name(number), lines, sync=False)
                 fresh[metrics_name(number)] = hashlib.sha256(lines).hexdigest()
-            used = {of_server, metrics_name(number), *rows.values()}
+            used = {f"{stem}-server.safetensors", metrics_name(number), *rows.values()}
             hashes = {n: h for n, h in {**turn.hashes, **fresh}.items() if n in used}
             manifest = {
                 "format": FORMAT,
                 "round": number,
                 "epoch": fence().epoch or 0,
                 "about": self.about,
-                "server": of_server,
+                "server": f"{stem}-server.safetensors",
                 "rows": {str(c): s for c, s in sorted(rows.items())},
                 "files": hashes,
                 "metrics": {"bytes": metrics.bytes, "sha256": metrics.sha256},
@@ -173,15 +176,6 @@ class Checkpoints:
             ) from e
         self.next, self.newest, self.last = self.newest, Generation(rows, hashes), number
         self._prune(keep=2)
-
-    def _lacking(self, turn: Generation, table: ClientTable) -> dict[str, Tensor]:
-        """Return the rows that a generation lacks, has as they were, or has among many that are of no use any more.
-
-        They are called ``CLIENT.NAME``. A generation begins with every row.
-        """
-        wanted, everyone = turn.pending | self._thin(turn), not turn.hashes
-        found = table.items() if table.names and (everyone or wanted) else ()
-        return {f"{c}.{n}": on_host(v) for c, row in found if everyone or c in wanted for n, v in row.items()}
 
     def _thin(self, turn: Generation) -> set[int]:
         """Return the clients whose rows lie in shards that are mostly obsolete."""
