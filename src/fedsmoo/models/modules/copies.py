@@ -41,49 +41,35 @@ def refuse_lost(module: nn.Module) -> None:
             if a buffer is sparse; or if a part was scripted, so that nothing can take the place of its tensors.
     """
     for where, part in module.named_modules():
-        refuse_lost_part(part, where or "the top")
+        if isinstance(part, torch.jit.ScriptModule):
+            raise FedsmooError(
+                f"the model has been scripted or traced by torch.jit at {where or 'the top'!r}: give it as a plain "
+                "nn.Module"
+            )
+        if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse:
+            raise FedsmooError(
+                f"{type(part).__name__} at {where or 'the top'!r} has sparse gradients, which no vector holds: set "
+                "sparse=False, which gives the same numbers"
+            )
     for name, b in module.named_buffers():
         if b.layout is not torch.strided or b.is_nested:
             raise FedsmooError(
                 f"the buffer {name!r} of {type(module).__name__} is {'nested' if b.is_nested else 'sparse'}, which no "
                 "run carries on: make it a plain attribute, self.NAME = tensor, or a dense buffer"
             )
-    for name, p in module.named_parameters():
-        if not is_lazy(p):
-            refuse_lost_parameter(p, f"the parameter {name!r} of {type(module).__name__}")
-    refuse_one_memory(module)
-
-
-def refuse_lost_part(part: nn.Module, where: str) -> None:
-    """Refuse a part that was scripted, and one whose gradients are sparse."""
-    if isinstance(part, torch.jit.ScriptModule):
-        raise FedsmooError(
-            f"the model has been scripted or traced by torch.jit at {where!r}: give it as a plain nn.Module"
-        )
-    if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse:
-        raise FedsmooError(
-            f"{type(part).__name__} at {where!r} has sparse gradients, which no vector holds: set sparse=False, which "
-            "gives the same numbers"
-        )
-
-
-def refuse_lost_parameter(p: Tensor, what: str) -> None:
-    """Refuse a parameter that no vector of numbers stands for: a complex one, or one with a hook on its gradient."""
-    if p.requires_grad and p.is_complex():
-        raise FedsmooError(
-            f"{what} is complex, but vectors hold real numbers: keep its parts, [..., 2], and write "
-            "torch.view_as_complex in forward"
-        )
-    if p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None):
-        raise FedsmooError(
-            f"{what} has a hook on its gradient, which would never be called: change the weight in forward "
-            "instead, as torch.nn.utils.prune does with a mask"
-        )
-
-
-def refuse_one_memory(module: nn.Module) -> None:
-    """Refuse two tensors in one memory, of which one is trained: what a step makes of it, the other would not see."""
     named = {n: p for n, p in module.named_parameters() if not is_lazy(p)}
+    for name, p in named.items():
+        what = f"the parameter {name!r} of {type(module).__name__}"
+        if p.requires_grad and p.is_complex():
+            raise FedsmooError(
+                f"{what} is complex, but vectors hold real numbers: keep its parts, [..., 2], and write "
+                "torch.view_as_complex in forward"
+            )
+        if p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None):
+            raise FedsmooError(
+                f"{what} has a hook on its gradient, which would never be called: change the weight in forward "
+                "instead, as torch.nn.utils.prune does with a mask"
+            )
     met: dict[int, list[tuple[str, Tensor]]] = {}  # by their memory
     for name, t in {n: t for n, t in {**named, **aliases(module)}.items() if has_memory(t)}.items():
         others = met.setdefault(t.untyped_storage().data_ptr(), [])
